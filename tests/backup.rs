@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Skep, binary, ended, serve};
+use crate::harness::{Skep, binary, output_of, serve};
 
 fn run(verb: &str, data_dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
@@ -102,7 +102,7 @@ async fn a_restore_gives_tickets_back_and_tells_those_who_follow() {
     let follow = ["events", "--after", &seen, "-n", "3", "--json"];
     let mut command = Command::new(binary());
     command.args(follow).env("SKEP_URL", &skep.url).env("SKEP_API_KEY", &skep.key);
-    let told = good(&ended(&mut command));
+    let told = good(&output_of(&mut command));
     let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let types: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["stream.gap", "ticket.released", "ticket.ready"]);
@@ -201,7 +201,7 @@ async fn a_newer_store_is_refused_with_its_number() {
         bytes[VERSION_AT..VERSION_AT + 4].copy_from_slice(&4711_u32.to_be_bytes());
         fs::write(path, bytes).unwrap();
     }
-    let started = ended(&mut serve(data_dir.path(), &[]));
+    let started = output_of(&mut serve(data_dir.path(), &[]));
     refused(&started, &["version 4711", "start a newer skep"]);
     refused(&run("restore", data_dir.path(), &[text(&file)]), &["version 4711", "store.backup"]);
     assert_eq!(kept(data_dir.path()), Vec::<String>::new());

@@ -36,12 +36,12 @@ fn source(path: &str) -> PathBuf {
 }
 
 /// A server, its document in a file, and a folder for the client.
-struct Workshop {
+struct Fixture {
     skep: Skep,
     folder: TempDir,
 }
 
-impl Workshop {
+impl Fixture {
     async fn start() -> Self {
         let skep = Skep::start().await;
         let document = skep.get("/api/openapi.json").await.ok(200);
@@ -82,7 +82,7 @@ impl Workshop {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_client_made_from_the_document_works() {
-    let workshop = Workshop::start().await;
+    let workshop = Fixture::start().await;
     let programs = installed().join("python/bin");
     let options =
         ["--path", "openapi.json", "--meta", "none", "--output-path", "skep_client", "--fail-on-warning"];
@@ -96,7 +96,7 @@ async fn a_python_client_made_from_the_document_works() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_typescript_client_made_from_the_document_works() {
-    let workshop = Workshop::start().await;
+    let workshop = Fixture::start().await;
     symlink(installed().join("typescript/node_modules"), workshop.at("node_modules")).unwrap();
     for name in ["package.json", "tsconfig.json", "use.ts"] {
         fs::copy(source("typescript").join(name), workshop.at(name)).unwrap();

@@ -14,7 +14,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary, ended, eventually};
+use crate::harness::{Skep, binary, eventually, output_of};
 
 mod completions;
 mod file_verbs;
@@ -279,7 +279,7 @@ async fn a_signal_ends_the_command_in_the_vm_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_is_heeded_while_nobody_reads_the_output() {
+async fn a_signal_ends_the_command_while_its_output_is_not_read() {
     let server = Skep::start().await;
     let pid = server.boot_one().await.to_string();
     let mut child = command(&server, &["exec", &pid, "yes"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -308,7 +308,7 @@ async fn a_boot_that_is_interrupted_leaves_no_vm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_shows_what_comes_until_nobody_reads_it() {
+async fn a_watch_prints_changes_until_its_output_is_closed() {
     let server = Skep::start().await;
     let mut child =
         command(&server, &["ps", "--json", "--watch", "100ms"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -354,7 +354,7 @@ fn runs(report: &Value) -> Vec<(&str, &Value)> {
 async fn a_bench_measures_boots_out_of_the_pool_and_leaves_none() {
     let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--pool-size", "2"]).await;
     let words = "bench boot -n 2 -c 2 --every 10ms --commands 3 --idle 300ms --json";
-    let report = answer(&ended(&mut command(&server, &words.split(' ').collect::<Vec<_>>())));
+    let report = answer(&output_of(&mut command(&server, &words.split(' ').collect::<Vec<_>>())));
     let modes: Vec<&str> = runs(&report).iter().map(|(mode, _)| *mode).collect();
     assert_eq!(modes, ["sequential", "staggered", "burst"]);
     for (mode, run) in runs(&report) {
@@ -376,12 +376,12 @@ async fn a_bench_measures_boots_out_of_the_pool_and_leaves_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bench_tells_cold_boots_apart_and_says_what_this_server_cannot_show() {
+async fn a_bench_reports_cold_boots_separately_and_names_unavailable_measurements() {
     let server = Skep::start().await;
     let words = "bench boot -n 1 --mode sequential --commands 0 --idle 0s --json";
-    let report = answer(&ended(&mut command(&server, &words.split(' ').collect::<Vec<_>>())));
+    let report = answer(&output_of(&mut command(&server, &words.split(' ').collect::<Vec<_>>())));
     assert_eq!(report["runs"][0]["groups"][0]["source"], "cold", "{report}");
-    let refused = ended(&mut command(&server, &["bench", "boot", "--source", "pool"]));
+    let refused = output_of(&mut command(&server, &["bench", "boot", "--source", "pool"]));
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--pool-size"), "{refused:?}");
 }
@@ -390,7 +390,7 @@ async fn a_bench_tells_cold_boots_apart_and_says_what_this_server_cannot_show() 
 async fn a_bench_whose_boots_fail_says_so_and_ends_with_1() {
     let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--max-vms", "1"]).await;
     let words = "bench boot -n 2 -c 2 --mode burst --commands 0 --idle 0s --json";
-    let failed = ended(&mut command(&server, &words.split(' ').collect::<Vec<_>>()));
+    let failed = output_of(&mut command(&server, &words.split(' ').collect::<Vec<_>>()));
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
     let report: Value = serde_json::from_slice(&failed.stdout).unwrap();
     let run = &report["runs"][0];

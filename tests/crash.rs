@@ -15,15 +15,15 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary, ended, eventually, kill, remains_of};
+use crate::harness::{Skep, binary, eventually, kill, output_of, remains_of};
 
 /// The server's log message for a VM that it did not find again.
 const LOST: &str = "of an earlier start is lost";
 
 /// A process, by a pidfd, which cannot refer to a later process with the same id.
-struct Watched(OwnedFd);
+struct PidFd(OwnedFd);
 
-impl Watched {
+impl PidFd {
     fn pid(pid: u32) -> Self {
         let pid = Pid::from_raw(pid.cast_signed()).unwrap();
         Self(pidfd_open(pid, PidfdFlags::empty()).unwrap())
@@ -33,7 +33,7 @@ impl Watched {
         vms.iter().map(|vm| Self::pid(u32::try_from(vm["pid"].as_u64().unwrap()).unwrap())).collect()
     }
 
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&now)).unwrap() == 0
     }
@@ -44,17 +44,17 @@ fn clean(data_dir: &Path) -> Output {
     let images = tempfile::tempdir().unwrap();
     let mut command = Command::new(binary());
     command.args(["doctor", "--clean", "--data-dir"]).arg(data_dir).arg("--image-dir").arg(images.path());
-    ended(&mut command)
+    output_of(&mut command)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vms_that_end_while_nobody_is_there_are_lost_and_told_once() {
+async fn vms_that_end_while_no_server_runs_are_reported_lost_once() {
     let skep = Skep::start().await;
     let vms = skep.boot(3).await;
-    let (vmms, server) = (Watched::vmms(&vms), Watched::pid(skep.server_pid().unwrap()));
+    let (vmms, server) = (PidFd::vmms(&vms), PidFd::pid(skep.server_pid().unwrap()));
     let id = |at: usize| vms[at]["id"].as_str().unwrap();
     let wreck = skep.crash();
-    assert!(vmms.iter().all(Watched::lives), "a VMM ended with the keeper: nothing is there to be lost");
+    assert!(vmms.iter().all(PidFd::is_alive), "a VMM ended with the keeper: nothing is there to be lost");
     kill(u32::try_from(vms[0]["pid"].as_u64().unwrap()).unwrap());
     let path = wreck.path().join(format!("keeper/vms/{}.json", id(1)));
     let record = fs::read_to_string(&path).unwrap();
@@ -63,7 +63,7 @@ async fn vms_that_end_while_nobody_is_there_are_lost_and_told_once() {
     fs::write(&path, record.to_string()).unwrap();
 
     let skep = wreck.start().await;
-    assert!(!server.lives() && !vmms[0].lives() && !vmms[1].lives() && vmms[2].lives());
+    assert!(!server.is_alive() && !vmms[0].is_alive() && !vmms[1].is_alive() && vmms[2].is_alive());
     assert_eq!(skep.count().await, 1);
     for at in [0, 1] {
         let line = skep.log().lines().filter(|line| line.contains(id(at)) && line.contains(LOST)).count();
@@ -82,11 +82,11 @@ async fn vms_that_end_while_nobody_is_there_are_lost_and_told_once() {
 async fn a_start_that_cannot_run_vms_ends_those_of_before_and_says_so() {
     let skep = Skep::start().await;
     let vms = skep.boot(2).await;
-    let vmms = Watched::vmms(&vms);
+    let vmms = PidFd::vmms(&vms);
     let skep = skep.crash().start_with(&["--image-dir", "/dev/null/images"]).await;
     let status = skep.get("/api/swarm/status").await.ok(200);
     assert_eq!((&status["engine"], &status["count"]), (&Value::Null, &json!(0)));
-    assert!(!vmms.iter().any(Watched::lives));
+    assert!(!vmms.iter().any(PidFd::is_alive));
     assert_eq!(skep.log().matches(LOST).count(), 2, "{}", skep.log());
 }
 
@@ -98,10 +98,10 @@ async fn the_server_does_not_outlive_its_keeper_for_a_request_under_way() {
     let call = skep.request(Method::POST, &path).json(&json!({"command": "sleep 600"}));
     let call = tokio::spawn(call.send());
     eventually("the command", async || skep.exec(pid, "pgrep -x sleep").await["exit_code"] == 0).await;
-    let server = Watched::pid(skep.server_pid().unwrap());
+    let server = PidFd::pid(skep.server_pid().unwrap());
     let begun = Instant::now();
     let wreck = skep.crash();
-    eventually("the server's end", async || !server.lives()).await;
+    eventually("the server's end", async || !server.is_alive()).await;
     // On a regular stop, running requests would have 30 seconds.
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     assert!(call.await.unwrap().is_err());
@@ -111,20 +111,20 @@ async fn the_server_does_not_outlive_its_keeper_for_a_request_under_way() {
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_clears_a_wreck_and_leaves_a_server_that_runs_alone() {
     let skep = Skep::start().await;
-    let vmms = Watched::vmms(&skep.boot(2).await);
+    let vmms = PidFd::vmms(&skep.boot(2).await);
     let refused = clean(skep.data_dir.path());
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(said.contains(&skep.pid().to_string()), "{said}");
     assert!(said.contains(skep.url.trim_start_matches("http://")), "{said}");
     assert_eq!(skep.count().await, 2);
-    assert!(vmms.iter().all(Watched::lives));
+    assert!(vmms.iter().all(PidFd::is_alive));
 
     let wreck = skep.crash();
     assert!(!remains_of(wreck.path()).is_empty(), "nothing is left to be cleared");
     let cleaned = clean(wreck.path());
     assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
-    assert!(!vmms.iter().any(Watched::lives));
+    assert!(!vmms.iter().any(PidFd::is_alive));
     let left = remains_of(wreck.path());
     assert!(left.is_empty(), "left behind: {left:#?}");
     // A second run is no error. The data is kept.
@@ -148,10 +148,10 @@ async fn a_terminal_that_is_closed_is_a_stop() {
 async fn a_terminals_signal_to_both_processes_ends_vms() {
     for signal in [Signal::INT, Signal::HUP] {
         let skep = Skep::start().await;
-        let vmms = Watched::vmms(&skep.boot(2).await);
+        let vmms = PidFd::vmms(&skep.boot(2).await);
         // The server may have ended before the keeper gets its signal.
         kill_process_group(Pid::from_raw(skep.pid().cast_signed()).unwrap(), signal).unwrap();
-        eventually("the end", async || !vmms.iter().any(Watched::lives)).await;
+        eventually("the end", async || !vmms.iter().any(PidFd::is_alive)).await;
         let dir = skep.stop();
         assert_eq!(remains_of(dir.path()), Vec::<String>::new(), "{signal:?}");
     }

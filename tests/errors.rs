@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::harness::{Skep, faults, send};
 
 #[tokio::test]
-async fn who_has_no_key_learns_nothing_but_that() {
+async fn a_request_without_a_key_reveals_nothing() {
     let skep = Skep::start().await;
     for path in ["/api/swarm/status", "/api/keys", "/api/nothing", "/api/swarm/vm/1"] {
         let answer = send(skep.bare(Method::GET, path)).await;
@@ -58,5 +58,5 @@ async fn a_log_tells_the_status_of_every_answer() {
     }
     let faulty =
         "ERROR skep_server::request: request x: no such table request_id=\"x\" status=500 duration_ms=1.0";
-    assert!(std::panic::catch_unwind(|| faults::none_in(faulty)).is_err());
+    assert!(std::panic::catch_unwind(|| faults::assert_none_in(faulty)).is_err());
 }

@@ -5,7 +5,7 @@
 //! to it. Every attempt has a control: the same code outside of the jail, which must work.
 
 mod attempts;
-mod ground;
+mod probe;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 
 use crate::harness::{Skep, eventually};
 use attempts::{ATTEMPTS, Attempt, Control};
-use ground::{Canaries, Probe};
+use probe::{Canaries, Probe};
 
 /// The descriptors that a VMM starts with, after standard input, output and error.
-const BORN_WITH: [(&str, u32); 9] = [
+const INITIAL_DESCRIPTORS: [(&str, u32); 9] = [
     ("monitor", 3),
     ("agent", 4),
     ("console", 5),
@@ -46,9 +46,9 @@ fn pid_of(vm: &Value) -> u64 {
     vm["pid"].as_u64().unwrap()
 }
 
-fn with(mut told: Value, more: Value) -> Value {
-    told.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    told
+fn merged(mut values: Value, more: Value) -> Value {
+    values.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    values
 }
 
 /// Further targets of attempts, besides the canaries.
@@ -69,7 +69,7 @@ fn machine(skep: &Skep, sibling: &Value) -> Value {
 /// The state of the template as seen by a jailed process: the hash of its memory, and owner and times of its files.
 fn template(probe: u32) -> Vec<String> {
     let open = |name: &str| {
-        let number = BORN_WITH.iter().find(|(known, _)| *known == name).unwrap().1;
+        let number = INITIAL_DESCRIPTORS.iter().find(|(known, _)| *known == name).unwrap().1;
         format!("/proc/{probe}/fd/{number}")
     };
     let memory = Sha256::digest(fs::read(open("ram")).unwrap());
@@ -85,8 +85,8 @@ fn template(probe: u32) -> Vec<String> {
 fn control(attempt: &Attempt, folder: &tempfile::TempDir, machine: &Value) -> Option<String> {
     // It gets its own canaries, because it may destroy them.
     let canaries = Canaries::new();
-    let told = canaries.told();
-    let wanted: Vec<&str> = BORN_WITH
+    let told = canaries.describe();
+    let wanted: Vec<&str> = INITIAL_DESCRIPTORS
         .iter()
         .map(|(name, _)| *name)
         .filter(|name| attempt.code.contains(&format!("c['{name}']")))
@@ -94,7 +94,7 @@ fn control(attempt: &Attempt, folder: &tempfile::TempDir, machine: &Value) -> Op
     let more = json!({"wanted": wanted, "folders": [told["writable"]]});
     let code = format!("{DESCRIPTORS_OF_A_CONTROL}\n{}", attempt.code);
     let mut probe = Probe::outside(folder, attempt.control == Control::Namespaces);
-    let said = probe.attempt(&code, &with(with(machine.clone(), told), more));
+    let said = probe.attempt(&code, &merged(merged(machine.clone(), told), more));
     let lacking = ["ENOSYS", "EAFNOSUPPORT", "ENODEV", "EOPNOTSUPP"];
     let absent = attempt.control == Control::IfBuiltIn
         && lacking.iter().any(|errno| said == format!("refused: {errno}"));
@@ -106,13 +106,13 @@ fn control(attempt: &Attempt, folder: &tempfile::TempDir, machine: &Value) -> Op
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_attempt_leaves_the_jail_of_a_vmm() {
-    let (skep, folder) = ground::start().await;
+    let (skep, folder) = probe::start().await;
     let vms = skep.boot(2).await;
     let (mut probe, probe_pid) = Probe::in_jail_of(pid_of(&vms[0]));
     let mut canaries = Canaries::new();
     let machine = machine(&skep, &vms[1]);
-    let numbers: BTreeMap<&str, u32> = BORN_WITH.into_iter().collect();
-    let told = with(with(machine.clone(), canaries.told()), json!(numbers));
+    let numbers: BTreeMap<&str, u32> = INITIAL_DESCRIPTORS.into_iter().collect();
+    let told = merged(merged(machine.clone(), canaries.describe()), json!(numbers));
     let before = template(probe_pid);
 
     let mut faults = Vec::new();
@@ -137,7 +137,7 @@ async fn no_attempt_leaves_the_jail_of_a_vmm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vmm_is_born_with_its_own_descriptors_and_no_others() {
-    let (skep, _folder) = ground::start().await;
+    let (skep, _folder) = probe::start().await;
     let vm = skep.boot_one().await;
     let (mut probe, pid) = Probe::in_jail_of(vm);
     let said = probe.attempt("import json; found = json.dumps(born_with)", &json!({}));
@@ -145,7 +145,7 @@ async fn a_vmm_is_born_with_its_own_descriptors_and_no_others() {
     let mut open: BTreeMap<u32, String> = serde_json::from_str(text).unwrap();
     // The folder that the probe itself listed.
     open.retain(|_, target| !target.starts_with("/proc/"));
-    let numbers: Vec<u32> = (0..3).chain(BORN_WITH.map(|(_, number)| number)).collect();
+    let numbers: Vec<u32> = (0..3).chain(INITIAL_DESCRIPTORS.map(|(_, number)| number)).collect();
     assert_eq!(open.keys().copied().collect::<Vec<_>>(), numbers, "{open:?}");
     let kinds =
         ["/dev/null", "/dev/null", "pipe:", "socket:", "socket:", "socket:", "/dev/net/tun", "/memfd:"];
@@ -161,7 +161,7 @@ async fn a_vmm_is_born_with_its_own_descriptors_and_no_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_to_everybody_stays_in_the_jail() {
-    let (skep, folder) = ground::start().await;
+    let (skep, folder) = probe::start().await;
     let vms = skep.boot(2).await;
     let mut canaries = Canaries::new();
     // The end of the victim shows that the signal was sent to all reachable processes.
@@ -188,7 +188,7 @@ fn processes_of(group: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_bomb_stays_within_its_limit_and_ends_with_its_group() {
-    let (skep, folder) = ground::start().await;
+    let (skep, folder) = probe::start().await;
     let vms = skep.boot(2).await;
     let bomb = "
 found = 0
@@ -218,7 +218,7 @@ while found < 200:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_memory_bomb_dies_in_its_group() {
-    let (skep, folder) = ground::start().await;
+    let (skep, folder) = probe::start().await;
     let vms = skep.boot(3).await;
     let private = "found = len(bytearray(b'x') * (900 << 20))";
     let shared = "

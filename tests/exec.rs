@@ -44,7 +44,7 @@ async fn a_timeout_ends_all_that_the_command_started() {
 }
 
 #[tokio::test]
-async fn children_that_hold_the_pipes_hold_nobody_up_and_live_on() {
+async fn children_that_hold_the_pipes_do_not_delay_the_answer_and_survive() {
     let skep = Skep::start().await;
     let pid = skep.boot_one().await;
     let answer = skep.exec_with(pid, &json!({"command": "sleep 54321 & echo done", "timeout": 30000})).await;

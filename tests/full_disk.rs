@@ -64,7 +64,7 @@ async fn make_key(skep: &Skep, number: u32) -> Answer {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_and_is_over_when_there_is_room() {
+async fn a_full_disk_is_reported_and_the_server_recovers() {
     let (skep, folder) = on_a_small_disk().await;
     make_key(&skep, 0).await.ok(201);
     fill(&folder.join("filler"));

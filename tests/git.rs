@@ -1,6 +1,6 @@
 //! Git operations in the server's workspace and in a VM: the same tests in both places, with the same answers.
 
-mod between_places;
+mod transfers;
 mod verbs;
 
 use std::{
@@ -12,18 +12,18 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    files::ground::{Ground, in_both_places},
+    files::fixture::{Fixture, in_both_places},
     harness::Skep,
 };
 
 #[tokio::test]
 async fn git_is_the_same_on_the_server_and_in_a_vm() {
-    in_both_places(async |ground| {
-        a_history(ground).await;
-        branches_and_work_trees(ground).await;
-        clones(ground).await;
-        verbs::tags_merges_and_remotes(ground).await;
-        refusals(ground).await;
+    in_both_places(async |fixture| {
+        a_history(fixture).await;
+        branches_and_work_trees(fixture).await;
+        clones(fixture).await;
+        verbs::tags_merges_and_remotes(fixture).await;
+        refusals(fixture).await;
     })
     .await;
 }
@@ -38,17 +38,17 @@ async fn a_filter_that_the_operator_names_runs_on_the_server() {
         command.args(["--git-filter", "case"]).env("GIT_CONFIG_SYSTEM", &known);
     })
     .await;
-    let ground = Ground::on_the_server(&skep).await;
-    post(&ground, "init", json!({"path": "work"}), 201).await;
-    write(&ground, "work/.gitattributes", "*.txt filter=case\n").await;
+    let fixture = Fixture::on_the_server(&skep).await;
+    post(&fixture, "init", json!({"path": "work"}), 201).await;
+    write(&fixture, "work/.gitattributes", "*.txt filter=case\n").await;
     for (number, name) in ["a.txt", "b.txt"].into_iter().enumerate() {
-        write(&ground, &format!("work/{name}"), "SHOUTED\n").await;
-        post(&ground, "add", json!({"path": "work"}), 200).await;
-        post(&ground, "commit", json!({"path": "work", "message": name}), 201).await;
-        assert_eq!(git(&ground, "work", &format!("cat-file blob HEAD:{name}")).await, "shouted");
-        ground.remove(&format!("work/{name}"), &[]).await.ok(200);
-        post(&ground, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
-        assert_eq!(ground.read(&format!("work/{name}"), &[]).await.ok(200)["content"], "SHOUTED\n");
+        write(&fixture, &format!("work/{name}"), "SHOUTED\n").await;
+        post(&fixture, "add", json!({"path": "work"}), 200).await;
+        post(&fixture, "commit", json!({"path": "work", "message": name}), 201).await;
+        assert_eq!(git(&fixture, "work", &format!("cat-file blob HEAD:{name}")).await, "shouted");
+        fixture.remove(&format!("work/{name}"), &[]).await.ok(200);
+        post(&fixture, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
+        assert_eq!(fixture.read(&format!("work/{name}"), &[]).await.ok(200)["content"], "SHOUTED\n");
         if number == 0 {
             skep.post("/api/admin/restart", &json!({})).await.ok(202);
         }
@@ -60,111 +60,111 @@ async fn a_hostile_repository_starts_nothing_in_either_place() {
     in_both_places(hostile).await;
 }
 
-async fn get(ground: &Ground<'_>, verb: &str, name: &str, query: &[(&str, &str)]) -> Value {
-    ground.get(&format!("/api/git/{verb}"), name, query).await.ok(200)
+async fn get(fixture: &Fixture<'_>, verb: &str, name: &str, query: &[(&str, &str)]) -> Value {
+    fixture.get(&format!("/api/git/{verb}"), name, query).await.ok(200)
 }
 
 /// The body's `path` and `worktree` are names in the folder of the test.
-async fn post(ground: &Ground<'_>, verb: &str, mut body: Value, status: u16) -> Value {
+async fn post(fixture: &Fixture<'_>, verb: &str, mut body: Value, status: u16) -> Value {
     for field in ["path", "worktree"] {
         if let Some(name) = body[field].as_str() {
-            body[field] = json!(ground.at(name));
+            body[field] = json!(fixture.at(name));
         }
     }
-    ground.post(&format!("/api/git/{verb}"), &body).await.ok(status)
+    fixture.post(&format!("/api/git/{verb}"), &body).await.ok(status)
 }
 
-async fn write(ground: &Ground<'_>, name: &str, content: &str) {
-    let answer = ground.write(&json!({"path": ground.at(name), "content": content})).await;
-    assert!(answer.status.is_success(), "{ground:?}: {answer:?}");
+async fn write(fixture: &Fixture<'_>, name: &str, content: &str) {
+    let answer = fixture.write(&json!({"path": fixture.at(name), "content": content})).await;
+    assert!(answer.status.is_success(), "{fixture:?}: {answer:?}");
 }
 
 /// Runs plain git, without the API.
-async fn git(ground: &Ground<'_>, name: &str, words: &str) -> String {
+async fn git(fixture: &Fixture<'_>, name: &str, words: &str) -> String {
     let person = "-c user.name=Ada -c user.email=ada@example.com -c safe.directory='*'";
-    ground.shell(&format!("cd {name} && HOME=/nonexistent git {person} {words}")).await
+    fixture.shell(&format!("cd {name} && HOME=/nonexistent git {person} {words}")).await
 }
 
 fn paths(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect()
 }
 
-async fn a_history(ground: &Ground<'_>) {
-    assert_eq!(post(ground, "init", json!({"path": "work"}), 201).await["branch"], "main", "{ground:?}");
-    assert_eq!(get(ground, "log", "work", &[]).await, json!({"commits": [], "next_cursor": null}));
-    write(ground, "work/src/a file", "one\ntwo\n").await;
-    write(ground, "work/other", "x\n").await;
-    let status = get(ground, "status", "work/src", &[]).await;
+async fn a_history(fixture: &Fixture<'_>) {
+    assert_eq!(post(fixture, "init", json!({"path": "work"}), 201).await["branch"], "main", "{fixture:?}");
+    assert_eq!(get(fixture, "log", "work", &[]).await, json!({"commits": [], "next_cursor": null}));
+    write(fixture, "work/src/a file", "one\ntwo\n").await;
+    write(fixture, "work/other", "x\n").await;
+    let status = get(fixture, "status", "work/src", &[]).await;
     assert_eq!((paths(&status["untracked"]), &status["head"]), (vec!["other", "src/a file"], &Value::Null));
-    post(ground, "add", json!({"path": "work", "files": ["src/a file"]}), 200).await;
+    post(fixture, "add", json!({"path": "work", "files": ["src/a file"]}), 200).await;
     let person = json!({"name": "Ada", "email": "ada@example.com"});
     let body = json!({"path": "work", "message": "Begin\n\nWith one file.", "author": person});
-    let first = post(ground, "commit", body, 201).await;
+    let first = post(fixture, "commit", body, 201).await;
     assert_eq!((&first["files_changed"], &first["additions"]), (&json!(1), &json!(2)));
-    write(ground, "work/src/a file", "one\n2\n").await;
-    let diff = get(ground, "diff", "work", &[]).await;
+    write(fixture, "work/src/a file", "one\n2\n").await;
+    let diff = get(fixture, "diff", "work", &[]).await;
     assert_eq!((&diff["files"][0]["additions"], &diff["files"][0]["deletions"]), (&json!(1), &json!(1)));
     assert!(diff["diff"].as_str().unwrap().contains("-two\n+2\n"), "{diff}");
-    let status = get(ground, "status", "work", &[]).await;
+    let status = get(fixture, "status", "work", &[]).await;
     assert_eq!((paths(&status["modified"]), &status["clean"]), (vec!["src/a file"], &json!(false)));
-    let second = post(ground, "commit", json!({"path": "work", "message": "Go on", "all": true}), 201).await;
-    let log = get(ground, "log", "work", &[("limit", "1")]).await;
+    let second = post(fixture, "commit", json!({"path": "work", "message": "Go on", "all": true}), 201).await;
+    let log = get(fixture, "log", "work", &[("limit", "1")]).await;
     assert_eq!(
         (&log["commits"][0]["id"], &log["commits"][0]["parents"]),
         (&second["commit"], &json!([first["commit"]]))
     );
     let cursor = log["next_cursor"].as_str().unwrap();
-    let next = get(ground, "log", "work", &[("limit", "1"), ("cursor", cursor)]).await;
+    let next = get(fixture, "log", "work", &[("limit", "1"), ("cursor", cursor)]).await;
     assert_eq!(
         (&next["commits"][0]["subject"], &next["commits"][0]["body"]),
         (&json!("Begin"), &json!("With one file."))
     );
     assert_eq!((&next["commits"][0]["author"]["name"], &next["next_cursor"]), (&json!("Ada"), &Value::Null));
-    let of_file = get(ground, "log", "work", &[("file", "other")]).await;
+    let of_file = get(fixture, "log", "work", &[("file", "other")]).await;
     assert_eq!(of_file["commits"], json!([]));
     // Plain git shows the same.
-    assert_eq!(git(ground, "work", "log --format=%H").await.lines().next(), second["commit"].as_str());
+    assert_eq!(git(fixture, "work", "log --format=%H").await.lines().next(), second["commit"].as_str());
     // A history in a pack reads as one in single files.
-    git(ground, "work", "gc -q").await;
-    assert_eq!(get(ground, "log", "work", &[("limit", "1")]).await, log);
+    git(fixture, "work", "gc -q").await;
+    assert_eq!(get(fixture, "log", "work", &[("limit", "1")]).await, log);
 }
 
-async fn branches_and_work_trees(ground: &Ground<'_>) {
-    let out = post(ground, "checkout", json!({"path": "work", "ref": "topic", "create": true}), 200).await;
-    assert_eq!(out["branch"], "topic", "{ground:?}");
-    write(ground, "work/topic", "t\n").await;
-    post(ground, "add", json!({"path": "work"}), 200).await;
-    let made = post(ground, "commit", json!({"path": "work", "message": "Topic"}), 201).await;
-    let branches = get(ground, "branch", "work", &[]).await;
+async fn branches_and_work_trees(fixture: &Fixture<'_>) {
+    let out = post(fixture, "checkout", json!({"path": "work", "ref": "topic", "create": true}), 200).await;
+    assert_eq!(out["branch"], "topic", "{fixture:?}");
+    write(fixture, "work/topic", "t\n").await;
+    post(fixture, "add", json!({"path": "work"}), 200).await;
+    let made = post(fixture, "commit", json!({"path": "work", "message": "Topic"}), 201).await;
+    let branches = get(fixture, "branch", "work", &[]).await;
     let names: Vec<_> = branches["branches"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
     assert_eq!((names, &branches["current"]), (vec![&json!("main"), &json!("topic")], &json!("topic")));
-    post(ground, "checkout", json!({"path": "work", "ref": "main"}), 200).await;
-    ground.read("work/topic", &[]).await.refused(404, "unknown_path");
+    post(fixture, "checkout", json!({"path": "work", "ref": "main"}), 200).await;
+    fixture.read("work/topic", &[]).await.refused(404, "unknown_path");
     let tree = json!({"path": "work", "worktree": "beside", "ref": "topic"});
-    assert_eq!(post(ground, "worktree", tree, 200).await["head"], made["commit"]);
-    assert_eq!(get(ground, "status", "beside", &[]).await["branch"], "topic");
-    assert_eq!(get(ground, "log", "beside", &[]).await["commits"][0]["id"], made["commit"]);
-    assert_eq!(get(ground, "worktree", "work", &[]).await["worktrees"].as_array().unwrap().len(), 2);
-    post(ground, "worktree", json!({"path": "work", "worktree": "beside", "remove": true}), 200).await;
-    write(ground, "work/other", "changed\n").await;
+    assert_eq!(post(fixture, "worktree", tree, 200).await["head"], made["commit"]);
+    assert_eq!(get(fixture, "status", "beside", &[]).await["branch"], "topic");
+    assert_eq!(get(fixture, "log", "beside", &[]).await["commits"][0]["id"], made["commit"]);
+    assert_eq!(get(fixture, "worktree", "work", &[]).await["worktrees"].as_array().unwrap().len(), 2);
+    post(fixture, "worktree", json!({"path": "work", "worktree": "beside", "remove": true}), 200).await;
+    write(fixture, "work/other", "changed\n").await;
     let put = json!({"path": "work", "action": "push", "message": "half done"});
-    let stashes = post(ground, "stash", put, 200).await;
+    let stashes = post(fixture, "stash", put, 200).await;
     assert!(stashes["stashes"][0]["message"].as_str().unwrap().contains("half done"), "{stashes}");
-    assert_eq!(get(ground, "status", "work", &[]).await["clean"], true);
-    post(ground, "stash", json!({"path": "work", "action": "pop"}), 200).await;
-    assert_eq!(ground.read("work/other", &[]).await.ok(200)["content"], "changed\n");
-    post(ground, "add", json!({"path": "work"}), 200).await;
-    post(ground, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
-    assert_eq!(get(ground, "status", "work", &[]).await["clean"], true);
+    assert_eq!(get(fixture, "status", "work", &[]).await["clean"], true);
+    post(fixture, "stash", json!({"path": "work", "action": "pop"}), 200).await;
+    assert_eq!(fixture.read("work/other", &[]).await.ok(200)["content"], "changed\n");
+    post(fixture, "add", json!({"path": "work"}), 200).await;
+    post(fixture, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
+    assert_eq!(get(fixture, "status", "work", &[]).await["clean"], true);
 }
 
-async fn clones(ground: &Ground<'_>) {
-    let cloned = json!({"url": ground.at("work"), "path": "copy", "branch": "topic"});
-    assert_eq!(post(ground, "clone", cloned, 201).await["branch"], "topic", "{ground:?}");
-    write(ground, "copy/mine", "m\n").await;
-    post(ground, "add", json!({"path": "copy"}), 200).await;
-    post(ground, "commit", json!({"path": "copy", "message": "Mine"}), 201).await;
-    let branches = get(ground, "branch", "copy", &[("remote", "true")]).await;
+async fn clones(fixture: &Fixture<'_>) {
+    let cloned = json!({"url": fixture.at("work"), "path": "copy", "branch": "topic"});
+    assert_eq!(post(fixture, "clone", cloned, 201).await["branch"], "topic", "{fixture:?}");
+    write(fixture, "copy/mine", "m\n").await;
+    post(fixture, "add", json!({"path": "copy"}), 200).await;
+    post(fixture, "commit", json!({"path": "copy", "message": "Mine"}), 201).await;
+    let branches = get(fixture, "branch", "copy", &[("remote", "true")]).await;
     let topic = &branches["branches"][0];
     assert_eq!(
         (&topic["upstream"], &topic["ahead"], &topic["behind"]),
@@ -174,20 +174,23 @@ async fn clones(ground: &Ground<'_>) {
     assert_eq!(names, ["topic", "origin/main", "origin/topic"]);
 }
 
-async fn refusals(ground: &Ground<'_>) {
+async fn refusals(fixture: &Fixture<'_>) {
     let asked = async |verb: &str, name: &str, query: &[(&str, &str)]| {
-        ground.get(&format!("/api/git/{verb}"), name, query).await
+        fixture.get(&format!("/api/git/{verb}"), name, query).await
     };
-    ground.shell("mkdir plain").await;
+    fixture.shell("mkdir plain").await;
     asked("log", "plain", &[]).await.refused(404, "unknown_repository");
     asked("log", "nothing", &[]).await.refused(404, "unknown_path");
     asked("log", "work", &[("ref", "nothing")]).await.refused(404, "unknown_revision");
     asked("log", "work", &[("ref", "--all")]).await.refused(400, "invalid_value");
-    git(ground, ".", "clone -q --bare work bare.git").await;
+    git(fixture, ".", "clone -q --bare work bare.git").await;
     asked("status", "bare.git", &[]).await.refused(409, "bare_repository");
-    assert_eq!(get(ground, "log", "bare.git", &[]).await["commits"].as_array().unwrap().len(), 2);
-    ground.shell("touch work/.git/index.lock").await;
-    ground.post("/api/git/add", &json!({"path": ground.at("work")})).await.refused(409, "repository_locked");
+    assert_eq!(get(fixture, "log", "bare.git", &[]).await["commits"].as_array().unwrap().len(), 2);
+    fixture.shell("touch work/.git/index.lock").await;
+    fixture
+        .post("/api/git/add", &json!({"path": fixture.at("work")}))
+        .await
+        .refused(409, "repository_locked");
 }
 
 /// Calls that write, each with what it needs beside the path.
@@ -207,20 +210,20 @@ fn writing_calls() -> Vec<(&'static str, Value)> {
 }
 
 /// A repository whose settings would start a program.
-async fn hostile(ground: &Ground<'_>) {
-    let canary = ground.at("canary");
-    let trace = ground.at("trace");
-    ground
+async fn hostile(fixture: &Fixture<'_>) {
+    let canary = fixture.at("canary");
+    let trace = fixture.at("trace");
+    fixture
         .shell(&format!("printf '#!/bin/sh\\necho \"$0 $*\" >> {trace}\\ncat\\n' > canary; chmod 755 canary"))
         .await;
-    ground.shell("mkdir bad").await;
-    git(ground, "bad", "init -q -b main").await;
-    write(ground, "bad/file", "one\n").await;
-    git(ground, "bad", "add .").await;
-    git(ground, "bad", "commit -qm First").await;
-    ground.shell("cd bad; echo '* filter=evil diff=evil' > .gitattributes").await;
+    fixture.shell("mkdir bad").await;
+    git(fixture, "bad", "init -q -b main").await;
+    write(fixture, "bad/file", "one\n").await;
+    git(fixture, "bad", "add .").await;
+    git(fixture, "bad", "commit -qm First").await;
+    fixture.shell("cd bad; echo '* filter=evil diff=evil' > .gitattributes").await;
     for hook in ["pre-commit", "post-checkout", "post-index-change", "reference-transaction"] {
-        ground.shell(&format!("mkdir -p bad/.git/hooks; cp canary bad/.git/hooks/{hook}")).await;
+        fixture.shell(&format!("mkdir -p bad/.git/hooks; cp canary bad/.git/hooks/{hook}")).await;
     }
     for (setting, value) in [
         ("core.fsmonitor", canary.as_str()),
@@ -233,22 +236,26 @@ async fn hostile(ground: &Ground<'_>) {
         ("gpg.program", &canary),
         ("commit.gpgSign", "true"),
     ] {
-        ground.shell(&format!("git config -f bad/.git/config {setting} {value}")).await;
+        fixture.shell(&format!("git config -f bad/.git/config {setting} {value}")).await;
     }
     for (verb, mut body) in writing_calls() {
-        write(ground, "bad/file", &format!("{verb}\n")).await;
+        write(fixture, "bad/file", &format!("{verb}\n")).await;
         for read in ["status", "diff", "log", "branch", "worktree", "show", "tag", "remote"] {
-            get(ground, read, "bad", &[]).await;
+            get(fixture, read, "bad", &[]).await;
         }
-        body["path"] = json!(ground.at("bad"));
-        let answer = ground.post(&format!("/api/git/{verb}"), &body).await;
+        body["path"] = json!(fixture.at("bad"));
+        let answer = fixture.post(&format!("/api/git/{verb}"), &body).await;
         assert!(answer.status.as_u16() < 500, "{verb}: {answer:?}");
     }
-    assert_eq!(ground.shell("cat trace 2>/dev/null || echo nothing ran").await, "nothing ran", "{ground:?}");
+    assert_eq!(
+        fixture.shell("cat trace 2>/dev/null || echo nothing ran").await,
+        "nothing ran",
+        "{fixture:?}"
+    );
     // The control: plain git starts it.
-    write(ground, "bad/file", "control\n").await;
-    git(ground, "bad", "--no-pager diff >/dev/null 2>&1 || true").await;
-    assert!(ground.shell("cat trace").await.contains("canary"), "{ground:?}: the control started nothing");
+    write(fixture, "bad/file", "control\n").await;
+    git(fixture, "bad", "--no-pager diff >/dev/null 2>&1 || true").await;
+    assert!(fixture.shell("cat trace").await.contains("canary"), "{fixture:?}: the control started nothing");
 }
 
 /// A git server on the loopback address of this machine, which VMs cannot reach.
@@ -312,124 +319,132 @@ async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
     let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
     let skep = Skep::start_on(data_dir, &["--git-allow", "127.0.0.1"]).await;
     let vm = skep.boot_one().await;
-    for ground in [Ground::on_the_server(&skep).await, Ground::in_vm(&skep, vm).await] {
-        sends_and_fetches(&ground, &remote).await;
-        shallow_clones(&ground, &remote).await;
-        both_go_on(&ground, &remote).await;
-        what_is_refused(&ground, &remote).await;
+    for fixture in [Fixture::on_the_server(&skep).await, Fixture::in_vm(&skep, vm).await] {
+        sends_and_fetches(&fixture, &remote).await;
+        shallow_clones(&fixture, &remote).await;
+        diverged_branches(&fixture, &remote).await;
+        what_is_refused(&fixture, &remote).await;
         std::fs::remove_dir_all(remote.at("x.git")).unwrap();
         std::fs::remove_dir_all(remote.at("other")).unwrap();
         remote.git(&["init", "-q", "--bare", "-b", "main", "x.git"]);
     }
     // No temporary files are left.
-    let root = Ground::root_on_the_server(&skep).await;
+    let root = Fixture::root_on_the_server(&skep).await;
     let names = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(names.collect::<Vec<_>>(), ["suite"]);
 }
 
-async fn sends_and_fetches(ground: &Ground<'_>, remote: &Remote) {
-    post(ground, "init", json!({"path": "work"}), 201).await;
-    git(ground, "work", &format!("remote add origin {}", remote.url)).await;
-    write(ground, "work/file", "one\n").await;
-    post(ground, "add", json!({"path": "work"}), 200).await;
+async fn sends_and_fetches(fixture: &Fixture<'_>, remote: &Remote) {
+    post(fixture, "init", json!({"path": "work"}), 201).await;
+    git(fixture, "work", &format!("remote add origin {}", remote.url)).await;
+    write(fixture, "work/file", "one\n").await;
+    post(fixture, "add", json!({"path": "work"}), 200).await;
     let first =
-        post(ground, "commit", json!({"path": "work", "message": "First"}), 201).await["commit"].clone();
+        post(fixture, "commit", json!({"path": "work", "message": "First"}), 201).await["commit"].clone();
     let push = json!({"path": "work", "set_upstream": true});
-    let pushed = post(ground, "push", push, 200).await;
+    let pushed = post(fixture, "push", push, 200).await;
     assert_eq!(
         (&pushed["to"], &pushed["created"], &pushed["from"]),
         (&first, &json!(true), &Value::Null),
-        "{ground:?}"
+        "{fixture:?}"
     );
     assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), first.as_str().unwrap());
-    let main = get(ground, "branch", "work", &[]).await["branches"][0].clone();
+    let main = get(fixture, "branch", "work", &[]).await["branches"][0].clone();
     assert_eq!(
         (&main["upstream"], &main["ahead"], &main["behind"]),
         (&json!("origin/main"), &json!(0), &json!(0))
     );
 
     let theirs = remote.commit("theirs", "theirs");
-    let pulled = post(ground, "pull", json!({"path": "work"}), 200).await;
+    let pulled = post(fixture, "pull", json!({"path": "work"}), 200).await;
     assert_eq!(
         (&pulled["from"], &pulled["to"], &pulled["commits"]),
         (&first, &json!(theirs), &json!(1)),
-        "{ground:?}"
+        "{fixture:?}"
     );
-    assert_eq!(ground.read("work/theirs", &[]).await.ok(200)["content"], "theirs");
-    assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
+    assert_eq!(fixture.read("work/theirs", &[]).await.ok(200)["content"], "theirs");
+    assert_eq!(post(fixture, "pull", json!({"path": "work"}), 200).await["commits"], 0);
 }
 
 /// A shallow clone gets missing commits from the remote.
-async fn shallow_clones(ground: &Ground<'_>, remote: &Remote) {
+async fn shallow_clones(fixture: &Fixture<'_>, remote: &Remote) {
     let cloned = json!({"url": remote.url, "path": "short", "depth": 1});
-    let began = post(ground, "clone", cloned, 201).await["head"].clone();
-    assert_eq!(get(ground, "log", "short", &[]).await["commits"].as_array().unwrap().len(), 1, "{ground:?}");
-    write(ground, "short/short", "short\n").await;
-    post(ground, "add", json!({"path": "short"}), 200).await;
+    let began = post(fixture, "clone", cloned, 201).await["head"].clone();
+    assert_eq!(
+        get(fixture, "log", "short", &[]).await["commits"].as_array().unwrap().len(),
+        1,
+        "{fixture:?}"
+    );
+    write(fixture, "short/short", "short\n").await;
+    post(fixture, "add", json!({"path": "short"}), 200).await;
     let ours =
-        post(ground, "commit", json!({"path": "short", "message": "Short"}), 201).await["commit"].clone();
-    let pushed = post(ground, "push", json!({"path": "short"}), 200).await;
-    assert_eq!((&pushed["from"], &pushed["to"]), (&began, &ours), "{ground:?}");
+        post(fixture, "commit", json!({"path": "short", "message": "Short"}), 201).await["commit"].clone();
+    let pushed = post(fixture, "push", json!({"path": "short"}), 200).await;
+    assert_eq!((&pushed["from"], &pushed["to"]), (&began, &ours), "{fixture:?}");
     remote.git(&["-C", "x.git", "fsck", "--connectivity-only", "--no-dangling"]);
     assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "--is-shallow-repository"]), "false");
 
     let theirs = remote.commit("theirs", "theirs for the short one");
-    let pulled = post(ground, "pull", json!({"path": "short"}), 200).await;
-    assert_eq!((&pulled["to"], &pulled["commits"]), (&json!(theirs), &json!(1)), "{ground:?}");
-    assert_eq!(get(ground, "log", "short", &[]).await["commits"].as_array().unwrap().len(), 3, "{ground:?}");
-    git(ground, "short", "fsck").await;
-    post(ground, "pull", json!({"path": "work"}), 200).await;
+    let pulled = post(fixture, "pull", json!({"path": "short"}), 200).await;
+    assert_eq!((&pulled["to"], &pulled["commits"]), (&json!(theirs), &json!(1)), "{fixture:?}");
+    assert_eq!(
+        get(fixture, "log", "short", &[]).await["commits"].as_array().unwrap().len(),
+        3,
+        "{fixture:?}"
+    );
+    git(fixture, "short", "fsck").await;
+    post(fixture, "pull", json!({"path": "work"}), 200).await;
 }
 
 /// Both sides add commits, and none is lost.
-async fn both_go_on(ground: &Ground<'_>, remote: &Remote) {
+async fn diverged_branches(fixture: &Fixture<'_>, remote: &Remote) {
     let theirs = remote.commit("theirs", "theirs again");
-    write(ground, "work/ours", "ours\n").await;
-    post(ground, "add", json!({"path": "work"}), 200).await;
+    write(fixture, "work/ours", "ours\n").await;
+    post(fixture, "add", json!({"path": "work"}), 200).await;
     let ours =
-        post(ground, "commit", json!({"path": "work", "message": "Ours"}), 201).await["commit"].clone();
-    let send = async |verb: &str, body: Value| ground.post(&format!("/api/git/{verb}"), &body).await;
-    let path = ground.at("work");
+        post(fixture, "commit", json!({"path": "work", "message": "Ours"}), 201).await["commit"].clone();
+    let send = async |verb: &str, body: Value| fixture.post(&format!("/api/git/{verb}"), &body).await;
+    let path = fixture.at("work");
     send("push", json!({"path": path})).await.refused(409, "push_rejected");
     send("pull", json!({"path": path})).await.refused(409, "merge_conflict");
-    let pulled = post(ground, "pull", json!({"path": "work", "strategy": "rebase"}), 200).await;
+    let pulled = post(fixture, "pull", json!({"path": "work", "strategy": "rebase"}), 200).await;
     assert_ne!(pulled["to"], ours);
-    let log = get(ground, "log", "work", &[]).await;
+    let log = get(fixture, "log", "work", &[]).await;
     assert_eq!(
         (&log["commits"][0]["subject"], &log["commits"][1]["id"]),
         (&json!("Ours"), &json!(theirs)),
-        "{ground:?}"
+        "{fixture:?}"
     );
-    let pushed = post(ground, "push", json!({"path": "work"}), 200).await;
-    assert_eq!((&pushed["from"], &pushed["created"]), (&json!(theirs), &json!(false)), "{ground:?}");
+    let pushed = post(fixture, "push", json!({"path": "work"}), 200).await;
+    assert_eq!((&pushed["from"], &pushed["created"]), (&json!(theirs), &json!(false)), "{fixture:?}");
 
     // A replaced commit is accepted where the remote has not changed.
     let body = json!({"path": "work", "message": "Ours, better", "amend": true});
-    let amended = post(ground, "commit", body, 201).await["commit"].clone();
+    let amended = post(fixture, "commit", body, 201).await["commit"].clone();
     send("push", json!({"path": path})).await.refused(409, "push_rejected");
-    let forced = post(ground, "push", json!({"path": "work", "force_with_lease": true}), 200).await;
+    let forced = post(fixture, "push", json!({"path": "work", "force_with_lease": true}), 200).await;
     assert_eq!(forced["to"], amended);
     remote.commit("theirs", "faster");
     let body = json!({"path": "work", "message": "Ours, best", "amend": true});
-    post(ground, "commit", body, 201).await;
+    post(fixture, "commit", body, 201).await;
     send("push", json!({"path": path, "force_with_lease": true})).await.refused(409, "push_rejected");
 }
 
-async fn what_is_refused(ground: &Ground<'_>, remote: &Remote) {
-    let send = async |verb: &str, body: Value| ground.post(&format!("/api/git/{verb}"), &body).await;
-    let path = ground.at("work");
+async fn what_is_refused(fixture: &Fixture<'_>, remote: &Remote) {
+    let send = async |verb: &str, body: Value| fixture.post(&format!("/api/git/{verb}"), &body).await;
+    let path = fixture.at("work");
     // Changes of both sides to the same lines conflict, and the work tree is unchanged.
     remote.commit("ours", "not yours");
     send("pull", json!({"path": path, "strategy": "merge"})).await.refused(409, "merge_conflict");
-    assert_eq!(get(ground, "status", "work", &[]).await["clean"], true);
+    assert_eq!(get(fixture, "status", "work", &[]).await["clean"], true);
     send("pull", json!({"path": path, "branch": "nothing"})).await.refused(404, "unknown_revision");
     send("push", json!({"path": path, "remote": "nobody"})).await.refused(404, "unknown_remote");
     // The server reaches only hosts that the operator allowed.
-    git(ground, "work", "remote set-url origin http://127.0.0.2:1/x.git").await;
+    git(fixture, "work", "remote set-url origin http://127.0.0.2:1/x.git").await;
     send("push", json!({"path": path})).await.refused(403, "remote_forbidden");
     // A path refers to the place of the repository.
-    git(ground, ".", "init -q --bare -b main near.git").await;
-    git(ground, "work", "remote set-url origin ../near.git").await;
-    assert_eq!(post(ground, "push", json!({"path": "work"}), 200).await["created"], true, "{ground:?}");
-    assert_eq!(post(ground, "pull", json!({"path": "work"}), 200).await["commits"], 0);
+    git(fixture, ".", "init -q --bare -b main near.git").await;
+    git(fixture, "work", "remote set-url origin ../near.git").await;
+    assert_eq!(post(fixture, "push", json!({"path": "work"}), 200).await["created"], true, "{fixture:?}");
+    assert_eq!(post(fixture, "pull", json!({"path": "work"}), 200).await["commits"], 0);
 }

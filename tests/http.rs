@@ -30,7 +30,7 @@ async fn a_body_over_the_limit_is_refused_while_it_is_read() {
 
     // A client that sends the whole body can still read the answer, without a reset.
     for (framing, size) in [(format!("content-length: {}\r\n", 50 << 20), None), chunked(CHUNK)] {
-        let mut wire = skep.wire().await;
+        let mut wire = skep.raw_connection().await;
         wire.send(skep.head("POST /api/files/write", &format!("{json}{framing}"))).await;
         let chunk = size.unwrap_or_default().into_bytes();
         let chunk = [chunk.as_slice(), &[b' '; CHUNK], if chunk.is_empty() { b"" } else { b"\r\n" }].concat();
@@ -106,7 +106,7 @@ async fn what_is_no_http_is_refused_in_shape() {
 }
 
 #[tokio::test]
-async fn head_is_get_without_a_body_and_options_is_told_what_there_is() {
+async fn head_is_get_without_a_body_and_options_is_refused_with_the_allowed_methods() {
     let skep = Skep::start().await;
     for (path, status) in [("/api/health", 200), ("/api/whoami", 200), ("/api/nothing", 404)] {
         let answer = marked(send(skep.request(Method::HEAD, path)).await);

@@ -10,7 +10,7 @@ async fn as_key(skep: &Skep, key: &Value, method: Method, path: &str) -> Answer 
 }
 
 #[tokio::test]
-async fn the_first_key_administers_and_knows_who_it_is() {
+async fn the_first_key_is_an_administrator_of_the_server() {
     let skep = Skep::start().await;
     assert!(skep.key.starts_with("sk-skep-prod-"), "{}", skep.key);
     let me = skep.get("/api/whoami").await.ok(200);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::{
-    harness::{Skep, Wreck, eventually},
+    harness::{Skep, StoppedServer, eventually},
     takeover::{Streamed, VICTIMS, Victim, assert_in_order, listed},
 };
 
@@ -30,9 +30,9 @@ const END_OF_AGENT: &str = "set -- $(grep -m 1 r-xp /proc/1/maps); first=0x${1%-
     sleep 60";
 
 /// Reproducible pseudo-random numbers (Marsaglia's xorshift).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -51,14 +51,14 @@ impl Dice {
 
 /// The fault that is injected in a round.
 #[derive(Debug, Clone, Copy)]
-enum Blow {
+enum Fault {
     Planned,
     Killed(Victim),
     Vmm,
     Agent,
 }
 
-impl Blow {
+impl Fault {
     /// The faults take turns.
     fn of(round: usize) -> Self {
         match round % 6 {
@@ -71,21 +71,21 @@ impl Blow {
 }
 
 /// The VMs that a caller was told of: process ids by VM id.
-type Told = BTreeMap<String, u64>;
+type KnownVms = BTreeMap<String, u64>;
 
-fn told(vms: &[Value]) -> Told {
+fn told(vms: &[Value]) -> KnownVms {
     vms.iter().map(|vm| (vm["id"].as_str().unwrap().to_owned(), vm["pid"].as_u64().unwrap())).collect()
 }
 
 /// The requests in progress when the fault is injected.
-struct UnderWay {
+struct InProgress {
     boot: JoinHandle<reqwest::Result<Response>>,
     end: Option<(String, JoinHandle<reqwest::Result<Response>>)>,
     command: Option<(u64, JoinHandle<reqwest::Result<Response>>)>,
 }
 
-impl UnderWay {
-    fn begin(skep: &Skep, told: &Told, dice: &mut Dice) -> Self {
+impl InProgress {
+    fn begin(skep: &Skep, told: &KnownVms, dice: &mut Rng) -> Self {
         let count = json!({"count": 1 + dice.below(2)});
         let boot = tokio::spawn(skep.request(Method::POST, "/api/swarm/boot").json(&count).send());
         let end = told.keys().next().filter(|_| told.len() > 1).map(|id| {
@@ -101,13 +101,13 @@ impl UnderWay {
     }
 
     /// The VMs in the answer of the boot.
-    async fn booted(boot: JoinHandle<reqwest::Result<Response>>) -> Told {
+    async fn booted(boot: JoinHandle<reqwest::Result<Response>>) -> KnownVms {
         match boot.await.unwrap() {
             Ok(answer) => {
                 let answer = answer.json::<Value>().await.unwrap_or_default();
                 told(answer["vms"].as_array().unwrap_or(&Vec::new()))
             }
-            Err(_) => Told::new(),
+            Err(_) => KnownVms::new(),
         }
     }
 }
@@ -128,18 +128,18 @@ async fn assert_whole(skep: &Skep, pid: u64, response: Response) {
 }
 
 /// Injects the fault. Returns the affected VM, where the caller was told of it.
-async fn strike(blow: Blow, skep: Skep, told: &Told, dice: &mut Dice) -> (Skep, Option<u64>) {
+async fn inject(blow: Fault, skep: Skep, told: &KnownVms, dice: &mut Rng) -> (Skep, Option<u64>) {
     match blow {
-        Blow::Planned => (planned(skep).await.start().await, None),
-        Blow::Killed(victim) => (victim.kill(skep).await, None),
-        Blow::Vmm => {
+        Fault::Planned => (planned(skep).await.start().await, None),
+        Fault::Killed(victim) => (victim.kill(skep).await, None),
+        Fault::Vmm => {
             // Any VMM: of a VM that boots, is known, or ends.
             let Some(pid) = dice.one_of(&skep.vmms()) else { return (skep, None) };
             let pidfd = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty());
             let _ = pidfd.and_then(|pidfd| pidfd_send_signal(pidfd, Signal::KILL));
             (skep, Some(pid.into()))
         }
-        Blow::Agent => {
+        Fault::Agent => {
             let pids: Vec<u64> = told.values().copied().collect();
             let Some(pid) = dice.one_of(&pids) else { return (skep, None) };
             let path = format!("/api/swarm/vm/{pid}/exec");
@@ -150,17 +150,17 @@ async fn strike(blow: Blow, skep: Skep, told: &Told, dice: &mut Dice) -> (Skep, 
     }
 }
 
-async fn planned(skep: Skep) -> Wreck {
+async fn planned(skep: Skep) -> StoppedServer {
     tokio::task::spawn_blocking(move || skep.stop_and_leave_vms()).await.unwrap()
 }
 
 /// Runs one round. Returns the VMs that are known after it.
-async fn round(skep: Skep, mut known: Told, blow: Blow, dice: &mut Dice) -> (Skep, Told) {
-    let UnderWay { boot, end, command } = UnderWay::begin(&skep, &known, dice);
+async fn round(skep: Skep, mut known: KnownVms, blow: Fault, dice: &mut Rng) -> (Skep, KnownVms) {
+    let InProgress { boot, end, command } = InProgress::begin(&skep, &known, dice);
     // At a random time, which is the purpose of this test.
     tokio::time::sleep(Duration::from_millis(dice.below(LATEST_MS))).await;
-    let (skep, struck) = strike(blow, skep, &known, dice).await;
-    known.extend(UnderWay::booted(boot).await);
+    let (skep, struck) = inject(blow, skep, &known, dice).await;
+    known.extend(InProgress::booted(boot).await);
     if let Some(struck) = struck {
         skep.wait_for_end_of(struck).await;
         known.retain(|_, pid| *pid != struck);
@@ -193,16 +193,16 @@ async fn round(skep: Skep, mut known: Told, blow: Blow, dice: &mut Dice) -> (Ske
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_killed_whenever_what_was_told_of_is_there() {
+async fn every_reported_vm_exists_whichever_process_is_killed() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed =
         std::env::var("SKEP_TEST_SEED").map_or(now.as_nanos() as u64 | 1, |seed| seed.parse().unwrap());
     eprintln!("SKEP_TEST_SEED={seed}");
-    let mut dice = Dice(seed);
+    let mut dice = Rng(seed);
     let mut skep = Skep::start().await;
     let mut known = told(&skep.boot(2).await);
     for number in 0..ROUNDS {
-        let blow = Blow::of(number);
+        let blow = Fault::of(number);
         eprintln!("round {number}: {blow:?}");
         (skep, known) = round(skep, known, blow, &mut dice).await;
         while known.len() > KEPT {

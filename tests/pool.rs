@@ -105,7 +105,7 @@ async fn the_pool_is_drained_and_refilled_while_requests_go_on() {
 }
 
 #[tokio::test]
-async fn what_is_parked_gives_way_and_stays_at_a_cleanup() {
+async fn parked_vms_give_way_to_boots_and_survive_a_cleanup() {
     let skep = with_pool(2, &["--max-vms", "3"]).await;
     let used = async || skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].clone();
     assert_eq!(used().await, 0, "nobody uses what is parked");

@@ -100,7 +100,7 @@ async fn a_program_reaches_neither_the_servers_data_nor_its_processes() {
 }
 
 #[tokio::test]
-async fn what_detached_ends_at_the_timeout_and_lives_on_otherwise() {
+async fn detached_processes_end_at_the_timeout_and_survive_otherwise() {
     let skep = start().await;
     let daemon = "(setsid sh -c 'while :; do date +%N > beat; sleep 0.05; done' > /dev/null 2>&1 &)";
     let beats = async |skep: &Skep| {

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::harness::{Skep, binary, ended};
+use crate::harness::{Skep, binary, output_of};
 
 const README: &str = include_str!("../README.md");
 
@@ -107,29 +107,29 @@ fn script(lines: &[String]) -> String {
     script
 }
 
-fn run(server: &Skep, ground: &Path, lines: &[String]) -> Output {
-    let path = format!("{}:{}", ground.join("bin").display(), std::env::var("PATH").unwrap());
+fn run(server: &Skep, temp_dir: &Path, lines: &[String]) -> Output {
+    let path = format!("{}:{}", temp_dir.join("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("bash");
     command
         .args(["-c", &script(lines)])
-        .current_dir(ground)
+        .current_dir(temp_dir)
         .env("PATH", path)
         .env("SKEP_URL", &server.url)
         .env("SKEP_API_KEY", &server.key)
         .env("SKEP_DATA_DIR", server.data_dir.path());
-    ended(&mut command)
+    output_of(&mut command)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_of_the_readme_do_what_it_says() {
     let server = Skep::start().await;
-    let ground = tempfile::tempdir().unwrap();
+    let temp_dir = tempfile::tempdir().unwrap();
     for folder in ["bin", "project", "project-on-this-machine"] {
-        fs::create_dir(ground.path().join(folder)).unwrap();
+        fs::create_dir(temp_dir.path().join(folder)).unwrap();
     }
-    fs::write(ground.path().join("project-on-this-machine/plan.md"), "# Plan\n").unwrap();
-    symlink(binary(), ground.path().join("bin/skep")).unwrap();
-    let agent = ground.path().join("agent");
+    fs::write(temp_dir.path().join("project-on-this-machine/plan.md"), "# Plan\n").unwrap();
+    symlink(binary(), temp_dir.path().join("bin/skep")).unwrap();
+    let agent = temp_dir.path().join("agent");
     fs::write(&agent, "#!/bin/sh\nexit 0\n").unwrap();
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
     let mut left_out = vec![false; OTHER_BLOCKS.len()];
@@ -140,7 +140,7 @@ async fn the_commands_of_the_readme_do_what_it_says() {
             left_out[at] = true;
             continue;
         }
-        let output = run(&server, ground.path(), &block);
+        let output = run(&server, temp_dir.path(), &block);
         assert!(output.status.success(), "{block:#?}\n{output:?}");
         lines_run += block.len();
         // The next block finds a server without VMs.

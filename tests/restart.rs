@@ -33,7 +33,7 @@ async fn uptime(skep: &Skep) -> f64 {
 }
 
 #[tokio::test]
-async fn no_caller_is_refused_and_what_runs_goes_on() {
+async fn no_request_fails_and_running_commands_continue() {
     let skep = Arc::new(start().await);
     eventually("some uptime", async || uptime(&skep).await > 2.0).await;
     let pid = skep.pid();
@@ -86,7 +86,7 @@ async fn the_new_server_follows_the_settings_as_they_are_now() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_is_refused_and_the_server_serves_on() {
+async fn an_invalid_restart_is_refused_and_the_server_keeps_serving() {
     let skep = start().await;
     let settings = skep.data_dir.path().join("skep.toml");
     run(&skep, "echo > alive; sleep 600 &").await;

@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Skep, ended, eventually, send, serve, serve_anywhere};
+use crate::harness::{Skep, eventually, output_of, send, serve, serve_anywhere};
 
 fn data_dir() -> TempDir {
     tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap()
@@ -24,7 +24,7 @@ fn refusal(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> (i32, Stri
     fs::write(&config, file).unwrap();
     let mut command = serve_anywhere(dir.path());
     command.env("SKEP_CONFIG", &config).envs(variables.iter().copied()).args(flags);
-    let Output { status, stderr, .. } = ended(&mut command);
+    let Output { status, stderr, .. } = output_of(&mut command);
     (status.code().unwrap(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
@@ -127,7 +127,7 @@ async fn a_request_under_way_is_finished_before_the_server_ends() {
         body.len()
     );
     let head = skep.head("POST /api/keys", &headers);
-    let mut wire = skep.wire().await;
+    let mut wire = skep.raw_connection().await;
     wire.send(head).await;
     // It says so when it begins to read the body: now the request is under way.
     wire.expect("HTTP/1.1 100 Continue\r\n\r\n").await;
@@ -144,8 +144,8 @@ async fn a_request_under_way_is_finished_before_the_server_ends() {
 #[tokio::test]
 async fn connections_that_ask_for_nothing_hold_no_server_up() {
     let skep = Skep::start().await;
-    let silent = skep.wire().await;
-    let mut kept = skep.wire().await;
+    let silent = skep.raw_connection().await;
+    let mut kept = skep.raw_connection().await;
     kept.send("GET /api/health HTTP/1.1\r\nhost: x\r\n\r\n").await;
     kept.expect("HTTP/1.1 200 OK\r\n").await;
     let begun = Instant::now();
@@ -178,7 +178,7 @@ async fn a_service_manager_is_told_of_readiness_and_of_the_end() {
 #[tokio::test]
 async fn a_second_server_on_the_data_directory_names_the_first() {
     let skep = Skep::start().await;
-    let Output { status, stderr, .. } = ended(&mut serve(skep.data_dir.path(), &[]));
+    let Output { status, stderr, .. } = output_of(&mut serve(skep.data_dir.path(), &[]));
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains(&skep.pid().to_string()), "{said}");

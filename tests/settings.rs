@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::harness::{binary, ended};
+use crate::harness::{binary, output_of};
 
 fn check(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn refused_start(data_dir: &Path, options: &[&str]) -> String {
     let mut command = Command::new(binary());
     command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir).args(options);
     // An address that is refused would end it too, before it bakes.
-    let output = ended(command.env_remove("SKEP_IMAGE_DIR"));
+    let output = output_of(command.env_remove("SKEP_IMAGE_DIR"));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
@@ -162,7 +162,7 @@ fn settings_are_checked_before_anything_is_made_or_baked() {
             let mut command = Command::new(binary());
             command.args([verb, "--listen", "127.0.0.1:0", "--data-dir"]).arg(data_dir).args(&options);
             command.arg("--image-dir").arg(&images).env_remove("SKEP_IMAGE_DIR");
-            let output = ended(&mut command);
+            let output = output_of(&mut command);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
             let said = String::from_utf8(output.stderr).unwrap();
             assert!(said.contains(named) && !said.contains("bake:"), "{verb}: {said}");

@@ -4,7 +4,7 @@
 mod bodies;
 mod group;
 mod requests;
-mod worst;
+mod worst_case;
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -24,7 +24,7 @@ const LIMIT_BYTES: u64 = 512 << 20;
 #[tokio::test(flavor = "multi_thread")]
 async fn the_worst_requests_of_all_operations_leave_a_small_server_alive() {
     let skep = Skep::start().await;
-    let worst = worst::prepare(&skep).await;
+    let worst = worst_case::prepare(&skep).await;
     let other = skep.tenant("other").await;
     is_answered(&other).await;
     // The helper has a control group of its own, which it creates before the limit is set.
@@ -60,7 +60,7 @@ async fn the_worst_requests_of_all_operations_leave_a_small_server_alive() {
 /// another's.
 async fn leave_answers_unread(skep: &Skep, other: &Tenant<'_>, worst: &[Request]) {
     let peak = Peak::of(skep.server_pid().unwrap());
-    let text = worst.iter().find(|request| request.name == worst::LARGEST_READ).unwrap();
+    let text = worst.iter().find(|request| request.name == worst_case::LARGEST_READ).unwrap();
     let mut unread: FuturesUnordered<_> = (0..40).map(|_| text.request(skep, 0).send()).collect();
     let mut begun = Vec::new();
     while begun.len() < 4 {

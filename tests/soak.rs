@@ -19,10 +19,10 @@ use tokio::time::sleep;
 
 use crate::harness::{Answer, Skep, eventually, kill, try_send};
 
-mod account;
+mod resources;
 mod work;
 
-use account::Account;
+use resources::Account;
 
 /// Clients at the same time.
 const CLIENTS: u64 = 16;

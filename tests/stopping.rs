@@ -21,7 +21,7 @@ async fn reserved_mb(skep: &Skep) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_in_which_the_server_is_asked_to_stop_is_answered_with_what_stays_true() {
+async fn answers_given_during_a_stop_still_hold_after_the_next_start() {
     let mut skep = Skep::start().await;
     let kept = ids(&skep.boot(1).await);
     let one_mb = reserved_mb(&skep).await;

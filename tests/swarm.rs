@@ -122,7 +122,7 @@ async fn time_and_metadata_of_a_vm_can_be_changed() {
 }
 
 #[tokio::test]
-async fn what_is_no_vm_of_the_account_is_not_found_and_not_touched() {
+async fn vms_of_other_accounts_are_not_found_and_not_changed() {
     let skep = Skep::start().await;
     let own = std::process::id();
     for name in ["1", "abc", "1099511627776", "-1", "0", &skep.pid().to_string(), &own.to_string()] {

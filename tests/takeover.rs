@@ -150,7 +150,7 @@ fn talk() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vms_and_their_commands_outlive_whoever_is_killed() {
+async fn vms_and_their_commands_survive_a_killed_server_or_keeper() {
     let mut skep = Skep::start().await;
     let request = json!({"count": 2, "env": {"WORD": "kept"}, "metadata": {"team": "blue"}});
     let before = skep.post("/api/swarm/boot", &request).await.ok(201)["vms"].as_array().unwrap().clone();
@@ -190,7 +190,7 @@ async fn vms_and_their_commands_outlive_whoever_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_was_told_of_ends_with_a_boot_that_is_cut_short() {
+async fn vms_of_an_unanswered_boot_end() {
     let mut skep = Skep::start().await;
     let kept = ids(&skep.boot(1).await);
     for victim in VICTIMS {
@@ -210,7 +210,7 @@ async fn what_nobody_was_told_of_ends_with_a_boot_that_is_cut_short() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_is_cut_short_is_whole_or_none() {
+async fn an_interrupted_end_of_a_vm_is_complete_or_has_no_effect() {
     let mut skep = Skep::start().await;
     let kept = ids(&skep.boot(1).await);
     for victim in VICTIMS {
@@ -231,7 +231,7 @@ async fn an_end_that_is_cut_short_is_whole_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vms_live_through_a_restart_and_their_time_runs_on() {
+async fn vms_survive_a_restart_and_their_ttl_continues() {
     let skep = Skep::start().await;
     let pid = skep.boot_one().await;
     skep.output(pid, "echo before > /root/file; echo old-console > /dev/console").await;
@@ -260,7 +260,7 @@ async fn vms_live_through_a_restart_and_their_time_runs_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_says_how_to_come_back_to_a_command() {
+async fn a_restart_tells_streams_how_to_resume() {
     let mut skep = Skep::start().await;
     let pid = skep.boot_one().await;
     let mut streamed = Streamed::begin(&skep, pid, "echo one; sleep 60; echo two; exit 3").await;

@@ -42,7 +42,7 @@ async fn baked(skep: &Skep, times: usize) {
 }
 
 #[tokio::test]
-async fn a_template_that_is_damaged_under_a_server_is_served_to_nobody_and_baked_again() {
+async fn a_damaged_template_is_not_used_and_baked_again() {
     let (images, dir) = images_with_template();
     let skep = start(tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap(), &images).await;
     parked(&skep).await;

@@ -30,13 +30,13 @@ const LATEST_MS: u64 = 400;
 
 /// The latest state of each ticket that agents were told, by version.
 #[derive(Debug, Default)]
-struct Told {
+struct LastAnswers {
     tickets: BTreeMap<String, (u64, Value)>,
     answers: usize,
 }
 
-impl Told {
-    fn hear(&mut self, ticket: &Value) {
+impl LastAnswers {
+    fn record(&mut self, ticket: &Value) {
         self.answers += 1;
         let version = ticket["version"].as_u64().unwrap();
         let known = self.tickets.entry(ticket["id"].as_str().unwrap().to_owned()).or_default();
@@ -47,7 +47,7 @@ impl Told {
 }
 
 /// Makes, claims and finishes tickets until the server is gone.
-async fn work(skep: Arc<Skep>, agent: usize, told: Arc<Mutex<Told>>) {
+async fn work(skep: Arc<Skep>, agent: usize, told: Arc<Mutex<LastAnswers>>) {
     let name = format!("agent-{agent}");
     for number in 0.. {
         let dependencies: Vec<Value> = {
@@ -57,14 +57,14 @@ async fn work(skep: Arc<Skep>, agent: usize, told: Arc<Mutex<Told>>) {
         let body =
             json!({"title": format!("{name} {number}"), "dependencies": dependencies, "max_attempts": 1_000});
         let Ok(made) = try_send(skep.request(Method::POST, "/api/tickets").json(&body)).await else { return };
-        told.lock().await.hear(&made.ok(201));
+        told.lock().await.record(&made.ok(201));
         let order = json!({"assignee": name, "count": 2});
         let Ok(claimed) = try_send(skep.request(Method::POST, "/api/tickets/claim").json(&order)).await
         else {
             return;
         };
         for ticket in claimed.ok(200)["tickets"].as_array().unwrap() {
-            told.lock().await.hear(ticket);
+            told.lock().await.record(ticket);
             let path = format!("/api/tickets/{}", ticket["id"].as_str().unwrap());
             let status = ["completed", "completed", "failed", "pending"][(agent + number) % 4];
             let mut end = json!({"status": status, "attempt": ticket["attempt"]});
@@ -72,7 +72,7 @@ async fn work(skep: Arc<Skep>, agent: usize, told: Arc<Mutex<Told>>) {
                 end["result"] = json!({"by": name, "number": number});
             }
             let Ok(ended) = try_send(skep.request(Method::PATCH, &path).json(&end)).await else { return };
-            told.lock().await.hear(&ended.ok(200));
+            told.lock().await.record(&ended.ok(200));
         }
     }
 }
@@ -110,7 +110,7 @@ async fn replayed(skep: &Skep, id: &str) -> (Value, usize) {
 
 /// Checks that all answers still hold, and that every ticket equals its replayed events. Tickets that did not change
 /// since the last check are not replayed again.
-async fn check(skep: &Skep, told: &Told, replayed_before: &mut BTreeMap<String, Value>) {
+async fn check(skep: &Skep, told: &LastAnswers, replayed_before: &mut BTreeMap<String, Value>) {
     let tickets = all(skep).await;
     let by_id: BTreeMap<&str, &Value> =
         tickets.iter().map(|one| (one["id"].as_str().unwrap(), one)).collect();
@@ -159,7 +159,7 @@ async fn check_events(skep: &Skep, ticket: &Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_answer_of_a_server_that_is_killed_is_true() {
     let mut skep = Skep::start().await;
-    let told = Arc::new(Mutex::new(Told::default()));
+    let told = Arc::new(Mutex::new(LastAnswers::default()));
     let mut replayed = BTreeMap::new();
     for round in 0..ROUNDS {
         let running = Arc::new(skep);

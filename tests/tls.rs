@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use reqwest::Method;
 use tempfile::TempDir;
 
-use crate::harness::{Skep, binary, ended, eventually, send, serve, serve_anywhere};
+use crate::harness::{Skep, binary, eventually, output_of, send, serve, serve_anywhere};
 
 /// A certificate for this machine that ends in this year, and its key.
 fn made(until: i32) -> (String, String) {
@@ -142,7 +142,7 @@ async fn a_file_that_cannot_be_used_ends_the_start_and_is_named() {
         let data = folder();
         fs::write(data.path().join("test.log"), "").unwrap();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let output = ended(&mut serve(data.path(), &options));
+        let output = output_of(&mut serve(data.path(), &options));
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{what}: {said}");
         for word in named {
@@ -186,7 +186,7 @@ async fn a_certificate_of_the_servers_own_lasts_over_a_restart() {
 async fn without_tls_nothing_but_loopback_is_served() {
     let data = folder();
     fs::write(data.path().join("test.log"), "").unwrap();
-    let output = ended(serve_anywhere(data.path()).args(["--listen", "0.0.0.0:0"]));
+    let output = output_of(serve_anywhere(data.path()).args(["--listen", "0.0.0.0:0"]));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("--trusted-proxy"), "{said}");
     // The control: with a trusted proxy it starts, and serves only that proxy.

@@ -17,7 +17,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::harness::{Skep, binary, ended, eventually, try_send};
+use crate::harness::{Skep, binary, eventually, output_of, try_send};
 
 /// A few in `make test`, more in a soak.
 const ROUNDS: u64 = if cfg!(feature = "soak") { 30 } else { 4 };
@@ -134,7 +134,7 @@ async fn no_event_is_lost_by_a_server_that_is_killed() {
 fn run(server: &Skep, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.arg("webhook").args(arguments).env("SKEP_URL", &server.url).env("SKEP_API_KEY", &server.key);
-    ended(command.stdin(Stdio::null()))
+    output_of(command.stdin(Stdio::null()))
 }
 
 #[track_caller]

@@ -73,7 +73,7 @@ async fn two_hours_forth_and_back_end_no_lease_early_and_none_late() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_of_hours_ends_no_lease_and_wakes_what_was_due() {
+async fn an_outage_of_hours_ends_no_lease_and_due_tickets_become_ready() {
     let clock = Clock::make();
     let skep = clock.start(&[]).await;
     let due = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(HOUR_S);

@@ -81,8 +81,8 @@ async fn both_places_are_written_read_and_searched_by_the_same_verbs() {
 async fn a_folder_is_copied_to_the_server_on_into_a_vm_and_back() {
     let server = Skep::start().await;
     let vm = boot(&server);
-    let ground = tempfile::tempdir().unwrap();
-    let (from, back) = (ground.path().join("from"), ground.path().join("back"));
+    let temp_dir = tempfile::tempdir().unwrap();
+    let (from, back) = (temp_dir.path().join("from"), temp_dir.path().join("back"));
     fs::create_dir_all(from.join("deep/empty")).unwrap();
     fs::write(from.join("deep/zero"), b"").unwrap();
     fs::write(from.join("run me"), b"#!/bin/sh\necho ran\n").unwrap();
@@ -101,7 +101,7 @@ async fn a_folder_is_copied_to_the_server_on_into_a_vm_and_back() {
     assert_eq!(tree(&back), before);
     assert!(back.join("deep/empty").is_dir());
 
-    let one = ground.path().join("one");
+    let one = temp_dir.path().join("one");
     done(skep(&server, &["cp", &format!("{vm}:taken/deep/bytes"), one.to_str().unwrap()], ""));
     assert_eq!(fs::read(&one).unwrap(), bytes);
 }
@@ -109,8 +109,8 @@ async fn a_folder_is_copied_to_the_server_on_into_a_vm_and_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_copied_is_named_and_nothing_half_is_left() {
     let server = Skep::start().await;
-    let ground = tempfile::tempdir().unwrap();
-    let from = ground.path().join("from");
+    let temp_dir = tempfile::tempdir().unwrap();
+    let from = temp_dir.path().join("from");
     fs::create_dir(&from).unwrap();
     fs::write(from.join("kept"), b"kept").unwrap();
     mkfifoat(CWD, from.join("fifo"), Mode::RUSR).unwrap();
@@ -138,8 +138,8 @@ async fn what_cannot_be_copied_is_named_and_nothing_half_is_left() {
 async fn links_are_copied_as_links_and_none_is_followed() {
     let server = Skep::start().await;
     let vm = boot(&server);
-    let ground = tempfile::tempdir().unwrap();
-    let (from, back) = (ground.path().join("from"), ground.path().join("back"));
+    let temp_dir = tempfile::tempdir().unwrap();
+    let (from, back) = (temp_dir.path().join("from"), temp_dir.path().join("back"));
     fs::create_dir_all(from.join("sub")).unwrap();
     fs::write(from.join("sub/file"), b"inside").unwrap();
     let odd = OsStr::from_bytes(b"\xff%41");
@@ -179,14 +179,14 @@ async fn links_are_copied_as_links_and_none_is_followed() {
 async fn no_link_of_an_earlier_copy_is_followed() {
     let server = Skep::start().await;
     let vm = boot(&server);
-    let ground = tempfile::tempdir().unwrap();
+    let temp_dir = tempfile::tempdir().unwrap();
     done(skep(&server, &["write", "from/sub/file"], "inside"));
-    let canary = ground.path().join("canary");
+    let canary = temp_dir.path().join("canary");
     fs::create_dir(&canary).unwrap();
     let plant =
         format!("mkdir t; ln -s {} t/a; ln -s ../from t/b; ln -s ../from/sub/file t/c", canary.display());
     done(skep(&server, &["exec", &vm, &plant], ""));
-    let into = ground.path().join("into");
+    let into = temp_dir.path().join("into");
     fs::create_dir(&into).unwrap();
     let into = into.to_str().unwrap();
     let copy = |from: &str, to: &str| skep(&server, &["cp", &format!("{vm}:{from}"), to], "");

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::harness::{Skep, binary, ended, remains_of};
+use crate::harness::{Skep, binary, output_of, remains_of};
 
 fn uninstall(data_dir: &Path, images: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(binary());
@@ -54,7 +54,7 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
     fs::create_dir(images.path().join("base")).unwrap();
     let pid = skep.pid().to_string();
 
-    let running = ended(&mut uninstall(skep.data_dir.path(), images.path(), &["--yes"]));
+    let running = output_of(&mut uninstall(skep.data_dir.path(), images.path(), &["--yes"]));
     let said = String::from_utf8_lossy(&running.stderr).into_owned();
     assert!(running.status.code() == Some(1) && said.contains(&pid) && said.contains("stop it"), "{said}");
     assert_eq!(skep.count().await, 2);
@@ -64,7 +64,7 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
     fs::write(data_dir.join("mine"), "not skep's").unwrap();
     let before = remains_of(&data_dir);
     assert!(!before.is_empty());
-    let unasked = ended(&mut uninstall(&data_dir, images.path(), &[]));
+    let unasked = output_of(&mut uninstall(&data_dir, images.path(), &[]));
     assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
     let (code, said) = answered(&mut uninstall(&data_dir, images.path(), &[]), "no\n");
     assert_eq!(code, Some(1), "{said}");
@@ -72,12 +72,12 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
     assert!(said.contains("2 VMs") && said.contains("netns/skep-") && said.contains(name), "{said}");
     assert_eq!(remains_of(&data_dir), before, "the control: nothing was removed");
 
-    let keep = ended(&mut uninstall(&data_dir, images.path(), &["--yes", "--keep-data", "--json"]));
+    let keep = output_of(&mut uninstall(&data_dir, images.path(), &["--yes", "--keep-data", "--json"]));
     assert!(keep.status.success(), "{keep:?}");
     assert_eq!(remains_of(&data_dir), Vec::<String>::new());
     assert!(data_dir.join("server/skep.db").exists() && data_dir.join("admin.key").exists());
 
-    let done = ended(&mut uninstall(&data_dir, images.path(), &["--yes", "--json"]));
+    let done = output_of(&mut uninstall(&data_dir, images.path(), &["--yes", "--json"]));
     let told: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
     assert!(words(&told["removed"]).contains(name), "{told}");
     let stays = words(&told["kept"]);
@@ -93,7 +93,7 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
 }
 
 /// Runs a script as on a machine where skep is a service, in namespaces that hide the real machine.
-fn on_a_machine_of_its_own(ground: &Path, script: &str) -> Output {
+fn on_a_machine_of_its_own(temp_dir: &Path, script: &str) -> Output {
     let set_up = r#"
         set -eu
         mount --make-rprivate /
@@ -122,16 +122,16 @@ fn on_a_machine_of_its_own(ground: &Path, script: &str) -> Output {
         &format!("{set_up}\n{script}"),
         "sh",
     ]);
-    ended(command.arg(ground).arg(binary()).arg(unit))
+    output_of(command.arg(temp_dir).arg(binary()).arg(unit))
 }
 
 #[test]
-fn what_a_machine_has_once_goes_with_the_service_it_belongs_to() {
-    let ground = tempfile::tempdir().unwrap();
+fn machine_wide_files_are_removed_with_the_service_that_owns_them() {
+    let temp_dir = tempfile::tempdir().unwrap();
     let run = |script: &str| {
-        let ground = tempfile::tempdir_in(ground.path()).unwrap();
-        let output = on_a_machine_of_its_own(ground.path(), script);
-        let called = fs::read_to_string(ground.path().join("systemctl")).unwrap_or_default();
+        let temp_dir = tempfile::tempdir_in(temp_dir.path()).unwrap();
+        let output = on_a_machine_of_its_own(temp_dir.path(), script);
+        let called = fs::read_to_string(temp_dir.path().join("systemctl")).unwrap_or_default();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), called, output)
     };
     let (code, has, called, all) = run("skep uninstall --yes > /dev/null; has");

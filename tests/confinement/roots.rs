@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    files::ground::encoded,
+    files::fixture::percent_encoded,
     harness::{Answer, Skep, Tenant, send},
 };
 
@@ -80,7 +80,7 @@ fn administrator(skep: &Skep) -> Tenant<'_> {
 }
 
 async fn get(by: &Tenant<'_>, route: &str, path: &Path, query: &str) -> Answer {
-    let path = encoded(path.to_str().unwrap());
+    let path = percent_encoded(path.to_str().unwrap());
     send(by.request(Method::GET, &format!("{route}?path={path}{query}"))).await
 }
 
@@ -146,7 +146,7 @@ async fn nothing_beside_is_reached(by: &Tenant<'_>, root: &Path, outside: &Outsi
 }
 
 #[tokio::test]
-async fn a_root_elsewhere_is_reached_and_what_lies_beside_it_is_not() {
+async fn a_root_elsewhere_is_accessible_and_its_siblings_are_not() {
     let outside = Outside::new();
     let skep = outside.start(data_dir()).await;
     let root = outside.at("root");

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
 
-use super::ground::{Ground, in_both_places};
+use super::fixture::{Fixture, in_both_places};
 use crate::harness::send;
 
 const WRITERS: usize = 16;
@@ -12,40 +12,41 @@ const ROUNDS: usize = 10;
 
 #[tokio::test]
 async fn of_writers_with_one_tag_one_wins_on_the_server_and_in_a_vm() {
-    in_both_places(async |ground| {
-        ground.shell("mkdir races; ln -s races other; ln -s races/file link").await;
-        let first = ground.write(&json!({"path": ground.at("races/file"), "content": "first"})).await.ok(201);
+    in_both_places(async |fixture| {
+        fixture.shell("mkdir races; ln -s races other; ln -s races/file link").await;
+        let first =
+            fixture.write(&json!({"path": fixture.at("races/file"), "content": "first"})).await.ok(201);
         let mut tag = first["etag"].as_str().unwrap().to_owned();
         for round in 0..ROUNDS {
-            tag = race(ground, round, &tag).await;
+            tag = race(fixture, round, &tag).await;
         }
     })
     .await;
 }
 
 /// The tag of the one that won.
-async fn race(ground: &Ground<'_>, round: usize, tag: &str) -> String {
+async fn race(fixture: &Fixture<'_>, round: usize, tag: &str) -> String {
     let writers = (0..WRITERS).map(async |n| {
         let name = ["races/file", "other/file", "link"][n % 3];
         let content = format!("round {round} writer {n}");
         let answer = if n % 2 == 0 {
-            let body = json!({"path": ground.at(name), "content": content});
-            ground.write_if(&body, "If-Match", tag).await
+            let body = json!({"path": fixture.at(name), "content": content});
+            fixture.write_if(&body, "If-Match", tag).await
         } else {
-            let request = ground.request(Method::PUT, "/api/files/raw", &ground.at(name), &[]);
+            let request = fixture.request(Method::PUT, "/api/files/raw", &fixture.at(name), &[]);
             send(request.header("if-match", tag).body(content.clone())).await
         };
         (content, answer)
     });
     let (won, refused): (Vec<_>, Vec<_>) =
         join_all(writers).await.into_iter().partition(|(_, answer)| answer.status == 200);
-    assert_eq!(won.len(), 1, "{ground:?}: round {round}: {won:?}");
+    assert_eq!(won.len(), 1, "{fixture:?}: round {round}: {won:?}");
     for (_, answer) in refused {
         answer.refused(412, "precondition_failed");
     }
     let (content, answer) = won.into_iter().next().unwrap();
-    let found = ground.read("races/file", &[]).await.ok(200);
+    let found = fixture.read("races/file", &[]).await.ok(200);
     let written = answer.ok(200);
-    assert_eq!((&found["content"], &found["etag"]), (&json!(content), &written["etag"]), "{ground:?}");
+    assert_eq!((&found["content"], &found["etag"]), (&json!(content), &written["etag"]), "{fixture:?}");
     written["etag"].as_str().unwrap().to_owned()
 }

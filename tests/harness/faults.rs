@@ -7,7 +7,7 @@ pub(crate) fn lines_of(log: &str, status: u16) -> Vec<&str> {
 }
 
 /// Fails where a server answered 500.
-pub(crate) fn none_in(log: &str) {
+pub(crate) fn assert_none_in(log: &str) {
     let faults = lines_of(log, 500);
     assert!(faults.is_empty(), "the server answered 500: {faults:#?}");
 }

@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{binary, ended};
+use super::{binary, output_of};
 
 fn test_images() -> PathBuf {
     let images = std::env::var_os("SKEP_TEST_IMAGES");
@@ -79,7 +79,7 @@ pub(crate) fn templates(images: &Path) -> Vec<PathBuf> {
 /// Removes what killed bakes left behind, by the command that users run.
 pub(crate) fn clean(images: &Path) -> Output {
     // The data directory does not exist, so nothing is removed there.
-    ended(skep(&["doctor", "--clean"], images).arg("--data-dir").arg(images.join("no-data")))
+    output_of(skep(&["doctor", "--clean"], images).arg("--data-dir").arg(images.join("no-data")))
 }
 
 /// Changes one bit in the middle of a file.

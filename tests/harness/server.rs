@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{faults, remains};
+use super::{faults, leftovers};
 
 /// A start creates keys and a store, and loads a template, which in some tests is baked first.
 const START: Duration = Duration::from_secs(180);
@@ -93,7 +93,7 @@ impl Skep {
     ) -> Self {
         // The log of an earlier start is removed, so that its address is not taken for that of this one.
         let _ = std::fs::remove_file(data_dir.path().join("test.log"));
-        let mut command = command_of(program, data_dir.path());
+        let mut command = base_command(program, data_dir.path());
         command.args(["--listen", "127.0.0.1:0"]);
         alter(&mut command);
         let mut child = command.spawn().unwrap();
@@ -101,7 +101,7 @@ impl Skep {
             let _ = child.kill();
             let said = log(data_dir.path());
             #[cfg(feature = "root")]
-            drop(Wreck(Some(data_dir)));
+            drop(StoppedServer(Some(data_dir)));
             panic!("the server did not start; it said:\n{said}");
         };
         let key = std::fs::read_to_string(data_dir.path().join("admin.key")).unwrap().trim().to_owned();
@@ -163,10 +163,10 @@ impl Skep {
 
     /// Stops the server as a service manager would: its VMs continue.
     #[cfg(feature = "root")]
-    pub(crate) fn stop_and_leave_vms(mut self) -> Wreck {
+    pub(crate) fn stop_and_leave_vms(mut self) -> StoppedServer {
         self.ask_to_stop();
         self.wait_for_end();
-        self.wreck()
+        self.take_stopped()
     }
 
     /// Kills the process, while requests may be in progress.
@@ -181,34 +181,34 @@ impl Skep {
         if let Some(mut child) = self.child.take() {
             child.wait().unwrap();
         }
-        faults::none_in(&self.log());
+        faults::assert_none_in(&self.log());
         self.asked_to_stop = true;
         std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
     }
 
     /// Kills the process, so that it cannot clean up.
     #[cfg(feature = "root")]
-    pub(crate) fn crash(mut self) -> Wreck {
+    pub(crate) fn crash(mut self) -> StoppedServer {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        self.wreck()
+        self.take_stopped()
     }
 
     #[cfg(feature = "root")]
-    fn wreck(&mut self) -> Wreck {
+    fn take_stopped(&mut self) -> StoppedServer {
         let log = self.log();
-        let wreck = Wreck(Some(std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())));
-        faults::none_in(&log);
+        let wreck = StoppedServer(Some(std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())));
+        faults::assert_none_in(&log);
         wreck
     }
 
     fn end(&mut self) {
         self.signal(Signal::INT);
         if self.wait_for_end() {
-            faults::none_in(&self.log());
-            let left = remains::of(self.data_dir.path());
+            faults::assert_none_in(&self.log());
+            let left = leftovers::left_by_server(self.data_dir.path());
             assert!(left.is_empty(), "left behind: {left:#?}; the server said:\n{}", self.log());
         }
     }
@@ -240,10 +240,10 @@ impl Skep {
 
 /// The data directory of a server that ended and may have left VMs, which the drop removes.
 #[cfg(feature = "root")]
-pub(crate) struct Wreck(Option<TempDir>);
+pub(crate) struct StoppedServer(Option<TempDir>);
 
 #[cfg(feature = "root")]
-impl Wreck {
+impl StoppedServer {
     pub(crate) fn path(&self) -> &Path {
         self.0.as_ref().unwrap().path()
     }
@@ -265,7 +265,7 @@ impl Wreck {
 }
 
 #[cfg(feature = "root")]
-impl Drop for Wreck {
+impl Drop for StoppedServer {
     fn drop(&mut self) {
         if let Some(dir) = &self.0 {
             let mut command = Command::new(binary());
@@ -313,10 +313,10 @@ pub(crate) fn serve(data_dir: &Path, options: &[&str]) -> Command {
 
 /// The command of a server without the flag for its address.
 pub(crate) fn serve_anywhere(data_dir: &Path) -> Command {
-    command_of(&binary(), data_dir)
+    base_command(&binary(), data_dir)
 }
 
-fn command_of(program: &Path, data_dir: &Path) -> Command {
+fn base_command(program: &Path, data_dir: &Path) -> Command {
     let file = || File::options().create(true).append(true).open(data_dir.join("test.log")).unwrap();
     let mut command = Command::new(program);
     command.args(["serve", "--data-dir"]).arg(data_dir);
@@ -350,7 +350,7 @@ fn privileges(command: &mut Command, data_dir: &Path) {
 }
 
 /// Runs a command that must end by itself, and returns its output.
-pub(crate) fn ended(command: &mut Command) -> Output {
+pub(crate) fn output_of(command: &mut Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {

@@ -15,7 +15,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use super::{Skep, eventually, remains};
+use super::{Skep, eventually, leftovers};
 
 impl Skep {
     /// Boots VMs and returns their records.
@@ -88,7 +88,7 @@ impl Skep {
 
     /// The network namespace of the VMs.
     pub(crate) fn namespace(&self) -> String {
-        format!("skep-{}", remains::name_of(self.data_dir.path()))
+        format!("skep-{}", leftovers::instance_name(self.data_dir.path()))
     }
 
     /// The control groups of a VM, one in each hierarchy.

@@ -8,13 +8,13 @@ use crate::harness::Skep;
 
 const MIB: usize = 1 << 20;
 /// Maximum number of bytes around the content of a body.
-const AROUND: usize = 4 << 10;
+const MAX_ENVELOPE: usize = 4 << 10;
 
 pub(super) async fn requests(skep: &Skep, root: &str) -> Vec<Request> {
-    let text = "x".repeat(48 * MIB - AROUND);
-    let escapes = "\u{1}".repeat(8 * MIB - AROUND);
+    let text = "x".repeat(48 * MIB - MAX_ENVELOPE);
+    let escapes = "\u{1}".repeat(8 * MIB - MAX_ENVELOPE);
     let path = format!("{root}/written");
-    let digits = "A".repeat(48 * MIB - AROUND);
+    let digits = "A".repeat(48 * MIB - MAX_ENVELOPE);
     let names: Vec<String> = (0..200_000).map(|number| format!("{number:076}")).collect();
     let ticket = json!({"title": "t", "description": "x".repeat(16_000)});
     let made = skep.post("/api/tickets", &json!({"title": "changed"})).await.ok(201);

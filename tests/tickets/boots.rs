@@ -142,13 +142,13 @@ async fn a_boot_that_fails_gives_the_ticket_back_and_a_ticket_that_is_lost_boots
     assert_eq!(keys["keys"].as_array().unwrap().len(), 1, "no key of a VM that is none: {keys}");
 }
 
-const UNTIL_TOLD: &str = "echo begun; while [ ! -e /root/end ]; do sleep 0.1; done; echo over; exit 3";
+const WAIT_FOR_FILE: &str = "echo begun; while [ ! -e /root/end ]; do sleep 0.1; done; echo over; exit 3";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
     let skep = Skep::start().await;
     let id = ticket(&skep).await;
-    let order = json!({"ticket": id, "command": UNTIL_TOLD, "keep_vm": true});
+    let order = json!({"ticket": id, "command": WAIT_FOR_FILE, "keep_vm": true});
     let booted = skep.post("/api/swarm/boot", &order).await.ok(201);
     let (pid, exec_id) = (booted["vms"][0]["pid"].as_u64().unwrap(), booted["vms"][0]["exec_id"].clone());
     let path = format!("/api/swarm/vm/{pid}/exec/{}", exec_id.as_str().unwrap());
@@ -180,7 +180,7 @@ async fn the_command_of_a_boot_outlives_the_server() {
         let order = json!({"ticket": id, "command": command});
         skep.post("/api/swarm/boot", &order).await.ok(201)["vms"][0]["pid"].as_u64().unwrap()
     };
-    let staying = boot(&stays, UNTIL_TOLD).await;
+    let staying = boot(&stays, WAIT_FOR_FILE).await;
     // It ends while no server runs, or a moment later: its exit and its result are read from the guest.
     boot(&ends, r#"echo '{"kept": true}' > $SKEP_RESULT_FILE; sleep 2"#).await;
     let skep = skep.stop_and_leave_vms().start().await;
@@ -359,7 +359,7 @@ fn skep(server: &Skep, arguments: &[&str]) -> std::process::Command {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_command_of_a_boot_printed_is_read_while_it_runs_and_when_its_vm_is_gone() {
+async fn the_output_of_a_boot_command_can_be_read_during_and_after_its_vm() {
     let server = Skep::start().await;
     let id = ticket(&server).await;
     // Prints bytes that are not UTF-8 to both outputs, more than one page, and then waits for a file.

@@ -10,7 +10,7 @@ use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary, ended, eventually, send};
+use crate::harness::{Skep, binary, eventually, output_of, send};
 
 pub(super) fn command(server: &Skep, arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
@@ -23,7 +23,7 @@ pub(super) fn command(server: &Skep, arguments: &[&str]) -> Command {
 }
 
 pub(super) fn run(server: &Skep, arguments: &[&str]) -> Output {
-    ended(&mut command(server, arguments))
+    output_of(&mut command(server, arguments))
 }
 
 #[track_caller]

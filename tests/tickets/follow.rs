@@ -14,17 +14,17 @@ use tokio::{
 };
 
 use super::command::command;
-use crate::harness::{Skep, ended, eventually};
+use crate::harness::{Skep, eventually, output_of};
 
 /// A proxy to the server whose connections can be cut.
-struct Way {
+struct CuttableProxy {
     url: String,
     target: Arc<Mutex<String>>,
     under_way: Arc<Mutex<JoinSet<()>>>,
     taking: JoinHandle<()>,
 }
 
-impl Way {
+impl CuttableProxy {
     async fn to(server: &Skep) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -49,7 +49,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for CuttableProxy {
     fn drop(&mut self) {
         self.taking.abort();
     }
@@ -66,7 +66,7 @@ async fn make(server: &Skep, title: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_follower_misses_nothing_whatever_happens_to_its_connection() {
     let mut server = Skep::start().await;
-    let way = Way::to(&server).await;
+    let way = CuttableProxy::to(&server).await;
     let words = ["events", "--types", "ticket.created", "--json"];
     let mut follower = command(&server, &words);
     let mut follower =
@@ -120,14 +120,14 @@ async fn a_follower_goes_on_behind_an_event_and_shows_people_a_line_for_each() {
     let id = made["id"].as_str().unwrap();
     let history = server.get(&format!("/api/tickets/{id}/history")).await.ok(200);
     let created = history["events"][0]["id"].as_str().unwrap();
-    let ready = ended(&mut command(&server, &["events", "--after", created, "-n", "1"]));
+    let ready = output_of(&mut command(&server, &["events", "--after", created, "-n", "1"]));
     let line = String::from_utf8(ready.stdout).unwrap();
     assert!(line.contains("ticket.ready") && line.contains(id), "{line}");
-    let current = ended(&mut command(&server, &["events", "--ticket", id, "-n", "1"]));
+    let current = output_of(&mut command(&server, &["events", "--ticket", id, "-n", "1"]));
     let line = String::from_utf8(current.stdout).unwrap();
     assert!(line.contains("ticket.current") && line.contains("title=Port it"), "{line}");
     let told = |words: &[&str]| {
-        let output = ended(&mut command(&server, &[&["events", "--json"], words].concat()));
+        let output = output_of(&mut command(&server, &[&["events", "--json"], words].concat()));
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["id"].clone()
     };
@@ -137,10 +137,10 @@ async fn a_follower_goes_on_behind_an_event_and_shows_people_a_line_for_each() {
     }
     assert_eq!(told(&["--since", "90s", "--types", "ticket.*", "-n", "1"]), created);
     for wrong in [&["--since", "soon"][..], &["--since", "9999-01-01"], &["--since", "1h", "--from-start"]] {
-        let output = ended(&mut command(&server, &[&["events"], wrong].concat()));
+        let output = output_of(&mut command(&server, &[&["events"], wrong].concat()));
         assert_eq!(output.status.code(), Some(2), "{output:?}");
     }
-    let wrong = ended(&mut command(&server, &["events", "--types", "ticket.lost"]));
+    let wrong = output_of(&mut command(&server, &["events", "--types", "ticket.lost"]));
     assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("ticket.completed"), "{wrong:?}");
 }

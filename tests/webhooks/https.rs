@@ -57,7 +57,7 @@ impl Authority {
 
 /// The connections and requests that an endpoint received.
 #[derive(Default)]
-struct Came {
+struct Received {
     connections: usize,
     /// Head and body of each request.
     requests: Vec<(String, Vec<u8>)>,
@@ -66,14 +66,14 @@ struct Came {
 /// An endpoint on this machine.
 struct Endpoint {
     url: String,
-    came: Arc<Mutex<Came>>,
+    came: Arc<Mutex<Received>>,
 }
 
 impl Endpoint {
     async fn new(shown: ServerConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}/hook", listener.local_addr().unwrap());
-        let (came, acceptor) = (Arc::<Mutex<Came>>::default(), TlsAcceptor::from(Arc::new(shown)));
+        let (came, acceptor) = (Arc::<Mutex<Received>>::default(), TlsAcceptor::from(Arc::new(shown)));
         let noted = Arc::clone(&came);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -93,7 +93,7 @@ impl Endpoint {
     }
 }
 
-async fn take(acceptor: TlsAcceptor, stream: TcpStream, came: Arc<Mutex<Came>>) -> Option<()> {
+async fn take(acceptor: TlsAcceptor, stream: TcpStream, came: Arc<Mutex<Received>>) -> Option<()> {
     let mut stream = acceptor.accept(stream).await.ok()?;
     let read = request(&mut stream).await?;
     came.lock().unwrap().requests.push(read);
@@ -170,7 +170,7 @@ async fn an_endpoint_is_trusted_by_the_authority_that_the_operator_names() {
 
 /// The control of `SSL_CERT_FILE`: without it the machine's own authorities are trusted, and no others.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_authority_that_nobody_named_is_not_trusted() {
+async fn an_authority_that_is_not_configured_is_not_trusted() {
     let endpoint = Endpoint::new(Authority::new("ours").for_server("127.0.0.1")).await;
     let skep = start(None).await;
     let (_, delivery) = tried(&skep, &endpoint).await;

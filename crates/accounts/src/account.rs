@@ -10,13 +10,13 @@ use skep_api::{
 
 use crate::{DEFAULT_ACCOUNT, Refusal};
 
-pub const LONGEST_ACCOUNT_NAME: usize = 63;
+pub const MAX_ACCOUNT_NAME_BYTES: usize = 63;
 /// The maximum number of roots, and of networks.
-pub const MOST_ENTRIES: usize = 100;
+pub const MAX_LIST_ENTRIES: usize = 100;
 /// The largest memory quota, in MiB. One exbibyte, which every store can represent.
-pub const LARGEST_MEMORY_MB: u64 = 1 << 40;
+pub const MAX_MEMORY_QUOTA_MB: u64 = 1 << 40;
 /// `PATH_MAX` of the kernel, in bytes with the terminating zero.
-const LONGEST_PATH: usize = 4_096;
+const PATH_MAX: usize = 4_096;
 
 /// A valid new account, provided that its name and its folder are not in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,10 +34,10 @@ pub struct AccountGrant {
 ///
 /// # Errors
 /// The first invalid value.
-pub fn account(request: &CreateAccount) -> Result<AccountGrant, Refusal> {
+pub fn check_account(request: &CreateAccount) -> Result<AccountGrant, Refusal> {
     check_name(&request.name)?;
     request.roots.as_deref().map(check_roots).transpose()?;
-    let allowed_ips = networks(request.allowed_ips.as_deref().unwrap_or_default())?;
+    let allowed_ips = parse_networks(request.allowed_ips.as_deref().unwrap_or_default())?;
     check_memory(request.max_memory_mb)?;
     Ok(AccountGrant {
         name: request.name.clone(),
@@ -51,10 +51,10 @@ pub fn account(request: &CreateAccount) -> Result<AccountGrant, Refusal> {
 ///
 /// # Errors
 /// The first invalid value.
-pub fn account_change(request: &ChangeAccount) -> Result<ChangeAccount, Refusal> {
+pub fn check_account_change(request: &ChangeAccount) -> Result<ChangeAccount, Refusal> {
     request.roots.as_deref().map(check_roots).transpose()?;
     check_memory(request.max_memory_mb.flatten())?;
-    let allowed_ips = request.allowed_ips.as_deref().map(networks).transpose()?;
+    let allowed_ips = request.allowed_ips.as_deref().map(parse_networks).transpose()?;
     Ok(ChangeAccount { allowed_ips, ..request.clone() })
 }
 
@@ -63,16 +63,16 @@ pub fn account_change(request: &ChangeAccount) -> Result<ChangeAccount, Refusal>
 /// # Errors
 /// [`Refusal::DefaultRoots`]: the roots of `default` come from the server's configuration, which every start applies
 /// again.
-pub fn may_set_roots(name: &str) -> Result<(), Refusal> {
+pub fn check_can_set_roots(name: &str) -> Result<(), Refusal> {
     if name == DEFAULT_ACCOUNT { Err(Refusal::DefaultRoots) } else { Ok(()) }
 }
 
 fn check_name(name: &str) -> Result<(), Refusal> {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let good = name.len() <= LONGEST_ACCOUNT_NAME
-        && name.bytes().next().is_some_and(plain)
-        && name.bytes().all(|byte| plain(byte) || byte == b'-');
-    if good { Ok(()) } else { Err(Refusal::AccountName { name: short(name) }) }
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_valid = name.len() <= MAX_ACCOUNT_NAME_BYTES
+        && name.bytes().next().is_some_and(is_alphanumeric)
+        && name.bytes().all(|byte| is_alphanumeric(byte) || byte == b'-');
+    if is_valid { Ok(()) } else { Err(Refusal::AccountName { name: truncated(name) }) }
 }
 
 fn check_roots(roots: &[String]) -> Result<(), Refusal> {
@@ -85,49 +85,49 @@ fn check_roots(roots: &[String]) -> Result<(), Refusal> {
             "it is not absolute"
         } else if root.contains('\0') {
             "it holds a NUL byte"
-        } else if root.len() >= LONGEST_PATH {
+        } else if root.len() >= PATH_MAX {
             "it is too long for a path"
         } else if root.split('/').any(|name| name == "." || name == "..") {
             "it holds `.` or `..`"
         } else {
             continue;
         };
-        return Err(Refusal::Root { root: short(root), why });
+        return Err(Refusal::Root { root: truncated(root), why });
     }
     Ok(())
 }
 
 /// Networks in canonical form: without host bits.
-fn networks(given: &[String]) -> Result<Vec<String>, Refusal> {
+fn parse_networks(given: &[String]) -> Result<Vec<String>, Refusal> {
     check_count("allowed_ips", given.len())?;
-    given.iter().map(|text| network(text).map(|network| network.to_string())).collect()
+    given.iter().map(|text| parse_network(text).map(|network| network.to_string())).collect()
 }
 
-fn network(text: &str) -> Result<IpNet, Refusal> {
+fn parse_network(text: &str) -> Result<IpNet, Refusal> {
     let parsed = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-    let network = parsed.ok_or_else(|| Refusal::NotANetwork { text: short(text) })?.trunc();
+    let network = parsed.ok_or_else(|| Refusal::NotANetwork { text: truncated(text) })?.trunc();
     // IPv4 callers are compared as IPv4 addresses, so an IPv4-mapped IPv6 network would never match.
     match network {
         IpNet::V6(six) if six.prefix_len() >= 96 && six.network().to_ipv4_mapped().is_some() => {
-            Err(Refusal::MappedNetwork { text: short(text) })
+            Err(Refusal::MappedNetwork { text: truncated(text) })
         }
         network => Ok(network),
     }
 }
 
 fn check_count(field: &'static str, count: usize) -> Result<(), Refusal> {
-    if count > MOST_ENTRIES { Err(Refusal::TooMany { field, count }) } else { Ok(()) }
+    if count > MAX_LIST_ENTRIES { Err(Refusal::TooMany { field, count }) } else { Ok(()) }
 }
 
 fn check_memory(max_memory_mb: Option<u64>) -> Result<(), Refusal> {
     match max_memory_mb {
-        Some(mebibytes) if mebibytes > LARGEST_MEMORY_MB => Err(Refusal::MemoryLimit { mebibytes }),
+        Some(mebibytes) if mebibytes > MAX_MEMORY_QUOTA_MB => Err(Refusal::MemoryLimit { mebibytes }),
         _ => Ok(()),
     }
 }
 
 /// Truncates a text for an error message.
-fn short(text: &str) -> String {
+fn truncated(text: &str) -> String {
     const LONGEST: usize = 100;
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -154,24 +154,24 @@ mod tests {
     #[test]
     fn a_name_is_a_label() {
         for good in ["a", "0", "acme", "team-7", "a-", &"a".repeat(63)] {
-            assert_eq!(account(&named(good)).unwrap().name, good);
+            assert_eq!(check_account(&named(good)).unwrap().name, good);
         }
         for wrong in ["", "-a", "Acme", "a_b", "a.b", "a/b", "..", "ä", "a b", "a\n", &"a".repeat(64)] {
-            let refusal = account(&named(wrong)).unwrap_err();
+            let refusal = check_account(&named(wrong)).unwrap_err();
             assert_eq!(refusal.code(), ErrorCode::InvalidValue, "{wrong}");
             assert!(refusal.to_string().contains("`name`"), "{refusal}");
         }
-        assert!(account(&named(&"x".repeat(10_000))).unwrap_err().to_string().len() < 300);
+        assert!(check_account(&named(&"x".repeat(10_000))).unwrap_err().to_string().len() < 300);
     }
 
     #[test]
-    fn roots_are_absolute_and_say_what_they_mean() {
+    fn roots_are_absolute_and_normalized() {
         let with = |roots: &[&str]| {
             let roots = roots.iter().map(|root| (*root).to_owned()).collect();
-            account(&CreateAccount { roots: Some(roots), ..named("acme") })
+            check_account(&CreateAccount { roots: Some(roots), ..named("acme") })
         };
         assert_eq!(with(&["/srv/a", "/srv/ü b"]).unwrap().roots.unwrap().len(), 2);
-        assert_eq!(account(&named("acme")).unwrap().roots, None);
+        assert_eq!(check_account(&named("acme")).unwrap().roots, None);
         for wrong in
             ["", "srv", "./srv", "/srv/../etc", "/srv/.", "/a\0b", &format!("/{}", "a".repeat(5_000))]
         {
@@ -179,15 +179,16 @@ mod tests {
             assert!(refusal.to_string().contains("`roots`"), "{refusal}");
         }
         assert_eq!(with(&[]), Err(Refusal::NoRoots));
-        assert!(with(&["/a"; MOST_ENTRIES + 1]).is_err());
+        assert!(with(&["/a"; MAX_LIST_ENTRIES + 1]).is_err());
     }
 
     #[test]
     fn networks_have_one_spelling() {
-        let granted = account(&from(&["10.1.2.3/8", "192.0.2.7", "2001:DB8::1/32", "::1", "::/0"])).unwrap();
+        let granted =
+            check_account(&from(&["10.1.2.3/8", "192.0.2.7", "2001:DB8::1/32", "::1", "::/0"])).unwrap();
         assert_eq!(granted.allowed_ips, ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32", "::1/128", "::/0"]);
         for wrong in ["", "10.0.0.0/33", "10.0.0/8", "example.com", "10.0.0.0/8 ", "::ffff:10.0.0.0/104"] {
-            let refusal = account(&from(&[wrong])).unwrap_err();
+            let refusal = check_account(&from(&[wrong])).unwrap_err();
             assert_eq!(refusal.code(), ErrorCode::InvalidValue, "{wrong}");
             assert!(refusal.to_string().contains("`allowed_ips`"), "{refusal}");
         }
@@ -196,7 +197,8 @@ mod tests {
     #[test]
     fn a_change_is_held_to_the_same_rules() {
         let change = |text: &str| serde_json::from_str::<ChangeAccount>(text).unwrap();
-        let checked = account_change(&change(r#"{"allowed_ips": ["10.9.9.9/8"], "max_vms": null}"#)).unwrap();
+        let checked =
+            check_account_change(&change(r#"{"allowed_ips": ["10.9.9.9/8"], "max_vms": null}"#)).unwrap();
         assert_eq!((checked.allowed_ips, checked.max_vms), (Some(vec!["10.0.0.0/8".to_owned()]), Some(None)));
         for wrong in [
             r#"{"roots": []}"#,
@@ -205,21 +207,21 @@ mod tests {
             r#"{"max_memory_mb": 1099511627777}"#,
         ] {
             assert_eq!(
-                account_change(&change(wrong)).unwrap_err().code(),
+                check_account_change(&change(wrong)).unwrap_err().code(),
                 ErrorCode::InvalidValue,
                 "{wrong}"
             );
         }
-        assert_eq!(may_set_roots("default").unwrap_err().code(), ErrorCode::AccountProtected);
-        assert!(may_set_roots("acme").is_ok());
+        assert_eq!(check_can_set_roots("default").unwrap_err().code(), ErrorCode::AccountProtected);
+        assert!(check_can_set_roots("acme").is_ok());
     }
 
     proptest! {
         #[test]
-        fn what_was_taken_for_a_network_is_taken_again_unchanged(text in "[0-9a-f.:/]{0,24}") {
-            if let Ok(network) = network(&text) {
+        fn canonical_networks_are_stable(text in "[0-9a-f.:/]{0,24}") {
+            if let Ok(network) = parse_network(&text) {
                 let spelled = network.to_string();
-                prop_assert_eq!(super::network(&spelled).unwrap().to_string(), spelled);
+                prop_assert_eq!(super::parse_network(&spelled).unwrap().to_string(), spelled);
             }
         }
     }

@@ -10,14 +10,14 @@ use skep_api::{
 use crate::{
     Refusal,
     roles::{allowed_scopes, scopes_of},
-    secret::redacted,
+    secret::redact_keys,
 };
 
 pub const MAX_NAME_CHARACTERS: usize = 100;
 
 /// The account and the creator of a new key.
 #[derive(Debug, Clone, Copy)]
-pub struct Target<'a> {
+pub struct GrantContext<'a> {
     /// The name of the key's account.
     pub account: &'a str,
     /// The scopes of the creator.
@@ -43,16 +43,16 @@ pub struct KeyGrant {
 ///
 /// # Errors
 /// The first problem. Invalid values are reported before missing permissions.
-pub fn grant(request: &CreateKey, target: Target<'_>, now: Timestamp) -> Result<KeyGrant, Refusal> {
+pub fn grant(request: &CreateKey, target: GrantContext<'_>, now: Timestamp) -> Result<KeyGrant, Refusal> {
     check_name(&request.name)?;
-    let scopes = wanted_scopes(request, target.account)?;
+    let scopes = requested_scopes(request, target.account)?;
     match (request.role, &request.vm) {
         (Some(Role::Vm), None) => return Err(Refusal::VmMissing),
         (Some(Role::Vm), Some(_)) | (_, None) => {}
         (_, Some(_)) => return Err(Refusal::VmWithoutRole),
     }
     check_expiry(request.expires_at, now)?;
-    check_escalation(&scopes, target.creator)?;
+    check_creator_scopes(&scopes, target.creator)?;
     Ok(KeyGrant {
         name: request.name.clone(),
         environment: request.environment.unwrap_or(Environment::Prod),
@@ -68,13 +68,13 @@ pub fn grant(request: &CreateKey, target: Target<'_>, now: Timestamp) -> Result<
 ///
 /// # Errors
 /// The creator lacks a scope of the key, or the new key would be expired already.
-pub fn rotation(
+pub fn check_rotation(
     old: &Key,
     request: &RotateKey,
     creator: &[Scope],
     now: Timestamp,
 ) -> Result<Option<Timestamp>, Refusal> {
-    check_escalation(&old.scopes, creator)?;
+    check_creator_scopes(&old.scopes, creator)?;
     if let Some(expires_at) = request.expires_at {
         check_expiry(expires_at, now)?;
         return Ok(expires_at);
@@ -104,13 +104,13 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     if name.chars().any(char::is_control) {
         return Err(Refusal::NameControl { name: name.to_owned() });
     }
-    if redacted(name) != name {
+    if redact_keys(name) != name {
         return Err(Refusal::NameHoldsKey);
     }
     Ok(())
 }
 
-fn wanted_scopes(request: &CreateKey, account: &str) -> Result<Vec<Scope>, Refusal> {
+fn requested_scopes(request: &CreateKey, account: &str) -> Result<Vec<Scope>, Refusal> {
     let wanted = match (request.role, &request.scopes) {
         (None, None) => return Err(Refusal::NoPermissions),
         (Some(_), Some(_)) => return Err(Refusal::RoleAndScopes),
@@ -127,7 +127,7 @@ fn wanted_scopes(request: &CreateKey, account: &str) -> Result<Vec<Scope>, Refus
     Ok(allowed.into_iter().filter(|scope| wanted.contains(scope)).collect())
 }
 
-fn check_escalation(scopes: &[Scope], creator: &[Scope]) -> Result<(), Refusal> {
+fn check_creator_scopes(scopes: &[Scope], creator: &[Scope]) -> Result<(), Refusal> {
     let missing: Vec<Scope> = scopes.iter().copied().filter(|scope| !creator.contains(scope)).collect();
     if missing.is_empty() { Ok(()) } else { Err(Refusal::Escalation { missing }) }
 }
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    const OWNER: Target<'_> = Target { account: "default", creator: Scope::ALL };
+    const OWNER: GrantContext<'_> = GrantContext { account: "default", creator: Scope::ALL };
 
     fn now() -> Timestamp {
         "2026-05-01T12:00:00Z".parse().unwrap()
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_names_the_reason() {
+    fn invalid_requests_are_refused_with_their_code() {
         let vm = Some(VmField::Pid(42));
         let at = Some(now());
         let name = |name: &str| CreateKey { name: name.to_owned(), ..request() };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gives_what_it_does_not_have() {
+    fn a_key_cannot_grant_scopes_that_it_lacks() {
         let agent = scopes_of(Role::Agent, "default");
         let admin = scopes_of(Role::Admin, "acme");
         let role = |role| CreateKey { role: Some(role), ..request() };
@@ -213,7 +213,7 @@ mod tests {
             (&admin, "default", role(Role::Admin), vec![Scope::ServerAdmin]),
             (&vec![Scope::Admin], "acme", role(Role::Admin), admin[..admin.len() - 1].to_vec()),
         ] {
-            let outcome = grant(&asked, Target { account, creator }, now()).map(|_| ());
+            let outcome = grant(&asked, GrantContext { account, creator }, now()).map(|_| ());
             let expected = if missing.is_empty() { Ok(()) } else { Err(Refusal::Escalation { missing }) };
             assert_eq!(outcome, expected, "{:?} of {account} by {creator:?}", asked.role);
         }
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_gives_nobody_what_it_does_not_have() {
+    fn a_rotation_requires_all_scopes_of_the_key() {
         let scopes = scopes_of(Role::Admin, "default");
         let old: Key = serde_json::from_value(serde_json::json!({
             "id": "key_01jv0000000000000000000000", "account": "acc_01jv0000000000000000000000",
@@ -230,23 +230,26 @@ mod tests {
         }))
         .unwrap();
         let same = RotateKey::default();
-        let few = rotation(&old, &same, &[Scope::Admin], now()).unwrap_err();
+        let few = check_rotation(&old, &same, &[Scope::Admin], now()).unwrap_err();
         assert_eq!(few.code(), ErrorCode::ScopeMissing, "{few}");
-        assert_eq!(rotation(&old, &same, &scopes, now()), Ok(old.expires_at));
+        assert_eq!(check_rotation(&old, &same, &scopes, now()), Ok(old.expires_at));
         let never = RotateKey { expires_at: Some(None) };
-        assert_eq!(rotation(&old, &never, &scopes, now()), Ok(None));
+        assert_eq!(check_rotation(&old, &never, &scopes, now()), Ok(None));
         let past = RotateKey { expires_at: Some(Some(now())) };
-        assert!(matches!(rotation(&old, &past, &scopes, now()), Err(Refusal::ExpiryPassed { .. })));
+        assert!(matches!(check_rotation(&old, &past, &scopes, now()), Err(Refusal::ExpiryPassed { .. })));
         let expired = Key { expires_at: Some(now()), ..old };
-        assert!(matches!(rotation(&expired, &same, &scopes, now()), Err(Refusal::SuccessorExpired { .. })));
-        assert_eq!(rotation(&expired, &never, &scopes, now()), Ok(None));
+        assert!(matches!(
+            check_rotation(&expired, &same, &scopes, now()),
+            Err(Refusal::SuccessorExpired { .. })
+        ));
+        assert_eq!(check_rotation(&expired, &never, &scopes, now()), Ok(None));
     }
 
     #[test]
     fn server_admin_is_only_for_the_default_account() {
         let asked = CreateKey { role: None, scopes: Some(vec![Scope::ServerAdmin]), ..request() };
         assert!(grant(&asked, OWNER, now()).is_ok());
-        let refusal = grant(&asked, Target { account: "acme", ..OWNER }, now()).unwrap_err();
+        let refusal = grant(&asked, GrantContext { account: "acme", ..OWNER }, now()).unwrap_err();
         assert_eq!(refusal, Refusal::ServerAdminElsewhere { account: "acme".to_owned() });
     }
 }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use skep_api::{ErrorCode, ErrorKind, Failure, Scope};
 
 use crate::{
-    account::{LARGEST_MEMORY_MB, LONGEST_ACCOUNT_NAME, MOST_ENTRIES},
+    account::{MAX_ACCOUNT_NAME_BYTES, MAX_LIST_ENTRIES, MAX_MEMORY_QUOTA_MB},
     creation::MAX_NAME_CHARACTERS,
     roles::DEFAULT_ACCOUNT,
 };
@@ -52,7 +52,7 @@ pub enum Refusal {
     )]
     ServerAdminElsewhere { account: String },
     /// The creator lacks some of the requested scopes.
-    #[error("your key lacks {}, which the new key would have; use a key that has it", words(.missing))]
+    #[error("your key lacks {}, which the new key would have; use a key that has it", joined(.missing))]
     Escalation { missing: Vec<Scope> },
     /// The key that replaces an expired one would have expired as well.
     #[error(
@@ -62,7 +62,7 @@ pub enum Refusal {
     SuccessorExpired { expires_at: Timestamp },
     /// A text that is not a valid account name.
     #[error(
-        "`name` {name:?} cannot be an account's: it has 1 to {LONGEST_ACCOUNT_NAME} lowercase letters, digits and `-`, \
+        "`name` {name:?} cannot be an account's: it has 1 to {MAX_ACCOUNT_NAME_BYTES} lowercase letters, digits and `-`, \
          which is not the first"
     )]
     AccountName {
@@ -87,11 +87,11 @@ pub enum Refusal {
     /// An IPv4-mapped IPv6 network.
     #[error("`allowed_ips` holds {text:?}: write it as an IPv4 network, such as 192.0.2.0/24")]
     MappedNetwork { text: String },
-    #[error("`{field}` has {count} entries; the maximum is {MOST_ENTRIES}")]
+    #[error("`{field}` has {count} entries; the maximum is {MAX_LIST_ENTRIES}")]
     TooMany { field: &'static str, count: usize },
     /// A memory quota above the maximum.
     #[error(
-        "`max_memory_mb` is {mebibytes}; it must be a whole number from 0 to {LARGEST_MEMORY_MB}, or null for no limit"
+        "`max_memory_mb` is {mebibytes}; it must be a whole number from 0 to {MAX_MEMORY_QUOTA_MB}, or null for no limit"
     )]
     MemoryLimit { mebibytes: u64 },
     /// The roots of `default` cannot be set by a request.
@@ -141,6 +141,6 @@ impl From<Refusal> for Failure {
     }
 }
 
-fn words(scopes: &[Scope]) -> String {
+fn joined(scopes: &[Scope]) -> String {
     scopes.iter().map(|scope| format!("`{scope}`")).collect::<Vec<_>>().join(", ")
 }

@@ -6,12 +6,12 @@ pub mod error;
 pub mod roles;
 pub mod secret;
 pub mod session;
-pub mod verdict;
+pub mod validity;
 
-pub use account::{AccountGrant, account, account_change, may_set_roots};
-pub use creation::{KeyGrant, Target, check_expiry, grant, rotation};
+pub use account::{AccountGrant, check_account, check_account_change, check_can_set_roots};
+pub use creation::{GrantContext, KeyGrant, check_expiry, check_rotation, grant};
 pub use error::Refusal;
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
-pub use secret::{KeyHash, KeySecret, redacted};
+pub use secret::{KeyHash, KeySecret, redact_keys};
 pub use session::{SessionHash, SessionToken, session_end};
-pub use verdict::verdict;
+pub use validity::check_validity;

@@ -8,7 +8,7 @@ use subtle::ConstantTimeEq;
 
 use crate::Refusal;
 
-const START: &str = "sk-skep-";
+const KEY_START: &str = "sk-skep-";
 const HEX_DIGITS: usize = 64;
 const PREFIX_HEX_DIGITS: usize = 8;
 
@@ -24,7 +24,7 @@ pub struct KeySecret {
 impl KeySecret {
     /// Creates a key from 32 bytes of a cryptographic random number generator.
     pub fn from_random(environment: Environment, random: [u8; 32]) -> Self {
-        Self { text: format!("{START}{environment}-{}", hex(&random)), environment }
+        Self { text: format!("{KEY_START}{environment}-{}", hex(&random)), environment }
     }
 
     /// Parses a presented key. Only the form is checked.
@@ -32,7 +32,7 @@ impl KeySecret {
     /// # Errors
     /// [`Refusal::InvalidToken`] for any other form.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let rest = text.strip_prefix(START).ok_or(Refusal::InvalidToken)?;
+        let rest = text.strip_prefix(KEY_START).ok_or(Refusal::InvalidToken)?;
         let (environment, digits) = rest.split_once('-').ok_or(Refusal::InvalidToken)?;
         let environment = environment.parse().map_err(|_| Refusal::InvalidToken)?;
         if digits.len() != HEX_DIGITS || !digits.bytes().all(is_hex) {
@@ -69,7 +69,7 @@ impl fmt::Debug for KeySecret {
 
 /// Truncates every key in a text to its prefix. Callers paste keys into all kinds of fields, and what they send may
 /// be echoed, logged and stored.
-pub fn redacted(text: &str) -> Cow<'_, str> {
+pub fn redact_keys(text: &str) -> Cow<'_, str> {
     let mut clean = String::new();
     let mut rest = text;
     while let Some((before, secret, after)) = first_key(rest) {
@@ -87,9 +87,9 @@ pub fn redacted(text: &str) -> Cow<'_, str> {
 
 /// The first key in a text, with the text before and after it.
 fn first_key(text: &str) -> Option<(&str, KeySecret, &str)> {
-    text.match_indices(START).find_map(|(at, _)| {
-        let environment = text[at + START.len()..].find('-')?;
-        let end = at + START.len() + environment + 1 + HEX_DIGITS;
+    text.match_indices(KEY_START).find_map(|(at, _)| {
+        let environment = text[at + KEY_START.len()..].find('-')?;
+        let end = at + KEY_START.len() + environment + 1 + HEX_DIGITS;
         let secret = KeySecret::parse(text.get(at..end)?).ok()?;
         Some((&text[..at], secret, &text[end..]))
     })
@@ -171,7 +171,7 @@ mod tests {
     const DIGITS: &str = "3f9a1c20e4b5d6a7f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f";
 
     #[test]
-    fn no_text_keeps_a_key() {
+    fn every_key_in_a_text_is_redacted() {
         let key = format!("sk-skep-prod-{DIGITS}");
         let cut = "sk-skep-prod-3f9a1c20...";
         for (text, expected) in [
@@ -180,15 +180,15 @@ mod tests {
             (format!("{key}{key}"), format!("{cut}{cut}")),
             (format!("sk-skep-sk-skep-{key}00"), format!("sk-skep-sk-skep-{cut}00")),
         ] {
-            assert_eq!(redacted(&text), expected);
+            assert_eq!(redact_keys(&text), expected);
         }
         for text in ["", "sk-skep-", "sk-skep-prod", "sk-skep-prod-3f9aü", "x sk-skep-prod-3f9a1c20... y"] {
-            assert!(matches!(redacted(text), Cow::Borrowed(same) if same == text), "{text}");
+            assert!(matches!(redact_keys(text), Cow::Borrowed(same) if same == text), "{text}");
         }
     }
 
     #[test]
-    fn only_the_one_shape_is_a_key() {
+    fn only_the_exact_form_is_a_key() {
         let good = format!("sk-skep-prod-{DIGITS}");
         assert_eq!(KeySecret::parse(&good).unwrap().prefix(), "sk-skep-prod-3f9a1c20");
         for wrong in [
@@ -232,10 +232,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_is_cut_wherever_it_stands(before in ".{0,40}", after in ".{0,40}", random in any::<[u8; 32]>()) {
+        fn a_key_is_redacted_at_any_position(before in ".{0,40}", after in ".{0,40}", random in any::<[u8; 32]>()) {
             let secret = KeySecret::from_random(Environment::Dev, random);
             let text = format!("{before}{}{after}", secret.expose());
-            let clean = redacted(&text);
+            let clean = redact_keys(&text);
             prop_assert!(!clean.contains(secret.expose()));
             prop_assert_eq!(clean, format!("{before}{}...{after}", secret.prefix()));
         }
@@ -250,7 +250,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_breaks_the_reader(text in "(sk-skep-(prod|test)-)?.{0,70}") {
+        fn parsing_any_text_never_panics(text in "(sk-skep-(prod|test)-)?.{0,70}") {
             if let Ok(secret) = KeySecret::parse(&text) {
                 prop_assert_eq!(secret.expose(), text);
             }

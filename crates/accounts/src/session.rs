@@ -13,7 +13,7 @@ use crate::{
 
 const HEX_DIGITS: usize = 64;
 /// The maximum duration of a session.
-const LIFE: SignedDuration = SignedDuration::from_hours(12);
+const MAX_SESSION_DURATION: SignedDuration = SignedDuration::from_hours(12);
 
 /// The token of a browser session: 64 hexadecimal digits. Only [`SessionToken::expose`] reveals it.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl fmt::Debug for SessionHash {
 
 /// When a session that begins now ends: after 12 hours, or when its key expires if that is earlier.
 pub fn session_end(key: &Key, now: Timestamp) -> Timestamp {
-    let latest = now.checked_add(LIFE).unwrap_or(Timestamp::MAX);
+    let latest = now.checked_add(MAX_SESSION_DURATION).unwrap_or(Timestamp::MAX);
     key.expires_at.map_or(latest, |end| end.min(latest))
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_one_shape_is_a_token() {
+    fn only_the_exact_form_is_a_token() {
         let token = SessionToken::from_random([0xab; 32]);
         let text = token.expose();
         assert_eq!(SessionToken::parse(text).unwrap().hash().as_bytes(), token.hash().as_bytes());

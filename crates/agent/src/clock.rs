@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, StepContext};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -14,7 +14,7 @@ pub(crate) fn set(unix_time_ns: u64) -> Result<f64, Error> {
         tv_nsec: i64::try_from(unix_time_ns % NS_PER_S).map_err(malformed)?,
     };
     let before = clock_gettime(ClockId::Realtime);
-    clock_settime(ClockId::Realtime, wanted).doing("set the clock")?;
+    clock_settime(ClockId::Realtime, wanted).context("set the clock")?;
     Ok(milliseconds(wanted, before))
 }
 

@@ -3,6 +3,6 @@
 use std::io::{Write, stderr};
 
 /// Writes a line. Errors are ignored.
-pub(crate) fn say(line: &str) {
+pub(crate) fn log(line: &str) {
     let _ = writeln!(stderr(), "skep-agent: {line}");
 }

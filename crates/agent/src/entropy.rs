@@ -2,7 +2,7 @@
 
 use std::{fs::OpenOptions, io, os::fd::AsRawFd};
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, StepContext};
 
 const SEED_BYTES: usize = 64;
 const RNDADDENTROPY: libc::Ioctl = 0x4008_5203;
@@ -21,13 +21,13 @@ pub(crate) fn reseed(seed: &str) -> Result<(), Error> {
     let seed = decode(seed)
         .ok_or(Error::Malformed { part: "seed", wanted: "it must be 64 bytes as hexadecimal digits" })?;
     let pool = Pool { entropy_bits: SEED_BYTES as libc::c_int * 8, bytes: SEED_BYTES as libc::c_int, seed };
-    let random = OpenOptions::new().write(true).open("/dev/urandom").doing("open /dev/urandom")?;
+    let random = OpenOptions::new().write(true).open("/dev/urandom").context("open /dev/urandom")?;
     // SAFETY: the request reads one `rand_pool_info`, whose size it holds, and the descriptor is open.
     let added = unsafe { libc::ioctl(random.as_raw_fd(), RNDADDENTROPY, &raw const pool) };
-    succeeded(added).doing("add entropy")?;
+    succeeded(added).context("add entropy")?;
     // SAFETY: the request takes no argument, and the descriptor is open.
     let reseeded = unsafe { libc::ioctl(random.as_raw_fd(), RNDRESEEDCRNG) };
-    succeeded(reseeded).doing("reseed the random generator")
+    succeeded(reseeded).context("reseed the random generator")
 }
 
 fn succeeded(result: libc::c_int) -> io::Result<()> {

@@ -14,10 +14,10 @@ pub(crate) enum Error {
     Malformed { part: &'static str, wanted: &'static str },
     /// A command before the VM has an identity.
     #[error("this VM has no identity yet; it must receive one before it runs commands")]
-    Nobody,
+    NoIdentity,
     /// A command before the VM has an owner.
     #[error("this VM has no owner yet; it must be assigned to one before it runs commands")]
-    Waiting,
+    NoOwner,
     /// The shell of the image does not run.
     #[error("the shell does not work in this image: {0}")]
     NoShell(String),
@@ -32,7 +32,7 @@ impl Error {
         match self {
             Self::Step { .. } => ErrorCode::Internal,
             Self::Malformed { .. } => ErrorCode::InvalidValue,
-            Self::Nobody | Self::Waiting | Self::NoShell(_) => ErrorCode::ExecFailed,
+            Self::NoIdentity | Self::NoOwner | Self::NoShell(_) => ErrorCode::ExecFailed,
         }
     }
 }
@@ -44,12 +44,12 @@ impl From<Error> for Failure {
 }
 
 /// Adds the description of the failed step to an error.
-pub(crate) trait Doing<T> {
-    fn doing(self, what: impl Into<String>) -> Result<T, Error>;
+pub(crate) trait StepContext<T> {
+    fn context(self, what: impl Into<String>) -> Result<T, Error>;
 }
 
-impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
-    fn doing(self, what: impl Into<String>) -> Result<T, Error> {
+impl<T, E: Into<io::Error>> StepContext<T> for Result<T, E> {
+    fn context(self, what: impl Into<String>) -> Result<T, Error> {
         self.map_err(|source| Error::step(what, source))
     }
 }

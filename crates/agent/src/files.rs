@@ -8,36 +8,36 @@ use std::{
     path::Path,
 };
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, StepContext};
 
 /// Changes with each identity. Programs watch it to notice that they run in another VM now.
 pub(crate) const GENERATION: &str = "/run/skep/generation";
 const BOOT_ID: &str = "/run/skep/boot_id";
-const KERNELS_BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-const HOSTNAME: Published = Published { memory: "/run/skep/hostname", path: "/etc/hostname" };
-const HOSTS: Published = Published { memory: "/run/skep/hosts", path: "/etc/hosts" };
-const MACHINE_ID: Published = Published { memory: "/run/machine-id", path: "/etc/machine-id" };
+const KERNEL_BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const HOSTNAME: LinkedFile = LinkedFile { memory: "/run/skep/hostname", path: "/etc/hostname" };
+const HOSTS: LinkedFile = LinkedFile { memory: "/run/skep/hosts", path: "/etc/hosts" };
+const MACHINE_ID: LinkedFile = LinkedFile { memory: "/run/machine-id", path: "/etc/machine-id" };
 /// Marks the line in `/etc/hosts` that the agent manages; other lines are kept.
-const OUR_LINE: &str = "# this VM";
+const MANAGED_LINE_MARKER: &str = "# this VM";
 /// A placeholder as long as the host names of VMs.
-const NAME: &str = "vm-00000000000000000000000000";
+const PLACEHOLDER_NAME: &str = "vm-00000000000000000000000000";
 const LOCAL_HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 
 /// Whether a user may have changed the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Past {
+pub(crate) enum PriorUse {
     /// No command of a user has run; all files are as they were prepared.
     None,
     Some,
 }
 
 /// A file in memory and the link to it.
-struct Published {
+struct LinkedFile {
     memory: &'static str,
     path: &'static str,
 }
 
-impl Published {
+impl LinkedFile {
     /// Replaces the file of the image by the link. Runs once, before the snapshot.
     fn link(&self) -> io::Result<()> {
         if fs::read_link(self.path).is_ok_and(|target| target == Path::new(self.memory)) {
@@ -50,9 +50,9 @@ impl Published {
     }
 
     /// Writes the file, and also the file at `path` if a user has replaced the link.
-    fn write(&self, content: &str, past: Past) -> io::Result<()> {
-        put(self.memory, content)?;
-        if past == Past::None || fs::read_to_string(self.path).is_ok_and(|found| found == content) {
+    fn write(&self, content: &str, prior_use: PriorUse) -> io::Result<()> {
+        overwrite(self.memory, content)?;
+        if prior_use == PriorUse::None || fs::read_to_string(self.path).is_ok_and(|found| found == content) {
             return Ok(());
         }
         fs::write(self.path, content)
@@ -61,38 +61,40 @@ impl Published {
 
 /// Creates the files that an identity is written to.
 pub(crate) fn prepare() -> Result<(), Error> {
-    fs::create_dir_all("/run/skep").doing("make /run/skep")?;
-    fs::create_dir_all("/run/lock").doing("make /run/lock")?;
+    fs::create_dir_all("/run/skep").context("make /run/skep")?;
+    fs::create_dir_all("/run/lock").context("make /run/lock")?;
     // As long as the real content for most names and ids: see `put`.
-    fs::write(HOSTS.memory, hosts_with(LOCAL_HOSTS, NAME)).doing("write the hosts")?;
-    fs::write(HOSTNAME.memory, format!("{NAME}\n")).doing("write the host name")?;
-    fs::write(MACHINE_ID.memory, format!("{:032}\n", 0)).doing("write the machine id")?;
-    fs::write(BOOT_ID, format!("{:036}\n", 0)).doing("write the boot id")?;
+    fs::write(HOSTS.memory, hosts_with(LOCAL_HOSTS, PLACEHOLDER_NAME)).context("write the hosts")?;
+    fs::write(HOSTNAME.memory, format!("{PLACEHOLDER_NAME}\n")).context("write the host name")?;
+    fs::write(MACHINE_ID.memory, format!("{:032}\n", 0)).context("write the machine id")?;
+    fs::write(BOOT_ID, format!("{:036}\n", 0)).context("write the boot id")?;
     for published in [HOSTS, HOSTNAME, MACHINE_ID] {
-        published.link().doing(format!("link {}", published.path))?;
+        published.link().context(format!("link {}", published.path))?;
     }
-    rustix::mount::mount_bind(BOOT_ID, KERNELS_BOOT_ID).doing("mount the boot id")
+    rustix::mount::mount_bind(BOOT_ID, KERNEL_BOOT_ID).context("mount the boot id")
 }
 
-pub(crate) fn write_hostname(name: &str, past: Past) -> Result<(), Error> {
-    HOSTNAME.write(&format!("{name}\n"), past).doing("write the host name")?;
-    let before = match past {
-        Past::None => None,
-        Past::Some => fs::read_to_string(HOSTS.path).ok(),
+pub(crate) fn write_hostname(name: &str, prior_use: PriorUse) -> Result<(), Error> {
+    HOSTNAME.write(&format!("{name}\n"), prior_use).context("write the host name")?;
+    let before = match prior_use {
+        PriorUse::None => None,
+        PriorUse::Some => fs::read_to_string(HOSTS.path).ok(),
     };
-    HOSTS.write(&hosts_with(before.as_deref().unwrap_or(LOCAL_HOSTS), name), past).doing("write the hosts")
+    HOSTS
+        .write(&hosts_with(before.as_deref().unwrap_or(LOCAL_HOSTS), name), prior_use)
+        .context("write the hosts")
 }
 
 /// The hosts file with the line for `name`, and all other lines as they were.
 fn hosts_with(before: &str, name: &str) -> String {
-    let others = before.lines().filter(|line| !line.ends_with(OUR_LINE));
+    let others = before.lines().filter(|line| !line.ends_with(MANAGED_LINE_MARKER));
     let mut hosts: String = others.flat_map(|line| [line, "\n"]).collect();
-    hosts.push_str(&format!("127.0.1.1\t{name} {OUR_LINE}\n"));
+    hosts.push_str(&format!("127.0.1.1\t{name} {MANAGED_LINE_MARKER}\n"));
     hosts
 }
 
-pub(crate) fn write_machine_id(id: &str, past: Past) -> Result<(), Error> {
-    MACHINE_ID.write(&format!("{id}\n"), past).doing("write the machine id")
+pub(crate) fn write_machine_id(id: &str, prior_use: PriorUse) -> Result<(), Error> {
+    MACHINE_ID.write(&format!("{id}\n"), prior_use).context("write the machine id")
 }
 
 pub(crate) fn machine_id() -> Result<String, Error> {
@@ -100,24 +102,24 @@ pub(crate) fn machine_id() -> Result<String, Error> {
 }
 
 /// Writes the boot id. It is mounted over the kernel's own, which all VMs of a snapshot share.
-pub(crate) fn write_boot_id(id: &str, past: Past) -> Result<(), Error> {
+pub(crate) fn write_boot_id(id: &str, prior_use: PriorUse) -> Result<(), Error> {
     // Written in place: the mount refers to the inode, not to the name.
-    put(BOOT_ID, &format!("{id}\n")).doing("write the boot id")?;
-    if past == Past::None || boot_id()? == id {
+    overwrite(BOOT_ID, &format!("{id}\n")).context("write the boot id")?;
+    if prior_use == PriorUse::None || boot_id()? == id {
         return Ok(());
     }
-    rustix::mount::mount_bind(BOOT_ID, KERNELS_BOOT_ID).doing("mount the boot id")
+    rustix::mount::mount_bind(BOOT_ID, KERNEL_BOOT_ID).context("mount the boot id")
 }
 
 pub(crate) fn boot_id() -> Result<String, Error> {
-    read(KERNELS_BOOT_ID)
+    read(KERNEL_BOOT_ID)
 }
 
 /// Replaced atomically, so that readers see either the old or the new content.
 pub(crate) fn write_generation(vm: &str) -> Result<(), Error> {
     let new = format!("{GENERATION}.new");
-    fs::write(&new, format!("{vm}\n")).doing("write the generation")?;
-    fs::rename(&new, GENERATION).doing("write the generation")
+    fs::write(&new, format!("{vm}\n")).context("write the generation")?;
+    fs::rename(&new, GENERATION).context("write the generation")
 }
 
 pub(crate) fn generation() -> Result<String, Error> {
@@ -125,7 +127,7 @@ pub(crate) fn generation() -> Result<String, Error> {
 }
 
 /// Overwrites a file without truncating it first, which would free its memory and allocate it again.
-fn put(path: &str, content: &str) -> io::Result<()> {
+fn overwrite(path: &str, content: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
     file.write_all(content.as_bytes())?;
     let length = content.len() as u64;
@@ -133,7 +135,7 @@ fn put(path: &str, content: &str) -> io::Result<()> {
 }
 
 fn read(path: &str) -> Result<String, Error> {
-    Ok(fs::read_to_string(path).doing(format!("read {path}"))?.trim_end().to_owned())
+    Ok(fs::read_to_string(path).context(format!("read {path}"))?.trim_end().to_owned())
 }
 
 #[cfg(test)]

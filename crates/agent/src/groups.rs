@@ -3,37 +3,37 @@
 
 use std::{fs, io, path::Path};
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, StepContext};
 
 /// The parent of the control groups of commands.
 pub(crate) const PARENT: &str = "/sys/fs/cgroup/skep";
 const ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: &str = "+memory +pids";
 /// Memory that is reserved for the agent and the kernel, in KiB.
-const KEPT_KIB: u64 = 8 << 10;
+const RESERVED_KIB: u64 = 8 << 10;
 /// The approximate memory of the smallest process, including that of the kernel, in KiB.
 const PROCESS_KIB: u64 = 256;
 
 /// Creates the parent group and enables its controllers.
 pub(crate) fn prepare() -> Result<(), Error> {
     let hand_down = |path: &str| fs::write(Path::new(path).join("cgroup.subtree_control"), CONTROLLERS);
-    hand_down(ROOT).doing("hand controllers down")?;
+    hand_down(ROOT).context("hand controllers down")?;
     match fs::create_dir(PARENT) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => hand_down(PARENT),
     }
-    .doing(format!("make {PARENT}"))
+    .context(format!("make {PARENT}"))
 }
 
 /// Limits commands to the memory that is available now. Called after the warm-up.
 pub(crate) fn limit() -> Result<(), Error> {
-    let meminfo = fs::read_to_string("/proc/meminfo").doing("read /proc/meminfo")?;
+    let meminfo = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
     let kib = |key: &str| memory_kib(&meminfo, key);
-    let memory = kib("MemAvailable:").saturating_sub(KEPT_KIB).max(KEPT_KIB) << 10;
+    let memory = kib("MemAvailable:").saturating_sub(RESERVED_KIB).max(RESERVED_KIB) << 10;
     let processes = (kib("MemTotal:") / PROCESS_KIB).max(64);
     for (file, value) in [("memory.max", memory), ("pids.max", processes)] {
         fs::write(Path::new(PARENT).join(file), value.to_string())
-            .doing(format!("limit {file} of commands"))?;
+            .context(format!("limit {file} of commands"))?;
     }
     Ok(())
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::memory_kib;
 
     #[test]
-    fn memory_is_told_in_kib() {
+    fn memory_is_read_in_kib() {
         let meminfo = "MemTotal:          96132 kB\nMemAvailable:      56000 kB\n";
         assert_eq!(
             (memory_kib(meminfo, "MemTotal:"), memory_kib(meminfo, "MemAvailable:")),

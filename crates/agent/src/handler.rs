@@ -14,7 +14,7 @@ use skep_channel::{
 };
 use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name};
 
-use crate::{error::Error, files::Past, groups, identity, settle};
+use crate::{error::Error, files::PriorUse, groups, identity, settle};
 
 const HOME: &str = "/root";
 /// The longest request in a guest with enough memory, in bytes.
@@ -24,20 +24,20 @@ const MAX_REQUEST_BYTES: usize = 64 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Agent {
     /// The workspace without the environment of an owner.
-    bare: Place,
-    owner: Arc<RwLock<Owner>>,
+    base: Place,
+    owner: Arc<RwLock<Ownership>>,
     request_limit: usize,
 }
 
 #[derive(Debug, Clone, Default)]
-enum Owner {
+enum Ownership {
     /// A snapshot has no identity.
     #[default]
-    Nobody,
+    NoIdentity,
     /// The VM has an identity but no owner.
-    Awaited,
+    NoOwner,
     /// Commands run in this workspace.
-    Somebody(Place),
+    Owned(Place),
 }
 
 impl Agent {
@@ -51,28 +51,28 @@ impl Agent {
             ("LANG", "C.UTF-8"),
         ];
         let env: BTreeMap<_, _> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let bare = Place::new("/", HOME, env, groups::PARENT).with_shell_ahead();
-        Self { bare, owner: Arc::default(), request_limit: request_limit() }
+        let bare = Place::new("/", HOME, env, groups::PARENT).with_prepared_shell();
+        Self { base: bare, owner: Arc::default(), request_limit: request_limit() }
     }
 
     pub(crate) fn commands(&self) -> Commands {
-        self.bare.commands().clone()
+        self.base.commands().clone()
     }
 
-    fn owner(&self) -> Owner {
+    fn owner(&self) -> Ownership {
         self.owner.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn belong_to(&self, owner: Owner) {
+    fn set_owner(&self, owner: Ownership) {
         *self.owner.write().unwrap_or_else(PoisonError::into_inner) = owner;
     }
 
     /// The workspace for commands. Commands of users run only in a VM that has an owner.
     fn place(&self) -> Result<Place, Error> {
         match self.owner() {
-            Owner::Nobody => Err(Error::Nobody),
-            Owner::Awaited => Err(Error::Waiting),
-            Owner::Somebody(place) => Ok(place),
+            Ownership::NoIdentity => Err(Error::NoIdentity),
+            Ownership::NoOwner => Err(Error::NoOwner),
+            Ownership::Owned(place) => Ok(place),
         }
     }
 }
@@ -82,35 +82,36 @@ impl Handler for Agent {
         self.request_limit
     }
 
-    async fn take_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
+    async fn set_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
         // A VM restored from a template has no owner; a copy of a running VM has one.
-        let past = if matches!(self.owner(), Owner::Somebody(_)) { Past::Some } else { Past::None };
-        let report = identity::take(&identity, past)?;
+        let prior_use =
+            if matches!(self.owner(), Ownership::Owned(_)) { PriorUse::Some } else { PriorUse::None };
+        let report = identity::apply(&identity, prior_use)?;
         // Prepared shells contain random numbers that all VMs of the snapshot share.
-        self.bare.commands().discard_ahead();
-        let owner = identity.env.map(|env| Owner::Somebody(self.bare.with_env(&env)));
-        self.belong_to(owner.unwrap_or(Owner::Awaited));
+        self.base.commands().discard_prepared_shell();
+        let owner = identity.env.map(|env| Ownership::Owned(self.base.with_env(&env)));
+        self.set_owner(owner.unwrap_or(Ownership::NoOwner));
         Ok(report)
     }
 
     async fn hand_out(&self, hand_out: HandOut) -> Result<HandOutReport, Failure> {
-        if matches!(self.owner(), Owner::Nobody) {
-            return Err(Error::Nobody.into());
+        if matches!(self.owner(), Ownership::NoIdentity) {
+            return Err(Error::NoIdentity.into());
         }
-        let report = identity::live_at(&hand_out.moment)?;
-        self.bare.commands().forget_ended();
-        self.belong_to(Owner::Somebody(self.bare.with_env(&hand_out.env)));
+        let report = identity::set_time_and_seed(&hand_out.moment)?;
+        self.base.commands().forget_ended();
+        self.set_owner(Ownership::Owned(self.base.with_env(&hand_out.env)));
         Ok(report)
     }
 
-    async fn rest(&self) -> Result<(), Failure> {
-        self.bare.commands().rest().await;
-        tokio::time::sleep(settle::SILENCE).await;
+    async fn wait_until_prepared(&self) -> Result<(), Failure> {
+        self.base.commands().wait_until_prepared().await;
+        tokio::time::sleep(settle::QUIET_PERIOD).await;
         Ok(())
     }
 
     async fn settle(&self) -> Result<(), Failure> {
-        Ok(settle::settle(&self.bare).await?)
+        Ok(settle::settle(&self.base).await?)
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
@@ -132,11 +133,11 @@ impl Handler for Agent {
     }
 
     fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure> {
-        Ok(events(self.bare.commands().find(id)?.attach(stdout_offset, stderr_offset)))
+        Ok(events(self.base.commands().find(id)?.attach(stdout_offset, stderr_offset)))
     }
 
     fn cancel(&self, id: &str) -> Result<(), Failure> {
-        self.bare.commands().find(id)?.cancel();
+        self.base.commands().find(id)?.cancel();
         Ok(())
     }
 }

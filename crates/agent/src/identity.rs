@@ -1,30 +1,30 @@
 //! Gives a restored VM an identity that differs from all others of the same snapshot.
 
 use rustix::system::{sethostname, uname};
-use skep_channel::{HandOutReport, Identity, IdentityReport, Moment};
+use skep_channel::{HandOutReport, Identity, IdentityReport, TimeAndSeed};
 
 use crate::{
     clock, entropy,
-    error::{Doing, Error},
-    files::{self, Past},
+    error::{Error, StepContext},
+    files::{self, PriorUse},
     network,
 };
 
 /// Applies the identity and reads it back. Does nothing else, since a restored VM is not ready before this returns.
-pub(crate) fn take(identity: &Identity, past: Past) -> Result<IdentityReport, Error> {
-    let HandOutReport { reseeded, clock_step_ms } = live_at(&identity.moment)?;
-    sethostname(identity.hostname.as_bytes()).doing("set the host name")?;
+pub(crate) fn apply(identity: &Identity, prior_use: PriorUse) -> Result<IdentityReport, Error> {
+    let HandOutReport { reseeded, clock_step_ms } = set_time_and_seed(&identity.moment)?;
+    sethostname(identity.hostname.as_bytes()).context("set the host name")?;
     network::configure(identity)?;
-    files::write_hostname(&identity.hostname, past)?;
-    files::write_machine_id(&identity.machine_id, past)?;
-    files::write_boot_id(&identity.boot_id, past)?;
+    files::write_hostname(&identity.hostname, prior_use)?;
+    files::write_machine_id(&identity.machine_id, prior_use)?;
+    files::write_boot_id(&identity.boot_id, prior_use)?;
     // Last: programs that watch this file find everything else in place.
     files::write_generation(&identity.vm)?;
     report(reseeded, clock_step_ms)
 }
 
 /// Sets the clock and reseeds the random generator.
-pub(crate) fn live_at(moment: &Moment) -> Result<HandOutReport, Error> {
+pub(crate) fn set_time_and_seed(moment: &TimeAndSeed) -> Result<HandOutReport, Error> {
     // First, since the transmitted time gets older.
     let clock_step_ms = clock::set(moment.unix_time_ns)?;
     entropy::reseed(&moment.seed)?;

@@ -4,10 +4,10 @@ use crate::{error::Error, files, groups, modules, mounts, network};
 
 /// Boots the guest. Runs once per template, before the snapshot that VMs are restored from.
 pub(crate) fn boot() -> Result<(), Error> {
-    mounts::kernel_views("")?;
+    mounts::mount_kernel_filesystems("")?;
     modules::load_all()?;
     mounts::enter_root()?;
     groups::prepare()?;
     files::prepare()?;
-    network::all_up()
+    network::bring_all_up()
 }

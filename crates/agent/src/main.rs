@@ -27,23 +27,23 @@ use handler::Agent;
 use port::PortFile;
 
 fn main() -> ExitCode {
-    if let Some(status) = skep_workspace::git::answer_git() {
+    if let Some(status) = skep_workspace::git::serve_git_callback() {
         return ExitCode::from(status);
     }
-    if power::is_asked_for() {
+    if power::is_requested() {
         return power::reset();
     }
     if std::process::id() != 1 {
-        console::say("this is the first process of a skep VM and does nothing elsewhere");
+        console::log("this is the first process of a skep VM and does nothing elsewhere");
         return ExitCode::FAILURE;
     }
     // When init exits, the kernel panics and the VM ends, so no half-booted VM remains.
-    let Err(error) = live();
-    console::say(&error.to_string());
+    let Err(error) = run();
+    console::log(&error.to_string());
     ExitCode::FAILURE
 }
 
-fn live() -> Result<std::convert::Infallible, Error> {
+fn run() -> Result<std::convert::Infallible, Error> {
     init::boot()?;
     let agent = Agent::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -53,9 +53,9 @@ fn live() -> Result<std::convert::Infallible, Error> {
     runtime.block_on(async {
         reaper::start(agent.commands())?;
         let port = PortFile::open()?;
-        console::say("ready");
+        console::log("ready");
         loop {
-            port.host_is_there().await?;
+            port.wait_for_host().await?;
             let stream = port.stream()?;
             // An error or the end of the stream means that the host hung up; the agent waits for the next one.
             let _ = skep_channel::guest::serve(stream, agent.clone()).await;

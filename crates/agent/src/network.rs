@@ -9,7 +9,7 @@ use std::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use skep_channel::Identity;
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, StepContext};
 
 const CARD: &str = "eth0";
 
@@ -22,10 +22,10 @@ pub(crate) struct Card {
 }
 
 /// Brings up the loopback device and the card. The card sends nothing until it has an address.
-pub(crate) fn all_up() -> Result<(), Error> {
+pub(crate) fn bring_all_up() -> Result<(), Error> {
     let control = control()?;
-    up(&control, "lo").doing("bring up lo")?;
-    up(&control, CARD).doing(format!("bring up {CARD}"))
+    bring_up(&control, "lo").context("bring up lo")?;
+    bring_up(&control, CARD).context(format!("bring up {CARD}"))
 }
 
 /// Sets the MAC address, the IP address and the default route of the card.
@@ -37,17 +37,17 @@ pub(crate) fn configure(identity: &Identity) -> Result<(), Error> {
         sa_family: libc::ARPHRD_ETHER,
         sa_data: std::array::from_fn(|at| identity.mac.get(at).map_or(0, |byte| *byte as libc::c_char)),
     };
-    interface_ioctl(&control, libc::SIOCSIFHWADDR, &mut request).doing(card("set the MAC"))?;
+    interface_ioctl(&control, libc::SIOCSIFHWADDR, &mut request).context(card("set the MAC"))?;
     request.ifr_ifru.ifru_addr = address(identity.ip);
-    interface_ioctl(&control, libc::SIOCSIFADDR, &mut request).doing(card("set the address"))?;
+    interface_ioctl(&control, libc::SIOCSIFADDR, &mut request).context(card("set the address"))?;
     request.ifr_ifru.ifru_netmask = address(mask(identity.prefix_len));
-    interface_ioctl(&control, libc::SIOCSIFNETMASK, &mut request).doing(card("set the mask"))?;
-    up(&control, CARD).doing(format!("bring up {CARD}"))?;
+    interface_ioctl(&control, libc::SIOCSIFNETMASK, &mut request).context(card("set the mask"))?;
+    bring_up(&control, CARD).context(format!("bring up {CARD}"))?;
     if let Some(gateway) = identity.gateway {
         match add_default_route(&control, gateway) {
             // The snapshot may already contain the route.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other.doing("add the default route")?,
+            other => other.context("add the default route")?,
         }
     }
     Ok(())
@@ -58,7 +58,7 @@ pub(crate) fn card() -> Result<Card, Error> {
     let control = control()?;
     let ask = |kind, what: &str| {
         let mut request = request(CARD);
-        interface_ioctl(&control, kind, &mut request).doing(format!("read the {what} of {CARD}"))?;
+        interface_ioctl(&control, kind, &mut request).context(format!("read the {what} of {CARD}"))?;
         // SAFETY: these requests answer with a `sockaddr`, for which every bit pattern is valid.
         Ok::<_, Error>(unsafe { request.ifr_ifru.ifru_addr }.sa_data.map(|byte| byte as u8))
     };
@@ -73,10 +73,10 @@ pub(crate) fn card() -> Result<Card, Error> {
 }
 
 fn control() -> Result<OwnedFd, Error> {
-    socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).doing("open a socket")
+    socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).context("open a socket")
 }
 
-fn up(control: &OwnedFd, card: &str) -> io::Result<()> {
+fn bring_up(control: &OwnedFd, card: &str) -> io::Result<()> {
     let mut request = request(card);
     interface_ioctl(control, libc::SIOCGIFFLAGS, &mut request)?;
     // SAFETY: this request answers with the flags.

@@ -23,14 +23,14 @@ use rustix::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, StepContext};
 
 /// The name that the host gives to the port.
 const NAME: &str = "skep.agent";
 /// The most attempts to find the port, 10 ms apart.
 const TRIES: u32 = 1000;
 /// The interval at which the port is checked for a host, in case the kernel does not report it.
-const GLANCE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The device. It is opened only once: the kernel allows a single open descriptor.
 #[derive(Debug)]
@@ -38,25 +38,26 @@ pub(crate) struct PortFile(Arc<OwnedFd>);
 
 impl PortFile {
     pub(crate) fn open() -> Result<Self, Error> {
-        let path = find().doing(format!("find the port {NAME}"))?;
+        let path = find().context(format!("find the port {NAME}"))?;
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = open(&path, flags, Mode::empty()).doing(format!("open {}", path.display()))?;
+        let file = open(&path, flags, Mode::empty()).context(format!("open {}", path.display()))?;
         Ok(Self(Arc::new(file)))
     }
 
     /// Waits until a host is connected.
-    pub(crate) async fn host_is_there(&self) -> Result<(), Error> {
-        let changes = Changes::of(&self.0).doing("watch the port")?;
-        while hung_up(&self.0).doing("look at the port")? {
+    pub(crate) async fn wait_for_host(&self) -> Result<(), Error> {
+        let changes = StateChanges::watch(&self.0).context("watch the port")?;
+        while hung_up(&self.0).context("look at the port")? {
             // Normally the kernel wakes this task; the timeout is a fallback.
-            let _ = tokio::time::timeout(GLANCE, std::future::poll_fn(|cx| changes.poll_next(cx))).await;
+            let _ =
+                tokio::time::timeout(POLL_INTERVAL, std::future::poll_fn(|cx| changes.poll_next(cx))).await;
         }
         Ok(())
     }
 
     /// A stream to the connected host. It ends when this host hangs up.
     pub(crate) fn stream(&self) -> Result<Port, Error> {
-        let changes = || Changes::of(&self.0).doing("watch the port");
+        let changes = || StateChanges::watch(&self.0).context("watch the port");
         Ok(Port { file: Arc::clone(&self.0), readable: changes()?, writable: changes()? })
     }
 }
@@ -83,10 +84,10 @@ fn hung_up(file: &OwnedFd) -> rustix::io::Result<bool> {
 
 /// Reports state changes of the port to one waiting task.
 #[derive(Debug)]
-struct Changes(AsyncFd<OwnedFd>);
+struct StateChanges(AsyncFd<OwnedFd>);
 
-impl Changes {
-    fn of(file: &OwnedFd) -> io::Result<Self> {
+impl StateChanges {
+    fn watch(file: &OwnedFd) -> io::Result<Self> {
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let events =
             epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::HUP | epoll::EventFlags::ET;
@@ -108,8 +109,8 @@ impl Changes {
 #[derive(Debug)]
 pub(crate) struct Port {
     file: Arc<OwnedFd>,
-    readable: Changes,
-    writable: Changes,
+    readable: StateChanges,
+    writable: StateChanges,
 }
 
 impl AsyncRead for Port {

@@ -10,7 +10,7 @@ use rustix::{
 use crate::console;
 
 /// Whether the program was started under one of these names.
-pub(crate) fn is_asked_for() -> bool {
+pub(crate) fn is_requested() -> bool {
     let name = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     matches!(name, "poweroff" | "reboot" | "halt" | "shutdown")
@@ -23,7 +23,7 @@ pub(crate) fn reset() -> ExitCode {
     match reboot(RebootCommand::Restart) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            console::say(&format!("cannot end the VM: {error}"));
+            console::log(&format!("cannot end the VM: {error}"));
             ExitCode::FAILURE
         }
     }

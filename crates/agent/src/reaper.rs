@@ -6,16 +6,16 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use skep_workspace::Commands;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::error::{Doing, Error};
+use crate::error::{Error, StepContext};
 
 /// The delay before a dead child is reaped, so that the answer of a command that just ended is sent first.
 const DELAY: Duration = Duration::from_millis(50);
 
 /// Starts the task that reaps orphans.
 pub(crate) fn start(commands: Commands) -> Result<(), Error> {
-    let mut deaths = signal(SignalKind::child()).doing("listen for ended children")?;
+    let mut sigchld = signal(SignalKind::child()).context("listen for ended children")?;
     tokio::spawn(async move {
-        while deaths.recv().await.is_some() {
+        while sigchld.recv().await.is_some() {
             tokio::time::sleep(DELAY).await;
             reap(&commands);
         }

@@ -31,9 +31,9 @@ const FILES: &[&str] = &[
 ];
 /// Longer than any deferred work of a command takes, such as reaping and removing its control group. Work that is
 /// still pending when a VM is saved or paused would delay its next command after it is resumed.
-pub(crate) const SILENCE: Duration = Duration::from_millis(200);
+pub(crate) const QUIET_PERIOD: Duration = Duration::from_millis(200);
 /// How often a command is run: the first runs are slower.
-const ROUNDS: usize = 5;
+const WARM_UP_ROUNDS: usize = 5;
 
 /// Warms up the guest, limits its commands, and syncs its disks.
 pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
@@ -43,22 +43,22 @@ pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
     }
     for program in PROGRAMS {
         if let Err(reason) = run(place, program).await {
-            console::say(&format!("a warm-up command failed: {reason}"));
+            console::log(&format!("a warm-up command failed: {reason}"));
         }
     }
     let commands = place.commands();
-    for _ in 0..ROUNDS {
+    for _ in 0..WARM_UP_ROUNDS {
         run(place, "true").await.map_err(Error::NoShell)?;
-        commands.rest().await;
+        commands.wait_until_prepared().await;
     }
     // Each restored VM prepares its own shell with its own random numbers.
-    commands.discard_ahead();
-    commands.idle().await;
+    commands.discard_prepared_shell();
+    commands.wait_until_idle().await;
     commands.forget_ended();
     groups::limit()?;
     sync();
-    tokio::time::sleep(SILENCE).await;
-    console::say("at rest");
+    tokio::time::sleep(QUIET_PERIOD).await;
+    console::log("at rest");
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ErrorCode, KeyId};
 
 /// The `action` of an entry whose request matched no operation.
-pub const UNMATCHED: &str = "unmatched";
+pub const UNMATCHED_ACTION: &str = "unmatched";
 
 /// An audited request: a write, or a request that was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

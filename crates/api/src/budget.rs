@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// The maximum size of an assembled answer, in bytes of JSON.
-pub const LONGEST_ANSWER: usize = 16 << 20;
+pub const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// The size that is left for further elements of an answer.
 ///
@@ -20,19 +20,19 @@ pub struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self::of(LONGEST_ANSWER)
+        Self::new(MAX_ANSWER_BYTES)
     }
 }
 
 impl Budget {
     /// Creates a budget of `bytes`.
-    pub fn of(bytes: usize) -> Self {
+    pub fn new(bytes: usize) -> Self {
         Self { left: Some(bytes) }
     }
 
     /// Adds the cost of an element. Returns false if it does not fit, which exhausts the budget.
-    pub fn takes<T: Serialize>(&mut self, element: &T) -> bool {
-        let cost = json_bytes(element) + size_of::<T>();
+    pub fn try_add<T: Serialize>(&mut self, element: &T) -> bool {
+        let cost = json_len(element) + size_of::<T>();
         self.left = self.left.and_then(|left| left.checked_sub(cost));
         self.left.is_some()
     }
@@ -43,19 +43,19 @@ impl Budget {
     }
 
     /// The remaining size in bytes; 0 if the budget is exhausted.
-    pub fn left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.left.unwrap_or(0)
     }
 
     /// Truncates a text to the remaining size and adds its cost. Returns whether the text was truncated.
-    pub fn cut(&mut self, text: &mut String) -> bool {
+    pub fn truncate_text(&mut self, text: &mut String) -> bool {
         let Some(mut left) = self.left.and_then(|left| left.checked_sub(2)) else {
             self.left = None;
             let whole = text.len();
             text.clear();
             return whole > 0;
         };
-        let end = text.char_indices().find_map(|(at, char)| match left.checked_sub(escaped(char)) {
+        let end = text.char_indices().find_map(|(at, char)| match left.checked_sub(escaped_len(char)) {
             Some(less) => {
                 left = less;
                 None
@@ -67,14 +67,14 @@ impl Budget {
     }
 
     /// Adds the cost of an element and returns it; `None` if it does not fit.
-    pub fn fitting<T: Serialize>(&mut self, element: T) -> Option<T> {
-        self.takes(&element).then_some(element)
+    pub fn take_if_fits<T: Serialize>(&mut self, element: T) -> Option<T> {
+        self.try_add(&element).then_some(element)
     }
 
     /// Truncates a page to the elements that fit, but keeps its first element, because otherwise paging would never
     /// end. Returns whether the page was truncated.
-    pub fn shorten<T: Serialize>(&mut self, page: &mut Vec<T>) -> bool {
-        let fitting = page.iter().take_while(|element| self.takes(*element)).count();
+    pub fn truncate_page<T: Serialize>(&mut self, page: &mut Vec<T>) -> bool {
+        let fitting = page.iter().take_while(|element| self.try_add(*element)).count();
         let whole = page.len();
         page.truncate(fitting.max(1));
         page.len() < whole
@@ -82,7 +82,7 @@ impl Budget {
 }
 
 /// The length of a character in a JSON string, in bytes.
-fn escaped(char: char) -> usize {
+fn escaped_len(char: char) -> usize {
     match char {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
         '\0'..'\u{20}' => 6,
@@ -92,7 +92,7 @@ fn escaped(char: char) -> usize {
 
 /// The length of a value as JSON, in bytes. Meaningless for a value that JSON cannot represent, which
 /// is an error when it is written.
-pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
+pub fn json_len<T: Serialize + ?Sized>(value: &T) -> usize {
     let mut counter = Counter(0);
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0
@@ -100,12 +100,12 @@ pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
 
 /// An estimate of the memory of a parsed JSON value, in bytes, without its strings. An element of an array needs a
 /// whole [`Value`], even if it is one digit of JSON.
-pub fn value_bytes(value: &Value) -> usize {
+pub fn estimated_memory(value: &Value) -> usize {
     let inner = match value {
-        Value::Array(values) => values.iter().map(value_bytes).sum(),
+        Value::Array(values) => values.iter().map(estimated_memory).sum(),
         // The nodes of an object's tree are not full, hence the factor.
         Value::Object(fields) => {
-            fields.values().map(|field| 3 * size_of::<Value>() + value_bytes(field)).sum()
+            fields.values().map(|field| 3 * size_of::<Value>() + estimated_memory(field)).sum()
         }
         _ => 0,
     };
@@ -133,29 +133,29 @@ mod tests {
     #[test]
     fn escapes_are_counted() {
         for text in ["", "plain", "\0\u{1}\"\\\n", "\u{fc}\u{2603}"] {
-            assert_eq!(json_bytes(text), serde_json::to_string(text).unwrap().len(), "{text:?}");
+            assert_eq!(json_len(text), serde_json::to_string(text).unwrap().len(), "{text:?}");
         }
     }
 
     #[test]
-    fn nothing_is_taken_after_what_did_not_fit() {
-        let mut budget = Budget::of(100);
-        assert!(budget.takes(&[0_u8; 16]) && !budget.takes(&"x".repeat(100)) && budget.is_exhausted());
-        assert!(!budget.takes(&0_u8));
-        assert_eq!(budget.fitting(7), None);
+    fn an_exhausted_budget_accepts_nothing() {
+        let mut budget = Budget::new(100);
+        assert!(budget.try_add(&[0_u8; 16]) && !budget.try_add(&"x".repeat(100)) && budget.is_exhausted());
+        assert!(!budget.try_add(&0_u8));
+        assert_eq!(budget.take_if_fits(7), None);
     }
 
     #[test]
     fn a_text_is_cut_where_its_json_would_be_too_long() {
         for text in ["", "plain", "\0\u{1}\"\\\n\r\t\u{8}\u{c}\u{7f}", "\u{fc}\u{2603}"] {
-            let whole = json_bytes(text);
+            let whole = json_len(text);
             let mut same = text.to_owned();
-            assert!(!Budget::of(whole).cut(&mut same) && same == text);
+            assert!(!Budget::new(whole).truncate_text(&mut same) && same == text);
             for bytes in 0..whole {
                 let mut shorter = text.to_owned();
-                let cut = Budget::of(bytes).cut(&mut shorter);
+                let cut = Budget::new(bytes).truncate_text(&mut shorter);
                 assert_eq!(cut, !text.is_empty());
-                assert!(text.starts_with(&shorter) && (json_bytes(&shorter) <= bytes || shorter.is_empty()));
+                assert!(text.starts_with(&shorter) && (json_len(&shorter) <= bytes || shorter.is_empty()));
             }
         }
     }
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn a_page_keeps_its_first_element() {
         let mut page = vec!["x".repeat(60); 3];
-        assert!(Budget::of(100).shorten(&mut page));
+        assert!(Budget::new(100).truncate_page(&mut page));
         assert_eq!(page.len(), 1);
-        assert!(!Budget::of(10).shorten(&mut page), "it is as short as pages become");
+        assert!(!Budget::new(10).truncate_page(&mut page), "it is as short as pages become");
         let mut page = vec![1_u8, 2];
-        assert!(!Budget::default().shorten(&mut page));
+        assert!(!Budget::default().truncate_page(&mut page));
         assert_eq!(page, [1, 2]);
-        assert!(!Budget::of(0).shorten(&mut Vec::<u8>::new()));
+        assert!(!Budget::new(0).truncate_page(&mut Vec::<u8>::new()));
     }
 }

@@ -18,14 +18,14 @@ use crate::{
 /// the first event.
 pub const EVENT_ID_HEADER: &str = "skep-event-id";
 /// The type of the event that marks missing events before it.
-pub const GAP: &str = "stream.gap";
+pub const STREAM_GAP: &str = "stream.gap";
 /// The type of the first event in the stream of one ticket.
-pub const CURRENT: &str = "ticket.current";
+pub const TICKET_CURRENT: &str = "ticket.current";
 
 /// The number of hexadecimal digits of an epoch.
-const EPOCH: usize = 16;
+const EPOCH_DIGITS: usize = 16;
 /// The maximum number of decimal digits of a sequence number.
-const LONGEST_SEQUENCE: usize = 18;
+const MAX_SEQUENCE_DIGITS: usize = 18;
 
 /// The id of an event: `evt_EPOCH_SEQUENCE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,10 +50,12 @@ impl FromStr for EventId {
         let read = || {
             let (epoch, sequence) = text.strip_prefix("evt_")?.split_once('_')?;
             let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-            let good = epoch.len() == EPOCH && epoch.bytes().all(hex) && sequence.len() <= LONGEST_SEQUENCE;
+            let is_valid = epoch.len() == EPOCH_DIGITS
+                && epoch.bytes().all(hex)
+                && sequence.len() <= MAX_SEQUENCE_DIGITS;
             let id = Self { epoch: epoch.to_owned(), sequence: sequence.parse().ok()? };
             // Each id has one spelling.
-            (good && id.to_string() == text).then_some(id)
+            (is_valid && id.to_string() == text).then_some(id)
         };
         let wanted = "an event's id (`evt_`, 16 digits, `_` and a number)";
         read().ok_or_else(|| NotAnId { text: text.to_owned(), wanted })

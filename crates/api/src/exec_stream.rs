@@ -19,7 +19,7 @@ pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// can still send control messages while the command does not read its input.
 pub const STDIN_WINDOW_BYTES: usize = 256 << 10;
 /// The maximum input of one [`WriteStdin`], in bytes.
-pub const STDIN_PIECE_BYTES: usize = 64 << 10;
+pub const MAX_WRITE_BYTES: usize = 64 << 10;
 
 /// The stream of a binary message, given by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum StreamId {
 
 impl StreamId {
     /// The stream for the first byte of a message; `None` for an unknown one.
-    pub const fn of(byte: u8) -> Option<Self> {
+    pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             0 => Some(Self::Stdin),
             1 => Some(Self::Stdout),
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn a_byte_names_a_stream() {
         for byte in 0..=u8::MAX {
-            assert_eq!(StreamId::of(byte).map(StreamId::byte), (byte < 3).then_some(byte));
+            assert_eq!(StreamId::from_byte(byte).map(StreamId::byte), (byte < 3).then_some(byte));
         }
     }
 }

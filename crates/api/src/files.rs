@@ -11,9 +11,9 @@ use crate::{
 };
 
 /// The largest content that is sent as JSON, in bytes of JSON. Larger content is streamed.
-pub const LONGEST_CONTENT: u64 = 32 << 20;
+pub const MAX_CONTENT_BYTES: u64 = 32 << 20;
 /// The largest page of a listing, in entries.
-pub const LONGEST_PAGE: u32 = 1_000;
+pub const MAX_PAGE_ENTRIES: u32 = 1_000;
 
 /// How content is represented in a JSON string: a text encoding, or an encoding of bytes such as `base64`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ pub struct FileWritten {
 pub struct ListFolder {
     /// The folder to list.
     pub path: AbsolutePath,
-    /// The maximum number of entries: 1 to [`LONGEST_PAGE`].
+    /// The maximum number of entries: 1 to [`MAX_PAGE_ENTRIES`].
     pub limit: u32,
     /// The last name of the previous page, percent-encoded.
     pub after: Option<String>,
@@ -325,8 +325,8 @@ impl Operation for ReadFile {
     type Answer = FileContent;
 
     fn answer_limit(&self) -> crate::AnswerLimit {
-        let asked = crate::AnswerLimit::with_text(self.limit.unwrap_or(LONGEST_CONTENT));
-        let longest = crate::AnswerLimit::SHORT.bytes.saturating_add(LONGEST_CONTENT as usize);
+        let asked = crate::AnswerLimit::with_text(self.limit.unwrap_or(MAX_CONTENT_BYTES));
+        let longest = crate::AnswerLimit::SHORT.bytes.saturating_add(MAX_CONTENT_BYTES as usize);
         crate::AnswerLimit { bytes: asked.bytes.min(longest), ..asked }
     }
 }

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_tickets_are_in_the_order_of_their_making() {
+    fn ticket_ids_sort_in_order_of_creation() {
         let mut last = None;
         for _ in 0..1_000 {
             let next = TicketId::generate_after(last);

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 /// The maximum length of a label, in characters.
-const LONGEST: usize = 63;
+const MAX_CHARACTERS: usize = 63;
 
 /// A label of a ticket, by which lists and claims select tickets: 1 to 63 lower-case letters, digits, `.`, `_`, `/`
 /// and `-`. The first character is a letter or a digit.
@@ -37,12 +37,12 @@ impl TryFrom<String> for Label {
     type Error = InvalidLabel;
 
     fn try_from(text: String) -> Result<Self, InvalidLabel> {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         let fits = match text.as_bytes() {
             [first, rest @ ..] => {
-                plain(*first)
-                    && rest.len() < LONGEST
-                    && rest.iter().all(|byte| plain(*byte) || b"._/-".contains(byte))
+                is_alphanumeric(*first)
+                    && rest.len() < MAX_CHARACTERS
+                    && rest.iter().all(|byte| is_alphanumeric(*byte) || b"._/-".contains(byte))
             }
             [] => false,
         };
@@ -50,7 +50,7 @@ impl TryFrom<String> for Label {
             return Ok(Self(text));
         }
         // The message quotes only the beginning of a long text.
-        Err(InvalidLabel(text.chars().take(2 * LONGEST).collect()))
+        Err(InvalidLabel(text.chars().take(2 * MAX_CHARACTERS).collect()))
     }
 }
 
@@ -80,11 +80,11 @@ mod tests {
 
     #[test]
     fn a_label_is_a_short_plain_word() {
-        let longest = "a".repeat(LONGEST);
+        let longest = "a".repeat(MAX_CHARACTERS);
         for text in ["a", "0", "plan/port", "a.b_c-d/e", "9-", longest.as_str()] {
             assert_eq!(text.parse::<Label>().unwrap().as_str(), text);
         }
-        let too_long = "a".repeat(LONGEST + 1);
+        let too_long = "a".repeat(MAX_CHARACTERS + 1);
         for text in ["", "A", "-a", ".a", "/a", "_a", "a b", "a,b", "ä", "a\n", too_long.as_str()] {
             assert!(text.parse::<Label>().is_err(), "{text:?}");
             assert!(serde_json::from_value::<Label>(text.into()).is_err(), "{text:?}");

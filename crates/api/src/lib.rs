@@ -40,4 +40,4 @@ pub use operation::{AnswerLimit, HelperKind, Operation};
 pub use patch::Patch;
 pub use path::AbsolutePath;
 pub use scope::{Environment, Role, Scope};
-pub use vm_ref::{IdBeginning, NotAName, VmName, VmRef};
+pub use vm_ref::{IdPrefix, NotAName, VmName, VmRef};

@@ -51,7 +51,7 @@ impl<T> Patch<T> {
     }
 
     /// Converts to nested options: `None` is no change, `Some(None)` removes the value.
-    pub fn change(self) -> Option<Option<T>> {
+    pub fn into_nested_option(self) -> Option<Option<T>> {
         match self {
             Self::Absent => None,
             Self::Null => Some(None),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use crate::{ErrorCode, Failure};
 
 /// The longest path that the kernel accepts, in bytes without the terminating zero (`PATH_MAX` in limits.h).
-pub const LONGEST_PATH: usize = 4_095;
+pub const MAX_PATH_BYTES: usize = 4_095;
 
 /// The encoding of a path or a file name in JSON.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,14 +34,14 @@ impl AbsolutePath {
     /// Parses a path. `field` is the name of the parameter for error messages.
     ///
     /// # Errors
-    /// `invalid_value` if the path is empty, not absolute, longer than [`LONGEST_PATH`], or contains a zero byte.
+    /// `invalid_value` if the path is empty, not absolute, longer than [`MAX_PATH_BYTES`], or contains a zero byte.
     pub fn parse(field: &str, text: &str, encoding: PathEncoding) -> Result<Self, Failure> {
-        let bytes = bytes_of(field, text, encoding)?;
+        let bytes = decode(field, text, encoding)?;
         if bytes.first() != Some(&b'/') {
             let why = format!("`{field}` is `{text}`, which is not absolute; begin it with `/`");
             return Err(Failure::new(ErrorCode::InvalidValue, why));
         }
-        require_path(field, &bytes)?;
+        check_path_bytes(field, &bytes)?;
         Ok(Self(OsStr::from_bytes(&bytes).into()))
     }
 
@@ -65,7 +65,7 @@ impl fmt::Debug for AbsolutePath {
 
 impl Serialize for AbsolutePath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&encoded(self.0.as_os_str()))
+        serializer.serialize_str(&percent_encoded(self.0.as_os_str()))
     }
 }
 
@@ -84,14 +84,14 @@ impl LinkTarget {
     /// Parses a target. `field` is the name of the parameter for error messages.
     ///
     /// # Errors
-    /// `invalid_value` if the target is empty, longer than [`LONGEST_PATH`], or contains a zero byte.
+    /// `invalid_value` if the target is empty, longer than [`MAX_PATH_BYTES`], or contains a zero byte.
     pub fn parse(field: &str, text: &str, encoding: PathEncoding) -> Result<Self, Failure> {
-        let bytes = bytes_of(field, text, encoding)?;
+        let bytes = decode(field, text, encoding)?;
         if bytes.is_empty() {
             let why = format!("`{field}` is empty; give the path that the link shall lead to");
             return Err(Failure::new(ErrorCode::InvalidValue, why));
         }
-        require_path(field, &bytes)?;
+        check_path_bytes(field, &bytes)?;
         Ok(Self(OsString::from_vec(bytes)))
     }
 
@@ -109,7 +109,7 @@ impl fmt::Debug for LinkTarget {
 
 impl Serialize for LinkTarget {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&encoded(&self.0))
+        serializer.serialize_str(&percent_encoded(&self.0))
     }
 }
 
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for LinkTarget {
     }
 }
 
-fn bytes_of(field: &str, text: &str, encoding: PathEncoding) -> Result<Vec<u8>, Failure> {
+fn decode(field: &str, text: &str, encoding: PathEncoding) -> Result<Vec<u8>, Failure> {
     match encoding {
         PathEncoding::Plain => Ok(text.as_bytes().to_vec()),
         PathEncoding::Percent => decoded(text).ok_or_else(|| {
@@ -132,27 +132,27 @@ fn bytes_of(field: &str, text: &str, encoding: PathEncoding) -> Result<Vec<u8>, 
 }
 
 /// Rejects bytes that the kernel does not accept as a path.
-fn require_path(field: &str, bytes: &[u8]) -> Result<(), Failure> {
+fn check_path_bytes(field: &str, bytes: &[u8]) -> Result<(), Failure> {
     let refused = |why: String| Err(Failure::new(ErrorCode::InvalidValue, format!("`{field}` {why}")));
     if bytes.contains(&0) {
         return refused("holds a zero byte, which no path does".to_owned());
     }
-    if bytes.len() > LONGEST_PATH {
-        return refused(format!("has {} bytes; a path has at most {LONGEST_PATH}", bytes.len()));
+    if bytes.len() > MAX_PATH_BYTES {
+        return refused(format!("has {} bytes; a path has at most {MAX_PATH_BYTES}", bytes.len()));
     }
     Ok(())
 }
 
 /// Encodes a path or a file name for JSON: plain if it is valid UTF-8, otherwise percent-encoded, with the encoding.
-pub fn told(text: &OsStr) -> (String, Option<PathEncoding>) {
+pub fn encode_path(text: &OsStr) -> (String, Option<PathEncoding>) {
     match text.to_str() {
         Some(text) => (text.to_owned(), None),
-        None => (encoded(text), Some(PathEncoding::Percent)),
+        None => (percent_encoded(text), Some(PathEncoding::Percent)),
     }
 }
 
 /// Percent-encodes a path, also if it is valid UTF-8.
-pub fn encoded(text: &OsStr) -> String {
+pub fn percent_encoded(text: &OsStr) -> String {
     let mut encoded = String::with_capacity(text.len());
     for chunk in text.as_bytes().utf8_chunks() {
         for character in chunk.valid().chars() {
@@ -189,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_absolute_path_is_refused_by_name() {
+    fn invalid_paths_are_refused_with_the_field_name() {
         for text in ["", "relative", "./here", "~/home", "C:\\", "/zero\0byte"] {
             let message = parse(text).unwrap_err();
             assert!(message.starts_with("`path` "), "{message}");
         }
-        assert!(parse(&format!("/{}", "a".repeat(LONGEST_PATH))).is_err());
-        assert!(parse(&format!("/{}", "a".repeat(LONGEST_PATH - 1))).is_ok());
+        assert!(parse(&format!("/{}", "a".repeat(MAX_PATH_BYTES))).is_err());
+        assert!(parse(&format!("/{}", "a".repeat(MAX_PATH_BYTES - 1))).is_ok());
         for text in ["/%", "/%2", "/%zz", "/%c"] {
             assert!(AbsolutePath::parse("path", text, PathEncoding::Percent).is_err(), "{text}");
         }
@@ -215,7 +215,7 @@ mod tests {
             prop_assume!(path.0.is_absolute());
             let json = serde_json::to_string(&path).unwrap();
             prop_assert_eq!(&serde_json::from_str::<AbsolutePath>(&json).unwrap(), &path);
-            let (text, encoding) = told(path.0.as_os_str());
+            let (text, encoding) = encode_path(path.0.as_os_str());
             prop_assert_eq!(AbsolutePath::parse("path", &text, encoding.unwrap_or_default()).unwrap(), path);
         }
     }

@@ -55,12 +55,12 @@ pub struct StreamedFile {
     /// The entity tag of this version of the file.
     pub etag: String,
     /// The part of the file that follows.
-    pub part: Part,
+    pub part: FilePart,
 }
 
 /// The part of a file that follows an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Part {
+pub enum FilePart {
     /// The whole file.
     Whole,
     /// A range of bytes.
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_end_where_the_file_does() {
+    fn ranges_are_clamped_to_the_file() {
         for (range, size, expected) in [
             (ByteRange::From(0), 10, Some((0, 10))),
             (ByteRange::From(9), 10, Some((9, 1))),
@@ -177,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_part_lies_outside(a in any::<u64>(), b in any::<u64>(), size in any::<u64>()) {
+        fn ranges_stay_within_the_file(a in any::<u64>(), b in any::<u64>(), size in any::<u64>()) {
             for range in [ByteRange::From(a), ByteRange::Between(a, b), ByteRange::Last(a)] {
                 if let Some((first, length)) = range.within(size) {
                     prop_assert!(length > 0 && first.checked_add(length).unwrap() <= size);

@@ -11,7 +11,7 @@ use crate::{TicketId, VmId, VmName};
 pub const BASE_TEMPLATE: &str = "base";
 
 /// The environment variable with the URL of the API, set for commands in a VM that has its own key.
-pub const URL_VARIABLE: &str = "SKEP_URL";
+pub const API_URL_VARIABLE: &str = "SKEP_URL";
 
 /// The state of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

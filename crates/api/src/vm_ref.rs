@@ -13,16 +13,16 @@ const HOST_PREFIX: &str = "vm-";
 /// The number of characters of an id after its prefix.
 const ID_LENGTH: usize = 26;
 /// The maximum length of a name, in bytes.
-const LONGEST_NAME: usize = 63;
+const MAX_NAME_BYTES: usize = 63;
 /// On the command line `server:PATH` refers to the server's workspace, so no VM can have this name.
-const RESERVED: &str = "server";
+const RESERVED_NAME: &str = "server";
 
 /// A text that is not a valid name of a VM.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAName {
     /// The text has invalid characters or an invalid length.
     #[error(
-        "{0:?} cannot be a VM's name: use 1 to {LONGEST_NAME} of a-z, 0-9 and `-`, beginning with a letter or a digit, not digits only"
+        "{0:?} cannot be a VM's name: use 1 to {MAX_NAME_BYTES} of a-z, 0-9 and `-`, beginning with a letter or a digit, not digits only"
     )]
     Syntax(String),
     /// The text would be ambiguous where a VM is referred to.
@@ -40,19 +40,19 @@ impl FromStr for VmName {
     type Err = NotAName;
 
     fn from_str(text: &str) -> Result<Self, NotAName> {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let fits = (1..=LONGEST_NAME).contains(&text.len())
-            && text.bytes().next().is_some_and(plain)
-            && text.bytes().all(|byte| plain(byte) || byte == b'-')
+        let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let fits = (1..=MAX_NAME_BYTES).contains(&text.len())
+            && text.bytes().next().is_some_and(is_alphanumeric)
+            && text.bytes().all(|byte| is_alphanumeric(byte) || byte == b'-')
             && !text.bytes().all(|byte| byte.is_ascii_digit());
         if !fits {
             // Messages quote only the beginning of a long text.
-            return Err(NotAName::Syntax(text.chars().take(LONGEST_NAME + 1).collect()));
+            return Err(NotAName::Syntax(text.chars().take(MAX_NAME_BYTES + 1).collect()));
         }
-        if text == RESERVED {
+        if text == RESERVED_NAME {
             return Err(NotAName::Reserved(text.to_owned(), "the server's own"));
         }
-        if of_host_name(text).is_some() {
+        if id_from_host_name(text).is_some() {
             return Err(NotAName::Reserved(text.to_owned(), "the host name of a VM"));
         }
         Ok(Self(text.to_owned()))
@@ -96,7 +96,7 @@ impl utoipa::PartialSchema for VmName {
                  `server`, and not a VM's host name.",
             ))
             .pattern(Some("^([a-z]|[0-9]+[a-z-])[a-z0-9-]*$"))
-            .max_length(Some(LONGEST_NAME))
+            .max_length(Some(MAX_NAME_BYTES))
             .examples(["builder"])
             .into()
     }
@@ -106,9 +106,9 @@ impl utoipa::ToSchema for VmName {}
 
 /// A prefix of a VM's id: `vm_` and 1 to 25 of the following characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct IdBeginning(String);
+pub struct IdPrefix(String);
 
-impl IdBeginning {
+impl IdPrefix {
     fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix(ID_PREFIX)?;
         let fits = (1..ID_LENGTH).contains(&rest.len())
@@ -117,7 +117,7 @@ impl IdBeginning {
     }
 
     /// Whether the id begins with this prefix.
-    pub fn fits(&self, id: VmId) -> bool {
+    pub fn matches(&self, id: VmId) -> bool {
         id.to_string().starts_with(&self.0)
     }
 }
@@ -130,7 +130,7 @@ pub enum VmRef {
     /// The stable id, given as such or as a host name.
     Id(VmId),
     /// A prefix of the id, which must match exactly one VM.
-    Beginning(IdBeginning),
+    IdPrefix(IdPrefix),
     /// The address inside skep's network namespace. It may be reused for a later VM.
     Address(IpAddr),
     /// The name. It may be reused for a later VM.
@@ -140,7 +140,7 @@ pub enum VmRef {
 impl VmRef {
     /// Parses a path segment or the value of a `vm` parameter. Returns `None` for text that cannot refer to a VM.
     pub fn parse(text: &str) -> Option<Self> {
-        if let Some(id) = text.parse().ok().or_else(|| of_host_name(text)) {
+        if let Some(id) = text.parse().ok().or_else(|| id_from_host_name(text)) {
             return Some(Self::Id(id));
         }
         // No sign and no leading zero, so that each process id has one spelling.
@@ -151,7 +151,7 @@ impl VmRef {
         if let Ok(address) = text.parse() {
             return Some(Self::Address(address));
         }
-        IdBeginning::parse(text).map(Self::Beginning).or_else(|| text.parse().ok().map(Self::Name))
+        IdPrefix::parse(text).map(Self::IdPrefix).or_else(|| text.parse().ok().map(Self::Name))
     }
 }
 
@@ -160,7 +160,7 @@ impl fmt::Display for VmRef {
         match self {
             Self::Pid(pid) => pid.fmt(f),
             Self::Id(id) => id.fmt(f),
-            Self::Beginning(IdBeginning(text)) => text.fmt(f),
+            Self::IdPrefix(IdPrefix(text)) => text.fmt(f),
             Self::Address(address) => address.fmt(f),
             Self::Name(name) => name.fmt(f),
         }
@@ -168,7 +168,7 @@ impl fmt::Display for VmRef {
 }
 
 /// The id of the VM with this host name; `None` if the text is not a host name of a VM.
-fn of_host_name(text: &str) -> Option<VmId> {
+fn id_from_host_name(text: &str) -> Option<VmId> {
     format!("{ID_PREFIX}{}", text.strip_prefix(HOST_PREFIX)?).parse().ok()
 }
 
@@ -186,8 +186,10 @@ mod tests {
         assert_eq!(VmRef::parse("10.77.0.2"), Some(VmRef::Address([10, 77, 0, 2].into())));
         assert_eq!(VmRef::parse("builder"), Some(VmRef::Name("builder".parse().unwrap())));
         for length in 4..text.len() {
-            let Some(VmRef::Beginning(beginning)) = VmRef::parse(&text[..length]) else { panic!("{length}") };
-            assert!(beginning.fits(id) && !beginning.fits("vm_70000000000000000000000000".parse().unwrap()));
+            let Some(VmRef::IdPrefix(beginning)) = VmRef::parse(&text[..length]) else { panic!("{length}") };
+            assert!(
+                beginning.matches(id) && !beginning.matches("vm_70000000000000000000000000".parse().unwrap())
+            );
         }
         for wrong in [
             "",

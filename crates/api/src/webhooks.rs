@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The type of a test event, which only shows that the endpoint is reachable.
-pub const TEST: &str = "webhook.test";
+pub const TEST_EVENT: &str = "webhook.test";
 /// The header with the id of a message, the same in each attempt.
 pub const ID_HEADER: &str = "webhook-id";
 /// The header with the time of an attempt, in seconds since 1970.
@@ -240,7 +240,7 @@ mod tests {
     use super::{ChangeWebhook, CreateWebhook, RotateWebhook};
 
     #[test]
-    fn null_is_taken_where_it_means_something() {
+    fn null_is_accepted_only_for_nullable_fields() {
         let change = serde_json::from_str::<ChangeWebhook>(r#"{"description": null}"#).unwrap();
         assert_eq!(change.description, Some(None));
         for wrong in [r#"{"url": null}"#, r#"{"types": null}"#, r#"{"enabled": null}"#, r#"{"secret": "x"}"#]

@@ -46,12 +46,12 @@ impl Visitor<'_> for Number {
 
 /// Deserializes a number that must be present.
 pub(crate) fn required<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<T, D::Error> {
-    fit(Whole::deserialize(from)?)
+    convert(Whole::deserialize(from)?)
 }
 
 /// Deserializes a number that may be absent or null.
 pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<Option<T>, D::Error> {
-    Option::<Whole>::deserialize(from)?.map(fit).transpose()
+    Option::<Whole>::deserialize(from)?.map(convert).transpose()
 }
 
 /// Deserializes a number that may be absent, but not null.
@@ -66,7 +66,7 @@ pub(crate) fn patch<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
     optional(from).map(Some)
 }
 
-fn fit<T: TryFrom<u64>, E: Error>(Whole(number): Whole) -> Result<T, E> {
+fn convert<T: TryFrom<u64>, E: Error>(Whole(number): Whole) -> Result<T, E> {
     T::try_from(number).map_err(|_| E::custom(format!("{number} is too large")))
 }
 

@@ -8,7 +8,7 @@ use crate::Mismatch;
 
 /// The current time and a random seed. A guest that was stopped or restored can know neither.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct TimeAndSeed {
     /// Nanoseconds since 1970, taken as late as possible before sending.
     pub unix_time_ns: u64,
     /// Random seed for the guest's kernel: 64 bytes as hexadecimal digits.
@@ -16,7 +16,7 @@ pub struct Moment {
 }
 
 #[cfg(feature = "host")]
-impl Moment {
+impl TimeAndSeed {
     /// Twice the size of the random pool of the guest's kernel.
     const SEED_BYTES: usize = 64;
 
@@ -33,7 +33,7 @@ impl Moment {
 }
 
 /// The seed must not appear in logs.
-impl fmt::Debug for Moment {
+impl fmt::Debug for TimeAndSeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Moment").field("unix_time_ns", &self.unix_time_ns).finish_non_exhaustive()
     }
@@ -44,7 +44,7 @@ impl fmt::Debug for Moment {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandOut {
     /// The current time and a new seed: those from the restore are outdated.
-    pub moment: Moment,
+    pub moment: TimeAndSeed,
     /// Environment variables of all commands in this VM.
     pub env: BTreeMap<String, String>,
 }
@@ -71,8 +71,8 @@ impl HandOutReport {
     ///
     /// # Errors
     /// The first part that differs. Such a VM must not be used.
-    pub fn proves(&self) -> Result<(), Mismatch> {
-        Mismatch::of_moment(self.reseeded, self.clock_step_ms)
+    pub fn verify(&self) -> Result<(), Mismatch> {
+        Mismatch::check_time_and_seed(self.reseeded, self.clock_step_ms)
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn every_part_counts() {
         let part = |reseeded, clock_step_ms| {
-            HandOutReport { reseeded, clock_step_ms }.proves().map_err(|mismatch| mismatch.part)
+            HandOutReport { reseeded, clock_step_ms }.verify().map_err(|mismatch| mismatch.part)
         };
         assert_eq!(part(true, -1.5), Ok(()));
         assert_eq!(part(false, -1.5), Err("randomness"));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn secrets_do_not_reach_a_log() {
-        let moment = Moment { unix_time_ns: 7, seed: "5eed".repeat(32) };
+        let moment = TimeAndSeed { unix_time_ns: 7, seed: "5eed".repeat(32) };
         let env = BTreeMap::from([("TOKEN".to_owned(), "secret".to_owned())]);
         let text = format!("{:?}", HandOut { moment, env });
         assert!(!text.contains("secret") && !text.contains("5eed") && text.contains("TOKEN"));
@@ -100,8 +100,8 @@ mod tests {
 
     #[cfg(feature = "host")]
     #[test]
-    fn no_two_moments_share_their_randomness() {
-        let (first, second) = (Moment::now(), Moment::now());
+    fn two_seeds_differ() {
+        let (first, second) = (TimeAndSeed::now(), TimeAndSeed::now());
         assert_eq!((first.seed.len(), second.seed.len()), (128, 128));
         assert_ne!(first.seed, second.seed);
         assert!(first.unix_time_ns > 0);

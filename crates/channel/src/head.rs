@@ -11,13 +11,13 @@ use hyper::body::{Body, Frame};
 pub type Content = BoxStream<'static, std::io::Result<Bytes>>;
 
 /// A body whose stream may fail.
-pub(crate) type Stream = UnsyncBoxBody<Bytes, std::io::Error>;
+pub(crate) type BodyStream = UnsyncBoxBody<Bytes, std::io::Error>;
 
 const LENGTH_BYTES: usize = 4;
 
 /// Why a body has no valid head.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Headless<E> {
+pub(crate) enum HeadError<E> {
     #[error("the body was cut short: {0}")]
     Broken(E),
     #[error("the body ended within its head")]
@@ -27,7 +27,7 @@ pub(crate) enum Headless<E> {
 }
 
 /// Joins a head and the content after it into a body.
-pub(crate) fn join(head: &[u8], content: Content) -> Stream {
+pub(crate) fn join(head: &[u8], content: Content) -> BodyStream {
     let mut framed = BytesMut::with_capacity(LENGTH_BYTES + head.len());
     framed.put_u32(u32::try_from(head.len()).unwrap_or(u32::MAX));
     framed.put_slice(head);
@@ -36,7 +36,7 @@ pub(crate) fn join(head: &[u8], content: Content) -> Stream {
 }
 
 /// Splits a body into its head and the content after it. Reads at most one frame beyond the head.
-pub(crate) async fn split<B>(mut body: B, limit: usize) -> Result<(Bytes, Content), Headless<B::Error>>
+pub(crate) async fn split<B>(mut body: B, limit: usize) -> Result<(Bytes, Content), HeadError<B::Error>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
@@ -46,13 +46,13 @@ where
         if let Some(mut length) = early.get(..LENGTH_BYTES) {
             let length = length.get_u32() as usize;
             if length > limit {
-                return Err(Headless::Long(length));
+                return Err(HeadError::Long(length));
             }
             if early.len() >= LENGTH_BYTES + length {
                 break length;
             }
         }
-        let frame = body.frame().await.ok_or(Headless::Short)?.map_err(Headless::Broken)?;
+        let frame = body.frame().await.ok_or(HeadError::Short)?.map_err(HeadError::Broken)?;
         if let Ok(data) = frame.into_data() {
             early.extend_from_slice(&data);
         }
@@ -102,9 +102,9 @@ mod tests {
         fn garbage_is_refused_or_has_a_head(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             match wait(split(Full::new(Bytes::from(bytes.clone())), 50)) {
                 Ok((head, _)) => prop_assert!(head.len() <= 50 && head.len() + LENGTH_BYTES <= bytes.len()),
-                Err(Headless::Long(length)) => prop_assert!(length > 50),
-                Err(Headless::Short) => {}
-                Err(Headless::Broken(never)) => match never {},
+                Err(HeadError::Long(length)) => prop_assert!(length > 50),
+                Err(HeadError::Short) => {}
+                Err(HeadError::Broken(never)) => match never {},
             }
         }
     }

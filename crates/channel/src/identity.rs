@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Moment;
+use crate::TimeAndSeed;
 
 /// The identity of a VM. Set after each restore, before any command of a user runs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Identity {
     /// The default gateway; `None` if only the local network is reachable.
     pub gateway: Option<Ipv4Addr>,
     /// The current time and a new random seed.
-    pub moment: Moment,
+    pub moment: TimeAndSeed,
     /// The machine id: 32 hexadecimal digits.
     pub machine_id: String,
     /// The boot id: a UUID as text.
@@ -78,16 +78,16 @@ pub struct Mismatch {
 
 impl Mismatch {
     /// Fails if the values differ.
-    pub(crate) fn between(part: &'static str, wanted: String, found: String) -> Result<(), Self> {
+    pub(crate) fn check_equal(part: &'static str, wanted: String, found: String) -> Result<(), Self> {
         if wanted == found { Ok(()) } else { Err(Self { part, wanted, found }) }
     }
 
     /// Fails if the guest was not reseeded or reports an invalid clock step.
-    pub(crate) fn of_moment(reseeded: bool, clock_step_ms: f64) -> Result<(), Self> {
+    pub(crate) fn check_time_and_seed(reseeded: bool, clock_step_ms: f64) -> Result<(), Self> {
         let found = if reseeded { "fresh" } else { "old" };
-        Self::between("randomness", "fresh".to_owned(), found.to_owned())?;
+        Self::check_equal("randomness", "fresh".to_owned(), found.to_owned())?;
         let step = if clock_step_ms.is_finite() { "a number".to_owned() } else { clock_step_ms.to_string() };
-        Self::between("clock step", "a number".to_owned(), step)
+        Self::check_equal("clock step", "a number".to_owned(), step)
     }
 }
 
@@ -96,8 +96,8 @@ impl IdentityReport {
     ///
     /// # Errors
     /// The first part that differs. Such a VM must not be used.
-    pub fn proves(&self, identity: &Identity) -> Result<(), Mismatch> {
-        let same = Mismatch::between;
+    pub fn verify(&self, identity: &Identity) -> Result<(), Mismatch> {
+        let same = Mismatch::check_equal;
         same("generation", identity.vm.clone(), self.vm.clone())?;
         same("host name", identity.hostname.clone(), self.hostname.clone())?;
         same("MAC", mac_text(identity.mac), mac_text(self.mac))?;
@@ -105,7 +105,7 @@ impl IdentityReport {
         same("prefix length", identity.prefix_len.to_string(), self.prefix_len.to_string())?;
         same("machine id", identity.machine_id.clone(), self.machine_id.clone())?;
         same("boot id", identity.boot_id.clone(), self.boot_id.clone())?;
-        Mismatch::of_moment(self.reseeded, self.clock_step_ms)
+        Mismatch::check_time_and_seed(self.reseeded, self.clock_step_ms)
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
             ip: Ipv4Addr::new(10, 0, 0, 2),
             prefix_len: 16,
             gateway: None,
-            moment: Moment { unix_time_ns: 0, seed: "5eed".repeat(32) },
+            moment: TimeAndSeed { unix_time_ns: 0, seed: "5eed".repeat(32) },
             machine_id: "a".repeat(32),
             boot_id: "b".to_owned(),
             env: Some(BTreeMap::from([("TOKEN".to_owned(), "secret".to_owned())])),
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn every_part_counts() {
         let wanted = identity();
-        assert_eq!(report(&wanted).proves(&wanted), Ok(()));
+        assert_eq!(report(&wanted).verify(&wanted), Ok(()));
         type Change = (&'static str, fn(&mut IdentityReport));
         let changes: [Change; 9] = [
             ("generation", |it| it.vm.push('x')),
@@ -165,7 +165,7 @@ mod tests {
         for (part, change) in changes {
             let mut report = report(&wanted);
             change(&mut report);
-            assert_eq!(report.proves(&wanted).map_err(|mismatch| mismatch.part), Err(part));
+            assert_eq!(report.verify(&wanted).map_err(|mismatch| mismatch.part), Err(part));
         }
     }
 

@@ -17,11 +17,11 @@
 //! | `GET /commands/<id>?stdout=<offset>&stderr=<offset>` | | the same, from these offsets |
 //! | `DELETE /commands/<id>` | | `{}`: the command was killed, or had ended |
 //!
-//! The last four may carry the header `skep-ground` where one server process handles several accounts: see [`Ground`].
+//! The last four may carry the header `skep-ground` where one server process handles several accounts: see [`AccountRoots`].
 //!
 //! Errors are answered with a status of 400 or above and `skep_api::Failure` as JSON.
 
-mod ground;
+mod account_roots;
 #[cfg(feature = "guest")]
 pub mod guest;
 mod hand_out;
@@ -32,8 +32,8 @@ mod identity;
 pub mod marker;
 pub mod wire;
 
-pub use ground::Ground;
-pub use hand_out::{HandOut, HandOutReport, Moment};
+pub use account_roots::AccountRoots;
+pub use hand_out::{HandOut, HandOutReport, TimeAndSeed};
 pub use head::Content;
 #[cfg(feature = "host")]
 pub use host::{Error, ExecControl, ExecStream, Guest, new_exec_id};

@@ -10,7 +10,7 @@ pub const NONCE_BYTES: usize = 32;
 
 /// The first bytes of the magic that are passed on before it is clear whether a marker follows. No frame of a live
 /// connection ends with more than these, so no frame is held back while the scanner waits for more.
-const PASSED_ON: usize = 2;
+const MAX_PASSED_ON: usize = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Marker {
@@ -61,9 +61,9 @@ impl Scanner {
         let mut index = 0;
         while index < input.len() {
             if self.matched == 0 && self.collected.is_none() {
-                let plain = plain(&input[index..]);
-                passed.extend_from_slice(&input[index..index + plain]);
-                index += plain;
+                let unmatched = bytes_before_magic(&input[index..]);
+                passed.extend_from_slice(&input[index..index + unmatched]);
+                index += unmatched;
             }
             let Some(&byte) = input.get(index) else { break };
             index += 1;
@@ -102,7 +102,7 @@ impl Scanner {
         if byte == MAGIC[self.matched] {
             self.matched += 1;
         }
-        if !inside && self.matched <= PASSED_ON {
+        if !inside && self.matched <= MAX_PASSED_ON {
             passed.push(byte);
         } else if !inside {
             self.held += 1;
@@ -117,7 +117,7 @@ impl Scanner {
 }
 
 /// The number of bytes before the first possible start of a magic; usually all of them.
-fn plain(bytes: &[u8]) -> usize {
+fn bytes_before_magic(bytes: &[u8]) -> usize {
     match memmem::find(bytes, &MAGIC[..2]) {
         Some(at) => at,
         None => bytes.len() - usize::from(bytes.last() == Some(&MAGIC[0])),

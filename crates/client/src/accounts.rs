@@ -5,7 +5,7 @@ use skep_api::{
     accounts::{Account, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
 };
 
-use crate::{Answered, Client, Result, client::segment};
+use crate::{Answered, Client, Result, client::encode_segment};
 
 impl Client {
     /// `GET /api/accounts`: a page of accounts. `cursor` is the `next_cursor` of the previous page.
@@ -14,7 +14,7 @@ impl Client {
     /// Those of every request: see [`crate::Error`].
     pub async fn accounts(&self, cursor: Option<&str>) -> Result<Answered<AccountList>> {
         match cursor {
-            Some(cursor) => self.get(&format!("api/accounts?cursor={}", segment(cursor))).await,
+            Some(cursor) => self.get(&format!("api/accounts?cursor={}", encode_segment(cursor))).await,
             None => self.get("api/accounts").await,
         }
     }

@@ -28,14 +28,14 @@ impl Client {
     /// # Errors
     /// [`Error::Url`], [`Error::Key`].
     pub fn new(url: &str, key: Option<&str>) -> Result<Self> {
-        Self::trusting(url, key, None)
+        Self::with_roots(url, key, None)
     }
 
     /// Like [`Self::new`], but over https trusts only the certificates in `roots`, in PEM format.
     ///
     /// # Errors
     /// [`Error::Url`], [`Error::Key`], [`Error::Roots`].
-    pub fn trusting(url: &str, key: Option<&str>, roots: Option<&[u8]>) -> Result<Self> {
+    pub fn with_roots(url: &str, key: Option<&str>, roots: Option<&[u8]>) -> Result<Self> {
         let wrong = || Error::Url { url: url.to_owned() };
         let mut base = Url::parse(url).map_err(|_| wrong())?;
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
@@ -54,7 +54,7 @@ impl Client {
         // A crypto provider that the process has already installed is kept.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = reqwest::Client::builder();
-        if let Some(roots) = trusted(base.scheme(), roots)? {
+        if let Some(roots) = trusted_roots(base.scheme(), roots)? {
             builder = builder.tls_certs_only(roots);
         }
         let http = builder
@@ -63,7 +63,7 @@ impl Client {
             // The key must not pass through a proxy that only the environment configures.
             .no_proxy()
             .build()
-            .map_err(|error| Error::Strange { url: url.to_owned(), why: error.to_string() })?;
+            .map_err(|error| Error::UnexpectedAnswer { url: url.to_owned(), why: error.to_string() })?;
         Ok(Self { http, base })
     }
 
@@ -123,29 +123,30 @@ impl Client {
 
     /// Sends a request. An error status becomes [`Error::Refused`].
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
-        self.checked(request.send().await.map_err(|error| self.unreachable(error))?).await
+        self.check_status(request.send().await.map_err(|error| self.request_failed(error))?).await
     }
 
     /// Returns the response unless it has an error status, which becomes [`Error::Refused`].
-    pub(crate) async fn checked(&self, response: Response) -> Result<Response> {
+    pub(crate) async fn check_status(&self, response: Response) -> Result<Response> {
         if response.status().is_success() {
             return Ok(response);
         }
         let status = response.status();
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-        let code = header(SKEP_ERROR).and_then(code_of);
+        let code = header(SKEP_ERROR).and_then(parse_code);
         let request_id = header(REQUEST_ID).map(str::to_owned);
-        let text = response.bytes().await.map_err(|error| self.unreachable(error))?;
+        let text = response.bytes().await.map_err(|error| self.request_failed(error))?;
         match serde_json::from_slice(&text) {
             Ok(body) => Err(Error::Refused { status: status.as_u16(), code, request_id, body }),
-            Err(_) => Err(self.strange(format!("status {status} without an error message"))),
+            Err(_) => Err(self.unexpected_answer(format!("status {status} without an error message"))),
         }
     }
 
     pub(crate) async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answered<T>> {
         let response = self.send(request).await?;
-        let text = response.bytes().await.map_err(|error| self.unreachable(error))?;
-        let value = serde_json::from_slice(&text).map_err(|error| self.strange(error.to_string()))?;
+        let text = response.bytes().await.map_err(|error| self.request_failed(error))?;
+        let value =
+            serde_json::from_slice(&text).map_err(|error| self.unexpected_answer(error.to_string()))?;
         Ok(Answered { value, text })
     }
 
@@ -154,38 +155,38 @@ impl Client {
         self.base.as_str()
     }
 
-    pub(crate) fn strange(&self, why: String) -> Error {
-        Error::Strange { url: self.base.to_string(), why }
+    pub(crate) fn unexpected_answer(&self, why: String) -> Error {
+        Error::UnexpectedAnswer { url: self.base.to_string(), why }
     }
 
     /// The error for a connection that was lost or stayed silent.
-    pub(crate) fn silent(&self, why: String) -> Error {
+    pub(crate) fn connection_lost(&self, why: String) -> Error {
         Error::Unreachable { url: self.base.to_string(), fault: ConnectionFault::Other, why }
     }
 
     /// Uses the innermost error as reason, because the outer ones only repeat the address.
-    pub(crate) fn unreachable(&self, error: reqwest::Error) -> Error {
+    pub(crate) fn request_failed(&self, error: reqwest::Error) -> Error {
         let mut deepest: &dyn std::error::Error = &error;
         while let Some(deeper) = deepest.source() {
             deepest = deeper;
         }
-        let fault = ConnectionFault::of(&error);
+        let fault = ConnectionFault::classify(&error);
         Error::Unreachable { url: self.base.to_string(), fault, why: deepest.to_string() }
     }
 }
 
-fn code_of(text: &str) -> Option<ErrorCode> {
+fn parse_code(text: &str) -> Option<ErrorCode> {
     ErrorCode::ALL.iter().copied().find(|code| code.as_str() == text)
 }
 
 /// An error that the server sent inside a stream.
-pub(crate) fn refused_in_stream(code: ErrorCode, error: String, message: String) -> Error {
+pub(crate) fn error_in_stream(code: ErrorCode, error: String, message: String) -> Error {
     // The stream itself was answered with status 200; the status of the error is not sent.
     Error::Refused { status: 200, code: Some(code), request_id: None, body: ErrorBody { error, message } }
 }
 
 /// Percent-encodes a text as one segment of a path or as a query value.
-pub(crate) fn segment(text: &str) -> String {
+pub(crate) fn encode_segment(text: &str) -> String {
     text.bytes()
         .map(|b| match b {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' | b'.' => char::from(b).to_string(),
@@ -197,12 +198,12 @@ pub(crate) fn segment(text: &str) -> String {
 /// Appends query parameters to a path. Parameters that are `None` are omitted.
 pub(crate) fn with_query(path: &str, given: &[(&str, Option<String>)]) -> String {
     let given = given.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-    let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", segment(value))).collect();
+    let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", encode_segment(value))).collect();
     format!("{path}?{}", pairs.join("&"))
 }
 
 /// The certificates to trust. `None` means those of the machine; without TLS they need not be loaded.
-fn trusted(scheme: &str, roots: Option<&[u8]>) -> Result<Option<Vec<Certificate>>> {
+fn trusted_roots(scheme: &str, roots: Option<&[u8]>) -> Result<Option<Vec<Certificate>>> {
     match roots {
         Some(pem) => match Certificate::from_pem_bundle(pem) {
             Ok(roots) if !roots.is_empty() => Ok(Some(roots)),
@@ -218,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_of_servers_are_taken() {
+    fn only_http_urls_are_accepted() {
         for good in ["http://127.0.0.1:7700", "http://[::1]:1/", "http://skep.example/below"] {
             assert!(Client::new(good, None).is_ok(), "{good}");
         }
@@ -228,20 +229,20 @@ mod tests {
         assert!(matches!(Client::new("http://x", Some("a\nb")), Err(Error::Key)));
         assert!(Client::new("https://skep.example", None).is_ok());
         for nothing in [&b""[..], b"no certificate"] {
-            assert!(matches!(Client::trusting("https://x", None, Some(nothing)), Err(Error::Roots)));
+            assert!(matches!(Client::with_roots("https://x", None, Some(nothing)), Err(Error::Roots)));
         }
     }
 
     #[test]
-    fn a_server_may_live_below_a_path() {
+    fn a_server_url_can_have_a_path() {
         let client = Client::new("http://x/below", None).unwrap();
         let request = client.request(Method::GET, "api/health").unwrap().build().unwrap();
         assert_eq!(request.url().as_str(), "http://x/below/api/health");
     }
 
     #[test]
-    fn a_segment_stays_one() {
-        assert_eq!(segment("4242"), "4242");
-        assert_eq!(segment("../a b"), "..%2Fa%20b");
+    fn segments_are_percent_encoded() {
+        assert_eq!(encode_segment("4242"), "4242");
+        assert_eq!(encode_segment("../a b"), "..%2Fa%20b");
     }
 }

@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The answer does not have the expected form.
     #[error("{url} sent an unexpected answer ({why}); is it a skep server of this version?")]
-    Strange {
+    UnexpectedAnswer {
         /// The server's address, or the stream with the wrong event.
         url: String,
         /// What is wrong with the answer.
@@ -84,11 +84,11 @@ pub enum ConnectionFault {
 
 impl ConnectionFault {
     /// Classifies an error by the first known cause in its chain.
-    pub(crate) fn of(error: &reqwest::Error) -> Self {
+    pub(crate) fn classify(error: &reqwest::Error) -> Self {
         let mut at: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(cause) = at {
             if let Some(tls) = cause.downcast_ref() {
-                return Self::of_tls(tls);
+                return Self::classify_tls(tls);
             }
             if let Some(kind) = cause.downcast_ref::<io::Error>().map(io::Error::kind) {
                 match kind {
@@ -102,7 +102,7 @@ impl ConnectionFault {
         if error.is_timeout() { Self::Timeout } else { Self::Other }
     }
 
-    fn of_tls(error: &rustls::Error) -> Self {
+    fn classify_tls(error: &rustls::Error) -> Self {
         match error {
             rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer) => Self::UnknownIssuer,
             rustls::Error::InvalidCertificate(_) => Self::WrongCertificate,
@@ -131,7 +131,9 @@ impl Error {
             Self::Key => ErrorCode::InvalidToken,
             Self::Refused { code: Some(code), .. } => *code,
             Self::NotUpgraded { .. } => ErrorCode::UpgradeRequired,
-            Self::Unreachable { .. } | Self::Refused { .. } | Self::Strange { .. } => ErrorCode::Internal,
+            Self::Unreachable { .. } | Self::Refused { .. } | Self::UnexpectedAnswer { .. } => {
+                ErrorCode::Internal
+            }
         }
     }
 

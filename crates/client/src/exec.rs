@@ -17,7 +17,7 @@ use skep_api::exec::{
 
 use crate::{
     Answered, Client, Error, Result,
-    client::{refused_in_stream, segment},
+    client::{encode_segment, error_in_stream},
 };
 
 /// An event of a running command.
@@ -32,18 +32,18 @@ pub enum ExecEvent {
 }
 
 /// An event, and the position in its stream after it.
-type Placed = Result<(ExecEvent, u64)>;
+type EventWithOffset = Result<(ExecEvent, u64)>;
 
 /// The events of a running command. Dropping the stream ends the command.
 pub struct ExecEvents {
-    events: Pin<Box<dyn Stream<Item = Placed> + Send>>,
+    events: Pin<Box<dyn Stream<Item = EventWithOffset> + Send>>,
     id: Option<String>,
     stdout_offset: u64,
     stderr_offset: u64,
 }
 
 impl ExecEvents {
-    /// The command's id in its VM, for [`Client::exec_again`]. `None` if the server sent none.
+    /// The command's id in its VM, for [`Client::resume_exec`]. `None` if the server sent none.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
@@ -91,7 +91,7 @@ impl Client {
     /// As [`Client::exec`].
     pub async fn exec_in(&self, vm: &str, request: &ExecRequest) -> Result<Answered<ExecOutcome>> {
         let request = ExecRequest { stream: None, vm: None, ..request.clone() };
-        self.post(&path_of(vm), &request).await
+        self.post(&exec_path(vm), &request).await
     }
 
     /// `POST /api/exec` with `stream`: returns the output as it arrives. The `encoding` of the request is ignored.
@@ -110,14 +110,14 @@ impl Client {
     ///
     /// # Errors
     /// `unknown_vm`, `unknown_exec`, `vm_ended`, `vm_paused`, `guest_timeout`, and those of every request.
-    pub async fn exec_again(
+    pub async fn resume_exec(
         &self,
         vm: &str,
         exec_id: &str,
         stdout_offset: u64,
         stderr_offset: u64,
     ) -> Result<ExecEvents> {
-        let (vm, exec_id) = (path_of(vm), segment(exec_id));
+        let (vm, exec_id) = (exec_path(vm), encode_segment(exec_id));
         let path = format!("{vm}/{exec_id}?stdout={stdout_offset}&stderr={stderr_offset}&encoding=base64");
         self.events(self.request(Method::GET, &path)?, (stdout_offset, stderr_offset)).await
     }
@@ -131,10 +131,13 @@ impl Client {
         Ok(ExecEvents { events: Box::pin(events), id, stdout_offset, stderr_offset })
     }
 
-    fn read_event(&self, event: std::result::Result<Event, EventStreamError<reqwest::Error>>) -> Placed {
+    fn read_event(
+        &self,
+        event: std::result::Result<Event, EventStreamError<reqwest::Error>>,
+    ) -> EventWithOffset {
         let event = event.map_err(|error| match error {
-            EventStreamError::Transport(source) => self.unreachable(source),
-            other => self.strange(other.to_string()),
+            EventStreamError::Transport(source) => self.request_failed(source),
+            other => self.unexpected_answer(other.to_string()),
         })?;
         match event.event.as_str() {
             "stdout" => self.output(&event).map(|(bytes, offset)| (ExecEvent::Stdout(bytes), offset)),
@@ -142,9 +145,9 @@ impl Client {
             "exit" => Ok((ExecEvent::Exit(self.data(&event)?), 0)),
             "error" => {
                 let StreamRefusal { error, message, code } = self.data(&event)?;
-                Err(refused_in_stream(code, error, message))
+                Err(error_in_stream(code, error, message))
             }
-            other => Err(self.strange(format!("an event named `{other}`"))),
+            other => Err(self.unexpected_answer(format!("an event named `{other}`"))),
         }
     }
 
@@ -152,18 +155,19 @@ impl Client {
     fn output(&self, event: &Event) -> Result<(Vec<u8>, u64)> {
         let ExecData { data, offset } = self.data(event)?;
         let bytes = BASE64.decode(data.as_bytes());
-        let bytes = bytes.map_err(|error| self.strange(format!("output that is not base64: {error}")))?;
+        let bytes =
+            bytes.map_err(|error| self.unexpected_answer(format!("output that is not base64: {error}")))?;
         Ok((bytes, offset))
     }
 
     fn data<T: DeserializeOwned>(&self, event: &Event) -> Result<T> {
-        serde_json::from_str(&event.data).map_err(|error| Error::Strange {
+        serde_json::from_str(&event.data).map_err(|error| Error::UnexpectedAnswer {
             url: format!("the stream of `{}`", event.event),
             why: error.to_string(),
         })
     }
 }
 
-fn path_of(vm: &str) -> String {
-    format!("api/swarm/vm/{}/exec", segment(vm))
+fn exec_path(vm: &str) -> String {
+    format!("api/swarm/vm/{}/exec", encode_segment(vm))
 }

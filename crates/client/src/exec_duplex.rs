@@ -22,7 +22,7 @@ use skep_api::{
     ErrorCode,
     exec::{ExecExit, ExecRequest, StreamRefusal},
     exec_stream::{
-        EXEC_PROTOCOL, ExecControl, ExecNotice, MAX_MESSAGE_BYTES, STDIN_PIECE_BYTES, STDIN_WINDOW_BYTES,
+        EXEC_PROTOCOL, ExecControl, ExecNotice, MAX_MESSAGE_BYTES, MAX_WRITE_BYTES, STDIN_WINDOW_BYTES,
         SignalName, StreamId,
     },
 };
@@ -38,7 +38,7 @@ use tokio_tungstenite::{
 
 use crate::{
     Client, Error, Result,
-    client::{refused_in_stream, segment},
+    client::{encode_segment, error_in_stream},
 };
 
 type Socket = WebSocketStream<Upgraded>;
@@ -58,7 +58,7 @@ pub enum DuplexEvent {
 
 /// The progress of standard input, as the server reports it.
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct InputProgress {
     bytes: u64,
     open: bool,
 }
@@ -68,7 +68,7 @@ struct Taken {
 pub struct DuplexOutput {
     client: Client,
     socket: SplitStream<Socket>,
-    taken: watch::Sender<Taken>,
+    taken: watch::Sender<InputProgress>,
 }
 
 /// The input of a command, and its signals. Clones refer to the same command.
@@ -77,7 +77,7 @@ pub struct DuplexInput {
     client: Client,
     socket: Arc<Mutex<SplitSink<Socket, Message>>>,
     sent: Arc<AtomicU64>,
-    taken: watch::Receiver<Taken>,
+    taken: watch::Receiver<InputProgress>,
 }
 
 impl Client {
@@ -87,14 +87,14 @@ impl Client {
     /// [`Error::NotUpgraded`], and those of [`Client::exec`], from this call or from [`DuplexOutput::next`].
     pub async fn exec_duplex(&self, request: &ExecRequest) -> Result<(DuplexInput, DuplexOutput)> {
         let path = match &request.vm {
-            Some(vm) => format!("api/swarm/vm/{}/exec", segment(&vm.as_text())),
+            Some(vm) => format!("api/swarm/vm/{}/exec", encode_segment(&vm.as_text())),
             None => "api/exec".to_owned(),
         };
         let mut socket = self.web_socket(&path).await?;
         let request = ExecRequest { vm: None, stdin: None, stream: None, encoding: None, ..request.clone() };
-        socket.send(self.json(&request)?).await.map_err(|error| self.silent(error.to_string()))?;
+        socket.send(self.json(&request)?).await.map_err(|error| self.connection_lost(error.to_string()))?;
         let (sink, stream) = socket.split();
-        let (sender, taken) = watch::channel(Taken { bytes: 0, open: true });
+        let (sender, taken) = watch::channel(InputProgress { bytes: 0, open: true });
         let output = DuplexOutput { client: self.clone(), socket: stream, taken: sender };
         let socket = Arc::new(Mutex::new(sink));
         Ok((DuplexInput { client: self.clone(), socket, sent: Arc::default(), taken }, output))
@@ -109,15 +109,17 @@ impl Client {
             .header(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"))
             .header(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(EXEC_PROTOCOL))
             .header(SEC_WEBSOCKET_KEY, &key);
-        let response = request.send().await.map_err(|error| self.unreachable(error))?;
+        let response = request.send().await.map_err(|error| self.request_failed(error))?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(self.not_upgraded(response).await);
         }
         let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT).map(HeaderValue::as_bytes);
         if accepted != Some(derive_accept_key(key.as_bytes()).as_bytes()) {
-            return Err(self.strange("the WebSocket answer has a wrong `Sec-WebSocket-Accept`".to_owned()));
+            return Err(
+                self.unexpected_answer("the WebSocket answer has a wrong `Sec-WebSocket-Accept`".to_owned())
+            );
         }
-        let upgraded = response.upgrade().await.map_err(|error| self.unreachable(error))?;
+        let upgraded = response.upgrade().await.map_err(|error| self.request_failed(error))?;
         let limits = WebSocketConfig::default()
             .max_message_size(Some(MAX_MESSAGE_BYTES))
             .max_frame_size(Some(MAX_MESSAGE_BYTES));
@@ -128,7 +130,7 @@ impl Client {
     /// upgrade.
     async fn not_upgraded(&self, response: Response) -> Error {
         let status = response.status().as_u16();
-        match self.checked(response).await {
+        match self.check_status(response).await {
             Err(refused @ Error::Refused { code: Some(code), .. }) if code != ErrorCode::UpgradeRequired => {
                 refused
             }
@@ -137,7 +139,7 @@ impl Client {
     }
 
     fn json(&self, value: &impl serde::Serialize) -> Result<Message> {
-        let text = serde_json::to_string(value).map_err(|error| self.strange(error.to_string()))?;
+        let text = serde_json::to_string(value).map_err(|error| self.unexpected_answer(error.to_string()))?;
         Ok(Message::Text(text.into()))
     }
 }
@@ -150,9 +152,10 @@ impl DuplexInput {
     /// [`Error::Unreachable`] if the connection is lost.
     pub async fn write(&mut self, mut bytes: Bytes) -> Result<bool> {
         while !bytes.is_empty() {
-            let piece = bytes.split_to(bytes.len().min(STDIN_PIECE_BYTES));
+            let piece = bytes.split_to(bytes.len().min(MAX_WRITE_BYTES));
             let end = self.sent.fetch_add(piece.len() as u64, Ordering::Relaxed) + piece.len() as u64;
-            let has_room = |taken: &Taken| !taken.open || end - taken.bytes <= STDIN_WINDOW_BYTES as u64;
+            let has_room =
+                |taken: &InputProgress| !taken.open || end - taken.bytes <= STDIN_WINDOW_BYTES as u64;
             match self.taken.wait_for(has_room).await {
                 Ok(taken) if taken.open => {}
                 // The output was dropped, or the command accepts no more input.
@@ -184,7 +187,7 @@ impl DuplexInput {
 
     async fn send(&self, message: Message) -> Result<()> {
         let sent = self.socket.lock().await.send(message).await;
-        sent.map_err(|error| self.client.silent(error.to_string()))
+        sent.map_err(|error| self.client.connection_lost(error.to_string()))
     }
 }
 
@@ -198,7 +201,7 @@ impl DuplexOutput {
         loop {
             let message = match self.socket.next().await {
                 Some(Ok(message)) => message,
-                Some(Err(error)) => return Err(self.client.silent(error.to_string())),
+                Some(Err(error)) => return Err(self.client.connection_lost(error.to_string())),
                 None => return Err(self.closed()),
             };
             match message {
@@ -216,19 +219,20 @@ impl DuplexOutput {
 
     fn output(&self, mut bytes: Bytes) -> Result<DuplexEvent> {
         let first = (!bytes.is_empty()).then(|| bytes.split_to(1)[0]);
-        match first.and_then(StreamId::of) {
+        match first.and_then(StreamId::from_byte) {
             Some(StreamId::Stdout) => Ok(DuplexEvent::Stdout(bytes)),
             Some(StreamId::Stderr) => Ok(DuplexEvent::Stderr(bytes)),
-            _ => Err(self.client.strange(format!("a binary message of the stream {first:?}"))),
+            _ => Err(self.client.unexpected_answer(format!("a binary message of the stream {first:?}"))),
         }
     }
 
     fn notice(&self, text: &str) -> Result<Option<DuplexEvent>> {
-        let notice = serde_json::from_str(text).map_err(|error| self.client.strange(error.to_string()))?;
+        let notice =
+            serde_json::from_str(text).map_err(|error| self.client.unexpected_answer(error.to_string()))?;
         match notice {
             ExecNotice::Started { id } => Ok(Some(DuplexEvent::Started(id))),
             ExecNotice::Stdin { taken, open } => {
-                self.taken.send_replace(Taken { bytes: taken, open });
+                self.taken.send_replace(InputProgress { bytes: taken, open });
                 Ok(None)
             }
             ExecNotice::Exit(exit) => {
@@ -236,12 +240,12 @@ impl DuplexOutput {
                 Ok(Some(DuplexEvent::Exit(exit)))
             }
             ExecNotice::Error(StreamRefusal { error, message, code }) => {
-                Err(refused_in_stream(code, error, message))
+                Err(error_in_stream(code, error, message))
             }
         }
     }
 
     fn closed(&self) -> Error {
-        self.client.silent("the connection was closed before the command's end was known".to_owned())
+        self.client.connection_lost("the connection was closed before the command's end was known".to_owned())
     }
 }

@@ -15,7 +15,7 @@ use skep_api::{
         FileRemoved, FileWritten, FilesFound, FolderMade, FolderPage, GrepFiles, LinesFound, LinkMade,
         PatternSyntax, Relocated, SearchFiles,
     },
-    path::{AbsolutePath, LinkTarget, encoded, told},
+    path::{AbsolutePath, LinkTarget, encode_path, percent_encoded},
 };
 
 use crate::{Answered, Client, Error, Result, client::with_query};
@@ -69,7 +69,7 @@ impl Files {
         let size_bytes = length.and_then(|length| length.parse().ok());
         let client = self.client.clone();
         let pieces =
-            response.bytes_stream().map(move |piece| piece.map_err(|error| client.unreachable(error)));
+            response.bytes_stream().map(move |piece| piece.map_err(|error| client.request_failed(error)));
         Ok(FileStream { size_bytes, pieces: Box::pin(pieces) })
     }
 
@@ -199,8 +199,8 @@ impl Files {
     /// `not_a_file` if a folder is at the path, `path_outside_roots`, and those of every request.
     pub async fn make_link(&self, path: &AbsolutePath, target: &LinkTarget) -> Result<Answered<LinkMade>> {
         let mut body = Map::new();
-        body.insert("path".to_owned(), json!(encoded(path.as_path().as_os_str())));
-        body.insert("target".to_owned(), json!(encoded(target.as_os_str())));
+        body.insert("path".to_owned(), json!(percent_encoded(path.as_path().as_os_str())));
+        body.insert("target".to_owned(), json!(percent_encoded(target.as_os_str())));
         body.insert("path_encoding".to_owned(), json!("percent"));
         body.insert("overwrite".to_owned(), json!(true));
         body.extend(self.vm.iter().map(|vm| ("vm".to_owned(), json!(vm))));
@@ -212,7 +212,7 @@ impl Files {
     }
 
     pub(crate) fn query(&self, route: &str, path: &AbsolutePath, more: &[(&str, Option<String>)]) -> String {
-        let (text, encoding) = told(path.as_path().as_os_str());
+        let (text, encoding) = encode_path(path.as_path().as_os_str());
         let mut given = vec![
             ("path", Some(text)),
             ("path_encoding", encoding.map(|_| "percent".to_owned())),
@@ -224,14 +224,14 @@ impl Files {
 
     /// A request body with paths and further fields. All paths have the same encoding; null fields are omitted.
     fn body<const N: usize>(&self, paths: &[(&str, &AbsolutePath)], more: [(&str, Value); N]) -> Value {
-        let plain = paths.iter().all(|(_, path)| path.as_path().to_str().is_some());
-        let written = |path: &AbsolutePath| {
+        let all_utf8 = paths.iter().all(|(_, path)| path.as_path().to_str().is_some());
+        let encode = |path: &AbsolutePath| {
             let path = path.as_path().as_os_str();
-            if plain { told(path).0 } else { skep_api::path::encoded(path) }
+            if all_utf8 { encode_path(path).0 } else { skep_api::path::percent_encoded(path) }
         };
         let mut body = Map::new();
-        body.extend(paths.iter().map(|(name, path)| ((*name).to_owned(), json!(written(path)))));
-        if !plain {
+        body.extend(paths.iter().map(|(name, path)| ((*name).to_owned(), json!(encode(path)))));
+        if !all_utf8 {
             body.insert("path_encoding".to_owned(), json!("percent"));
         }
         body.extend(self.vm.iter().map(|vm| ("vm".to_owned(), json!(vm))));
@@ -243,7 +243,7 @@ impl Files {
 
 impl Error {
     /// Whether this is an error of the server with this code.
-    pub fn is(&self, wanted: skep_api::ErrorCode) -> bool {
+    pub fn has_code(&self, wanted: skep_api::ErrorCode) -> bool {
         matches!(self, Self::Refused { code: Some(code), .. } if *code == wanted)
     }
 }

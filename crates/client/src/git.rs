@@ -12,7 +12,7 @@ use skep_api::{
         Repositories, RepositoryStatus, ResetDone, ResetMode, Shown, Staged, StashAction, Stashes,
         TagChanged, Tags, WorktreeChanged, Worktrees,
     },
-    path::{AbsolutePath, encoded},
+    path::{AbsolutePath, percent_encoded},
 };
 
 pub use requests::{CloneRequest, CommitRequest, DiffQuery, LogQuery, Upstream};
@@ -76,7 +76,7 @@ impl Client {
             let path = path.as_path();
             place.insert(
                 "path".to_owned(),
-                json!(path.to_str().map_or_else(|| encoded(path.as_os_str()), str::to_owned)),
+                json!(path.to_str().map_or_else(|| percent_encoded(path.as_os_str()), str::to_owned)),
             );
             if path.to_str().is_none() {
                 place.insert("path_encoding".to_owned(), json!("percent"));
@@ -155,7 +155,7 @@ impl Repository {
         force_with_lease: bool,
     ) -> Result<Answered<Pushed>> {
         let more = json!({"set_upstream": set_upstream, "force_with_lease": force_with_lease});
-        self.post("push", &joined(to, more)).await
+        self.post("push", &merge_fields(to, more)).await
     }
 
     /// `POST /api/git/pull`: fetches a branch and combines it with the current branch.
@@ -163,7 +163,7 @@ impl Repository {
     /// # Errors
     /// As [`Self::status`]; `remote_failed`, `merge_conflict`.
     pub async fn pull(&self, from: &Upstream, strategy: PullStrategy) -> Result<Answered<Pulled>> {
-        self.post("pull", &joined(from, json!({"strategy": strategy}))).await
+        self.post("pull", &merge_fields(from, json!({"strategy": strategy}))).await
     }
 
     /// `POST /api/git/init`: creates a repository, with `bare` without a work tree.
@@ -239,7 +239,7 @@ impl Repository {
     ///
     /// # Errors
     /// As [`Self::diff`]; `already_exists`.
-    pub async fn make_tag(
+    pub async fn create_tag(
         &self,
         name: &str,
         revision: Option<&str>,
@@ -276,7 +276,7 @@ impl Repository {
     ///
     /// # Errors
     /// As [`Self::diff`]; `already_exists`.
-    pub async fn make_branch(&self, name: &str, from: Option<&str>) -> Result<Answered<BranchChanged>> {
+    pub async fn create_branch(&self, name: &str, from: Option<&str>) -> Result<Answered<BranchChanged>> {
         self.post("branch", &json!({"name": name, "from": from})).await
     }
 
@@ -300,7 +300,7 @@ impl Repository {
     ) -> Result<Answered<WorktreeChanged>> {
         // Both paths of a request have the same encoding.
         let worktree = match self.place.contains_key("path_encoding") {
-            true => encoded(worktree.as_path().as_os_str()),
+            true => percent_encoded(worktree.as_path().as_os_str()),
             false => worktree.as_path().display().to_string(),
         };
         self.post("worktree", &json!({"worktree": worktree, "ref": revision, "remove": remove})).await
@@ -327,7 +327,8 @@ impl Repository {
         verb: &str,
         query: &(impl Serialize + Sync),
     ) -> Result<Answered<T>> {
-        let given: Vec<(String, Option<String>)> = self.with_place(query).into_iter().map(written).collect();
+        let given: Vec<(String, Option<String>)> =
+            self.with_repository(query).into_iter().map(query_parameter).collect();
         let given: Vec<_> = given.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         self.client.get(&with_query(&format!("api/git/{verb}"), &given)).await
     }
@@ -338,11 +339,11 @@ impl Repository {
         body: &(impl Serialize + Sync),
     ) -> Result<Answered<T>> {
         let request = self.client.request(Method::POST, &format!("api/git/{verb}"))?;
-        self.client.read(request.json(&self.with_place(body))).await
+        self.client.read(request.json(&self.with_repository(body))).await
     }
 
     /// The parameters of a request with those of the repository. Null values are omitted.
-    fn with_place(&self, asked: &impl Serialize) -> Map<String, Value> {
+    fn with_repository(&self, asked: &impl Serialize) -> Map<String, Value> {
         let mut all = self.place.clone();
         if let Ok(Value::Object(asked)) = serde_json::to_value(asked) {
             all.extend(asked.into_iter().filter(|(_, value)| !value.is_null()));
@@ -351,7 +352,7 @@ impl Repository {
     }
 }
 
-fn joined(upstream: &Upstream, mut more: Value) -> Value {
+fn merge_fields(upstream: &Upstream, mut more: Value) -> Value {
     if let (Ok(Value::Object(upstream)), Value::Object(more)) = (serde_json::to_value(upstream), &mut more) {
         more.extend(upstream);
     }
@@ -359,7 +360,7 @@ fn joined(upstream: &Upstream, mut more: Value) -> Value {
 }
 
 /// Converts a value to a query parameter: a string without quotes, other values as JSON.
-fn written((name, value): (String, Value)) -> (String, Option<String>) {
+fn query_parameter((name, value): (String, Value)) -> (String, Option<String>) {
     let text = match value {
         Value::String(text) => text,
         other => other.to_string(),

@@ -5,7 +5,7 @@ use skep_api::{
     keys::{CreateKey, CreatedKey, Key, KeyList, RevokedKeys, RotateKey},
 };
 
-use crate::{Answered, Client, Result, client::segment};
+use crate::{Answered, Client, Result, client::encode_segment};
 
 impl Client {
     /// `GET /api/keys`: a page of keys. `cursor` is the `next_cursor` of the previous page.
@@ -14,7 +14,7 @@ impl Client {
     /// Those of every request: see [`crate::Error`].
     pub async fn keys(&self, cursor: Option<&str>) -> Result<Answered<KeyList>> {
         match cursor {
-            Some(cursor) => self.get(&format!("api/keys?cursor={}", segment(cursor))).await,
+            Some(cursor) => self.get(&format!("api/keys?cursor={}", encode_segment(cursor))).await,
             None => self.get("api/keys").await,
         }
     }

@@ -23,7 +23,7 @@ pub use answer::Answered;
 pub use audit::AuditQuery;
 pub use client::Client;
 pub use error::{ConnectionFault, Error, Result};
-pub use events::{EventQuery, Events, Followed};
+pub use events::{EventQuery, EventStream, ReceivedEvent};
 pub use exec::{ExecEvent, ExecEvents};
 pub use exec_duplex::{DuplexEvent, DuplexInput, DuplexOutput};
 pub use files::{FileStream, Files};

@@ -5,7 +5,7 @@ use skep_api::swarm::{
     BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm, VmList,
 };
 
-use crate::{Answered, Client, Result, client::segment};
+use crate::{Answered, Client, Result, client::encode_segment};
 
 impl Client {
     /// `GET /api/swarm/status`: the account's VMs and the state of the machine.
@@ -45,7 +45,7 @@ impl Client {
     /// # Errors
     /// `unknown_vm`, and those of every request.
     pub async fn vm(&self, vm: &str) -> Result<Answered<Vm>> {
-        self.get(&format!("api/swarm/vm/{}", segment(vm))).await
+        self.get(&format!("api/swarm/vm/{}", encode_segment(vm))).await
     }
 
     /// `DELETE /api/swarm/vm/{pid}`: ends a VM.
@@ -53,7 +53,7 @@ impl Client {
     /// # Errors
     /// `unknown_vm`, and those of every request.
     pub async fn end_vm(&self, vm: &str) -> Result<Answered<DeleteAnswer>> {
-        self.delete(&format!("api/swarm/vm/{}", segment(vm))).await
+        self.delete(&format!("api/swarm/vm/{}", encode_segment(vm))).await
     }
 
     /// `PATCH /api/swarm/vm/{pid}`: changes time to live, metadata or name of a VM.
@@ -61,7 +61,7 @@ impl Client {
     /// # Errors
     /// `unknown_vm`, and those of every request.
     pub async fn change_vm(&self, vm: &str, request: &ChangeRequest) -> Result<Answered<Vm>> {
-        self.patch(&format!("api/swarm/vm/{}", segment(vm)), request).await
+        self.patch(&format!("api/swarm/vm/{}", encode_segment(vm)), request).await
     }
 
     /// `GET /api/swarm/vm/{pid}/console`: the last part of the serial console's output.
@@ -69,6 +69,6 @@ impl Client {
     /// # Errors
     /// `unknown_vm`, and those of every request.
     pub async fn console(&self, vm: &str) -> Result<Answered<Console>> {
-        self.get(&format!("api/swarm/vm/{}/console", segment(vm))).await
+        self.get(&format!("api/swarm/vm/{}/console", encode_segment(vm))).await
     }
 }

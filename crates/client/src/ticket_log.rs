@@ -12,7 +12,7 @@ use skep_api::{
     run_log::{LogEnd, TicketLog},
 };
 
-use crate::{Answered, Client, Error, Result, client::refused_in_stream};
+use crate::{Answered, Client, Error, Result, client::error_in_stream};
 
 /// Selects the log of a ticket and the position to read from.
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,23 +62,23 @@ impl Client {
         event: std::result::Result<Event, EventStreamError<reqwest::Error>>,
     ) -> Result<LogEvent> {
         let event = event.map_err(|error| match error {
-            EventStreamError::Transport(source) => self.unreachable(source),
-            other => self.strange(other.to_string()),
+            EventStreamError::Transport(source) => self.request_failed(source),
+            other => self.unexpected_answer(other.to_string()),
         })?;
         match event.event.as_str() {
             "output" => Ok(LogEvent::Output(data(&event)?)),
             "end" => Ok(LogEvent::End(data(&event)?)),
             "error" => {
                 let StreamRefusal { error, message, code } = data(&event)?;
-                Err(refused_in_stream(code, error, message))
+                Err(error_in_stream(code, error, message))
             }
-            other => Err(self.strange(format!("an event named `{other}`"))),
+            other => Err(self.unexpected_answer(format!("an event named `{other}`"))),
         }
     }
 }
 
 fn data<T: DeserializeOwned>(event: &Event) -> Result<T> {
-    serde_json::from_str(&event.data).map_err(|error| Error::Strange {
+    serde_json::from_str(&event.data).map_err(|error| Error::UnexpectedAnswer {
         url: format!("the event `{}` of a log", event.event),
         why: error.to_string(),
     })

@@ -8,7 +8,7 @@ use skep_api::{
     },
 };
 
-use crate::{Answered, Client, Result, client::segment};
+use crate::{Answered, Client, Result, client::encode_segment};
 
 /// Selects tickets. Fields that are `None` do not restrict the selection.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +61,8 @@ impl Client {
             ("cursor", query.cursor.clone()),
         ];
         let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", segment(&value))).collect();
+        let pairs: Vec<String> =
+            given.map(|(name, value)| format!("{name}={}", encode_segment(&value))).collect();
         self.get(&format!("api/tickets?{}", pairs.join("&"))).await
     }
 
@@ -111,7 +112,7 @@ impl Client {
     /// # Errors
     /// `unknown_ticket`; `claim_lost`, `superseded`, `lease_lost`, `ticket_state` if the caller no longer holds the
     /// ticket; and those of every request.
-    pub async fn beat_ticket(&self, id: TicketId, request: &Heartbeat) -> Result<Answered<Beat>> {
+    pub async fn heartbeat_ticket(&self, id: TicketId, request: &Heartbeat) -> Result<Answered<Beat>> {
         self.post(&format!("api/tickets/{id}/heartbeat"), request).await
     }
 
@@ -128,7 +129,7 @@ impl Client {
     ///
     /// # Errors
     /// `unknown_ticket`, and those of every request.
-    pub async fn why_ticket(&self, id: TicketId) -> Result<Answered<Why>> {
+    pub async fn explain_ticket(&self, id: TicketId) -> Result<Answered<Why>> {
         self.get(&format!("api/tickets/{id}/why")).await
     }
 
@@ -141,7 +142,7 @@ impl Client {
         id: TicketId,
         cursor: Option<&str>,
     ) -> Result<Answered<TicketHistory>> {
-        let cursor = cursor.map_or_else(String::new, |cursor| format!("?cursor={}", segment(cursor)));
+        let cursor = cursor.map_or_else(String::new, |cursor| format!("?cursor={}", encode_segment(cursor)));
         self.get(&format!("api/tickets/{id}/history{cursor}")).await
     }
 }

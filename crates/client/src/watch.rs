@@ -9,8 +9,8 @@ use skep_api::{exec::StreamRefusal, path::AbsolutePath, streams::FileChange};
 
 use crate::{
     Client, Error, Files, Result,
-    client::refused_in_stream,
-    events::{Lost, SILENCE, heard},
+    client::error_in_stream,
+    events::{IDLE_TIMEOUT, StreamError, with_idle_timeout},
 };
 
 /// A change to a file.
@@ -35,30 +35,32 @@ impl Files {
         let client = self.client().clone();
         let request = client.request(Method::GET, &self.query("api/files/watch", path, &[]))?;
         let response = client.send(request).await?;
-        let changes = heard(response.bytes_stream()).eventsource().map(move |event| watched(&client, event));
+        let changes = with_idle_timeout(response.bytes_stream())
+            .eventsource()
+            .map(move |event| parse_change(&client, event));
         Ok(Box::pin(changes))
     }
 }
 
-fn watched(
+fn parse_change(
     client: &Client,
-    event: std::result::Result<Event, EventStreamError<Lost>>,
+    event: std::result::Result<Event, EventStreamError<StreamError>>,
 ) -> Result<WatchedChange> {
     let event = event.map_err(|error| match error {
-        EventStreamError::Transport(Lost::Broken(source)) => client.unreachable(source),
-        EventStreamError::Transport(Lost::Silent) => {
-            client.silent(format!("nothing came for {} s", SILENCE.as_secs()))
+        EventStreamError::Transport(StreamError::Broken(source)) => client.request_failed(source),
+        EventStreamError::Transport(StreamError::Timeout) => {
+            client.connection_lost(format!("nothing came for {} s", IDLE_TIMEOUT.as_secs()))
         }
-        other => client.strange(other.to_string()),
+        other => client.unexpected_answer(other.to_string()),
     })?;
-    let strange = |error: serde_json::Error| Error::Strange {
+    let unexpected = |error: serde_json::Error| Error::UnexpectedAnswer {
         url: format!("the stream of `{}`", event.event),
         why: error.to_string(),
     };
     if event.event == "error" {
-        let StreamRefusal { error, message, code } = serde_json::from_str(&event.data).map_err(strange)?;
-        return Err(refused_in_stream(code, error, message));
+        let StreamRefusal { error, message, code } = serde_json::from_str(&event.data).map_err(unexpected)?;
+        return Err(error_in_stream(code, error, message));
     }
-    let change = serde_json::from_str(&event.data).map_err(strange)?;
+    let change = serde_json::from_str(&event.data).map_err(unexpected)?;
     Ok(WatchedChange { change, text: event.data })
 }

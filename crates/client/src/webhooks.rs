@@ -8,7 +8,7 @@ use skep_api::{
     },
 };
 
-use crate::{Answered, Client, Result, client::segment};
+use crate::{Answered, Client, Result, client::encode_segment};
 
 impl Client {
     /// `GET /api/webhooks`: a page of at most `limit` webhooks. `cursor` is the `next_cursor` of the previous page.
@@ -96,6 +96,6 @@ impl Client {
 }
 
 fn paged(path: &str, limit: u32, cursor: Option<&str>) -> String {
-    let cursor = cursor.map_or_else(String::new, |cursor| format!("&cursor={}", segment(cursor)));
+    let cursor = cursor.map_or_else(String::new, |cursor| format!("&cursor={}", encode_segment(cursor)));
     format!("{path}?limit={limit}{cursor}")
 }

@@ -15,7 +15,7 @@ pub enum Error {
         package: &'static str,
     },
     #[error("the monitor is gone: {0}")]
-    MonitorGone(String),
+    MonitorClosed(String),
     #[error("the monitor refused `{command}`: {reason}")]
     Refused { command: &'static str, reason: String },
     #[error("the VMM did not {what} within {seconds} s")]
@@ -45,7 +45,7 @@ impl Error {
             Self::NoTemplate(_) => ErrorCode::UnknownTemplate,
             Self::DamagedTemplate { .. } => ErrorCode::TemplateDamaged,
             Self::TimedOut { .. } => ErrorCode::GuestTimeout,
-            Self::MonitorGone(_) | Self::Refused { .. } | Self::Io { .. } => ErrorCode::Internal,
+            Self::MonitorClosed(_) | Self::Refused { .. } | Self::Io { .. } => ErrorCode::Internal,
         }
     }
 

@@ -29,7 +29,7 @@ pub struct Descriptors {
 }
 
 #[derive(Debug)]
-pub struct LaunchOrder {
+pub struct LaunchSpec {
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
@@ -64,7 +64,7 @@ pub struct VmmCommand {
 #[warn(missing_docs)]
 pub trait Launcher: Send + Sync {
     /// The command line of one VMM.
-    fn command(&self, order: LaunchOrder) -> VmmCommand;
+    fn command(&self, order: LaunchSpec) -> VmmCommand;
 
     /// The maximum memory of a VMM in addition to its guest's, in MiB. The cgroup limit of a VM and its share of the
     /// machine's capacity are the sum of both.

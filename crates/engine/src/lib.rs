@@ -2,11 +2,11 @@
 //!
 //! Code that uses [`Engine`] does not depend on a particular one. QEMU is the only implementation.
 
+pub mod acceleration;
 pub mod error;
 pub mod launch;
 pub mod machine;
 pub mod qemu;
-pub mod select;
 pub mod template;
 
 use std::{os::fd::OwnedFd, path::Path};
@@ -16,7 +16,7 @@ use skep_api::swarm::EngineReport;
 use tokio::net::UnixStream;
 
 pub use error::Error;
-pub use launch::{Descriptors, LaunchOrder, Launcher, Purpose, VmmCommand};
+pub use launch::{Descriptors, LaunchSpec, Launcher, Purpose, VmmCommand};
 pub use machine::{Machine, VmmEnd};
 
 /// Controls VMMs over their monitors. Used in the server and when a template is baked.
@@ -48,6 +48,6 @@ pub trait Engine: Launcher + Driver {
 /// # Errors
 /// No working engine is installed.
 pub fn select() -> Result<Box<dyn Engine>, Error> {
-    let acceleration = select::measure(Path::new("/dev/kvm"));
+    let acceleration = acceleration::measure(Path::new("/dev/kvm"));
     Ok(Box::new(qemu::Qemu::find(&acceleration)?))
 }

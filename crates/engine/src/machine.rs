@@ -13,7 +13,7 @@ pub enum VmmEnd {
     Poweroff,
     Panic,
     /// The host requested it.
-    Asked,
+    HostRequest,
 }
 
 /// A running VMM.

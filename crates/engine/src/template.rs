@@ -20,9 +20,9 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 
-mod on_disk;
+mod verified_file;
 
-use on_disk::{OnDisk, Unfit};
+use verified_file::{FileError, VerifiedFile};
 
 pub const MANIFEST: &str = "manifest.json";
 /// Large enough that the time for hashing dominates the time for reading.
@@ -32,7 +32,7 @@ const PAGE_OF_ZEROS: [u8; 4096] = [0; 4096];
 /// The files of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum TemplateFile {
     Kernel,
     /// The initial ramdisk, with guest agent and kernel modules.
     Initrd,
@@ -46,8 +46,15 @@ pub enum Part {
     Layer,
 }
 
-impl Part {
-    pub const ALL: [Part; 6] = [Part::Kernel, Part::Initrd, Part::Root, Part::Ram, Part::State, Part::Layer];
+impl TemplateFile {
+    pub const ALL: [TemplateFile; 6] = [
+        TemplateFile::Kernel,
+        TemplateFile::Initrd,
+        TemplateFile::Root,
+        TemplateFile::Ram,
+        TemplateFile::State,
+        TemplateFile::Layer,
+    ];
 
     pub const fn file_name(self) -> &'static str {
         match self {
@@ -71,12 +78,12 @@ pub struct Manifest {
     /// All inputs, for diagnosis only.
     pub inputs: BTreeMap<String, String>,
     /// SHA-256 of each file, in hex.
-    pub sha256: BTreeMap<Part, String>,
+    pub sha256: BTreeMap<TemplateFile, String>,
 }
 
 /// The manifest file: the manifest with a checksum of its own, which detects damage of the manifest itself.
 #[derive(Serialize, Deserialize)]
-struct Sealed {
+struct ManifestFile {
     #[serde(flatten)]
     manifest: Manifest,
     /// SHA-256 of the manifest as compact JSON, in hex.
@@ -89,7 +96,7 @@ impl Manifest {
     /// # Errors
     /// It cannot be serialized.
     pub fn to_file(&self) -> io::Result<Vec<u8>> {
-        let sealed = Sealed { manifest: self.clone(), seal: self.seal()? };
+        let sealed = ManifestFile { manifest: self.clone(), seal: self.seal()? };
         Ok(serde_json::to_vec_pretty(&sealed)?)
     }
 
@@ -99,7 +106,7 @@ impl Manifest {
 }
 
 /// The folder of a template in an image directory.
-pub fn folder(image_dir: &Path, name: &str, key: &str) -> PathBuf {
+pub fn template_dir(image_dir: &Path, name: &str, key: &str) -> PathBuf {
     image_dir.join(name).join(key)
 }
 
@@ -110,9 +117,9 @@ pub struct Template {
     pub manifest: Manifest,
     dir: PathBuf,
     /// All files but the root file system.
-    sealed: BTreeMap<Part, File>,
+    sealed: BTreeMap<TemplateFile, File>,
     /// On disk, because sealed memory cannot be reclaimed and this file is large. Guests share it in the page cache.
-    root: OnDisk,
+    root: VerifiedFile,
 }
 
 impl Template {
@@ -123,12 +130,12 @@ impl Template {
     /// The template is missing or damaged; the message names the file.
     pub fn load(dir: &Path) -> Result<Self, Error> {
         let manifest = read_manifest(dir)?;
-        let sealed = Part::ALL.into_iter().filter(|part| *part != Part::Root);
+        let sealed = TemplateFile::ALL.into_iter().filter(|part| *part != TemplateFile::Root);
         let sealed = sealed.map(|part| Ok((part, seal_in_memory(dir, &manifest, part)?)));
         let sealed = sealed.collect::<Result<_, Error>>()?;
-        let wanted = checksum(dir, &manifest, Part::Root)?;
-        let root = OnDisk::open(&dir.join(Part::Root.file_name()), wanted);
-        let root = root.map_err(|unfit| unusable(dir, Part::Root, unfit))?;
+        let wanted = checksum(dir, &manifest, TemplateFile::Root)?;
+        let root = VerifiedFile::open(&dir.join(TemplateFile::Root.file_name()), wanted);
+        let root = root.map_err(|unfit| template_error(dir, TemplateFile::Root, unfit))?;
         Ok(Self { manifest, dir: dir.to_owned(), sealed, root })
     }
 
@@ -143,14 +150,16 @@ impl Template {
     /// # Errors
     /// [`Error::DamagedTemplate`], with what changed.
     pub fn check(&self) -> Result<(), Error> {
-        self.root.check().map_err(|reason| unusable(&self.dir, Part::Root, Unfit::Damaged(reason)))
+        self.root
+            .check()
+            .map_err(|reason| template_error(&self.dir, TemplateFile::Root, FileError::Damaged(reason)))
     }
 
     /// Opens one of its files for reading, with its own file position.
     ///
     /// # Errors
     /// The limit of open descriptors is reached.
-    pub fn open(&self, part: Part) -> Result<OwnedFd, Error> {
+    pub fn open(&self, part: TemplateFile) -> Result<OwnedFd, Error> {
         // By its descriptor: the path may refer to another file by now.
         let file = self.sealed.get(&part).unwrap_or(self.root.file());
         let opened = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -162,7 +171,7 @@ impl Template {
     /// # Errors
     /// The limit of open descriptors is reached.
     pub fn ram(&self) -> Result<OwnedFd, Error> {
-        let ram = self.sealed.get(&Part::Ram).ok_or(io::ErrorKind::NotFound.into());
+        let ram = self.sealed.get(&TemplateFile::Ram).ok_or(io::ErrorKind::NotFound.into());
         let ram = ram.and_then(File::try_clone).map_err(Error::io("memory file"))?;
         Ok(ram.into())
     }
@@ -184,7 +193,7 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest, Error> {
         dir: dir.to_owned(),
         reason: format!("{MANIFEST} cannot be read: {reason}"),
     };
-    let Sealed { manifest, seal } =
+    let ManifestFile { manifest, seal } =
         serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     match manifest.seal() {
         Ok(wanted) if wanted == seal => Ok(manifest),
@@ -225,17 +234,18 @@ pub fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
 /// # Errors
 /// Reading failed.
 pub fn hash_file(path: &Path) -> io::Result<String> {
-    digest(&File::open(path)?, |_| Ok(())).map_err(|(Fault::Read(error) | Fault::Copy(error))| error)
+    digest(&File::open(path)?, |_| Ok(()))
+        .map_err(|(DigestError::Read(error) | DigestError::Copy(error))| error)
 }
 
 /// The errors of [`digest`]. Only `Read` means that the file is damaged.
-enum Fault {
+enum DigestError {
     Read(io::Error),
     Copy(io::Error),
 }
 
 /// Hashes the whole file, independent of its position, and passes the content to `copy`.
-fn digest(file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Result<String, Fault> {
+fn digest(file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Result<String, DigestError> {
     let mut hasher = Sha256::new();
     let mut block = vec![0; BLOCK_BYTES];
     let mut at = 0;
@@ -244,10 +254,10 @@ fn digest(file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Result<
             Ok(0) => return Ok(hex(&hasher.finalize())),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(Fault::Read(error)),
+            Err(error) => return Err(DigestError::Read(error)),
         };
         hasher.update(&block[..read]);
-        copy(&block[..read]).map_err(Fault::Copy)?;
+        copy(&block[..read]).map_err(DigestError::Copy)?;
         at += read as u64;
     }
 }
@@ -257,32 +267,32 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn checksum<'a>(dir: &Path, manifest: &'a Manifest, part: Part) -> Result<&'a str, Error> {
-    let none = || unusable(dir, part, Unfit::Damaged("no checksum in the manifest".to_owned()));
+fn checksum<'a>(dir: &Path, manifest: &'a Manifest, part: TemplateFile) -> Result<&'a str, Error> {
+    let none = || template_error(dir, part, FileError::Damaged("no checksum in the manifest".to_owned()));
     manifest.sha256.get(&part).map(String::as_str).ok_or_else(none)
 }
 
 /// Distinguishes damage of the template from failures of the machine, such as a lack of descriptors or memory.
-fn unusable(dir: &Path, part: Part, unfit: Unfit) -> Error {
+fn template_error(dir: &Path, part: TemplateFile, unfit: FileError) -> Error {
     match unfit {
-        Unfit::Damaged(reason) => {
+        FileError::Damaged(reason) => {
             let reason = format!("{}: {reason}", part.file_name());
             Error::DamagedTemplate { dir: dir.to_owned(), reason }
         }
-        Unfit::Io(error) => Error::io(dir.join(part.file_name()).display().to_string())(error),
+        FileError::Io(error) => Error::io(dir.join(part.file_name()).display().to_string())(error),
     }
 }
 
 /// Copies a file into a sealed memory file and verifies the checksum of the copy.
-fn seal_in_memory(dir: &Path, manifest: &Manifest, part: Part) -> Result<File, Error> {
+fn seal_in_memory(dir: &Path, manifest: &Manifest, part: TemplateFile) -> Result<File, Error> {
     let wanted = checksum(dir, manifest, part)?;
-    let damaged = |reason: String| unusable(dir, part, Unfit::Damaged(reason));
+    let damaged = |reason: String| template_error(dir, part, FileError::Damaged(reason));
     let source = match File::open(dir.join(part.file_name())) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(error.to_string())),
-        other => other.map_err(|error| unusable(dir, part, Unfit::Io(error)))?,
+        other => other.map_err(|error| template_error(dir, part, FileError::Io(error)))?,
     };
     let file = match part {
-        Part::Ram => create_ram(manifest.memory_mb)?,
+        TemplateFile::Ram => create_ram(manifest.memory_mb)?,
         _ => {
             memory_file(part.file_name(), 0, Mode::from_raw_mode(0o444)).map_err(Error::io("memory file"))?
         }
@@ -290,8 +300,8 @@ fn seal_in_memory(dir: &Path, manifest: &Manifest, part: Part) -> Result<File, E
     let mut memory = SparseWriter { file: file.into(), at: 0 };
     let found = match digest(&source, |bytes| memory.append(bytes)) {
         Ok(found) => found,
-        Err(Fault::Read(error)) => return Err(damaged(error.to_string())),
-        Err(Fault::Copy(error)) => return Err(Error::io("memory file")(error)),
+        Err(DigestError::Read(error)) => return Err(damaged(error.to_string())),
+        Err(DigestError::Copy(error)) => return Err(Error::io("memory file")(error)),
     };
     if found != wanted {
         return Err(damaged(format!("SHA-256 is {found}, should be {wanted}")));

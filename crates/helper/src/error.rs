@@ -24,10 +24,10 @@ pub enum Error {
     },
     /// A request without account roots.
     #[error("the request names no account roots")]
-    NoGround,
+    NoAccountRoots,
     /// An operation that only VMs support.
     #[error("this is not a VM")]
-    NoVm,
+    NotAVm,
     #[error("cannot {what}")]
     Io {
         what: &'static str,
@@ -49,8 +49,8 @@ impl Error {
                 io::ErrorKind::NotADirectory => ErrorCode::NotADirectory,
                 _ => ErrorCode::UnknownPath,
             },
-            Self::NoVm => ErrorCode::UnknownRoute,
-            Self::Landlock(_) | Self::NoGround | Self::Io { .. } => ErrorCode::Internal,
+            Self::NotAVm => ErrorCode::UnknownRoute,
+            Self::Landlock(_) | Self::NoAccountRoots | Self::Io { .. } => ErrorCode::Internal,
         }
     }
 

@@ -16,9 +16,9 @@ const NEWEST: ABI = ABI::V6;
 pub(crate) const PROGRAMS: [&str; 9] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/nix/store"];
 /// May be read only: DNS configuration, processes, and CPU information.
-const READ: [&str; 3] = ["/proc", "/run/systemd/resolve", "/sys/devices/system/cpu"];
+const READ_ONLY: [&str; 3] = ["/proc", "/run/systemd/resolve", "/sys/devices/system/cpu"];
 /// The program of this process, which git starts as well.
-pub(crate) const OURSELVES: &str = "/proc/self/exe";
+pub(crate) const SELF_EXE: &str = "/proc/self/exe";
 /// Devices that most programs need.
 const DEVICES: [&str; 8] = [
     "/dev/null",
@@ -35,7 +35,7 @@ const PROC: &str = "/proc";
 
 /// The files that may be accessed in addition to those of the system.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Reach {
+pub(crate) struct FileAccess {
     /// Folders that may be read and written. Resolved paths: no link is followed.
     pub(crate) roots: Vec<PathBuf>,
     /// Further folders that may be read and written.
@@ -47,66 +47,66 @@ pub(crate) struct Reach {
 }
 
 /// Confines this thread and all processes it starts.
-pub(crate) fn confine(reach: &Reach) -> Result<(), Error> {
+pub(crate) fn confine(access: &FileAccess) -> Result<(), Error> {
     // Signals cannot leave this domain: without a PID namespace, the server's processes belong to the same user.
-    let rules = base()?.scope(Scope::Signal)?.create()?;
+    let rules = base_ruleset()?.scope(Scope::Signal)?.create()?;
     let rules =
-        allow(rules, Path::new(PROC), AccessFs::from_read(NEWEST) | AccessFs::WriteFile, Missing::Passes)?;
-    with(rules, reach)?.restrict_self()?;
+        allow(rules, Path::new(PROC), AccessFs::from_read(NEWEST) | AccessFs::WriteFile, IfMissing::Skip)?;
+    add_rules(rules, access)?.restrict_self()?;
     Ok(())
 }
 
 /// The fence for programs with this access.
-pub(crate) fn fence(reach: &Reach) -> Result<Fence, Error> {
-    Ok(Fence::new(with(base()?.create()?, reach)?.into()))
+pub(crate) fn fence(access: &FileAccess) -> Result<Fence, Error> {
+    Ok(Fence::new(add_rules(base_ruleset()?.create()?, access)?.into()))
 }
 
-fn base() -> Result<Ruleset, Error> {
+fn base_ruleset() -> Result<Ruleset, Error> {
     Ok(Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))?)
 }
 
-fn with(mut rules: RulesetCreated, reach: &Reach) -> Result<RulesetCreated, Error> {
+fn add_rules(mut rules: RulesetCreated, access: &FileAccess) -> Result<RulesetCreated, Error> {
     let all = AccessFs::from_all(NEWEST);
-    let written = if reach.execute { all } else { all & !AccessFs::Execute };
-    for path in &reach.roots {
+    let write_access = if access.execute { all } else { all & !AccessFs::Execute };
+    for path in &access.roots {
         let folder = open_root(path).map_err(|source| Error::Root { path: path.clone(), source })?;
-        rules = rules.add_rule(PathBeneath::new(folder, written))?;
+        rules = rules.add_rule(PathBeneath::new(folder, write_access))?;
     }
-    for path in &reach.write {
-        rules = allow(rules, path, written, Missing::Fails)?;
+    for path in &access.write {
+        rules = allow(rules, path, write_access, IfMissing::Fail)?;
     }
     for path in PROGRAMS {
-        rules = allow(rules, Path::new(path), AccessFs::from_read(NEWEST), Missing::Passes)?;
+        rules = allow(rules, Path::new(path), AccessFs::from_read(NEWEST), IfMissing::Skip)?;
     }
     let read = AccessFs::from_read(NEWEST) & !AccessFs::Execute;
-    for path in READ.map(Path::new).into_iter().chain(reach.read.iter().map(PathBuf::as_path)) {
-        rules = allow(rules, path, read, Missing::Passes)?;
+    for path in READ_ONLY.map(Path::new).into_iter().chain(access.read.iter().map(PathBuf::as_path)) {
+        rules = allow(rules, path, read, IfMissing::Skip)?;
     }
-    rules = allow(rules, Path::new(OURSELVES), AccessFs::Execute | AccessFs::ReadFile, Missing::Passes)?;
+    rules = allow(rules, Path::new(SELF_EXE), AccessFs::Execute | AccessFs::ReadFile, IfMissing::Skip)?;
     for path in DEVICES {
         let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-        rules = allow(rules, Path::new(path), access, Missing::Passes)?;
+        rules = allow(rules, Path::new(path), access, IfMissing::Skip)?;
     }
     Ok(rules)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    Fails,
-    Passes,
+enum IfMissing {
+    Fail,
+    Skip,
 }
 
 fn allow(
     rules: RulesetCreated,
     path: &Path,
     access: BitFlags<AccessFs>,
-    missing: Missing,
+    missing: IfMissing,
 ) -> Result<RulesetCreated, Error> {
     match PathFd::new(path) {
         Ok(folder) => Ok(rules.add_rule(PathBeneath::new(folder, access))?),
-        Err(_) if missing == Missing::Passes => Ok(rules),
+        Err(_) if missing == IfMissing::Skip => Ok(rules),
         Err(source) => Err(Error::Path { path: path.to_owned(), source }),
     }
 }

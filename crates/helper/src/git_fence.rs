@@ -25,64 +25,64 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 use skep_workspace::{
-    Denials, Fence, GitFence,
-    git::{PATH, Reach},
+    Fence, GitFence, SyscallFilter,
+    git::{NetworkAccess, PATH},
 };
 
-use crate::fences::{OURSELVES, PROGRAMS};
+use crate::fences::{PROGRAMS, SELF_EXE};
 
 /// The path of ssh in common distributions. No other ssh is started.
 const SSH: &str = "/usr/bin/ssh";
 /// How much of a program is read to find the name of its loader, in bytes.
-const HEAD: usize = 4096;
+const MAX_HEADER_BYTES: usize = 4096;
 
 /// Makes fences for the git that is installed on this machine.
 #[derive(Debug)]
 pub(crate) struct GitFences {
     /// Git, the folder of its programs, and the dynamic loader.
-    own: Vec<PathBuf>,
+    git_files: Vec<PathBuf>,
     /// Whether the operator configured filters, which git starts through a shell.
     has_filters: bool,
-    local_sockets_only: Denials,
+    local_sockets_only: SyscallFilter,
 }
 
 impl GitFences {
     /// Finds the installed git. Runs it once and waits for it.
-    pub(crate) fn of_this_machine(has_filters: bool) -> io::Result<Self> {
+    pub(crate) fn for_installed_git(has_filters: bool) -> io::Result<Self> {
         let denials = local_sockets_only().map_err(io::Error::other)?;
         let denials = denials.into_iter().map(|one| (one.code, one.jt, one.jf, one.k));
-        Ok(Self { own: own_programs(), has_filters, local_sockets_only: Denials::new(denials) })
+        Ok(Self { git_files: find_git_files(), has_filters, local_sockets_only: SyscallFilter::new(denials) })
     }
 
-    fn rules(&self, reach: Reach) -> Result<RulesetCreated, RulesetError> {
+    fn ruleset(&self, reach: NetworkAccess) -> Result<RulesetCreated, RulesetError> {
         let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
         let rules = rules.handle_access(AccessFs::Execute)?.handle_access(AccessFs::Refer)?;
         let rules = match reach {
-            Reach::Anywhere => rules,
-            Reach::Nowhere | Reach::Port(_) => rules.handle_access(AccessNet::ConnectTcp)?,
+            NetworkAccess::Anywhere => rules,
+            NetworkAccess::Nowhere | NetworkAccess::Port(_) => rules.handle_access(AccessNet::ConnectTcp)?,
         };
         let mut rules = rules.create()?;
         // Every Landlock ruleset denies renames between folders unless a rule allows them (landlock(7)).
         rules = allow(rules, Path::new("/"), AccessFs::Refer)?;
         // Opened for each call, since an upgrade replaces the files.
-        for path in self.executable(reach) {
+        for path in self.executable_paths(reach) {
             rules = allow(rules, path, AccessFs::Execute)?;
         }
         match reach {
-            Reach::Port(port) => rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp)),
-            Reach::Nowhere | Reach::Anywhere => Ok(rules),
+            NetworkAccess::Port(port) => rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp)),
+            NetworkAccess::Nowhere | NetworkAccess::Anywhere => Ok(rules),
         }
     }
 
     /// The files that may be executed.
-    fn executable(&self, reach: Reach) -> impl Iterator<Item = &Path> {
+    fn executable_paths(&self, reach: NetworkAccess) -> impl Iterator<Item = &Path> {
         let (own, installed) =
-            if self.has_filters { (&[][..], &PROGRAMS[..]) } else { (&self.own[..], &[][..]) };
+            if self.has_filters { (&[][..], &PROGRAMS[..]) } else { (&self.git_files[..], &[][..]) };
         // Programs that git starts to ask for a token or to connect by ssh (`skep_workspace::git::answer_git`).
         let networked = match reach {
-            Reach::Nowhere => &[][..],
-            Reach::Port(_) => &[OURSELVES][..],
-            Reach::Anywhere => &[OURSELVES, SSH][..],
+            NetworkAccess::Nowhere => &[][..],
+            NetworkAccess::Port(_) => &[SELF_EXE][..],
+            NetworkAccess::Anywhere => &[SELF_EXE, SSH][..],
         };
         let installed = installed.iter().chain(networked).map(Path::new);
         own.iter().map(PathBuf::as_path).chain(installed)
@@ -90,11 +90,11 @@ impl GitFences {
 }
 
 impl GitFence for GitFences {
-    fn around(&self, reach: Reach) -> io::Result<Fence> {
-        let fence = Fence::new(self.rules(reach).map_err(io::Error::other)?.into());
+    fn fence_for(&self, reach: NetworkAccess) -> io::Result<Fence> {
+        let fence = Fence::new(self.ruleset(reach).map_err(io::Error::other)?.into());
         Ok(match reach {
-            Reach::Nowhere => fence.denying(self.local_sockets_only.clone()),
-            Reach::Port(_) | Reach::Anywhere => fence,
+            NetworkAccess::Nowhere => fence.with_syscall_filter(self.local_sockets_only.clone()),
+            NetworkAccess::Port(_) | NetworkAccess::Anywhere => fence,
         })
     }
 }
@@ -108,7 +108,7 @@ fn allow(rules: RulesetCreated, path: &Path, access: AccessFs) -> Result<Ruleset
 }
 
 /// Git, the folder of its programs, and the dynamic loader. Empty if git is not installed.
-fn own_programs() -> Vec<PathBuf> {
+fn find_git_files() -> Vec<PathBuf> {
     let Some(git) = env::split_paths(PATH).map(|folder| folder.join("git")).find(|path| path.is_file())
     else {
         return Vec::new();
@@ -116,13 +116,13 @@ fn own_programs() -> Vec<PathBuf> {
     let answer = Command::new(&git).arg("--exec-path").env_clear().output();
     let answer = answer.map(|output| String::from_utf8_lossy(&output.stdout).trim_end().to_owned());
     let folder = answer.ok().map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let loader = head(&git).ok().as_deref().and_then(loader);
+    let loader = read_header(&git).ok().as_deref().and_then(loader);
     [Some(git), folder, loader].into_iter().flatten().collect()
 }
 
-fn head(program: &Path) -> io::Result<Vec<u8>> {
+fn read_header(program: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(fs::File::open(program)?, HEAD as u64), &mut head)?;
+    io::Read::read_to_end(&mut io::Read::take(fs::File::open(program)?, MAX_HEADER_BYTES as u64), &mut head)?;
     Ok(head)
 }
 
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn fences(has_filters: bool) -> GitFences {
-        GitFences::of_this_machine(has_filters).unwrap()
+        GitFences::for_installed_git(has_filters).unwrap()
     }
 
     /// Runs a program inside this fence, or without one.
@@ -174,7 +174,7 @@ mod tests {
         command.args(arguments).current_dir(folder).env_clear().env("PATH", PATH);
         command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_ALLOW_PROTOCOL", "git");
         if let Some(fence) = fence {
-            fence.around(&mut command);
+            fence.apply_to(&mut command);
         }
         command.output()
     }
@@ -201,7 +201,7 @@ mod tests {
             let _ = fs::remove_file(folder.path().join("trace"));
             trace.lines().count()
         };
-        let fence = fences(false).around(Reach::Nowhere).unwrap();
+        let fence = fences(false).fence_for(NetworkAccess::Nowhere).unwrap();
         let shell = format!("{canary} %f");
         for (setting, verb) in [
             (format!("core.fsmonitor={canary}"), "status"),
@@ -223,7 +223,7 @@ mod tests {
         let denied = run(Some(&fence), "/bin/sh", &["-c", "true"], folder.path()).unwrap_err();
         assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
         // A filter of the operator may need a shell. Files of a repository cannot be started under these rules either.
-        let open = fences(true).around(Reach::Nowhere).unwrap();
+        let open = fences(true).fence_for(NetworkAccess::Nowhere).unwrap();
         assert!(run(Some(&open), "/bin/sh", &["-c", "true"], folder.path()).unwrap().status.success());
         run(Some(&open), &canary, &[], folder.path()).unwrap_err();
     }
@@ -235,12 +235,12 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
         let url = format!("git://127.0.0.1:{port}/x");
-        let connects = |reach: Option<Reach>| {
-            let fence = reach.map(|reach| fences(false).around(reach).unwrap());
+        let connects = |reach: Option<NetworkAccess>| {
+            let fence = reach.map(|reach| fences(false).fence_for(reach).unwrap());
             let mut command = Command::new("git");
             command.args(["ls-remote", &url]).current_dir(folder.path()).env("GIT_ALLOW_PROTOCOL", "git");
             if let Some(fence) = &fence {
-                fence.around(&mut command);
+                fence.apply_to(&mut command);
             }
             let mut git = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
             // It waits for an answer if it is connected, and fails otherwise.
@@ -258,20 +258,20 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         };
-        let words = connects(Some(Reach::Nowhere)).unwrap_err();
+        let words = connects(Some(NetworkAccess::Nowhere)).unwrap_err();
         assert!(words.contains("Permission denied"), "{words}");
-        assert!(connects(Some(Reach::Port(port.wrapping_add(1).max(1)))).is_err());
-        connects(Some(Reach::Port(port))).unwrap();
-        connects(Some(Reach::Anywhere)).unwrap();
+        assert!(connects(Some(NetworkAccess::Port(port.wrapping_add(1).max(1)))).is_err());
+        connects(Some(NetworkAccess::Port(port))).unwrap();
+        connects(Some(NetworkAccess::Anywhere)).unwrap();
         connects(None).unwrap();
     }
 
     #[test]
     fn the_loader_of_a_program_is_found() {
-        let git = own_programs();
+        let git = find_git_files();
         assert!(git.len() == 3 && git.iter().all(|path| path.exists()), "{git:?}");
         assert_eq!(loader(b"#!/bin/sh\n"), None);
-        let head = head(&git[0]).unwrap();
+        let head = read_header(&git[0]).unwrap();
         for length in 0..head.len() {
             let _ = loader(&head[..length]);
         }

@@ -5,12 +5,12 @@ use std::{io, sync::Arc};
 use bytes::Bytes;
 use skep_api::{Failure, exec::RunCommand};
 use skep_channel::{
-    Content, Ground, HandOut, HandOutReport, Identity, IdentityReport,
+    AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler},
 };
 use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name};
 
-use crate::{Error, HelperOrder, executes, fences, place, readable};
+use crate::{Error, HelperOrder, fences, may_execute_written_files, place, readable_paths};
 
 /// The longest request in bytes, the same as in a VM with enough memory.
 const REQUEST_BYTES: usize = 64 << 20;
@@ -18,58 +18,58 @@ const REQUEST_BYTES: usize = 64 << 20;
 /// The helper's state. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Helper {
-    bare: Place,
+    base: Place,
     order: Arc<HelperOrder>,
     /// The workspace for the account of the current request.
-    here: Option<Place>,
+    account_place: Option<Place>,
 }
 
 impl Helper {
     pub(crate) fn new(order: HelperOrder) -> io::Result<Self> {
-        Ok(Self { bare: place(&order)?, order: Arc::new(order), here: None })
+        Ok(Self { base: place(&order)?, order: Arc::new(order), account_place: None })
     }
 
     pub(crate) fn commands(&self) -> Commands {
-        self.bare.commands().clone()
+        self.base.commands().clone()
     }
 
-    fn here(&self) -> Result<&Place, Error> {
-        self.here.as_ref().ok_or(Error::NoGround)
+    fn account_place(&self) -> Result<&Place, Error> {
+        self.account_place.as_ref().ok_or(Error::NoAccountRoots)
     }
 }
 
 impl Handler for Helper {
     /// The fence is made for each request: a root may be another folder by now.
-    fn on(&self, ground: Ground) -> Result<Self, Failure> {
+    fn for_account(&self, ground: AccountRoots) -> Result<Self, Failure> {
         let (roots, write) = (ground.roots.clone(), self.order.scratch.clone());
-        let (execute, read) = (executes(&self.order), readable(&self.order));
-        let fence = fences::fence(&fences::Reach { roots, write, execute, read })?;
-        Ok(Self { here: Some(self.bare.for_account(ground.roots, fence)), ..self.clone() })
+        let (execute, read) = (may_execute_written_files(&self.order), readable_paths(&self.order));
+        let fence = fences::fence(&fences::FileAccess { roots, write, execute, read })?;
+        Ok(Self { account_place: Some(self.base.for_account(ground.roots, fence)), ..self.clone() })
     }
 
     fn request_limit(&self) -> usize {
         REQUEST_BYTES
     }
 
-    async fn take_identity(&self, _: Identity) -> Result<IdentityReport, Failure> {
-        Err(Error::NoVm.into())
+    async fn set_identity(&self, _: Identity) -> Result<IdentityReport, Failure> {
+        Err(Error::NotAVm.into())
     }
 
     async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
-        Err(Error::NoVm.into())
+        Err(Error::NotAVm.into())
     }
 
-    async fn rest(&self) -> Result<(), Failure> {
-        self.bare.commands().rest().await;
+    async fn wait_until_prepared(&self) -> Result<(), Failure> {
+        self.base.commands().wait_until_prepared().await;
         Ok(())
     }
 
     async fn settle(&self) -> Result<(), Failure> {
-        Err(Error::NoVm.into())
+        Err(Error::NotAVm.into())
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        Ok(run_by_name(name, &request, &self.here()?.for_call(call)).await?)
+        Ok(run_by_name(name, &request, &self.account_place()?.for_call(call)).await?)
     }
 
     async fn run_streamed(
@@ -78,20 +78,20 @@ impl Handler for Helper {
         request: Bytes,
         content: Content,
     ) -> Result<(Vec<u8>, Content), Failure> {
-        Ok(run_streamed_by_name(name, &request, content, self.here()?).await?)
+        Ok(run_streamed_by_name(name, &request, content, self.account_place()?).await?)
     }
 
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {
-        let place = self.here()?;
+        let place = self.account_place()?;
         Ok(events(place.commands().start(id, &command, place)?.attach(0, 0)))
     }
 
     fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure> {
-        Ok(events(self.bare.commands().find(id)?.attach(stdout_offset, stderr_offset)))
+        Ok(events(self.base.commands().find(id)?.attach(stdout_offset, stderr_offset)))
     }
 
     fn cancel(&self, id: &str) -> Result<(), Failure> {
-        self.bare.commands().find(id)?.cancel();
+        self.base.commands().find(id)?.cancel();
         Ok(())
     }
 }

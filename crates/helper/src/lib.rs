@@ -53,8 +53,9 @@ pub fn confine(order: &HelperOrder) -> Result<(), Error> {
     // Orphans become children of this process. If it is the init process of a PID namespace, they end with it.
     set_child_subreaper(Some(getpid())).map_err(Error::io("become a subreaper"))?;
     let write = order.scratch.iter().chain(&order.groups).cloned().collect();
-    let (roots, execute, read) = (order.roots.clone(), executes(order), readable(order));
-    fences::confine(&fences::Reach { roots, write, execute, read })
+    let (roots, execute, read) =
+        (order.roots.clone(), may_execute_written_files(order), readable_paths(order));
+    fences::confine(&fences::FileAccess { roots, write, execute, read })
 }
 
 /// Serves the server until it disconnects.
@@ -68,12 +69,12 @@ pub async fn serve(stream: UnixStream, order: HelperOrder) -> io::Result<()> {
 }
 
 /// Further paths that all programs may read.
-fn readable(order: &HelperOrder) -> Vec<PathBuf> {
-    order.git.authorities.iter().cloned().collect()
+fn readable_paths(order: &HelperOrder) -> Vec<PathBuf> {
+    order.git.ca_file.iter().cloned().collect()
 }
 
 /// Whether programs may execute files in folders that they may write.
-fn executes(order: &HelperOrder) -> bool {
+fn may_execute_written_files(order: &HelperOrder) -> bool {
     order.kind == HelperKind::Commands
 }
 
@@ -83,8 +84,8 @@ fn place(order: &HelperOrder) -> io::Result<Place> {
     let place = match order.kind {
         HelperKind::Commands => place,
         HelperKind::Git => {
-            let fences = GitFences::of_this_machine(!order.git.filters.is_empty())?;
-            place.with_git(order.git.clone()).with_git_fence(Arc::new(fences))
+            let fences = GitFences::for_installed_git(!order.git.filters.is_empty())?;
+            place.with_git_grants(order.git.clone()).with_git_fence(Arc::new(fences))
         }
     };
     Ok(if order.groups.is_some() { place } else { place.without_groups() })

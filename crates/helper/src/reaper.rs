@@ -7,19 +7,19 @@ use skep_workspace::Commands;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A child that other code waits for is reaped within this time. A child that is dead for longer is an orphan.
-const PATIENCE: Duration = Duration::from_millis(250);
+const ORPHAN_DELAY: Duration = Duration::from_millis(250);
 
 /// Starts the task that reaps orphans.
 pub(crate) fn start(commands: Commands) -> io::Result<()> {
-    let mut deaths = signal(SignalKind::child())?;
+    let mut sigchld = signal(SignalKind::child())?;
     tokio::spawn(async move {
         let mut dead = BTreeSet::new();
         loop {
             // Children that just died are checked again even if no other child dies.
-            if dead.is_empty() && deaths.recv().await.is_none() {
+            if dead.is_empty() && sigchld.recv().await.is_none() {
                 return;
             }
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(ORPHAN_DELAY).await;
             let now = dead_children(&commands);
             now.intersection(&dead).for_each(|pid| reap(*pid));
             dead = now.difference(&dead).copied().collect();

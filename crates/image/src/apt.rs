@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{
     Error,
-    command::{Pen, Program},
+    command::{Containment, Program},
 };
 
 const APT_GET: Program = Program { name: "apt-get", package: "apt" };
@@ -30,7 +30,7 @@ impl Archive {
 pub(crate) fn archives() -> Result<Vec<Archive>, Error> {
     let format = "$(CREATED_BY)|$(ORIGIN)|$(REPO_URI)|$(CODENAME)|$(COMPONENT)";
     let listing = APT_GET.run(Path::new("/"), &["indextargets", "--format", format])?;
-    let mut archives: Vec<Archive> = listing.lines().filter_map(archive_in).collect();
+    let mut archives: Vec<Archive> = listing.lines().filter_map(parse_archive).collect();
     // Codenames of releases have no hyphen; those of their updates do.
     archives.sort_by_key(|archive| (archive.codename.contains('-'), archive.clone()));
     archives.dedup();
@@ -44,11 +44,11 @@ pub(crate) fn archives() -> Result<Vec<Archive>, Error> {
             });
             Ok(archives)
         }
-        _ => Err(Error::NoSources),
+        _ => Err(Error::NoPackageLists),
     }
 }
 
-fn archive_in(line: &str) -> Option<Archive> {
+fn parse_archive(line: &str) -> Option<Archive> {
     let fields: Vec<&str> = line.split('|').collect();
     let ["Packages", "Debian", uri, codename, component] = fields[..] else { return None };
     Some(Archive { uri: uri.to_owned(), codename: codename.to_owned(), component: component.to_owned() })
@@ -57,8 +57,8 @@ fn archive_in(line: &str) -> Option<Archive> {
 /// Returns the proxy settings of this machine's apt, as apt options.
 pub(crate) fn proxies() -> Result<Vec<String>, Error> {
     let keys = ["Acquire::http::Proxy", "Acquire::https::Proxy"];
-    let said = APT_CONFIG.run(Path::new("/"), &["dump", "--format", "%f|%v%n"])?;
-    let lines = said.lines().filter_map(|line| line.split_once('|'));
+    let output = APT_CONFIG.run(Path::new("/"), &["dump", "--format", "%f|%v%n"])?;
+    let lines = output.lines().filter_map(|line| line.split_once('|'));
     Ok(lines
         .filter(|(key, value)| keys.contains(key) && !value.is_empty())
         .map(|(key, value)| format!("{key} \"{value}\";"))
@@ -68,11 +68,11 @@ pub(crate) fn proxies() -> Result<Vec<String>, Error> {
 /// Returns the package with the newest kernel for VMs, and its version.
 pub(crate) fn kernel_package() -> Result<(String, String), Error> {
     let shown = APT_CACHE.run(Path::new("/"), &["show", "--no-all-versions", "linux-image-cloud-amd64"])?;
-    kernel_in(&shown).ok_or(Error::NoSources)
+    parse_kernel(&shown).ok_or(Error::NoPackageLists)
 }
 
 /// Parses package and version from a line such as `Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)`.
-fn kernel_in(shown: &str) -> Option<(String, String)> {
+fn parse_kernel(shown: &str) -> Option<(String, String)> {
     let depends = shown.lines().find_map(|line| line.strip_prefix("Depends: "))?;
     let package = depends.split([',', ' ']).find(|word| word.starts_with("linux-image-"))?;
     let version = match depends.split_once("(= ") {
@@ -83,7 +83,7 @@ fn kernel_in(shown: &str) -> Option<(String, String)> {
 }
 
 /// Downloads a package into a directory.
-pub(crate) fn download(package: &str, version: &str, into: &Path, pen: &Pen) -> Result<(), Error> {
+pub(crate) fn download(package: &str, version: &str, into: &Path, pen: &Containment) -> Result<(), Error> {
     let wanted = format!("{package}={version}");
     // By default apt drops root privileges for downloads, to a user that cannot write here.
     pen.run(&APT_GET, into, &["-q", "-o", "APT::Sandbox::User=root", "download", &wanted]).map(drop)
@@ -95,9 +95,9 @@ mod tests {
 
     #[test]
     fn other_peoples_archives_are_left_out() {
-        assert!(archive_in("Packages||http://other.example/|stable|main").is_none());
-        assert!(archive_in("Translations|Debian|http://mirror.example/|bookworm|main").is_none());
-        let archive = archive_in("Packages|Debian|http://mirror.example/debian/|bookworm|main").unwrap();
+        assert!(parse_archive("Packages||http://other.example/|stable|main").is_none());
+        assert!(parse_archive("Translations|Debian|http://mirror.example/|bookworm|main").is_none());
+        let archive = parse_archive("Packages|Debian|http://mirror.example/debian/|bookworm|main").unwrap();
         assert_eq!(archive.line(), "deb http://mirror.example/debian/ bookworm main");
     }
 
@@ -105,7 +105,7 @@ mod tests {
     fn the_kernel_is_what_the_metapackage_depends_on() {
         let shown = "Package: linux-image-cloud-amd64\nVersion: 9\nDepends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)\n";
         let wanted = ("linux-image-6.1.0-56-cloud-amd64".to_owned(), "6.1.192-2".to_owned());
-        assert_eq!(kernel_in(shown), Some(wanted));
-        assert_eq!(kernel_in("Package: x\n"), None);
+        assert_eq!(parse_kernel(shown), Some(wanted));
+        assert_eq!(parse_kernel("Package: x\n"), None);
     }
 }

@@ -12,16 +12,16 @@ use std::{
 use skep_api::swarm::BASE_TEMPLATE;
 use skep_engine::{
     Engine,
-    template::{self, MANIFEST, Manifest, Part, Template, hash_file},
+    template::{self, MANIFEST, Manifest, Template, TemplateFile, hash_file},
 };
 
 use crate::{
-    CACHE, Error, Inputs, OtherTemplate, boot, initrd,
+    CACHE, Error, Inputs, OtherTemplate, boot,
+    environment::{BakeEnvironment, ResourceNames},
+    image_dir, initrd,
     inputs::{MEMORY_MB, VCPUS},
-    interrupt::Watch,
-    kernel, layer,
-    place::{Place, Site},
-    root, shelf,
+    interrupt::SignalGuard,
+    kernel, layer, root,
 };
 
 /// Callback that receives a message for each step of a bake.
@@ -50,8 +50,8 @@ impl Bakery {
     ///
     /// # Errors
     /// The inputs or the image directory cannot be read.
-    pub fn others(&self) -> Result<Vec<OtherTemplate>, Error> {
-        shelf::others(&self.image_dir, &self.inputs()?.key())
+    pub fn other_templates(&self) -> Result<Vec<OtherTemplate>, Error> {
+        image_dir::other_templates(&self.image_dir, &self.inputs()?.key())
     }
 
     /// Returns the base template, and bakes it if it is missing, damaged or baked for other inputs. Takes some seconds,
@@ -69,22 +69,22 @@ impl Bakery {
             }
         }
         fs::create_dir_all(self.image_dir.join(CACHE)).map_err(Error::io(self.image_dir.display()))?;
-        let _turn = shelf::take_turn(&self.image_dir, || {
-            self.tell("another process is baking in this image directory; waiting for it");
+        let _turn = image_dir::lock(&self.image_dir, || {
+            self.report("another process is baking in this image directory; waiting for it");
         })?;
         if let Some(dir) = self.find_for(&inputs) {
             match Template::load(&dir) {
                 Err(error @ skep_engine::Error::DamagedTemplate { .. }) => {
-                    self.tell(&format!("{error}; baking it now"));
-                    shelf::remove(&dir)?;
+                    self.report(&format!("{error}; baking it now"));
+                    image_dir::remove(&dir)?;
                 }
                 other => return Ok(other?),
             }
         } else {
-            self.tell_what_changed(&inputs)?;
+            self.report_changed_inputs(&inputs)?;
         }
-        let dir = self.bake_anew(&inputs).map_err(|error| error.within(&self.image_dir))?;
-        self.tell(&format!("template `{BASE_TEMPLATE}` is baked: {}", dir.display()));
+        let dir = self.bake_and_publish(&inputs).map_err(|error| error.with_image_dir(&self.image_dir))?;
+        self.report(&format!("template `{BASE_TEMPLATE}` is baked: {}", dir.display()));
         Ok(Template::load(&dir)?)
     }
 
@@ -93,50 +93,50 @@ impl Bakery {
     }
 
     fn find_for(&self, inputs: &Inputs) -> Option<PathBuf> {
-        let dir = template::folder(&self.image_dir, BASE_TEMPLATE, &inputs.key());
+        let dir = template::template_dir(&self.image_dir, BASE_TEMPLATE, &inputs.key());
         dir.join(MANIFEST).is_file().then_some(dir)
     }
 
-    fn tell_what_changed(&self, inputs: &Inputs) -> Result<(), Error> {
-        let others = shelf::others(&self.image_dir, &inputs.key())?;
+    fn report_changed_inputs(&self, inputs: &Inputs) -> Result<(), Error> {
+        let others = image_dir::other_templates(&self.image_dir, &inputs.key())?;
         let newest = others.into_iter().find_map(|other| other.manifest);
         if let Some(difference) = newest.and_then(|manifest| inputs.difference_from(&manifest.inputs)) {
-            self.tell(&format!("the base template was baked {difference}: baking again"));
+            self.report(&format!("the base template was baked {difference}: baking again"));
         }
         Ok(())
     }
 
     /// The caller holds the lock of the image directory.
-    fn bake_anew(&self, inputs: &Inputs) -> Result<PathBuf, Error> {
-        let dir = template::folder(&self.image_dir, BASE_TEMPLATE, &inputs.key());
-        let shelf = self.image_dir.join(BASE_TEMPLATE);
-        fs::create_dir_all(&shelf).map_err(Error::io(shelf.display()))?;
+    fn bake_and_publish(&self, inputs: &Inputs) -> Result<PathBuf, Error> {
+        let dir = template::template_dir(&self.image_dir, BASE_TEMPLATE, &inputs.key());
+        let templates = self.image_dir.join(BASE_TEMPLATE);
+        fs::create_dir_all(&templates).map_err(Error::io(templates.display()))?;
         // Ends processes of an earlier bake first, because they may still write to its partial directories.
-        let place = Place::make(Site::of(&self.image_dir))?;
-        shelf::clear_partial(&self.image_dir)?;
-        let work = shelf::partial(&shelf)?;
-        let watch = Watch::begin(Site::of(&self.image_dir))?;
+        let place = BakeEnvironment::create(ResourceNames::of(&self.image_dir))?;
+        image_dir::clear_partial(&self.image_dir)?;
+        let work = image_dir::create_partial(&templates)?;
+        let watch = SignalGuard::begin(ResourceNames::of(&self.image_dir))?;
         let baked = self.bake(inputs, work.path(), &place);
         // If a signal ended the bake, its own error is only a consequence.
-        watch.verdict().and(baked)?;
+        watch.check().and(baked)?;
         publish(work, &dir).map_err(Error::io(dir.display()))?;
         Ok(dir)
     }
 
-    fn bake(&self, inputs: &Inputs, work: &Path, place: &Place) -> Result<(), Error> {
-        let (cache, pen) = (self.image_dir.join(CACHE), &place.pen);
-        self.tell("kernel: Debian's linux-image-cloud-amd64");
+    fn bake(&self, inputs: &Inputs, work: &Path, place: &BakeEnvironment) -> Result<(), Error> {
+        let (cache, pen) = (self.image_dir.join(CACHE), &place.containment);
+        self.report("kernel: Debian's linux-image-cloud-amd64");
         let kernel = kernel::ensure(&cache, &inputs.kernel, pen)?;
-        self.tell("packages of the root file system (about a minute the first time)");
+        self.report("packages of the root file system (about a minute the first time)");
         let packages = root::ensure_packages(&cache, pen)?;
-        self.tell("root file system, initial ramdisk, private layer");
-        root::write(&work.join(Part::Root.file_name()), &packages, self.agent, work, pen)?;
-        fs::copy(kernel.image(), work.join(Part::Kernel.file_name())).map_err(Error::io("kernel"))?;
-        initrd::write(&work.join(Part::Initrd.file_name()), self.agent, &kernel)?;
-        layer::write(&work.join(Part::Layer.file_name()), pen)?;
-        self.tell("boot of the guest, to be saved when idle");
-        boot::to_rest(self.engine.as_ref(), &self.binary, place, work)?;
-        self.tell("checksums");
+        self.report("root file system, initial ramdisk, private layer");
+        root::write(&work.join(TemplateFile::Root.file_name()), &packages, self.agent, work, pen)?;
+        fs::copy(kernel.image(), work.join(TemplateFile::Kernel.file_name())).map_err(Error::io("kernel"))?;
+        initrd::write(&work.join(TemplateFile::Initrd.file_name()), self.agent, &kernel)?;
+        layer::write(&work.join(TemplateFile::Layer.file_name()), pen)?;
+        self.report("boot of the guest, to be saved when idle");
+        boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work)?;
+        self.report("checksums");
         let manifest = manifest(inputs, work)?;
         let write = || {
             let mut file = File::create(work.join(MANIFEST))?;
@@ -148,14 +148,14 @@ impl Bakery {
         write().map_err(Error::io(MANIFEST))
     }
 
-    fn tell(&self, step: &str) {
+    fn report(&self, step: &str) {
         (self.progress)(step);
     }
 }
 
 fn manifest(inputs: &Inputs, work: &Path) -> Result<Manifest, Error> {
     let mut sha256 = BTreeMap::new();
-    for part in Part::ALL {
+    for part in TemplateFile::ALL {
         let path = work.join(part.file_name());
         let synced = File::open(&path).and_then(|file| file.sync_all());
         synced.map_err(Error::io(path.display()))?;

@@ -17,29 +17,29 @@ use std::{
 
 use skep_channel::Guest;
 use skep_engine::{
-    Descriptors, Engine, LaunchOrder, Purpose,
-    template::{Part, create_ram},
+    Descriptors, Engine, LaunchSpec, Purpose,
+    template::{TemplateFile, create_ram},
 };
-use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Words};
+use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits, StderrPipe};
 use skep_network::{Network, Subnet};
 use tokio::io::AsyncReadExt;
 
 use crate::{
     Error,
+    environment::{BakeEnvironment, jail_failed, network_failed},
     inputs::{MEMORY_MB, VCPUS},
     layer::{self, LAYER_MB},
-    place::{Place, jail_failed, network_failed},
 };
 
 /// Time limits of successive boot attempts. A cold boot takes 2 to 5 s in an emulator, and many times that under load.
 /// An emulated guest may also hang forever if its kernel lost the first timer ticks, so that only another boot helps.
-const BOOT_PATIENCE: [Duration; 3] =
+const BOOT_TIMEOUTS: [Duration; 3] =
     [Duration::from_secs(60), Duration::from_secs(120), Duration::from_secs(300)];
 /// Failed step of a guest that never connected its channel.
 const BOOT: &str = "boot";
 /// Time for the guest to notice that a connection was closed.
-const LEAVE: Duration = Duration::from_secs(1);
-const END_PATIENCE: Duration = Duration::from_secs(30);
+const DISCONNECT_DELAY: Duration = Duration::from_secs(1);
+const VMM_EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of the console output in an error.
 const CONSOLE_BYTES: usize = 8000;
 /// Memory of the VMM beside the guest's, in MiB. Generous: the cgroup limit is a last resort, not a budget.
@@ -48,20 +48,25 @@ const VMM_MB: u64 = 512;
 const BAKE_UID: u32 = 0x7100_0000;
 
 /// Boots the guest and saves memory and device state beside the other files in `work`.
-pub(crate) fn to_rest(engine: &dyn Engine, binary: &Path, place: &Place, work: &Path) -> Result<(), Error> {
+pub(crate) fn boot_and_save(
+    engine: &dyn Engine,
+    binary: &Path,
+    place: &BakeEnvironment,
+    work: &Path,
+) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Error::io("runtime of the bake"))?;
     let mut outcome = Ok(());
-    for patience in BOOT_PATIENCE {
+    for patience in BOOT_TIMEOUTS {
         outcome = runtime.block_on(boot(engine, binary, work, place, patience));
         match &outcome {
             Err(Error::Guest { what: BOOT, cause, .. }) => {
                 tracing::warn!(cause, "the guest of the bake did not boot within {patience:?}: {cause}");
-                place.clear_for_another_boot()?;
+                place.clear_boot()?;
                 // The guest may have mounted it.
-                layer::write(&work.join(Part::Layer.file_name()), &place.pen)?;
+                layer::write(&work.join(TemplateFile::Layer.file_name()), &place.containment)?;
             }
             _ => return outcome,
         }
@@ -73,16 +78,16 @@ async fn boot(
     engine: &dyn Engine,
     binary: &Path,
     work: &Path,
-    place: &Place,
+    place: &BakeEnvironment,
     patience: Duration,
 ) -> Result<(), Error> {
     let network = Network::create(place.name(), Subnet::default()).await.map_err(network_failed)?;
     let tap = network.add_tap().await.map_err(network_failed)?;
     let ram = create_ram(MEMORY_MB)?;
     let [monitor, agent, console] =
-        ["monitor", "agent", "console"].map(|name| Line::open(place.socket(name)));
+        ["monitor", "agent", "console"].map(|name| ConnectedSocket::open(place.socket(name)));
     let (monitor, agent, console) = (monitor?, agent?, console?);
-    let command = engine.command(LaunchOrder {
+    let command = engine.command(LaunchSpec {
         vcpus: VCPUS,
         memory_mb: MEMORY_MB,
         mac: tap.port.mac,
@@ -98,20 +103,20 @@ async fn boot(
         cpu_percent: None,
     };
     let group = place.group("vmm", &limits)?;
-    let cgroup_doors = group.doors().map_err(jail_failed)?;
-    let (words, stderr) = Words::pipe().map_err(jail_failed)?;
-    let handles = Handles { cgroup_doors, stderr: Some(stderr), inherited: descriptors };
+    let cgroup_doors = group.open_procs_files().map_err(jail_failed)?;
+    let (words, stderr) = StderrPipe::create().map_err(jail_failed)?;
+    let handles = Handles { cgroup_procs_files: cgroup_doors, stderr: Some(stderr), inherited: descriptors };
     let jailed = skep_jail::spawn(binary, &order, handles).map_err(jail_failed)?;
-    let rest = rest(engine, [monitor.stream, agent.stream, console.stream], work, patience).await;
+    let rest = settle_and_save(engine, [monitor.stream, agent.stream, console.stream], work, patience).await;
     let ended = wait_for_end(jailed, rest.is_ok());
     let removed = group.remove().map_err(jail_failed);
     // The cgroup is empty, so nothing writes to the pipe any more and the output is complete.
-    rest.map_err(|error| error.with_words(&words.read(CONSOLE_BYTES as u64)))?;
+    rest.map_err(|error| error.with_vmm_output(&words.read(CONSOLE_BYTES as u64)))?;
     ended.and(removed)?;
     // Files in an image directory belong to root.
-    let layer = File::open(work.join(Part::Layer.file_name()));
+    let layer = File::open(work.join(TemplateFile::Layer.file_name()));
     layer.and_then(|layer| fchown(&layer, Some(0), Some(0))).map_err(Error::io("layer"))?;
-    let mut file = File::create(work.join(Part::Ram.file_name())).map_err(Error::io("ram"))?;
+    let mut file = File::create(work.join(TemplateFile::Ram.file_name())).map_err(Error::io("ram"))?;
     copy_memory(ram, &mut file).map_err(Error::io("ram"))
 }
 
@@ -121,11 +126,11 @@ fn descriptors(
     tap: OwnedFd,
     [monitor, agent, console]: [OwnedFd; 3],
 ) -> Result<Descriptors, Error> {
-    let open = |part: Part| {
+    let open = |part: TemplateFile| {
         let path = work.join(part.file_name());
         File::open(&path).map(OwnedFd::from).map_err(Error::io(path.display()))
     };
-    let layer = File::options().read(true).write(true).open(work.join(Part::Layer.file_name()));
+    let layer = File::options().read(true).write(true).open(work.join(TemplateFile::Layer.file_name()));
     let layer = layer.map_err(Error::io("layer"))?;
     fchown(&layer, Some(BAKE_UID), Some(BAKE_UID)).map_err(Error::io("layer"))?;
     Ok(Descriptors {
@@ -134,15 +139,15 @@ fn descriptors(
         console,
         tap,
         ram: ram.try_clone().map_err(Error::io("memory file"))?,
-        kernel: open(Part::Kernel)?,
-        initrd: open(Part::Initrd)?,
-        root: open(Part::Root)?,
+        kernel: open(TemplateFile::Kernel)?,
+        initrd: open(TemplateFile::Initrd)?,
+        root: open(TemplateFile::Root)?,
         layer: layer.into(),
     })
 }
 
-fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> Order {
-    Order {
+fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> ProcessSpec {
+    ProcessSpec {
         program,
         arguments,
         environment: Vec::new(),
@@ -158,7 +163,7 @@ fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> Order {
 }
 
 /// Waits until the guest has settled and saves its state. The VMM then ends by itself.
-async fn rest(
+async fn settle_and_save(
     engine: &dyn Engine,
     [monitor, agent, console]: [UnixStream; 3],
     work: &Path,
@@ -170,8 +175,8 @@ async fn rest(
             .and_then(|()| tokio::net::UnixStream::from_std(stream))
             .map_err(Error::io("socket"))
     };
-    let said = Said::default();
-    tokio::spawn(said.clone().follow(stream(console)?));
+    let console_tail = ConsoleTail::default();
+    tokio::spawn(console_tail.clone().record(stream(console)?));
     let machine = engine.attach(stream(monitor)?).await?;
     // Kept open until the guest is saved, otherwise each restored VM would have to process a disconnect and a new
     // connection.
@@ -182,22 +187,22 @@ async fn rest(
         guest.settle().await.map_err(|error| ("settle", error.to_string()))?;
         // The guest must process the end of this connection before it is saved, not after each restore.
         drop(guest);
-        tokio::time::sleep(LEAVE).await;
+        tokio::time::sleep(DISCONNECT_DELAY).await;
         Ok(())
     };
     if let Err((what, cause)) = settled.await {
-        return Err(Error::Guest { what, cause, console: said.last() });
+        return Err(Error::Guest { what, cause, console: console_tail.text() });
     }
-    let state = File::create(work.join(Part::State.file_name())).map_err(Error::io("state"))?;
+    let state = File::create(work.join(TemplateFile::State.file_name())).map_err(Error::io("state"))?;
     machine.save(state.into()).await?;
     drop(held);
     Ok(())
 }
 
 fn wait_for_end(jailed: Jailed, expected: bool) -> Result<(), Error> {
-    if !expected || !jailed.wait(END_PATIENCE).map_err(jail_failed)? {
+    if !expected || !jailed.wait(VMM_EXIT_TIMEOUT).map_err(jail_failed)? {
         jailed.kill().map_err(jail_failed)?;
-        jailed.wait(END_PATIENCE).map_err(jail_failed)?;
+        jailed.wait(VMM_EXIT_TIMEOUT).map_err(jail_failed)?;
     }
     jailed.reap();
     Ok(())
@@ -220,12 +225,12 @@ fn copy_memory(ram: OwnedFd, file: &mut File) -> io::Result<()> {
 }
 
 /// A listening socket for the VMM, with a stream that is connected to it before the VMM exists.
-struct Line {
+struct ConnectedSocket {
     listener: OwnedFd,
     stream: UnixStream,
 }
 
-impl Line {
+impl ConnectedSocket {
     fn open(path: PathBuf) -> Result<Self, Error> {
         let make = || {
             let address = SocketAddr::from_pathname(&path)?;
@@ -238,10 +243,10 @@ impl Line {
 
 /// The last output on the guest's console, for errors.
 #[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<u8>>>);
+struct ConsoleTail(Arc<Mutex<Vec<u8>>>);
 
-impl Said {
-    async fn follow(self, mut stream: tokio::net::UnixStream) {
+impl ConsoleTail {
+    async fn record(self, mut stream: tokio::net::UnixStream) {
         let mut block = vec![0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut block).await {
             let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -251,7 +256,7 @@ impl Said {
         }
     }
 
-    fn last(&self) -> String {
+    fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 }

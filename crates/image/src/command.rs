@@ -18,7 +18,7 @@ use skep_jail::Cgroup;
 use crate::Error;
 
 /// Maximum length, in characters, of a program's standard error in an error.
-const WORDS_BYTES: usize = 600;
+const MAX_STDERR_CHARS: usize = 600;
 
 /// A program and the Debian package that contains it.
 pub(crate) struct Program {
@@ -28,7 +28,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// Runs the program in `dir` and returns its standard output. Only for queries; programs that write files run in a
-    /// [`Pen`].
+    /// [`Containment`].
     pub(crate) fn run<A: AsRef<OsStr>>(&self, dir: &Path, arguments: &[A]) -> Result<String, Error> {
         self.outcome(self.command(dir, arguments), arguments)
     }
@@ -60,7 +60,7 @@ impl Program {
             arguments.first().map(|word| word.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
         let words = String::from_utf8_lossy(&output.stderr);
         let words = words.trim();
-        let from = words.char_indices().rev().take(WORDS_BYTES).last().map_or(0, |(at, _)| at);
+        let from = words.char_indices().rev().take(MAX_STDERR_CHARS).last().map_or(0, |(at, _)| at);
         Error::Failed {
             command: format!("{} {first} ...", self.name),
             status: output.status.to_string(),
@@ -72,9 +72,9 @@ impl Program {
 /// Contains the programs of a bake: in a control group, so that they can be ended even after the bake was killed, and
 /// each in a mount namespace of its own, so that its mounts end with it.
 #[derive(Debug)]
-pub(crate) struct Pen(pub(crate) Cgroup);
+pub(crate) struct Containment(pub(crate) Cgroup);
 
-impl Pen {
+impl Containment {
     /// Runs a program in `dir` and returns its standard output.
     pub(crate) fn run<A: AsRef<OsStr>>(
         &self,
@@ -89,7 +89,7 @@ impl Pen {
 
     /// Prepares a command so that its process starts in the control group and a new mount namespace.
     pub(crate) fn admit(&self, command: &mut Command) -> Result<(), Error> {
-        let doors = self.0.doors().map_err(|error| Error::Jail(error.to_string()))?;
+        let doors = self.0.open_procs_files().map_err(|error| Error::Jail(error.to_string()))?;
         let enter = move || {
             for door in &doors {
                 // `0` moves the calling process.

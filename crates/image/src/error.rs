@@ -11,7 +11,7 @@ use skep_api::{ErrorCode, ErrorKind, Failure};
 pub enum Error {
     /// This binary was built without the guest agent.
     #[error("this skep was built without its guest agent; run `make`, which builds the agent first")]
-    NoAgent,
+    AgentNotBuilt,
     #[error("`{program}` is missing; install it: apt-get install {package}")]
     Missing {
         program: String,
@@ -22,7 +22,7 @@ pub enum Error {
     Failed { command: String, status: String, words: String },
     /// Apt has no package lists of a Debian archive.
     #[error("apt has no Debian package lists; run `apt-get update` and check /etc/apt/sources.list.d")]
-    NoSources,
+    NoPackageLists,
     /// The kernel package lacks a file that a guest needs.
     #[error("the kernel {version} has no {what}")]
     Kernel { version: String, what: String },
@@ -61,7 +61,7 @@ impl Error {
     }
 
     /// Converts errors about a full disk to [`Error::DiskFull`] with this image directory.
-    pub(crate) fn within(self, dir: &Path) -> Self {
+    pub(crate) fn with_image_dir(self, dir: &Path) -> Self {
         let full = match &self {
             Self::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
             // Programs report it as text, and run with a fixed locale.
@@ -72,7 +72,7 @@ impl Error {
     }
 
     /// Adds the output of the VMM to an error of the engine.
-    pub(crate) fn with_words(self, words: &str) -> Self {
+    pub(crate) fn with_vmm_output(self, words: &str) -> Self {
         match self {
             Self::Engine(source) if !words.is_empty() => Self::Vmm { source, words: words.to_owned() },
             other => other,
@@ -102,14 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_named_whoever_found_it() {
+    fn a_full_disk_is_recognised_from_programs_and_from_io() {
         let words = "tar: usr: Cannot write: No space left on device".to_owned();
         let failed = Error::Failed { command: "tar".to_owned(), status: "2".to_owned(), words };
         for error in [failed, Error::io("ram")(io::ErrorKind::StorageFull.into())] {
-            let said = error.within(Path::new("/images")).to_string();
-            assert!(said.starts_with("no space left") && said.contains("/images"), "{said}");
+            let message = error.with_image_dir(Path::new("/images")).to_string();
+            assert!(message.starts_with("no space left") && message.contains("/images"), "{message}");
         }
-        let other = Error::NoSources.within(Path::new("/images"));
-        assert!(matches!(other, Error::NoSources));
+        let other = Error::NoPackageLists.with_image_dir(Path::new("/images"));
+        assert!(matches!(other, Error::NoPackageLists));
     }
 }

@@ -54,7 +54,7 @@ impl Inputs {
         if engine.accel == "kvm" {
             let path = "/proc/cpuinfo";
             let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-            named.insert("processor".to_owned(), processor_in(&text));
+            named.insert("processor".to_owned(), parse_processor(&text));
         }
         Ok(Self { named, kernel })
     }
@@ -69,7 +69,7 @@ impl Inputs {
             .map(|name| {
                 let value =
                     |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or("none".to_owned());
-                change(name, &value(baked), &value(&self.named))
+                describe_change(name, &value(baked), &value(&self.named))
             })
             .collect();
         (!changes.is_empty()).then(|| changes.join(", "))
@@ -85,7 +85,7 @@ impl Inputs {
     }
 }
 
-fn change(name: &str, was: &str, is: &str) -> String {
+fn describe_change(name: &str, was: &str, is: &str) -> String {
     match name {
         // The value contains the name of the engine.
         "engine" => format!("for {was}, this machine has {is}"),
@@ -97,7 +97,7 @@ fn change(name: &str, was: &str, is: &str) -> String {
 }
 
 /// The model of the first processor, with a hash of its features that a guest can see.
-fn processor_in(text: &str) -> String {
+fn parse_processor(text: &str) -> String {
     let first = text.split("\n\n").next().unwrap_or_default();
     let fields: BTreeMap<&str, &str> = first
         .lines()
@@ -151,15 +151,15 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_is_told_by_what_a_guest_sees_of_it() {
+    fn a_processor_is_identified_by_what_a_guest_sees_of_it() {
         let text = |mhz: &str, flags: &str| {
             format!(
                 "processor\t: 0\nmodel name\t: Model 5\ncpu MHz\t\t: {mhz}\nflags\t\t: {flags}\n\nprocessor\t: 1\n"
             )
         };
-        let one = processor_in(&text("2000", "sse avx"));
+        let one = parse_processor(&text("2000", "sse avx"));
         assert!(one.starts_with("Model 5 ("), "{one}");
-        assert_eq!(one, processor_in(&text("3000", "sse avx")));
-        assert_ne!(one, processor_in(&text("2000", "sse")));
+        assert_eq!(one, parse_processor(&text("3000", "sse avx")));
+        assert_ne!(one, parse_processor(&text("2000", "sse")));
     }
 }

@@ -12,36 +12,36 @@ use std::{
     time::Duration,
 };
 
-use crate::{Error, place::Site};
+use crate::{Error, environment::ResourceNames};
 
 /// Signals that stop a bake: from the terminal, from a service manager, and from a terminal that was closed.
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Interval of the check for a signal.
-const PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The last signal received; 0 if none.
-static TOLD: AtomicI32 = AtomicI32::new(0);
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
-extern "C" fn note(signal: libc::c_int) {
-    TOLD.store(signal, Ordering::Relaxed);
+extern "C" fn handle(signal: libc::c_int) {
+    RECEIVED.store(signal, Ordering::Relaxed);
 }
 
 /// While this exists, the signals end the processes of the bake instead of this process. Only one bake at a time per
 /// process.
-pub(crate) struct Watch {
+pub(crate) struct SignalGuard {
     before: Vec<(libc::c_int, libc::sigaction)>,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
+impl SignalGuard {
     /// Installs the handlers and starts the thread that ends the processes.
-    pub(crate) fn begin(site: Site) -> Result<Self, Error> {
-        TOLD.store(0, Ordering::Relaxed);
+    pub(crate) fn begin(site: ResourceNames) -> Result<Self, Error> {
+        RECEIVED.store(0, Ordering::Relaxed);
         let (stop, stopped) = mpsc::channel();
         let thread = thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(PAUSE) {
-                if TOLD.load(Ordering::Relaxed) != 0
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(POLL_INTERVAL) {
+                if RECEIVED.load(Ordering::Relaxed) != 0
                     && let Err(error) = site.end_processes()
                 {
                     tracing::warn!(%error, "cannot end a process of the bake: {error}");
@@ -51,23 +51,23 @@ impl Watch {
         let thread = thread.map_err(Error::io("thread of the bake"))?;
         let mut watch = Self { before: Vec::new(), stop: Some(stop), thread: Some(thread) };
         for signal in SIGNALS {
-            watch.take(signal).map_err(Error::io("signals"))?;
+            watch.install(signal).map_err(Error::io("signals"))?;
         }
         Ok(watch)
     }
 
     /// Fails if a signal was received.
-    pub(crate) fn verdict(&self) -> Result<(), Error> {
-        match TOLD.load(Ordering::Relaxed) {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match RECEIVED.load(Ordering::Relaxed) {
             0 => Ok(()),
             signal => Err(Error::Interrupted(signal)),
         }
     }
 
-    fn take(&mut self, signal: libc::c_int) -> io::Result<()> {
+    fn install(&mut self, signal: libc::c_int) -> io::Result<()> {
         // SAFETY: an all-zero `sigaction` is valid: no flags and an empty mask.
         let mut ours: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        ours.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;
+        ours.sa_sigaction = handle as extern "C" fn(libc::c_int) as usize;
         ours.sa_flags = libc::SA_RESTART;
         let before = exchange(signal, None)?;
         // An ignored signal stays ignored, such as SIGHUP under `nohup`.
@@ -78,7 +78,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for SignalGuard {
     fn drop(&mut self) {
         for (signal, before) in &self.before {
             // Cannot fail: the action was valid before.

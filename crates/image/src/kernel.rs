@@ -7,8 +7,8 @@ use std::{
 
 use crate::{
     Error, apt,
-    command::{Pen, Program},
-    shelf,
+    command::{Containment, Program},
+    image_dir,
 };
 
 const DPKG_DEB: Program = Program { name: "dpkg-deb", package: "dpkg" };
@@ -65,12 +65,12 @@ fn cached_version(cache: &Path) -> Option<String> {
 }
 
 /// Returns the kernel of a version, and downloads it if the cache does not contain it.
-pub(crate) fn ensure(cache: &Path, version: &str, pen: &Pen) -> Result<Kernel, Error> {
+pub(crate) fn ensure(cache: &Path, version: &str, pen: &Containment) -> Result<Kernel, Error> {
     let dir = cache.join(format!("kernel-{version}"));
     if !dir.is_dir() {
         let (package, _) = apt::kernel_package()?;
-        let work = shelf::partial(cache)?;
-        take_out(&package, version, work.path(), pen)?;
+        let work = image_dir::create_partial(cache)?;
+        extract(&package, version, work.path(), pen)?;
         // Otherwise a power failure might leave the name without the content, and later bakes would use it.
         let synced = fs::File::open(work.path()).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
         synced.map_err(Error::io(work.path().display()))?;
@@ -79,7 +79,7 @@ pub(crate) fn ensure(cache: &Path, version: &str, pen: &Pen) -> Result<Kernel, E
     Ok(Kernel { dir })
 }
 
-fn take_out(package: &str, version: &str, work: &Path, pen: &Pen) -> Result<(), Error> {
+fn extract(package: &str, version: &str, work: &Path, pen: &Containment) -> Result<(), Error> {
     apt::download(package, version, work, pen)?;
     let archive = fs::read_dir(work)
         .map_err(Error::io(work.display()))?
@@ -91,15 +91,15 @@ fn take_out(package: &str, version: &str, work: &Path, pen: &Pen) -> Result<(), 
     fs::create_dir(work.join("kernel")).map_err(Error::io("kernel"))?;
     let tree = work.join("tree");
     let lacks = |what: &str| Error::Kernel { version: version.to_owned(), what: what.to_owned() };
-    let image = found(&tree, "vmlinuz-*")?.ok_or_else(|| lacks("vmlinuz"))?;
+    let image = find_file(&tree, "vmlinuz-*")?.ok_or_else(|| lacks("vmlinuz"))?;
     fs::rename(image, work.join("kernel/vmlinuz")).map_err(Error::io("vmlinuz"))?;
-    let built_in = match found(&tree, "modules.builtin")? {
+    let built_in = match find_file(&tree, "modules.builtin")? {
         Some(path) => fs::read_to_string(&path).map_err(Error::io(path.display()))?,
         None => String::new(),
     };
     for name in MODULES.into_iter().chain([OVERLAY]) {
-        match found(&tree, &format!("{name}.ko*"))? {
-            Some(path) => place_module(&path, &work.join("kernel").join(format!("{name}.ko")), pen)?,
+        match find_file(&tree, &format!("{name}.ko*"))? {
+            Some(path) => move_module(&path, &work.join("kernel").join(format!("{name}.ko")), pen)?,
             None if built_in.contains(&format!("/{name}.ko")) => {}
             None => return Err(lacks(&format!("module {name}"))),
         }
@@ -107,13 +107,13 @@ fn take_out(package: &str, version: &str, work: &Path, pen: &Pen) -> Result<(), 
     Ok(())
 }
 
-fn found(tree: &Path, pattern: &str) -> Result<Option<PathBuf>, Error> {
+fn find_file(tree: &Path, pattern: &str) -> Result<Option<PathBuf>, Error> {
     let listing = FIND.run(tree, &[".", "-name", pattern, "-type", "f"])?;
     Ok(listing.lines().next().map(|line| tree.join(line)))
 }
 
 /// Moves a module, decompressing it if necessary: newer releases of Debian compress modules.
-fn place_module(from: &Path, to: &Path, pen: &Pen) -> Result<(), Error> {
+fn move_module(from: &Path, to: &Path, pen: &Containment) -> Result<(), Error> {
     if from.extension().is_some_and(|extension| extension == "xz") {
         pen.run(&XZ, Path::new("/"), &[Path::new("-d"), from])?;
         return fs::rename(from.with_extension(""), to).map_err(Error::io(to.display()));

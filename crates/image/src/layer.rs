@@ -4,7 +4,7 @@ use std::{fs::File, path::Path};
 
 use crate::{
     Error,
-    command::{Pen, Program},
+    command::{Containment, Program},
 };
 
 const MKE2FS: Program = Program { name: "mke2fs", package: "e2fsprogs" };
@@ -13,7 +13,7 @@ pub(crate) const LAYER_MB: u64 = 2048;
 
 /// Writes the file. Without a journal, because the layer is deleted with its VM and a journal would be copied for each
 /// VM.
-pub(crate) fn write(to: &Path, pen: &Pen) -> Result<(), Error> {
+pub(crate) fn write(to: &Path, pen: &Containment) -> Result<(), Error> {
     let make = || File::create(to)?.set_len(LAYER_MB << 20);
     make().map_err(Error::io(to.display()))?;
     let options = [

@@ -5,20 +5,20 @@ mod apt;
 mod bake;
 mod boot;
 mod command;
+mod environment;
 mod error;
+mod image_dir;
 mod initrd;
 mod inputs;
 mod interrupt;
 mod kernel;
 mod layer;
-mod place;
 mod root;
-mod shelf;
 
 pub use bake::{Bakery, Progress};
 pub use error::Error;
+pub use image_dir::{IMAGE_DIR_ENTRIES, OtherTemplate, clean};
 pub use inputs::Inputs;
-pub use shelf::{CONTENTS, OtherTemplate, clean};
 
 /// The binary of the guest agent; `None` if it was not built before this crate.
 pub const AGENT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/agent.rs"));

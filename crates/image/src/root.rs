@@ -9,8 +9,8 @@ use std::{
 
 use crate::{
     Error, apt,
-    command::{Pen, Program},
-    shelf,
+    command::{Containment, Program},
+    image_dir,
 };
 
 const MMDEBSTRAP: Program = Program { name: "mmdebstrap", package: "mmdebstrap" };
@@ -29,16 +29,16 @@ const AGENT_PATH: &str = "usr/lib/skep/agent";
 const POWER_NAMES: [&str; 4] = ["poweroff", "reboot", "halt", "shutdown"];
 
 /// Returns the archive of unpacked and configured packages, and makes it if the cache does not contain it.
-pub(crate) fn ensure_packages(cache: &Path, pen: &Pen) -> Result<PathBuf, Error> {
+pub(crate) fn ensure_packages(cache: &Path, pen: &Containment) -> Result<PathBuf, Error> {
     let archives = apt::archives()?;
     let Some(release) = archives.first().map(|archive| archive.codename.clone()) else {
-        return Err(Error::NoSources);
+        return Err(Error::NoPackageLists);
     };
     let archive = cache.join(format!("packages-{release}-{PACKAGES_RECIPE}.tar"));
     if archive.is_file() {
         return Ok(archive);
     }
-    let work = shelf::partial(cache)?;
+    let work = image_dir::create_partial(cache)?;
     let made = work.path().join("packages.tar");
     let mut command = Command::new(MMDEBSTRAP.name);
     command.args(["--mode=root", "--variant=minbase", "--format=tar"]);
@@ -47,7 +47,7 @@ pub(crate) fn ensure_packages(cache: &Path, pen: &Pen) -> Result<PathBuf, Error>
     command.args(apt::proxies()?.into_iter().map(|option| format!("--aptopt={option}")));
     command.arg(&release).arg(&made).args(archives.iter().map(apt::Archive::line));
     pen.admit(&mut command)?;
-    run_aloud(command, work.path())?;
+    run_with_output(command, work.path())?;
     // Otherwise a power failure might leave the name without the content, and later bakes would use it.
     fs::File::open(&made).and_then(|file| file.sync_all()).map_err(Error::io(made.display()))?;
     fs::rename(&made, &archive).map_err(Error::io(archive.display()))?;
@@ -55,7 +55,7 @@ pub(crate) fn ensure_packages(cache: &Path, pen: &Pen) -> Result<PathBuf, Error>
 }
 
 /// Runs a command with its output on standard error, because it takes about a minute and reports its own progress.
-fn run_aloud(mut command: Command, work: &Path) -> Result<(), Error> {
+fn run_with_output(mut command: Command, work: &Path) -> Result<(), Error> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).env("TMPDIR", work).env("LC_ALL", "C.UTF-8");
     let status = command.status().map_err(|error| MMDEBSTRAP.not_started(error))?;
     if status.success() {
@@ -69,11 +69,17 @@ fn run_aloud(mut command: Command, work: &Path) -> Result<(), Error> {
 }
 
 /// Writes the erofs image: the packages, the agent, and links for files of the guest's identity.
-pub(crate) fn write(to: &Path, packages: &Path, agent: &[u8], work: &Path, pen: &Pen) -> Result<(), Error> {
+pub(crate) fn write(
+    to: &Path,
+    packages: &Path,
+    agent: &[u8],
+    work: &Path,
+    pen: &Containment,
+) -> Result<(), Error> {
     let tree = work.join("root");
     fs::create_dir(&tree).map_err(Error::io(tree.display()))?;
     pen.run(&TAR, &tree, &[Path::new("--numeric-owner"), Path::new("-xpf"), packages])?;
-    furnish(&tree, agent).map_err(Error::io(tree.display()))?;
+    configure(&tree, agent).map_err(Error::io(tree.display()))?;
     // With a fixed time and UUID, the same inputs make the same image.
     let options = ["-T0", "-U", "5ce9ba5e-0000-4000-8000-000000000000", "--quiet"];
     let mut words: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
@@ -82,7 +88,7 @@ pub(crate) fn write(to: &Path, packages: &Path, agent: &[u8], work: &Path, pen: 
     fs::remove_dir_all(&tree).map_err(Error::io(tree.display()))
 }
 
-fn furnish(tree: &Path, agent: &[u8]) -> std::io::Result<()> {
+fn configure(tree: &Path, agent: &[u8]) -> std::io::Result<()> {
     let replace = |path: &str| match fs::remove_file(tree.join(path)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

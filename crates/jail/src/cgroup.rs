@@ -18,7 +18,7 @@ use hierarchy::{Hierarchy, Version};
 use crate::Error;
 
 /// How long to retry the removal of a group whose processes were killed. Measured: 16 to 48 ms.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The limits of one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,11 +33,11 @@ pub struct CgroupLimits {
 
 /// The cgroups of skep in all hierarchies.
 #[derive(Debug)]
-pub struct Tree {
+pub struct CgroupTree {
     hierarchies: Vec<Hierarchy>,
 }
 
-impl Tree {
+impl CgroupTree {
     /// Creates the tree of this name: below the group that the service manager delegated, otherwise at the top.
     ///
     /// # Errors
@@ -80,14 +80,14 @@ impl Tree {
     ///
     /// # Errors
     /// The name is taken, or the system refused. Nothing is left behind then.
-    pub fn group(&self, name: &str, limits: &CgroupLimits) -> Result<Cgroup, Error> {
+    pub fn create_group(&self, name: &str, limits: &CgroupLimits) -> Result<Cgroup, Error> {
         let mut group = Cgroup { parts: Vec::new() };
         for hierarchy in &self.hierarchies {
             let path = hierarchy.root.join(name);
             let made = fs::create_dir(&path).map_err(Error::io(format!("control group {}", path.display())));
             let made = made.and_then(|()| {
                 group.parts.push(Hierarchy { root: path, ..hierarchy.clone() });
-                group.parts.last().map_or(Ok(()), |part| part.limit(limits))
+                group.parts.last().map_or(Ok(()), |part| part.set_limits(limits))
             });
             if let Err(error) = made {
                 let _ = group.remove();
@@ -140,7 +140,7 @@ pub fn remove_tree(root: &Path) -> Result<(), Error> {
     if !root.join("cgroup.procs").exists() {
         return Ok(());
     }
-    for group in below(root).map_err(Error::io(failed()))? {
+    for group in subtree(root).map_err(Error::io(failed()))? {
         hierarchy::kill(&group)?;
         remove_empty(&group)?;
     }
@@ -148,12 +148,12 @@ pub fn remove_tree(root: &Path) -> Result<(), Error> {
 }
 
 /// The groups of a tree, children before parents.
-fn below(root: &Path) -> io::Result<Vec<PathBuf>> {
+fn subtree(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut groups = Vec::new();
     for entry in fs::read_dir(root)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            groups.extend(below(&entry.path())?);
+            groups.extend(subtree(&entry.path())?);
         }
     }
     groups.push(root.to_owned());
@@ -163,7 +163,7 @@ fn below(root: &Path) -> io::Result<Vec<PathBuf>> {
 /// Removes an empty group. Retries, because killed processes leave their group with a delay, for which no notification
 /// exists in both versions.
 fn remove_empty(path: &Path) -> Result<(), Error> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + REMOVAL_TIMEOUT;
     let mut pause = Duration::from_millis(1);
     loop {
         match fs::remove_dir(path) {
@@ -191,13 +191,13 @@ impl Cgroup {
     ///
     /// # Errors
     /// The group does not exist any more.
-    pub fn doors(&self) -> Result<Vec<OwnedFd>, Error> {
-        self.parts.iter().map(Hierarchy::door).collect()
+    pub fn open_procs_files(&self) -> Result<Vec<OwnedFd>, Error> {
+        self.parts.iter().map(Hierarchy::open_procs_file).collect()
     }
 
     /// Whether the group contains a process, in every hierarchy.
-    pub fn holds(&self, pid: u32) -> bool {
-        self.parts.iter().all(|part| part.holds(pid))
+    pub fn contains(&self, pid: u32) -> bool {
+        self.parts.iter().all(|part| part.contains(pid))
     }
 
     /// Kills every process of the group.
@@ -224,7 +224,7 @@ impl Cgroup {
     ///
     /// # Errors
     /// The system refused.
-    pub fn give_to(&self, uid: u32, gid: u32) -> Result<Option<PathBuf>, Error> {
+    pub fn delegate_to(&self, uid: u32, gid: u32) -> Result<Option<PathBuf>, Error> {
         let Some(part) = self.parts.iter().find(|part| part.version == Version::Two) else { return Ok(None) };
         for name in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
             let path = part.root.join(name);
@@ -237,27 +237,27 @@ impl Cgroup {
     ///
     /// # Errors
     /// A process does not end.
-    pub fn remove_with_all_below(&self) -> Result<(), Error> {
+    pub fn remove_recursively(&self) -> Result<(), Error> {
         self.parts.iter().try_for_each(|part| remove_tree(&part.root))
     }
 
     /// Number of its processes that the OOM killer killed.
     pub fn oom_kills(&self) -> u64 {
-        self.first(Hierarchy::oom_kills)
+        self.first_value(Hierarchy::oom_kills)
     }
 
     /// Memory charged to the group, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.first(Hierarchy::memory_bytes)
+        self.first_value(Hierarchy::memory_bytes)
     }
 
     /// CPU time of its processes, in microseconds.
     pub fn cpu_us(&self) -> u64 {
-        self.first(Hierarchy::cpu_us)
+        self.first_value(Hierarchy::cpu_us)
     }
 
     /// The first value that a hierarchy provides. Zero if the group does not exist any more.
-    fn first(&self, figure: impl Fn(&Hierarchy) -> Option<u64>) -> u64 {
+    fn first_value(&self, figure: impl Fn(&Hierarchy) -> Option<u64>) -> u64 {
         self.parts.iter().find_map(figure).unwrap_or(0)
     }
 }

@@ -5,16 +5,16 @@
 
 pub mod cgroup;
 mod error;
-mod order;
+mod process_spec;
 mod seccomp;
 mod spawn;
 pub mod stage;
-pub mod uids;
-mod words;
+mod stderr_pipe;
+pub mod uid_pool;
 
-pub use cgroup::{Cgroup, CgroupLimits, Tree};
+pub use cgroup::{Cgroup, CgroupLimits, CgroupTree};
 pub use error::Error;
-pub use order::{Confinement, Jail, Order, ResourceLimits, Seclusion};
+pub use process_spec::{Confinement, Jail, ProcessSpec, ResourceLimits, Seclusion};
 pub use spawn::{Handles, Jailed, spawn};
-pub use uids::{UidPool, UidRange};
-pub use words::Words;
+pub use stderr_pipe::StderrPipe;
+pub use uid_pool::{UidPool, UidRange};

@@ -77,7 +77,7 @@ const DENIED: &[i64] = &[
 
 /// `ioctl` requests that need no privilege on an inherited tap and affect the host: the tap could be made persistent,
 /// or get another VM's MAC address and receive its frames.
-const DENIED_OF_A_TAP: &[libc::c_ulong] = &[
+const DENIED_TAP_REQUESTS: &[libc::c_ulong] = &[
     libc::SIOCSIFHWADDR,
     libc::TUNSETIFF as libc::c_ulong,
     libc::TUNSETPERSIST as libc::c_ulong,
@@ -94,7 +94,7 @@ const DENIED_OF_A_TAP: &[libc::c_ulong] = &[
 ];
 
 /// Flags of `clone` that create namespaces.
-const NAMESPACES: &[i32] = &[
+const NAMESPACE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWUTS,
@@ -111,19 +111,19 @@ const X32_BIT: u32 = 0x4000_0000;
 ///
 /// # Errors
 /// The kernel does not support seccomp filters.
-pub(crate) fn deny() -> io::Result<()> {
-    apply_filter(&denials().map_err(io::Error::other)?).map_err(io::Error::other)?;
-    apply_filter(&no_clone3().map_err(io::Error::other)?).map_err(io::Error::other)
+pub(crate) fn install_filters() -> io::Result<()> {
+    apply_filter(&main_filter().map_err(io::Error::other)?).map_err(io::Error::other)?;
+    apply_filter(&clone3_filter().map_err(io::Error::other)?).map_err(io::Error::other)
 }
 
-fn denials() -> Result<BpfProgram, seccompiler::BackendError> {
+fn main_filter() -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, vec![])).collect();
-    let namespaces = NAMESPACES.iter().map(|flag| {
+    let namespaces = NAMESPACE_FLAGS.iter().map(|flag| {
         let flag = u64::from(flag.cast_unsigned());
         rule(0, SeccompCmpOp::MaskedEq(flag), flag)
     });
     rules.insert(libc::SYS_clone, namespaces.collect::<Result<_, _>>()?);
-    let of_a_tap = DENIED_OF_A_TAP.iter().map(|request| rule(1, SeccompCmpOp::Eq, *request));
+    let of_a_tap = DENIED_TAP_REQUESTS.iter().map(|request| rule(1, SeccompCmpOp::Eq, *request));
     rules.insert(libc::SYS_ioctl, of_a_tap.collect::<Result<_, _>>()?);
     // Blocks beyond the file's size are not covered by the file size limit. Punching holes also keeps the size, but
     // allocates no blocks.
@@ -136,13 +136,13 @@ fn denials() -> Result<BpfProgram, seccompiler::BackendError> {
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         rules.insert(call, vec![other_family()?]);
     }
-    let mut program = x32_denied();
+    let mut program = x32_prologue();
     program.extend(compile(rules, libc::EPERM)?);
     Ok(program)
 }
 
 /// The flags of `clone3` are in memory, which a filter cannot read. After `ENOSYS` libraries fall back to `clone`.
-fn no_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
+fn clone3_filter() -> Result<BpfProgram, seccompiler::BackendError> {
     compile(BTreeMap::from([(libc::SYS_clone3, vec![])]), libc::ENOSYS)
 }
 
@@ -160,7 +160,7 @@ fn compile(
 }
 
 /// `ld nr; jge X32_BIT, deny`, to be prepended to a program, whose jumps are all relative.
-fn x32_denied() -> BpfProgram {
+fn x32_prologue() -> BpfProgram {
     let load_number = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
     let jump = sock_filter { code: 0x35, jt: 0, jf: 1, k: X32_BIT };
     let deny = sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x0005_0000 | libc::EPERM.cast_unsigned() };
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn the_programs_compile_within_the_kernels_limit() {
-        let program = denials().unwrap();
+        let program = main_filter().unwrap();
         assert!(program.len() > DENIED.len() && program.len() < 4096, "{}", program.len());
-        assert!(no_clone3().is_ok());
+        assert!(clone3_filter().is_ok());
     }
 }

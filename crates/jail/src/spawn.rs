@@ -18,18 +18,18 @@ use rustix::{
 };
 
 use crate::{
-    Confinement, Error, Order,
-    stage::{Report, Sent},
+    Confinement, Error, ProcessSpec,
+    stage::{Report, StageMessage},
 };
 
 /// Time limit of a stage, which takes milliseconds, or longer on a machine that swaps.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Descriptors for a new process.
 #[derive(Debug, Default)]
 pub struct Handles {
-    /// Files by which it joins its cgroup, see [`crate::Cgroup::doors`].
-    pub cgroup_doors: Vec<OwnedFd>,
+    /// Files by which it joins its cgroup, see [`crate::Cgroup::open_procs_files`].
+    pub cgroup_procs_files: Vec<OwnedFd>,
     /// Its standard error. `None`: /dev/null. Only for [`Confinement::Jail`].
     pub stderr: Option<OwnedFd>,
     /// Inherited descriptors, numbered from 3.
@@ -94,15 +94,16 @@ impl Jailed {
 ///
 /// # Errors
 /// A step failed; the message names it. Nothing is left behind then, except possibly a dying process in the cgroup.
-pub fn spawn(binary: &Path, order: &Order, handles: Handles) -> Result<Jailed, Error> {
+pub fn spawn(binary: &Path, order: &ProcessSpec, handles: Handles) -> Result<Jailed, Error> {
     let (here, there) = skep_packet::pair().map_err(Error::io("socket pair for a stage"))?;
-    set_socket_timeout(&here, Timeout::Recv, Some(PATIENCE)).map_err(Error::io("time limit for a stage"))?;
-    let sent = Sent { order: order.clone(), cgroup_doors: handles.cgroup_doors.len() };
+    set_socket_timeout(&here, Timeout::Recv, Some(STAGE_TIMEOUT))
+        .map_err(Error::io("time limit for a stage"))?;
+    let sent = StageMessage { order: order.clone(), cgroup_doors: handles.cgroup_procs_files.len() };
     let text = serde_json::to_vec(&sent).map_err(|error| Error::Stage(error.to_string()))?;
     let mut child = start(binary, order, there, handles.stderr)?;
 
-    let outcome = hand_over(&here, &text, &handles.cgroup_doors, &handles.inherited)
-        .and_then(|()| listen(&here, &order.confinement, &child));
+    let outcome = send_spec(&here, &text, &handles.cgroup_procs_files, &handles.inherited)
+        .and_then(|()| receive_reports(&here, &order.confinement, &child));
     if outcome.is_err() {
         let _ = child.kill();
     }
@@ -114,7 +115,12 @@ pub fn spawn(binary: &Path, order: &Order, handles: Handles) -> Result<Jailed, E
     outcome
 }
 
-fn start(binary: &Path, order: &Order, socket: OwnedFd, stderr: Option<OwnedFd>) -> Result<Child, Error> {
+fn start(
+    binary: &Path,
+    order: &ProcessSpec,
+    socket: OwnedFd,
+    stderr: Option<OwnedFd>,
+) -> Result<Child, Error> {
     let mut command = Command::new(binary);
     command.arg0("skep").arg("stage").env_clear().stdin(socket);
     if matches!(order.confinement, Confinement::Jail(_)) {
@@ -123,21 +129,23 @@ fn start(binary: &Path, order: &Order, socket: OwnedFd, stderr: Option<OwnedFd>)
     command.spawn().map_err(Error::io(format!("start of {}", binary.display())))
 }
 
-fn hand_over(socket: &OwnedFd, text: &[u8], doors: &[OwnedFd], inherited: &[OwnedFd]) -> Result<(), Error> {
+fn send_spec(socket: &OwnedFd, text: &[u8], doors: &[OwnedFd], inherited: &[OwnedFd]) -> Result<(), Error> {
     let all: Vec<BorrowedFd<'_>> = doors.iter().chain(inherited).map(AsFd::as_fd).collect();
     skep_packet::send(socket, text, &all).map_err(Error::io("order for a stage"))
 }
 
 /// Reads the reports of the stage: first the PID, then an error if a step failed. On success the socket closes without
 /// a further report, by `execve`.
-fn listen(socket: &OwnedFd, confinement: &Confinement, child: &Child) -> Result<Jailed, Error> {
+fn receive_reports(socket: &OwnedFd, confinement: &Confinement, child: &Child) -> Result<Jailed, Error> {
     let mut jailed = match confinement {
-        Confinement::User => Some(user_process(child)?),
+        Confinement::User => Some(open_child(child)?),
         Confinement::Secluded(_) | Confinement::Jail(_) => None,
     };
     loop {
         let packet = skep_packet::receive(socket).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::Stage(format!("no answer within {} s", PATIENCE.as_secs())),
+            io::ErrorKind::WouldBlock => {
+                Error::Stage(format!("no answer within {} s", STAGE_TIMEOUT.as_secs()))
+            }
             _ => Error::io("report of a stage")(error),
         });
         let report = packet.and_then(|packet| packet.map(read_report).transpose());
@@ -146,14 +154,18 @@ fn listen(socket: &OwnedFd, confinement: &Confinement, child: &Child) -> Result<
             Ok(None) => {
                 return jailed.ok_or_else(|| Error::Stage("the stage ended without a report".to_owned()));
             }
-            Ok(Some((Report::Failed { message }, _))) => return Err(give_up(jailed, Error::Stage(message))),
-            Ok(Some(_)) => return Err(give_up(jailed, Error::Stage("a report without a pidfd".to_owned()))),
-            Err(error) => return Err(give_up(jailed, error)),
+            Ok(Some((Report::Failed { message }, _))) => {
+                return Err(kill_and_fail(jailed, Error::Stage(message)));
+            }
+            Ok(Some(_)) => {
+                return Err(kill_and_fail(jailed, Error::Stage("a report without a pidfd".to_owned())));
+            }
+            Err(error) => return Err(kill_and_fail(jailed, error)),
         }
     }
 }
 
-fn give_up(jailed: Option<Jailed>, error: Error) -> Error {
+fn kill_and_fail(jailed: Option<Jailed>, error: Error) -> Error {
     if let Some(jailed) = jailed {
         let _ = jailed.kill();
         let _ = jailed.wait(Duration::from_secs(5));
@@ -162,7 +174,7 @@ fn give_up(jailed: Option<Jailed>, error: Error) -> Error {
     error
 }
 
-fn user_process(child: &Child) -> Result<Jailed, Error> {
+fn open_child(child: &Child) -> Result<Jailed, Error> {
     let pid = Pid::from_child(child);
     // The child is not reaped yet, so its PID cannot have been reused.
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::io("pidfd of a process"))?;

@@ -35,15 +35,15 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Confinement, Jail, Order, ResourceLimits, seccomp};
+use crate::{Confinement, Jail, ProcessSpec, ResourceLimits, seccomp};
 
 /// The running binary itself, for users who cannot access its folder, and in case the file was replaced.
-pub const OWN_PROGRAM: &str = "/proc/self/exe";
+pub const SELF_EXE: &str = "/proc/self/exe";
 
 /// The message to a stage. The attached descriptors are first the `cgroup.procs` files, then the inherited ones.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Sent {
-    pub(crate) order: Order,
+pub(crate) struct StageMessage {
+    pub(crate) order: ProcessSpec,
     pub(crate) cgroup_doors: usize,
 }
 
@@ -57,16 +57,16 @@ pub(crate) enum Report {
 }
 
 /// The message of a failed step, for the caller's log.
-struct Failed(String);
+struct StageError(String);
 
 /// Adds the name of a step to an error.
 trait Step<T> {
-    fn step(self, what: &str) -> Result<T, Failed>;
+    fn step(self, what: &str) -> Result<T, StageError>;
 }
 
 impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
-    fn step(self, what: &str) -> Result<T, Failed> {
-        self.map_err(|error| Failed(format!("{what}: {}", error.into())))
+    fn step(self, what: &str) -> Result<T, StageError> {
+        self.map_err(|error| StageError(format!("{what}: {}", error.into())))
     }
 }
 
@@ -76,36 +76,36 @@ pub fn main() -> ExitCode {
     let Ok(socket) = descriptors::take_stdin() else { return ExitCode::FAILURE };
     match run(&socket) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed(message)) => {
+        Err(StageError(message)) => {
             let _ = report(&socket, &Report::Failed { message }, None);
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(socket: &OwnedFd) -> Result<(), Failed> {
+fn run(socket: &OwnedFd) -> Result<(), StageError> {
     let packet =
-        skep_packet::receive(socket).step("message")?.ok_or_else(|| Failed("no message".to_owned()))?;
-    let sent: Sent = serde_json::from_slice(&packet.bytes).step("message")?;
-    let mut doors = packet.descriptors;
-    let inherited = doors.split_off(sent.cgroup_doors.min(doors.len()));
-    for door in doors {
+        skep_packet::receive(socket).step("message")?.ok_or_else(|| StageError("no message".to_owned()))?;
+    let sent: StageMessage = serde_json::from_slice(&packet.bytes).step("message")?;
+    let mut procs_files = packet.descriptors;
+    let inherited = procs_files.split_off(sent.cgroup_doors.min(procs_files.len()));
+    for file in procs_files {
         // 0 means the writing process.
-        File::from(door).write_all(b"0").step("join the control group")?;
+        File::from(file).write_all(b"0").step("join the control group")?;
     }
     match &sent.order.confinement {
         Confinement::User => {
             privileges::drop_all(&sent.order)?;
             // After the change of the user, which resets it.
             set_parent_process_death_signal(Some(Signal::KILL)).step("end with the caller")?;
-            become_program(&sent.order, inherited).map(|never| match never {})
+            execute(&sent.order, inherited).map(|never| match never {})
         }
         Confinement::Secluded(seclusion) => {
             let namespaces = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
             enter(socket, namespaces, || {
                 seclusion::enter(seclusion)?;
                 privileges::drop_all(&sent.order)?;
-                become_program(&sent.order, inherited)
+                execute(&sent.order, inherited)
             })
         }
         Confinement::Jail(jail) => {
@@ -115,7 +115,7 @@ fn run(socket: &OwnedFd) -> Result<(), Failed> {
                 | UnshareFlags::NEWUTS
                 | UnshareFlags::NEWCGROUP
                 | UnshareFlags::NEWNET;
-            enter(socket, namespaces, || settle(&sent.order, jail, inherited))
+            enter(socket, namespaces, || enter_jail(&sent.order, jail, inherited))
         }
     }
 }
@@ -123,8 +123,8 @@ fn run(socket: &OwnedFd) -> Result<(), Failed> {
 fn enter(
     socket: &OwnedFd,
     namespaces: UnshareFlags,
-    settle: impl FnOnce() -> Result<Infallible, Failed>,
-) -> Result<(), Failed> {
+    settle: impl FnOnce() -> Result<Infallible, StageError>,
+) -> Result<(), StageError> {
     // Not in the terminal's process group, so that Ctrl-C reaches only skep itself.
     setsid().step("new session")?;
     // SAFETY: the flags do not contain CLONE_FILES, so the descriptor table is unchanged and `OwnedFd`s stay valid.
@@ -140,20 +140,20 @@ fn enter(
 }
 
 /// All steps of pid 1 in the new namespaces, up to the execution of the program.
-fn settle(order: &Order, jail: &Jail, inherited: Vec<OwnedFd>) -> Result<Infallible, Failed> {
+fn enter_jail(order: &ProcessSpec, jail: &Jail, inherited: Vec<OwnedFd>) -> Result<Infallible, StageError> {
     root::build(order, jail)?;
     rustix::system::sethostname(jail.hostname.as_bytes()).step("host name")?;
-    limit(&jail.limits)?;
+    set_rlimits(&jail.limits)?;
     // With huge pages, a few touched bytes of a private mapping would take 2 MiB.
     disable_transparent_huge_pages(true).step("huge pages")?;
     umask(rustix::fs::Mode::from_raw_mode(0o077));
     descriptors::ignore_file_size_signal().step("SIGXFSZ")?;
     privileges::drop_all(order)?;
-    seccomp::deny().step("seccomp")?;
-    become_program(order, inherited)
+    seccomp::install_filters().step("seccomp")?;
+    execute(order, inherited)
 }
 
-fn limit(limits: &ResourceLimits) -> Result<(), Failed> {
+fn set_rlimits(limits: &ResourceLimits) -> Result<(), StageError> {
     let all = [
         (Resource::Nofile, limits.open_files),
         (Resource::Fsize, limits.file_bytes),
@@ -169,10 +169,10 @@ fn limit(limits: &ResourceLimits) -> Result<(), Failed> {
     Ok(())
 }
 
-fn become_program(order: &Order, inherited: Vec<OwnedFd>) -> Result<Infallible, Failed> {
+fn execute(order: &ProcessSpec, inherited: Vec<OwnedFd>) -> Result<Infallible, StageError> {
     descriptors::arrange(inherited).step("descriptors")?;
     let mut command = Command::new(&order.program);
-    if order.program == Path::new(OWN_PROGRAM) {
+    if order.program == Path::new(SELF_EXE) {
         // Otherwise the path would be its name in lists of processes.
         command.arg0("skep");
     }

@@ -14,12 +14,13 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{getpid, getuid, set_child_subreaper};
 use skep_jail::{
-    Cgroup, CgroupLimits, Confinement, Handles, Jail, Order, ResourceLimits, Seclusion, Tree, spawn,
+    Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jail, ProcessSpec, ResourceLimits, Seclusion,
+    spawn,
 };
 
 const UID: u32 = 0x7fff_0000;
 const FILE_BYTES: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("stage") {
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
         })
     });
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.into());
-    Tree::create(&tree_name()).unwrap().remove().unwrap();
+    CgroupTree::create(&tree_name()).unwrap().remove().unwrap();
     conclusion.exit_code()
 }
 
@@ -123,7 +124,7 @@ fn it_has_a_session_of_its_own() {
     let jailed = spawn(stage(), &shell("exec sleep 60"), handles(&group, vec![])).unwrap();
     assert_ne!(session_of(&jailed.pid.to_string()), session_of("self"));
     group.remove().unwrap();
-    assert!(jailed.wait(PATIENCE).unwrap());
+    assert!(jailed.wait(TIMEOUT).unwrap());
     assert!(jailed.reap().is_some());
 }
 
@@ -176,7 +177,7 @@ fn removing_its_group_leaves_nothing() {
     assert!(group.memory_bytes() > 0);
     let cgroup = fs::read_to_string(format!("{root}/cgroup")).unwrap();
     group.remove().unwrap();
-    assert!(jailed.wait(PATIENCE).unwrap());
+    assert!(jailed.wait(TIMEOUT).unwrap());
     assert!(jailed.reap().is_some());
     assert!(!Path::new(&root).exists());
     assert!(cgroup.contains(&tree_name()), "it was never in its group: {cgroup}");
@@ -189,7 +190,7 @@ fn a_memory_hog_dies_in_its_group() {
     let _jailed = spawn(stage(), &shell(hog), handles(&group, vec![])).unwrap();
     let begun = Instant::now();
     while group.oom_kills() == 0 {
-        assert!(begun.elapsed() < PATIENCE, "nothing was killed");
+        assert!(begun.elapsed() < TIMEOUT, "nothing was killed");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(group.cpu_us() > 0);
@@ -198,14 +199,14 @@ fn a_memory_hog_dies_in_its_group() {
 
 fn a_processor_hog_is_held_to_its_quota() {
     let throttled = |cpu_percent| {
-        let tree = Tree::create(&tree_name()).unwrap();
+        let tree = CgroupTree::create(&tree_name()).unwrap();
         let name = format!("hog-{cpu_percent:?}");
-        let group = tree.group(&name, &CgroupLimits { cpu_percent, ..limits() }).unwrap();
+        let group = tree.create_group(&name, &CgroupLimits { cpu_percent, ..limits() }).unwrap();
         let _jailed = spawn(stage(), &shell("while :; do :; done"), handles(&group, vec![])).unwrap();
         let begun = Instant::now();
         // Many periods of a quota of 10 %.
         while group.cpu_us() < 300_000 {
-            assert!(begun.elapsed() < 3 * PATIENCE, "the hog does nothing: {} us", group.cpu_us());
+            assert!(begun.elapsed() < 3 * TIMEOUT, "the hog does nothing: {} us", group.cpu_us());
             std::thread::sleep(Duration::from_millis(10));
         }
         let times = tree.paths().find_map(|root| throttled_in(&root.join(&name))).unwrap();
@@ -224,25 +225,25 @@ fn throttled_in(group: &Path) -> Option<u64> {
 }
 
 fn a_group_name_is_taken_once() {
-    let tree = Tree::create(&tree_name()).unwrap();
-    let group = tree.group("twice", &limits()).unwrap();
-    assert!(tree.group("twice", &limits()).is_err());
+    let tree = CgroupTree::create(&tree_name()).unwrap();
+    let group = tree.create_group("twice", &limits()).unwrap();
+    assert!(tree.create_group("twice", &limits()).is_err());
     // The first group is not affected by the refusal.
-    assert!(group.doors().is_ok());
+    assert!(group.open_procs_files().is_ok());
     group.remove().unwrap();
-    assert!(group.doors().is_err());
+    assert!(group.open_procs_files().is_err());
 }
 
 fn a_tree_is_removed_with_all_that_runs_in_it() {
-    let tree = Tree::create(&format!("{}-whole", tree_name())).unwrap();
+    let tree = CgroupTree::create(&format!("{}-whole", tree_name())).unwrap();
     let paths: Vec<PathBuf> = tree.paths().map(Path::to_owned).collect();
     assert!(!paths.is_empty() && paths.iter().all(|path| path.is_dir()));
-    let group = tree.group("one", &limits()).unwrap();
+    let group = tree.create_group("one", &limits()).unwrap();
     let jailed = spawn(stage(), &shell("exec sleep 600"), handles(&group, vec![])).unwrap();
     for path in &paths {
         skep_jail::cgroup::remove_tree(path).unwrap();
     }
-    assert!(jailed.wait(PATIENCE).unwrap());
+    assert!(jailed.wait(TIMEOUT).unwrap());
     assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
     // Again: a missing tree is not an error.
     tree.remove().unwrap();
@@ -256,7 +257,7 @@ fn a_mere_user_sees_the_machine_without_privilege() {
     let handles = Handles { inherited: vec![writer.into()], ..Handles::default() };
     let jailed = spawn(stage(), &order, handles).unwrap();
     let text = read(reader);
-    assert!(jailed.wait(PATIENCE).unwrap());
+    assert!(jailed.wait(TIMEOUT).unwrap());
     assert!(jailed.reap().unwrap().success());
     assert!(
         text.contains("CapEff:\t0000000000000000\n") && text.contains("CapBnd:\t0000000000000000\n"),
@@ -273,7 +274,7 @@ fn a_mere_user_ends_with_whoever_started_it() {
         spawn(stage(), &order, Handles::default()).unwrap()
     });
     let jailed = starting.join().unwrap();
-    assert!(jailed.wait(PATIENCE).unwrap(), "it outlives the thread that started it");
+    assert!(jailed.wait(TIMEOUT).unwrap(), "it outlives the thread that started it");
     assert!(jailed.reap().is_some());
 }
 
@@ -296,7 +297,7 @@ fn only_the_named_folders_hold_programs() {
         let handles = Handles { inherited: vec![writer.into()], ..Handles::default() };
         let secluded = spawn(stage(), &order, handles).unwrap();
         let text = read(reader);
-        assert!(secluded.wait(PATIENCE).unwrap());
+        assert!(secluded.wait(TIMEOUT).unwrap());
         secluded.reap();
         text
     };
@@ -310,8 +311,8 @@ fn stage() -> &'static Path {
     Path::new("/proc/self/exe")
 }
 
-fn shell(script: &str) -> Order {
-    Order {
+fn shell(script: &str) -> ProcessSpec {
+    ProcessSpec {
         program: "/usr/bin/sh".into(),
         arguments: vec!["-c".to_owned(), script.to_owned()],
         environment: vec![],
@@ -330,12 +331,12 @@ fn output(script: &str) -> String {
     output_of(&shell(&format!("exec >&3; {script}")))
 }
 
-fn output_of(order: &Order) -> String {
+fn output_of(order: &ProcessSpec) -> String {
     let (reader, writer) = io::pipe().unwrap();
     let group = group();
     let jailed = spawn(stage(), order, handles(&group, vec![writer.into()])).unwrap();
     let text = read(reader);
-    assert!(jailed.wait(PATIENCE).unwrap(), "the script does not end");
+    assert!(jailed.wait(TIMEOUT).unwrap(), "the script does not end");
     group.remove().unwrap();
     jailed.reap();
     text
@@ -352,7 +353,7 @@ fn lines(part: Option<&str>) -> Vec<&str> {
 }
 
 fn handles(group: &Cgroup, inherited: Vec<OwnedFd>) -> Handles {
-    Handles { cgroup_doors: group.doors().unwrap(), stderr: None, inherited }
+    Handles { cgroup_procs_files: group.open_procs_files().unwrap(), stderr: None, inherited }
 }
 
 fn tree_name() -> String {
@@ -366,6 +367,6 @@ fn limits() -> CgroupLimits {
 fn group() -> Cgroup {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let tree = Tree::create(&tree_name()).unwrap();
-    tree.group(&format!("g{}", NEXT.fetch_add(1, Ordering::Relaxed)), &limits()).unwrap()
+    let tree = CgroupTree::create(&tree_name()).unwrap();
+    tree.create_group(&format!("g{}", NEXT.fetch_add(1, Ordering::Relaxed)), &limits()).unwrap()
 }

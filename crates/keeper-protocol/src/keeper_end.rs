@@ -23,7 +23,7 @@ use crate::{Answer, Envelope, Error, Request, Welcome, socket::Socket};
 
 /// Capacity of the channel from the receiving thread. When it is full, the thread waits and further requests stay in
 /// the kernel's queue.
-const QUEUE: usize = 16;
+const QUEUE_CAPACITY: usize = 16;
 
 type Received = Result<Envelope<Request>, Error>;
 
@@ -41,8 +41,8 @@ impl KeeperEnd {
     pub fn new(descriptor: OwnedFd) -> Result<Self, Error> {
         let readable = descriptor.try_clone().map_err(Error::Io)?;
         let (last, last_descriptor) = blocking::channel();
-        let (received, requests) = mpsc::channel(QUEUE);
-        let sender = Arc::new(Sender { socket: Some(Socket::new(descriptor)?), last });
+        let (received, requests) = mpsc::channel(QUEUE_CAPACITY);
+        let sender = Arc::new(Sender { socket: Some(Socket::new(descriptor)?), descriptor_return: last });
         let receiving = thread::Builder::new().name("requests".to_owned());
         receiving.spawn(move || receive_all(readable, received, &last_descriptor)).map_err(Error::Io)?;
         Ok(Self { sender, requests })
@@ -103,7 +103,7 @@ impl Answerer {
 struct Sender {
     /// `None` only in `drop`.
     socket: Option<Socket>,
-    last: blocking::Sender<OwnedFd>,
+    descriptor_return: blocking::Sender<OwnedFd>,
 }
 
 impl Sender {
@@ -115,7 +115,7 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         if let Some(socket) = self.socket.take() {
-            let _ = self.last.send(socket.into_descriptor());
+            let _ = self.descriptor_return.send(socket.into_descriptor());
         }
     }
 }

@@ -16,7 +16,7 @@ pub struct Welcome {
     pub settings: serde_json::Value,
     /// The first admin key of the data directory, without its secret.
     pub admin_key: Option<AdminKey>,
-    pub swarm: SwarmAbility,
+    pub swarm: SwarmAvailability,
     /// Whether this server replaces one that still runs. It reports [`Request::Ready`] then.
     pub succeeds: bool,
 }
@@ -33,7 +33,7 @@ pub struct AdminKey {
 /// Whether this machine can run VMs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SwarmAbility {
+pub enum SwarmAvailability {
     Able {
         /// The engine and why it was selected.
         engine: EngineReport,
@@ -106,7 +106,7 @@ pub enum Request {
 }
 
 /// Page size of [`Request::List`], so that an answer fits into a packet.
-pub const LIST_PART: usize = 100;
+pub const LIST_PAGE_SIZE: usize = 100;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -122,7 +122,7 @@ pub enum Answer {
     Usage(Usage),
     Committed,
     Admitted,
-    /// Running VMs. A page of [`LIST_PART`] VMs may be followed by another one.
+    /// Running VMs. A page of [`LIST_PAGE_SIZE`] VMs may be followed by another one.
     List {
         /// In the order of their ids.
         vms: Vec<HeldVm>,

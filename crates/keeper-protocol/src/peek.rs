@@ -33,12 +33,12 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::{KeeperEnd, ServerEnd, SwarmAbility};
+    use crate::{KeeperEnd, ServerEnd, SwarmAvailability};
 
     #[tokio::test]
-    async fn what_was_looked_at_is_received_all_the_same() {
+    async fn a_peeked_packet_is_received_again() {
         let (keeper, server) = crate::pair().unwrap();
-        let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
+        let swarm = SwarmAvailability::Unable { reason: "a test".to_owned() };
         let welcome =
             Welcome { settings: serde_json::json!({"a": 1}), admin_key: None, swarm, succeeds: false };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_that_is_gone_is_told() {
+    fn a_closed_keeper_end_is_an_error() {
         let (keeper, server) = crate::pair().unwrap();
         drop(keeper);
         assert!(matches!(peek_welcome(server.as_fd()), Err(Error::Closed)));

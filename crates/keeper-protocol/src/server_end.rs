@@ -17,7 +17,8 @@ use tokio::{
 };
 
 use crate::{
-    Answer, Envelope, Error, HeldVm, LIST_PART, Launched, Request, TlsPair, Usage, Welcome, socket::Socket,
+    Answer, Envelope, Error, HeldVm, LIST_PAGE_SIZE, Launched, Request, TlsPair, Usage, Welcome,
+    socket::Socket,
 };
 
 /// A VMM that waits for its guest state, with the descriptors to control it.
@@ -87,7 +88,7 @@ impl ServerEnd {
     /// The keeper refused, or is gone.
     pub async fn launch(&self, vm: VmId, template: &str) -> Result<LaunchedVm, Error> {
         let request = Request::Launch { vm, template: template.to_owned() };
-        match self.ask(request).await? {
+        match self.request(request).await? {
             (Answer::Launched(launched), descriptors) => unpack(launched, descriptors),
             (other, _) => Err(unexpected(&other)),
         }
@@ -98,7 +99,7 @@ impl ServerEnd {
     /// # Errors
     /// The keeper does not hold it, or is gone.
     pub async fn end(&self, vm: VmId) -> Result<bool, Error> {
-        match self.ask(Request::End { vm }).await? {
+        match self.request(Request::End { vm }).await? {
             (Answer::Ended { out_of_memory }, _) => Ok(out_of_memory),
             (other, _) => Err(unexpected(&other)),
         }
@@ -109,7 +110,7 @@ impl ServerEnd {
     /// # Errors
     /// The keeper does not hold it, or is gone.
     pub async fn usage(&self, vm: VmId) -> Result<Usage, Error> {
-        match self.ask(Request::Usage { vm }).await? {
+        match self.request(Request::Usage { vm }).await? {
             (Answer::Usage(usage), _) => Ok(usage),
             (other, _) => Err(unexpected(&other)),
         }
@@ -120,7 +121,7 @@ impl ServerEnd {
     /// # Errors
     /// The keeper does not hold it, cannot record it, or is gone.
     pub async fn commit(&self, vm: VmId) -> Result<(), Error> {
-        match self.ask(Request::Commit { vm }).await? {
+        match self.request(Request::Commit { vm }).await? {
             (Answer::Committed, _) => Ok(()),
             (other, _) => Err(unexpected(&other)),
         }
@@ -132,7 +133,7 @@ impl ServerEnd {
     /// # Errors
     /// The keeper does not hold it, cannot record it, or is gone; or the packet filter could not be changed.
     pub async fn admit_to_api(&self, vm: VmId) -> Result<(), Error> {
-        match self.ask(Request::AdmitToApi { vm }).await? {
+        match self.request(Request::AdmitToApi { vm }).await? {
             (Answer::Admitted, _) => Ok(()),
             (other, _) => Err(unexpected(&other)),
         }
@@ -146,9 +147,9 @@ impl ServerEnd {
         let mut held: Vec<HeldVm> = Vec::new();
         loop {
             let after = held.last().map(|held| held.launched.vm);
-            match self.ask(Request::List { after }).await? {
+            match self.request(Request::List { after }).await? {
                 (Answer::List { vms }, _) => {
-                    let is_last = vms.len() < LIST_PART;
+                    let is_last = vms.len() < LIST_PAGE_SIZE;
                     held.extend(vms);
                     if is_last {
                         return Ok(held);
@@ -165,9 +166,9 @@ impl ServerEnd {
     /// # Errors
     /// The keeper does not hold it, its VMM takes no connection, or the keeper is gone.
     pub async fn attach(&self, vm: VmId) -> Result<AttachedVm, Error> {
-        match self.ask(Request::Attach { vm }).await? {
+        match self.request(Request::Attach { vm }).await? {
             (Answer::Attached(launched), descriptors) => {
-                let [pidfd, monitor, agent, console] = exactly(descriptors)?;
+                let [pidfd, monitor, agent, console] = expect_descriptors(descriptors)?;
                 let (monitor, agent, console) = (stream(monitor)?, stream(agent)?, stream(console)?);
                 Ok(AttachedVm { launched, pidfd, monitor, agent, console })
             }
@@ -181,7 +182,7 @@ impl ServerEnd {
     /// # Errors
     /// The keeper has no certificate, or is gone.
     pub async fn tls(&self, seen: u64, serving: u64) -> Result<Option<TlsPair>, Error> {
-        match self.ask(Request::Tls { seen, serving }).await? {
+        match self.request(Request::Tls { seen, serving }).await? {
             (Answer::Tls { pair }, _) => Ok(pair),
             (other, _) => Err(unexpected(&other)),
         }
@@ -192,9 +193,9 @@ impl ServerEnd {
     /// # Errors
     /// It could not be started, or the keeper is gone.
     pub async fn helper(&self, kind: HelperKind) -> Result<UnixStream, Error> {
-        match self.ask(Request::Helper { kind }).await? {
+        match self.request(Request::Helper { kind }).await? {
             (Answer::Helper, descriptors) => {
-                let [socket] = exactly(descriptors)?;
+                let [socket] = expect_descriptors(descriptors)?;
                 stream(socket)
             }
             (other, _) => Err(unexpected(&other)),
@@ -206,7 +207,7 @@ impl ServerEnd {
     /// # Errors
     /// The keeper is gone.
     pub async fn ready(&self) -> Result<(), Error> {
-        match self.ask(Request::Ready).await? {
+        match self.request(Request::Ready).await? {
             (Answer::Alone, _) => Ok(()),
             (other, _) => Err(unexpected(&other)),
         }
@@ -226,7 +227,7 @@ impl ServerEnd {
     /// # Errors
     /// No server can be started with the current settings, and this one keeps running; or the keeper is gone.
     pub async fn restart(&self) -> Result<bool, Error> {
-        match self.ask(Request::Restart).await? {
+        match self.request(Request::Restart).await? {
             (Answer::Restarting, _) => Ok(true),
             (Answer::Restarted, _) => Ok(false),
             (other, _) => Err(unexpected(&other)),
@@ -244,7 +245,7 @@ impl ServerEnd {
         let _ = self.0.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    async fn ask(&self, request: Request) -> Result<Reply, Error> {
+    async fn request(&self, request: Request) -> Result<Reply, Error> {
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
         let (waiter, reply) = oneshot::channel();
         self.0.with_waiting(|waiting| waiting.insert(id, waiter)).ok_or(Error::Closed)?;
@@ -298,7 +299,7 @@ impl Inner {
 }
 
 fn unpack(launched: Launched, descriptors: Vec<OwnedFd>) -> Result<LaunchedVm, Error> {
-    let [pidfd, monitor, agent, console, state] = exactly(descriptors)?;
+    let [pidfd, monitor, agent, console, state] = expect_descriptors(descriptors)?;
     Ok(LaunchedVm {
         launched,
         pidfd,
@@ -309,7 +310,7 @@ fn unpack(launched: Launched, descriptors: Vec<OwnedFd>) -> Result<LaunchedVm, E
     })
 }
 
-fn exactly<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
+fn expect_descriptors<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
     <[OwnedFd; COUNT]>::try_from(descriptors)
         .map_err(|descriptors| Error::Protocol(format!("an answer with {} descriptors", descriptors.len())))
 }

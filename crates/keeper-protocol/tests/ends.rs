@@ -12,8 +12,8 @@ use std::{
 
 use skep_api::{ErrorCode, Failure, VmId};
 use skep_keeper_protocol::{
-    Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PART, Launched, Request, ServerEnd, SwarmAbility, Usage,
-    Welcome, pair,
+    Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PAGE_SIZE, Launched, Request, ServerEnd,
+    SwarmAvailability, Usage, Welcome, pair,
 };
 use tokio::{io::AsyncReadExt, time::timeout};
 
@@ -25,7 +25,7 @@ async fn ends() -> (KeeperEnd, ServerEnd) {
     let welcome = Welcome {
         settings: serde_json::json!({"a": 1}),
         admin_key: None,
-        swarm: SwarmAbility::Unable { reason: "a test".to_owned() },
+        swarm: SwarmAvailability::Unable { reason: "a test".to_owned() },
         succeeds: false,
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -91,11 +91,11 @@ async fn a_launch_brings_streams_and_the_state() {
 }
 
 #[tokio::test]
-async fn a_list_of_any_length_comes_in_parts_that_fit() {
+async fn a_long_list_is_split_into_pages_that_fit_a_packet() {
     let (mut keeper, server) = ends().await;
-    let all: Vec<VmId> = (0..2 * LIST_PART).map(|_| VmId::generate()).collect();
+    let all: Vec<VmId> = (0..2 * LIST_PAGE_SIZE).map(|_| VmId::generate()).collect();
     let asked = tokio::spawn(async move { server.list().await });
-    for part in [&all[..LIST_PART], &all[LIST_PART..], &[]] {
+    for part in [&all[..LIST_PAGE_SIZE], &all[LIST_PAGE_SIZE..], &[]] {
         let (request, answerer) = keeper.receive().await.unwrap().unwrap();
         let Request::List { after } = request else { panic!("{request:?}") };
         assert_eq!(
@@ -131,7 +131,7 @@ async fn an_attachment_brings_streams() {
 }
 
 #[tokio::test]
-async fn answers_find_their_questions_in_any_order() {
+async fn answers_match_their_requests_in_any_order() {
     let (mut keeper, server) = ends().await;
     let (first, second) = (VmId::generate(), VmId::generate());
     let usage = tokio::spawn({
@@ -152,7 +152,7 @@ async fn answers_find_their_questions_in_any_order() {
 }
 
 #[tokio::test]
-async fn a_refusal_keeps_its_words() {
+async fn a_refusal_keeps_its_message() {
     let (mut keeper, server) = ends().await;
     let asked = tokio::spawn(async move { server.launch(VmId::generate(), "nope").await });
     let (_, answerer) = keeper.receive().await.unwrap().unwrap();
@@ -164,7 +164,7 @@ async fn a_refusal_keeps_its_words() {
 }
 
 #[tokio::test]
-async fn a_vm_that_nobody_waits_for_is_ended() {
+async fn a_vm_whose_launch_was_cancelled_is_ended() {
     let (mut keeper, server) = ends().await;
     let vm = VmId::generate();
     let asking = server.clone();
@@ -178,7 +178,7 @@ async fn a_vm_that_nobody_waits_for_is_ended() {
 }
 
 #[tokio::test]
-async fn a_keeper_that_goes_fails_all_that_wait() {
+async fn closing_the_keeper_fails_all_pending_requests() {
     let (mut keeper, server) = ends().await;
     let asked = tokio::spawn({
         let server = server.clone();
@@ -194,7 +194,7 @@ async fn a_keeper_that_goes_fails_all_that_wait() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_an_error_not_the_end() {
+async fn an_invalid_request_is_a_protocol_error() {
     let (keeper, server) = pair().unwrap();
     let mut keeper = KeeperEnd::new(keeper).unwrap();
     rustix::net::send(&server, b"{\"id\":1,\"body\":{\"launch\":{}}}", rustix::net::SendFlags::empty())

@@ -7,16 +7,16 @@
 use std::{collections::HashMap, fs};
 
 use skep_api::VmId;
-use skep_jail::{Jailed, Tree, UidPool};
-use skep_network::{Known, Network, Port};
+use skep_jail::{CgroupTree, Jailed, UidPool};
+use skep_network::{KnownAddress, Network, Port};
 
 use crate::{
-    DataDir, Error, SwarmOrder, clean,
-    data_dir::remove,
-    process::boot_id,
+    DataDir, Error, SwarmConfig, cleanup,
+    data_dir::remove_dir_all,
+    process_id::boot_id,
     records::{Record, Records, VmmRecord},
     sockets::SocketDir,
-    vmm::Belongings,
+    vmm::VmResources,
 };
 
 /// A VM whose process still runs.
@@ -44,10 +44,10 @@ pub(crate) fn survivors(data_dir: &DataDir) -> Result<Vec<Survivor>, Error> {
 }
 
 /// Cgroups and network of a data directory, with the VMs that run in them.
-pub(crate) struct Ground {
-    pub(crate) tree: Tree,
+pub(crate) struct SwarmResources {
+    pub(crate) tree: CgroupTree,
     pub(crate) network: Network,
-    pub(crate) living: HashMap<VmId, Belongings>,
+    pub(crate) living: HashMap<VmId, VmResources>,
 }
 
 /// Takes over network, cgroups and VMs, and removes everything in them that belongs to no adopted VM.
@@ -56,21 +56,22 @@ pub(crate) struct Ground {
 /// The network or the cgroups cannot be taken over.
 pub(crate) async fn adopt(
     data_dir: &DataDir,
-    swarm: &SwarmOrder,
+    swarm: &SwarmConfig,
     uids: &mut UidPool,
     survivors: Vec<Survivor>,
-) -> Result<Ground, Error> {
-    let tree = Tree::create(&data_dir.name())?;
+) -> Result<SwarmResources, Error> {
+    let tree = CgroupTree::create(&data_dir.name())?;
     // A service manager may have run the earlier keeper in another cgroup.
-    clean::other_trees(data_dir, &tree)?;
-    clean::record_cgroups(data_dir, &tree)?;
-    let known = |survivor: &Survivor| Known { ip: survivor.record.ip, admitted: survivor.record.reaches_api };
+    cleanup::remove_other_trees(data_dir, &tree)?;
+    cleanup::record_cgroups(data_dir, &tree)?;
+    let known =
+        |survivor: &Survivor| KnownAddress { ip: survivor.record.ip, admitted: survivor.record.reaches_api };
     let addresses = survivors.iter().map(known).collect();
     let (network, mut ports) = Network::adopt(&data_dir.name(), swarm.subnet, addresses).await?;
     let mut living = HashMap::new();
     for survivor in survivors {
         let (vm, pid) = (survivor.record.vm, survivor.jailed.pid);
-        match take_in(data_dir, &tree, uids, &mut ports, survivor) {
+        match adopt_vm(data_dir, &tree, uids, &mut ports, survivor) {
             Ok(belongings) => {
                 tracing::info!(%vm, pid, "VM {vm} is taken over");
                 living.insert(vm, belongings);
@@ -78,28 +79,28 @@ pub(crate) async fn adopt(
             Err(reason) => tracing::warn!(%vm, pid, "VM {vm} cannot be taken over and is ended: {reason}"),
         }
     }
-    let lives = |name: &str| name.parse().is_ok_and(|vm: VmId| living.contains_key(&vm));
+    let is_adopted = |name: &str| name.parse().is_ok_and(|vm: VmId| living.contains_key(&vm));
     // Processes first: the resources that they hold cannot be removed before.
-    tree.remove_all_but(lives)?;
+    tree.remove_all_but(is_adopted)?;
     for port in ports {
         network.remove(port).await?;
     }
-    remove_sockets(data_dir, lives)?;
+    remove_sockets(data_dir, is_adopted)?;
     Records::of(data_dir).remove_all_but(|vm| living.contains_key(&vm))?;
-    Ok(Ground { tree, network, living })
+    Ok(SwarmResources { tree, network, living })
 }
 
 /// Checks a survivor against the machine and collects its resources. `Err`: the reason why it cannot be adopted.
-fn take_in(
+fn adopt_vm(
     data_dir: &DataDir,
-    tree: &Tree,
+    tree: &CgroupTree,
     uids: &mut UidPool,
     ports: &mut Vec<Port>,
     survivor: Survivor,
-) -> Result<Belongings, &'static str> {
+) -> Result<VmResources, &'static str> {
     let Survivor { record, vmm, jailed } = survivor;
     let group = tree.find(&record.vm.to_string()).ok_or("it has no control group")?;
-    if !group.holds(jailed.pid) {
+    if !group.contains(jailed.pid) {
         return Err("the recorded process is not in its control group");
     }
     if owner(jailed.pid) != Some(record.uid) {
@@ -111,7 +112,7 @@ fn take_in(
     if !uids.adopt(record.uid) {
         return Err("its user id is already in use");
     }
-    Ok(Belongings::adopted(record, &vmm, jailed, group, sockets, ports.swap_remove(at)))
+    Ok(VmResources::adopted(record, &vmm, jailed, group, sockets, ports.swap_remove(at)))
 }
 
 /// The process's real user id. Not the owner of /proc/PID, which is root for a process that is not dumpable.
@@ -124,7 +125,7 @@ fn remove_sockets(data_dir: &DataDir, kept: impl Fn(&str) -> bool) -> Result<(),
     let folder = data_dir.sockets();
     let entries = fs::read_dir(&folder).map_err(Error::io(folder.display().to_string()))?;
     for entry in entries.flatten().filter(|entry| !entry.file_name().to_str().is_some_and(&kept)) {
-        remove(&entry.path())?;
+        remove_dir_all(&entry.path())?;
     }
     Ok(())
 }

@@ -3,21 +3,21 @@
 use std::fs;
 
 use rustix::fs::statvfs;
-use skep_jail::Tree;
+use skep_jail::CgroupTree;
 
-use crate::{DataDir, Error, SwarmOrder, VmLimits};
+use crate::{DataDir, Error, SwarmConfig, VmLimits};
 
 /// Share of the available memory for VMs, in percent. The rest is for the server and the page cache.
 const MEMORY_SHARE: u64 = 80;
 /// Overcommit of disk layers: how many layers are planned per free layer size. Most guests write little, and a guest
 /// that finds the disk full gets an error.
-const LAYERS_IN_ONE: u64 = 4;
+const LAYER_OVERCOMMIT: u64 = 4;
 /// Memory that a launch must leave free, in MiB, so that the OOM killer of the kernel does not kill other processes.
-const KEPT_MEMORY_MB: u64 = 256;
+const RESERVED_MEMORY_MB: u64 = 256;
 /// Disk space that a launch must leave free, in MiB: the store writes to the same disk.
-const KEPT_DISK_MB: u64 = 1024;
+const RESERVED_DISK_MB: u64 = 1024;
 /// Upper limit of VMs; more have not been tested.
-const MOST_VMS: u64 = 1000;
+const MAX_VMS: u64 = 1000;
 
 /// Resources that adopted VMs already use. They are not free, but count as available for VMs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,17 +37,17 @@ pub(crate) struct Capacity {
 /// # Errors
 /// The free memory or disk space cannot be read.
 pub(crate) fn measure(
-    order: &SwarmOrder,
+    order: &SwarmConfig,
     data_dir: &DataDir,
-    tree: &Tree,
+    tree: &CgroupTree,
     used: InUse,
 ) -> Result<Capacity, Error> {
-    let free = Free::now(data_dir)?;
+    let free = FreeResources::now(data_dir)?;
     let available_mb = free.memory_mb + (used.memory_bytes >> 20);
     let memory_mb =
         order.memory_mb.unwrap_or_else(|| memory_share_mb(available_mb, tree.memory_limit_bytes()));
     let disk_mb = free.disk_mb + (used.disk_bytes >> 20);
-    let max_vms = order.max_vms.unwrap_or_else(|| most_vms(memory_mb, disk_mb, &order.limits));
+    let max_vms = order.max_vms.unwrap_or_else(|| vm_capacity(memory_mb, disk_mb, &order.limits));
     Ok(Capacity { max_vms, memory_mb })
 }
 
@@ -63,17 +63,17 @@ fn memory_share_mb(available_mb: u64, limit_bytes: Option<u64>) -> u64 {
 /// # Errors
 /// [`Error::NoMemory`], [`Error::NoDisk`].
 pub(crate) fn check_now(data_dir: &DataDir, each: &VmLimits) -> Result<(), Error> {
-    Free::now(data_dir)?.check(each)
+    FreeResources::now(data_dir)?.check(each)
 }
 
 /// The free resources of the machine, in MiB.
 #[derive(Debug, Clone, Copy)]
-struct Free {
+struct FreeResources {
     memory_mb: u64,
     disk_mb: u64,
 }
 
-impl Free {
+impl FreeResources {
     fn now(data_dir: &DataDir) -> Result<Self, Error> {
         let meminfo = fs::read_to_string("/proc/meminfo").map_err(Error::io("/proc/meminfo"))?;
         let disk = statvfs(data_dir.path()).map_err(Error::io(data_dir.path().display().to_string()))?;
@@ -82,20 +82,20 @@ impl Free {
 
     fn check(self, each: &VmLimits) -> Result<(), Error> {
         let wanted_mb = each.guest_memory_mb + each.overhead_mb;
-        if self.memory_mb < wanted_mb + KEPT_MEMORY_MB {
-            return Err(Error::NoMemory { free_mb: self.memory_mb, wanted_mb, kept_mb: KEPT_MEMORY_MB });
+        if self.memory_mb < wanted_mb + RESERVED_MEMORY_MB {
+            return Err(Error::NoMemory { free_mb: self.memory_mb, wanted_mb, kept_mb: RESERVED_MEMORY_MB });
         }
-        if self.disk_mb < KEPT_DISK_MB {
-            return Err(Error::NoDisk { free_mb: self.disk_mb, kept_mb: KEPT_DISK_MB });
+        if self.disk_mb < RESERVED_DISK_MB {
+            return Err(Error::NoDisk { free_mb: self.disk_mb, kept_mb: RESERVED_DISK_MB });
         }
         Ok(())
     }
 }
 
-fn most_vms(memory_mb: u64, disk_mb: u64, each: &VmLimits) -> u32 {
+fn vm_capacity(memory_mb: u64, disk_mb: u64, each: &VmLimits) -> u32 {
     let by_memory = memory_mb / (each.guest_memory_mb + each.overhead_mb);
-    let by_disk = disk_mb * LAYERS_IN_ONE / each.layer_mb.max(1);
-    u32::try_from(by_memory.min(by_disk).min(MOST_VMS)).unwrap_or(u32::MAX)
+    let by_disk = disk_mb * LAYER_OVERCOMMIT / each.layer_mb.max(1);
+    u32::try_from(by_memory.min(by_disk).min(MAX_VMS)).unwrap_or(u32::MAX)
 }
 
 fn available_mb(meminfo: &str) -> u64 {
@@ -151,18 +151,18 @@ mod tests {
     }
 
     #[test]
-    fn the_scarcest_thing_decides() {
+    fn the_scarcest_resource_limits_the_vms() {
         let each = VmLimits { guest_memory_mb: 128, layer_mb: 2048, ..VmLimits::with_overhead(48) };
-        assert_eq!(most_vms(1760, 1 << 30, &each), 10);
-        assert_eq!(most_vms(1 << 30, 5_120, &each), 10);
-        assert_eq!(most_vms(1 << 30, 1 << 30, &each), 1000);
-        assert_eq!(most_vms(100, 1 << 30, &each), 0);
+        assert_eq!(vm_capacity(1760, 1 << 30, &each), 10);
+        assert_eq!(vm_capacity(1 << 30, 5_120, &each), 10);
+        assert_eq!(vm_capacity(1 << 30, 1 << 30, &each), 1000);
+        assert_eq!(vm_capacity(100, 1 << 30, &each), 0);
     }
 
     #[test]
     fn a_launch_leaves_the_machine_what_it_needs() {
         let each = VmLimits { guest_memory_mb: 128, ..VmLimits::with_overhead(48) };
-        let check = |memory_mb, disk_mb| Free { memory_mb, disk_mb }.check(&each);
+        let check = |memory_mb, disk_mb| FreeResources { memory_mb, disk_mb }.check(&each);
         check(432, 1024).unwrap();
         let (memory, disk) = (check(431, 1024).unwrap_err(), check(432, 1023).unwrap_err());
         assert!(memory.to_string().contains("431 MiB") && memory.to_string().contains("176"), "{memory}");

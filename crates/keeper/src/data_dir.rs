@@ -37,20 +37,20 @@ impl DataDir {
     /// # Errors
     /// It cannot be created, or other users may write to it.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        make(path, 0o755)?;
+        create_dir_all(path, 0o755)?;
         let found = Self::find(path)?;
-        found.let_pass()?;
-        make(&found.keeper(), 0o700)?;
-        make(&found.layers(), 0o700)?;
-        make(&found.records(), 0o700)?;
+        found.allow_traversal()?;
+        create_dir_all(&found.keeper(), 0o700)?;
+        create_dir_all(&found.disk_layers(), 0o700)?;
+        create_dir_all(&found.records(), 0o700)?;
         Ok(found)
     }
 
     /// Lets the server's user traverse the directory, to reach its part, but not list it.
-    fn let_pass(&self) -> Result<(), Error> {
-        let told = || Error::io(self.path.display().to_string());
-        let mode = fs::metadata(&self.path).map_err(told())?.permissions().mode();
-        fs::set_permissions(&self.path, Permissions::from_mode(mode | 0o011)).map_err(told())
+    fn allow_traversal(&self) -> Result<(), Error> {
+        let failed = || Error::io(self.path.display().to_string());
+        let mode = fs::metadata(&self.path).map_err(failed())?.permissions().mode();
+        fs::set_permissions(&self.path, Permissions::from_mode(mode | 0o011)).map_err(failed())
     }
 
     /// An existing data directory.
@@ -64,7 +64,7 @@ impl DataDir {
         // root.
         let uid = geteuid().as_raw();
         if found.uid() != uid || found.mode() & 0o022 != 0 {
-            return Err(Error::NotOurs { dir: path, uid });
+            return Err(Error::UnsafePermissions { dir: path, uid });
         }
         let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
         let mut hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -78,7 +78,7 @@ impl DataDir {
     /// It cannot be created, or its owner cannot be changed.
     pub(crate) fn give_to(&self, user: &User) -> Result<(), Error> {
         for folder in [self.server(), self.workspaces()] {
-            make(&folder, 0o700)?;
+            create_dir_all(&folder, 0o700)?;
             chown(&folder, Some(user.uid), Some(user.gid))
                 .map_err(Error::io(folder.display().to_string()))?;
         }
@@ -106,7 +106,7 @@ impl DataDir {
         self.path.join("keeper")
     }
 
-    pub(crate) fn layers(&self) -> PathBuf {
+    pub(crate) fn disk_layers(&self) -> PathBuf {
         self.keeper().join("layers")
     }
 
@@ -145,15 +145,15 @@ impl DataDir {
 }
 
 /// Creates a folder and its parents, if missing.
-pub(crate) fn make(path: &Path, mode: u32) -> Result<(), Error> {
+pub(crate) fn create_dir_all(path: &Path, mode: u32) -> Result<(), Error> {
     let missing: Vec<&Path> = path.ancestors().skip(1).take_while(|above| !above.exists()).collect();
     for above in missing.into_iter().rev().filter(|above| !above.as_os_str().is_empty()) {
-        make_one(above, 0o755)?;
+        create_dir(above, 0o755)?;
     }
-    make_one(path, mode)
+    create_dir(path, mode)
 }
 
-fn make_one(path: &Path, mode: u32) -> Result<(), Error> {
+fn create_dir(path: &Path, mode: u32) -> Result<(), Error> {
     let failed = || Error::io(path.display().to_string());
     match DirBuilder::new().mode(mode).create(path) {
         // The umask applies to the mode of `create`.
@@ -169,7 +169,7 @@ fn make_one(path: &Path, mode: u32) -> Result<(), Error> {
 }
 
 /// Removes a folder with its content, if it exists.
-pub(crate) fn remove(path: &Path) -> Result<(), Error> {
+pub(crate) fn remove_dir_all(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(path.display().to_string())(error))
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_keepers_part_is_closed_to_others() {
+    fn only_the_owner_can_read_the_keepers_part() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(&dir.path().join("deep/data")).unwrap();
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -217,7 +217,7 @@ mod tests {
     fn a_directory_is_made_with_those_above_it_and_not_where_none_can_be_made() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/c");
-        make(&path, 0o700).unwrap();
+        create_dir_all(&path, 0o700).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&dir.path().join("a/b"))), (0o700, 0o755));
         for nowhere in ["/proc/skep-test", "/proc/skep-test/below"] {
@@ -235,7 +235,7 @@ mod tests {
         for mode in [0o777, 0o1777, 0o770, 0o702] {
             fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
             let refused = DataDir::open(dir.path());
-            assert!(matches!(refused, Err(Error::NotOurs { .. })), "{mode:o}: {refused:?}");
+            assert!(matches!(refused, Err(Error::UnsafePermissions { .. })), "{mode:o}: {refused:?}");
             assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777, mode);
         }
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);

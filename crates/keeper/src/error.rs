@@ -23,7 +23,7 @@ pub enum Error {
          `chown {uid} {dir}` and `chmod go-w {dir}`, or choose another --data-dir",
         dir = dir.display()
     )]
-    NotOurs { dir: PathBuf, uid: u32 },
+    UnsafePermissions { dir: PathBuf, uid: u32 },
     #[error(
         "there is no user `{0}`; make it: `useradd --system --no-create-home {0}`, or name another with --user"
     )]
@@ -34,21 +34,21 @@ pub enum Error {
     #[error("cannot listen at {address}: {source}; choose another with --listen")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("{} cannot be read: {source}; check --tls-cert and --tls-key", path.display())]
-    PairFile { path: PathBuf, source: io::Error },
+    TlsFile { path: PathBuf, source: io::Error },
     /// The server asked for a certificate, but none is configured.
     #[error("this server has no certificate files")]
     NoCertificate,
     /// The server has too many helpers of one kind.
     #[error("{0} helper processes of this kind run already; wait until one ends")]
-    Helpers(usize),
+    TooManyHelpers(usize),
     /// A successor could not be started.
     #[error("this server cannot be started again: {0}")]
-    NoRestart(String),
+    RestartFailed(String),
     #[error("VM {0} exists already")]
     VmExists(VmId),
     /// The limit of VMs is reached.
     #[error("the limit of {0} VMs on this machine is reached; end one first")]
-    Full(u32),
+    VmLimitReached(u32),
     /// A launch would take memory that is reserved for the machine.
     #[error(
         "{free_mb} MiB of memory are free on this machine; a VM needs {wanted_mb} MiB, and {kept_mb} MiB are reserved; \
@@ -78,7 +78,7 @@ pub enum Error {
     #[error("VM {0} has ended")]
     Ended(VmId),
     #[error("`{0}` is not a valid template name: use at most 63 lower-case letters, digits and `-`")]
-    NotATemplate(String),
+    InvalidTemplateName(String),
     /// This machine cannot run VMs, with the reason.
     #[error("{0}")]
     NoSwarm(String),
@@ -110,22 +110,24 @@ impl Error {
             Self::NotRoot | Self::NoSwarm(_) => ErrorCode::SwarmUnavailable,
             Self::UnknownVm(_) => ErrorCode::UnknownVm,
             Self::Ended(_) => ErrorCode::VmEnded,
-            Self::VmExists(_) | Self::NotATemplate(_) => ErrorCode::InvalidValue,
-            Self::NoUids | Self::Full(_) | Self::NoMemory { .. } | Self::NoDisk { .. } | Self::DiskFull => {
-                ErrorCode::NoCapacity
-            }
-            Self::Helpers(_) => ErrorCode::ExecUnavailable,
-            Self::NoRestart(_) => ErrorCode::RestartRefused,
+            Self::VmExists(_) | Self::InvalidTemplateName(_) => ErrorCode::InvalidValue,
+            Self::NoUids
+            | Self::VmLimitReached(_)
+            | Self::NoMemory { .. }
+            | Self::NoDisk { .. }
+            | Self::DiskFull => ErrorCode::NoCapacity,
+            Self::TooManyHelpers(_) => ErrorCode::ExecUnavailable,
+            Self::RestartFailed(_) => ErrorCode::RestartRefused,
             Self::Refused(failure) => failure.code,
             Self::Jail(error) => error.code(),
             Self::Network(error) => error.code(),
             Self::Protocol(error) => error.code(),
             Self::Locked { .. }
-            | Self::NotOurs { .. }
+            | Self::UnsafePermissions { .. }
             | Self::NoUser(_)
             | Self::DamagedKey(_)
             | Self::Listen { .. }
-            | Self::PairFile { .. }
+            | Self::TlsFile { .. }
             | Self::NoCertificate
             | Self::Io { .. } => ErrorCode::Internal,
         }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     DataDir,
-    clean::{recorded, recorded_trees},
+    cleanup::{recorded, recorded_trees},
     data_dir::RUN_DIR,
 };
 
@@ -46,7 +46,7 @@ impl Footprint {
 }
 
 /// Whether another data directory has resources on this machine, for example because a server runs there. Blocks.
-pub fn has_others(data_dir: &DataDir) -> bool {
+pub fn other_data_dirs_have_resources(data_dir: &DataDir) -> bool {
     let names = |folder: &str| {
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
         entries.filter_map(|entry| entry.file_name().into_string().ok())

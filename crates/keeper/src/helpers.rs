@@ -13,15 +13,15 @@ use std::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use skep_api::HelperKind;
 use skep_jail::{
-    Cgroup, CgroupLimits, Confinement, Handles, Jailed, Order, Seclusion, Tree, stage::OWN_PROGRAM,
+    Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jailed, ProcessSpec, Seclusion, stage::SELF_EXE,
 };
 
-use crate::{DataDir, Error, HelperOrder, User, clean};
+use crate::{DataDir, Error, HelperConfig, User, cleanup};
 
 /// Helpers of one kind per server. Usually one; a second one if the stream of the first broke before it ended.
-const MOST: usize = 4;
+const MAX_HELPERS_PER_KIND: usize = 4;
 /// A killed process usually exits within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Number of a server process, unique within one keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +37,12 @@ pub(crate) struct Helpers {
 #[derive(Default)]
 struct State {
     /// Created with the first helper. `Some(None)` if cgroups are not available.
-    tree: Option<Option<Tree>>,
+    tree: Option<Option<CgroupTree>>,
     started: u64,
-    living: Vec<Living>,
+    living: Vec<RunningHelper>,
 }
 
-struct Living {
+struct RunningHelper {
     server: ServerId,
     kind: HelperKind,
     process: Jailed,
@@ -59,41 +59,43 @@ impl Helpers {
         &self,
         server: ServerId,
         kind: HelperKind,
-        order: &HelperOrder,
+        order: &HelperConfig,
     ) -> Result<OwnedFd, Error> {
         let mut state = self.state();
-        state.living.retain_mut(|living| !living.is_over());
-        let alike = state.living.iter().filter(|living| living.server == server && living.kind == kind);
-        if alike.count() >= MOST {
-            return Err(Error::Helpers(MOST));
+        state.living.retain_mut(|living| !living.remove_if_exited());
+        let same_kind = state.living.iter().filter(|living| living.server == server && living.kind == kind);
+        if same_kind.count() >= MAX_HELPERS_PER_KIND {
+            return Err(Error::TooManyHelpers(MAX_HELPERS_PER_KIND));
         }
         state.started += 1;
         let name = format!("helper-{}", state.started);
-        let group = state.tree(&self.data_dir).map(|tree| tree.group(&name, &limits(order))).transpose()?;
+        let group =
+            state.tree(&self.data_dir).map(|tree| tree.create_group(&name, &limits(order))).transpose()?;
         match self.spawn(order, group.as_ref()) {
             Ok((process, stream)) => {
-                state.living.push(Living { server, kind, process, group });
+                state.living.push(RunningHelper { server, kind, process, group });
                 Ok(stream)
             }
             Err(error) => {
                 if let Some(group) = group {
-                    group.remove_with_all_below()?;
+                    group.remove_recursively()?;
                 }
                 Err(error)
             }
         }
     }
 
-    fn spawn(&self, order: &HelperOrder, group: Option<&Cgroup>) -> Result<(Jailed, OwnedFd), Error> {
+    fn spawn(&self, order: &HelperConfig, group: Option<&Cgroup>) -> Result<(Jailed, OwnedFd), Error> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(Error::io("socket pair for a helper"))?;
         let mut arguments = order.arguments.clone();
-        let below = group.map(|group| group.give_to(self.user.uid, self.user.gid)).transpose()?.flatten();
-        if let Some(below) = below {
+        let delegated =
+            group.map(|group| group.delegate_to(self.user.uid, self.user.gid)).transpose()?.flatten();
+        if let Some(below) = delegated {
             arguments.extend(["--groups".to_owned(), below.display().to_string()]);
         }
-        let process = Order {
-            program: OWN_PROGRAM.into(),
+        let process = ProcessSpec {
+            program: SELF_EXE.into(),
             arguments,
             environment: order.environment.clone(),
             uid: self.user.uid,
@@ -104,13 +106,14 @@ impl Helpers {
                 executable: order.executable.clone(),
             }),
         };
-        let cgroup_doors = group.map(Cgroup::doors).transpose()?.unwrap_or_default();
-        let handles = Handles { cgroup_doors, inherited: vec![theirs], ..Handles::default() };
+        let cgroup_doors = group.map(Cgroup::open_procs_files).transpose()?.unwrap_or_default();
+        let handles =
+            Handles { cgroup_procs_files: cgroup_doors, inherited: vec![theirs], ..Handles::default() };
         Ok((skep_jail::spawn(&self.binary, &process, handles)?, ours))
     }
 
     /// Ends the helpers of a server. Blocks for some tens of milliseconds.
-    pub(crate) fn end_those_of(&self, server: ServerId) {
+    pub(crate) fn end_all_of(&self, server: ServerId) {
         let mut state = self.state();
         for living in state.living.extract_if(.., |living| living.server == server) {
             let mut living = living;
@@ -125,7 +128,7 @@ impl Helpers {
         if let Some(Some(tree)) = self.state().tree.take() {
             tree.remove()?;
         }
-        clean::forget_helper_groups(&self.data_dir)
+        cleanup::remove_helper_groups_record(&self.data_dir)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,13 +136,13 @@ impl Helpers {
     }
 }
 
-fn limits(order: &HelperOrder) -> CgroupLimits {
-    let HelperOrder { memory_bytes, pids, .. } = *order;
+fn limits(order: &HelperConfig) -> CgroupLimits {
+    let HelperConfig { memory_bytes, pids, .. } = *order;
     CgroupLimits { memory_bytes, pids, cpu_weight: 100, cpu_percent: None }
 }
 
 impl State {
-    fn tree(&mut self, data_dir: &DataDir) -> Option<&Tree> {
+    fn tree(&mut self, data_dir: &DataDir) -> Option<&CgroupTree> {
         let tree = self.tree.get_or_insert_with(|| match make_tree(data_dir) {
             Ok(tree) => Some(tree),
             Err(error) => {
@@ -152,10 +155,10 @@ impl State {
 }
 
 /// Creates the cgroup tree and removes the groups that a crashed keeper left there.
-fn make_tree(data_dir: &DataDir) -> Result<Tree, Error> {
-    let tree = Tree::create(&data_dir.helpers_name())?;
+fn make_tree(data_dir: &DataDir) -> Result<CgroupTree, Error> {
+    let tree = CgroupTree::create(&data_dir.helpers_name())?;
     let ready =
-        clean::record_helper_groups(data_dir, &tree).and_then(|()| Ok(tree.remove_all_but(|_| false)?));
+        cleanup::record_helper_groups(data_dir, &tree).and_then(|()| Ok(tree.remove_all_but(|_| false)?));
     match ready {
         Ok(()) => Ok(tree),
         Err(error) => {
@@ -165,9 +168,9 @@ fn make_tree(data_dir: &DataDir) -> Result<Tree, Error> {
     }
 }
 
-impl Living {
+impl RunningHelper {
     /// Whether the helper ended by itself. Its resources are removed then.
-    fn is_over(&mut self) -> bool {
+    fn remove_if_exited(&mut self) -> bool {
         if !self.process.wait(Duration::ZERO).unwrap_or(false) {
             return false;
         }
@@ -179,8 +182,8 @@ impl Living {
 
     fn end(&mut self) -> Result<(), Error> {
         self.process.kill()?;
-        self.process.wait(PATIENCE)?;
+        self.process.wait(KILL_TIMEOUT)?;
         self.process.reap();
-        self.group.take().map_or(Ok(()), |group| Ok(group.remove_with_all_below()?))
+        self.group.take().map_or(Ok(()), |group| Ok(group.remove_recursively()?))
     }
 }

@@ -7,36 +7,37 @@
 mod admin_key;
 mod adopt;
 mod capacity;
-mod claims;
-mod clean;
+mod cleanup;
+mod config;
 mod data_dir;
+mod disk_layer;
 mod error;
 mod footprint;
 mod helpers;
-mod keep;
-mod layer;
-mod lives;
 mod lock;
-mod order;
-mod pair_files;
-mod process;
+mod process_id;
 mod records;
+mod run;
 mod server_process;
 mod serving;
 mod sockets;
-mod stop;
+mod stop_signal;
+mod succession;
+mod tls_files;
+mod uid_blocks;
 mod user;
 mod vmm;
 mod vmms;
 
-pub use clean::clean;
+pub use cleanup::clean_data_dir;
+pub use config::{
+    HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig, StartReport, SwarmConfig,
+    Templates, VmLimits,
+};
 pub use data_dir::DataDir;
 pub use error::Error;
-pub use footprint::{Footprint, has_others};
-pub use keep::run;
-pub use lock::{Hold, Holder, hold, holder};
-pub use order::{
-    Configured, HelperOrder, KeeperOrder, OpenTemplate, Reread, Started, SwarmOrder, Templates, VmLimits,
-};
-pub use pair_files::PairFiles;
+pub use footprint::{Footprint, other_data_dirs_have_resources};
+pub use lock::{Holder, LockGuard, holder, lock_data_dir};
+pub use run::run;
+pub use tls_files::TlsFiles;
 pub use user::User;

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::{DataDir, Error};
 
 /// How long to wait for children that a killed keeper was starting: until their `execve` they hold a copy of its lock.
-const LAST_CHILDREN: Duration = Duration::from_secs(10);
+const INHERITED_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts to lock.
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The keeper that has locked a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,19 +45,19 @@ pub fn holder(data_dir: &DataDir) -> Result<Option<Holder>, Error> {
 
 /// Prevents servers from using a data directory until it is dropped.
 #[derive(Debug)]
-pub struct Hold(Option<Lock>);
+pub struct LockGuard(Option<Lock>);
 
 /// Locks a data directory as a server does. Others that try meanwhile get `address` in their error.
 ///
 /// # Errors
 /// [`Error::Locked`] while a server runs there or another process holds it.
-pub fn hold(data_dir: &DataDir, address: &str) -> Result<Hold, Error> {
+pub fn lock_data_dir(data_dir: &DataDir, address: &str) -> Result<LockGuard, Error> {
     let lock = Lock::take(data_dir)?;
-    lock.listening_at(address)?;
-    Ok(Hold(Some(lock)))
+    lock.publish_address(address)?;
+    Ok(LockGuard(Some(lock)))
 }
 
-impl Drop for Hold {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.0.take().map(Lock::release) {
             tracing::warn!(%error, "the released lock file could not be removed: {error}");
@@ -86,8 +86,8 @@ impl Lock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK) => {
                     let holder = read_holder(&mut file);
-                    if holder.as_ref().is_some_and(is_gone) && begun.elapsed() < LAST_CHILDREN {
-                        sleep(PAUSE);
+                    if holder.as_ref().is_some_and(is_gone) && begun.elapsed() < INHERITED_LOCK_TIMEOUT {
+                        sleep(RETRY_INTERVAL);
                         continue;
                     }
                     return Err(locked(data_dir, holder));
@@ -107,7 +107,7 @@ impl Lock {
     }
 
     /// Publishes the address of the service in the lock file.
-    pub(crate) fn listening_at(&self, address: &str) -> Result<(), Error> {
+    pub(crate) fn publish_address(&self, address: &str) -> Result<(), Error> {
         self.write(Some(address.to_owned()))
     }
 
@@ -155,18 +155,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_while_it_is_held_is_told_why() {
+    fn locking_a_held_directory_fails_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap();
-        let held = hold(&data_dir, "no address (a test is at work)").unwrap();
-        let error = hold(&data_dir, "another").unwrap_err().to_string();
+        let held = lock_data_dir(&data_dir, "no address (a test is at work)").unwrap();
+        let error = lock_data_dir(&data_dir, "another").unwrap_err().to_string();
         assert!(error.contains("a test is at work"), "{error}");
         drop(held);
-        hold(&data_dir, "another").unwrap();
+        lock_data_dir(&data_dir, "another").unwrap();
     }
 
     #[test]
-    fn what_a_killed_one_was_starting_is_waited_for() {
+    fn taking_the_lock_waits_for_children_of_a_killed_keeper() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap();
         let mut killed = Command::new("true").spawn().unwrap();
@@ -183,12 +183,12 @@ mod tests {
     }
 
     #[test]
-    fn a_second_one_is_told_of_the_first() {
+    fn a_second_keeper_gets_pid_and_address_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap();
         assert_eq!(holder(&data_dir).unwrap(), None);
         let lock = Lock::take(&data_dir).unwrap();
-        lock.listening_at("127.0.0.1:7700").unwrap();
+        lock.publish_address("127.0.0.1:7700").unwrap();
         let error = Lock::take(&data_dir).unwrap_err().to_string();
         assert!(
             error.contains(&std::process::id().to_string()) && error.contains("127.0.0.1:7700"),

@@ -5,7 +5,7 @@ use std::{fs, io, io::Write, net::Ipv4Addr, os::unix::fs::OpenOptionsExt, path::
 use serde::{Deserialize, Serialize};
 use skep_api::VmId;
 
-use crate::{DataDir, Error, data_dir::remove_file, layer::FileId, process::ProcessId};
+use crate::{DataDir, Error, data_dir::remove_file, disk_layer::FileId, process_id::ProcessId};
 
 /// Version of the record format. A VM with another version is ended, because its resources are unknown.
 const VERSION: u32 = 1;
@@ -43,7 +43,7 @@ pub(crate) struct VmmRecord {
 
 impl Record {
     /// The record of a VM that is about to be launched on this port.
-    pub(crate) fn half_made(
+    pub(crate) fn pending(
         boot_id: String,
         vm: VmId,
         uid: u32,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written_and_others_are_not_believed() {
+    fn a_record_is_read_back_and_invalid_ones_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap();
         let records = Records::of(&data_dir);

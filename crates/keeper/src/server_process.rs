@@ -3,13 +3,13 @@
 use std::{os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
 use rustix::process::Signal;
-use skep_jail::{Confinement, Handles, Jailed, Order, stage::OWN_PROGRAM};
+use skep_jail::{Confinement, Handles, Jailed, ProcessSpec, stage::SELF_EXE};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::{Error, KeeperOrder, User};
+use crate::{Error, KeeperConfig, User};
 
 /// A killed process usually exits within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct ServerProcess {
     jailed: Jailed,
@@ -19,9 +19,9 @@ pub(crate) struct ServerProcess {
 impl ServerProcess {
     /// Starts the server with its end of the keeper's socket. The kernel kills it when the calling thread ends, so call
     /// this on the main thread. Blocks for some milliseconds.
-    pub(crate) fn start(order: &KeeperOrder, user: &User, socket: OwnedFd) -> Result<Self, Error> {
+    pub(crate) fn start(order: &KeeperConfig, user: &User, socket: OwnedFd) -> Result<Self, Error> {
         let handles = Handles { inherited: vec![socket], ..Handles::default() };
-        let jailed = skep_jail::spawn(&order.binary, &user_order(order, user), handles)?;
+        let jailed = skep_jail::spawn(&order.binary, &server_spec(order, user), handles)?;
         let watched = jailed.pidfd.try_clone().and_then(|pidfd| {
             // SAFETY: the `OwnedFd` is moved in, so the descriptor stays open and unchanged as long as the `AsyncFd`
             // exists.
@@ -32,7 +32,7 @@ impl ServerProcess {
             Ok(ended) => Ok(Self { jailed, ended }),
             Err(error) => {
                 let _ = jailed.kill();
-                let _ = jailed.wait(PATIENCE);
+                let _ = jailed.wait(KILL_TIMEOUT);
                 jailed.reap();
                 Err(Error::io("pidfd of the server")(error))
             }
@@ -40,7 +40,7 @@ impl ServerProcess {
     }
 
     /// Asks the server to finish its requests and exit.
-    pub(crate) fn ask_to_end(&self) {
+    pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
@@ -61,16 +61,16 @@ impl ServerProcess {
     }
 
     /// Reaps the server and returns its exit status. Call it after `ended`.
-    pub(crate) fn status(&self) -> Option<ExitStatus> {
-        let _ = self.jailed.wait(PATIENCE);
+    pub(crate) fn take_status(&self) -> Option<ExitStatus> {
+        let _ = self.jailed.wait(KILL_TIMEOUT);
         self.jailed.reap()
     }
 }
 
 /// Without supplementary groups: a group such as `docker` is equivalent to root.
-fn user_order(order: &KeeperOrder, user: &User) -> Order {
-    Order {
-        program: OWN_PROGRAM.into(),
+fn server_spec(order: &KeeperConfig, user: &User) -> ProcessSpec {
+    ProcessSpec {
+        program: SELF_EXE.into(),
         arguments: order.server_arguments.clone(),
         environment: order.server_environment.clone(),
         uid: user.uid,

@@ -10,30 +10,30 @@ use tokio::{
 };
 
 use crate::{
-    Configured, Error,
+    Error, ServerConfig,
     helpers::{Helpers, ServerId},
     vmms::Vmms,
 };
 
 /// Concurrent requests per server: one for each VM that a machine may hold, and some more. Further requests wait,
 /// because each takes memory here until the server has read its answer.
-const UNDER_WAY: usize = 1024;
+const MAX_CONCURRENT_REQUESTS: usize = 1024;
 
 /// What the requests of one server act on. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Desk {
+pub(crate) struct ServerContext {
     pub(crate) server: ServerId,
     /// The settings that it was started with.
-    pub(crate) configured: Configured,
+    pub(crate) server_config: ServerConfig,
     pub(crate) helpers: Arc<Helpers>,
     /// To the supervisor of servers.
-    pub(crate) calls: mpsc::Sender<Call>,
+    pub(crate) calls: mpsc::Sender<LifecycleCall>,
     /// `None` if this machine cannot run VMs.
     pub(crate) vmms: Option<Arc<Vmms>>,
 }
 
 /// A request of a server that concerns its own lifecycle.
-pub(crate) enum Call {
+pub(crate) enum LifecycleCall {
     /// Replace this server by a new one.
     Restart(Answerer),
     /// This server is ready and waits for its predecessor to end.
@@ -47,7 +47,7 @@ pub(crate) async fn serve(
     mut end: KeeperEnd,
     welcome: Welcome,
     listeners: Vec<OwnedFd>,
-    desk: Desk,
+    desk: ServerContext,
     cut: oneshot::Receiver<()>,
 ) {
     if let Err(error) = end.welcome(&welcome, &listeners).await {
@@ -58,26 +58,26 @@ pub(crate) async fn serve(
     answer_all(&mut end, perform, cut).await;
 }
 
-async fn perform(desk: Desk, request: Request, answerer: Answerer) {
+async fn perform(desk: ServerContext, request: Request, answerer: Answerer) {
     let call = match request {
-        Request::Restart => Call::Restart(answerer),
-        Request::Ready => Call::Ready(answerer),
-        Request::Unable { reason } => Call::Unable(reason),
-        request => return perform_at_once(desk, request, answerer).await,
+        Request::Restart => LifecycleCall::Restart(answerer),
+        Request::Ready => LifecycleCall::Ready(answerer),
+        Request::Unable { reason } => LifecycleCall::Unable(reason),
+        request => return perform_without_supervisor(desk, request, answerer).await,
     };
     // The receiver is gone when the server is being terminated; it needs no answer.
     let _ = desk.calls.send(call).await;
 }
 
-async fn perform_at_once(desk: Desk, request: Request, answerer: Answerer) {
+async fn perform_without_supervisor(desk: ServerContext, request: Request, answerer: Answerer) {
     let none = |answer| (answer, Vec::new());
     let answer = match (request, desk) {
-        (Request::Tls { seen, serving }, desk) => tls(desk.configured.tls, seen, serving).await.map(none),
+        (Request::Tls { seen, serving }, desk) => tls(desk.server_config.tls, seen, serving).await.map(none),
         (Request::Helper { kind }, desk) => {
             helper(desk, kind).await.map(|stream| (Answer::Helper, vec![stream]))
         }
-        (request, Desk { vmms: Some(vmms), .. }) => return vmms.serve(request, answerer).await,
-        (_, Desk { vmms: None, .. }) => Err(Error::NoSwarm("this server has no VMs".to_owned())),
+        (request, ServerContext { vmms: Some(vmms), .. }) => return vmms.serve(request, answerer).await,
+        (_, ServerContext { vmms: None, .. }) => Err(Error::NoSwarm("this server has no VMs".to_owned())),
     };
     let (answer, descriptors) = answer.unwrap_or_else(|error| {
         tracing::warn!(%error, "a request of the server was refused: {error}");
@@ -87,8 +87,8 @@ async fn perform_at_once(desk: Desk, request: Request, answerer: Answerer) {
     let _ = answerer.answer(answer, &descriptors).await;
 }
 
-async fn helper(desk: Desk, kind: HelperKind) -> Result<OwnedFd, Error> {
-    let Desk { server, configured, helpers, .. } = desk;
+async fn helper(desk: ServerContext, kind: HelperKind) -> Result<OwnedFd, Error> {
+    let ServerContext { server, server_config: configured, helpers, .. } = desk;
     let started = spawn_blocking(move || {
         let order = match kind {
             HelperKind::Commands => &configured.commands_helper,
@@ -101,7 +101,7 @@ async fn helper(desk: Desk, kind: HelperKind) -> Result<OwnedFd, Error> {
 }
 
 /// Reads the files in a blocking task: they may be on slow storage.
-async fn tls(files: Option<Arc<crate::PairFiles>>, seen: u64, serving: u64) -> Result<Answer, Error> {
+async fn tls(files: Option<Arc<crate::TlsFiles>>, seen: u64, serving: u64) -> Result<Answer, Error> {
     let files = files.ok_or(Error::NoCertificate)?;
     let pair = spawn_blocking(move || files.newer_than(seen, serving)).await;
     Ok(Answer::Tls { pair: pair.map_err(|error| Error::io("TLS files")(std::io::Error::other(error)))? })
@@ -119,7 +119,7 @@ async fn answer_all<F>(
         tokio::select! {
             // Answers that wait to be sent fail then.
             _ = &mut cut => break end.close(),
-            received = end.receive(), if under_way.len() < UNDER_WAY => match received {
+            received = end.receive(), if under_way.len() < MAX_CONCURRENT_REQUESTS => match received {
                 Ok(Some((request, answerer))) => drop(under_way.spawn(perform(request, answerer))),
                 Ok(None) => break,
                 Err(error) => {
@@ -137,16 +137,16 @@ async fn answer_all<F>(
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use skep_keeper_protocol::{ServerEnd, SwarmAbility};
+    use skep_keeper_protocol::{ServerEnd, SwarmAvailability};
     use tokio::sync::Semaphore;
 
     use super::*;
 
     #[tokio::test]
-    async fn a_server_that_asks_too_much_waits() {
+    async fn requests_beyond_the_limit_wait() {
         let (ours, theirs) = skep_keeper_protocol::pair().unwrap();
         let mut end = KeeperEnd::new(ours).unwrap();
-        let swarm = SwarmAbility::Unable { reason: "a test".to_owned() };
+        let swarm = SwarmAvailability::Unable { reason: "a test".to_owned() };
         let welcome = Welcome { settings: serde_json::json!({}), admin_key: None, swarm, succeeds: false };
         end.welcome(&welcome, &[]).await.unwrap();
         let (server, ..) = ServerEnd::connect(theirs).await.unwrap();
@@ -166,19 +166,19 @@ mod tests {
             answer_all(&mut end, perform, cut).await;
         });
         let mut asked = JoinSet::new();
-        for _ in 0..UNDER_WAY + 50 {
+        for _ in 0..MAX_CONCURRENT_REQUESTS + 50 {
             let server = server.clone();
             asked.spawn(async move { server.list().await });
         }
         // More than enough scheduler turns to read all of them.
-        for _ in 0..20 * UNDER_WAY {
+        for _ in 0..20 * MAX_CONCURRENT_REQUESTS {
             tokio::task::yield_now().await;
         }
-        assert_eq!(begun.load(Ordering::Relaxed), UNDER_WAY);
+        assert_eq!(begun.load(Ordering::Relaxed), MAX_CONCURRENT_REQUESTS);
         gate.add_permits(1);
         while let Some(answer) = asked.join_next().await {
             answer.unwrap().unwrap();
         }
-        assert_eq!(begun.load(Ordering::Relaxed), UNDER_WAY + 50);
+        assert_eq!(begun.load(Ordering::Relaxed), MAX_CONCURRENT_REQUESTS + 50);
     }
 }

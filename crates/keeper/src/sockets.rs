@@ -12,17 +12,17 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use crate::{
     Error,
-    data_dir::{make, remove},
+    data_dir::{create_dir_all, remove_dir_all},
 };
 
 /// A listening socket and a stream that is connected to it.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct SocketPair {
     pub(crate) listener: OwnedFd,
     pub(crate) stream: OwnedFd,
 }
 
-impl Line {
+impl SocketPair {
     fn open(path: &Path) -> Result<Self, Error> {
         let open = || {
             let listener = UnixListener::bind(path)?;
@@ -37,10 +37,10 @@ impl Line {
 const NAMES: [&str; 3] = ["monitor", "agent", "console"];
 
 #[derive(Debug)]
-pub(crate) struct Lines {
-    pub(crate) monitor: Line,
-    pub(crate) agent: Line,
-    pub(crate) console: Line,
+pub(crate) struct SocketPairs {
+    pub(crate) monitor: SocketPair,
+    pub(crate) agent: SocketPair,
+    pub(crate) console: SocketPair,
 }
 
 /// The folder of one VM's sockets, accessible to root only.
@@ -50,17 +50,17 @@ pub(crate) struct SocketDir(PathBuf);
 impl SocketDir {
     /// # Errors
     /// It cannot be created; nothing is left behind then.
-    pub(crate) fn create(path: PathBuf) -> Result<(Self, Lines), Error> {
-        make(&path, 0o700)?;
-        let open = |name: &str| Line::open(&path.join(name));
+    pub(crate) fn create(path: PathBuf) -> Result<(Self, SocketPairs), Error> {
+        create_dir_all(&path, 0o700)?;
+        let open = |name: &str| SocketPair::open(&path.join(name));
         let lines = || {
             let [monitor, agent, console] = NAMES.map(open);
-            Ok(Lines { monitor: monitor?, agent: agent?, console: console? })
+            Ok(SocketPairs { monitor: monitor?, agent: agent?, console: console? })
         };
         match lines() {
             Ok(lines) => Ok((Self(path), lines)),
             Err(error) => {
-                let _ = remove(&path);
+                let _ = remove_dir_all(&path);
                 Err(error)
             }
         }
@@ -91,7 +91,7 @@ impl SocketDir {
     }
 
     pub(crate) fn remove(&self) -> Result<(), Error> {
-        remove(&self.0)
+        remove_dir_all(&self.0)
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stream_is_connected_before_anybody_accepts() {
+    fn the_stream_is_connected_before_it_is_accepted() {
         let dir = tempfile::tempdir().unwrap();
         let (sockets, lines) = SocketDir::create(dir.path().join("vm")).unwrap();
         let mut stream = UnixStream::from(lines.monitor.stream);

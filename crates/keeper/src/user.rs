@@ -62,7 +62,7 @@ mod tests {
         "root:x:0:0:root:/root:/bin/sh\n+::::::\nann:x:1000:100::/home/ann:\nskep:x:990:990::/:\n";
 
     #[test]
-    fn the_owner_of_the_first_root_is_the_server_unless_it_is_root() {
+    fn the_server_runs_as_the_owner_of_the_first_root_unless_it_is_root() {
         let chosen = |asked, owner| choose(USERS, asked, owner).map(|user| (user.name, user.uid, user.gid));
         assert_eq!(chosen(None, Some((1000, 5))).unwrap(), ("ann".to_owned(), 1000, 100));
         assert_eq!(chosen(None, Some((4321, 5))).unwrap(), ("4321".to_owned(), 4321, 5));

@@ -9,30 +9,31 @@ use std::{
 };
 
 use skep_api::VmId;
-use skep_engine::{Descriptors, LaunchOrder, Purpose, VmmCommand};
+use skep_engine::{Descriptors, LaunchSpec, Purpose, VmmCommand};
 use skep_jail::{
-    Cgroup, CgroupLimits, Confinement, Handles, Jail, Jailed, Order, ResourceLimits, Tree, Words,
+    Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits,
+    StderrPipe,
 };
 use skep_keeper_protocol::{HeldVm, Launched, Usage};
 use skep_network::{Port, Tap};
 
 use crate::{
-    DataDir, Error, OpenTemplate, SwarmOrder,
-    layer::{self, FileId},
-    process::ProcessId,
+    DataDir, Error, OpenTemplate, SwarmConfig,
+    disk_layer::{self, FileId},
+    process_id::ProcessId,
     records::{Record, Records, VmmRecord},
-    sockets::{Lines, SocketDir},
+    sockets::{SocketDir, SocketPairs},
 };
 
 const OPEN_FILES: u64 = 256;
 /// A killed process usually exits within milliseconds; one in the middle of a long write may take longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many bytes of a VMM's standard error are logged.
-const WORDS: u64 = 4096;
+const MAX_STDERR_BYTES: u64 = 4096;
 
 /// The resources of one VM. Each is taken out when it has been removed.
 #[derive(Debug, Default)]
-pub(crate) struct Belongings {
+pub(crate) struct VmResources {
     pub(crate) uid: Option<u32>,
     pub(crate) port: Option<Port>,
     pub(crate) record: Option<Record>,
@@ -42,20 +43,20 @@ pub(crate) struct Belongings {
     group: Option<Cgroup>,
     sockets: Option<SocketDir>,
     layer: Option<File>,
-    words: Option<Words>,
+    stderr: Option<StderrPipe>,
     out_of_memory: bool,
 }
 
-pub(crate) struct Site<'a> {
+pub(crate) struct LaunchContext<'a> {
     pub(crate) data_dir: &'a DataDir,
-    pub(crate) swarm: &'a SwarmOrder,
-    pub(crate) tree: &'a Tree,
+    pub(crate) swarm: &'a SwarmConfig,
+    pub(crate) tree: &'a CgroupTree,
     pub(crate) binary: &'a Path,
     pub(crate) records: &'a Records,
     pub(crate) boot_id: &'a str,
 }
 
-impl Belongings {
+impl VmResources {
     /// Resources that an earlier keeper created.
     pub(crate) fn adopted(
         record: Record,
@@ -68,14 +69,14 @@ impl Belongings {
         Self {
             uid: Some(record.uid),
             port: Some(port),
-            layer: layer::find(jailed.pid, vmm.layer),
+            layer: disk_layer::find(jailed.pid, vmm.layer),
             record: Some(record),
             edition: None,
             jailed: Some(jailed),
             group: Some(group),
             sockets: Some(sockets),
             // The pipe closed with the keeper that read it.
-            words: None,
+            stderr: None,
             out_of_memory: false,
         }
     }
@@ -84,7 +85,7 @@ impl Belongings {
     /// Blocks. After an error `self` holds the resources that exist.
     pub(crate) fn start(
         &mut self,
-        site: &Site<'_>,
+        site: &LaunchContext<'_>,
         vm: VmId,
         uid: u32,
         tap: Tap,
@@ -92,7 +93,7 @@ impl Belongings {
     ) -> Result<[OwnedFd; 5], Error> {
         // The record comes before any resource that outlives this process. The tap does not: it vanishes with its
         // descriptor, which only this process holds so far.
-        let record = Record::half_made(site.boot_id.to_owned(), vm, uid, &tap.port, name.clone());
+        let record = Record::pending(site.boot_id.to_owned(), vm, uid, &tap.port, name.clone());
         site.records.write(self.record.insert(record))?;
         let template = site.swarm.templates.open(&name)?;
         self.edition = Some(template.edition);
@@ -109,27 +110,28 @@ impl Belongings {
 
     fn spawn(
         &mut self,
-        site: &Site<'_>,
+        site: &LaunchContext<'_>,
         vm: VmId,
         uid: u32,
         tap: Tap,
         template: OpenTemplate,
     ) -> Result<([OwnedFd; 5], FileId), Error> {
         let OpenTemplate { vcpus, memory_mb, ram, kernel, initrd, root, state, layer, .. } = template;
-        let layer = layer::copy(&File::from(layer), &site.data_dir.layers(), uid)?;
+        let layer = disk_layer::copy(&File::from(layer), &site.data_dir.disk_layers(), uid)?;
         let layer_bytes = layer.metadata().map_err(Error::io("disk layer"))?.len();
         let layer_id = FileId::of(&layer).map_err(Error::io("disk layer"))?;
         let for_vmm = layer.try_clone().map_err(Error::io("disk layer"))?;
         self.layer = Some(layer);
-        let group =
-            self.group.insert(site.tree.group(&vm.to_string(), &group_limits(site.swarm, memory_mb, vcpus))?);
+        let group = self
+            .group
+            .insert(site.tree.create_group(&vm.to_string(), &group_limits(site.swarm, memory_mb, vcpus))?);
         let (sockets, lines) = SocketDir::create(site.data_dir.sockets().join(vm.to_string()))?;
         self.sockets = Some(sockets);
-        let (words, stderr) = Words::pipe()?;
-        self.words = Some(words);
+        let (words, stderr) = StderrPipe::create()?;
+        self.stderr = Some(words);
 
-        let Lines { monitor, agent, console } = lines;
-        let command = site.swarm.launcher.command(LaunchOrder {
+        let SocketPairs { monitor, agent, console } = lines;
+        let command = site.swarm.launcher.command(LaunchSpec {
             vcpus,
             memory_mb,
             mac: tap.port.mac,
@@ -147,14 +149,15 @@ impl Belongings {
             },
         });
         let (order, inherited) = jail_order(command, vm, uid, layer_bytes, site.swarm.limits.pids);
-        let handles = Handles { cgroup_doors: group.doors()?, stderr: Some(stderr), inherited };
+        let handles =
+            Handles { cgroup_procs_files: group.open_procs_files()?, stderr: Some(stderr), inherited };
         let jailed = self.jailed.insert(skep_jail::spawn(site.binary, &order, handles)?);
         let pidfd = jailed.pidfd.try_clone().map_err(Error::io("pidfd"))?;
         Ok(([pidfd, monitor.stream, agent.stream, console.stream, state], layer_id))
     }
 
     /// The description that the server gets. `None` until the VMM runs.
-    pub(crate) fn told(&self) -> Option<HeldVm> {
+    pub(crate) fn describe(&self) -> Option<HeldVm> {
         let (record, port) = (self.record.as_ref()?, self.port.as_ref()?);
         let vmm = record.vmm.as_ref()?;
         let launched = Launched {
@@ -199,17 +202,17 @@ impl Belongings {
 
     /// Kills the VMM and removes all its resources but the user id and the network port. Blocks for some tens of
     /// milliseconds. May be called again after an error.
-    pub(crate) fn clear(&mut self, vm: VmId, records: &Records) -> Result<(), Error> {
+    pub(crate) fn release(&mut self, vm: VmId, records: &Records) -> Result<(), Error> {
         if let Some(jailed) = &self.jailed {
             let ended_before = jailed.wait(Duration::ZERO)?;
             jailed.kill()?;
-            if !jailed.wait(PATIENCE)? {
+            if !jailed.wait(KILL_TIMEOUT)? {
                 let error = io::Error::from(io::ErrorKind::TimedOut);
                 return Err(Error::io(format!("end of process {}", jailed.pid))(error));
             }
             let status = jailed.reap();
             if ended_before {
-                let words = self.words.take().map(|words| words.read(WORDS)).unwrap_or_default();
+                let words = self.stderr.take().map(|words| words.read(MAX_STDERR_BYTES)).unwrap_or_default();
                 tracing::info!(%vm, pid = jailed.pid, ?status, words, "the VMM of {vm} had ended by itself");
             }
         }
@@ -249,7 +252,7 @@ impl Belongings {
     }
 }
 
-fn group_limits(swarm: &SwarmOrder, memory_mb: u64, vcpus: u32) -> CgroupLimits {
+fn group_limits(swarm: &SwarmConfig, memory_mb: u64, vcpus: u32) -> CgroupLimits {
     let limits = &swarm.limits;
     CgroupLimits {
         memory_bytes: (memory_mb + limits.overhead_mb) << 20,
@@ -259,9 +262,15 @@ fn group_limits(swarm: &SwarmOrder, memory_mb: u64, vcpus: u32) -> CgroupLimits 
     }
 }
 
-fn jail_order(command: VmmCommand, vm: VmId, uid: u32, layer_bytes: u64, pids: u64) -> (Order, Vec<OwnedFd>) {
+fn jail_order(
+    command: VmmCommand,
+    vm: VmId,
+    uid: u32,
+    layer_bytes: u64,
+    pids: u64,
+) -> (ProcessSpec, Vec<OwnedFd>) {
     let VmmCommand { program, arguments, descriptors, needs_kvm } = command;
-    let order = Order {
+    let order = ProcessSpec {
         program,
         arguments,
         environment: Vec::new(),

@@ -1,6 +1,6 @@
 //! The VMMs of a data directory, and the server's requests that concern them.
 
-mod on_record;
+mod record_updates;
 
 use std::{
     collections::HashMap,
@@ -11,38 +11,40 @@ use std::{
 };
 
 use skep_api::{ErrorCode, VmId};
-use skep_jail::{Tree, UidPool};
-use skep_keeper_protocol::{Answer, Answerer, HeldVm, LIST_PART, Launched, Request, Usage, is_template_name};
+use skep_jail::{CgroupTree, UidPool};
+use skep_keeper_protocol::{
+    Answer, Answerer, HeldVm, LIST_PAGE_SIZE, Launched, Request, Usage, is_template_name,
+};
 use skep_network::Network;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use crate::{
-    DataDir, Error, SwarmOrder,
-    adopt::{self, Ground, Survivor},
+    DataDir, Error, SwarmConfig,
+    adopt::{self, Survivor, SwarmResources},
     capacity::{self, Capacity, InUse},
-    claims::Claim,
-    clean,
-    data_dir::make,
-    process::boot_id,
+    cleanup,
+    data_dir::create_dir_all,
+    process_id::boot_id,
     records::Records,
-    vmm::{Belongings, Site},
+    uid_blocks::UidBlock,
+    vmm::{LaunchContext, VmResources},
 };
 
 /// Concurrent launches. Each keeps a core busy for some milliseconds; more would only slow all of them down.
-const LAUNCHES: usize = 4;
+const MAX_CONCURRENT_LAUNCHES: usize = 4;
 
 /// The VMMs of a data directory, with their network and cgroups.
 pub(crate) struct Vmms {
     data_dir: DataDir,
-    swarm: SwarmOrder,
+    swarm: SwarmConfig,
     binary: PathBuf,
-    tree: Tree,
+    tree: CgroupTree,
     network: Network,
     /// Listener of the API for VMs. `None` if another program uses the address.
     api: Option<TcpListener>,
     uids: Mutex<UidPool>,
-    claim: Claim,
-    held: Mutex<HashMap<VmId, Held>>,
+    uid_block: UidBlock,
+    slots: Mutex<HashMap<VmId, Slot>>,
     launches: Semaphore,
     capacity: Capacity,
     records: Records,
@@ -50,10 +52,10 @@ pub(crate) struct Vmms {
 }
 
 /// An entry of the VM table.
-enum Held {
+enum Slot {
     /// A launch or an end is in progress.
     Busy,
-    Running(Box<Belongings>),
+    Running(Box<VmResources>),
 }
 
 impl Vmms {
@@ -63,15 +65,16 @@ impl Vmms {
     /// This machine cannot run VMs; nothing is left behind then.
     pub(crate) async fn prepare(
         data_dir: DataDir,
-        swarm: SwarmOrder,
+        swarm: SwarmConfig,
         binary: PathBuf,
         survivors: Vec<Survivor>,
     ) -> Result<Self, Error> {
         swarm.uids.check()?;
-        let claim = Claim::take(swarm.uids, &data_dir)?;
+        let claim = UidBlock::take(swarm.uids, &data_dir)?;
         let mut uids = UidPool::new(claim.uids);
         let made = async {
-            let Ground { tree, network, living } = ground(&data_dir, &swarm, &mut uids, survivors).await?;
+            let SwarmResources { tree, network, living } =
+                adopt_or_create(&data_dir, &swarm, &mut uids, survivors).await?;
             let api = network.listen().await;
             let api =
                 api.inspect_err(|error| tracing::error!(%error, "VMs do not reach the API: {error}")).ok();
@@ -81,10 +84,10 @@ impl Vmms {
         match made.await {
             Ok((tree, network, api, living, capacity, boot_id)) => Ok(Self {
                 uids: Mutex::new(uids),
-                held: Mutex::new(
-                    living.into_iter().map(|(vm, found)| (vm, Held::Running(Box::new(found)))).collect(),
+                slots: Mutex::new(
+                    living.into_iter().map(|(vm, found)| (vm, Slot::Running(Box::new(found)))).collect(),
                 ),
-                launches: Semaphore::new(LAUNCHES),
+                launches: Semaphore::new(MAX_CONCURRENT_LAUNCHES),
                 records: Records::of(&data_dir),
                 boot_id,
                 capacity,
@@ -94,10 +97,10 @@ impl Vmms {
                 tree,
                 network,
                 api,
-                claim,
+                uid_block: claim,
             }),
             Err(error) => {
-                clean::leftovers(&data_dir)?;
+                cleanup::remove_leftovers(&data_dir)?;
                 claim.release()?;
                 Err(error)
             }
@@ -113,10 +116,10 @@ impl Vmms {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.held().len()
+        self.slots().len()
     }
 
-    pub(crate) fn swarm(&self) -> &SwarmOrder {
+    pub(crate) fn swarm(&self) -> &SwarmConfig {
         &self.swarm
     }
 
@@ -170,22 +173,22 @@ impl Vmms {
 
     async fn launch(self: &Arc<Self>, vm: VmId, template: String) -> Result<(Launched, Vec<OwnedFd>), Error> {
         if !is_template_name(&template) {
-            return Err(Error::NotATemplate(template));
+            return Err(Error::InvalidTemplateName(template));
         }
         capacity::check_now(&self.data_dir, &self.swarm.limits)?;
         self.reserve(vm)?;
-        let mut belongings = Belongings::default();
+        let mut belongings = VmResources::default();
         let built = self.build(vm, template, &mut belongings).await;
         let origin = belongings.origin();
         let launched = match built {
             Ok(launched) => launched,
             Err(error) => {
-                self.end_others_if_damaged(origin.as_ref(), &error);
+                self.kill_uncommitted_if_damaged(origin.as_ref(), &error);
                 self.clear(vm, belongings).await?;
                 return Err(error);
             }
         };
-        self.held().insert(vm, Held::Running(Box::new(belongings)));
+        self.slots().insert(vm, Slot::Running(Box::new(belongings)));
         // Checked again: a check that found damage in the meantime did not see this VM in the table.
         if let Err(error) = self.check_origin(origin).await {
             self.end(vm).await?;
@@ -202,20 +205,20 @@ impl Vmms {
         let checked = checking.await.map_err(|error| Error::io("template")(std::io::Error::other(error)))?;
         checked.map_err(|failure| {
             let error = failure.into();
-            self.end_others_if_damaged(origin.as_ref(), &error);
+            self.kill_uncommitted_if_damaged(origin.as_ref(), &error);
             error
         })
     }
 
     /// If the error says that the template is damaged, kills the uncommitted VMMs of this and earlier editions. They
     /// stay in the table until the server notices and requests their end. Committed VMs keep running.
-    fn end_others_if_damaged(&self, origin: Option<&(String, u64)>, error: &Error) {
+    fn kill_uncommitted_if_damaged(&self, origin: Option<&(String, u64)>, error: &Error) {
         let Some((template, damaged)) = origin.filter(|_| error.code() == ErrorCode::TemplateDamaged) else {
             return;
         };
         let is_meant = |(name, edition): (String, u64)| name == *template && edition <= *damaged;
-        for (vm, held) in self.held().iter() {
-            if let Held::Running(belongings) = held
+        for (vm, held) in self.slots().iter() {
+            if let Slot::Running(belongings) = held
                 && !belongings.committed()
                 && belongings.origin().is_some_and(is_meant)
                 && let Err(error) = belongings.kill()
@@ -227,15 +230,15 @@ impl Vmms {
 
     /// Adds a busy slot to the table.
     fn reserve(&self, vm: VmId) -> Result<(), Error> {
-        let mut held = self.held();
+        let mut held = self.slots();
         if held.contains_key(&vm) {
             return Err(Error::VmExists(vm));
         }
         // The server counts too, but the keeper does not rely on it.
         if held.len() >= self.capacity.max_vms as usize {
-            return Err(Error::Full(self.capacity.max_vms));
+            return Err(Error::VmLimitReached(self.capacity.max_vms));
         }
-        held.insert(vm, Held::Busy);
+        held.insert(vm, Slot::Busy);
         Ok(())
     }
 
@@ -243,7 +246,7 @@ impl Vmms {
         self: &Arc<Self>,
         vm: VmId,
         template: String,
-        belongings: &mut Belongings,
+        belongings: &mut VmResources,
     ) -> Result<(Launched, Vec<OwnedFd>), Error> {
         // The semaphore is never closed, so this never fails.
         let _permit = self.launches.acquire().await;
@@ -260,37 +263,37 @@ impl Vmms {
             started.await.map_err(|error| Error::io("launch")(std::io::Error::other(error)))?;
         *belongings = taken;
         let descriptors = outcome?;
-        let told = belongings.told().ok_or(Error::UnknownVm(vm))?;
-        Ok((told.launched, descriptors.into()))
+        let description = belongings.describe().ok_or(Error::UnknownVm(vm))?;
+        Ok((description.launched, descriptors.into()))
     }
 
     fn list(&self, after: Option<VmId>) -> Vec<HeldVm> {
-        let held = self.held();
+        let held = self.slots();
         let running = held.values().filter_map(|held| match held {
-            Held::Running(belongings) => belongings.told(),
-            Held::Busy => None,
+            Slot::Running(belongings) => belongings.describe(),
+            Slot::Busy => None,
         });
-        let mut vms: Vec<HeldVm> = running.filter(|told| after < Some(told.launched.vm)).collect();
-        vms.sort_by_key(|told| told.launched.vm);
-        vms.truncate(LIST_PART);
+        let mut vms: Vec<HeldVm> = running.filter(|vm| after < Some(vm.launched.vm)).collect();
+        vms.sort_by_key(|vm| vm.launched.vm);
+        vms.truncate(LIST_PAGE_SIZE);
         vms
     }
 
     fn attach(&self, vm: VmId) -> Result<(Launched, [OwnedFd; 4]), Error> {
-        let held = self.held();
-        let Some(Held::Running(belongings)) = held.get(&vm) else { return Err(Error::UnknownVm(vm)) };
-        match (belongings.told(), belongings.attach()?) {
-            (Some(told), Some(descriptors)) => Ok((told.launched, descriptors)),
+        let held = self.slots();
+        let Some(Slot::Running(belongings)) = held.get(&vm) else { return Err(Error::UnknownVm(vm)) };
+        match (belongings.describe(), belongings.attach()?) {
+            (Some(description), Some(descriptors)) => Ok((description.launched, descriptors)),
             _ => Err(Error::Ended(vm)),
         }
     }
 
     async fn end(self: &Arc<Self>, vm: VmId) -> Result<bool, Error> {
         let belongings = {
-            let mut held = self.held();
-            match held.insert(vm, Held::Busy) {
-                Some(Held::Running(belongings)) => *belongings,
-                Some(Held::Busy) => return Err(Error::UnknownVm(vm)),
+            let mut held = self.slots();
+            match held.insert(vm, Slot::Busy) {
+                Some(Slot::Running(belongings)) => *belongings,
+                Some(Slot::Busy) => return Err(Error::UnknownVm(vm)),
                 None => {
                     held.remove(&vm);
                     return Err(Error::UnknownVm(vm));
@@ -301,11 +304,11 @@ impl Vmms {
     }
 
     /// Removes a VM's resources and its slot. After an error the slot stays, so that the end can be requested again.
-    async fn clear(self: &Arc<Self>, vm: VmId, belongings: Belongings) -> Result<bool, Error> {
+    async fn clear(self: &Arc<Self>, vm: VmId, belongings: VmResources) -> Result<bool, Error> {
         let this = Arc::clone(self);
         let cleared = spawn_blocking(move || {
             let mut belongings = belongings;
-            let outcome = belongings.clear(vm, &this.records);
+            let outcome = belongings.release(vm, &this.records);
             (belongings, outcome)
         });
         let (mut belongings, outcome) =
@@ -317,31 +320,31 @@ impl Vmms {
         match outcome {
             Ok(()) => {
                 if let Some(uid) = belongings.uid.take() {
-                    self.uids().give_back(uid);
+                    self.uids().release(uid);
                 }
-                self.held().remove(&vm);
+                self.slots().remove(&vm);
                 Ok(belongings.out_of_memory())
             }
             Err(error) => {
                 tracing::error!(%vm, %error, "VM {vm} could not be removed: {error}");
-                self.held().insert(vm, Held::Running(Box::new(belongings)));
+                self.slots().insert(vm, Slot::Running(Box::new(belongings)));
                 Err(error)
             }
         }
     }
 
     fn usage(&self, vm: VmId) -> Result<Usage, Error> {
-        match self.held().get(&vm) {
-            Some(Held::Running(belongings)) => Ok(belongings.usage()),
+        match self.slots().get(&vm) {
+            Some(Slot::Running(belongings)) => Ok(belongings.usage()),
             _ => Err(Error::UnknownVm(vm)),
         }
     }
 
     /// Ends the matching VMs. No other request may be in progress.
-    pub(crate) async fn end_those(self: &Arc<Self>, meant: impl Fn(&Belongings) -> bool) {
+    pub(crate) async fn end_matching(self: &Arc<Self>, meant: impl Fn(&VmResources) -> bool) {
         let all: Vec<VmId> = {
-            let held = self.held();
-            let meant = |held: &Held| matches!(held, Held::Running(belongings) if meant(belongings));
+            let held = self.slots();
+            let meant = |held: &Slot| matches!(held, Slot::Running(belongings) if meant(belongings));
             held.iter().filter(|(_, held)| meant(held)).map(|(vm, _)| *vm).collect()
         };
         let ends: Vec<_> = all
@@ -359,7 +362,7 @@ impl Vmms {
 
     /// Removes network and cgroups, and kills the processes that are still in them.
     pub(crate) async fn close(self) -> Result<(), Error> {
-        let Self { tree, network, claim, records, .. } = self;
+        let Self { tree, network, uid_block: claim, records, .. } = self;
         let network = network.close().await;
         let tree = spawn_blocking(move || tree.remove()).await;
         tree.map_err(|error| Error::io("end of the control groups")(std::io::Error::other(error)))??;
@@ -368,8 +371,8 @@ impl Vmms {
         claim.release()
     }
 
-    fn site(&self) -> Site<'_> {
-        Site {
+    fn site(&self) -> LaunchContext<'_> {
+        LaunchContext {
             data_dir: &self.data_dir,
             swarm: &self.swarm,
             tree: &self.tree,
@@ -379,8 +382,8 @@ impl Vmms {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<VmId, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slots(&self) -> MutexGuard<'_, HashMap<VmId, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn uids(&self) -> MutexGuard<'_, UidPool> {
@@ -389,36 +392,36 @@ impl Vmms {
 }
 
 /// Adopts the surviving VMs with their network and cgroups. If that fails, ends them and creates both anew.
-async fn ground(
+async fn adopt_or_create(
     data_dir: &DataDir,
-    swarm: &SwarmOrder,
+    swarm: &SwarmConfig,
     uids: &mut UidPool,
     survivors: Vec<Survivor>,
-) -> Result<Ground, Error> {
+) -> Result<SwarmResources, Error> {
     if !survivors.is_empty() {
-        let fresh = uids.clone();
+        let unused = uids.clone();
         match adopt::adopt(data_dir, swarm, uids, survivors).await {
-            Ok(ground) => return Ok(ground),
+            Ok(resources) => return Ok(resources),
             Err(error) => {
                 tracing::warn!(%error, "the VMs of an earlier keeper cannot be taken over and end: {error}");
-                clean::leftovers(data_dir)?;
-                make(&data_dir.sockets(), 0o700)?;
-                *uids = fresh;
+                cleanup::remove_leftovers(data_dir)?;
+                create_dir_all(&data_dir.sockets(), 0o700)?;
+                *uids = unused;
             }
         }
     }
-    let tree = Tree::create(&data_dir.name())?;
-    if let Err(error) = clean::record_cgroups(data_dir, &tree) {
+    let tree = CgroupTree::create(&data_dir.name())?;
+    if let Err(error) = cleanup::record_cgroups(data_dir, &tree) {
         // A later cleanup finds only recorded cgroups.
         tree.remove()?;
         return Err(error);
     }
     let network = Network::create(&data_dir.name(), swarm.subnet).await?;
-    Ok(Ground { tree, network, living: HashMap::new() })
+    Ok(SwarmResources { tree, network, living: HashMap::new() })
 }
 
-fn in_use<'a>(living: impl Iterator<Item = &'a Belongings>) -> InUse {
-    living.map(Belongings::usage).fold(InUse::default(), |sum, used| InUse {
+fn in_use<'a>(living: impl Iterator<Item = &'a VmResources>) -> InUse {
+    living.map(VmResources::usage).fold(InUse::default(), |sum, used| InUse {
         memory_bytes: sum.memory_bytes + used.memory_bytes,
         disk_bytes: sum.disk_bytes + used.disk_bytes,
     })

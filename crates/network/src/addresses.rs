@@ -9,13 +9,13 @@ pub(crate) struct Slot(pub(crate) u32);
 /// The pool of slots. A released slot is reused as late as possible, so that connections to an ended VM do not reach
 /// another one.
 #[derive(Debug)]
-pub(crate) struct Addresses {
+pub(crate) struct AddressPool {
     count: u32,
     next: u32,
     taken: BTreeSet<Slot>,
 }
 
-impl Addresses {
+impl AddressPool {
     pub(crate) fn new(count: u32) -> Self {
         Self { count, next: 0, taken: BTreeSet::new() }
     }
@@ -42,7 +42,7 @@ impl Addresses {
         self.taken.contains(&slot)
     }
 
-    pub(crate) fn give_back(&mut self, slot: Slot) {
+    pub(crate) fn release(&mut self, slot: Slot) {
         self.taken.remove(&slot);
     }
 }
@@ -56,11 +56,11 @@ mod tests {
     proptest! {
         #[test]
         fn no_slot_is_given_twice(count in 1_u32..20, steps in prop::collection::vec(any::<bool>(), 0..200)) {
-            let mut addresses = Addresses::new(count);
+            let mut addresses = AddressPool::new(count);
             let mut held = std::collections::VecDeque::new();
             for take in steps {
                 if !take {
-                    held.pop_front().into_iter().for_each(|slot| addresses.give_back(slot));
+                    held.pop_front().into_iter().for_each(|slot| addresses.release(slot));
                     continue;
                 }
                 match addresses.take() {
@@ -76,17 +76,17 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_in_use_already_is_not_given_away() {
-        let mut addresses = Addresses::new(3);
+        let mut addresses = AddressPool::new(3);
         assert!(addresses.adopt(Slot(1)) && !addresses.adopt(Slot(1)) && !addresses.adopt(Slot(3)));
         assert_eq!((addresses.take(), addresses.take()), (Some(Slot(2)), Some(Slot(0))));
         assert_eq!(addresses.take(), None);
     }
 
     #[test]
-    fn a_slot_that_was_given_back_waits_its_turn() {
-        let mut addresses = Addresses::new(3);
+    fn a_released_slot_is_reused_last() {
+        let mut addresses = AddressPool::new(3);
         let first = addresses.take().unwrap();
-        addresses.give_back(first);
+        addresses.release(first);
         assert_eq!(addresses.take(), Some(Slot(1)));
         assert_eq!(addresses.take(), Some(Slot(2)));
         assert_eq!(addresses.take(), Some(first));

@@ -18,16 +18,16 @@ pub enum Error {
     #[error("the packet filter was not loaded: {0}; it needs `nft` (apt-get install nftables)")]
     Filter(String),
     #[error("the network namespace `{0}` exists; if a crash left it, remove it: `skep doctor --clean`")]
-    Exists(String),
+    NamespaceExists(String),
     #[error(
         "`{0}` is not a valid subnet for VMs; write the first address and a prefix length of 8 to 29: `10.77.0.0/16`"
     )]
-    NotASubnet(String),
+    InvalidSubnet(String),
     #[error("all addresses of {0} are in use; end a VM first")]
     NoAddress(Subnet),
     /// The address does not belong to a VM any more.
     #[error("the VM at {0} has ended")]
-    Gone(Ipv4Addr),
+    PortRemoved(Ipv4Addr),
     /// The network thread has ended.
     #[error("the network has been closed")]
     ThreadGone,
@@ -47,10 +47,10 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Io { .. } | Self::Link { .. } | Self::NoLink(_) | Self::ThreadGone => ErrorCode::Internal,
-            Self::Filter(_) | Self::Exists(_) => ErrorCode::SwarmUnavailable,
-            Self::NotASubnet(_) => ErrorCode::InvalidValue,
+            Self::Filter(_) | Self::NamespaceExists(_) => ErrorCode::SwarmUnavailable,
+            Self::InvalidSubnet(_) => ErrorCode::InvalidValue,
             Self::NoAddress(_) => ErrorCode::NoCapacity,
-            Self::Gone(_) => ErrorCode::UnknownVm,
+            Self::PortRemoved(_) => ErrorCode::UnknownVm,
         }
     }
 

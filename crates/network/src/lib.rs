@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use error::Error;
 pub use subnet::Subnet;
 
-use addresses::{Addresses, Slot};
+use addresses::{AddressPool, Slot};
 use links::Links;
 use namespace::Namespace;
 
@@ -33,7 +33,7 @@ pub const BRIDGE: &str = "skep0";
 /// The port of the API at the bridge's address.
 pub const API_PORT: u16 = 7700;
 /// Capacity of the request queue of the network thread. The keeper launches only a few VMs concurrently.
-const QUEUE: usize = 16;
+const QUEUE_CAPACITY: usize = 16;
 
 /// The network of one data directory. Dropping it does not remove the namespace, because VMs may outlive this process;
 /// see [`Network::destroy`].
@@ -79,7 +79,7 @@ impl Network {
     /// A namespace of that name exists, a program or kernel feature is missing, or the system refused. Nothing is left
     /// behind then.
     pub async fn create(name: &str, subnet: Subnet) -> Result<Self, Error> {
-        Ok(Self::begin(name, subnet, Beginning::New).await?.0)
+        Ok(Self::start(name, subnet, StartMode::New).await?.0)
     }
 
     /// Takes over the namespace of an earlier process and the ports of these addresses. Removes all other ports, and
@@ -91,13 +91,13 @@ impl Network {
     pub async fn adopt(
         name: &str,
         subnet: Subnet,
-        addresses: Vec<Known>,
+        addresses: Vec<KnownAddress>,
     ) -> Result<(Self, Vec<Port>), Error> {
-        Self::begin(name, subnet, Beginning::Adopt(addresses)).await
+        Self::start(name, subnet, StartMode::Adopt(addresses)).await
     }
 
-    async fn begin(name: &str, subnet: Subnet, beginning: Beginning) -> Result<(Self, Vec<Port>), Error> {
-        let (requests, queue) = mpsc::channel(QUEUE);
+    async fn start(name: &str, subnet: Subnet, beginning: StartMode) -> Result<(Self, Vec<Port>), Error> {
+        let (requests, queue) = mpsc::channel(QUEUE_CAPACITY);
         let (ready, outcome) = oneshot::channel();
         let owned = name.to_owned();
         let thread = std::thread::Builder::new()
@@ -177,28 +177,28 @@ impl Network {
     /// # Errors
     /// The system refused.
     pub fn destroy(name: &str) -> Result<(), Error> {
-        namespace::unbind(name)
+        namespace::remove_name(name)
     }
 }
 
 /// The address of a VM that an earlier process created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownAddress {
     pub ip: Ipv4Addr,
     /// Whether the VM was admitted to the API.
     pub admitted: bool,
 }
 
-enum Beginning {
+enum StartMode {
     New,
-    Adopt(Vec<Known>),
+    Adopt(Vec<KnownAddress>),
 }
 
 /// Body of the network thread. All work in the namespace is done there, because a network namespace is per thread.
 fn serve(
     name: &str,
     subnet: Subnet,
-    beginning: Beginning,
+    beginning: StartMode,
     queue: mpsc::Receiver<Request>,
     ready: oneshot::Sender<Result<Vec<Port>, Error>>,
 ) {
@@ -209,41 +209,45 @@ fn serve(
     };
     runtime.block_on(async {
         let begun = match beginning {
-            Beginning::New => Inside::make(name, subnet).await.map(|inside| (inside, Vec::new())),
-            Beginning::Adopt(addresses) => Inside::adopt(name, subnet, &addresses).await,
+            StartMode::New => NetworkState::create(name, subnet).await.map(|inside| (inside, Vec::new())),
+            StartMode::Adopt(addresses) => NetworkState::adopt(name, subnet, &addresses).await,
         };
         match begun {
             Ok((inside, ports)) => {
                 // If the receiver is gone, the queue is closed as well.
                 let _ = ready.send(Ok(ports));
-                inside.answer(queue).await;
+                inside.serve_requests(queue).await;
             }
             Err(error) => drop(ready.send(Err(error))),
         }
     });
 }
 
-struct Inside {
+struct NetworkState {
     links: Links,
     bridge: u32,
     subnet: Subnet,
-    addresses: Addresses,
+    addresses: AddressPool,
     /// VMs that may reach the API.
     admitted: BTreeSet<Slot>,
 }
 
-impl Inside {
-    async fn make(name: &str, subnet: Subnet) -> Result<Self, Error> {
+impl NetworkState {
+    async fn create(name: &str, subnet: Subnet) -> Result<Self, Error> {
         // Removed by its drop after an error.
         let namespace = Namespace::create(name)?;
         let inside = Self::build(subnet).await?;
-        namespace.keep();
+        namespace.persist();
         Ok(inside)
     }
 
-    async fn adopt(name: &str, subnet: Subnet, addresses: &[Known]) -> Result<(Self, Vec<Port>), Error> {
+    async fn adopt(
+        name: &str,
+        subnet: Subnet,
+        addresses: &[KnownAddress],
+    ) -> Result<(Self, Vec<Port>), Error> {
         Namespace::enter(name)?;
-        namespace::forbid_forwarding()?;
+        namespace::disable_forwarding()?;
         let links = Links::connect()?;
         let bridge = links.find(BRIDGE).await?;
         let mut inside = Self::new(links, bridge, subnet);
@@ -269,22 +273,22 @@ impl Inside {
     }
 
     async fn build(subnet: Subnet) -> Result<Self, Error> {
-        namespace::forbid_forwarding()?;
+        namespace::disable_forwarding()?;
         // The filter first, so that no frame passes without it.
         ruleset::load(subnet, &[])?;
         let links = Links::connect()?;
-        links.up("lo").await?;
+        links.set_up("lo").await?;
         let bridge = links.add_bridge(BRIDGE, subnet.mac(subnet.gateway())).await?;
         links.add_address(bridge, subnet.gateway(), subnet.prefix_len()).await?;
-        links.up(BRIDGE).await?;
+        links.set_up(BRIDGE).await?;
         Ok(Self::new(links, bridge, subnet))
     }
 
     fn new(links: Links, bridge: u32, subnet: Subnet) -> Self {
-        Self { links, bridge, subnet, addresses: Addresses::new(subnet.slots()), admitted: BTreeSet::new() }
+        Self { links, bridge, subnet, addresses: AddressPool::new(subnet.slots()), admitted: BTreeSet::new() }
     }
 
-    async fn answer(mut self, mut queue: mpsc::Receiver<Request>) {
+    async fn serve_requests(mut self, mut queue: mpsc::Receiver<Request>) {
         while let Some(request) = queue.recv().await {
             match request {
                 Request::Add(answer) => {
@@ -303,7 +307,7 @@ impl Inside {
                     let _ = answer.send(self.admit(&port));
                 }
                 Request::Listen(answer) => {
-                    let _ = answer.send(listener::at(self.subnet.gateway(), API_PORT).await);
+                    let _ = answer.send(listener::bind(self.subnet.gateway(), API_PORT).await);
                 }
             }
         }
@@ -315,7 +319,7 @@ impl Inside {
         match self.attach(&port).await {
             Ok(fd) => Ok(Tap { fd, port }),
             Err(error) => {
-                self.addresses.give_back(slot);
+                self.addresses.release(slot);
                 Err(error)
             }
         }
@@ -343,7 +347,7 @@ impl Inside {
     fn admit(&mut self, port: &Port) -> Result<(), Error> {
         // If the VM ended meanwhile, the address may belong to another VM next.
         if !self.addresses.is_taken(port.slot) {
-            return Err(Error::Gone(port.ip));
+            return Err(Error::PortRemoved(port.ip));
         }
         ruleset::admit(port.ip)?;
         self.admitted.insert(port.slot);
@@ -354,10 +358,10 @@ impl Inside {
         self.links.delete(&port.name).await?;
         // Before the address can be assigned to another VM.
         if self.admitted.contains(&port.slot) {
-            ruleset::dismiss(port.ip)?;
+            ruleset::revoke(port.ip)?;
             self.admitted.remove(&port.slot);
         }
-        self.addresses.give_back(port.slot);
+        self.addresses.release(port.slot);
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ impl Links {
         Ok(Self { handle })
     }
 
-    pub(crate) async fn up(&self, name: &str) -> Result<(), Error> {
+    pub(crate) async fn set_up(&self, name: &str) -> Result<(), Error> {
         let change = LinkUnspec::new_with_name(name).up().build();
         self.handle.link().set(change).execute().await.map_err(Error::link(format!("start of link {name}")))
     }

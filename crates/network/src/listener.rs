@@ -12,14 +12,14 @@ use tokio::time::sleep;
 use crate::Error;
 
 /// How long to wait while another process uses the address.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BIND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two attempts to bind.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// A few VMs could fill the standard library's backlog of 128.
 const BACKLOG: i32 = 1024;
 
 /// Binds and listens in the namespace of this thread. The socket stays in it when it is passed to another process.
-pub(crate) async fn at(ip: Ipv4Addr, port: u16) -> Result<TcpListener, Error> {
+pub(crate) async fn bind(ip: Ipv4Addr, port: u16) -> Result<TcpListener, Error> {
     let what = format!("listening at {ip}:{port} in the namespace of the VMs");
     let begun = Instant::now();
     loop {
@@ -28,8 +28,8 @@ pub(crate) async fn at(ip: Ipv4Addr, port: u16) -> Result<TcpListener, Error> {
                 listen(&listener, BACKLOG).map_err(Error::io(what))?;
                 return Ok(listener);
             }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
-                sleep(PAUSE).await
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < BIND_TIMEOUT => {
+                sleep(RETRY_INTERVAL).await
             }
             Err(error) => return Err(Error::io(what)(error)),
         }

@@ -21,7 +21,7 @@ const FOLDER: &str = "/run/netns";
 #[derive(Debug)]
 pub(crate) struct Namespace {
     name: String,
-    kept: bool,
+    persistent: bool,
 }
 
 impl Namespace {
@@ -32,12 +32,12 @@ impl Namespace {
         let path = path(name);
         match OpenOptions::new().write(true).create_new(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return Err(Error::Exists(name.to_owned()));
+                return Err(Error::NamespaceExists(name.to_owned()));
             }
             other => other.map_err(Error::io(path.display().to_string()))?,
         };
         // From here on its drop removes the name.
-        let namespace = Self { name: name.to_owned(), kept: false };
+        let namespace = Self { name: name.to_owned(), persistent: false };
         // SAFETY: the flags do not contain CLONE_FILES, so the descriptor table is unchanged and `OwnedFd`s stay valid.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(Error::io("new network namespace"))?;
         mount_bind("/proc/thread-self/ns/net", &path)
@@ -53,16 +53,16 @@ impl Namespace {
             .map_err(Error::io(format!("entry into {}", path.display())))
     }
 
-    pub(crate) fn keep(mut self) {
-        self.kept = true;
+    pub(crate) fn persist(mut self) {
+        self.persistent = true;
     }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.persistent {
             // The creation failed; its error is reported instead of this one.
-            let _ = unbind(&self.name);
+            let _ = remove_name(&self.name);
         }
     }
 }
@@ -90,7 +90,7 @@ fn path(name: &str) -> PathBuf {
 }
 
 /// Removes the name. The kernel removes the namespace with its last process.
-pub(crate) fn unbind(name: &str) -> Result<(), Error> {
+pub(crate) fn remove_name(name: &str) -> Result<(), Error> {
     let path = path(name);
     match unmount(&path, UnmountFlags::DETACH) {
         // No such file, or nothing is bound to it.
@@ -107,7 +107,7 @@ pub(crate) fn unbind(name: &str) -> Result<(), Error> {
 
 /// Disables forwarding: a new namespace copies the host's settings, where it may be enabled. /proc/sys/net is that of
 /// the thread's namespace.
-pub(crate) fn forbid_forwarding() -> Result<(), Error> {
+pub(crate) fn disable_forwarding() -> Result<(), Error> {
     for (setting, value) in [
         ("ipv4/ip_forward", "0"),
         ("ipv4/conf/all/accept_redirects", "0"),

@@ -85,17 +85,17 @@ pub(crate) fn load(subnet: Subnet, callers: &[Ipv4Addr]) -> Result<(), Error> {
 
 /// Allows a VM to reach the API. Idempotent.
 pub(crate) fn admit(ip: Ipv4Addr) -> Result<(), Error> {
-    run(&format!("{SET}add element inet skep api_callers {{ {ip} }}\n"))
+    run(&format!("{ENSURE_SET}add element inet skep api_callers {{ {ip} }}\n"))
 }
 
 /// Revokes the permission of [`admit`]. Idempotent, because the element is added before it is deleted.
-pub(crate) fn dismiss(ip: Ipv4Addr) -> Result<(), Error> {
+pub(crate) fn revoke(ip: Ipv4Addr) -> Result<(), Error> {
     let element = format!("element inet skep api_callers {{ {ip} }}\n");
-    run(&format!("{SET}add {element}delete {element}"))
+    run(&format!("{ENSURE_SET}add {element}delete {element}"))
 }
 
 /// Creates the set if it is missing: the end of a VM must not fail because another program removed the table.
-const SET: &str = "add table inet skep\nadd set inet skep api_callers { type ipv4_addr; }\n";
+const ENSURE_SET: &str = "add table inet skep\nadd set inet skep api_callers { type ipv4_addr; }\n";
 
 /// Runs `nft` in the namespace of this thread, which the program inherits.
 fn run(script: &str) -> Result<(), Error> {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tap_has_its_line() {
+    fn every_tap_has_a_rule() {
         let rules = text("10.9.8.0/29".parse().unwrap(), &[]);
         assert!(rules.contains("\"vm0\" . 02:53:0a:09:08:02 . 10.9.8.2,"), "{rules}");
         assert!(rules.contains("\"vm4\" . 02:53:0a:09:08:06 . 10.9.8.6,"), "{rules}");

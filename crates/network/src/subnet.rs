@@ -65,7 +65,7 @@ impl FromStr for Subnet {
             let prefix_len: u8 = length.parse().ok().filter(|length| (8..=29).contains(length))?;
             (network << prefix_len == 0).then_some(Self { network, prefix_len })
         };
-        parse().ok_or_else(|| Error::NotASubnet(text.to_owned()))
+        parse().ok_or_else(|| Error::InvalidSubnet(text.to_owned()))
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_address_is_the_bridges_and_the_last_is_nobodys() {
+    fn the_bridge_has_the_first_address_and_the_last_is_unused() {
         let subnet: Subnet = "10.9.8.0/29".parse().unwrap();
         assert_eq!(subnet.slots(), 5);
         assert_eq!(subnet.gateway(), Ipv4Addr::new(10, 9, 8, 1));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_subnet_is_refused() {
+    fn an_invalid_subnet_is_refused() {
         for wrong in
             ["", "10.77.0.0", "10.77.0.1/16", "10.0.0.0/7", "10.0.0.0/30", "10.0.0.0/-1", "::/64", "a/b"]
         {
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_subnet_is_written_as_it_is_read(network: u32, prefix_len in 8_u8..=29) {
+        fn formatting_a_subnet_reverses_parsing(network: u32, prefix_len in 8_u8..=29) {
             let text = format!("{}/{prefix_len}", Ipv4Addr::from_bits(network >> (32 - prefix_len) << (32 - prefix_len)));
             prop_assert_eq!(text.parse::<Subnet>().unwrap().to_string(), text);
         }

@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output},
 };
 
-use skep_network::{API_PORT, Error, Known, Network, Tap};
+use skep_network::{API_PORT, Error, KnownAddress, Network, Tap};
 
 /// A network that is removed after the test, with a check for leftovers.
 struct Fixture {
@@ -51,7 +51,7 @@ async fn a_namespace_comes_and_goes_without_a_trace() {
     let path = Path::new("/run/netns").join(&fixture.name);
     assert!(path.exists());
     let taken = Network::create(&fixture.name, network.subnet()).await.unwrap_err();
-    assert!(matches!(taken, Error::Exists(_)), "{taken}");
+    assert!(matches!(taken, Error::NamespaceExists(_)), "{taken}");
     assert!(fixture.text("ip -4 -o addr show skep0").contains("10.99.0.1/24"));
     assert_eq!(fixture.text("ip -6 addr"), "");
     assert_eq!(fixture.text("cat /proc/sys/net/ipv4/ip_forward"), "0\n");
@@ -111,7 +111,7 @@ async fn a_network_is_taken_over_with_the_ports_that_live() {
     fixture.text("nft delete table inet skep");
     let elsewhere = Ipv4Addr::new(10, 98, 0, 2);
 
-    let wanted = [kept.port.ip, gone_ip, elsewhere].map(|ip| Known { ip, admitted: true }).to_vec();
+    let wanted = [kept.port.ip, gone_ip, elsewhere].map(|ip| KnownAddress { ip, admitted: true }).to_vec();
     let (network, ports) = Network::adopt(&fixture.name, subnet, wanted).await.unwrap();
     assert_eq!(ports, std::slice::from_ref(&kept.port));
     let link = fixture.text(&format!("ip -d link show {}", kept.port.name));

@@ -19,7 +19,7 @@ pub const MAX_BYTES: usize = 64 << 10;
 /// Maximum number of descriptors of a packet.
 pub const MAX_DESCRIPTORS: usize = 64;
 
-const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 
 #[derive(Debug, Default)]
 pub struct Packet {
@@ -46,7 +46,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
         let what = format!("a packet of {} bytes and {} descriptors", bytes.len(), descriptors.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(descriptors));
@@ -64,7 +64,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 /// no packet yet.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<Packet>> {
     let mut bytes = vec![0; MAX_BYTES];
-    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
         recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_end_is_told_without_a_signal() {
+    fn a_closed_end_is_an_error_without_a_signal() {
         let (here, there) = pair().unwrap();
         drop(there);
         assert_eq!(send(&here, b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);

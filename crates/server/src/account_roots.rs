@@ -10,7 +10,7 @@ use skep_store::AccountRoot;
 use skep_workspace::Location;
 
 /// Kernel file systems: their files control the kernel or belong to processes.
-const SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
+const KERNEL_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// The rules for account roots. They do not change while a server runs.
 #[derive(Debug, Clone)]
@@ -21,10 +21,10 @@ pub struct RootRules {
 
 /// Why a folder cannot be a root.
 #[derive(Debug, thiserror::Error)]
-pub enum RootRefused {
+pub enum RootError {
     /// Its path cannot be resolved.
     #[error("the root {} cannot be resolved: {source}; name another folder", path.display())]
-    Unknown {
+    Unresolvable {
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -43,7 +43,7 @@ pub enum RootRefused {
         "the root {} is {}, lies in it, or holds it, which is a root of the account `{}`; name another folder",
         path.display(), other.path.display(), other.account
     )]
-    OfAnother { path: PathBuf, other: AccountRoot },
+    OverlapsOtherAccount { path: PathBuf, other: AccountRoot },
     /// A stored root was replaced by a symbolic link, or stored by a version of skep that did not resolve links.
     #[error("the root {} leads through a link to {}; name that folder itself", path.display(), real.display())]
     Linked {
@@ -59,7 +59,7 @@ impl RootRules {
     ///
     /// # Errors
     /// The data directory cannot be read.
-    pub fn of(data_dir: &Path) -> io::Result<Self> {
+    pub fn new(data_dir: &Path) -> io::Result<Self> {
         let data_dir = Location::of(data_dir)?.path().to_owned();
         let workspaces = Location::of(&data_dir.join("workspaces"))?.path().to_owned();
         Ok(Self { data_dir, workspaces })
@@ -73,21 +73,23 @@ impl RootRules {
     /// Resolves a folder and checks that it may be a root beside the roots of other accounts. Blocks.
     ///
     /// # Errors
-    /// [`RootRefused`].
-    pub fn check(&self, path: &Path, others: &[AccountRoot]) -> Result<PathBuf, RootRefused> {
-        let unknown = |source| RootRefused::Unknown { path: path.to_owned(), source };
+    /// [`RootError`].
+    pub fn check(&self, path: &Path, others: &[AccountRoot]) -> Result<PathBuf, RootError> {
+        let unknown = |source| RootError::Unresolvable { path: path.to_owned(), source };
         let root = Location::of(path).map_err(unknown)?;
         if !self.is_in_workspaces(&root).map_err(unknown)? {
             if self.reaches_server_data(&root).map_err(unknown)? {
                 let data_dir = self.data_dir.clone();
-                return Err(RootRefused::ServerData { path: path.to_owned(), data_dir });
+                return Err(RootError::ServerData { path: path.to_owned(), data_dir });
             }
-            if is_of_the_system(&root).map_err(unknown)? {
-                return Err(RootRefused::System { path: path.to_owned() });
+            if is_in_kernel_folder(&root).map_err(unknown)? {
+                return Err(RootError::System { path: path.to_owned() });
             }
         }
-        match others.iter().find(|other| overlap(&root, &other.path)) {
-            Some(other) => Err(RootRefused::OfAnother { path: path.to_owned(), other: other.clone() }),
+        match others.iter().find(|other| overlaps(&root, &other.path)) {
+            Some(other) => {
+                Err(RootError::OverlapsOtherAccount { path: path.to_owned(), other: other.clone() })
+            }
             None => Ok(root.path().to_owned()),
         }
     }
@@ -96,16 +98,16 @@ impl RootRules {
     /// symbolic link. Blocks.
     ///
     /// # Errors
-    /// [`RootRefused`].
-    pub fn check_stored(&self, path: &Path, others: &[AccountRoot]) -> Result<(), RootRefused> {
+    /// [`RootError`].
+    pub fn check_stored(&self, path: &Path, others: &[AccountRoot]) -> Result<(), RootError> {
         let real = self.check(path, others)?;
-        if real == path { Ok(()) } else { Err(RootRefused::Linked { path: path.to_owned(), real }) }
+        if real == path { Ok(()) } else { Err(RootError::Linked { path: path.to_owned(), real }) }
     }
 
     /// Whether it is a folder in `workspaces/`, the only part of the data directory that accounts may use.
     fn is_in_workspaces(&self, root: &Location) -> io::Result<bool> {
         let workspaces = Location::of(&self.workspaces)?;
-        Ok(workspaces.holds(root) && !root.holds(&workspaces))
+        Ok(workspaces.contains(root) && !root.contains(&workspaces))
     }
 
     fn reaches_server_data(&self, root: &Location) -> io::Result<bool> {
@@ -145,25 +147,25 @@ impl RootRules {
     }
 
     /// Whether a stored path overlaps the server's data by its text alone. For roots that earlier versions stored.
-    pub(crate) fn reaches_data(&self, path: &Path) -> bool {
+    pub(crate) fn overlaps_data_by_path(&self, path: &Path) -> bool {
         let own_folder = path.starts_with(&self.workspaces) && path != self.workspaces;
         !own_folder && (path.starts_with(&self.data_dir) || self.data_dir.starts_with(path))
     }
 }
 
-fn is_of_the_system(root: &Location) -> io::Result<bool> {
-    let system = SYSTEM.iter().filter_map(|folder| Location::of(Path::new(folder)).ok());
-    Ok(system.into_iter().any(|system| root.overlaps(&system)) || root.is_the_kernels_own()?)
+fn is_in_kernel_folder(root: &Location) -> io::Result<bool> {
+    let system = KERNEL_FOLDERS.iter().filter_map(|folder| Location::of(Path::new(folder)).ok());
+    Ok(system.into_iter().any(|system| root.overlaps(&system)) || root.is_on_kernel_filesystem()?)
 }
 
 /// A root whose folder cannot be read any more is compared by its path only.
-fn overlap(root: &Location, other: &Path) -> bool {
+fn overlaps(root: &Location, other: &Path) -> bool {
     let by_name = root.path().starts_with(other) || other.starts_with(root.path());
     by_name || Location::of(other).is_ok_and(|other| root.overlaps(&other))
 }
 
-impl From<RootRefused> for Failure {
-    fn from(refused: RootRefused) -> Self {
+impl From<RootError> for Failure {
+    fn from(refused: RootError) -> Self {
         Self::new(ErrorCode::InvalidValue, format!("`roots`: {refused}"))
     }
 }

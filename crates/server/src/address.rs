@@ -17,7 +17,7 @@ impl<S: Sync> FromRequestParts<S> for CallerAddress {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(Origin::of(&parts.extensions).address()))
+        Ok(Self(Origin::from_extensions(&parts.extensions).address()))
     }
 }
 

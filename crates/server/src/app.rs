@@ -23,51 +23,51 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     account_roots::RootRules,
-    audit::{Actions, AuditDesk, AuditQueue, note},
-    auth::{Gate, guard},
-    described::{Described, check},
-    entrance::{Entrance, enter, locate},
+    admission::{Admission, admit, resolve_origin},
+    audit::{Actions, AuditQueue, AuditState, audit_request},
+    auth::{Authenticator, authenticate},
     error::{Refusal, UNKNOWN_ROUTE},
     events::Tail,
     extract::not_utf8,
-    from_vm::keep_out,
     helper::StartHelper,
     key_uses::KeyUses,
     limits::{Limiter, Limits},
-    metrics::{Metrics, Readings},
+    metrics::{Collector, Metrics},
     openapi,
     origin::TrustedProxies,
     places::Places,
     request::observe,
     restart::Restart,
+    route_methods::{RouteMethods, check_method},
     routes::{
         Routes,
-        accounts::{self, AccountDesk},
+        accounts::{self, AccountsState},
         admin,
-        audit::{self, AuditReader},
+        audit::{self, AuditLogState},
         boot::BootDefaults,
         docs,
-        events::{self, EventDesk},
-        exec::{self, ExecDesk},
+        events::{self, EventsState},
+        exec::{self, ExecState},
         files,
-        git::{self, GitDesk},
-        health::{self, Vitals},
-        keys::{self, KeyDesk},
+        git::{self, GitState},
+        health::{self, HealthState},
+        keys::{self, KeysState},
         metrics, openapi as document,
-        raw::FilesDesk,
-        session::{self, SessionDesk},
-        swarm::{self, SwarmDesk},
-        tickets::{self, TicketDesk},
+        raw::FilesState,
+        session::{self, SessionState},
+        swarm::{self, SwarmState},
+        tickets::{self, TicketsState},
         vms as vms_list,
-        waitlist::{self, WaitlistDesk},
-        webhooks::{self, WebhookDesk},
+        waitlist::{self, WaitlistState},
+        webhooks::{self, WebhooksState},
         whoami,
     },
-    tickets::{UnderWay, Waiters},
+    swarm_handle::{SwarmHandle, SwarmReceiver},
+    tickets::{InProgressRequests, Waiters},
     vault::Vault,
-    vms::{SwarmToCome, Vms},
-    watchers::Watchers,
-    webhooks::Outgoing,
+    vm_listener::refuse_vms,
+    watchers::WatchCounts,
+    webhooks::WebhookContext,
     workspaces::Workspaces,
 };
 
@@ -77,7 +77,7 @@ pub struct Parts {
     /// Accounts, keys, VMs and events.
     pub store: Arc<dyn Store>,
     /// The swarm, or why there is none.
-    pub swarm: SwarmToCome,
+    pub swarm: SwarmReceiver,
     /// Starts the helper processes that run programs on this machine.
     pub helper: StartHelper,
     /// Starts a successor of this server.
@@ -89,7 +89,7 @@ pub struct Parts {
     /// Values for what a boot request leaves out.
     pub boot: BootDefaults,
     /// Last uses of keys, written in batches.
-    pub uses: KeyUses,
+    pub key_uses: KeyUses,
     pub metrics: Metrics,
     /// Audit entries, written in batches.
     pub audit: AuditQueue,
@@ -102,7 +102,7 @@ pub struct Parts {
     pub(crate) waiters: Waiters,
     pub(crate) tail: Tail,
     /// How webhook secrets are encrypted, and which addresses webhooks may reach.
-    pub(crate) outgoing: Outgoing,
+    pub(crate) outgoing: WebhookContext,
     /// True once the server is to stop: requests that wait for a ticket return.
     pub stopping: watch::Receiver<bool>,
     /// True once the remaining connections are about to be closed.
@@ -117,45 +117,45 @@ pub struct Parts {
 /// `internal` where the OpenAPI document cannot be serialized.
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let limiter = Arc::new(Limiter::new(&parts.limits));
-    let (text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
-    let forms = Arc::new(OnceLock::new());
-    let [health, public @ ..] = public(&parts, &limiter, &text);
-    let guarded = guarded(&parts, &limiter, &actions)?;
-    let Parts { store, uses, metrics: counted, audit: queue, limits, proxies, .. } = parts;
-    let gate = Arc::new(Gate::new(store, uses, Arc::clone(&limiter)));
-    let entrance = Arc::new(Entrance::new(proxies, limiter, &limits));
-    let by_form = from_fn_with_state(Arc::clone(&forms), check);
-    let guarded = described(guarded).layer(by_form.clone());
-    let guarded = guarded.layer(from_fn_with_state(Arc::clone(&gate), guard));
-    let public = described(public).layer(from_fn(keep_out));
-    let public = described([health]).merge(public).layer(by_form);
-    let whole = OpenApiRouter::with_openapi(openapi::beginning()).merge(public).merge(guarded);
-    let (router, mut description) = whole.split_for_parts();
+    let (document_text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
+    let route_methods_cell = Arc::new(OnceLock::new());
+    let [health, public @ ..] = public_routes(&parts, &limiter, &document_text);
+    let guarded = guarded_routes(&parts, &limiter, &actions)?;
+    let Parts { store, key_uses: uses, metrics: counted, audit: queue, limits, proxies, .. } = parts;
+    let gate = Arc::new(Authenticator::new(store, uses, Arc::clone(&limiter)));
+    let entrance = Arc::new(Admission::new(proxies, limiter, &limits));
+    let method_layer = from_fn_with_state(Arc::clone(&route_methods_cell), check_method);
+    let guarded = documented(guarded).layer(method_layer.clone());
+    let guarded = guarded.layer(from_fn_with_state(Arc::clone(&gate), authenticate));
+    let public = documented(public).layer(from_fn(refuse_vms));
+    let public = documented([health]).merge(public).layer(method_layer);
+    let merged = OpenApiRouter::with_openapi(openapi::base_document()).merge(public).merge(guarded);
+    let (router, mut description) = merged.split_for_parts();
     openapi::complete(&mut description);
-    let desk = AuditDesk { actions: Arc::new(Actions::of(&description)), queue };
+    let audit_state = AuditState { actions: Arc::new(Actions::from_document(&description)), queue };
     // Each cell is set here only, so `set` cannot fail.
-    let _ = text.set(openapi::text(&description)?.into());
-    let _ = actions.set(Arc::clone(&desk.actions));
-    let _ = forms.set(Described::of(&description));
-    let outside = Router::new().fallback(unknown).with_state(gate);
+    let _ = document_text.set(openapi::to_json(&description)?.into());
+    let _ = actions.set(Arc::clone(&audit_state.actions));
+    let _ = route_methods_cell.set(RouteMethods::from_document(&description));
+    let fallback = Router::new().fallback(unknown_route).with_state(gate);
     Ok(router
-        .fallback_service(outside)
-        .layer(from_fn_with_state(Arc::clone(&entrance), enter))
+        .fallback_service(fallback)
+        .layer(from_fn_with_state(Arc::clone(&entrance), admit))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn_with_state(desk, note))
+        .layer(from_fn_with_state(audit_state, audit_request))
         .layer(from_fn_with_state(counted, observe))
-        .layer(from_fn_with_state(entrance, locate)))
+        .layer(from_fn_with_state(entrance, resolve_origin)))
 }
 
 /// Routes that need no key. The first of them is served to VMs too.
-fn public(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [Routes; 4] {
-    let vitals = Vitals {
+fn public_routes(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [Routes; 4] {
+    let vitals = HealthState {
         store: Arc::clone(&parts.store),
-        vms: Vms::new(parts.swarm.clone()),
+        vms: SwarmHandle::new(parts.swarm.clone()),
         data_dir: parts.data_dir.clone(),
         started: Instant::now(),
     };
-    let waitlist = WaitlistDesk::new(Arc::clone(&parts.store), Arc::clone(limiter));
+    let waitlist = WaitlistState::new(Arc::clone(&parts.store), Arc::clone(limiter));
     [
         health::routes(vitals),
         document::routes(Arc::clone(text)),
@@ -164,7 +164,7 @@ fn public(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [
     ]
 }
 
-fn guarded(
+fn guarded_routes(
     parts: &Parts,
     limiter: &Arc<Limiter>,
     actions: &Arc<OnceLock<Arc<Actions>>>,
@@ -174,48 +174,49 @@ fn guarded(
     let workspaces = Workspaces::new(parts.roots.clone());
     let places = Places::new(vms.clone(), &parts.helper, &workspaces, parts.entry_locks()?);
     let (closing, sessions) = (parts.closing.clone(), parts.sessions.clone());
-    let git = GitDesk {
+    let git = GitState {
         places: places.clone(),
         vault: Vault::new(Arc::clone(store), &parts.data_dir),
         allow: parts.git_allow.clone().into(),
     };
-    let files = FilesDesk {
+    let files = FilesState {
         places: places.clone(),
         store: Arc::clone(store),
         closing: closing.clone(),
-        watchers: Watchers::default(),
+        watchers: WatchCounts::default(),
     };
     Ok(vec![
         whoami::routes(),
         metrics::routes(readings),
-        session::routes(SessionDesk { store: Arc::clone(store) }),
-        keys::routes(KeyDesk { store: Arc::clone(store), vms: vms.clone() }),
-        accounts::routes(AccountDesk { store: Arc::clone(store), vms: vms.clone(), workspaces }),
-        swarm::routes(SwarmDesk {
+        session::routes(SessionState { store: Arc::clone(store) }),
+        keys::routes(KeysState { store: Arc::clone(store), vms: vms.clone() }),
+        accounts::routes(AccountsState { store: Arc::clone(store), vms: vms.clone(), workspaces }),
+        swarm::routes(SwarmState {
             vms: vms.clone(),
             defaults: parts.boot,
             store: Arc::clone(store),
-            under_way: UnderWay::default(),
+            in_progress: InProgressRequests::default(),
         }),
         vms_list::routes(Arc::clone(store)),
-        work(parts),
-        webhooks::routes(parts.webhook_desk()),
-        waitlist::routes(WaitlistDesk::new(Arc::clone(store), Arc::clone(limiter))),
-        audit::routes(AuditReader { store: Arc::clone(store), actions: Arc::clone(actions) }),
+        event_and_ticket_routes(parts),
+        webhooks::routes(parts.webhook_state()),
+        waitlist::routes(WaitlistState::new(Arc::clone(store), Arc::clone(limiter))),
+        audit::routes(AuditLogState { store: Arc::clone(store), actions: Arc::clone(actions) }),
         files::routes(files),
         git::routes(git),
         admin::routes(Arc::clone(&parts.restart)),
-        exec::routes(ExecDesk { vms, places, store: Arc::clone(store), closing, sessions }),
+        exec::routes(ExecState { vms, places, store: Arc::clone(store), closing, sessions }),
     ])
 }
 
-fn work(parts: &Parts) -> Routes {
+fn event_and_ticket_routes(parts: &Parts) -> Routes {
     let (store, stopping) = (&parts.store, &parts.stopping);
-    let events = EventDesk { store: Arc::clone(store), tail: parts.tail.clone(), stopping: stopping.clone() };
-    let tickets = TicketDesk {
+    let events =
+        EventsState { store: Arc::clone(store), tail: parts.tail.clone(), stopping: stopping.clone() };
+    let tickets = TicketsState {
         store: Arc::clone(store),
         waiters: parts.waiters.clone(),
-        under_way: UnderWay::default(),
+        in_progress: InProgressRequests::default(),
         stopping: stopping.clone(),
     };
     let mut routes = events::routes(events);
@@ -224,8 +225,8 @@ fn work(parts: &Parts) -> Routes {
 }
 
 impl Parts {
-    fn webhook_desk(&self) -> WebhookDesk {
-        WebhookDesk { store: Arc::clone(&self.store), outgoing: self.outgoing.clone() }
+    fn webhook_state(&self) -> WebhooksState {
+        WebhooksState { store: Arc::clone(&self.store), context: self.outgoing.clone() }
     }
 
     /// The locks on workspace entries, kept in a file so that both servers of a restart share them.
@@ -238,27 +239,28 @@ impl Parts {
     }
 
     /// What the metrics route reads its gauges from.
-    pub(crate) fn readings(&self) -> Readings {
-        Readings {
+    pub(crate) fn readings(&self) -> Collector {
+        Collector {
             metrics: self.metrics.clone(),
             store: Arc::clone(&self.store),
-            vms: Vms::new(self.swarm.clone()),
+            vms: SwarmHandle::new(self.swarm.clone()),
             data_dir: self.data_dir.clone(),
         }
     }
 }
 
 /// Adds every route together with its OpenAPI description.
-fn described(subjects: impl IntoIterator<Item = Routes>) -> OpenApiRouter {
+fn documented(subjects: impl IntoIterator<Item = Routes>) -> OpenApiRouter {
     subjects.into_iter().flatten().fold(OpenApiRouter::default(), OpenApiRouter::routes)
 }
 
 /// Answers requests that no route matches. Below /api the key is checked first, so that a caller without one cannot
 /// find out which paths exist.
-async fn unknown(State(gate): State<Arc<Gate>>, request: Request) -> Refusal {
+async fn unknown_route(State(gate): State<Arc<Authenticator>>, request: Request) -> Refusal {
     let path = request.uri().path();
     if (path == "/api" || path.starts_with("/api/"))
-        && let Err(refusal) = gate.admit(request.uri(), request.headers(), request.extensions()).await
+        && let Err(refusal) =
+            gate.authenticate_request(request.uri(), request.headers(), request.extensions()).await
     {
         return refusal;
     }
@@ -301,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_is_no_text_is_noticed() {
+    fn a_path_that_is_not_utf8_is_refused() {
         assert_eq!(percent_decoded("/a%20%C3%A9").as_deref(), Ok("/a é"));
         assert_eq!(percent_decoded("/100%").as_deref(), Ok("/100%"));
         assert!(percent_decoded("/%ff").is_err());

@@ -12,20 +12,20 @@ use http::{
     header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE},
 };
 use jiff::Timestamp;
-use skep_accounts::{KeySecret, SessionToken, verdict};
+use skep_accounts::{KeySecret, SessionToken, check_validity};
 use skep_api::{ErrorCode, Failure, exec_stream::BEARER_PROTOCOL, keys::Key};
 use skep_store::{Account, PresentedKey, Store};
 
 use crate::{
     address,
+    audit_context::AuditContext,
     error::Refusal,
-    from_vm,
     key_uses::KeyUses,
     limits::Limiter,
-    memory::{RequestMemory, SharedMemory},
+    memory::{MemoryBudget, RequestMemory},
     origin::Origin,
-    session::{self, Current},
-    trail::Trail,
+    session::{self, CurrentSession},
+    vm_listener,
 };
 
 /// An authenticated caller: its key and its account.
@@ -36,22 +36,22 @@ pub(crate) struct Identity {
     /// The caller's address, where it is known.
     pub peer: Option<IpAddr>,
     /// The session, where the request was authenticated by a session cookie.
-    pub session: Option<Current>,
+    pub session: Option<CurrentSession>,
     /// The memory that this request reserves for large bodies and answers.
     pub memory: RequestMemory,
 }
 
 /// Authenticates requests.
-pub(crate) struct Gate {
+pub(crate) struct Authenticator {
     store: Arc<dyn Store>,
     uses: KeyUses,
     limiter: Arc<Limiter>,
-    memory: SharedMemory,
+    memory: MemoryBudget,
 }
 
-impl Gate {
+impl Authenticator {
     pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses, limiter: Arc<Limiter>) -> Self {
-        Self { store, uses, limiter, memory: SharedMemory::default() }
+        Self { store, uses, limiter, memory: MemoryBudget::default() }
     }
 
     /// Identifies the caller by the key or the session of the request.
@@ -60,15 +60,15 @@ impl Gate {
     /// `missing_token`, `invalid_token`, `token_expired`, with the texts of the specification; `malformed_request` for
     /// two `Authorization` headers; `address_not_allowed`; `vm_key_required`; `rate_limited`, for the key and for an
     /// address that sent many wrong keys.
-    pub(crate) async fn admit(
+    pub(crate) async fn authenticate_request(
         &self,
         uri: &Uri,
         headers: &HeaderMap,
         extensions: &Extensions,
     ) -> Result<Identity, Refusal> {
-        let address = Origin::of(extensions).address();
-        let known = self.look_up(uri, headers, extensions).await;
-        let identity = known.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
+        let address = Origin::from_extensions(extensions).address();
+        let identified = self.look_up(uri, headers, extensions).await;
+        let identity = identified.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
         self.limiter.count_key(identity.key.id)?;
         Ok(identity)
     }
@@ -79,28 +79,28 @@ impl Gate {
         headers: &HeaderMap,
         extensions: &Extensions,
     ) -> Result<Identity, Refusal> {
-        let (found, session) = match session::presented(uri, headers, extensions) {
+        let (found, session) = match session::session_token(uri, headers, extensions) {
             Some(token) => self.by_session(&token?).await?,
-            None => (self.by_key(&KeySecret::parse(presented(headers)?)?).await?, None),
+            None => (self.by_key(&KeySecret::parse(token_of_request(headers)?)?).await?, None),
         };
         let now = Timestamp::now();
         let key = found.record.key;
-        if let Some(trail) = Trail::of(extensions) {
-            trail.presents(&key);
+        if let Some(trail) = AuditContext::from_extensions(extensions) {
+            trail.set_key(&key);
         }
-        verdict(&key, now)?;
+        check_validity(&key, now)?;
         if session.is_some_and(|session| session.expires_at <= now) {
             return Err(skep_accounts::Refusal::TokenExpired.into());
         }
-        let origin = Origin::of(extensions);
+        let origin = Origin::from_extensions(extensions);
         let peer = origin.address();
         if origin.is_from_vm() {
             // The account's allowlist does not hold the addresses of VMs.
-            from_vm::check(found.vm_ip, peer)?;
+            vm_listener::check_key(found.vm_ip, peer)?;
         } else {
             address::check(&found.account.allowed_ips, peer)?;
         }
-        self.uses.note(key.id, now);
+        self.uses.record(key.id, now);
         let memory = self.memory.for_request(found.account.id);
         Ok(Identity { key, account: found.account, peer, session, memory })
     }
@@ -110,27 +110,30 @@ impl Gate {
         found.ok_or_else(|| skep_accounts::Refusal::InvalidToken.into())
     }
 
-    async fn by_session(&self, token: &SessionToken) -> Result<(PresentedKey, Option<Current>), Refusal> {
+    async fn by_session(
+        &self,
+        token: &SessionToken,
+    ) -> Result<(PresentedKey, Option<CurrentSession>), Refusal> {
         let hash = token.hash();
         let found = self.store.session(hash).await?.ok_or(skep_accounts::Refusal::InvalidToken)?;
-        Ok((found.key, Some(Current { hash, expires_at: found.expires_at })))
+        Ok((found.key, Some(CurrentSession { hash, expires_at: found.expires_at })))
     }
 }
 
 /// The layer around all routes that need a key.
-pub(crate) async fn guard(
-    State(gate): State<Arc<Gate>>,
+pub(crate) async fn authenticate(
+    State(gate): State<Arc<Authenticator>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
-    let identity = gate.admit(request.uri(), request.headers(), request.extensions()).await?;
+    let identity = gate.authenticate_request(request.uri(), request.headers(), request.extensions()).await?;
     let memory = identity.memory.clone();
     request.extensions_mut().insert(Arc::new(identity));
-    Ok(next.run(request).await.map(|body| memory.kept_by(body)))
+    Ok(next.run(request).await.map(|body| memory.attach_to(body)))
 }
 
 /// Whether a request carries a key rather than a session.
-pub(crate) fn brings_key(headers: &HeaderMap) -> bool {
+pub(crate) fn has_key(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION) || protocol_tokens(headers).next().is_some()
 }
 
@@ -144,10 +147,10 @@ fn protocol_tokens(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 }
 
 /// The single token of the request, not yet checked.
-fn presented(headers: &HeaderMap) -> Result<&str, Failure> {
+fn token_of_request(headers: &HeaderMap) -> Result<&str, Failure> {
     let mut tokens = protocol_tokens(headers);
     match (tokens.next(), tokens.next(), headers.contains_key(AUTHORIZATION)) {
-        (None, ..) => in_header(headers),
+        (None, ..) => authorization_token(headers),
         (Some(token), None, false) => Ok(token),
         _ => {
             let message =
@@ -158,30 +161,30 @@ fn presented(headers: &HeaderMap) -> Result<&str, Failure> {
 }
 
 /// The token of the `Authorization` header, not yet checked.
-fn in_header(headers: &HeaderMap) -> Result<&str, Failure> {
+fn authorization_token(headers: &HeaderMap) -> Result<&str, Failure> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
-    let Some(value) = values.next() else { return Err(missing()) };
+    let Some(value) = values.next() else { return Err(missing_token()) };
     if values.next().is_some() {
         let message = "the request has more than one `Authorization` header; send one";
         return Err(Failure::new(ErrorCode::MalformedRequest, message));
     }
     let text = value.as_bytes().trim_ascii();
     if text.is_empty() {
-        return Err(missing());
+        return Err(missing_token());
     }
-    let text = std::str::from_utf8(text).map_err(|_| invalid())?;
-    let (scheme, token) = text.split_once([' ', '\t']).ok_or_else(invalid)?;
+    let text = std::str::from_utf8(text).map_err(|_| invalid_token())?;
+    let (scheme, token) = text.split_once([' ', '\t']).ok_or_else(invalid_token)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err(invalid());
+        return Err(invalid_token());
     }
     Ok(token.trim_start_matches([' ', '\t']))
 }
 
-fn missing() -> Failure {
+fn missing_token() -> Failure {
     Failure::new(ErrorCode::MissingToken, "Missing token")
 }
 
-fn invalid() -> Failure {
+fn invalid_token() -> Failure {
     skep_accounts::Refusal::InvalidToken.into()
 }
 
@@ -196,18 +199,18 @@ mod tests {
         for value in values {
             headers.append(AUTHORIZATION, HeaderValue::from_bytes(value).unwrap());
         }
-        presented(&headers).map(str::to_owned).map_err(|failure| (failure.code, failure.message))
+        token_of_request(&headers).map(str::to_owned).map_err(|failure| (failure.code, failure.message))
     }
 
     #[test]
-    fn bearer_counts_in_any_case_with_any_blanks() {
+    fn the_scheme_matches_in_any_case_with_any_whitespace() {
         for value in ["Bearer k", "bearer k", "BEARER   k", "bEaReR \t k", "  Bearer k  "] {
             assert_eq!(token(&[value.as_bytes()]), Ok("k".to_owned()), "{value}");
         }
     }
 
     #[test]
-    fn what_is_no_token_has_the_words_of_the_spec() {
+    fn missing_and_invalid_tokens_have_the_messages_of_the_specification() {
         let missing = Err((ErrorCode::MissingToken, "Missing token".to_owned()));
         assert_eq!(token(&[]), missing);
         assert_eq!(token(&[b""]), missing);

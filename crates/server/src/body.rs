@@ -19,15 +19,15 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure};
 
-pub(crate) use self::{collect::BodyTimes, limits::BodyLimit};
+pub(crate) use self::{collect::BodyTimeouts, limits::BodyLimit};
 use self::{
     collect::collect,
-    limits::{MOST_VALUES, count_values},
+    limits::{MAX_VALUES, count_values},
 };
 use crate::{auth::Identity, error::Refusal};
 
 /// Bodies larger than this, in bytes, are parsed on a blocking thread.
-const LARGE: usize = 64 << 10;
+const LARGE_BYTES: usize = 64 << 10;
 
 /// A JSON body deserialized into a request. An absent or empty body counts as `{}`.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Bo
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
         let bytes = read_bytes(request).await?;
-        Ok(Self(parse_off_thread(bytes, parse).await?))
+        Ok(Self(parse_body(bytes, parse).await?))
     }
 }
 
@@ -67,7 +67,7 @@ impl<S: Send + Sync> FromRequest<S> for Object {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
         let bytes = read_bytes(request).await?;
-        parse_off_thread(bytes, Self::parse).await
+        parse_body(bytes, Self::parse).await
     }
 }
 
@@ -90,18 +90,18 @@ async fn read_bytes(request: Request) -> Result<Bytes, Refusal> {
 
 fn limit_of(parts: &Parts) -> BodyLimit {
     let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
-    BodyLimit::of(&parts.method, route, parts.extensions.get::<Arc<Identity>>().is_none())
+    BodyLimit::for_operation(&parts.method, route, parts.extensions.get::<Arc<Identity>>().is_none())
 }
 
 /// Parses a body; a large one on a blocking thread.
-async fn parse_off_thread<T: Send + 'static>(
+async fn parse_body<T: Send + 'static>(
     bytes: Bytes,
     parse: fn(&[u8]) -> Result<T, Failure>,
 ) -> Result<T, Refusal> {
-    let is_large = bytes.len() > LARGE;
+    let is_large = bytes.len() > LARGE_BYTES;
     let parsing = move || {
-        if count_values(&bytes) > MOST_VALUES {
-            let message = format!("the body holds more than {MOST_VALUES} values; send fewer");
+        if count_values(&bytes) > MAX_VALUES {
+            let message = format!("the body holds more than {MAX_VALUES} values; send fewer");
             return Err(Failure::new(ErrorCode::BodyTooLarge, message));
         }
         parse(&bytes)
@@ -116,23 +116,23 @@ async fn parse_off_thread<T: Send + 'static>(
 /// Deserializes a request from JSON.
 ///
 /// # Errors
-/// `malformed_body` where the text is no JSON object or has a field twice; else as [`Object::read`].
+/// `malformed_body` where the text is no JSON object or has a field twice; else as [`Object::into_request`].
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     // serde would also accept an array of the fields for a struct.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Object::parse(bytes).and_then(Object::read);
+        return Object::parse(bytes).and_then(Object::into_request);
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let request = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        refusal(&path, &error.into_inner())
+        parse_failure(&path, &error.into_inner())
     })?;
     deserializer.end().map_err(|error| malformed(&error))?;
     Ok(request)
 }
 
 /// The refusal for an error of serde.
-fn refusal(path: &str, error: &serde_json::Error) -> Failure {
+fn parse_failure(path: &str, error: &serde_json::Error) -> Failure {
     if !error.is_data() {
         return malformed(error);
     }
@@ -144,7 +144,7 @@ fn refusal(path: &str, error: &serde_json::Error) -> Failure {
             ErrorCode::MalformedBody,
             format!("the body is not a JSON object: the field {field} occurs twice"),
         ),
-        None => wrong_field(path, words),
+        None => field_failure(path, words),
     }
 }
 
@@ -180,20 +180,20 @@ impl Object {
     ///
     /// # Errors
     /// `invalid_value`, naming the field, its value and the range. `limit` is appended to the message.
-    pub(crate) fn take_whole(
+    pub(crate) fn take_integer(
         &mut self,
         field: &str,
         range: RangeInclusive<u64>,
         limit: &str,
     ) -> Result<Option<u64>, Failure> {
         let Some(value) = self.take(field) else { return Ok(None) };
-        match whole(&value).filter(|number| range.contains(number)) {
+        match as_integer(&value).filter(|number| range.contains(number)) {
             Some(number) => Ok(Some(number)),
             None => Err(Failure::new(
                 ErrorCode::InvalidValue,
                 format!(
                     "`{field}` is {}; it must be a whole number from {} to {}{limit}",
-                    shown(&value),
+                    abbreviated(&value),
                     range.start(),
                     range.end()
                 ),
@@ -205,29 +205,29 @@ impl Object {
     ///
     /// # Errors
     /// `unknown_field`, `missing_parameter` or `invalid_value`, each naming the field.
-    pub(crate) fn read<T: DeserializeOwned>(self) -> Result<T, Failure> {
+    pub(crate) fn into_request<T: DeserializeOwned>(self) -> Result<T, Failure> {
         serde_path_to_error::deserialize(Value::Object(self.0)).map_err(|error| {
             let path = error.path().to_string();
-            wrong_field(&path, &error.into_inner().to_string())
+            field_failure(&path, &error.into_inner().to_string())
         })
     }
 }
 
 /// The refusal for an error of serde about a field. `path` is `.` where the error is about the whole value.
-pub(crate) fn wrong_field(path: &str, words: &str) -> Failure {
-    let code = if words.starts_with("unknown field") {
+pub(crate) fn field_failure(path: &str, detail: &str) -> Failure {
+    let code = if detail.starts_with("unknown field") {
         ErrorCode::UnknownField
-    } else if words.starts_with("missing field") {
+    } else if detail.starts_with("missing field") {
         ErrorCode::MissingParameter
     } else {
         ErrorCode::InvalidValue
     };
     let names_it = code != ErrorCode::InvalidValue || path == ".";
-    let message = if names_it { words.to_owned() } else { format!("`{path}`: {words}") };
+    let message = if names_it { detail.to_owned() } else { format!("`{path}`: {detail}") };
     Failure::new(code, message)
 }
 
-fn whole(value: &Value) -> Option<u64> {
+fn as_integer(value: &Value) -> Option<u64> {
     /// 2^53: above it, an `f64` cannot represent every whole number.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let float = |number: f64| (number.fract() == 0.0 && (0.0..EXACT).contains(&number)).then_some(number);
@@ -236,7 +236,7 @@ fn whole(value: &Value) -> Option<u64> {
 }
 
 /// A value for a message, cut to 64 characters.
-fn shown(value: &Value) -> String {
+fn abbreviated(value: &Value) -> String {
     const LONGEST: usize = 64;
     let text = value.to_string();
     match text.char_indices().nth(LONGEST) {
@@ -296,7 +296,7 @@ mod tests {
     fn refused<T: DeserializeOwned + fmt::Debug>(text: &str) -> (ErrorCode, String) {
         let failure = parse::<T>(text.as_bytes()).unwrap_err();
         assert_eq!(
-            Object::parse(text.as_bytes()).and_then(Object::read::<T>).unwrap_err().code,
+            Object::parse(text.as_bytes()).and_then(Object::into_request::<T>).unwrap_err().code,
             failure.code
         );
         (failure.code, failure.message)
@@ -333,15 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_may_be_spelled_as_json_likes() {
+    fn integers_are_accepted_in_every_json_notation() {
         for (text, expected) in [("7", 7), ("7.0", 7), ("7e0", 7), ("70e-1", 7)] {
             let mut object = Object::parse(format!("{{\"n\": {text}}}").as_bytes()).unwrap();
-            assert_eq!(object.take_whole("n", 1..=9, "").unwrap(), Some(expected), "{text}");
+            assert_eq!(object.take_integer("n", 1..=9, "").unwrap(), Some(expected), "{text}");
         }
-        assert_eq!(Object::default().take_whole("n", 1..=9, "").unwrap(), None);
+        assert_eq!(Object::default().take_integer("n", 1..=9, "").unwrap(), None);
         for text in ["0", "10", "-1", "1.5", "1e9", "\"7\"", "true", "null", "[]", "18446744073709551616"] {
             let mut object = Object::parse(format!("{{\"n\": {text}}}").as_bytes()).unwrap();
-            let failure = object.take_whole("n", 1..=9, " (so it is)").unwrap_err();
+            let failure = object.take_integer("n", 1..=9, " (so it is)").unwrap_err();
             assert!(
                 failure.message.contains("`n`") && failure.message.contains("1 to 9 (so it is)"),
                 "{text}"
@@ -352,12 +352,12 @@ mod tests {
     #[test]
     fn a_long_value_is_cut_in_the_message() {
         let mut object = Object::parse(format!("{{\"n\": \"{}\"}}", "é".repeat(9_999)).as_bytes()).unwrap();
-        assert!(object.take_whole("n", 1..=9, "").unwrap_err().message.len() < 300);
+        assert!(object.take_integer("n", 1..=9, "").unwrap_err().message.len() < 300);
     }
 
     proptest! {
         #[test]
-        fn no_bytes_break_the_reader(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_input_panics_the_parser(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = (Object::parse(&bytes), parse::<CreateKey>(&bytes));
         }
     }

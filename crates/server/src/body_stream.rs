@@ -8,10 +8,10 @@ use skep_workspace::Content;
 use std::io;
 use tokio::sync::mpsc;
 
-use crate::body::BodyTimes;
+use crate::body::BodyTimeouts;
 
 /// Pieces that are read ahead of the consumer.
-const AHEAD: usize = 2;
+const READ_AHEAD: usize = 2;
 
 /// One piece of a body, or its end. A stream that stops without `End` is incomplete.
 enum Piece {
@@ -23,10 +23,10 @@ enum Piece {
 /// disconnect, the content ends with an error, so that an incomplete body is not taken for a complete one.
 pub(crate) async fn with_content<F: Future>(
     body: HttpBody,
-    times: BodyTimes,
+    times: BodyTimeouts,
     work: impl FnOnce(Content) -> F,
 ) -> F::Output {
-    let (sender, receiver) = mpsc::channel(AHEAD);
+    let (sender, receiver) = mpsc::channel(READ_AHEAD);
     let content = stream::unfold(Some(receiver), |receiver| async move {
         let mut receiver = receiver?;
         match receiver.recv().await {
@@ -47,7 +47,7 @@ pub(crate) async fn with_content<F: Future>(
     }
 }
 
-async fn read(mut body: HttpBody, times: BodyTimes, sender: &mpsc::Sender<Piece>) {
+async fn read(mut body: HttpBody, times: BodyTimeouts, sender: &mpsc::Sender<Piece>) {
     loop {
         let piece = match tokio::time::timeout(times.stall, body.frame()).await {
             Err(_) => Piece::Bytes(Err(io::Error::new(
@@ -78,8 +78,8 @@ mod tests {
 
     use super::*;
 
-    fn times() -> BodyTimes {
-        BodyTimes { whole: Duration::from_secs(1), stall: Duration::from_millis(20) }
+    fn times() -> BodyTimeouts {
+        BodyTimeouts { total: Duration::from_secs(1), stall: Duration::from_millis(20) }
     }
 
     async fn all(mut content: Content) -> io::Result<Vec<u8>> {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_its_caller_leaves_is_broken_off_for_who_still_reads_it() {
+    async fn a_dropped_body_ends_its_content_with_an_error() {
         let body = HttpBody::from_stream(stream::iter([Ok::<_, io::Error>("one")]).chain(stream::pending()));
         let (give, taken) = tokio::sync::oneshot::channel();
         let mut reading = Box::pin(with_content(body, times(), |content| async {

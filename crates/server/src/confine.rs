@@ -25,7 +25,7 @@ const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 
 /// The paths that the process may access besides `/usr`, `/etc`, `/proc` and three devices.
 #[derive(Debug, Clone, Default)]
-pub struct Reach {
+pub struct AllowedPaths {
     /// Read and written: the server's part of the data directory, and the roots. Paths must be resolved; links are not
     /// followed.
     pub write: Vec<PathBuf>,
@@ -82,7 +82,7 @@ pub enum Error {
 ///
 /// # Errors
 /// See [`Error`]. A kernel without Landlock is no error but [`Confinement::None`].
-pub fn confine(reach: &Reach, rules: Rules) -> Result<Confinement, Error> {
+pub fn confine(reach: &AllowedPaths, rules: Rules) -> Result<Confinement, Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| Error::Dumpable(error.into()))?;
     let abi = match rules {
         Rules::Newest => NEWEST,
@@ -105,15 +105,15 @@ pub fn confine(reach: &Reach, rules: Rules) -> Result<Confinement, Error> {
     for path in &reach.read {
         // The kernel refuses a rule with rights for directories on a file.
         let access = if path.is_file() { AccessFs::ReadFile.into() } else { read };
-        ruleset = allow(ruleset, path, access, Missing::Passes)?;
+        ruleset = allow(ruleset, path, access, IfMissing::Skip)?;
     }
-    ruleset = allow(ruleset, Path::new("/usr"), AccessFs::from_read(abi), Missing::Fails)?;
+    ruleset = allow(ruleset, Path::new("/usr"), AccessFs::from_read(abi), IfMissing::Fail)?;
     for path in ["/etc", "/proc"] {
-        ruleset = allow(ruleset, Path::new(path), read, Missing::Passes)?;
+        ruleset = allow(ruleset, Path::new(path), read, IfMissing::Skip)?;
     }
     for path in DEVICES {
         let access = AccessFs::ReadFile | AccessFs::WriteFile;
-        ruleset = allow(ruleset, Path::new(path), access, Missing::Passes)?;
+        ruleset = allow(ruleset, Path::new(path), access, IfMissing::Skip)?;
     }
     let status = ruleset.restrict_self()?;
     Ok(match status.ruleset {
@@ -143,31 +143,31 @@ pub fn fence(folders: &[BorrowedFd<'_>]) -> io::Result<()> {
 /// The newest Landlock ABI that kernel and program both support; 0 where there is none.
 pub fn landlock_abi() -> i32 {
     // The library reports the ABI only when a thread is confined, so a short-lived thread confines itself.
-    let ask = || {
+    let probe = || {
         let ruleset = Ruleset::default().handle_access(AccessFs::Execute)?.create()?;
         Ok::<_, RulesetError>(ruleset.restrict_self()?.landlock)
     };
-    match std::thread::spawn(ask).join() {
+    match std::thread::spawn(probe).join() {
         Ok(Ok(LandlockStatus::Available { effective_abi, .. })) => effective_abi as i32,
         _ => 0,
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    Fails,
-    Passes,
+enum IfMissing {
+    Fail,
+    Skip,
 }
 
 fn allow(
     ruleset: RulesetCreated,
     path: &Path,
     access: BitFlags<AccessFs>,
-    missing: Missing,
+    missing: IfMissing,
 ) -> Result<RulesetCreated, Error> {
     match PathFd::new(path) {
         Ok(folder) => Ok(ruleset.add_rule(PathBeneath::new(folder, access))?),
-        Err(_) if missing == Missing::Passes => Ok(ruleset),
+        Err(_) if missing == IfMissing::Skip => Ok(ruleset),
         Err(source) => Err(Error::Path { path: path.to_owned(), source }),
     }
 }

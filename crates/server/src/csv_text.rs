@@ -6,16 +6,18 @@ use bytes::Bytes;
 ///
 /// # Errors
 /// The message of the CSV writer. It writes to memory, so none is expected.
-pub(crate) fn rows<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> Result<Bytes, String> {
+pub(crate) fn encode_rows<const N: usize>(
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> Result<Bytes, String> {
     let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(Vec::new());
     for row in rows {
-        writer.write_record(row.map(defused)).map_err(|error| error.to_string())?;
+        writer.write_record(row.map(escape_formula)).map_err(|error| error.to_string())?;
     }
     writer.into_inner().map(Bytes::from).map_err(|error| error.to_string())
 }
 
 /// A cell that no spreadsheet evaluates. Some skip white space and control characters before they look for a formula.
-fn defused(cell: String) -> String {
+fn escape_formula(cell: String) -> String {
     let begins = |c: char| matches!(c, '=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠' | '|' | '%');
     let first = cell.chars().find(|c| !c.is_whitespace() && !c.is_control() && *c != '\u{feff}');
     let starts_oddly = cell.starts_with(['\t', '\r', '\n']);
@@ -44,22 +46,22 @@ mod tests {
             "\tx",
             "\u{0}=1",
         ] {
-            assert_eq!(defused(formula.to_owned()), format!("'{formula}"));
+            assert_eq!(escape_formula(formula.to_owned()), format!("'{formula}"));
         }
         for plain in ["", "ada@example.com", "a=b", "x", "1", "süß"] {
-            assert_eq!(defused(plain.to_owned()), plain);
+            assert_eq!(escape_formula(plain.to_owned()), plain);
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(cells in prop::collection::vec(any::<[String; 3]>(), 1..8)) {
-            let text = rows(cells.clone()).unwrap();
+        fn rows_round_trip(cells in prop::collection::vec(any::<[String; 3]>(), 1..8)) {
+            let text = encode_rows(cells.clone()).unwrap();
             let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&text[..]);
             let read: Vec<Vec<String>> =
                 reader.records().map(|r| r.unwrap().iter().map(str::to_owned).collect()).collect();
             let written: Vec<Vec<String>> =
-                cells.into_iter().map(|row| row.map(defused).into()).collect();
+                cells.into_iter().map(|row| row.map(escape_formula).into()).collect();
             prop_assert_eq!(read, written);
         }
     }

@@ -10,7 +10,7 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
     header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
-use skep_accounts::redacted;
+use skep_accounts::redact_keys;
 use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure};
 
 use crate::limits::Exceeded;
@@ -49,7 +49,7 @@ impl Refusal {
     }
 
     /// Combines the failure and the cause of an inner layer's error.
-    fn of(failure: Failure, cause: String) -> Self {
+    fn from_parts(failure: Failure, cause: String) -> Self {
         match failure.kind() {
             ErrorKind::Internal => Self::internal(cause),
             // A cause that equals the caller's message adds nothing to the log.
@@ -93,20 +93,20 @@ impl From<skep_tickets::Refusal> for Refusal {
 
 impl From<skep_store::Error> for Refusal {
     fn from(error: skep_store::Error) -> Self {
-        let cause = chain(&error);
-        Self::of(error.into(), cause)
+        let cause = error_chain(&error);
+        Self::from_parts(error.into(), cause)
     }
 }
 
 impl From<skep_swarm::Error> for Refusal {
     fn from(error: skep_swarm::Error) -> Self {
-        let cause = chain(&error);
-        Self::of(error.into(), cause)
+        let cause = error_chain(&error);
+        Self::from_parts(error.into(), cause)
     }
 }
 
 /// An error and all its sources on one line.
-fn chain(error: &dyn StdError) -> String {
+fn error_chain(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
@@ -126,18 +126,18 @@ pub(crate) struct Cause(pub(crate) String);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let mut response = answer_of(status_of(self.failure.kind()), &self.failure);
+        let mut response = error_response(status_of(self.failure.kind()), &self.failure);
         if let Some(limit) = self.limit {
-            limit.mark(response.headers_mut());
+            limit.add_headers(response.headers_mut());
         }
         if let Some(cause) = self.cause {
-            response.extensions_mut().insert(Cause(redacted(&cause).into_owned()));
+            response.extensions_mut().insert(Cause(redact_keys(&cause).into_owned()));
         }
         response
     }
 }
 
-fn answer_of(status: StatusCode, failure: &Failure) -> Response {
+fn error_response(status: StatusCode, failure: &Failure) -> Response {
     let mut response = Response::new(Body::from(body_of(status, &failure.message)));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -160,14 +160,14 @@ fn add_standard_headers(headers: &mut HeaderMap, status: StatusCode) {
 }
 
 /// The reason phrase in the field `error` of the body.
-pub(crate) fn reason_of(kind: ErrorKind) -> &'static str {
+pub(crate) fn reason_phrase(kind: ErrorKind) -> &'static str {
     status_of(kind).canonical_reason().unwrap_or("Error")
 }
 
 fn body_of(status: StatusCode, message: &str) -> String {
     let error = status.canonical_reason().unwrap_or("Error");
     // A message may repeat input of the caller, which may be a key in the wrong field: keys are redacted.
-    let body = ErrorBody { error: error.to_owned(), message: redacted(message).into_owned() };
+    let body = ErrorBody { error: error.to_owned(), message: redact_keys(message).into_owned() };
     // Two strings always serialize.
     serde_json::to_string(&body).unwrap_or_default()
 }
@@ -199,18 +199,18 @@ pub(crate) fn status_number(kind: ErrorKind) -> u16 {
 }
 
 /// Replaces the body of an error response of the framework by one in the API's format; other responses pass unchanged.
-pub(crate) fn in_our_shape(response: Response) -> Response {
+pub(crate) fn normalize_error(response: Response) -> Response {
     let status = response.status();
     let refused = status.is_client_error() || status.is_server_error();
     if !refused || response.headers().contains_key(&SKEP_ERROR) {
         return response;
     }
     let (code, message) = framework_refusal(status, response.headers());
-    let mut ours = Refusal::new(code, message).into_response();
+    let mut normalized = Refusal::new(code, message).into_response();
     if let Some(allow) = response.headers().get(ALLOW) {
-        ours.headers_mut().insert(ALLOW, allow.clone());
+        normalized.headers_mut().insert(ALLOW, allow.clone());
     }
-    ours
+    normalized
 }
 
 fn framework_refusal(status: StatusCode, headers: &HeaderMap) -> (ErrorCode, String) {
@@ -267,7 +267,7 @@ impl IntoResponse for HeadRefusal {
                 "the headers are too large or too many; send fewer",
             ),
         };
-        answer_of(status, &Failure::new(ErrorCode::MalformedRequest, message))
+        error_response(status, &Failure::new(ErrorCode::MalformedRequest, message))
     }
 }
 
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_ours_keeps_its_cause_to_itself() {
+    fn an_internal_error_does_not_reveal_its_cause() {
         let refusal = Refusal::from(Failure::new(ErrorCode::Internal, "/secret/path is gone"));
         assert_eq!(refusal.failure().message, "internal error");
         assert_eq!(refusal.cause.as_deref(), Some("/secret/path is gone"));
     }
 
     #[test]
-    fn what_may_work_later_says_when() {
+    fn temporary_refusals_have_retry_after() {
         let response = Refusal::new(ErrorCode::NoCapacity, "full").into_response();
         assert!(response.headers().contains_key(RETRY_AFTER));
         let response = Refusal::new(ErrorCode::InvalidToken, "Invalid token").into_response();

@@ -9,15 +9,15 @@ use skep_api::{ErrorCode, Failure, Scope, VmId, VmRef};
 
 use crate::{
     app::percent_decoded,
+    audit_context::AuditContext,
     auth::Identity,
-    body::wrong_field,
+    body::field_failure,
     error::Refusal,
     request::{Arrival, RequestId},
-    trail::Trail,
 };
 
 /// What an operation requires of a key.
-pub(crate) trait Demand: Send + Sync + 'static {
+pub(crate) trait Requirement: Send + Sync + 'static {
     /// The required scopes.
     const SCOPES: &'static [Scope];
     /// Whether a key that is bound to a VM is allowed. Such a key may reach only its VM and that VM's ticket, so an
@@ -33,22 +33,22 @@ pub(crate) trait Demand: Send + Sync + 'static {
     }
 }
 
-macro_rules! demands {
+macro_rules! requirements {
     ($($(#[$doc:meta])* $name:ident = [$($scope:ident),*] $($vm_keys:ident)?),+ $(,)?) => {
         $($(#[$doc])* #[derive(Debug, Clone, Copy)] pub(crate) struct $name;
-        impl Demand for $name {
+        impl Requirement for $name {
             const SCOPES: &'static [Scope] = &[$(Scope::$scope),*];
-            $(const VM_KEYS: bool = demands!($vm_keys);)?
+            $(const VM_KEYS: bool = requirements!($vm_keys);)?
         })+
     };
     (vm_keys) => { true };
 }
 
-demands! {
+requirements! {
     /// Any key that is bound to no VM.
     AnyKey = [],
     /// Any key, also one that is bound to a VM.
-    AnyKeyAtAll = [] vm_keys,
+    AnyKeyOrVmKey = [] vm_keys,
     /// `admin`.
     Admin = [Admin],
     /// `files:read`.
@@ -88,7 +88,7 @@ demands! {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExecAnywhere;
 
-impl Demand for ExecAnywhere {
+impl Requirement for ExecAnywhere {
     const SCOPES: &'static [Scope] = &[Scope::SwarmExec];
     const VM_KEYS: bool = true;
 
@@ -102,7 +102,7 @@ impl Demand for ExecAnywhere {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EventsAny;
 
-impl Demand for EventsAny {
+impl Requirement for EventsAny {
     const SCOPES: &'static [Scope] = &[Scope::TicketsRead];
 
     fn check(identity: &Identity) -> Result<(), Refusal> {
@@ -118,7 +118,7 @@ impl Demand for EventsAny {
 #[derive(Debug)]
 pub(crate) struct Caller<D> {
     identity: Arc<Identity>,
-    demand: PhantomData<D>,
+    requirement: PhantomData<D>,
 }
 
 impl<D> Deref for Caller<D> {
@@ -139,7 +139,7 @@ impl<D> Caller<D> {
     ///
     /// # Errors
     /// `scope_missing`.
-    pub(crate) fn needs(&self, scope: Scope) -> Result<(), Refusal> {
+    pub(crate) fn require_scope(&self, scope: Scope) -> Result<(), Refusal> {
         check_scope(&self.identity, scope)
     }
 }
@@ -156,7 +156,7 @@ pub(crate) fn check_scope(identity: &Identity, scope: Scope) -> Result<(), Refus
     Err(Refusal::new(ErrorCode::ScopeMissing, message))
 }
 
-impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
+impl<D: Requirement, S: Send + Sync> FromRequestParts<S> for Caller<D> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
@@ -167,7 +167,7 @@ impl<D: Demand, S: Send + Sync> FromRequestParts<S> for Caller<D> {
             return Err(vm_key_limited(vm).into());
         }
         D::check(identity)?;
-        Ok(Self { identity: Arc::clone(identity), demand: PhantomData })
+        Ok(Self { identity: Arc::clone(identity), requirement: PhantomData })
     }
 }
 
@@ -198,7 +198,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 }
 
 /// Query parameters with a key in their name, after a prefix.
-pub(crate) trait Keyed {
+pub(crate) trait KeyPrefix {
     /// The prefix, such as `metadata.`.
     const PREFIX: &'static str;
 }
@@ -207,7 +207,7 @@ pub(crate) trait Keyed {
 #[derive(Debug)]
 pub(crate) struct KeyedQuery<T>(pub T, pub BTreeMap<String, String>);
 
-impl<T: DeserializeOwned + Keyed, S: Send + Sync> FromRequestParts<S> for KeyedQuery<T> {
+impl<T: DeserializeOwned + KeyPrefix, S: Send + Sync> FromRequestParts<S> for KeyedQuery<T> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
@@ -253,7 +253,7 @@ fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
     serde_path_to_error::deserialize(pairs).map_err(|error| {
         let path = error.path().to_string();
         let words = error.into_inner().to_string();
-        let mut failure = wrong_field(&path, &words);
+        let mut failure = field_failure(&path, &words);
         failure.message = failure.message.replacen("unknown field", "unknown query parameter", 1);
         failure
     })
@@ -273,7 +273,7 @@ impl VmPath {
     /// # Errors
     /// `unknown_vm` where no VM can have such a name.
     pub(crate) fn vm(&self) -> Result<VmRef, Failure> {
-        vm_of(&self.0.0)
+        parse_vm(&self.0.0)
     }
 }
 
@@ -281,7 +281,7 @@ impl VmPath {
 ///
 /// # Errors
 /// `unknown_vm` where no VM can have such a name.
-pub(crate) fn vm_of(text: &str) -> Result<VmRef, Failure> {
+pub(crate) fn parse_vm(text: &str) -> Result<VmRef, Failure> {
     VmRef::parse(text).ok_or_else(|| Failure::unknown_vm(text))
 }
 
@@ -306,7 +306,7 @@ impl ExecPath {
     /// # Errors
     /// `unknown_vm` where no VM can have such a name.
     pub(crate) fn vm(&self) -> Result<VmRef, Failure> {
-        vm_of(&self.vm)
+        parse_vm(&self.vm)
     }
 
     /// The command's id. Its characters are checked, because it becomes part of a request to the guest.
@@ -384,20 +384,20 @@ pub(crate) fn not_utf8() -> Failure {
 
 /// The arrival, the id and the audit context of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
+pub(crate) struct RequestInfo {
     pub arrival: Arrival,
     pub id: RequestId,
-    pub trail: Trail,
+    pub audit: AuditContext,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Call {
+impl<S: Send + Sync> FromRequestParts<S> for RequestInfo {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
         let arrival = parts.extensions.get::<Arrival>().copied();
-        let trail = Trail::of(&parts.extensions).cloned().unwrap_or_default();
+        let trail = AuditContext::from_extensions(&parts.extensions).cloned().unwrap_or_default();
         match (arrival, parts.extensions.get::<RequestId>()) {
-            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone(), trail }),
+            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone(), audit: trail }),
             _ => Err(Refusal::internal("a request bypassed the layer that observes it")),
         }
     }

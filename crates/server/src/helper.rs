@@ -3,11 +3,11 @@
 use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use skep_api::{ErrorCode, Failure, HelperKind, Operation, exec::RunCommand};
-use skep_channel::{Content, Error, ExecStream, Ground, Guest};
+use skep_channel::{AccountRoots, Content, Error, ExecStream, Guest};
 use tokio::{net::UnixStream, sync::Mutex};
 
 /// How long a started helper may take until it answers.
-const DEADLINE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts a helper of a kind and returns the server's end of the stream to it.
 pub type StartHelper = Arc<
@@ -37,7 +37,7 @@ impl Helper {
         roots: Vec<PathBuf>,
         operation: &O,
     ) -> Result<O::Answer, Failure> {
-        self.on(roots).await?.call(operation).await.map_err(told)
+        self.guest_with_roots(roots).await?.call(operation).await.map_err(helper_failure)
     }
 
     /// Runs an operation whose request or answer is followed by a byte stream.
@@ -50,7 +50,7 @@ impl Helper {
         operation: &O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Failure> {
-        self.on(roots).await?.call_streamed(operation, content).await.map_err(told)
+        self.guest_with_roots(roots).await?.call_streamed(operation, content).await.map_err(helper_failure)
     }
 
     /// Starts a command and streams its events.
@@ -62,11 +62,11 @@ impl Helper {
         roots: Vec<PathBuf>,
         command: &RunCommand,
     ) -> Result<ExecStream, Failure> {
-        self.on(roots).await?.start(command).await.map_err(told)
+        self.guest_with_roots(roots).await?.start(command).await.map_err(helper_failure)
     }
 
-    async fn on(&self, roots: Vec<PathBuf>) -> Result<Guest, Failure> {
-        self.guest().await?.on(&Ground { roots }).map_err(told)
+    async fn guest_with_roots(&self, roots: Vec<PathBuf>) -> Result<Guest, Failure> {
+        self.guest().await?.with_account_roots(&AccountRoots { roots }).map_err(helper_failure)
     }
 
     async fn guest(&self) -> Result<Guest, Failure> {
@@ -80,21 +80,21 @@ impl Helper {
             );
             Failure::new(ErrorCode::ExecUnavailable, message)
         })?;
-        let guest = Guest::connect(stream, DEADLINE).await.map_err(told)?;
+        let guest = Guest::connect(stream, START_TIMEOUT).await.map_err(helper_failure)?;
         *current = Some(guest.clone());
         Ok(guest)
     }
 }
 
 /// The failure for an error of a helper. Its messages speak of the server rather than of a VM.
-pub(crate) fn told(error: Error) -> Failure {
+pub(crate) fn helper_failure(error: Error) -> Failure {
     let unavailable = |message: &str| Failure::new(ErrorCode::ExecUnavailable, message);
     match error {
         Error::Refused(failure) => failure,
         Error::Ended => {
             unavailable("the helper that runs programs on this server ended, and its programs; try again")
         }
-        Error::Silent(limit) => Failure::new(
+        Error::Timeout(limit) => Failure::new(
             ErrorCode::GuestTimeout,
             format!(
                 "there was no answer within {} s; the server may be overloaded: try again",

@@ -23,11 +23,11 @@ pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: Serialize + Send + 'static> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        let mut short = Short(Vec::with_capacity(128));
+        let mut short = BoundedBuffer(Vec::with_capacity(128));
         let body = match serde_json::to_writer(&mut short, &self.0) {
             Ok(()) => Body::from(short.0),
             Err(error) if error.is_io() => {
-                long(spawn_blocking(move || serde_json::to_vec(&self.0).map_err(io::Error::from)))
+                stream_in_pieces(spawn_blocking(move || serde_json::to_vec(&self.0).map_err(io::Error::from)))
             }
             Err(error) => {
                 return Refusal::internal(format!("an answer is not JSON: {error}")).into_response();
@@ -40,9 +40,9 @@ impl<T: Serialize + Send + 'static> IntoResponse for Json<T> {
 }
 
 /// A buffer that fails a write beyond the size of one piece.
-struct Short(Vec<u8>);
+struct BoundedBuffer(Vec<u8>);
 
-impl io::Write for Short {
+impl io::Write for BoundedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.0.len() + bytes.len() > PIECE_BYTES {
             return Err(io::ErrorKind::WriteZero.into());
@@ -57,25 +57,25 @@ impl io::Write for Short {
 }
 
 /// The state of a long answer.
-enum Long {
+enum LongAnswer {
     /// A blocking task serializes it.
-    Written(JoinHandle<io::Result<Vec<u8>>>),
-    Sent {
+    Serializing(JoinHandle<io::Result<Vec<u8>>>),
+    Sending {
         json: Vec<u8>,
         at: usize,
     },
 }
 
 /// Each piece is a copy, so that a queued piece does not keep the whole answer in memory after the body is dropped.
-fn long(written: JoinHandle<io::Result<Vec<u8>>>) -> Body {
-    let pieces = stream::try_unfold(Long::Written(written), |long| async {
+fn stream_in_pieces(serialized: JoinHandle<io::Result<Vec<u8>>>) -> Body {
+    let pieces = stream::try_unfold(LongAnswer::Serializing(serialized), |long| async {
         let (json, at) = match long {
-            Long::Written(task) => (task.await.map_err(io::Error::other)??, 0),
-            Long::Sent { json, at } => (json, at),
+            LongAnswer::Serializing(task) => (task.await.map_err(io::Error::other)??, 0),
+            LongAnswer::Sending { json, at } => (json, at),
         };
         let end = json.len().min(at + PIECE_BYTES);
         let piece = Bytes::copy_from_slice(&json[at..end]);
-        Ok::<_, io::Error>((at < end).then_some((piece, Long::Sent { json, at: end })))
+        Ok::<_, io::Error>((at < end).then_some((piece, LongAnswer::Sending { json, at: end })))
     });
     Body::from_stream(pieces)
 }
@@ -104,9 +104,9 @@ mod tests {
     }
 
     /// Sends the id of the thread that serializes it.
-    struct WrittenOn(usize, std::sync::mpsc::Sender<ThreadId>);
+    struct ReportsThread(usize, std::sync::mpsc::Sender<ThreadId>);
 
-    impl Serialize for WrittenOn {
+    impl Serialize for ReportsThread {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             let written = serializer.serialize_str(&"x".repeat(self.0))?;
             let _ = self.1.send(thread::current().id());
@@ -117,15 +117,15 @@ mod tests {
     #[tokio::test]
     async fn a_long_answer_is_written_on_another_thread() {
         let (sender, threads) = std::sync::mpsc::channel();
-        body(Json(WrittenOn(10, sender.clone()))).await;
+        body(Json(ReportsThread(10, sender.clone()))).await;
         assert_eq!(threads.try_recv().unwrap(), thread::current().id());
-        body(Json(WrittenOn(PIECE_BYTES, sender))).await;
+        body(Json(ReportsThread(PIECE_BYTES, sender))).await;
         assert_ne!(threads.try_recv().unwrap(), thread::current().id());
         assert!(threads.try_recv().is_err());
     }
 
     #[tokio::test]
-    async fn a_value_that_is_no_json_is_a_fault() {
+    async fn a_value_that_cannot_be_serialized_is_an_internal_error() {
         let refused = Json(std::collections::HashMap::from([((1, 2), 3)])).into_response();
         assert_eq!(refused.status(), http::StatusCode::INTERNAL_SERVER_ERROR);
     }

@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(15);
 pub struct KeyUses(Arc<Mutex<HashMap<KeyId, Timestamp>>>);
 
 impl KeyUses {
-    pub fn note(&self, id: KeyId, at: Timestamp) {
+    pub fn record(&self, id: KeyId, at: Timestamp) {
         let mut uses = self.lock();
         let last = uses.entry(id).or_insert(at);
         *last = at.max(*last);
@@ -33,9 +33,9 @@ impl KeyUses {
             return;
         }
         let uses: Vec<KeyUse> = collected.into_iter().map(|(id, at)| KeyUse { id, at }).collect();
-        if let Err(error) = store.note_key_uses(uses.clone()).await {
+        if let Err(error) = store.record_key_uses(uses.clone()).await {
             tracing::warn!(%error, "the last uses of {} keys were not written; kept for later", uses.len());
-            uses.into_iter().for_each(|used| self.note(used.id, used.at));
+            uses.into_iter().for_each(|used| self.record(used.id, used.at));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use skep_accounts::verdict;
+use skep_accounts::check_validity;
 use skep_api::{ErrorCode, Failure, KeyId, keys::Key};
 use skep_store::Store;
 use tokio::{
@@ -16,32 +16,32 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 /// How often a key is looked up in the store, because another process may have revoked it.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Completes once the key is revoked or expired, or its account deleted. A failing store does not end the stream.
 ///
 /// A separate task does the look-ups: the body of an answer is polled only while its caller reads, so a look-up in it
 /// could hold a lock or a connection of the store for any time. Dropping the future aborts the task.
 pub(crate) fn key_lost(store: Arc<dyn Store>, key: Key) -> impl Future<Output = Failure> + Send + 'static {
-    let watch = AbortOnDropHandle::new(tokio::spawn(lost(store, key, LOOK)));
+    let watch = AbortOnDropHandle::new(tokio::spawn(watch_key(store, key, LOOKUP_INTERVAL)));
     async move { watch.await.unwrap_or_else(|error| Failure::new(ErrorCode::Internal, error.to_string())) }
 }
 
 /// Waits until the server is about to close the remaining streams.
-pub(crate) async fn closed(mut closing: watch::Receiver<bool>) {
+pub(crate) async fn server_closing(mut closing: watch::Receiver<bool>) {
     if closing.wait_for(|closing| *closing).await.is_err() {
         // The sender is gone, so the signal can never come.
         std::future::pending().await
     }
 }
 
-async fn lost(store: Arc<dyn Store>, key: Key, look: Duration) -> Failure {
+async fn watch_key(store: Arc<dyn Store>, key: Key, interval: Duration) -> Failure {
     // Subscribed before the first look-up, so that no revocation between the two is missed.
     let mut revocations = store.revocations();
     loop {
         match store.key(key.account, key.id).await {
             Ok(record) => {
-                if let Err(refusal) = verdict(&record.key, Timestamp::now()) {
+                if let Err(refusal) = check_validity(&record.key, Timestamp::now()) {
                     return refusal.into();
                 }
             }
@@ -51,14 +51,14 @@ async fn lost(store: Arc<dyn Store>, key: Key, look: Duration) -> Failure {
             Err(error) => tracing::debug!(%error, "a streaming caller's key was not looked up"),
         }
         tokio::select! {
-            () = told(&mut revocations, key.id) => {}
-            () = sleep(left(&key).map_or(look, |left| left.min(look))) => {}
+            () = wait_for_revocation(&mut revocations, key.id) => {}
+            () = sleep(time_to_expiry(&key).map_or(interval, |left| left.min(interval))) => {}
         }
     }
 }
 
 /// Completes when this key was or may have been revoked.
-async fn told(revocations: &mut Receiver<KeyId>, id: KeyId) {
+async fn wait_for_revocation(revocations: &mut Receiver<KeyId>, id: KeyId) {
     loop {
         match revocations.recv().await {
             Ok(revoked) if revoked == id => return,
@@ -70,7 +70,7 @@ async fn told(revocations: &mut Receiver<KeyId>, id: KeyId) {
 }
 
 /// Time until the key expires, plus a millisecond, so that the following look-up finds it expired.
-fn left(key: &Key) -> Option<Duration> {
+fn time_to_expiry(key: &Key) -> Option<Duration> {
     let left = key.expires_at?.duration_since(Timestamp::now());
     Some(Duration::try_from(left).unwrap_or_default() + Duration::from_millis(1))
 }
@@ -91,15 +91,15 @@ mod tests {
     /// A look-up interval longer than the test, so that only a revocation event can end a watch.
     const NEVER: Duration = Duration::from_secs(3_600);
     /// A watch that has not ended by then fails the test.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-    struct Place {
+    struct Fixture {
         store: Arc<dyn Store>,
         account: AccountId,
         _folder: tempfile::TempDir,
     }
 
-    impl Place {
+    impl Fixture {
         async fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let store = SqliteStore::open(SqliteSettings::at(folder.path().join("skep.db"))).await.unwrap();
@@ -134,7 +134,7 @@ mod tests {
 
         /// Starts a watch and waits for its first look-up.
         async fn watch(&self, key: &Key) -> JoinHandle<Failure> {
-            let watch = tokio::spawn(lost(Arc::clone(&self.store), key.clone(), NEVER));
+            let watch = tokio::spawn(watch_key(Arc::clone(&self.store), key.clone(), NEVER));
             // The store answers in order, so the watch's first look-up is done by then.
             for _ in 0..100 {
                 self.store.key(key.account, key.id).await.unwrap();
@@ -145,13 +145,13 @@ mod tests {
     }
 
     async fn ended(watch: JoinHandle<Failure>) {
-        let failure = timeout(PATIENCE, watch).await.expect("nobody told the watch").unwrap();
+        let failure = timeout(TEST_TIMEOUT, watch).await.expect("nobody told the watch").unwrap();
         assert_eq!((failure.code, failure.message.as_str()), (ErrorCode::TokenExpired, "Token expired"));
     }
 
     #[tokio::test]
     async fn a_revocation_ends_the_watch_of_its_key_alone() {
-        let place = Place::new().await;
+        let place = Fixture::new().await;
         let (key, other) = (place.key(1, None).await, place.key(2, None).await);
         let (watch, watch_of_other) = (place.watch(&key).await, place.watch(&other).await);
         let (at, request_id) = (Timestamp::now(), None);
@@ -166,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_its_account_ends_a_watch_and_a_rotation_does_not() {
-        let place = Place::new().await;
+        let place = Fixture::new().await;
         let key = place.key(1, None).await;
         let watch = place.watch(&key).await;
         let secret = KeySecret::from_random(Environment::Test, [9; 32]);
@@ -189,18 +189,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_key_that_expires_ends_its_watch() {
-        let place = Place::new().await;
+        let place = Fixture::new().await;
         let key = place.key(1, Some(Timestamp::now() + 300.milliseconds())).await;
-        let watch = tokio::spawn(lost(Arc::clone(&place.store), key.clone(), NEVER));
+        let watch = tokio::spawn(watch_key(Arc::clone(&place.store), key.clone(), NEVER));
         ended(watch).await;
         assert!(key.expires_at.unwrap() <= Timestamp::now(), "not before");
     }
 
     #[tokio::test]
-    async fn what_another_process_revokes_is_seen_at_the_next_look() {
-        let place = Place::new().await;
+    async fn a_revocation_by_another_process_is_seen_at_the_next_look_up() {
+        let place = Fixture::new().await;
         let key = place.key(1, None).await;
-        let watch = tokio::spawn(lost(Arc::clone(&place.store), key.clone(), Duration::from_millis(20)));
+        let watch = tokio::spawn(watch_key(Arc::clone(&place.store), key.clone(), Duration::from_millis(20)));
         let path = place._folder.path().join("skep.db");
         let elsewhere = SqliteStore::open(SqliteSettings::at(path)).await.unwrap();
         let command =

@@ -23,22 +23,22 @@ use tokio::{
 /// Bodies and answers up to this size reserve nothing, in bytes. The limit on requests bounds their sum.
 pub(crate) const SMALL_BYTES: u64 = 1 << 20;
 /// What all requests may reserve together, in bytes.
-const WHOLE_BYTES: u64 = 224 << 20;
+const TOTAL_BYTES: u64 = 224 << 20;
 /// What the requests of one account may reserve together, in bytes.
 const ACCOUNT_BYTES: u64 = 128 << 20;
 /// The most that one request reserves, in bytes: enough for a body of 48 MiB.
-const LARGEST_BYTES: u64 = 96 << 20;
+const MAX_REQUEST_BYTES: u64 = 96 << 20;
 /// Bytes per permit of the semaphores.
 const PERMIT_BYTES: u64 = 64 << 10;
 /// How long a request waits for memory.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-const _: () = assert!(ACCOUNT_BYTES >= LARGEST_BYTES && WHOLE_BYTES - ACCOUNT_BYTES >= LARGEST_BYTES);
+const _: () = assert!(ACCOUNT_BYTES >= MAX_REQUEST_BYTES && TOTAL_BYTES - ACCOUNT_BYTES >= MAX_REQUEST_BYTES);
 
 /// The shared budget. Cheap to clone; clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct SharedMemory {
-    whole: Arc<Semaphore>,
+pub(crate) struct MemoryBudget {
+    total: Arc<Semaphore>,
     accounts: Arc<Mutex<HashMap<AccountId, Weak<Semaphore>>>>,
     wait_limit: Duration,
 }
@@ -46,7 +46,7 @@ pub(crate) struct SharedMemory {
 /// The reservation of one request. Cheap to clone; dropping the last clone releases it.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestMemory {
-    shared: SharedMemory,
+    shared: MemoryBudget,
     account: AccountId,
     reserved: Arc<Mutex<Option<Reserved>>>,
 }
@@ -57,14 +57,14 @@ struct Reserved {
     of_whole: OwnedSemaphorePermit,
 }
 
-impl Default for SharedMemory {
+impl Default for MemoryBudget {
     fn default() -> Self {
-        let whole = Arc::new(Semaphore::new(permits(WHOLE_BYTES) as usize));
-        Self { whole, accounts: Arc::default(), wait_limit: WAIT_LIMIT }
+        let whole = Arc::new(Semaphore::new(permits(TOTAL_BYTES) as usize));
+        Self { total: whole, accounts: Arc::default(), wait_limit: WAIT_LIMIT }
     }
 }
 
-impl SharedMemory {
+impl MemoryBudget {
     /// An empty reservation for a request of an account.
     pub(crate) fn for_request(&self, account: AccountId) -> RequestMemory {
         RequestMemory { shared: self.clone(), account, reserved: Arc::default() }
@@ -93,10 +93,10 @@ impl RequestMemory {
         }
         // The old reservation is released first: two requests that each held a part and waited for more would deadlock.
         let before = lock(&self.reserved).take().map_or(0, |reserved| reserved.of_whole.num_permits());
-        let permits = permits(bytes.min(LARGEST_BYTES)).max(u32::try_from(before).unwrap_or(u32::MAX));
+        let permits = permits(bytes.min(MAX_REQUEST_BYTES)).max(u32::try_from(before).unwrap_or(u32::MAX));
         let waiting = async {
             let of_account = self.shared.of_account(self.account).acquire_many_owned(permits).await.ok()?;
-            let of_whole = Arc::clone(&self.shared.whole).acquire_many_owned(permits).await.ok()?;
+            let of_whole = Arc::clone(&self.shared.total).acquire_many_owned(permits).await.ok()?;
             Some(Reserved { _of_account: of_account, of_whole })
         };
         let reserved = timeout(self.shared.wait_limit, waiting).await.ok().flatten();
@@ -108,9 +108,9 @@ impl RequestMemory {
     }
 
     /// Attaches the reservation to the body of an answer, so that it lasts until the body's end.
-    pub(crate) fn kept_by(self, body: Body) -> Body {
+    pub(crate) fn attach_to(self, body: Body) -> Body {
         let is_reserved = lock(&self.reserved).is_some();
-        if is_reserved { Body::new(Keeping { body, _memory: self }) } else { body }
+        if is_reserved { Body::new(ReservingBody { body, _memory: self }) } else { body }
     }
 }
 
@@ -124,12 +124,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A body that holds a reservation.
-struct Keeping {
+struct ReservingBody {
     body: Body,
     _memory: RequestMemory,
 }
 
-impl HttpBody for Keeping {
+impl HttpBody for ReservingBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_account_that_takes_all_it_may_leaves_room_for_the_largest_request_of_another() {
-        let shared = SharedMemory::default();
+        let shared = MemoryBudget::default();
         let (one, other) = (AccountId::generate(), AccountId::generate());
         let held: Vec<_> = (0..4).map(|_| shared.for_request(one)).collect();
         for memory in &held {
@@ -171,7 +171,7 @@ mod tests {
         }
         assert!(waits(&shared.for_request(one), 2 * MIB));
         assert!(!waits(&shared.for_request(one), SMALL_BYTES));
-        assert!(!waits(&shared.for_request(other), LARGEST_BYTES));
+        assert!(!waits(&shared.for_request(other), MAX_REQUEST_BYTES));
         drop(held);
         assert!(!waits(&shared.for_request(one), ACCOUNT_BYTES));
         assert_eq!(lock(&shared.accounts).len(), 1, "accounts that reserve nothing are forgotten");
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_that_reserve_more_do_not_wait_for_each_other() {
-        let shared = SharedMemory::default();
+        let shared = MemoryBudget::default();
         let account = AccountId::generate();
         let requests: Vec<_> = (0..4).map(|_| shared.for_request(account)).collect();
         for request in &requests {
@@ -190,28 +190,28 @@ mod tests {
             lock(&request.reserved).take();
         });
         futures_util::future::join_all(more).await;
-        assert_eq!(shared.whole.available_permits(), permits(WHOLE_BYTES) as usize);
+        assert_eq!(shared.total.available_permits(), permits(TOTAL_BYTES) as usize);
     }
 
     #[tokio::test]
-    async fn who_waits_too_long_is_refused() {
-        let shared = SharedMemory { wait_limit: Duration::from_millis(1), ..SharedMemory::default() };
+    async fn a_request_that_waits_too_long_is_refused() {
+        let shared = MemoryBudget { wait_limit: Duration::from_millis(1), ..MemoryBudget::default() };
         let account = AccountId::generate();
         let held = shared.for_request(account);
-        held.reserve(LARGEST_BYTES).await.unwrap();
-        let refused = shared.for_request(account).reserve(LARGEST_BYTES).await.unwrap_err();
+        held.reserve(MAX_REQUEST_BYTES).await.unwrap();
+        let refused = shared.for_request(account).reserve(MAX_REQUEST_BYTES).await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::Overloaded);
     }
 
     #[tokio::test]
     async fn an_answer_keeps_its_memory_to_its_end() {
-        let shared = SharedMemory::default();
-        let all = shared.whole.available_permits();
+        let shared = MemoryBudget::default();
+        let all = shared.total.available_permits();
         let memory = shared.for_request(AccountId::generate());
         memory.reserve(2 * MIB).await.unwrap();
-        let body = memory.kept_by(Body::from("answer"));
-        assert!(shared.whole.available_permits() < all);
+        let body = memory.attach_to(Body::from("answer"));
+        assert!(shared.total.available_permits() < all);
         axum::body::to_bytes(body, 100).await.unwrap();
-        assert_eq!(shared.whole.available_permits(), all);
+        assert_eq!(shared.total.available_permits(), all);
     }
 }

@@ -1,6 +1,6 @@
 //! The origin of a request: the caller's address, and whether it came by https.
 //!
-//! [`Origin::of`] is the only source of the caller's address: for the allowlist, the log, the audit, sessions and
+//! [`Origin::from_extensions`] is the only source of the caller's address: for the allowlist, the log, the audit, sessions and
 //! limits.
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
 /// An extension of each request of a connection: the listener and the transport that it came by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub(crate) enum Transport {
     /// The main listener, in plain text.
     PlainText,
     /// The main listener, under TLS.
@@ -33,8 +33,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The origin that [`crate::entrance::locate`] stored; without one, an unknown address and plain HTTP.
-    pub(crate) fn of(extensions: &Extensions) -> Self {
+    /// The origin that [`crate::admission::resolve_origin`] stored; without one, an unknown address and plain HTTP.
+    pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
         extensions.get::<Self>().copied().unwrap_or_default()
     }
 
@@ -78,17 +78,17 @@ impl TrustedProxies {
     }
 
     /// Whether an address is one of a trusted proxy.
-    pub(crate) fn hold(&self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
 
     pub(crate) fn origin_of(&self, headers: &HeaderMap, extensions: &Extensions) -> Origin {
         let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
-        match extensions.get::<Carrier>() {
+        match extensions.get::<Transport>() {
             // Connections from VMs pass no proxy, so forwarding headers are ignored.
-            Some(Carrier::Vms) => Origin { address: peer, https: false, trusted: true, from_vm: true },
-            carrier => self.origin(peer, carrier == Some(&Carrier::Tls), headers),
+            Some(Transport::Vms) => Origin { address: peer, https: false, trusted: true, from_vm: true },
+            carrier => self.origin(peer, carrier == Some(&Transport::Tls), headers),
         }
     }
 
@@ -98,10 +98,10 @@ impl TrustedProxies {
             // Plain text without a proxy is served on loopback addresses only.
             return Origin { address: peer, https: encrypted, trusted: true, from_vm: false };
         }
-        match peer.filter(|peer| self.hold(*peer)) {
+        match peer.filter(|peer| self.contains(*peer)) {
             None => Origin { address: peer, https: encrypted, trusted: false, from_vm: false },
             Some(proxy) => {
-                let https = listed(headers, FORWARDED_PROTO)
+                let https = list_elements(headers, FORWARDED_PROTO)
                     .last()
                     .is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
                 Origin { address: self.forwarded(proxy, headers), https, trusted: https, from_vm: false }
@@ -112,10 +112,10 @@ impl TrustedProxies {
     /// The rightmost address that is not a proxy's. The client may have forged everything left of it.
     fn forwarded(&self, proxy: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
         let mut nearest = proxy;
-        for text in listed(headers, FORWARDED_FOR).into_iter().rev() {
-            let address = address(text)?;
+        for text in list_elements(headers, FORWARDED_FOR).into_iter().rev() {
+            let address = parse_address(text)?;
             nearest = address;
-            if !self.hold(address) {
+            if !self.contains(address) {
                 break;
             }
         }
@@ -124,13 +124,13 @@ impl TrustedProxies {
 }
 
 /// The elements of a list header, over all its lines. A line that is not visible ASCII counts as the element `?`.
-fn listed<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
+fn list_elements<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
     let lines = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or("?"));
     lines.flat_map(|line| line.split(',')).map(str::trim).collect()
 }
 
 /// Parses `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
-fn address(text: &str) -> Option<IpAddr> {
+fn parse_address(text: &str) -> Option<IpAddr> {
     let bare = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let parsed = text.parse().ok().or_else(bare);
     parsed
@@ -157,7 +157,7 @@ mod tests {
         headers
     }
 
-    fn seen(peer: &str, lines: &[(&str, &str)]) -> (Option<String>, bool) {
+    fn origin_seen(peer: &str, lines: &[(&str, &str)]) -> (Option<String>, bool) {
         let origin = proxies().origin(peer.parse().ok(), false, &headers(lines));
         (origin.address.map(|address| address.to_string()), origin.trusted)
     }
@@ -182,39 +182,39 @@ mod tests {
         ] {
             let mut all = vec![(FORWARDED_PROTO, "https")];
             all.extend(lines.iter().map(|line| (FORWARDED_FOR, *line)));
-            assert_eq!(seen("10.0.0.1", &all), (expected.map(str::to_owned), true), "{lines:?}");
+            assert_eq!(origin_seen("10.0.0.1", &all), (expected.map(str::to_owned), true), "{lines:?}");
         }
     }
 
     #[test]
-    fn nobody_but_a_trusted_proxy_is_believed() {
+    fn only_a_trusted_proxy_may_set_the_address() {
         let lines = [(FORWARDED_FOR, "192.0.2.1"), (FORWARDED_PROTO, "https")];
         for peer in ["203.0.113.9", "127.0.0.1", "::1", "::ffff:203.0.113.9"] {
-            let (address, trusted) = seen(peer, &lines);
+            let (address, trusted) = origin_seen(peer, &lines);
             assert!(!trusted, "{peer}");
             assert_ne!(address.as_deref(), Some("192.0.2.1"), "{peer}");
         }
-        assert!(seen("::ffff:10.0.0.1", &lines).1);
+        assert!(origin_seen("::ffff:10.0.0.1", &lines).1);
         let direct = TrustedProxies::default().origin("203.0.113.9".parse().ok(), false, &headers(&lines));
         let address = "203.0.113.9".parse().ok();
         assert_eq!(direct, Origin { address, https: false, trusted: true, from_vm: false });
     }
 
     #[test]
-    fn what_comes_from_a_vm_is_not_told_where_it_comes_from() {
+    fn a_vm_cannot_set_its_address_by_a_header() {
         let lines = headers(&[(FORWARDED_FOR, "192.0.2.1"), (FORWARDED_PROTO, "https")]);
         let mut extensions = Extensions::new();
         extensions.insert(ConnectInfo::<SocketAddr>("10.77.0.2:1".parse().unwrap()));
         let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
         let seen = |extensions: &Extensions| proxies.origin_of(&lines, extensions);
         assert_eq!(seen(&extensions).address(), "192.0.2.1".parse().ok());
-        extensions.insert(Carrier::Vms);
+        extensions.insert(Transport::Vms);
         let address = "10.77.0.2".parse().ok();
         assert_eq!(seen(&extensions), Origin { address, https: false, trusted: true, from_vm: true });
     }
 
     #[test]
-    fn what_did_not_come_to_the_proxy_by_https_is_not_let_in() {
+    fn a_request_that_reached_the_proxy_without_https_is_not_trusted() {
         for (lines, trusted) in [
             (&[][..], false),
             (&["http"], false),
@@ -226,16 +226,16 @@ mod tests {
             (&["https,"], false),
         ] {
             let lines: Vec<_> = lines.iter().map(|line| (FORWARDED_PROTO, *line)).collect();
-            assert_eq!(seen("10.0.0.1", &lines).1, trusted, "{lines:?}");
+            assert_eq!(origin_seen("10.0.0.1", &lines).1, trusted, "{lines:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn whatever_a_caller_writes_stands_left_of_the_truth(forged in "[ -~]{0,60}") {
+        fn a_forged_prefix_does_not_change_the_address(forged in "[ -~]{0,60}") {
             let line = format!("{forged}, 192.0.2.1");
             let lines = [(FORWARDED_FOR, line.as_str()), (FORWARDED_PROTO, "https")];
-            let (address, _) = seen("10.0.0.1", &lines);
+            let (address, _) = origin_seen("10.0.0.1", &lines);
             prop_assert_eq!(address.as_deref(), Some("192.0.2.1"));
         }
     }

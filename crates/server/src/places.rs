@@ -7,65 +7,70 @@ use skep_api::{
     exec::{RunCommand, VmField},
 };
 use skep_channel::ExecStream;
-use skep_swarm::Ending;
+use skep_swarm::EndReasonReceiver;
 use skep_workspace::{Content, EntryLocks, Place, Run, RunStreamed, no_content};
 
 use crate::{
+    audit_context::AuditContext,
     auth::Identity,
     confine::fence,
     error::Refusal,
-    extract::{vm_key_limited, vm_of},
+    extract::{parse_vm, vm_key_limited},
     helper::{Helper, StartHelper},
-    trail::Trail,
-    vms::Vms,
+    swarm_handle::SwarmHandle,
     workspaces::Workspaces,
 };
 
 /// Runs operations in workspaces and VMs. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Places {
-    vms: Vms,
+    vms: SwarmHandle,
     commands: Helper,
     git: Helper,
     workspaces: Workspaces,
     /// A place without roots. Each call adds the roots of its account.
-    bare: Place,
+    place_without_roots: Place,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Chosen {
+pub(crate) enum Target {
     /// The workspace of the account.
     Workspace,
     Vm(VmRef),
 }
 
-impl Chosen {
+impl Target {
     /// The target in a query parameter.
     ///
     /// # Errors
     /// `unknown_vm` where no VM can have such a name.
-    pub(crate) fn by_query(vm: Option<&str>) -> Result<Self, Failure> {
-        Ok(vm.map(vm_of).transpose()?.map_or(Self::Workspace, Self::Vm))
+    pub(crate) fn from_query(vm: Option<&str>) -> Result<Self, Failure> {
+        Ok(vm.map(parse_vm).transpose()?.map_or(Self::Workspace, Self::Vm))
     }
 
     /// The target in a field of a body.
     ///
     /// # Errors
-    /// Those of [`Self::by_query`].
-    pub(crate) fn by_field(vm: Option<&VmField>) -> Result<Self, Failure> {
-        Self::by_query(vm.map(VmField::as_text).as_deref())
+    /// Those of [`Self::from_query`].
+    pub(crate) fn from_field(vm: Option<&VmField>) -> Result<Self, Failure> {
+        Self::from_query(vm.map(VmField::as_text).as_deref())
     }
 }
 
 impl Places {
     /// `locks` are shared with the predecessor of this server during a restart.
-    pub(crate) fn new(vms: Vms, start: &StartHelper, workspaces: &Workspaces, locks: EntryLocks) -> Self {
+    pub(crate) fn new(
+        vms: SwarmHandle,
+        start: &StartHelper,
+        workspaces: &Workspaces,
+        locks: EntryLocks,
+    ) -> Self {
         // No command is started in this place, so it needs no directory for commands.
         let bare = Place::new("/", "/", BTreeMap::new(), PathBuf::new()).without_groups();
-        let bare = bare.making_roots_in(workspaces.dir()).with_walk_fence(fence).with_entry_locks(locks);
+        let bare = bare.creating_roots_in(workspaces.dir()).with_walk_fence(fence).with_entry_locks(locks);
         let helper = |kind| Helper::new(kind, Arc::clone(start));
         let (commands, git) = (helper(HelperKind::Commands), helper(HelperKind::Git));
-        Self { vms, commands, git, workspaces: workspaces.clone(), bare }
+        Self { vms, commands, git, workspaces: workspaces.clone(), place_without_roots: bare }
     }
 
     fn helper(&self, kind: HelperKind) -> &Helper {
@@ -83,15 +88,15 @@ impl Places {
     pub(crate) async fn run<O: Operation + Run>(
         &self,
         caller: &Identity,
-        chosen: Chosen,
+        chosen: Target,
         operation: O,
     ) -> Result<O::Answer, Refusal> {
         match chosen {
-            Chosen::Vm(vm) => {
-                let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
+            Target::Vm(vm) => {
+                let (swarm, vm) = self.vms.vm_for_exec(caller, vm).await?;
                 Ok(swarm.call(&caller.account.id, vm, &operation).await?)
             }
-            Chosen::Workspace => {
+            Target::Workspace => {
                 let roots = self.roots(caller)?;
                 let place = self.workspace(roots.clone());
                 // Commands reserve no memory: they may run for an hour, and most print little.
@@ -102,7 +107,10 @@ impl Places {
                     if let Some(answer) = operation.run_without_programs(&place).await {
                         return Ok(answer);
                     }
-                    return Ok(self.helper(kind).run(self.ready(roots).await?, &operation).await?);
+                    return Ok(self
+                        .helper(kind)
+                        .run(self.create_missing_roots(roots).await?, &operation)
+                        .await?);
                 }
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
             }
@@ -116,16 +124,16 @@ impl Places {
     pub(crate) async fn run_streamed<O: RunStreamed>(
         &self,
         caller: &Identity,
-        chosen: Chosen,
+        chosen: Target,
         operation: O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Refusal> {
         match chosen {
-            Chosen::Vm(vm) => {
-                let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
+            Target::Vm(vm) => {
+                let (swarm, vm) = self.vms.vm_for_exec(caller, vm).await?;
                 Ok(swarm.call_streamed(&caller.account.id, vm, &operation, content).await?)
             }
-            Chosen::Workspace => {
+            Target::Workspace => {
                 let place = self.workspace(self.roots(caller)?);
                 let content = content.unwrap_or_else(no_content);
                 Ok(operation.run_streamed(content, &place).await.map_err(Failure::from)?)
@@ -137,13 +145,13 @@ impl Places {
     ///
     /// # Errors
     /// Those of the operation; `path_outside_roots` for an account without roots.
-    pub(crate) async fn run_beside<O: Operation>(
+    pub(crate) async fn run_git_on_server<O: Operation>(
         &self,
         caller: &Identity,
         operation: &O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Refusal> {
-        let roots = self.ready(self.of_account(caller)?).await?;
+        let roots = self.create_missing_roots(self.account_roots(caller)?).await?;
         Ok(self.git.run_streamed(roots, operation, content).await?)
     }
 
@@ -154,17 +162,17 @@ impl Places {
     pub(crate) async fn run_git_streamed<O: Operation>(
         &self,
         caller: &Identity,
-        chosen: Chosen,
+        chosen: Target,
         operation: &O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Refusal> {
         match chosen {
-            Chosen::Vm(vm) => {
-                let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
+            Target::Vm(vm) => {
+                let (swarm, vm) = self.vms.vm_for_exec(caller, vm).await?;
                 Ok(swarm.call_streamed(&caller.account.id, vm, operation, content).await?)
             }
-            Chosen::Workspace => {
-                let roots = self.ready(self.roots(caller)?).await?;
+            Target::Workspace => {
+                let roots = self.create_missing_roots(self.roots(caller)?).await?;
                 Ok(self.git.run_streamed(roots, operation, content).await?)
             }
         }
@@ -173,35 +181,35 @@ impl Places {
     /// Resolves a VM to its id, for a series of operations: another VM may get the same name in between.
     ///
     /// # Errors
-    /// Those of [`Vms::entered_by`]; `vm_key_limited`.
-    pub(crate) async fn settled(&self, caller: &Identity, chosen: Chosen) -> Result<Chosen, Refusal> {
-        match chosen {
-            Chosen::Vm(vm) => Ok(Chosen::Vm(VmRef::Id(self.vm_id(caller, vm).await?))),
-            Chosen::Workspace => {
+    /// Those of [`SwarmHandle::vm_for_exec`]; `vm_key_limited`.
+    pub(crate) async fn resolve(&self, caller: &Identity, target: Target) -> Result<Target, Refusal> {
+        match target {
+            Target::Vm(vm) => Ok(Target::Vm(VmRef::Id(self.vm_id(caller, vm).await?))),
+            Target::Workspace => {
                 self.roots(caller)?;
-                Ok(Chosen::Workspace)
+                Ok(Target::Workspace)
             }
         }
     }
 
-    /// Starts a command in a target. For a VM, [`Ending`] has the reason where the events end early.
+    /// Starts a command in a target. For a VM, [`EndReasonReceiver`] has the reason where the events end early.
     ///
     /// # Errors
     /// Those of [`Self::run`].
     pub(crate) async fn stream(
         &self,
         caller: &Identity,
-        chosen: Chosen,
+        chosen: Target,
         command: RunCommand,
-    ) -> Result<(ExecStream, Option<Ending>), Refusal> {
+    ) -> Result<(ExecStream, Option<EndReasonReceiver>), Refusal> {
         match chosen {
-            Chosen::Vm(vm) => {
-                let (swarm, vm) = self.vms.entered_by(caller, vm).await?;
+            Target::Vm(vm) => {
+                let (swarm, vm) = self.vms.vm_for_exec(caller, vm).await?;
                 let (events, ending) = swarm.exec_stream(&caller.account.id, vm, command).await?;
                 Ok((events, Some(ending)))
             }
-            Chosen::Workspace => {
-                let roots = self.ready(self.roots(caller)?).await?;
+            Target::Workspace => {
+                let roots = self.create_missing_roots(self.roots(caller)?).await?;
                 Ok((self.commands.stream(roots, &command).await?, None))
             }
         }
@@ -210,21 +218,21 @@ impl Places {
     /// The id of a VM, for a series of operations: another VM may get the same name or process id in between.
     ///
     /// # Errors
-    /// Those of [`Vms::entered_by`].
+    /// Those of [`SwarmHandle::vm_for_exec`].
     pub(crate) async fn vm_id(&self, caller: &Identity, vm: VmRef) -> Result<VmId, Refusal> {
-        Ok(self.vms.entered_by(caller, vm).await?.1)
+        Ok(self.vms.vm_for_exec(caller, vm).await?.1)
     }
 
     /// Records the VM that a write acts on in the audit context.
-    pub(crate) fn note(chosen: &Chosen, trail: &Trail) {
-        if let Chosen::Vm(vm) = chosen {
-            trail.acts_on(vm);
+    pub(crate) fn record_resource(target: &Target, audit: &AuditContext) {
+        if let Target::Vm(vm) = target {
+            audit.set_resource(vm);
         }
     }
 
     /// Creates missing roots below `workspaces/`, because the fence of a helper needs existing folders. Returns the
     /// roots.
-    async fn ready(&self, roots: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+    async fn create_missing_roots(&self, roots: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
         let place = self.workspace(roots.clone());
         let made = tokio::task::spawn_blocking(move || place.make_roots()).await;
         made.map_err(|_| Failure::new(ErrorCode::Internal, "internal error"))??;
@@ -233,7 +241,7 @@ impl Places {
 
     /// The workspace for operations in this process, which start no programs.
     fn workspace(&self, roots: Vec<PathBuf>) -> Place {
-        self.bare.clone().with_roots(roots)
+        self.place_without_roots.clone().with_roots(roots)
     }
 
     /// The roots that the caller's key may reach, at least one.
@@ -241,11 +249,11 @@ impl Places {
         if let Some(vm) = caller.key.vm {
             return Err(vm_key_limited(vm));
         }
-        self.of_account(caller)
+        self.account_roots(caller)
     }
 
     /// The roots of the caller's account, whatever its key may reach.
-    fn of_account(&self, caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
+    fn account_roots(&self, caller: &Identity) -> Result<Vec<PathBuf>, Failure> {
         if caller.account.roots.is_empty() {
             let message = "this account has no roots; a key with `server:admin` can set them";
             return Err(Failure::new(ErrorCode::PathOutsideRoots, message));

@@ -13,7 +13,7 @@ use axum::{
 };
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use jiff::Timestamp;
-use skep_accounts::redacted;
+use skep_accounts::redact_keys;
 use ulid::Ulid;
 
 use crate::{
@@ -29,7 +29,7 @@ pub const SKEP_VERSION: HeaderName = HeaderName::from_static("skep-version");
 /// The version of the API. Additions do not change it.
 pub const API_VERSION: &str = "1";
 
-const LONGEST_ID: usize = 128;
+const MAX_ID_LENGTH: usize = 128;
 
 /// The id of a request: the caller's where that is printable, else a new one.
 #[derive(Debug, Clone)]
@@ -51,15 +51,15 @@ impl RequestId {
 
 fn is_printable(text: &str) -> bool {
     // An id is logged and stored with events, which must never hold a key.
-    redacted(text) == text
-        && (1..=LONGEST_ID).contains(&text.len())
+    redact_keys(text) == text
+        && (1..=MAX_ID_LENGTH).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     /// Monotonic, for durations.
-    pub at: Instant,
+    pub monotonic: Instant,
     pub wall: Timestamp,
 }
 
@@ -68,12 +68,12 @@ pub(crate) async fn observe(State(metrics): State<Metrics>, mut request: Request
     let route = route_of(request.extensions());
     let mut under_way = metrics.begin(request.method(), Arc::clone(&route));
     let id = RequestId::of(request.headers());
-    let arrival = Arrival { at: Instant::now(), wall: Timestamp::now() };
-    let mut line = Line::new(&request, id.clone(), route, arrival.at);
+    let arrival = Arrival { monotonic: Instant::now(), wall: Timestamp::now() };
+    let mut line = LogLine::new(&request, id.clone(), route, arrival.monotonic);
     request.extensions_mut().insert(id.clone());
     request.extensions_mut().insert(arrival);
-    let mut response = error::in_our_shape(next.run(request).await);
-    under_way.answered(&response);
+    let mut response = error::normalize_error(next.run(request).await);
+    under_way.record_response(&response);
     line.status = Some(response.status());
     line.cause = response.extensions_mut().remove::<Cause>();
     let headers = response.headers_mut();
@@ -90,7 +90,7 @@ fn route_of(extensions: &Extensions) -> Arc<str> {
 }
 
 /// The log line of one request. Written on drop, so that a request whose caller disconnected is logged too.
-struct Line {
+struct LogLine {
     id: RequestId,
     method: Method,
     route: Arc<str>,
@@ -100,14 +100,14 @@ struct Line {
     cause: Option<Cause>,
 }
 
-impl Line {
+impl LogLine {
     fn new(request: &Request, id: RequestId, route: Arc<str>, arrived: Instant) -> Self {
-        let peer = Origin::of(request.extensions()).address();
+        let peer = Origin::from_extensions(request.extensions()).address();
         Self { id, method: request.method().clone(), route, peer, arrived, status: None, cause: None }
     }
 }
 
-impl Drop for Line {
+impl Drop for LogLine {
     fn drop(&mut self) {
         let Self { id, method, route, arrived, .. } = self;
         let (request_id, route) = (id.as_str(), &**route);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callers_id_is_taken_where_it_may_be_printed() {
+    fn a_printable_id_of_the_caller_is_used() {
         assert_eq!(id_of(b"deploy-7.A_z"), "deploy-7.A_z");
         for wrong in [&b""[..], b"two words", b"a\"b", b"\xff", &[b'a'; 129]] {
             let made = id_of(wrong);

@@ -20,27 +20,27 @@ pub type Restart = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Failur
 
 /// How a server shuts down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Farewell {
+pub enum ShutdownKind {
     /// No successor is known.
-    Nobody,
+    Final,
     /// A successor already serves at the same sockets.
-    Successor,
+    HandOver,
 }
 
 /// How long answers carry `Connection: close` before idle connections are closed. Callers that send requests in this
 /// time reconnect by themselves; a request that is sent while its connection is being closed is lost.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
+pub(crate) const CLOSE_NOTICE: Duration = Duration::from_secs(1);
 
 /// The layer that adds `Connection: close` to HTTP/1 answers once this server is about to stop.
-pub(crate) async fn say_farewell(
+pub(crate) async fn announce_close(
     State(leaving): State<watch::Receiver<bool>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let has_connections_of_its_own = request.version() <= Version::HTTP_11;
+    let is_http1 = request.version() <= Version::HTTP_11;
     let mut answer = next.run(request).await;
     let is_http = answer.status() != StatusCode::SWITCHING_PROTOCOLS;
-    if has_connections_of_its_own && is_http && *leaving.borrow() {
+    if is_http1 && is_http && *leaving.borrow() {
         close_after(answer.headers_mut());
     }
     answer

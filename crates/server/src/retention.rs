@@ -12,22 +12,22 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Retention {
-    pub age: SignedDuration,
+    pub max_age: SignedDuration,
     /// Maximum size, in bytes on the disk.
-    pub bytes: u64,
+    pub max_bytes: u64,
     /// Rows deleted in one transaction.
     pub batch: u32,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { age: SignedDuration::from_hours(30 * 24), bytes: 10 << 30, batch: 500 }
+        Self { max_age: SignedDuration::from_hours(30 * 24), max_bytes: 10 << 30, batch: 500 }
     }
 }
 
 impl Retention {
     /// Deletes rows over the limits at intervals. Never returns.
-    pub(crate) async fn keep(self, store: &dyn Store) -> Infallible {
+    pub(crate) async fn enforce(self, store: &dyn Store) -> Infallible {
         loop {
             self.trim(store).await;
             tokio::time::sleep(INTERVAL).await;
@@ -37,11 +37,11 @@ impl Retention {
     /// Deletes rows until both limits are met.
     async fn trim(self, store: &dyn Store) {
         // Below the earliest timestamp, nothing is too old.
-        let before = Timestamp::now().checked_sub(self.age).unwrap_or(Timestamp::MIN);
-        let command = TrimHistory { before, bytes: self.bytes, batch: self.batch };
+        let before = Timestamp::now().checked_sub(self.max_age).unwrap_or(Timestamp::MIN);
+        let command = TrimHistory { before, bytes: self.max_bytes, batch: self.batch };
         loop {
             match store.trim_history(command).await {
-                Ok(trimmed) if trimmed.is_nothing() => return,
+                Ok(trimmed) if trimmed.is_empty() => return,
                 Ok(trimmed) => {
                     tracing::debug!(trimmed.entries, trimmed.events, "old entries and events were deleted");
                 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_old_goes_batch_by_batch() {
+    async fn old_rows_are_deleted_in_batches() {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(SqliteSettings::at(folder.path().join("skep.db"))).await.unwrap();
         let now = Timestamp::now();
@@ -89,7 +89,7 @@ mod tests {
         let account = EnsureDefaultAccount { roots: Vec::new(), at: now };
         let account = store.ensure_default_account(account).await.unwrap().id;
         let filter = AuditFilter::default();
-        let query = ListAudit { account, strangers: true, filter, limit: 1_000, before: None };
+        let query = ListAudit { account, include_unattributed: true, filter, limit: 1_000, before: None };
         let left = store.list_audit(query).await.unwrap().entries;
         assert_eq!(
             left.iter().map(|entry| entry.at.as_millisecond()).collect::<Vec<_>>(),

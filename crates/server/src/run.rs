@@ -30,16 +30,16 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    BootDefaults, Farewell, Limits, Restart, RootRules, StartHelper, SwarmToCome, TrustedProxies,
-    WebhookOrder,
+    BootDefaults, Limits, Restart, RootRules, ShutdownKind, StartHelper, SwarmReceiver, TrustedProxies,
+    WebhookSettings,
     app::{Parts, router},
-    chores::Chores,
-    connection::{Door, track},
+    background::Background,
+    connection::{ConnectionAcceptor, track},
     metrics::{self, Metrics},
-    restart::{FAREWELL, say_farewell},
+    restart::{CLOSE_NOTICE, announce_close},
+    swarm_handle::SwarmHandle,
     tls::{self, Certificates, warn_of_expiry},
-    vms::Vms,
-    webhooks::{Dispatcher, Outgoing},
+    webhooks::{Dispatcher, WebhookContext},
 };
 
 /// How long running requests may take after the start of the shutdown.
@@ -48,25 +48,25 @@ const GRACE: Duration = Duration::from_secs(30);
 /// source keeps running.
 const STREAM_GRACE: Duration = Duration::from_secs(25);
 /// How often the number of open connections is polled; axum-server has no notification for it.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The smallest read buffer of an HTTP/1.1 connection that hyper accepts, in bytes.
-const LEAST_READ_AHEAD: usize = 8 << 10;
+const MIN_READ_BUFFER: usize = 8 << 10;
 /// The send buffer of an HTTP/2 stream, in bytes.
 const STREAM_BUFFER: usize = 64 << 10;
 /// Streams that an HTTP/2 peer may reset before they were accepted, and streams that this server may reset because of
 /// errors of the peer. One more closes the connection.
-const TAKEN_BACK: usize = 20;
-const MADE_WRONG: usize = 128;
+const MAX_PENDING_RESETS: usize = 20;
+const MAX_LOCAL_ERROR_RESETS: usize = 128;
 
 /// The dependencies and options of a server.
-pub struct ServerOrder {
+pub struct ServerOptions {
     pub listener: TcpListener,
     /// The listener of the API for VMs, which the packet filter opens to some VMs. A VM must use its own key there.
     pub vm_listener: Option<TcpListener>,
     /// Accounts, keys, VMs and events.
     pub store: Arc<dyn Store>,
     /// The swarm, or the reason why there is none.
-    pub swarm: SwarmToCome,
+    pub swarm: SwarmReceiver,
     /// Starts the helper processes that run programs on this machine.
     pub helper: StartHelper,
     /// Starts a successor of this server.
@@ -86,7 +86,7 @@ pub struct ServerOrder {
     /// The proxies whose `X-Forwarded-*` headers are used.
     pub proxies: TrustedProxies,
     pub limits: Limits,
-    pub webhooks: WebhookOrder,
+    pub webhooks: WebhookSettings,
 }
 
 /// Why a server could not start, or stopped.
@@ -149,61 +149,64 @@ pub fn check_address(address: SocketAddr, guarded: bool) -> Result<(), Error> {
 ///
 /// # Errors
 /// See [`Error`].
-pub async fn run(order: ServerOrder, shutdown: impl Future<Output = Farewell> + Send) -> Result<(), Error> {
-    let ServerOrder { listener, vm_listener, metrics_listener, tls, proxies, limits, .. } = order;
+pub async fn run(
+    options: ServerOptions,
+    shutdown: impl Future<Output = ShutdownKind> + Send,
+) -> Result<(), Error> {
+    let ServerOptions { listener, vm_listener, metrics_listener, tls, proxies, limits, .. } = options;
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
-    let (closing, told) = watch::channel(false);
-    let (stopping, stopped) = watch::channel(false);
-    let (leaving, left) = watch::channel(false);
-    let sessions = TaskTracker::new();
-    let outgoing = Outgoing::of(&order.data_dir, &order.webhooks.allow);
-    let (store, metrics) = (Arc::clone(&order.store), order.metrics.clone());
-    let dispatcher = Dispatcher::new(store, &outgoing, order.webhooks, metrics, stopped.clone());
-    let vms = Vms::new(order.swarm.clone());
-    let chores = Chores::new(Arc::clone(&order.store), dispatcher, vms);
+    let (closing, close) = watch::channel(false);
+    let (stopping, stop) = watch::channel(false);
+    let (draining, drain) = watch::channel(false);
+    let outgoing = WebhookContext::new(&options.data_dir, &options.webhooks.allow);
+    let (store, metrics) = (Arc::clone(&options.store), options.metrics.clone());
+    let dispatcher = Dispatcher::new(store, &outgoing, options.webhooks, metrics, stop.clone());
+    let vms = SwarmHandle::new(options.swarm.clone());
+    let background = Background::new(Arc::clone(&options.store), dispatcher, vms);
     let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
-    let acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
-    let shared = Arc::new(limits.clone());
-    let door = Door::new(Arc::clone(&shared), proxies.clone(), acceptor, stopped.clone());
-    let for_vms = vm_listener.map(|listener| (listener, Door::for_vms(shared, stopped.clone())));
-    let servers = servers_of([(listener, door)].into_iter().chain(for_vms), &limits)?;
+    let tls_acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
+    let (sessions, shared) = (TaskTracker::new(), Arc::new(limits.clone()));
+    let main_acceptor =
+        ConnectionAcceptor::new(Arc::clone(&shared), proxies.clone(), tls_acceptor, stop.clone());
+    let for_vms = vm_listener.map(|listener| (listener, ConnectionAcceptor::for_vms(shared, stop.clone())));
+    let servers = build_servers([(listener, main_acceptor)].into_iter().chain(for_vms), &limits)?;
     let parts = Parts {
-        store: order.store,
-        swarm: order.swarm,
-        helper: order.helper,
-        restart: order.restart,
-        data_dir: order.data_dir,
-        roots: order.roots,
-        boot: order.boot,
-        uses: chores.uses.clone(),
-        metrics: order.metrics,
-        audit: chores.audit.clone(),
+        store: options.store,
+        swarm: options.swarm,
+        helper: options.helper,
+        restart: options.restart,
+        data_dir: options.data_dir,
+        roots: options.roots,
+        boot: options.boot,
+        key_uses: background.key_uses.clone(),
+        metrics: options.metrics,
+        audit: background.audit.clone(),
         limits,
         proxies,
-        waiters: chores.waiters.clone(),
-        tail: chores.tail.clone(),
+        waiters: background.waiters.clone(),
+        tail: background.tail.clone(),
         outgoing,
-        stopping: stopped,
-        closing: told,
+        stopping: stop,
+        closing: close,
         sessions: sessions.clone(),
-        git_allow: order.git_allow,
+        git_allow: options.git_allow,
     };
     let _metrics = serve_metrics(metrics_listener, &parts);
     let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));
-    let router = router.layer(from_fn_with_state(left, say_farewell));
+    let router = router.layer(from_fn_with_state(drain, announce_close));
     let ended = tokio::select! {
-        ended = serve(servers, router, shutdown, Stages { leaving, stopping, closing, sessions }) => ended,
-        never = chores.regularly() => match never {},
+        ended = serve(servers, router, shutdown, ShutdownStages { draining, stopping, closing, sessions }) => ended,
+        never = background.run() => match never {},
         never = warn_of_expiry(tls) => match never {},
     };
-    chores.finish().await;
+    background.finish().await;
     ended.map_err(Error::Listener)
 }
 
 /// The stages of a shutdown. Each signal becomes true once.
-struct Stages {
+struct ShutdownStages {
     /// Answers carry `Connection: close`.
-    leaving: watch::Sender<bool>,
+    draining: watch::Sender<bool>,
     /// Idle connections are closed.
     stopping: watch::Sender<bool>,
     /// Streams are about to be cut off.
@@ -213,11 +216,11 @@ struct Stages {
 }
 
 /// Creates a server for each listener, with its acceptor.
-fn servers_of(
-    listeners: impl Iterator<Item = (TcpListener, Door)>,
+fn build_servers(
+    listeners: impl Iterator<Item = (TcpListener, ConnectionAcceptor)>,
     limits: &Limits,
-) -> Result<Vec<Server<SocketAddr, Door>>, Error> {
-    let server = |(listener, door): (TcpListener, Door)| {
+) -> Result<Vec<Server<SocketAddr, ConnectionAcceptor>>, Error> {
+    let server = |(listener, door): (TcpListener, ConnectionAcceptor)| {
         listener.set_nonblocking(true)?;
         let mut server = axum_server::from_tcp(listener)?.acceptor(door);
         configure(server.http_builder(), limits);
@@ -227,10 +230,10 @@ fn servers_of(
 }
 
 async fn serve(
-    servers: Vec<Server<SocketAddr, Door>>,
+    servers: Vec<Server<SocketAddr, ConnectionAcceptor>>,
     router: Router,
-    shutdown: impl Future<Output = Farewell> + Send,
-    stages: Stages,
+    shutdown: impl Future<Output = ShutdownKind> + Send,
+    stages: ShutdownStages,
 ) -> io::Result<()> {
     let handle = Handle::new();
     // All servers share the handle, so it counts the connections of all of them.
@@ -244,11 +247,11 @@ async fn serve(
         ended = &mut serving => return ended,
         farewell = shutdown => farewell,
     };
-    stages.leaving.send_replace(true);
-    if farewell == Farewell::Successor {
+    stages.draining.send_replace(true);
+    if farewell == ShutdownKind::HandOver {
         // Dropping the future stops accepting; open connections are still served. The successor accepts the next ones.
         drop(serving);
-        leave(&handle, stages).await;
+        drain(&handle, stages).await;
         return Ok(());
     }
     tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
@@ -268,17 +271,17 @@ async fn serve(
 }
 
 /// Ends the remaining connections once a successor accepts new ones.
-async fn leave(handle: &Handle<SocketAddr>, stages: Stages) {
-    sleep(FAREWELL).await;
+async fn drain(handle: &Handle<SocketAddr>, stages: ShutdownStages) {
+    sleep(CLOSE_NOTICE).await;
     tracing::info!("another server serves: requests under way have {} s", GRACE.as_secs());
     stages.stopping.send_replace(true);
     handle.graceful_shutdown(None);
-    let all_left = async {
+    let all_closed = async {
         while handle.connection_count() > 0 || !stages.sessions.is_empty() {
-            sleep(GLANCE).await;
+            sleep(POLL_INTERVAL).await;
         }
     };
-    let mut all_left = std::pin::pin!(all_left);
+    let mut all_left = std::pin::pin!(all_closed);
     if timeout(STREAM_GRACE, &mut all_left).await.is_err() {
         stages.closing.send_replace(true);
         if timeout(GRACE.saturating_sub(STREAM_GRACE), all_left).await.is_err() {
@@ -289,16 +292,16 @@ async fn leave(handle: &Handle<SocketAddr>, stages: Stages) {
 
 /// Serves metrics on their own listener, where there is one, until the returned set is dropped.
 fn serve_metrics(listener: Option<TcpListener>, parts: &Parts) -> JoinSet<()> {
-    let mut aside = JoinSet::new();
+    let mut tasks = JoinSet::new();
     if let Some(listener) = listener {
         let readings = parts.readings();
-        aside.spawn(async move {
+        tasks.spawn(async move {
             if let Err(error) = metrics::serve(listener, readings).await {
                 tracing::error!(%error, "metrics are no longer served: {error}");
             }
         });
     }
-    aside
+    tasks
 }
 
 /// Sets the limits of hyper. The timeouts of a connection are enforced by the connection's stream instead.
@@ -308,14 +311,14 @@ fn configure(builder: &mut Builder<TokioExecutor>, limits: &Limits) {
         .header_read_timeout(None)
         .max_headers(limits.max_headers)
         // A head that does not fit into the read buffer is refused as too large.
-        .max_buf_size(limits.max_header_bytes.max(LEAST_READ_AHEAD));
+        .max_buf_size(limits.max_header_bytes.max(MIN_READ_BUFFER));
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.max_streams)
         .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
-        .max_pending_accept_reset_streams(TAKEN_BACK)
-        .max_local_error_reset_streams(MADE_WRONG)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_LOCAL_ERROR_RESETS)
         .max_send_buf_size(STREAM_BUFFER)
         .keep_alive_interval(limits.ping_interval)
         .keep_alive_timeout(limits.ping_timeout);

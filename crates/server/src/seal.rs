@@ -16,13 +16,13 @@ const KEY_LENGTH: usize = 32;
 
 /// Seals and opens secrets with the key in one file, which is created at its first use. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Seal {
+pub(crate) struct SealingKey {
     file: Arc<Path>,
     key: Arc<OnceLock<LessSafeKey>>,
 }
 
-impl Seal {
-    pub(crate) fn of(file: &Path) -> Self {
+impl SealingKey {
+    pub(crate) fn in_file(file: &Path) -> Self {
         Self { file: file.into(), key: Arc::default() }
     }
 
@@ -31,7 +31,7 @@ impl Seal {
     /// # Errors
     /// A fault of ours where the key cannot be read.
     pub(crate) async fn seal(&self, owner: &str, secret: &[u8]) -> Result<Vec<u8>, Refusal> {
-        let nonce: [u8; NONCE_LEN] = random::bytes()?[..NONCE_LEN].try_into().map_err(broken)?;
+        let nonce: [u8; NONCE_LEN] = random::bytes()?[..NONCE_LEN].try_into().map_err(internal)?;
         sealed(self.key().await?, owner, nonce, secret)
             .ok_or_else(|| Refusal::internal("a secret cannot be sealed"))
     }
@@ -49,22 +49,25 @@ impl Seal {
             return Ok(key);
         }
         let (file, fresh) = (Arc::clone(&self.file), random::bytes()?);
-        let read = tokio::task::spawn_blocking(move || key_of(&file, fresh)).await;
-        let bytes = read.map_err(broken)?.map_err(|error| broken(format!("the encryption key: {error}")))?;
+        let read = tokio::task::spawn_blocking(move || read_or_create_key(&file, fresh)).await;
+        let bytes =
+            read.map_err(internal)?.map_err(|error| internal(format!("the encryption key: {error}")))?;
         let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes)
             .map_err(|_| Refusal::internal("the encryption key has a wrong length"))?;
         Ok(self.key.get_or_init(|| LessSafeKey::new(key)))
     }
 }
 
-fn broken(why: impl std::fmt::Display) -> Refusal {
+fn internal(why: impl std::fmt::Display) -> Refusal {
     Refusal::internal(why.to_string())
 }
 
 fn sealed(key: &LessSafeKey, owner: &str, nonce: [u8; NONCE_LEN], secret: &[u8]) -> Option<Vec<u8>> {
     let mut text = secret.to_vec();
-    let whose = Aad::from(owner.as_bytes());
-    let tag = key.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), whose, &mut text).ok()?;
+    let associated_data = Aad::from(owner.as_bytes());
+    let tag = key
+        .seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), associated_data, &mut text)
+        .ok()?;
     Some([&nonce[..], &text, tag.as_ref()].concat())
 }
 
@@ -76,7 +79,7 @@ fn unsealed(key: &LessSafeKey, owner: &str, sealed: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Reads the key file, or creates it with `fresh` where there is none.
-fn key_of(file: &Path, fresh: [u8; KEY_LENGTH]) -> io::Result<[u8; KEY_LENGTH]> {
+fn read_or_create_key(file: &Path, new_key: [u8; KEY_LENGTH]) -> io::Result<[u8; KEY_LENGTH]> {
     match fs::read(file) {
         Ok(bytes) => {
             let wrong = |_| io::Error::other(format!("{} does not hold {KEY_LENGTH} bytes", file.display()));
@@ -86,20 +89,23 @@ fn key_of(file: &Path, fresh: [u8; KEY_LENGTH]) -> io::Result<[u8; KEY_LENGTH]> 
         Err(error) => return Err(error),
     }
     // The file is created atomically: a truncated key file would stay unusable.
-    let draft = file.with_extension("new");
-    let mut written = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-    written.write_all(&fresh)?;
+    let temporary = file.with_extension("new");
+    let mut written =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    written.write_all(&new_key)?;
     written.sync_all()?;
-    match fs::hard_link(&draft, file) {
+    match fs::hard_link(&temporary, file) {
         Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return key_of(file, fresh),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            return read_or_create_key(file, new_key);
+        }
         Err(error) => return Err(error),
     }
-    fs::remove_file(&draft)?;
+    fs::remove_file(&temporary)?;
     if let Some(folder) = file.parent() {
         fs::File::open(folder)?.sync_all()?;
     }
-    Ok(fresh)
+    Ok(new_key)
 }
 
 #[cfg(test)]
@@ -109,21 +115,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_is_made_once_for_its_owner_alone() {
+    fn the_key_file_is_created_once_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("some.key");
-        assert_eq!(key_of(&file, [7; 32]).unwrap(), [7; 32]);
-        assert_eq!(key_of(&file, [8; 32]).unwrap(), [7; 32]);
+        assert_eq!(read_or_create_key(&file, [7; 32]).unwrap(), [7; 32]);
+        assert_eq!(read_or_create_key(&file, [8; 32]).unwrap(), [7; 32]);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         fs::write(&file, "short").unwrap();
-        assert!(key_of(&file, [8; 32]).is_err());
+        assert!(read_or_create_key(&file, [8; 32]).is_err());
     }
 
     #[tokio::test]
     async fn a_secret_opens_for_its_owner_with_its_key_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let seal = |name: &str| Seal::of(&folder.path().join(name));
+        let seal = |name: &str| SealingKey::in_file(&folder.path().join(name));
         let kept = seal("one.key").seal("owner", b"secret").await.unwrap();
         assert!(!kept.windows(6).any(|part| part == b"secret"));
         assert_eq!(seal("one.key").open("owner", &kept).await.unwrap().as_deref(), Some(&b"secret"[..]));

@@ -10,7 +10,7 @@ use http::{
 use jiff::Timestamp;
 use skep_accounts::{Refusal, SessionHash, SessionToken};
 
-use crate::{auth::brings_key, origin::Origin};
+use crate::{auth::has_key, origin::Origin};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The name of the cookie on a plain-text connection.
@@ -21,20 +21,20 @@ const SECURE_COOKIE: &str = "__Host-skep_session";
 
 /// The session of a request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Current {
+pub(crate) struct CurrentSession {
     pub hash: SessionHash,
     /// When the session expires.
     pub expires_at: Timestamp,
 }
 
 /// The session token of a request; `None` where it has none, or its cookie must be ignored.
-pub(crate) fn presented(
+pub(crate) fn session_token(
     uri: &Uri,
     headers: &HeaderMap,
     extensions: &Extensions,
 ) -> Option<Result<SessionToken, Refusal>> {
     // A key takes precedence, even where it is refused. VMs have no browser sessions.
-    if brings_key(headers) || Origin::of(extensions).is_from_vm() {
+    if has_key(headers) || Origin::from_extensions(extensions).is_from_vm() {
         return None;
     }
     let encrypted = is_encrypted(extensions);
@@ -52,7 +52,7 @@ pub(crate) fn presented(
 
 /// Whether a request came under TLS.
 pub(crate) fn is_encrypted(extensions: &Extensions) -> bool {
-    Origin::of(extensions).https()
+    Origin::from_extensions(extensions).https()
 }
 
 const fn cookie_name(encrypted: bool) -> &'static str {
@@ -105,12 +105,16 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a He
 }
 
 /// The `Set-Cookie` value that stores a token for its lifetime.
-pub(crate) fn cookie(token: &SessionToken, life: std::time::Duration, encrypted: bool) -> String {
-    set_cookie(token.expose(), life.as_secs(), encrypted)
+pub(crate) fn set_session_cookie(
+    token: &SessionToken,
+    max_age: std::time::Duration,
+    encrypted: bool,
+) -> String {
+    set_cookie(token.expose(), max_age.as_secs(), encrypted)
 }
 
 /// The `Set-Cookie` value that deletes the cookie.
-pub(crate) fn no_cookie(encrypted: bool) -> String {
+pub(crate) fn clear_session_cookie(encrypted: bool) -> String {
     set_cookie("", 0, encrypted)
 }
 
@@ -134,12 +138,12 @@ mod tests {
         if encrypted {
             extensions.insert(Origin::by_https());
         }
-        let found = presented(&Uri::from_static("/api/whoami"), &headers, &extensions);
+        let found = session_token(&Uri::from_static("/api/whoami"), &headers, &extensions);
         found.map(|token| token.map(|token| token.expose().to_owned()))
     }
 
     #[test]
-    fn under_tls_only_the_cookie_of_this_very_host_counts() {
+    fn under_tls_only_the_host_prefixed_cookie_is_used() {
         let token = "ab".repeat(32);
         let plain = format!("{PLAIN_COOKIE}={token}");
         let secure = format!("other=1;  {SECURE_COOKIE}={token}");
@@ -153,10 +157,14 @@ mod tests {
             "https is another origin than http"
         );
         assert!(
-            cookie(&SessionToken::parse(&token).unwrap(), std::time::Duration::from_secs(7), true)
-                .starts_with("__Host-skep_session=ab")
+            set_session_cookie(
+                &SessionToken::parse(&token).unwrap(),
+                std::time::Duration::from_secs(7),
+                true
+            )
+            .starts_with("__Host-skep_session=ab")
         );
-        for (line, encrypted) in [(no_cookie(true), true), (no_cookie(false), false)] {
+        for (line, encrypted) in [(clear_session_cookie(true), true), (clear_session_cookie(false), false)] {
             assert_eq!(line.contains("; Secure"), encrypted, "{line}");
             assert!(
                 line.contains("; HttpOnly")
@@ -168,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_contradicts_itself_counts_for_nothing() {
+    fn the_cookie_of_a_contradictory_request_is_ignored() {
         let cookie = format!("{PLAIN_COOKIE}={}", "ab".repeat(32));
         let cookie = ("cookie", cookie.as_str());
         let same = ("origin", "http://skep.example");
@@ -189,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_cookie_is_too_strange(bytes in prop::collection::vec(32_u8..=255, 0..100), at in 0_usize..3) {
+        fn no_cookie_panics(bytes in prop::collection::vec(32_u8..=255, 0..100), at in 0_usize..3) {
             let strange = bytes.into_iter().filter(|b| *b != 127).collect::<Vec<_>>();
             let begun = [&b""[..], b"skep_session=", b"skep_session"][at];
             let mut headers = HeaderMap::new();
@@ -197,7 +205,7 @@ mod tests {
             headers.insert(COOKIE, value);
             headers.insert(HOST, HeaderValue::from_static("x"));
             headers.insert(ORIGIN, HeaderValue::from_static("http://x"));
-            if let Some(Ok(token)) = presented(&Uri::from_static("/"), &headers, &Extensions::new()) {
+            if let Some(Ok(token)) = session_token(&Uri::from_static("/"), &headers, &Extensions::new()) {
                 prop_assert_eq!(token.expose().len(), 64);
             }
         }

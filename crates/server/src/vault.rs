@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use skep_api::{AccountId, git::Credential};
 use skep_store::{GitCredential, SetGitCredential, Store};
 
-use crate::{error::Refusal, seal::Seal};
+use crate::{error::Refusal, seal::SealingKey};
 
 /// The file of the encryption key, in the data directory.
 const KEY_FILE: &str = "git-credentials.key";
@@ -15,29 +15,33 @@ const KEY_FILE: &str = "git-credentials.key";
 #[derive(Clone)]
 pub(crate) struct Vault {
     store: Arc<dyn Store>,
-    seal: Seal,
+    seal: SealingKey,
 }
 
 impl Vault {
     /// Credentials in this store, with the encryption key in this folder.
     pub(crate) fn new(store: Arc<dyn Store>, folder: &Path) -> Self {
-        Self { store, seal: Seal::of(&folder.join(KEY_FILE)) }
+        Self { store, seal: SealingKey::in_file(&folder.join(KEY_FILE)) }
     }
 
     /// Stores the credential of a host in place of its previous one.
     ///
     /// # Errors
     /// Those of the store, and `internal` where the encryption key cannot be read.
-    pub(crate) async fn keep(
+    pub(crate) async fn set(
         &self,
         account: AccountId,
         host: String,
         credential: &Credential,
         at: Timestamp,
     ) -> Result<GitCredential, Refusal> {
-        let sealed = self.seal.seal(&whose(account, &host), credential.token.as_bytes()).await?;
-        let credential =
-            GitCredential { host, username: credential.username.clone(), sealed, created_at: at };
+        let sealed = self.seal.seal(&sealing_owner(account, &host), credential.token.as_bytes()).await?;
+        let credential = GitCredential {
+            host,
+            username: credential.username.clone(),
+            encrypted_token: sealed,
+            created_at: at,
+        };
         self.store.set_git_credential(SetGitCredential { account, credential: credential.clone() }).await?;
         Ok(credential)
     }
@@ -54,18 +58,20 @@ impl Vault {
     ///
     /// # Errors
     /// Those of the store.
-    pub(crate) async fn forget(&self, account: AccountId, host: &str) -> Result<bool, Refusal> {
+    pub(crate) async fn remove(&self, account: AccountId, host: &str) -> Result<bool, Refusal> {
         Ok(self.store.remove_git_credential(account, host).await?)
     }
 
     /// The decrypted credentials of an account, by host.
     ///
     /// # Errors
-    /// Those of [`Self::keep`].
+    /// Those of [`Self::set`].
     pub(crate) async fn open(&self, account: AccountId) -> Result<BTreeMap<String, Credential>, Refusal> {
         let mut opened = BTreeMap::new();
-        for GitCredential { host, username, sealed, .. } in self.store.git_credentials(account).await? {
-            let token = self.seal.open(&whose(account, &host), &sealed).await?;
+        for GitCredential { host, username, encrypted_token: sealed, .. } in
+            self.store.git_credentials(account).await?
+        {
+            let token = self.seal.open(&sealing_owner(account, &host), &sealed).await?;
             match token.and_then(|token| String::from_utf8(token).ok()) {
                 Some(token) => drop(opened.insert(host, Credential { username, token })),
                 None => tracing::warn!(host, "a git credential was encrypted with another key; set it again"),
@@ -76,6 +82,6 @@ impl Vault {
 }
 
 /// The owner of a sealed token: it can be decrypted only for the same account and host.
-fn whose(account: AccountId, host: &str) -> String {
+fn sealing_owner(account: AccountId, host: &str) -> String {
     format!("{account} {host}")
 }

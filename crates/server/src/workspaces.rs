@@ -59,7 +59,7 @@ impl Workspaces {
     /// # Errors
     /// `path_outside_roots`.
     pub(crate) fn check_stored(&self, roots: &[PathBuf]) -> Result<(), Failure> {
-        match roots.iter().find(|root| self.0.reaches_data(root)) {
+        match roots.iter().find(|root| self.0.overlaps_data_by_path(root)) {
             None => Ok(()),
             Some(root) => Err(Failure::new(
                 ErrorCode::PathOutsideRoots,
@@ -76,10 +76,11 @@ impl Workspaces {
     ///
     /// # Errors
     /// `workspace_taken` where the folder holds files, which an earlier account of that name left behind.
-    pub(crate) async fn make(&self, account: &str) -> Result<String, Refusal> {
+    pub(crate) async fn create(&self, account: &str) -> Result<String, Refusal> {
         let path = self.dir().join(account);
         let name = account.to_owned();
-        let made = tokio::task::spawn_blocking(move || make(&path).map(|empty| (path, empty))).await;
+        let made =
+            tokio::task::spawn_blocking(move || create_empty_folder(&path).map(|empty| (path, empty))).await;
         let (path, empty) = match made {
             Ok(Ok(made)) => made,
             Ok(Err(error)) => return Err(Refusal::internal(format!("the folder of `{name}`: {error}"))),
@@ -98,7 +99,7 @@ impl Workspaces {
 }
 
 /// Creates the folder where it is missing. Returns whether it is an empty folder now.
-fn make(path: &Path) -> std::io::Result<bool> {
+fn create_empty_folder(path: &Path) -> std::io::Result<bool> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
     }
@@ -119,21 +120,21 @@ mod tests {
     use super::*;
 
     fn workspaces(data: &Path) -> Workspaces {
-        Workspaces::new(RootRules::of(data).unwrap())
+        Workspaces::new(RootRules::new(data).unwrap())
     }
 
     #[tokio::test]
-    async fn nobody_gets_what_another_account_left() {
+    async fn a_new_account_does_not_get_the_files_of_an_earlier_one() {
         let data = tempfile::tempdir().unwrap();
         let workspaces = workspaces(data.path());
-        let path = PathBuf::from(workspaces.make("acme").await.unwrap());
+        let path = PathBuf::from(workspaces.create("acme").await.unwrap());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
-        assert_eq!(workspaces.make("acme").await.unwrap(), path.to_str().unwrap(), "it is empty still");
+        assert_eq!(workspaces.create("acme").await.unwrap(), path.to_str().unwrap(), "it is empty still");
         fs::write(path.join("secret"), "x").unwrap();
-        let refused = workspaces.make("acme").await.unwrap_err();
+        let refused = workspaces.create("acme").await.unwrap_err();
         assert_eq!(refused.failure().code, ErrorCode::WorkspaceTaken);
         std::os::unix::fs::symlink("/", data.path().join("workspaces/linked")).unwrap();
-        let refused = workspaces.make("linked").await.unwrap_err();
+        let refused = workspaces.create("linked").await.unwrap_err();
         assert_eq!(refused.failure().code, ErrorCode::WorkspaceTaken);
     }
 }

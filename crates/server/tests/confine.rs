@@ -10,18 +10,18 @@ use skep_api::{
     files::{PatternSyntax, SearchFiles},
     path::PathEncoding,
 };
-use skep_server::confine::{Confinement, Reach, Rules, confine, fence, landlock_abi};
+use skep_server::confine::{AllowedPaths, Confinement, Rules, confine, fence, landlock_abi};
 use skep_store::{EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use skep_workspace::{Place, Run};
 use tempfile::TempDir;
 
-struct Machine {
+struct Fixture {
     own: TempDir,
     images: TempDir,
     other: TempDir,
 }
 
-impl Machine {
+impl Fixture {
     fn new() -> Self {
         let folder = || {
             let folder = tempfile::tempdir().unwrap();
@@ -31,19 +31,19 @@ impl Machine {
         Self { own: folder(), images: folder(), other: folder() }
     }
 
-    fn reach(&self) -> Reach {
-        Reach { write: vec![self.own.path().to_owned()], read: vec![self.images.path().to_owned()] }
+    fn reach(&self) -> AllowedPaths {
+        AllowedPaths { write: vec![self.own.path().to_owned()], read: vec![self.images.path().to_owned()] }
     }
 }
 
 /// Runs a check on a confined thread of its own. Without Landlock, the check is skipped.
-fn confined(rules: Rules, check: impl FnOnce(&Machine) + Send + 'static) {
+fn confined(rules: Rules, check: impl FnOnce(&Fixture) + Send + 'static) {
     if landlock_abi() == 0 {
         eprintln!("this kernel has no Landlock: nothing was checked");
         return;
     }
     let confined = thread::spawn(move || {
-        let machine = Machine::new();
+        let machine = Fixture::new();
         assert_ne!(confine(&machine.reach(), rules).unwrap(), Confinement::None);
         check(&machine);
         machine
@@ -101,7 +101,7 @@ fn a_confined_server_runs_programs_of_the_system_and_no_others() {
 }
 
 #[test]
-fn a_link_leads_nowhere_else() {
+fn a_link_does_not_lead_out_of_the_allowed_paths() {
     for rules in [Rules::Newest, Rules::Abi2] {
         confined(rules, |machine| {
             let link = machine.own.path().join("link");
@@ -140,7 +140,7 @@ fn a_single_file_is_read_and_nothing_beside_it() {
     }
     let confined = |named: bool| {
         let confined = thread::spawn(move || {
-            let machine = Machine::new();
+            let machine = Fixture::new();
             let other = machine.other.path();
             fs::write(other.join("beside"), "").unwrap();
             let mut reach = machine.reach();
@@ -162,7 +162,7 @@ fn a_single_file_is_read_and_nothing_beside_it() {
 
 #[test]
 fn a_folder_that_is_missing_is_named() {
-    let reach = Reach { write: vec![Path::new("/nowhere/at/all").to_owned()], read: Vec::new() };
+    let reach = AllowedPaths { write: vec![Path::new("/nowhere/at/all").to_owned()], read: Vec::new() };
     let error = thread::spawn(move || confine(&reach, Rules::Newest).unwrap_err()).join().unwrap();
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
 }
@@ -170,7 +170,7 @@ fn a_folder_that_is_missing_is_named() {
 /// Searches for `*.log` below a root whose `.gitignore` excludes such files: a file in the root, or a link to one
 /// outside.
 fn search_by_rules(in_root: bool) -> Vec<String> {
-    let machine = Machine::new();
+    let machine = Fixture::new();
     let (root, outside) = (machine.own.path(), machine.other.path());
     fs::write(root.join("a.log"), "").unwrap();
     fs::write(outside.join("rules"), "*.log\n").unwrap();
@@ -208,7 +208,7 @@ fn a_fence_holds_its_thread_and_what_it_starts() {
         eprintln!("this kernel has no Landlock: nothing was checked");
         return;
     }
-    let machine = Machine::new();
+    let machine = Fixture::new();
     let (inside, outside) = (machine.own.path().join("file"), machine.other.path().join("file"));
     let fenced = || {
         let folder = fs::File::open(machine.own.path()).unwrap();

@@ -14,7 +14,7 @@ use skep_api::Environment;
 use crate::random;
 
 /// The admin key in a file, and whether it was created by this call.
-pub(crate) fn ensure(path: &Path) -> anyhow::Result<(KeySecret, bool)> {
+pub(crate) fn load_or_create(path: &Path) -> anyhow::Result<(KeySecret, bool)> {
     match fs::read_to_string(path) {
         Ok(text) => {
             let secret = KeySecret::parse(text.trim());
@@ -47,15 +47,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_is_made_once_and_is_its_owners_alone() {
+    fn the_key_is_created_once_and_readable_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.key");
-        let (made, new) = ensure(&path).unwrap();
+        let (made, new) = load_or_create(&path).unwrap();
         assert!(new);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let (read, new) = ensure(&path).unwrap();
+        let (read, new) = load_or_create(&path).unwrap();
         assert_eq!((read.expose(), new), (made.expose(), false));
         fs::write(&path, "nonsense").unwrap();
-        assert!(ensure(&path).unwrap_err().to_string().contains("admin.key"));
+        assert!(load_or_create(&path).unwrap_err().to_string().contains("admin.key"));
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// The prefix of progress lines of `skep bake` on standard error.
-const STEP: &str = "bake: ";
+const STEP_PREFIX: &str = "bake: ";
 
 /// Bakes the base template if it is missing or damaged, logs each step and returns its folder. Blocks. If the calling
 /// thread ends first, the bake gets SIGTERM and leaves nothing behind.
@@ -23,17 +23,17 @@ pub(crate) fn run(image_dir: &Path) -> anyhow::Result<PathBuf> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     end_with_this_thread(&mut command);
     let mut child = command.spawn().context("the bake could not be started")?;
-    let mut last_words = String::new();
-    for line in child.stderr.take().into_iter().flat_map(|told| BufReader::new(told).lines()) {
+    let mut last_line = String::new();
+    for line in child.stderr.take().into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {
         let line = line.context("the output of the bake cannot be read")?;
-        match line.strip_prefix(STEP) {
+        match line.strip_prefix(STEP_PREFIX) {
             Some(step) => tracing::info!(step, "bake: {step}"),
-            None => last_words = line,
+            None => last_line = line,
         }
     }
     let output = child.wait_with_output().context("the bake process cannot be waited for")?;
     if !output.status.success() {
-        bail!("the bake failed ({}): {last_words}", output.status);
+        bail!("the bake failed ({}): {last_line}", output.status);
     }
     let mut dir = output.stdout;
     dir.truncate(dir.trim_ascii_end().len());

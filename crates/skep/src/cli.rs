@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_stand_where_they_count_and_the_connection_under_its_own_heading() {
+    fn help_groups_settings_and_connection_options() {
         let with_settings = ["skep serve", "skep bake", "skep doctor", "skep config check", "skep uninstall"];
         each_verb(&Cli::command(), "skep", &mut |words, verb| {
             let heading = |id: &str| {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_options_of_a_verb_stand_before_those_of_the_connection() {
+    fn options_of_a_verb_precede_connection_options() {
         let mut found = Vec::new();
         misplaced(&Cli::command(), "skep", &mut found);
         assert!(found.is_empty(), "{found:#?}");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_lines_contradict_nothing() {
+    fn the_command_line_definition_is_consistent() {
         Cli::command().debug_assert();
         Internal::command().debug_assert();
     }

@@ -52,7 +52,7 @@ pub(crate) enum KeyOrigin {
     Variable,
     File(PathBuf),
     /// Neither given nor in the file.
-    Nowhere {
+    Missing {
         file: PathBuf,
         /// The reason, such as `does not exist`.
         why: &'static str,
@@ -64,7 +64,7 @@ impl fmt::Display for KeyOrigin {
         match self {
             Self::Flag => f.write_str("--api-key"),
             Self::Variable => f.write_str("SKEP_API_KEY"),
-            Self::File(file) | Self::Nowhere { file, .. } => file.display().fmt(f),
+            Self::File(file) | Self::Missing { file, .. } => file.display().fmt(f),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Connection {
             fs::read(path).with_context(|| format!("{} cannot be read; check --ca-file", path.display()))
         };
         let roots = self.ca_file.as_ref().map(read).transpose()?;
-        Ok(Client::trusting(self.url(), key.as_deref(), roots.as_deref())?)
+        Ok(Client::with_roots(self.url(), key.as_deref(), roots.as_deref())?)
     }
 
     fn given_key(&self) -> Option<&str> {
@@ -122,7 +122,7 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => "cannot be read by this user",
             Err(_) => "cannot be read",
         };
-        (KeyOrigin::Nowhere { file, why }, None)
+        (KeyOrigin::Missing { file, why }, None)
     }
 }
 

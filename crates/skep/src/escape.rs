@@ -3,21 +3,21 @@
 use std::borrow::Cow;
 
 /// Keeps line ends and tabs; for text of several lines.
-pub(crate) const LINES: &[char] = &['\n', '\t'];
+pub(crate) const MULTI_LINE: &[char] = &['\n', '\t'];
 /// Keeps tabs; for one line.
-pub(crate) const LINE: &[char] = &['\t'];
+pub(crate) const SINGLE_LINE: &[char] = &['\t'];
 /// Keeps nothing; for a table cell or a field of a log line.
 pub(crate) const FIELD: &[char] = &[];
 
 /// Escapes as `\u{..}`, except for the characters in `keep`: C0 and C1 control characters (and so every escape
 /// sequence), bidirectional controls, and the separators that some terminals treat as line ends.
 pub(crate) fn escaped<'text>(text: &'text str, keep: &[char]) -> Cow<'text, str> {
-    replaced(text, keep, |steering, into| into.extend(steering.escape_default()))
+    replace_unsafe(text, keep, |steering, into| into.extend(steering.escape_default()))
 }
 
 /// Escapes the same characters in JSON text. Its meaning is unchanged, as they can occur only in strings.
 pub(crate) fn escaped_json(text: &str) -> Cow<'_, str> {
-    replaced(text, LINES, |steering, into| {
+    replace_unsafe(text, MULTI_LINE, |steering, into| {
         let mut units = [0; 2];
         for unit in steering.encode_utf16(&mut units) {
             into.push_str(&format!("\\u{unit:04x}"));
@@ -25,8 +25,12 @@ pub(crate) fn escaped_json(text: &str) -> Cow<'_, str> {
     })
 }
 
-fn replaced<'text>(text: &'text str, keep: &[char], replace: impl Fn(char, &mut String)) -> Cow<'text, str> {
-    let is_replaced = |c: char| steers(c) && !keep.contains(&c);
+fn replace_unsafe<'text>(
+    text: &'text str,
+    keep: &[char],
+    replace: impl Fn(char, &mut String),
+) -> Cow<'text, str> {
+    let is_replaced = |c: char| needs_escape(c) && !keep.contains(&c);
     if !text.contains(is_replaced) {
         return Cow::Borrowed(text);
     }
@@ -37,7 +41,7 @@ fn replaced<'text>(text: &'text str, keep: &[char], replace: impl Fn(char, &mut 
     Cow::Owned(shown)
 }
 
-fn steers(c: char) -> bool {
+fn needs_escape(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
@@ -50,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_is_shown() {
+    fn control_characters_are_escaped() {
         for (text, shown) in [
             ("plain ü 漢字 \u{1f600}", "plain ü 漢字 \u{1f600}"),
             ("\u{1b}[2J\u{1b}]0;title\u{7}", "\\u{1b}[2J\\u{1b}]0;title\\u{7}"),
@@ -58,18 +62,18 @@ mod tests {
             ("a\rb\nc\td", "a\\rb\nc\td"),
             ("\u{202e}gnp.exe\u{2066}", "\\u{202e}gnp.exe\\u{2066}"),
         ] {
-            assert_eq!(escaped(text, LINES), shown);
+            assert_eq!(escaped(text, MULTI_LINE), shown);
         }
-        assert_eq!(escaped("a\nb\tc", LINE), "a\\nb\tc");
+        assert_eq!(escaped("a\nb\tc", SINGLE_LINE), "a\\nb\tc");
         assert_eq!(escaped("a\nb\tc", FIELD), "a\\nb\\tc");
     }
 
     #[test]
-    fn json_means_the_same_once_it_is_escaped() {
+    fn escaped_json_has_the_same_meaning() {
         let value = serde_json::json!({"name": "\u{9b}31m\u{7f}\u{202e}\u{1b}[2Jx\n"});
         let text = serde_json::to_string_pretty(&value).unwrap();
         let shown = escaped_json(&text);
-        assert!(shown.chars().all(|c| !steers(c) || c == '\n'), "{shown:?}");
+        assert!(shown.chars().all(|c| !needs_escape(c) || c == '\n'), "{shown:?}");
         assert_ne!(shown, text);
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }

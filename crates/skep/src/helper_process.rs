@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use rustix::io::fcntl_dupfd_cloexec;
 use skep_api::{ErrorCode, Failure, HelperKind};
-use skep_keeper::HelperOrder;
+use skep_keeper::HelperConfig;
 use skep_keeper_protocol::ServerEnd;
 use skep_server::StartHelper;
 use tokio::net::UnixStream;
@@ -19,42 +19,42 @@ use tokio::net::UnixStream;
 use crate::settings::Settings;
 
 /// Environment variables that a helper inherits.
-const PASSED_ON: [&str; 3] = ["LANG", "TZ", "SSL_CERT_FILE"];
+const PASSED_VARIABLES: [&str; 3] = ["LANG", "TZ", "SSL_CERT_FILE"];
 /// Limit of processes and threads for all programs together.
 const PIDS: u64 = 4096;
 /// Minimum of the memory limit for all programs together, in bytes. Applies also if /proc/meminfo has no total.
-const LEAST_MEMORY: u64 = 512 << 20;
+const MIN_MEMORY_BYTES: u64 = 512 << 20;
 /// Directories of programs and libraries. Those that the machine lacks are skipped.
-const PROGRAMS: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store"];
+const PROGRAM_DIRS: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store"];
 /// Directories for temporary files of programs.
 const TEMPORARY: &str = "/tmp";
 const SHARED_MEMORY: &str = "/dev/shm";
 /// The descriptor at which a helper expects its socket to the server.
-const SERVER: i32 = 3;
+const SERVER_FD: i32 = 3;
 
 /// How the keeper starts helpers of a kind.
-pub(crate) fn order(settings: &Settings, kind: HelperKind) -> HelperOrder {
+pub(crate) fn helper_order(settings: &Settings, kind: HelperKind) -> HelperConfig {
     let (executable, memory_bytes) = match kind {
         HelperKind::Commands => (None, half_of_memory()),
-        HelperKind::Git => (Some(PROGRAMS.map(PathBuf::from).to_vec()), half_of_memory() / 2),
+        HelperKind::Git => (Some(PROGRAM_DIRS.map(PathBuf::from).to_vec()), half_of_memory() / 2),
     };
     let scratch = scratch(settings);
     let mut environment = environment();
     if !scratch.iter().any(|folder| folder == Path::new(TEMPORARY)) {
         environment.push(("TMPDIR".to_owned(), SHARED_MEMORY.to_owned()));
     }
-    HelperOrder {
+    HelperConfig {
         arguments: arguments(settings, kind, &scratch),
         environment,
         scratch,
         executable,
-        memory_bytes: memory_bytes.max(LEAST_MEMORY),
+        memory_bytes: memory_bytes.max(MIN_MEMORY_BYTES),
         pids: PIDS,
     }
 }
 
 /// Starts helpers through the keeper.
-pub(crate) fn by_keeper(keeper: ServerEnd) -> StartHelper {
+pub(crate) fn start_by_keeper(keeper: ServerEnd) -> StartHelper {
     Arc::new(move |kind| {
         let keeper = keeper.clone();
         Box::pin(async move { Ok(keeper.helper(kind).await?) })
@@ -62,7 +62,7 @@ pub(crate) fn by_keeper(keeper: ServerEnd) -> StartHelper {
 }
 
 /// Starts helpers as child processes, without namespaces, control groups and scratch folders of their own.
-pub(crate) fn by_us(settings: &Settings) -> StartHelper {
+pub(crate) fn start_as_child(settings: &Settings) -> StartHelper {
     let of = |kind| arguments(settings, kind, &[]);
     let (commands, git) = (of(HelperKind::Commands), of(HelperKind::Git));
     Arc::new(move |kind| {
@@ -81,12 +81,12 @@ fn start(arguments: &[String]) -> anyhow::Result<UnixStream> {
     let theirs = theirs.into_std()?;
     theirs.set_nonblocking(false)?;
     // Above the target number: dup2 onto the same number would leave it close-on-exec.
-    let theirs = fcntl_dupfd_cloexec(&theirs, SERVER + 1)?;
+    let theirs = fcntl_dupfd_cloexec(&theirs, SERVER_FD + 1)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("skep").args(arguments).env_clear().envs(environment()).stdin(Stdio::null());
-    let place = move || {
+    let pass_socket = move || {
         // SAFETY: dup2 takes two numbers, and the second is not in use in the new process yet.
-        if unsafe { libc::dup2(theirs.as_raw_fd(), SERVER) } == -1 {
+        if unsafe { libc::dup2(theirs.as_raw_fd(), SERVER_FD) } == -1 {
             return Err(std::io::Error::last_os_error());
         }
         // Ctrl-C on a terminal must reach only the server, which lets commands finish.
@@ -94,7 +94,7 @@ fn start(arguments: &[String]) -> anyhow::Result<UnixStream> {
         Ok(())
     };
     // SAFETY: the closure makes two system calls between fork and exec; it allocates no memory and takes no lock.
-    unsafe { command.pre_exec(place) };
+    unsafe { command.pre_exec(pass_socket) };
     let mut child = command.spawn().context("the helper could not be started")?;
     // The helper ends when its socket is closed; this thread reaps it.
     std::thread::Builder::new().name("helper".to_owned()).spawn(move || child.wait())?;
@@ -129,7 +129,7 @@ fn scratch(settings: &Settings) -> Vec<PathBuf> {
 }
 
 fn environment() -> Vec<(String, String)> {
-    PASSED_ON.into_iter().filter_map(|name| Some((name.to_owned(), env::var(name).ok()?))).collect()
+    PASSED_VARIABLES.into_iter().filter_map(|name| Some((name.to_owned(), env::var(name).ok()?))).collect()
 }
 
 fn half_of_memory() -> u64 {

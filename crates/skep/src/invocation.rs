@@ -34,7 +34,7 @@ impl Invocation {
         };
         Self {
             json: matches.try_get_one("json").ok().flatten().copied().unwrap_or(false),
-            arguments: ids().zip(command.get_arguments().map(written)).collect(),
+            arguments: ids().zip(command.get_arguments().map(display_name)).collect(),
             flags: ids().filter(is_flag).collect(),
         }
     }
@@ -51,7 +51,7 @@ pub(crate) fn record(command: &Command, matches: &ArgMatches) {
     let _ = INVOCATION.set(Invocation::of(command, matches));
 }
 
-fn written(argument: &Arg) -> String {
+fn display_name(argument: &Arg) -> String {
     match argument.get_long() {
         Some(long) => format!("--{long}"),
         None => {

@@ -20,9 +20,9 @@ use crate::{
 
 /// Formats fields, including the message, on one line. Text from callers and guests can neither start a new log line
 /// nor contain control characters; JSON needs no such formatter.
-struct OneLine;
+struct SingleLineFields;
 
-impl<'writer> FormatFields<'writer> for OneLine {
+impl<'writer> FormatFields<'writer> for SingleLineFields {
     fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
         let mut text = String::new();
         DefaultFields::new().format_fields(Writer::new(&mut text), fields)?;
@@ -31,14 +31,14 @@ impl<'writer> FormatFields<'writer> for OneLine {
 }
 
 /// Starts logging with the format and level of the settings.
-pub(crate) fn begin(settings: &Settings) -> anyhow::Result<()> {
+pub(crate) fn init(settings: &Settings) -> anyhow::Result<()> {
     let filter = filter(&settings.log_level)?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let begun = match settings.log_format {
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(false).try_init(),
         LogFormat::Text => {
             let colours = rustix::termios::isatty(io::stderr());
-            lines.with_ansi(colours).fmt_fields(OneLine).try_init()
+            lines.with_ansi(colours).fmt_fields(SingleLineFields).try_init()
         }
     };
     begun.map_err(|error| anyhow::anyhow!("logging could not be set up: {error}"))
@@ -66,12 +66,12 @@ fn filter(text: &str) -> anyhow::Result<EnvFilter> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use super::{OneLine, filter};
+    use super::{SingleLineFields, filter};
 
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Written {
+    impl std::io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -83,10 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_others_makes_no_line_of_its_own() {
+    fn untrusted_text_cannot_forge_a_log_line() {
         const TEXT: &str = "x\nINFO forged\u{1b}[2J\u{202e}";
         let logged = |one_line: bool| {
-            let written = Written::default();
+            let written = LogBuffer::default();
             let writer = {
                 let written = written.clone();
                 move || written.clone()
@@ -97,7 +97,7 @@ mod tests {
                 tracing::info_span!("call", who = %TEXT).in_scope(|| tracing::info!("within"));
             };
             if one_line {
-                tracing::subscriber::with_default(lines.fmt_fields(OneLine).finish(), log);
+                tracing::subscriber::with_default(lines.fmt_fields(SingleLineFields).finish(), log);
             } else {
                 tracing::subscriber::with_default(lines.finish(), log);
             }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_levels_are_taken_for_levels() {
+    fn invalid_levels_are_refused() {
         for good in ["info", "WARN", "off", "info,skep_swarm=debug", "skep_server=trace, error"] {
             assert!(filter(good).is_ok(), "{good}");
         }

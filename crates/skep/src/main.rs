@@ -2,7 +2,6 @@
 
 mod account_roots;
 mod admin_key;
-mod again;
 mod allocator;
 mod bake_process;
 mod cli;
@@ -12,19 +11,20 @@ mod escape;
 mod failure;
 mod helper_process;
 mod invocation;
-mod located;
 mod logging;
-mod moment;
 mod output;
 mod place;
 mod privileges;
 mod random;
-mod reread;
+mod reexec;
+mod reload;
+mod remote_path;
 mod service;
 mod settings;
 mod signals;
 mod target;
 mod templates;
+mod time_argument;
 mod tls;
 mod transfer;
 mod usage;
@@ -33,11 +33,11 @@ mod verbs;
 use std::{env, ffi::OsString, process::ExitCode};
 
 use cli::{Cli, Internal};
-use settings::TryError;
+use settings::ParseError;
 use verbs::{Verb, helper, server_process};
 
 fn main() -> ExitCode {
-    if let Some(status) = skep_workspace::git::answer_git() {
+    if let Some(status) = skep_workspace::git::serve_git_callback() {
         return ExitCode::from(status);
     }
     allocator::map_large_buffers();
@@ -47,16 +47,16 @@ fn main() -> ExitCode {
         None => parse(&arguments).and_then(|cli| cli.verb.run()),
     };
     outcome.unwrap_or_else(|error| match error.downcast() {
-        Ok(TryError::Line(error)) => usage::refuse(error, &arguments),
-        Ok(error) => output::failed(&error.into()),
-        Err(error) => output::failed(&error),
+        Ok(ParseError::CommandLine(error)) => usage::report(error, &arguments),
+        Ok(error) => output::report_error(&error.into()),
+        Err(error) => output::report_error(&error),
     })
 }
 
 fn parse(arguments: &[OsString]) -> anyhow::Result<Cli> {
     let cli: Cli = settings::try_parse(arguments)?;
     match &cli.verb {
-        Verb::Exec(verb) => match verb.with_vm_named(arguments)? {
+        Verb::Exec(verb) => match verb.with_vm_option(arguments)? {
             Some(named) => parse(&named),
             None => Ok(cli),
         },

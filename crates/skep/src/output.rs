@@ -14,19 +14,19 @@ use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-use crate::{escape, failure::Report, invocation::Invocation, target::WrongLine};
+use crate::{escape, failure::Report, invocation::Invocation, target::UsageError};
 
 /// Spinners appear after this delay.
-const SOON: Duration = Duration::from_millis(300);
+const SPINNER_DELAY: Duration = Duration::from_millis(300);
 /// The exit code of a usage error, the same as clap's.
-const WRONG_LINE: u8 = 2;
-const TICK: Duration = Duration::from_millis(120);
+const USAGE_EXIT_CODE: u8 = 2;
+const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 
 /// Prints text and a line end to standard output. On a terminal, control characters in it are escaped. All output goes
-/// through here, [`json`] or [`say`], except the content of files and the output of programs. A closed pipe, as with
+/// through here, [`json`] or [`eprint_line`], except the content of files and the output of programs. A closed pipe, as with
 /// `head`, is not an error.
 pub(crate) fn line(text: &str) -> io::Result<()> {
-    bytes(format!("{}\n", for_stdout(text, escape::LINES)).as_bytes())
+    bytes(format!("{}\n", for_stdout(text, escape::MULTI_LINE)).as_bytes())
 }
 
 /// Prints bytes unescaped, also on a terminal.
@@ -39,16 +39,16 @@ pub(crate) fn bytes(bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Prints a line to standard error. Failures to write are ignored: the terminal may have been closed.
-pub(crate) fn say(text: &str) {
+pub(crate) fn eprint_line(text: &str) {
     let _ = if io::stderr().is_terminal() {
-        writeln!(io::stderr(), "{}", escape::escaped(text, escape::LINES))
+        writeln!(io::stderr(), "{}", escape::escaped(text, escape::MULTI_LINE))
     } else {
         writeln!(io::stderr(), "{text}")
     };
 }
 
 /// Whether the reading end of standard output is closed.
-pub(crate) fn is_unread() -> bool {
+pub(crate) fn is_stdout_closed() -> bool {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     let out = io::stdout();
     let mut polled = [PollFd::new(&out, PollFlags::empty())];
@@ -56,12 +56,12 @@ pub(crate) fn is_unread() -> bool {
 }
 
 /// Awaits `work`. On a terminal, shows a spinner with the text `what` if it takes long.
-pub(crate) async fn waiting<T>(what: &str, work: impl Future<Output = T>) -> T {
+pub(crate) async fn with_spinner<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if !io::stderr().is_terminal() {
         return work.await;
     }
-    if let Ok(done) = tokio::time::timeout(SOON, &mut work).await {
+    if let Ok(done) = tokio::time::timeout(SPINNER_DELAY, &mut work).await {
         return done;
     }
     let bar = spinner();
@@ -77,11 +77,11 @@ pub(crate) fn spinner() -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
         bar.set_style(style);
     }
-    bar.enable_steady_tick(TICK);
+    bar.enable_steady_tick(SPINNER_INTERVAL);
     bar
 }
 
-/// A progress bar for bytes, hidden until [`show`].
+/// A progress bar for bytes, hidden until [`show_bar`].
 pub(crate) fn bytes_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
     let style = "{bytes} of {total_bytes} ({bytes_per_sec}, {eta} left) {wide_msg}";
@@ -92,9 +92,9 @@ pub(crate) fn bytes_bar() -> ProgressBar {
 }
 
 /// Shows a hidden bar if standard error is a terminal.
-pub(crate) fn show(bar: &ProgressBar) {
+pub(crate) fn show_bar(bar: &ProgressBar) {
     bar.set_draw_target(ProgressDrawTarget::stderr());
-    bar.enable_steady_tick(TICK);
+    bar.enable_steady_tick(SPINNER_INTERVAL);
 }
 
 /// Prints an answer of the API unchanged; on a terminal, control characters become JSON escapes.
@@ -128,12 +128,12 @@ pub(crate) fn table<const N: usize>(
 
 /// Escapes a line of a file or a VM for a terminal, line ends included.
 pub(crate) fn visible(text: &str) -> String {
-    for_stdout(text, escape::LINE).into_owned()
+    for_stdout(text, escape::SINGLE_LINE).into_owned()
 }
 
 /// Like [`visible`], but keeps line ends; for text that is printed by [`bytes`].
 pub(crate) fn visible_lines(text: &str) -> String {
-    for_stdout(text, escape::LINES).into_owned()
+    for_stdout(text, escape::MULTI_LINE).into_owned()
 }
 
 /// Escapes control characters if standard output is a terminal.
@@ -165,12 +165,16 @@ pub(crate) fn time(time: Option<Timestamp>) -> String {
 }
 
 /// Prints an error to standard error: as a sentence or, with `--json`, as one line of JSON. Returns the exit code.
-pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    let is_wrong_line = error.is::<WrongLine>();
-    let report = if is_wrong_line { Report::usage(error.to_string()) } else { Report::of(error) };
-    say(&if Invocation::current().json { report.json() } else { format!("skep: {}", report.message) });
-    if is_wrong_line {
-        return ExitCode::from(WRONG_LINE);
+pub(crate) fn report_error(error: &anyhow::Error) -> ExitCode {
+    let is_usage_error = error.is::<UsageError>();
+    let report = if is_usage_error { Report::usage(error.to_string()) } else { Report::of(error) };
+    eprint_line(&if Invocation::current().json {
+        report.json()
+    } else {
+        format!("skep: {}", report.message)
+    });
+    if is_usage_error {
+        return ExitCode::from(USAGE_EXIT_CODE);
     }
     match error.downcast_ref() {
         // The exit code that a shell reports for a command that a signal ended.
@@ -200,7 +204,7 @@ mod tests {
     use super::{counted, duration};
 
     #[test]
-    fn one_thing_is_no_plural() {
+    fn one_is_counted_in_the_singular() {
         assert_eq!([0_u32, 1, 2].map(|number| counted(number, "VM")), ["0 VMs", "1 VM", "2 VMs"]);
     }
 

@@ -9,8 +9,8 @@ use skep_accounts::{DEFAULT_ACCOUNT, KeyHash};
 use skep_api::{ErrorCode, Failure};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
-    BootDefaults, Farewell, Metrics, Restart, RootRules, ServerOrder, StartHelper, SwarmToCome, WebhookOrder,
-    tls::self_signed,
+    BootDefaults, Metrics, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper, SwarmReceiver,
+    WebhookSettings, tls::self_signed,
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use tokio::{
@@ -21,11 +21,11 @@ use tokio::{
 use crate::{
     output,
     settings::{LogFormat, Settings},
-    tls::{Tls, own_folder},
+    tls::{Tls, self_signed_dir},
 };
 
 /// Upper limit of `count` of one boot if no other limit applies: a larger value is a mistake.
-const LARGEST_BOOT: u32 = 1_000;
+const MAX_BOOT_COUNT: u32 = 1_000;
 
 /// The stored part of the admin key.
 pub(crate) struct AdminKey {
@@ -43,44 +43,44 @@ pub(crate) struct Listeners {
 }
 
 /// Parts of the server that depend on how it was started.
-pub(crate) struct Others {
+pub(crate) struct ServerParts {
     /// The swarm, or the reason why there is none.
-    pub(crate) swarm: SwarmToCome,
+    pub(crate) swarm: SwarmReceiver,
     pub(crate) helper: StartHelper,
     /// Starts the server again.
-    pub(crate) restart: SuccessorKnown,
+    pub(crate) restart: RestartHandle,
     /// Whether this is the first server and not a restart; only the first one prints the startup message.
     pub(crate) is_first: bool,
 }
 
 /// How routes request a restart, and the state of these requests.
-pub(crate) struct SuccessorKnown {
+pub(crate) struct RestartHandle {
     pub(crate) restart: Restart,
-    pub(crate) succession: watch::Receiver<Succession>,
+    pub(crate) succession: watch::Receiver<RestartState>,
 }
 
 /// State of restarts by a successor.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Succession {
+pub(crate) struct RestartState {
     /// Pending requests.
-    pub(crate) asked: u32,
+    pub(crate) pending: u32,
     /// A successor serves.
     pub(crate) granted: bool,
 }
 
 /// Restarts the server through the keeper.
-pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
-    let (told, succession) = watch::channel(Succession::default());
-    let told = Arc::new(told);
+pub(crate) fn restart_by_keeper(keeper: ServerEnd) -> RestartHandle {
+    let (state, succession) = watch::channel(RestartState::default());
+    let state = Arc::new(state);
     let restart: Restart = Arc::new(move || {
-        let (keeper, told) = (keeper.clone(), Arc::clone(&told));
+        let (keeper, state) = (keeper.clone(), Arc::clone(&state));
         Box::pin(async move {
-            told.send_modify(|succession| succession.asked += 1);
+            state.send_modify(|succession| succession.pending += 1);
             // In a task of its own: the caller may disconnect before the answer.
             let asking = tokio::spawn(async move {
                 let answer = keeper.restart().await;
-                told.send_modify(|succession| {
-                    succession.asked -= 1;
+                state.send_modify(|succession| {
+                    succession.pending -= 1;
                     succession.granted |= matches!(answer, Ok(true));
                 });
                 answer
@@ -89,7 +89,7 @@ pub(crate) fn restart_by(keeper: ServerEnd) -> SuccessorKnown {
             Ok(())
         })
     });
-    SuccessorKnown { restart, succession }
+    RestartHandle { restart, succession }
 }
 
 /// Opens the store and ensures the account `default`, its roots and its admin key.
@@ -115,8 +115,8 @@ pub(crate) async fn open_store(
 
 /// Checks that the roots of the account `default` do not overlap those of other accounts.
 async fn checked_roots(settings: &Settings, store: &dyn Store) -> anyhow::Result<Vec<String>> {
-    let others = store.roots_of_others(DEFAULT_ACCOUNT).await?;
-    let rules = RootRules::of(&settings.data_dir).context("the data directory cannot be read")?;
+    let others = store.roots_of_other_accounts(DEFAULT_ACCOUNT).await?;
+    let rules = RootRules::new(&settings.data_dir).context("the data directory cannot be read")?;
     let resolve = |root: &PathBuf| {
         let checked = rules.check(root, &others);
         let root =
@@ -129,12 +129,12 @@ async fn checked_roots(settings: &Settings, store: &dyn Store) -> anyhow::Result
 }
 
 /// The signal streams of SIGTERM and SIGINT. The signals no longer end the process once it listens to them.
-pub(crate) struct Stop {
+pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Stop {
+impl StopSignals {
     pub(crate) fn listen() -> anyhow::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("SIGTERM cannot be waited for")?,
@@ -142,7 +142,7 @@ impl Stop {
         })
     }
 
-    async fn comes(&mut self) {
+    async fn wait(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -150,8 +150,8 @@ impl Stop {
     }
 
     /// Whether a signal arrived that was not awaited.
-    pub(crate) fn came(&mut self) -> bool {
-        self.comes().now_or_never().is_some()
+    pub(crate) fn is_signalled(&mut self) -> bool {
+        self.wait().now_or_never().is_some()
     }
 }
 
@@ -161,32 +161,34 @@ pub(crate) async fn serve(
     Listeners { api: listener, vms: vm_listener, metrics: metrics_listener }: Listeners,
     metrics: Metrics,
     store: Arc<dyn Store>,
-    others: Others,
+    parts: ServerParts,
     tls: Option<Tls>,
     end: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    let Others { swarm, helper, restart: SuccessorKnown { restart, mut succession }, is_first } = others;
-    let mut stop = Stop::listen()?;
+    let ServerParts { swarm, helper, restart: RestartHandle { restart, mut succession }, is_first } = parts;
+    let mut stop = StopSignals::listen()?;
     let shutdown = async move {
         tokio::select! {
-            () = stop.comes() => {}
+            () = stop.wait() => {}
             () = end => {}
         }
         // The keeper's answer and the order to end arrive at the same time; wait until the answer is known.
-        let known = succession.wait_for(|succession| succession.granted || succession.asked == 0).await;
+        let known = succession.wait_for(|succession| succession.granted || succession.pending == 0).await;
         if known.is_ok_and(|succession| succession.granted) {
-            return Farewell::Successor;
+            return ShutdownKind::HandOver;
         }
-        tell_service_manager(&[sd_notify::NotifyState::Stopping]);
-        Farewell::Nobody
+        notify_service_manager(&[sd_notify::NotifyState::Stopping]);
+        ShutdownKind::Final
     };
     if is_first {
         let no_swarm = swarm.borrow().as_ref().and_then(|swarm| swarm.as_ref().err().cloned());
-        greet(settings, &listener, metrics_listener.as_ref(), no_swarm.as_ref(), tls.is_some())?;
+        let (listener, metrics) = (&listener, metrics_listener.as_ref());
+        print_startup_message(settings, listener, metrics, no_swarm.as_ref(), tls.is_some())?;
     }
-    let max_vms = settings.max_vms.unwrap_or(0).max(LARGEST_BOOT);
+    let max_vms = settings.max_vms.unwrap_or(0).max(MAX_BOOT_COUNT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
-    let order = ServerOrder {
+    let allow = settings.webhooks.webhook_allow.clone();
+    let order = ServerOptions {
         listener,
         vm_listener,
         store,
@@ -194,7 +196,7 @@ pub(crate) async fn serve(
         helper,
         restart,
         data_dir: settings.server_dir(),
-        roots: RootRules::of(&settings.data_dir).context("the data directory cannot be read")?,
+        roots: RootRules::new(&settings.data_dir).context("the data directory cannot be read")?,
         boot,
         metrics,
         metrics_listener,
@@ -202,23 +204,23 @@ pub(crate) async fn serve(
         proxies: settings.transport.proxies(),
         limits: settings.transport.limits(),
         git_allow: settings.git_allow.clone(),
-        webhooks: WebhookOrder { allow: settings.webhooks.webhook_allow.clone(), ..WebhookOrder::default() },
+        webhooks: WebhookSettings { allow, ..WebhookSettings::default() },
     };
     if let Some(tls) = tls {
         tokio::spawn(tls.follow());
     }
-    tell_service_manager(&[sd_notify::NotifyState::Ready]);
+    notify_service_manager(&[sd_notify::NotifyState::Ready]);
     Ok(skep_server::run(order, shutdown).await?)
 }
 
-fn tell_service_manager(state: &[sd_notify::NotifyState<'_>]) {
+fn notify_service_manager(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "the service manager could not be notified of {state:?}");
     }
 }
 
 /// Prints the address, the key file, and commands to try. With JSON logs, logs the address and the key file instead.
-fn greet(
+fn print_startup_message(
     settings: &Settings,
     listener: &TcpListener,
     metrics: Option<&TcpListener>,
@@ -245,7 +247,7 @@ fn greet(
         return Ok(());
     }
     // Clients do not trust a self-signed certificate without its file.
-    let trust = settings.transport.tls.map(|_| self_signed::certificate_file(&own_folder(settings)));
+    let trust = settings.transport.tls.map(|_| self_signed::certificate_file(&self_signed_dir(settings)));
     let trust = trust.map(|file| format!(" SKEP_CA_FILE={}", file.display())).unwrap_or_default();
     lines.push(format!("Try, in another terminal (export SKEP_URL={url} SKEP_DATA_DIR={data_dir}{trust}):"));
     let commands = match no_swarm {

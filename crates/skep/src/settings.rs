@@ -1,7 +1,7 @@
 //! Settings of the server. Each field of [`Settings`] is a flag, a variable `SKEP_...` and a key in `skep.toml`; a flag
 //! overrides the variable, and the variable overrides the file.
 
-pub(crate) mod given;
+pub(crate) mod unchecked;
 
 use std::{
     ffi::OsString,
@@ -253,37 +253,37 @@ impl std::error::Error for FileError {}
 
 /// Why a command line cannot be parsed.
 #[derive(Debug)]
-pub(crate) enum TryError {
+pub(crate) enum ParseError {
     /// The command line or an environment variable is invalid.
-    Line(clap::Error),
+    CommandLine(clap::Error),
     /// The settings file is invalid.
-    File(FileError),
+    SettingsFile(FileError),
 }
 
-impl std::fmt::Display for TryError {
+impl std::fmt::Display for ParseError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Line(error) => f.write_str(&first_line(error)),
-            Self::File(error) => error.fmt(f),
+            Self::CommandLine(error) => f.write_str(&first_line(error)),
+            Self::SettingsFile(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for TryError {}
+impl std::error::Error for ParseError {}
 
 /// Parses a command line. If its verb takes settings and a settings file is named, values of the file replace the
 /// defaults.
 ///
 /// # Errors
-/// [`TryError`].
-pub(crate) fn try_parse<C: CommandFactory + FromArgMatches>(arguments: &[OsString]) -> Result<C, TryError> {
+/// [`ParseError`].
+pub(crate) fn try_parse<C: CommandFactory + FromArgMatches>(arguments: &[OsString]) -> Result<C, ParseError> {
     let mut command = C::command();
-    let matches = command.try_get_matches_from_mut(arguments).map_err(TryError::Line)?;
+    let matches = command.try_get_matches_from_mut(arguments).map_err(ParseError::CommandLine)?;
     invocation::record(&command, &matches);
     let matches = match named_file(&matches) {
         None => matches,
         Some((verbs, file)) => {
-            let fault = |why| TryError::File(FileError { file: file.clone(), why });
+            let fault = |why| ParseError::SettingsFile(FileError { file: file.clone(), why });
             let text = fs::read_to_string(&file).map_err(|error| fault(error.to_string()))?;
             let values = values(&text).map_err(fault)?;
             let command = with_defaults(C::command(), &verbs, &values);
@@ -291,7 +291,7 @@ pub(crate) fn try_parse<C: CommandFactory + FromArgMatches>(arguments: &[OsStrin
             command.try_get_matches_from(arguments).map_err(|error| fault(first_line(&error)))?
         }
     };
-    C::from_arg_matches(&matches).map_err(TryError::Line)
+    C::from_arg_matches(&matches).map_err(ParseError::CommandLine)
 }
 
 fn first_line(error: &clap::Error) -> String {
@@ -315,7 +315,7 @@ fn named_file(matches: &ArgMatches) -> Option<(Vec<String>, PathBuf)> {
 
 /// The values of a settings file, by the id of their flag.
 fn values(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
-    let known = known();
+    let known = setting_ids();
     let table: Table =
         text.parse().map_err(|error: toml::de::Error| error.to_string().trim_end().to_owned())?;
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
@@ -329,15 +329,17 @@ fn values(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
             return Err(format!("`{id}` is set twice, with `-` and with `_`"));
         }
         let words = match value {
-            Value::Array(values) => values.iter().map(|value| word(key, value)).collect::<Result<_, _>>()?,
-            value => vec![word(key, value)?],
+            Value::Array(values) => {
+                values.iter().map(|value| value_text(key, value)).collect::<Result<_, _>>()?
+            }
+            value => vec![value_text(key, value)?],
         };
         found.push((id, words));
     }
     Ok(found)
 }
 
-fn word(key: &str, value: &Value) -> Result<String, String> {
+fn value_text(key: &str, value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(number) => Ok(number.to_string()),
@@ -347,7 +349,7 @@ fn word(key: &str, value: &Value) -> Result<String, String> {
 }
 
 /// The ids of all settings, which are also their keys in the file.
-fn known() -> Vec<String> {
+fn setting_ids() -> Vec<String> {
     let command = Settings::augment_args(Command::new("settings"));
     let ids = command.get_arguments().map(|argument| argument.get_id().to_string());
     ids.filter(|id| id != FILE).collect()
@@ -393,7 +395,7 @@ mod tests {
         },
     }
 
-    fn read(file: &str, flags: &[&str]) -> Result<Settings, TryError> {
+    fn read(file: &str, flags: &[&str]) -> Result<Settings, ParseError> {
         let named = NamedTempFile::new().unwrap();
         fs::write(named.path(), file).unwrap();
         let path = named.path().to_str().unwrap();
@@ -403,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_stands_in_for_defaults_and_a_flag_wins() {
+    fn file_values_replace_defaults_and_a_flag_wins() {
         let file = "listen = \"127.0.0.1:1\"\nmax_vms = 7\nroot = [\"/a\", \"/b\"]\nlog-format = \"json\"";
         let settings = read(file, &["--max-vms", "9"]).unwrap();
         assert_eq!(settings.listen, "127.0.0.1:1".parse().unwrap());
@@ -429,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_is_a_time_to_come() {
+    fn a_lifetime_is_a_positive_duration() {
         assert_eq!(lifetime("1h 30m"), Ok(Duration::from_secs(5400)));
         for wrong in ["", "soon", "-5s", "0s", "5"] {
             lifetime(wrong).unwrap_err();
@@ -445,6 +447,6 @@ mod tests {
             let variable = argument.get_env().unwrap().to_str().unwrap().to_owned();
             assert_eq!(variable, format!("SKEP_{}", id.to_uppercase()));
         }
-        assert!(known().contains(&"data_dir".to_owned()));
+        assert!(setting_ids().contains(&"data_dir".to_owned()));
     }
 }

@@ -6,7 +6,7 @@ use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Shells add this to the number of the signal that ended a command.
-pub(crate) const SIGNALLED: u8 = 128;
+pub(crate) const SIGNAL_EXIT_BASE: u8 = 128;
 
 /// The signal streams. The signals no longer end the process once it listens to them.
 pub(crate) struct Signals([(SignalKind, Signal); 3]);
@@ -22,7 +22,7 @@ impl Signals {
     }
 
     /// Waits for a signal and returns its exit code: see [`exit_code`].
-    pub(crate) async fn next(&mut self) -> ExitCode {
+    pub(crate) async fn next_exit_code(&mut self) -> ExitCode {
         exit_code(self.recv().await)
     }
 
@@ -42,5 +42,5 @@ impl Signals {
 
 /// The exit code that a shell reports for a process that this signal ended.
 pub(crate) fn exit_code(kind: SignalKind) -> ExitCode {
-    ExitCode::from(SIGNALLED + u8::try_from(kind.as_raw_value()).unwrap_or(0))
+    ExitCode::from(SIGNAL_EXIT_BASE + u8::try_from(kind.as_raw_value()).unwrap_or(0))
 }

@@ -20,15 +20,15 @@ pub(crate) struct TargetOption {
 
 /// A usage error that clap does not detect; the exit code is 2.
 #[derive(Debug)]
-pub(crate) struct WrongLine(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-impl fmt::Display for WrongLine {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for WrongLine {}
+impl std::error::Error for UsageError {}
 
 /// Parses a reference to a VM. An empty one usually comes from an unset variable, so it gets a message of its own.
 pub(crate) fn vm_reference(text: &str) -> Result<String, String> {
@@ -48,28 +48,28 @@ pub(crate) fn vm_reference(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// The target or the command is missing, or the verb does not have an option.
-pub(crate) fn with_vm_named(
+pub(crate) fn with_vm_option(
     target: &TargetOption,
     command: &[String],
     line: Option<&str>,
     arguments: &[OsString],
-) -> Result<Option<Vec<OsString>>, WrongLine> {
-    let start = start_of(command, arguments);
+) -> Result<Option<Vec<OsString>>, UsageError> {
+    let start = command_start(command, arguments);
     let is_behind_dashes = start.is_some_and(|at| arguments[..at].last().is_some_and(|word| word == "--"));
     if target.vm.is_some() || target.server {
         check_command(target, command, line, is_behind_dashes)?;
         return Ok(None);
     }
     let (Some(vm), Some(at)) = (command.first(), start) else {
-        return Err(WrongLine(format!("no VM is given; {USAGE}")));
+        return Err(UsageError(format!("no VM is given; {USAGE}")));
     };
     if is_behind_dashes {
-        return Err(WrongLine(format!("no VM stands before `--`; {USAGE}")));
+        return Err(UsageError(format!("no VM stands before `--`; {USAGE}")));
     }
     check_option(vm)?;
-    let on_server = shown(if vm.is_empty() { &command[1..] } else { command });
+    let on_server = abbreviated(if vm.is_empty() { &command[1..] } else { command });
     vm_reference(vm).map_err(|why| {
-        WrongLine(format!("{why}; to run a command on the server: skep exec --server {on_server}"))
+        UsageError(format!("{why}; to run a command on the server: skep exec --server {on_server}"))
     })?;
     let named = [OsString::from("--vm"), OsString::from(vm)];
     Ok(Some([&arguments[..at], &named, &arguments[at + 1..]].concat()))
@@ -80,14 +80,18 @@ const USAGE: &str =
 
 /// The usage error for a refusal of the server that finds no VM, or several, for the given reference. `None` for other
 /// refusals.
-pub(crate) fn no_such_vm(refusal: &skep_client::Error, vm: &str, command: &[String]) -> Option<WrongLine> {
-    let is_beginning = matches!(VmRef::parse(vm), Some(VmRef::Beginning(_)));
+pub(crate) fn unknown_vm_error(
+    refusal: &skep_client::Error,
+    vm: &str,
+    command: &[String],
+) -> Option<UsageError> {
+    let is_beginning = matches!(VmRef::parse(vm), Some(VmRef::IdPrefix(_)));
     match refusal.code() {
-        ErrorCode::UnknownVm => Some(WrongLine(format!(
+        ErrorCode::UnknownVm => Some(UsageError(format!(
             "no VM `{vm}` in this account: `skep ps` lists the VMs; to run a command on the server: skep exec --server {}",
-            shown(command)
+            abbreviated(command)
         ))),
-        ErrorCode::InvalidValue if is_beginning => Some(WrongLine(refusal.to_string())),
+        ErrorCode::InvalidValue if is_beginning => Some(UsageError(refusal.to_string())),
         _ => None,
     }
 }
@@ -97,13 +101,13 @@ fn check_command(
     command: &[String],
     line: Option<&str>,
     is_behind_dashes: bool,
-) -> Result<(), WrongLine> {
+) -> Result<(), UsageError> {
     match (command.first(), &target.vm) {
         (Some(first), _) if !is_behind_dashes => check_option(first),
         (None, Some(vm)) if line.is_none() => {
-            Err(WrongLine(format!("no command is given for the VM `{vm}`; {USAGE}")))
+            Err(UsageError(format!("no command is given for the VM `{vm}`; {USAGE}")))
         }
-        (None, None) if line.is_none() => Err(WrongLine(format!("no command is given; {USAGE}"))),
+        (None, None) if line.is_none() => Err(UsageError(format!("no command is given; {USAGE}"))),
         _ => Ok(()),
     }
 }
@@ -112,7 +116,7 @@ fn check_command(
 ///
 /// # Errors
 /// The word begins with `-`.
-pub(crate) fn check_option(word: &str) -> Result<(), WrongLine> {
+pub(crate) fn check_option(word: &str) -> Result<(), UsageError> {
     if !word.starts_with('-') {
         return Ok(());
     }
@@ -122,11 +126,11 @@ pub(crate) fn check_option(word: &str) -> Result<(), WrongLine> {
     } else {
         "`--help` lists the options, and a command that begins with `-` follows `--`"
     };
-    Err(WrongLine(format!("`{word}` is not an option of this verb; {why}")))
+    Err(UsageError(format!("`{word}` is not an option of this verb; {why}")))
 }
 
 /// The index of the command in the command line. The line ends with it; `--` within it may have been removed by clap.
-pub(crate) fn start_of(command: &[String], arguments: &[OsString]) -> Option<usize> {
+pub(crate) fn command_start(command: &[String], arguments: &[OsString]) -> Option<usize> {
     let first = OsStr::new(command.first()?);
     let starts = [command.len(), command.len() + 1];
     let mut starts = starts.into_iter().filter_map(|length| arguments.len().checked_sub(length));
@@ -134,7 +138,7 @@ pub(crate) fn start_of(command: &[String], arguments: &[OsString]) -> Option<usi
 }
 
 /// Abbreviates a command for a message.
-fn shown(command: &[String]) -> String {
+fn abbreviated(command: &[String]) -> String {
     const LONGEST: usize = 80;
     let text = command.join(" ");
     match text.char_indices().nth(LONGEST) {

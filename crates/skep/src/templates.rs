@@ -11,7 +11,7 @@ use std::{
 use skep_api::{ErrorCode, Failure, swarm::BASE_TEMPLATE};
 use skep_engine::{
     Error,
-    template::{Part, Template},
+    template::{Template, TemplateFile},
 };
 use skep_image::Bakery;
 use skep_keeper::{OpenTemplate, Templates};
@@ -19,8 +19,8 @@ use skep_keeper::{OpenTemplate, Templates};
 use crate::{bake_process, output};
 
 /// Delay before the first retry of a failed bake; it doubles up to the maximum.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 
 pub(crate) struct BaseTemplate(Arc<Inner>);
 
@@ -52,18 +52,18 @@ impl Templates for BaseTemplate {
             return Err(Failure::unknown_template(name));
         }
         let (template, edition) = self.0.current();
-        let open = |part| template.open(part).map_err(unusable);
+        let open = |part| template.open(part).map_err(template_failure);
         Ok(OpenTemplate {
             key: template.manifest.key.clone(),
             edition,
             vcpus: template.manifest.vcpus,
             memory_mb: template.manifest.memory_mb,
-            ram: template.ram().map_err(unusable)?,
-            kernel: open(Part::Kernel)?,
-            initrd: open(Part::Initrd)?,
-            root: open(Part::Root)?,
-            state: open(Part::State)?,
-            layer: open(Part::Layer)?,
+            ram: template.ram().map_err(template_failure)?,
+            kernel: open(TemplateFile::Kernel)?,
+            initrd: open(TemplateFile::Initrd)?,
+            root: open(TemplateFile::Root)?,
+            state: open(TemplateFile::State)?,
+            layer: open(TemplateFile::Layer)?,
         })
     }
 
@@ -77,8 +77,8 @@ impl Templates for BaseTemplate {
             return Err(Failure::new(ErrorCode::TemplateDamaged, message));
         }
         template.check().map_err(|error| {
-            Inner::bake_again(&self.0, edition, &error);
-            unusable(error)
+            Inner::start_rebake(&self.0, edition, &error);
+            template_failure(error)
         })
     }
 }
@@ -95,26 +95,26 @@ impl Inner {
 
     /// Starts to bake the next edition in a thread, unless one is being baked. If the thread cannot be started, the
     /// next check tries again.
-    fn bake_again(this: &Arc<Self>, edition: u64, damage: &Error) {
+    fn start_rebake(this: &Arc<Self>, edition: u64, damage: &Error) {
         let mut current = this.lock();
         if current.edition != edition || current.baking {
             return;
         }
         tracing::error!(error = %damage, "{damage}; that is done now, and no VM is booted before");
         let baker = Arc::clone(this);
-        let spawned = thread::Builder::new().name("bake".to_owned()).spawn(move || baker.until_baked());
+        let spawned = thread::Builder::new().name("bake".to_owned()).spawn(move || baker.rebake());
         match spawned {
             Ok(_) => current.baking = true,
             Err(error) => tracing::error!(%error, "the bake thread could not be started: {error}"),
         }
     }
 
-    fn until_baked(&self) {
-        let mut pause = FIRST_PAUSE;
+    fn rebake(&self) {
+        let mut pause = MIN_RETRY_DELAY;
         loop {
             let baked = bake_process::run(&self.image_dir);
             match baked.and_then(|dir| Ok(Template::load(&dir)?)) {
-                Ok(template) => return self.put_in_place(template),
+                Ok(template) => return self.install(template),
                 Err(error) => {
                     let reason = output::one_line(&error);
                     tracing::error!(
@@ -124,11 +124,11 @@ impl Inner {
                 }
             }
             thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_RETRY_DELAY);
         }
     }
 
-    fn put_in_place(&self, template: Template) {
+    fn install(&self, template: Template) {
         let dir = template.dir().display().to_string();
         let mut current = self.lock();
         let edition = current.edition + 1;
@@ -140,7 +140,7 @@ impl Inner {
 
 /// The error for a caller, without paths. If the template is not damaged, this machine lacks a resource, such as
 /// descriptors.
-fn unusable(error: Error) -> Failure {
+fn template_failure(error: Error) -> Failure {
     let code = error.code();
     let message = match error {
         Error::DamagedTemplate { reason, .. } => format!(

@@ -10,22 +10,22 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use skep_keeper::PairFiles;
+use skep_keeper::TlsFiles;
 use skep_keeper_protocol::{ServerEnd, TlsPair};
 use skep_server::tls::{self, Certificates, Pem, self_signed};
 
 use crate::settings::{Settings, TlsSource};
 
 /// How often the certificate files are checked for changes.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a self-signed certificate is checked for renewal.
-const RENEW_AGAIN: Duration = Duration::from_secs(3600);
+const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// The process that reads the certificate files.
-pub(crate) enum Holder {
+pub(crate) enum PairReader {
     /// The keeper, which may read files that the server may not.
     Keeper(ServerEnd),
-    Us,
+    ThisProcess,
 }
 
 /// The certificate in use, and the source of its successors.
@@ -35,14 +35,14 @@ pub(crate) struct Tls {
 }
 
 enum Source {
-    Keeper(ServerEnd, Names, Editions),
-    Files(Box<PairFiles>, Names, Editions),
+    Keeper(ServerEnd, PairPaths, Editions),
+    Files(Box<TlsFiles>, PairPaths, Editions),
     SelfSigned(PathBuf, Vec<String>),
 }
 
 /// Paths of the pair, for messages.
 #[derive(Clone)]
-struct Names {
+struct PairPaths {
     certificate: PathBuf,
     key: PathBuf,
 }
@@ -54,7 +54,7 @@ struct Editions {
 }
 
 /// The folder of the self-signed certificate.
-pub(crate) fn own_folder(settings: &Settings) -> PathBuf {
+pub(crate) fn self_signed_dir(settings: &Settings) -> PathBuf {
     settings.server_dir().join("tls")
 }
 
@@ -63,20 +63,20 @@ impl Tls {
     ///
     /// # Errors
     /// A file cannot be read or used; the message names it.
-    pub(crate) async fn of(settings: &Settings, holder: Holder) -> anyhow::Result<Option<Self>> {
+    pub(crate) async fn of(settings: &Settings, holder: PairReader) -> anyhow::Result<Option<Self>> {
         match (settings.transport.tls_source()?, holder) {
             (TlsSource::PlainText, _) => Ok(None),
-            (TlsSource::SelfSigned, _) => self_signed_one(settings).map(Some),
-            (TlsSource::Files { certificate, key }, Holder::Us) => {
-                let files = PairFiles::open(certificate.clone(), key.clone())?;
+            (TlsSource::SelfSigned, _) => load_self_signed(settings).map(Some),
+            (TlsSource::Files { certificate, key }, PairReader::ThisProcess) => {
+                let files = TlsFiles::open(certificate.clone(), key.clone())?;
                 let first = files.newer_than(0, 0);
-                let names = Names { certificate, key };
-                let (certificates, editions) = names.first(first)?;
+                let names = PairPaths { certificate, key };
+                let (certificates, editions) = names.load_first(first)?;
                 Ok(Some(Self { certificates, source: Source::Files(Box::new(files), names, editions) }))
             }
-            (TlsSource::Files { certificate, key }, Holder::Keeper(keeper)) => {
-                let names = Names { certificate, key };
-                let (certificates, editions) = names.first(keeper.tls(0, 0).await?)?;
+            (TlsSource::Files { certificate, key }, PairReader::Keeper(keeper)) => {
+                let names = PairPaths { certificate, key };
+                let (certificates, editions) = names.load_first(keeper.tls(0, 0).await?)?;
                 Ok(Some(Self { certificates, source: Source::Keeper(keeper, names, editions) }))
             }
         }
@@ -88,34 +88,34 @@ impl Tls {
         match source {
             Source::SelfSigned(folder, names) => renew(&folder, &names, &certificates).await,
             Source::Files(files, names, mut editions) => loop {
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 // Two system calls if nothing changed.
                 let newer = tokio::task::block_in_place(|| files.newer_than(editions.seen, editions.serving));
-                names.take(newer, &certificates, &mut editions);
+                names.replace(newer, &certificates, &mut editions);
             },
             Source::Keeper(keeper, names, mut editions) => {
                 // Fails only when the keeper is gone, and then the server ends too.
                 while let Ok(newer) = keeper.tls(editions.seen, editions.serving).await {
-                    names.take(newer, &certificates, &mut editions);
-                    tokio::time::sleep(LOOK_AGAIN).await;
+                    names.replace(newer, &certificates, &mut editions);
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             }
         }
     }
 }
 
-impl Names {
-    fn first(&self, pair: Option<TlsPair>) -> anyhow::Result<(Certificates, Editions)> {
+impl PairPaths {
+    fn load_first(&self, pair: Option<TlsPair>) -> anyhow::Result<(Certificates, Editions)> {
         let pair = pair.context("the keeper has no certificate")?;
         let edition = pair.edition;
         let certificates =
-            Certificates::new(&pem(pair)).map_err(|error| anyhow::anyhow!(self.named(&error)))?;
+            Certificates::new(&pem(pair)).map_err(|error| anyhow::anyhow!(self.describe(&error)))?;
         let expires_at = certificates.expires_at();
         tracing::info!(%expires_at, "certificate {}, valid until {expires_at}", self.certificate.display());
         Ok((certificates, Editions { seen: edition, serving: edition }))
     }
 
-    fn take(&self, newer: Option<TlsPair>, certificates: &Certificates, editions: &mut Editions) {
+    fn replace(&self, newer: Option<TlsPair>, certificates: &Certificates, editions: &mut Editions) {
         let Some(pair) = newer else { return };
         editions.seen = pair.edition;
         match certificates.replace(&pem(pair)) {
@@ -125,14 +125,14 @@ impl Names {
                 tracing::info!(%expires_at, "a new certificate is shown from now on, until {expires_at}");
             }
             Err(error) => {
-                let why = self.named(&error);
+                let why = self.describe(&error);
                 tracing::error!(why, "the new certificate is refused, and the old one goes on: {why}");
             }
         }
     }
 
     /// The error, prefixed with the path of the file at fault.
-    fn named(&self, error: &tls::Error) -> String {
+    fn describe(&self, error: &tls::Error) -> String {
         let (certificate, key) = (self.certificate.display(), self.key.display());
         match error {
             tls::Error::Certificate(_) => format!("{certificate}: {error}"),
@@ -146,9 +146,9 @@ fn pem(pair: TlsPair) -> Pem {
     Pem { certificate: pair.certificate, key: pair.key }
 }
 
-fn self_signed_one(settings: &Settings) -> anyhow::Result<Tls> {
-    let folder = own_folder(settings);
-    let names = names_of(settings);
+fn load_self_signed(settings: &Settings) -> anyhow::Result<Tls> {
+    let folder = self_signed_dir(settings);
+    let names = certificate_names(settings);
     let certificates = Certificates::new(&self_signed::ensure(&folder, &names, Timestamp::now())?)?;
     let (fingerprint, file) = (certificates.fingerprint(), self_signed::certificate_file(&folder));
     let file = file.display();
@@ -163,7 +163,7 @@ fn self_signed_one(settings: &Settings) -> anyhow::Result<Tls> {
 
 /// The names for which the self-signed certificate is valid: this machine's, and the listen address unless it is
 /// unspecified.
-fn names_of(settings: &Settings) -> Vec<String> {
+fn certificate_names(settings: &Settings) -> Vec<String> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     let uname = rustix::system::uname();
     let host = uname.nodename().to_string_lossy().to_ascii_lowercase();
@@ -182,7 +182,7 @@ fn names_of(settings: &Settings) -> Vec<String> {
 
 async fn renew(folder: &std::path::Path, names: &[String], certificates: &Certificates) {
     loop {
-        tokio::time::sleep(RENEW_AGAIN).await;
+        tokio::time::sleep(RENEWAL_CHECK_INTERVAL).await;
         let before = certificates.fingerprint();
         let renewed = self_signed::ensure(folder, names, Timestamp::now()).map_err(anyhow::Error::from);
         match renewed.and_then(|pem| Ok(certificates.replace(&pem)?)) {

@@ -10,10 +10,10 @@ use clap::{
 
 use crate::{cli::Cli, failure::Report, output};
 
-const USAGE: u8 = 2;
+const USAGE_EXIT_CODE: u8 = 2;
 
 /// Verbs of other tools, and the equivalent in skep.
-const ELSEWHERE: [(&str, &str); 9] = [
+const FOREIGN_VERBS: [(&str, &str); 9] = [
     ("stop", "`skep end VM` ends a VM, `skep cleanup` ends all; a server ends with Ctrl-C or SIGTERM"),
     ("kill", "`skep end VM` ends a VM, `skep cleanup` ends all"),
     ("delete", "`skep end VM` ends a VM, `skep rm PATH` removes a file"),
@@ -26,49 +26,53 @@ const ELSEWHERE: [(&str, &str); 9] = [
 ];
 
 /// Prints help, the version, or the usage error, and returns the exit code.
-pub(crate) fn refuse(error: clap::Error, arguments: &[OsString]) -> ExitCode {
+pub(crate) fn report(error: clap::Error, arguments: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
         error.exit();
     }
     let as_json = arguments.iter().any(|argument| argument == "--json");
-    match elsewhere(&error, arguments) {
+    match foreign_verb(&error, arguments) {
         Some((word, advice)) => {
             let message = format!("`{word}` is not a verb of skep: {advice}");
-            output::say(&if as_json { Report::usage(message).json() } else { format!("error: {message}") });
+            output::eprint_line(&if as_json {
+                Report::usage(message).json()
+            } else {
+                format!("error: {message}")
+            });
         }
         None => {
             let error = without_variables(arguments, error.kind()).unwrap_or(error);
             if as_json {
                 let text = error.to_string();
                 let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-                output::say(&Report::usage(message.to_owned()).json());
+                output::eprint_line(&Report::usage(message.to_owned()).json());
             } else {
                 // Failures to print are ignored: a closed terminal must not change the exit code.
                 let _ = error.print();
             }
         }
     }
-    ExitCode::from(USAGE)
+    ExitCode::from(USAGE_EXIT_CODE)
 }
 
 /// The mistyped verb and its hint, if it is a verb of another tool.
-fn elsewhere(error: &clap::Error, arguments: &[OsString]) -> Option<(&'static str, &'static str)> {
+fn foreign_verb(error: &clap::Error, arguments: &[OsString]) -> Option<(&'static str, &'static str)> {
     if error.kind() != ErrorKind::InvalidSubcommand || error.get(ContextKind::InvalidSubcommand).is_none() {
         return None;
     }
     let given = arguments.get(1)?;
-    ELSEWHERE.into_iter().find(|(word, _)| given == word)
+    FOREIGN_VERBS.into_iter().find(|(word, _)| given == word)
 }
 
 /// The same error, parsed without environment variables: clap lists arguments set by variables in its usage line as if
 /// they had been typed.
 fn without_variables(arguments: &[OsString], kind: ErrorKind) -> Option<clap::Error> {
-    let error = unset(Cli::command()).try_get_matches_from(arguments).err()?;
+    let error = without_env(Cli::command()).try_get_matches_from(arguments).err()?;
     (error.kind() == kind).then_some(error)
 }
 
-fn unset(command: Command) -> Command {
-    command.mut_args(|argument| argument.env(Resettable::<Name>::Reset)).mut_subcommands(unset)
+fn without_env(command: Command) -> Command {
+    command.mut_args(|argument| argument.env(Resettable::<Name>::Reset)).mut_subcommands(without_env)
 }
 
 #[cfg(test)]
@@ -81,10 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn verbs_of_other_tools_lead_to_ours() {
-        for (word, advice) in ELSEWHERE {
+    fn verbs_of_other_tools_have_hints() {
+        for (word, advice) in FOREIGN_VERBS {
             let (error, arguments) = error(&["skep", word]);
-            assert_eq!(elsewhere(&error, &arguments), Some((word, advice)));
+            assert_eq!(foreign_verb(&error, &arguments), Some((word, advice)));
             for verb in advice.split("`skep ").skip(1) {
                 let verb = verb.split([' ', '`']).next().unwrap();
                 let known = Cli::command().find_subcommand(verb).is_some() || verb == "--version";
@@ -92,7 +96,7 @@ mod tests {
             }
         }
         let (error, arguments) = error(&["skep", "keys", "stop"]);
-        assert_eq!(elsewhere(&error, &arguments), None);
+        assert_eq!(foreign_verb(&error, &arguments), None);
     }
 
     #[test]

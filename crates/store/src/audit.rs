@@ -18,7 +18,7 @@ pub struct NewAuditEntry {
 pub struct ListAudit {
     pub account: AccountId,
     /// Whether entries without an account are included.
-    pub strangers: bool,
+    pub include_unattributed: bool,
     pub filter: AuditFilter,
     /// Page size; at least 1.
     pub limit: u32,
@@ -41,7 +41,7 @@ pub struct AuditFilter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutcomeFilter {
     /// The request succeeded.
-    Done,
+    Succeeded,
     Refused,
     Status(u16),
     Code(ErrorCode),
@@ -82,7 +82,7 @@ pub struct Trimmed {
 
 impl Trimmed {
     /// Whether nothing was deleted, so that trimming is complete.
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }

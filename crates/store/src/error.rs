@@ -184,7 +184,7 @@ pub struct Cause(String);
 
 impl Cause {
     /// The messages of an error and of its chain of sources.
-    pub(crate) fn of(error: &dyn std::error::Error) -> Self {
+    pub(crate) fn from_error(error: &dyn std::error::Error) -> Self {
         let mut words = error.to_string();
         let mut deeper = error.source();
         while let Some(cause) = deeper {
@@ -195,7 +195,7 @@ impl Cause {
     }
 
     /// A cause that has no underlying error.
-    pub(crate) fn text(words: impl Into<String>) -> Self {
+    pub(crate) fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
 }
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn callers_learn_neither_paths_nor_causes() {
         let path = PathBuf::from("/var/lib/skep/server/skep.db");
-        let source = Cause::text("disk I/O error");
+        let source = Cause::new("disk I/O error");
         for error in [
             Error::Unavailable { path: path.clone(), source: source.clone() },
             Error::Internal { path: path.clone(), source },

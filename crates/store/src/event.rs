@@ -87,7 +87,7 @@ impl EventKind {
     }
 
     /// Whether `word` is the name of this kind, or a pattern that includes it, such as `vm.*`.
-    pub fn is_named(self, word: &str) -> bool {
+    pub fn matches(self, word: &str) -> bool {
         match word.strip_suffix(".*") {
             Some(family) => self.as_str().split_once('.').is_some_and(|(own, _)| own == family),
             None => self.as_str() == word,
@@ -126,7 +126,7 @@ impl Event {
     }
 
     /// Converts to the representation of the API.
-    pub fn told(&self) -> skep_api::events::Event {
+    pub fn to_api(&self) -> skep_api::events::Event {
         skep_api::events::Event {
             id: self.id().to_string(),
             kind: self.kind.as_str().to_owned(),
@@ -138,7 +138,7 @@ impl Event {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventsOf {
+pub enum EventScope {
     /// Events of all accounts, for internal use only.
     All,
     Account(AccountId),
@@ -149,7 +149,7 @@ pub enum EventsOf {
 /// Reads a page of events, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadEvents {
-    pub of: EventsOf,
+    pub scope: EventScope,
     pub kinds: Vec<EventKind>,
     /// Only events after this sequence; 0 includes the first.
     pub after: u64,
@@ -164,7 +164,7 @@ pub struct EventPage {
     /// In order of their sequence.
     pub events: Vec<Event>,
     /// Last examined sequence: `after` of the next page.
-    pub upto: u64,
+    pub examined_to: u64,
     /// Whether there may be more events.
     pub more: bool,
     /// Range of stored events when the page was read.
@@ -177,7 +177,7 @@ pub struct EventSpan {
     /// Current epoch of the store.
     pub epoch: String,
     /// Last sequence of the previous epoch.
-    pub began: u64,
+    pub epoch_start: u64,
     /// Oldest stored sequence; the next one to be written if no event is stored.
     pub oldest: u64,
     /// Newest sequence that was written, even if that event has been deleted.
@@ -186,7 +186,7 @@ pub struct EventSpan {
 
 /// A ticket together with the range of events that its state reflects.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TicketNow {
+pub struct TicketWithSpan {
     pub ticket: Ticket,
     /// Range of events that were committed when the ticket was read.
     pub span: EventSpan,

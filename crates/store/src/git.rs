@@ -10,7 +10,7 @@ pub struct GitCredential {
     pub host: String,
     pub username: String,
     /// The encrypted token.
-    pub sealed: Vec<u8>,
+    pub encrypted_token: Vec<u8>,
     pub created_at: Timestamp,
 }
 

@@ -28,28 +28,29 @@ pub use account::{
 pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
 pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
-pub use event::{Event, EventKind, EventPage, EventSpan, EventsOf, ReadEvents, TicketNow};
+pub use event::{Event, EventKind, EventPage, EventScope, EventSpan, ReadEvents, TicketWithSpan};
 pub use git::{GitCredential, SetGitCredential};
 pub use key::{
     ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey,
     RevokeAllKeys, RevokeKey, RotateKey,
 };
-pub use run_log::{ACCOUNT_LOGS, AppendLog, KEPT_LOG, LogPage, LogPosition, ReadLog};
+pub use run_log::{AppendLog, LogPage, LogPosition, MAX_ACCOUNT_LOG_BYTES, MIN_LOG_BYTES, ReadLog};
 pub use session::{NewSession, PresentedSession};
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
 pub use ticket::{
-    Answered, BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents, EndAttempt,
-    ListTickets, Once, OpenAttempt, ReadTicketHistory, TicketCall, TicketCounts, TicketFigures, TicketFilter,
-    TicketHistoryPage, TicketNews, TicketPage, TicketPosition, TicketSort, TimeUp, WaitingTicket, WakeTicket,
+    Answered, AttemptTimer, BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents,
+    EndAttempt, IdempotentRequest, ListTickets, OpenAttempt, ReadTicketHistory, TicketCall, TicketCounts,
+    TicketFilter, TicketHistoryPage, TicketMetrics, TicketPage, TicketPosition, TicketSignal, TicketSort,
+    WaitingTicket, WakeTicket,
 };
 pub use vm::{
-    BootedFor, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd,
-    VmBooted, VmEnd, VmFigures, VmFilter, VmPage, VmRecord, VmWithoutAttempt, VmsOf,
+    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd,
+    VmBooted, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet, VmWithoutAttempt,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
 pub use webhook::{
-    AfterAttempt, ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryContent, DeliveryPage, Disabled,
+    ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryContent, DeliveryOutcome, DeliveryPage, Disabled,
     DueDelivery, DueWebhook, EnqueueDeliveries, Enqueued, ListDeliveries, ListDue, ListWebhooks,
     PreviousSecret, RecordAttempt, Redeliver, RotateWebhook, TestWebhook, Webhook, WebhookPage,
 };

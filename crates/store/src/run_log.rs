@@ -2,10 +2,10 @@
 
 use skep_api::{AccountId, TicketId, VmId};
 
-/// Bytes at the end of each log that are kept at least, while the account is within [`ACCOUNT_LOGS`].
-pub const KEPT_LOG: u64 = 4 << 20;
+/// Bytes at the end of each log that are kept at least, while the account is within [`MAX_ACCOUNT_LOG_BYTES`].
+pub const MIN_LOG_BYTES: u64 = 4 << 20;
 /// Bytes kept of all logs of an account. Beyond that the oldest chunks are deleted first.
-pub const ACCOUNT_LOGS: u64 = 256 << 20;
+pub const MAX_ACCOUNT_LOG_BYTES: u64 = 256 << 20;
 
 /// Appends output of a VM's command to its log. Does nothing if the VM no longer has a log. Writes no event.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub struct LogPosition {
 pub struct ReadLog {
     pub account: AccountId,
     /// The VM that the caller's key is bound to; restricts the query to tickets that this VM holds or held.
-    pub by: Option<VmId>,
+    pub caller_vm: Option<VmId>,
     /// May be deleted.
     pub ticket: TicketId,
     /// `None` selects the latest attempt that has a log.

@@ -20,14 +20,14 @@ use crate::{
     ChangeAccount, ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CreateAccount, CreateTickets,
     CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery, DueWebhook,
     EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount, Event,
-    EventPage, EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse, ListAccounts, ListAudit,
-    ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist, ListWebhooks, LogPage,
-    LogPosition, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey, PresentedSession,
-    ReadEvents, ReadLog, ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd, RecordEnd,
-    Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook,
-    SetAccountRoots, SetGitCredential, TestWebhook, TicketFigures, TicketHistoryPage, TicketNews, TicketNow,
-    TicketPage, TrimHistory, Trimmed, VmFigures, VmPage, VmRecord, VmWithoutAttempt, WaitingTicket,
-    WaitlistPage, WakeTicket, Webhook, WebhookPage,
+    EventPage, EventSpan, GitCredential, IdempotentRequest, JoinWaitlist, KeyPage, KeyRecord, KeyUse,
+    ListAccounts, ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist,
+    ListWebhooks, LogPage, LogPosition, NewAuditEntry, NewKey, NewSession, OpenAttempt, PresentedKey,
+    PresentedSession, ReadEvents, ReadLog, ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd,
+    RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook,
+    SetAccountRoots, SetGitCredential, TestWebhook, TicketHistoryPage, TicketMetrics, TicketPage,
+    TicketSignal, TicketWithSpan, TrimHistory, Trimmed, VmMetrics, VmPage, VmRecord, VmWithoutAttempt,
+    WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
 /// Persistent state of the server.
@@ -47,7 +47,7 @@ pub trait Store: Send + Sync {
     /// Returns an account by name; fails with `UnknownAccount`.
     async fn account_by_name(&self, name: &str) -> Result<Account>;
     /// Returns the roots of all accounts except the one with this name, which need not exist.
-    async fn roots_of_others(&self, name: &str) -> Result<Vec<AccountRoot>>;
+    async fn roots_of_other_accounts(&self, name: &str) -> Result<Vec<AccountRoot>>;
     /// Creates an account; fails with `AccountNameTaken`, `RootTaken`.
     async fn create_account(&self, command: CreateAccount) -> Result<Account>;
     /// Changes the mutable fields of an account; fails with `UnknownAccount`, `RootTaken`.
@@ -78,7 +78,7 @@ pub trait Store: Send + Sync {
     /// Returns the key with this hash, whether or not it is valid.
     async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>>;
     /// Records when keys were last used; unknown keys are ignored.
-    async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()>;
+    async fn record_key_uses(&self, uses: Vec<KeyUse>) -> Result<()>;
 
     /// Creates a session; fails with `UnknownKey`. A key has at most a hundred sessions; beyond that the oldest one is
     /// ended.
@@ -92,10 +92,10 @@ pub trait Store: Send + Sync {
     /// `NameTaken`, and with `Ticket` if its attempt has ended meanwhile.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
     /// Returns the stored answer of an earlier boot with the same idempotency key; fails with `IdempotencyMismatch`.
-    async fn booted_before(
+    async fn stored_boot_answer(
         &self,
         account: AccountId,
-        once: Once,
+        once: IdempotentRequest,
         at: Timestamp,
     ) -> Result<Option<BootAnswer>>;
     /// Changes the mutable fields of a running VM and returns its record; fails with `UnknownVm`.
@@ -109,7 +109,7 @@ pub trait Store: Send + Sync {
     /// Unknown VMs are ignored.
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
     /// Returns the running VMs of all accounts, oldest first.
-    async fn alive_vms(&self) -> Result<Vec<VmRecord>>;
+    async fn running_vms(&self) -> Result<Vec<VmRecord>>;
     /// Returns the VMs of all accounts that still run although their attempt at a ticket has ended, except those to be
     /// kept.
     async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>>;
@@ -157,14 +157,14 @@ pub trait Store: Send + Sync {
     /// Returns the open attempts of all accounts.
     async fn open_attempts(&self) -> Result<Vec<OpenAttempt>>;
     /// Returns metrics about the tickets of one account or of all. The cost does not depend on the number of tickets.
-    async fn ticket_figures(&self, account: Option<AccountId>) -> Result<Vec<TicketFigures>>;
+    async fn ticket_metrics(&self, account: Option<AccountId>) -> Result<Vec<TicketMetrics>>;
     /// Returns metrics about running VMs for each account.
-    async fn vm_figures(&self) -> Result<Vec<VmFigures>>;
+    async fn vm_metrics(&self) -> Result<Vec<VmMetrics>>;
     /// Returns the tickets of all accounts whose `not_before` is in the future.
     async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>>;
     /// Subscribes to changes that timers and waiting claims react to, sent once they are durable. A receiver that lags
     /// must read [`open_attempts`](Self::open_attempts) and [`waiting_tickets`](Self::waiting_tickets) again.
-    fn ticket_news(&self) -> broadcast::Receiver<TicketNews>;
+    fn ticket_signals(&self) -> broadcast::Receiver<TicketSignal>;
 
     /// Returns at most `limit` events of all accounts after this sequence, in order; 0 includes the first event.
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
@@ -173,11 +173,16 @@ pub trait Store: Send + Sync {
     /// Returns the position just before the first event at or after this time, or the newest position if there is none.
     /// The cost hardly depends on the number of events. If the clock was set back, the position may be that of a later
     /// such event.
-    async fn event_place(&self, since: Timestamp) -> Result<EventId>;
+    async fn event_position(&self, since: Timestamp) -> Result<EventId>;
     /// Returns the range of stored events.
     async fn event_span(&self) -> Result<EventSpan>;
     /// Returns a ticket of this account and the range of events that its state reflects; fails with `UnknownTicket`.
-    async fn ticket_now(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<TicketNow>;
+    async fn ticket_with_span(
+        &self,
+        account: AccountId,
+        id: TicketId,
+        at: Timestamp,
+    ) -> Result<TicketWithSpan>;
     /// A counter that changes after each durable commit of this store that may have written events. Commits by other
     /// processes are not included.
     fn commits(&self) -> watch::Receiver<u64>;

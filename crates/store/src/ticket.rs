@@ -7,7 +7,7 @@ use skep_api::{
     AccountId, KeyId, Label, TicketId, VmId,
     tickets::{Attempt, AttemptOutcome, Priority, Ticket, TicketEvent, TicketStatus},
 };
-use skep_tickets::{Beat, Command, Edits, NewTicket};
+use skep_tickets::{Command, Edits, LeaseRenewal, NewTicket};
 
 use crate::VmWithoutAttempt;
 
@@ -25,12 +25,12 @@ pub struct TicketCall {
 
 /// Identifies a request with an idempotency key, which is executed only once however often it is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Once {
+pub struct IdempotentRequest {
     pub path: &'static str,
     /// Value of the header `Idempotency-Key`.
     pub key: String,
     /// SHA-256 of the request body.
-    pub body: [u8; 32],
+    pub body_hash: [u8; 32],
 }
 
 /// An answer, either new or repeated for an idempotency key.
@@ -48,7 +48,7 @@ pub struct CreateTickets {
     pub call: TicketCall,
     /// The tickets, each with the name by which dependencies within this command refer to it.
     pub tickets: Vec<(Option<String>, NewTicket)>,
-    pub once: Option<Once>,
+    pub idempotency: Option<IdempotentRequest>,
 }
 
 /// Changes fields or the state of a ticket.
@@ -67,7 +67,7 @@ pub struct ChangeTicket {
 pub struct BeatTicket {
     pub call: TicketCall,
     pub id: TicketId,
-    pub beat: Beat,
+    pub beat: LeaseRenewal,
     /// Free text about the current work; `None` keeps the previous one.
     pub progress: Option<String>,
 }
@@ -84,7 +84,7 @@ pub struct ClaimTickets {
     pub priorities: Vec<Priority>,
     /// Only tickets that have all of these labels.
     pub labels: Vec<Label>,
-    pub once: Option<Once>,
+    pub idempotency: Option<IdempotentRequest>,
 }
 
 /// How to treat the tickets that depend on a deleted one.
@@ -112,7 +112,7 @@ pub struct DeleteTicket {
 
 /// The timer that fired for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeUp {
+pub enum AttemptTimer {
     /// The lease expired.
     Lease {
         /// Number of renewals when the timer was set; the lease was renewed meanwhile if it is higher now.
@@ -128,7 +128,7 @@ pub enum TimeUp {
 pub struct EndAttempt {
     pub ticket: TicketId,
     pub attempt: u32,
-    pub why: TimeUp,
+    pub timer: AttemptTimer,
     pub at: Timestamp,
 }
 
@@ -224,7 +224,7 @@ pub struct TicketHistoryPage {
 
 /// Metrics about the tickets of one account.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TicketFigures {
+pub struct TicketMetrics {
     pub account: String,
     pub counts: TicketCounts,
     /// Number of attempts for each outcome since the store was created.
@@ -247,11 +247,11 @@ pub struct TicketCounts {
 
 /// A change that timers and waiting claims react to. Sent once the change is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TicketNews {
+pub enum TicketSignal {
     /// An attempt started or its lease was renewed.
     Held(OpenAttempt),
     /// A ticket has no open attempt (any more).
-    Free(TicketId),
+    NotHeld(TicketId),
     /// A ticket has a `not_before` in the future.
     Waiting(WaitingTicket),
     /// A ticket of the account became claimable.
@@ -279,5 +279,5 @@ pub struct WaitingTicket {
     /// Wall-clock time.
     pub not_before: Timestamp,
     /// Back-off that the server set, as a duration from now on the monotonic clock; takes precedence over `not_before`.
-    pub rest: Option<Duration>,
+    pub backoff: Option<Duration>,
 }

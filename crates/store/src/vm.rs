@@ -10,7 +10,7 @@ use skep_api::{
     tickets::Object,
 };
 
-use crate::{NewKey, Once};
+use crate::{IdempotentRequest, NewKey};
 
 /// A VM as recorded at its boot.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,9 +55,9 @@ pub struct VmRecord {
 
 /// Selects running or ended VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VmsOf {
+pub enum VmSet {
     /// Running VMs, newest first.
-    Living,
+    Running,
     /// Ended VMs, by their end, latest first.
     Ended,
 }
@@ -76,7 +76,7 @@ pub struct VmFilter {
 #[derive(Debug, Clone)]
 pub struct ListVms {
     pub account: AccountId,
-    pub which: VmsOf,
+    pub set: VmSet,
     pub filter: VmFilter,
     /// Page size; at least 1.
     pub limit: u32,
@@ -86,7 +86,7 @@ pub struct ListVms {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmPage {
-    /// In the order that [`VmsOf`] defines.
+    /// In the order that [`VmSet`] defines.
     pub vms: Vec<VmRecord>,
     /// `after` of the next page; `None` on the last page.
     pub next: Option<VmId>,
@@ -94,7 +94,7 @@ pub struct VmPage {
 
 /// Metrics about the VMs of one account.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VmFigures {
+pub struct VmMetrics {
     pub account: String,
     pub running: u64,
     /// Memory of the running guests, in MiB.
@@ -103,7 +103,7 @@ pub struct VmFigures {
 
 /// The ticket attempt that a VM was booted for. The VM holds the attempt as soon as the boot is recorded.
 #[derive(Debug, Clone)]
-pub struct BootedFor {
+pub struct BootAttempt {
     pub ticket: TicketId,
     /// The open attempt of the ticket.
     pub attempt: u32,
@@ -130,9 +130,9 @@ pub struct RecordBoots {
     pub at: Timestamp,
     pub request_id: Option<String>,
     /// The attempt that this boot was for. Such a boot has exactly one VM.
-    pub work: Option<BootedFor>,
+    pub attempt: Option<BootAttempt>,
     /// The answer to store for a request with an idempotency key.
-    pub answer: Option<(Once, BootAnswer)>,
+    pub answer: Option<(IdempotentRequest, BootAnswer)>,
 }
 
 /// Changes the mutable fields of a running VM; `None` keeps the current value. Writes an event `vm.renamed` if the name
@@ -172,11 +172,11 @@ pub struct RecordCommandEnd {
 #[derive(Debug, Clone, PartialEq)]
 pub enum CommandOutcome {
     /// The ticket is completed with this result.
-    Completes(Object),
+    Completed(Object),
     /// The attempt ends and counts towards `max_attempts`. The object is stored with the attempt.
-    Counts(Object),
+    AttemptFailed(Object),
     /// The ticket is released; the attempt does not count. The object is stored with the attempt.
-    GivesBack(Object),
+    Released(Object),
 }
 
 /// Result of [`RecordEnd`].

@@ -56,7 +56,7 @@ pub struct CreateWebhook {
     /// Encrypted signing key.
     pub secret: Vec<u8>,
     /// Maximum number of webhooks of the account.
-    pub most: u32,
+    pub max_webhooks: u32,
     pub at: Timestamp,
 }
 
@@ -159,7 +159,7 @@ pub struct EnqueueDeliveries {
     /// Maximum number of webhooks to examine; at least 1.
     pub webhooks: u32,
     /// Maximum number of pending deliveries of one webhook. Events beyond that stay queued as events.
-    pub pending: u32,
+    pub max_pending: u32,
     pub at: Timestamp,
 }
 
@@ -169,7 +169,7 @@ pub struct Enqueued {
     /// Sequence of the newest event.
     pub newest: u64,
     /// Whether this call processed any event.
-    pub progress: bool,
+    pub advanced: bool,
     /// Whether an enabled webhook has unprocessed events.
     pub behind: bool,
 }
@@ -200,7 +200,7 @@ pub struct DueDelivery {
     pub id: DeliveryId,
     pub event: String,
     /// Attempts since the delivery was created or redelivered.
-    pub tries: u32,
+    pub attempts: u32,
     pub content: DeliveryContent,
 }
 
@@ -210,7 +210,7 @@ pub enum DeliveryContent {
     /// A test, created at this time.
     Test(Timestamp, Map<String, Value>),
     /// The event has been deleted.
-    Gone,
+    EventDeleted,
 }
 
 /// Records an attempt at a delivery and its consequences.
@@ -218,21 +218,21 @@ pub enum DeliveryContent {
 pub struct RecordAttempt {
     pub delivery: DeliveryId,
     pub attempt: DeliveryAttempt,
-    pub then: AfterAttempt,
+    pub outcome: DeliveryOutcome,
     /// The endpoint answered 410 Gone; disables the webhook.
-    pub gone: bool,
+    pub endpoint_gone: bool,
     /// The endpoint asked for no deliveries until then (`Retry-After`).
     pub hold_until: Option<Timestamp>,
     /// Disables the webhook if its endpoint has accepted nothing for this long.
-    pub patience: SignedDuration,
+    pub disable_after: SignedDuration,
 }
 
 /// State of a delivery after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterAttempt {
+pub enum DeliveryOutcome {
     Delivered,
     /// Scheduled for another attempt.
-    Again(Timestamp),
+    RetryAt(Timestamp),
     /// No more attempts follow.
     Failed,
 }

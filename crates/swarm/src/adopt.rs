@@ -18,30 +18,29 @@ use skep_store::{EndVms, Store, VmBooted};
 use tokio::time::timeout;
 
 use crate::{
-    Error, Observer,
+    Error, Observer, boot_command,
     budget::Budget,
-    command,
     console::ConsoleLog,
     restore::Restorer,
-    vm::{self, BootedVm, Surroundings},
+    vm::{self, BootedVm, VmContext},
 };
 
 /// Concurrent adoptions.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_ADOPTIONS: usize = 16;
 /// Time limit of one adoption. The server does not accept requests before all are done.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ADOPTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Adopts VMs that run and are recorded. Ends running VMs without a record, and records VMs that do not answer as lost.
 ///
 /// # Errors
 /// The keeper or the store is not available.
-pub(crate) async fn take_over(
+pub(crate) async fn adopt_vms(
     restorer: &Restorer,
-    surroundings: &Surroundings,
+    surroundings: &VmContext,
     budget: &Arc<Budget>,
 ) -> Result<(), Error> {
-    let Surroundings { keeper, store, .. } = surroundings;
-    let alive = store.alive_vms().await?;
+    let VmContext { keeper, store, .. } = surroundings;
+    let alive = store.running_vms().await?;
     let busy: HashSet<VmId> =
         alive.iter().filter(|record| record.command_runs).map(|record| record.vm.id).collect();
     let alive: Vec<VmBooted> = alive.into_iter().map(|record| record.vm).collect();
@@ -63,24 +62,24 @@ pub(crate) async fn take_over(
     let mut outcomes = stream::iter(alive)
         .map(|(held, facts)| async move {
             let vm = facts.id;
-            let reached = timeout(PATIENCE, reach(restorer, budget, held, facts));
-            (vm, reached.await.unwrap_or_else(|_| Err(skep_channel::Error::Silent(PATIENCE).into())))
+            let reached = timeout(ADOPTION_TIMEOUT, reconnect(restorer, budget, held, facts));
+            (vm, reached.await.unwrap_or_else(|_| Err(skep_channel::Error::Timeout(ADOPTION_TIMEOUT).into())))
         })
-        .buffer_unordered(AT_ONCE);
+        .buffer_unordered(MAX_CONCURRENT_ADOPTIONS);
     let mut lost = Vec::new();
     while let Some((vm, outcome)) = outcomes.next().await {
         match outcome {
             Ok(reached) => {
-                let handle = vm::settle_in(reached, surroundings.clone());
+                let handle = vm::spawn_vm_task(reached, surroundings.clone());
                 if busy.contains(&vm) {
-                    command::follow(&handle, store);
+                    boot_command::follow(&handle, store);
                 } else {
-                    handle.command_is_over();
+                    handle.mark_command_over();
                 }
             }
             Err(error) => {
                 tracing::warn!(%vm, %error, "VM {vm} of an earlier start cannot be taken over: {error}");
-                restorer.clear_away(vm).await;
+                restorer.end_unrecorded(vm).await;
                 lost.push(vm);
             }
         }
@@ -92,8 +91,8 @@ pub(crate) async fn take_over(
 ///
 /// # Errors
 /// The store is not available.
-pub async fn lose_all(store: &dyn Store, observer: &dyn Observer) -> Result<(), Error> {
-    let alive = store.alive_vms().await?.into_iter().map(|record| record.vm.id).collect();
+pub async fn record_all_as_lost(store: &dyn Store, observer: &dyn Observer) -> Result<(), Error> {
+    let alive = store.running_vms().await?.into_iter().map(|record| record.vm.id).collect();
     record_lost(store, alive, observer).await
 }
 
@@ -110,7 +109,7 @@ async fn record_lost(store: &dyn Store, vms: Vec<VmId>, observer: &dyn Observer)
 }
 
 /// Reconnects to a VM and checks that its guest answers.
-async fn reach(
+async fn reconnect(
     restorer: &Restorer,
     budget: &Arc<Budget>,
     held: Option<HeldVm>,
@@ -128,16 +127,16 @@ async fn reach(
     }
     let log = ConsoleLog::default();
     tokio::spawn(log.clone().follow(console));
-    let guest = Guest::connect(agent, PATIENCE).await?;
-    let reservation = budget.hold(facts.account, facts.memory_mb);
+    let guest = Guest::connect(agent, ADOPTION_TIMEOUT).await?;
+    let reservation = budget.reserve_running(facts.account, facts.memory_mb);
     tracing::info!(vm = %facts.id, pid = facts.pid, "VM {} is taken over", facts.id);
-    let arrived = began(facts.started_at);
+    let arrived = monotonic_start(facts.started_at);
     let deadline = vm::deadline(facts.expires_at);
     Ok(BootedVm { facts, guest, console: log, machine, pidfd, arrived, deadline, reservation })
 }
 
 /// Converts the start time to the monotonic clock, for uptimes.
-fn began(started_at: Timestamp) -> Instant {
+fn monotonic_start(started_at: Timestamp) -> Instant {
     let age = Duration::try_from(Timestamp::now().duration_since(started_at)).unwrap_or_default();
     // After a change of the wall clock the start may lie before the boot of the machine.
     Instant::now().checked_sub(age).unwrap_or_else(Instant::now)

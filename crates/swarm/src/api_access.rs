@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use skep_api::swarm::URL_VARIABLE;
+use skep_api::swarm::API_URL_VARIABLE;
 use skep_keeper_protocol::ServerEnd;
 
-use crate::{BootOrder, Error, vm::BootedVm};
+use crate::{BootSpec, Error, vm::BootedVm};
 
 pub(crate) struct ApiAccess {
     keeper: ServerEnd,
@@ -19,14 +19,14 @@ impl ApiAccess {
     }
 
     /// Sets the environment variable with the API's URL for a VM that gets an API key.
-    pub(crate) fn announce(&self, order: &mut BootOrder) {
+    pub(crate) fn set_url_variable(&self, order: &mut BootSpec) {
         if let (Some(address), Some(_)) = (self.address, &order.work) {
-            order.env.insert(URL_VARIABLE.to_owned(), format!("http://{address}"));
+            order.env.insert(API_URL_VARIABLE.to_owned(), format!("http://{address}"));
         }
     }
 
     /// Admits the VMs of a request that brings an API key for them.
-    pub(crate) async fn admit_all(&self, booted: &[BootedVm], order: &BootOrder) -> Result<(), Error> {
+    pub(crate) async fn admit_all(&self, booted: &[BootedVm], order: &BootSpec) -> Result<(), Error> {
         for vm in booted.iter().filter(|_| order.work.is_some()) {
             self.admit(vm.facts.id).await?;
         }

@@ -14,12 +14,12 @@ use skep_channel::new_exec_id;
 use skep_store::VmBooted;
 
 use crate::{
-    BootOrder, Error, budget::Reservation, park::Parked, pool::Pool, restore::Restored, round_ms,
+    BootSpec, Error, budget::Reservation, parked_vm::ParkedVm, pool::Pool, restore::Restored, round_ms,
     vm::BootedVm,
 };
 
 /// Concurrent restores. They are CPU-bound, so more would only delay each of them.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT_BOOTS: usize = 4;
 
 pub(crate) struct Booter {
     pub(crate) pool: Arc<Pool>,
@@ -30,18 +30,18 @@ impl Booter {
     pub(crate) async fn boot_all(
         &self,
         account: AccountId,
-        order: &BootOrder,
+        order: &BootSpec,
         mut reservation: Reservation,
     ) -> Result<Vec<BootedVm>, Error> {
-        let _under_way = self.pool.boot_under_way();
+        let _under_way = self.pool.guard_boot();
         let mut parked = self.pool.take(&order.template, order.count).into_iter();
-        self.pool.make_room().await;
-        let parts: Vec<(Option<Parked>, Reservation)> =
+        self.pool.evict_if_overcommitted().await;
+        let parts: Vec<(Option<ParkedVm>, Reservation)> =
             (0..order.count).map(|_| (parked.next(), reservation.split_one())).collect();
         let failing = AtomicBool::new(false);
         let mut boots = stream::iter(parts)
             .map(|(parked, part)| self.boot_one(account, order, parked, part, &failing))
-            .buffer_unordered(AT_ONCE);
+            .buffer_unordered(MAX_CONCURRENT_BOOTS);
         let mut booted = Vec::new();
         let mut failed = None;
         // After a failure no further boot begins. Those in progress complete and remove their own resources.
@@ -64,23 +64,23 @@ impl Booter {
         match failed.or_else(|| ended.map(|vm| not_booted(vm.facts.id, order, Error::EndedEarly))) {
             None => Ok(booted),
             Some(error) => {
-                self.undo(booted).await;
+                self.end_unrecorded(booted).await;
                 Err(error)
             }
         }
     }
 
     /// Ends booted VMs that are not recorded.
-    pub(crate) async fn undo(&self, booted: Vec<BootedVm>) {
-        join_all(booted.iter().map(|vm| self.pool.restorer.clear_away(vm.facts.id))).await;
+    pub(crate) async fn end_unrecorded(&self, booted: Vec<BootedVm>) {
+        join_all(booted.iter().map(|vm| self.pool.restorer.end_unrecorded(vm.facts.id))).await;
     }
 
     /// `None` if another VM of the request failed before.
     async fn boot_one(
         &self,
         account: AccountId,
-        order: &BootOrder,
-        parked: Option<Parked>,
+        order: &BootSpec,
+        parked: Option<ParkedVm>,
         reservation: Reservation,
         failing: &AtomicBool,
     ) -> Result<Option<BootedVm>, Error> {
@@ -88,14 +88,14 @@ impl Booter {
             let id = parked.id();
             if failing.load(Ordering::Relaxed) {
                 // It is unused, but the pool cannot take VMs back.
-                self.pool.restorer.clear_away(id).await;
+                self.pool.restorer.end_unrecorded(id).await;
                 return Ok(None);
             }
             match parked.hand_out(&self.pool.restorer.keeper, &order.env, order.arrived).await {
                 Ok(receipt) => return Ok(Some(booted(account, order, parked.vm, receipt, reservation))),
                 Err(error) => {
                     tracing::warn!(vm = %id, %error, "VM {id} of the pool could not be handed out; another takes its place");
-                    self.pool.restorer.clear_away(id).await;
+                    self.pool.restorer.end_unrecorded(id).await;
                 }
             }
         }
@@ -104,28 +104,28 @@ impl Booter {
         }
         let (id, restored) = match self.restore(order).await {
             // One retry: the failure of one guest or VMM does not predict the next.
-            Err((_, error)) if error.is_of_one_vm() && !failing.load(Ordering::Relaxed) => {
+            Err((_, error)) if error.affects_one_vm_only() && !failing.load(Ordering::Relaxed) => {
                 self.restore(order).await
             }
             first => first,
         }
         .map_err(|(id, error)| not_booted(id, order, error))?;
         if let Err(error) = self.pool.restorer.keeper.commit(id).await {
-            self.pool.restorer.clear_away(id).await;
+            self.pool.restorer.end_unrecorded(id).await;
             return Err(not_booted(id, order, error.into()));
         }
         let receipt = cold_receipt(&restored, order);
         Ok(Some(booted(account, order, restored, receipt, reservation)))
     }
 
-    async fn restore(&self, order: &BootOrder) -> Result<(VmId, Restored), (VmId, Error)> {
+    async fn restore(&self, order: &BootSpec) -> Result<(VmId, Restored), (VmId, Error)> {
         let id = VmId::generate();
         let restored = self.pool.restorer.restore(id, &order.template, Some(&order.env)).await;
         restored.map(|restored| (id, restored)).map_err(|error| (id, error))
     }
 }
 
-fn cold_receipt(restored: &Restored, order: &BootOrder) -> BootReceipt {
+fn cold_receipt(restored: &Restored, order: &BootSpec) -> BootReceipt {
     BootReceipt {
         source: BootSource::Cold,
         restore_ms: round_ms(restored.restore),
@@ -138,7 +138,7 @@ fn cold_receipt(restored: &Restored, order: &BootOrder) -> BootReceipt {
 
 fn booted(
     account: AccountId,
-    order: &BootOrder,
+    order: &BootSpec,
     vm: Restored,
     boot: BootReceipt,
     reservation: Reservation,
@@ -165,6 +165,6 @@ fn booted(
     BootedVm { facts, guest, console, machine, pidfd, arrived: order.arrived, deadline, reservation }
 }
 
-fn not_booted(vm: VmId, order: &BootOrder, source: Error) -> Error {
+fn not_booted(vm: VmId, order: &BootSpec, source: Error) -> Error {
     Error::NotBooted { vm, template: order.template.clone(), source: Box::new(source) }
 }

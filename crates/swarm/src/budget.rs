@@ -14,17 +14,17 @@ pub(crate) struct Budget {
     memory_mb: u64,
     /// Memory of each VM in addition to its guest's, in MiB.
     overhead_mb: u64,
-    held: Mutex<Held>,
+    allocations: Mutex<Allocations>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    accounts: HashMap<AccountId, Used>,
-    parked: Used,
+struct Allocations {
+    accounts: HashMap<AccountId, Usage>,
+    parked: Usage,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Used {
+struct Usage {
     vms: u32,
     memory_mb: u64,
     guests_mb: u64,
@@ -41,18 +41,18 @@ pub(crate) struct Reservation {
 
 /// A reservation for one parked VM, released on drop.
 #[derive(Debug)]
-pub(crate) struct ParkingSpace {
+pub(crate) struct ParkedReservation {
     budget: Arc<Budget>,
     memory_mb: u64,
 }
 
 impl Budget {
     pub(crate) fn new(max_vms: u32, memory_mb: u64, overhead_mb: u64) -> Self {
-        Self { max_vms, memory_mb, overhead_mb, held: Mutex::default() }
+        Self { max_vms, memory_mb, overhead_mb, allocations: Mutex::default() }
     }
 
     /// Reserves capacity for a parked VM. `None` if there is not enough.
-    pub(crate) fn parking_space(self: &Arc<Self>, guest_mb: u64) -> Option<ParkingSpace> {
+    pub(crate) fn reserve_parked(self: &Arc<Self>, guest_mb: u64) -> Option<ParkedReservation> {
         let memory_mb = guest_mb + self.overhead_mb;
         let mut held = self.lock();
         let total = sum(&held.accounts);
@@ -64,7 +64,7 @@ impl Budget {
         held.parked.vms += 1;
         held.parked.memory_mb += memory_mb;
         drop(held);
-        Some(ParkingSpace { budget: self.clone(), memory_mb })
+        Some(ParkedReservation { budget: self.clone(), memory_mb })
     }
 
     /// Whether accounts reserved capacity that parked VMs use.
@@ -101,7 +101,7 @@ impl Budget {
     }
 
     /// Counts a guest that already runs, without checking limits.
-    pub(crate) fn hold(self: &Arc<Self>, account: AccountId, guest_mb: u64) -> Reservation {
+    pub(crate) fn reserve_running(self: &Arc<Self>, account: AccountId, guest_mb: u64) -> Reservation {
         let mut held = self.lock();
         let own = held.accounts.entry(account).or_default();
         own.vms += 1;
@@ -116,7 +116,7 @@ impl Budget {
         Capacity { max_vms: self.max_vms, memory_mb: self.memory_mb, memory_used_mb: total.memory_mb }
     }
 
-    fn no_capacity(&self, total: Used, vms: u32, asked_mb: u64) -> Failure {
+    fn no_capacity(&self, total: Usage, vms: u32, asked_mb: u64) -> Failure {
         Failure::new(
             ErrorCode::NoCapacity,
             format!(
@@ -127,20 +127,20 @@ impl Budget {
         )
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Allocations> {
+        self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn sum(used: &HashMap<AccountId, Used>) -> Used {
-    used.values().fold(Used::default(), |sum, used| Used {
+fn sum(used: &HashMap<AccountId, Usage>) -> Usage {
+    used.values().fold(Usage::default(), |sum, used| Usage {
         vms: sum.vms + used.vms,
         memory_mb: sum.memory_mb + used.memory_mb,
         guests_mb: sum.guests_mb + used.guests_mb,
     })
 }
 
-fn check_quota(limits: &Limits, own: Used, vms: u32, guest_mb: u64) -> Result<(), Failure> {
+fn check_quota(limits: &Limits, own: Usage, vms: u32, guest_mb: u64) -> Result<(), Failure> {
     if let Some(max) = limits.max_vms
         && own.vms.saturating_add(vms) > max
     {
@@ -185,7 +185,7 @@ impl Drop for Reservation {
     }
 }
 
-impl Drop for ParkingSpace {
+impl Drop for ParkedReservation {
     fn drop(&mut self) {
         let mut held = self.budget.lock();
         held.parked.vms -= 1;
@@ -200,7 +200,7 @@ mod tests {
     const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
 
     #[test]
-    fn what_is_reserved_cannot_be_promised_twice_and_comes_back() {
+    fn capacity_is_not_reserved_twice_and_is_released() {
         let budget = Arc::new(Budget::new(3, 10_000, 48));
         let account = AccountId::generate();
         let mut first = budget.reserve(account, &FREE, 2, 128).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     fn a_guest_that_runs_already_is_counted_beyond_the_limits() {
         let budget = Arc::new(Budget::new(1, 100, 48));
         let account = AccountId::generate();
-        let held = [budget.hold(account, 128), budget.hold(account, 128)];
+        let held = [budget.reserve_running(account, 128), budget.reserve_running(account, 128)];
         assert_eq!(budget.capacity().memory_used_mb, 352);
         budget.reserve(account, &FREE, 1, 1).unwrap_err();
         drop(held);
@@ -236,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_parked_gives_way() {
+    fn parked_vms_give_way_to_boots() {
         let budget = Arc::new(Budget::new(3, 10_000, 48));
         let account = AccountId::generate();
         let _one = budget.reserve(account, &FREE, 1, 128).unwrap();
-        let spaces = [budget.parking_space(128).unwrap(), budget.parking_space(128).unwrap()];
-        assert!(budget.parking_space(128).is_none());
+        let spaces = [budget.reserve_parked(128).unwrap(), budget.reserve_parked(128).unwrap()];
+        assert!(budget.reserve_parked(128).is_none());
         assert!(!budget.is_overcommitted());
         assert_eq!(budget.capacity().memory_used_mb, 176, "nobody uses what is parked");
         let _two = budget.reserve(account, &FREE, 2, 128).unwrap();

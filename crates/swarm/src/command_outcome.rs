@@ -28,48 +28,48 @@ use crate::{ticket_file, vm::VmHandle};
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 /// Size limit of the result file.
-const LARGEST_RESULT: usize = 1 << 20;
+const MAX_RESULT_BYTES: usize = 1 << 20;
 /// Limit of commas in the result, and so roughly of values, because a parsed value takes more memory than its text.
-const MOST_COMMAS: usize = 250_000;
+const MAX_RESULT_COMMAS: usize = 250_000;
 /// Bytes of each output that a completed ticket gets.
-const RESULT_TAIL: usize = 64 << 10;
+const COMPLETED_TAIL_BYTES: usize = 64 << 10;
 /// Bytes of each output that a failed attempt gets. Less, because a ticket may have a thousand of these.
-const EVIDENCE_TAIL: usize = 4 << 10;
+const FAILED_TAIL_BYTES: usize = 4 << 10;
 /// Time limit for reading the file, and for reading the output.
-const LIMIT: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Attempts at a guest that does not answer, and the pause between them.
-const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_secs(1);
+const MAX_ATTEMPTS: u32 = 3;
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The outcome of an exit. `None` if the VM ended meanwhile: then the end of the VM decides.
-pub(crate) async fn of(vm: &VmHandle, exec_id: &str, exit: &ExecExit) -> Option<CommandOutcome> {
+pub(crate) async fn from_exit(vm: &VmHandle, exec_id: &str, exit: &ExecExit) -> Option<CommandOutcome> {
     let code = exit.exit_code;
-    let result = if code == Some(0) { Some(result(vm).await?) } else { None };
+    let result = if code == Some(0) { Some(read_result_with_retries(vm).await?) } else { None };
     if let Some(Ok(Some(result))) = result {
-        return Some(CommandOutcome::Completes(result));
+        return Some(CommandOutcome::Completed(result));
     }
-    let tails = tails(vm, exec_id).await?;
+    let tails = output_tails(vm, exec_id).await?;
     Some(match result {
         Some(Err(message)) => {
-            let mut evidence = evidence(exit, &tails, EVIDENCE_TAIL);
+            let mut evidence = evidence(exit, &tails, FAILED_TAIL_BYTES);
             evidence.insert("error".to_owned(), "invalid_result".into());
             evidence.insert("message".to_owned(), message.into());
-            CommandOutcome::Counts(evidence)
+            CommandOutcome::AttemptFailed(evidence)
         }
-        Some(Ok(_)) => CommandOutcome::Completes(evidence(exit, &tails, RESULT_TAIL)),
+        Some(Ok(_)) => CommandOutcome::Completed(evidence(exit, &tails, COMPLETED_TAIL_BYTES)),
         None if matches!(code, Some(NOT_EXECUTABLE | NOT_FOUND)) => {
-            CommandOutcome::GivesBack(evidence(exit, &tails, EVIDENCE_TAIL))
+            CommandOutcome::Released(evidence(exit, &tails, FAILED_TAIL_BYTES))
         }
-        None => CommandOutcome::Counts(evidence(exit, &tails, EVIDENCE_TAIL)),
+        None => CommandOutcome::AttemptFailed(evidence(exit, &tails, FAILED_TAIL_BYTES)),
     })
 }
 
 /// The outcome if the guest does not know the command. It does not count as an attempt.
-pub(crate) fn of_forgotten() -> CommandOutcome {
+pub(crate) fn for_unknown_command() -> CommandOutcome {
     let message = "how the command ended is not known: it was not started before the server ended, or the server was away for \
                    more than ten minutes after its end";
     let evidence = [("error".to_owned(), json!("lost")), ("message".to_owned(), json!(message))];
-    CommandOutcome::GivesBack(evidence.into_iter().collect())
+    CommandOutcome::Released(evidence.into_iter().collect())
 }
 
 fn evidence(exit: &ExecExit, tails: &[Tail; 2], bytes: usize) -> Object {
@@ -85,20 +85,20 @@ fn evidence(exit: &ExecExit, tails: &[Tail; 2], bytes: usize) -> Object {
 }
 
 /// Reads the result file. The outer `None`: the VM ended. The inner `None`: there is no file. `Err`: why it is invalid.
-async fn result(vm: &VmHandle) -> Option<Result<Option<Object>, String>> {
-    for _ in 0..TRIES {
-        let error = match timeout(LIMIT, read_result(vm)).await {
-            Ok(Ok(Some(text))) => return Some(parsed(&text).map(Some)),
+async fn read_result_with_retries(vm: &VmHandle) -> Option<Result<Option<Object>, String>> {
+    for _ in 0..MAX_ATTEMPTS {
+        let error = match timeout(READ_TIMEOUT, read_result(vm)).await {
+            Ok(Ok(Some(text))) => return Some(parse_result(&text).map(Some)),
             Ok(Ok(None)) => return Some(Ok(None)),
             Ok(Err(ReadError::Invalid(message))) => return Some(Err(message)),
             Ok(Err(ReadError::Guest(error))) => error.to_string(),
-            Err(_) => format!("it was not read within {} s", LIMIT.as_secs()),
+            Err(_) => format!("it was not read within {} s", READ_TIMEOUT.as_secs()),
         };
         if vm.guest.is_closed() {
             return None;
         }
         tracing::warn!(vm = %vm.facts.id, %error, "the result in VM {} was not read: {error}", vm.facts.id);
-        sleep(PAUSE).await;
+        sleep(RETRY_INTERVAL).await;
     }
     Some(Err(format!("{RESULT_FILE} cannot be read")))
 }
@@ -134,16 +134,16 @@ async fn read_result(vm: &VmHandle) -> Result<Option<Vec<u8>>, ReadError> {
     let mut text = Vec::new();
     while let Some(piece) = content.next().await {
         text.extend(piece.map_err(|_| Error::Ended)?);
-        if text.len() > LARGEST_RESULT {
-            return Err(ReadError::Invalid(format!("{RESULT_FILE} has more than {LARGEST_RESULT} bytes")));
+        if text.len() > MAX_RESULT_BYTES {
+            return Err(ReadError::Invalid(format!("{RESULT_FILE} has more than {MAX_RESULT_BYTES} bytes")));
         }
     }
     Ok(Some(text))
 }
 
-fn parsed(text: &[u8]) -> Result<Object, String> {
-    if text.iter().filter(|byte| **byte == b',').count() > MOST_COMMAS {
-        return Err(format!("{RESULT_FILE} has more than {MOST_COMMAS} values"));
+fn parse_result(text: &[u8]) -> Result<Object, String> {
+    if text.iter().filter(|byte| **byte == b',').count() > MAX_RESULT_COMMAS {
+        return Err(format!("{RESULT_FILE} has more than {MAX_RESULT_COMMAS} values"));
     }
     match serde_json::from_slice(text) {
         Ok(Value::Object(object)) => Ok(object),
@@ -153,10 +153,10 @@ fn parsed(text: &[u8]) -> Result<Object, String> {
 }
 
 /// The last part of stdout and stderr, as the guest keeps them. `None` if the VM ended.
-async fn tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
+async fn output_tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
     let mut tails = [Tail::default(), Tail::default()];
     let read = async {
-        let mut events = vm.guest.attach(exec_id, 0, 0, LIMIT).await?.outliving();
+        let mut events = vm.guest.attach(exec_id, 0, 0, READ_TIMEOUT).await?.detached();
         let mut read = 0;
         // A guest may send more than it keeps.
         while read <= 3 * KEPT_OUTPUT_BYTES {
@@ -171,7 +171,7 @@ async fn tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
         }
         Ok(())
     };
-    if let Ok(Err(error)) = timeout(LIMIT, read).await {
+    if let Ok(Err(error)) = timeout(READ_TIMEOUT, read).await {
         if vm.guest.is_closed() {
             return None;
         }
@@ -190,7 +190,7 @@ struct Tail {
 impl Tail {
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
-        let over = self.bytes.len().saturating_sub(RESULT_TAIL);
+        let over = self.bytes.len().saturating_sub(COMPLETED_TAIL_BYTES);
         self.bytes.drain(..over);
         self.is_cut |= over > 0;
     }
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn only_an_object_within_the_limits_is_a_result() {
-        assert_eq!(parsed(br#"{"a": 1}"#).unwrap()["a"], 1);
-        let many = format!("{{\"a\": [{}0]}}", "0,".repeat(MOST_COMMAS + 1));
+        assert_eq!(parse_result(br#"{"a": 1}"#).unwrap()["a"], 1);
+        let many = format!("{{\"a\": [{}0]}}", "0,".repeat(MAX_RESULT_COMMAS + 1));
         for (text, words) in [
             ("[1]", "not an object"),
             ("{", "not JSON"),
@@ -220,7 +220,7 @@ mod tests {
             (&"[".repeat(100_000), "not JSON"),
             (&many, "more than 250000 values"),
         ] {
-            let refused = parsed(text.as_bytes()).unwrap_err();
+            let refused = parse_result(text.as_bytes()).unwrap_err();
             assert!(refused.contains(words), "{refused}");
         }
     }
@@ -230,13 +230,13 @@ mod tests {
         let mut tail = Tail::default();
         tail.push("a".repeat(10).as_bytes());
         assert_eq!((tail.text(100), tail.text(3)), ("a".repeat(10), "aaa".to_owned()));
-        for _ in 0..RESULT_TAIL {
+        for _ in 0..COMPLETED_TAIL_BYTES {
             tail.push("é".as_bytes());
         }
         tail.push(b"x");
-        let text = tail.text(RESULT_TAIL);
+        let text = tail.text(COMPLETED_TAIL_BYTES);
         assert!(
-            text.len() == RESULT_TAIL - 1 && text.starts_with('é') && text.ends_with("éx"),
+            text.len() == COMPLETED_TAIL_BYTES - 1 && text.starts_with('é') && text.ends_with("éx"),
             "{}",
             text.len()
         );

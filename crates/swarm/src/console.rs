@@ -9,14 +9,14 @@ use skep_api::swarm::Console;
 use tokio::{io::AsyncReadExt, net::UnixStream};
 
 /// Size limit per VM, in bytes.
-const KEPT_BYTES: usize = 256 << 10;
+const MAX_LOG_BYTES: usize = 256 << 10;
 
 /// The log of one VM.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ConsoleLog(Arc<Mutex<Kept>>);
+pub(crate) struct ConsoleLog(Arc<Mutex<LogBuffer>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct LogBuffer {
     bytes: VecDeque<u8>,
     truncated: bool,
 }
@@ -38,7 +38,7 @@ impl ConsoleLog {
     }
 
     /// The last bytes of the current log. Invalid UTF-8 is replaced.
-    pub(crate) fn end(&self, bytes: usize) -> String {
+    pub(crate) fn tail(&self, bytes: usize) -> String {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all = kept.bytes.make_contiguous();
         String::from_utf8_lossy(&all[all.len().saturating_sub(bytes)..]).into_owned()
@@ -47,7 +47,7 @@ impl ConsoleLog {
     fn append(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.bytes.extend(bytes);
-        let over = kept.bytes.len().saturating_sub(KEPT_BYTES);
+        let over = kept.bytes.len().saturating_sub(MAX_LOG_BYTES);
         if over > 0 {
             kept.bytes.drain(..over);
             kept.truncated = true;
@@ -64,12 +64,12 @@ mod tests {
         let log = ConsoleLog::default();
         log.append(b"first");
         assert_eq!(log.read(), Console { console: "first".to_owned(), truncated: false });
-        log.append(&vec![b'x'; KEPT_BYTES]);
+        log.append(&vec![b'x'; MAX_LOG_BYTES]);
         log.append(b"last");
         let read = log.read();
-        assert_eq!(read.console.len(), KEPT_BYTES);
+        assert_eq!(read.console.len(), MAX_LOG_BYTES);
         assert!(read.truncated && read.console.ends_with("xlast"));
-        assert_eq!((log.end(5), log.end(0)), ("xlast".to_owned(), String::new()));
-        assert_eq!(log.end(usize::MAX).len(), KEPT_BYTES);
+        assert_eq!((log.tail(5), log.tail(0)), ("xlast".to_owned(), String::new()));
+        assert_eq!(log.tail(usize::MAX).len(), MAX_LOG_BYTES);
     }
 }

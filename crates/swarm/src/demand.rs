@@ -10,15 +10,15 @@ const HALF_LIFE: Duration = Duration::from_secs(300);
 
 /// Recent boots by template.
 #[derive(Debug, Default)]
-pub(crate) struct Demand(BTreeMap<String, Booted>);
+pub(crate) struct Demand(BTreeMap<String, DecayingWeight>);
 
 #[derive(Debug, Clone, Copy)]
-struct Booted {
+struct DecayingWeight {
     weight: f64,
     at: Instant,
 }
 
-impl Booted {
+impl DecayingWeight {
     fn weight(&self, now: Instant) -> f64 {
         let halvings = now.saturating_duration_since(self.at).as_secs_f64() / HALF_LIFE.as_secs_f64();
         self.weight * (-halvings).exp2()
@@ -26,9 +26,9 @@ impl Booted {
 }
 
 impl Demand {
-    pub(crate) fn note(&mut self, template: &str, vms: u32, now: Instant) {
-        let booted = self.0.entry(template.to_owned()).or_insert(Booted { weight: 0.0, at: now });
-        *booted = Booted { weight: booted.weight(now) + f64::from(vms), at: now };
+    pub(crate) fn record_boots(&mut self, template: &str, vms: u32, now: Instant) {
+        let booted = self.0.entry(template.to_owned()).or_insert(DecayingWeight { weight: 0.0, at: now });
+        *booted = DecayingWeight { weight: booted.weight(now) + f64::from(vms), at: now };
     }
 
     /// The share of each template in a pool of `size` VMs. `first` has the weight of one boot even without boots.
@@ -65,11 +65,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_for_the_first_until_somebody_asks_for_another() {
+    fn the_whole_pool_is_for_the_first_template_until_another_is_booted() {
         let now = Instant::now();
         let mut demand = Demand::default();
         assert_eq!(demand.shares(8, "base", now), BTreeMap::from([("base".to_owned(), 8)]));
-        demand.note("mine", 7, now);
+        demand.record_boots("mine", 7, now);
         let shares = demand.shares(8, "base", now);
         assert_eq!((shares["base"], shares["mine"]), (1, 7));
         // After a long time the boots have no weight any more.
@@ -79,14 +79,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_are_the_whole_size(
+        fn shares_sum_up_to_the_size(
             size in 0_u32..100,
             asked in prop::collection::vec(("[a-c]", 1_u32..50, 0_u64..2000), 0..12),
         ) {
             let begin = Instant::now();
             let mut demand = Demand::default();
             for (name, vms, second) in &asked {
-                demand.note(name, *vms, begin + Duration::from_secs(*second));
+                demand.record_boots(name, *vms, begin + Duration::from_secs(*second));
             }
             let shares = demand.shares(size, "base", begin + Duration::from_secs(2000));
             prop_assert_eq!(shares.values().sum::<u32>(), size);

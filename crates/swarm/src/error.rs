@@ -53,7 +53,7 @@ impl Error {
     }
 
     /// Whether one guest or its VMM failed, so that a retry with another VM may succeed.
-    pub(crate) fn is_of_one_vm(&self) -> bool {
+    pub(crate) fn affects_one_vm_only(&self) -> bool {
         matches!(self, Self::Guest(_) | Self::Engine(_))
     }
 
@@ -135,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn callers_learn_nothing_of_the_servers_inside() {
+    fn internals_of_the_server_are_hidden_from_callers() {
         let damaged =
             skep_engine::Error::DamagedTemplate { dir: "/var/lib/x".into(), reason: "ram".to_owned() };
-        let gone = skep_engine::Error::MonitorGone("`/var/lib/x` was not answered".to_owned());
+        let gone = skep_engine::Error::MonitorClosed("`/var/lib/x` was not answered".to_owned());
         let failures = [
             (boot(keeper(ErrorCode::Internal)), ErrorCode::Internal),
             (boot(keeper(ErrorCode::SwarmUnavailable)), ErrorCode::SwarmUnavailable),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_keeper_says_of_a_damaged_template_is_passed_on() {
+    fn the_keepers_message_about_a_damaged_template_is_passed_on() {
         let said = Failure::new(ErrorCode::TemplateDamaged, "`base` is damaged (root.erofs)");
         let refused = || Error::from(skep_keeper_protocol::Error::Refused(said.clone()));
         assert_eq!(boot(refused()), said);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_is_late_to_its_boot_is_a_timeout() {
-        let late = boot(skep_channel::Error::Silent(std::time::Duration::from_secs(60)).into());
+        let late = boot(skep_channel::Error::Timeout(std::time::Duration::from_secs(60)).into());
         assert_eq!(late.code, ErrorCode::GuestTimeout);
         assert!(late.message.contains("none of this boot"), "{late}");
     }

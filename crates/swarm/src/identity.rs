@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rand::RngCore;
-use skep_channel::{Identity, Moment};
+use skep_channel::{Identity, TimeAndSeed};
 use skep_keeper_protocol::Launched;
 
 /// A new identity for a restored VM. Without `env` the VM is meant for the pool.
@@ -20,7 +20,7 @@ pub(crate) fn new(launched: &Launched, env: Option<&BTreeMap<String, String>>) -
         machine_id: hex(&random_bytes(&mut random)),
         boot_id: uuid(random_bytes(&mut random)),
         env: env.cloned(),
-        moment: Moment::now(),
+        moment: TimeAndSeed::now(),
     }
 }
 

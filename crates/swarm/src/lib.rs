@@ -6,18 +6,18 @@
 mod adopt;
 mod api_access;
 mod boot;
+mod boot_command;
+mod boot_spec;
 mod budget;
-mod command;
 mod command_outcome;
 mod console;
 mod demand;
-mod ending;
+mod end_reason;
 mod error;
-mod figures;
 mod hand_out;
 mod identity;
-mod order;
-mod park;
+mod metrics;
+mod parked_vm;
 mod pool;
 mod refill;
 mod registry;
@@ -27,14 +27,14 @@ mod swarm;
 mod ticket_file;
 mod vm;
 
-pub use adopt::lose_all;
-pub use ending::Ending;
+pub use adopt::record_all_as_lost;
+pub use boot_spec::{BootSpec, VmChange};
+pub use end_reason::EndReasonReceiver;
 pub use error::Error;
-pub use figures::{Figures, Observer, Vmms};
-pub use order::{BootOrder, VmChange};
+pub use metrics::{Observer, SwarmMetrics, VmmCounts};
 pub use skep_api::exec::ExecEvent;
 pub use skep_channel::ExecStream;
-pub use swarm::{Parts, Swarm};
+pub use swarm::{Swarm, SwarmParts};
 
 /// In milliseconds, rounded to microseconds.
 fn round_ms(time: std::time::Duration) -> f64 {

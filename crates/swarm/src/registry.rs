@@ -5,12 +5,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use skep_api::{AccountId, ErrorCode, Failure, IdBeginning, VmId, VmName, VmRef, swarm::VmState};
+use skep_api::{AccountId, ErrorCode, Failure, IdPrefix, VmId, VmName, VmRef, swarm::VmState};
 
 use crate::vm::VmHandle;
 
 /// How many VMs the error for an ambiguous id prefix names.
-const CANDIDATES: usize = 3;
+const MAX_NAMED_CANDIDATES: usize = 3;
 
 #[derive(Debug, Default)]
 pub(crate) struct Registry(Mutex<BTreeMap<VmId, VmHandle>>);
@@ -39,7 +39,7 @@ impl Registry {
                 let address = address.to_string();
                 own.find(|handle| handle.facts.ip == address)
             }
-            VmRef::Beginning(beginning) => only(own, beginning, &vm)?,
+            VmRef::IdPrefix(beginning) => unique_match(own, beginning, &vm)?,
         };
         found.cloned().ok_or_else(|| Failure::unknown_vm(vm))
     }
@@ -83,17 +83,17 @@ impl Registry {
 ///
 /// # Errors
 /// `invalid_value` if there are several.
-fn only<'vms>(
+fn unique_match<'vms>(
     own: impl Iterator<Item = &'vms VmHandle>,
-    beginning: &IdBeginning,
+    beginning: &IdPrefix,
     given: &VmRef,
 ) -> Result<Option<&'vms VmHandle>, Failure> {
-    let fitting: Vec<&VmHandle> = own.filter(|handle| beginning.fits(handle.facts.id)).collect();
+    let fitting: Vec<&VmHandle> = own.filter(|handle| beginning.matches(handle.facts.id)).collect();
     if let [] | [_] = fitting.as_slice() {
         return Ok(fitting.first().copied());
     }
     let named: Vec<String> =
-        fitting.iter().take(CANDIDATES).map(|handle| handle.facts.id.to_string()).collect();
+        fitting.iter().take(MAX_NAMED_CANDIDATES).map(|handle| handle.facts.id.to_string()).collect();
     let more = match fitting.len() - named.len() {
         0 => String::new(),
         more => format!(" and {more} more"),

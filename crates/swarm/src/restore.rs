@@ -15,10 +15,10 @@ use skep_keeper_protocol::{Launched, LaunchedVm, ServerEnd};
 use crate::{Error, console::ConsoleLog, hand_out, identity};
 
 /// A guest usually answers within 0.1 s, but may take many seconds on an overloaded machine.
-const GUEST_PATIENCE: Duration = Duration::from_secs(60);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How much of the console of a VM that failed to start is logged, in bytes.
-const SAID_BYTES: usize = 2 << 10;
+const CONSOLE_TAIL_BYTES: usize = 2 << 10;
 
 pub(crate) struct Restorer {
     pub(crate) keeper: ServerEnd,
@@ -55,13 +55,13 @@ impl Restorer {
         if let Err(error) = &outcome {
             tracing::warn!(vm = %id, %error, "VM {id} did not come up");
             // Also after a failed launch: the VMM may run, and the failure may be on this side of the answer.
-            self.clear_away(id).await;
+            self.end_unrecorded(id).await;
         }
         outcome
     }
 
     /// Ends a VM that is not recorded. Errors are logged.
-    pub(crate) async fn clear_away(&self, id: VmId) {
+    pub(crate) async fn end_unrecorded(&self, id: VmId) {
         if let Err(error) = self.keeper.end(id).await
             && error.code() != ErrorCode::UnknownVm
         {
@@ -78,31 +78,31 @@ async fn bring_up(
     let LaunchedVm { launched, pidfd, monitor, agent, console: stream, state } = vm;
     let console = ConsoleLog::default();
     tokio::spawn(console.clone().follow(stream));
-    let risen = async {
+    let started = async {
         let begun = Instant::now();
         let machine = driver.restore(monitor, state.into()).await?;
         let restore = begun.elapsed();
         let begun = Instant::now();
-        let guest = Guest::connect(agent, GUEST_PATIENCE).await?;
+        let guest = Guest::connect(agent, GUEST_TIMEOUT).await?;
         let identity = identity::new(&launched, env);
-        let mut report = guest.take_identity(&identity).await?;
-        report.proves(&identity)?;
+        let mut report = guest.set_identity(&identity).await?;
+        report.verify(&identity)?;
         if let Some(env) = env
-            && begun.elapsed() > hand_out::OLD
+            && begun.elapsed() > hand_out::MAX_TIME_DELAY
         {
             // The time in the identity message is too old, so the clock is set again.
             report.clock_step_ms += hand_out::hand_out(&guest, env).await?.clock_step_ms;
         }
         Ok::<_, Error>((machine, guest, report, restore, begun.elapsed()))
     };
-    match risen.await {
+    match started.await {
         Ok((machine, guest, report, restore, identity)) => {
             Ok(Restored { launched, pidfd, console, machine, guest, report, restore, identity })
         }
         Err(error) => {
-            let said = console.end(SAID_BYTES);
-            if !said.is_empty() {
-                tracing::warn!(vm = %launched.vm, console = %said, "last output of VM {}", launched.vm);
+            let console_tail = console.tail(CONSOLE_TAIL_BYTES);
+            if !console_tail.is_empty() {
+                tracing::warn!(vm = %launched.vm, console = %console_tail, "last output of VM {}", launched.vm);
             }
             Err(error)
         }

@@ -17,32 +17,33 @@ use skep_store::{RecordBoots, Store, VmWithoutAttempt};
 use tokio::time::timeout;
 
 use crate::{
-    BootOrder, Ending, Error, Figures, Observer, VmChange, adopt,
+    BootSpec, EndReasonReceiver, Error, Observer, SwarmMetrics, VmChange, adopt,
     api_access::ApiAccess,
     boot::Booter,
+    boot_command,
     budget::Budget,
-    command, figures,
+    metrics,
     pool::Pool,
     refill,
     registry::Registry,
     restore::Restorer,
     round_ms, ticket_file,
-    vm::{self, BootedVm, Surroundings, VmHandle},
+    vm::{self, BootedVm, VmContext, VmHandle},
 };
 
 /// Memory of a guest of the base template, in MiB, for the reservation before the launch.
 pub(crate) const GUEST_MB: u64 = 128;
 /// How long a command may run while a caller waits for it, including the time for its answer.
-const LONGEST_EXEC: Duration = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
+const MAX_EXEC_DURATION: Duration = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
 /// How long a command may continue after its ticket is finished.
-const LAST_STEPS: Duration = Duration::from_secs(5);
+const COMMAND_EXIT_GRACE: Duration = Duration::from_secs(5);
 /// Default pool size per processor: enough for a burst of boots until the pool is refilled.
-const PARKED_PER_CORE: u32 = 4;
+const POOL_SIZE_PER_CORE: u32 = 4;
 /// Upper limit of the default pool size.
-const MOST_PARKED: u32 = 32;
+const MAX_DEFAULT_POOL_SIZE: u32 = 32;
 
 /// Dependencies and limits of a swarm.
-pub struct Parts {
+pub struct SwarmParts {
     pub keeper: ServerEnd,
     pub driver: Arc<dyn Driver>,
     pub store: Arc<dyn Store>,
@@ -67,7 +68,7 @@ pub struct Swarm(Arc<Inner>);
 
 struct Inner {
     booter: Booter,
-    surroundings: Surroundings,
+    surroundings: VmContext,
     budget: Arc<Budget>,
     engine: EngineReport,
     api: ApiAccess,
@@ -78,8 +79,8 @@ impl Swarm {
     ///
     /// # Errors
     /// The keeper or the store is not available.
-    pub async fn start(parts: Parts) -> Result<Self, Error> {
-        let surroundings = Surroundings {
+    pub async fn start(parts: SwarmParts) -> Result<Self, Error> {
+        let surroundings = VmContext {
             keeper: parts.keeper.clone(),
             store: parts.store,
             registry: Arc::new(Registry::default()),
@@ -88,10 +89,10 @@ impl Swarm {
         let api = ApiAccess::new(parts.keeper.clone(), parts.api);
         let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.overhead_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
-        adopt::take_over(&restorer, &surroundings, &budget).await?;
+        adopt::adopt_vms(&restorer, &surroundings, &budget).await?;
         let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
         let pool = Pool::new(restorer, budget.clone(), size);
-        tokio::spawn(refill::keep_full(pool.clone()));
+        tokio::spawn(refill::run(pool.clone()));
         Ok(Self(Arc::new(Inner { booter: Booter { pool }, surroundings, budget, engine: parts.engine, api })))
     }
 
@@ -115,7 +116,7 @@ impl Swarm {
         &self,
         account: &AccountId,
         limits: &Limits,
-        mut order: BootOrder,
+        mut order: BootSpec,
     ) -> Result<BootAnswer, Error> {
         if order.template != BASE_TEMPLATE {
             return Err(Failure::unknown_template(&order.template).into());
@@ -124,7 +125,7 @@ impl Swarm {
             self.registry().require_free(*account, name)?;
         }
         let reservation = self.0.budget.reserve(*account, limits, order.count, GUEST_MB)?;
-        self.0.api.announce(&mut order);
+        self.0.api.set_url_variable(&mut order);
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own, so that a cancelled request does not leave a partial boot behind.
         tokio::spawn(async move {
@@ -201,7 +202,7 @@ impl Swarm {
         let VmWithoutAttempt { account, vm, finished } = ended;
         let Ok(handle) = self.registry().by_id(account, vm) else { return Ok(()) };
         if finished {
-            let _ = timeout(LAST_STEPS, handle.command_over()).await;
+            let _ = timeout(COMMAND_EXIT_GRACE, handle.command_over()).await;
         }
         match handle.end(EndReason::TicketEnded, None).await {
             Err(error) if error.code() != ErrorCode::UnknownVm => Err(error),
@@ -246,7 +247,7 @@ impl Swarm {
     }
 
     /// Runs a command in a VM and streams its output. Dropping the stream ends the command. If the events break off,
-    /// the [`Ending`] has the reason.
+    /// the [`EndReasonReceiver`] has the reason.
     ///
     /// # Errors
     /// As [`Swarm::call`].
@@ -255,7 +256,7 @@ impl Swarm {
         account: &AccountId,
         vm: VmId,
         command: RunCommand,
-    ) -> Result<(ExecStream, Ending), Error> {
+    ) -> Result<(ExecStream, EndReasonReceiver), Error> {
         let handle = self.registry().by_id(*account, vm)?;
         match handle.guest.start(&command).await {
             Ok(events) => Ok((events, handle.ending)),
@@ -264,7 +265,7 @@ impl Swarm {
     }
 
     /// Attaches to a running command at these output offsets. Dropping the stream ends the command, unless it is the
-    /// command of the boot. If the events break off, the [`Ending`] has the reason.
+    /// command of the boot. If the events break off, the [`EndReasonReceiver`] has the reason.
     ///
     /// # Errors
     /// As [`Swarm::call`]; unknown command.
@@ -275,12 +276,12 @@ impl Swarm {
         exec_id: &str,
         stdout_offset: u64,
         stderr_offset: u64,
-    ) -> Result<(ExecStream, Ending), Error> {
+    ) -> Result<(ExecStream, EndReasonReceiver), Error> {
         let handle = self.registry().by_id(*account, vm)?;
         let of_boot = handle.facts.exec_id.as_deref() == Some(exec_id);
-        let limit = if of_boot { command::LIMIT } else { LONGEST_EXEC };
+        let limit = if of_boot { boot_command::MAX_COMMAND_DURATION } else { MAX_EXEC_DURATION };
         match handle.guest.attach(exec_id, stdout_offset, stderr_offset, limit).await {
-            Ok(events) => Ok((if of_boot { events.outliving() } else { events }, handle.ending)),
+            Ok(events) => Ok((if of_boot { events.detached() } else { events }, handle.ending)),
             Err(error) => Err(handle.ending.explain(error).await),
         }
     }
@@ -299,17 +300,17 @@ impl Swarm {
     }
 
     /// Metrics of the whole swarm, over all accounts.
-    pub async fn figures(&self) -> Figures {
-        Figures {
+    pub async fn metrics(&self) -> SwarmMetrics {
+        SwarmMetrics {
             vms: self.registry().states().into_iter().map(|state| (state, 1)).collect(),
             pool: self.0.booter.pool.state(),
             capacity: self.0.budget.capacity(),
-            vmms: figures::vmms(&self.0.surroundings.keeper).await,
+            vmms: metrics::count_vmms(&self.0.surroundings.keeper).await,
         }
     }
 
     /// Starts the work of booted VMs. If that fails, ends all of them.
-    async fn begin_work(&self, vms: &[VmHandle], order: &BootOrder) -> Result<(), Error> {
+    async fn start_work_or_end_vms(&self, vms: &[VmHandle], order: &BootSpec) -> Result<(), Error> {
         let Err(error) = self.start_work(vms, order).await else { return Ok(()) };
         let request_id = order.request_id.as_str();
         // The boot request itself ends them, so it does not count as an attempt at the ticket.
@@ -322,13 +323,13 @@ impl Swarm {
     }
 
     /// Writes the ticket file into the VM that works on it, and starts the command of the boot in all VMs.
-    async fn start_work(&self, vms: &[VmHandle], order: &BootOrder) -> Result<(), Error> {
+    async fn start_work(&self, vms: &[VmHandle], order: &BootSpec) -> Result<(), Error> {
         let store = &self.0.surroundings.store;
         if let (Some(work), [vm]) = (&order.work, vms) {
             ticket_file::write(vm, &**store, work).await?;
         }
         let Some(command) = &order.command else { return Ok(()) };
-        let starts = join_all(vms.iter().map(|vm| command::start(vm, store, command))).await;
+        let starts = join_all(vms.iter().map(|vm| boot_command::start(vm, store, command))).await;
         starts.into_iter().collect()
     }
 
@@ -336,7 +337,7 @@ impl Swarm {
         &self.0.surroundings.registry
     }
 
-    async fn record(&self, booted: Vec<BootedVm>, order: &BootOrder) -> Result<BootAnswer, Error> {
+    async fn record(&self, booted: Vec<BootedVm>, order: &BootSpec) -> Result<BootAnswer, Error> {
         let mut vms: Vec<Vm> =
             booted.iter().map(|booted| vm::record(&booted.facts, booted.arrived)).collect();
         vms.sort_by_key(|vm| vm.id);
@@ -345,7 +346,7 @@ impl Swarm {
             vms: booted.iter().map(|vm| vm.facts.clone()).collect(),
             at: Timestamp::now(),
             request_id: Some(order.request_id.clone()),
-            work: order.work.clone(),
+            attempt: order.work.clone(),
             answer: order.once.clone().map(|once| (once, answer.clone())),
         };
         // Before the record, which makes the VM's API key valid: no guest command runs yet, and after a refusal of the
@@ -355,15 +356,15 @@ impl Swarm {
             Err(error) => Err(error),
         };
         if let Err(error) = recorded {
-            self.0.booter.undo(booted).await;
+            self.0.booter.end_unrecorded(booted).await;
             return Err(error);
         }
         let mut handles = Vec::with_capacity(booted.len());
         for vm in booted {
             self.0.surroundings.observer.booted(&vm.facts.boot);
-            handles.push(vm::settle_in(vm, self.0.surroundings.clone()));
+            handles.push(vm::spawn_vm_task(vm, self.0.surroundings.clone()));
         }
-        self.begin_work(&handles, order).await?;
+        self.start_work_or_end_vms(&handles, order).await?;
         // With an idempotency key the answer must equal the stored one.
         if order.once.is_none() {
             answer.elapsed_ms = round_ms(order.arrived.elapsed());
@@ -375,5 +376,5 @@ impl Swarm {
 /// At most a quarter of the VMs that fit the machine, because idle VMs take memory from the page cache.
 fn default_pool_size(max_vms: u32) -> u32 {
     let cores = available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
-    (cores * PARKED_PER_CORE).min(max_vms / 4).min(MOST_PARKED)
+    (cores * POOL_SIZE_PER_CORE).min(max_vms / 4).min(MAX_DEFAULT_POOL_SIZE)
 }

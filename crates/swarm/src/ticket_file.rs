@@ -11,12 +11,12 @@ use skep_api::{
     streams::UploadFile,
     tickets::{TICKET_FILE, Ticket},
 };
-use skep_store::{BootedFor, Store};
+use skep_store::{BootAttempt, Store};
 
 use crate::{Error, vm::VmHandle};
 
 /// Up to this size, in bytes, prerequisites are written completely. The file is in the memory of the guest.
-const LARGEST_RECORDS: usize = 4 << 20;
+const MAX_FULL_RECORD_BYTES: usize = 4 << 20;
 /// Readable by every user in the VM, which works on this ticket only.
 const MODE: u32 = 0o644;
 
@@ -24,7 +24,7 @@ const MODE: u32 = 0o644;
 ///
 /// # Errors
 /// The store is not available, the ticket is deleted, or the guest refused.
-pub(crate) async fn write(vm: &VmHandle, store: &dyn Store, work: &BootedFor) -> Result<(), Error> {
+pub(crate) async fn write(vm: &VmHandle, store: &dyn Store, work: &BootAttempt) -> Result<(), Error> {
     let content = content(store, vm, work).await?;
     let upload = UploadFile {
         path: path(TICKET_FILE)?,
@@ -44,7 +44,7 @@ pub(crate) fn path(text: &str) -> Result<AbsolutePath, Failure> {
 }
 
 /// `{"ticket": RECORD, "prerequisites": [RECORD...]}`.
-async fn content(store: &dyn Store, vm: &VmHandle, work: &BootedFor) -> Result<Vec<u8>, Error> {
+async fn content(store: &dyn Store, vm: &VmHandle, work: &BootAttempt) -> Result<Vec<u8>, Error> {
     let account = vm.facts.account;
     let ticket = store.ticket(account, work.ticket, Timestamp::now()).await?;
     let mut file = TicketFile::new(&ticket)?;
@@ -67,18 +67,18 @@ struct TicketFile {
 impl TicketFile {
     fn new(ticket: &Ticket) -> Result<Self, Failure> {
         let mut text = br#"{"ticket":"#.to_vec();
-        text.extend(serde_json::to_vec(ticket).map_err(fault)?);
+        text.extend(serde_json::to_vec(ticket).map_err(json_failure)?);
         text.extend(br#","prerequisites":["#);
         Ok(Self { text, is_first: true })
     }
 
     /// Adds a prerequisite: completely up to the size limit, then only id, title and status, marked as truncated.
     fn add(&mut self, prerequisite: &Ticket) -> Result<(), Failure> {
-        let mut record = serde_json::to_vec(prerequisite).map_err(fault)?;
-        if self.text.len() + record.len() > LARGEST_RECORDS {
+        let mut record = serde_json::to_vec(prerequisite).map_err(json_failure)?;
+        if self.text.len() + record.len() > MAX_FULL_RECORD_BYTES {
             let Ticket { id, title, status, .. } = prerequisite;
             let brief = json!({"id": id, "title": title, "status": status, "truncated": true});
-            record = serde_json::to_vec(&brief).map_err(fault)?;
+            record = serde_json::to_vec(&brief).map_err(json_failure)?;
         }
         if !self.is_first {
             self.text.push(b',');
@@ -94,6 +94,6 @@ impl TicketFile {
     }
 }
 
-fn fault(error: serde_json::Error) -> Failure {
+fn json_failure(error: serde_json::Error) -> Failure {
     Failure::new(ErrorCode::Internal, format!("a ticket cannot be written as JSON: {error}"))
 }

@@ -23,20 +23,20 @@ use tokio::{
 };
 
 use crate::{
-    Error, VmChange, budget::Reservation, console::ConsoleLog, ending::Ending, figures::Watcher,
-    registry::Registry,
+    Error, VmChange, budget::Reservation, console::ConsoleLog, end_reason::EndReasonReceiver,
+    metrics::SharedObserver, registry::Registry,
 };
 
 /// How long to wait for a VMM to exit after the connection to its agent broke: the sockets of an exiting VMM close
 /// first.
-const LAST_BREATH: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Back-off between attempts at the keeper or the store. Doubles up to `MAX_BACKOFF`.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// How long to wait for the shutdown event of a VMM that exited. It is already in the monitor's socket then.
-const LAST_WORD: Duration = Duration::from_millis(500);
+const SHUTDOWN_EVENT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The message of a guest kernel's panic on the serial console.
-const PANIC: &str = "Kernel panic - not syncing";
+const PANIC_MESSAGE: &str = "Kernel panic - not syncing";
 
 /// A handle to a VM's task. Cheap to clone.
 #[derive(Clone)]
@@ -44,18 +44,18 @@ pub(crate) struct VmHandle {
     pub(crate) facts: Arc<VmBooted>,
     pub(crate) guest: Guest,
     pub(crate) console: ConsoleLog,
-    pub(crate) ending: Ending,
+    pub(crate) ending: EndReasonReceiver,
     /// Whether the end of the command of the boot is recorded, or is not awaited.
     command_over: watch::Sender<bool>,
     arrived: Instant,
     /// The mutable attributes, as recorded.
-    changing: watch::Receiver<Changing>,
+    attributes: watch::Receiver<MutableAttributes>,
     commands: mpsc::Sender<Command>,
 }
 
 /// The attributes of a VM that callers may change while it runs.
 #[derive(Debug, Clone)]
-struct Changing {
+struct MutableAttributes {
     name: Option<VmName>,
     metadata: serde_json::Map<String, serde_json::Value>,
     expires_at: Option<Timestamp>,
@@ -108,16 +108,16 @@ pub(crate) struct BootedVm {
 
 /// The dependencies of a VM's task.
 #[derive(Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct VmContext {
     pub(crate) keeper: ServerEnd,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) observer: Watcher,
+    pub(crate) observer: SharedObserver,
 }
 
 impl VmHandle {
     pub(crate) fn record(&self) -> Vm {
-        let changing = self.changing.borrow().clone();
+        let changing = self.attributes.borrow().clone();
         Vm {
             name: changing.name,
             metadata: changing.metadata,
@@ -127,7 +127,7 @@ impl VmHandle {
     }
 
     pub(crate) fn is_named(&self, name: &VmName) -> bool {
-        self.changing.borrow().name.as_ref() == Some(name)
+        self.attributes.borrow().name.as_ref() == Some(name)
     }
 
     #[expect(clippy::unused_self, reason = "every VM runs, for now")]
@@ -147,8 +147,8 @@ impl VmHandle {
             at: Timestamp::now(),
             request_id: Some(request_id.to_owned()),
         };
-        self.order(Command::Change(ChangeCommand { change, done })).await?;
-        answer.await.map_err(|_| self.gone())??;
+        self.send_command(Command::Change(ChangeCommand { change, done })).await?;
+        answer.await.map_err(|_| self.unknown_vm())??;
         Ok(self.record())
     }
 
@@ -157,12 +157,12 @@ impl VmHandle {
     pub(crate) async fn end(&self, reason: EndReason, request_id: Option<&str>) -> Result<bool, Error> {
         let (done, answer) = oneshot::channel();
         let command = EndCommand { reason, request_id: request_id.map(str::to_owned), done };
-        self.order(Command::End(command)).await?;
-        answer.await.map_err(|_| self.gone())?
+        self.send_command(Command::End(command)).await?;
+        answer.await.map_err(|_| self.unknown_vm())?
     }
 
     /// Marks the command of the boot as ended and recorded, or as not awaited.
-    pub(crate) fn command_is_over(&self) {
+    pub(crate) fn mark_command_over(&self) {
         self.command_over.send_replace(true);
     }
 
@@ -174,11 +174,11 @@ impl VmHandle {
         }
     }
 
-    async fn order(&self, command: Command) -> Result<(), Error> {
-        self.commands.send(command).await.map_err(|_| self.gone())
+    async fn send_command(&self, command: Command) -> Result<(), Error> {
+        self.commands.send(command).await.map_err(|_| self.unknown_vm())
     }
 
-    fn gone(&self) -> Error {
+    fn unknown_vm(&self) -> Error {
         Failure::unknown_vm(self.facts.id).into()
     }
 }
@@ -207,15 +207,15 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
 }
 
 /// Spawns the task of a VM and registers the VM.
-pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
-    let (orders, commands) = mpsc::channel(16);
+pub(crate) fn spawn_vm_task(vm: BootedVm, surroundings: VmContext) -> VmHandle {
+    let (command_sender, commands) = mpsc::channel(16);
     let facts = Arc::new(vm.facts);
-    let (changes, changing) = watch::channel(Changing {
+    let (changes, changing) = watch::channel(MutableAttributes {
         name: facts.name.clone(),
         metadata: facts.metadata.clone(),
         expires_at: facts.expires_at,
     });
-    let (ended, ending) = Ending::channel();
+    let (ended, ending) = EndReasonReceiver::channel();
     let handle = VmHandle {
         facts: facts.clone(),
         guest: vm.guest.clone(),
@@ -223,11 +223,11 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
         ending,
         command_over: watch::Sender::new(false),
         arrived: vm.arrived,
-        changing,
-        commands: orders,
+        attributes: changing,
+        commands: command_sender,
     };
     surroundings.registry.insert(handle.clone());
-    let life = Life {
+    let task = VmTask {
         deadline: vm.deadline,
         facts,
         guest: vm.guest,
@@ -238,18 +238,18 @@ pub(crate) fn settle_in(vm: BootedVm, surroundings: Surroundings) -> VmHandle {
         ended,
         commands,
     };
-    tokio::spawn(life.run(vm.pidfd, vm.reservation));
+    tokio::spawn(task.run(vm.pidfd, vm.reservation));
     handle
 }
 
 /// The task that owns a VM.
-struct Life {
+struct VmTask {
     facts: Arc<VmBooted>,
     guest: Guest,
     console: ConsoleLog,
     machine: Box<dyn Machine>,
-    surroundings: Surroundings,
-    changes: watch::Sender<Changing>,
+    surroundings: VmContext,
+    changes: watch::Sender<MutableAttributes>,
     /// Gets the reason of the end.
     ended: watch::Sender<Option<EndReason>>,
     /// When it expires, by the monotonic clock.
@@ -257,16 +257,16 @@ struct Life {
     commands: mpsc::Receiver<Command>,
 }
 
-impl Life {
+impl VmTask {
     async fn run(mut self, pidfd: OwnedFd, reservation: Reservation) {
-        let (asked, mut command) = self.cause_of_end(pidfd).await;
+        let (given_reason, mut command) = self.wait_for_end(pidfd).await;
         let request_id = command.as_ref().and_then(|command| command.request_id.clone());
-        let own_word = match asked {
+        let reported_end = match given_reason {
             Some(_) => None,
-            None => timeout(LAST_WORD, self.machine.ended()).await.unwrap_or(None),
+            None => timeout(SHUTDOWN_EVENT_TIMEOUT, self.machine.ended()).await.unwrap_or(None),
         };
-        let out_of_memory = self.clear_away(&mut command).await;
-        let reason = asked.unwrap_or_else(|| self.reason_of(own_word, out_of_memory));
+        let out_of_memory = self.remove_resources(&mut command).await;
+        let reason = given_reason.unwrap_or_else(|| self.end_reason(reported_end, out_of_memory));
         tracing::info!(vm = %self.facts.id, pid = self.facts.pid, reason = reason.as_str(), "VM {} ended", self.facts.id);
         let end = RecordEnd { vm: self.facts.id, reason, at: Timestamp::now(), request_id };
         let recorded = self.surroundings.store.record_end(end.clone()).await;
@@ -291,12 +291,12 @@ impl Life {
             }
         }
         if let Err(error) = recorded {
-            record_later(surroundings.store, end, error).await;
+            retry_record_end(surroundings.store, end, error).await;
         }
     }
 
     /// Waits until the VM must end. Without a reason, the VMM's process ended by itself.
-    async fn cause_of_end(&mut self, pidfd: OwnedFd) -> (Option<EndReason>, Option<EndCommand>) {
+    async fn wait_for_end(&mut self, pidfd: OwnedFd) -> (Option<EndReason>, Option<EndCommand>) {
         let mut exited = pin!(exited(pidfd));
         loop {
             let deadline = self.deadline;
@@ -309,7 +309,7 @@ impl Life {
                 () = sleep_until(deadline.unwrap_or_else(Instant::now).into()), if deadline.is_some() => {
                     return (Some(EndReason::Expired), None);
                 }
-                () = self.guest.closed() => return match timeout(LAST_BREATH, exited).await {
+                () = self.guest.closed() => return match timeout(EXIT_TIMEOUT, exited).await {
                     Ok(()) => (None, None),
                     Err(_) => {
                         tracing::warn!(vm = %self.facts.id, "VM {} is ended: its agent is disconnected", self.facts.id);
@@ -328,7 +328,7 @@ impl Life {
             if timed {
                 self.deadline = deadline(expires_at);
             }
-            self.changes.send_replace(Changing { name, metadata, expires_at });
+            self.changes.send_replace(MutableAttributes { name, metadata, expires_at });
         });
         // Fails only if the caller is gone.
         let _ = command.done.send(changed.map_err(Error::from));
@@ -336,8 +336,8 @@ impl Life {
 
     /// Lets the keeper remove the VM's resources, and returns whether the kernel killed it for memory. Retries until
     /// that succeeds. Meanwhile the VM stays listed and counted, and requests to end it get the keeper's error.
-    async fn clear_away(&mut self, command: &mut Option<EndCommand>) -> bool {
-        let mut pause = FIRST_PAUSE;
+    async fn remove_resources(&mut self, command: &mut Option<EndCommand>) -> bool {
+        let mut pause = INITIAL_BACKOFF;
         loop {
             let error = match self.surroundings.keeper.end(self.facts.id).await {
                 Ok(out_of_memory) => return out_of_memory,
@@ -355,31 +355,33 @@ impl Life {
                     Some(Command::Change(change)) => change.refuse(),
                     None => {}
                 },
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(MAX_BACKOFF),
             }
         }
     }
 
-    fn reason_of(&self, own_word: Option<VmmEnd>, out_of_memory: bool) -> EndReason {
+    fn end_reason(&self, own_word: Option<VmmEnd>, out_of_memory: bool) -> EndReason {
         match own_word {
             _ if out_of_memory => EndReason::OutOfMemory,
             // A panic ends in a reset, as an intended reboot does; only the console distinguishes them.
-            Some(VmmEnd::Poweroff) if !self.console.read().console.contains(PANIC) => EndReason::Poweroff,
+            Some(VmmEnd::Poweroff) if !self.console.read().console.contains(PANIC_MESSAGE) => {
+                EndReason::Poweroff
+            }
             _ => EndReason::Crashed,
         }
     }
 }
 
 /// Retries until the end is recorded: a VM that is alive on record would keep its API keys.
-async fn record_later(store: Arc<dyn Store>, end: RecordEnd, mut error: skep_store::Error) {
-    let mut pause = FIRST_PAUSE;
+async fn retry_record_end(store: Arc<dyn Store>, end: RecordEnd, mut error: skep_store::Error) {
+    let mut pause = INITIAL_BACKOFF;
     while error.code() != ErrorCode::UnknownVm {
         tracing::error!(vm = %end.vm, %error, "the end of VM {} is not on record yet", end.vm);
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_BACKOFF);
         match store.record_end(end.clone()).await {
             Ok(_) => return,
-            Err(again) => error = again,
+            Err(next_error) => error = next_error,
         }
     }
 }

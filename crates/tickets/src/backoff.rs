@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_secs(10);
-const LONGEST: Duration = Duration::from_secs(300);
+const FIRST_DELAY: Duration = Duration::from_secs(10);
+const MAX_DELAY: Duration = Duration::from_secs(300);
 
 /// The delay after `counted` such attempts: none after the first, then 10 s, doubled each time, at most 5 minutes.
-pub(crate) fn rest(counted: u32) -> Duration {
+pub(crate) fn delay(counted: u32) -> Duration {
     match counted {
         0 | 1 => Duration::ZERO,
         // Five doublings reach the maximum.
-        more => FIRST.saturating_mul(1 << (more - 2).min(5)).min(LONGEST),
+        more => FIRST_DELAY.saturating_mul(1 << (more - 2).min(5)).min(MAX_DELAY),
     }
 }
 
@@ -19,9 +19,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_retry_is_at_once_and_none_rests_longer_than_five_minutes() {
-        let seconds: Vec<u64> = (0..9).map(|counted| rest(counted).as_secs()).collect();
+    fn the_first_retry_is_immediate_and_delays_are_at_most_five_minutes() {
+        let seconds: Vec<u64> = (0..9).map(|counted| delay(counted).as_secs()).collect();
         assert_eq!(seconds, [0, 0, 10, 20, 40, 80, 160, 300, 300]);
-        assert_eq!(rest(u32::MAX), LONGEST);
+        assert_eq!(delay(u32::MAX), MAX_DELAY);
     }
 }

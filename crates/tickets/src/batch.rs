@@ -10,16 +10,16 @@ use skep_api::{
 
 use crate::{
     Refusal, cycle_among,
-    limits::{DEFAULT_ATTEMPTS, DEFAULT_RUNTIME, LONGEST_REF, MOST_DEPENDENCIES, MOST_TICKETS},
-    request::{check_count, check_new, each_once, whole_millisecond},
+    limits::{DEFAULT_ATTEMPTS, DEFAULT_RUNTIME, MAX_BATCH_TICKETS, MAX_DEPENDENCIES, MAX_REF_CHARACTERS},
+    request::{check_count, check_new_ticket, deduplicated, round_up_to_millisecond},
 };
 
 /// The prefix of a dependency on a ticket of the same batch.
-const SIBLING: &str = "ref:";
+const SIBLING_PREFIX: &str = "ref:";
 
 /// A dependency of a new ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Needed {
+pub enum Dependency {
     /// An existing ticket, whose existence is checked later.
     Ticket(TicketId),
     /// A ticket of the same batch, by its index.
@@ -33,7 +33,7 @@ pub struct NewTicket {
     pub description: Option<String>,
     pub priority: Priority,
     /// Without duplicates.
-    pub needs: Vec<Needed>,
+    pub dependencies: Vec<Dependency>,
     /// Without duplicates.
     pub labels: Vec<Label>,
     pub metadata: Option<Object>,
@@ -44,17 +44,17 @@ pub struct NewTicket {
 
 impl NewTicket {
     /// Applies the defaults to a request.
-    pub(crate) fn of(request: CreateTicket, needs: Vec<Needed>) -> Self {
+    pub(crate) fn from_request(request: CreateTicket, needs: Vec<Dependency>) -> Self {
         Self {
             title: request.title,
             description: request.description,
             priority: request.priority.unwrap_or(Priority::Medium),
-            needs,
-            labels: each_once(request.labels.unwrap_or_default()),
+            dependencies: needs,
+            labels: deduplicated(request.labels.unwrap_or_default()),
             metadata: request.metadata,
             max_attempts: request.max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
             max_runtime: request.max_runtime_ms.map_or(DEFAULT_RUNTIME, Duration::from_millis),
-            not_before: request.not_before.map(whole_millisecond),
+            not_before: request.not_before.map(round_up_to_millisecond),
         }
     }
 }
@@ -63,33 +63,33 @@ impl NewTicket {
 ///
 /// # Errors
 /// The first invalid value, or a cycle.
-pub fn batch(request: CreateTickets) -> Result<Vec<(Option<String>, NewTicket)>, Refusal> {
+pub fn check_batch(request: CreateTickets) -> Result<Vec<(Option<String>, NewTicket)>, Refusal> {
     let tickets = request.tickets;
     if tickets.is_empty() {
         return Err(Refusal::Value("`tickets` is empty; give 1 to 1000 tickets".to_owned()));
     }
-    check_count(tickets.len(), "tickets", MOST_TICKETS)?;
-    let places = names(&tickets)?;
+    check_count(tickets.len(), "tickets", MAX_BATCH_TICKETS)?;
+    let places = indices_by_name(&tickets)?;
     let mut made = Vec::with_capacity(tickets.len());
     for (place, ticket) in tickets.into_iter().enumerate() {
-        let needs = needs(&ticket, place, &places)?;
-        let (name, request) = split(ticket);
-        check_new(&request, &format!("tickets[{place}]."))?;
-        made.push((name, NewTicket::of(request, needs)));
+        let needs = parse_dependencies(&ticket, place, &places)?;
+        let (name, request) = split_name(ticket);
+        check_new_ticket(&request, &format!("tickets[{place}]."))?;
+        made.push((name, NewTicket::from_request(request, needs)));
     }
     check_cycle(&made)?;
     Ok(made)
 }
 
 /// Maps each name to the index of its ticket.
-fn names(tickets: &[BatchTicket]) -> Result<HashMap<String, usize>, Refusal> {
+fn indices_by_name(tickets: &[BatchTicket]) -> Result<HashMap<String, usize>, Refusal> {
     let mut places = HashMap::new();
     for (place, ticket) in tickets.iter().enumerate() {
         let Some(name) = &ticket.reference else { continue };
         let characters = name.chars().count();
-        if !(1..=LONGEST_REF).contains(&characters) {
+        if !(1..=MAX_REF_CHARACTERS).contains(&characters) {
             return Err(Refusal::Value(format!(
-                "`tickets[{place}].ref` has {characters} characters; it must have 1 to {LONGEST_REF}"
+                "`tickets[{place}].ref` has {characters} characters; it must have 1 to {MAX_REF_CHARACTERS}"
             )));
         }
         if let Some(first) = places.insert(name.clone(), place) {
@@ -101,31 +101,31 @@ fn names(tickets: &[BatchTicket]) -> Result<HashMap<String, usize>, Refusal> {
     Ok(places)
 }
 
-fn needs(
+fn parse_dependencies(
     ticket: &BatchTicket,
     place: usize,
     places: &HashMap<String, usize>,
-) -> Result<Vec<Needed>, Refusal> {
+) -> Result<Vec<Dependency>, Refusal> {
     let mut needs = Vec::new();
     for (at, text) in ticket.dependencies.iter().flatten().enumerate() {
         let field = || format!("tickets[{place}].dependencies[{at}]");
-        let need = match text.strip_prefix(SIBLING) {
+        let need = match text.strip_prefix(SIBLING_PREFIX) {
             Some(name) => match places.get(name) {
-                Some(sibling) => Needed::Sibling(*sibling),
+                Some(sibling) => Dependency::Sibling(*sibling),
                 None => return Err(Refusal::UnknownRef { field: field(), reference: name.to_owned() }),
             },
-            None => Needed::Ticket(text.parse().map_err(|_| {
+            None => Dependency::Ticket(text.parse().map_err(|_| {
                 Refusal::Value(format!("`{}` is `{text}`; it must be `ref:NAME` or a ticket's id", field()))
             })?),
         };
         needs.push(need);
     }
-    let needs = each_once(needs);
-    check_count(needs.len(), &format!("tickets[{place}].dependencies"), MOST_DEPENDENCIES)?;
+    let needs = deduplicated(needs);
+    check_count(needs.len(), &format!("tickets[{place}].dependencies"), MAX_DEPENDENCIES)?;
     Ok(needs)
 }
 
-fn split(ticket: BatchTicket) -> (Option<String>, CreateTicket) {
+fn split_name(ticket: BatchTicket) -> (Option<String>, CreateTicket) {
     let request = CreateTicket {
         title: ticket.title,
         description: ticket.description,
@@ -141,16 +141,16 @@ fn split(ticket: BatchTicket) -> (Option<String>, CreateTicket) {
 }
 
 fn check_cycle(tickets: &[(Option<String>, NewTicket)]) -> Result<(), Refusal> {
-    let siblings = |needs: &[Needed]| {
+    let siblings = |needs: &[Dependency]| {
         needs
             .iter()
-            .filter_map(|need| if let Needed::Sibling(place) = need { Some(*place) } else { None })
+            .filter_map(|need| if let Dependency::Sibling(place) = need { Some(*place) } else { None })
             .collect()
     };
-    let graph: Vec<Vec<usize>> = tickets.iter().map(|(_, ticket)| siblings(&ticket.needs)).collect();
+    let graph: Vec<Vec<usize>> = tickets.iter().map(|(_, ticket)| siblings(&ticket.dependencies)).collect();
     let Some(way) = cycle_among(&graph) else { return Ok(()) };
     let name = |place: usize| match tickets.get(place) {
-        Some((Some(name), _)) => format!("{SIBLING}{name}"),
+        Some((Some(name), _)) => format!("{SIBLING_PREFIX}{name}"),
         _ => format!("tickets[{place}]"),
     };
     Err(Refusal::Cycle { path: way.into_iter().map(name).collect() })
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<(Option<String>, NewTicket)>, Refusal> {
-        batch(serde_json::from_str(text).unwrap())
+        check_batch(serde_json::from_str(text).unwrap())
     }
 
     #[test]
@@ -175,13 +175,13 @@ mod tests {
             ]}"#,
         );
         let made = made.unwrap();
-        let known = Needed::Ticket("tkt_01jv0000000000000000000000".parse().unwrap());
-        assert_eq!(made[0].1.needs, [Needed::Sibling(1), known]);
-        assert_eq!((made[1].0.as_deref(), made[1].1.needs.len()), (Some("plan"), 0));
+        let known = Dependency::Ticket("tkt_01jv0000000000000000000000".parse().unwrap());
+        assert_eq!(made[0].1.dependencies, [Dependency::Sibling(1), known]);
+        assert_eq!((made[1].0.as_deref(), made[1].1.dependencies.len()), (Some("plan"), 0));
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_the_invalid_field() {
         for (text, code, words) in [
             (r#"{"tickets": []}"#, ErrorCode::InvalidValue, "`tickets` is empty"),
             (r#"{"tickets": [{"title": ""}]}"#, ErrorCode::InvalidValue, "`tickets[0].title`"),

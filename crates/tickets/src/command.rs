@@ -14,15 +14,15 @@ pub enum Command {
     /// Claims the ticket, or renews a claim.
     Claim(Claim),
     /// Completes or fails the ticket.
-    Finish(Finishing),
+    Finish(FinishRequest),
     /// Makes the ticket pending again.
     Release(Release),
     /// A result without a status. Accepted only as a repetition of the result that the ticket has.
-    GiveResult(Patch<Object>),
+    ResultOnly(Patch<Object>),
     /// Renews the lease.
-    Beat(Beat),
+    Heartbeat(LeaseRenewal),
     /// Ends an attempt that its holder did not finish.
-    End {
+    EndAttempt {
         /// The attempt that ends. The command has no effect if another attempt is current.
         attempt: u32,
         cause: EndCause,
@@ -54,12 +54,12 @@ pub enum Assignee {
     /// Given in the request.
     Named(String),
     /// The name of the caller's key, because the request gave none.
-    OfKey(String),
+    KeyName(String),
 }
 
 /// A request to complete or fail a ticket.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Finishing {
+pub struct FinishRequest {
     pub resolution: Resolution,
     pub result: Patch<Object>,
     /// The attempt of the caller.
@@ -92,7 +92,7 @@ pub struct Release {
 
 /// A heartbeat, which renews the lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Beat {
+pub struct LeaseRenewal {
     /// The attempt of the caller.
     pub attempt: Option<u32>,
     /// The holder that the caller claims to be.

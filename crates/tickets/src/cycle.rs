@@ -10,68 +10,69 @@ use std::collections::BTreeMap;
 pub fn find_cycle<N: Copy + Ord, E>(
     start: N,
     dependencies: &[N],
-    mut of: impl FnMut(N) -> Result<Vec<N>, E>,
+    mut dependencies_of: impl FnMut(N) -> Result<Vec<N>, E>,
 ) -> Result<Option<Vec<N>>, E> {
     // Each node that was reached, with its predecessor.
     let mut reached: BTreeMap<N, N> = BTreeMap::new();
     let mut next: Vec<(N, N)> = dependencies.iter().rev().map(|one| (*one, start)).collect();
     while let Some((node, from)) = next.pop() {
         if node == start {
-            return Ok(Some(way_back(start, from, &reached)));
+            return Ok(Some(path_back(start, from, &reached)));
         }
         if reached.contains_key(&node) {
             continue;
         }
         reached.insert(node, from);
-        next.extend(of(node)?.into_iter().rev().map(|one| (one, node)));
+        next.extend(dependencies_of(node)?.into_iter().rev().map(|one| (one, node)));
     }
     Ok(None)
 }
 
-fn way_back<N: Copy + Ord>(start: N, last: N, reached: &BTreeMap<N, N>) -> Vec<N> {
-    let mut way = vec![start];
+fn path_back<N: Copy + Ord>(start: N, last: N, reached: &BTreeMap<N, N>) -> Vec<N> {
+    let mut path = vec![start];
     let mut node = last;
     while node != start {
-        way.push(node);
+        path.push(node);
         match reached.get(&node) {
             Some(from) => node = *from,
             None => break,
         }
     }
-    way.push(start);
-    way.reverse();
-    way
+    path.push(start);
+    path.reverse();
+    path
 }
 
 /// Finds a cycle among nodes that are given by their indices, as a path whose first node is repeated at the end.
 pub fn cycle_among(dependencies: &[Vec<usize>]) -> Option<Vec<usize>> {
-    let mut open: Vec<usize> = dependencies.iter().map(Vec::len).collect();
+    let mut open_dependencies: Vec<usize> = dependencies.iter().map(Vec::len).collect();
     let mut dependents = vec![Vec::new(); dependencies.len()];
     for (node, needs) in dependencies.iter().enumerate() {
         for need in needs {
             dependents[*need].push(node);
         }
     }
-    let mut free: Vec<usize> = (0..open.len()).filter(|node| open[*node] == 0).collect();
-    while let Some(node) = free.pop() {
+    let mut ready: Vec<usize> =
+        (0..open_dependencies.len()).filter(|node| open_dependencies[*node] == 0).collect();
+    while let Some(node) = ready.pop() {
         for dependent in &dependents[node] {
-            open[*dependent] -= 1;
-            if open[*dependent] == 0 {
-                free.push(*dependent);
+            open_dependencies[*dependent] -= 1;
+            if open_dependencies[*dependent] == 0 {
+                ready.push(*dependent);
             }
         }
     }
     // Each remaining node depends on a remaining node, so following dependencies must reach a node twice.
-    let mut way = vec![(0..open.len()).find(|node| open[*node] > 0)?];
+    let mut path = vec![(0..open_dependencies.len()).find(|node| open_dependencies[*node] > 0)?];
     loop {
-        let last = *way.last()?;
-        let next = dependencies[last].iter().copied().find(|need| open[*need] > 0)?;
-        if let Some(first) = way.iter().position(|node| *node == next) {
-            way.drain(..first);
-            way.push(next);
-            return Some(way);
+        let last = *path.last()?;
+        let next = dependencies[last].iter().copied().find(|need| open_dependencies[*need] > 0)?;
+        if let Some(first) = path.iter().position(|node| *node == next) {
+            path.drain(..first);
+            path.push(next);
+            return Some(path);
         }
-        way.push(next);
+        path.push(next);
     }
 }
 
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_round_is_told() {
+    fn the_cycle_is_returned_in_order() {
         assert_eq!(find(1, &[1], &[]), Some(vec![1, 1]));
         assert_eq!(find(1, &[2], &[(2, 1)]), Some(vec![1, 2, 1]));
         assert_eq!(find(1, &[4, 2], &[(2, 3), (3, 1), (4, 5)]), Some(vec![1, 2, 3, 1]));
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_without_a_way_round_has_none() {
+    fn acyclic_graphs_have_no_cycle() {
         assert_eq!(cycle_among(&[vec![1, 2], vec![2], vec![]]), None);
         assert_eq!(cycle_among(&[vec![0]]), Some(vec![0, 0]));
         assert_eq!(cycle_among(&[vec![1], vec![2], vec![3], vec![1]]), Some(vec![1, 2, 3, 1]));
@@ -108,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_way_among_all_is_found_exactly_where_one_of_them_has_one(
+        fn cycle_among_agrees_with_find_cycle(
             edges in prop::collection::vec((0..6_u8, 0..6_u8), 0..14),
         ) {
             let needs = |node: u8| edges.iter().filter(|(from, _)| *from == node).map(|(_, to)| *to).collect::<Vec<_>>();
@@ -123,7 +124,7 @@ mod tests {
         }
 
         #[test]
-        fn a_way_is_found_exactly_where_there_is_one(
+        fn find_cycle_agrees_with_the_transitive_closure(
             edges in prop::collection::vec((0..8_u8, 0..8_u8), 0..20),
             dependencies in prop::collection::vec(0..8_u8, 0..4),
         ) {

@@ -6,7 +6,7 @@ use skep_api::{
     tickets::{Blocker, TicketStatus},
 };
 
-use crate::limits::NAMED;
+use crate::limits::MAX_NAMED_TICKETS;
 
 /// Why a command is refused, with the value that it concerns and what to do instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -130,11 +130,11 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Lists blockers for a message: up to [`NAMED`] with id and status, and the number of the others.
+/// Lists blockers for a message: up to [`MAX_NAMED_TICKETS`] with id and status, and the number of the others.
 pub(crate) fn listed(total: u32, named: &[Blocker]) -> String {
-    let words = named.iter().take(NAMED).map(|one| format!("{} ({})", one.id, one.status));
+    let words = named.iter().take(MAX_NAMED_TICKETS).map(|one| format!("{} ({})", one.id, one.status));
     let words = words.collect::<Vec<_>>().join(", ");
-    let shown = named.len().min(NAMED);
+    let shown = named.len().min(MAX_NAMED_TICKETS);
     match usize::try_from(total).unwrap_or(usize::MAX).saturating_sub(shown) {
         0 => words,
         more if shown == 0 => format!("{more} tickets"),

@@ -4,13 +4,19 @@ use jiff::Timestamp;
 use skep_api::{Patch, VmId, tickets::Object};
 
 use crate::{
-    Decision, Finish, Finishing, Lease, Refusal, Resolution, State, Step, StepKind, Ticket,
+    Decision, Finish, FinishRequest, Lease, Refusal, Resolution, State, Step, StepKind, Ticket,
     limits::DEFAULT_LEASE,
-    transition::{closed, opening, require_holder, require_latest, require_ready, status_of, step},
+    transition::{
+        claim_steps, require_holder, require_latest, require_ready, state_refusal, status_of, step,
+    },
 };
 
-pub(crate) fn decide(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> Result<Decision, Refusal> {
-    let Finishing { attempt, assignee, .. } = finishing;
+pub(crate) fn decide(
+    ticket: &Ticket,
+    finishing: &FinishRequest,
+    now: Timestamp,
+) -> Result<Decision, Refusal> {
+    let FinishRequest { attempt, assignee, .. } = finishing;
     match &ticket.state {
         State::Pending { lapsed } => {
             require_latest(ticket, *attempt)?;
@@ -21,14 +27,14 @@ pub(crate) fn decide(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> 
                         let holder = lapsed.assignee.clone();
                         return Err(Refusal::Superseded { id, attempt: current, current, holder });
                     }
-                    Ok(finished(ticket, finishing, Some(&lapsed.assignee), lapsed.vm, now))
+                    Ok(finish_decision(ticket, finishing, Some(&lapsed.assignee), lapsed.vm, now))
                 }
-                _ => from_pending(ticket, finishing, now),
+                _ => finish_pending(ticket, finishing, now),
             }
         }
         State::InProgress(holder) => {
             require_holder(ticket, holder, *attempt, assignee.as_deref())?;
-            Ok(finished(ticket, finishing, Some(&holder.assignee), holder.vm, now))
+            Ok(finish_decision(ticket, finishing, Some(&holder.assignee), holder.vm, now))
         }
         State::Completed(finish) | State::Failed(finish) => {
             require_latest(ticket, *attempt)?;
@@ -36,10 +42,12 @@ pub(crate) fn decide(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> 
                 return same_result(ticket, finish, &finishing.result);
             }
             Err(match finishing.resolution {
-                Resolution::Completed => {
-                    closed(ticket, "be completed", "retry it first by PATCH `{\"status\": \"pending\"}`")
-                }
-                Resolution::Failed => closed(ticket, "be failed", "create another one"),
+                Resolution::Completed => state_refusal(
+                    ticket,
+                    "be completed",
+                    "retry it first by PATCH `{\"status\": \"pending\"}`",
+                ),
+                Resolution::Failed => state_refusal(ticket, "be failed", "create another one"),
             })
         }
     }
@@ -47,12 +55,14 @@ pub(crate) fn decide(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> 
 
 /// A result alone does not say whether the work is done, so it is accepted only on a finished ticket, if it is the
 /// same result.
-pub(crate) fn give_result(ticket: &Ticket, result: &Patch<Object>) -> Result<Decision, Refusal> {
+pub(crate) fn decide_result_only(ticket: &Ticket, result: &Patch<Object>) -> Result<Decision, Refusal> {
     match &ticket.state {
         State::Completed(finish) | State::Failed(finish) => same_result(ticket, finish, result),
-        State::Pending { .. } | State::InProgress(_) => {
-            Err(closed(ticket, "take a `result` alone", "send it with `status` `completed` or `failed`"))
-        }
+        State::Pending { .. } | State::InProgress(_) => Err(state_refusal(
+            ticket,
+            "take a `result` alone",
+            "send it with `status` `completed` or `failed`",
+        )),
     }
 }
 
@@ -65,38 +75,38 @@ fn same_result(ticket: &Ticket, finish: &Finish, result: &Patch<Object>) -> Resu
     if same {
         Ok(Decision::Nothing)
     } else {
-        Err(closed(ticket, "take another `result`", "read the one that it has"))
+        Err(state_refusal(ticket, "take another `result`", "read the one that it has"))
     }
 }
 
 /// Finishes a ticket that is not held: completing claims it in the same change, failing needs no attempt.
-fn from_pending(ticket: &Ticket, finishing: &Finishing, now: Timestamp) -> Result<Decision, Refusal> {
+fn finish_pending(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp) -> Result<Decision, Refusal> {
     match finishing.resolution {
-        Resolution::Failed => Ok(finished(ticket, finishing, None, None, now)),
+        Resolution::Failed => Ok(finish_decision(ticket, finishing, None, None, now)),
         Resolution::Completed => {
             require_ready(ticket, now)?;
             let name = finishing.assignee.as_ref().unwrap_or(&finishing.key_name);
-            let mut steps = opening(ticket, name, None, Lease::from(now, DEFAULT_LEASE), now);
+            let mut steps = claim_steps(ticket, name, None, Lease::from(now, DEFAULT_LEASE), now);
             let claimed = steps.last().map_or_else(|| ticket.clone(), |step| step.ticket.clone());
-            steps.push(closing(&claimed, finishing, Some(name), None, now));
+            steps.push(finish_step(&claimed, finishing, Some(name), None, now));
             Ok(Decision::Changed(steps))
         }
     }
 }
 
-fn finished(
+fn finish_decision(
     ticket: &Ticket,
-    finishing: &Finishing,
+    finishing: &FinishRequest,
     assignee: Option<&String>,
     vm: Option<VmId>,
     now: Timestamp,
 ) -> Decision {
-    Decision::Changed(vec![closing(ticket, finishing, assignee, vm, now)])
+    Decision::Changed(vec![finish_step(ticket, finishing, assignee, vm, now)])
 }
 
-fn closing(
+fn finish_step(
     ticket: &Ticket,
-    finishing: &Finishing,
+    finishing: &FinishRequest,
     assignee: Option<&String>,
     vm: Option<VmId>,
     now: Timestamp,

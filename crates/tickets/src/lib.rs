@@ -24,13 +24,16 @@ mod ticket;
 mod transition;
 mod why;
 
-pub use batch::{Needed, NewTicket, batch};
-pub use command::{Assignee, Beat, Claim, Command, EndCause, EndedAttempt, Finishing, Release, Resolution};
+pub use batch::{Dependency, NewTicket, check_batch};
+pub use command::{
+    Assignee, Claim, Command, EndCause, EndedAttempt, FinishRequest, LeaseRenewal, Release, Resolution,
+};
 pub use cycle::{cycle_among, find_cycle};
 pub use error::Refusal;
 pub use request::{
-    ClaimOrder, Edits, check_edits, claim_order, edits, heartbeat, labels, new_ticket, transition,
+    ClaimAnyRequest, Edits, check_edits, claim_any, deduplicated_labels, new_ticket, parse_edits,
+    parse_heartbeat, parse_transition,
 };
-pub use ticket::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait};
-pub use transition::{Decision, Step, StepKind, decide, opening, readied, rescheduled};
+pub use ticket::{Blockers, Finish, Holder, LapsedHolder, Lease, State, Ticket, Wait};
+pub use transition::{Decision, Step, StepKind, claim_steps, decide, ready_step, rescheduled};
 pub use why::why;

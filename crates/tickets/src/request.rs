@@ -11,12 +11,13 @@ use skep_api::{
 };
 
 use crate::{
-    Assignee, Beat, Claim, Command, Finishing, Refusal, Release, Resolution, State, Ticket,
+    Assignee, Claim, Command, FinishRequest, LeaseRenewal, Refusal, Release, Resolution, State, Ticket,
     limits::{
-        ATTEMPTS, CLAIMS, LARGEST_RESULT, LARGEST_TEXT, LEASES_MS, LONGEST_ASSIGNEE, LONGEST_PROGRESS,
-        LONGEST_TITLE, MOST_DEPENDENCIES, MOST_LABELS, RESTS_MS, RUNTIMES_MS, WAITS_MS,
+        ATTEMPT_LIMITS, CLAIM_COUNTS, LEASES_MS, MAX_ASSIGNEE_CHARACTERS, MAX_DEPENDENCIES, MAX_LABELS,
+        MAX_PROGRESS_CHARACTERS, MAX_RESULT_BYTES, MAX_TEXT_BYTES, MAX_TITLE_CHARACTERS, RETRY_DELAYS_MS,
+        RUNTIMES_MS, WAITS_MS,
     },
-    transition::closed,
+    transition::state_refusal,
 };
 
 /// The changes of a PATCH request other than transitions. `None` keeps a field; the inner `None` removes its value.
@@ -46,13 +47,13 @@ impl Edits {
 ///
 /// # Errors
 /// The first invalid value.
-pub(crate) fn check_new(request: &CreateTicket, at: &str) -> Result<(), Refusal> {
-    title(&request.title, at)?;
-    text(request.description.as_deref(), &format!("{at}description"))?;
-    object(request.metadata.as_ref(), &format!("{at}metadata"), LARGEST_TEXT)?;
-    labels(request.labels.as_deref().unwrap_or_default(), &format!("{at}labels"))?;
-    number(request.max_attempts, &format!("{at}max_attempts"), &ATTEMPTS)?;
-    number(request.max_runtime_ms, &format!("{at}max_runtime_ms"), &RUNTIMES_MS)
+pub(crate) fn check_new_ticket(request: &CreateTicket, at: &str) -> Result<(), Refusal> {
+    check_title(&request.title, at)?;
+    check_text(request.description.as_deref(), &format!("{at}description"))?;
+    check_object(request.metadata.as_ref(), &format!("{at}metadata"), MAX_TEXT_BYTES)?;
+    deduplicated_labels(request.labels.as_deref().unwrap_or_default(), &format!("{at}labels"))?;
+    check_range(request.max_attempts, &format!("{at}max_attempts"), &ATTEMPT_LIMITS)?;
+    check_range(request.max_runtime_ms, &format!("{at}max_runtime_ms"), &RUNTIMES_MS)
 }
 
 /// Checks a ticket to create. Whether its dependencies exist is checked later.
@@ -60,36 +61,36 @@ pub(crate) fn check_new(request: &CreateTicket, at: &str) -> Result<(), Refusal>
 /// # Errors
 /// The first invalid value.
 pub fn new_ticket(request: CreateTicket) -> Result<crate::NewTicket, Refusal> {
-    check_new(&request, "")?;
-    let needs = dependencies(request.dependencies.as_deref().unwrap_or_default())?;
-    Ok(crate::NewTicket::of(request, needs.into_iter().map(crate::Needed::Ticket).collect()))
+    check_new_ticket(&request, "")?;
+    let needs = deduplicated_dependencies(request.dependencies.as_deref().unwrap_or_default())?;
+    Ok(crate::NewTicket::from_request(request, needs.into_iter().map(crate::Dependency::Ticket).collect()))
 }
 
 /// The changes of a PATCH request other than transitions.
 ///
 /// # Errors
 /// The first invalid value.
-pub fn edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
-    request.title.as_deref().map(|text| title(text, "")).transpose()?;
-    text(request.description.value().map(String::as_str), "description")?;
-    object(request.metadata.value(), "metadata", LARGEST_TEXT)?;
-    number(request.max_attempts, "max_attempts", &ATTEMPTS)?;
-    number(request.max_runtime_ms, "max_runtime_ms", &RUNTIMES_MS)?;
+pub fn parse_edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
+    request.title.as_deref().map(|text| check_title(text, "")).transpose()?;
+    check_text(request.description.value().map(String::as_str), "description")?;
+    check_object(request.metadata.value(), "metadata", MAX_TEXT_BYTES)?;
+    check_range(request.max_attempts, "max_attempts", &ATTEMPT_LIMITS)?;
+    check_range(request.max_runtime_ms, "max_runtime_ms", &RUNTIMES_MS)?;
     Ok(Edits {
         title: request.title.clone(),
-        description: request.description.clone().change(),
+        description: request.description.clone().into_nested_option(),
         priority: request.priority,
-        dependencies: request.dependencies.as_deref().map(dependencies).transpose()?,
-        labels: request.labels.as_deref().map(|given| labels(given, "labels")).transpose()?,
-        metadata: request.metadata.clone().change(),
+        dependencies: request.dependencies.as_deref().map(deduplicated_dependencies).transpose()?,
+        labels: request.labels.as_deref().map(|given| deduplicated_labels(given, "labels")).transpose()?,
+        metadata: request.metadata.clone().into_nested_option(),
         max_attempts: request.max_attempts,
         max_runtime: request.max_runtime_ms.map(Duration::from_millis),
-        not_before: request.not_before.clone().change().map(|at| at.map(whole_millisecond)),
+        not_before: request.not_before.clone().into_nested_option().map(|at| at.map(round_up_to_millisecond)),
     })
 }
 
 /// Rounds a time up to the millisecond precision of the store, so that it is never earlier than requested.
-pub(crate) fn whole_millisecond(at: Timestamp) -> Timestamp {
+pub(crate) fn round_up_to_millisecond(at: Timestamp) -> Timestamp {
     let whole = Timestamp::from_millisecond(at.as_millisecond());
     let beyond = i64::from(whole.is_ok_and(|whole| whole < at));
     Timestamp::from_millisecond(at.as_millisecond() + beyond).unwrap_or(at)
@@ -99,14 +100,14 @@ pub(crate) fn whole_millisecond(at: Timestamp) -> Timestamp {
 ///
 /// # Errors
 /// The first invalid value, or fields that contradict each other.
-pub fn transition(request: &ChangeTicket, key_name: &str) -> Result<Option<Command>, Refusal> {
+pub fn parse_transition(request: &ChangeTicket, key_name: &str) -> Result<Option<Command>, Refusal> {
     let ChangeTicket { status, assignee, result, attempt, .. } = request;
-    name(assignee.value().map(String::as_str), "assignee")?;
-    object(result.value(), "result", LARGEST_RESULT)?;
-    number(request.lease_ms, "lease_ms", &LEASES_MS)?;
-    number(request.retry_after_ms, "retry_after_ms", &RESTS_MS)?;
+    check_name(assignee.value().map(String::as_str), "assignee")?;
+    check_object(result.value(), "result", MAX_RESULT_BYTES)?;
+    check_range(request.lease_ms, "lease_ms", &LEASES_MS)?;
+    check_range(request.retry_after_ms, "retry_after_ms", &RETRY_DELAYS_MS)?;
     let command = match (status, assignee) {
-        (None, Patch::Absent) if !result.is_absent() => Some(Command::GiveResult(result.clone())),
+        (None, Patch::Absent) if !result.is_absent() => Some(Command::ResultOnly(result.clone())),
         (None, Patch::Absent) => None,
         (None, Patch::Null) => Some(release(request, false)),
         (Some(TicketStatus::Pending), _) => Some(release(request, true)),
@@ -116,27 +117,27 @@ pub fn transition(request: &ChangeTicket, key_name: &str) -> Result<Option<Comma
             )));
         }
         (None | Some(TicketStatus::InProgress), _) => Some(Command::Claim(claim(request, key_name))),
-        (Some(TicketStatus::Completed), _) => Some(finishing(request, Resolution::Completed, key_name)),
-        (Some(TicketStatus::Failed), _) => Some(finishing(request, Resolution::Failed, key_name)),
+        (Some(TicketStatus::Completed), _) => Some(finish_request(request, Resolution::Completed, key_name)),
+        (Some(TicketStatus::Failed), _) => Some(finish_request(request, Resolution::Failed, key_name)),
     };
-    fits(request, command.as_ref())?;
+    check_combination(request, command.as_ref())?;
     if command.is_none() && attempt.is_some() {
-        return Err(alone("attempt", "`status`"));
+        return Err(requires("attempt", "`status`"));
     }
     Ok(command)
 }
 
 /// Refuses fields that have no meaning without others, instead of ignoring them.
-fn fits(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Refusal> {
+fn check_combination(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Refusal> {
     if request.lease_ms.is_some() && !matches!(command, Some(Command::Claim(_))) {
-        return Err(alone("lease_ms", "`status` `in_progress`"));
+        return Err(requires("lease_ms", "`status` `in_progress`"));
     }
     if request.retry_after_ms.is_some() && !matches!(command, Some(Command::Release(_))) {
-        return Err(alone("retry_after_ms", "`status` `pending`"));
+        return Err(requires("retry_after_ms", "`status` `pending`"));
     }
-    let takes_result = matches!(command, None | Some(Command::Finish(_) | Command::GiveResult(_)));
+    let takes_result = matches!(command, None | Some(Command::Finish(_) | Command::ResultOnly(_)));
     if !request.result.is_absent() && !takes_result {
-        return Err(alone("result", "`status` `completed` or `failed`"));
+        return Err(requires("result", "`status` `completed` or `failed`"));
     }
     let moves = command.is_some();
     for (field, given) in
@@ -151,7 +152,7 @@ fn fits(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Refusal
     Ok(())
 }
 
-fn alone(field: &str, with: &str) -> Refusal {
+fn requires(field: &str, with: &str) -> Refusal {
     Refusal::Value(format!("`{field}` is valid only with {with}; send both, or leave it out"))
 }
 
@@ -173,8 +174,8 @@ fn claim(request: &ChangeTicket, key_name: &str) -> Claim {
     }
 }
 
-fn finishing(request: &ChangeTicket, resolution: Resolution, key_name: &str) -> Command {
-    Command::Finish(Finishing {
+fn finish_request(request: &ChangeTicket, resolution: Resolution, key_name: &str) -> Command {
+    Command::Finish(FinishRequest {
         resolution,
         result: request.result.clone(),
         attempt: request.attempt,
@@ -184,12 +185,12 @@ fn finishing(request: &ChangeTicket, resolution: Resolution, key_name: &str) -> 
 }
 
 fn assignee(named: Option<&String>, key_name: &str) -> Assignee {
-    named.map_or_else(|| Assignee::OfKey(key_name.to_owned()), |name| Assignee::Named(name.clone()))
+    named.map_or_else(|| Assignee::KeyName(key_name.to_owned()), |name| Assignee::Named(name.clone()))
 }
 
 /// A claim of any ready ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimOrder {
+pub struct ClaimAnyRequest {
     pub assignee: String,
     /// The maximum number of tickets.
     pub count: u32,
@@ -206,11 +207,11 @@ pub struct ClaimOrder {
 ///
 /// # Errors
 /// The first invalid value.
-pub fn claim_order(request: &ClaimTickets, key_name: &str) -> Result<ClaimOrder, Refusal> {
-    name(request.assignee.as_deref(), "assignee")?;
-    number(request.count, "count", &CLAIMS)?;
-    number(request.lease_ms, "lease_ms", &LEASES_MS)?;
-    number(request.wait_ms, "wait_ms", &WAITS_MS)?;
+pub fn claim_any(request: &ClaimTickets, key_name: &str) -> Result<ClaimAnyRequest, Refusal> {
+    check_name(request.assignee.as_deref(), "assignee")?;
+    check_range(request.count, "count", &CLAIM_COUNTS)?;
+    check_range(request.lease_ms, "lease_ms", &LEASES_MS)?;
+    check_range(request.wait_ms, "wait_ms", &WAITS_MS)?;
     let wanted: BTreeSet<Priority> = match &request.priority {
         None => BTreeSet::new(),
         Some(Priorities::One(one)) => BTreeSet::from([*one]),
@@ -220,12 +221,12 @@ pub fn claim_order(request: &ClaimTickets, key_name: &str) -> Result<ClaimOrder,
         }
         Some(Priorities::Any(any)) => any.iter().copied().collect(),
     };
-    Ok(ClaimOrder {
+    Ok(ClaimAnyRequest {
         assignee: request.assignee.clone().unwrap_or_else(|| key_name.to_owned()),
         count: request.count.unwrap_or(1),
         lease: request.lease_ms.map(Duration::from_millis),
         priorities: wanted.into_iter().collect(),
-        labels: labels(request.labels.as_deref().unwrap_or_default(), "labels")?,
+        labels: deduplicated_labels(request.labels.as_deref().unwrap_or_default(), "labels")?,
         wait: Duration::from_millis(request.wait_ms.unwrap_or(0)),
     })
 }
@@ -234,17 +235,17 @@ pub fn claim_order(request: &ClaimTickets, key_name: &str) -> Result<ClaimOrder,
 ///
 /// # Errors
 /// The first invalid value.
-pub fn heartbeat(request: &Heartbeat) -> Result<Beat, Refusal> {
-    name(request.assignee.as_deref(), "assignee")?;
-    number(request.lease_ms, "lease_ms", &LEASES_MS)?;
+pub fn parse_heartbeat(request: &Heartbeat) -> Result<LeaseRenewal, Refusal> {
+    check_name(request.assignee.as_deref(), "assignee")?;
+    check_range(request.lease_ms, "lease_ms", &LEASES_MS)?;
     let characters = request.progress.as_deref().unwrap_or_default().chars().count();
-    if characters > LONGEST_PROGRESS {
+    if characters > MAX_PROGRESS_CHARACTERS {
         return Err(Refusal::Value(format!(
-            "`progress` has {characters} characters; keep it to {LONGEST_PROGRESS}"
+            "`progress` has {characters} characters; keep it to {MAX_PROGRESS_CHARACTERS}"
         )));
     }
     let lease = request.lease_ms.map(Duration::from_millis);
-    Ok(Beat { attempt: request.attempt, assignee: request.assignee.clone(), lease })
+    Ok(LeaseRenewal { attempt: request.attempt, assignee: request.assignee.clone(), lease })
 }
 
 /// Checks that the status of the ticket permits the changes.
@@ -254,32 +255,36 @@ pub fn heartbeat(request: &Heartbeat) -> Result<Beat, Refusal> {
 pub fn check_edits(ticket: &Ticket, edits: &Edits) -> Result<(), Refusal> {
     let others = Edits { metadata: None, labels: None, ..edits.clone() };
     if matches!(ticket.state, State::Completed(_)) && !others.is_empty() {
-        return Err(closed(ticket, "change, but for its `metadata` and `labels`", "create another one"));
+        return Err(state_refusal(
+            ticket,
+            "change, but for its `metadata` and `labels`",
+            "create another one",
+        ));
     }
     if edits.dependencies.is_some() && !matches!(ticket.state, State::Pending { .. }) {
-        return Err(closed(ticket, "get other `dependencies`", "change them while it is pending"));
+        return Err(state_refusal(ticket, "get other `dependencies`", "change them while it is pending"));
     }
     Ok(())
 }
 
-fn dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Refusal> {
-    let once = each_once(given.iter().copied());
-    check_count(once.len(), "dependencies", MOST_DEPENDENCIES)?;
+fn deduplicated_dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Refusal> {
+    let once = deduplicated(given.iter().copied());
+    check_count(once.len(), "dependencies", MAX_DEPENDENCIES)?;
     Ok(once)
 }
 
 /// Removes duplicates, keeping the order.
 ///
 /// # Errors
-/// There are more than [`MOST_LABELS`].
-pub fn labels(given: &[Label], field: &str) -> Result<Vec<Label>, Refusal> {
-    let once = each_once(given.iter().cloned());
-    check_count(once.len(), field, MOST_LABELS)?;
+/// There are more than [`MAX_LABELS`].
+pub fn deduplicated_labels(given: &[Label], field: &str) -> Result<Vec<Label>, Refusal> {
+    let once = deduplicated(given.iter().cloned());
+    check_count(once.len(), field, MAX_LABELS)?;
     Ok(once)
 }
 
 /// Removes duplicates, keeping the first of each.
-pub(crate) fn each_once<T: Clone + Ord>(given: impl IntoIterator<Item = T>) -> Vec<T> {
+pub(crate) fn deduplicated<T: Clone + Ord>(given: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut seen = BTreeSet::new();
     given.into_iter().filter(|one| seen.insert(one.clone())).collect()
 }
@@ -291,30 +296,32 @@ pub(crate) fn check_count(count: usize, field: &str, limit: usize) -> Result<(),
     Ok(())
 }
 
-fn title(title: &str, at: &str) -> Result<(), Refusal> {
+fn check_title(title: &str, at: &str) -> Result<(), Refusal> {
     let characters = title.chars().count();
-    if (1..=LONGEST_TITLE).contains(&characters) {
+    if (1..=MAX_TITLE_CHARACTERS).contains(&characters) {
         return Ok(());
     }
-    Err(Refusal::Value(format!("`{at}title` has {characters} characters; it must have 1 to {LONGEST_TITLE}")))
+    Err(Refusal::Value(format!(
+        "`{at}title` has {characters} characters; it must have 1 to {MAX_TITLE_CHARACTERS}"
+    )))
 }
 
-fn name(name: Option<&str>, field: &str) -> Result<(), Refusal> {
+fn check_name(name: Option<&str>, field: &str) -> Result<(), Refusal> {
     let Some(name) = name else { return Ok(()) };
     let characters = name.chars().count();
-    if !(1..=LONGEST_ASSIGNEE).contains(&characters) {
+    if !(1..=MAX_ASSIGNEE_CHARACTERS).contains(&characters) {
         return Err(Refusal::Value(format!(
-            "`{field}` has {characters} characters; it must have 1 to {LONGEST_ASSIGNEE}"
+            "`{field}` has {characters} characters; it must have 1 to {MAX_ASSIGNEE_CHARACTERS}"
         )));
     }
     Ok(())
 }
 
-fn text(text: Option<&str>, field: &str) -> Result<(), Refusal> {
-    check_size(text.map_or(0, str::len), field, LARGEST_TEXT)
+fn check_text(text: Option<&str>, field: &str) -> Result<(), Refusal> {
+    check_size(text.map_or(0, str::len), field, MAX_TEXT_BYTES)
 }
 
-fn object(object: Option<&Object>, field: &str, limit: usize) -> Result<(), Refusal> {
+fn check_object(object: Option<&Object>, field: &str, limit: usize) -> Result<(), Refusal> {
     let size = object.map_or(Ok(0), |object| serde_json::to_vec(object).map(|text| text.len()));
     check_size(size.unwrap_or(usize::MAX), field, limit)
 }
@@ -326,7 +333,7 @@ fn check_size(size: usize, field: &str, limit: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn number<T: Copy + PartialOrd + std::fmt::Display>(
+fn check_range<T: Copy + PartialOrd + std::fmt::Display>(
     number: Option<T>,
     field: &str,
     range: &RangeInclusive<T>,

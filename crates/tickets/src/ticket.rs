@@ -15,7 +15,7 @@ pub struct Ticket {
     /// The number of the latest attempt; 0 before the first claim.
     pub attempt: u32,
     /// Attempts since creation or the last retry that ended without completion or release.
-    pub counted: u32,
+    pub counted_attempts: u32,
     /// The limit of `counted_attempts`, at which the ticket fails.
     pub max_attempts: u32,
     /// The earliest time of the next claim.
@@ -50,7 +50,7 @@ pub struct Blockers {
 pub enum State {
     Pending {
         /// The holder of the previous attempt, if that attempt ended without completion or release.
-        lapsed: Option<Lapsed>,
+        lapsed: Option<LapsedHolder>,
     },
     InProgress(Holder),
     Completed(Finish),
@@ -75,7 +75,7 @@ pub struct Lease {
 
 /// The holder of an attempt that ended without completion or release.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lapsed {
+pub struct LapsedHolder {
     pub assignee: String,
     pub vm: Option<VmId>,
 }
@@ -132,7 +132,7 @@ impl Ticket {
     }
 
     /// The ticket with a wait that is over by `now` recorded as passed.
-    pub(crate) fn seen(&self, now: Timestamp) -> Self {
+    pub(crate) fn with_elapsed_wait(&self, now: Timestamp) -> Self {
         let wait = match self.wait {
             Wait::Until(at) if at <= now => Wait::Passed(at),
             wait => wait,

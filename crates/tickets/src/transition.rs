@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use skep_api::tickets::{AttemptOutcome, Object, TicketStatus};
 
 use crate::{
-    Assignee, Beat, Blockers, Claim, Command, EndCause, EndedAttempt, Finish, Holder, Lapsed, Lease, Refusal,
-    Release, State, Ticket, Wait, backoff, finish, limits::DEFAULT_LEASE,
+    Assignee, Blockers, Claim, Command, EndCause, EndedAttempt, Finish, Holder, LapsedHolder, Lease,
+    LeaseRenewal, Refusal, Release, State, Ticket, Wait, backoff, finish, limits::DEFAULT_LEASE,
 };
 
 /// The effect of a command.
@@ -64,27 +64,29 @@ impl StepKind {
 /// Why the command is refused.
 pub fn decide(ticket: &Ticket, command: &Command, now: Timestamp) -> Result<Decision, Refusal> {
     match command {
-        Command::Claim(claim) => claim_it(ticket, claim, now),
+        Command::Claim(claim) => decide_claim(ticket, claim, now),
         Command::Finish(finishing) => finish::decide(ticket, finishing, now),
-        Command::Release(release) => release_it(ticket, release, now),
-        Command::GiveResult(result) => finish::give_result(ticket, result),
-        Command::Beat(beat) => beat_it(ticket, beat, now),
-        Command::End { attempt, cause, earlier } => Ok(end_it(ticket, *attempt, *cause, earlier, now)),
-        Command::Wake { not_before } => Ok(wake_it(ticket, *not_before, now)),
+        Command::Release(release) => decide_release(ticket, release, now),
+        Command::ResultOnly(result) => finish::decide_result_only(ticket, result),
+        Command::Heartbeat(beat) => decide_heartbeat(ticket, beat, now),
+        Command::EndAttempt { attempt, cause, earlier } => {
+            Ok(decide_attempt_end(ticket, *attempt, *cause, earlier, now))
+        }
+        Command::Wake { not_before } => Ok(decide_wake(ticket, *not_before, now)),
     }
 }
 
 /// The step [`StepKind::Ready`], if a new ticket or a change of dependencies or time made the ticket ready.
-pub fn readied(before: Option<&Ticket>, after: &Ticket, now: Timestamp) -> Option<Step> {
+pub fn ready_step(before: Option<&Ticket>, after: &Ticket, now: Timestamp) -> Option<Step> {
     // If the timer of a wait has not fired, the ready event has not been emitted, and after this change that timer
     // may no longer emit it.
-    let said = |before: &Ticket| before.is_ready(now) && !matches!(before.wait, Wait::Until(_));
-    let was = before.is_some_and(said);
-    (after.is_ready(now) && !was).then(|| step(StepKind::Ready, after.seen(now), None))
+    let was_announced = |before: &Ticket| before.is_ready(now) && !matches!(before.wait, Wait::Until(_));
+    let was = before.is_some_and(was_announced);
+    (after.is_ready(now) && !was).then(|| step(StepKind::Ready, after.with_elapsed_wait(now), None))
 }
 
 /// The steps of a claim. Also precedes the completion of a ticket that is not held, which needs an attempt.
-pub fn opening(
+pub fn claim_steps(
     ticket: &Ticket,
     assignee: &str,
     vm: Option<skep_api::VmId>,
@@ -92,7 +94,7 @@ pub fn opening(
     now: Timestamp,
 ) -> Vec<Step> {
     let mut steps = Vec::with_capacity(2);
-    let seen = ticket.seen(now);
+    let seen = ticket.with_elapsed_wait(now);
     if seen.wait != ticket.wait {
         // The timer has not emitted the ready event yet.
         steps.push(step(StepKind::Ready, seen.clone(), None));
@@ -152,12 +154,12 @@ pub(crate) fn require_holder(
 ) -> Result<(), Refusal> {
     require_latest(ticket, attempt)?;
     match assignee {
-        Some(assignee) if assignee != holder.assignee => Err(held(ticket, holder)),
+        Some(assignee) if assignee != holder.assignee => Err(held_refusal(ticket, holder)),
         _ => Ok(()),
     }
 }
 
-fn held(ticket: &Ticket, holder: &Holder) -> Refusal {
+fn held_refusal(ticket: &Ticket, holder: &Holder) -> Refusal {
     Refusal::HeldBy {
         id: ticket.id,
         holder: holder.assignee.clone(),
@@ -166,7 +168,7 @@ fn held(ticket: &Ticket, holder: &Holder) -> Refusal {
     }
 }
 
-fn claim_it(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decision, Refusal> {
+fn decide_claim(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decision, Refusal> {
     let id = ticket.id;
     match &ticket.state {
         State::Pending { .. } => {
@@ -175,50 +177,55 @@ fn claim_it(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decision, 
                 return Err(Refusal::LeaseLost { id, attempt: ticket.attempt });
             }
             require_ready(ticket, now)?;
-            let (Assignee::Named(name) | Assignee::OfKey(name)) = &claim.assignee;
+            let (Assignee::Named(name) | Assignee::KeyName(name)) = &claim.assignee;
             let lease = Lease::from(now, claim.lease.unwrap_or(DEFAULT_LEASE));
-            Ok(Decision::Changed(opening(ticket, name, claim.vm, lease, now)))
+            Ok(Decision::Changed(claim_steps(ticket, name, claim.vm, lease, now)))
         }
         State::InProgress(holder) => {
-            let Assignee::Named(name) = &claim.assignee else { return Err(held(ticket, holder)) };
+            let Assignee::Named(name) = &claim.assignee else { return Err(held_refusal(ticket, holder)) };
             require_holder(ticket, holder, claim.attempt, Some(name))?;
             Ok(Decision::Renewed(Lease::from(now, claim.lease.unwrap_or(holder.lease.length))))
         }
-        State::Completed(_) => Err(closed(ticket, "be claimed", "create another one")),
+        State::Completed(_) => Err(state_refusal(ticket, "be claimed", "create another one")),
         State::Failed(_) => {
-            Err(closed(ticket, "be claimed", "retry it by PATCH `{\"status\": \"pending\"}`"))
+            Err(state_refusal(ticket, "be claimed", "retry it by PATCH `{\"status\": \"pending\"}`"))
         }
     }
 }
 
-pub(crate) fn closed(ticket: &Ticket, what: &'static str, way_out: &'static str) -> Refusal {
+pub(crate) fn state_refusal(ticket: &Ticket, what: &'static str, way_out: &'static str) -> Refusal {
     Refusal::State { id: ticket.id, status: ticket.status(), what, way_out }
 }
 
-fn release_it(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<Decision, Refusal> {
+fn decide_release(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<Decision, Refusal> {
     match &ticket.state {
         // The caller's attempt is not checked: every attempt has ended.
         State::Pending { .. } => Ok(Decision::Nothing),
         State::InProgress(holder) => {
             require_holder(ticket, holder, release.attempt, release.assignee.as_deref())?;
             let rest = release.retry_after.unwrap_or_default();
-            let released = pending(ticket, ticket.counted, rested(ticket.wait, rest, now), None);
-            Ok(Decision::Changed(and_ready(StepKind::Released, released, Some(holder.assignee.clone()), now)))
+            let released = pending(ticket, ticket.counted_attempts, delayed(ticket.wait, rest, now), None);
+            Ok(Decision::Changed(with_ready_step(
+                StepKind::Released,
+                released,
+                Some(holder.assignee.clone()),
+                now,
+            )))
         }
-        State::Completed(_) => Err(closed(ticket, "be taken up again", "create another one")),
+        State::Completed(_) => Err(state_refusal(ticket, "be taken up again", "create another one")),
         State::Failed(_) if !release.by_status => {
-            Err(closed(ticket, "be given back", "retry it by PATCH `{\"status\": \"pending\"}`"))
+            Err(state_refusal(ticket, "be given back", "retry it by PATCH `{\"status\": \"pending\"}`"))
         }
         State::Failed(_) => {
             require_latest(ticket, release.attempt)?;
             let rest = release.retry_after.unwrap_or_default();
-            let reopened = pending(ticket, 0, rested(ticket.wait, rest, now), None);
-            Ok(Decision::Changed(and_ready(StepKind::Reopened, reopened, None, now)))
+            let reopened = pending(ticket, 0, delayed(ticket.wait, rest, now), None);
+            Ok(Decision::Changed(with_ready_step(StepKind::Reopened, reopened, None, now)))
         }
     }
 }
 
-fn beat_it(ticket: &Ticket, beat: &Beat, now: Timestamp) -> Result<Decision, Refusal> {
+fn decide_heartbeat(ticket: &Ticket, beat: &LeaseRenewal, now: Timestamp) -> Result<Decision, Refusal> {
     match &ticket.state {
         State::Pending { .. } => {
             require_latest(ticket, beat.attempt)?;
@@ -230,12 +237,12 @@ fn beat_it(ticket: &Ticket, beat: &Beat, now: Timestamp) -> Result<Decision, Ref
         }
         State::Completed(_) | State::Failed(_) => {
             require_latest(ticket, beat.attempt)?;
-            Err(closed(ticket, "be kept by a heartbeat", "stop working on it"))
+            Err(state_refusal(ticket, "be kept by a heartbeat", "stop working on it"))
         }
     }
 }
 
-fn end_it(
+fn decide_attempt_end(
     ticket: &Ticket,
     attempt: u32,
     cause: EndCause,
@@ -248,14 +255,14 @@ fn end_it(
     }
     let by = Some(holder.assignee.clone());
     if !cause.is_counted() {
-        let released = pending(ticket, ticket.counted, ticket.wait, None);
-        return Decision::Changed(and_ready(StepKind::Released, released, by, now));
+        let released = pending(ticket, ticket.counted_attempts, ticket.wait, None);
+        return Decision::Changed(with_ready_step(StepKind::Released, released, by, now));
     }
-    let counted = ticket.counted.saturating_add(1);
-    let lapsed = Some(Lapsed { assignee: holder.assignee.clone(), vm: holder.vm });
+    let counted = ticket.counted_attempts.saturating_add(1);
+    let lapsed = Some(LapsedHolder { assignee: holder.assignee.clone(), vm: holder.vm });
     if counted < ticket.max_attempts {
-        let wait = rested(ticket.wait, backoff::rest(counted), now);
-        return Decision::Changed(and_ready(
+        let wait = delayed(ticket.wait, backoff::delay(counted), now);
+        return Decision::Changed(with_ready_step(
             StepKind::Expired(cause),
             pending(ticket, counted, wait, lapsed),
             by,
@@ -267,7 +274,7 @@ fn end_it(
     let finish = Finish {
         assignee: by.clone(),
         vm: holder.vm,
-        result: Some(exhausted(earlier, &last, counted)),
+        result: Some(exhausted_result(earlier, &last, counted)),
         at: now,
     };
     let failed = Ticket { state: State::Failed(finish), ..expired.clone() };
@@ -278,7 +285,7 @@ fn end_it(
 }
 
 /// The result of a ticket that failed because it reached `max_attempts`.
-fn exhausted(earlier: &[EndedAttempt], last: &EndedAttempt, counted: u32) -> Object {
+fn exhausted_result(earlier: &[EndedAttempt], last: &EndedAttempt, counted: u32) -> Object {
     let attempts = earlier.iter().chain([last]).map(
         |one| serde_json::json!({"attempt": one.attempt, "assignee": one.assignee, "outcome": one.outcome}),
     );
@@ -292,7 +299,7 @@ fn exhausted(earlier: &[EndedAttempt], last: &EndedAttempt, counted: u32) -> Obj
     ])
 }
 
-fn wake_it(ticket: &Ticket, not_before: Timestamp, now: Timestamp) -> Decision {
+fn decide_wake(ticket: &Ticket, not_before: Timestamp, now: Timestamp) -> Decision {
     if ticket.wait != Wait::Until(not_before) {
         return Decision::Nothing;
     }
@@ -304,12 +311,12 @@ fn wake_it(ticket: &Ticket, not_before: Timestamp, now: Timestamp) -> Decision {
     }
 }
 
-fn pending(ticket: &Ticket, counted: u32, wait: Wait, lapsed: Option<Lapsed>) -> Ticket {
-    Ticket { counted, wait, state: State::Pending { lapsed }, ..ticket.clone() }
+fn pending(ticket: &Ticket, counted: u32, wait: Wait, lapsed: Option<LapsedHolder>) -> Ticket {
+    Ticket { counted_attempts: counted, wait, state: State::Pending { lapsed }, ..ticket.clone() }
 }
 
 /// The wait after a delay from now. A later existing wait is kept.
-fn rested(wait: Wait, rest: std::time::Duration, now: Timestamp) -> Wait {
+fn delayed(wait: Wait, rest: std::time::Duration, now: Timestamp) -> Wait {
     if rest.is_zero() {
         return wait;
     }
@@ -320,8 +327,8 @@ fn rested(wait: Wait, rest: std::time::Duration, now: Timestamp) -> Wait {
     }
 }
 
-fn and_ready(kind: StepKind, ticket: Ticket, by: Option<String>, now: Timestamp) -> Vec<Step> {
-    let ready = ticket.is_ready(now).then(|| step(StepKind::Ready, ticket.seen(now), None));
+fn with_ready_step(kind: StepKind, ticket: Ticket, by: Option<String>, now: Timestamp) -> Vec<Step> {
+    let ready = ticket.is_ready(now).then(|| step(StepKind::Ready, ticket.with_elapsed_wait(now), None));
     std::iter::once(step(kind, ticket, by)).chain(ready).collect()
 }
 

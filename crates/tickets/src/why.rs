@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 use skep_api::tickets::{Blocker, Reason, TicketStatus, Why};
 
-use crate::{Holder, State, Ticket, Wait, limits::NAMED};
+use crate::{Holder, State, Ticket, Wait, limits::MAX_NAMED_TICKETS};
 
 /// Lists all reasons. `ticket.blockers` must name every blocker.
 pub fn why(ticket: &Ticket, now: Timestamp) -> Why {
     let reasons = match &ticket.state {
-        State::Pending { .. } => pending(ticket, now),
-        State::InProgress(holder) => vec![held(ticket.attempt, holder)],
+        State::Pending { .. } => pending_reasons(ticket, now),
+        State::InProgress(holder) => vec![held_reason(ticket.attempt, holder)],
         State::Completed(_) => {
             let who = "nothing: a completed ticket does not change".to_owned();
             vec![reason("completed", "it is completed".to_owned(), who)]
@@ -23,7 +23,7 @@ pub fn why(ticket: &Ticket, now: Timestamp) -> Why {
 }
 
 /// The lease of a VM is renewed while the VM lives, so no time is given for it.
-fn held(attempt: u32, Holder { assignee, vm, lease }: &Holder) -> Reason {
+fn held_reason(attempt: u32, Holder { assignee, vm, lease }: &Holder) -> Reason {
     if let Some(vm) = vm {
         let message = format!("{assignee} holds it (attempt {attempt}) with {vm}");
         let who = format!("{assignee}, or the end of {vm}: its lease is renewed while that VM lives");
@@ -34,26 +34,26 @@ fn held(attempt: u32, Holder { assignee, vm, lease }: &Holder) -> Reason {
     Reason { until: Some(lease.expires_at), ..reason("held", message, who) }
 }
 
-fn pending(ticket: &Ticket, now: Timestamp) -> Vec<Reason> {
+fn pending_reasons(ticket: &Ticket, now: Timestamp) -> Vec<Reason> {
     let (failed, open): (Vec<Blocker>, Vec<Blocker>) =
         ticket.blockers.named.iter().partition(|one| one.status == TicketStatus::Failed);
     let mut reasons = Vec::new();
     if !open.is_empty() {
-        let message = format!("blocked by {}", counted(open.len(), "unfinished ticket"));
+        let message = format!("blocked by {}", with_plural(open.len(), "unfinished ticket"));
         let who = if open.len() == 1 { "its completion" } else { "their completion" };
-        reasons.push(about(open, reason("blocked", message, who.to_owned())));
+        reasons.push(with_tickets(open, reason("blocked", message, who.to_owned())));
     }
     if !failed.is_empty() {
-        let message = format!("blocked by {}", counted(failed.len(), "failed ticket"));
+        let message = format!("blocked by {}", with_plural(failed.len(), "failed ticket"));
         let who = "a retry, or other `dependencies` of this ticket".to_owned();
-        reasons.push(about(failed, reason("blocked_by_failure", message, who)));
+        reasons.push(with_tickets(failed, reason("blocked_by_failure", message, who)));
     }
     if let Wait::Until(until) = ticket.wait
         && until > now
     {
-        let message = match usize::try_from(ticket.counted).unwrap_or(usize::MAX) {
+        let message = match usize::try_from(ticket.counted_attempts).unwrap_or(usize::MAX) {
             0 => "its `not_before` has not passed".to_owned(),
-            ended => format!("it waits after {} without a result", counted(ended, "attempt")),
+            ended => format!("it waits after {} without a result", with_plural(ended, "attempt")),
         };
         let who = "waiting: the ticket becomes ready at that time".to_owned();
         reasons.push(Reason { until: Some(until), ..reason("waiting", message, who) });
@@ -62,12 +62,12 @@ fn pending(ticket: &Ticket, now: Timestamp) -> Vec<Reason> {
 }
 
 /// The number with the noun, in the plural unless it is 1.
-fn counted(count: usize, thing: &str) -> String {
+fn with_plural(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }
 
-fn about(mut tickets: Vec<Blocker>, reason: Reason) -> Reason {
-    tickets.truncate(NAMED);
+fn with_tickets(mut tickets: Vec<Blocker>, reason: Reason) -> Reason {
+    tickets.truncate(MAX_NAMED_TICKETS);
     Reason { tickets: Some(tickets), ..reason }
 }
 
@@ -89,7 +89,7 @@ mod tests {
         let ticket = Ticket {
             id: TicketId::generate(),
             attempt: 3,
-            counted: 0,
+            counted_attempts: 0,
             max_attempts: 5,
             wait: Wait::None,
             blockers: Blockers::default(),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_vm_holds_ends_with_it_and_not_at_a_time() {
+    fn a_ticket_held_by_a_vm_has_no_time_of_release() {
         let vm = VmId::generate();
         let by_vm = held_by(Some(vm));
         assert_eq!((by_vm.code.as_str(), by_vm.until), ("held", None));
@@ -130,7 +130,7 @@ mod tests {
             let ticket = Ticket {
                 id: TicketId::generate(),
                 attempt: 0,
-                counted: 0,
+                counted_attempts: 0,
                 max_attempts: 5,
                 wait: Wait::None,
                 blockers: Blockers { total: u32::try_from(named.len()).unwrap(), named },

@@ -12,25 +12,25 @@ use skep_api::{
     tickets::{Blocker, Object, TicketStatus},
 };
 use skep_tickets::{
-    Assignee, Beat, Blockers, Claim, Command, Decision, EndCause, Finishing, Release, Resolution, State,
-    Step, StepKind, Ticket, Wait, decide, find_cycle, readied,
+    Assignee, Blockers, Claim, Command, Decision, EndCause, FinishRequest, LeaseRenewal, Release, Resolution,
+    State, Step, StepKind, Ticket, Wait, decide, find_cycle, ready_step,
 };
 
 const TICKETS: usize = 5;
 
 /// An action of an agent, a timer or an operator.
 #[derive(Debug, Clone)]
-enum Act {
+enum Action {
     Claim { ticket: usize, agent: u8, named: bool, attempt: Option<u32> },
     Finish { ticket: usize, completed: bool, agent: Option<u8>, attempt: Option<u32>, result: Option<u8> },
     Release { ticket: usize, attempt: Option<u32>, rest: u16, by_status: bool },
     Beat { ticket: usize, attempt: Option<u32> },
     End { ticket: usize, attempt: u32, cause: EndCause },
-    Need { ticket: usize, needs: Vec<usize> },
-    Pass { seconds: u16 },
+    SetDependencies { ticket: usize, needs: Vec<usize> },
+    AdvanceClock { seconds: u16 },
 }
 
-fn acts() -> impl Strategy<Value = Act> {
+fn actions() -> impl Strategy<Value = Action> {
     let ticket = 0..TICKETS;
     let attempt = || prop::option::of(0..5_u32);
     let causes = [
@@ -42,22 +42,22 @@ fn acts() -> impl Strategy<Value = Act> {
     ];
     prop_oneof![
         3 => (ticket.clone(), 0..3_u8, any::<bool>(), prop::option::weighted(0.2, 0..5_u32))
-            .prop_map(|(ticket, agent, named, attempt)| Act::Claim { ticket, agent, named, attempt }),
+            .prop_map(|(ticket, agent, named, attempt)| Action::Claim { ticket, agent, named, attempt }),
         3 => (ticket.clone(), any::<bool>(), prop::option::of(0..3_u8), attempt(), prop::option::of(0..2_u8))
-            .prop_map(|(ticket, completed, agent, attempt, result)| Act::Finish { ticket, completed, agent, attempt, result }),
+            .prop_map(|(ticket, completed, agent, attempt, result)| Action::Finish { ticket, completed, agent, attempt, result }),
         1 => (ticket.clone(), attempt(), 0..30_u16, any::<bool>())
-            .prop_map(|(ticket, attempt, rest, by_status)| Act::Release { ticket, attempt, rest, by_status }),
-        1 => (ticket.clone(), attempt()).prop_map(|(ticket, attempt)| Act::Beat { ticket, attempt }),
+            .prop_map(|(ticket, attempt, rest, by_status)| Action::Release { ticket, attempt, rest, by_status }),
+        1 => (ticket.clone(), attempt()).prop_map(|(ticket, attempt)| Action::Beat { ticket, attempt }),
         2 => (ticket.clone(), 0..5_u32, prop::sample::select(causes.to_vec()))
-            .prop_map(|(ticket, attempt, cause)| Act::End { ticket, attempt, cause }),
-        2 => (ticket, prop::collection::vec(0..TICKETS, 0..3)).prop_map(|(ticket, needs)| Act::Need { ticket, needs }),
-        2 => (0..400_u16).prop_map(|seconds| Act::Pass { seconds }),
+            .prop_map(|(ticket, attempt, cause)| Action::End { ticket, attempt, cause }),
+        2 => (ticket, prop::collection::vec(0..TICKETS, 0..3)).prop_map(|(ticket, needs)| Action::SetDependencies { ticket, needs }),
+        2 => (0..400_u16).prop_map(|seconds| Action::AdvanceClock { seconds }),
     ]
 }
 
 /// An event with the state of the ticket after it, without derived fields and without the fields that heartbeats change.
 #[derive(Debug, Clone, PartialEq)]
-struct Told {
+struct EventRecord {
     ticket: usize,
     kind: StepKind,
     status: TicketStatus,
@@ -67,12 +67,12 @@ struct Told {
     not_before: Option<Timestamp>,
 }
 
-struct Board {
+struct Model {
     now: Timestamp,
     tickets: Vec<Ticket>,
     needs: Vec<Vec<usize>>,
     versions: Vec<u64>,
-    events: Vec<Told>,
+    events: Vec<EventRecord>,
     /// The number of successful claims.
     claims: usize,
     /// The open attempts of each ticket.
@@ -81,12 +81,12 @@ struct Board {
     announced: Vec<bool>,
 }
 
-impl Board {
+impl Model {
     fn new() -> Self {
-        let fresh = || Ticket {
+        let new_ticket = || Ticket {
             id: TicketId::generate(),
             attempt: 0,
-            counted: 0,
+            counted_attempts: 0,
             max_attempts: 3,
             wait: Wait::None,
             blockers: Blockers::default(),
@@ -95,7 +95,7 @@ impl Board {
         };
         Self {
             now: "2026-05-01T12:00:00Z".parse().unwrap(),
-            tickets: (0..TICKETS).map(|_| fresh()).collect(),
+            tickets: (0..TICKETS).map(|_| new_ticket()).collect(),
             needs: vec![Vec::new(); TICKETS],
             versions: vec![1; TICKETS],
             events: Vec::new(),
@@ -105,14 +105,14 @@ impl Board {
         }
     }
 
-    fn act(&mut self, act: Act) {
+    fn apply(&mut self, act: Action) {
         match act {
-            Act::Claim { ticket, agent, named, attempt } => {
+            Action::Claim { ticket, agent, named, attempt } => {
                 let name = format!("agent-{agent}");
-                let assignee = if named { Assignee::Named(name) } else { Assignee::OfKey(name) };
+                let assignee = if named { Assignee::Named(name) } else { Assignee::KeyName(name) };
                 self.command(ticket, &Command::Claim(Claim { assignee, vm: None, attempt, lease: None }));
             }
-            Act::Finish { ticket, completed, agent, attempt, result } => {
+            Action::Finish { ticket, completed, agent, attempt, result } => {
                 let resolution = if completed { Resolution::Completed } else { Resolution::Failed };
                 let result = result
                     .map_or(Patch::Absent, |n| Patch::Value(Object::from_iter([("n".to_owned(), n.into())])));
@@ -120,24 +120,24 @@ impl Board {
                 let key_name = "key".to_owned();
                 self.command(
                     ticket,
-                    &Command::Finish(Finishing { resolution, result, attempt, assignee, key_name }),
+                    &Command::Finish(FinishRequest { resolution, result, attempt, assignee, key_name }),
                 );
             }
-            Act::Release { ticket, attempt, rest, by_status } => {
+            Action::Release { ticket, attempt, rest, by_status } => {
                 let retry_after = Some(Duration::from_secs(rest.into()));
                 self.command(
                     ticket,
                     &Command::Release(Release { attempt, assignee: None, retry_after, by_status }),
                 );
             }
-            Act::Beat { ticket, attempt } => {
-                self.command(ticket, &Command::Beat(Beat { attempt, ..Beat::default() }))
+            Action::Beat { ticket, attempt } => {
+                self.command(ticket, &Command::Heartbeat(LeaseRenewal { attempt, ..LeaseRenewal::default() }))
             }
-            Act::End { ticket, attempt, cause } => {
-                self.command(ticket, &Command::End { attempt, cause, earlier: Vec::new() });
+            Action::End { ticket, attempt, cause } => {
+                self.command(ticket, &Command::EndAttempt { attempt, cause, earlier: Vec::new() });
             }
-            Act::Need { ticket, needs } => self.need(ticket, needs),
-            Act::Pass { seconds } => {
+            Action::SetDependencies { ticket, needs } => self.set_dependencies(ticket, needs),
+            Action::AdvanceClock { seconds } => {
                 self.now += i64::from(seconds).seconds();
                 for ticket in 0..TICKETS {
                     if let Wait::Until(not_before) = self.tickets[ticket].wait
@@ -155,7 +155,7 @@ impl Board {
         let before = self.tickets[place].clone();
         let Ok(decided) = decide(&before, command, self.now) else {
             assert!(
-                !matches!(command, Command::End { .. } | Command::Wake { .. }),
+                !matches!(command, Command::EndAttempt { .. } | Command::Wake { .. }),
                 "what happens by itself is never refused"
             );
             return;
@@ -191,13 +191,21 @@ impl Board {
         let (status, attempt) = (after.status(), after.attempt);
         let (assignee, not_before) = (after.assignee().map(str::to_owned), after.wait.time());
         let result = after.finish().and_then(|finish| finish.result.clone());
-        self.tell(Told { ticket: place, kind: step.kind, status, attempt, assignee, result, not_before });
+        self.record(EventRecord {
+            ticket: place,
+            kind: step.kind,
+            status,
+            attempt,
+            assignee,
+            result,
+            not_before,
+        });
         if step.kind == StepKind::Completed {
-            self.spread(place);
+            self.update_dependents(place);
         }
     }
 
-    fn tell(&mut self, told: Told) {
+    fn record(&mut self, told: EventRecord) {
         if told.kind == StepKind::Ready {
             assert!(!self.announced[told.ticket], "it was said before");
             self.announced[told.ticket] = true;
@@ -209,19 +217,19 @@ impl Board {
     }
 
     /// Updates the tickets that depend on a completed ticket.
-    fn spread(&mut self, place: usize) {
+    fn update_dependents(&mut self, place: usize) {
         for dependent in 0..TICKETS {
             if !self.needs[dependent].contains(&place) {
                 continue;
             }
             let before = self.tickets[dependent].clone();
             self.tickets[dependent].blockers = self.blockers(dependent);
-            self.announce(dependent, &before);
+            self.emit_ready(dependent, &before);
         }
     }
 
-    fn announce(&mut self, place: usize, before: &Ticket) {
-        if let Some(step) = readied(Some(before), &self.tickets[place], self.now) {
+    fn emit_ready(&mut self, place: usize, before: &Ticket) {
+        if let Some(step) = ready_step(Some(before), &self.tickets[place], self.now) {
             self.announced[place] = false;
             self.step(place, &step);
         }
@@ -235,7 +243,7 @@ impl Board {
     }
 
     /// Replaces the dependencies of a ticket, if it is pending and they form no cycle.
-    fn need(&mut self, place: usize, mut needs: Vec<usize>) {
+    fn set_dependencies(&mut self, place: usize, mut needs: Vec<usize>) {
         needs.sort_unstable();
         needs.dedup();
         if !matches!(self.tickets[place].state, State::Pending { .. }) {
@@ -248,7 +256,7 @@ impl Board {
         let before = self.tickets[place].clone();
         self.needs[place] = needs;
         self.tickets[place].blockers = self.blockers(place);
-        self.announce(place, &before);
+        self.emit_ready(place, &before);
     }
 
     fn check(&self) {
@@ -268,14 +276,14 @@ impl Board {
             // No cycle.
             let of = |one: usize| Ok::<_, std::convert::Infallible>(self.needs[one].clone());
             assert_eq!(find_cycle(place, &self.needs[place], of).unwrap(), None);
-            assert!(ticket.counted <= ticket.max_attempts);
+            assert!(ticket.counted_attempts <= ticket.max_attempts);
         }
     }
 
     /// Checks that the events lead to the current state.
     fn replay(&self) {
         for (place, ticket) in self.tickets.iter().enumerate() {
-            let own: Vec<&Told> = self.events.iter().filter(|told| told.ticket == place).collect();
+            let own: Vec<&EventRecord> = self.events.iter().filter(|told| told.ticket == place).collect();
             let last = own.last();
             assert_eq!(last.map_or(TicketStatus::Pending, |told| told.status), ticket.status());
             assert_eq!(last.map_or(0, |told| told.attempt), ticket.attempt);
@@ -300,11 +308,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_agents_do_the_invariants_hold(acts in prop::collection::vec(acts(), 0..80)) {
-        let mut board = Board::new();
+    fn whatever_agents_do_the_invariants_hold(acts in prop::collection::vec(actions(), 0..80)) {
+        let mut board = Model::new();
         for act in acts {
             let versions = board.versions.clone();
-            board.act(act);
+            board.apply(act);
             board.check();
             prop_assert!(board.versions.iter().zip(&versions).all(|(new, old)| new >= old));
         }

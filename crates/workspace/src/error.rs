@@ -23,7 +23,7 @@ pub enum Error {
     Malformed { operation: &'static str, source: serde_json::Error },
     /// The answer cannot be serialised as JSON.
     #[error("internal error")]
-    Unspeakable(#[source] serde_json::Error),
+    NotSerializable(#[source] serde_json::Error),
     /// A field has an invalid value.
     #[error("`{field}` {reason}")]
     InvalidValue {
@@ -38,7 +38,7 @@ pub enum Error {
     #[error("the working directory `{path}` lies outside the workspace; name one inside as `cwd`")]
     OutsideRoot { path: String },
     /// A configured root that is missing, is not a directory, or cannot be accessed by this process.
-    #[error("the root {} cannot be used: {source}; {}", path.display(), way_out(source))]
+    #[error("the root {} cannot be used: {source}; {}", path.display(), root_hint(source))]
     Root {
         /// As it is configured.
         path: PathBuf,
@@ -126,10 +126,10 @@ pub enum Error {
     TooManyFolders { path: String, reason: &'static str },
     /// A worker thread could not be started or restricted to the roots.
     #[error("internal error")]
-    Unfenced(#[source] io::Error),
+    NotConfined(#[source] io::Error),
     /// A worker thread ended without a result.
     #[error("internal error")]
-    Broken,
+    WorkerFailed,
     #[error("`{path}` leads through more than 40 links; name what they lead to")]
     TooManyLinks { path: String },
     /// The user of the workspace lacks the permission.
@@ -153,7 +153,7 @@ pub enum Error {
         id: String,
     },
     #[error(transparent)]
-    Git(#[from] crate::git::Refused),
+    Git(#[from] crate::git::GitError),
     /// The id of the command is in use.
     #[error("a command `{id}` was started already; give each command an id of its own")]
     IdTaken { id: String },
@@ -187,7 +187,7 @@ impl Error {
         match self {
             Self::UnknownOperation { .. } => ErrorCode::UnknownRoute,
             Self::Malformed { .. } => ErrorCode::MalformedBody,
-            Self::Unspeakable(_) => ErrorCode::Internal,
+            Self::NotSerializable(_) => ErrorCode::Internal,
             Self::InvalidValue { .. } => ErrorCode::InvalidValue,
             Self::UnknownDirectory { .. } | Self::UnknownPath { .. } => ErrorCode::UnknownPath,
             Self::NotADirectory { .. } | Self::ThroughAFile { .. } => ErrorCode::NotADirectory,
@@ -215,7 +215,7 @@ impl Error {
                 io::ErrorKind::NotADirectory => ErrorCode::NotADirectory,
                 _ => ErrorCode::Internal,
             },
-            Self::Path { .. } | Self::Unfenced(_) | Self::Broken => ErrorCode::Internal,
+            Self::Path { .. } | Self::NotConfined(_) | Self::WorkerFailed => ErrorCode::Internal,
             Self::NotStarted { .. } | Self::ControlGroup { .. } | Self::IdTaken { .. } => {
                 ErrorCode::ExecFailed
             }
@@ -230,7 +230,7 @@ impl Error {
 }
 
 /// What to do about a root that cannot be used.
-fn way_out(source: &io::Error) -> &'static str {
+fn root_hint(source: &io::Error) -> &'static str {
     if source.kind() == io::ErrorKind::PermissionDenied {
         "the server can access only the roots configured at its start: restart it, or let its user read that folder"
     } else {

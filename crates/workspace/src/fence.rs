@@ -20,14 +20,14 @@ use rustix::{
 #[derive(Debug, Clone)]
 pub struct Fence {
     ruleset: Option<Arc<OwnedFd>>,
-    denials: Option<Denials>,
+    syscall_filter: Option<SyscallFilter>,
 }
 
 /// A seccomp program that denies system calls. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Denials(Arc<[libc::sock_filter]>);
+pub struct SyscallFilter(Arc<[libc::sock_filter]>);
 
-impl Denials {
+impl SyscallFilter {
     /// Each instruction of the seccomp program is its operation, both jump offsets and the operand.
     pub fn new(instructions: impl IntoIterator<Item = (u16, u8, u8, u32)>) -> Self {
         let filter = |(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k };
@@ -51,17 +51,17 @@ impl Denials {
 impl Fence {
     /// A fence with a Landlock ruleset. `None` where the kernel has no Landlock.
     pub fn new(ruleset: Option<OwnedFd>) -> Self {
-        Self { ruleset: ruleset.map(Arc::new), denials: None }
+        Self { ruleset: ruleset.map(Arc::new), syscall_filter: None }
     }
 
     /// Adds a system call filter.
     #[must_use]
-    pub fn denying(self, denials: Denials) -> Self {
-        Self { denials: Some(denials), ..self }
+    pub fn with_syscall_filter(self, denials: SyscallFilter) -> Self {
+        Self { syscall_filter: Some(denials), ..self }
     }
 
     /// Makes the program enter the fence between fork and exec.
-    pub fn around(&self, command: &mut Command) {
+    pub fn apply_to(&self, command: &mut Command) {
         let fence = self.clone();
         // SAFETY: `enter` makes plain system calls; nothing in it allocates or takes a lock.
         unsafe { command.pre_exec(move || fence.enter()) };
@@ -70,7 +70,7 @@ impl Fence {
     /// Applies to this thread and all processes it starts later. Makes only plain system calls.
     fn enter(&self) -> io::Result<()> {
         set_no_new_privs(true)?;
-        offer_to_the_oom_killer();
+        raise_oom_score();
         if let Some(ruleset) = &self.ruleset {
             // SAFETY: the call takes two numbers and accesses no memory.
             let entered = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
@@ -78,12 +78,12 @@ impl Fence {
                 return Err(io::Error::last_os_error());
             }
         }
-        self.denials.as_ref().map_or(Ok(()), Denials::enter)
+        self.syscall_filter.as_ref().map_or(Ok(()), SyscallFilter::enter)
     }
 }
 
 /// Makes the OOM killer prefer the program over the process that started it. A failure is ignored.
-fn offer_to_the_oom_killer() {
+fn raise_oom_score() {
     let opened =
         rustix::fs::openat(CWD, c"/proc/self/oom_score_adj", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
     if let Ok(file) = opened {

@@ -3,12 +3,12 @@
 //! An operation is a value of `skep_api`. [`Run`] executes it at a [`Place`]; [`run_by_name`] looks the operation up
 //! by its name.
 
+mod cancellation;
 mod error;
 pub mod exec;
 mod fence;
 mod files;
 pub mod git;
-mod leash;
 mod operations;
 mod place;
 mod roots;
@@ -18,7 +18,7 @@ mod watch;
 
 pub use error::Error;
 pub use exec::{Commands, Output, Running};
-pub use fence::{Denials, Fence};
+pub use fence::{Fence, SyscallFilter};
 pub use files::EntryLocks;
 pub use operations::{Run, run_by_name};
 pub use place::{GitFence, Place, WalkFence};

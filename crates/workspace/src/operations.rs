@@ -96,5 +96,5 @@ async fn run_json<O: Run>(request: &[u8], place: &Place) -> Result<Vec<u8>, Erro
     let operation: O =
         serde_json::from_slice(request).map_err(|source| Error::Malformed { operation: O::NAME, source })?;
     let answer = operation.run(place).await?;
-    serde_json::to_vec(&answer).map_err(Error::Unspeakable)
+    serde_json::to_vec(&answer).map_err(Error::NotSerializable)
 }

@@ -13,8 +13,8 @@ use std::{
 
 use crate::{
     Commands, EntryLocks, Error, Fence, Roots,
-    git::{GitGrants, Reach},
-    roots::Found,
+    git::{GitGrants, NetworkAccess},
+    roots::PathHandle,
 };
 
 /// Restricts the calling thread, and all processes it starts from then on, to reading below these folders.
@@ -28,27 +28,27 @@ pub trait GitFence: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The Landlock rules cannot be created.
-    fn around(&self, reach: Reach) -> io::Result<Fence>;
+    fn fence_for(&self, reach: NetworkAccess) -> io::Result<Fence>;
 }
 
 /// A workspace below one or more roots. Cheap to clone; clones share the commands that run in it.
 #[derive(Debug, Clone)]
 pub struct Place {
-    ground: Arc<Ground>,
+    defaults: Arc<CommandDefaults>,
     commands: Commands,
     call: Option<Arc<str>>,
-    folders: Arc<[PathBuf]>,
+    root_paths: Arc<[PathBuf]>,
     fence: Option<Fence>,
     roots: Arc<OnceLock<Arc<Roots>>>,
     walk_fence: Option<WalkFence>,
     git_fence: Option<Arc<dyn GitFence>>,
-    git: Arc<GitGrants>,
-    made_below: Option<Arc<Path>>,
+    git_grants: Arc<GitGrants>,
+    create_roots_in: Option<Arc<Path>>,
     entry_locks: EntryLocks,
 }
 
 #[derive(Debug, Clone)]
-struct Ground {
+struct CommandDefaults {
     default_cwd: PathBuf,
     env: BTreeMap<String, String>,
 }
@@ -62,19 +62,19 @@ impl Place {
         env: BTreeMap<String, String>,
         cgroup_parent: impl Into<PathBuf>,
     ) -> Self {
-        let ground = Ground { default_cwd: default_cwd.into(), env };
+        let defaults = CommandDefaults { default_cwd: default_cwd.into(), env };
         let folders = Arc::from([root.into()]);
         Self {
-            ground: Arc::new(ground),
+            defaults: Arc::new(defaults),
             commands: Commands::new(Some(cgroup_parent.into())),
             call: None,
-            folders,
+            root_paths: folders,
             fence: None,
             roots: Arc::default(),
             walk_fence: None,
             git_fence: None,
-            git: Arc::default(),
-            made_below: None,
+            git_grants: Arc::default(),
+            create_roots_in: None,
             entry_locks: EntryLocks::default(),
         }
     }
@@ -82,23 +82,23 @@ impl Place {
     /// Keeps a shell loaded and linked for the next command. Only for a process that starts all commands on one
     /// thread.
     #[must_use]
-    pub fn with_shell_ahead(self) -> Self {
-        self.commands.start_ahead(self.ground.default_cwd.clone());
+    pub fn with_prepared_shell(self) -> Self {
+        self.commands.enable_prepared_shells(self.defaults.default_cwd.clone());
         self
     }
 
     /// Adds environment variables for commands; on a conflict, these win.
     #[must_use]
     pub fn with_env(&self, more: &BTreeMap<String, String>) -> Self {
-        let mut ground = Ground::clone(&self.ground);
-        ground.env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
-        Self { ground: Arc::new(ground), ..self.clone() }
+        let mut defaults = CommandDefaults::clone(&self.defaults);
+        defaults.env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Self { defaults: Arc::new(defaults), ..self.clone() }
     }
 
     /// Replaces the roots: all files of the workspace lie below these folders.
     #[must_use]
     pub fn with_roots(self, roots: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self { folders: roots.into_iter().collect(), roots: Arc::default(), ..self }
+        Self { root_paths: roots.into_iter().collect(), roots: Arc::default(), ..self }
     }
 
     /// Runs commands without control groups. Ending a command then ends the descendants of its shell.
@@ -111,12 +111,12 @@ impl Place {
     /// `HOME` of its commands. Every program that is started enters `fence` first.
     #[must_use]
     pub fn for_account(&self, roots: Vec<PathBuf>, fence: Fence) -> Self {
-        let mut ground = Ground::clone(&self.ground);
+        let mut defaults = CommandDefaults::clone(&self.defaults);
         if let Some(first) = roots.first() {
-            ground.default_cwd.clone_from(first);
-            ground.env.insert("HOME".to_owned(), first.display().to_string());
+            defaults.default_cwd.clone_from(first);
+            defaults.env.insert("HOME".to_owned(), first.display().to_string());
         }
-        Self { ground: Arc::new(ground), fence: Some(fence), ..self.clone().with_roots(roots) }
+        Self { defaults: Arc::new(defaults), fence: Some(fence), ..self.clone().with_roots(roots) }
     }
 
     /// Applies this fence to threads that walk directories by path.
@@ -127,8 +127,8 @@ impl Place {
 
     /// Sets what git may access in addition to the roots.
     #[must_use]
-    pub fn with_git(self, grants: GitGrants) -> Self {
-        Self { git: Arc::new(grants), ..self }
+    pub fn with_git_grants(self, grants: GitGrants) -> Self {
+        Self { git_grants: Arc::new(grants), ..self }
     }
 
     /// Runs every git process inside a fence made by `fence`.
@@ -139,8 +139,8 @@ impl Place {
 
     /// Creates missing roots that are direct children of `folder`.
     #[must_use]
-    pub fn making_roots_in(self, folder: impl Into<PathBuf>) -> Self {
-        Self { made_below: Some(folder.into().into()), ..self }
+    pub fn creating_roots_in(self, folder: impl Into<PathBuf>) -> Self {
+        Self { create_roots_in: Some(folder.into().into()), ..self }
     }
 
     /// Serialises changes of one name with these locks. Places whose roots overlap must share them; by default only
@@ -166,27 +166,27 @@ impl Place {
             return Ok(Arc::clone(roots));
         }
         self.make_roots()?;
-        let opened = Arc::new(Roots::open(self.folders.iter().cloned())?);
+        let opened = Arc::new(Roots::open(self.root_paths.iter().cloned())?);
         Ok(Arc::clone(self.roots.get_or_init(|| opened)))
     }
 
     /// Looks up a path if the kernel can resolve it without blocking. Returns `None` when `/` is a root: the files of
     /// a VM are read through an overlay, where any access may block.
-    pub(crate) fn at_hand(&self, path: &Path) -> Option<Found> {
-        let is_everything = self.folders.iter().any(|folder| folder == Path::new("/"));
-        if is_everything { None } else { Found::at_hand(&self.folders, path) }
+    pub(crate) fn find_cached(&self, path: &Path) -> Option<PathHandle> {
+        let is_everything = self.root_paths.iter().any(|folder| folder == Path::new("/"));
+        if is_everything { None } else { PathHandle::find_cached(&self.root_paths, path) }
     }
 
     /// The resolved paths of the roots. A root that was replaced by a symbolic link matches no path.
-    pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
-        self.folders.iter().map(PathBuf::as_path)
+    pub(crate) fn root_paths(&self) -> impl Iterator<Item = &Path> {
+        self.root_paths.iter().map(PathBuf::as_path)
     }
 
     /// Makes a program enter the fence of this workspace, if there is one. Every caller that starts a program calls
     /// this, after its other `pre_exec` hooks.
-    pub(crate) fn fence_in(&self, command: &mut Command) {
+    pub(crate) fn apply_fence(&self, command: &mut Command) {
         if let Some(fence) = &self.fence {
-            fence.around(command);
+            fence.apply_to(command);
         }
     }
 
@@ -194,29 +194,29 @@ impl Place {
     ///
     /// # Errors
     /// The git fence cannot be created.
-    pub(crate) fn fence_git_in(&self, command: &mut Command, reach: Reach) -> io::Result<()> {
+    pub(crate) fn apply_git_fence(&self, command: &mut Command, reach: NetworkAccess) -> io::Result<()> {
         if let Some(fence) = &self.git_fence {
-            fence.around(reach)?.around(command);
+            fence.fence_for(reach)?.apply_to(command);
         }
-        self.fence_in(command);
+        self.apply_fence(command);
         Ok(())
     }
 
-    pub(crate) fn git(&self) -> &GitGrants {
-        &self.git
+    pub(crate) fn git_grants(&self) -> &GitGrants {
+        &self.git_grants
     }
 
     pub(crate) fn has_fence(&self) -> bool {
         self.fence.is_some()
     }
 
-    /// Creates the missing roots, if [`Self::making_roots_in`] allows it.
+    /// Creates the missing roots, if [`Self::creating_roots_in`] allows it.
     ///
     /// # Errors
     /// A root cannot be created.
     pub fn make_roots(&self) -> Result<(), Error> {
-        let Some(below) = &self.made_below else { return Ok(()) };
-        for root in self.folders.iter().filter(|root| root.parent() == Some(below)) {
+        let Some(below) = &self.create_roots_in else { return Ok(()) };
+        for root in self.root_paths.iter().filter(|root| root.parent() == Some(below)) {
             match DirBuilder::new().mode(0o700).create(root) {
                 Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(Error::Root { path: root.clone(), source });
@@ -236,11 +236,11 @@ impl Place {
     }
 
     pub(crate) fn default_cwd(&self) -> &Path {
-        &self.ground.default_cwd
+        &self.defaults.default_cwd
     }
 
     pub(crate) fn env(&self) -> &BTreeMap<String, String> {
-        &self.ground.env
+        &self.defaults.env
     }
 
     pub(crate) fn call(&self) -> Option<&str> {

@@ -7,7 +7,7 @@ use futures_util::stream::BoxStream;
 use skep_api::{
     Operation,
     exec_stream::WriteStdin,
-    git::{GitExport, GitFetch, GitImport, GitJoin, GitPack, GitSend, GitTake},
+    git::{GitExport, GitFetch, GitImport, GitImportFetched, GitJoin, GitPack, GitSend},
     streams::{StreamFile, UploadFile, WatchFolder},
 };
 
@@ -52,7 +52,7 @@ pub async fn run_streamed_by_name(
         GitJoin::NAME => run_json::<GitJoin>(request, content, place).await,
         GitExport::NAME => run_json::<GitExport>(request, content, place).await,
         GitImport::NAME => run_json::<GitImport>(request, content, place).await,
-        GitTake::NAME => run_json::<GitTake>(request, content, place).await,
+        GitImportFetched::NAME => run_json::<GitImportFetched>(request, content, place).await,
         WatchFolder::NAME => run_json::<WatchFolder>(request, content, place).await,
         _ => Err(Error::UnknownOperation { name: name.to_owned() }),
     }
@@ -66,5 +66,5 @@ async fn run_json<O: RunStreamed>(
     let operation: O =
         serde_json::from_slice(request).map_err(|source| Error::Malformed { operation: O::NAME, source })?;
     let (answer, content) = operation.run_streamed(content, place).await?;
-    Ok((serde_json::to_vec(&answer).map_err(Error::Unspeakable)?, content))
+    Ok((serde_json::to_vec(&answer).map_err(Error::NotSerializable)?, content))
 }

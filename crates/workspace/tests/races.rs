@@ -55,9 +55,9 @@ async fn all(mut content: Content) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_that_becomes_a_link_leads_nobody_out() {
-    let ground = tempfile::tempdir().unwrap();
-    let (root, outside) = (ground.path().join("root"), ground.path().join("outside"));
+async fn a_folder_that_becomes_a_link_never_leads_outside() {
+    let fixture = tempfile::tempdir().unwrap();
+    let (root, outside) = (fixture.path().join("root"), fixture.path().join("outside"));
     for folder in [root.join("folder"), outside.clone()] {
         fs::create_dir_all(&folder).unwrap();
     }

@@ -104,7 +104,7 @@ pub struct GitNotePush {
 
 /// An empty answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Noted {}
+pub struct EmptyAnswer {}
 
 /// Fetches a branch from a remote and packs the new objects. The pack follows the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,7 +156,7 @@ macro_rules! operations {
             type Answer = $answer;
 
             fn time_limit(&self) -> Duration {
-                NETWORK_LIMIT + super::ANSWERED_WITHIN
+                NETWORK_LIMIT + super::LOCAL_ANSWER_LIMIT
             }
 
             fn answer_limit(&self) -> crate::AnswerLimit {
@@ -172,9 +172,9 @@ const SHORT: crate::AnswerLimit = crate::AnswerLimit::SHORT;
 
 operations! {
     GitExchange = "git-exchange" -> ExchangePlan, PLAN;
-    GitPack = "git-pack" -> Noted, SHORT;
+    GitPack = "git-pack" -> EmptyAnswer, SHORT;
     GitSend = "git-send" -> Sent, SHORT;
-    GitNotePush = "git-note-push" -> Noted, SHORT;
+    GitNotePush = "git-note-push" -> EmptyAnswer, SHORT;
     GitFetch = "git-fetch" -> Fetched, SHORT;
     GitJoin = "git-join" -> Pulled, SHORT;
 }

@@ -19,20 +19,20 @@ pub use answers::{
 };
 pub use credentials::{CredentialPage, CredentialRemoved, KeptCredential};
 pub use exchange::{
-    ExchangePlan, Fetched, GitExchange, GitFetch, GitJoin, GitNotePush, GitPack, GitSend, Noted, Sent,
+    EmptyAnswer, ExchangePlan, Fetched, GitExchange, GitFetch, GitJoin, GitNotePush, GitPack, GitSend, Sent,
 };
 pub use history::{
     BlobEncoding, GitChangeTag, GitMerge, GitShow, GitTags, Shown, ShownFile, Tag, TagChanged, Tags,
 };
 pub use network::{Credential, GitReach, NETWORK_LIMIT};
 pub use relay::{
-    ExportSource, Exported, ExportedRef, GitCheckTarget, GitExport, GitImport, MOST_EXPORTED_REFS,
-    RelayPlace, RelayUrl,
+    ExportSource, Exported, ExportedRef, GitCheckTarget, GitExport, GitImport, MAX_EXPORTED_REFS, RelayPlace,
+    RelayUrl,
 };
 
 pub use remotes::{
-    FetchedRef, FetchedRefs, GitChangeRemote, GitFetchRemote, GitRemotes, GitTake, Remote, RemoteChange,
-    RemoteChanged, Remotes,
+    FetchedRef, FetchedRefs, GitChangeRemote, GitFetchRemote, GitImportFetched, GitRemotes, Remote,
+    RemoteChange, RemoteChanged, Remotes,
 };
 
 use crate::{
@@ -41,9 +41,9 @@ use crate::{
 };
 
 /// The longest diff in an answer, in bytes before JSON encoding.
-pub const LONGEST_DIFF: usize = 16 << 20;
+pub const MAX_DIFF_BYTES: usize = 16 << 20;
 /// The largest page of a log, in commits.
-pub const LONGEST_LOG: u32 = 1_000;
+pub const MAX_LOG_COMMITS: u32 = 1_000;
 
 /// Reports the changes in a work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ pub struct GitLog {
     pub revision: Option<String>,
     /// Restricts the log to commits that changed this file or folder.
     pub file: Option<String>,
-    /// The maximum number of commits: 1 to [`LONGEST_LOG`].
+    /// The maximum number of commits: 1 to [`MAX_LOG_COMMITS`].
     pub limit: u32,
     /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
@@ -332,35 +332,35 @@ macro_rules! operations {
 pub const LOCAL_LIMIT: Duration = Duration::from_secs(120);
 /// [`LOCAL_LIMIT`], and time for the transfer of the answer and for waiting on another operation in the same
 /// repository.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(180);
-/// [`NETWORK_LIMIT`], and the same allowance as in [`ANSWERED_WITHIN`].
-const FETCHED_WITHIN: Duration = Duration::from_secs(NETWORK_LIMIT.as_secs() + 180);
+const LOCAL_ANSWER_LIMIT: Duration = Duration::from_secs(180);
+/// [`NETWORK_LIMIT`], and the same allowance as in [`LOCAL_ANSWER_LIMIT`].
+const NETWORK_ANSWER_LIMIT: Duration = Duration::from_secs(NETWORK_LIMIT.as_secs() + 180);
 
 operations! {
-    GitRepositories = "git-repositories" -> Repositories in ANSWERED_WITHIN, gathered;
-    GitStatus = "git-status" -> RepositoryStatus in ANSWERED_WITHIN, gathered;
-    GitDiff = "git-diff" -> Diff in ANSWERED_WITHIN, of_a_diff;
-    GitLog = "git-log" -> Log in ANSWERED_WITHIN, gathered;
-    GitBranches = "git-branches" -> Branches in ANSWERED_WITHIN, gathered;
-    GitWorktrees = "git-worktrees" -> Worktrees in ANSWERED_WITHIN, gathered;
-    GitAdd = "git-add" -> Staged in ANSWERED_WITHIN, gathered;
-    GitCommit = "git-commit" -> Committed in ANSWERED_WITHIN, |commit| crate::AnswerLimit::with_text(commit.message.len() as u64);
-    GitPush = "git-push" -> Pushed in FETCHED_WITHIN, short;
-    GitPull = "git-pull" -> Pulled in FETCHED_WITHIN, short;
-    GitInit = "git-init" -> Initialized in ANSWERED_WITHIN, short;
-    GitClone = "git-clone" -> Cloned in FETCHED_WITHIN, short;
-    GitCheckout = "git-checkout" -> CheckedOut in ANSWERED_WITHIN, short;
-    GitChangeBranch = "git-change-branch" -> BranchChanged in ANSWERED_WITHIN, short;
-    GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in ANSWERED_WITHIN, short;
-    GitReset = "git-reset" -> ResetDone in ANSWERED_WITHIN, short;
-    GitShow = "git-show" -> Shown in ANSWERED_WITHIN, of_a_commit;
-    GitTags = "git-tags" -> Tags in ANSWERED_WITHIN, gathered;
-    GitChangeTag = "git-change-tag" -> TagChanged in ANSWERED_WITHIN, short;
-    GitMerge = "git-merge" -> Pulled in ANSWERED_WITHIN, short;
-    GitRemotes = "git-remotes" -> Remotes in ANSWERED_WITHIN, gathered;
-    GitChangeRemote = "git-change-remote" -> RemoteChanged in ANSWERED_WITHIN, short;
-    GitFetchRemote = "git-fetch-remote" -> FetchedRefs in FETCHED_WITHIN, gathered;
-    GitStash = "git-stash" -> Stashes in ANSWERED_WITHIN, gathered;
+    GitRepositories = "git-repositories" -> Repositories in LOCAL_ANSWER_LIMIT, gathered;
+    GitStatus = "git-status" -> RepositoryStatus in LOCAL_ANSWER_LIMIT, gathered;
+    GitDiff = "git-diff" -> Diff in LOCAL_ANSWER_LIMIT, diff_limit;
+    GitLog = "git-log" -> Log in LOCAL_ANSWER_LIMIT, gathered;
+    GitBranches = "git-branches" -> Branches in LOCAL_ANSWER_LIMIT, gathered;
+    GitWorktrees = "git-worktrees" -> Worktrees in LOCAL_ANSWER_LIMIT, gathered;
+    GitAdd = "git-add" -> Staged in LOCAL_ANSWER_LIMIT, gathered;
+    GitCommit = "git-commit" -> Committed in LOCAL_ANSWER_LIMIT, |commit| crate::AnswerLimit::with_text(commit.message.len() as u64);
+    GitPush = "git-push" -> Pushed in NETWORK_ANSWER_LIMIT, short;
+    GitPull = "git-pull" -> Pulled in NETWORK_ANSWER_LIMIT, short;
+    GitInit = "git-init" -> Initialized in LOCAL_ANSWER_LIMIT, short;
+    GitClone = "git-clone" -> Cloned in NETWORK_ANSWER_LIMIT, short;
+    GitCheckout = "git-checkout" -> CheckedOut in LOCAL_ANSWER_LIMIT, short;
+    GitChangeBranch = "git-change-branch" -> BranchChanged in LOCAL_ANSWER_LIMIT, short;
+    GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in LOCAL_ANSWER_LIMIT, short;
+    GitReset = "git-reset" -> ResetDone in LOCAL_ANSWER_LIMIT, short;
+    GitShow = "git-show" -> Shown in LOCAL_ANSWER_LIMIT, commit_limit;
+    GitTags = "git-tags" -> Tags in LOCAL_ANSWER_LIMIT, gathered;
+    GitChangeTag = "git-change-tag" -> TagChanged in LOCAL_ANSWER_LIMIT, short;
+    GitMerge = "git-merge" -> Pulled in LOCAL_ANSWER_LIMIT, short;
+    GitRemotes = "git-remotes" -> Remotes in LOCAL_ANSWER_LIMIT, gathered;
+    GitChangeRemote = "git-change-remote" -> RemoteChanged in LOCAL_ANSWER_LIMIT, short;
+    GitFetchRemote = "git-fetch-remote" -> FetchedRefs in NETWORK_ANSWER_LIMIT, gathered;
+    GitStash = "git-stash" -> Stashes in LOCAL_ANSWER_LIMIT, gathered;
 }
 
 fn short<O>(_: &O) -> crate::AnswerLimit {
@@ -372,12 +372,12 @@ fn gathered<O>(_: &O) -> crate::AnswerLimit {
 }
 
 /// The answer contains the commit message as well as the diff.
-fn of_a_commit(_: &GitShow) -> crate::AnswerLimit {
+fn commit_limit(_: &GitShow) -> crate::AnswerLimit {
     WITH_TEXT
 }
 
 /// The diff is limited before it is encoded as JSON, where escapes make it longer.
-fn of_a_diff(_: &GitDiff) -> crate::AnswerLimit {
+fn diff_limit(_: &GitDiff) -> crate::AnswerLimit {
     WITH_TEXT
 }
 

@@ -5,17 +5,17 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cloned, GitReach, NETWORK_LIMIT, Noted};
+use super::{Cloned, EmptyAnswer, GitReach, NETWORK_LIMIT};
 use crate::{
     VmRef,
     operation::{AnswerLimit, HelperKind, Operation},
-    path::{AbsolutePath, PathEncoding, encoded},
+    path::{AbsolutePath, PathEncoding, percent_encoded},
 };
 
 /// The maximum number of branches and tags together that a relayed clone may have.
-pub const MOST_EXPORTED_REFS: usize = 20_000;
+pub const MAX_EXPORTED_REFS: usize = 20_000;
 /// The maximum number of commits at which an exported shallow history may begin.
-const MOST_BOUNDARY: u32 = 10_000;
+const MAX_BOUNDARY_COMMITS: u32 = 10_000;
 
 /// Checks that a repository can be created in a folder: the folder is missing or empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,10 +97,10 @@ pub struct GitImport {
 impl Operation for GitCheckTarget {
     const NAME: &'static str = "git-check-target";
     const HELPER: Option<HelperKind> = Some(HelperKind::Git);
-    type Answer = Noted;
+    type Answer = EmptyAnswer;
 
     fn time_limit(&self) -> Duration {
-        super::ANSWERED_WITHIN
+        super::LOCAL_ANSWER_LIMIT
     }
 }
 
@@ -110,12 +110,12 @@ impl Operation for GitExport {
     type Answer = Exported;
 
     fn time_limit(&self) -> Duration {
-        NETWORK_LIMIT + super::ANSWERED_WITHIN
+        NETWORK_LIMIT + super::LOCAL_ANSWER_LIMIT
     }
 
     fn answer_limit(&self) -> AnswerLimit {
-        let refs = u32::try_from(MOST_EXPORTED_REFS).unwrap_or(u32::MAX);
-        AnswerLimit::of_elements(refs + MOST_BOUNDARY, 3)
+        let refs = u32::try_from(MAX_EXPORTED_REFS).unwrap_or(u32::MAX);
+        AnswerLimit::of_elements(refs + MAX_BOUNDARY_COMMITS, 3)
     }
 }
 
@@ -125,7 +125,7 @@ impl Operation for GitImport {
     type Answer = Cloned;
 
     fn time_limit(&self) -> Duration {
-        NETWORK_LIMIT + super::ANSWERED_WITHIN
+        NETWORK_LIMIT + super::LOCAL_ANSWER_LIMIT
     }
 }
 
@@ -181,7 +181,7 @@ impl RelayUrl {
 
 impl fmt::Display for RelayUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}{}{}", self.place, encoded(self.path.as_path().as_os_str()))
+        write!(f, "{SCHEME}{}{}", self.place, percent_encoded(self.path.as_path().as_os_str()))
     }
 }
 

@@ -94,7 +94,7 @@ pub struct GitFetchRemote {
 /// Updates remote-tracking branches and tags from an export of the remote by another workspace. The pack follows the
 /// request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GitTake {
+pub struct GitImportFetched {
     /// The repository; the only one of the workspace if `None`.
     pub path: Option<AbsolutePath>,
     /// The name of the remote.
@@ -133,13 +133,13 @@ pub struct FetchedRefs {
     pub truncated: bool,
 }
 
-impl Operation for GitTake {
+impl Operation for GitImportFetched {
     const NAME: &'static str = "git-take";
     const HELPER: Option<HelperKind> = Some(HelperKind::Git);
     type Answer = FetchedRefs;
 
     fn time_limit(&self) -> Duration {
-        NETWORK_LIMIT + super::ANSWERED_WITHIN
+        NETWORK_LIMIT + super::LOCAL_ANSWER_LIMIT
     }
 
     fn answer_limit(&self) -> AnswerLimit {

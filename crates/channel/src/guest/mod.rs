@@ -1,7 +1,7 @@
 //! The guest end of the channel: serves the host that is currently connected.
 
-mod link;
 mod routes;
+mod shared_stream;
 
 use std::{convert::Infallible, future::Future, io, pin::Pin};
 
@@ -15,8 +15,8 @@ use skep_api::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use crate::{Content, Ground, HandOut, HandOutReport, Identity, IdentityReport};
-use link::{Link, Session};
+use crate::{AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport};
+use shared_stream::{Session, SharedStream};
 
 /// The events of a command, each with the offset of its first byte in its stream.
 pub type Events = Pin<Box<dyn Stream<Item = (u64, ExecEvent)> + Send>>;
@@ -27,20 +27,20 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// The longest request body that the memory allows, in bytes.
     fn request_limit(&self) -> usize;
     /// Returns the handler for a request with account roots. A VM has a single owner and refuses such requests.
-    fn on(&self, ground: Ground) -> Result<Self, Failure> {
+    fn for_account(&self, ground: AccountRoots) -> Result<Self, Failure> {
         let message =
             format!("this workspace has a single owner and takes no {} other roots", ground.roots.len());
         Err(Failure::new(ErrorCode::PathOutsideRoots, message))
     }
     /// Sets the identity of the VM, and reports what it reads back.
-    fn take_identity(
+    fn set_identity(
         &self,
         identity: Identity,
     ) -> impl Future<Output = Result<IdentityReport, Failure>> + Send;
     /// Assigns the VM to its owner. Fails if it has no identity.
     fn hand_out(&self, hand_out: HandOut) -> impl Future<Output = Result<HandOutReport, Failure>> + Send;
     /// Waits until the next command is prepared.
-    fn rest(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    fn wait_until_prepared(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Warms up the VM before the snapshot.
     fn settle(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Runs the operation of this name and returns its answer as JSON. `call` is the id of the call.
@@ -74,9 +74,9 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
-    let link = Link::new(stream);
-    while let Some(marker) = link.next_marker().await? {
-        let mut session = Session::new(&link);
+    let shared = SharedStream::new(stream);
+    while let Some(marker) = shared.next_marker().await? {
+        let mut session = Session::new(&shared);
         session.write_all(&marker.to_bytes()).await?;
         session.flush().await?;
         let handler = handler.clone();
@@ -96,7 +96,7 @@ where
             .initial_stream_window_size(256 * 1024)
             // Leaves room for other requests beside the most concurrent uploads, each with a full window.
             .initial_connection_window_size(4 * 1024 * 1024);
-        link.until_superseded(settings.serve_connection(TokioIo::new(session), service)).await;
+        shared.until_superseded(settings.serve_connection(TokioIo::new(session), service)).await;
     }
     Ok(())
 }

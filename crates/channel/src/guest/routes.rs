@@ -9,12 +9,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{ErrorCode, Failure};
 
 use super::{Events, Handler};
-use crate::{ground::GROUND, head, wire};
+use crate::{account_roots::ACCOUNT_ROOTS_HEADER, head, wire};
 
 /// The header that carries the id of a call.
 const CALL: HeaderName = HeaderName::from_static("skep-call");
 
-type Answer = Response<head::Stream>;
+type Answer = Response<head::BodyStream>;
 
 pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -> Answer {
     match route(handler, request).await {
@@ -22,15 +22,15 @@ pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -
         Err(failure) => {
             // A failure consists of two strings, so serialising it cannot fail.
             let body = serde_json::to_vec(&failure).unwrap_or_default();
-            respond(StatusCode::BAD_REQUEST, whole(body))
+            respond(StatusCode::BAD_REQUEST, full_body(body))
         }
     }
 }
 
 async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
-    match head.headers.get(GROUND) {
-        Some(ground) => handle(handler.on(parse(ground.as_bytes())?)?, head, body).await,
+    match head.headers.get(ACCOUNT_ROOTS_HEADER) {
+        Some(ground) => handle(handler.for_account(parse(ground.as_bytes())?)?, head, body).await,
         None => handle(handler, head, body).await,
     }
 }
@@ -41,14 +41,14 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
     match (&head.method, path.as_slice()) {
         (&Method::POST, ["identity"]) => {
             let identity = parse(&read(body, limit).await?)?;
-            json(&handler.take_identity(identity).await?)
+            json(&handler.set_identity(identity).await?)
         }
         (&Method::POST, ["hand-out"]) => {
             let hand_out = parse(&read(body, limit).await?)?;
             json(&handler.hand_out(hand_out).await?)
         }
         (&Method::POST, ["rest"]) => {
-            handler.rest().await?;
+            handler.wait_until_prepared().await?;
             json(&serde_json::Map::new())
         }
         (&Method::POST, ["settle"]) => {
@@ -58,7 +58,7 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
         (&Method::POST, ["operations", name]) => {
             let call = head.headers.get(CALL).and_then(|value| value.to_str().ok()).unwrap_or_default();
             let answer = handler.run(call, name, read(body, limit).await?).await?;
-            Ok(respond(StatusCode::OK, whole(answer)))
+            Ok(respond(StatusCode::OK, full_body(answer)))
         }
         (&Method::POST, ["streams", name]) => streamed(&handler, name, body, limit).await,
         (&Method::PUT, ["commands", id]) => {
@@ -128,7 +128,7 @@ fn json<T: Serialize>(value: &T) -> Result<Answer, Failure> {
     let body = serde_json::to_vec(value).map_err(|error| {
         Failure::new(ErrorCode::Internal, format!("the answer cannot be serialised: {error}"))
     })?;
-    Ok(respond(StatusCode::OK, whole(body)))
+    Ok(respond(StatusCode::OK, full_body(body)))
 }
 
 fn stream(events: Events) -> Answer {
@@ -141,11 +141,11 @@ fn stream(events: Events) -> Answer {
 }
 
 /// A body that is completely in memory.
-fn whole(bytes: impl Into<Bytes>) -> head::Stream {
+fn full_body(bytes: impl Into<Bytes>) -> head::BodyStream {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-fn respond(status: StatusCode, body: head::Stream) -> Answer {
+fn respond(status: StatusCode, body: head::BodyStream) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     answer

@@ -7,14 +7,14 @@ use tokio::task::spawn_blocking;
 use super::{Error, guest::malformed};
 
 /// Longer answers, in bytes, are parsed on a thread for blocking work.
-const PARSED_AT_ONCE: usize = 64 << 10;
+const MAX_INLINE_PARSE_BYTES: usize = 64 << 10;
 
 /// Parses an answer that contains at most `values` JSON values.
 pub(super) async fn parse<A: DeserializeOwned + Send + 'static>(
     json: Vec<u8>,
     values: usize,
 ) -> Result<A, Error> {
-    if json.len() <= PARSED_AT_ONCE {
+    if json.len() <= MAX_INLINE_PARSE_BYTES {
         return parse_now(&json, values);
     }
     spawn_blocking(move || parse_now(&json, values)).await.map_err(malformed)?
@@ -123,7 +123,8 @@ mod tests {
     #[tokio::test]
     async fn a_long_answer_is_parsed_on_another_thread() {
         let ParsedOn(short) = parse(b"0".to_vec(), 1).await.unwrap();
-        let ParsedOn(long) = parse([vec![b' '; PARSED_AT_ONCE], b"0".to_vec()].concat(), 1).await.unwrap();
+        let ParsedOn(long) =
+            parse([vec![b' '; MAX_INLINE_PARSE_BYTES], b"0".to_vec()].concat(), 1).await.unwrap();
         assert_eq!(short, thread::current().id());
         assert_ne!(long, thread::current().id());
     }
@@ -133,8 +134,8 @@ mod tests {
         for (json, most, fits) in [
             ("[1,2,3]".to_owned(), 4, true),
             ("[1,2,3]".to_owned(), 3, false),
-            (format!("[{}1]", "1,".repeat(PARSED_AT_ONCE)), PARSED_AT_ONCE, false),
-            (format!("[{}1]", "1,".repeat(PARSED_AT_ONCE)), PARSED_AT_ONCE + 2, true),
+            (format!("[{}1]", "1,".repeat(MAX_INLINE_PARSE_BYTES)), MAX_INLINE_PARSE_BYTES, false),
+            (format!("[{}1]", "1,".repeat(MAX_INLINE_PARSE_BYTES)), MAX_INLINE_PARSE_BYTES + 2, true),
         ] {
             let parsed = parse::<Vec<u32>>(json.into_bytes(), most).await;
             assert_eq!(parsed.is_ok(), fits, "{most}");

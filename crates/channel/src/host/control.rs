@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures_util::stream;
-use skep_api::exec_stream::{EndStdin, STDIN_PIECE_BYTES, SignalCommand, SignalName, WriteStdin};
+use skep_api::exec_stream::{EndStdin, MAX_WRITE_BYTES, SignalCommand, SignalName, WriteStdin};
 
 use super::{Error, Guest};
 
@@ -29,9 +29,9 @@ impl ExecControl {
     pub async fn write_stdin(&self, mut bytes: Bytes) -> Result<bool, Error> {
         let operation = WriteStdin { exec_id: self.exec_id.clone() };
         while !bytes.is_empty() {
-            let piece = bytes.split_to(bytes.len().min(STDIN_PIECE_BYTES));
+            let piece = bytes.split_to(bytes.len().min(MAX_WRITE_BYTES));
             let content = Box::pin(stream::once(std::future::ready(Ok(piece))));
-            let (state, _) = self.guest.call_with(&operation, Some(content)).await?;
+            let (state, _) = self.guest.call_without_permit(&operation, Some(content)).await?;
             if !state.open {
                 return Ok(false);
             }

@@ -14,26 +14,26 @@ pub enum Error {
     #[error("the VM ended")]
     Ended,
     #[error("the VM did not answer within {} s; it may be overloaded: try again, or end it", .0.as_secs_f32())]
-    Silent(Duration),
+    Timeout(Duration),
     /// The answer violates the protocol or its limits.
     #[error("the VM's agent sent an invalid answer: {0}")]
     Malformed(String),
     /// The roots of the account do not fit into a header.
     #[error("the paths of this account's roots are too long together; use fewer or shorter ones")]
-    Ground,
+    TooManyRoots,
     /// The operation cannot be serialised as JSON.
     #[error("internal error")]
-    Unspeakable(#[source] serde_json::Error),
+    NotSerializable(#[source] serde_json::Error),
 }
 
 impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Refused(failure) => failure.code,
-            Self::Ground => ErrorCode::InvalidValue,
+            Self::TooManyRoots => ErrorCode::InvalidValue,
             Self::Ended => ErrorCode::VmEnded,
-            Self::Silent(_) => ErrorCode::GuestTimeout,
-            Self::Malformed(_) | Self::Unspeakable(_) => ErrorCode::Internal,
+            Self::Timeout(_) => ErrorCode::GuestTimeout,
+            Self::Malformed(_) | Self::NotSerializable(_) => ErrorCode::Internal,
         }
     }
 

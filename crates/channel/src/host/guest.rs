@@ -27,41 +27,46 @@ use tokio::{
 };
 use ulid::Ulid;
 
-use super::{Error, ExecStream, answer, cancel::CancelOnDrop, line::Line, resync::resync};
-use crate::{Ground, HandOut, HandOutReport, Identity, IdentityReport, ground::GROUND, head::Stream};
+use super::{
+    Error, ExecStream, answer, cancel::CancelOnDrop, prefixed_stream::PrefixedStream, resync::resync,
+};
+use crate::{
+    AccountRoots, HandOut, HandOutReport, Identity, IdentityReport, account_roots::ACCOUNT_ROOTS_HEADER,
+    head::BodyStream,
+};
 
 /// The longest error answer, in bytes.
-const REFUSAL_BYTES: usize = 64 << 10;
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// The most concurrent uploads. Each may fill a window of 256 KiB in the guest, whose connection window has 4 MiB.
-const UPLOADS: usize = 8;
+const MAX_UPLOADS: usize = 8;
 /// The longest header with account roots: the guest accepts 16 KiB of headers.
-const GROUND_BYTES: usize = 12 << 10;
+const MAX_ACCOUNT_ROOTS_BYTES: usize = 12 << 10;
 /// The time limit for setting an identity, for a cancellation, and for the head of a stream.
 const CONTROL_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit of [`Guest::settle`]: the guest runs several programs once, in emulation.
 const SETTLE_LIMIT: Duration = Duration::from_secs(240);
 /// After a failed request, how long to wait for the whole connection to be reported as lost.
-const VERDICT: Duration = Duration::from_secs(1);
+const CLOSE_DETECTION_LIMIT: Duration = Duration::from_secs(1);
 
 /// A connection to the agent of a VM. Cheap to clone; the connection is closed with the last clone and the last
 /// stream. That also closes the socket, unless it has other owners.
 #[derive(Debug, Clone)]
 pub struct Guest {
-    requests: SendRequest<Stream>,
+    requests: SendRequest<BodyStream>,
     closed: watch::Receiver<bool>,
     runtime: Handle,
     /// Permits for uploads: all requests share the window of the connection.
     uploads: Arc<Semaphore>,
-    ground: Option<HeaderValue>,
+    account_roots: Option<HeaderValue>,
 }
 
 impl Guest {
     /// Synchronises with the agent and opens an HTTP/2 connection. A previous connection is lost.
     ///
     /// # Errors
-    /// [`Error::Silent`] after `deadline`, [`Error::Ended`] if the stream ends.
+    /// [`Error::Timeout`] after `deadline`, [`Error::Ended`] if the stream ends.
     pub async fn connect(stream: UnixStream, deadline: Duration) -> Result<Self, Error> {
-        timeout(deadline, Self::open(stream)).await.map_err(|_| Error::Silent(deadline))?
+        timeout(deadline, Self::open(stream)).await.map_err(|_| Error::Timeout(deadline))?
     }
 
     async fn open(mut stream: UnixStream) -> Result<Self, Error> {
@@ -77,8 +82,10 @@ impl Guest {
             .max_local_error_reset_streams(None)
             .initial_stream_window_size(64 * 1024)
             .initial_connection_window_size(64 * 1024 * 1024);
-        let (requests, connection) =
-            settings.handshake(TokioIo::new(Line::new(early, stream))).await.map_err(|_| Error::Ended)?;
+        let (requests, connection) = settings
+            .handshake(TokioIo::new(PrefixedStream::new(early, stream)))
+            .await
+            .map_err(|_| Error::Ended)?;
         let (ended, closed) = watch::channel(false);
         let runtime = Handle::current();
         runtime.spawn(async move {
@@ -87,35 +94,42 @@ impl Guest {
             }
             ended.send_replace(true);
         });
-        Ok(Self { requests, closed, runtime, uploads: Arc::new(Semaphore::new(UPLOADS)), ground: None })
+        Ok(Self {
+            requests,
+            closed,
+            runtime,
+            uploads: Arc::new(Semaphore::new(MAX_UPLOADS)),
+            account_roots: None,
+        })
     }
 
     /// Returns a client whose requests run with these account roots.
     ///
     /// # Errors
-    /// [`Error::Ground`] if they do not fit into a header.
-    pub fn on(&self, ground: &Ground) -> Result<Self, Error> {
-        let text = serde_json::to_vec(ground).ok().filter(|text| text.len() <= GROUND_BYTES);
-        let value = text.and_then(|text| HeaderValue::from_bytes(&text).ok()).ok_or(Error::Ground)?;
-        Ok(Self { ground: Some(value), ..self.clone() })
+    /// [`Error::TooManyRoots`] if they do not fit into a header.
+    pub fn with_account_roots(&self, account_roots: &AccountRoots) -> Result<Self, Error> {
+        let text =
+            serde_json::to_vec(account_roots).ok().filter(|text| text.len() <= MAX_ACCOUNT_ROOTS_BYTES);
+        let value = text.and_then(|text| HeaderValue::from_bytes(&text).ok()).ok_or(Error::TooManyRoots)?;
+        Ok(Self { account_roots: Some(value), ..self.clone() })
     }
 
-    /// Sets the identity of the guest, and returns what it reads back. Check it with [`IdentityReport::proves`].
+    /// Sets the identity of the guest, and returns what it reads back. Check it with [`IdentityReport::verify`].
     ///
     /// # Errors
     /// The guest's error, a lost connection, or a timeout.
-    pub async fn take_identity(&self, identity: &Identity) -> Result<IdentityReport, Error> {
-        let request = request(Method::POST, "/identity", tell(identity)?)?;
-        within(CONTROL_LIMIT, self.ask(request, AnswerLimit::SHORT)).await
+    pub async fn set_identity(&self, identity: &Identity) -> Result<IdentityReport, Error> {
+        let request = request(Method::POST, "/identity", to_json(identity)?)?;
+        with_timeout(CONTROL_LIMIT, self.request_json(request, AnswerLimit::SHORT)).await
     }
 
-    /// Assigns a guest that has an identity to its owner. Check the result with [`HandOutReport::proves`].
+    /// Assigns a guest that has an identity to its owner. Check the result with [`HandOutReport::verify`].
     ///
     /// # Errors
     /// The guest's error (for example if it has no identity yet), a lost connection, or a timeout.
     pub async fn hand_out(&self, hand_out: &HandOut) -> Result<HandOutReport, Error> {
-        let request = request(Method::POST, "/hand-out", tell(hand_out)?)?;
-        within(CONTROL_LIMIT, self.ask(request, AnswerLimit::SHORT)).await
+        let request = request(Method::POST, "/hand-out", to_json(hand_out)?)?;
+        with_timeout(CONTROL_LIMIT, self.request_json(request, AnswerLimit::SHORT)).await
     }
 
     /// Waits until the guest has prepared the next command. A VM that is paused after that runs the command with the
@@ -123,9 +137,11 @@ impl Guest {
     ///
     /// # Errors
     /// The guest's error, a lost connection, or a timeout.
-    pub async fn rest(&self) -> Result<(), Error> {
+    pub async fn wait_until_prepared(&self) -> Result<(), Error> {
         let request = request(Method::POST, "/rest", Bytes::new())?;
-        within(CONTROL_LIMIT, self.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await.map(drop)
+        with_timeout(CONTROL_LIMIT, self.request_json::<IgnoredAny>(request, AnswerLimit::SHORT))
+            .await
+            .map(drop)
     }
 
     /// Warms up the guest before its snapshot is taken.
@@ -134,7 +150,9 @@ impl Guest {
     /// The guest's error, a lost connection, or a timeout.
     pub async fn settle(&self) -> Result<(), Error> {
         let request = request(Method::POST, "/settle", Bytes::new())?;
-        within(SETTLE_LIMIT, self.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await.map(drop)
+        with_timeout(SETTLE_LIMIT, self.request_json::<IgnoredAny>(request, AnswerLimit::SHORT))
+            .await
+            .map(drop)
     }
 
     /// Runs an operation in the guest. Dropping the future cancels the operation; losing the connection does not.
@@ -143,12 +161,13 @@ impl Guest {
     /// The guest's error, a lost connection, or a timeout.
     pub async fn call<O: Operation>(&self, operation: &O) -> Result<O::Answer, Error> {
         let mut cancel = CancelOnDrop::new(self, new_id("call"));
-        let mut request = request(Method::POST, &format!("/operations/{}", O::NAME), tell(operation)?)?;
+        let mut request = request(Method::POST, &format!("/operations/{}", O::NAME), to_json(operation)?)?;
         let id = cancel.id().parse().map_err(malformed)?;
         request.headers_mut().insert("skep-call", id);
-        let answer = within(operation.time_limit(), self.ask(request, operation.answer_limit())).await;
+        let answer =
+            with_timeout(operation.time_limit(), self.request_json(request, operation.answer_limit())).await;
         // After a timeout the operation still runs in the guest although no caller waits for it, so it is cancelled.
-        if !matches!(answer, Err(Error::Silent(_))) {
+        if !matches!(answer, Err(Error::Timeout(_))) {
             cancel.disarm();
         }
         answer
@@ -160,7 +179,7 @@ impl Guest {
     /// The guest's error, a lost connection, or a timeout. No command runs in these cases.
     pub async fn start(&self, command: &RunCommand) -> Result<ExecStream, Error> {
         let cancel = CancelOnDrop::new(self, new_id("exec"));
-        let request = request(Method::PUT, &format!("/commands/{}", cancel.id()), tell(command)?)?;
+        let request = request(Method::PUT, &format!("/commands/{}", cancel.id()), to_json(command)?)?;
         self.stream(request, cancel, (0, 0), command.time_limit()).await
     }
 
@@ -169,7 +188,7 @@ impl Guest {
     /// # Errors
     /// The guest's error, a lost connection, or a timeout.
     pub async fn start_detached(&self, exec_id: &str, command: &RunCommand) -> Result<(), Error> {
-        let request = request(Method::PUT, &format!("/commands/{exec_id}"), tell(command)?)?;
+        let request = request(Method::PUT, &format!("/commands/{exec_id}"), to_json(command)?)?;
         let cancel = CancelOnDrop::disarmed(self, exec_id.to_owned());
         // The guest keeps the output for later readers.
         self.stream(request, cancel, (0, 0), command.time_limit()).await.map(drop)
@@ -179,8 +198,8 @@ impl Guest {
     ///
     /// # Errors
     /// The guest's error, a lost connection, or a timeout.
-    pub async fn end_of(&self, exec_id: &str, limit: Duration) -> Result<ExecExit, Error> {
-        let mut events = self.attach(exec_id, u64::MAX, u64::MAX, limit).await?.outliving();
+    pub async fn wait_for_exit(&self, exec_id: &str, limit: Duration) -> Result<ExecExit, Error> {
+        let mut events = self.attach(exec_id, u64::MAX, u64::MAX, limit).await?.detached();
         while let Some(event) = events.next().await {
             if let ExecEvent::Exit(exit) = event? {
                 return Ok(exit);
@@ -228,7 +247,9 @@ impl Guest {
             let Ok(request) = request(Method::DELETE, &format!("/commands/{id}"), Bytes::new()) else {
                 return;
             };
-            let answer = within(CONTROL_LIMIT, guest.ask::<IgnoredAny>(request, AnswerLimit::SHORT)).await;
+            let answer =
+                with_timeout(CONTROL_LIMIT, guest.request_json::<IgnoredAny>(request, AnswerLimit::SHORT))
+                    .await;
             // The guest does not know calls that started no command or never reached it.
             if let Err(error) = answer {
                 tracing::debug!(%id, %error, "the guest had no command to cancel");
@@ -238,21 +259,21 @@ impl Guest {
 
     async fn stream(
         &self,
-        request: Request<Stream>,
+        request: Request<BodyStream>,
         mut cancel: CancelOnDrop,
         offsets: (u64, u64),
         limit: Duration,
     ) -> Result<ExecStream, Error> {
-        let answer = within(CONTROL_LIMIT, self.send(request)).await;
-        if !matches!(answer, Ok(_) | Err(Error::Silent(_))) {
+        let answer = with_timeout(CONTROL_LIMIT, self.send(request)).await;
+        if !matches!(answer, Ok(_) | Err(Error::Timeout(_))) {
             cancel.disarm();
         }
         Ok(ExecStream::new(answer?.into_body(), cancel, offsets, limit))
     }
 
-    async fn ask<A: DeserializeOwned + Send + 'static>(
+    async fn request_json<A: DeserializeOwned + Send + 'static>(
         &self,
-        request: Request<Stream>,
+        request: Request<BodyStream>,
         limit: AnswerLimit,
     ) -> Result<A, Error> {
         let body = self.read(self.send(request).await?.into_body(), limit.bytes).await?;
@@ -260,18 +281,18 @@ impl Guest {
     }
 
     /// Sends a request. Returns the head of the answer, or the guest's error.
-    pub(super) async fn send(&self, mut request: Request<Stream>) -> Result<Response<Incoming>, Error> {
-        request.headers_mut().extend(self.ground.clone().map(|ground| (GROUND, ground)));
+    pub(super) async fn send(&self, mut request: Request<BodyStream>) -> Result<Response<Incoming>, Error> {
+        request.headers_mut().extend(self.account_roots.clone().map(|roots| (ACCOUNT_ROOTS_HEADER, roots)));
         let answer = match self.requests.clone().send_request(request).await {
             Ok(answer) => answer,
-            Err(error) => return Err(self.verdict(&error).await),
+            Err(error) => return Err(self.classify_error(&error).await),
         };
         if answer.status() == StatusCode::OK {
             return Ok(answer);
         }
-        let body = self.read(answer.into_body(), REFUSAL_BYTES).await?;
+        let body = self.read(answer.into_body(), MAX_REFUSAL_BYTES).await?;
         let failure: Failure = serde_json::from_slice(&body).map_err(malformed)?;
-        if is_of_a_workspace(failure.code) {
+        if may_come_from_guest(failure.code) {
             return Err(Error::Refused(failure));
         }
         Err(malformed(format!(
@@ -285,7 +306,7 @@ impl Guest {
         while let Some(frame) = body.frame().await {
             let frame = match frame {
                 Ok(frame) => frame,
-                Err(error) => return Err(self.verdict(&error).await),
+                Err(error) => return Err(self.classify_error(&error).await),
             };
             let Ok(data) = frame.into_data() else { continue };
             if bytes.len() + data.len() > limit {
@@ -297,8 +318,8 @@ impl Guest {
     }
 
     /// Whether only this request failed, or the whole connection.
-    async fn verdict(&self, error: &hyper::Error) -> Error {
-        match timeout(VERDICT, self.closed()).await {
+    async fn classify_error(&self, error: &hyper::Error) -> Error {
+        match timeout(CLOSE_DETECTION_LIMIT, self.closed()).await {
             Ok(()) => Error::Ended,
             Err(_) => Error::Malformed(format!("a request was cut short: {error}")),
         }
@@ -307,7 +328,7 @@ impl Guest {
 
 /// Whether a guest may answer this error. It has no knowledge of keys, the server or other VMs; a forged code would
 /// for example tell the caller that its key was revoked.
-fn is_of_a_workspace(code: ErrorCode) -> bool {
+fn may_come_from_guest(code: ErrorCode) -> bool {
     let kind = match code.kind() {
         ErrorKind::BadRequest
         | ErrorKind::NotFound
@@ -326,7 +347,7 @@ fn is_of_a_workspace(code: ErrorCode) -> bool {
                 | ErrorCode::FileBusy
         ),
     };
-    let elsewhere = [
+    let never_from_guest = [
         ErrorCode::UnknownVm,
         ErrorCode::UnknownTemplate,
         ErrorCode::UnknownKey,
@@ -336,7 +357,7 @@ fn is_of_a_workspace(code: ErrorCode) -> bool {
         ErrorCode::QuotaExceeded,
         ErrorCode::TemplateDamaged,
     ];
-    kind && !elsewhere.contains(&code)
+    kind && !never_from_guest.contains(&code)
 }
 
 /// A new id for a detached command.
@@ -348,21 +369,21 @@ fn new_id(kind: &str) -> String {
     format!("{kind}_{}", Ulid::generate().to_string().to_ascii_lowercase())
 }
 
-pub(super) fn tell<T: Serialize>(value: &T) -> Result<Bytes, Error> {
-    serde_json::to_vec(value).map(Bytes::from).map_err(Error::Unspeakable)
+pub(super) fn to_json<T: Serialize>(value: &T) -> Result<Bytes, Error> {
+    serde_json::to_vec(value).map(Bytes::from).map_err(Error::NotSerializable)
 }
 
-fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Stream>, Error> {
+fn request(method: Method, path: &str, body: Bytes) -> Result<Request<BodyStream>, Error> {
     // HTTP/2 requires an authority; its value does not matter here.
     let request = Request::builder().method(method).uri(format!("http://guest{path}"));
     request.body(Full::new(body).map_err(|never| match never {}).boxed_unsync()).map_err(malformed)
 }
 
-pub(super) async fn within<T>(
+pub(super) async fn with_timeout<T>(
     limit: Duration,
     answer: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    timeout(limit, answer).await.map_err(|_| Error::Silent(limit))?
+    timeout(limit, answer).await.map_err(|_| Error::Timeout(limit))?
 }
 
 pub(super) fn malformed(error: impl std::fmt::Display) -> Error {

@@ -12,7 +12,7 @@ use super::Error;
 use crate::marker::{Marker, Scanner};
 
 /// How long to wait for the first echo. Doubled on each attempt, so that a slow guest gets enough time.
-const FIRST_PATIENCE: Duration = Duration::from_millis(250);
+const FIRST_ECHO_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Sends markers until the guest echoes the latest one. Returns the bytes that followed the echo.
 ///
@@ -20,18 +20,22 @@ const FIRST_PATIENCE: Duration = Duration::from_millis(250);
 /// echo. The caller sets the deadline.
 pub(super) async fn resync(stream: &mut UnixStream) -> Result<Vec<u8>, Error> {
     let mut scanner = Scanner::default();
-    let mut patience = FIRST_PATIENCE;
+    let mut echo_timeout = FIRST_ECHO_TIMEOUT;
     loop {
         let marker = Marker::new(rand::random());
         stream.write_all(&marker.to_bytes()).await.map_err(|_| Error::Ended)?;
-        match timeout(patience, find(stream, &mut scanner, marker)).await {
+        match timeout(echo_timeout, wait_for_echo(stream, &mut scanner, marker)).await {
             Ok(found) => return found,
-            Err(_) => patience *= 2,
+            Err(_) => echo_timeout *= 2,
         }
     }
 }
 
-async fn find(stream: &mut UnixStream, scanner: &mut Scanner, wanted: Marker) -> Result<Vec<u8>, Error> {
+async fn wait_for_echo(
+    stream: &mut UnixStream,
+    scanner: &mut Scanner,
+    wanted: Marker,
+) -> Result<Vec<u8>, Error> {
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let count = stream.read(&mut buffer).await.map_err(|_| Error::Ended)?;

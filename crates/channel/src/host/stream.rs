@@ -15,7 +15,7 @@ use super::{Error, ExecControl, cancel::CancelOnDrop};
 use crate::wire::Decoder;
 
 /// The most bytes that are accepted after the deadline: both streams as the guest keeps them, and data in transit.
-const LATE_BYTES: usize = 3 * KEPT_OUTPUT_BYTES;
+const MAX_LATE_BYTES: usize = 3 * KEPT_OUTPUT_BYTES;
 
 /// The events of a command; the exit is the last one. Dropping the stream before the exit kills the command in the
 /// guest.
@@ -29,7 +29,7 @@ pub struct ExecStream {
     limit: Duration,
     deadline: Pin<Box<Sleep>>,
     late_bytes: usize,
-    over: bool,
+    finished: bool,
 }
 
 impl ExecStream {
@@ -43,7 +43,7 @@ impl ExecStream {
             limit,
             deadline: Box::pin(sleep(limit)),
             late_bytes: 0,
-            over: false,
+            finished: false,
         }
     }
 
@@ -69,24 +69,24 @@ impl ExecStream {
 
     /// Lets the command keep running when this stream is dropped.
     #[must_use]
-    pub fn outliving(mut self) -> Self {
+    pub fn detached(mut self) -> Self {
         self.cancel.disarm();
         self
     }
 
     /// Drops the stream and lets the command keep running. It can be attached to by its id.
-    pub fn leave(self) {
-        drop(self.outliving());
+    pub fn detach(self) {
+        drop(self.detached());
     }
 
-    fn decoded(&mut self) -> Result<Option<ExecEvent>, Error> {
+    fn decode_next(&mut self) -> Result<Option<ExecEvent>, Error> {
         let malformed = |error: crate::wire::Malformed| Error::Malformed(error.to_string());
         let Some((offset, event)) = self.decoder.next_event().map_err(malformed)? else { return Ok(None) };
         match &event {
             ExecEvent::Stdout(data) => self.stdout_offset = offset.saturating_add(data.len() as u64),
             ExecEvent::Stderr(data) => self.stderr_offset = offset.saturating_add(data.len() as u64),
             ExecEvent::Exit(_) => {
-                self.over = true;
+                self.finished = true;
                 self.cancel.disarm();
             }
         }
@@ -95,13 +95,13 @@ impl ExecStream {
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<ExecEvent, Error>> {
         loop {
-            if let Some(event) = self.decoded()? {
+            if let Some(event) = self.decode_next()? {
                 return Poll::Ready(Ok(event));
             }
             let deadline = self.deadline.as_mut().poll(cx);
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
                 ready!(deadline);
-                return Poll::Ready(Err(Error::Silent(self.limit)));
+                return Poll::Ready(Err(Error::Timeout(self.limit)));
             };
             match frame {
                 Some(Ok(frame)) => {
@@ -110,8 +110,8 @@ impl ExecStream {
                         if deadline.is_ready() {
                             self.late_bytes += data.len();
                         }
-                        if self.late_bytes > LATE_BYTES {
-                            return Poll::Ready(Err(Error::Silent(self.limit)));
+                        if self.late_bytes > MAX_LATE_BYTES {
+                            return Poll::Ready(Err(Error::Timeout(self.limit)));
                         }
                         self.decoder.feed(&data);
                     }
@@ -130,12 +130,12 @@ impl Stream for ExecStream {
     type Item = Result<ExecEvent, Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.over {
+        if self.finished {
             return Poll::Ready(None);
         }
         let event = ready!(self.poll_event(cx));
         // No event follows an error. The command is killed if the guest can still be reached.
-        self.over |= event.is_err();
+        self.finished |= event.is_err();
         Poll::Ready(Some(event))
     }
 }

@@ -19,7 +19,7 @@ use tokio::{
     net::UnixStream,
 };
 
-use crate::{command, ground::DEADLINE};
+use crate::{command, fixture::DEADLINE};
 
 #[tokio::test]
 async fn a_hostile_guest_is_an_error_and_no_more() {
@@ -46,12 +46,12 @@ async fn a_hostile_guest_is_an_error_and_no_more() {
 
 /// Answers every request with an error of this code, or else with these bytes, and sends endless streams.
 #[derive(Clone)]
-struct Liar {
+struct HostileGuest {
     code: Option<ErrorCode>,
     answer: Vec<u8>,
 }
 
-impl Liar {
+impl HostileGuest {
     fn refusing(code: ErrorCode) -> Self {
         Self { code: Some(code), answer: Vec::new() }
     }
@@ -71,12 +71,12 @@ impl Liar {
     }
 }
 
-impl Handler for Liar {
+impl Handler for HostileGuest {
     fn request_limit(&self) -> usize {
         1 << 20
     }
 
-    async fn take_identity(&self, _: Identity) -> Result<IdentityReport, Failure> {
+    async fn set_identity(&self, _: Identity) -> Result<IdentityReport, Failure> {
         std::future::pending().await
     }
 
@@ -84,7 +84,7 @@ impl Handler for Liar {
         std::future::pending().await
     }
 
-    async fn rest(&self) -> Result<(), Failure> {
+    async fn wait_until_prepared(&self) -> Result<(), Failure> {
         self.refusal()
     }
 
@@ -118,9 +118,9 @@ impl Handler for Liar {
 }
 
 #[tokio::test]
-async fn a_guest_says_nothing_of_keys_capacity_or_other_vms() {
+async fn a_guest_cannot_send_errors_about_keys_capacity_or_other_vms() {
     let told = |code| async move {
-        let guest = Liar::refusing(code).connect().await;
+        let guest = HostileGuest::refusing(code).connect().await;
         guest.call(&command("true")).await.expect_err("a refusal").code()
     };
     for code in [ErrorCode::UnknownPath, ErrorCode::InvalidValue, ErrorCode::PathOutsideRoots] {
@@ -133,14 +133,14 @@ async fn a_guest_says_nothing_of_keys_capacity_or_other_vms() {
 
 #[tokio::test]
 async fn an_answer_without_end_is_cut() {
-    let guest = Liar::answering(vec![b' '; 65 << 20]).connect().await;
+    let guest = HostileGuest::answering(vec![b' '; 65 << 20]).connect().await;
     let huge = guest.call(&command("true")).await.expect_err("too much");
     assert!(matches!(huge, Error::Malformed(_)), "{huge}");
 }
 
 /// The result of an operation when the guest sends this answer.
-async fn asked<O: Operation>(operation: &O, answer: String) -> Result<O::Answer, Error> {
-    Liar::answering(answer).connect().await.call(operation).await
+async fn result_of<O: Operation>(operation: &O, answer: String) -> Result<O::Answer, Error> {
+    HostileGuest::answering(answer).connect().await.call(operation).await
 }
 
 fn path(text: &str) -> AbsolutePath {
@@ -151,8 +151,8 @@ fn path(text: &str) -> AbsolutePath {
 async fn an_answer_is_as_long_as_what_was_asked_allows() {
     let made = |length: usize| format!(r#"{{"path": "/{}", "created": true}}"#, "x".repeat(length));
     let make = MakeFolder { path: path("/x"), mode: None };
-    assert!(asked(&make, made(4096)).await.is_ok());
-    assert!(matches!(asked(&make, made(64 << 10)).await, Err(Error::Malformed(_))));
+    assert!(result_of(&make, made(4096)).await.is_ok());
+    assert!(matches!(result_of(&make, made(64 << 10)).await, Err(Error::Malformed(_))));
 
     let read = |limit| ReadFile { path: path("/x"), encoding: ContentEncoding::default(), offset: 0, limit };
     let content = |length: usize| {
@@ -162,10 +162,10 @@ async fn an_answer_is_as_long_as_what_was_asked_allows() {
             "\\u0000".repeat(length)
         )
     };
-    assert!(asked(&read(Some(100_000)), content(100_000)).await.is_ok());
-    assert!(matches!(asked(&read(Some(100_000)), content(112_000)).await, Err(Error::Malformed(_))));
-    assert!(asked(&read(None), content(5 << 20)).await.is_ok());
-    assert!(matches!(asked(&read(None), content(6 << 20)).await, Err(Error::Malformed(_))));
+    assert!(result_of(&read(Some(100_000)), content(100_000)).await.is_ok());
+    assert!(matches!(result_of(&read(Some(100_000)), content(112_000)).await, Err(Error::Malformed(_))));
+    assert!(result_of(&read(None), content(5 << 20)).await.is_ok());
+    assert!(matches!(result_of(&read(None), content(6 << 20)).await, Err(Error::Malformed(_))));
 
     let ran = |length: usize| {
         let stream = "\\u0000".repeat(length);
@@ -174,8 +174,11 @@ async fn an_answer_is_as_long_as_what_was_asked_allows() {
             "timed_out": false, "truncated": true}}"#
         )
     };
-    assert!(asked(&command("true"), ran(KEPT_OUTPUT_BYTES)).await.is_ok());
-    assert!(matches!(asked(&command("true"), ran(KEPT_OUTPUT_BYTES + 8000)).await, Err(Error::Malformed(_))));
+    assert!(result_of(&command("true"), ran(KEPT_OUTPUT_BYTES)).await.is_ok());
+    assert!(matches!(
+        result_of(&command("true"), ran(KEPT_OUTPUT_BYTES + 8000)).await,
+        Err(Error::Malformed(_))
+    ));
 }
 
 /// Each value takes three bytes of JSON, and many times as many in memory.
@@ -190,16 +193,16 @@ async fn an_answer_has_no_more_values_than_what_was_asked_allows() {
             "truncated": false}}"#
         )
     };
-    assert_eq!(asked(&grep(10, 100), found(2000)).await.expect("it fits").matches[0].before.len(), 2000);
-    assert!(matches!(asked(&grep(10, 100), found(10_000)).await, Err(Error::Malformed(_))));
+    assert_eq!(result_of(&grep(10, 100), found(2000)).await.expect("it fits").matches[0].before.len(), 2000);
+    assert!(matches!(result_of(&grep(10, 100), found(10_000)).await, Err(Error::Malformed(_))));
     // The largest request, and the largest number of values in 16 MiB.
-    assert!(asked(&grep(10_000, 100), found(2_000_000)).await.is_ok());
-    assert!(matches!(asked(&grep(10_000, 100), found(5_500_000)).await, Err(Error::Malformed(_))));
+    assert!(result_of(&grep(10_000, 100), found(2_000_000)).await.is_ok());
+    assert!(matches!(result_of(&grep(10_000, 100), found(5_500_000)).await, Err(Error::Malformed(_))));
 }
 
 #[tokio::test]
 async fn a_stream_that_never_stops_ends_when_its_time_is_over() {
-    let guest = Liar::answering("").connect().await;
+    let guest = HostileGuest::answering("").connect().await;
     let mut stream = guest.start(&command("true")).await.expect("a stream");
     assert!(stream.next().await.expect("an event").is_ok());
     tokio::time::pause();
@@ -213,6 +216,6 @@ async fn a_stream_that_never_stops_ends_when_its_time_is_over() {
         }
     };
     let end = tokio::time::timeout(DEADLINE, rest).await.expect("an end");
-    assert!(matches!(end, Error::Silent(_)), "{end}");
+    assert!(matches!(end, Error::Timeout(_)), "{end}");
     assert!(stream.next().await.is_none());
 }

@@ -8,7 +8,7 @@ use skep_api::{
 };
 use skep_channel::{ExecStream, Guest, marker::MAGIC};
 
-use crate::{command, ground::Ground, read_all};
+use crate::{command, fixture::Fixture, read_all};
 
 async fn start(guest: &Guest, text: &str) -> ExecStream {
     let command = RunCommand { stdin: Stdin::STREAMED, ..command(text) };
@@ -33,8 +33,8 @@ fn bytes(length: usize) -> Bytes {
 
 #[tokio::test]
 async fn input_and_output_are_the_same_bytes() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let sent = bytes(5 << 20);
     let mut stream = start(&guest, "cat").await;
     let control = stream.control();
@@ -49,8 +49,8 @@ async fn input_and_output_are_the_same_bytes() {
 
 #[tokio::test]
 async fn a_command_answers_before_its_input_ends_also_with_half_a_character() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let mut stream = start(&guest, "head -c 1; head -c 2; read line && echo $line; cat; echo end").await;
     let control = stream.control();
     for (input, output) in [("\u{20ac}".as_bytes().split_at(1).0, &b"\xE2"[..]), (b"\x82\xAC", b"\x82\xAC")] {
@@ -72,8 +72,8 @@ async fn a_command_answers_before_its_input_ends_also_with_half_a_character() {
 /// byte.
 #[tokio::test]
 async fn commands_that_do_not_read_hold_up_nothing_else() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let mut unread = Vec::new();
     for _ in 0..40 {
         let stream = start(&guest, "sleep 600").await;
@@ -99,8 +99,8 @@ async fn commands_that_do_not_read_hold_up_nothing_else() {
 
 #[tokio::test]
 async fn a_command_that_closes_its_input_takes_no_more() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let mut stream = start(&guest, "exec <&-; echo closed; sleep 600").await;
     assert_eq!(stdout(&mut stream).await, "closed\n");
     assert!(!stream.control().write_stdin(bytes(1 << 20)).await.expect("an answer"));
@@ -108,8 +108,8 @@ async fn a_command_that_closes_its_input_takes_no_more() {
 
 #[tokio::test]
 async fn signals_reach_the_command_and_what_it_started() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let ends = |exit: ExecExit| (exit.exit_code, exit.signal);
     // A program that has echoed its input is running: dash loses a SIGINT that arrives between its fork and the
     // `exec`.

@@ -2,7 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 
-mod ground;
+mod fixture;
 mod hostile;
 mod input;
 mod streamed;
@@ -18,13 +18,13 @@ use skep_api::{
     ErrorCode,
     exec::{ExecEvent, ExecExit, RunCommand, Stdin},
 };
-use skep_channel::{ExecStream, Guest, HandOut, Identity, Moment};
+use skep_channel::{ExecStream, Guest, HandOut, Identity, TimeAndSeed};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
 };
 
-use ground::{DEADLINE, Ground};
+use fixture::{DEADLINE, Fixture};
 
 pub(crate) fn command(text: &str) -> RunCommand {
     RunCommand {
@@ -44,7 +44,7 @@ fn identity() -> Identity {
         ip: Ipv4Addr::new(10, 77, 0, 2),
         prefix_len: 16,
         gateway: None,
-        moment: Moment { unix_time_ns: 1_800_000_000_000_000_000, seed: "00".repeat(64) },
+        moment: TimeAndSeed { unix_time_ns: 1_800_000_000_000_000_000, seed: "00".repeat(64) },
         machine_id: "0".repeat(32),
         boot_id: "boot".to_owned(),
         env: Some(BTreeMap::new()),
@@ -65,8 +65,8 @@ async fn read_all(stream: &mut ExecStream) -> (Vec<u8>, Vec<u8>, ExecExit) {
 
 #[tokio::test]
 async fn an_operation_and_a_refusal_cross_unchanged() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let outcome = guest.call(&command("echo hi; exit 4")).await.expect("it runs");
     assert_eq!((outcome.stdout.as_str(), outcome.exit_code), ("hi\n", Some(4)));
 
@@ -82,21 +82,21 @@ async fn an_operation_and_a_refusal_cross_unchanged() {
         ErrorCode::UnknownExec
     );
 
-    guest.rest().await.expect("at rest");
+    guest.wait_until_prepared().await.expect("at rest");
 
-    let hand_out = HandOut { moment: Moment::now(), env: BTreeMap::new() };
+    let hand_out = HandOut { moment: TimeAndSeed::now(), env: BTreeMap::new() };
     let nobody = guest.hand_out(&hand_out).await.expect_err("a refusal");
     assert_eq!(nobody.code(), ErrorCode::ExecFailed);
-    let report = guest.take_identity(&identity()).await.expect("a report");
-    assert_eq!(report.proves(&identity()), Ok(()));
+    let report = guest.set_identity(&identity()).await.expect("a report");
+    assert_eq!(report.verify(&identity()), Ok(()));
     let report = guest.hand_out(&hand_out).await.expect("a report");
-    assert_eq!(report.proves(), Ok(()));
+    assert_eq!(report.verify(), Ok(()));
 }
 
 #[tokio::test]
 async fn a_request_over_the_guests_memory_is_refused() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let mut large = command("true");
     large.stdin = Stdin::Text("x".repeat(2 << 20));
     assert_eq!(guest.call(&large).await.expect_err("a refusal").code(), ErrorCode::BodyTooLarge);
@@ -105,8 +105,8 @@ async fn a_request_over_the_guests_memory_is_refused() {
 
 #[tokio::test]
 async fn two_commands_run_at_once() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     // Each command waits for the other, so running them one after the other would never end.
     let (make, first) = (command("mkfifo a b"), command("echo 1 > a; cat b"));
     guest.call(&make).await.expect("it runs");
@@ -118,8 +118,8 @@ async fn two_commands_run_at_once() {
 
 #[tokio::test]
 async fn a_flood_comes_through_whole() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let mut stream =
         guest.start(&command("head -c 50000000 /dev/zero; echo over >&2")).await.expect("a stream");
     let (stdout, stderr, exit) = read_all(&mut stream).await;
@@ -130,8 +130,8 @@ async fn a_flood_comes_through_whole() {
 
 #[tokio::test]
 async fn a_flood_that_nobody_reads_holds_up_nothing_else() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let unread = guest.start(&command("cat /dev/zero")).await.expect("a stream");
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(guest.call(&command("echo hi")).await.expect("it runs").stdout, "hi\n");
@@ -140,24 +140,24 @@ async fn a_flood_that_nobody_reads_holds_up_nothing_else() {
 
 #[tokio::test]
 async fn a_host_that_vanishes_in_half_a_request_leaves_no_mark() {
-    let ground = Ground::new();
-    let old = ground.connect().await;
-    let mut raw = ground.stream().await;
+    let fixture = Fixture::new();
+    let old = fixture.connect().await;
+    let mut raw = fixture.stream().await;
     // A data frame that declares more bytes than it has: the next bytes on the stream would complete it.
     let half = [&[0, 1, 0, 0, 0, 0, 0, 0, 1][..], b"{\"command\":\"touch /tmp/never\""].concat();
     raw.write_all(&half).await.expect("written");
     drop(raw);
-    let new = ground.connect().await;
+    let new = fixture.connect().await;
     assert_eq!(new.call(&command("echo new")).await.expect("it runs").stdout, "new\n");
     drop(old);
-    let newest = ground.connect().await;
+    let newest = fixture.connect().await;
     assert_eq!(newest.call(&command("echo newest")).await.expect("it runs").stdout, "newest\n");
 }
 
 #[tokio::test]
-async fn many_callers_that_go_away_at_once_cost_nobody_the_guest() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+async fn many_simultaneous_cancellations_do_not_end_the_connection() {
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     for _ in 0..3 {
         let endless = command("sleep 1000");
         let calls: Vec<_> = (0..100).map(|_| guest.call(&endless)).collect();
@@ -170,8 +170,8 @@ async fn many_callers_that_go_away_at_once_cost_nobody_the_guest() {
 
 #[tokio::test]
 async fn any_number_of_streams_comes_through_one_connection() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     for _ in 0..300 {
         let mut stream = guest.start(&command(":")).await.expect("a stream");
         assert_eq!(read_all(&mut stream).await.2.exit_code, Some(0));
@@ -179,9 +179,9 @@ async fn any_number_of_streams_comes_through_one_connection() {
 }
 
 #[tokio::test]
-async fn streams_of_small_pieces_that_nobody_reads_cost_nobody_the_guest() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+async fn unread_streams_of_small_chunks_do_not_end_the_connection() {
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let chatter =
         command("exec python3 -uc 'import os, time\nwhile True: os.write(1, b\"x\"); time.sleep(1e-6)'");
     let mut unread = Vec::new();
@@ -203,10 +203,10 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_caller_that_goes_away_ends_its_command() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let endless = command("echo up > started; sleep 1000");
-    let started = ground.dir.path().join("started");
+    let started = fixture.dir.path().join("started");
     {
         let call = guest.call(&endless);
         tokio::pin!(call);
@@ -216,7 +216,7 @@ async fn a_caller_that_goes_away_ends_its_command() {
         }
     }
     let groups = || {
-        std::fs::read_dir(&ground.group)
+        std::fs::read_dir(&fixture.group)
             .map_or(0, |all| all.flatten().filter(|it| it.path().is_dir()).count())
     };
     eventually("the command of a dropped call ends", || groups() == 0).await;
@@ -229,39 +229,40 @@ async fn a_caller_that_goes_away_ends_its_command() {
 }
 
 #[tokio::test]
-async fn a_detached_command_runs_on_whoever_waits_for_it_goes_away() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+async fn a_detached_command_survives_its_waiters() {
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let text = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 7";
     guest.start_detached("exec_own", &command(text)).await.expect("a start");
     // Both hosts that are connected at first disconnect.
-    let impatient = tokio::time::timeout(Duration::from_millis(50), guest.end_of("exec_own", DEADLINE)).await;
+    let impatient =
+        tokio::time::timeout(Duration::from_millis(50), guest.wait_for_exit("exec_own", DEADLINE)).await;
     assert!(impatient.is_err(), "it runs");
-    drop(guest.attach("exec_own", 0, 0, DEADLINE).await.expect("a stream").outliving());
-    std::fs::write(ground.dir.path().join("go"), "").expect("a file");
-    let exit = guest.end_of("exec_own", DEADLINE).await.expect("an end");
+    drop(guest.attach("exec_own", 0, 0, DEADLINE).await.expect("a stream").detached());
+    std::fs::write(fixture.dir.path().join("go"), "").expect("a file");
+    let exit = guest.wait_for_exit("exec_own", DEADLINE).await.expect("an end");
     assert_eq!(exit.exit_code, Some(7));
     let mut whole = guest.attach("exec_own", 0, 0, DEADLINE).await.expect("a stream");
     assert_eq!(read_all(&mut whole).await.0, b"one\ntwo\n");
-    let unknown = guest.end_of("exec_other", DEADLINE).await.expect_err("a refusal");
+    let unknown = guest.wait_for_exit("exec_other", DEADLINE).await.expect_err("a refusal");
     assert_eq!(unknown.code(), ErrorCode::UnknownExec);
 }
 
 #[tokio::test]
 async fn a_lost_connection_ends_nothing_and_the_rest_can_be_read() {
-    let ground = Ground::new();
-    let guest = ground.connect().await;
+    let fixture = Fixture::new();
+    let guest = fixture.connect().await;
     let text = "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; exit 7";
     let mut stream = guest.start(&command(text)).await.expect("a stream");
     let first = stream.next().await.expect("an event").expect("output");
     assert_eq!(first, ExecEvent::Stdout("one\n".into()));
     let (id, at) = (stream.id().to_owned(), stream.stdout_offset());
 
-    let other = ground.connect().await;
+    let other = fixture.connect().await;
     guest.closed().await;
     drop(stream);
     drop(guest);
-    std::fs::write(ground.dir.path().join("go"), "").expect("a file");
+    std::fs::write(fixture.dir.path().join("go"), "").expect("a file");
     let mut again = other.attach(&id, at, 0, DEADLINE).await.expect("a stream");
     let (stdout, _, exit) = read_all(&mut again).await;
     assert_eq!((stdout.as_slice(), exit.exit_code), (b"two\n".as_slice(), Some(7)));
@@ -270,7 +271,7 @@ async fn a_lost_connection_ends_nothing_and_the_rest_can_be_read() {
 }
 
 #[tokio::test]
-async fn a_guest_that_ends_is_told_from_one_that_is_silent() {
+async fn an_ended_guest_is_distinguished_from_one_that_times_out() {
     let (host, guest) = UnixStream::pair().expect("a pair");
     let silent = Guest::connect(host, Duration::from_millis(300)).await.expect_err("no guest");
     assert_eq!(silent.code(), ErrorCode::GuestTimeout);

@@ -21,12 +21,12 @@ const AT_ONCE: usize = 32;
 /// The memory growth that remains after all sessions, in bytes. It should be none except for what the allocator keeps.
 const GROWTH_BYTES: usize = 64 << 20;
 /// The number of sessions after which the memory of the process is stable.
-const WARM: u64 = 5_000;
+const WARM_UP_SESSIONS: u64 = 5_000;
 
 /// Pseudo-random numbers: SplitMix64.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
@@ -74,7 +74,7 @@ impl Dice {
 }
 
 fn script(seed: u64, good: &[Vec<u8>; 2]) -> Script {
-    let mut dice = Dice(seed);
+    let mut dice = Rng(seed);
     let streamed = dice.below(2) == 1;
     let good = &good[usize::from(streamed)];
     // An empty SETTINGS frame, with which every connection starts.
@@ -133,9 +133,9 @@ async fn a_hundred_thousand_malformed_frames_are_errors_and_no_more() {
         let polite = Script { early: Vec::new(), echo: Echo::Right, late, waits: true, streamed };
         play(&polite).await.expect("a good session");
     }
-    let mut taken_for_good = play_all(0..WARM, &good).await;
+    let mut taken_for_good = play_all(0..WARM_UP_SESSIONS, &good).await;
     let before = resident();
-    taken_for_good += play_all(WARM..SESSIONS, &good).await;
+    taken_for_good += play_all(WARM_UP_SESSIONS..SESSIONS, &good).await;
     let grown = resident().saturating_sub(before);
     assert_eq!(PANICS.load(Ordering::Relaxed), 0);
     assert!(grown < GROWTH_BYTES, "the host has grown by {grown} bytes");

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 /// Much longer than any answer takes. A session that takes longer has hung.
-const PATIENCE: Duration = Duration::from_secs(30);
+const HANG_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a guest answers the host's marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,14 +57,14 @@ pub(crate) struct Script {
 /// The host waits for something that can no longer arrive.
 pub(crate) async fn play(script: &Script) -> Result<(), Error> {
     let (host, guest) = UnixStream::pair().expect("a pair");
-    let playing = act(guest, script);
+    let playing = play_guest(guest, script);
     let ((), outcome) = tokio::join!(playing, async {
-        timeout(PATIENCE, talk(host, script.streamed)).await.expect("the host hangs")
+        timeout(HANG_LIMIT, play_host(host, script.streamed)).await.expect("the host hangs")
     });
     outcome
 }
 
-async fn act(mut guest: UnixStream, script: &Script) {
+async fn play_guest(mut guest: UnixStream, script: &Script) {
     let mut marker = [0; Marker::BYTES];
     if guest.read_exact(&mut marker).await.is_err() {
         return;
@@ -79,7 +79,7 @@ async fn act(mut guest: UnixStream, script: &Script) {
     }
     if script.waits && !matches!(script.echo, Echo::Other | Echo::Late) {
         let sent = std::mem::take(&mut sent);
-        if guest.write_all(&sent).await.is_err() || !is_asked(&mut guest).await {
+        if guest.write_all(&sent).await.is_err() || !wait_for_request(&mut guest).await {
             return;
         }
     }
@@ -96,7 +96,7 @@ async fn act(mut guest: UnixStream, script: &Script) {
 }
 
 /// Reads up to the host's request. Returns `false` if the host hung up.
-async fn is_asked(guest: &mut UnixStream) -> bool {
+async fn wait_for_request(guest: &mut UnixStream) -> bool {
     let (mut said, mut piece) = (Vec::new(), [0; 4096]);
     let end = b"20000}";
     while !said.windows(end.len()).any(|window| window == end) {
@@ -108,8 +108,8 @@ async fn is_asked(guest: &mut UnixStream) -> bool {
     true
 }
 
-async fn talk(stream: UnixStream, streamed: bool) -> Result<(), Error> {
-    let guest = Guest::connect(stream, PATIENCE).await?;
+async fn play_host(stream: UnixStream, streamed: bool) -> Result<(), Error> {
+    let guest = Guest::connect(stream, HANG_LIMIT).await?;
     let command = RunCommand {
         command: "true".to_owned(),
         cwd: None,
@@ -131,7 +131,7 @@ async fn talk(stream: UnixStream, streamed: bool) -> Result<(), Error> {
 pub(crate) async fn recorded(streamed: bool) -> Vec<u8> {
     let (host, near) = UnixStream::pair().expect("a pair");
     let (far, guest) = UnixStream::pair().expect("a pair");
-    tokio::spawn(serve(guest, Polite));
+    tokio::spawn(serve(guest, WellBehavedGuest));
     let (mut from_host, mut to_host) = near.into_split();
     let (mut from_guest, mut to_guest) = far.into_split();
     let upward = tokio::spawn(async move { tokio::io::copy(&mut from_host, &mut to_guest).await });
@@ -145,20 +145,20 @@ pub(crate) async fn recorded(streamed: bool) -> Vec<u8> {
         }
         said
     });
-    talk(host, streamed).await.expect("a good session");
+    play_host(host, streamed).await.expect("a good session");
     upward.abort();
     downward.await.expect("what it said").split_off(Marker::BYTES)
 }
 
 #[derive(Clone)]
-struct Polite;
+struct WellBehavedGuest;
 
-impl Handler for Polite {
+impl Handler for WellBehavedGuest {
     fn request_limit(&self) -> usize {
         1 << 20
     }
 
-    async fn take_identity(&self, _: Identity) -> Result<IdentityReport, Failure> {
+    async fn set_identity(&self, _: Identity) -> Result<IdentityReport, Failure> {
         self.cancel("").map(|()| unreachable!())
     }
 
@@ -166,7 +166,7 @@ impl Handler for Polite {
         self.cancel("").map(|()| unreachable!())
     }
 
-    async fn rest(&self) -> Result<(), Failure> {
+    async fn wait_until_prepared(&self) -> Result<(), Failure> {
         Ok(())
     }
 

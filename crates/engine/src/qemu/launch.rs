@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use super::Qemu;
-use crate::launch::{FIRST_FD, LaunchOrder, Launcher, Purpose, VmmCommand};
+use crate::launch::{FIRST_FD, LaunchSpec, Launcher, Purpose, VmmCommand};
 
 /// The kernel's command line.
 ///
@@ -25,8 +25,8 @@ impl Launcher for Qemu {
         if self.kvm { OTHER_OVERHEAD_MB } else { CODE_CACHE_MB + OTHER_OVERHEAD_MB }
     }
 
-    fn command(&self, order: LaunchOrder) -> VmmCommand {
-        let numbered = Numbered::new(order.descriptors);
+    fn command(&self, order: LaunchSpec) -> VmmCommand {
+        let numbered = NumberedDescriptors::new(order.descriptors);
         let mut arguments = self.machine(&order.purpose, order.vcpus, order.memory_mb, &numbered);
         arguments.extend(devices(&order.mac, &numbered));
         if order.purpose == Purpose::Restore {
@@ -46,11 +46,17 @@ impl Qemu {
     /// cannot calibrate it, and without another clock it would wait for its first tick for ever. `tsc=reliable`
     /// disables the watchdog that compares the counter with timer ticks: a busy host loses ticks, so the guest would
     /// mark the counter unstable, and all VMs of that snapshot would have a clock resolution of 4 ms.
-    fn clock(&self) -> String {
+    fn clock_parameters(&self) -> String {
         self.tsc_khz.map(|khz| format!(" tsc_early_khz={khz} tsc=reliable")).unwrap_or_default()
     }
 
-    fn machine(&self, purpose: &Purpose, vcpus: u32, memory_mb: u64, fds: &Numbered) -> Vec<String> {
+    fn machine(
+        &self,
+        purpose: &Purpose,
+        vcpus: u32,
+        memory_mb: u64,
+        fds: &NumberedDescriptors,
+    ) -> Vec<String> {
         // The emulator runs `rep movsb` byte by byte. Without the ERMS flag the guest copies words instead, which is
         // two to four times as fast.
         let (accel, cpu, emulated) = if self.kvm {
@@ -59,11 +65,11 @@ impl Qemu {
             (format!("tcg,tb-size={CODE_CACHE_MB}"), "max,-erms", " norandmaps")
         };
         let (share, clock) = match purpose {
-            Purpose::Bake => ("on", self.clock()),
+            Purpose::Bake => ("on", self.clock_parameters()),
             // The restored kernel has already read its command line.
             Purpose::Restore => ("off", String::new()),
         };
-        words(&[
+        to_arguments(&[
             ("-nodefaults", ""),
             ("-no-user-config", ""),
             ("-no-reboot", ""),
@@ -92,7 +98,7 @@ impl Qemu {
 }
 
 /// All devices of a guest: serial console, two disks, network and agent channel; and the monitor.
-fn devices(mac: &[u8; 6], fds: &Numbered) -> Vec<String> {
+fn devices(mac: &[u8; 6], fds: &NumberedDescriptors) -> Vec<String> {
     let socket = |id: &str, fd: i32| format!("socket,id={id},fd={fd},server=on,wait=off");
     let disk = |id: &str, set: u8, read_only: &str| {
         format!(
@@ -101,7 +107,7 @@ fn devices(mac: &[u8; 6], fds: &Numbered) -> Vec<String> {
         )
     };
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-    words(&[
+    to_arguments(&[
         ("-chardev", &socket("console", fds.console)),
         ("-serial", "chardev:console"),
         ("-chardev", &socket("monitor", fds.monitor)),
@@ -120,7 +126,7 @@ fn devices(mac: &[u8; 6], fds: &Numbered) -> Vec<String> {
     ])
 }
 
-fn words(pairs: &[(&str, &str)]) -> Vec<String> {
+fn to_arguments(pairs: &[(&str, &str)]) -> Vec<String> {
     pairs
         .iter()
         .flat_map(|(option, value)| [*option, *value])
@@ -130,7 +136,7 @@ fn words(pairs: &[(&str, &str)]) -> Vec<String> {
 }
 
 /// The numbers of the descriptors in the VMM, and the descriptors in that order.
-struct Numbered {
+struct NumberedDescriptors {
     monitor: i32,
     agent: i32,
     console: i32,
@@ -143,7 +149,7 @@ struct Numbered {
     descriptors: Vec<OwnedFd>,
 }
 
-impl Numbered {
+impl NumberedDescriptors {
     fn new(fds: crate::launch::Descriptors) -> Self {
         let mut next = FIRST_FD - 1;
         let mut number = || {

@@ -1,7 +1,7 @@
 //! The QEMU engine, with the distribution's QEMU and its `microvm` machine. Tested with versions 7.2 and 10.0.
 
 mod clock;
-mod drive;
+mod driver;
 mod launch;
 mod monitor;
 
@@ -12,7 +12,7 @@ use std::{
 
 use skep_api::swarm::EngineReport;
 
-use crate::{Engine, Error, select::Acceleration};
+use crate::{Engine, Error, acceleration::Acceleration};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
@@ -72,7 +72,7 @@ mod tests {
     use super::version_in;
 
     #[test]
-    fn the_version_names_the_distributions_revision() {
+    fn the_version_contains_the_distributions_revision() {
         let said = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright (c)";
         assert_eq!(version_in(said), Some("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)"));
         assert_eq!(version_in("something else"), None);

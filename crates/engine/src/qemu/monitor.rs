@@ -38,9 +38,9 @@ const MAX_LINE_BYTES: usize = 64 << 10;
 /// Maximum length of an event's name. QEMU's have about thirty bytes.
 const MAX_EVENT_BYTES: usize = 64;
 /// Time limit of an answer, which takes milliseconds, or seconds on an overloaded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-type Waiting = HashMap<u64, oneshot::Sender<Result<Value, String>>>;
+type PendingCommands = HashMap<u64, oneshot::Sender<Result<Value, String>>>;
 
 /// A connection to one monitor.
 pub(super) struct Monitor {
@@ -60,15 +60,15 @@ impl Drop for Monitor {
 /// State that the reading task updates.
 struct Shared {
     /// `None` after the connection is closed.
-    waiting: Mutex<Option<Waiting>>,
+    pending: Mutex<Option<PendingCommands>>,
     events: watch::Sender<()>,
-    end: watch::Sender<End>,
+    end: watch::Sender<ConnectionState>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct End {
-    gone: bool,
-    said: Option<VmmEnd>,
+struct ConnectionState {
+    closed: bool,
+    end_reason: Option<VmmEnd>,
 }
 
 impl Monitor {
@@ -76,9 +76,9 @@ impl Monitor {
     pub(super) async fn open(stream: UnixStream) -> Result<Self, Error> {
         let (readable, writable) = stream.into_split();
         let shared = Arc::new(Shared {
-            waiting: Mutex::new(Some(HashMap::new())),
+            pending: Mutex::new(Some(HashMap::new())),
             events: watch::Sender::default(),
-            end: watch::Sender::new(End::default()),
+            end: watch::Sender::new(ConnectionState::default()),
         });
         let reader = tokio::spawn(read(readable, shared.clone())).abort_handle();
         let writer = tokio::sync::Mutex::new(writable);
@@ -101,24 +101,24 @@ impl Monitor {
     ) -> Result<Value, Error> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
-        match self.shared.waiting().as_mut() {
+        match self.shared.pending().as_mut() {
             Some(waiting) => waiting.insert(id, sender),
-            None => return Err(Error::MonitorGone(format!("`{command}` was not sent"))),
+            None => return Err(Error::MonitorClosed(format!("`{command}` was not sent"))),
         };
         // Also if the future is dropped.
-        let _forget = Forget { shared: &self.shared, id };
+        let _forget = PendingGuard { shared: &self.shared, id };
         let mut line = json!({"execute": command, "arguments": arguments, "id": id}).to_string();
         line.push('\n');
         let exchange = async {
             self.send(line.as_bytes(), descriptor.as_ref().map(AsFd::as_fd)).await?;
             Ok(answer.await)
         };
-        match timeout(PATIENCE, exchange).await {
+        match timeout(ANSWER_TIMEOUT, exchange).await {
             Ok(Ok(Ok(Ok(value)))) => Ok(value),
             Ok(Ok(Ok(Err(reason)))) => Err(Error::Refused { command, reason }),
-            Ok(Ok(Err(_))) => Err(Error::MonitorGone(format!("`{command}` was not answered"))),
+            Ok(Ok(Err(_))) => Err(Error::MonitorClosed(format!("`{command}` was not answered"))),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::TimedOut { what: "answer its monitor", seconds: PATIENCE.as_secs() }),
+            Err(_) => Err(Error::TimedOut { what: "answer its monitor", seconds: ANSWER_TIMEOUT.as_secs() }),
         }
     }
 
@@ -128,10 +128,10 @@ impl Monitor {
     }
 
     /// Waits until the connection is closed, and returns the reason that the VMM reported for its end.
-    pub(super) async fn gone(&self) -> Option<VmmEnd> {
+    pub(super) async fn closed(&self) -> Option<VmmEnd> {
         let mut end = self.shared.end.subscribe();
-        match end.wait_for(|end| end.gone).await {
-            Ok(end) => end.said,
+        match end.wait_for(|end| end.closed).await {
+            Ok(end) => end.end_reason,
             Err(_) => None,
         }
     }
@@ -139,12 +139,12 @@ impl Monitor {
     async fn send(&self, bytes: &[u8], mut descriptor: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         // Commands are written one after the other, never interleaved.
         let writer = self.writer.lock().await;
-        let mut sending = Sending { stream: (*writer).as_ref(), bytes, sent: 0 };
+        let mut sending = CommandWrite { stream: (*writer).as_ref(), bytes, sent: 0 };
         while sending.sent < bytes.len() {
             let sent = sending.stream.async_io(Interest::WRITABLE, || {
                 send_once(sending.stream, &bytes[sending.sent..], descriptor)
             });
-            sending.sent += sent.await.map_err(|error| Error::MonitorGone(error.to_string()))?;
+            sending.sent += sent.await.map_err(|error| Error::MonitorClosed(error.to_string()))?;
             descriptor = None;
         }
         Ok(())
@@ -153,22 +153,22 @@ impl Monitor {
 
 /// A command that is being written. If dropped after a partial write, it closes the connection: the next command would
 /// be parsed as the rest of this one.
-struct Sending<'a> {
+struct CommandWrite<'a> {
     stream: &'a UnixStream,
     bytes: &'a [u8],
     sent: usize,
 }
 
-impl Drop for Sending<'_> {
+impl Drop for CommandWrite<'_> {
     fn drop(&mut self) {
         if (1..self.bytes.len()).contains(&self.sent) {
-            hang_up(self.stream);
+            shut_down_socket(self.stream);
         }
     }
 }
 
 /// Shuts the socket down in both directions, for all copies of its descriptor.
-fn hang_up(stream: &UnixStream) {
+fn shut_down_socket(stream: &UnixStream) {
     // The only possible error is that the other side closed it before.
     let _ = shutdown(stream, Shutdown::Both);
 }
@@ -195,41 +195,41 @@ async fn read(stream: OwnedReadHalf, shared: Arc<Shared>) {
         let limited = &mut (&mut stream).take(MAX_LINE_BYTES as u64);
         // A line without its end exceeds the limit or was cut off.
         let is_whole = limited.read_until(b'\n', &mut line).await.is_ok() && line.ends_with(b"\n");
-        if !is_whole || !shared.take(&line) {
+        if !is_whole || !shared.handle_message(&line) {
             break;
         }
         // Buffered lines are read without waiting, so the task yields here.
         consume_budget().await;
     }
-    hang_up(stream.get_ref().as_ref());
-    shared.waiting().take();
-    shared.end.send_modify(|end| end.gone = true);
+    shut_down_socket(stream.get_ref().as_ref());
+    shared.pending().take();
+    shared.end.send_modify(|end| end.closed = true);
 }
 
 /// Removes a pending command on drop.
-struct Forget<'a> {
+struct PendingGuard<'a> {
     shared: &'a Shared,
     id: u64,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
-        if let Some(waiting) = self.shared.waiting().as_mut() {
+        if let Some(waiting) = self.shared.pending().as_mut() {
             waiting.remove(&self.id);
         }
     }
 }
 
 impl Shared {
-    fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, Option<PendingCommands>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handles a received line. `false` if it is not a valid message.
-    fn take(&self, line: &[u8]) -> bool {
+    fn handle_message(&self, line: &[u8]) -> bool {
         let Ok(mut message) = serde_json::from_slice::<Map<String, Value>>(line) else { return false };
         if let Some(event) = message.remove("event") {
-            return event.as_str().is_some_and(|event| self.take_event(event, &message));
+            return event.as_str().is_some_and(|event| self.handle_event(event, &message));
         }
         let Some(id) = message.get("id").map(Value::as_u64) else {
             // The greeting, or QEMU's answer to invalid input.
@@ -240,7 +240,7 @@ impl Shared {
             (None, Some(error)) => Err(error["desc"].as_str().unwrap_or("no reason given").to_owned()),
             (None, None) => return false,
         };
-        let sender = id.and_then(|id| self.waiting().as_mut()?.remove(&id));
+        let sender = id.and_then(|id| self.pending().as_mut()?.remove(&id));
         if let Some(sender) = sender {
             // Fails only if the caller is gone.
             let _ = sender.send(answer);
@@ -248,13 +248,13 @@ impl Shared {
         true
     }
 
-    fn take_event(&self, event: &str, message: &Map<String, Value>) -> bool {
+    fn handle_event(&self, event: &str, message: &Map<String, Value>) -> bool {
         if event.len() > MAX_EVENT_BYTES {
             return false;
         }
         if event == "SHUTDOWN" {
             let reason = end_reason(message);
-            self.end.send_modify(|end| end.said = reason);
+            self.end.send_modify(|end| end.end_reason = reason);
         }
         self.events.send_replace(());
         true
@@ -265,6 +265,6 @@ fn end_reason(event: &Map<String, Value>) -> Option<VmmEnd> {
     match event.get("data")?.get("reason")?.as_str()? {
         "guest-shutdown" | "guest-reset" => Some(VmmEnd::Poweroff),
         "guest-panic" => Some(VmmEnd::Panic),
-        _ => Some(VmmEnd::Asked),
+        _ => Some(VmmEnd::HostRequest),
     }
 }

@@ -8,10 +8,11 @@ use std::{
 
 use super::*;
 
-fn lay_out(dir: &Path) {
+fn write_template(dir: &Path) {
     let mut sha256 = BTreeMap::new();
-    for part in Part::ALL {
-        let content = if part == Part::Ram { vec![0; 1 << 20] } else { part.file_name().as_bytes().to_vec() };
+    for part in TemplateFile::ALL {
+        let content =
+            if part == TemplateFile::Ram { vec![0; 1 << 20] } else { part.file_name().as_bytes().to_vec() };
         fs::write(dir.join(part.file_name()), content).unwrap();
         sha256.insert(part, hash_file(&dir.join(part.file_name())).unwrap());
     }
@@ -22,7 +23,7 @@ fn lay_out(dir: &Path) {
 #[test]
 fn a_whole_template_loads_and_its_memory_is_sealed() {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(dir.path());
+    write_template(dir.path());
     let template = Template::load(dir.path()).unwrap();
     let mut ram = File::from(template.ram().unwrap());
     assert_eq!(ram.metadata().unwrap().len(), 1 << 20);
@@ -33,9 +34,9 @@ fn a_whole_template_loads_and_its_memory_is_sealed() {
 
 #[test]
 fn one_flipped_bit_in_any_file_is_named_and_never_served() {
-    for part in Part::ALL {
+    for part in TemplateFile::ALL {
         let dir = tempfile::tempdir().unwrap();
-        lay_out(dir.path());
+        write_template(dir.path());
         let file =
             fs::OpenOptions::new().read(true).write(true).open(dir.path().join(part.file_name())).unwrap();
         let mut byte = [0];
@@ -48,18 +49,18 @@ fn one_flipped_bit_in_any_file_is_named_and_never_served() {
 }
 
 #[test]
-fn a_missing_template_and_a_missing_file_are_told_apart() {
+fn a_missing_template_and_a_missing_file_are_distinguished() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(Template::load(dir.path()), Err(Error::NoTemplate(_))));
-    lay_out(dir.path());
-    fs::remove_file(dir.path().join(Part::State.file_name())).unwrap();
+    write_template(dir.path());
+    fs::remove_file(dir.path().join(TemplateFile::State.file_name())).unwrap();
     assert!(matches!(Template::load(dir.path()), Err(Error::DamagedTemplate { .. })));
 }
 
 #[test]
 fn a_flipped_bit_anywhere_in_the_manifest_is_never_served() {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(dir.path());
+    write_template(dir.path());
     let path = dir.path().join(MANIFEST);
     let whole = fs::read(&path).unwrap();
     let blank = |byte: u8| byte.is_ascii_whitespace();
@@ -75,8 +76,8 @@ fn a_flipped_bit_anywhere_in_the_manifest_is_never_served() {
 #[test]
 fn a_truncated_file_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(dir.path());
-    let path = dir.path().join(Part::Root.file_name());
+    write_template(dir.path());
+    let path = dir.path().join(TemplateFile::Root.file_name());
     fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1).unwrap();
     let error = Template::load(dir.path()).unwrap_err();
     assert!(error.to_string().contains("root.erofs"), "{error}");
@@ -85,19 +86,19 @@ fn a_truncated_file_is_named() {
 #[test]
 fn a_loaded_template_stays_what_was_checked() {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(dir.path());
+    write_template(dir.path());
     let template = Template::load(dir.path()).unwrap();
-    let path = dir.path().join(Part::Kernel.file_name());
+    let path = dir.path().join(TemplateFile::Kernel.file_name());
     fs::remove_file(&path).unwrap();
     fs::write(&path, "another kernel").unwrap();
     for _ in 0..2 {
-        let opened = File::from(template.open(Part::Kernel).unwrap());
-        assert_eq!(io::read_to_string(opened).unwrap(), Part::Kernel.file_name());
+        let opened = File::from(template.open(TemplateFile::Kernel).unwrap());
+        assert_eq!(io::read_to_string(opened).unwrap(), TemplateFile::Kernel.file_name());
     }
 }
 
 fn root_of(dir: &Path) -> File {
-    fs::OpenOptions::new().read(true).write(true).open(dir.join(Part::Root.file_name())).unwrap()
+    fs::OpenOptions::new().read(true).write(true).open(dir.join(TemplateFile::Root.file_name())).unwrap()
 }
 
 fn flip_a_bit(file: &File) {
@@ -129,7 +130,7 @@ fn a_change_of_a_loaded_root_file_system_is_named_for_good() {
     ];
     for (reason, change) in changes {
         let dir = tempfile::tempdir().unwrap();
-        lay_out(dir.path());
+        write_template(dir.path());
         let template = Template::load(dir.path()).unwrap();
         template.check().unwrap();
         let file = root_of(dir.path());
@@ -148,11 +149,11 @@ fn a_change_of_a_loaded_root_file_system_is_named_for_good() {
 }
 
 #[test]
-fn what_leaves_the_content_alone_damages_nothing() {
+fn metadata_changes_are_no_damage() {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(dir.path());
+    write_template(dir.path());
     let template = Template::load(dir.path()).unwrap();
-    let path = dir.path().join(Part::Root.file_name());
+    let path = dir.path().join(TemplateFile::Root.file_name());
     let changes: [&dyn Fn() -> io::Result<()>; 5] = [
         &|| fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)),
         &|| fs::hard_link(&path, dir.path().join("another name")),
@@ -164,16 +165,16 @@ fn what_leaves_the_content_alone_damages_nothing() {
         change().unwrap();
         template.check().unwrap();
     }
-    let opened = File::from(template.open(Part::Root).unwrap());
+    let opened = File::from(template.open(TemplateFile::Root).unwrap());
     assert_eq!(io::read_to_string(opened).unwrap(), "root.erofs");
 }
 
 #[test]
-fn all_but_the_root_file_system_is_out_of_reach() {
+fn only_the_root_file_system_depends_on_the_disk() {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(dir.path());
+    write_template(dir.path());
     let template = Template::load(dir.path()).unwrap();
-    for part in Part::ALL.into_iter().filter(|part| *part != Part::Root) {
+    for part in TemplateFile::ALL.into_iter().filter(|part| *part != TemplateFile::Root) {
         fs::write(dir.path().join(part.file_name()), "something else").unwrap();
         let opened = File::from(template.open(part).unwrap());
         assert_ne!(io::read_to_string(&opened).unwrap(), "something else", "{part:?}");
@@ -187,15 +188,15 @@ fn all_but_the_root_file_system_is_out_of_reach() {
 #[test]
 fn zeros_of_a_loaded_file_take_no_memory() {
     let dir = tempfile::tempdir().unwrap();
-    lay_out(dir.path());
-    let layer = File::create(dir.path().join(Part::Layer.file_name())).unwrap();
+    write_template(dir.path());
+    let layer = File::create(dir.path().join(TemplateFile::Layer.file_name())).unwrap();
     layer.write_all_at(b"middle", 10 << 20).unwrap();
     layer.set_len(64 << 20).unwrap();
     let mut manifest = read_manifest(dir.path()).unwrap();
-    let sha256 = hash_file(&dir.path().join(Part::Layer.file_name())).unwrap();
-    manifest.sha256.insert(Part::Layer, sha256.clone());
+    let sha256 = hash_file(&dir.path().join(TemplateFile::Layer.file_name())).unwrap();
+    manifest.sha256.insert(TemplateFile::Layer, sha256.clone());
     fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
-    let opened = File::from(Template::load(dir.path()).unwrap().open(Part::Layer).unwrap());
+    let opened = File::from(Template::load(dir.path()).unwrap().open(TemplateFile::Layer).unwrap());
     let found = opened.metadata().unwrap();
     assert_eq!((found.len(), found.blocks() * 512), (64 << 20, 4096));
     assert_eq!(digest(&opened, |_| Ok(())).ok(), Some(sha256));

@@ -16,11 +16,11 @@ use super::CgroupLimits;
 use crate::Error;
 
 /// The controllers in use, if available.
-pub(super) const WANTED: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
+pub(super) const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "cpuacct"];
 /// Period of the CPU quota, in microseconds. The kernel's default.
 const PERIOD_US: u64 = 100_000;
 /// The files of the CPU quota, in both versions.
-const QUOTAS: [&str; 3] = ["cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.max"];
+const QUOTA_FILES: [&str; 3] = ["cpu.cfs_period_us", "cpu.cfs_quota_us", "cpu.max"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
@@ -54,33 +54,33 @@ impl Hierarchy {
                 // A group that contains processes cannot enable controllers for its children.
                 move_to_leaf(above).map_err(refused(above))?;
             }
-            hand_down(above, &self.controllers).map_err(refused(above))?;
+            enable_controllers(above, &self.controllers).map_err(refused(above))?;
         }
         match fs::create_dir(&self.root) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(refused(&self.root)(error)),
             _ if self.version == Version::Two => {
-                hand_down(&self.root, &self.controllers).map_err(refused(&self.root))
+                enable_controllers(&self.root, &self.controllers).map_err(refused(&self.root))
             }
             _ => Ok(()),
         }
     }
 
-    pub(super) fn door(&self) -> Result<OwnedFd, Error> {
+    pub(super) fn open_procs_file(&self) -> Result<OwnedFd, Error> {
         let path = self.root.join("cgroup.procs");
         let file =
             OpenOptions::new().write(true).open(&path).map_err(Error::io(path.display().to_string()))?;
         Ok(file.into())
     }
 
-    pub(super) fn holds(&self, pid: u32) -> bool {
+    pub(super) fn contains(&self, pid: u32) -> bool {
         i32::try_from(pid).is_ok_and(|pid| members(&self.root).is_ok_and(|members| members.contains(&pid)))
     }
 
-    pub(super) fn limit(&self, limits: &CgroupLimits) -> Result<(), Error> {
-        for (controller, file, value) in values(self.version, limits) {
+    pub(super) fn set_limits(&self, limits: &CgroupLimits) -> Result<(), Error> {
+        for (controller, file, value) in limit_values(self.version, limits) {
             let path = self.root.join(file);
             // A kernel may lack the quota (CONFIG_CFS_BANDWIDTH) although it has the controller.
-            let lacking = QUOTAS.contains(&file) && !path.exists();
+            let lacking = QUOTA_FILES.contains(&file) && !path.exists();
             if self.controls(controller) && !lacking {
                 write(&path, &value).map_err(Error::io(format!("{value} for {}", path.display())))?;
             }
@@ -93,7 +93,7 @@ impl Hierarchy {
             Version::One => "memory.oom_control",
             Version::Two => "memory.events",
         };
-        keyed(&self.read("memory", file)?, "oom_kill")
+        value_of_key(&self.read("memory", file)?, "oom_kill")
     }
 
     pub(super) fn memory_bytes(&self) -> Option<u64> {
@@ -115,7 +115,7 @@ impl Hierarchy {
                 Some(nanoseconds / 1000)
             }
             // Exists even without the controller.
-            Version::Two => keyed(&fs::read_to_string(self.root.join("cpu.stat")).ok()?, "usage_usec"),
+            Version::Two => value_of_key(&fs::read_to_string(self.root.join("cpu.stat")).ok()?, "usage_usec"),
         }
     }
 
@@ -137,7 +137,7 @@ pub fn memory_limit_above(group: &Path) -> Option<u64> {
 }
 
 /// The values to write for these limits: controller, file, value.
-fn values(version: Version, limits: &CgroupLimits) -> Vec<(&'static str, &'static str, String)> {
+fn limit_values(version: Version, limits: &CgroupLimits) -> Vec<(&'static str, &'static str, String)> {
     let CgroupLimits { memory_bytes, pids, cpu_weight, cpu_percent } = limits;
     let quota = cpu_percent.map(|percent| percent * PERIOD_US / 100);
     let mut values = vec![("pids", "pids.max", pids.to_string())];
@@ -159,7 +159,7 @@ fn values(version: Version, limits: &CgroupLimits) -> Vec<(&'static str, &'stati
 }
 
 /// The value of a line `key value`.
-fn keyed(text: &str, key: &str) -> Option<u64> {
+fn value_of_key(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
@@ -169,7 +169,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
-fn hand_down(group: &Path, controllers: &[String]) -> io::Result<()> {
+fn enable_controllers(group: &Path, controllers: &[String]) -> io::Result<()> {
     let file = group.join("cgroup.subtree_control");
     let already = fs::read_to_string(&file)?;
     for controller in
@@ -200,7 +200,7 @@ fn move_to_leaf(group: &Path) -> io::Result<()> {
 /// Kills every process in a group, and with version 2 also those in the groups below it.
 pub(super) fn kill(group: &Path) -> Result<(), Error> {
     let switch = group.join("cgroup.kill");
-    let outcome = if switch.exists() { write(&switch, "1") } else { sweep(group) };
+    let outcome = if switch.exists() { write(&switch, "1") } else { kill_each(group) };
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(format!("end of the processes in {}", group.display()))(error))
@@ -209,13 +209,13 @@ pub(super) fn kill(group: &Path) -> Result<(), Error> {
     }
 }
 
-fn sweep(group: &Path) -> io::Result<()> {
+fn kill_each(group: &Path) -> io::Result<()> {
     for pid in members(group)? {
         let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
             continue;
         };
         // Checked again: the PID may have been reused between reading the list and opening the pidfd.
-        if members(group)?.contains(&pid) && !ended(&pidfd)? {
+        if members(group)?.contains(&pid) && !has_ended(&pidfd)? {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         }
     }
@@ -227,7 +227,7 @@ fn members(group: &Path) -> io::Result<Vec<i32>> {
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
 }
 
-fn ended(pidfd: &OwnedFd) -> io::Result<bool> {
+fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now))? > 0)
 }
@@ -237,10 +237,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_has_its_own_words_in_each_version() {
+    fn a_quota_has_its_own_files_in_each_version() {
         let limits = CgroupLimits { memory_bytes: 7, pids: 3, cpu_weight: 100, cpu_percent: Some(150) };
         let said = |version, limits: &CgroupLimits| -> Vec<String> {
-            let values = values(version, limits).into_iter();
+            let values = limit_values(version, limits).into_iter();
             let values = values.filter(|(controller, ..)| *controller == "cpu");
             values.map(|(_, file, value)| format!("{file} {value}")).collect()
         };
@@ -253,11 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_found_by_its_whole_key() {
+    fn a_value_is_found_by_its_whole_key() {
         let events = "low 0\noom 3\noom_kill 2\noom_group_kill 7\n";
-        assert_eq!(keyed(events, "oom_kill"), Some(2));
-        assert_eq!(keyed(events, "oom"), Some(3));
-        assert_eq!(keyed(events, "max"), None);
-        assert_eq!(keyed("oom_kill_disable 0\nunder_oom 0\noom_kill 5", "oom_kill"), Some(5));
+        assert_eq!(value_of_key(events, "oom_kill"), Some(2));
+        assert_eq!(value_of_key(events, "oom"), Some(3));
+        assert_eq!(value_of_key(events, "max"), None);
+        assert_eq!(value_of_key("oom_kill_disable 0\nunder_oom 0\noom_kill 5", "oom_kill"), Some(5));
     }
 }

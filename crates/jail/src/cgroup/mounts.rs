@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::hierarchy::{Hierarchy, Version, WANTED};
+use super::hierarchy::{CONTROLLERS, Hierarchy, Version};
 use crate::Error;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -26,26 +26,26 @@ pub(super) fn find(name: &str) -> Result<Vec<Hierarchy>, Error> {
             "no cgroup file system is mounted; mount one at /sys/fs/cgroup".to_owned(),
         ));
     }
-    Ok(mounts.into_iter().map(|mount| place(mount, &own, name)).collect())
+    Ok(mounts.into_iter().map(|mount| hierarchy_of(mount, &own, name)).collect())
 }
 
-fn place(mount: Mount, own: &Path, name: &str) -> Hierarchy {
+fn hierarchy_of(mount: Mount, own: &Path, name: &str) -> Hierarchy {
     let Mount { version, point, mut controllers } = mount;
     let mut delegated = false;
     let mut above = point.clone();
     if version == Version::Two {
-        let unit = delegated_part(&point, own);
+        let unit = delegated_group(&point, own);
         delegated = unit.is_some();
         above = unit.unwrap_or(point);
         let offered = fs::read_to_string(above.join("cgroup.controllers")).unwrap_or_default();
-        controllers = wanted(offered.split_whitespace());
+        controllers = relevant_controllers(offered.split_whitespace());
     }
     Hierarchy { version, controllers, root: above.join(name), delegated }
 }
 
 /// The group that systemd delegated, which systemd marks by an extended attribute (see "Control Group APIs and
 /// Delegation"). A keeper that was restarted within the unit runs in the child group that the first one created.
-fn delegated_part(point: &Path, own: &Path) -> Option<PathBuf> {
+fn delegated_group(point: &Path, own: &Path) -> Option<PathBuf> {
     let marked = |folder: &Path| {
         ["trusted.delegate", "user.delegate"].iter().any(|mark| {
             let mut value = [0_u8; 4];
@@ -57,8 +57,8 @@ fn delegated_part(point: &Path, own: &Path) -> Option<PathBuf> {
     [Some(own), outer].into_iter().flatten().find(|folder| folder != point && marked(folder))
 }
 
-fn wanted<'a>(offered: impl Iterator<Item = &'a str>) -> Vec<String> {
-    offered.filter(|one| WANTED.contains(one)).map(str::to_owned).collect()
+fn relevant_controllers<'a>(offered: impl Iterator<Item = &'a str>) -> Vec<String> {
+    offered.filter(|one| CONTROLLERS.contains(one)).map(str::to_owned).collect()
 }
 
 /// The process's own group in the version 2 hierarchy: the line `0::/path`.
@@ -89,7 +89,7 @@ fn parse_mount(line: &str) -> Option<Mount> {
     match (right.next()?, right.nth(1)?) {
         ("cgroup2", _) => Some(Mount { version: Version::Two, point, controllers: Vec::new() }),
         ("cgroup", options) => {
-            let controllers = wanted(options.split(','));
+            let controllers = relevant_controllers(options.split(','));
             (!controllers.is_empty()).then_some(Mount { version: Version::One, point, controllers })
         }
         _ => None,
@@ -116,7 +116,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_hybrid_machine_has_one_place_for_each_controller() {
+    fn a_hybrid_machine_has_one_mount_for_each_controller() {
         let found = parse_mounts(HYBRID);
         let of = |version, point: &str, controllers: &[&str]| Mount {
             version,

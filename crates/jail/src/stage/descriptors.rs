@@ -6,9 +6,9 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
-const FIRST: RawFd = 3;
+const FIRST_INHERITED: RawFd = 3;
 /// Above all inherited descriptors. The socket must stay open until `execve`, to report its failure.
-const ABOVE_INHERITED: RawFd = FIRST + skep_packet::MAX_DESCRIPTORS as RawFd;
+const ABOVE_INHERITED: RawFd = FIRST_INHERITED + skep_packet::MAX_DESCRIPTORS as RawFd;
 
 /// Moves the socket from standard input to another number, and opens /dev/null as standard input.
 ///
@@ -28,7 +28,7 @@ pub(super) fn take_stdin() -> io::Result<OwnedFd> {
 /// The limit of open descriptors is reached.
 pub(super) fn arrange(inherited: Vec<OwnedFd>) -> io::Result<()> {
     let count = RawFd::try_from(inherited.len()).map_err(io::Error::other)?;
-    let above = FIRST + count;
+    let above = FIRST_INHERITED + count;
     // Moved above the target numbers first, so that none is overwritten before it is placed.
     let parked: Vec<OwnedFd> = inherited
         .iter()
@@ -36,8 +36,8 @@ pub(super) fn arrange(inherited: Vec<OwnedFd>) -> io::Result<()> {
         .collect::<Result<_, _>>()?;
     // Not dropped, which would close numbers that are reused below.
     std::mem::forget(inherited);
-    close_at_exec_from(FIRST)?;
-    for (target, descriptor) in (FIRST..).zip(&parked) {
+    close_at_exec_from(FIRST_INHERITED)?;
+    for (target, descriptor) in (FIRST_INHERITED..).zip(&parked) {
         place(descriptor.as_fd(), target)?;
     }
     Ok(())

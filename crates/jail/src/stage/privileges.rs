@@ -11,13 +11,13 @@ use rustix::{
     },
 };
 
-use super::{Failed, Step};
-use crate::Order;
+use super::{StageError, Step};
+use crate::ProcessSpec;
 
 /// Becomes the specified user and drops all capabilities permanently. The system calls affect the calling thread only;
 /// a stage has no other.
-pub(super) fn drop_all(order: &Order) -> Result<(), Failed> {
-    empty_the_bounding_set().step("bounding set")?;
+pub(super) fn drop_all(order: &ProcessSpec) -> Result<(), StageError> {
+    clear_bounding_set().step("bounding set")?;
     set_capabilities_secure_bits(secure_bits()).step("secure bits")?;
     clear_ambient_capability_set().step("ambient set")?;
 
@@ -45,7 +45,7 @@ fn secure_bits() -> CapabilitiesSecureBits {
 }
 
 /// By number up to the last one that the kernel knows, so that capabilities newer than this program are dropped too.
-fn empty_the_bounding_set() -> io::Result<()> {
+fn clear_bounding_set() -> io::Result<()> {
     for capability in 0..64_u64 {
         // SAFETY: this request takes a number and accesses no memory.
         if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } == 0 {

@@ -15,32 +15,33 @@ use rustix::{
     process::{chdir, pivot_root, umask},
 };
 
-use super::{Failed, Step};
-use crate::{Jail, Order};
+use super::{StageError, Step};
+use crate::{Jail, ProcessSpec};
 
 /// Mount point of the new root. A folder that every machine has; its content is hidden in this mount namespace only.
-const BUILDING_SITE: &str = "/run";
+const NEW_ROOT: &str = "/run";
 
 /// Builds the new root, changes into it and unmounts the old one.
-pub(super) fn build(order: &Order, jail: &Jail) -> Result<(), Failed> {
+pub(super) fn build(order: &ProcessSpec, jail: &Jail) -> Result<(), StageError> {
     // First, so that no later mount propagates to the host.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).step("private mounts")?;
-    let devices = jail.devices.iter().map(|path| Node::like(path, order)).collect::<Result<Vec<_>, _>>()?;
+    let devices =
+        jail.devices.iter().map(|path| Node::copy_of(path, order)).collect::<Result<Vec<_>, _>>()?;
     umask(Mode::empty());
     mount(
         "tmpfs",
-        BUILDING_SITE,
+        NEW_ROOT,
         "tmpfs",
         MountFlags::NOSUID | MountFlags::NOEXEC,
         c"mode=0755,size=64k,nr_inodes=64",
     )
     .step("new root")?;
-    chdir(BUILDING_SITE).step("new root")?;
-    programs()?;
-    processes()?;
+    chdir(NEW_ROOT).step("new root")?;
+    mount_programs()?;
+    mount_proc()?;
     fs::create_dir("dev").step("dev")?;
-    for node in Node::harmless().iter().chain(&devices) {
-        node.make()?;
+    for node in Node::standard().iter().chain(&devices) {
+        node.create()?;
     }
     // The old root is stacked on top of the new one and then unmounted (pivot_root(2), notes).
     pivot_root(".", ".").step("change of root")?;
@@ -50,7 +51,7 @@ pub(super) fn build(order: &Order, jail: &Jail) -> Result<(), Failed> {
     mount_remount("/", flags, c"").step("read-only root")
 }
 
-fn programs() -> Result<(), Failed> {
+fn mount_programs() -> Result<(), StageError> {
     fs::create_dir("usr").step("usr")?;
     mount_bind("/usr", "usr").step("programs")?;
     let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
@@ -62,7 +63,7 @@ fn programs() -> Result<(), Failed> {
 }
 
 /// Mounts a /proc that shows only the process's own namespace, without kernel settings.
-fn processes() -> Result<(), Failed> {
+fn mount_proc() -> Result<(), StageError> {
     fs::create_dir("proc").step("proc")?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "proc", "proc", flags, c"subset=pid,hidepid=invisible").step("proc")
@@ -77,7 +78,7 @@ struct Node {
 }
 
 impl Node {
-    fn harmless() -> [Self; 3] {
+    fn standard() -> [Self; 3] {
         [("null", 3), ("zero", 5), ("urandom", 9)].map(|(name, minor)| Self {
             name: name.to_owned(),
             device: makedev(1, minor),
@@ -87,10 +88,10 @@ impl Node {
     }
 
     /// A copy of a host device node, accessible to the specified user only.
-    fn like(path: &Path, order: &Order) -> Result<Self, Failed> {
+    fn copy_of(path: &Path, order: &ProcessSpec) -> Result<Self, StageError> {
         let found = fs::metadata(path).step(&path.display().to_string())?;
         let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| Failed(format!("{} is no device", path.display())))?;
+        let name = name.ok_or_else(|| StageError(format!("{} is no device", path.display())))?;
         Ok(Self {
             name: name.to_owned(),
             device: makedev(major(found.rdev()), minor(found.rdev())),
@@ -99,7 +100,7 @@ impl Node {
         })
     }
 
-    fn make(&self) -> Result<(), Failed> {
+    fn create(&self) -> Result<(), StageError> {
         let path = Path::new("dev").join(&self.name);
         mknodat(CWD, &path, FileType::CharacterDevice, Mode::from_raw_mode(self.mode), self.device)
             .step(&self.name)?;

@@ -11,11 +11,11 @@ use rustix::{
     process::{Resource, Rlimit, setrlimit},
 };
 
-use super::{Failed, Step};
+use super::{StageError, Step};
 use crate::Seclusion;
 
 /// Mounts what only this process and its children see. Must be called by pid 1 of new namespaces.
-pub(super) fn enter(seclusion: &Seclusion) -> Result<(), Failed> {
+pub(super) fn enter(seclusion: &Seclusion) -> Result<(), StageError> {
     // Mounts made here do not propagate to the host; mounts and unmounts of the host propagate to here.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).step("own mounts")?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -24,14 +24,14 @@ pub(super) fn enter(seclusion: &Seclusion) -> Result<(), Failed> {
         mount("tmpfs", folder, "tmpfs", flags, c"mode=1777").step(&format!("own {}", folder.display()))?;
     }
     if let Some(executable) = &seclusion.executable {
-        execute_only(executable)?;
+        restrict_execution(executable)?;
     }
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).step("no core dumps")
 }
 
 /// Makes every mount `noexec`, except new bind mounts of these paths.
-fn execute_only(executable: &[PathBuf]) -> Result<(), Failed> {
+fn restrict_execution(executable: &[PathBuf]) -> Result<(), StageError> {
     let real: Vec<_> = executable.iter().filter_map(|path| path.canonicalize().ok()).collect();
     let is_outermost = |path: &&PathBuf| !real.iter().any(|other| *path != other && path.starts_with(other));
     let flags =

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use skep_api::VmId;
 use skep_keeper::DataDir;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 pub(crate) struct Fixture {
     dir: tempfile::TempDir,
@@ -54,23 +54,23 @@ impl Fixture {
         command
     }
 
-    pub(crate) fn keeper(&self) -> Keeper {
+    pub(crate) fn keeper(&self) -> RunningKeeper {
         let (keeper, no_swarm) = self.start();
         assert_eq!(no_swarm, Value::Null);
         keeper
     }
 
     /// Starts a keeper with these settings of the server.
-    pub(crate) fn keeper_with(&self, settings: &Value) -> Keeper {
+    pub(crate) fn keeper_with(&self, settings: &Value) -> RunningKeeper {
         self.start_with(settings).0
     }
 
     /// Starts a keeper. Returns also why it has no VMs, if so.
-    pub(crate) fn start(&self) -> (Keeper, Value) {
+    pub(crate) fn start(&self) -> (RunningKeeper, Value) {
         self.start_with(&json!({"a": 1}))
     }
 
-    fn start_with(&self, settings: &Value) -> (Keeper, Value) {
+    fn start_with(&self, settings: &Value) -> (RunningKeeper, Value) {
         let log = self.dir.path().join("log");
         let mut child = self
             .command(settings)
@@ -83,7 +83,7 @@ impl Fixture {
         let said: Value =
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("{}", fs::read_to_string(&log).unwrap()));
         let address = said["address"].as_str().unwrap().to_owned();
-        (Keeper { child, address, data_dir: self.data_dir(), log }, said["no_swarm"].clone())
+        (RunningKeeper { child, address, data_dir: self.data_dir(), log }, said["no_swarm"].clone())
     }
 
     /// Runs a keeper that exits by itself. Returns its exit code and standard error.
@@ -138,7 +138,7 @@ impl Drop for Fixture {
     fn drop(&mut self) {
         // A failed test must not affect the next one.
         if self.data_dir().exists() {
-            let _ = skep_keeper::clean(&self.data_dir());
+            let _ = skep_keeper::clean_data_dir(&self.data_dir());
         }
     }
 }
@@ -156,21 +156,21 @@ fn find(folder: &Path, name: &str, depth: u32, found: &mut Vec<PathBuf>) {
     }
 }
 
-pub(crate) struct Vm {
+pub(crate) struct LaunchedVm {
     pub(crate) id: String,
     pub(crate) pid: u32,
     pub(crate) ip: String,
 }
 
 /// A running keeper. Killed on drop unless it was stopped.
-pub(crate) struct Keeper {
+pub(crate) struct RunningKeeper {
     child: Child,
     pub(crate) address: String,
     data_dir: PathBuf,
     log: PathBuf,
 }
 
-impl Keeper {
+impl RunningKeeper {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -184,18 +184,18 @@ impl Keeper {
     }
 
     /// Like [`Self::ask`]. `None` if the server ends before it answers.
-    pub(crate) fn try_ask(&self, question: &Value) -> Option<Value> {
+    pub(crate) fn try_request(&self, question: &Value) -> Option<Value> {
         let stream = TcpStream::connect(&self.address).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         writeln!(&stream, "{question}").ok()?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).ok()?;
         serde_json::from_str(&line).ok()
     }
 
-    pub(crate) fn ask(&self, question: &Value) -> Value {
+    pub(crate) fn request(&self, question: &Value) -> Value {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         writeln!(&stream, "{question}").unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
@@ -208,46 +208,46 @@ impl Keeper {
     }
 
     /// Launches a VM and commits it.
-    pub(crate) fn launch_for_good(&self) -> Vm {
+    pub(crate) fn launch_committed(&self) -> LaunchedVm {
         let vm = self.launch("base");
-        assert_eq!(self.ask(&json!({"commit": {"vm": vm.id}})), json!({}));
+        assert_eq!(self.request(&json!({"commit": {"vm": vm.id}})), json!({}));
         vm
     }
 
     /// The VMs of the keeper.
     pub(crate) fn list(&self) -> Vec<String> {
-        let answer = self.ask(&json!({"list": {}}));
+        let answer = self.request(&json!({"list": {}}));
         answer["vms"].as_array().unwrap().iter().map(|id| id.as_str().unwrap().to_owned()).collect()
     }
 
     /// Reconnects to a VM and checks that the same one answers.
-    pub(crate) fn assert_taken_over(&self, vm: &Vm) {
-        let attached = self.ask(&json!({"attach": {"vm": vm.id}}));
+    pub(crate) fn assert_adopted(&self, vm: &LaunchedVm) {
+        let attached = self.request(&json!({"attach": {"vm": vm.id}}));
         assert_eq!(attached, json!({"pid": vm.pid, "ip": vm.ip}), "{}", self.log());
-        assert_eq!(self.say(vm, "again"), json!({"said": "again", "state": ""}));
-        let usage = self.ask(&json!({"usage": {"vm": vm.id}}));
+        assert_eq!(self.send_word(vm, "again"), json!({"said": "again", "state": ""}));
+        let usage = self.request(&json!({"usage": {"vm": vm.id}}));
         assert!(usage["memory_bytes"].as_u64().unwrap() > 0, "{usage}");
         assert!(usage["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
     }
 
-    pub(crate) fn launch(&self, template: &str) -> Vm {
+    pub(crate) fn launch(&self, template: &str) -> LaunchedVm {
         let id = VmId::generate().to_string();
-        let answer = self.ask(&json!({"launch": {"vm": id, "template": template}}));
+        let answer = self.request(&json!({"launch": {"vm": id, "template": template}}));
         let pid = answer["pid"].as_u64().unwrap_or_else(|| panic!("{answer}: {}", self.log()));
-        Vm { id, pid: u32::try_from(pid).unwrap(), ip: answer["ip"].as_str().unwrap().to_owned() }
+        LaunchedVm { id, pid: u32::try_from(pid).unwrap(), ip: answer["ip"].as_str().unwrap().to_owned() }
     }
 
     /// Sends a word to the VMM and returns its answer.
-    pub(crate) fn say(&self, vm: &Vm, word: &str) -> Value {
-        self.ask(&json!({"say": {"vm": vm.id, "word": word}}))
+    pub(crate) fn send_word(&self, vm: &LaunchedVm, word: &str) -> Value {
+        self.request(&json!({"say": {"vm": vm.id, "word": word}}))
     }
 
-    pub(crate) fn tell(&self, vm: &Vm, word: &str) {
-        self.ask(&json!({"say": {"vm": vm.id, "word": word, "wait": false}}));
+    pub(crate) fn send_word_without_answer(&self, vm: &LaunchedVm, word: &str) {
+        self.request(&json!({"say": {"vm": vm.id, "word": word, "wait": false}}));
     }
 
     pub(crate) fn whoami(&self) -> Value {
-        self.ask(&json!({"whoami": {"data_dir": self.data_dir}}))
+        self.request(&json!({"whoami": {"data_dir": self.data_dir}}))
     }
 
     pub(crate) fn server_pid(&self) -> u32 {
@@ -260,7 +260,7 @@ impl Keeper {
         pidfd_send_signal(&pidfd, Signal::KILL).unwrap();
         // By the pidfd: /proc shows a zombie when only the first thread has ended, while another one may still accept.
         let mut ends = [PollFd::new(&pidfd, PollFlags::IN)];
-        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let patience = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         assert_eq!(poll(&mut ends, Some(&patience)).unwrap(), 1, "the server does not die");
     }
 
@@ -281,7 +281,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for RunningKeeper {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -291,7 +291,7 @@ impl Drop for Keeper {
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }

@@ -6,8 +6,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
 use crate::{
+    fakes,
     fixture::{self, Fixture, wait_until},
-    parts,
 };
 
 /// The VMM sends its standard error over the monitor's socket, whose other end does not read, so the pipe outlives the
@@ -16,9 +16,9 @@ pub(crate) fn a_vmm_that_keeps_its_stderr_open_is_ended() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
-    keeper.tell(&vm, "park");
+    keeper.send_word_without_answer(&vm, "park");
     wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
-    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     assert_eq!(keeper.list(), Vec::<String>::new());
     assert!(keeper.log().contains("these are my last words"), "{}", keeper.log());
     keeper.stop();
@@ -34,21 +34,23 @@ pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
     for behind in [0, 100] {
         let fixture = Fixture::new();
         let keeper = fixture.keeper();
-        let vm = keeper.launch_for_good();
+        let vm = keeper.launch_committed();
         // The server ends when the keeper stops reading, sometimes before it answers.
-        keeper.try_ask(&json!({"pass_lingering": {"port": port, "behind": behind}}));
+        keeper.try_request(&json!({"pass_lingering": {"port": port, "behind": behind}}));
         if behind > 0 {
             keeper.kill_server();
         }
         let list = json!({"list": {}});
-        wait_until("the next server", || keeper.try_ask(&list).is_some_and(|list| list["vms"][0] == vm.id));
+        wait_until("the next server", || {
+            keeper.try_request(&list).is_some_and(|list| list["vms"][0] == vm.id)
+        });
         keeper.stop_by(Signal::INT);
         fixture.assert_nothing_left();
     }
     // Control: the close of such a socket blocks.
     let (sender, thread) = std::sync::mpsc::channel();
     let closing = std::thread::spawn(move || {
-        let stream = parts::lingering(port);
+        let stream = fakes::lingering(port);
         sender.send(rustix::thread::gettid()).unwrap();
         drop(stream);
     });
@@ -64,13 +66,13 @@ pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
 pub(crate) fn a_socket_that_outlives_its_server_holds_up_nothing() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let vm = keeper.launch_for_good();
-    let left = keeper.ask(&json!({"leave_socket_open": {}}))["pid"].as_u64().unwrap();
+    let vm = keeper.launch_committed();
+    let left = keeper.request(&json!({"leave_socket_open": {}}))["pid"].as_u64().unwrap();
     let left = Pid::from_raw(i32::try_from(left).unwrap()).unwrap();
     let left = pidfd_open(left, PidfdFlags::empty()).unwrap();
     keeper.kill_server();
     let list = json!({"list": {}});
-    wait_until("the next server", || keeper.try_ask(&list).is_some_and(|list| list["vms"][0] == vm.id));
+    wait_until("the next server", || keeper.try_request(&list).is_some_and(|list| list["vms"][0] == vm.id));
     keeper.stop_by(Signal::INT);
     fixture.assert_nothing_left();
     // It existed during the whole test.

@@ -4,9 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod fakes;
 mod fixture;
 mod hostile;
-mod parts;
 
 use std::{
     fs,
@@ -25,17 +25,17 @@ use skep_api::VmId;
 fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("stage") => return skep_jail::stage::main(),
-        Some("server-process") => return parts::server(),
-        Some("keeper") => return parts::keeper(),
-        Some("helper") => return parts::helper(),
+        Some("server-process") => return fakes::server(),
+        Some("keeper") => return fakes::keeper(),
+        Some("helper") => return fakes::helper(),
         _ => {}
     }
     assert!(rustix::process::getuid().is_root(), "the tests of the keeper need root: run them with sudo");
     let trials = [
         ("a_vmm_comes_and_goes_without_a_trace", a_vmm_comes_and_goes_without_a_trace as fn()),
         ("the_server_has_no_privilege", the_server_has_no_privilege),
-        ("uncommitted_vms_end_with_their_server", vms_that_are_nobodys_end_with_their_server),
-        ("committed_vms_outlive_their_server", vms_that_are_somebodys_outlive_their_server),
+        ("uncommitted_vms_end_with_their_server", uncommitted_vms_end_with_their_server),
+        ("committed_vms_outlive_their_server", committed_vms_outlive_their_server),
         ("vms_outlive_a_keeper_that_is_killed", vms_outlive_a_keeper_that_is_killed),
         (
             "a_vm_that_reaches_the_api_does_so_under_every_keeper_and_server",
@@ -43,29 +43,32 @@ fn main() -> ExitCode {
         ),
         ("vms_outlive_a_stop_by_a_service_manager", vms_outlive_a_stop_by_a_service_manager),
         ("a_stop_at_a_terminal_ends_vms", a_stop_at_a_terminal_ends_vms),
-        ("vms_that_do_not_match_their_record_are_removed", what_is_not_borne_out_is_cleared_away),
+        ("vms_that_do_not_match_their_record_are_removed", vms_that_do_not_match_their_record_are_removed),
         (
             "a_foreign_process_named_by_a_record_is_not_touched",
-            a_process_that_a_record_only_names_is_not_touched,
+            a_foreign_process_named_by_a_record_is_not_touched,
         ),
         ("a_start_that_fails_leaves_vms_alone", a_start_that_fails_leaves_vms_alone),
-        ("a_start_without_vms_ends_running_vms", a_start_without_vms_ends_those_that_live),
+        ("a_start_without_vms_ends_running_vms", a_start_without_vms_ends_running_vms),
         ("a_stop_leaves_nothing", a_stop_leaves_nothing),
         ("the_next_start_clears_what_a_crash_left", the_next_start_clears_what_a_crash_left),
         (
             "clean_clears_what_a_crash_left_and_refuses_before",
             clean_clears_what_a_crash_left_and_refuses_before,
         ),
-        ("a_second_keeper_gets_pid_and_address_of_the_first", a_second_keeper_is_told_of_the_first),
+        (
+            "a_second_keeper_gets_pid_and_address_of_the_first",
+            a_second_keeper_gets_pid_and_address_of_the_first,
+        ),
         ("a_launch_that_fails_is_undone", a_launch_that_fails_is_undone),
-        ("a_damaged_template_is_not_used", a_damaged_template_is_handed_to_nobody),
-        ("an_out_of_memory_kill_is_reported", a_vmm_that_was_killed_for_memory_is_told_so),
+        ("a_damaged_template_is_not_used", a_damaged_template_is_not_used),
+        ("an_out_of_memory_kill_is_reported", an_out_of_memory_kill_is_reported),
         ("a_vmm_that_died_is_kept_until_it_is_ended", a_vmm_that_died_is_kept_until_it_is_ended),
         ("a_vmm_that_keeps_its_stderr_open_is_ended", hostile::a_vmm_that_keeps_its_stderr_open_is_ended),
         ("ten_launches_at_once_share_nothing", ten_launches_at_once_share_nothing),
         ("more_vms_than_the_machine_holds_are_refused", more_vms_than_the_machine_holds_are_refused),
-        ("a_launch_on_a_full_disk_fails_and_is_undone", a_launch_on_a_full_disk_is_told_and_undone),
-        ("groups_that_cannot_be_recorded_are_removed", groups_that_cannot_be_remembered_are_not_left),
+        ("a_launch_on_a_full_disk_fails_and_is_undone", a_launch_on_a_full_disk_fails_and_is_undone),
+        ("groups_that_cannot_be_recorded_are_removed", groups_that_cannot_be_recorded_are_removed),
         ("descriptors_suffice_for_many_vms", descriptors_suffice_for_many_vms),
         ("a_server_that_cannot_start_ends_the_keeper", a_server_that_cannot_start_ends_the_keeper),
         (
@@ -76,10 +79,10 @@ fn main() -> ExitCode {
             "a_socket_that_outlives_its_server_holds_up_nothing",
             hostile::a_socket_that_outlives_its_server_holds_up_nothing,
         ),
-        ("a_helper_is_isolated_and_ends_with_its_server", a_helper_is_secluded_and_ends_with_its_server),
+        ("a_helper_is_isolated_and_ends_with_its_server", a_helper_is_isolated_and_ends_with_its_server),
         ("a_restart_brings_another_server_to_the_same_vms", a_restart_brings_another_server_to_the_same_vms),
         ("restarts_at_once_share_their_outcome", restarts_at_once_share_their_outcome),
-        ("a_failed_restart_changes_nothing", a_restart_that_cannot_be_changes_nothing),
+        ("a_failed_restart_changes_nothing", a_failed_restart_changes_nothing),
     ];
     let trials = trials.map(|(name, test)| {
         Trial::test(name, move || {
@@ -97,20 +100,20 @@ fn a_vmm_comes_and_goes_without_a_trace() {
     assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert!(Path::new(&format!("/proc/{}", vm.pid)).exists());
     // The state's text proves the order of the descriptors, and the echo that the VMM accepted the stream.
-    assert_eq!(keeper.say(&vm, "hello"), json!({"said": "hello", "state": "state"}));
-    let usage = keeper.ask(&json!({"usage": {"vm": vm.id}}));
+    assert_eq!(keeper.send_word(&vm, "hello"), json!({"said": "hello", "state": "state"}));
+    let usage = keeper.request(&json!({"usage": {"vm": vm.id}}));
     assert!(usage["memory_bytes"].as_u64().unwrap() > 0, "{usage}");
     assert!(usage["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
     assert!(fixture.links().contains("vm0"), "{}", fixture.links());
     assert!(fixture.sockets().join(&vm.id).is_dir());
     assert!(!fixture.groups_of(&vm.id).is_empty());
 
-    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists());
     assert!(!fixture.links().contains("vm0"), "{}", fixture.links());
     assert!(!fixture.sockets().join(&vm.id).exists());
     assert!(fixture.groups_of(&vm.id).is_empty());
-    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}}))["refused"], "unknown_vm");
+    assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}}))["refused"], "unknown_vm");
     keeper.stop();
 }
 
@@ -139,7 +142,7 @@ fn the_server_has_no_privilege() {
     keeper.stop();
 }
 
-fn vms_that_are_nobodys_end_with_their_server() {
+fn uncommitted_vms_end_with_their_server() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
@@ -154,22 +157,22 @@ fn vms_that_are_nobodys_end_with_their_server() {
     fixture.assert_nothing_left();
 }
 
-fn vms_that_are_somebodys_outlive_their_server() {
+fn committed_vms_outlive_their_server() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let (vm, nobodys) = (keeper.launch_for_good(), keeper.launch("base"));
-    assert_eq!(keeper.say(&vm, "hello")["said"], "hello");
+    let (vm, nobodys) = (keeper.launch_committed(), keeper.launch("base"));
+    assert_eq!(keeper.send_word(&vm, "hello")["said"], "hello");
     keeper.kill_server();
-    keeper.assert_taken_over(&vm);
+    keeper.assert_adopted(&vm);
     assert!(fixture::is_gone(nobodys.pid));
-    assert_eq!(keeper.ask(&json!({"list": {}})), json!({"vms": [vm.id], "committed": 1}));
+    assert_eq!(keeper.request(&json!({"list": {}})), json!({"vms": [vm.id], "committed": 1}));
     // A second time, with a VM that died meanwhile.
-    keeper.tell(&vm, "die");
+    keeper.send_word_without_answer(&vm, "die");
     wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
     keeper.kill_server();
-    assert_eq!(keeper.ask(&json!({"attach": {"vm": vm.id}}))["refused"], "vm_ended");
-    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
-    assert_eq!(keeper.ask(&json!({"commit": {"vm": vm.id}}))["refused"], "unknown_vm");
+    assert_eq!(keeper.request(&json!({"attach": {"vm": vm.id}}))["refused"], "vm_ended");
+    assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert_eq!(keeper.request(&json!({"commit": {"vm": vm.id}}))["refused"], "unknown_vm");
     keeper.stop();
     fixture.assert_nothing_left();
 }
@@ -177,10 +180,10 @@ fn vms_that_are_somebodys_outlive_their_server() {
 fn vms_outlive_a_keeper_that_is_killed() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let (vm, nobodys) = (keeper.launch_for_good(), keeper.launch("base"));
+    let (vm, nobodys) = (keeper.launch_committed(), keeper.launch("base"));
     keeper.crash();
     let keeper = fixture.keeper();
-    keeper.assert_taken_over(&vm);
+    keeper.assert_adopted(&vm);
     wait_until("the end of what was nobody's", || fixture::is_gone(nobodys.pid));
     assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert!(!fixture.sockets().join(&nobodys.id).exists() && fixture.groups_of(&nobodys.id).is_empty());
@@ -188,7 +191,7 @@ fn vms_outlive_a_keeper_that_is_killed() {
     let new = keeper.launch("base");
     assert_ne!(new.ip, vm.ip);
     assert_ne!(fixture::uid_of(new.pid), fixture::uid_of(vm.pid));
-    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     assert!(fixture::is_gone(vm.pid) && fixture.groups_of(&vm.id).is_empty());
     assert!(!fixture.links().contains(&format!("vm{}:", 0)), "{}", fixture.links());
     keeper.stop();
@@ -198,12 +201,12 @@ fn vms_outlive_a_keeper_that_is_killed() {
 fn a_vm_that_reaches_the_api_does_so_under_every_keeper_and_server() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let (caller, other) = (keeper.launch_for_good(), keeper.launch_for_good());
+    let (caller, other) = (keeper.launch_committed(), keeper.launch_committed());
     let listens = json!("10.98.0.1:7700");
     assert_eq!(keeper.whoami()["api"], listens);
-    assert_eq!(keeper.ask(&json!({"admit_to_api": {"vm": caller.id}})), json!({}));
+    assert_eq!(keeper.request(&json!({"admit_to_api": {"vm": caller.id}})), json!({}));
     let unknown = json!({"admit_to_api": {"vm": VmId::generate()}});
-    assert_eq!(keeper.ask(&unknown)["refused"], "unknown_vm");
+    assert_eq!(keeper.request(&unknown)["refused"], "unknown_vm");
     let only_caller = format!("elements = {{ {} }}", caller.ip);
     assert!(fixture.api_callers().contains(&only_caller), "{}", fixture.api_callers());
 
@@ -211,17 +214,17 @@ fn a_vm_that_reaches_the_api_does_so_under_every_keeper_and_server() {
     keeper.kill_server();
     wait_until("another server", || {
         keeper
-            .try_ask(&json!({"whoami": {}}))
+            .try_request(&json!({"whoami": {}}))
             .is_some_and(|found| found["pid"] != server && found["api"] == listens)
     });
     keeper.crash();
     let keeper = fixture.keeper();
     assert_eq!(keeper.whoami()["api"], listens);
     assert!(fixture.api_callers().contains(&only_caller), "{}", fixture.api_callers());
-    keeper.assert_taken_over(&caller);
-    keeper.ask(&json!({"end": {"vm": caller.id}}));
+    keeper.assert_adopted(&caller);
+    keeper.request(&json!({"end": {"vm": caller.id}}));
     assert!(!fixture.api_callers().contains(&caller.ip), "{}", fixture.api_callers());
-    keeper.assert_taken_over(&other);
+    keeper.assert_adopted(&other);
     keeper.stop_by(Signal::INT);
     fixture.assert_nothing_left();
 }
@@ -229,17 +232,17 @@ fn a_vm_that_reaches_the_api_does_so_under_every_keeper_and_server() {
 fn vms_outlive_a_stop_by_a_service_manager() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let (vm, nobodys) = (keeper.launch_for_good(), keeper.launch("base"));
+    let (vm, nobodys) = (keeper.launch_committed(), keeper.launch("base"));
     let log = keeper.log_file();
     keeper.stop();
     assert!(fs::read_to_string(log).unwrap().contains("1 VMs live on"));
     assert!(fixture::is_gone(nobodys.pid) && !fixture::is_gone(vm.pid));
     assert!(!fixture.data_dir().join("keeper/lock").exists());
     let keeper = fixture.keeper();
-    keeper.assert_taken_over(&vm);
+    keeper.assert_adopted(&vm);
     keeper.stop();
     // `doctor --clean` ends them.
-    skep_keeper::clean(&fixture.data_dir()).unwrap();
+    skep_keeper::clean_data_dir(&fixture.data_dir()).unwrap();
     wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
     fixture.assert_nothing_left();
 }
@@ -248,7 +251,7 @@ fn a_stop_at_a_terminal_ends_vms() {
     for signal in [Signal::INT, Signal::HUP] {
         let fixture = Fixture::new();
         let keeper = fixture.keeper();
-        let vm = keeper.launch_for_good();
+        let vm = keeper.launch_committed();
         keeper.stop_by(signal);
         assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists(), "{signal:?}");
         fixture.assert_nothing_left();
@@ -256,37 +259,37 @@ fn a_stop_at_a_terminal_ends_vms() {
 }
 
 /// Changes a VM's record while no keeper runs.
-fn alter(fixture: &Fixture, vm: &fixture::Vm, change: impl FnOnce(&mut Value)) {
+fn edit_record(fixture: &Fixture, vm: &fixture::LaunchedVm, change: impl FnOnce(&mut Value)) {
     let path = fixture.data_dir().join(format!("keeper/vms/{}.json", vm.id));
     let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     change(&mut record);
     fs::write(&path, record.to_string()).unwrap();
 }
 
-fn what_is_not_borne_out_is_cleared_away() {
+fn vms_that_do_not_match_their_record_are_removed() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let vms: Vec<_> = (0..9).map(|_| keeper.launch_for_good()).collect();
+    let vms: Vec<_> = (0..9).map(|_| keeper.launch_committed()).collect();
     let [kept, other_boot, other_version, half_made, dead, no_sockets, no_tap, other_uid, later] = &vms[..]
     else {
         panic!()
     };
     keeper.crash();
-    alter(&fixture, other_boot, |record| record["boot_id"] = json!("another"));
-    alter(&fixture, other_version, |record| record["version"] = json!(99));
-    alter(&fixture, half_made, |record| record["vmm"] = json!(null));
+    edit_record(&fixture, other_boot, |record| record["boot_id"] = json!("another"));
+    edit_record(&fixture, other_version, |record| record["version"] = json!(99));
+    edit_record(&fixture, half_made, |record| record["vmm"] = json!(null));
     kill_process(Pid::from_raw(dead.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
     fs::remove_dir_all(fixture.sockets().join(&no_sockets.id)).unwrap();
-    alter(&fixture, no_tap, |record| record["ip"] = json!("10.98.0.200"));
-    alter(&fixture, other_uid, |record| record["uid"] = json!(record["uid"].as_u64().unwrap() + 100));
-    alter(&fixture, later, |record| {
+    edit_record(&fixture, no_tap, |record| record["ip"] = json!("10.98.0.200"));
+    edit_record(&fixture, other_uid, |record| record["uid"] = json!(record["uid"].as_u64().unwrap() + 100));
+    edit_record(&fixture, later, |record| {
         let start = record["vmm"]["process"]["start_time"].as_u64().unwrap();
         record["vmm"]["process"]["start_time"] = json!(start + 1);
     });
     fs::create_dir(fixture.sockets().join("stray")).unwrap();
 
     let keeper = fixture.keeper();
-    keeper.assert_taken_over(kept);
+    keeper.assert_adopted(kept);
     assert_eq!(keeper.list(), [kept.id.as_str()]);
     for vm in &vms[1..] {
         wait_until("the end of a VM that is not taken over", || fixture::is_gone(vm.pid));
@@ -299,21 +302,21 @@ fn what_is_not_borne_out_is_cleared_away() {
     fixture.assert_nothing_left();
 }
 
-fn a_process_that_a_record_only_names_is_not_touched() {
+fn a_foreign_process_named_by_a_record_is_not_touched() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let (vm, control) = (keeper.launch_for_good(), keeper.launch_for_good());
+    let (vm, control) = (keeper.launch_committed(), keeper.launch_committed());
     keeper.crash();
     let mut canary = Command::new("sleep").arg("600").spawn().unwrap();
     let stat = fs::read_to_string(format!("/proc/{}/stat", canary.id())).unwrap();
     let start: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
     // All data is correct, except that the process is not a VMM.
-    alter(&fixture, &vm, |record| {
+    edit_record(&fixture, &vm, |record| {
         record["vmm"]["process"] = json!({"pid": canary.id(), "start_time": start});
     });
     let keeper = fixture.keeper();
     // Control: the format of the record is valid.
-    keeper.assert_taken_over(&control);
+    keeper.assert_adopted(&control);
     assert_eq!(keeper.list(), [control.id.as_str()]);
     wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
     assert!(keeper.log().contains("not in its control group"), "{}", keeper.log());
@@ -327,20 +330,20 @@ fn a_process_that_a_record_only_names_is_not_touched() {
 fn a_start_that_fails_leaves_vms_alone() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let vm = keeper.launch_for_good();
+    let vm = keeper.launch_committed();
     keeper.crash();
     assert_eq!(fixture.keeper_with_settings(json!({"exit": 7})).0, 7);
     assert_ne!(fixture.keeper_with_settings(json!({"user": "nobody-of-this-name"})).0, 0);
     let keeper = fixture.keeper();
-    keeper.assert_taken_over(&vm);
+    keeper.assert_adopted(&vm);
     keeper.stop_by(Signal::INT);
     fixture.assert_nothing_left();
 }
 
-fn a_start_without_vms_ends_those_that_live() {
+fn a_start_without_vms_ends_running_vms() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let vm = keeper.launch_for_good();
+    let vm = keeper.launch_committed();
     keeper.crash();
     assert_eq!(fixture.keeper_with_settings(json!({"exit": 7, "no_swarm": true})).0, 7);
     wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
@@ -378,16 +381,16 @@ fn clean_clears_what_a_crash_left_and_refuses_before() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
-    let refused = skep_keeper::clean(&fixture.data_dir()).unwrap_err();
+    let refused = skep_keeper::clean_data_dir(&fixture.data_dir()).unwrap_err();
     assert!(matches!(refused, skep_keeper::Error::Locked { .. }), "{refused}");
     keeper.crash();
-    skep_keeper::clean(&fixture.data_dir()).unwrap();
+    skep_keeper::clean_data_dir(&fixture.data_dir()).unwrap();
     wait_until("the VMM is gone", || !Path::new(&format!("/proc/{}", vm.pid)).exists());
     fixture.assert_nothing_left();
     assert!(fixture.data_dir().join("server").is_dir(), "clean took data away");
 }
 
-fn a_second_keeper_is_told_of_the_first() {
+fn a_second_keeper_gets_pid_and_address_of_the_first() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let (status, said) = fixture.failing_keeper();
@@ -408,7 +411,7 @@ fn a_launch_that_fails_is_undone() {
         ("no-layer", "internal"),
     ] {
         let id = skep_api::VmId::generate();
-        let answer = keeper.ask(&json!({"launch": {"vm": id, "template": template}}));
+        let answer = keeper.request(&json!({"launch": {"vm": id, "template": template}}));
         assert_eq!(answer["refused"], code, "{template}: {answer}");
         assert_eq!(keeper.list(), Vec::<String>::new(), "{template}");
         assert!(fixture.groups_of(&id.to_string()).is_empty(), "{template}");
@@ -418,27 +421,28 @@ fn a_launch_that_fails_is_undone() {
     keeper.stop();
 }
 
-fn a_damaged_template_is_handed_to_nobody() {
+fn a_damaged_template_is_not_used() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let somebodys = keeper.launch_for_good();
+    let somebodys = keeper.launch_committed();
     let nobodys = [keeper.launch("base"), keeper.launch("base")];
-    let launch = || keeper.ask(&json!({"launch": {"vm": skep_api::VmId::generate(), "template": "base"}}));
-    let damage = fixture.data_dir().join(parts::DAMAGE);
+    let launch =
+        || keeper.request(&json!({"launch": {"vm": skep_api::VmId::generate(), "template": "base"}}));
+    let damage = fixture.data_dir().join(fakes::DAMAGE);
     fs::write(&damage, "").unwrap();
     for vm in &nobodys {
-        assert_eq!(keeper.ask(&json!({"commit": {"vm": vm.id}}))["refused"], "template_damaged");
+        assert_eq!(keeper.request(&json!({"commit": {"vm": vm.id}}))["refused"], "template_damaged");
     }
     assert_eq!(launch()["refused"], "template_damaged");
     for vm in &nobodys {
         wait_until("the VMM's end", || fixture::is_zombie(vm.pid));
-        assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+        assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     }
-    assert_eq!(keeper.say(&somebodys, "hello")["said"], "hello");
+    assert_eq!(keeper.send_word(&somebodys, "hello")["said"], "hello");
     assert_eq!(keeper.list(), [somebodys.id.as_str()]);
 
     fs::remove_file(&damage).unwrap();
-    keeper.launch_for_good();
+    keeper.launch_committed();
     // Also if a launch detects the damage.
     let parked = keeper.launch("base");
     fs::write(&damage, "").unwrap();
@@ -448,13 +452,13 @@ fn a_damaged_template_is_handed_to_nobody() {
     fixture.assert_nothing_left();
 }
 
-fn a_vmm_that_was_killed_for_memory_is_told_so() {
+fn an_out_of_memory_kill_is_reported() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
-    keeper.tell(&vm, "hog");
+    keeper.send_word_without_answer(&vm, "hog");
     wait_until("the VMM is killed", || fixture::is_zombie(vm.pid));
-    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": true}));
+    assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": true}));
     keeper.stop();
 }
 
@@ -462,10 +466,10 @@ fn a_vmm_that_died_is_kept_until_it_is_ended() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
-    keeper.tell(&vm, "die");
+    keeper.send_word_without_answer(&vm, "die");
     wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
     assert_eq!(keeper.list(), [vm.id.as_str()]);
-    assert_eq!(keeper.ask(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists(), "a zombie is left");
     assert!(keeper.log().contains("these are my last words"), "{}", keeper.log());
     keeper.stop();
@@ -478,7 +482,7 @@ fn ten_launches_at_once_share_nothing() {
         let launches: Vec<_> = (0..10).map(|_| scope.spawn(|| keeper.launch("base"))).collect();
         launches.into_iter().map(|launch| launch.join().unwrap()).collect()
     });
-    let distinct = |fact: fn(&fixture::Vm) -> String| {
+    let distinct = |fact: fn(&fixture::LaunchedVm) -> String| {
         vms.iter().map(fact).collect::<std::collections::BTreeSet<_>>().len()
     };
     assert_eq!(distinct(|vm| vm.pid.to_string()), 10);
@@ -495,10 +499,10 @@ fn a_server_that_cannot_start_ends_the_keeper() {
     fixture.assert_nothing_left();
 }
 
-fn a_helper_is_secluded_and_ends_with_its_server() {
+fn a_helper_is_isolated_and_ends_with_its_server() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let helper = keeper.ask(&json!({"helper": {"kind": "commands"}}));
+    let helper = keeper.request(&json!({"helper": {"kind": "commands"}}));
     assert_eq!(helper["pid"], 1, "{helper}");
     assert_eq!(helper["processes"], json!([1]), "it sees others than its own");
     assert_eq!(helper["environment"], json!([["A", "b"]]));
@@ -517,20 +521,20 @@ fn a_helper_is_secluded_and_ends_with_its_server() {
     assert_eq!(memory.trim(), (64_u64 << 20).to_string());
 
     // Further helpers at the same time, each with a group of its own, up to the limit.
-    assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
+    assert_eq!(keeper.request(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     assert!(!fixture.groups_of("helper-2").is_empty());
     for _ in 0..2 {
-        assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
+        assert_eq!(keeper.request(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     }
-    assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["refused"], "exec_unavailable");
+    assert_eq!(keeper.request(&json!({"helper": {"kind": "commands"}}))["refused"], "exec_unavailable");
     // The other kind has a limit of its own, and executes programs of this machine only.
     assert_eq!((&helper["executes_scratch"], &helper["executes_programs"]), (&json!(true), &json!(true)));
-    let git = keeper.ask(&json!({"helper": {"kind": "git"}}));
+    let git = keeper.request(&json!({"helper": {"kind": "git"}}));
     assert_eq!((&git["executes_scratch"], &git["executes_programs"]), (&json!(false), &json!(true)), "{git}");
     keeper.kill_server();
     wait_until("the helpers' end", || fixture.groups_of("helper-1").is_empty());
     wait_until("the other helpers' end", || fixture.groups_of("helper-4").is_empty());
-    assert_eq!(keeper.ask(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
+    assert_eq!(keeper.request(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     keeper.stop();
     fixture.assert_nothing_left();
     assert_eq!(fixture.groups_of(&format!("{}-helpers", fixture.name())), Vec::<std::path::PathBuf>::new());
@@ -539,21 +543,21 @@ fn a_helper_is_secluded_and_ends_with_its_server() {
 fn a_restart_brings_another_server_to_the_same_vms() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper_with(&json!({"a": 1, "next": {"a": 2, "next": {"exit": 7}}}));
-    let vm = keeper.launch_for_good();
+    let vm = keeper.launch_committed();
     let nobodys = keeper.launch("base");
     let before = keeper.server_pid();
     // The fake server ends at SIGTERM, sometimes before it passes the answer on.
-    if let Some(answer) = keeper.try_ask(&json!({"restart": {}})) {
+    if let Some(answer) = keeper.try_request(&json!({"restart": {}})) {
         assert_eq!(answer, json!({}));
     }
     // Either server answers until only one is left.
     wait_until("the new server", || {
         keeper
-            .try_ask(&json!({"whoami": {}}))
+            .try_request(&json!({"whoami": {}}))
             .is_some_and(|server| server["alone"] == true && server["pid"] != before)
     });
     assert_eq!(keeper.whoami()["settings"]["a"], 2);
-    keeper.assert_taken_over(&vm);
+    keeper.assert_adopted(&vm);
     assert_eq!(keeper.list(), std::slice::from_ref(&vm.id), "{} was nobody's", nobodys.id);
     keeper.stop();
 }
@@ -565,13 +569,13 @@ fn restarts_at_once_share_their_outcome() {
     let before = keeper.server_pid();
     let answers: Vec<_> = std::thread::scope(|scope| {
         let restarts: Vec<_> =
-            (0..3).map(|_| scope.spawn(|| keeper.try_ask(&json!({"restart": {}})))).collect();
+            (0..3).map(|_| scope.spawn(|| keeper.try_request(&json!({"restart": {}})))).collect();
         restarts.into_iter().map(|restart| restart.join().unwrap()).collect()
     });
     assert_eq!(answers, vec![Some(json!({})); 3]);
     wait_until("the new server", || {
         keeper
-            .try_ask(&json!({"whoami": {}}))
+            .try_request(&json!({"whoami": {}}))
             .is_some_and(|server| server["alone"] == true && server["pid"] != before)
     });
     assert_eq!(keeper.whoami()["settings"], json!({"a": 2}), "there was more than one restart");
@@ -580,14 +584,15 @@ fn restarts_at_once_share_their_outcome() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper_with(&json!({"next": {"unable": "the certificate is none"}}));
     let refusals: Vec<_> = std::thread::scope(|scope| {
-        let restarts: Vec<_> = (0..3).map(|_| scope.spawn(|| keeper.ask(&json!({"restart": {}})))).collect();
+        let restarts: Vec<_> =
+            (0..3).map(|_| scope.spawn(|| keeper.request(&json!({"restart": {}})))).collect();
         restarts.into_iter().map(|restart| restart.join().unwrap()).collect()
     });
     assert_eq!(refusals, vec![json!({"refused": "restart_refused"}); 3]);
     keeper.stop();
 }
 
-fn a_restart_that_cannot_be_changes_nothing() {
+fn a_failed_restart_changes_nothing() {
     for next in [
         json!({"no_restart": "`listen` changed"}),
         json!({"next": {"unable": "the certificate is none"}}),
@@ -597,7 +602,7 @@ fn a_restart_that_cannot_be_changes_nothing() {
         let keeper = fixture.keeper_with(&next);
         let vm = keeper.launch("base");
         let before = keeper.server_pid();
-        assert_eq!(keeper.ask(&json!({"restart": {}}))["refused"], "restart_refused", "{next}");
+        assert_eq!(keeper.request(&json!({"restart": {}}))["refused"], "restart_refused", "{next}");
         assert_eq!(keeper.server_pid(), before);
         // Even an uncommitted VM keeps running.
         assert_eq!(keeper.list(), std::slice::from_ref(&vm.id));
@@ -608,23 +613,23 @@ fn a_restart_that_cannot_be_changes_nothing() {
 fn more_vms_than_the_machine_holds_are_refused() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let vms: Vec<_> = (0..parts::MAX_VMS).map(|_| keeper.launch("base")).collect();
+    let vms: Vec<_> = (0..fakes::MAX_VMS).map(|_| keeper.launch("base")).collect();
     let one_more = json!({"launch": {"vm": skep_api::VmId::generate(), "template": "base"}});
-    assert_eq!(keeper.ask(&one_more)["refused"], "no_capacity");
-    keeper.ask(&json!({"end": {"vm": vms[0].id}}));
+    assert_eq!(keeper.request(&one_more)["refused"], "no_capacity");
+    keeper.request(&json!({"end": {"vm": vms[0].id}}));
     keeper.launch("base");
-    assert_eq!(keeper.ask(&one_more)["refused"], "no_capacity");
+    assert_eq!(keeper.request(&one_more)["refused"], "no_capacity");
     keeper.stop();
 }
 
-fn a_launch_on_a_full_disk_is_told_and_undone() {
+fn a_launch_on_a_full_disk_fails_and_is_undone() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let layers = fixture.data_dir().join("keeper/layers");
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("skep-test", &layers, "tmpfs", flags, c"size=4k").unwrap();
     let filled = fs::write(layers.join("filler"), [1; 4096]);
-    let answer = keeper.ask(&json!({"launch": {"vm": skep_api::VmId::generate(), "template": "base"}}));
+    let answer = keeper.request(&json!({"launch": {"vm": skep_api::VmId::generate(), "template": "base"}}));
     rustix::mount::unmount(&layers, rustix::mount::UnmountFlags::DETACH).unwrap();
     filled.unwrap();
     assert_eq!(answer["refused"], "no_capacity", "{answer}");
@@ -634,7 +639,7 @@ fn a_launch_on_a_full_disk_is_told_and_undone() {
     keeper.stop();
 }
 
-fn groups_that_cannot_be_remembered_are_not_left() {
+fn groups_that_cannot_be_recorded_are_removed() {
     let fixture = Fixture::new();
     fixture.keeper().stop();
     let records = fixture.data_dir().join("keeper");
@@ -661,4 +666,4 @@ fn descriptors_suffice_for_many_vms() {
     keeper.stop();
 }
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use utoipa::openapi::{OpenApi, path::PathItem};
 pub(crate) struct Actions(HashMap<String, Vec<(Method, String)>>);
 
 impl Actions {
-    pub(crate) fn of(document: &OpenApi) -> Self {
+    pub(crate) fn from_document(document: &OpenApi) -> Self {
         Self(document.paths.paths.iter().map(|(path, item)| (path.clone(), operations(item))).collect())
     }
 

@@ -6,9 +6,9 @@
 //! ```
 
 mod actions;
-mod note;
+mod layer;
 mod queue;
 
 pub(crate) use actions::Actions;
-pub(crate) use note::{AuditDesk, note};
+pub(crate) use layer::{AuditState, audit_request};
 pub use queue::AuditQueue;

@@ -12,15 +12,15 @@ use skep_store::{NewAuditEntry, Store};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Entries that the queue holds. When it is full, requests wait before they are answered.
-const ROOM: usize = 4_096;
+const CAPACITY: usize = 4_096;
 /// Entries of one batch. A larger batch would delay other writers of the store.
-const BATCH: usize = 512;
+const BATCH_ENTRIES: usize = 512;
 /// Time for entries to accumulate before a batch is written.
-const GATHER: Duration = Duration::from_millis(100);
+const BATCH_DELAY: Duration = Duration::from_millis(100);
 /// Delay before a failed write is repeated.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Attempts to write the remaining entries at shutdown.
-const LAST_TRIES: u32 = 3;
+const SHUTDOWN_ATTEMPTS: u32 = 3;
 
 /// The entries that are not written yet. Clones are cheap and share one queue.
 #[derive(Debug, Clone)]
@@ -29,43 +29,45 @@ pub struct AuditQueue(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     waiting: Mutex<VecDeque<Waiting>>,
-    room: Arc<Semaphore>,
-    more: Notify,
+    capacity: Arc<Semaphore>,
+    entry_added: Notify,
 }
 
 /// An entry, and the permit that it holds until it is written.
 #[derive(Debug)]
 struct Waiting {
     entry: NewAuditEntry,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Default for AuditQueue {
     fn default() -> Self {
-        Self::with_room(ROOM)
+        Self::with_capacity(CAPACITY)
     }
 }
 
 impl AuditQueue {
-    fn with_room(entries: usize) -> Self {
+    fn with_capacity(entries: usize) -> Self {
         Self(Arc::new(Inner {
             waiting: Mutex::default(),
-            room: Arc::new(Semaphore::new(entries)),
-            more: Notify::new(),
+            capacity: Arc::new(Semaphore::new(entries)),
+            entry_added: Notify::new(),
         }))
     }
 
     /// Waits until there is capacity for one more entry.
-    pub(super) async fn wait_for_room(&self) {
+    pub(super) async fn wait_for_capacity(&self) {
         // The semaphore is never closed. `add` takes a permit later; if another task is faster, the caller waits again.
-        drop(self.0.room.acquire().await);
+        drop(self.0.capacity.acquire().await);
     }
 
     /// Adds an entry. A full queue returns it.
     pub(super) fn add(&self, entry: NewAuditEntry) -> Result<(), Box<NewAuditEntry>> {
-        let Ok(place) = Arc::clone(&self.0.room).try_acquire_owned() else { return Err(Box::new(entry)) };
-        self.lock().push_back(Waiting { entry, _place: place });
-        self.0.more.notify_one();
+        let Ok(permit) = Arc::clone(&self.0.capacity).try_acquire_owned() else {
+            return Err(Box::new(entry));
+        };
+        self.lock().push_back(Waiting { entry, _permit: permit });
+        self.0.entry_added.notify_one();
         Ok(())
     }
 
@@ -74,7 +76,7 @@ impl AuditQueue {
         // Entries leave the queue once they are durable, because this future may be dropped at any `await`. Writing an
         // entry twice has no effect.
         let batch: Vec<NewAuditEntry> =
-            self.lock().iter().take(BATCH).map(|waiting| waiting.entry.clone()).collect();
+            self.lock().iter().take(BATCH_ENTRIES).map(|waiting| waiting.entry.clone()).collect();
         let written = batch.len();
         if written > 0 {
             store.record_audit(batch).await?;
@@ -85,17 +87,17 @@ impl AuditQueue {
     }
 
     /// Writes entries soon after they were added, until it is dropped. Must not run twice at the same time.
-    pub async fn write_regularly(&self, store: &dyn Store) -> Infallible {
+    pub async fn run(&self, store: &dyn Store) -> Infallible {
         loop {
             match self.write_batch(store).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.0.more.notified().await;
-                    tokio::time::sleep(GATHER).await;
+                    self.0.entry_added.notified().await;
+                    tokio::time::sleep(BATCH_DELAY).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "audit entries could not be written; they stay queued");
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -104,14 +106,14 @@ impl AuditQueue {
     /// Writes all remaining entries, at shutdown. Those that cannot be written are logged.
     pub async fn write_all(&self, store: &dyn Store) {
         let mut failed = 0;
-        while failed < LAST_TRIES {
+        while failed < SHUTDOWN_ATTEMPTS {
             match self.write_batch(store).await {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
                     failed += 1;
                     tracing::warn!(%error, "the remaining audit entries could not be written");
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -185,19 +187,19 @@ mod tests {
         let command = EnsureDefaultAccount { roots: Vec::new(), at: Timestamp::now() };
         let account = store.ensure_default_account(command).await.unwrap().id;
         let filter = AuditFilter::default();
-        let query = ListAudit { account, strangers: true, filter, limit: 100_000, before: None };
+        let query = ListAudit { account, include_unattributed: true, filter, limit: 100_000, before: None };
         let page = store.list_audit(query).await.unwrap();
         page.entries.into_iter().map(|entry| entry.request_id).collect()
     }
 
     #[tokio::test]
-    async fn without_room_a_caller_waits_and_nothing_is_lost() {
+    async fn a_full_queue_blocks_and_loses_nothing() {
         let (_folder, store) = store().await;
-        let queue = AuditQueue::with_room(2);
+        let queue = AuditQueue::with_capacity(2);
         queue.add(entry(1)).unwrap();
         queue.add(entry(2)).unwrap();
         let refused = queue.add(entry(3)).unwrap_err();
-        let waits = queue.wait_for_room();
+        let waits = queue.wait_for_capacity();
         let mut waits = std::pin::pin!(waits);
         assert!(is_pending(waits.as_mut()).await, "there is no room");
         assert!(!queue.write_batch(&store).await.unwrap());
@@ -210,10 +212,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_that_is_given_up_halfway_is_written_once() {
+    async fn a_cancelled_batch_is_written_once() {
         let (_folder, store) = store().await;
         let queue = AuditQueue::default();
-        for number in 0..BATCH + 10 {
+        for number in 0..BATCH_ENTRIES + 10 {
             queue.add(entry(number)).unwrap();
         }
         {
@@ -225,12 +227,12 @@ mod tests {
         let mut numbers: Vec<usize> =
             written(&store).await.iter().map(|text| text.parse().unwrap()).collect();
         numbers.sort_unstable();
-        assert_eq!(numbers, (0..BATCH + 10).collect::<Vec<_>>());
-        assert_eq!(queue.0.room.available_permits(), ROOM, "all places are free again");
+        assert_eq!(numbers, (0..BATCH_ENTRIES + 10).collect::<Vec<_>>());
+        assert_eq!(queue.0.capacity.available_permits(), CAPACITY, "all places are free again");
     }
 
     #[tokio::test]
-    async fn what_the_store_does_not_take_is_kept() {
+    async fn rejected_entries_stay_queued() {
         let (folder, store) = store().await;
         let queue = AuditQueue::default();
         queue.add(entry(1)).unwrap();

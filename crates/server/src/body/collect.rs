@@ -10,50 +10,50 @@ use skep_api::{ErrorCode, Failure};
 use super::limits::BodyLimit;
 use crate::memory::{RequestMemory, SMALL_BYTES};
 
-const LEAST_BYTES_PER_SECOND: f64 = 1024.0;
+const MIN_BYTES_PER_SECOND: f64 = 1024.0;
 
 /// How long a body may take to arrive. An extension of each request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct BodyTimes {
+pub(crate) struct BodyTimeouts {
     /// For the entire body.
-    pub whole: Duration,
+    pub total: Duration,
     /// The longest time without data, or with less than 1 KiB/s.
     pub stall: Duration,
 }
 
-impl Default for BodyTimes {
+impl Default for BodyTimeouts {
     fn default() -> Self {
-        Self { whole: Duration::from_secs(300), stall: Duration::from_secs(30) }
+        Self { total: Duration::from_secs(300), stall: Duration::from_secs(30) }
     }
 }
 
-/// Counts the bytes of the current window of [`BodyTimes::stall`]. Only time spent waiting for the body counts.
+/// Counts the bytes of the current window of [`BodyTimeouts::stall`]. Only time spent waiting for the body counts.
 #[derive(Debug)]
-struct Pace {
-    span: Duration,
+struct Throughput {
+    window: Duration,
     waited: Duration,
-    came: usize,
+    received: usize,
 }
 
-impl Pace {
+impl Throughput {
     fn new(span: Duration) -> Self {
-        Self { span, waited: Duration::ZERO, came: 0 }
+        Self { window: span, waited: Duration::ZERO, received: 0 }
     }
 
     fn left(&self) -> Duration {
-        self.span.saturating_sub(self.waited)
+        self.window.saturating_sub(self.waited)
     }
 
     /// Adds the bytes that arrived after a wait. Returns whether the throughput is high enough.
-    fn count(&mut self, waited: Duration, came: usize) -> bool {
+    fn add(&mut self, waited: Duration, came: usize) -> bool {
         self.waited += waited;
-        self.came += came;
-        if self.waited < self.span {
+        self.received += came;
+        if self.waited < self.window {
             return true;
         }
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let is_fast = self.came as f64 >= self.span.as_secs_f64() * LEAST_BYTES_PER_SECOND;
-        *self = Self::new(self.span);
+        let is_fast = self.received as f64 >= self.window.as_secs_f64() * MIN_BYTES_PER_SECOND;
+        *self = Self::new(self.window);
         is_fast
     }
 }
@@ -66,36 +66,39 @@ impl Pace {
 pub(super) async fn collect(
     mut body: Body,
     limit: BodyLimit,
-    times: BodyTimes,
+    times: BodyTimeouts,
     memory: Option<&RequestMemory>,
 ) -> Result<Bytes, Failure> {
     if body.size_hint().lower() > limit.bytes() as u64 {
         return Err(too_large(limit));
     }
     let declared = body.size_hint().exact();
-    let most = declared.unwrap_or(limit.bytes() as u64);
+    let max_bytes = declared.unwrap_or(limit.bytes() as u64);
     let mut bytes = BytesMut::new();
-    let (begun, mut pace) = (Instant::now(), Pace::new(times.stall));
+    let (begun, mut throughput) = (Instant::now(), Throughput::new(times.stall));
     loop {
-        let (asked, left) = (Instant::now(), times.whole.saturating_sub(begun.elapsed()));
-        let frame = tokio::time::timeout(pace.left().min(left), body.frame()).await;
-        let waited = asked.elapsed();
+        let (wait_began, left) = (Instant::now(), times.total.saturating_sub(begun.elapsed()));
+        let frame = tokio::time::timeout(throughput.left().min(left), body.frame()).await;
+        let waited = wait_began.elapsed();
         let Ok(frame) = frame else {
-            if begun.elapsed() >= times.whole {
-                return Err(cut(&format!("it took longer than {:?}; send it faster, or less", times.whole)));
+            if begun.elapsed() >= times.total {
+                return Err(cut_short(&format!(
+                    "it took longer than {:?}; send it faster, or less",
+                    times.total
+                )));
             }
-            let came = pace.came;
-            if pace.count(waited.max(pace.left()), 0) {
+            let received = throughput.received;
+            if throughput.add(waited.max(throughput.left()), 0) {
                 continue;
             }
-            return Err(if came == 0 {
-                cut(&format!("nothing came for {:?}", times.stall))
+            return Err(if received == 0 {
+                cut_short(&format!("nothing came for {:?}", times.stall))
             } else {
                 too_slow(times)
             });
         };
         let Some(frame) = frame else { return Ok(bytes.freeze()) };
-        let frame = frame.map_err(|_| cut("the connection broke"))?;
+        let frame = frame.map_err(|_| cut_short("the connection broke"))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > limit.bytes() {
             return Err(too_large(limit));
@@ -104,21 +107,21 @@ pub(super) async fn collect(
             && (bytes.len() as u64..(bytes.len() + data.len()) as u64).contains(&SMALL_BYTES)
         {
             // Once for the text, once for the value parsed from it.
-            memory.reserve(2 * most).await?;
+            memory.reserve(2 * max_bytes).await?;
         }
         bytes.extend_from_slice(&data);
-        if !pace.count(waited, data.len()) {
+        if !throughput.add(waited, data.len()) {
             return Err(too_slow(times));
         }
     }
 }
 
-fn cut(why: &str) -> Failure {
+fn cut_short(why: &str) -> Failure {
     Failure::new(ErrorCode::MalformedBody, format!("the body was cut short: {why}"))
 }
 
-fn too_slow(times: BodyTimes) -> Failure {
-    cut(&format!("less than 1 KiB/s came for {:?}; send it faster", times.stall))
+fn too_slow(times: BodyTimeouts) -> Failure {
+    cut_short(&format!("less than 1 KiB/s came for {:?}; send it faster", times.stall))
 }
 
 fn too_large(limit: BodyLimit) -> Failure {
@@ -130,17 +133,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_with_less_than_its_due_is_too_slow() {
+    fn a_window_with_too_few_bytes_is_too_slow() {
         let span = Duration::from_secs(30);
         let second = Duration::from_secs(1);
-        let mut pace = Pace::new(span);
-        assert!((0..300).all(|_| pace.count(second, 1024)));
-        let mut pace = Pace::new(span);
-        assert_eq!((0..30).filter(|_| !pace.count(second, 1023)).count(), 1);
+        let mut pace = Throughput::new(span);
+        assert!((0..300).all(|_| pace.add(second, 1024)));
+        let mut pace = Throughput::new(span);
+        assert_eq!((0..30).filter(|_| !pace.add(second, 1023)).count(), 1);
         // Bytes count only in the window in which they arrive.
-        let mut pace = Pace::new(span);
-        assert!(pace.count(Duration::ZERO, 30 << 10));
-        assert!((0..30).all(|_| pace.count(second, 0)));
-        assert_eq!((0..30).filter(|_| !pace.count(second, 1)).count(), 1);
+        let mut pace = Throughput::new(span);
+        assert!(pace.add(Duration::ZERO, 30 << 10));
+        assert!((0..30).all(|_| pace.add(second, 0)));
+        assert_eq!((0..30).filter(|_| !pace.add(second, 1)).count(), 1);
     }
 }

@@ -7,11 +7,11 @@ const MIB: usize = 1 << 20;
 
 /// Bytes, on a route that needs no key.
 const PUBLIC: usize = 16 * KIB;
-/// Bytes, on every other route that is not in [`LARGER`].
-const USUAL: usize = MIB;
+/// Bytes, on every other route that is not in [`ROUTE_LIMITS`].
+const DEFAULT: usize = MIB;
 
 /// Routes whose bodies carry content (files, commands, many tickets or paths), with their limits in bytes.
-const LARGER: &[(Method, &str, usize)] = &[
+const ROUTE_LIMITS: &[(Method, &str, usize)] = &[
     (Method::POST, "/api/files/write", 48 * MIB),
     (Method::POST, "/api/exec", 48 * MIB),
     (Method::POST, "/api/swarm/vm/{pid}/exec", 48 * MIB),
@@ -21,19 +21,19 @@ const LARGER: &[(Method, &str, usize)] = &[
 ];
 
 /// Arrays, objects and elements that a body may hold. In memory each takes up to a hundred times its bytes in the text.
-pub(super) const MOST_VALUES: usize = 250_000;
+pub(super) const MAX_VALUES: usize = 250_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyLimit(usize);
 
 impl BodyLimit {
     /// The limit of an operation. `route` is the declared path, with its parameters in braces.
-    pub(crate) fn of(method: &Method, route: &str, is_public: bool) -> Self {
-        let larger = LARGER.iter().find(|(of, path, _)| of == method && *path == route);
+    pub(crate) fn for_operation(method: &Method, route: &str, is_public: bool) -> Self {
+        let larger = ROUTE_LIMITS.iter().find(|(of, path, _)| of == method && *path == route);
         Self(match larger {
             Some((.., limit)) => *limit,
             None if is_public => PUBLIC,
-            None => USUAL,
+            None => DEFAULT,
         })
     }
 
@@ -54,13 +54,13 @@ impl std::fmt::Display for BodyLimit {
 
 /// Counts the arrays, objects and elements of a text, without checking that it is JSON.
 pub(super) fn count_values(json: &[u8]) -> usize {
-    let (mut values, mut in_text, mut is_escaped) = (0, false, false);
+    let (mut values, mut in_string, mut is_escaped) = (0, false, false);
     for byte in json {
         match byte {
             _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = in_text,
-            b'"' => in_text = !in_text,
-            b',' | b'[' | b'{' if !in_text => values += 1,
+            b'\\' => is_escaped = in_string,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => values += 1,
             _ => {}
         }
     }
@@ -82,7 +82,11 @@ mod tests {
             (Method::PATCH, "/api/swarm/vm/{pid}", false, "1 MiB"),
             (Method::POST, "/api/waitlist", true, "16 KiB"),
         ] {
-            assert_eq!(BodyLimit::of(&method, route, is_public).to_string(), text, "{method} {route}");
+            assert_eq!(
+                BodyLimit::for_operation(&method, route, is_public).to_string(),
+                text,
+                "{method} {route}"
+            );
         }
     }
 

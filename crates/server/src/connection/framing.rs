@@ -5,16 +5,16 @@
 //! its rules. So each head is buffered until it is complete, and an ambiguous one is refused. The library still parses
 //! the request; this module only refuses more than the library does.
 
-use super::head::{After, check_beginning, judge};
+use super::request_head::{Expected, check_beginning, check_head};
 use crate::error::HeadRefusal;
 
 /// The framing state of one connection.
 #[derive(Debug)]
 pub(super) struct Framing {
-    after: After,
+    expected: Expected,
     head: Vec<u8>,
-    longest_head: usize,
-    most_headers: usize,
+    max_head_bytes: usize,
+    max_headers: usize,
 }
 
 /// What to do with the next bytes.
@@ -23,7 +23,7 @@ pub(super) enum Step {
     /// Pass this many of them on unchanged: they belong to a body, or are not framed.
     Pass(usize),
     /// Nothing: all of them were buffered as part of an incomplete head.
-    Kept,
+    Buffered,
     /// Pass on `head`, which the first `taken` bytes completed.
     Head {
         taken: usize,
@@ -41,8 +41,8 @@ pub(super) enum Step {
 }
 
 impl Framing {
-    pub(super) fn new(longest_head: usize, most_headers: usize) -> Self {
-        Self { after: After::Head, head: Vec::new(), longest_head, most_headers }
+    pub(super) fn new(max_head_bytes: usize, max_headers: usize) -> Self {
+        Self { expected: Expected::Head, head: Vec::new(), max_head_bytes, max_headers }
     }
 
     /// Whether a head has begun and is not complete.
@@ -52,19 +52,19 @@ impl Framing {
 
     /// Processes the next bytes, at least one. Bytes that the step does not cover must be passed in again.
     pub(super) fn next(&mut self, bytes: &[u8]) -> Step {
-        match self.after {
-            After::Head => self.follow_head(bytes),
-            After::Body(left) => {
+        match self.expected {
+            Expected::Head => self.buffer_head(bytes),
+            Expected::Body(left) => {
                 let part = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
                 let left = left - part as u64;
-                self.after = if left == 0 { After::Head } else { After::Body(left) };
+                self.expected = if left == 0 { Expected::Head } else { Expected::Body(left) };
                 Step::Pass(part)
             }
-            After::Unframed => Step::Pass(bytes.len()),
+            Expected::Unframed => Step::Pass(bytes.len()),
         }
     }
 
-    fn follow_head(&mut self, bytes: &[u8]) -> Step {
+    fn buffer_head(&mut self, bytes: &[u8]) -> Step {
         let begins = self.head.is_empty();
         for (index, byte) in bytes.iter().enumerate() {
             let after_return = self.head.last() == Some(&b'\r');
@@ -76,7 +76,7 @@ impl Framing {
             if self.head == b"\r\n" {
                 self.head.clear();
             }
-            if self.head.len() > self.longest_head {
+            if self.head.len() > self.max_head_bytes {
                 return self.refuse(self.too_long());
             }
             if self.head.ends_with(b"\r\n\r\n") {
@@ -84,18 +84,18 @@ impl Framing {
             }
         }
         // Only for the first bytes of a head, so that a head that arrives byte by byte is not parsed for each byte.
-        if begins && let Err(refusal) = check_beginning(&self.head, self.most_headers) {
+        if begins && let Err(refusal) = check_beginning(&self.head, self.max_headers) {
             return self.refuse(refusal);
         }
-        Step::Kept
+        Step::Buffered
     }
 
     fn complete(&mut self, taken: usize) -> Step {
-        match judge(&self.head, self.most_headers) {
+        match check_head(&self.head, self.max_headers) {
             Ok(after) => {
-                self.after = after;
+                self.expected = after;
                 let head = std::mem::take(&mut self.head);
-                Step::Head { taken, head, is_last: after == After::Unframed }
+                Step::Head { taken, head, is_last: after == Expected::Unframed }
             }
             Err(refusal) => self.refuse(refusal),
         }

@@ -1,15 +1,15 @@
 //! Connections: limits on their number, TLS, the detection of HTTP/2, request framing and timeouts.
 
-mod accept;
+mod acceptor;
 mod exchanges;
 mod framing;
-mod head;
-mod linger;
+mod guarded_stream;
+mod lingering_close;
 mod plain_text;
-mod steady;
+mod request_head;
+mod socket;
 mod track;
-mod unread;
-mod wire;
+mod unread_body;
 
-pub(crate) use accept::Door;
+pub(crate) use acceptor::ConnectionAcceptor;
 pub(crate) use track::track;

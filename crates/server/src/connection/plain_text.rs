@@ -7,15 +7,15 @@ use http::StatusCode;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use ulid::Ulid;
 
-use super::linger::Linger;
+use super::lingering_close::LingeringClose;
 use crate::{error::https_required, request::API_VERSION};
 
 /// Answers 403 and closes the connection.
 pub(super) async fn refuse_plain_text(mut stream: TcpStream) -> io::Error {
     let answer = answer();
     if stream.write_all(answer.as_bytes()).await.is_ok() && stream.shutdown().await.is_ok() {
-        let mut linger = Linger::begin();
-        std::future::poll_fn(|cx| linger.poll(Pin::new(&mut stream), cx)).await;
+        let mut linger = LingeringClose::begin();
+        std::future::poll_fn(|cx| linger.poll_discard(Pin::new(&mut stream), cx)).await;
     }
     io::ErrorKind::InvalidData.into()
 }

@@ -12,8 +12,8 @@ use http::{HeaderValue, StatusCode, Version, header::CONNECTION};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use super::{
-    exchanges::{Exchange, Exchanges, Last},
-    unread::Unread,
+    exchanges::{Exchange, Exchanges, LastReason},
+    unread_body::UnreadBody,
 };
 
 /// The outermost layer. It adds the [`HeadRefusal`](crate::error::HeadRefusal) to a request that substitutes a refused
@@ -24,11 +24,11 @@ pub(crate) async fn track(mut request: Request, next: Next) -> Response {
     };
     let exchange = exchanges.begin();
     let last = exchanges.last(exchange.number);
-    if let Some(Last::Refused(refusal)) = last {
+    if let Some(LastReason::Refused(refusal)) = last {
         request.extensions_mut().insert(refusal);
     }
     let is_http1 = request.version() <= Version::HTTP_11;
-    let (request, unread) = Unread::watch(request);
+    let (request, unread) = UnreadBody::watch(request);
     let mut response = next.run(request).await;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         exchanges.upgrade();
@@ -40,20 +40,20 @@ pub(crate) async fn track(mut request: Request, next: Next) -> Response {
         // On HTTP/2 and for a last request, an unread body does not affect other requests.
         Some(unread) => unread.has_ended(),
     };
-    exchanges.leave_unread(!is_read);
+    exchanges.set_unread(!is_read);
     if last.is_some() || (is_http1 && !is_read) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response.map(|body| Body::new(Answering { body, exchange }))
+    response.map(|body| Body::new(TrackedBody { body, exchange }))
 }
 
 /// The body of an answer, which keeps its [`Exchange`] until it is sent.
-struct Answering {
+struct TrackedBody {
     body: Body,
     exchange: Exchange,
 }
 
-impl HttpBody for Answering {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -62,10 +62,10 @@ impl HttpBody for Answering {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         // The HTTP library polls again only once it had room for the previous frame.
-        self.exchange.release();
+        self.exchange.part_taken();
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if matches!(frame, Some(Ok(_))) {
-            self.exchange.hold();
+            self.exchange.part_given();
         }
         Poll::Ready(frame)
     }

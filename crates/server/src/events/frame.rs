@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use skep_api::{
     Failure,
-    events::{CURRENT, CurrentTicket, EventId, GAP, GapReason, StreamGap},
+    events::{CurrentTicket, EventId, GapReason, STREAM_GAP, StreamGap, TICKET_CURRENT},
     exec::StreamRefusal,
     tickets::Ticket,
 };
@@ -14,32 +14,32 @@ use skep_store::Event;
 use crate::error::{self, Refusal};
 
 pub(super) fn event(event: &Event) -> Bytes {
-    let told = event.told();
-    frame(Some(&told.id), event.kind.as_str(), &told)
+    let public = event.to_api();
+    frame(Some(&public.id), event.kind.as_str(), &public)
 }
 
 /// The first event of a stream of one ticket: its current state.
-pub(crate) fn current(at_place: &EventId, ticket: Ticket) -> Bytes {
-    let (id, kind) = (at_place.to_string(), CURRENT.to_owned());
-    frame(Some(&id.clone()), CURRENT, &CurrentTicket { id, kind, at: Timestamp::now(), ticket })
+pub(crate) fn current(cursor: &EventId, ticket: Ticket) -> Bytes {
+    let (id, kind) = (cursor.to_string(), TICKET_CURRENT.to_owned());
+    frame(Some(&id.clone()), TICKET_CURRENT, &CurrentTicket { id, kind, at: Timestamp::now(), ticket })
 }
 
 /// The event that reports missing events between `from` and `on`.
 pub(crate) fn gap(on: &EventId, reason: GapReason, from: &EventId) -> Bytes {
-    let (id, kind, from) = (on.to_string(), GAP.to_owned(), from.to_string());
-    frame(Some(&id.clone()), GAP, &StreamGap { id, kind, at: Timestamp::now(), reason, from })
+    let (id, kind, from) = (on.to_string(), STREAM_GAP.to_owned(), from.to_string());
+    frame(Some(&id.clone()), STREAM_GAP, &StreamGap { id, kind, at: Timestamp::now(), reason, from })
 }
 
 /// The last event of a stream that ends with a refusal.
 pub(crate) fn refused(refusal: &Refusal) -> Bytes {
     let Failure { code, message } = refusal.failure().clone();
-    let error = error::reason_of(code.kind()).to_owned();
+    let error = error::reason_phrase(code.kind()).to_owned();
     frame(None, "error", &StreamRefusal { error, message, code })
 }
 
 /// A comment and an `id`: keeps the connection alive, and advances the `Last-Event-ID` of the client.
-pub(crate) fn place(at_place: &EventId) -> Bytes {
-    Bytes::from(format!(": here\nid: {at_place}\n\n"))
+pub(crate) fn keep_alive(cursor: &EventId) -> Bytes {
+    Bytes::from(format!(": here\nid: {cursor}\n\n"))
 }
 
 fn frame(id: Option<&str>, name: &str, data: &impl Serialize) -> Bytes {

@@ -6,14 +6,14 @@
 //! ```
 //! A reader holds a cursor and a few events at most: it reads more only when the client has taken those.
 
+mod filter;
 mod frame;
 mod reader;
 mod tail;
-mod wanted;
 
 pub(crate) use self::{
-    frame::{current, gap, place},
-    reader::{Place, Reader},
+    filter::{EventFilter, parse_kinds, required_scope},
+    frame::{current, gap, keep_alive},
+    reader::{Cursor, Reader},
     tail::Tail,
-    wanted::{Wanted, named, scope_of},
 };

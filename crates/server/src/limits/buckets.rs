@@ -18,14 +18,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 use super::Rate;
 
 /// Buckets whose state is kept. An attacker with more addresses makes the server drop buckets, not take more memory.
-const REMEMBERED: usize = 1 << 16;
+const MAX_BUCKETS: usize = 1 << 16;
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// One token bucket for each key.
 pub(crate) struct Buckets<K: Hash + Eq + Clone> {
-    limiter: RateLimiter<K, Bounded<K>, DefaultClock>,
+    limiter: RateLimiter<K, BoundedStore<K>, DefaultClock>,
     policy: Policy,
 }
 
@@ -46,13 +46,13 @@ pub(crate) struct Exceeded {
 impl<K: Hash + Eq + Clone> Buckets<K> {
     /// All buckets are full. Messages and headers show the name.
     pub(crate) fn new(name: &'static str, rate: Rate) -> Self {
-        Self::remembering(REMEMBERED, name, rate)
+        Self::with_max_buckets(MAX_BUCKETS, name, rate)
     }
 
-    fn remembering(most: usize, name: &'static str, rate: Rate) -> Self {
+    fn with_max_buckets(max_buckets: usize, name: &'static str, rate: Rate) -> Self {
         // The interval is never zero, so the default is never used.
         let quota = Quota::with_period(rate.interval()).unwrap_or(Quota::per_second(rate.count()));
-        let store = Bounded { most, buckets: Mutex::new(HashMap::new()) };
+        let store = BoundedStore { max_buckets, buckets: Mutex::new(HashMap::new()) };
         let limiter = RateLimiter::new(quota.allow_burst(rate.count()), store, DefaultClock::default());
         Self { limiter, policy: Policy { name, rate } }
     }
@@ -80,7 +80,7 @@ impl Exceeded {
     }
 
     /// Adds `Retry-After` and both headers of draft-ietf-httpapi-ratelimit-headers-10 to a response.
-    pub(crate) fn mark(&self, headers: &mut HeaderMap) {
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         let Policy { name, rate } = self.policy;
         let seconds = self.seconds();
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -97,12 +97,12 @@ impl Exceeded {
 
 /// The state of at most `max_buckets` buckets. A bucket without state is full.
 #[derive(Debug)]
-struct Bounded<K> {
-    most: usize,
+struct BoundedStore<K> {
+    max_buckets: usize,
     buckets: Mutex<HashMap<K, Nanos>>,
 }
 
-impl<K: Hash + Eq + Clone> StateStore for Bounded<K> {
+impl<K: Hash + Eq + Clone> StateStore for BoundedStore<K> {
     type Key = K;
 
     fn measure_and_replace<T, F, E>(&self, key: &K, measure: F) -> Result<T, E>
@@ -116,11 +116,11 @@ impl<K: Hash + Eq + Clone> StateStore for Bounded<K> {
             return Ok(outcome);
         }
         let (outcome, state) = measure(None)?;
-        if buckets.len() >= self.most {
+        if buckets.len() >= self.max_buckets {
             // Buckets with at most one token missing are treated as full.
             buckets.retain(|_, other| *other > state);
         }
-        if buckets.len() >= self.most {
+        if buckets.len() >= self.max_buckets {
             // Half of them at once, so that not every new key scans the whole map.
             let mut nth = 0_usize;
             buckets.retain(|_, _| {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     fn buckets(most: usize, rate: &str) -> Buckets<u32> {
-        Buckets::remembering(most, "test", rate.parse().unwrap())
+        Buckets::with_max_buckets(most, "test", rate.parse().unwrap())
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
         let exceeded = buckets.take(&1).unwrap_err();
         assert!((1190..=1200).contains(&exceeded.seconds()), "{exceeded:?}");
         let mut headers = HeaderMap::new();
-        exceeded.mark(&mut headers);
+        exceeded.add_headers(&mut headers);
         assert_eq!(headers[RATE_LIMIT_POLICY], "\"test\";q=3;w=3600");
         let wait = headers[RETRY_AFTER].to_str().unwrap();
         assert_eq!(headers[RATE_LIMIT], format!("\"test\";r=0;t={wait}").as_str());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn no_crowd_takes_more_memory_than_there_is_for_it() {
+    fn memory_is_bounded_for_many_keys() {
         let buckets = buckets(100, "5/h");
         for caller in 0..10_000 {
             buckets.take(&caller).unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_that_keeps_coming_is_bounded_too() {
+    fn memory_is_bounded_for_active_keys() {
         let buckets = buckets(100, "5/h");
         for caller in 0..1_000 {
             for _ in 0..5 {
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    impl governor::state::keyed::ShrinkableKeyedStateStore<u32> for Bounded<u32> {
+    impl governor::state::keyed::ShrinkableKeyedStateStore<u32> for BoundedStore<u32> {
         fn retain_recent(&self, drop_below: Nanos) {
             self.buckets.lock().unwrap().retain(|_, state| *state > drop_below);
         }

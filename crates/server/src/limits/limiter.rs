@@ -7,7 +7,7 @@ use skep_api::{ErrorCode, KeyId};
 use super::{
     Limits,
     buckets::{Buckets, Exceeded},
-    counted_as,
+    limit_key,
 };
 use crate::error::Refusal;
 
@@ -32,9 +32,7 @@ impl Limiter {
     /// Counts a request of an address. A request whose address is unknown is not counted.
     pub(crate) fn count_address(&self, address: Option<IpAddr>) -> Result<(), Refusal> {
         let (Some(buckets), Some(address)) = (&self.addresses, address) else { return Ok(()) };
-        buckets
-            .take(&counted_as(address))
-            .map_err(|exceeded| too_many("requests from this address", exceeded))
+        buckets.take(&limit_key(address)).map_err(|exceeded| too_many("requests from this address", exceeded))
     }
 
     /// Counts a request of a key.
@@ -45,16 +43,17 @@ impl Limiter {
 
     /// Counts an entry on the waitlist. All requests whose address is unknown share one bucket.
     pub(crate) fn count_waitlist(&self, address: Option<IpAddr>) -> Result<(), Refusal> {
-        let taken = self.waitlist.take(&address.map(counted_as));
+        let taken = self.waitlist.take(&address.map(limit_key));
         taken.map_err(|exceeded| too_many("entries on the waitlist from this address", exceeded))
     }
 
     /// The refusal of a failed authentication: the given one, or `rate_limited` after too many of them. A request
     /// without a key is not counted.
     pub(crate) fn after_failure(&self, address: Option<IpAddr>, refusal: Refusal) -> Refusal {
-        let tried = matches!(refusal.failure().code, ErrorCode::InvalidToken | ErrorCode::TokenExpired);
-        let Some(address) = address.filter(|_| tried) else { return refusal };
-        match self.failures.take(&counted_as(address)) {
+        let has_wrong_key =
+            matches!(refusal.failure().code, ErrorCode::InvalidToken | ErrorCode::TokenExpired);
+        let Some(address) = address.filter(|_| has_wrong_key) else { return refusal };
+        match self.failures.take(&limit_key(address)) {
             Ok(()) => refusal,
             Err(exceeded) => too_many("failed authentications from this address", exceeded),
         }

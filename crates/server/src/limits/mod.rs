@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(crate) use buckets::Exceeded;
 pub(crate) use connections::{Connections, Permit};
 pub(crate) use limiter::Limiter;
-pub use rate::{Rate, WrongRate};
+pub use rate::{InvalidRate, Rate};
 
 /// The limits of a server. The defaults suit a server on the open internet.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ impl Default for Limits {
 }
 
 /// The key by which an address is counted: an IPv6 address counts as its /64, because one caller usually has all of it.
-pub(crate) fn counted_as(address: std::net::IpAddr) -> std::net::IpAddr {
+pub(crate) fn limit_key(address: std::net::IpAddr) -> std::net::IpAddr {
     match address.to_canonical() {
         std::net::IpAddr::V6(address) => {
             let network = u128::from(address) & (u128::MAX << 64);
@@ -95,7 +95,7 @@ mod tests {
             ("::ffff:192.0.2.1", "192.0.2.1", true),
             ("192.0.2.1", "192.0.2.2", false),
         ] {
-            let counted = |text: &str| counted_as(text.parse().unwrap());
+            let counted = |text: &str| limit_key(text.parse().unwrap());
             assert_eq!(counted(one) == counted(other), same, "{one} {other}");
         }
     }

@@ -49,13 +49,13 @@ impl Rate {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a rate; give a positive whole number and a unit, such as `100/s`, `60/m` or `1000/h`")]
-pub struct WrongRate(String);
+pub struct InvalidRate(String);
 
 impl FromStr for Rate {
-    type Err = WrongRate;
+    type Err = InvalidRate;
 
-    fn from_str(text: &str) -> Result<Self, WrongRate> {
-        let wrong = || WrongRate(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, InvalidRate> {
+        let wrong = || InvalidRate(text.to_owned());
         let (count, window) = text.split_once('/').ok_or_else(wrong)?;
         // `NonZeroU32::from_str` would accept a leading `+`.
         if !count.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -72,9 +72,9 @@ impl FromStr for Rate {
 }
 
 impl TryFrom<String> for Rate {
-    type Error = WrongRate;
+    type Error = InvalidRate;
 
-    fn try_from(text: String) -> Result<Self, WrongRate> {
+    fn try_from(text: String) -> Result<Self, InvalidRate> {
         text.parse()
     }
 }
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_read_is_written_the_same(count in 1_u32.., window in prop::sample::select(vec!['s', 'm', 'h'])) {
+        fn a_rate_round_trips(count in 1_u32.., window in prop::sample::select(vec!['s', 'm', 'h'])) {
             let text = format!("{count}/{window}");
             let rate: Rate = text.parse().unwrap();
             prop_assert_eq!(rate.to_string(), text);
@@ -123,7 +123,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_breaks_the_reader(text in any::<String>()) {
+        fn the_parser_never_panics(text in any::<String>()) {
             let _ = text.parse::<Rate>();
         }
     }

@@ -20,9 +20,9 @@ use http::{
 use hyper_util::rt::TokioTimer;
 use skep_api::ErrorCode;
 
-use super::{Format, Readings};
+use super::{Collector, Format};
 use crate::{
-    error::{Refusal, in_our_shape},
+    error::{Refusal, normalize_error},
     run::Error,
 };
 
@@ -41,34 +41,34 @@ pub fn check_metrics_address(address: SocketAddr) -> Result<(), Error> {
 ///
 /// # Errors
 /// The address is not a loopback address, or the socket failed.
-pub(crate) async fn serve(listener: TcpListener, readings: Readings) -> Result<(), Error> {
+pub(crate) async fn serve(listener: TcpListener, readings: Collector) -> Result<(), Error> {
     check_metrics_address(listener.local_addr().map_err(Error::Listener)?)?;
     listener.set_nonblocking(true).map_err(Error::Listener)?;
     let router =
-        Router::new().route("/metrics", get(metrics)).with_state(readings).layer(from_fn(only_this_machine));
+        Router::new().route("/metrics", get(metrics)).with_state(readings).layer(from_fn(require_local_host));
     let mut server = axum_server::from_tcp(listener).map_err(Error::Listener)?.http1_only();
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     let served: io::Result<()> = server.serve(router.into_make_service()).await;
     served.map_err(Error::Listener)
 }
 
-async fn metrics(State(readings): State<Readings>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let format = Format::asked_for(&headers);
-    Ok(([(CONTENT_TYPE, format.content_type())], readings.whole(format).await?).into_response())
+async fn metrics(State(readings): State<Collector>, headers: HeaderMap) -> Result<Response, Refusal> {
+    let format = Format::negotiate(&headers);
+    Ok(([(CONTENT_TYPE, format.content_type())], readings.encode_server(format).await?).into_response())
 }
 
 /// Checks `Host` against DNS rebinding: a page in a local browser can reach loopback under a host name of its own.
-async fn only_this_machine(request: Request, next: Next) -> Response {
+async fn require_local_host(request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST).and_then(|value| value.to_str().ok());
-    if host.is_some_and(is_this_machine) {
-        return in_our_shape(next.run(request).await);
+    if host.is_some_and(is_local_host) {
+        return normalize_error(next.run(request).await);
     }
     let message =
         "metrics are served to this machine only; use a loopback address or `localhost` as the host";
     Refusal::new(ErrorCode::MalformedRequest, message).into_response()
 }
 
-fn is_this_machine(host: &str) -> bool {
+fn is_local_host(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map_or("", |(name, _)| name),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_this_machine_are_its_names() {
+    fn only_local_hosts_are_accepted() {
         for ours in ["127.0.0.1:9100", "localhost", "LocalHost:1", "[::1]:9100", "127.8.9.1"] {
-            assert!(is_this_machine(ours), "{ours}");
+            assert!(is_local_host(ours), "{ours}");
         }
         for other in [
             "",
@@ -95,12 +95,12 @@ mod tests {
             "[",
             "127.0.0.1.nip.io",
         ] {
-            assert!(!is_this_machine(other), "{other}");
+            assert!(!is_local_host(other), "{other}");
         }
     }
 
     #[test]
-    fn no_other_machine_reaches_it() {
+    fn only_loopback_addresses_are_accepted() {
         for ours in ["127.0.0.1:0", "[::1]:9100", "[::ffff:127.0.0.1]:1"] {
             check_metrics_address(ours.parse().unwrap()).unwrap();
         }

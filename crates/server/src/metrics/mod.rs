@@ -8,9 +8,9 @@
 //! ```
 //! The cardinality of every label is bounded, whatever callers send: routes are templates, methods and codes are fixed.
 
+mod collector;
 mod listener;
 mod process;
-mod readings;
 mod requests;
 mod text;
 mod tickets;
@@ -39,7 +39,7 @@ use skep_api::{
 use skep_store::{Commit, CommitObserver};
 use skep_swarm::Observer;
 
-pub(crate) use self::{listener::serve, readings::Readings, text::Format};
+pub(crate) use self::{collector::Collector, listener::serve, text::Format};
 pub use listener::check_metrics_address;
 
 use crate::request::API_VERSION;
@@ -73,7 +73,7 @@ struct RouteLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AnswerLabels {
+struct ResponseLabels {
     method: &'static str,
     route: Arc<str>,
     status: u16,
@@ -138,7 +138,7 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     registry: Registry,
     started: Instant,
-    requests: Family<AnswerLabels, Counter>,
+    requests: Family<ResponseLabels, Counter>,
     durations: Histograms<RouteLabels>,
     in_flight: Gauge,
     refusals: Family<CodeLabels, Counter>,
@@ -172,7 +172,7 @@ impl Default for Metrics {
         inner.register_swarm();
         inner.register_store();
         inner.register_webhooks();
-        inner.begin_at_zero();
+        inner.create_series();
         Self(Arc::new(inner))
     }
 }
@@ -242,7 +242,7 @@ impl Inner {
     }
 
     /// Creates the series at zero: one that appears with its first event hides that event from `rate` and from alerts.
-    fn begin_at_zero(&self) {
+    fn create_series(&self) {
         for code in ErrorCode::ALL {
             drop(self.refusals.get_or_create(&CodeLabels { code: code.as_str() }));
         }
@@ -253,14 +253,14 @@ impl Inner {
             drop(self.webhooks.get_or_create(&OutcomeLabels { outcome: outcome.as_str() }));
         }
         for source in [BootSource::Pool, BootSource::Cold] {
-            let labels = SourceLabels { source: word(source) };
+            let labels = SourceLabels { source: source_label(source) };
             drop(self.boots.get_or_create(&labels));
             drop(self.ready.get_or_create(&labels));
         }
     }
 }
 
-const fn word(source: BootSource) -> &'static str {
+const fn source_label(source: BootSource) -> &'static str {
     match source {
         BootSource::Pool => "pool",
         BootSource::Cold => "cold",
@@ -280,7 +280,7 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn booted(&self, receipt: &BootReceipt) {
-        let labels = SourceLabels { source: word(receipt.source) };
+        let labels = SourceLabels { source: source_label(receipt.source) };
         self.0.boots.get_or_create(&labels).inc();
         self.0.ready.get_or_create(&labels).observe(receipt.ready_ms / 1e3);
     }

@@ -21,7 +21,7 @@ pub(crate) struct Usage {
     virtual_bytes: u64,
     threads: u64,
     descriptors: u64,
-    most_descriptors: u64,
+    max_descriptors: u64,
 }
 
 impl Usage {
@@ -40,7 +40,7 @@ impl Usage {
             virtual_bytes: stat.virtual_bytes,
             threads: stat.threads,
             descriptors: descriptors as u64,
-            most_descriptors: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+            max_descriptors: getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
         })
     }
 
@@ -54,12 +54,12 @@ impl Usage {
         };
         bytes("resident_memory", "Resident memory of the process", self.resident_bytes);
         bytes("virtual_memory", "Virtual memory of the process", self.virtual_bytes);
-        let mut plain = |name: &str, help: &str, value: u64| {
+        let mut count = |name: &str, help: &str, value: u64| {
             registry.register(name, help, ConstGauge::new(value));
         };
-        plain("threads", "Threads of the process", self.threads);
-        plain("open_fds", "Open file descriptors", self.descriptors);
-        plain("max_fds", "Limit of open file descriptors", self.most_descriptors);
+        count("threads", "Threads of the process", self.threads);
+        count("open_fds", "Open file descriptors", self.descriptors);
+        count("max_fds", "Limit of open file descriptors", self.max_descriptors);
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_moves_no_field() {
+    fn parentheses_in_the_process_name_do_not_shift_fields() {
         let fields = "S 1 2 3 4 5 6 7 8 9 10 700 77 0 0 20 0 9 0 1234 4096000 250 rest";
         let stat = Stat { ticks: 777, threads: 9, virtual_bytes: 4_096_000, resident_pages: 250 };
         for name in ["skep", "a b", "a) S 9 (b", ")"] {
@@ -111,6 +111,6 @@ mod tests {
         let usage = Usage::now().unwrap();
         assert!(usage.resident_bytes > 0 && usage.resident_bytes <= usage.virtual_bytes, "{usage:?}");
         assert!(usage.threads > 0 && usage.descriptors > 2, "{usage:?}");
-        assert!(usage.descriptors <= usage.most_descriptors, "{usage:?}");
+        assert!(usage.descriptors <= usage.max_descriptors, "{usage:?}");
     }
 }

@@ -6,14 +6,14 @@ use axum::response::Response;
 use http::Method;
 use skep_api::ErrorCode;
 
-use super::{AnswerLabels, CodeLabels, Metrics, RouteLabels};
+use super::{CodeLabels, Metrics, ResponseLabels, RouteLabels};
 use crate::error::SKEP_ERROR;
 
 /// The status of a request whose caller disconnected, as nginx logs it.
-const CALLER_GONE: u16 = 499;
+const CLIENT_CLOSED_REQUEST: u16 = 499;
 /// A request in progress, counted when it is dropped.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct RequestInFlight {
     metrics: Metrics,
     method: &'static str,
     route: Arc<str>,
@@ -23,21 +23,21 @@ pub(crate) struct UnderWay {
 
 impl Metrics {
     /// Begins the measurement of a request.
-    pub(crate) fn begin(&self, method: &Method, route: Arc<str>) -> UnderWay {
+    pub(crate) fn begin(&self, method: &Method, route: Arc<str>) -> RequestInFlight {
         self.0.in_flight.inc();
-        UnderWay {
+        RequestInFlight {
             metrics: self.clone(),
             method: known_method(method),
             route,
             began: Instant::now(),
-            status: CALLER_GONE,
+            status: CLIENT_CLOSED_REQUEST,
         }
     }
 }
 
-impl UnderWay {
+impl RequestInFlight {
     /// Records the response.
-    pub(crate) fn answered(&mut self, response: &Response) {
+    pub(crate) fn record_response(&mut self, response: &Response) {
         self.status = response.status().as_u16();
         let code = response.headers().get(SKEP_ERROR).and_then(|value| value.to_str().ok());
         let code = code.and_then(|text| ErrorCode::ALL.iter().find(|code| code.as_str() == text));
@@ -47,14 +47,14 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         let Self { metrics, method, route, began, status } = self;
         let (inner, method, status) = (&metrics.0, *method, *status);
         inner.in_flight.dec();
         let labels = RouteLabels { method, route: Arc::clone(route) };
         inner.durations.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
-        inner.requests.get_or_create(&AnswerLabels { method, route: Arc::clone(route), status }).inc();
+        inner.requests.get_or_create(&ResponseLabels { method, route: Arc::clone(route), status }).inc();
     }
 }
 

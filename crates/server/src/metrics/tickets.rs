@@ -7,7 +7,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use skep_api::tickets::AttemptOutcome;
-use skep_store::{TicketCounts, TicketFigures};
+use skep_store::{TicketCounts, TicketMetrics};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
@@ -27,11 +27,11 @@ struct AccountLabels {
 }
 
 /// Registers the counts of tickets, with the account as a label.
-pub(super) fn register(registry: &mut Registry, figures: Vec<TicketFigures>, now: Timestamp) {
+pub(super) fn register(registry: &mut Registry, figures: Vec<TicketMetrics>, now: Timestamp) {
     let states = Family::<StateLabels, Gauge>::default();
     let attempts = Family::<OutcomeLabels, Counter>::default();
     let ages = Family::<AccountLabels, Gauge>::default();
-    for TicketFigures { account, counts, outcomes, oldest_ready } in figures {
+    for TicketMetrics { account, counts, outcomes, oldest_ready } in figures {
         for (state, count) in by_state(counts) {
             let labels = StateLabels { account: account.clone(), state };
             states.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));

@@ -5,7 +5,7 @@ use prometheus_client::{
     metrics::{family::Family, gauge::Gauge},
     registry::{Registry, Unit},
 };
-use skep_store::VmFigures;
+use skep_store::VmMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabels {
@@ -19,10 +19,10 @@ struct AccountLabels {
 }
 
 /// Registers the counts of VMs, with the account as a label. The store returns at most a thousand accounts.
-pub(super) fn register(registry: &mut Registry, figures: Vec<VmFigures>) {
+pub(super) fn register(registry: &mut Registry, figures: Vec<VmMetrics>) {
     let states = Family::<StateLabels, Gauge>::default();
     let memory = Family::<AccountLabels, Gauge>::default();
-    for VmFigures { account, running, memory_mb } in figures {
+    for VmMetrics { account, running, memory_mb } in figures {
         // No VM can be paused yet.
         for (state, count) in [("running", running), ("paused", 0)] {
             let labels = StateLabels { account: account.clone(), state };

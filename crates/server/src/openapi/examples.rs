@@ -2,15 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::finer::each_operation;
+use super::constraints::each_operation;
 
 /// The example of a time, for fields without one.
 const TIME: &str = "2026-05-01T12:00:00.000Z";
 /// The deepest nesting. Deeper than every schema of the API; ends the recursion of one that contains itself.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// Adds the examples that the operations do not define themselves.
-pub(super) fn fill(document: &mut Value) {
+pub(super) fn add_examples(document: &mut Value) {
     let schemas = document.pointer("/components/schemas").cloned().unwrap_or_default();
     each_operation(document, |operation| {
         fill_contents(operation.get_mut("requestBody"), &schemas);
@@ -36,10 +36,10 @@ fn fill_contents(holder: Option<&mut Value>, schemas: &Value) {
 
 /// A value that a schema allows. `None` if no useful one can be derived.
 fn example_of(schema: &Value, schemas: &Value, depth: usize) -> Option<Value> {
-    if depth > DEEPEST {
+    if depth > MAX_DEPTH {
         return None;
     }
-    let below = |schema: &Value| example_of(schema, schemas, depth + 1);
+    let nested = |schema: &Value| example_of(schema, schemas, depth + 1);
     if let Some(example) = schema.get("example").or_else(|| schema.get("examples")?.get(0)) {
         return Some(example.clone());
     }
@@ -47,25 +47,25 @@ fn example_of(schema: &Value, schemas: &Value, depth: usize) -> Option<Value> {
         return Some(constant.clone());
     }
     if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-        return below(schemas.get(reference.rsplit('/').next()?)?);
+        return nested(schemas.get(reference.rsplit('/').next()?)?);
     }
     if let Some(parts) = schema.get("allOf").and_then(Value::as_array) {
-        let objects = parts.iter().map(|part| below(part)?.as_object().cloned());
+        let objects = parts.iter().map(|part| nested(part)?.as_object().cloned());
         return Some(Value::Object(objects.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect()));
     }
     if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
-        let fields = properties.iter().map(|(name, field)| Some((name.clone(), below(field)?)));
+        let fields = properties.iter().map(|(name, field)| Some((name.clone(), nested(field)?)));
         return Some(Value::Object(fields.collect::<Option<Map<_, _>>>()?));
     }
     if let Some(kinds) = schema.get("oneOf").and_then(Value::as_array) {
         // A nullable field is null in the example, unless the field has its own.
         let null = kinds.iter().any(|kind| kind["type"] == "null");
-        return if null { Some(Value::Null) } else { below(kinds.first()?) };
+        return if null { Some(Value::Null) } else { nested(kinds.first()?) };
     }
-    of_type(schema, below)
+    example_of_type(schema, nested)
 }
 
-fn of_type(schema: &Value, below: impl Fn(&Value) -> Option<Value>) -> Option<Value> {
+fn example_of_type(schema: &Value, below: impl Fn(&Value) -> Option<Value>) -> Option<Value> {
     let kinds = schema.get("type")?;
     if kinds.as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "null")) {
         return Some(Value::Null);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_example_has_what_the_fields_say() {
+    fn an_example_is_built_from_its_fields() {
         let schemas = json!({"Id": {"type": "string", "example": "id_1"}});
         let schema = json!({"properties": {
             "id": {"$ref": "#/components/schemas/Id"},
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_holds_itself_has_an_end() {
+    fn a_recursive_schema_terminates() {
         let schemas = json!({"Self": {"properties": {"again": {"$ref": "#/components/schemas/Self"}}}});
         assert_eq!(example_of(&json!({"$ref": "#/components/schemas/Self"}), &schemas, 0), None);
     }

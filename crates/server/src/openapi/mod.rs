@@ -1,7 +1,7 @@
 //! The OpenAPI document: the descriptions of the routes, completed with what holds for all of them.
 
+mod constraints;
 mod examples;
-mod finer;
 mod messages;
 pub(crate) mod refusals;
 
@@ -27,10 +27,10 @@ use utoipa::{
     },
 };
 
-use self::refusals::message;
+use self::refusals::example_message;
 use crate::{
     body::BodyLimit,
-    error::{reason_of, status_number},
+    error::{reason_phrase, status_number},
     request::API_VERSION,
     session::PLAIN_COOKIE,
 };
@@ -60,7 +60,7 @@ const COMMON: &[(ErrorCode, Needs)] = &[
 ];
 
 /// The operation that takes a key, but no session.
-const BEGINS_SESSION: &str = "create_session";
+const CREATE_SESSION: &str = "create_session";
 
 #[derive(Debug, Clone, Copy)]
 enum Needs {
@@ -91,7 +91,7 @@ enum Needs {
 )))]
 struct Shared;
 
-pub(crate) fn beginning() -> openapi::OpenApi {
+pub(crate) fn base_document() -> openapi::OpenApi {
     let mut document = Shared::openapi();
     document.info =
         InfoBuilder::new().title("skep").version(API_VERSION).description(Some(DESCRIPTION)).build();
@@ -130,7 +130,7 @@ pub(crate) fn beginning() -> openapi::OpenApi {
         same-origin requests. Its scopes are those of the key.",
     );
     components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
-    components.schemas.insert("ErrorCode".to_owned(), codes());
+    components.schemas.insert("ErrorCode".to_owned(), error_code_schema());
     document
 }
 
@@ -148,7 +148,7 @@ fn tag(name: &str, description: &str) -> Tag {
 }
 
 /// The schema of `Skep-Error`: every code with its status.
-fn codes() -> RefOr<openapi::schema::Schema> {
+fn error_code_schema() -> RefOr<openapi::schema::Schema> {
     let lines: Vec<String> = ErrorCode::ALL
         .iter()
         .map(|code| format!("- `{}` ({}): {}", code.as_str(), status_number(code.kind()), code.meaning()))
@@ -184,7 +184,7 @@ pub(crate) fn complete(document: &mut openapi::OpenApi) {
 
 /// Adds the size limit of the JSON body of an operation.
 fn add_body_limit(operation: &mut Operation, method: &Method, path: &str) {
-    let limit = BodyLimit::of(method, path, is_public(operation));
+    let limit = BodyLimit::for_operation(method, path, is_public(operation));
     let Some(RefOr::T(body)) = &mut operation.request_body else { return };
     if body.content.contains_key("application/json") {
         let description = body.description.take().map_or_else(String::new, |text| format!("{text} "));
@@ -195,7 +195,7 @@ fn add_body_limit(operation: &mut Operation, method: &Method, path: &str) {
 fn complete_operation(operation: &mut Operation) {
     add_session(operation);
     for (code, needs) in COMMON {
-        if possible(operation, *needs) {
+        if meets(operation, *needs) {
             add_code(operation, *code);
         }
     }
@@ -222,10 +222,10 @@ fn request_id() -> Parameter {
         .build()
 }
 
-fn possible(operation: &Operation, needs: Needs) -> bool {
+fn meets(operation: &Operation, needs: Needs) -> bool {
     let has_key = !is_public(operation);
-    let body = operation.request_body.as_ref().and_then(written);
-    let parameters = operation.parameters.iter().flatten().filter_map(written);
+    let body = operation.request_body.as_ref().and_then(inline_value);
+    let parameters = operation.parameters.iter().flatten().filter_map(inline_value);
     let mut query = parameters.filter(|one| one.parameter_in == ParameterIn::Query);
     match needs {
         Needs::Nothing => true,
@@ -233,15 +233,15 @@ fn possible(operation: &Operation, needs: Needs) -> bool {
         Needs::Scope => has_key && !scopes(operation).is_empty(),
         Needs::Parameters => body.is_some() || query.next().is_some(),
         Needs::Required => {
-            let whole = body.is_some_and(|body| body.required != Some(Required::False));
-            whole || query.any(|one| one.required == Required::True)
+            let is_body_required = body.is_some_and(|body| body.required != Some(Required::False));
+            is_body_required || query.any(|one| one.required == Required::True)
         }
         Needs::Body => body.is_some(),
     }
 }
 
 /// The inline value. This document uses no references here.
-fn written<T>(value: &RefOr<T>) -> Option<&T> {
+fn inline_value<T>(value: &RefOr<T>) -> Option<&T> {
     match value {
         RefOr::T(value) => Some(value),
         RefOr::Ref(_) => None,
@@ -251,14 +251,17 @@ fn written<T>(value: &RefOr<T>) -> Option<&T> {
 /// Adds a code to the response of its status.
 fn add_code(operation: &mut Operation, code: ErrorCode) {
     let status = status_number(code.kind()).to_string();
-    let response =
-        operation.responses.responses.entry(status).or_insert_with(|| refusals::marked(&[]).into());
+    let response = operation
+        .responses
+        .responses
+        .entry(status)
+        .or_insert_with(|| refusals::response_with_codes(&[]).into());
     let RefOr::T(response) = response else { return };
     let mut codes = refusals::take_codes(response);
     if !codes.contains(&code) {
         codes.push(code);
     }
-    response.extensions = refusals::marked(&codes).extensions;
+    response.extensions = refusals::response_with_codes(&codes).extensions;
 }
 
 /// Turns the codes of a response into its description, its header and an example of each code.
@@ -270,7 +273,10 @@ fn describe_refusals(response: &mut Response) {
     let lines = codes.iter().map(|code| format!("- `{}`: {}", code.as_str(), code.meaning()));
     response.description = lines.collect::<Vec<_>>().join("\n");
     let examples = codes.iter().map(|code| {
-        let body = ErrorBody { error: reason_of(code.kind()).to_owned(), message: message(*code).to_owned() };
+        let body = ErrorBody {
+            error: reason_phrase(code.kind()).to_owned(),
+            message: example_message(*code).to_owned(),
+        };
         let example = ExampleBuilder::new().summary(code.meaning()).value(serde_json::to_value(body).ok());
         (code.as_str().to_owned(), example.build().into())
     });
@@ -285,7 +291,7 @@ fn describe_refusals(response: &mut Response) {
 
 /// Every operation that takes a key also takes a session, except the one that creates a session.
 fn add_session(operation: &mut Operation) {
-    if is_public(operation) || operation.operation_id.as_deref() == Some(BEGINS_SESSION) {
+    if is_public(operation) || operation.operation_id.as_deref() == Some(CREATE_SESSION) {
         return;
     }
     let all: Vec<Vec<String>> = operation.security.iter().flatten().map(scopes_of).collect();
@@ -339,10 +345,10 @@ pub(crate) fn is_public(operation: &Operation) -> bool {
 ///
 /// # Errors
 /// `internal` if it cannot be serialized.
-pub(crate) fn text(document: &openapi::OpenApi) -> Result<String, Failure> {
+pub(crate) fn to_json(document: &openapi::OpenApi) -> Result<String, Failure> {
     let value = serde_json::to_value(document);
     let mut value = value.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
-    finer::refine(&mut value);
-    examples::fill(&mut value);
+    constraints::refine(&mut value);
+    examples::add_examples(&mut value);
     Ok(value.to_string())
 }

@@ -28,7 +28,7 @@ macro_rules! refusals {
 
 refusals! {
     /// Operations that only need the store.
-    StoreAway = [StoreUnavailable],
+    StoreRefused = [StoreUnavailable],
     /// An operation that takes no body, and refuses one.
     BodyRefused = [MalformedBody, BodyTooLarge, NotJson],
     BootRefused = [
@@ -95,7 +95,7 @@ refusals! {
     /// A command over a WebSocket.
     DuplexRefused = [UpgradeRequired, UnknownVm, SwarmUnavailable, ShuttingDown],
     /// Reconnecting to a running command.
-    ExecAgainRefused = [UnknownVm, UnknownExec, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout],
+    ExecReconnectRefused = [UnknownVm, UnknownExec, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout],
     CreateKeyRefused = [UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable],
     /// Operations on one key.
     KeyRefused = [UnknownKey],
@@ -134,7 +134,7 @@ refusals! {
         UnknownWebhook, UnknownDelivery, WebhookDisabled, MalformedBody, BodyTooLarge, NotJson,
     ],
     /// A list that is served as JSON or as CSV.
-    FormRefused = [NotAcceptable],
+    ListFormatRefused = [NotAcceptable],
     WaitlistEntryRefused = [UnknownWaitlistEntry],
     /// A file of the documentation pages.
     DocsFileRefused = [UnknownRoute],
@@ -145,13 +145,13 @@ fn responses_of(codes: &[ErrorCode]) -> BTreeMap<String, RefOr<Response>> {
     for code in codes {
         by_status.entry(status_number(code.kind()).to_string()).or_default().push(*code);
     }
-    by_status.into_iter().map(|(status, codes)| (status, marked(&codes).into())).collect()
+    by_status.into_iter().map(|(status, codes)| (status, response_with_codes(&codes).into())).collect()
 }
 
 /// A response that only holds its codes.
-pub(super) fn marked(codes: &[ErrorCode]) -> Response {
-    let words: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
-    ResponseBuilder::new().extensions(Some(ExtensionsBuilder::new().add(CODES, words).build())).build()
+pub(super) fn response_with_codes(codes: &[ErrorCode]) -> Response {
+    let names: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
+    ResponseBuilder::new().extensions(Some(ExtensionsBuilder::new().add(CODES, names).build())).build()
 }
 
 /// Removes the codes from a response.
@@ -165,7 +165,7 @@ pub(super) fn take_codes(response: &mut Response) -> Vec<ErrorCode> {
 }
 
 /// An example message of a code. Tests and clients rely on the exact text of some.
-pub(super) fn message(code: ErrorCode) -> &'static str {
+pub(super) fn example_message(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::MissingToken => "Missing token",
         ErrorCode::InvalidToken => "Invalid token",

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
-use skep_accounts::{account, account_change, may_set_roots};
+use skep_accounts::{check_account, check_account_change, check_can_set_roots};
 use skep_api::{
     AccountId, ErrorCode, Failure,
     accounts::{Account, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
@@ -19,26 +19,26 @@ use crate::{
     address,
     body::Body,
     error::Refusal,
-    extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
+    extract::{Caller, NoParameters, Query, RequestInfo, Segment, ServerAdmin},
     json::Json,
     openapi::refusals::{AccountRefused, ChangeAccountRefused, CreateAccountRefused, DeleteAccountRefused},
-    vms::Vms,
+    swarm_handle::SwarmHandle,
     workspaces::Workspaces,
 };
 
 /// Attempts to delete an account with `force`, and the pause between them: boots in progress may still add VMs to it.
-const ATTEMPTS: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(100);
+const DELETE_ATTEMPTS: u32 = 100;
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
-pub(crate) struct AccountDesk {
+pub(crate) struct AccountsState {
     pub store: Arc<dyn Store>,
-    pub vms: Vms,
+    pub vms: SwarmHandle,
     pub workspaces: Workspaces,
 }
 
-pub(crate) fn routes(desk: AccountDesk) -> Routes {
-    vec![routes!(list, create).with_state(desk.clone()), routes!(read, change, delete).with_state(desk)]
+pub(crate) fn routes(state: AccountsState) -> Routes {
+    vec![routes!(list, create).with_state(state.clone()), routes!(read, change, delete).with_state(state)]
 }
 
 /// List accounts
@@ -50,14 +50,14 @@ pub(crate) fn routes(desk: AccountDesk) -> Routes {
     responses((status = 200, description = "A page of accounts", body = AccountList))
 )]
 async fn list(
-    State(desk): State<AccountDesk>,
+    State(state): State<AccountsState>,
     _: Caller<ServerAdmin>,
     Query(page): Query<Page<AccountId>>,
 ) -> Answer<AccountList> {
     let (limit, before) = page.read()?;
-    let page = desk.store.list_accounts(ListAccounts { limit, before }).await?;
+    let page = state.store.list_accounts(ListAccounts { limit, before }).await?;
     Ok(Json(AccountList {
-        accounts: page.accounts.into_iter().map(shown).collect(),
+        accounts: page.accounts.into_iter().map(to_api).collect(),
         next_cursor: page.next.map(|id| id.to_string()),
     }))
 }
@@ -78,15 +78,15 @@ async fn list(
     )
 )]
 async fn create(
-    State(desk): State<AccountDesk>,
+    State(state): State<AccountsState>,
     _: Caller<ServerAdmin>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(request): Body<CreateAccount>,
 ) -> Created<Account> {
-    let granted = account(&request)?;
-    let roots = desk.roots_of_new(&granted.name, granted.roots).await?;
-    let made = desk.store.create_account(skep_store::CreateAccount {
+    let granted = check_account(&request)?;
+    let roots = state.roots_of_new(&granted.name, granted.roots).await?;
+    let made = state.store.create_account(skep_store::CreateAccount {
         name: granted.name,
         roots,
         allowed_ips: granted.allowed_ips,
@@ -94,8 +94,8 @@ async fn create(
         at: Timestamp::now(),
     });
     let made = made.await?;
-    call.trail.acts_on(made.id);
-    created(shown(made))
+    call.audit.set_resource(made.id);
+    created(to_api(made))
 }
 
 /// Read an account
@@ -111,12 +111,12 @@ async fn create(
     )
 )]
 async fn read(
-    State(desk): State<AccountDesk>,
+    State(state): State<AccountsState>,
     _: Caller<ServerAdmin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
 ) -> Answer<Account> {
-    Ok(Json(shown(desk.store.account(account_id(&id)?).await?)))
+    Ok(Json(to_api(state.store.account(account_id(&id)?).await?)))
 }
 
 /// Change an account
@@ -134,32 +134,32 @@ async fn read(
     )
 )]
 async fn change(
-    State(desk): State<AccountDesk>,
+    State(state): State<AccountsState>,
     caller: Caller<ServerAdmin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
     Body(request): Body<ChangeAccount>,
 ) -> Answer<Account> {
-    let change = account_change(&request)?;
+    let change = check_account_change(&request)?;
     if let (Some(allowed_ips), true) = (&change.allowed_ips, id == caller.account.id.to_string()) {
         check_own_address(allowed_ips, &caller)?;
     }
-    let account = desk.store.account(account_id(&id)?).await?;
+    let account = state.store.account(account_id(&id)?).await?;
     let roots = match change.roots {
         None => None,
         Some(roots) => {
-            may_set_roots(&account.name)?;
-            Some(desk.checked(&account.name, roots).await?)
+            check_can_set_roots(&account.name)?;
+            Some(state.check_roots(&account.name, roots).await?)
         }
     };
-    let changed = desk.store.change_account(skep_store::ChangeAccount {
+    let changed = state.store.change_account(skep_store::ChangeAccount {
         account: account.id,
         roots,
         allowed_ips: change.allowed_ips,
         max_vms: change.max_vms,
         max_memory_mb: change.max_memory_mb,
     });
-    Ok(Json(shown(changed.await?)))
+    Ok(Json(to_api(changed.await?)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -187,43 +187,43 @@ struct Deletion {
     )
 )]
 async fn delete(
-    State(desk): State<AccountDesk>,
+    State(state): State<AccountsState>,
     _: Caller<ServerAdmin>,
     Segment(id): Segment,
     Query(deletion): Query<Deletion>,
-    call: Call,
+    call: RequestInfo,
 ) -> Answer<DeletedAccount> {
     let id = account_id(&id)?;
     let request_id = call.id.as_str().to_owned();
-    match desk.delete(id, &request_id).await {
+    match state.delete(id, &request_id).await {
         Err(error) if error.code() == ErrorCode::AccountInUse && deletion.force == Some(true) => {
             // In a separate task, so that a disconnected caller does not leave a half-deleted account behind.
-            let done = tokio::spawn(async move { desk.delete_with_vms(id, &request_id).await }).await;
+            let done = tokio::spawn(async move { state.delete_with_vms(id, &request_id).await }).await;
             Ok(Json(done.map_err(|error| Refusal::internal(error.to_string()))??))
         }
         outcome => Ok(Json(outcome?)),
     }
 }
 
-impl AccountDesk {
+impl AccountsState {
     /// The roots of a new account: the given ones, or a new folder.
     async fn roots_of_new(&self, name: &str, named: Option<Vec<String>>) -> Result<Vec<String>, Refusal> {
         if let Some(roots) = named {
-            return self.checked(name, roots).await;
+            return self.check_roots(name, roots).await;
         }
         // A taken name is reported before a problem with the folder of that name.
         match self.store.account_by_name(name).await {
             Ok(_) => Err(skep_store::Error::AccountNameTaken { name: name.to_owned() }.into()),
             Err(error) if error.code() == ErrorCode::UnknownAccount => {
-                self.checked(name, vec![self.workspaces.make(name).await?]).await
+                self.check_roots(name, vec![self.workspaces.create(name).await?]).await
             }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Checks that an account may have these roots, and resolves their paths.
-    async fn checked(&self, name: &str, roots: Vec<String>) -> Result<Vec<String>, Refusal> {
-        let others = self.store.roots_of_others(name).await?;
+    async fn check_roots(&self, name: &str, roots: Vec<String>) -> Result<Vec<String>, Refusal> {
+        let others = self.store.roots_of_other_accounts(name).await?;
         self.workspaces.check(roots, others).await
     }
 
@@ -243,15 +243,16 @@ impl AccountDesk {
     async fn delete_with_vms(&self, account: AccountId, request_id: &str) -> Result<DeletedAccount, Refusal> {
         let swarm = self.vms.swarm().await?;
         // Keys first: afterwards only boots in progress can still add VMs.
-        let (at, words) = (Timestamp::now(), Some(request_id.to_owned()));
-        let keys = self.store.revoke_all_keys(RevokeAllKeys { account, except: None, at, request_id: words });
+        let (at, request) = (Timestamp::now(), Some(request_id.to_owned()));
+        let keys =
+            self.store.revoke_all_keys(RevokeAllKeys { account, except: None, at, request_id: request });
         let keys_revoked = keys.await?;
         let mut vms_ended = 0;
         for attempt in 1.. {
             vms_ended += swarm.cleanup(&account, request_id).await?;
             match self.delete(account, request_id).await {
-                Err(error) if error.code() == ErrorCode::AccountInUse && attempt < ATTEMPTS => {
-                    tokio::time::sleep(PAUSE).await;
+                Err(error) if error.code() == ErrorCode::AccountInUse && attempt < DELETE_ATTEMPTS => {
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 outcome => {
                     let deleted = outcome?;
@@ -281,7 +282,7 @@ fn account_id(text: &str) -> Result<AccountId, skep_store::Error> {
     text.parse().map_err(|_| skep_store::Error::UnknownAccount { account: text.to_owned() })
 }
 
-fn shown(account: skep_store::Account) -> Account {
+fn to_api(account: skep_store::Account) -> Account {
     Account {
         id: account.id,
         name: account.name,

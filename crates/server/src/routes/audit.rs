@@ -8,7 +8,7 @@ use serde::Deserialize;
 use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{
     AuditId, ErrorCode, Failure, KeyId, Scope,
-    audit::{AuditList, UNMATCHED},
+    audit::{AuditList, UNMATCHED_ACTION},
 };
 use skep_store::{AuditFilter, ListAudit, OutcomeFilter, Store};
 use utoipa::IntoParams;
@@ -23,23 +23,23 @@ use crate::{
 
 /// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 100;
-const LARGEST_PAGE: u32 = 1_000;
+const MAX_PAGE: u32 = 1_000;
 
 #[derive(Clone)]
-pub(crate) struct AuditReader {
+pub(crate) struct AuditLogState {
     pub store: Arc<dyn Store>,
     /// The operation ids. Set after all routes were added, because this route is one of them.
     pub actions: Arc<OnceLock<Arc<Actions>>>,
 }
 
-pub(crate) fn routes(reader: AuditReader) -> Routes {
+pub(crate) fn routes(reader: AuditLogState) -> Routes {
     vec![routes!(list).with_state(reader)]
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Wanted {
+struct AuditQuery {
     /// Entries on the page, 1 to 1,000; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
@@ -68,7 +68,7 @@ struct Wanted {
 /// because their key was unknown. Entries are kept for 30 days, or less if they exceed their part of the 10 GiB for
 /// events and entries.
 #[utoipa::path(
-    get, path = "/api/audit", tag = "audit", operation_id = "list_audit", params(Wanted),
+    get, path = "/api/audit", tag = "audit", operation_id = "list_audit", params(AuditQuery),
     security(("bearer" = ["admin"])),
     responses((status = 200, description = "A page of the audit log", body = AuditList, example = json!({
         "entries": [{
@@ -81,48 +81,52 @@ struct Wanted {
     })))
 )]
 async fn list(
-    State(reader): State<AuditReader>,
+    State(reader): State<AuditLogState>,
     caller: Caller<Admin>,
-    Query(wanted): Query<Wanted>,
+    Query(query): Query<AuditQuery>,
 ) -> Answer<AuditList> {
     let is_operator =
         caller.account.name == DEFAULT_ACCOUNT && caller.key.scopes.contains(&Scope::ServerAdmin);
-    let (limit, before, filter) = check(wanted, reader.actions.get().map(Arc::as_ref))?;
-    let query = ListAudit { account: caller.account.id, strangers: is_operator, filter, limit, before };
+    let (limit, before, filter) = check(query, reader.actions.get().map(Arc::as_ref))?;
+    let query =
+        ListAudit { account: caller.account.id, include_unattributed: is_operator, filter, limit, before };
     let page = reader.store.list_audit(query).await?;
     Ok(Json(AuditList { entries: page.entries, next_cursor: page.next.map(|id| id.to_string()) }))
 }
 
 /// Checks the parameters: the size of the page, its cursor, and the filter.
-fn check(wanted: Wanted, actions: Option<&Actions>) -> Result<(u32, Option<AuditId>, AuditFilter), Failure> {
-    let limit = wanted.limit.unwrap_or(DEFAULT_PAGE);
-    if !(1..=LARGEST_PAGE).contains(&limit) {
-        return invalid(format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}"));
+fn check(
+    query: AuditQuery,
+    actions: Option<&Actions>,
+) -> Result<(u32, Option<AuditId>, AuditFilter), Failure> {
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return invalid(format!("`limit` is {limit}; it must be a whole number from 1 to {MAX_PAGE}"));
     }
-    let before = match wanted.cursor.as_deref().map(str::parse::<AuditId>) {
+    let before = match query.cursor.as_deref().map(str::parse::<AuditId>) {
         None => None,
         Some(Ok(id)) => Some(id),
         Some(Err(error)) => return invalid(format!("`cursor` is not a `next_cursor` of this list: {error}")),
     };
-    if let (Some(action), Some(actions)) = (&wanted.action, actions) {
+    if let (Some(action), Some(actions)) = (&query.action, actions) {
         let known = actions.all();
-        if action != UNMATCHED && !known.contains(&action.as_str()) {
+        if action != UNMATCHED_ACTION && !known.contains(&action.as_str()) {
             let known = known.join(", ");
             return invalid(format!(
-                "`action` is {action:?}, which is not an operation; known: {known}, {UNMATCHED}"
+                "`action` is {action:?}, which is not an operation; known: {known}, {UNMATCHED_ACTION}"
             ));
         }
     }
-    let outcome = wanted.outcome.as_deref().map(outcome).transpose()?;
-    let Wanted { key, action, since, until, .. } = wanted;
+    let outcome = query.outcome.as_deref().map(parse_outcome).transpose()?;
+    let AuditQuery { key, action, since, until, .. } = query;
     Ok((limit, before, AuditFilter { key, action, outcome, since, until }))
 }
 
-fn outcome(text: &str) -> Result<OutcomeFilter, Failure> {
+fn parse_outcome(text: &str) -> Result<OutcomeFilter, Failure> {
     let code = ErrorCode::ALL.iter().copied().find(|code| code.as_str() == text);
     let status = text.parse().ok().filter(|status| (100..600).contains(status));
     match (text, status, code) {
-        ("done", ..) => Ok(OutcomeFilter::Done),
+        ("done", ..) => Ok(OutcomeFilter::Succeeded),
         ("refused", ..) => Ok(OutcomeFilter::Refused),
         (_, Some(status), _) => Ok(OutcomeFilter::Status(status)),
         (_, _, Some(code)) => Ok(OutcomeFilter::Code(code)),

@@ -4,30 +4,31 @@ use std::{collections::BTreeMap, time::Duration};
 
 use skep_api::{
     ErrorCode, Failure, TicketId,
-    swarm::{BASE_TEMPLATE, BootRequest, ChangeRequest, URL_VARIABLE},
+    swarm::{API_URL_VARIABLE, BASE_TEMPLATE, BootRequest, ChangeRequest},
     tickets::{RESULT_FILE, TICKET_FILE},
 };
-use skep_swarm::{BootOrder, VmChange};
+use skep_swarm::{BootSpec, VmChange};
 
-use crate::{body::Object, extract::Call};
+use crate::{body::Object, extract::RequestInfo};
 
 /// The longest `ttl_ms`: ten years.
 const MAX_TTL_MS: u64 = 10 * 365 * 24 * 3_600 * 1_000;
 /// The longest template name, in bytes.
-const LONGEST_TEMPLATE: usize = 63;
+const MAX_TEMPLATE_BYTES: usize = 63;
 /// The longest `NAME=value` that the kernel accepts, in bytes without the terminating NUL.
-const LONGEST_VARIABLE: usize = (128 << 10) - 1;
+const MAX_VARIABLE_BYTES: usize = (128 << 10) - 1;
 /// All variables together, in bytes.
-const LARGEST_ENV: usize = 1 << 20;
+const MAX_ENV_BYTES: usize = 1 << 20;
 /// Metadata as JSON, in bytes.
-const LARGEST_METADATA: usize = 64 << 10;
+const MAX_METADATA_BYTES: usize = 64 << 10;
 
 /// The variables of commands in a VM that works on a ticket: key, ticket, attempt and API address, which the swarm
 /// sets.
-pub(super) const OF_WORK: [&str; 4] = ["SKEP_API_KEY", "SKEP_TICKET_ID", "SKEP_TICKET_ATTEMPT", URL_VARIABLE];
+pub(super) const TICKET_VARIABLES: [&str; 4] =
+    ["SKEP_API_KEY", "SKEP_TICKET_ID", "SKEP_TICKET_ATTEMPT", API_URL_VARIABLE];
 
 /// The variables with the paths of the ticket's files. `skep ticket work` sets the same ones.
-pub(super) const FILES_OF_WORK: [(&str, &str); 2] =
+pub(super) const TICKET_FILE_VARIABLES: [(&str, &str); 2] =
     [("SKEP_TICKET_FILE", TICKET_FILE), ("SKEP_RESULT_FILE", RESULT_FILE)];
 
 /// The defaults of a boot.
@@ -41,22 +42,23 @@ pub struct BootDefaults {
 
 /// The ticket that the VM of a boot works on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
+pub(super) struct TicketWork {
     pub(super) ticket: TicketId,
     /// Whether the VM keeps running when its attempt has ended.
     pub(super) keep_vm: bool,
 }
 
 /// Parses a body into an order, and the ticket that its VM works on.
-pub(super) fn order(
+pub(super) fn parse_boot(
     mut object: Object,
     defaults: BootDefaults,
-    call: &Call,
-) -> Result<(BootOrder, Option<Work>), Failure> {
+    call: &RequestInfo,
+) -> Result<(BootSpec, Option<TicketWork>), Failure> {
     let max_vms = defaults.max_vms;
-    let count = object.take_whole("count", 1..=u64::from(max_vms), " (the account's max_vms)")?.unwrap_or(1);
+    let count =
+        object.take_integer("count", 1..=u64::from(max_vms), " (the account's max_vms)")?.unwrap_or(1);
     let ttl = take_ttl(&mut object)?.flatten().or(defaults.ttl);
-    let request: BootRequest = object.read()?;
+    let request: BootRequest = object.into_request()?;
     let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
     check_template(&template)?;
     let env = request.env.unwrap_or_default();
@@ -74,7 +76,7 @@ pub(super) fn order(
         return Err(invalid("`keep_vm` applies to the VM of a `ticket`; give both, or neither".to_owned()));
     }
     request.command.as_deref().map_or(Ok(()), check_command)?;
-    let order = BootOrder {
+    let order = BootSpec {
         // In range, as `take_whole` checked.
         count: u32::try_from(count).unwrap_or(max_vms),
         name: request.name,
@@ -82,7 +84,7 @@ pub(super) fn order(
         ttl,
         metadata,
         env,
-        arrived: call.arrival.at,
+        arrived: call.arrival.monotonic,
         started_at: call.arrival.wall,
         request_id: call.id.as_str().to_owned(),
         work: None,
@@ -90,7 +92,7 @@ pub(super) fn order(
         once: None,
     };
     let keep_vm = request.keep_vm.unwrap_or(false);
-    Ok((order, request.ticket.map(|ticket| Work { ticket, keep_vm })))
+    Ok((order, request.ticket.map(|ticket| TicketWork { ticket, keep_vm })))
 }
 
 /// Checks what a boot for a ticket must not contain.
@@ -100,8 +102,8 @@ fn check_work(count: u64, env: &BTreeMap<String, String>) -> Result<(), Failure>
             "`count` is {count}, and a `ticket` has one VM; boot one for each ticket"
         )));
     }
-    let files = FILES_OF_WORK.map(|(name, _)| name);
-    match OF_WORK.iter().chain(&files).find(|name| env.contains_key(**name)) {
+    let files = TICKET_FILE_VARIABLES.map(|(name, _)| name);
+    match TICKET_VARIABLES.iter().chain(&files).find(|name| env.contains_key(**name)) {
         Some(name) => Err(invalid(format!("`env.{name}` is set where there is a `ticket`; leave it out"))),
         None => Ok(()),
     }
@@ -113,17 +115,17 @@ fn check_command(command: &str) -> Result<(), Failure> {
     if command.contains('\0') {
         return Err(invalid("`command` holds a NUL byte, which no command can".to_owned()));
     }
-    if size > LONGEST_VARIABLE {
+    if size > MAX_VARIABLE_BYTES {
         return Err(invalid(format!(
-            "`command` has {size} bytes; the kernel takes {LONGEST_VARIABLE}: write a script by way of files"
+            "`command` has {size} bytes; the kernel takes {MAX_VARIABLE_BYTES}: write a script by way of files"
         )));
     }
     Ok(())
 }
 
-pub(super) fn change(mut object: Object, call: &Call) -> Result<VmChange, Failure> {
+pub(super) fn parse_change(mut object: Object, call: &RequestInfo) -> Result<VmChange, Failure> {
     let ttl = take_ttl(&mut object)?;
-    let ChangeRequest { metadata, name, .. } = object.read()?;
+    let ChangeRequest { metadata, name, .. } = object.into_request()?;
     if let Some(metadata) = &metadata {
         check_metadata(metadata)?;
     }
@@ -138,7 +140,7 @@ fn take_ttl(object: &mut Object) -> Result<Option<Option<Duration>>, Failure> {
         None => Ok(None),
         Some(serde_json::Value::Null) => Ok(Some(None)),
         Some(value) => {
-            let given = Object::single("ttl_ms", value).take_whole("ttl_ms", 1..=MAX_TTL_MS, "")?;
+            let given = Object::single("ttl_ms", value).take_integer("ttl_ms", 1..=MAX_TTL_MS, "")?;
             Ok(given.map(|given| Some(Duration::from_millis(given))))
         }
     }
@@ -146,8 +148,8 @@ fn take_ttl(object: &mut Object) -> Result<Option<Option<Duration>>, Failure> {
 
 fn check_metadata(metadata: &serde_json::Map<String, serde_json::Value>) -> Result<(), Failure> {
     let size = serde_json::to_string(metadata).map_or(usize::MAX, |text| text.len());
-    if size > LARGEST_METADATA {
-        let limit = LARGEST_METADATA >> 10;
+    if size > MAX_METADATA_BYTES {
+        let limit = MAX_METADATA_BYTES >> 10;
         return Err(invalid(format!("`metadata` has {size} bytes as JSON; keep it to {limit} KiB")));
     }
     Ok(())
@@ -156,7 +158,7 @@ fn check_metadata(metadata: &serde_json::Map<String, serde_json::Value>) -> Resu
 /// A name that no template can have gets the same error as an unknown template.
 fn check_template(name: &str) -> Result<(), Failure> {
     let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let good = (1..=LONGEST_TEMPLATE).contains(&name.len())
+    let good = (1..=MAX_TEMPLATE_BYTES).contains(&name.len())
         && name.bytes().next().is_some_and(lower)
         && name.bytes().all(|b| lower(b) || b == b'-');
     if good { Ok(()) } else { Err(Failure::unknown_template(name)) }
@@ -175,15 +177,15 @@ pub(super) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
             return Err(invalid(format!("`env.{name}` holds a NUL byte, which no variable can")));
         }
         let size = name.len() + 1 + value.len();
-        if size > LONGEST_VARIABLE {
+        if size > MAX_VARIABLE_BYTES {
             return Err(invalid(format!(
-                "`env.{name}` has {size} bytes; the kernel takes {LONGEST_VARIABLE}"
+                "`env.{name}` has {size} bytes; the kernel takes {MAX_VARIABLE_BYTES}"
             )));
         }
         total += size;
     }
-    if total > LARGEST_ENV {
-        return Err(invalid(format!("`env` has {total} bytes; keep it to {LARGEST_ENV}")));
+    if total > MAX_ENV_BYTES {
+        return Err(invalid(format!("`env` has {total} bytes; keep it to {MAX_ENV_BYTES}")));
     }
     Ok(())
 }
@@ -215,15 +217,15 @@ mod tests {
     #[test]
     fn an_env_that_no_command_could_be_given_is_refused() {
         let env = |value: String| BTreeMap::from([("BIG".to_owned(), value)]);
-        assert!(check_env(&env("x".repeat(LONGEST_VARIABLE - 4))).is_ok());
-        assert!(check_env(&env("x".repeat(LONGEST_VARIABLE - 3))).is_err());
+        assert!(check_env(&env("x".repeat(MAX_VARIABLE_BYTES - 4))).is_ok());
+        assert!(check_env(&env("x".repeat(MAX_VARIABLE_BYTES - 3))).is_err());
         assert!(check_env(&env("a\0b".to_owned())).unwrap_err().message.contains("env.BIG"));
         let many = (0..9).map(|n| (format!("V{n}"), "x".repeat(120 << 10))).collect();
         assert!(check_env(&many).is_err());
     }
 
     #[test]
-    fn a_template_that_cannot_be_does_not_exist() {
+    fn an_invalid_template_name_is_unknown() {
         assert!(check_template("base").is_ok());
         assert!(check_template(&"a".repeat(63)).is_ok());
         for wrong in ["", "Base", "-a", "a/b", "../x", "a.b", &"a".repeat(64)] {

@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{Role, TicketId, swarm::BootAnswer, tickets::Ticket};
-use skep_store::{Answered, BootedFor, ChangeTicket, NewKey, Store, TicketCall};
-use skep_swarm::{BootOrder, Swarm};
+use skep_store::{Answered, BootAttempt, ChangeTicket, NewKey, Store, TicketCall};
+use skep_swarm::{BootSpec, Swarm};
 use skep_tickets::{Assignee, Claim, Command, Edits, Release};
 
-use super::boot::{FILES_OF_WORK, OF_WORK, Work};
-use crate::{auth::Identity, error::Refusal, extract::Call, random, tickets::Begun};
+use super::boot::{TICKET_FILE_VARIABLES, TICKET_VARIABLES, TicketWork};
+use crate::{auth::Identity, error::Refusal, extract::RequestInfo, random, tickets::InProgressGuard};
 
 /// Lease of the claim during the boot. Once the VM runs, it holds the ticket as long as it lives.
 const LEASE: Duration = Duration::from_secs(300);
@@ -24,7 +24,7 @@ pub(super) struct Booter {
 }
 
 impl Booter {
-    pub(super) fn new(store: Arc<dyn Store>, caller: &Identity, call: &Call) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, caller: &Identity, call: &RequestInfo) -> Self {
         Self { store, caller: caller.clone(), request_id: call.id.as_str().to_owned() }
     }
 
@@ -37,14 +37,14 @@ impl Booter {
     pub(super) async fn boot(
         self,
         swarm: Swarm,
-        order: BootOrder,
-        work: Option<Work>,
-        begun: Begun,
+        order: BootSpec,
+        work: Option<TicketWork>,
+        in_progress: InProgressGuard,
     ) -> Result<Answered<BootAnswer>, Refusal> {
         // In a separate task: a caller that disconnects must not leave a claim without a VM behind, nor allow a second
         // boot with the same idempotency key.
         let booting = tokio::spawn(async move {
-            let _begun = begun;
+            let _begun = in_progress;
             self.boot_once(&swarm, order, work).await
         });
         booting.await.map_err(|error| Refusal::internal(format!("a boot broke off: {error}")))?
@@ -53,22 +53,22 @@ impl Booter {
     async fn boot_once(
         &self,
         swarm: &Swarm,
-        order: BootOrder,
-        work: Option<Work>,
+        order: BootSpec,
+        work: Option<TicketWork>,
     ) -> Result<Answered<BootAnswer>, Refusal> {
         let account = &self.caller.account;
         if let Some(once) = order.once.clone()
-            && let Some(answer) = self.store.booted_before(account.id, once, Timestamp::now()).await?
+            && let Some(answer) = self.store.stored_boot_answer(account.id, once, Timestamp::now()).await?
         {
             return Ok(Answered { answer, replayed: true });
         }
         let answer = match work {
             None => swarm.boot(&account.id, &account.limits, order).await?,
-            Some(Work { ticket, keep_vm }) => {
+            Some(TicketWork { ticket, keep_vm }) => {
                 let claimed = self.claim(ticket).await?;
                 let booted = self.boot_claimed(swarm, order, &claimed, keep_vm).await;
                 if booted.is_err() {
-                    self.give_back(&claimed).await;
+                    self.release(&claimed).await;
                 }
                 booted?
             }
@@ -79,15 +79,15 @@ impl Booter {
     async fn boot_claimed(
         &self,
         swarm: &Swarm,
-        mut order: BootOrder,
+        mut order: BootSpec,
         claimed: &Ticket,
         keep_vm: bool,
     ) -> Result<BootAnswer, Refusal> {
         let Identity { key, account, .. } = &self.caller;
         let secret = KeySecret::from_random(key.environment, random::bytes()?);
         let values = [secret.expose().to_owned(), claimed.id.to_string(), claimed.attempt.to_string()];
-        order.env.extend(OF_WORK.map(str::to_owned).into_iter().zip(values));
-        order.env.extend(FILES_OF_WORK.map(|(name, path)| (name.to_owned(), path.to_owned())));
+        order.env.extend(TICKET_VARIABLES.map(str::to_owned).into_iter().zip(values));
+        order.env.extend(TICKET_FILE_VARIABLES.map(|(name, path)| (name.to_owned(), path.to_owned())));
         let key = NewKey {
             account: account.id,
             name: format!("{} attempt {}", claimed.id, claimed.attempt),
@@ -102,21 +102,21 @@ impl Booter {
             at: Timestamp::now(),
             request_id: Some(self.request_id.clone()),
         };
-        order.work = Some(BootedFor { ticket: claimed.id, attempt: claimed.attempt, key, keep_vm });
+        order.work = Some(BootAttempt { ticket: claimed.id, attempt: claimed.attempt, key, keep_vm });
         Ok(swarm.boot(&account.id, &account.limits, order).await?)
     }
 
     async fn claim(&self, ticket: TicketId) -> Result<Ticket, Refusal> {
-        let assignee = Assignee::OfKey(self.caller.key.name.clone());
+        let assignee = Assignee::KeyName(self.caller.key.name.clone());
         let claim = Claim { assignee, vm: None, attempt: None, lease: Some(LEASE) };
         Ok(self.store.change_ticket(self.change(ticket, Command::Claim(claim))).await?)
     }
 
-    async fn give_back(&self, claimed: &Ticket) {
+    async fn release(&self, claimed: &Ticket) {
         let attempt = Some(claimed.attempt);
         let release = Release { attempt, assignee: None, retry_after: None, by_status: true };
-        let given = self.store.change_ticket(self.change(claimed.id, Command::Release(release))).await;
-        if let Err(error) = given {
+        let released = self.store.change_ticket(self.change(claimed.id, Command::Release(release))).await;
+        if let Err(error) = released {
             // The short lease releases the ticket later. If another attempt has it by now, nothing is lost.
             tracing::warn!(ticket = %claimed.id, %error, "{} could not be released after a failed boot: {error}", claimed.id);
         }

@@ -13,14 +13,14 @@ use http::{
     HeaderValue,
     header::{CONTENT_LENGTH, CONTENT_TYPE},
 };
-use skep_api::{budget::json_bytes, files::FileContent};
+use skep_api::{budget::json_len, files::FileContent};
 
 use crate::{error::Refusal, json::Json};
 
 /// The size of a piece, in bytes of content. Shorter content is encoded at once.
 const PIECE_BYTES: usize = 64 << 10;
 /// The place of the content in the encoded answer. It cannot occur in a value, where quotes have a backslash.
-const EMPTY: &str = "\"content\":\"\"";
+const EMPTY_CONTENT: &str = "\"content\":\"\"";
 
 /// The response with a file's content.
 ///
@@ -31,16 +31,20 @@ pub(super) async fn answer(mut file: FileContent) -> Result<Response, Refusal> {
         return Ok(Json(file).into_response());
     }
     let content = std::mem::take(&mut file.content);
-    let fault = |error: String| Refusal::internal(error);
-    let around = serde_json::to_string(&file).map_err(|error| fault(error.to_string()))?;
-    let at = around.find(EMPTY).ok_or_else(|| fault("an answer without `content`".to_owned()))?;
-    let (head, tail) = around.split_at(at + EMPTY.len() - 1);
-    let measured = tokio::task::spawn_blocking(move || (json_bytes(&content), content));
-    let (bytes, content) = measured.await.map_err(|error| fault(error.to_string()))?;
+    let internal = |error: String| Refusal::internal(error);
+    let around = serde_json::to_string(&file).map_err(|error| internal(error.to_string()))?;
+    let at = around.find(EMPTY_CONTENT).ok_or_else(|| internal("an answer without `content`".to_owned()))?;
+    let (head, tail) = around.split_at(at + EMPTY_CONTENT.len() - 1);
+    let measured = tokio::task::spawn_blocking(move || (json_len(&content), content));
+    let (bytes, content) = measured.await.map_err(|error| internal(error.to_string()))?;
     // `bytes` includes the quotes of the content, which are part of `around` too.
     let length = around.len() + bytes - 2;
-    let parts =
-        Parts { head: Some(head.to_owned().into()), content, at: 0, tail: Some(tail.to_owned().into()) };
+    let parts = ContentStream {
+        head: Some(head.to_owned().into()),
+        content,
+        sent: 0,
+        tail: Some(tail.to_owned().into()),
+    };
     let pieces = stream::unfold(parts, |mut parts| async move {
         let piece = parts.next()?;
         Some((Ok::<_, Infallible>(piece), parts))
@@ -53,29 +57,29 @@ pub(super) async fn answer(mut file: FileContent) -> Result<Response, Refusal> {
 }
 
 /// A response that is being sent.
-struct Parts {
+struct ContentStream {
     head: Option<Bytes>,
     content: String,
     /// Bytes of the content that were sent.
-    at: usize,
+    sent: usize,
     tail: Option<Bytes>,
 }
 
-impl Parts {
+impl ContentStream {
     fn next(&mut self) -> Option<Bytes> {
         if let Some(head) = self.head.take() {
             return Some(head);
         }
-        if self.at == self.content.len() {
+        if self.sent == self.content.len() {
             return self.tail.take();
         }
-        let mut end = self.content.len().min(self.at + PIECE_BYTES);
+        let mut end = self.content.len().min(self.sent + PIECE_BYTES);
         while !self.content.is_char_boundary(end) {
             end += 1;
         }
         // A string always serializes.
-        let piece = serde_json::to_string(&self.content[self.at..end]).unwrap_or_default();
-        self.at = end;
+        let piece = serde_json::to_string(&self.content[self.sent..end]).unwrap_or_default();
+        self.sent = end;
         let quoted = Bytes::from(piece);
         Some(quoted.slice(1..quoted.len() - 1))
     }
@@ -89,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_written_piece_by_piece_is_what_is_written_whole() {
+    async fn streamed_content_equals_content_encoded_at_once() {
         for text in ["x", "\u{2603}\u{1}\"\\", "\n"] {
             for times in [1, PIECE_BYTES / text.len() + 1, 3 * PIECE_BYTES + 1] {
                 let file = FileContent {

@@ -20,9 +20,9 @@ use utoipa_swagger_ui::{Config, serve};
 
 use super::Routes;
 use crate::{
-    accept::prefers_html,
     error::{Refusal, UNKNOWN_ROUTE},
     extract::{NoParameters, Query, Segment},
+    negotiate::prefers_html,
     openapi::refusals::DocsFileRefused,
 };
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_says_so_is_sent_gzip() {
+    fn gzip_is_sent_only_if_accepted() {
         for (value, takes) in [
             ("gzip", true),
             ("br, GZIP;q=0.5", true),

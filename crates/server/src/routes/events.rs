@@ -22,7 +22,7 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 use super::Routes;
 use crate::{
     error::Refusal,
-    events::{Place, Reader, Tail, Wanted, current, gap, place},
+    events::{Cursor, EventFilter, Reader, Tail, current, gap, keep_alive},
     extract::{Caller, EventsAny, Query},
     key_watch::key_lost,
     openapi::refusals::TicketRefused,
@@ -34,21 +34,21 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 #[derive(Clone)]
-pub(crate) struct EventDesk {
+pub(crate) struct EventsState {
     pub store: Arc<dyn Store>,
     pub tail: Tail,
     /// True when the server shuts down. Clients then reconnect to the next server.
     pub stopping: watch::Receiver<bool>,
 }
 
-pub(crate) fn routes(desk: EventDesk) -> Routes {
-    vec![routes!(events).with_state(desk)]
+pub(crate) fn routes(state: EventsState) -> Routes {
+    vec![routes!(events).with_state(state)]
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Which {
+struct EventsQuery {
     /// Comma-separated types of events, such as `ticket.completed`, or families, such as `ticket.*`. Default: all that
     /// the key may read.
     #[param(example = "ticket.*,vm.ended")]
@@ -78,7 +78,7 @@ struct Which {
     get, path = "/api/events", tag = "events", operation_id = "events",
     security(("bearer" = ["tickets:read"]), ("bearer" = ["swarm:read"]), ("bearer" = ["admin"])),
     params(
-        Which,
+        EventsQuery,
         ("Last-Event-ID" = Option<String>, Header, description = "As `after`, over which it takes precedence; sent by browsers"),
     ),
     responses(
@@ -89,28 +89,29 @@ struct Which {
     )
 )]
 async fn events(
-    State(desk): State<EventDesk>,
+    State(state): State<EventsState>,
     caller: Caller<EventsAny>,
-    Query(which): Query<Which>,
+    Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let from = match (cursor(&headers, which.after.as_deref())?, which.since) {
-        (_, Some(_)) if which.after.is_some() => {
+    let from = match (requested_start(&headers, query.after.as_deref())?, query.since) {
+        (_, Some(_)) if query.after.is_some() => {
             let message = "`after` and `since` both set the beginning; give one of them";
             return Err(Refusal::new(ErrorCode::InvalidValue, message));
         }
-        (None, Some(since)) => Some(desk.store.event_place(since).await?),
+        (None, Some(since)) => Some(state.store.event_position(since).await?),
         (from, _) => from,
     };
-    let (types, ticket) = (which.types.as_deref(), which.ticket.as_deref());
-    let wanted = Wanted::of(caller.account.id, &caller.key.scopes, types, ticket)?;
+    let (types, ticket) = (query.types.as_deref(), query.ticket.as_deref());
+    let filter = EventFilter::parse(caller.account.id, &caller.key.scopes, types, ticket)?;
     // Before the cursor is looked up, so that no later event is missed.
-    let told = desk.tail.follow();
-    let Beginning { place: begins, first } = desk.begin(caller.account.id, from, wanted.ticket()).await?;
-    let id = HeaderValue::from_str(&begins.at.to_string());
-    let mut stopping = desk.stopping.clone();
-    let lost = key_lost(Arc::clone(&desk.store), caller.key.clone());
-    let ends = Box::pin(async move {
+    let buffered = state.tail.subscribe();
+    let StreamStart { cursor: start, initial_frames } =
+        state.begin(caller.account.id, from, filter.ticket()).await?;
+    let id = HeaderValue::from_str(&start.at.to_string());
+    let mut stopping = state.stopping.clone();
+    let lost = key_lost(Arc::clone(&state.store), caller.key.clone());
+    let end = Box::pin(async move {
         tokio::select! {
             failure = lost => failure,
             _ = stopping.wait_for(|stopping| *stopping) => {
@@ -118,8 +119,8 @@ async fn events(
             }
         }
     });
-    let EventDesk { store, tail, .. } = desk;
-    let reader = Reader { store, tail, told, wanted, place: begins, first, ends };
+    let EventsState { store, tail, .. } = state;
+    let reader = Reader { store, tail, buffered, filter, cursor: start, initial_frames, end };
     let mut answer = Response::new(Body::from_stream(reader.into_frames().map(Ok::<_, Infallible>)));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -131,24 +132,24 @@ async fn events(
 }
 
 /// The start of a stream: its cursor and its initial frames.
-struct Beginning {
-    place: Place,
-    first: Vec<bytes::Bytes>,
+struct StreamStart {
+    cursor: Cursor,
+    initial_frames: Vec<bytes::Bytes>,
 }
 
-impl EventDesk {
+impl EventsState {
     async fn begin(
         &self,
         account: AccountId,
         from: Option<EventId>,
         ticket: Option<TicketId>,
-    ) -> Result<Beginning, Refusal> {
+    ) -> Result<StreamStart, Refusal> {
         let span = self.store.event_span().await?;
         let missing = from.as_ref().and_then(|from| missing(from, &span));
         let (mut span, mut record) = (span, None);
         if let Some(id) = ticket {
             if from.is_none() || missing.is_some() {
-                let now = self.store.ticket_now(account, id, Timestamp::now()).await?;
+                let now = self.store.ticket_with_span(account, id, Timestamp::now()).await?;
                 (span, record) = (now.span, Some(now.ticket));
             } else {
                 // The ticket may be deleted by now, while its last events are still to be sent.
@@ -156,7 +157,7 @@ impl EventDesk {
                 self.store.ticket_history(query).await?;
             }
         }
-        let EventSpan { epoch, began, oldest, newest } = span;
+        let EventSpan { epoch, epoch_start: began, oldest, newest } = span;
         let sequence = match (&from, missing, &record) {
             // The record covers all earlier events.
             (_, _, Some(_)) | (None, ..) => newest,
@@ -170,9 +171,9 @@ impl EventDesk {
         }
         first.push(match record {
             Some(ticket) => current(&at, ticket),
-            None => place(&at),
+            None => keep_alive(&at),
         });
-        Ok(Beginning { place: Place { at, began }, first })
+        Ok(StreamStart { cursor: Cursor { at, epoch_start: began }, initial_frames: first })
     }
 }
 
@@ -182,12 +183,12 @@ fn missing(from: &EventId, span: &EventSpan) -> Option<GapReason> {
     if from.epoch != span.epoch || from.sequence > span.newest {
         Some(GapReason::Restored)
     } else {
-        (from.sequence.max(span.began) + 1 < span.oldest).then_some(GapReason::Expired)
+        (from.sequence.max(span.epoch_start) + 1 < span.oldest).then_some(GapReason::Expired)
     }
 }
 
 /// The event after which the stream shall begin.
-fn cursor(headers: &HeaderMap, after: Option<&str>) -> Result<Option<EventId>, Failure> {
+fn requested_start(headers: &HeaderMap, after: Option<&str>) -> Result<Option<EventId>, Failure> {
     let sent: Vec<&HeaderValue> = headers.get_all(LAST_EVENT_ID).iter().filter(|id| !id.is_empty()).collect();
     let (name, text) = match (sent.as_slice(), after) {
         ([], None) => return Ok(None),
@@ -212,8 +213,8 @@ mod tests {
     const EPOCH: &str = "3f2a9c0d1b4e5f67";
 
     #[test]
-    fn what_is_missing_is_told_from_what_is_not() {
-        let span = EventSpan { epoch: EPOCH.to_owned(), began: 10, oldest: 20, newest: 30 };
+    fn missing_events_are_detected() {
+        let span = EventSpan { epoch: EPOCH.to_owned(), epoch_start: 10, oldest: 20, newest: 30 };
         let at = |epoch: &str, sequence| missing(&EventId { epoch: epoch.to_owned(), sequence }, &span);
         for (sequence, expected) in
             [(18, Some(GapReason::Expired)), (19, None), (30, None), (31, Some(GapReason::Restored))]
@@ -222,7 +223,7 @@ mod tests {
         }
         assert_eq!(at("0000000000000000", 25), Some(GapReason::Restored));
         // Events before the beginning of the epoch do not count as missing.
-        let span = EventSpan { began: 19, ..span.clone() };
+        let span = EventSpan { epoch_start: 19, ..span.clone() };
         assert_eq!(missing(&EventId { epoch: EPOCH.to_owned(), sequence: 0 }, &span), None);
     }
 
@@ -231,7 +232,9 @@ mod tests {
         let read = |sent: &[&str], after: Option<&str>| {
             let mut headers = HeaderMap::new();
             sent.iter().for_each(|id| _ = headers.append(LAST_EVENT_ID, HeaderValue::from_str(id).unwrap()));
-            cursor(&headers, after).map(|id| id.map(|id| id.sequence)).map_err(|failure| failure.code)
+            requested_start(&headers, after)
+                .map(|id| id.map(|id| id.sequence))
+                .map_err(|failure| failure.code)
         };
         let id = |sequence: u64| EventId { epoch: EPOCH.to_owned(), sequence }.to_string();
         assert_eq!(read(&[], None), Ok(None));

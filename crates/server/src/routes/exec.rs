@@ -24,23 +24,25 @@ use super::{
     Routes,
     boot::check_env,
     exec_duplex,
-    exec_stream::{self, Home},
+    exec_stream::{self, ExecPlace},
 };
 use crate::{
     auth::Identity,
     body::Object,
     error::Refusal,
-    extract::{Call, Caller, ExecAnywhere, ExecPath, NoParameters, Query, SwarmExec, VM_REFERENCE, VmPath},
+    extract::{
+        Caller, ExecAnywhere, ExecPath, NoParameters, Query, RequestInfo, SwarmExec, VM_REFERENCE, VmPath,
+    },
     json::Json,
-    openapi::refusals::{ExecAgainRefused, ExecAnywhereRefused, ExecRefused},
-    places::{Chosen, Places},
-    vms::Vms,
+    openapi::refusals::{ExecAnywhereRefused, ExecReconnectRefused, ExecRefused},
+    places::{Places, Target},
+    swarm_handle::SwarmHandle,
 };
 
 #[derive(Clone)]
-pub(crate) struct ExecDesk {
+pub(crate) struct ExecState {
     /// The swarm, or the reason why there is none.
-    pub vms: Vms,
+    pub vms: SwarmHandle,
     pub places: Places,
     /// Used to check that the key of a streaming caller is still valid.
     pub store: Arc<dyn Store>,
@@ -50,12 +52,12 @@ pub(crate) struct ExecDesk {
     pub sessions: TaskTracker,
 }
 
-pub(crate) fn routes(desk: ExecDesk) -> Routes {
-    let mut routes = exec_duplex::routes(desk.clone());
+pub(crate) fn routes(state: ExecState) -> Routes {
+    let mut routes = exec_duplex::routes(state.clone());
     routes.extend([
-        routes!(exec).with_state(desk.clone()),
-        routes!(exec_in_vm).with_state(desk.clone()),
-        routes!(exec_again).with_state(desk),
+        routes!(exec).with_state(state.clone()),
+        routes!(exec_in_vm).with_state(state.clone()),
+        routes!(exec_again).with_state(state),
     ]);
     routes
 }
@@ -85,17 +87,17 @@ pub(crate) fn routes(desk: ExecDesk) -> Routes {
     )
 )]
 async fn exec(
-    State(desk): State<ExecDesk>,
+    State(state): State<ExecState>,
     caller: Caller<ExecAnywhere>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     object: Object,
 ) -> Result<Response, Refusal> {
-    let order = Order::read(object, workspace(&caller))?;
-    caller.needs(if order.vm.is_some() { Scope::SwarmExec } else { Scope::ServerAdmin })?;
-    let chosen = Chosen::by_field(order.vm.as_ref())?;
-    Places::note(&chosen, &call.trail);
-    run(&desk, &caller, chosen, order).await
+    let order = ExecOrder::parse(object, workspace(&caller))?;
+    caller.require_scope(if order.vm.is_some() { Scope::SwarmExec } else { Scope::ServerAdmin })?;
+    let chosen = Target::from_field(order.vm.as_ref())?;
+    Places::record_resource(&chosen, &call.audit);
+    run(&state, &caller, chosen, order).await
 }
 
 /// Run a command in a VM
@@ -114,15 +116,15 @@ async fn exec(
     )
 )]
 async fn exec_in_vm(
-    State(desk): State<ExecDesk>,
+    State(state): State<ExecState>,
     caller: Caller<SwarmExec>,
     path: VmPath,
     _: Query<NoParameters>,
     object: Object,
 ) -> Result<Response, Refusal> {
-    let order = Order::read(object, VM_HOME)?;
+    let order = ExecOrder::parse(object, VM_HOME)?;
     order.refuse_vm()?;
-    run(&desk, &caller, Chosen::Vm(path.vm()?), order).await
+    run(&state, &caller, Target::Vm(path.vm()?), order).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -156,41 +158,46 @@ struct Offsets {
     ),
     responses(
         (status = 200, description = "The events of the command", content((String = "text/event-stream"))),
-        ExecAgainRefused,
+        ExecReconnectRefused,
     )
 )]
 async fn exec_again(
-    State(desk): State<ExecDesk>,
+    State(state): State<ExecState>,
     caller: Caller<SwarmExec>,
     path: ExecPath,
     Query(offsets): Query<Offsets>,
 ) -> Result<Response, Refusal> {
     let (vm, exec_id) = (path.vm()?, path.exec_id()?);
-    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
     let (events, ending) = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
     let encoding = offsets.encoding.unwrap_or_default();
-    Ok(exec_stream::answer(events, &desk, caller.key.clone(), Home::Vm(ending), encoding))
+    Ok(exec_stream::answer(events, &state, caller.key.clone(), ExecPlace::Vm(ending), encoding))
 }
 
-async fn run(desk: &ExecDesk, caller: &Identity, chosen: Chosen, order: Order) -> Result<Response, Refusal> {
+async fn run(
+    state: &ExecState,
+    caller: &Identity,
+    chosen: Target,
+    order: ExecOrder,
+) -> Result<Response, Refusal> {
     if let Some(encoding) = order.streamed {
-        let (events, ending) = desk.places.stream(caller, chosen, order.command).await?;
-        let home = ending.map_or(Home::Server, Home::Vm);
-        return Ok(exec_stream::answer(events, desk, caller.key.clone(), home, encoding));
+        let (events, ending) = state.places.stream(caller, chosen, order.command).await?;
+        let home = ending.map_or(ExecPlace::Server, ExecPlace::Vm);
+        return Ok(exec_stream::answer(events, state, caller.key.clone(), home, encoding));
     }
-    Ok(Json(desk.places.run(caller, chosen, order.command).await?).into_response())
+    Ok(Json(state.places.run(caller, chosen, order.command).await?).into_response())
 }
 
 /// The parsed body, and its timeout in milliseconds.
-fn read(mut object: Object) -> Result<(ExecRequest, u64), Failure> {
+fn parse_body(mut object: Object) -> Result<(ExecRequest, u64), Failure> {
     let timeout = match object.take("timeout") {
         None | Some(serde_json::Value::Null) => None,
         Some(value) => {
-            Object::single("timeout", value).take_whole("timeout", 1..=MAX_TIMEOUT_MS, " (milliseconds)")?
+            Object::single("timeout", value).take_integer("timeout", 1..=MAX_TIMEOUT_MS, " (milliseconds)")?
         }
     };
-    Ok((object.read()?, timeout.unwrap_or(DEFAULT_TIMEOUT_MS)))
+    Ok((object.into_request()?, timeout.unwrap_or(DEFAULT_TIMEOUT_MS)))
 }
 
 /// The working directory of commands on the server. Without a root, the command is refused later.
@@ -199,32 +206,32 @@ fn workspace(caller: &Identity) -> &str {
 }
 
 /// The default working directory of a place.
-pub(super) fn home<'caller>(chosen: &Chosen, caller: &'caller Identity) -> &'caller str {
+pub(super) fn default_cwd<'caller>(chosen: &Target, caller: &'caller Identity) -> &'caller str {
     match chosen {
-        Chosen::Vm(_) => VM_HOME,
-        Chosen::Workspace => workspace(caller),
+        Target::Vm(_) => VM_HOME,
+        Target::Workspace => workspace(caller),
     }
 }
 
 /// A checked request.
-struct Order {
+struct ExecOrder {
     vm: Option<VmField>,
     command: RunCommand,
     /// The encoding of the output if it is streamed.
     streamed: Option<OutputEncoding>,
 }
 
-impl Order {
+impl ExecOrder {
     /// Parses a body. A command without a VM starts in `workspace`.
     ///
     /// # Errors
     /// A field is unknown, missing or invalid.
-    fn read(object: Object, workspace: &str) -> Result<Self, Failure> {
-        let (request, timeout_ms) = read(object)?;
-        Self::of(request, timeout_ms, workspace)
+    fn parse(object: Object, workspace: &str) -> Result<Self, Failure> {
+        let (request, timeout_ms) = parse_body(object)?;
+        Self::from_request(request, timeout_ms, workspace)
     }
 
-    fn of(mut request: ExecRequest, timeout_ms: u64, workspace: &str) -> Result<Self, Failure> {
+    fn from_request(mut request: ExecRequest, timeout_ms: u64, workspace: &str) -> Result<Self, Failure> {
         let (vm, encoding) = (request.vm.take(), request.encoding);
         let streamed = request.stream.unwrap_or(false).then(|| encoding.unwrap_or_default());
         if streamed.is_none() && encoding.is_some() {
@@ -232,7 +239,7 @@ impl Order {
             return Err(Failure::new(ErrorCode::InvalidValue, message));
         }
         let home = if vm.is_some() { VM_HOME } else { workspace };
-        Ok(Self { vm, command: command(request, timeout_ms, home)?, streamed })
+        Ok(Self { vm, command: check_command(request, timeout_ms, home)?, streamed })
     }
 
     /// Refuses `vm` in the body, because the path names the VM.
@@ -253,22 +260,22 @@ impl Order {
 /// # Errors
 /// As for a body; or a field that WebSockets do not support.
 pub(super) fn duplex_command(text: &str, home: &str) -> Result<RunCommand, Failure> {
-    let (request, timeout_ms) = read(Object::parse(text.as_bytes())?)?;
-    let foreign = [
+    let (request, timeout_ms) = parse_body(Object::parse(text.as_bytes())?)?;
+    let unsupported = [
         ("vm", request.vm.is_some(), "the address names the VM"),
         ("stdin", request.stdin.is_some(), "input follows in binary messages"),
         ("stream", request.stream.is_some(), "output comes as binary messages"),
         ("encoding", request.encoding.is_some(), "output comes as the exact bytes"),
     ];
-    if let Some((field, _, why)) = foreign.iter().find(|(_, given, _)| *given) {
+    if let Some((field, _, why)) = unsupported.iter().find(|(_, given, _)| *given) {
         let message = format!("`{field}` is for POST; leave it out: on a WebSocket {why}");
         return Err(Failure::new(ErrorCode::UnknownField, message));
     }
-    Ok(RunCommand { stdin: Stdin::STREAMED, ..command(request, timeout_ms, home)? })
+    Ok(RunCommand { stdin: Stdin::STREAMED, ..check_command(request, timeout_ms, home)? })
 }
 
 /// Checks a command. A relative `cwd` is resolved against `home`.
-fn command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Result<RunCommand, Failure> {
+fn check_command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Result<RunCommand, Failure> {
     let invalid = |message: String| Err(Failure::new(ErrorCode::InvalidValue, message));
     if request.command.contains('\0') {
         return invalid("`command` holds a NUL byte, which no command can".to_owned());

@@ -15,15 +15,15 @@ use skep_api::{
     exec::{EXEC_ID_HEADER, ExecData, OutputEncoding, StreamRefusal},
     keys::Key,
 };
-use skep_swarm::{Ending, ExecEvent, ExecStream};
+use skep_swarm::{EndReasonReceiver, ExecEvent, ExecStream};
 
-use super::exec::ExecDesk;
+use super::exec::ExecState;
 use crate::{
     error,
     error::Refusal,
     helper,
-    key_watch::{closed, key_lost},
-    pieces::Pieces,
+    key_watch::{key_lost, server_closing},
+    utf8_decoder::Utf8Decoder,
 };
 
 /// Interval of keep-alive comments while a command prints nothing; they also detect a caller that is gone.
@@ -32,19 +32,19 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// The response that streams these events until the key is lost or the server shuts down.
 pub(super) fn answer(
     events: ExecStream,
-    desk: &ExecDesk,
+    state: &ExecState,
     key: Key,
-    home: Home,
+    home: ExecPlace,
     encoding: OutputEncoding,
 ) -> Response {
     let id = HeaderValue::from_str(events.id());
-    let run = Run {
+    let run = CommandStream {
         events: Some(events),
         home,
-        stdout: Written::new(encoding),
-        stderr: Written::new(encoding),
-        key_lost: Box::pin(key_lost(Arc::clone(&desk.store), key)),
-        closing: Box::pin(closed(desk.closing.clone())),
+        stdout: OutputEncoder::new(encoding),
+        stderr: OutputEncoder::new(encoding),
+        key_lost: Box::pin(key_lost(Arc::clone(&state.store), key)),
+        closing: Box::pin(server_closing(state.closing.clone())),
     };
     let mut answer =
         Sse::new(run.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
@@ -54,16 +54,16 @@ pub(super) fn answer(
 }
 
 #[derive(Debug)]
-pub(super) enum Home {
+pub(super) enum ExecPlace {
     Server,
-    Vm(Ending),
+    Vm(EndReasonReceiver),
 }
 
-impl Home {
+impl ExecPlace {
     /// The refusal that explains why the events of a command ended with this error.
     pub(super) async fn explain(&self, error: skep_channel::Error) -> Refusal {
         match self {
-            Self::Server => helper::told(error).into(),
+            Self::Server => helper::helper_failure(error).into(),
             Self::Vm(ending) => ending.explain(error).await.into(),
         }
     }
@@ -71,7 +71,7 @@ impl Home {
 
 /// Encodes one of the two output streams.
 #[derive(Debug)]
-struct Written {
+struct OutputEncoder {
     form: Form,
     /// Bytes of the stream received so far.
     end: u64,
@@ -79,14 +79,14 @@ struct Written {
 
 #[derive(Debug)]
 enum Form {
-    Text(Pieces),
+    Text(Utf8Decoder),
     Base64,
 }
 
-impl Written {
+impl OutputEncoder {
     fn new(encoding: OutputEncoding) -> Self {
         let form = match encoding {
-            OutputEncoding::Utf8 => Form::Text(Pieces::default()),
+            OutputEncoding::Utf8 => Form::Text(Utf8Decoder::default()),
             OutputEncoding::Base64 => Form::Base64,
         };
         Self { form, end: 0 }
@@ -120,12 +120,12 @@ impl Written {
     }
 }
 
-struct Run {
+struct CommandStream {
     /// `None` once the stream ended.
     events: Option<ExecStream>,
-    home: Home,
-    stdout: Written,
-    stderr: Written,
+    home: ExecPlace,
+    stdout: OutputEncoder,
+    stderr: OutputEncoder,
     /// Kept from event to event: recreated for each event, its look-up would never finish while a command floods its
     /// output.
     key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
@@ -133,7 +133,7 @@ struct Run {
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl Run {
+impl CommandStream {
     fn into_events(self) -> impl Stream<Item = Result<Event, Infallible>> {
         stream::unfold(self, |mut run| async move {
             let batch = run.next().await?;
@@ -147,8 +147,8 @@ impl Run {
         let events = self.events.as_mut()?;
         let next = tokio::select! {
             next = events.next() => next,
-            failure = &mut self.key_lost => return Some(self.broken(failure.into())),
-            () = &mut self.closing => return Some(self.leave()),
+            failure = &mut self.key_lost => return Some(self.fail(failure.into())),
+            () = &mut self.closing => return Some(self.detach()),
         };
         let (stdout_end, stderr_end) = (events.stdout_offset(), events.stderr_offset());
         match next {
@@ -163,36 +163,36 @@ impl Run {
             }
             Some(Err(error)) => {
                 let refusal = self.home.explain(error).await;
-                Some(self.broken(refusal))
+                Some(self.fail(refusal))
             }
-            None => Some(self.broken(Refusal::internal("a command's events ended without its exit"))),
+            None => Some(self.fail(Refusal::internal("a command's events ended without its exit"))),
         }
     }
 
     /// Ends the stream at shutdown. A command in a VM keeps running, and callers can reconnect to it.
-    fn leave(&mut self) -> Vec<Event> {
+    fn detach(&mut self) -> Vec<Event> {
         let message = match self.home {
-            Home::Vm(_) => {
+            ExecPlace::Vm(_) => {
                 if let Some(events) = self.events.take() {
-                    events.leave();
+                    events.detach();
                 }
                 "the server is shutting down; the command keeps running: reconnect to it with its id from the header \
                 `Skep-Exec-Id` and the last offsets"
             }
-            Home::Server => "the server is shutting down, and the command with it; run it again",
+            ExecPlace::Server => "the server is shutting down, and the command with it; run it again",
         };
-        self.broken(Refusal::new(ErrorCode::ShuttingDown, message))
+        self.fail(Refusal::new(ErrorCode::ShuttingDown, message))
     }
 
     /// Ends the stream with an error event. Bytes of an incomplete character are not sent; a reconnect delivers all of
     /// it.
-    fn broken(&mut self, refusal: Refusal) -> Vec<Event> {
+    fn fail(&mut self, refusal: Refusal) -> Vec<Event> {
         self.events = None;
         if let Some(cause) = refusal.cause() {
             tracing::error!("a command's stream broke: {cause}");
         }
         let Failure { code, message } = refusal.failure().clone();
-        let error = error::reason_of(code.kind()).to_owned();
+        let error = error::reason_phrase(code.kind()).to_owned();
         vec![event("error", &StreamRefusal { error, message, code })]
     }
 }

@@ -11,7 +11,7 @@ use skep_api::{
     exec::VmField,
     files::{
         ContentEncoding, FileContent, FileRemoved, FileType, FileWritten, FilesFound, FolderMade, FolderPage,
-        GrepFiles, LONGEST_PAGE, LinesFound, ListFolder, MakeFolder, PatternSyntax, ReadFile, Relocate,
+        GrepFiles, LinesFound, ListFolder, MAX_PAGE_ENTRIES, MakeFolder, PatternSyntax, ReadFile, Relocate,
         Relocated, RemoveFile, SearchFiles, WriteCondition, WriteFile,
     },
     path::PathEncoding,
@@ -21,30 +21,30 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Answer, Routes, content, link,
-    raw::{self, FilesDesk},
+    raw::{self, FilesState},
     watch,
 };
 use crate::{
-    accept::{Form, content_form},
     body::Body,
     error::Refusal,
-    extract::{Call, Caller, FilesRead, FilesReadWrite, FilesWrite, NoParameters, Query},
+    extract::{Caller, FilesRead, FilesReadWrite, FilesWrite, NoParameters, Query, RequestInfo},
     json::Json,
+    negotiate::{MediaType, content_media_type},
     openapi::refusals::{FilesRefused, FilesWriteRefused, ReadRefused},
-    places::{Chosen, Places},
+    places::{Places, Target},
 };
 
 /// Entries on a page, or matches, without `limit`.
 const DEFAULT_PAGE: u32 = 1_000;
-const LARGEST_SEARCH: u32 = 10_000;
-const LARGEST_CONTEXT: u32 = 100;
+const MAX_MATCHES: u32 = 10_000;
+const MAX_CONTEXT: u32 = 100;
 
-pub(crate) fn routes(desk: FilesDesk) -> Routes {
-    let places = desk.places.clone();
+pub(crate) fn routes(state: FilesState) -> Routes {
+    let places = state.places.clone();
     vec![
-        routes!(read).with_state(desk.clone()),
-        routes!(raw::write_raw).with_state(desk.clone()),
-        routes!(watch::watch).with_state(desk),
+        routes!(read).with_state(state.clone()),
+        routes!(raw::write_raw).with_state(state.clone()),
+        routes!(watch::watch).with_state(state),
         routes!(write).with_state(places.clone()),
         routes!(list).with_state(places.clone()),
         routes!(search).with_state(places.clone()),
@@ -103,28 +103,28 @@ struct ReadQuery {
     )
 )]
 async fn read(
-    State(desk): State<FilesDesk>,
+    State(state): State<FilesState>,
     caller: Caller<FilesRead>,
     Query(query): Query<ReadQuery>,
     headers: axum::http::HeaderMap,
 ) -> Result<Response, Refusal> {
     let file = path("path", &query.path, query.path_encoding)?;
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    if content_form(&headers)? == Form::Raw {
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    if content_media_type(&headers)? == MediaType::Raw {
         if query.encoding.is_some() || query.offset.is_some() || query.limit.is_some() {
             let message =
                 "`encoding`, `offset` and `limit` are for JSON; use `Range` for a part of the raw bytes";
             return Err(Refusal::new(ErrorCode::InvalidValue, message));
         }
-        return raw::read(&desk, &caller, chosen, file, &headers).await;
+        return raw::read(&state, &caller, chosen, file, &headers).await;
     }
     let operation = ReadFile {
         path: file,
         encoding: query.encoding.map_or_else(ContentEncoding::default, ContentEncoding),
         offset: query.offset.unwrap_or(0),
-        limit: query.limit.map(|limit| within("limit", limit, 1..=u64::MAX)).transpose()?,
+        limit: query.limit.map(|limit| check_range("limit", limit, 1..=u64::MAX)).transpose()?,
     };
-    content::answer(desk.places.run(&caller, chosen, operation).await?).await
+    content::answer(state.places.run(&caller, chosen, operation).await?).await
 }
 
 /// A file to write.
@@ -177,7 +177,7 @@ async fn write(
     caller: Caller<FilesWrite>,
     _: Query<NoParameters>,
     headers: axum::http::HeaderMap,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<WriteBody>,
 ) -> Result<Response, Refusal> {
     let operation = WriteFile {
@@ -189,8 +189,8 @@ async fn write(
         append: body.append.unwrap_or(false),
         condition: condition(&headers)?,
     };
-    let chosen = Chosen::by_field(body.vm.as_ref())?;
-    Places::note(&chosen, &call.trail);
+    let chosen = Target::from_field(body.vm.as_ref())?;
+    Places::record_resource(&chosen, &call.audit);
     let written = places.run(&caller, chosen, operation).await?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(written)).into_response())
@@ -229,10 +229,10 @@ async fn list(
 ) -> Answer<FolderPage> {
     let operation = ListFolder {
         path: path("path", &query.path, query.path_encoding)?,
-        limit: within("limit", query.limit.unwrap_or(DEFAULT_PAGE), 1..=LONGEST_PAGE)?,
+        limit: check_range("limit", query.limit.unwrap_or(DEFAULT_PAGE), 1..=MAX_PAGE_ENTRIES)?,
         after: query.cursor,
     };
-    Ok(Json(places.run(&caller, Chosen::by_query(query.vm.as_deref())?, operation).await?))
+    Ok(Json(places.run(&caller, Target::from_query(query.vm.as_deref())?, operation).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -286,9 +286,9 @@ async fn search(
         r#type: query.r#type,
         hidden: query.hidden.unwrap_or(true),
         gitignore: query.gitignore.unwrap_or(false),
-        limit: within("limit", query.limit.unwrap_or(DEFAULT_PAGE), 1..=LARGEST_SEARCH)?,
+        limit: check_range("limit", query.limit.unwrap_or(DEFAULT_PAGE), 1..=MAX_MATCHES)?,
     };
-    Ok(Json(places.run(&caller, Chosen::by_query(query.vm.as_deref())?, operation).await?))
+    Ok(Json(places.run(&caller, Target::from_query(query.vm.as_deref())?, operation).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -334,10 +334,10 @@ async fn grep(
         path: path("path", &query.path, query.path_encoding)?,
         pattern: not_empty("pattern", query.pattern)?,
         glob: query.glob.map(|glob| not_empty("glob", glob)).transpose()?,
-        context: within("context", query.context.unwrap_or(0), 0..=LARGEST_CONTEXT)?,
-        limit: within("limit", query.limit.unwrap_or(DEFAULT_PAGE), 1..=LARGEST_SEARCH)?,
+        context: check_range("context", query.context.unwrap_or(0), 0..=MAX_CONTEXT)?,
+        limit: check_range("limit", query.limit.unwrap_or(DEFAULT_PAGE), 1..=MAX_MATCHES)?,
     };
-    Ok(Json(places.run(&caller, Chosen::by_query(query.vm.as_deref())?, operation).await?))
+    Ok(Json(places.run(&caller, Target::from_query(query.vm.as_deref())?, operation).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -367,14 +367,14 @@ async fn remove(
     State(places): State<Places>,
     caller: Caller<FilesWrite>,
     Query(query): Query<RemoveQuery>,
-    call: Call,
+    call: RequestInfo,
 ) -> Answer<FileRemoved> {
     let operation = RemoveFile {
         path: path("path", &query.path, query.path_encoding)?,
         recursive: query.recursive.unwrap_or(true),
     };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Places::note(&chosen, &call.trail);
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Places::record_resource(&chosen, &call.audit);
     Ok(Json(places.run(&caller, chosen, operation).await?))
 }
 
@@ -410,15 +410,15 @@ async fn make(
     State(places): State<Places>,
     caller: Caller<FilesWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<MakeBody>,
 ) -> Result<Response, Refusal> {
     let operation = MakeFolder {
         path: path("path", &body.path, body.path_encoding)?,
         mode: body.mode.as_deref().map(mode).transpose()?,
     };
-    let chosen = Chosen::by_field(body.vm.as_ref())?;
-    Places::note(&chosen, &call.trail);
+    let chosen = Target::from_field(body.vm.as_ref())?;
+    Places::record_resource(&chosen, &call.audit);
     let made = places.run(&caller, chosen, operation).await?;
     let status = if made.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(made)).into_response())
@@ -455,7 +455,7 @@ async fn move_file(
     places: State<Places>,
     caller: Caller<FilesReadWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     body: Body<RelocateBody>,
 ) -> Answer<Relocated> {
     relocate(places, caller, call, body, false).await
@@ -474,7 +474,7 @@ async fn copy_file(
     places: State<Places>,
     caller: Caller<FilesReadWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     body: Body<RelocateBody>,
 ) -> Answer<Relocated> {
     relocate(places, caller, call, body, true).await
@@ -483,7 +483,7 @@ async fn copy_file(
 async fn relocate(
     State(places): State<Places>,
     caller: Caller<FilesReadWrite>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<RelocateBody>,
     keep: bool,
 ) -> Answer<Relocated> {
@@ -493,8 +493,8 @@ async fn relocate(
         overwrite: body.overwrite.unwrap_or(false),
         keep,
     };
-    let chosen = Chosen::by_field(body.vm.as_ref())?;
-    Places::note(&chosen, &call.trail);
+    let chosen = Target::from_field(body.vm.as_ref())?;
+    Places::record_resource(&chosen, &call.audit);
     Ok(Json(places.run(&caller, chosen, operation).await?))
 }
 
@@ -509,7 +509,7 @@ fn not_empty(field: &str, text: String) -> Result<String, Failure> {
     Err(Failure::new(ErrorCode::InvalidValue, format!("`{field}` is empty; give what shall be found")))
 }
 
-fn within<N: PartialOrd + std::fmt::Display>(
+fn check_range<N: PartialOrd + std::fmt::Display>(
     field: &str,
     number: N,
     range: std::ops::RangeInclusive<N>,

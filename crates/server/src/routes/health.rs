@@ -19,27 +19,27 @@ use crate::{
     error::Refusal,
     extract::{NoParameters, Query},
     json::Json,
-    openapi::refusals::StoreAway,
-    vms::Vms,
+    openapi::refusals::StoreRefused,
+    swarm_handle::SwarmHandle,
 };
 
 /// How long the store may take to answer a ping.
-const PING_LIMIT: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Free space below which the check warns: the disks of a few VMs would fill it.
 const LOW_DISK_BYTES: u64 = 1 << 30;
-const FINE: &str = "ok";
+const OK: &str = "ok";
 
 /// The sources of the health check.
 #[derive(Clone)]
-pub(crate) struct Vitals {
+pub(crate) struct HealthState {
     pub store: Arc<dyn Store>,
-    pub vms: Vms,
+    pub vms: SwarmHandle,
     pub data_dir: PathBuf,
     pub started: Instant,
 }
 
-pub(crate) fn routes(vitals: Vitals) -> Routes {
-    vec![routes!(health).with_state(vitals)]
+pub(crate) fn routes(state: HealthState) -> Routes {
+    vec![routes!(health).with_state(state)]
 }
 
 /// Check the health of the server
@@ -52,31 +52,31 @@ pub(crate) fn routes(vitals: Vitals) -> Routes {
             "status": "ok", "uptime": 12.5, "version": "0.1.0",
             "checks": {"store": "ok", "engine": "ok", "disk": "ok"}
         })),
-        StoreAway,
+        StoreRefused,
     )
 )]
-async fn health(State(vitals): State<Vitals>, _: Query<NoParameters>) -> Answer<Health> {
-    if let Err(error) = vitals.store.ping(PING_LIMIT).await {
+async fn health(State(vitals): State<HealthState>, _: Query<NoParameters>) -> Answer<Health> {
+    if let Err(error) = vitals.store.ping(PING_TIMEOUT).await {
         tracing::warn!(%error, "health: the store is away");
         return Err(Refusal::new(ErrorCode::StoreUnavailable, "the store is away; try again later"));
     }
     let engine = engine_check(&vitals.vms);
     let disk = tokio::task::spawn_blocking(move || (disk_check(&vitals.data_dir), vitals.started));
     let (disk, started) = disk.await.map_err(|error| Refusal::internal(error.to_string()))?;
-    let fine = [&engine, &disk].iter().all(|check| *check == FINE);
+    let is_healthy = [&engine, &disk].iter().all(|check| *check == OK);
     Ok(Json(Health {
-        status: if fine { HealthStatus::Ok } else { HealthStatus::Degraded },
+        status: if is_healthy { HealthStatus::Ok } else { HealthStatus::Degraded },
         uptime: started.elapsed().as_secs_f64(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        checks: HealthChecks { store: FINE.to_owned(), engine, disk },
+        checks: HealthChecks { store: OK.to_owned(), engine, disk },
     }))
 }
 
 /// The answer is public, so the reason, which may contain paths, is only in the log and in the output of `skep doctor`.
-fn engine_check(vms: &Vms) -> String {
+fn engine_check(vms: &SwarmHandle) -> String {
     let working = vms.swarm_now().map_err(|failure| failure.message).and_then(|swarm| swarm.health());
     match working {
-        Ok(()) => FINE.to_owned(),
+        Ok(()) => OK.to_owned(),
         Err(reason) => {
             tracing::debug!(reason, "health: no VM can be booted");
             "no VM can be booted; `skep doctor` says why".to_owned()
@@ -90,7 +90,7 @@ fn disk_check(data_dir: &Path) -> String {
             free if free < LOW_DISK_BYTES => {
                 format!("only {} MiB are free where the data lies; free some space", free >> 20)
             }
-            _ => FINE.to_owned(),
+            _ => OK.to_owned(),
         },
         Err(error) => format!("the data directory cannot be looked at: {error}"),
     }

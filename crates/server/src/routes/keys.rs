@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
-use skep_accounts::{KeyGrant, KeySecret, Target, check_expiry, grant, rotation};
+use skep_accounts::{GrantContext, KeyGrant, KeySecret, check_expiry, check_rotation, grant};
 use skep_api::{
     AccountId, ErrorCode, Failure, KeyId, Scope, VmId,
     keys::{CreateKey, CreatedKey, Key, KeyList, RevokedKeys, RotateKey},
@@ -19,25 +19,25 @@ use crate::{
     auth::Identity,
     body::Body,
     error::Refusal,
-    extract::{Admin, Call, Caller, NoParameters, Query, Segment, vm_of},
+    extract::{Admin, Caller, NoParameters, Query, RequestInfo, Segment, parse_vm},
     json::Json,
     openapi::refusals::{AccountRefused, CreateKeyRefused, KeyRefused, RotateRefused},
     random,
-    vms::Vms,
+    swarm_handle::SwarmHandle,
 };
 
 #[derive(Clone)]
-pub(crate) struct KeyDesk {
+pub(crate) struct KeysState {
     pub store: Arc<dyn Store>,
     /// Used to look up the VM to which a key is bound.
-    pub vms: Vms,
+    pub vms: SwarmHandle,
 }
 
-pub(crate) fn routes(desk: KeyDesk) -> Routes {
+pub(crate) fn routes(state: KeysState) -> Routes {
     vec![
-        routes!(list, create, revoke_all).with_state(desk.clone()),
-        routes!(read, revoke).with_state(desk.clone()),
-        routes!(rotate).with_state(desk),
+        routes!(list, create, revoke_all).with_state(state.clone()),
+        routes!(read, revoke).with_state(state.clone()),
+        routes!(rotate).with_state(state),
     ]
 }
 
@@ -49,12 +49,12 @@ pub(crate) fn routes(desk: KeyDesk) -> Routes {
     responses((status = 200, description = "A page of keys", body = KeyList))
 )]
 async fn list(
-    State(desk): State<KeyDesk>,
+    State(state): State<KeysState>,
     caller: Caller<Admin>,
     Query(page): Query<Page<KeyId>>,
 ) -> Answer<KeyList> {
     let (limit, before) = page.read()?;
-    let page = desk.store.list_keys(ListKeys { account: caller.account.id, limit, before }).await?;
+    let page = state.store.list_keys(ListKeys { account: caller.account.id, limit, before }).await?;
     Ok(Json(KeyList {
         keys: page.keys.into_iter().map(|record| record.key).collect(),
         next_cursor: page.next.map(|id| id.to_string()),
@@ -75,24 +75,24 @@ async fn list(
     )
 )]
 async fn create(
-    State(desk): State<KeyDesk>,
+    State(state): State<KeysState>,
     caller: Caller<Admin>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(request): Body<CreateKey>,
 ) -> Created<CreatedKey> {
     let now = Timestamp::now();
     let creator = &caller.key.scopes;
     if request.account.is_some() {
-        caller.needs(Scope::ServerAdmin)?;
+        caller.require_scope(Scope::ServerAdmin)?;
     }
     // Before the account is looked up, so that an invalid request is reported first.
-    grant(&request, Target { account: &caller.account.name, creator }, now)?;
-    let account = desk.account(&caller, request.account).await?;
-    let granted = grant(&request, Target { account: &account.name, creator }, now)?;
-    let vm = bound_vm(&desk.vms, account.id, &granted).await?;
+    grant(&request, GrantContext { account: &caller.account.name, creator }, now)?;
+    let account = state.account(&caller, request.account).await?;
+    let granted = grant(&request, GrantContext { account: &account.name, creator }, now)?;
+    let vm = bound_vm(&state.vms, account.id, &granted).await?;
     let secret = KeySecret::from_random(granted.environment, random::bytes()?);
-    let record = desk.store.create_key(NewKey {
+    let record = state.store.create_key(NewKey {
         account: account.id,
         name: granted.name,
         environment: granted.environment,
@@ -107,13 +107,13 @@ async fn create(
     });
     let record = record.await?;
     if let Some(vm) = vm {
-        desk.vms.swarm().await?.admit_to_api(&account.id, vm).await?;
+        state.vms.swarm().await?.admit_to_api(&account.id, vm).await?;
     }
-    call.trail.acts_on(record.key.id);
+    call.audit.set_resource(record.key.id);
     created(CreatedKey { key: secret.expose().to_owned(), record: record.key })
 }
 
-impl KeyDesk {
+impl KeysState {
     /// The account of a request: the given one, or that of the caller.
     async fn account(&self, caller: &Identity, named: Option<AccountId>) -> Result<Account, Refusal> {
         match named {
@@ -123,9 +123,13 @@ impl KeyDesk {
     }
 }
 
-async fn bound_vm(vms: &Vms, account: AccountId, granted: &KeyGrant) -> Result<Option<VmId>, Refusal> {
+async fn bound_vm(
+    vms: &SwarmHandle,
+    account: AccountId,
+    granted: &KeyGrant,
+) -> Result<Option<VmId>, Refusal> {
     let Some(field) = &granted.vm else { return Ok(None) };
-    let vm = vm_of(&field.as_text())?;
+    let vm = parse_vm(&field.as_text())?;
     Ok(Some(vms.swarm().await?.vm(&account, vm).await?.id))
 }
 
@@ -141,12 +145,12 @@ async fn bound_vm(vms: &Vms, account: AccountId, granted: &KeyGrant) -> Result<O
     )
 )]
 async fn read(
-    State(desk): State<KeyDesk>,
+    State(state): State<KeysState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
 ) -> Answer<Key> {
-    Ok(Json(desk.store.key(caller.account.id, key_id(&id)?).await?.key))
+    Ok(Json(state.store.key(caller.account.id, key_id(&id)?).await?.key))
 }
 
 /// Revoke a key
@@ -161,11 +165,11 @@ async fn read(
     )
 )]
 async fn revoke(
-    State(desk): State<KeyDesk>,
+    State(state): State<KeysState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
 ) -> Answer<Key> {
     let command = RevokeKey {
         account: caller.account.id,
@@ -173,7 +177,7 @@ async fn revoke(
         at: Timestamp::now(),
         request_id: Some(call.id.as_str().to_owned()),
     };
-    Ok(Json(desk.store.revoke_key(command).await?.key))
+    Ok(Json(state.store.revoke_key(command).await?.key))
 }
 
 /// Rotate a key
@@ -191,19 +195,19 @@ async fn revoke(
     )
 )]
 async fn rotate(
-    State(desk): State<KeyDesk>,
+    State(state): State<KeysState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(request): Body<RotateKey>,
 ) -> Created<CreatedKey> {
     let at = Timestamp::now();
     check_expiry(request.expires_at.flatten(), at)?;
-    let old = desk.store.key(caller.account.id, key_id(&id)?).await?.key;
-    let expires_at = rotation(&old, &request, &caller.key.scopes, at)?;
+    let old = state.store.key(caller.account.id, key_id(&id)?).await?.key;
+    let expires_at = check_rotation(&old, &request, &caller.key.scopes, at)?;
     let secret = KeySecret::from_random(old.environment, random::bytes()?);
-    let record = desk.store.rotate_key(skep_store::RotateKey {
+    let record = state.store.rotate_key(skep_store::RotateKey {
         account: old.account,
         id: old.id,
         hash: secret.hash(),
@@ -243,25 +247,25 @@ struct RevokeAll {
     )
 )]
 async fn revoke_all(
-    State(desk): State<KeyDesk>,
+    State(state): State<KeysState>,
     caller: Caller<Admin>,
     Query(query): Query<RevokeAll>,
-    call: Call,
+    call: RequestInfo,
 ) -> Answer<RevokedKeys> {
     if query.account.is_some() {
-        caller.needs(Scope::ServerAdmin)?;
+        caller.require_scope(Scope::ServerAdmin)?;
     }
     if query.all != Some(true) {
         let message =
             "`all=true` is missing, which confirms the revocation; `DELETE /api/keys/ID` revokes one key";
         return Err(Refusal::new(ErrorCode::MissingParameter, message));
     }
-    let account = desk.account(&caller, query.account).await?;
-    call.trail.acts_on(account.id);
-    let spared = (query.own != Some(true)).then_some(caller.key.id);
-    let revoked = desk.store.revoke_all_keys(RevokeAllKeys {
+    let account = state.account(&caller, query.account).await?;
+    call.audit.set_resource(account.id);
+    let kept_key = (query.own != Some(true)).then_some(caller.key.id);
+    let revoked = state.store.revoke_all_keys(RevokeAllKeys {
         account: account.id,
-        except: spared,
+        except: kept_key,
         at: Timestamp::now(),
         request_id: Some(call.id.as_str().to_owned()),
     });

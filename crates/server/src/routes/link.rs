@@ -17,10 +17,10 @@ use super::files::path;
 use crate::{
     body::Body,
     error::Refusal,
-    extract::{Call, Caller, FilesWrite, NoParameters, Query},
+    extract::{Caller, FilesWrite, NoParameters, Query, RequestInfo},
     json::Json,
     openapi::refusals::FilesWriteRefused,
-    places::{Chosen, Places},
+    places::{Places, Target},
 };
 
 /// A link to create.
@@ -58,7 +58,7 @@ pub(super) async fn make_link(
     State(places): State<Places>,
     caller: Caller<FilesWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<LinkBody>,
 ) -> Result<Response, Refusal> {
     let operation = MakeLink {
@@ -66,8 +66,8 @@ pub(super) async fn make_link(
         target: LinkTarget::parse("target", &body.target, body.path_encoding.unwrap_or_default())?,
         overwrite: body.overwrite.unwrap_or(false),
     };
-    let chosen = Chosen::by_field(body.vm.as_ref())?;
-    Places::note(&chosen, &call.trail);
+    let chosen = Target::from_field(body.vm.as_ref())?;
+    Places::record_resource(&chosen, &call.audit);
     let made = places.run(&caller, chosen, operation).await?;
     let status = if made.replaced { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(made)).into_response())

@@ -12,11 +12,11 @@ use super::Routes;
 use crate::{
     error::Refusal,
     extract::{Caller, MetricsRead, NoParameters, Query},
-    metrics::{Format, Readings},
+    metrics::{Collector, Format},
 };
 
-pub(crate) fn routes(readings: Readings) -> Routes {
-    vec![routes!(metrics).with_state(readings)]
+pub(crate) fn routes(collector: Collector) -> Routes {
+    vec![routes!(metrics).with_state(collector)]
 }
 
 /// Read metrics
@@ -36,22 +36,22 @@ pub(crate) fn routes(readings: Readings) -> Routes {
     )))
 )]
 async fn metrics(
-    State(readings): State<Readings>,
+    State(collector): State<Collector>,
     caller: Caller<MetricsRead>,
     _: Query<NoParameters>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let format = Format::asked_for(&headers);
+    let format = Format::negotiate(&headers);
     let sees_all = caller.account.name == DEFAULT_ACCOUNT && caller.key.vm.is_none();
     let text = if sees_all {
-        readings.whole(format).await?
+        collector.encode_server(format).await?
     } else {
-        let vms = match readings.vms.swarm_now() {
+        let vms = match collector.vms.swarm_now() {
             Ok(swarm) => swarm.status(&caller.account.id).await?.vms,
             Err(_) => Vec::new(),
         };
-        let figures = readings.store.ticket_figures(Some(caller.account.id)).await?;
-        Readings::of_account(&vms, figures, &caller.account.limits, format)?
+        let figures = collector.store.ticket_metrics(Some(caller.account.id)).await?;
+        Collector::encode_account(&vms, figures, &caller.account.limits, format)?
     };
     Ok(([(CONTENT_TYPE, format.content_type())], text).into_response())
 }

@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 /// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 100;
-const LARGEST_PAGE: u32 = 1_000;
+const MAX_PAGE: u32 = 1_000;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -37,8 +37,8 @@ impl<I: ToSchema + FromStr<Err: Display>> Page<I> {
 }
 
 /// The cursor of a filtered list: a hash of the filter, and the position.
-pub(crate) fn cursor(stamp: &str, place: impl Display) -> String {
-    format!("{stamp}.{place}")
+pub(crate) fn cursor(filter_hash: &str, place: impl Display) -> String {
+    format!("{filter_hash}.{place}")
 }
 
 /// The position in the cursor of a filtered list. The cursor of another filter is refused, because it would skip some
@@ -46,17 +46,17 @@ pub(crate) fn cursor(stamp: &str, place: impl Display) -> String {
 ///
 /// # Errors
 /// `invalid_value`.
-pub(crate) fn place<'cursor>(cursor: &'cursor str, stamp: &str) -> Result<&'cursor str, Failure> {
+pub(crate) fn position<'cursor>(cursor: &'cursor str, stamp: &str) -> Result<&'cursor str, Failure> {
     let invalid = |message: &str| Failure::new(ErrorCode::InvalidValue, message);
     let malformed = "`cursor` does not come from `next_cursor`; begin without it, or take it from there";
-    let (bound, place) = cursor.split_once('.').ok_or_else(|| invalid(malformed))?;
+    let (bound, position) = cursor.split_once('.').ok_or_else(|| invalid(malformed))?;
     let other =
         "`cursor` belongs to another filter; begin without it, or ask with the filter that it came with";
-    if bound == stamp { Ok(place) } else { Err(invalid(other)) }
+    if bound == stamp { Ok(position) } else { Err(invalid(other)) }
 }
 
 /// The hash by which a cursor is bound to its filter.
-pub(crate) fn stamp(filter: &str) -> String {
+pub(crate) fn filter_hash(filter: &str) -> String {
     Sha256::digest(filter.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -70,8 +70,8 @@ pub(crate) fn check<I: FromStr<Err: Display>>(
 ) -> Result<(u32, Option<I>), Failure> {
     let invalid = |message| Failure::new(ErrorCode::InvalidValue, message);
     let limit = limit.unwrap_or(DEFAULT_PAGE);
-    if !(1..=LARGEST_PAGE).contains(&limit) {
-        let message = format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}");
+    if !(1..=MAX_PAGE).contains(&limit) {
+        let message = format!("`limit` is {limit}; it must be a whole number from 1 to {MAX_PAGE}");
         return Err(invalid(message));
     }
     let after = cursor.map(str::parse::<I>).transpose();

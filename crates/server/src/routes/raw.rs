@@ -22,7 +22,7 @@ use skep_api::{
     files::FileWritten,
     keys::Key,
     path::PathEncoding,
-    streams::{ByteRange, Part, StreamFile, StreamedFile, UploadFile},
+    streams::{ByteRange, FilePart, StreamFile, StreamedFile, UploadFile},
 };
 use skep_store::Store;
 use skep_workspace::Content;
@@ -34,12 +34,12 @@ use crate::{
     auth::Identity,
     body_stream::with_content,
     error::Refusal,
-    extract::{Call, Caller, FilesWrite, Query},
+    extract::{Caller, FilesWrite, Query, RequestInfo},
     json::Json,
-    key_watch::{closed, key_lost},
+    key_watch::{key_lost, server_closing},
     openapi::refusals::FilesWriteRefused,
-    places::{Chosen, Places},
-    watchers::Watchers,
+    places::{Places, Target},
+    watchers::WatchCounts,
 };
 
 /// Shorter content is sent in one block, without watching whether the key is revoked meanwhile.
@@ -47,47 +47,48 @@ const SHORT_BYTES: u64 = 256 << 10;
 
 /// The state of the routes that stream files.
 #[derive(Clone)]
-pub(crate) struct FilesDesk {
+pub(crate) struct FilesState {
     pub places: Places,
     /// Used to check that the key of a streaming caller is still valid.
     pub store: Arc<dyn Store>,
     /// True when the server is about to close the remaining connections.
     pub closing: watch::Receiver<bool>,
     /// Limits the watches of each account.
-    pub watchers: Watchers,
+    pub watchers: WatchCounts,
 }
 
 /// Returns the bytes of a file, or of the part that `Range` names.
 pub(super) async fn read(
-    desk: &FilesDesk,
+    state: &FilesState,
     caller: &Identity,
-    chosen: Chosen,
+    chosen: Target,
     path: AbsolutePath,
     headers: &HeaderMap,
 ) -> Result<Response, Refusal> {
     let if_range = headers.get(IF_RANGE).map(|tag| tag.to_str().unwrap_or_default().trim().to_owned());
     let operation = StreamFile { path, range: range(headers), if_range };
-    let (file, content) = desk.places.run_streamed(caller, chosen, operation, None).await?;
+    let (file, content) = state.places.run_streamed(caller, chosen, operation, None).await?;
     let size = file.size_bytes;
     let (status, length, part) = match file.part {
-        Part::Whole => (StatusCode::OK, size, None),
-        Part::Range { first, length } => {
+        FilePart::Whole => (StatusCode::OK, size, None),
+        FilePart::Range { first, length } => {
             let last = first.saturating_add(length).saturating_sub(1);
             (StatusCode::PARTIAL_CONTENT, length, Some(format!("bytes {first}-{last}/{size}")))
         }
-        Part::Unsatisfiable => return Ok(unsatisfiable(size)),
+        FilePart::Unsatisfiable => return Ok(unsatisfiable(size)),
     };
-    let content = if length > SHORT_BYTES { while_it_may(content, desk, &caller.key) } else { content };
+    let content =
+        if length > SHORT_BYTES { until_revoked_or_closing(content, state, &caller.key) } else { content };
     let mut answer = Response::new(HttpBody::from_stream(content));
     *answer.status_mut() = status;
-    let told = answer.headers_mut();
-    describe(told, &file);
-    told.insert(CONTENT_LENGTH, HeaderValue::from(length));
-    told.extend(part.and_then(|part| Some((CONTENT_RANGE, HeaderValue::try_from(part).ok()?))));
+    let answer_headers = answer.headers_mut();
+    add_file_headers(answer_headers, &file);
+    answer_headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    answer_headers.extend(part.and_then(|part| Some((CONTENT_RANGE, HeaderValue::try_from(part).ok()?))));
     Ok(answer)
 }
 
-fn describe(headers: &mut HeaderMap, file: &StreamedFile) {
+fn add_file_headers(headers: &mut HeaderMap, file: &StreamedFile) {
     let fixed: [(HeaderName, &'static str); 5] = [
         (CONTENT_TYPE, "application/octet-stream"),
         (CONTENT_DISPOSITION, "attachment"),
@@ -112,9 +113,9 @@ fn unsatisfiable(size: u64) -> Response {
 }
 
 /// The same content, which ends with an error when the key is lost or the server shuts down.
-fn while_it_may(content: Content, desk: &FilesDesk, key: &Key) -> Content {
-    let lost = Box::pin(key_lost(Arc::clone(&desk.store), key.clone()));
-    let closing = Box::pin(closed(desk.closing.clone()));
+fn until_revoked_or_closing(content: Content, state: &FilesState, key: &Key) -> Content {
+    let lost = Box::pin(key_lost(Arc::clone(&state.store), key.clone()));
+    let closing = Box::pin(server_closing(state.closing.clone()));
     Box::pin(stream::unfold(Some((content, lost, closing)), |state| async move {
         let (mut content, mut lost, mut closing) = state?;
         let cut = tokio::select! {
@@ -194,24 +195,24 @@ pub(super) struct RawQuery {
     )
 )]
 pub(super) async fn write_raw(
-    State(desk): State<FilesDesk>,
+    State(state): State<FilesState>,
     caller: Caller<FilesWrite>,
     request: Request,
 ) -> Result<Response, Refusal> {
     let (mut parts, body) = request.into_parts();
     let Query(query) = Query::<RawQuery>::from_request_parts(&mut parts, &()).await?;
-    let call = Call::from_request_parts(&mut parts, &()).await?;
+    let call = RequestInfo::from_request_parts(&mut parts, &()).await?;
     let operation = UploadFile {
         path: path("path", &query.path, query.path_encoding)?,
         mode: query.mode.as_deref().map(mode).transpose()?,
         create_parents: query.create_parents.unwrap_or(true),
         condition: condition(&parts.headers)?,
     };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Places::note(&chosen, &call.trail);
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Places::record_resource(&chosen, &call.audit);
     let times = parts.extensions.get().copied().unwrap_or_default();
     let written = with_content(body, times, |content| {
-        desk.places.run_streamed(&caller, chosen, operation, Some(content))
+        state.places.run_streamed(&caller, chosen, operation, Some(content))
     });
     let (written, _) = written.await?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn one_range_is_read_and_all_else_means_the_whole() {
+    fn only_a_single_valid_range_is_parsed() {
         for (text, expected) in [
             ("bytes=0-", Some(ByteRange::From(0))),
             ("Bytes=5-9", Some(ByteRange::Between(5, 9))),
@@ -256,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_range_is_too_strange(text in "(bytes)?=?[0-9,=-]{0,30}") {
+        fn the_range_parser_never_panics(text in "(bytes)?=?[0-9,=-]{0,30}") {
             let _ = read(&text);
         }
     }

@@ -28,16 +28,16 @@ use crate::{
     json::Json,
     openapi::refusals::BodyRefused,
     random,
-    session::{cookie, is_encrypted, no_cookie},
+    session::{clear_session_cookie, is_encrypted, set_session_cookie},
 };
 
 #[derive(Clone)]
-pub(crate) struct SessionDesk {
+pub(crate) struct SessionState {
     pub store: Arc<dyn Store>,
 }
 
-pub(crate) fn routes(desk: SessionDesk) -> Routes {
-    vec![routes!(create, read, end).with_state(desk)]
+pub(crate) fn routes(state: SessionState) -> Routes {
+    vec![routes!(create, read, end).with_state(state)]
 }
 
 /// Create a session
@@ -57,7 +57,7 @@ pub(crate) fn routes(desk: SessionDesk) -> Routes {
         BodyRefused)
 )]
 async fn create(
-    State(desk): State<SessionDesk>,
+    State(state): State<SessionState>,
     caller: Caller<AnyKey>,
     _: Query<NoParameters>,
     extensions: Extensions,
@@ -70,10 +70,10 @@ async fn create(
     let expires_at = session_end(&caller.key, now);
     let token = SessionToken::from_random(random::bytes()?);
     let session = NewSession { hash: token.hash(), key: caller.key.id, at: now, expires_at };
-    desk.store.create_session(session).await?;
+    state.store.create_session(session).await?;
     let life = expires_at.duration_since(now).unsigned_abs();
     let headers = [
-        (SET_COOKIE, cookie(&token, life, is_encrypted(&extensions))),
+        (SET_COOKIE, set_session_cookie(&token, life, is_encrypted(&extensions))),
         (CACHE_CONTROL, "no-store".to_owned()),
     ];
     let answer = Session { key: key(&caller.key), expires_at: Some(expires_at) };
@@ -102,16 +102,16 @@ async fn read(caller: Caller<AnyKey>, _: Query<NoParameters>) -> Answer<Session>
     ))
 )]
 async fn end(
-    State(desk): State<SessionDesk>,
+    State(state): State<SessionState>,
     caller: Caller<AnyKey>,
     _: Query<NoParameters>,
     extensions: Extensions,
 ) -> Result<Response, Refusal> {
     let ended = match caller.session {
-        Some(session) => desk.store.end_session(session.hash).await?,
+        Some(session) => state.store.end_session(session.hash).await?,
         None => false,
     };
-    let headers = [(SET_COOKIE, no_cookie(is_encrypted(&extensions)))];
+    let headers = [(SET_COOKIE, clear_session_cookie(is_encrypted(&extensions)))];
     Ok((headers, Json(SessionEnded { ended })).into_response())
 }
 

@@ -19,38 +19,38 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Answer, Routes,
-    boot::{BootDefaults, change, order},
+    boot::{BootDefaults, parse_boot, parse_change},
     boot_work::Booter,
-    tickets::answered,
+    tickets::replayable_response,
 };
 use crate::{
     body::{NoBody, Object},
     error::Refusal,
-    extract::{Call, Caller, NoParameters, Query, SwarmRead, SwarmWrite, VM_REFERENCE, VmPath},
+    extract::{Caller, NoParameters, Query, RequestInfo, SwarmRead, SwarmWrite, VM_REFERENCE, VmPath},
     json::Json,
     openapi::refusals::{BootRefused, ChangeVmRefused, CleanupRefused, VmRefused},
-    tickets::{NAMED_ONCE, UnderWay, named_once},
-    vms::Vms,
+    swarm_handle::SwarmHandle,
+    tickets::{IDEMPOTENCY_KEY_DESCRIPTION, InProgressRequests, idempotency_key},
 };
 
 #[derive(Clone)]
-pub(crate) struct SwarmDesk {
+pub(crate) struct SwarmState {
     /// The swarm, or the reason why there is none.
-    pub vms: Vms,
+    pub vms: SwarmHandle,
     pub defaults: BootDefaults,
     /// Used to claim the ticket of a boot, and to keep the answer of a boot with an idempotency key.
     pub store: Arc<dyn Store>,
     /// The boots with an idempotency key that are in progress.
-    pub under_way: UnderWay,
+    pub in_progress: InProgressRequests,
 }
 
-pub(crate) fn routes(desk: SwarmDesk) -> Routes {
+pub(crate) fn routes(state: SwarmState) -> Routes {
     vec![
-        routes!(status).with_state(desk.clone()),
-        routes!(boot).with_state(desk.clone()),
-        routes!(cleanup).with_state(desk.clone()),
-        routes!(vm, change_vm, end).with_state(desk.clone()),
-        routes!(console).with_state(desk),
+        routes!(status).with_state(state.clone()),
+        routes!(boot).with_state(state.clone()),
+        routes!(cleanup).with_state(state.clone()),
+        routes!(vm, change_vm, end).with_state(state.clone()),
+        routes!(console).with_state(state),
     ]
 }
 
@@ -62,11 +62,11 @@ pub(crate) fn routes(desk: SwarmDesk) -> Routes {
     responses((status = 200, description = "VMs, pool, capacity and engine", body = SwarmStatus))
 )]
 async fn status(
-    State(desk): State<SwarmDesk>,
+    State(state): State<SwarmState>,
     caller: Caller<SwarmRead>,
     _: Query<NoParameters>,
 ) -> Answer<SwarmStatus> {
-    match desk.vms.swarm().await {
+    match state.vms.swarm().await {
         Ok(swarm) => Ok(Json(swarm.status(&caller.account.id).await?)),
         Err(_) => Ok(Json(SwarmStatus {
             vms: Vec::new(),
@@ -87,7 +87,7 @@ async fn status(
 /// `swarm:exec`, that command is started in each VM and runs independently of the caller.
 #[utoipa::path(
     post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
+    params(("Idempotency-Key" = Option<String>, Header, description = IDEMPOTENCY_KEY_DESCRIPTION)),
     request_body(content = inline(Option<BootRequest>), example = json!({"count": 10})),
     responses(
         (status = 201, description = "The VMs", body = BootAnswer, headers(
@@ -97,36 +97,38 @@ async fn status(
     )
 )]
 async fn boot(
-    State(desk): State<SwarmDesk>,
+    State(state): State<SwarmState>,
     caller: Caller<SwarmWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     headers: HeaderMap,
     object: Object,
 ) -> Result<Response, Refusal> {
     let account = &caller.account;
     // With a quota of 0, the boot of one VM gets the refusal for the quota.
-    let max_vms = account.limits.max_vms.unwrap_or(desk.defaults.max_vms).max(1);
-    let once = named_once(&headers, "/api/swarm/boot", &object)?;
-    let (mut order, work) = order(object, BootDefaults { max_vms, ..desk.defaults }, &call)?;
+    let max_vms = account.limits.max_vms.unwrap_or(state.defaults.max_vms).max(1);
+    let once = idempotency_key(&headers, "/api/swarm/boot", &object)?;
+    let (mut order, work) = parse_boot(object, BootDefaults { max_vms, ..state.defaults }, &call)?;
     if work.is_some() {
-        caller.needs(Scope::TicketsWrite)?;
+        caller.require_scope(Scope::TicketsWrite)?;
     }
     if order.command.is_some() {
-        caller.needs(Scope::SwarmExec)?;
+        caller.require_scope(Scope::SwarmExec)?;
     }
-    let swarm = desk.vms.swarm().await?.clone();
-    let begun = desk.under_way.begin(account.id, once.as_ref())?;
+    let swarm = state.vms.swarm().await?.clone();
+    let in_progress = state.in_progress.begin(account.id, once.as_ref())?;
     order.once = once;
-    let booter = Booter::new(Arc::clone(&desk.store), &caller, &call);
-    let booted = booter.boot(swarm, order, work, begun).await?;
+    let booter = Booter::new(Arc::clone(&state.store), &caller, &call);
+    let booted = booter.boot(swarm, order, work, in_progress).await?;
     match booted.answer.vms.as_slice() {
         [] => {}
-        [one] => call.trail.acts_on(one.id),
+        [one] => call.audit.set_resource(one.id),
         // The events with the same request id name all of them.
-        [first, others @ ..] => call.trail.acts_on(format_args!("{} and {} more", first.id, others.len())),
+        [first, others @ ..] => {
+            call.audit.set_resource(format_args!("{} and {} more", first.id, others.len()))
+        }
     }
-    Ok(answered(StatusCode::CREATED, booted, |answer| Json(answer).into_response()))
+    Ok(replayable_response(StatusCode::CREATED, booted, |answer| Json(answer).into_response()))
 }
 
 /// End all VMs
@@ -140,14 +142,14 @@ async fn boot(
     )
 )]
 async fn cleanup(
-    State(desk): State<SwarmDesk>,
+    State(state): State<SwarmState>,
     caller: Caller<SwarmWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     _: NoBody,
 ) -> Answer<CleanupAnswer> {
-    call.trail.acts_on(caller.account.id);
-    let terminated = desk.vms.swarm().await?.cleanup(&caller.account.id, call.id.as_str()).await?;
+    call.audit.set_resource(caller.account.id);
+    let terminated = state.vms.swarm().await?.cleanup(&caller.account.id, call.id.as_str()).await?;
     Ok(Json(CleanupAnswer { terminated }))
 }
 
@@ -163,13 +165,13 @@ async fn cleanup(
     )
 )]
 async fn vm(
-    State(desk): State<SwarmDesk>,
+    State(state): State<SwarmState>,
     caller: Caller<SwarmRead>,
     path: VmPath,
     _: Query<NoParameters>,
 ) -> Answer<Vm> {
     let vm = path.vm()?;
-    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     Ok(Json(swarm.vm(&caller.account.id, VmRef::Id(vm)).await?))
 }
 
@@ -187,18 +189,18 @@ async fn vm(
     )
 )]
 async fn change_vm(
-    State(desk): State<SwarmDesk>,
+    State(state): State<SwarmState>,
     caller: Caller<SwarmWrite>,
     path: VmPath,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     object: Object,
 ) -> Answer<Vm> {
     let vm = path.vm()?;
-    let change = change(object, &call)?;
-    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
+    let change = parse_change(object, &call)?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     let changed = swarm.change(&caller.account.id, vm, change, call.id.as_str()).await?;
-    call.trail.acts_on(changed.id);
+    call.audit.set_resource(changed.id);
     Ok(Json(changed))
 }
 
@@ -214,16 +216,16 @@ async fn change_vm(
     )
 )]
 async fn end(
-    State(desk): State<SwarmDesk>,
+    State(state): State<SwarmState>,
     caller: Caller<SwarmWrite>,
     path: VmPath,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
 ) -> Answer<DeleteAnswer> {
     let vm = path.vm()?;
-    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     let ended = swarm.end(&caller.account.id, vm, call.id.as_str()).await?;
-    call.trail.acts_on(ended.id);
+    call.audit.set_resource(ended.id);
     Ok(Json(DeleteAnswer { pid: ended.pid, id: ended.id, terminated: true }))
 }
 
@@ -240,12 +242,12 @@ async fn end(
     )
 )]
 async fn console(
-    State(desk): State<SwarmDesk>,
+    State(state): State<SwarmState>,
     caller: Caller<SwarmRead>,
     path: VmPath,
     _: Query<NoParameters>,
 ) -> Answer<Console> {
     let vm = path.vm()?;
-    let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     Ok(Json(swarm.console(&caller.account.id, vm).await?))
 }

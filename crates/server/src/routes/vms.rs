@@ -9,20 +9,20 @@ use skep_api::{
     ErrorCode, Failure, VmId,
     swarm::{Vm, VmList, VmState},
 };
-use skep_store::{ListVms, Store, VmFilter, VmPage, VmRecord, VmsOf};
+use skep_store::{ListVms, Store, VmFilter, VmPage, VmRecord, VmSet};
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes, page};
 use crate::{
-    extract::{Caller, Keyed, KeyedQuery, SwarmRead},
+    extract::{Caller, KeyPrefix, KeyedQuery, SwarmRead},
     json::Json,
 };
 
 /// The prefix of a metadata key in the query.
-const METADATA: &str = "metadata.";
+const METADATA_PREFIX: &str = "metadata.";
 /// The most metadata keys of a filter. Each is looked up in every record.
-const MOST_METADATA: usize = 16;
+const MAX_METADATA_KEYS: usize = 16;
 
 pub(crate) fn routes(store: Arc<dyn Store>) -> Routes {
     vec![routes!(list).with_state(store)]
@@ -31,7 +31,7 @@ pub(crate) fn routes(store: Arc<dyn Store>) -> Routes {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Wanted {
+struct VmsQuery {
     /// `running`, `paused` or `ended`. Default: all that have not ended.
     #[param(inline, value_type = Option<VmState>)]
     state: Option<String>,
@@ -49,8 +49,8 @@ struct Wanted {
     cursor: Option<String>,
 }
 
-impl Keyed for Wanted {
-    const PREFIX: &'static str = METADATA;
+impl KeyPrefix for VmsQuery {
+    const PREFIX: &'static str = METADATA_PREFIX;
 }
 
 /// List VMs
@@ -62,49 +62,53 @@ impl Keyed for Wanted {
 /// on the whole server. Ended VMs are only in this list, because their `pid` may belong to another VM by now.
 #[utoipa::path(
     get, path = "/api/vms", tag = "swarm", operation_id = "list_vms",
-    params(Wanted, ("metadata.KEY" = Option<String>, Query, description = "VMs whose metadata has this value under KEY")),
+    params(VmsQuery, ("metadata.KEY" = Option<String>, Query, description = "VMs whose metadata has this value under KEY")),
     security(("bearer" = ["swarm:read"])),
     responses((status = 200, description = "A page of VMs", body = VmList))
 )]
 async fn list(
     State(store): State<Arc<dyn Store>>,
     caller: Caller<SwarmRead>,
-    KeyedQuery(wanted, metadata): KeyedQuery<Wanted>,
+    KeyedQuery(query, metadata): KeyedQuery<VmsQuery>,
 ) -> Answer<VmList> {
-    let filter = VmFilter { name: wanted.name, template: wanted.template, metadata: keys(metadata)? };
-    let state = state(wanted.state.as_deref())?;
-    let stamp = page::stamp(&format!("{} {state:?} {filter:?}", caller.account.id));
-    let place = wanted.cursor.as_deref().map(|cursor| page::place(cursor, &stamp)).transpose()?;
-    let (limit, after) = page::check::<VmId>(wanted.limit, place)?;
-    let which = match state {
+    let filter = VmFilter { name: query.name, template: query.template, metadata: check_metadata(metadata)? };
+    let state = parse_state(query.state.as_deref())?;
+    let filter_hash = page::filter_hash(&format!("{} {state:?} {filter:?}", caller.account.id));
+    let position = query.cursor.as_deref().map(|cursor| page::position(cursor, &filter_hash)).transpose()?;
+    let (limit, after) = page::check::<VmId>(query.limit, position)?;
+    let set = match state {
         // No VM can be paused yet.
         Some(VmState::Paused) => return Ok(Json(VmList { vms: Vec::new(), next_cursor: None })),
-        Some(VmState::Ended) => VmsOf::Ended,
-        Some(VmState::Running) | None => VmsOf::Living,
+        Some(VmState::Ended) => VmSet::Ended,
+        Some(VmState::Running) | None => VmSet::Running,
     };
-    let query = ListVms { account: caller.account.id, which, filter, limit, after };
+    let query = ListVms { account: caller.account.id, set, filter, limit, after };
     let VmPage { vms, next } = store.list_vms(query).await?;
     let now = Timestamp::now();
     Ok(Json(VmList {
-        vms: vms.into_iter().map(|record| shown(record, now)).collect(),
-        next_cursor: next.map(|vm| page::cursor(&stamp, vm)),
+        vms: vms.into_iter().map(|record| to_api(record, now)).collect(),
+        next_cursor: next.map(|vm| page::cursor(&filter_hash, vm)),
     }))
 }
 
 /// Checks the metadata of a filter, by key.
-fn keys(parameters: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Failure> {
+fn check_metadata(parameters: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Failure> {
     let invalid = |message: String| Err(Failure::new(ErrorCode::InvalidValue, message));
-    if parameters.len() > MOST_METADATA {
+    if parameters.len() > MAX_METADATA_KEYS {
         let given = parameters.len();
-        return invalid(format!("{given} `{METADATA}KEY` are given; give at most {MOST_METADATA}"));
+        return invalid(format!(
+            "{given} `{METADATA_PREFIX}KEY` are given; give at most {MAX_METADATA_KEYS}"
+        ));
     }
     if parameters.contains_key("") {
-        return invalid(format!("`{METADATA}` has no key after it; give `{METADATA}KEY=VALUE`"));
+        return invalid(format!(
+            "`{METADATA_PREFIX}` has no key after it; give `{METADATA_PREFIX}KEY=VALUE`"
+        ));
     }
     Ok(parameters)
 }
 
-fn state(word: Option<&str>) -> Result<Option<VmState>, Failure> {
+fn parse_state(word: Option<&str>) -> Result<Option<VmState>, Failure> {
     match word {
         None => Ok(None),
         Some("running") => Ok(Some(VmState::Running)),
@@ -117,7 +121,7 @@ fn state(word: Option<&str>) -> Result<Option<VmState>, Failure> {
     }
 }
 
-fn shown(record: VmRecord, now: Timestamp) -> Vm {
+fn to_api(record: VmRecord, now: Timestamp) -> Vm {
     let VmRecord { vm, end, .. } = record;
     let until = end.map_or(now, |end| end.at);
     Vm {

@@ -26,46 +26,46 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes};
 use crate::{
-    accept::{self, Form},
     address::CallerAddress,
     body::Body,
     csv_text,
     error::Refusal,
-    extract::{Call, Caller, NoParameters, Query, Segment, ServerAdmin},
+    extract::{Caller, NoParameters, Query, RequestInfo, Segment, ServerAdmin},
     json::Json,
     limits::Limiter,
-    openapi::refusals::{FormRefused, StoreAway, WaitlistEntryRefused},
+    negotiate::{self, MediaType},
+    openapi::refusals::{ListFormatRefused, StoreRefused, WaitlistEntryRefused},
 };
 
 /// The longest email address (RFC 5321), in bytes.
-const LONGEST_EMAIL: usize = 254;
+const MAX_EMAIL_BYTES: usize = 254;
 /// The longest name, in characters.
-const LONGEST_NAME: usize = 100;
+const MAX_NAME_CHARS: usize = 100;
 /// The longest use case, in characters.
-const LONGEST_USE_CASE: usize = 2_000;
+const MAX_USE_CASE_CHARS: usize = 2_000;
 /// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 100;
-const LARGEST_PAGE: u32 = 1_000;
+const MAX_PAGE: u32 = 1_000;
 
 #[derive(Clone)]
-pub(crate) struct WaitlistDesk {
+pub(crate) struct WaitlistState {
     store: Arc<dyn Store>,
     limiter: Arc<Limiter>,
 }
 
-impl WaitlistDesk {
+impl WaitlistState {
     pub(crate) fn new(store: Arc<dyn Store>, limiter: Arc<Limiter>) -> Self {
         Self { store, limiter }
     }
 }
 
-pub(crate) fn public_routes(desk: WaitlistDesk) -> Routes {
-    vec![routes!(join).with_state(desk)]
+pub(crate) fn public_routes(state: WaitlistState) -> Routes {
+    vec![routes!(join).with_state(state)]
 }
 
 /// The routes that need a key.
-pub(crate) fn routes(desk: WaitlistDesk) -> Routes {
-    vec![routes!(list).with_state(desk.clone()), routes!(remove).with_state(desk)]
+pub(crate) fn routes(state: WaitlistState) -> Routes {
+    vec![routes!(list).with_state(state.clone()), routes!(remove).with_state(state)]
 }
 
 /// Join the waitlist
@@ -77,37 +77,37 @@ pub(crate) fn routes(desk: WaitlistDesk) -> Routes {
     request_body(content = JoinWaitlist, example = json!({"email": "ada@example.com", "use_case": "agents that test"})),
     responses(
         (status = 202, description = "The address is on the list", body = Joined, example = json!({"status": "ok"})),
-        StoreAway,
+        StoreRefused,
     )
 )]
 async fn join(
-    State(desk): State<WaitlistDesk>,
+    State(state): State<WaitlistState>,
     CallerAddress(address): CallerAddress,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(request): Body<JoinWaitlist>,
 ) -> Result<Response, Refusal> {
     let command = skep_store::JoinWaitlist {
-        email: email(request.email)?,
-        name: line("name", request.name, LONGEST_NAME)?,
-        company: line("company", request.company, LONGEST_NAME)?,
-        use_case: text("use_case", request.use_case, LONGEST_USE_CASE)?,
+        email: check_email(request.email)?,
+        name: check_line("name", request.name, MAX_NAME_CHARS)?,
+        company: check_line("company", request.company, MAX_NAME_CHARS)?,
+        use_case: check_text("use_case", request.use_case, MAX_USE_CASE_CHARS)?,
         at: call.arrival.wall,
     };
     // Counted only after the checks, so that a typo does not use up the limit.
-    desk.limiter.count_waitlist(address)?;
-    desk.store.join_waitlist(command).await?;
+    state.limiter.count_waitlist(address)?;
+    state.store.join_waitlist(command).await?;
     Ok((StatusCode::ACCEPTED, Json(Joined { status: JoinStatus::Ok })).into_response())
 }
 
 /// Checks an email address that is valid on the internet: no display name, no host without a domain, no IP address.
-fn email(text: String) -> Result<String, Failure> {
+fn check_email(text: String) -> Result<String, Failure> {
     let wrong = |why: String| {
         let shown: String = text.chars().take(80).collect();
         Err(invalid(format!("`email` is {shown:?}: {why}; give an address such as ada@example.com")))
     };
-    if text.len() > LONGEST_EMAIL {
-        return wrong(format!("it has {} bytes, and mail carries {LONGEST_EMAIL}", text.len()));
+    if text.len() > MAX_EMAIL_BYTES {
+        return wrong(format!("it has {} bytes, and mail carries {MAX_EMAIL_BYTES}", text.len()));
     }
     if text.chars().any(char::is_control) {
         return wrong("it holds a control character".to_owned());
@@ -120,8 +120,8 @@ fn email(text: String) -> Result<String, Failure> {
 }
 
 /// Checks a text of one line. A blank one counts as absent.
-fn line(field: &str, value: Option<String>, longest: usize) -> Result<Option<String>, Failure> {
-    let value = text(field, value, longest)?;
+fn check_line(field: &str, value: Option<String>, max_chars: usize) -> Result<Option<String>, Failure> {
+    let value = check_text(field, value, max_chars)?;
     match value.as_deref().and_then(|text| text.chars().find(|c| c.is_control())) {
         Some(control) => {
             Err(invalid(format!("`{field}` holds the control character {control:?}; leave it out")))
@@ -131,11 +131,11 @@ fn line(field: &str, value: Option<String>, longest: usize) -> Result<Option<Str
 }
 
 /// Checks a text. A blank one counts as absent.
-fn text(field: &str, value: Option<String>, longest: usize) -> Result<Option<String>, Failure> {
+fn check_text(field: &str, value: Option<String>, max_chars: usize) -> Result<Option<String>, Failure> {
     let Some(value) = value.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
     let characters = value.chars().count();
-    if characters > longest {
-        return Err(invalid(format!("`{field}` has {characters} characters; keep it to {longest}")));
+    if characters > max_chars {
+        return Err(invalid(format!("`{field}` has {characters} characters; keep it to {max_chars}")));
     }
     if value.contains('\0') {
         return Err(invalid(format!("`{field}` holds a NUL character; leave it out")));
@@ -170,31 +170,31 @@ struct Page {
         (status = 200, description = "A page of the list, or all of it", content(
             (Waitlist = "application/json"), (String = "text/csv", example = json!("id,email,name,company,use_case,joined_at\r\n"))
         )),
-        FormRefused,
+        ListFormatRefused,
     )
 )]
 async fn list(
-    State(desk): State<WaitlistDesk>,
+    State(state): State<WaitlistState>,
     _: Caller<ServerAdmin>,
     Query(page): Query<Page>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let limit = page.limit.unwrap_or(DEFAULT_PAGE);
-    if !(1..=LARGEST_PAGE).contains(&limit) {
-        let message = format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}");
+    if !(1..=MAX_PAGE).contains(&limit) {
+        let message = format!("`limit` is {limit}; it must be a whole number from 1 to {MAX_PAGE}");
         return Err(invalid(message).into());
     }
     let before = page.cursor.as_deref().map(str::parse::<WaitlistId>).transpose();
     let before =
         before.map_err(|error| invalid(format!("`cursor` is not a `next_cursor` of this list: {error}")))?;
-    if accept::form(&headers)? == Form::Csv {
+    if negotiate::list_media_type(&headers)? == MediaType::Csv {
         if page.limit.is_some() || page.cursor.is_some() {
             let message = "CSV is always the whole list: leave out `limit` and `cursor`, or ask for JSON";
             return Err(invalid(message.to_owned()).into());
         }
-        return as_csv(desk.store).await;
+        return as_csv(state.store).await;
     }
-    let page = desk.store.list_waitlist(ListWaitlist { limit, before }).await?;
+    let page = state.store.list_waitlist(ListWaitlist { limit, before }).await?;
     let next_cursor = page.next.map(|id| id.to_string());
     Ok(Json(Waitlist { entries: page.entries, next_cursor }).into_response())
 }
@@ -202,9 +202,9 @@ async fn list(
 /// Streams the whole list as CSV, with one page in memory at a time.
 async fn as_csv(store: Arc<dyn Store>) -> Result<Response, Refusal> {
     // The first page is read before the response begins, while a refusal is still possible.
-    let first = store.list_waitlist(ListWaitlist { limit: LARGEST_PAGE, before: None }).await?;
+    let first = store.list_waitlist(ListWaitlist { limit: MAX_PAGE, before: None }).await?;
     let head = ["id", "email", "name", "company", "use_case", "joined_at"].map(str::to_owned);
-    let head = csv_text::rows([head]).map_err(Refusal::internal)?;
+    let head = csv_text::encode_rows([head]).map_err(Refusal::internal)?;
     let pages = stream::unfold(Some(Ok(first)), move |page| {
         let store = Arc::clone(&store);
         async move { next_part(store, page?).await }
@@ -217,14 +217,14 @@ async fn as_csv(store: Arc<dyn Store>) -> Result<Response, Refusal> {
     Ok((headers, HttpBody::from_stream(whole)).into_response())
 }
 
-type PageOrNot = Result<WaitlistPage, String>;
+type PageResult = Result<WaitlistPage, String>;
 
 /// The rows of a page, and the next page. A failure aborts the response, so that the caller notices that it is
 /// incomplete.
 async fn next_part(
     store: Arc<dyn Store>,
-    page: PageOrNot,
-) -> Option<(Result<Bytes, String>, Option<PageOrNot>)> {
+    page: PageResult,
+) -> Option<(Result<Bytes, String>, Option<PageResult>)> {
     let page = match page {
         Ok(page) => page,
         Err(error) => {
@@ -232,12 +232,12 @@ async fn next_part(
             return Some((Err(error), None));
         }
     };
-    let rows = csv_text::rows(page.entries.into_iter().map(row));
+    let rows = csv_text::encode_rows(page.entries.into_iter().map(row));
     let next = match page.next {
         None => None,
         before => {
             // A separate task waits for the store, because this future is polled only while the caller reads.
-            let query = ListWaitlist { limit: LARGEST_PAGE, before };
+            let query = ListWaitlist { limit: MAX_PAGE, before };
             let reading =
                 AbortOnDropHandle::new(tokio::spawn(async move { store.list_waitlist(query).await }));
             let page = reading.await.map_err(|error| error.to_string());
@@ -271,19 +271,19 @@ fn row(entry: WaitlistEntry) -> [String; 6] {
     )
 )]
 async fn remove(
-    State(desk): State<WaitlistDesk>,
+    State(state): State<WaitlistState>,
     _: Caller<ServerAdmin>,
     Segment(entry): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
 ) -> Answer<Removed> {
     let command = match entry.parse() {
         Ok(id) => RemoveFromWaitlist::Id(id),
         Err(_) => RemoveFromWaitlist::Email(entry),
     };
-    let removed = desk.store.remove_from_waitlist(command).await?;
+    let removed = state.store.remove_from_waitlist(command).await?;
     // The audit log gets the id instead of the address, which must not be kept anywhere.
-    call.trail.acts_on(removed.id);
+    call.audit.set_resource(removed.id);
     Ok(Json(Removed { id: removed.id, removed: true }))
 }
 
@@ -297,7 +297,7 @@ mod tests {
     fn only_addresses_that_mail_reaches_are_taken() {
         for good in ["ada@example.com", "a.b+c@sub.example.co.uk", "ünï@exämple.com", "o'brien@example.com"]
         {
-            assert_eq!(email(good.to_owned()).as_deref(), Ok(good));
+            assert_eq!(check_email(good.to_owned()).as_deref(), Ok(good));
         }
         let long = format!("{}@{}.example.com", "a".repeat(64), "b".repeat(190));
         for wrong in [
@@ -318,7 +318,7 @@ mod tests {
             "ada@example.com\0",
             &long,
         ] {
-            let failure = email(wrong.to_owned()).unwrap_err();
+            let failure = check_email(wrong.to_owned()).unwrap_err();
             assert_eq!(failure.code, ErrorCode::InvalidValue, "{wrong:?}");
             assert!(failure.message.starts_with("`email` is "), "{failure}");
         }
@@ -327,18 +327,18 @@ mod tests {
     #[test]
     fn texts_have_an_end_and_blank_ones_count_as_absent() {
         let some = |text: &str| Some(text.to_owned());
-        assert_eq!(line("name", some(" "), 5), Ok(None));
-        assert_eq!(line("name", some("süßes"), 5), Ok(some("süßes")));
-        assert!(line("name", some("süßes!"), 5).unwrap_err().message.contains("6 characters"));
-        assert!(line("name", some("a\nb"), 5).unwrap_err().message.contains("`name`"));
-        assert_eq!(text("use_case", some("a\nb"), 5), Ok(some("a\nb")));
-        assert!(text("use_case", some("a\0b"), 5).is_err());
+        assert_eq!(check_line("name", some(" "), 5), Ok(None));
+        assert_eq!(check_line("name", some("süßes"), 5), Ok(some("süßes")));
+        assert!(check_line("name", some("süßes!"), 5).unwrap_err().message.contains("6 characters"));
+        assert!(check_line("name", some("a\nb"), 5).unwrap_err().message.contains("`name`"));
+        assert_eq!(check_text("use_case", some("a\nb"), 5), Ok(some("a\nb")));
+        assert!(check_text("use_case", some("a\0b"), 5).is_err());
     }
 
     proptest! {
         #[test]
-        fn no_address_is_too_strange(text in any::<String>()) {
-            if let Ok(taken) = email(text.clone()) {
+        fn the_email_check_never_panics(text in any::<String>()) {
+            if let Ok(taken) = check_email(text.clone()) {
                 prop_assert_eq!(taken, text);
             }
         }

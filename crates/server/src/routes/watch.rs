@@ -21,20 +21,20 @@ use skep_api::{
 use skep_workspace::Content;
 use utoipa::IntoParams;
 
-use super::{files::path, raw::FilesDesk};
+use super::{files::path, raw::FilesState};
 use crate::{
     error::{self, Refusal},
     extract::{Caller, FilesRead, Query},
-    key_watch::{closed, key_lost},
+    key_watch::{key_lost, server_closing},
     openapi::refusals::WatchRefused,
-    places::Chosen,
-    watchers::Watcher,
+    places::Target,
+    watchers::WatchPermit,
 };
 
 /// Interval of keep-alive comments, which also detect a caller that is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The longest encoded change, in bytes: two paths whose bytes are all percent-encoded.
-const LONGEST_LINE: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -65,19 +65,19 @@ pub(super) struct WatchQuery {
     )
 )]
 pub(super) async fn watch(
-    State(desk): State<FilesDesk>,
+    State(state): State<FilesState>,
     caller: Caller<FilesRead>,
     Query(query): Query<WatchQuery>,
 ) -> Result<Response, Refusal> {
     let operation = WatchFolder { path: path("path", &query.path, query.path_encoding)? };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    let place = desk.watchers.enter(caller.account.id)?;
-    let (_, content) = desk.places.run_streamed(&caller, chosen, operation, None).await?;
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    let watcher = state.watchers.acquire(caller.account.id)?;
+    let (_, content) = state.places.run_streamed(&caller, chosen, operation, None).await?;
     let watch = Watch {
         lines: Lines { content, buffer: BytesMut::new() },
-        key_lost: Box::pin(key_lost(Arc::clone(&desk.store), caller.key.clone())),
-        closing: Box::pin(closed(desk.closing.clone())),
-        _place: place,
+        key_lost: Box::pin(key_lost(Arc::clone(&state.store), caller.key.clone())),
+        closing: Box::pin(server_closing(state.closing.clone())),
+        _watcher: watcher,
     };
     Ok(Sse::new(watch.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
@@ -98,8 +98,8 @@ impl Lines {
                 self.buffer.advance(1);
                 return serde_json::from_slice(&line).map(Some).map_err(|error| broken(error.to_string()));
             }
-            if self.buffer.len() > LONGEST_LINE {
-                return Err(broken(format!("a change of more than {LONGEST_LINE} bytes")));
+            if self.buffer.len() > MAX_LINE_BYTES {
+                return Err(broken(format!("a change of more than {MAX_LINE_BYTES} bytes")));
             }
             match self.content.next().await {
                 Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
@@ -115,7 +115,7 @@ struct Watch {
     key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
     /// Completes when the server is about to close the remaining connections.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
-    _place: Watcher,
+    _watcher: WatchPermit,
 }
 
 impl Watch {
@@ -127,23 +127,23 @@ impl Watch {
                 failure = &mut watch.key_lost => failure.into(),
                 () = &mut watch.closing => Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; watch again"),
                 change = watch.lines.next() => match change {
-                    Ok(Some(change)) => return Some((Ok(told(&change)), Some(watch))),
+                    Ok(Some(change)) => return Some((Ok(change_event(&change)), Some(watch))),
                     Ok(None) => return None,
                     Err(refusal) => refusal,
                 },
             };
-            Some((Ok(refused(&ending)), None))
+            Some((Ok(error_event(&ending)), None))
         })
     }
 }
 
-fn told(change: &FileChange) -> Event {
+fn change_event(change: &FileChange) -> Event {
     event(if change.r#type == ChangeType::Overflow { "overflow" } else { "change" }, change)
 }
 
-fn refused(refusal: &Refusal) -> Event {
+fn error_event(refusal: &Refusal) -> Event {
     let Failure { code, message } = refusal.failure().clone();
-    let error = error::reason_of(code.kind()).to_owned();
+    let error = error::reason_phrase(code.kind()).to_owned();
     event("error", &StreamRefusal { error, message, code })
 }
 

@@ -17,39 +17,39 @@ use crate::{
     auth::Identity,
     body::Body,
     error::Refusal,
-    events::{named, scope_of},
-    extract::{Admin, Call, Caller, NoParameters, Query, Segment},
+    events::{parse_kinds, required_scope},
+    extract::{Admin, Caller, NoParameters, Query, RequestInfo, Segment},
     json::Json,
     openapi::refusals::{CreateWebhookRefused, WebhookRefused},
     random,
-    webhooks::{Outgoing, Secret, owner, target},
+    webhooks::{Secret, WebhookContext, parse_target, seal_context},
 };
 
 mod deliveries;
 
 /// The most webhooks of one account.
-const MOST: u32 = 100;
-const MOST_TYPES: usize = 100;
+const MAX_WEBHOOKS: u32 = 100;
+const MAX_TYPES: usize = 100;
 /// The longest description, in characters.
-const LONGEST_DESCRIPTION: usize = 500;
+const MAX_DESCRIPTION_CHARS: usize = 500;
 /// How long the old secret stays valid after a rotation: by default, and at most.
-const OVERLAP_MS: u64 = 24 * 3_600_000;
-const LONGEST_OVERLAP_MS: u64 = 7 * OVERLAP_MS;
+const DEFAULT_OVERLAP_MS: u64 = 24 * 3_600_000;
+const MAX_OVERLAP_MS: u64 = 7 * DEFAULT_OVERLAP_MS;
 
 #[derive(Clone)]
-pub(crate) struct WebhookDesk {
+pub(crate) struct WebhooksState {
     pub store: Arc<dyn Store>,
     /// Encrypts their secrets, and checks their URLs.
-    pub outgoing: Outgoing,
+    pub context: WebhookContext,
 }
 
-pub(crate) fn routes(desk: WebhookDesk) -> Routes {
+pub(crate) fn routes(state: WebhooksState) -> Routes {
     let mut routes = vec![
-        routes!(list, create).with_state(desk.clone()),
-        routes!(read, change, delete).with_state(desk.clone()),
-        routes!(rotate).with_state(desk.clone()),
+        routes!(list, create).with_state(state.clone()),
+        routes!(read, change, delete).with_state(state.clone()),
+        routes!(rotate).with_state(state.clone()),
     ];
-    routes.extend(deliveries::routes(desk));
+    routes.extend(deliveries::routes(state));
     routes
 }
 
@@ -62,14 +62,14 @@ pub(crate) fn routes(desk: WebhookDesk) -> Routes {
     responses((status = 200, description = "A page of webhooks", body = WebhookList))
 )]
 async fn list(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     Query(page): Query<Page<WebhookId>>,
 ) -> Answer<WebhookList> {
     let (limit, before) = page.read()?;
-    let page = desk.store.list_webhooks(ListWebhooks { account: caller.account.id, limit, before }).await?;
+    let page = state.store.list_webhooks(ListWebhooks { account: caller.account.id, limit, before }).await?;
     Ok(Json(WebhookList {
-        webhooks: page.webhooks.into_iter().map(shown).collect(),
+        webhooks: page.webhooks.into_iter().map(to_api).collect(),
         next_cursor: page.next.map(|id| id.to_string()),
     }))
 }
@@ -94,32 +94,32 @@ async fn list(
     )
 )]
 async fn create(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(request): Body<CreateWebhook>,
 ) -> Created<CreatedWebhook> {
-    let url = target(&request.url, &desk.outgoing.allowed)?.to_string();
+    let url = parse_target(&request.url, &state.context.allowed)?.to_string();
     let types = request.types.unwrap_or_else(|| families(&caller));
-    may_read(&caller, &types)?;
-    let description = request.description.map(described).transpose()?;
+    check_types(&caller, &types)?;
+    let description = request.description.map(check_description).transpose()?;
     let (id, account) = (WebhookId::generate(), caller.account.id);
-    let secret = Secret::of(random::bytes()?.to_vec());
-    let sealed = desk.outgoing.seal.seal(&owner(account, id), secret.bytes()).await?;
-    let made = desk.store.create_webhook(skep_store::CreateWebhook {
+    let secret = Secret::from_bytes(random::bytes()?.to_vec());
+    let sealed = state.context.seal.seal(&seal_context(account, id), secret.bytes()).await?;
+    let made = state.store.create_webhook(skep_store::CreateWebhook {
         id,
         account,
         url,
         types,
         description,
         secret: sealed,
-        most: MOST,
+        max_webhooks: MAX_WEBHOOKS,
         at: call.arrival.wall,
     });
     let made = made.await?;
-    call.trail.acts_on(id);
-    created(CreatedWebhook { secret: secret.expose(), record: shown(made) })
+    call.audit.set_resource(id);
+    created(CreatedWebhook { secret: secret.expose(), record: to_api(made) })
 }
 
 /// Read a webhook
@@ -134,12 +134,12 @@ async fn create(
     )
 )]
 async fn read(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
 ) -> Answer<Webhook> {
-    Ok(Json(shown(desk.store.webhook(caller.account.id, webhook_id(&id)?).await?)))
+    Ok(Json(to_api(state.store.webhook(caller.account.id, webhook_id(&id)?).await?)))
 }
 
 /// Change a webhook
@@ -157,28 +157,28 @@ async fn read(
     )
 )]
 async fn change(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(request): Body<ChangeWebhook>,
 ) -> Answer<Webhook> {
-    let url = request.url.as_deref().map(|url| target(url, &desk.outgoing.allowed)).transpose()?;
+    let url = request.url.as_deref().map(|url| parse_target(url, &state.context.allowed)).transpose()?;
     if let Some(types) = &request.types {
-        may_read(&caller, types)?;
+        check_types(&caller, types)?;
     }
     let description = match request.description {
-        Some(Some(text)) => Some(Some(described(text)?)),
+        Some(Some(text)) => Some(Some(check_description(text)?)),
         other => other,
     };
     let id = webhook_id(&id)?;
-    let known = desk.store.webhook(caller.account.id, id).await?;
+    let known = state.store.webhook(caller.account.id, id).await?;
     // The owner of a new endpoint can read everything that is sent.
     if url.is_some() && request.types.is_none() {
-        may_read(&caller, &known.types)?;
+        check_types(&caller, &known.types)?;
     }
-    let changed = desk.store.change_webhook(skep_store::ChangeWebhook {
+    let changed = state.store.change_webhook(skep_store::ChangeWebhook {
         account: caller.account.id,
         id,
         url: url.map(String::from),
@@ -187,7 +187,7 @@ async fn change(
         enabled: request.enabled,
         at: call.arrival.wall,
     });
-    Ok(Json(shown(changed.await?)))
+    Ok(Json(to_api(changed.await?)))
 }
 
 /// Delete a webhook
@@ -203,14 +203,15 @@ async fn change(
     )
 )]
 async fn delete(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
 ) -> Answer<DeletedWebhook> {
     let id = webhook_id(&id)?;
-    desk.store
+    state
+        .store
         .delete_webhook(DeleteWebhook { account: caller.account.id, id, at: call.arrival.wall })
         .await?;
     Ok(Json(DeletedWebhook { id, deleted: true }))
@@ -232,29 +233,29 @@ async fn delete(
     )
 )]
 async fn rotate(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(request): Body<RotateWebhook>,
 ) -> Created<CreatedWebhook> {
-    let overlap = request.overlap_ms.unwrap_or(OVERLAP_MS);
-    if overlap > LONGEST_OVERLAP_MS {
+    let overlap = request.overlap_ms.unwrap_or(DEFAULT_OVERLAP_MS);
+    if overlap > MAX_OVERLAP_MS {
         let message =
-            format!("`overlap_ms` is {overlap}; it must be at most {LONGEST_OVERLAP_MS}, which is 7 days");
+            format!("`overlap_ms` is {overlap}; it must be at most {MAX_OVERLAP_MS}, which is 7 days");
         return Err(invalid(message).into());
     }
     let (id, account, at) = (webhook_id(&id)?, caller.account.id, call.arrival.wall);
-    let known = desk.store.webhook(account, id).await?;
-    may_read(&caller, &known.types)?;
+    let known = state.store.webhook(account, id).await?;
+    check_types(&caller, &known.types)?;
     let overlap = jiff::SignedDuration::from_millis(i64::try_from(overlap).unwrap_or_default());
-    let secret = Secret::of(random::bytes()?.to_vec());
-    let sealed = desk.outgoing.seal.seal(&owner(account, id), secret.bytes()).await?;
+    let secret = Secret::from_bytes(random::bytes()?.to_vec());
+    let sealed = state.context.seal.seal(&seal_context(account, id), secret.bytes()).await?;
     let previous_until = at.checked_add(overlap).ok().filter(|_| !overlap.is_zero());
     let rotation = skep_store::RotateWebhook { account, id, secret: sealed, previous_until, at };
-    let rotated = desk.store.rotate_webhook(rotation).await?;
-    created(CreatedWebhook { secret: secret.expose(), record: shown(rotated) })
+    let rotated = state.store.rotate_webhook(rotation).await?;
+    created(CreatedWebhook { secret: secret.expose(), record: to_api(rotated) })
 }
 
 /// All families that a key may read.
@@ -262,7 +263,7 @@ fn families(caller: &Identity) -> Vec<String> {
     let mut families = Vec::new();
     for kind in EventKind::ALL {
         let family = kind.as_str().split_once('.').map(|(family, _)| format!("{family}.*"));
-        if let Some(family) = family.filter(|_| caller.key.scopes.contains(&scope_of(*kind)))
+        if let Some(family) = family.filter(|_| caller.key.scopes.contains(&required_scope(*kind)))
             && !families.contains(&family)
         {
             families.push(family);
@@ -272,15 +273,14 @@ fn families(caller: &Identity) -> Vec<String> {
 }
 
 /// Checks a list of types, and that the key has the scopes to read them.
-fn may_read(caller: &Identity, types: &[String]) -> Result<(), Refusal> {
-    if types.is_empty() || types.len() > MOST_TYPES {
-        let message =
-            format!("`types` has {} entries; give 1 to {MOST_TYPES}, such as ticket.*", types.len());
+fn check_types(caller: &Identity, types: &[String]) -> Result<(), Refusal> {
+    if types.is_empty() || types.len() > MAX_TYPES {
+        let message = format!("`types` has {} entries; give 1 to {MAX_TYPES}, such as ticket.*", types.len());
         return Err(invalid(message).into());
     }
     let mut missing: Option<Scope> = None;
-    for word in types {
-        let mut scopes = named(word)?.into_iter().map(scope_of);
+    for name in types {
+        let mut scopes = parse_kinds(name)?.into_iter().map(required_scope);
         missing = missing.or_else(|| scopes.find(|scope| !caller.key.scopes.contains(scope)));
     }
     let Some(scope) = missing else { return Ok(()) };
@@ -289,11 +289,12 @@ fn may_read(caller: &Identity, types: &[String]) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::ScopeMissing, message))
 }
 
-fn described(text: String) -> Result<String, Failure> {
+fn check_description(text: String) -> Result<String, Failure> {
     let length = text.chars().count();
-    if length > LONGEST_DESCRIPTION || text.chars().any(char::is_control) {
-        let message =
-            format!("`description` has {length} characters; give one line of at most {LONGEST_DESCRIPTION}");
+    if length > MAX_DESCRIPTION_CHARS || text.chars().any(char::is_control) {
+        let message = format!(
+            "`description` has {length} characters; give one line of at most {MAX_DESCRIPTION_CHARS}"
+        );
         return Err(invalid(message));
     }
     Ok(text)
@@ -308,7 +309,7 @@ fn webhook_id(text: &str) -> Result<WebhookId, skep_store::Error> {
     text.parse().map_err(|_| skep_store::Error::UnknownWebhook { id: text.to_owned() })
 }
 
-fn shown(webhook: skep_store::Webhook) -> Webhook {
+fn to_api(webhook: skep_store::Webhook) -> Webhook {
     Webhook {
         id: webhook.id,
         url: webhook.url,

@@ -5,7 +5,7 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes};
 use crate::{
-    extract::{AnyKeyAtAll, Caller, NoParameters, Query},
+    extract::{AnyKeyOrVmKey, Caller, NoParameters, Query},
     json::Json,
 };
 
@@ -25,7 +25,7 @@ pub(crate) fn routes() -> Routes {
         "limits": {"max_vms": null, "max_memory_mb": null}, "vm": null
     })))
 )]
-async fn whoami(caller: Caller<AnyKeyAtAll>, _: Query<NoParameters>) -> Answer<WhoAmI> {
+async fn whoami(caller: Caller<AnyKeyOrVmKey>, _: Query<NoParameters>) -> Answer<WhoAmI> {
     let (key, account) = (&caller.key, &caller.account);
     Ok(Json(WhoAmI {
         key: WhoAmIKey { id: key.id, prefix: key.prefix.clone(), name: key.name.clone() },

@@ -2,26 +2,26 @@
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
-use skep_store::{Store, TicketNews, VmWithoutAttempt};
+use skep_store::{Store, TicketSignal, VmWithoutAttempt};
 use skep_swarm::Swarm;
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
-use crate::vms::Vms;
+use crate::swarm_handle::SwarmHandle;
 
 /// Delay before a failed call of the store or the keeper is repeated.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Ends each such VM when the store reports it. At the start, and after missed notifications, it reads them from the
 /// store: the server may have crashed between the end of the attempt and that of the VM.
-pub(crate) async fn end_vms_without_attempt(store: &dyn Store, vms: Vms) -> Infallible {
+pub(crate) async fn end_vms_without_attempt(store: &dyn Store, vms: SwarmHandle) -> Infallible {
     // Without VM support in this process there is nothing to end.
     let Ok(swarm) = vms.swarm().await else { return pending().await };
     // Subscribed before the store is read, so that no VM in between is missed.
-    let mut news = store.ticket_news();
+    let mut news = store.ticket_signals();
     end_all(store, &swarm).await;
     loop {
         match news.recv().await {
-            Ok(TicketNews::VmWithoutAttempt(ended)) => end(&swarm, ended),
+            Ok(TicketSignal::VmWithoutAttempt(ended)) => end(&swarm, ended),
             Ok(_) => {}
             Err(RecvError::Lagged(_)) => end_all(store, &swarm).await,
             Err(RecvError::Closed) => pending().await,
@@ -36,7 +36,7 @@ async fn end_all(store: &dyn Store, swarm: &Swarm) {
             Ok(left) => return left.into_iter().for_each(|ended| end(swarm, ended)),
             Err(error) => {
                 tracing::warn!(%error, "the VMs of ended attempts could not be read; retrying: {error}");
-                sleep(AGAIN).await;
+                sleep(RETRY_DELAY).await;
             }
         }
     }
@@ -48,7 +48,7 @@ fn end(swarm: &Swarm, ended: VmWithoutAttempt) {
     tokio::spawn(async move {
         while let Err(error) = swarm.end_after_attempt(ended).await {
             tracing::warn!(vm = %ended.vm, %error, "VM {} is not ended with its attempt yet: {error}", ended.vm);
-            sleep(AGAIN).await;
+            sleep(RETRY_DELAY).await;
         }
     });
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use skep_api::AccountId;
-use skep_store::{Store, TicketNews};
+use skep_store::{Store, TicketSignal};
 use tokio::sync::{Notify, broadcast::error::RecvError};
 
 /// One signal for each account with waiting claims.
@@ -16,7 +16,7 @@ pub(crate) struct Waiters(Arc<Mutex<HashMap<AccountId, Arc<Notify>>>>);
 
 impl Waiters {
     /// The signal of an account.
-    pub(crate) fn of(&self, account: AccountId) -> Arc<Notify> {
+    pub(crate) fn signal(&self, account: AccountId) -> Arc<Notify> {
         let mut signals = self.lock();
         // Signals without a waiting claim are dropped here, so that the map does not grow with every account.
         signals.retain(|_, signal| Arc::strong_count(signal) > 1);
@@ -24,11 +24,11 @@ impl Waiters {
     }
 
     /// Wakes the waiting claims of an account when the store reports a ready ticket, until it is dropped.
-    pub(crate) async fn wake(&self, store: &dyn Store) -> Infallible {
-        let mut news = store.ticket_news();
+    pub(crate) async fn run(&self, store: &dyn Store) -> Infallible {
+        let mut news = store.ticket_signals();
         loop {
             match news.recv().await {
-                Ok(TicketNews::Ready(account)) => {
+                Ok(TicketSignal::Ready(account)) => {
                     let signal = self.lock().get(&account).cloned();
                     signal.iter().for_each(|signal| signal.notify_waiters());
                 }

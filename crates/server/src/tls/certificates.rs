@@ -13,21 +13,21 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use super::pem::{Checked, Error, Pem};
+use super::pem::{CheckedPair, Error, Pem};
 
 /// How long before its expiry warnings about a certificate begin.
-const SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
+const WARN_BEFORE: SignedDuration = SignedDuration::from_hours(14 * 24);
 /// How often the expiry is checked.
-const LOOK_AGAIN: Duration = Duration::from_secs(12 * 3600);
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 
 /// The certificate for new connections. Cheap to clone; clones share the certificate.
 #[derive(Debug, Clone)]
-pub struct Certificates(Arc<Shown>);
+pub struct Certificates(Arc<Resolver>);
 
 #[derive(Debug)]
-struct Shown {
+struct Resolver {
     provider: Arc<CryptoProvider>,
-    now: RwLock<Checked>,
+    current: RwLock<CheckedPair>,
 }
 
 impl Certificates {
@@ -37,8 +37,8 @@ impl Certificates {
     /// The certificate cannot be parsed, or the key does not match it. An expired one is no error; it causes a warning.
     pub fn new(pem: &Pem) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
-        let now = RwLock::new(Checked::new(pem, &provider)?);
-        Ok(Self(Arc::new(Shown { provider, now })))
+        let now = RwLock::new(CheckedPair::new(pem, &provider)?);
+        Ok(Self(Arc::new(Resolver { provider, current: now })))
     }
 
     /// Uses another certificate for new connections. Open connections are not affected.
@@ -46,20 +46,20 @@ impl Certificates {
     /// # Errors
     /// The certificate cannot be used; the old one stays in use.
     pub fn replace(&self, pem: &Pem) -> Result<(), Error> {
-        let checked = Checked::new(pem, &self.0.provider)?;
-        *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = checked;
+        let checked = CheckedPair::new(pem, &self.0.provider)?;
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = checked;
         warn_if_expired(self.expires_at());
         Ok(())
     }
 
     /// When the current certificate expires.
     pub fn expires_at(&self) -> Timestamp {
-        self.0.now().expires_at
+        self.0.current().expires_at
     }
 
     /// The SHA-256 of the current certificate, as `AB:CD:...`.
     pub fn fingerprint(&self) -> String {
-        self.0.now().fingerprint
+        self.0.current().fingerprint
     }
 
     /// The configuration of rustls: TLS 1.2 and 1.3, and HTTP/2 preferred to HTTP/1.1.
@@ -67,22 +67,22 @@ impl Certificates {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.0.provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| Error::Setup(error.to_string()))?;
-        let resolver: Arc<Shown> = Arc::clone(&self.0);
+        let resolver: Arc<Resolver> = Arc::clone(&self.0);
         let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
     }
 }
 
-impl Shown {
-    fn now(&self) -> Checked {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+impl Resolver {
+    fn current(&self) -> CheckedPair {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for Resolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.now().pair)
+        Some(self.current().pair)
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn warn_of_expiry(certificates: Option<Certificates>) -> std::c
         if let Some(certificates) = &certificates {
             warn_if_expired(certificates.expires_at());
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(EXPIRY_CHECK_INTERVAL).await;
     }
 }
 
@@ -100,7 +100,7 @@ fn warn_if_expired(expires_at: Timestamp) {
     let left = expires_at.duration_since(Timestamp::now());
     if left <= SignedDuration::ZERO {
         tracing::warn!(%expires_at, "the TLS certificate has expired at {expires_at}: clients refuse it; renew it");
-    } else if left < SOON {
+    } else if left < WARN_BEFORE {
         tracing::warn!(%expires_at, "the TLS certificate expires at {expires_at}; renew it");
     }
 }

@@ -45,13 +45,13 @@ pub enum Error {
 
 /// A parsed certificate whose key matches.
 #[derive(Debug, Clone)]
-pub(super) struct Checked {
+pub(super) struct CheckedPair {
     pub(super) pair: Arc<CertifiedKey>,
     pub(super) expires_at: Timestamp,
     pub(super) fingerprint: String,
 }
 
-impl Checked {
+impl CheckedPair {
     pub(super) fn new(pem: &Pem, provider: &CryptoProvider) -> Result<Self, Error> {
         let chain = CertificateDer::pem_slice_iter(pem.certificate.as_bytes())
             .collect::<Result<Vec<_>, pem::Error>>()

@@ -12,9 +12,9 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, date_ti
 
 use super::{Certificates, Pem};
 
-const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
+const VALIDITY: SignedDuration = SignedDuration::from_hours(365 * 24);
 /// How long before its expiry a certificate is renewed.
-const RENEWAL: SignedDuration = SignedDuration::from_hours(30 * 24);
+const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -54,16 +54,16 @@ pub fn ensure(folder: &Path, names: &[String], now: Timestamp) -> Result<Pem, Er
     let old_key = read(&key_file)?;
     if let (Some(certificate), Some(key)) = (read(&certificate_file)?, &old_key) {
         let pem = Pem { certificate, key: key.clone() };
-        if Certificates::new(&pem).is_ok_and(|there| there.expires_at().duration_since(now) > RENEWAL) {
+        if Certificates::new(&pem).is_ok_and(|there| there.expires_at().duration_since(now) > RENEW_BEFORE) {
             return Ok(pem);
         }
     }
-    let made = |source| Error::Make { names: names.to_vec(), source };
+    let make_error = |source| Error::Make { names: names.to_vec(), source };
     let key = match old_key.and_then(|text| KeyPair::from_pem(&text).ok()) {
         Some(key) => key,
-        None => KeyPair::generate().map_err(made)?,
+        None => KeyPair::generate().map_err(make_error)?,
     };
-    let pem = make(names, &key, now).map_err(made)?;
+    let pem = make(names, &key, now).map_err(make_error)?;
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -81,7 +81,7 @@ fn make(names: &[String], key: &KeyPair, now: Timestamp) -> Result<Pem, rcgen::E
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     // A day earlier, for clients whose clock is slow.
     params.not_before = day(now - SignedDuration::from_hours(24));
-    params.not_after = day(now + LIFE);
+    params.not_after = day(now + VALIDITY);
     let certificate = params.self_signed(key)?.pem();
     Ok(Pem { certificate, key: key.serialize_pem() })
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_made_once_and_anew_before_it_expires() {
+    fn the_certificate_is_created_once_and_renewed_before_it_expires() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("tls");
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -122,17 +122,18 @@ mod tests {
         assert_eq!(ensure(&folder, &names, now).unwrap(), first);
         let mode = |name: &str| fs::metadata(folder.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("key.pem"), mode("certificate.pem")), (0o600, 0o644));
-        let late = now + LIFE - RENEWAL + SignedDuration::from_hours(24);
+        let late = now + VALIDITY - RENEW_BEFORE + SignedDuration::from_hours(24);
         let second = ensure(&folder, &names, late).unwrap();
         assert_ne!(second.certificate, first.certificate);
         assert_eq!(second.key, first.key);
         assert!(
-            Certificates::new(&second).unwrap().expires_at() > late + LIFE - SignedDuration::from_hours(48)
+            Certificates::new(&second).unwrap().expires_at()
+                > late + VALIDITY - SignedDuration::from_hours(48)
         );
     }
 
     #[test]
-    fn what_is_damaged_is_made_anew() {
+    fn a_damaged_certificate_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let names = ["localhost".to_owned()];
         let first = ensure(folder.path(), &names, Timestamp::now()).unwrap();

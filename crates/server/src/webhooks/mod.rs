@@ -8,9 +8,9 @@
 //! All state is in the store: after a restart, due deliveries continue, and attempts that were in progress are
 //! repeated.
 
+mod attempt;
 mod dispatch;
-mod flight;
-mod pace;
+mod retry;
 mod sender;
 mod signature;
 mod target;
@@ -19,59 +19,62 @@ use std::{fmt, path::Path, sync::Arc};
 
 use skep_api::{AccountId, WebhookId};
 
-pub(crate) use self::{dispatch::Dispatcher, signature::Secret, target::target};
+pub(crate) use self::{dispatch::Dispatcher, signature::Secret, target::parse_target};
 pub use self::{
-    pace::Pace,
-    sender::{Looking, Lookup, SystemLookup},
+    retry::RetryPolicy,
+    sender::{Lookup, LookupFuture, SystemLookup},
 };
-use crate::seal::Seal;
-use skep_workspace::git::Allowed;
+use crate::seal::SealingKey;
+use skep_workspace::git::AllowedAddresses;
 
 /// The file with the key that encrypts the secrets of webhooks, in the data directory.
 const KEY_FILE: &str = "webhooks.key";
 
 /// Settings of webhook delivery.
 #[derive(Clone)]
-pub struct WebhookOrder {
+pub struct WebhookSettings {
     /// Private networks, addresses and hosts that webhooks may reach.
     pub allow: Vec<String>,
     /// Resolves host names.
     pub lookup: Arc<dyn Lookup>,
-    pub pace: Pace,
+    pub retries: RetryPolicy,
 }
 
-impl Default for WebhookOrder {
+impl Default for WebhookSettings {
     fn default() -> Self {
-        Self { allow: Vec::new(), lookup: Arc::new(SystemLookup), pace: Pace::default() }
+        Self { allow: Vec::new(), lookup: Arc::new(SystemLookup), retries: RetryPolicy::default() }
     }
 }
 
-impl fmt::Debug for WebhookOrder {
+impl fmt::Debug for WebhookSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebhookOrder")
             .field("allow", &self.allow)
-            .field("pace", &self.pace)
+            .field("pace", &self.retries)
             .finish_non_exhaustive()
     }
 }
 
 /// What the dispatcher and the routes share. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Outgoing {
+pub(crate) struct WebhookContext {
     /// Encrypts and decrypts secrets.
-    pub(crate) seal: Seal,
+    pub(crate) seal: SealingKey,
     /// Private addresses and hosts that may be reached.
-    pub(crate) allowed: Arc<Allowed>,
+    pub(crate) allowed: Arc<AllowedAddresses>,
 }
 
-impl Outgoing {
+impl WebhookContext {
     /// `folder` holds the key file; `allow` is the operator's list of private addresses and hosts.
-    pub(crate) fn of(folder: &Path, allow: &[String]) -> Self {
-        Self { seal: Seal::of(&folder.join(KEY_FILE)), allowed: Arc::new(Allowed::of(allow)) }
+    pub(crate) fn new(folder: &Path, allow: &[String]) -> Self {
+        Self {
+            seal: SealingKey::in_file(&folder.join(KEY_FILE)),
+            allowed: Arc::new(AllowedAddresses::parse(allow)),
+        }
     }
 }
 
 /// The context to which the encryption of a webhook's secrets is bound.
-pub(crate) fn owner(account: AccountId, id: WebhookId) -> String {
+pub(crate) fn seal_context(account: AccountId, id: WebhookId) -> String {
     format!("{account} {id}")
 }

@@ -25,24 +25,24 @@ use tokio::{
     time::{sleep_until, timeout_at},
 };
 
-use skep_workspace::git::Allowed;
+use skep_workspace::git::AllowedAddresses;
 
-use super::{pace::retry_after, target};
+use super::{retry::parse_retry_after, target};
 
 /// How much of an answer is read, and how much of it is stored, in bytes.
-const READ: usize = 64 << 10;
-const KEPT: usize = 1 << 10;
+const MAX_READ_BYTES: usize = 64 << 10;
+const MAX_KEPT_BYTES: usize = 1 << 10;
 /// How long an idle connection to an endpoint is kept.
-const IDLE: Duration = Duration::from_secs(20);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The future of [`Lookup::look_up`].
-pub type Looking<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+pub type LookupFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
 /// Resolves names. The addresses that it returns are checked and then connected to, without a second look-up.
 #[warn(missing_docs)]
 pub trait Lookup: Send + Sync + 'static {
     /// Returns the current addresses of a name.
-    fn look_up<'a>(&'a self, host: &'a str) -> Looking<'a>;
+    fn look_up<'a>(&'a self, host: &'a str) -> LookupFuture<'a>;
 }
 
 /// The resolver of the operating system.
@@ -50,7 +50,7 @@ pub trait Lookup: Send + Sync + 'static {
 pub struct SystemLookup;
 
 impl Lookup for SystemLookup {
-    fn look_up<'a>(&'a self, host: &'a str) -> Looking<'a> {
+    fn look_up<'a>(&'a self, host: &'a str) -> LookupFuture<'a> {
         Box::pin(async move {
             let found = tokio::net::lookup_host((host, 0)).await?;
             Ok(found.map(|address| address.ip()).collect())
@@ -59,7 +59,7 @@ impl Lookup for SystemLookup {
 }
 
 /// A signed message.
-pub(super) struct Parcel {
+pub(super) struct SignedMessage {
     pub(super) id: String,
     pub(super) timestamp: i64,
     pub(super) signatures: String,
@@ -72,136 +72,137 @@ pub(super) struct Reply {
     /// The status of the answer, if there was one.
     pub(super) status: Option<u16>,
     /// Why there was no answer, or why it is incomplete.
-    pub(super) failure: Option<Trouble>,
+    pub(super) failure: Option<SendError>,
     /// The beginning of the answer.
     pub(super) answer: Option<String>,
     /// The delay that the endpoint asks for.
     pub(super) retry_after: Option<Duration>,
     /// The duration of the request.
-    pub(super) took: Duration,
+    pub(super) duration: Duration,
 }
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum SendError {
     /// The address of the endpoint is not allowed.
     Refused(String),
     /// The endpoint could not be reached, or closed the connection.
     Unreachable(String),
-    Slow(String),
+    Timeout(String),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(words) | Self::Unreachable(words) | Self::Slow(words) => f.write_str(words),
+            Self::Refused(words) | Self::Unreachable(words) | Self::Timeout(words) => f.write_str(words),
         }
     }
 }
 
 /// Sends messages to endpoints.
 pub(super) struct Sender {
-    allowed: Arc<Allowed>,
+    allowed: Arc<AllowedAddresses>,
     lookup: Arc<dyn Lookup>,
-    limit: Duration,
+    timeout: Duration,
     https: OnceCell<Client>,
     http: OnceCell<Client>,
 }
 
 impl Sender {
-    pub(super) fn new(allowed: Arc<Allowed>, lookup: Arc<dyn Lookup>, limit: Duration) -> Self {
-        Self { allowed, lookup, limit, https: OnceCell::new(), http: OnceCell::new() }
+    pub(super) fn new(allowed: Arc<AllowedAddresses>, lookup: Arc<dyn Lookup>, limit: Duration) -> Self {
+        Self { allowed, lookup, timeout: limit, https: OnceCell::new(), http: OnceCell::new() }
     }
 
     /// Sends a message, and reads the answer.
-    pub(super) async fn send(&self, url: &str, parcel: Parcel) -> Reply {
+    pub(super) async fn send(&self, url: &str, message: SignedMessage) -> Reply {
         let begun = Instant::now();
-        let deadline = tokio::time::Instant::from_std(begun + self.limit);
-        let mut reply = match timeout_at(deadline, self.request(url, parcel)).await {
+        let deadline = tokio::time::Instant::from_std(begun + self.timeout);
+        let mut reply = match timeout_at(deadline, self.request(url, message)).await {
             Ok(Ok(response)) => self.read(response, deadline).await,
-            Ok(Err(trouble)) => Reply::none(trouble),
-            Err(_) => Reply::none(self.slow("no answer")),
+            Ok(Err(trouble)) => Reply::failed(trouble),
+            Err(_) => Reply::failed(self.timed_out("no answer")),
         };
-        reply.took = begun.elapsed();
+        reply.duration = begun.elapsed();
         reply
     }
 
-    async fn request(&self, url: &str, parcel: Parcel) -> Result<Response, Trouble> {
+    async fn request(&self, url: &str, message: SignedMessage) -> Result<Response, SendError> {
         // Checked again, because the operator's list may have changed since the webhook was created, and because
         // literal addresses do not pass the resolver.
-        let url = target::target(url, &self.allowed).map_err(|refusal| Trouble::Refused(refusal.message))?;
+        let url = target::parse_target(url, &self.allowed)
+            .map_err(|refusal| SendError::Refused(refusal.message))?;
         let client = self.client(&url).await?;
         let request = client
             .post(url)
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, concat!("skep/", env!("CARGO_PKG_VERSION")))
-            .header(ID_HEADER, parcel.id)
-            .header(TIMESTAMP_HEADER, parcel.timestamp)
-            .header(SIGNATURE_HEADER, parcel.signatures)
-            .body(parcel.body);
-        request.send().await.map_err(|error| trouble(&error))
+            .header(ID_HEADER, message.id)
+            .header(TIMESTAMP_HEADER, message.timestamp)
+            .header(SIGNATURE_HEADER, message.signatures)
+            .body(message.body);
+        request.send().await.map_err(|error| send_error(&error))
     }
 
     /// Reads the beginning of an answer.
     async fn read(&self, mut response: Response, deadline: tokio::time::Instant) -> Reply {
         let status = response.status().as_u16();
-        let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let asked = asked.and_then(|text| retry_after(text, Timestamp::now()));
+        let retry_after_text = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let asked = retry_after_text.and_then(|text| parse_retry_after(text, Timestamp::now()));
         let (mut read, mut kept, mut failure) = (0, Vec::<u8>::new(), None);
-        while read < READ {
+        while read < MAX_READ_BYTES {
             let chunk = tokio::select! {
                 chunk = response.chunk() => chunk,
                 () = sleep_until(deadline) => {
-                    failure = Some(self.slow("an answer without an end"));
+                    failure = Some(self.timed_out("an answer without an end"));
                     break;
                 }
             };
             match chunk {
                 Ok(Some(bytes)) => {
                     read += bytes.len();
-                    kept.extend(bytes.iter().take(KEPT.saturating_sub(kept.len())));
+                    kept.extend(bytes.iter().take(MAX_KEPT_BYTES.saturating_sub(kept.len())));
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    failure = Some(trouble(&error));
+                    failure = Some(send_error(&error));
                     break;
                 }
             }
         }
         let answer = (!kept.is_empty()).then(|| excerpt(&kept));
-        Reply { status: Some(status), failure, answer, retry_after: asked, took: Duration::ZERO }
+        Reply { status: Some(status), failure, answer, retry_after: asked, duration: Duration::ZERO }
     }
 
-    fn slow(&self, what: &str) -> Trouble {
-        Trouble::Slow(format!("{what} within {} ms", self.limit.as_millis()))
+    fn timed_out(&self, what: &str) -> SendError {
+        SendError::Timeout(format!("{what} within {} ms", self.timeout.as_millis()))
     }
 
     /// The client for the scheme of a URL. With http, each address must be one that the operator allows.
-    async fn client(&self, url: &Url) -> Result<&Client, Trouble> {
+    async fn client(&self, url: &Url) -> Result<&Client, SendError> {
         let plain = url.scheme() == "http";
         let cell = if plain { &self.http } else { &self.https };
         cell.get_or_try_init(|| async {
-            let guard = Guard { allowed: Arc::clone(&self.allowed), lookup: Arc::clone(&self.lookup), plain };
+            let guard = CheckedResolver { allowed: Arc::clone(&self.allowed), lookup: Arc::clone(&self.lookup), is_http: plain };
             // Loading the certificates of the system blocks.
             let built = tokio::task::spawn_blocking(move || client(guard)).await;
-            built.map_err(|error| Trouble::Unreachable(error.to_string()))?.map_err(|error| {
-                let words = words(&error);
+            built.map_err(|error| SendError::Unreachable(error.to_string()))?.map_err(|error| {
+                let words = root_cause(&error);
                 tracing::error!(
                     %error,
                     "webhooks cannot be sent: {words}; install the system's CA certificates, or name a file by SSL_CERT_FILE"
                 );
-                Trouble::Unreachable("this server has no CA certificates, which https needs".to_owned())
+                SendError::Unreachable("this server has no CA certificates, which https needs".to_owned())
             })
         })
         .await
     }
 }
 
-fn client(guard: Guard) -> reqwest::Result<Client> {
+fn client(guard: CheckedResolver) -> reqwest::Result<Client> {
     // Fails if the process has a default provider already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder();
-    if guard.plain {
+    if guard.is_http {
         // No certificates are needed, so none have to be installed.
         builder = builder.tls_certs_only([]);
     }
@@ -213,67 +214,67 @@ fn client(guard: Guard) -> reqwest::Result<Client> {
         .no_proxy()
         .referer(false)
         .pool_max_idle_per_host(1)
-        .pool_idle_timeout(IDLE)
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .build()
 }
 
 impl Reply {
-    fn none(trouble: Trouble) -> Self {
+    fn failed(trouble: SendError) -> Self {
         let (status, answer, retry_after) = (None, None, None);
-        Self { status, failure: Some(trouble), answer, retry_after, took: Duration::ZERO }
+        Self { status, failure: Some(trouble), answer, retry_after, duration: Duration::ZERO }
     }
 }
 
 /// A resolver that only returns addresses that may be connected to.
-struct Guard {
-    allowed: Arc<Allowed>,
+struct CheckedResolver {
+    allowed: Arc<AllowedAddresses>,
     lookup: Arc<dyn Lookup>,
     /// Whether the request is sent over http.
-    plain: bool,
+    is_http: bool,
 }
 
-impl Resolve for Guard {
+impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (allowed, lookup, plain) = (Arc::clone(&self.allowed), Arc::clone(&self.lookup), self.plain);
+        let (allowed, lookup, plain) = (Arc::clone(&self.allowed), Arc::clone(&self.lookup), self.is_http);
         Box::pin(async move {
             let host = name.as_str();
-            let mut found = lookup.look_up(host).await?;
-            let any = !found.is_empty();
-            found.retain(|address| {
-                let listed = allowed.holds(*address) || allowed.names(host);
-                listed || (!plain && allowed.reaches(host, *address))
+            let mut addresses = lookup.look_up(host).await?;
+            let any = !addresses.is_empty();
+            addresses.retain(|address| {
+                let listed = allowed.has_address(*address) || allowed.has_host(host);
+                listed || (!plain && allowed.permits(host, *address))
             });
-            if found.is_empty() && any {
+            if addresses.is_empty() && any {
                 return Err(
                     Box::new(AddressRefused { host: host.to_owned() }) as Box<dyn StdError + Send + Sync>
                 );
             }
             // The port is that of the URL.
-            Ok(Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
+            Ok(Box::new(addresses.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
         })
     }
 }
 
 /// A name has no address that may be reached. The message does not reveal its addresses.
 #[derive(Debug, thiserror::Error)]
-#[error("{host} leads to no address that may be reached; {}", target::WAY_OUT)]
+#[error("{host} leads to no address that may be reached; {}", target::ALLOW_ADVICE)]
 struct AddressRefused {
     host: String,
 }
 
-fn trouble(error: &reqwest::Error) -> Trouble {
+fn send_error(error: &reqwest::Error) -> SendError {
     let mut deeper = error.source();
     while let Some(cause) = deeper {
         if let Some(refused) = cause.downcast_ref::<AddressRefused>() {
-            return Trouble::Refused(refused.to_string());
+            return SendError::Refused(refused.to_string());
         }
         deeper = cause.source();
     }
-    Trouble::Unreachable(words(error))
+    SendError::Unreachable(root_cause(error))
 }
 
 /// The innermost error, because the outer ones only repeat the URL.
-fn words(error: &reqwest::Error) -> String {
+fn root_cause(error: &reqwest::Error) -> String {
     let mut deepest: &dyn StdError = error;
     while let Some(deeper) = deepest.source() {
         deepest = deeper;
@@ -284,7 +285,11 @@ fn words(error: &reqwest::Error) -> String {
 /// Lossy text of the beginning of an answer, without a character that was cut at the end.
 fn excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    let text = if bytes.len() < KEPT { &*text } else { text.trim_end_matches(char::REPLACEMENT_CHARACTER) };
+    let text = if bytes.len() < MAX_KEPT_BYTES {
+        &*text
+    } else {
+        text.trim_end_matches(char::REPLACEMENT_CHARACTER)
+    };
     text.to_owned()
 }
 
@@ -295,15 +300,17 @@ mod tests {
     struct Fixed(Vec<IpAddr>);
 
     impl Lookup for Fixed {
-        fn look_up<'a>(&'a self, _: &'a str) -> Looking<'a> {
+        fn look_up<'a>(&'a self, _: &'a str) -> LookupFuture<'a> {
             Box::pin(async { Ok(self.0.clone()) })
         }
     }
 
-    async fn reached(allow: &[&str], plain: bool, addresses: &[&str]) -> Option<Vec<String>> {
-        let allowed = Arc::new(Allowed::of(&allow.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>()));
+    async fn reached(allow: &[&str], is_http: bool, addresses: &[&str]) -> Option<Vec<String>> {
+        let allowed = Arc::new(AllowedAddresses::parse(
+            &allow.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>(),
+        ));
         let lookup = Arc::new(Fixed(addresses.iter().map(|text| text.parse().unwrap()).collect()));
-        let guard = Guard { allowed, lookup, plain };
+        let guard = CheckedResolver { allowed, lookup, is_http };
         let found = guard.resolve("hooks.example.com".parse().unwrap()).await.ok()?;
         Some(found.map(|address| address.ip().to_string()).collect())
     }
@@ -320,9 +327,9 @@ mod tests {
 
     #[test]
     fn an_excerpt_ends_between_characters() {
-        let long = "ü".repeat(KEPT);
-        let cut = excerpt(&long.as_bytes()[1..=KEPT]);
-        assert!(cut.len() <= KEPT + 2 && !cut.ends_with(char::REPLACEMENT_CHARACTER), "{cut}");
+        let long = "ü".repeat(MAX_KEPT_BYTES);
+        let cut = excerpt(&long.as_bytes()[1..=MAX_KEPT_BYTES]);
+        assert!(cut.len() <= MAX_KEPT_BYTES + 2 && !cut.ends_with(char::REPLACEMENT_CHARACTER), "{cut}");
         assert_eq!(excerpt(b"ok"), "ok");
     }
 }

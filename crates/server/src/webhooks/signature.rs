@@ -11,7 +11,7 @@ pub(crate) struct Secret(Vec<u8>);
 
 impl Secret {
     /// `bytes` must come from a cryptographic random source.
-    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
@@ -44,14 +44,14 @@ mod tests {
 
     /// The example in the documentation of Standard Webhooks.
     #[test]
-    fn a_signature_is_that_of_the_standard() {
+    fn a_signature_matches_the_example_of_the_standard() {
         let secret = BASE64.decode(b"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
-        let secret = Secret::of(secret);
+        let secret = Secret::from_bytes(secret);
         assert_eq!(secret.expose(), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
         let (id, body) = ("msg_p5jXN8AQM9LWM0D4loKWxJek", br#"{"test": 2432232314}"#);
         let expected = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
         assert_eq!(signatures(std::slice::from_ref(&secret), id, 1_614_265_330, body), expected);
-        let other = Secret::of(vec![7; 32]);
+        let other = Secret::from_bytes(vec![7; 32]);
         let both = signatures(&[secret, other], id, 1_614_265_330, body);
         assert!(both.starts_with(&format!("{expected} v1,")), "{both}");
     }

@@ -5,18 +5,18 @@ use std::net::IpAddr;
 use reqwest::Url;
 use skep_api::{ErrorCode, Failure};
 
-use skep_workspace::git::Allowed;
+use skep_workspace::git::AllowedAddresses;
 
 /// The longest URL, in bytes.
-const LONGEST: usize = 2_048;
+const MAX_URL_BYTES: usize = 2_048;
 
 /// Parses and checks the URL of a webhook. The addresses of a name are checked at each connection instead.
 ///
 /// # Errors
 /// `invalid_value`, with the reason.
-pub(crate) fn target(text: &str, allowed: &Allowed) -> Result<Url, Failure> {
-    if text.len() > LONGEST {
-        return Err(invalid(format!("`url` has {} bytes; at most {LONGEST} are taken", text.len())));
+pub(crate) fn parse_target(text: &str, allowed: &AllowedAddresses) -> Result<Url, Failure> {
+    if text.len() > MAX_URL_BYTES {
+        return Err(invalid(format!("`url` has {} bytes; at most {MAX_URL_BYTES} are taken", text.len())));
     }
     // `Url::parse` accepts other spellings of the scheme, which the OpenAPI document does not.
     if !text.starts_with("https://") && !text.starts_with("http://") {
@@ -28,8 +28,10 @@ pub(crate) fn target(text: &str, allowed: &Allowed) -> Result<Url, Failure> {
     let url = Url::parse(text).map_err(|error| {
         invalid(format!("`url` cannot be read: {error}; give one such as https://hooks.example.com/skep"))
     })?;
-    if url.as_str().len() > LONGEST {
-        return Err(invalid(format!("`url` is longer than {LONGEST} bytes once it is encoded; shorten it")));
+    if url.as_str().len() > MAX_URL_BYTES {
+        return Err(invalid(format!(
+            "`url` is longer than {MAX_URL_BYTES} bytes once it is encoded; shorten it"
+        )));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(invalid(
@@ -43,11 +45,13 @@ pub(crate) fn target(text: &str, allowed: &Allowed) -> Result<Url, Failure> {
         return Err(invalid("`url` names no host; give one such as https://hooks.example.com/skep"));
     };
     if let Some(address) = literal(host)
-        && !allowed.reaches(host, address)
+        && !allowed.permits(host, address)
     {
-        return Err(invalid(format!("`url` leads to {address}, which is not a public address; {WAY_OUT}")));
+        return Err(invalid(format!(
+            "`url` leads to {address}, which is not a public address; {ALLOW_ADVICE}"
+        )));
     }
-    if url.scheme() == "http" && !may_be_plain(host, allowed) {
+    if url.scheme() == "http" && !may_use_http(host, allowed) {
         return Err(invalid(format!(
             "`url` is not https; {host} can only be reached by https: give such a URL"
         )));
@@ -56,14 +60,14 @@ pub(crate) fn target(text: &str, allowed: &Allowed) -> Result<Url, Failure> {
 }
 
 /// The advice in the message of a refused address.
-pub(super) const WAY_OUT: &str = "only the operator of this server can allow it, by `--webhook-allow`";
+pub(super) const ALLOW_ADVICE: &str = "only the operator of this server can allow it, by `--webhook-allow`";
 
 /// Whether http may be used for a host, as far as its name tells: the operator allows the host, or some networks that
 /// may contain its address.
-fn may_be_plain(host: &str, allowed: &Allowed) -> bool {
+fn may_use_http(host: &str, allowed: &AllowedAddresses) -> bool {
     match literal(host) {
-        Some(address) => allowed.holds(address),
-        None => allowed.names(host) || allowed.has_networks(),
+        Some(address) => allowed.has_address(address),
+        None => allowed.has_host(host) || allowed.has_networks(),
     }
 }
 
@@ -82,12 +86,12 @@ mod tests {
 
     #[test]
     fn only_public_https_is_taken() {
-        let none = Allowed::default();
+        let none = AllowedAddresses::default();
         for good in ["https://hooks.example.com/a?b=c", "https://1.1.1.1:8443/", "https://[2606:4700::1111]/"]
         {
-            assert_eq!(target(good, &none).unwrap().as_str(), good);
+            assert_eq!(parse_target(good, &none).unwrap().as_str(), good);
         }
-        let long = format!("https://x.example/{}", "a".repeat(LONGEST));
+        let long = format!("https://x.example/{}", "a".repeat(MAX_URL_BYTES));
         for wrong in [
             "",
             "hooks.example.com",
@@ -117,18 +121,18 @@ mod tests {
             "https://0.0.0.0/",
             &long,
         ] {
-            assert_eq!(target(wrong, &none).unwrap_err().code, ErrorCode::InvalidValue, "{wrong}");
+            assert_eq!(parse_target(wrong, &none).unwrap_err().code, ErrorCode::InvalidValue, "{wrong}");
         }
     }
 
     #[test]
     fn what_the_operator_allows_is_taken_in_plain_text_too() {
-        let allowed = Allowed::of(&["127.0.0.1".to_owned(), "receiver.internal".to_owned()]);
+        let allowed = AllowedAddresses::parse(&["127.0.0.1".to_owned(), "receiver.internal".to_owned()]);
         for good in ["http://127.0.0.1:8080/", "https://127.0.0.1/", "http://receiver.internal/"] {
-            assert!(target(good, &allowed).is_ok(), "{good}");
+            assert!(parse_target(good, &allowed).is_ok(), "{good}");
         }
         for wrong in ["http://127.0.0.2/", "http://1.1.1.1/"] {
-            assert!(target(wrong, &allowed).is_err(), "{wrong}");
+            assert!(parse_target(wrong, &allowed).is_err(), "{wrong}");
         }
     }
 }

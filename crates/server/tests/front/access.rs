@@ -9,9 +9,9 @@ use skep_api::{KeyId, Scope};
 use skep_store::RevokeKey;
 
 use crate::{
-    described::valid,
     harness::{Refused, Skep, refused},
     openapi::{Operation, document, operations},
+    route_methods::valid,
 };
 
 /// The expected answer to a valid request by a key with exactly the required scopes. An operation without a row fails.
@@ -289,7 +289,7 @@ async fn without_each_scope_that_it_needs_an_operation_is_refused() {
 }
 
 #[tokio::test]
-async fn a_form_that_no_answer_has_is_refused_and_nothing_is_done() {
+async fn an_unavailable_media_type_is_refused_before_the_operation_runs() {
     let skep = Skep::start().await;
     let upgrades = |operation: &Operation| operation.described["responses"].get("101").is_some();
     // The answer of an upgrade has no body, so it has no media type.
@@ -406,7 +406,7 @@ fn foreign(path: &str, key: KeyId, ticket: &str, webhook: &str, account: &str) -
 }
 
 #[tokio::test]
-async fn what_belongs_to_another_account_is_as_what_does_not_exist() {
+async fn foreign_resources_are_answered_like_unknown_ones() {
     let skep = Skep::start().await;
     let (_, key) = tenant(&skep, "acme").await;
     let (victim, record) = skep.key(&[Scope::SwarmRead]).await;
@@ -449,7 +449,7 @@ async fn what_belongs_to_another_account_is_as_what_does_not_exist() {
 }
 
 #[tokio::test]
-async fn what_is_public_needs_no_key_and_looks_at_none() {
+async fn public_operations_need_no_key_and_ignore_one() {
     let skep = Skep::start().await;
     let document = document(&skep).await;
     let mut public = 0;

@@ -9,7 +9,7 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use skep_server::{RootRefused, RootRules};
+use skep_server::{RootError, RootRules};
 use skep_store::AccountRoot;
 
 use crate::harness::{Skep, refused};
@@ -85,7 +85,7 @@ async fn roots_of_accounts_that_would_lie_in_each_other_are_refused() {
 }
 
 #[tokio::test]
-async fn a_root_that_a_link_has_taken_the_place_of_leads_nowhere() {
+async fn a_root_that_was_replaced_by_a_link_is_not_used() {
     let skep = Skep::start().await;
     let folder = tempfile::tempdir().unwrap();
     let (outer, secret) = (folder.path().join("outer"), folder.path().join("secret"));
@@ -151,7 +151,7 @@ impl Fixture {
             fs::create_dir_all(folder.path().join(name)).unwrap();
         }
         fs::write(folder.path().join("data/server/skep.db"), "canary").unwrap();
-        let rules = RootRules::of(&folder.path().join("data")).unwrap();
+        let rules = RootRules::new(&folder.path().join("data")).unwrap();
         Self { folder, rules }
     }
 
@@ -159,7 +159,7 @@ impl Fixture {
         self.folder.path().join(name)
     }
 
-    fn check(&self, path: &Path) -> Result<PathBuf, RootRefused> {
+    fn check(&self, path: &Path) -> Result<PathBuf, RootError> {
         let acme = AccountRoot { account: "acme".to_owned(), path: self.at("srv/acme") };
         self.rules.check(path, &[acme])
     }
@@ -188,7 +188,7 @@ fn no_spelling_of_a_root_reaches_the_store() {
         below_proc.clone(),
     ] {
         let refused = fixture.check(&path);
-        assert!(matches!(refused, Err(RootRefused::ServerData { .. })), "{path:?}: {refused:?}");
+        assert!(matches!(refused, Err(RootError::ServerData { .. })), "{path:?}: {refused:?}");
     }
     // The control: these paths pass a comparison of text, and resolve to the canary.
     for path in [fixture.at("link/server"), fixture.at("srv/into"), below_proc] {
@@ -203,7 +203,7 @@ fn roots_of_two_accounts_lie_apart() {
     symlink(fixture.at("srv/acme"), fixture.at("link")).unwrap();
     for path in ["srv", "srv/acme", "srv/acme/sub", "srv/acme/new", "link", "link/sub"] {
         let refused = fixture.check(&fixture.at(path));
-        assert!(matches!(refused, Err(RootRefused::OfAnother { .. })), "{path}: {refused:?}");
+        assert!(matches!(refused, Err(RootError::OverlapsOtherAccount { .. })), "{path}: {refused:?}");
     }
     // Also for a root that no longer exists.
     let gone = AccountRoot { account: "gone".to_owned(), path: fixture.at("gone/below") };
@@ -225,7 +225,7 @@ fn a_root_is_stored_resolved() {
     }
     let stored = |name: &str| fixture.rules.check_stored(&real(name), &[]);
     assert!(stored("server-files").is_ok());
-    assert!(matches!(stored("link"), Err(RootRefused::Linked { .. })));
+    assert!(matches!(stored("link"), Err(RootError::Linked { .. })));
 }
 
 #[test]
@@ -233,6 +233,6 @@ fn the_systems_folders_are_no_roots() {
     let fixture = Fixture::new();
     for path in ["/proc", "/proc/self", "/proc/self/fd", "/sys", "/sys/kernel", "/dev", "/dev/pts"] {
         let refused = fixture.check(Path::new(path));
-        assert!(matches!(refused, Err(RootRefused::System { .. })), "{path}: {refused:?}");
+        assert!(matches!(refused, Err(RootError::System { .. })), "{path}: {refused:?}");
     }
 }

@@ -84,7 +84,7 @@ async fn an_account_is_made_read_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn what_an_account_cannot_be_is_refused_by_name() {
+async fn invalid_accounts_are_refused_by_name() {
     let skep = Skep::start().await;
     for (body, status, code, name) in [
         (json!({}), 400, "missing_parameter", "`name`"),

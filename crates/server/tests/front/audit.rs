@@ -62,7 +62,7 @@ async fn what_is_done_to_an_account_names_it() {
 }
 
 #[tokio::test]
-async fn refusals_leave_entries_of_whoever_was_refused() {
+async fn refusals_leave_entries_in_the_account_of_the_caller() {
     let skep = Skep::start().await;
     let (agent, record) = skep.key(&[Scope::SwarmRead]).await;
     let boot = as_key(&skep, &agent, Method::POST, "/api/swarm/boot").await;
@@ -128,7 +128,7 @@ async fn no_entry_holds_a_secret() {
 }
 
 #[tokio::test]
-async fn what_was_refused_to_strangers_is_the_operators_alone() {
+async fn refusals_without_a_key_are_visible_to_the_operator_only() {
     let skep = Skep::start().await;
     for _ in 0..3 {
         assert_eq!(skep.bare(Method::POST, "/api/keys").send().await.unwrap().status(), 401);
@@ -141,7 +141,7 @@ async fn what_was_refused_to_strangers_is_the_operators_alone() {
 }
 
 #[tokio::test]
-async fn another_account_sees_nothing_of_it() {
+async fn another_account_does_not_see_the_entries() {
     let skep = Skep::start().await;
     skep.post("/api/keys", r#"{"name": "ci", "role": "agent"}"#).await;
     assert_eq!(entries(&skep, "", 1).await.len(), 1);
@@ -183,7 +183,7 @@ async fn entries_are_found_by_filter_and_page() {
 }
 
 #[tokio::test]
-async fn all_of_it_is_written_when_the_server_has_stopped() {
+async fn all_entries_are_written_when_the_server_has_stopped() {
     let mut skep = Skep::start().await;
     for _ in 0..40 {
         assert_eq!(skep.bare(Method::GET, "/api/whoami").send().await.unwrap().status(), 401);
@@ -192,7 +192,8 @@ async fn all_of_it_is_written_when_the_server_has_stopped() {
     skep.serving.take().unwrap().await.unwrap().unwrap();
     let filter = skep_store::AuditFilter::default();
     let account = skep.account.id;
-    let query = skep_store::ListAudit { account, strangers: true, filter, limit: 1_000, before: None };
+    let query =
+        skep_store::ListAudit { account, include_unattributed: true, filter, limit: 1_000, before: None };
     assert_eq!(skep.store.list_audit(query).await.unwrap().entries.len(), 40);
 }
 

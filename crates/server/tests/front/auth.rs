@@ -24,7 +24,7 @@ async fn a_key_is_taken_however_bearer_is_spelled() {
 }
 
 #[tokio::test]
-async fn who_has_no_key_is_refused_in_the_words_of_the_spec() {
+async fn a_request_without_a_key_is_refused_with_the_message_of_the_specification() {
     let skep = Skep::start().await;
     let response = skep.bare(Method::GET, "/api/whoami").send().await.unwrap();
     assert!(response.headers().contains_key("www-authenticate"));
@@ -49,7 +49,7 @@ async fn who_has_no_key_is_refused_in_the_words_of_the_spec() {
 }
 
 /// Invalid spellings of the header around a valid key. They are sent by hand, since clients would refuse most of them.
-fn spellings(key: &str) -> Vec<(Vec<u8>, u16, &'static str)> {
+fn invalid_headers(key: &str) -> Vec<(Vec<u8>, u16, &'static str)> {
     let line = |value: String| format!("authorization: {value}\r\n").into_bytes();
     let mut changed = key.to_owned();
     let last = if changed.pop() == Some('0') { '1' } else { '0' };
@@ -97,9 +97,9 @@ fn spellings(key: &str) -> Vec<(Vec<u8>, u16, &'static str)> {
 }
 
 #[tokio::test]
-async fn a_header_that_is_wrong_in_whatever_way_is_refused_in_the_words_for_it() {
+async fn invalid_headers_are_refused_with_the_specified_messages() {
     let skep = Skep::start().await;
-    for (header, status, code) in spellings(&skep.admin) {
+    for (header, status, code) in invalid_headers(&skep.admin) {
         let shown = String::from_utf8_lossy(&header[..header.len().min(120)]).into_owned();
         let first = b"GET /api/whoami HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
         let said = exchange(&skep, [&first[..], &header, b"\r\n"].concat()).await;
@@ -141,7 +141,7 @@ async fn an_expired_or_revoked_key_is_refused() {
 }
 
 #[tokio::test]
-async fn whoami_tells_the_key_and_its_account() {
+async fn whoami_describes_the_key_and_its_account() {
     let skep = Skep::start().await;
     let (key, record) = skep.key(&[Scope::SwarmRead]).await;
     let client = skep_client::Client::new(&format!("http://{}", skep.address), Some(&key)).unwrap();

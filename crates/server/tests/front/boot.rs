@@ -6,7 +6,7 @@ use skep_api::Scope;
 use crate::harness::{Refused, Skep, refused};
 
 /// The answer to a valid request, because there is no swarm.
-const TAKEN: (u16, &str) = (503, "swarm_unavailable");
+const VALID: (u16, &str) = (503, "swarm_unavailable");
 
 #[tokio::test]
 async fn a_count_is_a_whole_number_within_the_quota() {
@@ -21,7 +21,7 @@ async fn a_count_is_a_whole_number_within_the_quota() {
     for count in ["1", "1000", "3.0"] {
         let body = format!("{{\"count\": {count}}}");
         let Refused { status, code, .. } = refused(skep.post("/api/swarm/boot", &body).await).await;
-        assert_eq!((status, code.as_str()), TAKEN, "{count}");
+        assert_eq!((status, code.as_str()), VALID, "{count}");
     }
 }
 
@@ -36,12 +36,12 @@ async fn no_body_an_empty_one_and_an_empty_object_mean_one_vm() {
         boot().header("content-type", "application/json").body("{}"),
     ] {
         let Refused { status, code, .. } = refused(request.send().await.unwrap()).await;
-        assert_eq!((status, code.as_str()), TAKEN);
+        assert_eq!((status, code.as_str()), VALID);
     }
 }
 
 #[tokio::test]
-async fn what_a_boot_does_not_have_is_refused_by_name() {
+async fn unknown_boot_fields_are_refused_by_name() {
     let skep = Skep::start().await;
     for (body, code, name) in [
         (r#"{"cuont": 1}"#, "unknown_field", "`cuont`"),
@@ -95,7 +95,7 @@ async fn a_boot_for_a_ticket_needs_to_claim_it_and_claims_nothing_where_there_ar
     assert!(found.message.contains("tickets:write"), "{}", found.message);
     let (key, _) = skep.key(&[Scope::SwarmWrite, Scope::TicketsWrite]).await;
     let found = boot(&key).await;
-    assert_eq!((found.status, found.code.as_str()), TAKEN);
+    assert_eq!((found.status, found.code.as_str()), VALID);
     assert_eq!(skep.record(&id).await["attempt"], 0);
 }
 
@@ -104,7 +104,7 @@ async fn cleanup_takes_nothing() {
     let skep = Skep::start().await;
     for body in ["", "{}"] {
         let Refused { status, code, .. } = refused(skep.post("/api/swarm/cleanup", body).await).await;
-        assert_eq!((status, code.as_str()), TAKEN, "{body:?}");
+        assert_eq!((status, code.as_str()), VALID, "{body:?}");
     }
     let found = refused(skep.post("/api/swarm/cleanup", r#"{"force": true}"#).await).await;
     assert_eq!((found.status, found.code.as_str()), (400, "unknown_field"));

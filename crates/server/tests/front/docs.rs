@@ -77,7 +77,7 @@ async fn nothing_but_files_of_this_server_is_let_in() {
 }
 
 #[tokio::test]
-async fn who_cannot_unpack_gets_files_as_they_are() {
+async fn clients_without_compression_get_uncompressed_files() {
     let skep = Skep::start().await;
     let ask = |coding: Option<&'static str>| {
         let request = skep.bare(Method::GET, "/docs/swagger-ui.css");

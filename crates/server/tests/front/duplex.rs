@@ -25,7 +25,7 @@ use tokio_tungstenite::{
 use crate::harness::{Skep, refused};
 
 /// How long a test waits for an expected event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -45,7 +45,7 @@ async fn start(skep: &Skep, command: &str) -> (DuplexInput, DuplexOutput) {
 }
 
 async fn next(output: &mut DuplexOutput) -> DuplexEvent {
-    tokio::time::timeout(PATIENCE, output.next()).await.unwrap().unwrap()
+    tokio::time::timeout(TIMEOUT, output.next()).await.unwrap().unwrap()
 }
 
 /// Reads standard output and standard error to their ends, and the exit.
@@ -89,13 +89,13 @@ fn noise(length: usize) -> Bytes {
 async fn eventually(what: &str, done: impl Fn() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 /// Whether the process is alive whose id a command wrote into this file.
-fn lives(file: &Path) -> bool {
+fn is_alive(file: &Path) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
     let stat = fs::read_to_string(format!("/proc/{}/stat", text.trim())).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
@@ -117,7 +117,7 @@ async fn dialled(skep: &Skep) -> Socket {
 
 async fn notice(socket: &mut Socket) -> Value {
     loop {
-        let message = tokio::time::timeout(PATIENCE, socket.next()).await.unwrap();
+        let message = tokio::time::timeout(TIMEOUT, socket.next()).await.unwrap();
         match message.unwrap().unwrap() {
             Message::Text(text) => return serde_json::from_str(&text).unwrap(),
             Message::Close(_) => panic!("closed without a notice"),
@@ -246,9 +246,9 @@ async fn a_caller_that_vanishes_ends_its_command() {
         let command = if unread { "echo $$ > running; exec yes" } else { "echo $$ > running; exec cat" };
         let (input, output) = start(&skep, command).await;
         eventually("the command", || fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))).await;
-        assert!(lives(&file));
+        assert!(is_alive(&file));
         drop((input, output));
-        eventually("its end", || !lives(&file)).await;
+        eventually("its end", || !is_alive(&file)).await;
         fs::remove_file(&file).unwrap();
     }
 }
@@ -262,13 +262,13 @@ async fn a_key_that_is_revoked_ends_its_connection_and_its_command() {
     let client = Client::new(&url(&skep), Some(&key)).unwrap();
     let (_input, mut output) = client.exec_duplex(&request).await.unwrap();
     assert!(matches!(next(&mut output).await, DuplexEvent::Started(_)));
-    eventually("the command", || lives(&file)).await;
+    eventually("the command", || is_alive(&file)).await;
     let at = jiff::Timestamp::now();
     let revoke = skep_store::RevokeKey { account: skep.account.id, id: record.key.id, at, request_id: None };
     skep.store.revoke_key(revoke).await.unwrap();
-    let error = tokio::time::timeout(PATIENCE, output.next()).await.unwrap().unwrap_err();
+    let error = tokio::time::timeout(TIMEOUT, output.next()).await.unwrap().unwrap_err();
     assert_eq!(error.code(), ErrorCode::TokenExpired);
-    eventually("its end", || !lives(&file)).await;
+    eventually("its end", || !is_alive(&file)).await;
 }
 
 #[tokio::test]
@@ -345,7 +345,7 @@ async fn a_page_of_another_site_runs_nothing_by_our_cookie() {
 }
 
 #[tokio::test]
-async fn messages_that_are_none_are_refused_by_name() {
+async fn invalid_messages_are_refused_by_name() {
     let skep = Skep::start().await;
     let started = || Message::text(json!({"command": "cat"}).to_string());
     let text = |value: Value| Message::text(value.to_string());
@@ -423,7 +423,7 @@ async fn an_upgrade_leaves_an_entry_in_the_audit() {
         if audit["entries"].as_array().unwrap().iter().any(|entry| entry["action"] == "exec_duplex") {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{audit}");
+        assert!(begun.elapsed() < TIMEOUT, "{audit}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -457,7 +457,7 @@ async fn a_server_that_ends_waits_for_a_command_under_way() {
     // From here on, no connection is accepted.
     let begun = Instant::now();
     while TcpStream::connect(skep.address).await.is_ok() {
-        assert!(begun.elapsed() < PATIENCE, "connections are taken still");
+        assert!(begun.elapsed() < TIMEOUT, "connections are taken still");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(input.write(Bytes::from_static(b"on\n")).await.unwrap());

@@ -26,7 +26,7 @@ async fn below_api_the_key_comes_first() {
 }
 
 #[tokio::test]
-async fn a_wrong_method_is_told_the_right_ones() {
+async fn a_wrong_method_is_refused_with_the_allowed_ones() {
     let skep = Skep::start().await;
     let (nothing, _) = skep.key(&[Scope::MetricsRead]).await;
     for (method, path, allow) in [
@@ -88,7 +88,7 @@ async fn the_scope_comes_before_the_parameters_and_these_before_the_resource() {
 }
 
 #[tokio::test]
-async fn a_body_must_be_json_of_bearable_size() {
+async fn a_body_must_be_json_within_the_size_limit() {
     let skep = Skep::start().await;
     let boot = || skep.request(Method::POST, "/api/swarm/boot");
     for (kind, status) in [

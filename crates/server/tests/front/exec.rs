@@ -13,7 +13,7 @@ use skep_api::Scope;
 use crate::harness::{Skep, refused};
 
 /// How long a test waits for an expected event.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn exec(skep: &Skep, body: Value) -> Value {
     let response = skep.request(Method::POST, "/api/exec").json(&body).send().await.unwrap();
@@ -28,13 +28,13 @@ async fn run(skep: &Skep, command: &str) -> Value {
 async fn eventually(what: &str, done: impl Fn() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 /// Whether the process is alive whose id a command wrote into this file.
-fn lives(file: &Path) -> bool {
+fn is_alive(file: &Path) -> bool {
     let Ok(text) = fs::read_to_string(file) else { return false };
     let stat = fs::read_to_string(format!("/proc/{}/stat", text.trim())).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
@@ -86,7 +86,7 @@ async fn each_place_needs_its_own_scope() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_by_name() {
+async fn invalid_commands_are_refused_by_name() {
     let skep = Skep::start().await;
     fs::write(skep.at("file"), "").unwrap();
     let outside = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ async fn a_program_reaches_the_roots_and_nothing_beside_them() {
 }
 
 #[tokio::test]
-async fn at_the_timeout_all_ends_also_what_detached() {
+async fn the_timeout_ends_detached_processes_too() {
     let skep = Skep::start().await;
     let file = PathBuf::from(skep.at("pid"));
     let daemon =
@@ -162,15 +162,15 @@ async fn at_the_timeout_all_ends_also_what_detached() {
     let body = json!({"command": format!("{daemon}; sleep 600"), "timeout": 1500});
     let outcome = exec(&skep, body).await;
     assert_eq!((&outcome["timed_out"], &outcome["exit_code"]), (&json!(true), &Value::Null), "{outcome}");
-    eventually("the daemon's end", || file.exists() && !lives(&file)).await;
+    eventually("the daemon's end", || file.exists() && !is_alive(&file)).await;
 
     // The control: where the command ended by itself, the detached process continues.
     fs::remove_file(&file).unwrap();
     assert_eq!(run(&skep, daemon).await["exit_code"], 0);
-    assert!(lives(&file));
+    assert!(is_alive(&file));
     let pid = fs::read_to_string(&file).unwrap();
     run(&skep, &format!("kill {pid}")).await;
-    eventually("the end of what was left", || !lives(&file)).await;
+    eventually("the end of what was left", || !is_alive(&file)).await;
 }
 
 #[tokio::test]
@@ -186,15 +186,15 @@ async fn a_caller_that_goes_away_ends_its_command() {
             while response.chunk().await.unwrap().is_some() {}
         });
         eventually("the command", || fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))).await;
-        assert!(lives(&file));
+        assert!(is_alive(&file));
         call.abort();
-        eventually("its end", || !lives(&file)).await;
+        eventually("its end", || !is_alive(&file)).await;
         fs::remove_file(&file).unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_streamed_command_tells_what_happens_and_how_it_ended() {
+async fn a_streamed_command_sends_its_output_and_its_exit() {
     let skep = Skep::start().await;
     let body = json!({"command": "echo one; echo two >&2; exit 4", "stream": true});
     let response = skep.request(Method::POST, "/api/exec").json(&body).send().await.unwrap();

@@ -71,7 +71,7 @@ async fn folders_are_made_and_files_moved_and_copied() {
 }
 
 #[tokio::test]
-async fn links_are_made_and_lead_nowhere_else() {
+async fn links_are_created_and_do_not_lead_out_of_the_roots() {
     let skep = Skep::start().await;
     write(&skep, "file", "content").await;
     write(&skep, "folder/file", "content").await;
@@ -182,7 +182,7 @@ async fn a_search_for_nothing_is_refused() {
 }
 
 #[tokio::test]
-async fn who_moves_or_copies_may_read_and_write() {
+async fn moving_and_copying_require_read_and_write_scopes() {
     let skep = Skep::start().await;
     write(&skep, "file", "secret").await;
     let body = json!({"from": skep.at("file"), "to": skep.at("other"), "overwrite": true});

@@ -13,8 +13,8 @@ use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{AccountId, Environment, Role, Scope};
 use skep_helper::HelperOrder;
 use skep_server::{
-    BootDefaults, Farewell, Limits, Metrics, Restart, RootRules, ServerOrder, StartHelper, TrustedProxies,
-    WebhookOrder, run, swarm_at_hand, tls::Certificates,
+    BootDefaults, Limits, Metrics, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper,
+    TrustedProxies, WebhookSettings, ready_swarm, run, tls::Certificates,
 };
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use skep_workspace::git::GitGrants;
@@ -26,9 +26,9 @@ use crate::faults;
 /// Git starts this test binary as a helper, as it would start `skep`. Runs before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static ANSWER_GIT: extern "C" fn() = {
+static GIT_HELPER_ENTRY: extern "C" fn() = {
     extern "C" fn answer() {
-        if let Some(status) = skep_workspace::git::answer_git() {
+        if let Some(status) = skep_workspace::git::serve_git_callback() {
             std::process::exit(status.into());
         }
     }
@@ -50,7 +50,7 @@ pub(crate) struct Skep {
     /// A key with all scopes.
     pub(crate) admin: String,
     http: reqwest::Client,
-    pub(crate) stop: Option<oneshot::Sender<Farewell>>,
+    pub(crate) stop: Option<oneshot::Sender<ShutdownKind>>,
     pub(crate) serving: Option<JoinHandle<Result<(), skep_server::Error>>>,
     pub(crate) data: Arc<TempDir>,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Options {
     pub(crate) git_allow: Vec<String>,
     pub(crate) git: GitGrants,
     pub(crate) restart: Restart,
-    pub(crate) webhooks: WebhookOrder,
+    pub(crate) webhooks: WebhookSettings,
 }
 
 impl Default for Options {
@@ -71,7 +71,7 @@ impl Default for Options {
         // All tests share one address, which would reach the default limit.
         let limits = Limits { failed_auth_limit: "100000/s".parse().unwrap(), ..Limits::default() };
         let restart: Restart = Arc::new(|| Box::pin(async { Ok(()) }));
-        let webhooks = WebhookOrder::default();
+        let webhooks = WebhookSettings::default();
         let (proxies, git) = (TrustedProxies::default(), GitGrants::default());
         Self { limits, proxies, tls: None, git_allow: vec![], git, restart, webhooks }
     }
@@ -135,16 +135,16 @@ impl Skep {
         let vm_address = vm_listener.local_addr().unwrap();
         let metrics_listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let metrics_address = metrics_listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel::<Farewell>();
-        let order = ServerOrder {
+        let (stop, stopped) = oneshot::channel::<ShutdownKind>();
+        let order = ServerOptions {
             listener,
             vm_listener: Some(vm_listener),
             store: Arc::clone(&store),
-            swarm: swarm_at_hand(Err("these tests have none".to_owned())),
+            swarm: ready_swarm(Err("these tests have none".to_owned())),
             helper: helper(data.path().join("workspaces"), git),
             restart,
             data_dir: data.path().to_owned(),
-            roots: RootRules::of(data.path()).unwrap(),
+            roots: RootRules::new(data.path()).unwrap(),
             boot: BootDefaults { max_vms: 1_000, ttl: None },
             metrics,
             metrics_listener: Some(metrics_listener),
@@ -154,7 +154,7 @@ impl Skep {
             git_allow,
             webhooks,
         };
-        let serving = tokio::spawn(run(order, async move { stopped.await.unwrap_or(Farewell::Nobody) }));
+        let serving = tokio::spawn(run(order, async move { stopped.await.unwrap_or(ShutdownKind::Final) }));
         let mut skep = Self {
             address,
             vm_address,

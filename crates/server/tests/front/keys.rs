@@ -59,7 +59,7 @@ async fn a_created_key_is_answered_with_201_and_whole_times() {
 }
 
 #[tokio::test]
-async fn what_a_key_cannot_be_is_refused() {
+async fn invalid_keys_are_refused() {
     let skep = Skep::start().await;
     for (body, status, code) in [
         ("{}", 400, "missing_parameter"),
@@ -82,7 +82,7 @@ async fn what_a_key_cannot_be_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_key_is_404_in_the_words_of_what_does_not_exist() {
+async fn an_invalid_key_id_is_answered_like_an_unknown_one() {
     let skep = Skep::start().await;
     let unknown = KeyId::generate().to_string();
     for method in [Method::GET, Method::DELETE] {

@@ -9,36 +9,42 @@ use crate::harness::Skep;
 const WRITERS: usize = 64;
 const ROUNDS: usize = 200;
 /// Rounds of the variants.
-const FEW: usize = 40;
+const VARIANT_ROUNDS: usize = 40;
 
 /// How a writer writes.
 #[derive(Clone, Copy)]
-enum By {
+enum WriteMethod {
     Json,
     Raw,
 }
 
 /// The precondition of a write.
 #[derive(Clone, Copy)]
-enum If<'a> {
+enum Condition<'a> {
     Match(&'a str),
     Absent,
 }
 
-fn writing(skep: &Skep, by: By, path: &str, content: &str, condition: If<'_>) -> RequestBuilder {
+fn writing(
+    skep: &Skep,
+    by: WriteMethod,
+    path: &str,
+    content: &str,
+    condition: Condition<'_>,
+) -> RequestBuilder {
     let request = match by {
-        By::Json => {
+        WriteMethod::Json => {
             let body = json!({"path": path, "content": content});
             skep.request(Method::POST, "/api/files/write").json(&body)
         }
-        By::Raw => skep
+        WriteMethod::Raw => skep
             .request(Method::PUT, &format!("/api/files/raw?path={path}"))
             .header("content-type", "application/octet-stream")
             .body(content.to_owned()),
     };
     match condition {
-        If::Match(tag) => request.header("if-match", tag),
-        If::Absent => request.header("if-none-match", "*"),
+        Condition::Match(tag) => request.header("if-match", tag),
+        Condition::Absent => request.header("if-none-match", "*"),
     }
 }
 
@@ -67,7 +73,7 @@ async fn written(skep: &Skep, path: &str, content: &str) -> String {
 }
 
 /// Runs rounds of writers with the same tag, over different servers, paths and methods.
-async fn one_wins_each_round(servers: &[&Skep], paths: &[String], ways: &[By], rounds: usize) {
+async fn one_wins_each_round(servers: &[&Skep], paths: &[String], ways: &[WriteMethod], rounds: usize) {
     let path = &paths[0];
     let mut tag = written(servers[0], path, "beginning").await;
     for round in 0..rounds {
@@ -75,7 +81,7 @@ async fn one_wins_each_round(servers: &[&Skep], paths: &[String], ways: &[By], r
             let (skep, path) = (servers[n % servers.len()], &paths[n / servers.len() % paths.len()]);
             let by = ways[n / (servers.len() * paths.len()) % ways.len()];
             let content = format!("round {round} writer {n}");
-            let request = writing(skep, by, path, &content, If::Match(&tag));
+            let request = writing(skep, by, path, &content, Condition::Match(&tag));
             (content, request)
         });
         let winners = accepted(requests.collect()).await;
@@ -92,13 +98,13 @@ async fn one_wins_each_round(servers: &[&Skep], paths: &[String], ways: &[By], r
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_writers_with_one_tag_one_wins() {
     let skep = Skep::start().await;
-    one_wins_each_round(&[&skep], &[skep.at("file")], &[By::Json], ROUNDS).await;
+    one_wins_each_round(&[&skep], &[skep.at("file")], &[WriteMethod::Json], ROUNDS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_uploads_with_one_tag_one_wins() {
     let skep = Skep::start().await;
-    one_wins_each_round(&[&skep], &[skep.at("file")], &[By::Raw], FEW).await;
+    one_wins_each_round(&[&skep], &[skep.at("file")], &[WriteMethod::Raw], VARIANT_ROUNDS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,25 +114,31 @@ async fn links_to_the_file_and_to_its_folder_are_no_way_around() {
     std::os::unix::fs::symlink("folder", skep.at("other")).unwrap();
     std::os::unix::fs::symlink("folder/file", skep.at("link")).unwrap();
     let paths = ["folder/file", "other/file", "link"].map(|name| skep.at(name));
-    one_wins_each_round(&[&skep], &paths, &[By::Json, By::Raw], FEW).await;
+    one_wins_each_round(&[&skep], &paths, &[WriteMethod::Json, WriteMethod::Raw], VARIANT_ROUNDS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_on_the_same_data_accept_one_writer_together() {
     let skep = Skep::start().await;
     let beside = skep.start_beside().await;
-    one_wins_each_round(&[&skep, &beside], &[skep.at("file")], &[By::Json, By::Raw], ROUNDS).await;
+    one_wins_each_round(
+        &[&skep, &beside],
+        &[skep.at("file")],
+        &[WriteMethod::Json, WriteMethod::Raw],
+        ROUNDS,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_writers_that_want_a_new_file_one_makes_it() {
     let skep = Skep::start().await;
-    for round in 0..FEW {
+    for round in 0..VARIANT_ROUNDS {
         let path = skep.at(&format!("file-{round}"));
         let requests = (0..WRITERS).map(|n| {
-            let by = if n % 2 == 0 { By::Json } else { By::Raw };
+            let by = if n % 2 == 0 { WriteMethod::Json } else { WriteMethod::Raw };
             let content = format!("writer {n}");
-            let request = writing(&skep, by, &path, &content, If::Absent);
+            let request = writing(&skep, by, &path, &content, Condition::Absent);
             (content, request)
         });
         let winners = accepted(requests.collect()).await;
@@ -159,7 +171,7 @@ async fn of_many_appends_with_one_tag_one_wins() {
     let skep = Skep::start().await;
     let path = skep.at("log");
     let mut tag = written(&skep, &path, "").await;
-    for round in 0..FEW {
+    for round in 0..VARIANT_ROUNDS {
         let requests = (0..WRITERS).map(|n| {
             let body = json!({"path": path, "content": format!("{n}\n"), "append": true});
             let request = skep.request(Method::POST, "/api/files/write").json(&body);
@@ -178,11 +190,13 @@ async fn of_many_appends_with_one_tag_one_wins() {
 async fn writes_before_or_not_at_all(other: impl Fn(&Skep) -> RequestBuilder, left: Option<&str>) {
     let skep = Skep::start().await;
     let path = skep.at("file");
-    for round in 0..FEW {
+    for round in 0..VARIANT_ROUNDS {
         std::fs::write(skep.at("source"), "other").unwrap();
         let tag = written(&skep, &path, "before").await;
         let mut requests: Vec<_> = (0..16)
-            .map(|n| (n.to_string(), writing(&skep, By::Json, &path, "written", If::Match(&tag))))
+            .map(|n| {
+                (n.to_string(), writing(&skep, WriteMethod::Json, &path, "written", Condition::Match(&tag)))
+            })
             .collect();
         requests.insert(round % 16, ("other".to_owned(), other(&skep)));
         let mut accepted: Vec<String> = accepted(requests).await.into_iter().map(|(name, _)| name).collect();

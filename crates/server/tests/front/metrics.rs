@@ -160,7 +160,7 @@ async fn callers_make_no_series() {
 }
 
 #[tokio::test]
-async fn an_account_learns_of_nobody_else() {
+async fn an_account_sees_only_its_own_metrics() {
     let skep = Skep::start().await;
     let other = skep.other_account("other").await;
     let key = skep.key_of(&other, &[Scope::MetricsRead]).await;

@@ -56,32 +56,32 @@ pub(crate) fn read(text: &str) -> Result<Samples, String> {
     let mut seen = BTreeSet::new();
     let mut family = Family::default();
     for line in body.lines() {
-        let told = |why: &str| format!("{why}: `{line}`");
+        let error = |why: &str| format!("{why}: `{line}`");
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            let (name, help) = rest.split_once(' ').ok_or_else(|| told("no help"))?;
+            let (name, help) = rest.split_once(' ').ok_or_else(|| error("no help"))?;
             close(&family)?;
             family = Family { name: checked(name)?, ..Family::default() };
             if !seen.insert(name.to_owned()) || !help.ends_with('.') {
-                return Err(told("a family twice, or help that is no sentence"));
+                return Err(error("a family twice, or help that is no sentence"));
             }
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = rest.split_once(' ').ok_or_else(|| told("no type"))?;
+            let (name, kind) = rest.split_once(' ').ok_or_else(|| error("no type"))?;
             if name != family.name || !["counter", "gauge", "histogram", "info"].contains(&kind) {
-                return Err(told("a type out of place"));
+                return Err(error("a type out of place"));
             }
             family.kind = kind.to_owned();
         } else if let Some(rest) = line.strip_prefix("# UNIT ") {
-            let (name, unit) = rest.split_once(' ').ok_or_else(|| told("no unit"))?;
+            let (name, unit) = rest.split_once(' ').ok_or_else(|| error("no unit"))?;
             if name != family.name || !name.ends_with(&format!("_{unit}")) || family.samples > 0 {
-                return Err(told("a unit out of place"));
+                return Err(error("a unit out of place"));
             }
             family.unit = Some(unit.to_owned());
         } else {
-            let (name, labels, value) = sample(line).ok_or_else(|| told("no sample"))?;
-            fits(&family, &name, &labels, value).map_err(told)?;
+            let (name, labels, value) = sample(line).ok_or_else(|| error("no sample"))?;
+            fits(&family, &name, &labels, value).map_err(error)?;
             family.samples += 1;
             if samples.0.insert((name, labels), value).is_some() {
-                return Err(told("a series twice"));
+                return Err(error("a series twice"));
             }
         }
     }

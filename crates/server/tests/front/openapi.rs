@@ -62,7 +62,7 @@ pub(crate) fn operations(document: &Value) -> Vec<Operation> {
 /// A line for the operation, and one for each status with its error codes.
 fn summary(operation: &Operation) -> String {
     let Operation { method, path, scopes, instead, described } = operation;
-    let names = |scopes: &[Scope]| scopes.iter().map(Scope::as_str).collect::<Vec<_>>().join(" ");
+    let names = |scopes: &[Scope]| scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" ");
     let mut text = format!("{method} {path} {}\n", described["operationId"].as_str().unwrap());
     text += &match scopes {
         None => "  public\n".to_owned(),
@@ -102,7 +102,7 @@ async fn the_operations_are_those_of_the_snapshot() {
 
 /// From the document to the router: every documented operation exists and requires exactly the documented scopes.
 #[tokio::test]
-async fn what_is_described_is_there_and_demands_what_it_says() {
+async fn documented_operations_exist_and_require_the_documented_scopes() {
     let skep = Skep::start().await;
     for operation in operations(&document(&skep).await) {
         let Operation { method, path, scopes, .. } = &operation;
@@ -132,7 +132,7 @@ async fn what_is_described_is_there_and_demands_what_it_says() {
 
 /// From the router to the document: a path answers no undocumented method.
 #[tokio::test]
-async fn what_is_there_is_described() {
+async fn every_route_is_documented() {
     let skep = Skep::start().await;
     let mut described: BTreeMap<String, Vec<Method>> = BTreeMap::new();
     for operation in operations(&document(&skep).await) {

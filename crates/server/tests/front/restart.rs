@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use reqwest::{Method, Version};
 use skep_api::{ErrorCode, Failure};
-use skep_server::{Farewell, Restart};
+use skep_server::{Restart, ShutdownKind};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -26,7 +26,7 @@ async fn a_restart_that_is_refused_says_why() {
 }
 
 #[tokio::test]
-async fn with_a_successor_whoever_holds_a_connection_is_told_before_it_is_closed() {
+async fn with_a_successor_connections_are_announced_to_close_before_they_are_closed() {
     let mut skep = Skep::start().await;
     let mut held = TcpStream::connect(skep.address).await.unwrap();
     let ask = b"GET /api/health HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -40,7 +40,7 @@ async fn with_a_successor_whoever_holds_a_connection_is_told_before_it_is_closed
     tokio::time::timeout(Duration::from_secs(30), skep.post("/api/exec", r#"{"command": "true"}"#))
         .await
         .unwrap();
-    skep.stop.take().unwrap().send(Farewell::Successor).unwrap();
+    skep.stop.take().unwrap().send(ShutdownKind::HandOver).unwrap();
     held.write_all(ask).await.unwrap();
     let told = answer(&mut held).await;
     assert!(told.starts_with("HTTP/1.1 200") && told.contains("connection: close"), "{told}");

@@ -24,7 +24,7 @@ const NOT_BY_VM: Verdict = Refused("vm_key_limited");
 
 /// Which callers may use an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum Audience {
     /// Everybody, also without a key.
     Public,
     /// Every key.
@@ -44,7 +44,7 @@ enum Who {
 /// The columns of the matrix; an administrator of the server is one of the account `default`.
 const ROLES: [&str; 5] = ["vm", "agent", "operator", "admin", "server admin"];
 
-impl Who {
+impl Audience {
     /// The answer to each of [`ROLES`].
     fn verdicts(self) -> [Verdict; 5] {
         match self {
@@ -57,9 +57,9 @@ impl Who {
     }
 }
 
-use Who::{Admins, Agents, AgentsAndVms, EveryKey, EveryOtherKey, Operators, Public, ServerAdmins};
+use Audience::{Admins, Agents, AgentsAndVms, EveryKey, EveryOtherKey, Operators, Public, ServerAdmins};
 
-const DECIDED: &[(Who, &[&str])] = &[
+const PERMISSIONS: &[(Audience, &[&str])] = &[
     (Public, &["health", "openapi", "root", "docs", "docs_file", "join_waitlist"]),
     (EveryKey, &["whoami"]),
     (EveryOtherKey, &["create_session", "read_session", "end_session"]),
@@ -174,9 +174,10 @@ fn id(operation: &Operation) -> &str {
     operation.described["operationId"].as_str().unwrap()
 }
 
-fn decided(operation: &Operation) -> Who {
+fn decided(operation: &Operation) -> Audience {
     let id = id(operation);
-    let found: Vec<Who> = DECIDED.iter().filter(|(_, ids)| ids.contains(&id)).map(|(who, _)| *who).collect();
+    let found: Vec<Audience> =
+        PERMISSIONS.iter().filter(|(_, ids)| ids.contains(&id)).map(|(who, _)| *who).collect();
     match found.as_slice() {
         [who] => *who,
         [] => {
@@ -222,13 +223,13 @@ async fn verdict(request: RequestBuilder, what: &str) -> Verdict {
 }
 
 #[tokio::test]
-async fn each_role_may_ask_for_what_was_decided_and_for_nothing_else() {
+async fn each_role_has_exactly_its_permissions() {
     let skep = Skep::start().await;
     let all = operations(&document(&skep).await);
     for operation in &all {
         decided(operation);
     }
-    for one in DECIDED.iter().flat_map(|(_, ids)| ids.iter()) {
+    for one in PERMISSIONS.iter().flat_map(|(_, ids)| ids.iter()) {
         assert!(all.iter().any(|operation| id(operation) == *one), "{one} is no operation");
     }
     let keys = keys(&skep).await;

@@ -40,7 +40,7 @@ async fn both_keys_are_valid_until_the_old_one_is_revoked() {
 }
 
 #[tokio::test]
-async fn nobody_rotates_its_way_up() {
+async fn a_rotation_cannot_give_more_scopes_than_the_caller_has() {
     let skep = Skep::start().await;
     let own = client(&skep, &skep.admin).whoami().await.unwrap().key.id;
     let (few, record) = skep.key(&[Scope::Admin]).await;

@@ -138,7 +138,7 @@ async fn a_cookie_counts_for_nothing_where_another_site_sent_it() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_of_ours_is_refused() {
+async fn invalid_session_tokens_are_refused() {
     let skep = Skep::start().await;
     let cookie = begin(&skep, &skep.admin).await;
     let other = begin(&skep, &skep.admin).await;

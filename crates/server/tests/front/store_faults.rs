@@ -16,7 +16,7 @@ async fn make_key(skep: &Skep, name: &str) -> reqwest::Response {
     skep.post("/api/keys", &format!("{{\"name\": \"{name}\", \"role\": \"agent\"}}")).await
 }
 
-async fn is_away(skep: &Skep, name: &str) {
+async fn assert_unavailable(skep: &Skep, name: &str) {
     let Refused { status, code, message } = refused(make_key(skep, name).await).await;
     assert_eq!((status, code.as_str()), (503, "store_unavailable"), "{message}");
     assert!(!message.contains("skep.db"), "callers learn no path: {message}");
@@ -25,7 +25,7 @@ async fn is_away(skep: &Skep, name: &str) {
     assert_eq!((status, code.as_str()), (503, "store_unavailable"));
 }
 
-async fn is_back(skep: &Skep, name: &str) {
+async fn assert_available(skep: &Skep, name: &str) {
     assert_eq!(make_key(skep, name).await.status(), 201);
     assert_eq!(health(skep).await, 200);
     let list: Value = skep.get("/api/keys").await.json().await.unwrap();
@@ -36,26 +36,26 @@ async fn is_back(skep: &Skep, name: &str) {
 }
 
 #[tokio::test]
-async fn a_locked_store_is_said_and_comes_back() {
+async fn a_locked_store_is_reported_and_recovers() {
     let skep = Skep::start().await;
     let other = Connection::open(skep.data.path().join("skep.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    is_away(&skep, "refused").await;
+    assert_unavailable(&skep, "refused").await;
     assert_eq!(skep.get("/api/whoami").await.status(), 200, "reading goes on");
     other.execute_batch("ROLLBACK").unwrap();
-    is_back(&skep, "later").await;
+    assert_available(&skep, "later").await;
 }
 
 #[tokio::test]
-async fn a_store_that_was_taken_away_is_said_and_comes_back() {
+async fn a_removed_store_is_reported_and_recovers() {
     let skep = Skep::start().await;
     let (database, elsewhere) = (skep.data.path().join("skep.db"), skep.data.path().join("elsewhere"));
     fs::rename(&database, &elsewhere).unwrap();
-    is_away(&skep, "refused").await;
+    assert_unavailable(&skep, "refused").await;
     // Another file in its place must not be used as the store.
     fs::write(&database, "").unwrap();
-    is_away(&skep, "refused").await;
+    assert_unavailable(&skep, "refused").await;
     assert_eq!(fs::metadata(&database).unwrap().len(), 0);
     fs::rename(&elsewhere, &database).unwrap();
-    is_back(&skep, "later").await;
+    assert_available(&skep, "later").await;
 }

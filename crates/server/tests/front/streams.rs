@@ -85,7 +85,7 @@ async fn bytes_go_in_and_come_out_whole_and_in_parts() {
 }
 
 #[tokio::test]
-async fn the_form_is_what_accept_likes_best() {
+async fn the_accept_header_chooses_the_media_type() {
     let skep = Skep::start().await;
     put(&skep, "file").body("text").send().await.unwrap();
     put(&skep, "empty").body("").send().await.unwrap();

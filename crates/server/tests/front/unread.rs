@@ -9,7 +9,7 @@ use skep_api::Scope;
 use crate::harness::Skep;
 
 /// An answer that takes longer fails the test.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const DOWNLOADS: usize = 40;
 
 #[tokio::test]
@@ -28,9 +28,9 @@ async fn unread_downloads_leave_the_store_to_other_accounts() {
     let other = skep.other_account("other").await;
     for round in 0..8 {
         // A key that was not used before is looked up in the store, and so is the list.
-        let key = tokio::time::timeout(PATIENCE, skep.key_of(&other, &[Scope::Admin])).await.unwrap();
+        let key = tokio::time::timeout(TIMEOUT, skep.key_of(&other, &[Scope::Admin])).await.unwrap();
         let list = skep.bare(Method::GET, "/api/keys").bearer_auth(key).send();
-        let list = tokio::time::timeout(PATIENCE, list).await;
+        let list = tokio::time::timeout(TIMEOUT, list).await;
         let list = list.unwrap_or_else(|_| panic!("round {round}: the downloads hold the store's readers"));
         assert_eq!(list.unwrap().status(), StatusCode::OK);
     }

@@ -46,7 +46,7 @@ async fn boot(skep: &Skep, account: AccountId, pid: u32) -> VmId {
 
 async fn record(skep: &Skep, vm: VmBooted) -> VmId {
     let id = vm.id;
-    let command = RecordBoots { vms: vec![vm], at: moment(0), request_id: None, work: None, answer: None };
+    let command = RecordBoots { vms: vec![vm], at: moment(0), request_id: None, attempt: None, answer: None };
     skep.store.record_boots(command).await.unwrap();
     id
 }
@@ -162,7 +162,7 @@ async fn a_list_is_filtered_by_name_template_and_metadata() {
 }
 
 #[tokio::test]
-async fn what_no_list_has_is_refused_with_its_value() {
+async fn invalid_list_parameters_are_refused_with_their_value() {
     let skep = Skep::start().await;
     let many = format!("?{}", (0..17).map(|n| format!("metadata.{n}=1")).collect::<Vec<_>>().join("&"));
     for (query, named) in [

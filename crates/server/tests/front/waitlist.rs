@@ -49,7 +49,7 @@ async fn everybody_may_join_and_learns_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_no_address_is_refused_by_its_value() {
+async fn invalid_addresses_are_refused_with_their_value() {
     let skep = Skep::start().await;
     for (body, code, named) in [
         (r#"{"email": "not-an-address"}"#, "invalid_value", "not-an-address"),
@@ -147,7 +147,7 @@ async fn the_list_is_the_operators_page_by_page() {
 }
 
 #[tokio::test]
-async fn who_is_removed_is_gone() {
+async fn a_removed_address_is_gone() {
     let skep = Skep::start().await;
     for email in ["a@example.com", "A@Example.com", "b+c@example.com"] {
         put(&skep, email, "x").await;

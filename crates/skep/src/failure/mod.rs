@@ -1,7 +1,7 @@
 //! Error messages of the command: in terms of its verbs and flags instead of the API's methods and JSON fields.
 
-mod access;
 mod connection;
+mod key;
 mod terms;
 
 use serde::Serialize;
@@ -62,9 +62,7 @@ fn message(error: &anyhow::Error) -> String {
     for cause in error.chain() {
         let worded = match cause.downcast_ref::<Error>() {
             Some(error) => of_client(error),
-            None => {
-                terms::in_words_of_the_command(&cause.to_string(), local_code(error), Invocation::current())
-            }
+            None => terms::to_command_terms(&cause.to_string(), local_code(error), Invocation::current()),
         };
         // A transparent layer repeats the message of the error that it wraps.
         if !text.contains(&worded) {
@@ -79,15 +77,14 @@ fn message(error: &anyhow::Error) -> String {
 pub(crate) fn of_client(error: &Error) -> String {
     match error {
         Error::Unreachable { url, fault, why } => connection::message(url, *fault, why),
-        Error::Refused { code: Some(code), body, .. } => access::message(*code).unwrap_or_else(|| {
-            terms::in_words_of_the_command(&body.message, Some(*code), Invocation::current())
-        }),
-        Error::Key => access::malformed_key(),
+        Error::Refused { code: Some(code), body, .. } => key::message(*code)
+            .unwrap_or_else(|| terms::to_command_terms(&body.message, Some(*code), Invocation::current())),
+        Error::Key => key::malformed_key(),
         Error::Url { url } => format!(
             "`{url}` is not the URL of a server; give one such as http://127.0.0.1:7700 with --url or SKEP_URL"
         ),
         Error::Roots => "--ca-file names a file without a certificate in PEM".to_owned(),
-        Error::Strange { url, why } => {
+        Error::UnexpectedAnswer { url, why } => {
             format!("{url} did not answer as a skep server does ({why}); check --url and SKEP_URL")
         }
         Error::NotUpgraded { .. } => error.to_string(),

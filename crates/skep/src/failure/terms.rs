@@ -64,7 +64,7 @@ const VERBS: [(&str, &str); 53] = [
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 /// Fields whose flag has a different name.
-const RENAMED: [(&str, &str); 10] = [
+const FLAG_ALIASES: [(&str, &str); 10] = [
     ("scopes", "scope"),
     ("roots", "root"),
     ("allowed_ips", "allowed_ip"),
@@ -97,11 +97,7 @@ const ABOUT_FIELDS: [ErrorCode; 15] = [
 ];
 
 /// Replaces operations with verbs and, if the code is about fields, fields with flags.
-pub(super) fn in_words_of_the_command(
-    message: &str,
-    code: Option<ErrorCode>,
-    invocation: &Invocation,
-) -> String {
+pub(super) fn to_command_terms(message: &str, code: Option<ErrorCode>, invocation: &Invocation) -> String {
     let message = with_verbs(message);
     if code.is_some_and(|code| ABOUT_FIELDS.contains(&code)) {
         with_flags(&message, invocation)
@@ -168,7 +164,7 @@ fn flag_of<'invocation>(field: &str, invocation: &'invocation Invocation) -> Opt
         let found = invocation.arguments.iter().find(|(argument, _)| argument == id);
         found.map(|(_, written)| written.as_str())
     };
-    let renamed = || RENAMED.iter().find(|(name, _)| *name == field).and_then(|(_, id)| find(id));
+    let renamed = || FLAG_ALIASES.iter().find(|(name, _)| *name == field).and_then(|(_, id)| find(id));
     find(field).or_else(renamed)
 }
 
@@ -198,42 +194,39 @@ mod tests {
 
     #[test]
     fn operations_and_fields_become_verbs_and_flags() {
-        use skep_workspace::git::Refused;
+        use skep_workspace::git::GitError;
         let path = || "/srv/p".to_owned();
-        let nothing = Refused::NothingToCommit { path: path() };
+        let nothing = GitError::NothingToCommit { path: path() };
         let commit = invocation("skep git commit -m x");
         assert_eq!(
-            in_words_of_the_command(&nothing.to_string(), Some(nothing.code()), &commit),
+            to_command_terms(&nothing.to_string(), Some(nothing.code()), &commit),
             "there is nothing to commit in `/srv/p`: stage changes by `skep git add`, or say `--allow-empty`"
         );
         let vm = skep_api::Failure::unknown_vm("9");
         assert_eq!(
-            in_words_of_the_command(&vm.message, Some(vm.code), &invocation("skep ps")),
+            to_command_terms(&vm.message, Some(vm.code), &invocation("skep ps")),
             "no VM `9` in this account; `skep ps` lists its VMs"
         );
         let delete = invocation("skep account delete acme");
         let in_use = skep_store::Error::AccountInUse { name: "acme".to_owned(), vms: 2 };
-        let text = in_words_of_the_command(&in_use.to_string(), Some(in_use.code()), &delete);
+        let text = to_command_terms(&in_use.to_string(), Some(in_use.code()), &delete);
         assert!(text.contains("`--force`"), "{text}");
         let webhook =
             "the webhook `whk_1` is disabled; enable it by `PATCH /api/webhooks/whk_1` with `enabled: true`";
-        let text = in_words_of_the_command(
-            webhook,
-            Some(ErrorCode::WebhookDisabled),
-            &invocation("skep webhook list"),
-        );
+        let text =
+            to_command_terms(webhook, Some(ErrorCode::WebhookDisabled), &invocation("skep webhook list"));
         assert!(text.contains("by `skep webhook update` with"), "{text}");
     }
 
     #[test]
-    fn what_a_caller_named_stays_as_it_is() {
+    fn names_chosen_by_callers_are_not_translated() {
         let boot = invocation("skep boot");
         for (message, code) in [
             ("no VM `template` in this account", ErrorCode::UnknownVm),
             ("no ticket `count`", ErrorCode::UnknownTicket),
             ("no such path; GET /api/openapi.json lists all", ErrorCode::UnknownRoute),
         ] {
-            assert_eq!(in_words_of_the_command(message, Some(code), &boot), message);
+            assert_eq!(to_command_terms(message, Some(code), &boot), message);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Transport {
     pub(crate) tls_key: Option<PathBuf>,
     /// Certificate that the server creates for itself, instead of --tls-cert and --tls-key.
     #[arg(long, env = "SKEP_TLS", value_name = "HOW")]
-    pub(crate) tls: Option<OwnTls>,
+    pub(crate) tls: Option<GeneratedCertificate>,
     /// Network of a reverse proxy whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are trusted; may be given several
     /// times.
     #[arg(long, env = "SKEP_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',')]
@@ -74,7 +74,7 @@ pub(crate) struct Transport {
 /// Kinds of certificates that the server creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum OwnTls {
+pub(crate) enum GeneratedCertificate {
     /// A self-signed certificate. Clients trust it by --ca-file or by its fingerprint.
     SelfSigned,
 }
@@ -99,10 +99,10 @@ impl Transport {
         match (self.tls_cert.clone(), self.tls_key.clone(), self.tls) {
             (None, None, None) => Ok(TlsSource::PlainText),
             (Some(certificate), Some(key), None) => Ok(TlsSource::Files { certificate, key }),
-            (None, None, Some(OwnTls::SelfSigned)) => Ok(TlsSource::SelfSigned),
+            (None, None, Some(GeneratedCertificate::SelfSigned)) => Ok(TlsSource::SelfSigned),
             (Some(_), None, None) => bail!("--tls-cert needs its private key; name its file by --tls-key"),
             (None, Some(_), None) => bail!("--tls-key needs its certificate; name its file by --tls-cert"),
-            (_, _, Some(OwnTls::SelfSigned)) => {
+            (_, _, Some(GeneratedCertificate::SelfSigned)) => {
                 bail!(
                     "--tls self-signed makes a certificate of its own; give it, or --tls-cert and --tls-key"
                 )
@@ -111,7 +111,7 @@ impl Transport {
     }
 
     /// Whether keys never cross a network in plain text: the server or a proxy in front of it speaks TLS.
-    pub(crate) fn is_guarded(&self) -> bool {
+    pub(crate) fn is_encrypted(&self) -> bool {
         self.tls_cert.is_some() || self.tls.is_some() || !self.trusted_proxy.is_empty()
     }
 
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_sets_is_what_the_server_takes_for_itself() {
+    fn unset_limits_are_the_servers_defaults() {
         let (ours, theirs) = (read(&[]).unwrap().limits(), Limits::default());
         assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
-        assert!(!read(&[]).unwrap().is_guarded());
+        assert!(!read(&[]).unwrap().is_encrypted());
     }
 
     #[test]
-    fn a_certificate_needs_its_key_and_no_other_one_beside_it() {
+    fn a_certificate_needs_its_key_and_excludes_self_signed() {
         let source = |flags: &[&str]| read(flags).unwrap().tls_source();
         assert_eq!(source(&[]).unwrap(), TlsSource::PlainText);
         assert_eq!(source(&["--tls", "self-signed"]).unwrap(), TlsSource::SelfSigned);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_rates_and_times_are_read_at_the_door() {
+    fn networks_rates_and_durations_are_parsed() {
         let flags = [
             "--trusted-proxy",
             "10.0.0.0/8,fd00::/8",
@@ -201,7 +201,7 @@ mod tests {
         ];
         let transport = read(&flags).unwrap();
         assert_eq!(transport.trusted_proxy.len(), 3);
-        assert!(transport.is_guarded());
+        assert!(transport.is_encrypted());
         assert_eq!(transport.limits().rate_limit, Some("5/m".parse().unwrap()));
         for wrong in [
             ["--trusted-proxy", "10.0.0.1"],
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_process_reads_what_the_keeper_was_told() {
+    fn transport_settings_survive_serialization() {
         let flags = [
             "--tls",
             "self-signed",

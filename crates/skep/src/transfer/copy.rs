@@ -18,18 +18,18 @@ use skep_api::path::LinkTarget;
 use skep_client::Client;
 
 use super::{
-    Spot, here,
+    PathArgument, local,
     plan::{Item, Kind, Plan},
-    there,
+    remote,
 };
 use crate::{escape, place::Place};
 
 /// Files that are copied concurrently, to hide the latency of each.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT_FILES: usize = 4;
 
 /// The result of a copy.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Copied {
+pub(crate) struct CopySummary {
     pub files: u64,
     pub size_bytes: u64,
     pub links: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Copied {
 }
 
 /// One end of a copy, with an absolute path on the server or in a VM.
-struct End {
+struct Endpoint {
     place: Option<Place>,
     path: PathBuf,
     /// Whether the user named exactly this path; only then is a link at the path followed.
@@ -48,30 +48,36 @@ struct End {
 /// Copies files and folders to `target`, or into it if it is a folder.
 pub(crate) async fn copy(
     client: &Client,
-    sources: &[Spot],
-    target: &Spot,
+    sources: &[PathArgument],
+    target: &PathArgument,
     bar: &ProgressBar,
-) -> anyhow::Result<Copied> {
-    let target = End::open(client, target).await?;
+) -> anyhow::Result<CopySummary> {
+    let target = Endpoint::open(client, target).await?;
     let into = target.is_folder().await?;
     anyhow::ensure!(
         sources.len() == 1 || into == Some(true),
         "{} is not a folder; several sources need one",
         target.path.display()
     );
-    let mut copied = Copied::default();
+    let mut copied = CopySummary::default();
     for source in sources {
-        let source = End::open(client, source).await?;
+        let source = Endpoint::open(client, source).await?;
         let (to, is_given) = match (into, source.path.file_name()) {
             (Some(true), Some(name)) => (target.path.join(name), false),
             _ => (target.path.clone(), true),
         };
-        copy_one(&source, &End { place: target.place.clone(), path: to, is_given }, bar, &mut copied).await?;
+        copy_one(&source, &Endpoint { place: target.place.clone(), path: to, is_given }, bar, &mut copied)
+            .await?;
     }
     Ok(copied)
 }
 
-async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) -> anyhow::Result<()> {
+async fn copy_one(
+    from: &Endpoint,
+    to: &Endpoint,
+    bar: &ProgressBar,
+    copied: &mut CopySummary,
+) -> anyhow::Result<()> {
     anyhow::ensure!(
         from.place.is_some() || to.place.is_some(),
         "both {} and {} are on this machine; name one of them as server:PATH or VM:PATH",
@@ -82,8 +88,9 @@ async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) 
     copied.left_out.extend(left_out);
     make_folders(to, &items).await?;
     let files = items.iter().filter(|item| matches!(item.kind, Kind::File { .. })).map(anyhow::Ok);
-    let sizes =
-        stream::iter(files).map_ok(|file| copy_file(from, to, file, bar)).try_buffer_unordered(AT_ONCE);
+    let sizes = stream::iter(files)
+        .map_ok(|file| copy_file(from, to, file, bar))
+        .try_buffer_unordered(MAX_CONCURRENT_FILES);
     let (files, size_bytes) =
         sizes.try_fold((0, 0), |(count, sum), size| future::ok((count + 1, sum + size))).await?;
     copied.files += files;
@@ -100,7 +107,7 @@ async fn copy_one(from: &End, to: &End, bar: &ProgressBar, copied: &mut Copied) 
 
 /// Creates all folders. Links in the target are not followed: the author of the source could otherwise write anywhere,
 /// by a link in one copy and a folder or file of the same name in the next.
-async fn make_folders(to: &End, items: &[Item]) -> anyhow::Result<()> {
+async fn make_folders(to: &Endpoint, items: &[Item]) -> anyhow::Result<()> {
     let refused = |path: &Path| {
         let path = joined(&to.path, path);
         anyhow::anyhow!("{} is a link in the target, and none in the source; remove it first", path.display())
@@ -108,7 +115,7 @@ async fn make_folders(to: &End, items: &[Item]) -> anyhow::Result<()> {
     let mut links = HashSet::new();
     for folder in items.iter().filter(|item| item.kind == Kind::Folder) {
         let is_top = folder.below.as_os_str().is_empty();
-        if links.contains(&folder.below) || (is_top && to.is_strange_link().await?) {
+        if links.contains(&folder.below) || (is_top && to.is_unexpected_link().await?) {
             return Err(refused(&folder.below));
         }
         if !to.make_folder(folder).await? {
@@ -121,7 +128,7 @@ async fn make_folders(to: &End, items: &[Item]) -> anyhow::Result<()> {
 }
 
 /// Copies one file and returns its size in bytes.
-async fn copy_file(from: &End, to: &End, file: &Item, bar: &ProgressBar) -> anyhow::Result<u64> {
+async fn copy_file(from: &Endpoint, to: &Endpoint, file: &Item, bar: &ProgressBar) -> anyhow::Result<u64> {
     let (source, target) = (joined(&from.path, &file.below), joined(&to.path, &file.below));
     bar.set_message(escape::escaped(&source.display().to_string(), escape::FIELD).into_owned());
     let (bar, count) = (bar.clone(), Arc::new(AtomicU64::new(0)));
@@ -132,29 +139,29 @@ async fn copy_file(from: &End, to: &End, file: &Item, bar: &ProgressBar) -> anyh
     };
     match (&from.place, &to.place) {
         (Some(from), Some(to)) => {
-            let pieces = from.files.read(&there::absolute(&source)?).await?.into_pieces();
+            let pieces = from.files.read(&remote::absolute(&source)?).await?.into_pieces();
             to.files
-                .write(&there::absolute(&target)?, Some(file.mode), pieces.inspect_ok(on_the_way))
+                .write(&remote::absolute(&target)?, Some(file.mode), pieces.inspect_ok(on_the_way))
                 .await?;
         }
         (Some(from), None) => {
-            let pieces = from.files.read(&there::absolute(&source)?).await?.into_pieces();
-            here::write(&target, file.mode, pieces.inspect_ok(on_the_way)).await?;
+            let pieces = from.files.read(&remote::absolute(&source)?).await?.into_pieces();
+            local::write(&target, file.mode, pieces.inspect_ok(on_the_way)).await?;
         }
         (None, Some(to)) => {
-            let pieces = here::read(&source).await?.inspect_ok(on_the_way);
-            to.files.write(&there::absolute(&target)?, Some(file.mode), pieces).await?;
+            let pieces = local::read(&source).await?.inspect_ok(on_the_way);
+            to.files.write(&remote::absolute(&target)?, Some(file.mode), pieces).await?;
         }
         (None, None) => {}
     }
     Ok(count.load(Ordering::Relaxed))
 }
 
-impl End {
-    async fn open(client: &Client, spot: &Spot) -> anyhow::Result<Self> {
+impl Endpoint {
+    async fn open(client: &Client, spot: &PathArgument) -> anyhow::Result<Self> {
         Ok(match spot {
-            Spot::Here(path) => Self { place: None, path: path.clone(), is_given: true },
-            Spot::There { vm, path } => {
+            PathArgument::Local(path) => Self { place: None, path: path.clone(), is_given: true },
+            PathArgument::Remote { vm, path } => {
                 let place = Place::open(client, vm.as_deref()).await?;
                 let path = place.path(path)?.as_path().to_owned();
                 Self { place: Some(place), path, is_given: true }
@@ -164,8 +171,8 @@ impl End {
 
     async fn is_folder(&self) -> anyhow::Result<Option<bool>> {
         match &self.place {
-            None => Ok(here::is_folder(&self.path)),
-            Some(place) => there::is_folder(&place.files, &self.path).await,
+            None => Ok(local::is_folder(&self.path)),
+            Some(place) => remote::is_folder(&place.files, &self.path).await,
         }
     }
 
@@ -173,11 +180,11 @@ impl End {
         let plan = match &self.place {
             None => {
                 let path = self.path.clone();
-                tokio::task::spawn_blocking(move || here::plan(&path))
+                tokio::task::spawn_blocking(move || local::plan(&path))
                     .await
                     .context("the folder could not be listed")??
             }
-            Some(place) => there::plan(&place.files, &self.path).await?,
+            Some(place) => remote::plan(&place.files, &self.path).await?,
         };
         bar.inc_length(plan.size_bytes());
         Ok(plan)
@@ -187,9 +194,9 @@ impl End {
     async fn make_folder(&self, folder: &Item) -> anyhow::Result<bool> {
         let path = joined(&self.path, &folder.below);
         match &self.place {
-            None => here::make_folder(&path, folder.mode),
+            None => local::make_folder(&path, folder.mode),
             Some(place) => {
-                Ok(place.files.make_folder(&there::absolute(&path)?, Some(folder.mode)).await?.created)
+                Ok(place.files.make_folder(&remote::absolute(&path)?, Some(folder.mode)).await?.created)
             }
         }
     }
@@ -198,14 +205,14 @@ impl End {
     async fn links_in(&self, below: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let path = joined(&self.path, below);
         let names = match &self.place {
-            None => here::links_in(&path)?,
-            Some(place) => there::links_in(&place.files, &path).await?,
+            None => local::links_in(&path)?,
+            Some(place) => remote::links_in(&place.files, &path).await?,
         };
         Ok(names.iter().map(|name| below.join(name)).collect())
     }
 
     /// Whether the path is a link that the user did not name.
-    async fn is_strange_link(&self) -> anyhow::Result<bool> {
+    async fn is_unexpected_link(&self) -> anyhow::Result<bool> {
         let (Some(folder), Some(name), false) = (self.path.parent(), self.path.file_name(), self.is_given)
         else {
             return Ok(false);
@@ -217,9 +224,9 @@ impl End {
     async fn make_link(&self, below: &Path, target: &LinkTarget) -> anyhow::Result<()> {
         let path = joined(&self.path, below);
         match &self.place {
-            None => here::make_link(&path, target),
+            None => local::make_link(&path, target),
             Some(place) => {
-                place.files.make_link(&there::absolute(&path)?, target).await?;
+                place.files.make_link(&remote::absolute(&path)?, target).await?;
                 Ok(())
             }
         }

@@ -1,11 +1,11 @@
 //! Copies files and folders between this machine, the server's workspace and VMs.
 
 mod copy;
-mod here;
+mod local;
+mod path_argument;
 mod plan;
-mod spot;
-mod there;
+mod remote;
 
-pub(crate) use copy::{Copied, copy};
-pub(crate) use spot::Spot;
-pub(crate) use there::{absolute, is_folder};
+pub(crate) use copy::{CopySummary, copy};
+pub(crate) use path_argument::PathArgument;
+pub(crate) use remote::{absolute, is_folder};

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_leads_nowhere_else() {
+    fn names_are_single_components() {
         for name in ["notes.md", "...", " ", "-rf"] {
             assert!(is_name(Path::new(name)), "{name}");
         }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_arrives_with_its_owners_rights() {
+    fn setuid_and_setgid_are_removed() {
         let mut plan = Plan::default();
         plan.add_file(Path::new("ping"), 0o4755, 7);
         plan.add_folder(Path::new("tmp"), 0o1555);

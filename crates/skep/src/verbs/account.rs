@@ -137,8 +137,8 @@ pub(crate) async fn run(verb: Account) -> anyhow::Result<ExitCode> {
 async fn create(verb: Create) -> anyhow::Result<ExitCode> {
     let request = CreateAccount {
         name: verb.name,
-        roots: some(paths(&verb.root)?),
-        allowed_ips: some(verb.allowed_ip),
+        roots: non_empty(absolute_paths(&verb.root)?),
+        allowed_ips: non_empty(verb.allowed_ip),
         max_vms: verb.max_vms,
         max_memory_mb: verb.max_memory_mb,
     };
@@ -147,8 +147,8 @@ async fn create(verb: Create) -> anyhow::Result<ExitCode> {
 
 async fn set(verb: Set) -> anyhow::Result<ExitCode> {
     let change = ChangeAccount {
-        roots: some(paths(&verb.root)?),
-        allowed_ips: if verb.any_ip { Some(Vec::new()) } else { some(verb.allowed_ip) },
+        roots: non_empty(absolute_paths(&verb.root)?),
+        allowed_ips: if verb.any_ip { Some(Vec::new()) } else { non_empty(verb.allowed_ip) },
         max_vms: verb.max_vms.map(|Limit(limit)| limit),
         max_memory_mb: verb.max_memory_mb.map(|Limit(limit)| limit),
     };
@@ -170,7 +170,7 @@ async fn delete(verb: Delete) -> anyhow::Result<ExitCode> {
         match deleted.await {
             Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
             Ok(deleted) => show_deleted(&deleted)?,
-            Err(error) => code = output::failed(&error),
+            Err(error) => code = output::report_error(&error),
         }
     }
     Ok(code)
@@ -255,7 +255,7 @@ fn table(accounts: &[Record]) -> std::io::Result<()> {
 }
 
 /// Absolute paths: the server does not know the current directory of this process.
-fn paths(given: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+fn absolute_paths(given: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let path = |path: &PathBuf| {
         let absolute = std::path::absolute(path).context("the current directory is gone")?;
         let text = absolute.to_str().map(str::to_owned);
@@ -265,6 +265,6 @@ fn paths(given: &[PathBuf]) -> anyhow::Result<Vec<String>> {
 }
 
 /// `None` for an option that was not given.
-fn some<T>(given: Vec<T>) -> Option<Vec<T>> {
+fn non_empty<T>(given: Vec<T>) -> Option<Vec<T>> {
     if given.is_empty() { None } else { Some(given) }
 }

@@ -9,7 +9,7 @@ use skep_client::Client;
 use super::logs::{attach, follow};
 use crate::{
     connection::Connection,
-    target::{WrongLine, vm_reference},
+    target::{UsageError, vm_reference},
 };
 
 /// Prefix of the ids of commands.
@@ -51,7 +51,7 @@ pub(crate) async fn run(verb: Attach) -> anyhow::Result<ExitCode> {
         let message = format!(
             "`{target}` is not the id of a command (`exec_` and 26 characters); give one, or a VM alone"
         );
-        return Err(WrongLine(message).into());
+        return Err(UsageError(message).into());
     }
     follow(&client, target).await
 }

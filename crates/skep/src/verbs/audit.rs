@@ -62,7 +62,7 @@ pub(crate) async fn run(verb: Audit) -> anyhow::Result<ExitCode> {
     let header = ["AT", "KEY", "ADDRESS", "ACTION", "RESOURCE", "OUTCOME", "REQUEST"];
     output::table(header, page.entries.iter().map(row))?;
     if let Some(cursor) = &page.next_cursor {
-        output::say(&format!("There is more: --cursor {cursor}"));
+        output::eprint_line(&format!("There is more: --cursor {cursor}"));
     }
     Ok(ExitCode::SUCCESS)
 }

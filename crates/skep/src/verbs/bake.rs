@@ -52,7 +52,7 @@ pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<
 /// Reports each step: as a line, and on a terminal also with a spinner.
 fn progress(bar: &ProgressBar) -> Progress {
     if !rustix::termios::isatty(io::stderr()) {
-        return Arc::new(|step| output::say(&format!("bake: {step}")));
+        return Arc::new(|step| output::eprint_line(&format!("bake: {step}")));
     }
     bar.set_style(ProgressStyle::default_spinner());
     bar.enable_steady_tick(Duration::from_millis(120));

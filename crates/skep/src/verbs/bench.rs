@@ -6,11 +6,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 mod boot;
-mod figures;
 mod fleet;
 mod idle;
 mod machine;
-mod plain;
+mod percentiles;
+mod plain_qemu;
 mod report;
 mod runs;
 mod table;
@@ -96,7 +96,7 @@ enum Mode {
 impl Mode {
     const EACH: [Self; 3] = [Self::Sequential, Self::Staggered, Self::Burst];
 
-    fn each(self) -> Vec<Self> {
+    fn expand(self) -> Vec<Self> {
         if self == Self::All { Self::EACH.to_vec() } else { vec![self] }
     }
 
@@ -128,7 +128,7 @@ pub(crate) async fn run(verb: Bench) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let outcome = tokio::select! {
         outcome = boot::measure(&verb, &fleet) => outcome,
-        code = signals.next() => {
+        code = signals.next_exit_code() => {
             fleet.end_all().await?;
             return Ok(code);
         }
@@ -139,7 +139,7 @@ pub(crate) async fn run(verb: Bench) -> anyhow::Result<ExitCode> {
     }
     let report = outcome?;
     for failure in report.failures() {
-        output::say(&format!("skep: {failure}"));
+        output::eprint_line(&format!("skep: {failure}"));
     }
     if verb.connection.json {
         output::value(&report)?;

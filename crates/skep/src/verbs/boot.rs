@@ -64,9 +64,9 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         count: Some(verb.count),
         name: verb.name,
         template: verb.template,
-        ttl_ms: verb.ttl.as_deref().map(milliseconds).transpose()?,
-        metadata: if verb.metadata.is_empty() { None } else { Some(metadata(&verb.metadata)?) },
-        env: if verb.env.is_empty() { None } else { Some(variables(&verb.env)?) },
+        ttl_ms: verb.ttl.as_deref().map(parse_milliseconds).transpose()?,
+        metadata: if verb.metadata.is_empty() { None } else { Some(parse_metadata(&verb.metadata)?) },
+        env: if verb.env.is_empty() { None } else { Some(parse_pairs(&verb.env)?) },
         ticket: verb.ticket,
         command: verb.command,
         keep_vm: verb.keep_vm.then_some(true),
@@ -80,7 +80,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         output::json(&booted.text)?;
     } else {
         show_booted(&booted.vms)?;
-        output::say(&format!(
+        output::eprint_line(&format!(
             "{} booted in {:.0} ms",
             output::counted(booted.vms.len() as u64, "VM"),
             booted.elapsed_ms
@@ -97,14 +97,14 @@ pub(super) async fn boot_unless_signalled(
     let count = request.count.unwrap_or(1);
     let what = format!("booting {count} VM{}", if count == 1 { "" } else { "s" });
     let mut signals = Signals::listen()?;
-    let mut boot = pin!(output::waiting(&what, client.boot(request)));
+    let mut boot = pin!(output::with_spinner(&what, client.boot(request)));
     tokio::select! {
         booted = &mut boot => Ok(Ok(booted?)),
-        code = signals.next() => {
-            output::say("skep: waiting for the boot, to end its VMs; interrupt again to leave them running");
+        code = signals.next_exit_code() => {
+            output::eprint_line("skep: waiting for the boot, to end its VMs; interrupt again to leave them running");
             tokio::select! {
                 ended = end(client, boot) => ended?,
-                _ = signals.next() => {}
+                _ = signals.next_exit_code() => {}
             }
             Ok(Err(code))
         }
@@ -112,7 +112,7 @@ pub(super) async fn boot_unless_signalled(
 }
 
 /// Parses `NAME=VALUE` pairs.
-pub(super) fn variables(pairs: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
+pub(super) fn parse_pairs(pairs: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let pair = |pair: &String| {
         let (name, value) =
             pair.split_once('=').with_context(|| format!("`{pair}` is not of the form NAME=VALUE"))?;
@@ -132,12 +132,12 @@ async fn end(client: &Client, boot: impl Future<Output = BootOutcome>) -> anyhow
 }
 
 /// Parses `NAME=VALUE` pairs into the metadata of a record.
-pub(super) fn metadata(pairs: &[String]) -> anyhow::Result<Map<String, Value>> {
-    Ok(variables(pairs)?.into_iter().map(|(name, value)| (name, Value::String(value))).collect())
+pub(super) fn parse_metadata(pairs: &[String]) -> anyhow::Result<Map<String, Value>> {
+    Ok(parse_pairs(pairs)?.into_iter().map(|(name, value)| (name, Value::String(value))).collect())
 }
 
 /// Parses a duration with a unit; without one, in seconds.
-pub(super) fn milliseconds(text: &str) -> anyhow::Result<u64> {
+pub(super) fn parse_milliseconds(text: &str) -> anyhow::Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "ms" => 1,
@@ -155,17 +155,17 @@ pub(super) fn milliseconds(text: &str) -> anyhow::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::milliseconds;
+    use super::parse_milliseconds;
 
     #[test]
     fn a_time_has_a_unit() {
         for (text, expected) in
             [("5", 5_000), ("250ms", 250), ("2m", 120_000), ("1h", 3_600_000), ("1d", 86_400_000)]
         {
-            assert_eq!(milliseconds(text).unwrap(), expected, "{text}");
+            assert_eq!(parse_milliseconds(text).unwrap(), expected, "{text}");
         }
         for wrong in ["", "s", "1y", "-1s", "1.5h", "99999999999999999d"] {
-            assert!(milliseconds(wrong).is_err(), "{wrong}");
+            assert!(parse_milliseconds(wrong).is_err(), "{wrong}");
         }
     }
 }

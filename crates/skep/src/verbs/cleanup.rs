@@ -19,7 +19,7 @@ pub(crate) struct Cleanup {
 
 pub(crate) async fn run(verb: Cleanup) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
-    let answer = output::waiting("ending all VMs", client.cleanup()).await?;
+    let answer = output::with_spinner("ending all VMs", client.cleanup()).await?;
     if verb.connection.json {
         output::json(&answer.text)?;
     } else {

@@ -8,12 +8,14 @@ use serde::Serialize;
 use super::serve;
 use crate::{
     output,
-    settings::given::{AsGiven, Fault, Given, Origin, origin, settled, shown},
+    settings::unchecked::{
+        Fault, Origin, SettingValue, UncheckedSettings, describe_origin, parse_settings, redacted,
+    },
 };
 
 const EXIT_CODES: &str =
     "Exit codes: 0 a server accepts these settings; 1 it does not; 2 the command line is wrong.";
-const WAY_OUT: &str = "`skep serve --help` lists the settings and their values";
+const HINT: &str = "`skep serve --help` lists the settings and their values";
 
 /// Check the settings of a server.
 #[derive(Debug, Args)]
@@ -32,7 +34,7 @@ enum Verb {
 #[command(after_help = EXIT_CODES)]
 struct Check {
     #[command(flatten)]
-    given: AsGiven,
+    given: UncheckedSettings,
     /// Print settings and errors as JSON.
     #[arg(long)]
     json: bool,
@@ -40,7 +42,7 @@ struct Check {
 
 /// A setting in the output.
 #[derive(Debug, Serialize)]
-struct Line {
+struct SettingLine {
     setting: String,
     /// Null if it is unset and has no default.
     value: Option<String>,
@@ -51,7 +53,7 @@ struct Line {
 
 /// An error in the output.
 #[derive(Debug, Serialize)]
-struct Wrong {
+struct SettingError {
     setting: Option<String>,
     file: Option<String>,
     line: Option<usize>,
@@ -74,12 +76,12 @@ pub(crate) fn run(verb: Config) -> anyhow::Result<ExitCode> {
         faults.push(Fault { id: Some(given.id.clone()), origin: given.origin.clone(), why });
     }
     if faults.is_empty() {
-        faults.extend(together(&all));
+        faults.extend(check_combination(&all));
     }
     let file = file.as_deref();
-    let wrong: Vec<Wrong> = faults.iter().map(|fault| told(fault, file)).collect();
+    let wrong: Vec<SettingError> = faults.iter().map(|fault| report_fault(fault, file)).collect();
     if json {
-        let settings: Vec<Line> = all.iter().map(line).collect();
+        let settings: Vec<SettingLine> = all.iter().map(line).collect();
         output::value(
             &serde_json::json!({"valid": wrong.is_empty(), "settings": settings, "errors": wrong}),
         )?;
@@ -90,13 +92,13 @@ pub(crate) fn run(verb: Config) -> anyhow::Result<ExitCode> {
 }
 
 /// Errors of settings that are valid individually but not together or not on this machine.
-fn together(all: &[Given]) -> Vec<Fault> {
+fn check_combination(all: &[SettingValue]) -> Vec<Fault> {
     let fault = |id: &str, why: String| {
         let origin =
             all.iter().find(|given| given.id == id).map_or(Origin::Default, |given| given.origin.clone());
         Fault { id: Some(id.to_owned()), origin, why }
     };
-    match settled(all) {
+    match parse_settings(all) {
         Err(why) => vec![Fault { id: None, origin: Origin::Default, why }],
         Ok(settings) => match settings.resolved() {
             Err(error) => vec![Fault { id: None, origin: Origin::Default, why: error.to_string() }],
@@ -108,14 +110,14 @@ fn together(all: &[Given]) -> Vec<Fault> {
     }
 }
 
-fn value(given: &Given) -> Option<String> {
-    let words: Vec<String> = given.words.iter().map(|word| shown(word)).collect();
+fn value(given: &SettingValue) -> Option<String> {
+    let words: Vec<String> = given.values.iter().map(|word| redacted(word)).collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-fn line(given: &Given) -> Line {
+fn line(given: &SettingValue) -> SettingLine {
     let (from, variable, line) = parts(&given.origin);
-    Line { setting: given.id.clone(), value: value(given), from, variable, line }
+    SettingLine { setting: given.id.clone(), value: value(given), from, variable, line }
 }
 
 fn parts(origin: &Origin) -> (&'static str, Option<String>, Option<usize>) {
@@ -127,31 +129,31 @@ fn parts(origin: &Origin) -> (&'static str, Option<String>, Option<usize>) {
     }
 }
 
-fn told(fault: &Fault, file: Option<&Path>) -> Wrong {
+fn report_fault(fault: &Fault, file: Option<&Path>) -> SettingError {
     let (_, variable, line) = parts(&fault.origin);
-    Wrong {
+    SettingError {
         setting: fault.id.clone(),
         file: file.filter(|_| line.is_some()).map(|file| file.display().to_string()),
         line,
         variable,
         message: fault.why.clone(),
-        way_out: WAY_OUT,
+        way_out: HINT,
     }
 }
 
-fn show(all: &[Given], wrong: &[Wrong], file: Option<&Path>) -> anyhow::Result<()> {
-    let rows = all
-        .iter()
-        .map(|given| [given.id.clone(), value(given).unwrap_or_else(|| "-".to_owned()), origin(given, file)]);
+fn show(all: &[SettingValue], wrong: &[SettingError], file: Option<&Path>) -> anyhow::Result<()> {
+    let rows = all.iter().map(|given| {
+        [given.id.clone(), value(given).unwrap_or_else(|| "-".to_owned()), describe_origin(given, file)]
+    });
     output::table(["SETTING", "VALUE", "FROM"], rows)?;
-    for Wrong { setting, file, line, variable, message, way_out } in wrong {
+    for SettingError { setting, file, line, variable, message, way_out } in wrong {
         let place = match (file, line, variable) {
             (Some(file), Some(line), _) => format!("{file}:{line}: "),
             (_, _, Some(variable)) => format!("{variable}: "),
             _ => String::new(),
         };
         let setting = setting.as_ref().map(|setting| format!("{setting}: ")).unwrap_or_default();
-        output::say(&format!("{place}{setting}{message}\n    => {way_out}"));
+        output::eprint_line(&format!("{place}{setting}{message}\n    => {way_out}"));
     }
     Ok(())
 }

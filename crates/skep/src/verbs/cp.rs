@@ -10,7 +10,7 @@ use crate::{
     connection::Connection,
     output,
     signals::Signals,
-    transfer::{Copied, Spot, copy},
+    transfer::{CopySummary, PathArgument, copy},
 };
 
 const AFTER_HELP: &str = "A path is on this machine, server:PATH in the server's workspace, or VM:PATH in a VM, given by process id,
@@ -28,7 +28,7 @@ Exit codes: 0 done; 1 refused, failed, no server, or a device, socket or FIFO wa
 signal n ended it, leaving the current file unchanged; 2 the command line is wrong.";
 
 /// A copy shows its progress after this time.
-const UNSEEN: Duration = Duration::from_secs(1);
+const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
 /// Copy files and folders between this machine, the server's workspace and VMs.
 #[derive(Debug, Args)]
@@ -36,9 +36,9 @@ const UNSEEN: Duration = Duration::from_secs(1);
 pub(crate) struct Cp {
     /// Files and folders to copy. Folders are copied with all their content.
     #[arg(required = true, num_args = 1.., value_name = "SOURCE")]
-    sources: Vec<Spot>,
+    sources: Vec<PathArgument>,
     /// New path, or existing folder to copy into.
-    target: Spot,
+    target: PathArgument,
     #[command(flatten)]
     connection: Connection,
 }
@@ -49,27 +49,30 @@ pub(crate) async fn run(verb: Cp) -> anyhow::Result<ExitCode> {
     let bar = output::bytes_bar();
     let copied = tokio::select! {
         copied = copy(&client, &verb.sources, &verb.target, &bar) => copied?,
-        code = signals.next() => return Ok(code),
-        never = show_later(&bar) => match never {},
+        code = signals.next_exit_code() => return Ok(code),
+        never = show_progress_later(&bar) => match never {},
     };
     bar.finish_and_clear();
-    tell(&verb, &copied)?;
+    report(&verb, &copied)?;
     Ok(if copied.left_out.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Shows the progress bar after a delay.
-async fn show_later(bar: &ProgressBar) -> Infallible {
-    sleep(UNSEEN).await;
-    output::show(bar);
+async fn show_progress_later(bar: &ProgressBar) -> Infallible {
+    sleep(PROGRESS_DELAY).await;
+    output::show_bar(bar);
     future::pending().await
 }
 
-fn tell(verb: &Cp, copied: &Copied) -> anyhow::Result<()> {
+fn report(verb: &Cp, copied: &CopySummary) -> anyhow::Result<()> {
     if verb.connection.json {
         return output::value(copied);
     }
     for path in &copied.left_out {
-        output::say(&format!("skep: {} is not a file, folder or link, and was not copied", path.display()));
+        output::eprint_line(&format!(
+            "skep: {} is not a file, folder or link, and was not copied",
+            path.display()
+        ));
     }
     Ok(())
 }

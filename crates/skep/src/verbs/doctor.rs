@@ -13,9 +13,9 @@ const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, possibly with wa
 
 mod engine;
 mod git;
+mod installation;
 mod kernel;
 mod machine;
-mod place;
 mod programs;
 mod roots;
 mod store;
@@ -81,13 +81,13 @@ pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
     if verb.clean {
         return clean(&settings, verb.json);
     }
-    let mut findings = vec![place::privileges()];
+    let mut findings = vec![installation::privileges()];
     findings.extend(kernel::findings());
     findings.extend(machine::findings());
     findings.extend(engine::findings(&settings));
     findings.extend(programs::findings());
     findings.push(git::finding());
-    findings.extend(place::findings(&settings));
+    findings.extend(installation::findings(&settings));
     findings.extend(store::findings(&settings));
     findings.extend(roots::findings(&settings));
     let healthy = findings.iter().all(|finding| matches!(finding.state, State::Ok | State::Warning));
@@ -121,7 +121,7 @@ fn clean(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     }
     let (data_dir, image_dir) = (&settings.data_dir, settings.image_dir());
     if data_dir.is_dir() {
-        skep_keeper::clean(data_dir)?;
+        skep_keeper::clean_data_dir(data_dir)?;
     }
     skep_image::clean(&image_dir)?;
     if json {

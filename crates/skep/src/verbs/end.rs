@@ -28,7 +28,7 @@ pub(crate) async fn run(verb: End) -> anyhow::Result<ExitCode> {
     for vm in &verb.vms {
         // A failure does not stop the loop: the other VMs are still ended.
         if let Err(error) = end(&client, vm, verb.connection.json).await {
-            code = output::failed(&error);
+            code = output::report_error(&error);
         }
     }
     Ok(code)

@@ -6,20 +6,19 @@ use clap::Args;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use serde_json::Value;
-use skep_api::{ErrorCode, TicketId, events::GAP};
-use skep_client::{Client, Error, EventQuery, Followed};
+use skep_api::{ErrorCode, TicketId, events::STREAM_GAP};
+use skep_client::{Client, Error, EventQuery, ReceivedEvent};
 use tokio::time::sleep;
 
 use crate::{
     connection::{Connection, EXIT_CODES},
-    failure,
-    moment::past,
-    output,
+    failure, output,
+    time_argument::past,
 };
 
 /// Delay before the first reconnection; it doubles up to the maximum.
-const AGAIN: Duration = Duration::from_millis(500);
-const LONGEST_REST: Duration = Duration::from_secs(15);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(500);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 
 /// Print events of tickets, VMs and keys as they occur. A lost connection is restored without losing events.
 #[derive(Debug, Args)]
@@ -69,30 +68,30 @@ pub(crate) async fn run(verb: Events) -> anyhow::Result<ExitCode> {
                 None => break None,
             }
         };
-        if let Some(error) = lost.filter(|error| !is_passing(error)) {
+        if let Some(error) = lost.filter(|error| !is_transient(error)) {
             return Err(error.into());
         }
         if let Some(last) = events.last_id() {
             query = EventQuery { after: Some(last.to_owned()), since: None, ..query };
         }
-        events = come_back(&client, &query).await?;
+        events = reconnect(&client, &query).await?;
     }
 }
 
 /// Retries until the server accepts the request.
-async fn come_back(client: &Client, query: &EventQuery) -> anyhow::Result<skep_client::Events> {
-    let mut rest = AGAIN;
+async fn reconnect(client: &Client, query: &EventQuery) -> anyhow::Result<skep_client::EventStream> {
+    let mut delay = MIN_RETRY_DELAY;
     loop {
         match client.follow_events(query).await {
-            Err(error) if is_passing(&error) => {
-                if rest == AGAIN {
-                    output::say(&format!(
+            Err(error) if is_transient(&error) => {
+                if delay == MIN_RETRY_DELAY {
+                    output::eprint_line(&format!(
                         "skep: {}; trying again until the server answers",
                         failure::of_client(&error)
                     ));
                 }
-                sleep(rest).await;
-                rest = (rest * 2).min(LONGEST_REST);
+                sleep(delay).await;
+                delay = (delay * 2).min(MAX_RETRY_DELAY);
             }
             other => return Ok(other?),
         }
@@ -100,16 +99,18 @@ async fn come_back(client: &Client, query: &EventQuery) -> anyhow::Result<skep_c
 }
 
 /// Whether a retry may succeed.
-pub(super) fn is_passing(error: &Error) -> bool {
+pub(super) fn is_transient(error: &Error) -> bool {
     match error {
         Error::Unreachable { .. } => true,
         Error::Refused { status, code, .. } => {
             let passing = [ErrorCode::ShuttingDown, ErrorCode::StoreUnavailable, ErrorCode::RateLimited];
             matches!(status, 429 | 502..=504) || code.is_some_and(|code| passing.contains(&code))
         }
-        Error::Url { .. } | Error::Key | Error::Roots | Error::NotUpgraded { .. } | Error::Strange { .. } => {
-            false
-        }
+        Error::Url { .. }
+        | Error::Key
+        | Error::Roots
+        | Error::NotUpgraded { .. }
+        | Error::UnexpectedAnswer { .. } => false,
     }
 }
 
@@ -120,24 +121,26 @@ struct Printer {
 
 impl Printer {
     /// Prints an event; returns whether to continue.
-    fn print(&mut self, followed: &Followed) -> anyhow::Result<bool> {
+    fn print(&mut self, followed: &ReceivedEvent) -> anyhow::Result<bool> {
         if self.json {
             output::line(&followed.text)?;
         } else {
             output::line(&line(followed))?;
-            if followed.event.kind == GAP {
-                output::say("skep: events were lost here; reload any state that you derived from them");
+            if followed.event.kind == STREAM_GAP {
+                output::eprint_line(
+                    "skep: events were lost here; reload any state that you derived from them",
+                );
             }
         }
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(1);
         }
-        Ok(self.left != Some(0) && !output::is_unread())
+        Ok(self.left != Some(0) && !output::is_stdout_closed())
     }
 }
 
 /// Formats an event on one line: time, type, subject, details.
-fn line(followed: &Followed) -> String {
+fn line(followed: &ReceivedEvent) -> String {
     let event = &followed.event;
     let body = &event.body;
     let subject = match body.get("ticket") {
@@ -193,7 +196,7 @@ mod tests {
             ),
         ] {
             let event = serde_json::from_str(json).unwrap();
-            assert_eq!(line(&Followed { event, text: String::new() }), expected);
+            assert_eq!(line(&ReceivedEvent { event, text: String::new() }), expected);
         }
     }
 }

@@ -15,19 +15,19 @@ use skep_api::exec::{ExecExit, ExecRequest, VmField};
 use skep_client::{Client, ExecEvent};
 use tokio::io::AsyncWriteExt;
 
-use super::boot::{milliseconds, variables};
+use super::boot::{parse_milliseconds, parse_pairs};
 use crate::{
     connection::Connection,
     output,
-    signals::{SIGNALLED, Signals},
-    target::{self, TargetOption, WrongLine},
+    signals::{SIGNAL_EXIT_BASE, Signals},
+    target::{self, TargetOption, UsageError},
 };
 pub(super) use stream::Input;
 
 /// The exit code of a command that its timeout ended, as in timeout(1).
 const TIMED_OUT: u8 = 124;
 /// The exit code if the command did not run or its end is unknown, as in env(1) and timeout(1).
-const FAILED: u8 = 125;
+const NOT_RUN: u8 = 125;
 const AFTER_HELP: &str = "  skep exec web uname -n             in the VM `web`; a VM is given by process id, id or its unique beginning, name,
                                      host name or address
   skep exec web 'ls | wc -l'         a single word is a shell command line, as with -c
@@ -83,19 +83,19 @@ pub(super) struct Program {
 
 pub(crate) async fn run(verb: Exec) -> anyhow::Result<ExitCode> {
     let (vm, command) = (verb.target.vm.clone(), verb.program.command.clone());
-    run_to_its_end(verb).await.or_else(|error| {
+    run_command(verb).await.or_else(|error| {
         let refusal = error.downcast_ref().zip(vm.as_deref());
-        match refusal.and_then(|(refusal, vm)| target::no_such_vm(refusal, vm, &command)) {
+        match refusal.and_then(|(refusal, vm)| target::unknown_vm_error(refusal, vm, &command)) {
             Some(wrong) => Err(wrong.into()),
-            None => Ok(failed(&error)),
+            None => Ok(report_failure(&error)),
         }
     })
 }
 
 /// Prints the error and returns the exit code of a command that did not run or whose end is unknown.
-pub(super) fn failed(error: &anyhow::Error) -> ExitCode {
-    output::failed(error);
-    ExitCode::from(FAILED)
+pub(super) fn report_failure(error: &anyhow::Error) -> ExitCode {
+    output::report_error(error);
+    ExitCode::from(NOT_RUN)
 }
 
 impl Exec {
@@ -104,9 +104,9 @@ impl Exec {
     ///
     /// # Errors
     /// The command line has no target or no command.
-    pub(crate) fn with_vm_named(&self, arguments: &[OsString]) -> Result<Option<Vec<OsString>>, WrongLine> {
+    pub(crate) fn with_vm_option(&self, arguments: &[OsString]) -> Result<Option<Vec<OsString>>, UsageError> {
         let Program { command, line, .. } = &self.program;
-        target::with_vm_named(&self.target, command, line.as_deref(), arguments)
+        target::with_vm_option(&self.target, command, line.as_deref(), arguments)
     }
 }
 
@@ -122,18 +122,18 @@ impl Program {
         let request = ExecRequest {
             command: self.line.unwrap_or_else(|| shell_line(&self.command)),
             cwd: self.cwd,
-            timeout: self.timeout.as_deref().map(milliseconds).transpose()?,
-            env: if self.env.is_empty() { None } else { Some(variables(&self.env)?) },
+            timeout: self.timeout.as_deref().map(parse_milliseconds).transpose()?,
+            env: if self.env.is_empty() { None } else { Some(parse_pairs(&self.env)?) },
             stdin: if self.no_stdin || !json { None } else { stdin()? },
             vm: vm.map(VmField::Text),
             stream: None,
             encoding: None,
         };
-        Ok((request, if self.no_stdin { Input::Nothing } else { Input::Stdin }))
+        Ok((request, if self.no_stdin { Input::Empty } else { Input::Stdin }))
     }
 }
 
-async fn run_to_its_end(verb: Exec) -> anyhow::Result<ExitCode> {
+async fn run_command(verb: Exec) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let (request, input) = verb.program.request(verb.target.vm, verb.connection.json)?;
     execute(&client, &request, input, verb.connection.json).await
@@ -151,20 +151,20 @@ pub(super) async fn execute(
     }
     let mut signals = Signals::listen()?;
     tokio::select! {
-        outcome = whole(client, request) => outcome,
+        outcome = run_buffered(client, request) => outcome,
         // Dropping the call closes the connection, and the server ends the command.
-        code = signals.next() => Ok(code),
+        code = signals.next_exit_code() => Ok(code),
     }
 }
 
-async fn whole(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCode> {
+async fn run_buffered(client: &Client, request: &ExecRequest) -> anyhow::Result<ExitCode> {
     let outcome = client.exec(request).await?;
     output::json(&outcome.text)?;
-    Ok(code(outcome.exit_code, outcome.signal.as_deref(), outcome.timed_out))
+    Ok(exit_code_of(outcome.exit_code, outcome.signal.as_deref(), outcome.timed_out))
 }
 
 /// Copies the output of a command to this process. `None` if the events end before the command.
-pub(super) async fn pass_on(
+pub(super) async fn forward_output(
     mut events: impl Stream<Item = skep_client::Result<ExecEvent>> + Unpin,
 ) -> anyhow::Result<Option<ExitCode>> {
     // Asynchronous streams: a blocked reader must not delay signals.
@@ -183,26 +183,26 @@ pub(super) async fn pass_on(
                 let _ = err.write_all(&bytes).await;
                 let _ = err.flush().await;
             }
-            ExecEvent::Exit(exit) => return Ok(Some(ended(&exit))),
+            ExecEvent::Exit(exit) => return Ok(Some(report_exit(&exit))),
         }
     }
     Ok(None)
 }
 
-fn ended(exit: &ExecExit) -> ExitCode {
+fn report_exit(exit: &ExecExit) -> ExitCode {
     if exit.timed_out {
-        output::say(&format!("skep: the timeout ended the command after {} ms", exit.duration_ms));
+        output::eprint_line(&format!("skep: the timeout ended the command after {} ms", exit.duration_ms));
     }
-    code(exit.exit_code, exit.signal.as_deref(), exit.timed_out)
+    exit_code_of(exit.exit_code, exit.signal.as_deref(), exit.timed_out)
 }
 
-fn code(exit_code: Option<i32>, signal: Option<&str>, timed_out: bool) -> ExitCode {
+fn exit_code_of(exit_code: Option<i32>, signal: Option<&str>, timed_out: bool) -> ExitCode {
     if timed_out {
         return ExitCode::from(TIMED_OUT);
     }
     match (exit_code, signal.and_then(number_of)) {
         (Some(code), _) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
-        (None, Some(number)) => ExitCode::from(SIGNALLED.saturating_add(number)),
+        (None, Some(number)) => ExitCode::from(SIGNAL_EXIT_BASE.saturating_add(number)),
         (None, None) => ExitCode::FAILURE,
     }
 }
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     /// Command lines without a target or a command, and part of each error.
-    const WRONG: [(&str, &str); 14] = [
+    const USAGE_ERRORS: [(&str, &str); 14] = [
         ("exec", "no VM is given"),
         ("exec -c ls", "no VM is given"),
         ("exec ls", "no command is given for the VM `ls`"),
@@ -273,7 +273,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_command_runs_in_a_vm_that_is_named_or_on_the_server_that_is_asked_for() {
+    fn the_target_is_a_vm_or_the_server() {
         #[derive(Parser)]
         struct Line {
             #[command(flatten)]
@@ -283,11 +283,11 @@ mod tests {
         let named = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let mut exec = parse(&words);
-            if let Some(words) = exec.with_vm_named(&words)? {
+            if let Some(words) = exec.with_vm_option(&words)? {
                 exec = parse(&words);
-                assert_eq!(exec.with_vm_named(&words)?, None);
+                assert_eq!(exec.with_vm_option(&words)?, None);
             }
-            Ok::<_, WrongLine>((exec.target.vm, exec.program.command.join(" "), exec.program.line))
+            Ok::<_, UsageError>((exec.target.vm, exec.program.command.join(" "), exec.program.line))
         };
         let text = |text: &str| Some(text.to_owned());
         for line in [
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(named("exec --server uname -n").unwrap(), (None, "uname -n".to_owned(), None));
         assert_eq!(named("exec --server -- -n").unwrap(), (None, "-n".to_owned(), None));
         assert_eq!(named("exec --server -c ls").unwrap(), (None, String::new(), text("ls")));
-        for (line, why) in WRONG {
+        for (line, why) in USAGE_ERRORS {
             let refused = named(line).unwrap_err().to_string();
             assert!(refused.contains(why), "{line}: {refused}");
         }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn words_reach_the_program_as_they_are() {
+    fn words_are_quoted_for_the_shell() {
         let line =
             |words: &[&str]| shell_line(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
         assert_eq!(line(&["ls | wc -l"]), "ls | wc -l");
@@ -324,11 +324,11 @@ mod tests {
     }
 
     #[test]
-    fn an_end_has_the_exit_code_that_a_shell_would_give() {
-        assert_eq!(code(Some(7), None, false), ExitCode::from(7));
-        assert_eq!(code(None, Some("SIGKILL"), false), ExitCode::from(137));
-        assert_eq!(code(None, Some("SIGTERM"), false), ExitCode::from(143));
-        assert_eq!(code(None, None, true), ExitCode::from(124));
-        assert_eq!(code(None, Some("SIGRTMIN"), false), ExitCode::FAILURE);
+    fn exit_codes_follow_shell_conventions() {
+        assert_eq!(exit_code_of(Some(7), None, false), ExitCode::from(7));
+        assert_eq!(exit_code_of(None, Some("SIGKILL"), false), ExitCode::from(137));
+        assert_eq!(exit_code_of(None, Some("SIGTERM"), false), ExitCode::from(143));
+        assert_eq!(exit_code_of(None, None, true), ExitCode::from(124));
+        assert_eq!(exit_code_of(None, Some("SIGRTMIN"), false), ExitCode::FAILURE);
     }
 }

@@ -83,7 +83,7 @@ pub(crate) async fn run(verb: Find) -> anyhow::Result<ExitCode> {
         output::line(&output::visible(&file.path))?;
     }
     if found.truncated {
-        output::say("skep: there may be more matches; narrow the search or raise --limit");
+        output::eprint_line("skep: there may be more matches; narrow the search or raise --limit");
     }
     Ok(ExitCode::SUCCESS)
 }

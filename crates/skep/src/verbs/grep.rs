@@ -54,7 +54,7 @@ pub(crate) async fn run(verb: Grep) -> anyhow::Result<ExitCode> {
         show(matched)?;
     }
     if found.truncated {
-        output::say("skep: there may be more matches; narrow the search or raise --limit");
+        output::eprint_line("skep: there may be more matches; narrow the search or raise --limit");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,10 +22,10 @@ use skep_workspace::git::{GitFilter, GitGrants};
 use crate::account_roots;
 
 /// The descriptor of the socket to the server.
-const SERVER: i32 = 3;
+const SERVER_FD: i32 = 3;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Environment variables that programs inherit.
-const PASSED_ON: [&str; 3] = ["LANG", "TZ", "TMPDIR"];
+const PASSED_VARIABLES: [&str; 3] = ["LANG", "TZ", "TMPDIR"];
 
 #[derive(Debug, Args)]
 pub(crate) struct Helper {
@@ -53,11 +53,11 @@ pub(crate) struct Helper {
 }
 
 pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
-    let stream = inherited()?;
+    let stream = server_socket()?;
     let Helper { git: only_git, root: mut roots, data_dir, store, scratch, groups, git_filter } = verb;
     let kind = if only_git { HelperKind::Git } else { HelperKind::Commands };
-    roots.extend(account_roots::present(&data_dir, &store));
-    let git = GitGrants { filters: git_filter, authorities: authorities() };
+    roots.extend(account_roots::existing(&data_dir, &store));
+    let git = GitGrants { filters: git_filter, ca_file: authorities() };
     let order = HelperOrder { kind, roots, scratch, env: environment(), groups, git };
     skep_helper::confine(&order).map_err(anyhow::Error::from).context("the helper cannot be confined")?;
     // The runtime starts after the confinement, which does not apply to existing threads. A single thread is the parent
@@ -80,17 +80,17 @@ fn authorities() -> Option<PathBuf> {
 }
 
 /// Takes over the server's socket.
-fn inherited() -> anyhow::Result<UnixStream> {
+fn server_socket() -> anyhow::Result<UnixStream> {
     // SAFETY: this process has not opened or closed a descriptor yet, so a descriptor with this number was inherited
     // and stays open while it is inspected.
-    let looked_at = unsafe { BorrowedFd::borrow_raw(SERVER) };
+    let looked_at = unsafe { BorrowedFd::borrow_raw(SERVER_FD) };
     let is_socket =
         fstat(looked_at).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
     if !is_socket {
         bail!("this verb is for `skep serve`, which starts it with a socket");
     }
     // SAFETY: the check above has shown that it is open, and no other object in this process owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(SERVER) };
+    let socket = unsafe { OwnedFd::from_raw_fd(SERVER_FD) };
     // Programs must not inherit it.
     rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
     Ok(socket.into())
@@ -102,7 +102,8 @@ fn environment() -> BTreeMap<String, String> {
     let fixed =
         [("PATH", PATH), ("USER", &user), ("LOGNAME", &user), ("SHELL", "/bin/sh"), ("LANG", "C.UTF-8")];
     let fixed = fixed.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let passed = PASSED_ON.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+    let passed =
+        PASSED_VARIABLES.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
     fixed.into_iter().chain(passed).collect()
 }
 

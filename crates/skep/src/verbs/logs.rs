@@ -8,11 +8,11 @@ use skep_api::ErrorCode;
 use skep_client::{Client, ExecEvents};
 use tokio::time::timeout;
 
-use super::exec::pass_on;
+use super::exec::forward_output;
 use crate::{connection::Connection, output, signals::Signals, target::vm_reference};
 
 /// After this time without output, all output so far has been received.
-const QUIET: Duration = Duration::from_secs(1);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 const AFTER_HELP: &str = "The server keeps the last 256 KiB of each console (after a restart of the server, only later output). Of each
 stream of the command it keeps the first and the last 512 KiB, until ten minutes after the command's end.
 
@@ -47,7 +47,7 @@ pub(crate) async fn run(verb: Logs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if console.truncated {
-        output::say("skep: the beginning of the console's output is not kept");
+        output::eprint_line("skep: the beginning of the console's output is not kept");
     }
     output::bytes(output::visible_lines(&console.console).as_bytes())?;
     if !verb.console {
@@ -60,18 +60,18 @@ pub(crate) async fn run(verb: Logs) -> anyhow::Result<ExitCode> {
 async fn print_output(client: &Client, vm: &str) -> anyhow::Result<()> {
     let record = client.vm(vm).await?.value;
     let Some(exec_id) = &record.exec_id else { return Ok(()) };
-    let events = match client.exec_again(&record.id.to_string(), exec_id, 0, 0).await {
+    let events = match client.resume_exec(&record.id.to_string(), exec_id, 0, 0).await {
         Ok(events) => events,
         // The server keeps no output of commands that ended long ago.
         Err(error) if error.code() == ErrorCode::UnknownExec => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    output::say(&format!("skep: output of the command that the VM was booted with, {exec_id}:"));
+    output::eprint_line(&format!("skep: output of the command that the VM was booted with, {exec_id}:"));
     let so_far = stream::unfold(events, |mut events: ExecEvents| async {
-        let next = timeout(QUIET, futures_util::StreamExt::next(&mut events)).await.ok().flatten()?;
+        let next = timeout(IDLE_TIMEOUT, futures_util::StreamExt::next(&mut events)).await.ok().flatten()?;
         Some((next, events))
     });
-    pass_on(std::pin::pin!(so_far)).await?;
+    forward_output(std::pin::pin!(so_far)).await?;
     Ok(())
 }
 
@@ -87,12 +87,12 @@ pub(super) async fn follow(client: &Client, vm: &str) -> anyhow::Result<ExitCode
 /// Prints the kept and new output of a command until it ends.
 pub(super) async fn attach(client: &Client, vm: &str, exec_id: &str) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
-    let followed = async { pass_on(client.exec_again(vm, exec_id, 0, 0).await?).await };
+    let followed = async { forward_output(client.resume_exec(vm, exec_id, 0, 0).await?).await };
     tokio::select! {
         code = followed => match code? {
             Some(code) => Ok(code),
             None => anyhow::bail!("the server closed the stream before the command's end was known"),
         },
-        code = signals.next() => Ok(code),
+        code = signals.next_exit_code() => Ok(code),
     }
 }

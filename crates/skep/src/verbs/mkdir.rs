@@ -7,9 +7,9 @@ use skep_client::Client;
 
 use crate::{
     connection::{Connection, EXIT_CODES},
-    located::Located,
     output,
     place::PlaceOption,
+    remote_path::RemotePath,
     transfer,
 };
 
@@ -30,19 +30,19 @@ pub(crate) struct Mkdir {
 }
 
 pub(crate) async fn run(verb: Mkdir) -> anyhow::Result<ExitCode> {
-    let paths = verb.paths.iter().map(|path| Located::parse(&verb.place, path));
+    let paths = verb.paths.iter().map(|path| RemotePath::parse(&verb.place, path));
     let paths = paths.collect::<Result<Vec<_>, _>>()?;
     let client = verb.connection.client()?;
     let mut code = ExitCode::SUCCESS;
     for located in &paths {
         if let Err(error) = make(&client, &verb, located).await {
-            code = output::failed(&error);
+            code = output::report_error(&error);
         }
     }
     Ok(code)
 }
 
-async fn make(client: &Client, verb: &Mkdir, located: &Located) -> anyhow::Result<()> {
+async fn make(client: &Client, verb: &Mkdir, located: &RemotePath) -> anyhow::Result<()> {
     let (place, path) = located.open(client).await?;
     if !verb.parents
         && let Some(parent) = path.as_path().parent()

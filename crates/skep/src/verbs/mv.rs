@@ -7,10 +7,10 @@ use skep_client::Client;
 
 use crate::{
     connection::{Connection, EXIT_CODES},
-    located::Located,
     output,
     place::PlaceOption,
-    target::WrongLine,
+    remote_path::RemotePath,
+    target::UsageError,
     transfer,
 };
 
@@ -33,8 +33,8 @@ pub(crate) struct Mv {
 }
 
 pub(crate) async fn run(verb: Mv) -> anyhow::Result<ExitCode> {
-    let from = Located::parse(&verb.place, &verb.from)?;
-    let to = Located::parse(&verb.place, &verb.to)?;
+    let from = RemotePath::parse(&verb.place, &verb.from)?;
+    let to = RemotePath::parse(&verb.place, &verb.to)?;
     let client = verb.connection.client()?;
     require_one_place(&client, &verb, &from, &to).await?;
     let (place, source) = from.open(&client).await?;
@@ -52,7 +52,12 @@ pub(crate) async fn run(verb: Mv) -> anyhow::Result<ExitCode> {
 }
 
 /// Refuses a move between places, because the API has no such operation.
-async fn require_one_place(client: &Client, verb: &Mv, from: &Located, to: &Located) -> anyhow::Result<()> {
+async fn require_one_place(
+    client: &Client,
+    verb: &Mv,
+    from: &RemotePath,
+    to: &RemotePath,
+) -> anyhow::Result<()> {
     let same = match (&from.vm, &to.vm) {
         (from, to) if from == to => true,
         // The same VM may be given by different references, such as name and process id.
@@ -63,7 +68,7 @@ async fn require_one_place(client: &Client, verb: &Mv, from: &Located, to: &Loca
         return Ok(());
     }
     let (from, to) = (&verb.from, &verb.to);
-    Err(WrongLine(format!(
+    Err(UsageError(format!(
         "`{from}` and `{to}` are in different places; a path without a place is in the server's workspace; to move \
          between places: skep cp {from} {to}, then skep rm {from}"
     ))

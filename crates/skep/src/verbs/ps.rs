@@ -17,7 +17,7 @@ use skep_api::{
 use skep_client::Client;
 use tokio::time::sleep;
 
-use super::boot::milliseconds;
+use super::boot::parse_milliseconds;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -26,11 +26,11 @@ use crate::{
 /// Moves the cursor to the top and clears the screen.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 /// Lower limit of --watch: each refresh costs the server time.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum length of abbreviated ids: the prefix and the time stamp.
-const SHORTEST_ID: usize = 13;
+const MIN_ID_LENGTH: usize = 13;
 /// Maximum number of ended VMs in `--all`.
-const ENDED: u32 = 100;
+const MAX_ENDED_VMS: u32 = 100;
 
 /// List the VMs.
 #[derive(Debug, Args)]
@@ -51,21 +51,21 @@ pub(crate) struct Ps {
 }
 
 pub(crate) async fn run(verb: Ps) -> anyhow::Result<ExitCode> {
-    let pause = verb.watch.as_deref().map(milliseconds).transpose()?.map(Duration::from_millis);
+    let pause = verb.watch.as_deref().map(parse_milliseconds).transpose()?.map(Duration::from_millis);
     let client = verb.connection.client()?;
     let clear = pause.is_some() && io::stdout().is_terminal() && !verb.connection.json;
     loop {
-        look(&verb, &client, clear).await?;
+        refresh(&verb, &client, clear).await?;
         match pause {
-            Some(pause) if !output::is_unread() => sleep(pause.max(SHORTEST_PAUSE)).await,
+            Some(pause) if !output::is_stdout_closed() => sleep(pause.max(MIN_REFRESH_INTERVAL)).await,
             _ => return Ok(ExitCode::SUCCESS),
         }
     }
 }
 
-async fn look(verb: &Ps, client: &Client, clear: bool) -> anyhow::Result<()> {
+async fn refresh(verb: &Ps, client: &Client, clear: bool) -> anyhow::Result<()> {
     let swarm = client.swarm().await?;
-    let ended = if verb.all { Some(client.ended_vms(ENDED).await?.value.vms) } else { None };
+    let ended = if verb.all { Some(client.ended_vms(MAX_ENDED_VMS).await?.value.vms) } else { None };
     if clear {
         output::bytes(CLEAR)?;
     }
@@ -78,7 +78,7 @@ async fn look(verb: &Ps, client: &Client, clear: bool) -> anyhow::Result<()> {
             if json {
                 output::value(&json!({ "vms": all }))?;
             } else {
-                show_with_ends(&all)?;
+                show_with_ended(&all)?;
             }
         }
     }
@@ -104,7 +104,7 @@ pub(super) fn show_booted(vms: &[Vm]) -> io::Result<()> {
 
 /// Prints VMs in a table that fits most terminals, with abbreviated ids.
 fn show(vms: &[Vm]) -> io::Result<()> {
-    let (now, ids) = (Timestamp::now(), beginnings(vms));
+    let (now, ids) = (Timestamp::now(), unique_prefixes(vms));
     let row = |(vm, id): (&Vm, String)| {
         [
             vm.pid.to_string(),
@@ -145,7 +145,7 @@ fn show_wide(vms: &[Vm]) -> io::Result<()> {
 }
 
 /// Prints running and ended VMs.
-fn show_with_ends(vms: &[&Vm]) -> io::Result<()> {
+fn show_with_ended(vms: &[&Vm]) -> io::Result<()> {
     let row = |vm: &&Vm| {
         [
             vm.pid.to_string(),
@@ -161,9 +161,9 @@ fn show_with_ends(vms: &[&Vm]) -> io::Result<()> {
 }
 
 /// Abbreviates ids to the shortest length at which all of them differ.
-fn beginnings(vms: &[Vm]) -> Vec<String> {
+fn unique_prefixes(vms: &[Vm]) -> Vec<String> {
     let ids: Vec<String> = vms.iter().map(|vm| vm.id.to_string()).collect();
-    let mut length = SHORTEST_ID;
+    let mut length = MIN_ID_LENGTH;
     while length < ids.first().map_or(0, String::len) {
         let distinct: HashSet<&str> = ids.iter().map(|id| &id[..length]).collect();
         if distinct.len() == ids.len() {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use rustix::fs::OFlags;
-use skep_keeper::{DataDir, Hold, hold};
+use skep_keeper::{DataDir, LockGuard, lock_data_dir};
 use skep_store::sqlite::{Restored, restore};
 
 use super::serve;
@@ -20,9 +20,9 @@ use crate::{
     settings::{DataDirOption, DataFolder},
 };
 
-const ENDED: &str = "VMs that were booted since the backup are not in it: the next start of the server ends those that still run";
+const ENDED_VMS_NOTE: &str = "VMs that were booted since the backup are not in it: the next start of the server ends those that still run";
 /// Appears in the error message of a server that is started during the restore.
-const AT_WORK: &str = "no address (`skep restore` is at work, and done soon)";
+const HOLDER_NOTE: &str = "no address (`skep restore` is at work, and done soon)";
 
 /// Replace the store with a backup. No server may run. The old store is kept beside the new one.
 ///
@@ -41,9 +41,9 @@ pub(crate) struct Restore {
 }
 
 /// Locks that keep servers from starting until they are dropped.
-enum Away {
+enum ServerLock {
     /// The lock of a keeper.
-    Keeper(#[expect(dead_code, reason = "held, not read")] Hold),
+    Keeper(#[expect(dead_code, reason = "held, not read")] LockGuard),
     /// The lock of a server without a keeper.
     Server(#[expect(dead_code, reason = "held, not read")] File),
 }
@@ -59,7 +59,7 @@ pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
     }
     // With the current user: only root may be able to read the file.
     let mut copy = open(&verb.file)?;
-    let _away = away(&data_dir)?;
+    let _lock = lock_out_servers(&data_dir)?;
     let Restored { version, epoch, old } =
         as_owner_of(&folder, || Ok(restore(&store, &mut copy, &verb.file)?))?;
     if verb.json {
@@ -77,7 +77,7 @@ pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
         ))?;
     }
     output::line("keys that were revoked since the backup are valid again: see `skep keys list`")?;
-    output::line(ENDED)?;
+    output::line(ENDED_VMS_NOTE)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -97,11 +97,11 @@ fn open(file: &Path) -> anyhow::Result<File> {
     Ok(opened)
 }
 
-fn away(data_dir: &DataFolder) -> anyhow::Result<Away> {
+fn lock_out_servers(data_dir: &DataFolder) -> anyhow::Result<ServerLock> {
     let owner = data_dir.path().metadata().context("the data directory cannot be read")?.uid();
     if rustix::process::geteuid().is_root() && owner == 0 {
-        return Ok(Away::Keeper(hold(&DataDir::open(data_dir.path())?, AT_WORK)?));
+        return Ok(ServerLock::Keeper(lock_data_dir(&DataDir::open(data_dir.path())?, HOLDER_NOTE)?));
     }
     // A lock file that belongs to root would lock the owner out.
-    as_owner_of(&data_dir.server_dir(), || Ok(Away::Server(serve::lock(data_dir)?)))
+    as_owner_of(&data_dir.server_dir(), || Ok(ServerLock::Server(serve::lock(data_dir)?)))
 }

@@ -9,10 +9,10 @@ use skep_client::{Client, Error};
 use super::end;
 use crate::{
     connection::{Connection, EXIT_CODES},
-    located::{Located, may_be_vm},
     output,
     place::{Place, PlaceOption},
-    target::WrongLine,
+    remote_path::{RemotePath, may_be_vm},
+    target::UsageError,
     transfer,
 };
 
@@ -45,53 +45,53 @@ pub(crate) struct Rm {
 }
 
 /// The meaning of an argument.
-enum Meant {
-    File(Located),
+enum RemovalTarget {
+    File(RemotePath),
     Vm(String),
 }
 
 pub(crate) async fn run(verb: Rm) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     // All arguments are resolved before anything is removed.
-    let mut meant = Vec::with_capacity(verb.paths.len());
+    let mut targets = Vec::with_capacity(verb.paths.len());
     for given in &verb.paths {
-        meant.push(verb.meaning(&client, given).await?);
+        targets.push(verb.resolve(&client, given).await?);
     }
     let mut code = ExitCode::SUCCESS;
-    for one in &meant {
+    for one in &targets {
         let done = match one {
-            Meant::File(located) => remove(&client, &verb, located).await,
-            Meant::Vm(vm) => end::end(&client, vm, verb.connection.json).await,
+            RemovalTarget::File(located) => remove(&client, &verb, located).await,
+            RemovalTarget::Vm(vm) => end::end(&client, vm, verb.connection.json).await,
         };
         if let Err(error) = done {
-            code = output::failed(&error);
+            code = output::report_error(&error);
         }
     }
     Ok(code)
 }
 
 impl Rm {
-    async fn meaning(&self, client: &Client, given: &str) -> anyhow::Result<Meant> {
+    async fn resolve(&self, client: &Client, given: &str) -> anyhow::Result<RemovalTarget> {
         if self.recursive || !may_be_vm(&self.place, given) {
-            return Ok(Meant::File(Located::parse(&self.place, given)?));
+            return Ok(RemovalTarget::File(RemotePath::parse(&self.place, given)?));
         }
-        let ways =
+        let alternatives =
             format!("skep end {given} ends the VM, skep rm {}./{given} removes the file", self.flags());
         if self.force {
-            return Err(WrongLine(format!("`{given}` may be a VM or a file: {ways}")).into());
+            return Err(UsageError(format!("`{given}` may be a VM or a file: {alternatives}")).into());
         }
         let is_vm = match client.vm(given).await {
-            Err(error) if error.is(ErrorCode::UnknownVm) => false,
+            Err(error) if error.has_code(ErrorCode::UnknownVm) => false,
             // Other errors appear when the VM is ended.
             _ => true,
         };
         match (is_vm, is_file(client, given).await) {
-            (true, true) => Err(WrongLine(format!("`{given}` is a VM and also a file: {ways}")).into()),
-            (false, true) => Err(WrongLine(format!(
+            (true, true) => Err(UsageError(format!("`{given}` is a VM and also a file: {alternatives}")).into()),
+            (false, true) => Err(UsageError(format!(
                 "no VM `{given}` in this account, but a file of that name: skep rm ./{given} removes the file, skep ps lists the VMs"
             ))
             .into()),
-            (_, false) => Ok(Meant::Vm(given.to_owned())),
+            (_, false) => Ok(RemovalTarget::Vm(given.to_owned())),
         }
     }
 
@@ -109,18 +109,18 @@ async fn is_file(client: &Client, given: &str) -> bool {
     look.await.is_ok_and(|found: Option<bool>| found.is_some())
 }
 
-async fn remove(client: &Client, verb: &Rm, located: &Located) -> anyhow::Result<()> {
+async fn remove(client: &Client, verb: &Rm, located: &RemotePath) -> anyhow::Result<()> {
     let (place, path) = located.open(client).await?;
     match place.files.remove(&path, verb.recursive).await {
         Ok(removed) if verb.connection.json => Ok(output::json(&removed.text)?),
         Ok(_) => Ok(()),
-        Err(error) if verb.force && error.is(ErrorCode::UnknownPath) => Ok(()),
+        Err(error) if verb.force && error.has_code(ErrorCode::UnknownPath) => Ok(()),
         Err(error) => Err(explained(error, &path.as_path().display().to_string())),
     }
 }
 
 fn explained(error: Error, path: &str) -> anyhow::Error {
-    if error.is(ErrorCode::NotEmpty) {
+    if error.has_code(ErrorCode::NotEmpty) {
         return anyhow::anyhow!("{path} is not an empty folder; -r removes it with all its content");
     }
     error.into()

@@ -10,13 +10,13 @@ use skep_api::{
 use skep_client::Client;
 
 use super::{
-    boot::{boot_unless_signalled, metadata, milliseconds},
+    boot::{boot_unless_signalled, parse_metadata, parse_milliseconds},
     exec::{self, Program},
 };
 use crate::{
     connection::Connection,
     output,
-    target::{WrongLine, check_option, start_of},
+    target::{UsageError, check_option, command_start},
 };
 
 const AFTER_HELP: &str = "  skep run --rm 'uname -a'             a VM for one command
@@ -56,14 +56,14 @@ impl Run {
     /// Refuses a command line without a command or with an unknown option.
     ///
     /// # Errors
-    /// [`WrongLine`].
-    pub(crate) fn check(&self, arguments: &[OsString]) -> Result<(), WrongLine> {
+    /// [`UsageError`].
+    pub(crate) fn check(&self, arguments: &[OsString]) -> Result<(), UsageError> {
         let Program { command, line, .. } = &self.program;
-        match (command.first(), start_of(command, arguments)) {
+        match (command.first(), command_start(command, arguments)) {
             (Some(first), Some(at)) if arguments[..at].last().is_none_or(|word| word != "--") => {
                 check_option(first)
             }
-            (None, _) if line.is_none() => Err(WrongLine(
+            (None, _) if line.is_none() => Err(UsageError(
                 "no command is given: skep run [--rm] COMMAND...; `skep boot` boots without one".to_owned(),
             )),
             _ => Ok(()),
@@ -72,15 +72,15 @@ impl Run {
 }
 
 pub(crate) async fn run(verb: Run) -> anyhow::Result<ExitCode> {
-    Ok(boot_and_run(verb).await.unwrap_or_else(|error| exec::failed(&error)))
+    Ok(boot_and_run(verb).await.unwrap_or_else(|error| exec::report_failure(&error)))
 }
 
 async fn boot_and_run(verb: Run) -> anyhow::Result<ExitCode> {
     let request = BootRequest {
         name: verb.name,
         template: verb.template,
-        ttl_ms: verb.ttl.as_deref().map(milliseconds).transpose()?,
-        metadata: if verb.metadata.is_empty() { None } else { Some(metadata(&verb.metadata)?) },
+        ttl_ms: verb.ttl.as_deref().map(parse_milliseconds).transpose()?,
+        metadata: if verb.metadata.is_empty() { None } else { Some(parse_metadata(&verb.metadata)?) },
         ..BootRequest::default()
     };
     let client = verb.connection.client()?;
@@ -97,7 +97,7 @@ async fn boot_and_run(verb: Run) -> anyhow::Result<ExitCode> {
         end(&client, &vm).await;
     } else {
         let name = vm.name.as_ref().map_or_else(|| vm.id.to_string(), VmName::to_string);
-        output::say(&format!("skep: the VM {name} keeps running; `skep end {name}` ends it"));
+        output::eprint_line(&format!("skep: the VM {name} keeps running; `skep end {name}` ends it"));
     }
     outcome
 }
@@ -108,6 +108,6 @@ async fn end(client: &Client, vm: &Vm) {
         Ok(_) => {}
         // The command may have shut down the VM.
         Err(error) if error.code() == ErrorCode::UnknownVm => {}
-        Err(error) => output::say(&format!("skep: the VM {} could not be ended: {error}", vm.id)),
+        Err(error) => output::eprint_line(&format!("skep: the VM {} could not be ended: {error}", vm.id)),
     }
 }

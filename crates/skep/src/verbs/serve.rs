@@ -21,18 +21,18 @@ use rustix::{
 };
 use skep_engine::Launcher;
 use skep_jail::UidRange;
-use skep_keeper::{DataDir, KeeperOrder, Started, SwarmOrder, User, VmLimits, holder};
+use skep_keeper::{DataDir, KeeperConfig, StartReport, SwarmConfig, User, VmLimits, holder};
 use skep_network::Subnet;
-use skep_server::{Metrics, RootRules, swarm_at_hand};
+use skep_server::{Metrics, RootRules, ready_swarm};
 use skep_workspace::Location;
 
 use super::bake::bakery;
 use crate::{
-    admin_key, again, engine, helper_process, logging, output, reread,
-    service::{self, Listeners, Others, Stop},
+    admin_key, engine, helper_process, logging, output, reexec, reload,
+    service::{self, Listeners, ServerParts, StopSignals},
     settings::{DataFolder, LogFormat, Settings},
     templates::BaseTemplate,
-    tls::{Holder, Tls},
+    tls::{PairReader, Tls},
 };
 
 /// Time for requests in progress once the server has to end: slightly more than the server's own limit.
@@ -40,7 +40,7 @@ const GRACE: Duration = Duration::from_secs(35);
 /// Number of user ids for VMMs, shared by all data directories of a machine.
 const VM_UIDS: u32 = 1 << 16;
 /// Environment variables that the server process inherits.
-const PASSED_ON: [&str; 8] = [
+const PASSED_VARIABLES: [&str; 8] = [
     "PATH",
     "LANG",
     "TZ",
@@ -64,9 +64,9 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
     if let Some((_, error)) = check(&settings).into_iter().next() {
         return Err(error);
     }
-    logging::begin(&settings)?;
+    logging::init(&settings)?;
     if rustix::process::geteuid().is_root() {
-        return keep(&settings);
+        return run_keeper(&settings);
     }
     serve_alone(&settings)?;
     Ok(ExitCode::SUCCESS)
@@ -75,7 +75,7 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
 /// Errors of the settings that depend on each other or on this machine, with the name of the setting.
 pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
     let metrics = settings.metrics_listen.map_or(Ok(()), skep_server::check_metrics_address);
-    let guarded = settings.transport.is_guarded();
+    let guarded = settings.transport.is_encrypted();
     let checks = [
         ("listen", skep_server::check_address(settings.listen, guarded).map_err(Into::into)),
         ("tls", settings.transport.tls_source().map(drop)),
@@ -90,7 +90,7 @@ pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
 
 /// Checks that the data directory can be created or, if it exists, be used.
 fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
-    if Location::of(&settings.data_dir).is_ok_and(|found| found.is_the_kernels_own().unwrap_or(false)) {
+    if Location::of(&settings.data_dir).is_ok_and(|found| found.is_on_kernel_filesystem().unwrap_or(false)) {
         bail!(
             "the data directory {} is on a kernel file system, where no folder can be created; name another by \
              --data-dir",
@@ -121,7 +121,7 @@ fn check_user(settings: &Settings) -> anyhow::Result<()> {
 /// Checks that the roots of the account `default` are folders that an account may have. Overlaps with roots of other
 /// accounts are checked when the store is open.
 fn check_roots(settings: &Settings) -> anyhow::Result<()> {
-    let rules = RootRules::of(&settings.data_dir).with_context(|| {
+    let rules = RootRules::new(&settings.data_dir).with_context(|| {
         let data_dir = settings.data_dir.display();
         format!("the data directory {data_dir} cannot be read; name another by --data-dir")
     })?;
@@ -130,10 +130,10 @@ fn check_roots(settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// Runs the keeper until it is signalled to stop.
-fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
-    refuse_second(&settings.data_dir)?;
-    let configured = reread::configured(settings)?;
-    let order = KeeperOrder {
+fn run_keeper(settings: &Settings) -> anyhow::Result<ExitCode> {
+    check_not_served(&settings.data_dir)?;
+    let configured = reload::server_configuration(settings)?;
+    let order = KeeperConfig {
         data_dir: settings.data_dir.clone(),
         listen: [settings.listen].into_iter().chain(settings.metrics_listen).collect(),
         user: settings.user.clone(),
@@ -141,25 +141,25 @@ fn keep(settings: &Settings) -> anyhow::Result<ExitCode> {
         // Not its path: an upgrade may replace the file while this keeper runs.
         binary: "/proc/self/exe".into(),
         server_arguments: vec!["server-process".to_owned()],
-        server_environment: PASSED_ON
+        server_environment: PASSED_VARIABLES
             .into_iter()
             .filter_map(|name| Some((name.to_owned(), env::var(name).ok()?)))
             .collect(),
-        configured,
-        reread: reread::reread(settings.clone()),
+        server_config: configured,
+        read_server_config: reload::reloader(settings.clone()),
         grace: GRACE,
-        swarm: swarm(settings).map_err(|error| {
+        swarm: swarm_order(settings).map_err(|error| {
             let reason = output::one_line(&error);
             tracing::error!(reason, "no VMs until the next start: {reason}");
             reason
         }),
     };
     let format = settings.log_format;
-    Ok(skep_keeper::run(order, move |begun: &Started| started(begun, format))?)
+    Ok(skep_keeper::run(order, move |begun: &StartReport| started(begun, format))?)
 }
 
 /// Checks early that no keeper serves the directory; the keeper checks it again, but only after a bake.
-fn refuse_second(data_dir: &Path) -> anyhow::Result<()> {
+fn check_not_served(data_dir: &Path) -> anyhow::Result<()> {
     if data_dir.join("keeper").is_dir()
         && let Some(holder) = holder(&DataDir::find(data_dir)?)?
     {
@@ -171,13 +171,13 @@ fn refuse_second(data_dir: &Path) -> anyhow::Result<()> {
 }
 
 /// What the keeper needs to run VMs. Bakes the template if necessary.
-fn swarm(settings: &Settings) -> anyhow::Result<SwarmOrder> {
+fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
     let bakery = bakery(settings, Arc::new(|step| tracing::info!(step, "bake: {step}")))?;
     let report = bakery.engine.report().clone();
     tracing::info!(engine = report.name, accel = report.accel, "engine {}: {}", report.name, report.reason);
-    let launcher = engine::of(&report)?;
+    let launcher = engine::from_report(&report)?;
     let limits = VmLimits::with_overhead(launcher.overhead_mb());
-    Ok(SwarmOrder {
+    Ok(SwarmConfig {
         templates: BaseTemplate::load(&bakery)?,
         launcher: Arc::new(launcher),
         engine: report,
@@ -189,7 +189,7 @@ fn swarm(settings: &Settings) -> anyhow::Result<SwarmOrder> {
     })
 }
 
-fn started(started: &Started, format: LogFormat) {
+fn started(started: &StartReport, format: LogFormat) {
     if started.user.is_root() {
         tracing::warn!("the server runs as root, which does not confine it; name another user with --user");
     }
@@ -204,12 +204,12 @@ fn announce_key(key: &str, file: &Path, format: LogFormat) -> io::Result<()> {
         tracing::info!(file = %file.display(), "the admin key was created in {}", file.display());
         return Ok(());
     }
-    output::line(&first_key(key, file, io::stdout().is_terminal()))
+    output::line(&key_announcement(key, file, io::stdout().is_terminal()))
 }
 
 /// The message about a new key. It contains the key only on a terminal: other readers of the output, such as the
 /// journal, store it and are readable by more users than the file.
-fn first_key(key: &str, file: &Path, is_terminal: bool) -> String {
+fn key_announcement(key: &str, file: &Path, is_terminal: bool) -> String {
     if is_terminal {
         format!("The admin key, printed only once and kept in {}:\n  {key}", file.display())
     } else {
@@ -228,34 +228,34 @@ fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
     // Programs run as the same user, and no namespace separates them from this process.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("the process cannot be made undumpable")?;
     let mut lock = lock(&settings.folder())?;
-    let inherited = again::inherited(settings);
+    let inherited = reexec::inherited_listeners(settings);
     let is_first = inherited.is_none();
     let listeners = inherited.map_or_else(|| listen(settings), Ok)?;
-    let kept = again::Kept::of(&listeners)?;
-    note_holder(&mut lock, &listeners.api).context("the lock cannot be written")?;
-    let (key, new) = admin_key::ensure(&settings.admin_key())?;
+    let kept = reexec::HeldListeners::of(&listeners)?;
+    write_holder(&mut lock, &listeners.api).context("the lock cannot be written")?;
+    let (key, new) = admin_key::load_or_create(&settings.admin_key())?;
     if new {
         announce_key(key.expose(), &settings.admin_key(), settings.log_format)?;
     }
-    let restart = again::Restarts::of(settings);
+    let restart = reexec::Restarts::of(settings);
     let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let stopped = runtime.context("the asynchronous runtime could not start")?.block_on(async {
         // Listens until the end of the process: a signal during a restart stops the server.
-        let mut stop = Stop::listen()?;
-        let tls = Tls::of(settings, Holder::Us).await?;
+        let mut stop = StopSignals::listen()?;
+        let tls = Tls::of(settings, PairReader::ThisProcess).await?;
         let metrics = Metrics::default();
         let store = service::open_store(settings, Some(admin_key), &metrics).await?;
-        let others = Others {
-            swarm: swarm_at_hand(Err(NO_ROOT.to_owned())),
-            helper: helper_process::by_us(settings),
-            restart: restart.known(),
+        let parts = ServerParts {
+            swarm: ready_swarm(Err(NO_ROOT.to_owned())),
+            helper: helper_process::start_as_child(settings),
+            restart: restart.handle(),
             is_first,
         };
-        service::serve(settings, listeners, metrics, store, others, tls, restart.asked()).await?;
-        anyhow::Ok(stop.came())
+        service::serve(settings, listeners, metrics, store, parts, tls, restart.requested()).await?;
+        anyhow::Ok(stop.is_signalled())
     })?;
-    if restart.is_wanted() && !stopped { Err(kept.start_again()) } else { Ok(()) }
+    if restart.is_requested() && !stopped { Err(kept.reexec()) } else { Ok(()) }
 }
 
 fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
@@ -282,7 +282,7 @@ pub(super) fn lock(folder: &DataFolder) -> anyhow::Result<File> {
     Ok(file)
 }
 
-fn note_holder(lock: &mut File, listener: &TcpListener) -> io::Result<()> {
+fn write_holder(lock: &mut File, listener: &TcpListener) -> io::Result<()> {
     let address = listener.local_addr()?;
     lock.set_len(0)?;
     lock.rewind()?;
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn the_first_key_is_shown_on_a_terminal_only() {
         let (key, file) = ("sk-skep-prod-0123", Path::new("/var/lib/skep/admin.key"));
-        let (shown, logged) = (first_key(key, file, true), first_key(key, file, false));
+        let (shown, logged) = (key_announcement(key, file, true), key_announcement(key, file, false));
         assert!(shown.contains(key) && shown.contains("/var/lib/skep/admin.key"));
         assert!(!logged.contains(key) && logged.contains("/var/lib/skep/admin.key"));
     }

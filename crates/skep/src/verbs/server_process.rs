@@ -16,33 +16,33 @@ use std::{
 use anyhow::{Context, bail};
 use rustix::fs::{FileType, fstat};
 use skep_engine::Driver;
-use skep_keeper_protocol::{ServerEnd, SwarmAbility, Welcome, peek_welcome};
+use skep_keeper_protocol::{ServerEnd, SwarmAvailability, Welcome, peek_welcome};
 use skep_server::{
-    Metrics, SwarmToCome,
-    confine::{Confinement, Reach, Rules, confine},
-    swarm_at_hand,
+    Metrics, SwarmReceiver,
+    confine::{AllowedPaths, Confinement, Rules, confine},
+    ready_swarm,
 };
 use skep_store::Store;
-use skep_swarm::{Parts, Swarm};
+use skep_swarm::{Swarm, SwarmParts};
 use tokio::sync::watch;
 
 use crate::{
     account_roots, engine, helper_process, logging, output,
-    service::{self, AdminKey, Listeners, Others},
+    service::{self, AdminKey, Listeners, ServerParts},
     settings::Settings,
-    tls::{Holder, Tls},
+    tls::{PairReader, Tls},
 };
 
 /// The descriptor of the keeper's socket.
-const KEEPER: i32 = 3;
+const KEEPER_FD: i32 = 3;
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let keeper = inherited()?;
+    let keeper = keeper_socket()?;
     let welcome = peek_welcome(keeper.as_fd())?;
     let settings: Settings =
         serde_json::from_value(welcome.settings).context("the keeper's settings are not ours")?;
-    logging::begin(&settings)?;
-    let prepared = make_workspace(&settings).and_then(|()| confine_to(&settings));
+    logging::init(&settings)?;
+    let prepared = make_workspace(&settings).and_then(|()| confine_process(&settings));
     // The runtime starts after the confinement, which does not apply to existing threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime
@@ -52,16 +52,16 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 }
 
 /// Takes over the keeper's socket.
-fn inherited() -> anyhow::Result<OwnedFd> {
+fn keeper_socket() -> anyhow::Result<OwnedFd> {
     // SAFETY: this process has not opened or closed a descriptor yet, so a descriptor with this number was inherited
     // and stays open while it is inspected.
-    let looked_at = unsafe { BorrowedFd::borrow_raw(KEEPER) };
+    let looked_at = unsafe { BorrowedFd::borrow_raw(KEEPER_FD) };
     let socket = fstat(looked_at).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
     if !socket {
         bail!("this verb is for `skep serve`, which starts it with a socket");
     }
     // SAFETY: the check above has shown that it is open, and no other object in this process owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(KEEPER) })
+    Ok(unsafe { OwnedFd::from_raw_fd(KEEPER_FD) })
 }
 
 /// Creates the default root of the account `default`. Roots that are named must exist.
@@ -75,14 +75,14 @@ fn make_workspace(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn confine_to(settings: &Settings) -> anyhow::Result<()> {
+fn confine_process(settings: &Settings) -> anyhow::Result<()> {
     let mut write = settings.roots();
     write.extend([settings.server_dir(), settings.workspaces()]);
-    write.extend(account_roots::present(&settings.data_dir, &settings.store()));
-    let mut read = trusted();
+    write.extend(account_roots::existing(&settings.data_dir, &settings.store()));
+    let mut read = certificate_paths();
     read.push(settings.image_dir());
-    let reach = Reach { write, read };
-    match confine(&reach, rules())? {
+    let reach = AllowedPaths { write, read };
+    match confine(&reach, landlock_rules())? {
         Confinement::Full => tracing::debug!("confined by Landlock"),
         Confinement::Partial => {
             tracing::info!(
@@ -95,14 +95,14 @@ fn confine_to(settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// The certificates that webhooks trust instead of the system's. The TLS library reads the same variables.
-fn trusted() -> Vec<PathBuf> {
+fn certificate_paths() -> Vec<PathBuf> {
     let file = env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let folders = env::var_os("SSL_CERT_DIR").unwrap_or_default();
     env::split_paths(&folders).chain(file).filter(|path| path.is_absolute()).collect()
 }
 
 /// The Landlock rules; tests select those of older kernels.
-fn rules() -> Rules {
+fn landlock_rules() -> Rules {
     if env::var_os("SKEP_LANDLOCK_ABI").is_some_and(|abi| abi == "2") { Rules::Abi2 } else { Rules::Newest }
 }
 
@@ -110,7 +110,7 @@ async fn serve(keeper: OwnedFd, settings: Settings, prepared: anyhow::Result<()>
     let (keeper, welcome, listeners) = ServerEnd::connect(keeper).await?;
     let succeeds = welcome.succeeds;
     let served = match prepared {
-        Ok(()) => serve_as(keeper.clone(), welcome, listeners, settings).await,
+        Ok(()) => serve_with(keeper.clone(), welcome, listeners, settings).await,
         refused => refused,
     };
     if let (true, Err(error)) = (succeeds, &served) {
@@ -121,7 +121,7 @@ async fn serve(keeper: OwnedFd, settings: Settings, prepared: anyhow::Result<()>
     served
 }
 
-async fn serve_as(
+async fn serve_with(
     keeper: ServerEnd,
     welcome: Welcome,
     listeners: Vec<OwnedFd>,
@@ -133,29 +133,29 @@ async fn serve_as(
             Ok::<_, skep_accounts::Refusal>(AdminKey { hash: key.sha256.parse()?, prefix: key.prefix })
         })
         .transpose()?;
-    let listeners = sort(listeners, &settings)?;
-    let tls = Tls::of(&settings, Holder::Keeper(keeper.clone())).await?;
+    let listeners = assign_listeners(listeners, &settings)?;
+    let tls = Tls::of(&settings, PairReader::Keeper(keeper.clone())).await?;
     let metrics = Metrics::default();
     let store = service::open_store(&settings, admin_key, &metrics).await?;
     let api = listeners.vms.as_ref().map(TcpListener::local_addr).transpose();
     let api = api.context("the listening socket of the API for VMs has no address")?;
     let begin =
         start_swarm(keeper.clone(), Arc::clone(&store), swarm, settings.pool_size, api, metrics.clone());
-    let swarm = if succeeds { take_over(keeper.clone(), begin) } else { swarm_at_hand(begin.await?) };
-    let others = Others {
+    let swarm = if succeeds { take_over(keeper.clone(), begin) } else { ready_swarm(begin.await?) };
+    let parts = ServerParts {
         swarm,
-        helper: helper_process::by_keeper(keeper.clone()),
-        restart: service::restart_by(keeper.clone()),
+        helper: helper_process::start_by_keeper(keeper.clone()),
+        restart: service::restart_by_keeper(keeper.clone()),
         is_first: !succeeds,
     };
     // Without its keeper, a server could not end the VMs that it boots.
     let gone = async move { keeper.closed().await };
-    service::serve(&settings, listeners, metrics, store, others, tls, gone).await
+    service::serve(&settings, listeners, metrics, store, parts, tls, gone).await
 }
 
 /// Assigns the inherited sockets: those of the settings, in the order in which the keeper binds them, then the one for
 /// VMs.
-fn sort(listeners: Vec<OwnedFd>, settings: &Settings) -> anyhow::Result<Listeners> {
+fn assign_listeners(listeners: Vec<OwnedFd>, settings: &Settings) -> anyhow::Result<Listeners> {
     let sent = listeners.len();
     let mut listeners = listeners.into_iter().map(TcpListener::from);
     let api = listeners.next();
@@ -173,14 +173,14 @@ fn sort(listeners: Vec<OwnedFd>, settings: &Settings) -> anyhow::Result<Listener
 fn take_over(
     keeper: ServerEnd,
     begin: impl Future<Output = anyhow::Result<Result<Swarm, String>>> + Send + 'static,
-) -> SwarmToCome {
-    let (tell, coming) = watch::channel(None);
+) -> SwarmReceiver {
+    let (sender, coming) = watch::channel(None);
     tokio::spawn(async move {
         let swarm = match keeper.ready().await {
             Ok(()) => begin.await,
             Err(error) => Err(error.into()),
         };
-        tell.send_replace(Some(swarm.unwrap_or_else(|error| {
+        sender.send_replace(Some(swarm.unwrap_or_else(|error| {
             let reason = output::one_line(&error);
             tracing::error!(reason, "the VMs could not be taken over: {reason}");
             Err(reason)
@@ -192,24 +192,24 @@ fn take_over(
 async fn start_swarm(
     keeper: ServerEnd,
     store: Arc<dyn Store>,
-    ability: SwarmAbility,
+    ability: SwarmAvailability,
     pool_size: Option<u32>,
     api: Option<SocketAddr>,
     metrics: Metrics,
 ) -> anyhow::Result<Result<Swarm, String>> {
     let (report, max_vms, memory_mb, overhead_mb) = match ability {
-        SwarmAbility::Unable { reason } => {
-            skep_swarm::lose_all(&*store, &metrics).await?;
+        SwarmAvailability::Unable { reason } => {
+            skep_swarm::record_all_as_lost(&*store, &metrics).await?;
             return Ok(Err(reason));
         }
-        SwarmAbility::Able { engine, max_vms, memory_mb, overhead_mb } => {
+        SwarmAvailability::Able { engine, max_vms, memory_mb, overhead_mb } => {
             (engine, max_vms, memory_mb, overhead_mb)
         }
     };
     // The report comes from the keeper, as this process cannot open /dev/kvm.
-    let driver: Arc<dyn Driver> = Arc::new(engine::of(&report)?);
+    let driver: Arc<dyn Driver> = Arc::new(engine::from_report(&report)?);
     let observer = Arc::new(metrics);
-    let parts = Parts {
+    let parts = SwarmParts {
         keeper,
         driver,
         store,

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use skep_api::streams::{ChangeType, FileChange};
 use skep_client::{Changes, WatchedChange};
 
-use crate::{connection::Connection, located::Located, output, place::PlaceOption, signals::Signals};
+use crate::{connection::Connection, output, place::PlaceOption, remote_path::RemotePath, signals::Signals};
 
 const AFTER_HELP: &str = "Each change is one line: created, modified, deleted or renamed, and the path. With --json, each line is an event of
 the API as JSON. When changes come faster than they can be sent, some are lost; a line `overflow` marks the loss.
@@ -32,18 +32,18 @@ pub(crate) struct Watch {
 }
 
 pub(crate) async fn run(verb: Watch) -> anyhow::Result<ExitCode> {
-    let located = Located::parse(&verb.place, &verb.path)?;
+    let located = RemotePath::parse(&verb.place, &verb.path)?;
     let client = verb.connection.client()?;
     let mut signals = Signals::listen()?;
     let followed = async {
         let (place, path) = located.open(&client).await?;
         let changes = place.files.watch(&path).await?;
-        output::say(&format!("skep: watching {}; Ctrl-C ends it", path.as_path().display()));
+        output::eprint_line(&format!("skep: watching {}; Ctrl-C ends it", path.as_path().display()));
         print(changes, &verb).await
     };
     tokio::select! {
         code = followed => code,
-        code = signals.next() => Ok(code),
+        code = signals.next_exit_code() => Ok(code),
     }
 }
 
@@ -59,7 +59,7 @@ async fn print(mut changes: Changes, verb: &Watch) -> anyhow::Result<ExitCode> {
         if let Some(left) = &mut left {
             *left -= 1;
         }
-        if left == Some(0) || output::is_unread() {
+        if left == Some(0) || output::is_stdout_closed() {
             break;
         }
     }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Size of one read of standard input, in bytes.
-const PIECE: usize = 256 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// Write standard input to a file. The file is replaced atomically: readers see either the old or the new content.
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(crate) async fn run(verb: Write) -> anyhow::Result<ExitCode> {
     let place = verb.place.open(&client).await?;
     let path = place.path(&verb.path)?;
     if io::stdin().is_terminal() {
-        output::say("skep: type the content and end it with Ctrl-D");
+        output::eprint_line("skep: type the content and end it with Ctrl-D");
     }
     let written = if verb.append {
         let mut text = String::new();
@@ -50,7 +50,10 @@ pub(crate) async fn run(verb: Write) -> anyhow::Result<ExitCode> {
         read.context("the input is not UTF-8 text or cannot be read; --append takes text only")?;
         place.files.append(&path, &text).await?
     } else {
-        place.files.write(&path, verb.mode, ReaderStream::with_capacity(tokio::io::stdin(), PIECE)).await?
+        place
+            .files
+            .write(&path, verb.mode, ReaderStream::with_capacity(tokio::io::stdin(), CHUNK_BYTES))
+            .await?
     };
     if verb.connection.json {
         output::json(&written.text)?;

@@ -7,7 +7,7 @@ use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{AccountId, KeyId, keys::Limits};
 
 use super::{
-    columns::{Columns, all, change, json, millis, one, signed},
+    columns::{Columns, execute, millis, query_all, query_optional, signed, to_json},
     fault::Fault,
     keys, vms, webhooks,
 };
@@ -51,7 +51,7 @@ pub(super) fn create(
 
 /// Inserts the row; returns whether the name was available.
 fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<bool, Fault> {
-    let inserted = change(
+    let inserted = execute(
         connection,
         "INSERT INTO accounts (id, name, roots, allowed_ips, max_vms, max_memory_mb, created_at)
          VALUES (:id, :name, :roots, :allowed_ips, :max_vms, :max_memory_mb, :at)
@@ -59,8 +59,8 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
         named_params! {
             ":id": id.to_string(),
             ":name": command.name,
-            ":roots": json(&command.roots)?,
-            ":allowed_ips": json(&command.allowed_ips)?,
+            ":roots": to_json(&command.roots)?,
+            ":allowed_ips": to_json(&command.allowed_ips)?,
             ":max_vms": command.limits.max_vms,
             ":max_memory_mb": command.limits.max_memory_mb.map(signed).transpose()?,
             ":at": millis(command.at),
@@ -71,7 +71,7 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
 
 /// Changes the mutable fields of an account.
 pub(super) fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Fault> {
-    change(
+    execute(
         connection,
         "UPDATE accounts SET roots = coalesce(:roots, roots),
                              allowed_ips = coalesce(:allowed_ips, allowed_ips),
@@ -80,8 +80,8 @@ pub(super) fn alter(connection: &Connection, command: &ChangeAccount) -> Result<
          WHERE id = :id AND deleted_at IS NULL",
         named_params! {
             ":id": command.account.to_string(),
-            ":roots": command.roots.as_ref().map(json).transpose()?,
-            ":allowed_ips": command.allowed_ips.as_ref().map(json).transpose()?,
+            ":roots": command.roots.as_ref().map(to_json).transpose()?,
+            ":allowed_ips": command.allowed_ips.as_ref().map(to_json).transpose()?,
             ":vms": command.max_vms.is_some(),
             ":max_vms": command.max_vms.flatten(),
             ":memory": command.max_memory_mb.is_some(),
@@ -104,7 +104,7 @@ pub(super) fn delete(
     if account.name == DEFAULT_ACCOUNT {
         return Err(Error::DefaultAccountStays.into());
     }
-    let vms = vms::count_alive(connection, account.id)?;
+    let vms = vms::count_running(connection, account.id)?;
     if vms > 0 {
         return Err(Error::AccountInUse { name: account.name, vms }.into());
     }
@@ -117,8 +117,8 @@ pub(super) fn delete(
     let revoked = keys::revoke_all(connection, &revocation)?;
     webhooks::delete_all(connection, account.id, command.at)?;
     let sql = "UPDATE accounts SET deleted_at = ?2 WHERE id = ?1 AND deleted_at IS NULL";
-    change(connection, sql, params![account.id.to_string(), millis(command.at)])?;
-    change(connection, "DELETE FROM git_credentials WHERE account = ?1", [account.id.to_string()])?;
+    execute(connection, sql, params![account.id.to_string(), millis(command.at)])?;
+    execute(connection, "DELETE FROM git_credentials WHERE account = ?1", [account.id.to_string()])?;
     Ok((account, revoked))
 }
 
@@ -126,7 +126,7 @@ pub(super) fn delete(
 pub(super) fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
-    let mut accounts = all(
+    let mut accounts = query_all(
         connection,
         "SELECT * FROM accounts WHERE id < ?1 AND deleted_at IS NULL ORDER BY id DESC LIMIT ?2",
         // One more row than the page size shows whether there is a next page.
@@ -141,9 +141,9 @@ pub(super) fn list(connection: &Connection, query: ListAccounts) -> Result<Accou
 
 /// Replaces the roots of an account.
 pub(super) fn set_roots(connection: &Connection, command: &SetAccountRoots) -> Result<Account, Fault> {
-    let roots = json(&command.roots)?;
+    let roots = to_json(&command.roots)?;
     let sql = "UPDATE accounts SET roots = ?2 WHERE id = ?1 AND deleted_at IS NULL";
-    change(connection, sql, params![command.account.to_string(), roots])?;
+    execute(connection, sql, params![command.account.to_string(), roots])?;
     let account = by_id(connection, command.account)?;
     check_roots(connection, &account)?;
     Ok(account)
@@ -155,8 +155,8 @@ pub(super) fn roots_of_others(connection: &Connection, name: &str) -> Result<Vec
                FROM accounts, json_each(accounts.roots) AS each
                WHERE accounts.deleted_at IS NULL AND accounts.name <> ?1
                ORDER BY accounts.id, each.key";
-    all(connection, sql, [name], |row| {
-        let (account, path): (String, String) = (row.plain("name")?, row.plain("path")?);
+    query_all(connection, sql, [name], |row| {
+        let (account, path): (String, String) = (row.get("name")?, row.get("path")?);
         Ok(AccountRoot { account, path: path.into() })
     })
 }
@@ -177,32 +177,32 @@ fn check_roots(connection: &Connection, account: &Account) -> Result<(), Fault> 
 pub(super) fn by_id(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
     let id = id.to_string();
     let sql = "SELECT * FROM accounts WHERE id = ?1 AND deleted_at IS NULL";
-    let found = one(connection, sql, [&id], decode)?;
+    let found = query_optional(connection, sql, [&id], decode)?;
     found.ok_or_else(|| Error::UnknownAccount { account: id }.into())
 }
 
 /// Returns the account that another record refers to, which may be deleted.
-pub(super) fn referred_to(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
+pub(super) fn by_id_or_deleted(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
     let id = id.to_string();
-    let found = one(connection, "SELECT * FROM accounts WHERE id = ?1", [&id], decode)?;
+    let found = query_optional(connection, "SELECT * FROM accounts WHERE id = ?1", [&id], decode)?;
     found.ok_or_else(|| Error::UnknownAccount { account: id }.into())
 }
 
 pub(super) fn by_name(connection: &Connection, name: &str) -> Result<Account, Fault> {
     let sql = "SELECT * FROM accounts WHERE name = ?1 AND deleted_at IS NULL";
-    let found = one(connection, sql, [name], decode)?;
+    let found = query_optional(connection, sql, [name], decode)?;
     found.ok_or_else(|| Error::UnknownAccount { account: name.to_owned() }.into())
 }
 
 fn decode(row: &Columns<'_>) -> Result<Account, Fault> {
     Ok(Account {
-        id: row.word("id")?,
-        name: row.plain("name")?,
+        id: row.parse("id")?,
+        name: row.get("name")?,
         roots: row.json("roots")?,
         allowed_ips: row.json("allowed_ips")?,
         limits: Limits {
-            max_vms: row.maybe_number("max_vms")?,
-            max_memory_mb: row.maybe_number("max_memory_mb")?,
+            max_vms: row.optional_number("max_vms")?,
+            max_memory_mb: row.optional_number("max_memory_mb")?,
         },
         created_at: row.time("created_at")?,
     })

@@ -8,7 +8,7 @@ use skep_api::{
 };
 
 use super::{
-    columns::{Columns, all, broken, change, millis},
+    columns::{Columns, execute, invalid_column, millis, query_all},
     fault::Fault,
 };
 use crate::{AuditPage, ListAudit, NewAuditEntry, OutcomeFilter};
@@ -19,7 +19,7 @@ const AFTER_ALL_IDS: &str = "~";
 /// Writes entries and ignores existing ones, because a batch may be retried.
 pub(super) fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Fault> {
     for NewAuditEntry { id, account, entry } in entries {
-        change(
+        execute(
             connection,
             "INSERT INTO audit (id, account, key, prefix, address, action, resource, status, code, request_id, at)
              VALUES (:id, :account, :key, :prefix, :address, :action, :resource, :status, :code, :request_id, :at)
@@ -44,22 +44,22 @@ pub(super) fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Resu
 
 pub(super) fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPage, Fault> {
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
-    let mut found = of(connection, query, Some(query.account.to_string()))?;
-    if query.strangers {
+    let mut found = select(connection, query, Some(query.account.to_string()))?;
+    if query.include_unattributed {
         // Two queries, each with the index on `account`. A single one would scan the entries of all accounts.
-        found.extend(of(connection, query, None)?);
+        found.extend(select(connection, query, None)?);
         found.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
     }
     let mut more = found.len() > limit;
     found.truncate(limit);
-    more |= Budget::default().shorten(&mut found);
+    more |= Budget::default().truncate_page(&mut found);
     let next = found.last().filter(|_| more).map(|(id, _)| *id);
     Ok(AuditPage { entries: found.into_iter().map(|(_, entry)| entry).collect(), next })
 }
 
 /// Returns the newest entries of one account, or of none: one more than the page size, which shows whether there is a
 /// next page.
-fn of(
+fn select(
     connection: &Connection,
     query: &ListAudit,
     account: Option<String>,
@@ -68,12 +68,12 @@ fn of(
     let (mut done, mut refused, mut status, mut code) = (false, false, None, None);
     match filter.outcome {
         None => {}
-        Some(OutcomeFilter::Done) => done = true,
+        Some(OutcomeFilter::Succeeded) => done = true,
         Some(OutcomeFilter::Refused) => refused = true,
         Some(OutcomeFilter::Status(wanted)) => status = Some(wanted),
         Some(OutcomeFilter::Code(wanted)) => code = Some(wanted.as_str()),
     }
-    all(
+    query_all(
         connection,
         "SELECT * FROM audit WHERE account IS :account AND id < :before
              AND (:key IS NULL OR key = :key) AND (:action IS NULL OR action = :action)
@@ -99,24 +99,24 @@ fn of(
 }
 
 fn decode(row: &Columns<'_>) -> Result<(AuditId, AuditEntry), Fault> {
-    let key = match row.maybe_word("key")? {
-        Some(id) => Some(AuditKey { id, prefix: row.plain("prefix")? }),
+    let key = match row.parse_optional("key")? {
+        Some(id) => Some(AuditKey { id, prefix: row.get("prefix")? }),
         None => None,
     };
-    let code = row.plain::<Option<String>>("code")?.map(|word| code_of(&word)).transpose()?;
+    let code = row.get::<Option<String>>("code")?.map(|word| code_of(&word)).transpose()?;
     let entry = AuditEntry {
         at: row.time("at")?,
         key,
-        address: row.maybe_word("address")?,
-        action: row.plain("action")?,
-        resource: row.plain("resource")?,
-        outcome: Outcome { status: row.maybe_number("status")?, code },
-        request_id: row.plain("request_id")?,
+        address: row.parse_optional("address")?,
+        action: row.get("action")?,
+        resource: row.get("resource")?,
+        outcome: Outcome { status: row.optional_number("status")?, code },
+        request_id: row.get("request_id")?,
     };
-    Ok((row.word("id")?, entry))
+    Ok((row.parse("id")?, entry))
 }
 
 fn code_of(word: &str) -> Result<ErrorCode, Fault> {
     let known = ErrorCode::ALL.iter().copied().find(|code| code.as_str() == word);
-    known.ok_or_else(|| broken("code", format!("unknown error code `{word}`")))
+    known.ok_or_else(|| invalid_column("code", format!("unknown error code `{word}`")))
 }

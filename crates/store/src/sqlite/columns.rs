@@ -11,19 +11,19 @@ use super::fault::Fault;
 use crate::Cause;
 
 /// Returns the row of a query, if any. More than one row is an internal error.
-pub(super) fn one<T>(
+pub(super) fn query_optional<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
     decode: impl FnMut(&Columns<'_>) -> Result<T, Fault>,
 ) -> Result<Option<T>, Fault> {
-    let mut rows = all(connection, sql, params, decode)?;
+    let mut rows = query_all(connection, sql, params, decode)?;
     let row = rows.pop();
-    if rows.is_empty() { Ok(row) } else { Err(broken("row", "the query returned more than one")) }
+    if rows.is_empty() { Ok(row) } else { Err(invalid_column("row", "the query returned more than one")) }
 }
 
 /// Returns all rows of a query.
-pub(super) fn all<T>(
+pub(super) fn query_all<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -48,7 +48,7 @@ pub(super) fn page<T: Serialize>(
     let mut page = Vec::new();
     while let Some(row) = rows.next()? {
         let element = decode(&Columns::of(row))?;
-        if page.len() == limit || (!budget.takes(&element) && !page.is_empty()) {
+        if page.len() == limit || (!budget.try_add(&element) && !page.is_empty()) {
             return Ok((page, true));
         }
         page.push(element);
@@ -57,7 +57,7 @@ pub(super) fn page<T: Serialize>(
 }
 
 /// Executes a statement and returns the number of changed rows.
-pub(super) fn change(connection: &Connection, sql: &str, params: impl Params) -> Result<usize, Fault> {
+pub(super) fn execute(connection: &Connection, sql: &str, params: impl Params) -> Result<usize, Fault> {
     Ok(connection.prepare_cached(sql)?.execute(params)?)
 }
 
@@ -67,13 +67,13 @@ pub(super) fn millis(time: Timestamp) -> i64 {
 }
 
 /// Encodes a list or an object as JSON.
-pub(super) fn json(value: &impl Serialize) -> Result<String, Fault> {
-    serde_json::to_string(value).map_err(|error| Fault::Broken(Cause::of(&error)))
+pub(super) fn to_json(value: &impl Serialize) -> Result<String, Fault> {
+    serde_json::to_string(value).map_err(|error| Fault::Internal(Cause::from_error(&error)))
 }
 
 /// Encodes an unsigned number.
 pub(super) fn signed(value: u64) -> Result<i64, Fault> {
-    i64::try_from(value).map_err(|error| broken("number", error))
+    i64::try_from(value).map_err(|error| invalid_column("number", error))
 }
 
 /// Typed access to the columns of a row by name. Reading the columns in their order avoids a search.
@@ -89,72 +89,72 @@ impl<'row> Columns<'row> {
     }
 
     /// A value in the type that rusqlite converts it to.
-    pub(super) fn plain<T: FromSql>(&self, column: &str) -> Result<T, Fault> {
-        Ok(self.row.get(self.place(column)?)?)
+    pub(super) fn get<T: FromSql>(&self, column: &str) -> Result<T, Fault> {
+        Ok(self.row.get(self.index_of(column)?)?)
     }
 
     /// Length of a text in bytes, without copying it.
     pub(super) fn bytes(&self, column: &str) -> Result<usize, Fault> {
-        let text = self.row.get_ref(self.place(column)?)?.as_bytes();
-        Ok(text.map_err(|error| broken(column, error))?.len())
+        let text = self.row.get_ref(self.index_of(column)?)?.as_bytes();
+        Ok(text.map_err(|error| invalid_column(column, error))?.len())
     }
 
-    fn place(&self, column: &str) -> Result<usize, Fault> {
+    fn index_of(&self, column: &str) -> Result<usize, Fault> {
         let statement: &Statement<'_> = self.row.as_ref();
         let (count, next) = (statement.column_count(), self.next.get());
         let found = (next..count)
             .chain(0..next.min(count))
             .find(|place| statement.column_name(*place).is_ok_and(|name| name == column));
-        let place = found.ok_or_else(|| broken(column, "no such column"))?;
+        let place = found.ok_or_else(|| invalid_column(column, "no such column"))?;
         self.next.set(place + 1);
         Ok(place)
     }
 
     pub(super) fn time(&self, column: &str) -> Result<Timestamp, Fault> {
-        to_time(column, self.plain(column)?)
+        to_time(column, self.get(column)?)
     }
 
-    pub(super) fn maybe_time(&self, column: &str) -> Result<Option<Timestamp>, Fault> {
-        self.plain::<Option<i64>>(column)?.map(|value| to_time(column, value)).transpose()
+    pub(super) fn optional_time(&self, column: &str) -> Result<Option<Timestamp>, Fault> {
+        self.get::<Option<i64>>(column)?.map(|value| to_time(column, value)).transpose()
     }
 
     /// A text that is parsed, such as an id.
-    pub(super) fn word<T: FromStr<Err: Display>>(&self, column: &str) -> Result<T, Fault> {
-        self.plain::<String>(column)?.parse().map_err(|error| broken(column, error))
+    pub(super) fn parse<T: FromStr<Err: Display>>(&self, column: &str) -> Result<T, Fault> {
+        self.get::<String>(column)?.parse().map_err(|error| invalid_column(column, error))
     }
 
     /// A text that is parsed, or `None` for null.
-    pub(super) fn maybe_word<T: FromStr<Err: Display>>(&self, column: &str) -> Result<Option<T>, Fault> {
-        let text = self.plain::<Option<String>>(column)?;
-        text.map(|text| text.parse().map_err(|error| broken(column, error))).transpose()
+    pub(super) fn parse_optional<T: FromStr<Err: Display>>(&self, column: &str) -> Result<Option<T>, Fault> {
+        let text = self.get::<Option<String>>(column)?;
+        text.map(|text| text.parse().map_err(|error| invalid_column(column, error))).transpose()
     }
 
     /// A value encoded as JSON.
     pub(super) fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, Fault> {
-        let text = self.plain::<String>(column)?;
-        serde_json::from_str(&text).map_err(|error| broken(column, error))
+        let text = self.get::<String>(column)?;
+        serde_json::from_str(&text).map_err(|error| invalid_column(column, error))
     }
 
     /// An unsigned number.
     pub(super) fn number<T: TryFrom<i64, Error: StdError>>(&self, column: &str) -> Result<T, Fault> {
-        self.plain::<i64>(column)?.try_into().map_err(|error| broken(column, error))
+        self.get::<i64>(column)?.try_into().map_err(|error| invalid_column(column, error))
     }
 
     /// An unsigned number, or `None` for null.
-    pub(super) fn maybe_number<T: TryFrom<i64, Error: StdError>>(
+    pub(super) fn optional_number<T: TryFrom<i64, Error: StdError>>(
         &self,
         column: &str,
     ) -> Result<Option<T>, Fault> {
-        let value = self.plain::<Option<i64>>(column)?;
-        value.map(|value| value.try_into().map_err(|error| broken(column, error))).transpose()
+        let value = self.get::<Option<i64>>(column)?;
+        value.map(|value| value.try_into().map_err(|error| invalid_column(column, error))).transpose()
     }
 }
 
 /// The error for a column with an invalid value.
-pub(super) fn broken(column: &str, why: impl Display) -> Fault {
-    Fault::Broken(Cause::text(format!("column `{column}`: {why}")))
+pub(super) fn invalid_column(column: &str, why: impl Display) -> Fault {
+    Fault::Internal(Cause::new(format!("column `{column}`: {why}")))
 }
 
 fn to_time(column: &str, value: i64) -> Result<Timestamp, Fault> {
-    Timestamp::from_millisecond(value).map_err(|error| broken(column, error))
+    Timestamp::from_millisecond(value).map_err(|error| invalid_column(column, error))
 }

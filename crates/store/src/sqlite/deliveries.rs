@@ -6,27 +6,27 @@ use serde_json::{Map, Value};
 use skep_api::{
     AccountId, DeliveryId, WebhookId,
     budget::Budget,
-    webhooks::{Delivery, DeliveryAttempt, DeliveryState, DisabledReason, TEST},
+    webhooks::{Delivery, DeliveryAttempt, DeliveryState, DisabledReason, TEST_EVENT},
 };
 
 use super::{
-    columns::{Columns, all, change, json, millis, one, page},
+    columns::{Columns, execute, millis, page, query_all, query_optional, to_json},
     events,
     fault::Fault,
     webhooks,
 };
 use crate::{
-    AfterAttempt, DeliveryContent, DeliveryPage, DueDelivery, EnqueueDeliveries, Enqueued, Error, EventKind,
-    ListDeliveries, ListDue, RecordAttempt, Redeliver, TestWebhook,
+    DeliveryContent, DeliveryOutcome, DeliveryPage, DueDelivery, EnqueueDeliveries, Enqueued, Error,
+    EventKind, ListDeliveries, ListDue, RecordAttempt, Redeliver, TestWebhook,
 };
 
 /// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 /// Maximum number of attempts to keep of a delivery that is redelivered repeatedly.
-const KEPT_ATTEMPTS: usize = 20;
+const MAX_ATTEMPTS: usize = 20;
 
 /// A webhook with unprocessed events.
-struct Behind {
+struct LaggingWebhook {
     id: WebhookId,
     account: AccountId,
     types: Vec<String>,
@@ -37,7 +37,7 @@ struct Behind {
 /// Creates deliveries for unprocessed events of webhooks.
 pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> Result<Enqueued, Fault> {
     let newest = events::span(connection)?.newest;
-    let behind = all(
+    let behind = query_all(
         connection,
         "SELECT * FROM (
              SELECT id, account, types, cursor, (
@@ -45,11 +45,11 @@ pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> R
              ) AS pending
              FROM webhooks WHERE deleted_at IS NULL AND disabled_at IS NULL AND cursor < ?1
          ) WHERE pending < ?2 ORDER BY cursor, id LIMIT ?3",
-        params![sequence(newest), command.pending.max(1), command.webhooks.max(1)],
+        params![sequence(newest), command.max_pending.max(1), command.webhooks.max(1)],
         |row| {
-            Ok(Behind {
-                id: row.word("id")?,
-                account: row.word("account")?,
+            Ok(LaggingWebhook {
+                id: row.parse("id")?,
+                account: row.parse("account")?,
                 types: row.json("types")?,
                 cursor: row.number("cursor")?,
                 pending: row.number("pending")?,
@@ -59,34 +59,32 @@ pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> R
     for webhook in &behind {
         let cursor = deliver_next(connection, webhook, command, newest)?;
         let sql = "UPDATE webhooks SET cursor = ?2 WHERE id = ?1";
-        change(connection, sql, params![webhook.id.to_string(), sequence(cursor)])?;
+        execute(connection, sql, params![webhook.id.to_string(), sequence(cursor)])?;
     }
     let sql =
         "SELECT 1 FROM webhooks WHERE deleted_at IS NULL AND disabled_at IS NULL AND cursor < ?1 LIMIT 1";
-    let left = one(connection, sql, [sequence(newest)], |_| Ok(()))?;
-    Ok(Enqueued { newest, progress: !behind.is_empty(), behind: left.is_some() })
+    let left = query_optional(connection, sql, [sequence(newest)], |_| Ok(()))?;
+    Ok(Enqueued { newest, advanced: !behind.is_empty(), behind: left.is_some() })
 }
 
 /// Creates deliveries for the next events of one webhook, and returns its new cursor.
 fn deliver_next(
     connection: &Connection,
-    webhook: &Behind,
+    webhook: &LaggingWebhook,
     command: &EnqueueDeliveries,
     newest: u64,
 ) -> Result<u64, Fault> {
     let limit = command.events.max(1);
-    let next = all(
+    let next = query_all(
         connection,
         "SELECT sequence, epoch, type FROM events WHERE account = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3",
         params![webhook.account.to_string(), sequence(webhook.cursor), limit],
-        |row| {
-            Ok((row.number::<u64>("sequence")?, row.plain::<String>("epoch")?, row.plain::<String>("type")?))
-        },
+        |row| Ok((row.number::<u64>("sequence")?, row.get::<String>("epoch")?, row.get::<String>("type")?)),
     )?;
-    let mut room = command.pending.saturating_sub(webhook.pending);
+    let mut room = command.max_pending.saturating_sub(webhook.pending);
     let (mut cursor, mut last) = (webhook.cursor, newest_of(connection, webhook.id)?);
     for (at, epoch, word) in &next {
-        if wants(&webhook.types, word) {
+        if subscribes_to(&webhook.types, word) {
             if room == 0 {
                 return Ok(cursor);
             }
@@ -94,7 +92,7 @@ fn deliver_next(
             let id = DeliveryId::generate_after(last);
             last = Some(id);
             let event = skep_api::events::EventId { epoch: epoch.clone(), sequence: *at }.to_string();
-            let new = New { id, webhook: webhook.id, sequence: *at, event, kind: word, data: None };
+            let new = NewDelivery { id, webhook: webhook.id, sequence: *at, event, kind: word, data: None };
             insert(connection, &new, command.at)?;
         }
         cursor = *at;
@@ -107,16 +105,16 @@ fn deliver_next(
 /// millisecond.
 fn newest_of(connection: &Connection, webhook: WebhookId) -> Result<Option<DeliveryId>, Fault> {
     let sql = "SELECT id FROM webhook_deliveries WHERE webhook = ?1 ORDER BY id DESC LIMIT 1";
-    one(connection, sql, [webhook.to_string()], |row| row.word("id"))
+    query_optional(connection, sql, [webhook.to_string()], |row| row.parse("id"))
 }
 
-fn wants(types: &[String], word: &str) -> bool {
+fn subscribes_to(types: &[String], word: &str) -> bool {
     let kind = EventKind::ALL.iter().find(|kind| kind.as_str() == word);
-    kind.is_some_and(|kind| types.iter().any(|wanted| kind.is_named(wanted)))
+    kind.is_some_and(|kind| types.iter().any(|wanted| kind.matches(wanted)))
 }
 
 /// A delivery to insert.
-struct New<'a> {
+struct NewDelivery<'a> {
     id: DeliveryId,
     webhook: WebhookId,
     sequence: u64,
@@ -125,8 +123,8 @@ struct New<'a> {
     data: Option<&'a Map<String, Value>>,
 }
 
-fn insert(connection: &Connection, new: &New<'_>, at: Timestamp) -> Result<usize, Fault> {
-    change(
+fn insert(connection: &Connection, new: &NewDelivery<'_>, at: Timestamp) -> Result<usize, Fault> {
+    execute(
         connection,
         "INSERT INTO webhook_deliveries (id, webhook, sequence, event, type, data, state, next_at, created_at)
          VALUES (:id, :webhook, :sequence, :event, :type, :data, 'pending', :at, :at)",
@@ -136,7 +134,7 @@ fn insert(connection: &Connection, new: &New<'_>, at: Timestamp) -> Result<usize
             ":sequence": sequence(new.sequence),
             ":event": new.event,
             ":type": new.kind,
-            ":data": new.data.map(json).transpose()?,
+            ":data": new.data.map(to_json).transpose()?,
             ":at": millis(at),
         },
     )
@@ -146,34 +144,34 @@ fn insert(connection: &Connection, new: &New<'_>, at: Timestamp) -> Result<usize
 pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Delivery, Fault> {
     require_enabled(connection, command.account, command.webhook)?;
     let newest = events::span(connection)?.newest;
-    let new = New {
+    let new = NewDelivery {
         id: command.delivery,
         webhook: command.webhook,
         // Deleted together with the next event.
         sequence: newest + 1,
         event: command.delivery.to_string(),
-        kind: TEST,
+        kind: TEST_EVENT,
         data: Some(&command.data),
     };
     insert(connection, &new, command.at)?;
-    hold_no_longer(connection, command.webhook)?;
+    clear_hold(connection, command.webhook)?;
     by_id(connection, command.webhook, command.delivery)
 }
 
 /// Clears the pause that the endpoint requested, because a manual delivery is sent immediately.
-fn hold_no_longer(connection: &Connection, webhook: WebhookId) -> Result<(), Fault> {
-    change(connection, "UPDATE webhooks SET hold_until = NULL WHERE id = ?1", [webhook.to_string()])?;
+fn clear_hold(connection: &Connection, webhook: WebhookId) -> Result<(), Fault> {
+    execute(connection, "UPDATE webhooks SET hold_until = NULL WHERE id = ?1", [webhook.to_string()])?;
     Ok(())
 }
 
 /// Schedules a delivery again, with no attempts counted.
-pub(super) fn again(connection: &Connection, command: &Redeliver) -> Result<Delivery, Fault> {
+pub(super) fn redeliver(connection: &Connection, command: &Redeliver) -> Result<Delivery, Fault> {
     webhooks::by_id(connection, command.account, command.webhook)?;
     by_id(connection, command.webhook, command.delivery)?;
     require_enabled(connection, command.account, command.webhook)?;
     let sql = "UPDATE webhook_deliveries SET state = 'pending', next_at = ?2, tries = 0 WHERE id = ?1";
-    change(connection, sql, params![command.delivery.to_string(), millis(command.at)])?;
-    hold_no_longer(connection, command.webhook)?;
+    execute(connection, sql, params![command.delivery.to_string(), millis(command.at)])?;
+    clear_hold(connection, command.webhook)?;
     by_id(connection, command.webhook, command.delivery)
 }
 
@@ -204,19 +202,19 @@ pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<Del
 pub(super) fn due(connection: &Connection, query: ListDue) -> Result<Vec<DueDelivery>, Fault> {
     let sql = "SELECT id, event, sequence, data, tries, created_at FROM webhook_deliveries
                WHERE webhook = ?1 AND state = 'pending' AND next_at <= ?2 ORDER BY next_at, id LIMIT ?3";
-    all(connection, sql, params![query.webhook.to_string(), millis(query.at), query.limit], |row| {
-        let content = match row.plain::<Option<String>>("data")? {
+    query_all(connection, sql, params![query.webhook.to_string(), millis(query.at), query.limit], |row| {
+        let content = match row.get::<Option<String>>("data")? {
             Some(_) => DeliveryContent::Test(row.time("created_at")?, row.json("data")?),
             None => {
                 let sql = "SELECT * FROM events WHERE sequence = ?1";
-                let event = one(connection, sql, [row.plain::<i64>("sequence")?], events::decode)?;
-                event.map_or(DeliveryContent::Gone, |event| DeliveryContent::Event(Box::new(event)))
+                let event = query_optional(connection, sql, [row.get::<i64>("sequence")?], events::decode)?;
+                event.map_or(DeliveryContent::EventDeleted, |event| DeliveryContent::Event(Box::new(event)))
             }
         };
         Ok(DueDelivery {
-            id: row.word("id")?,
-            event: row.plain("event")?,
-            tries: row.number("tries")?,
+            id: row.parse("id")?,
+            event: row.get("event")?,
+            attempts: row.number("tries")?,
             content,
         })
     })
@@ -229,70 +227,73 @@ pub(super) fn record(
 ) -> Result<Option<DisabledReason>, Fault> {
     let id = command.delivery.to_string();
     let sql = "SELECT webhook, attempts FROM webhook_deliveries WHERE id = ?1";
-    let found = one(connection, sql, [&id], |row| {
-        Ok((row.plain::<String>("webhook")?, row.json::<Vec<DeliveryAttempt>>("attempts")?))
+    let found = query_optional(connection, sql, [&id], |row| {
+        Ok((row.get::<String>("webhook")?, row.json::<Vec<DeliveryAttempt>>("attempts")?))
     })?;
     let Some((webhook, mut attempts)) = found else {
         return Err(Error::UnknownDelivery { id }.into());
     };
     attempts.push(command.attempt.clone());
-    let surplus = attempts.len().saturating_sub(KEPT_ATTEMPTS);
+    let surplus = attempts.len().saturating_sub(MAX_ATTEMPTS);
     attempts.drain(..surplus);
-    let (state, next_at) = match command.then {
-        AfterAttempt::Delivered => (DeliveryState::Delivered, None),
-        AfterAttempt::Again(at) => (DeliveryState::Pending, Some(at)),
-        AfterAttempt::Failed => (DeliveryState::Failed, None),
+    let (state, next_at) = match command.outcome {
+        DeliveryOutcome::Delivered => (DeliveryState::Delivered, None),
+        DeliveryOutcome::RetryAt(at) => (DeliveryState::Pending, Some(at)),
+        DeliveryOutcome::Failed => (DeliveryState::Failed, None),
     };
     let sql = "UPDATE webhook_deliveries SET attempts = ?2, state = ?3, next_at = ?4, tries = tries + 1 WHERE id = ?1";
-    change(connection, sql, params![id, json(&attempts)?, state.as_str(), next_at.map(millis)])?;
-    follow(connection, &webhook, command)
+    execute(connection, sql, params![id, to_json(&attempts)?, state.as_str(), next_at.map(millis)])?;
+    update_webhook(connection, &webhook, command)
 }
 
 /// Applies the result of an attempt to the webhook; returns a reason if it is disabled.
-fn follow(
+fn update_webhook(
     connection: &Connection,
     webhook: &str,
     command: &RecordAttempt,
 ) -> Result<Option<DisabledReason>, Fault> {
-    if command.then == AfterAttempt::Delivered {
+    if command.outcome == DeliveryOutcome::Delivered {
         let sql = "UPDATE webhooks SET failing_since = NULL, hold_until = NULL
                    WHERE id = ?1 AND (failing_since IS NOT NULL OR hold_until IS NOT NULL)";
-        change(connection, sql, [webhook])?;
+        execute(connection, sql, [webhook])?;
         return Ok(None);
     }
     let at = command.attempt.at;
     // At the lower end of the clock's range nothing can have been failing for longer.
-    let patience = millis(at.checked_sub(command.patience).unwrap_or(Timestamp::MIN));
+    let failing_before = millis(at.checked_sub(command.disable_after).unwrap_or(Timestamp::MIN));
     let sql = "UPDATE webhooks SET failing_since = coalesce(failing_since, ?2), hold_until = coalesce(?3, hold_until)
                WHERE id = ?1";
-    change(connection, sql, params![webhook, millis(at), command.hold_until.map(millis)])?;
-    let reason = if command.gone { DisabledReason::Gone } else { DisabledReason::Failing };
+    execute(connection, sql, params![webhook, millis(at), command.hold_until.map(millis)])?;
+    let reason = if command.endpoint_gone { DisabledReason::Gone } else { DisabledReason::Failing };
     let sql = "UPDATE webhooks SET disabled_at = ?2, disabled_reason = ?3
                WHERE id = ?1 AND disabled_at IS NULL AND deleted_at IS NULL AND (?4 OR failing_since < ?5)";
-    let disabled =
-        change(connection, sql, params![webhook, millis(at), reason.as_str(), command.gone, patience])?;
+    let disabled = execute(
+        connection,
+        sql,
+        params![webhook, millis(at), reason.as_str(), command.endpoint_gone, failing_before],
+    )?;
     Ok((disabled > 0).then_some(reason))
 }
 
 /// Deletes one batch of deliveries whose event or webhook was deleted, and deleted webhooks without deliveries.
-pub(super) fn forget(connection: &Connection, batch: u32) -> Result<u64, Fault> {
+pub(super) fn delete_orphaned(connection: &Connection, batch: u32) -> Result<u64, Fault> {
     let oldest = events::span(connection)?.oldest;
     let sql = "DELETE FROM webhook_deliveries WHERE rowid IN (
                    SELECT rowid FROM webhook_deliveries WHERE sequence < ?1 ORDER BY sequence LIMIT ?2)";
-    let mut gone = change(connection, sql, params![sequence(oldest), batch])?;
+    let mut gone = execute(connection, sql, params![sequence(oldest), batch])?;
     let sql = "DELETE FROM webhook_deliveries WHERE rowid IN (
                    SELECT d.rowid FROM webhooks w JOIN webhook_deliveries d ON d.webhook = w.id
                    WHERE w.deleted_at IS NOT NULL LIMIT ?1)";
-    gone += change(connection, sql, [batch])?;
+    gone += execute(connection, sql, [batch])?;
     let sql = "DELETE FROM webhooks WHERE deleted_at IS NOT NULL
                    AND NOT EXISTS (SELECT 1 FROM webhook_deliveries WHERE webhook = webhooks.id)";
-    change(connection, sql, [])?;
+    execute(connection, sql, [])?;
     Ok(gone as u64)
 }
 
 fn by_id(connection: &Connection, webhook: WebhookId, id: DeliveryId) -> Result<Delivery, Fault> {
     let sql = "SELECT * FROM webhook_deliveries WHERE webhook = ?1 AND id = ?2";
-    let found = one(connection, sql, [webhook.to_string(), id.to_string()], decode)?;
+    let found = query_optional(connection, sql, [webhook.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| Error::UnknownDelivery { id: id.to_string() }.into())
 }
 
@@ -303,12 +304,12 @@ fn sequence(number: u64) -> i64 {
 
 fn decode(row: &Columns<'_>) -> Result<Delivery, Fault> {
     Ok(Delivery {
-        id: row.word("id")?,
-        event: row.plain("event")?,
-        kind: row.plain("type")?,
-        state: row.word("state")?,
+        id: row.parse("id")?,
+        event: row.get("event")?,
+        kind: row.get("type")?,
+        state: row.parse("state")?,
         attempts: row.json("attempts")?,
-        next_attempt_at: row.maybe_time("next_at")?,
+        next_attempt_at: row.optional_time("next_at")?,
         created_at: row.time("created_at")?,
     })
 }

@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 use skep_api::{AccountId, events::EventId};
 
 use super::{
-    columns::{Columns, all, broken, change, json, millis, one, signed},
+    columns::{Columns, execute, invalid_column, millis, query_all, query_optional, signed, to_json},
     fault::Fault,
 };
-use crate::{Event, EventKind, EventPage, EventSpan, EventsOf, ReadEvents};
+use crate::{Event, EventKind, EventPage, EventScope, EventSpan, ReadEvents};
 
 /// An event to write.
 pub(super) struct NewEvent<'a> {
@@ -22,7 +22,11 @@ pub(super) struct NewEvent<'a> {
 }
 
 /// Writes an event that is part of the history of a ticket.
-pub(super) fn append_of(connection: &Connection, ticket: &str, event: &NewEvent<'_>) -> Result<(), Fault> {
+pub(super) fn append_for_ticket(
+    connection: &Connection,
+    ticket: &str,
+    event: &NewEvent<'_>,
+) -> Result<(), Fault> {
     insert(connection, Some(ticket), event)
 }
 
@@ -32,7 +36,7 @@ pub(super) fn append(connection: &Connection, event: &NewEvent<'_>) -> Result<()
 }
 
 fn insert(connection: &Connection, ticket: Option<&str>, event: &NewEvent<'_>) -> Result<(), Fault> {
-    change(
+    execute(
         connection,
         "INSERT INTO events (epoch, account, type, body, at, request_id, ticket)
          VALUES ((SELECT value FROM meta WHERE name = 'epoch'), :account, :type, :body, :at, :request_id, :ticket)",
@@ -40,7 +44,7 @@ fn insert(connection: &Connection, ticket: Option<&str>, event: &NewEvent<'_>) -
             ":ticket": ticket,
             ":account": event.account.to_string(),
             ":type": event.kind.as_str(),
-            ":body": json(&event.body)?,
+            ":body": to_json(&event.body)?,
             ":at": millis(event.at),
             ":request_id": event.request_id,
         },
@@ -52,44 +56,45 @@ pub(super) fn after(connection: &Connection, sequence: u64, limit: u32) -> Resul
     // A sequence that does not fit the column is after all events.
     let sequence = i64::try_from(sequence).unwrap_or(i64::MAX);
     let sql = "SELECT * FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
-    all(connection, sql, params![sequence, limit], decode)
+    query_all(connection, sql, params![sequence, limit], decode)
 }
 
 /// Returns a page of events with the range of stored events at that time.
 pub(super) fn page(connection: &Connection, query: &ReadEvents) -> Result<EventPage, Fault> {
     let after = i64::try_from(query.after).unwrap_or(i64::MAX);
     let limit = query.limit.max(1);
-    match query.of {
-        EventsOf::All => {
+    match query.scope {
+        EventScope::All => {
             let sql = "SELECT * FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
-            looked_at(connection, query, sql, params![after, limit])
+            read_page(connection, query, sql, params![after, limit])
         }
-        EventsOf::Account(account) => {
+        EventScope::Account(account) => {
             let sql = "SELECT * FROM events WHERE sequence > ?1 AND account = ?3 ORDER BY sequence LIMIT ?2";
-            looked_at(connection, query, sql, params![after, limit, account.to_string()])
+            read_page(connection, query, sql, params![after, limit, account.to_string()])
         }
-        EventsOf::Ticket(account, ticket) => {
+        EventScope::Ticket(account, ticket) => {
             let sql = "SELECT * FROM events WHERE sequence > ?1 AND ticket = ?4 AND account = ?3
                        ORDER BY sequence LIMIT ?2";
-            looked_at(connection, query, sql, params![after, limit, account.to_string(), ticket.to_string()])
+            read_page(connection, query, sql, params![after, limit, account.to_string(), ticket.to_string()])
         }
     }
 }
 
-fn looked_at(
+fn read_page(
     connection: &Connection,
     query: &ReadEvents,
     sql: &str,
     params: impl Params,
 ) -> Result<EventPage, Fault> {
-    let mut page = EventPage { events: Vec::new(), upto: query.after, more: false, span: span(connection)? };
-    let (mut looked_at, mut bytes) = (0, 0);
+    let mut page =
+        EventPage { events: Vec::new(), examined_to: query.after, more: false, span: span(connection)? };
+    let (mut examined, mut bytes) = (0, 0);
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
     while let Some(row) = rows.next()? {
         let row = Columns::of(row);
-        looked_at += 1;
-        if query.kinds.contains(&kind(&row.plain::<String>("type")?)?) {
+        examined += 1;
+        if query.kinds.contains(&kind(&row.get::<String>("type")?)?) {
             bytes += row.bytes("body")?;
             if bytes > query.bytes && !page.events.is_empty() {
                 page.more = true;
@@ -97,42 +102,43 @@ fn looked_at(
             }
             page.events.push(decode(&row)?);
         }
-        page.upto = row.number("sequence")?;
+        page.examined_to = row.number("sequence")?;
     }
-    page.more = looked_at >= query.limit.max(1);
+    page.more = examined >= query.limit.max(1);
     if !page.more {
         // Events up to the newest belong to other accounts or tickets.
-        page.upto = page.upto.max(page.span.newest);
+        page.examined_to = page.examined_to.max(page.span.newest);
     }
     Ok(page)
 }
 
 /// Number of events before the found position to examine again, because the times of nearly simultaneous events may be
 /// out of order.
-const OUT_OF_ORDER: u64 = 1_000;
+const OUT_OF_ORDER_WINDOW: u64 = 1_000;
 
 /// Binary search for the position just before the first event at or after a time.
-pub(super) fn place_at(connection: &Connection, since: Timestamp) -> Result<EventId, Fault> {
-    let EventSpan { epoch, began, oldest, newest } = span(connection)?;
+pub(super) fn position_before(connection: &Connection, since: Timestamp) -> Result<EventId, Fault> {
+    let EventSpan { epoch, epoch_start: began, oldest, newest } = span(connection)?;
     let since = millis(since);
     // Events up to `low` are taken as earlier than `since`, those after `high` as later.
     let (mut low, mut high) = (began.max(oldest.saturating_sub(1)).min(newest), newest);
     let probe = "SELECT sequence, at FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT 1";
     while low < high {
         let middle = low + (high - low) / 2;
-        let found = one(connection, probe, [signed(middle)?], |row| {
-            Ok((row.number::<u64>("sequence")?, row.plain::<i64>("at")?))
+        let found = query_optional(connection, probe, [signed(middle)?], |row| {
+            Ok((row.number::<u64>("sequence")?, row.get::<i64>("at")?))
         })?;
         match found {
             Some((sequence, at)) if at < since => low = sequence.min(high),
             _ => high = middle,
         }
     }
-    let again =
+    let recheck =
         "SELECT min(sequence) AS first FROM events WHERE sequence > ?1 AND sequence <= ?2 AND at >= ?3";
-    let from = low.saturating_sub(OUT_OF_ORDER).max(began);
-    let earlier =
-        one(connection, again, [signed(from)?, signed(low)?, since], |row| row.maybe_number::<u64>("first"))?;
+    let from = low.saturating_sub(OUT_OF_ORDER_WINDOW).max(began);
+    let earlier = query_optional(connection, recheck, [signed(from)?, signed(low)?, since], |row| {
+        row.optional_number::<u64>("first")
+    })?;
     let sequence = earlier.flatten().map_or(low, |first| first - 1);
     Ok(EventId { epoch, sequence })
 }
@@ -142,32 +148,32 @@ pub(super) fn span(connection: &Connection) -> Result<EventSpan, Fault> {
                       (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'epoch_began') AS began,
                       (SELECT min(sequence) FROM events) AS oldest,
                       (SELECT seq FROM sqlite_sequence WHERE name = 'events') AS newest";
-    let span = one(connection, sql, [], |row| {
-        let newest = row.maybe_number("newest")?.unwrap_or(0);
+    let span = query_optional(connection, sql, [], |row| {
+        let newest = row.optional_number("newest")?.unwrap_or(0);
         Ok(EventSpan {
-            epoch: row.plain("epoch")?,
-            began: row.number("began")?,
-            oldest: row.maybe_number("oldest")?.unwrap_or(newest + 1),
+            epoch: row.get("epoch")?,
+            epoch_start: row.number("began")?,
+            oldest: row.optional_number("oldest")?.unwrap_or(newest + 1),
             newest,
         })
     })?;
-    span.ok_or_else(|| broken("epoch", "it is missing"))
+    span.ok_or_else(|| invalid_column("epoch", "it is missing"))
 }
 
 pub(super) fn decode(row: &Columns<'_>) -> Result<Event, Fault> {
     Ok(Event {
         sequence: row.number("sequence")?,
-        epoch: row.plain("epoch")?,
-        account: row.word("account")?,
-        kind: kind(&row.plain::<String>("type")?)?,
+        epoch: row.get("epoch")?,
+        account: row.parse("account")?,
+        kind: kind(&row.get::<String>("type")?)?,
         body: row.json::<Map<String, Value>>("body")?,
         at: row.time("at")?,
-        request_id: row.plain("request_id")?,
-        ticket: row.maybe_word("ticket")?,
+        request_id: row.get("request_id")?,
+        ticket: row.parse_optional("ticket")?,
     })
 }
 
 fn kind(word: &str) -> Result<EventKind, Fault> {
     let known = EventKind::ALL.iter().copied().find(|kind| kind.as_str() == word);
-    known.ok_or_else(|| broken("type", format!("unknown event kind `{word}`")))
+    known.ok_or_else(|| invalid_column("type", format!("unknown event kind `{word}`")))
 }

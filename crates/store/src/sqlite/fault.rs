@@ -13,11 +13,11 @@ pub(super) enum Fault {
     Refused(Error),
     Driver(rusqlite::Error),
     /// The file cannot be used, for a reason that SQLite did not report.
-    Away(Cause),
+    Unavailable(Cause),
     /// A value that was read or was to be written is invalid, or an invariant does not hold.
-    Broken(Cause),
+    Internal(Cause),
     /// A newer program wrote the database, with this version.
-    Newer {
+    NewerVersion {
         found: i64,
     },
 }
@@ -36,7 +36,7 @@ impl From<Error> for Fault {
 
 impl From<std::io::Error> for Fault {
     fn from(error: std::io::Error) -> Self {
-        Self::Away(Cause::of(&error))
+        Self::Unavailable(Cause::from_error(&error))
     }
 }
 
@@ -46,17 +46,21 @@ impl Fault {
         let path = path.to_owned();
         match self {
             Self::Refused(error) => error,
-            Self::Driver(error) if is_away(&error) => Error::Unavailable { path, source: Cause::of(&error) },
-            Self::Driver(error) => Error::Internal { path, source: Cause::of(&error) },
-            Self::Away(source) => Error::Unavailable { path, source },
-            Self::Broken(source) => Error::Internal { path, source },
-            Self::Newer { found } => Error::NewerVersion { path, found, known: super::migrations::KNOWN },
+            Self::Driver(error) if is_unavailable(&error) => {
+                Error::Unavailable { path, source: Cause::from_error(&error) }
+            }
+            Self::Driver(error) => Error::Internal { path, source: Cause::from_error(&error) },
+            Self::Unavailable(source) => Error::Unavailable { path, source },
+            Self::Internal(source) => Error::Internal { path, source },
+            Self::NewerVersion { found } => {
+                Error::NewerVersion { path, found, known: super::migrations::LATEST }
+            }
         }
     }
 }
 
 /// Whether the database file is the cause, not the command.
-fn is_away(error: &rusqlite::Error) -> bool {
+fn is_unavailable(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
         Some(

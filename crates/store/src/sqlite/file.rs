@@ -15,7 +15,7 @@ use super::fault::Fault;
 use crate::Cause;
 
 /// Page cache of the writer, in KiB. Enough for a change of a ticket on which ten thousand others depend.
-const WRITERS_CACHE_KIB: i64 = 16_384;
+const WRITER_CACHE_KIB: i64 = 16_384;
 
 /// A database file, identified by its inode.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct DatabaseFile {
 
 impl DatabaseFile {
     /// Locates the file, or creates an empty one with mode 0600. SQLite gives the same mode to the WAL and its index.
-    pub(super) fn find_or_make(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
+    pub(super) fn locate_or_create(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Ok(_) => {
                 // Sync the directory as well, otherwise a power failure may lose the new entry.
@@ -41,7 +41,7 @@ impl DatabaseFile {
     }
 
     /// Locates an existing file; never creates one.
-    pub(super) fn find(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
+    pub(super) fn locate(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
         Ok(Self { path: path.to_owned(), busy_timeout, inode: inode(path)? })
     }
 
@@ -55,13 +55,13 @@ impl DatabaseFile {
         let mode: String =
             connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
         if mode != "wal" {
-            return Err(Fault::Away(Cause::text(format!(
+            return Err(Fault::Unavailable(Cause::new(format!(
                 "journal mode is `{mode}` where WAL was asked for"
             ))));
         }
         connection.pragma_update(None, "synchronous", "full")?;
         // With SQLite's default of 2 MB, a large command would spill changed pages to the WAL and read them back.
-        connection.pragma_update(None, "cache_size", -WRITERS_CACHE_KIB)?;
+        connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
         Ok(connection)
     }
 
@@ -73,7 +73,7 @@ impl DatabaseFile {
     }
 
     /// Opens a connection that keeps the journal mode of the file.
-    pub(super) fn plain(&self) -> Result<Connection, Fault> {
+    pub(super) fn connection(&self) -> Result<Connection, Fault> {
         self.connect()
     }
 
@@ -95,11 +95,11 @@ impl DatabaseFile {
 
     /// Checks that the path still refers to the same file. SQLite would continue to write to a deleted or replaced
     /// file, and commits reported as durable would be lost.
-    pub(super) fn check_in_place(&self) -> Result<(), Fault> {
+    pub(super) fn check_not_replaced(&self) -> Result<(), Fault> {
         if inode(&self.path)? == self.inode {
             Ok(())
         } else {
-            Err(Fault::Away(Cause::text("another file has replaced the database; restart the server")))
+            Err(Fault::Unavailable(Cause::new("another file has replaced the database; restart the server")))
         }
     }
 }

@@ -7,19 +7,19 @@ use rusqlite::Connection;
 use super::{
     fault::Fault,
     file::DatabaseFile,
-    migrations::{self, KNOWN},
+    migrations::{self, LATEST},
     tickets,
 };
 use crate::{Error, Result};
 
 /// Maximum number of problems of a damaged database to report.
-const MOST_PROBLEMS: u32 = 5;
+const MAX_PROBLEMS: u32 = 5;
 /// The first version with tickets.
-const TICKETS: i64 = 5;
+const VERSION_WITH_TICKETS: i64 = 5;
 /// The first version with ticket labels.
-const TICKET_LABELS: i64 = 13;
+const VERSION_WITH_LABELS: i64 = 13;
 /// The first version with ticket counts by state.
-const TICKET_COUNTS: i64 = 14;
+const VERSION_WITH_COUNTS: i64 = 14;
 
 /// Result of [`inspect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,36 +37,36 @@ pub struct Inspection {
 /// # Errors
 /// The database does not exist or cannot be read.
 pub fn inspect(database: &Path) -> Result<Inspection> {
-    look(database, Duration::from_secs(5)).map_err(|fault| fault.into_error(database))
+    run(database, Duration::from_secs(5)).map_err(|fault| fault.into_error(database))
 }
 
-pub(super) fn look(path: &Path, patience: Duration) -> std::result::Result<Inspection, Fault> {
-    let connection = DatabaseFile::find(path, patience)?.reader()?;
+pub(super) fn run(path: &Path, busy_timeout: Duration) -> std::result::Result<Inspection, Fault> {
+    let connection = DatabaseFile::locate(path, busy_timeout)?.reader()?;
     let version = migrations::version(&connection)?;
-    let sql = format!("PRAGMA integrity_check({MOST_PROBLEMS})");
+    let sql = format!("PRAGMA integrity_check({MAX_PROBLEMS})");
     let mut statement = connection.prepare(&sql)?;
     let mut problems: Vec<String> =
         statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     problems.retain(|line| line != "ok");
-    if problems.is_empty() && (1..=KNOWN).contains(&version) {
-        problems.extend(foreign_parts(&connection, version)?);
-        problems.extend(dangling(&connection)?);
-        if version >= TICKETS {
-            problems.extend(tickets::counters(&connection)?);
+    if problems.is_empty() && (1..=LATEST).contains(&version) {
+        problems.extend(schema_difference(&connection, version)?);
+        problems.extend(dangling_reference(&connection)?);
+        if version >= VERSION_WITH_TICKETS {
+            problems.extend(tickets::check_dependency_counters(&connection)?);
         }
-        if version >= TICKET_LABELS {
-            problems.extend(tickets::label_index(&connection)?);
+        if version >= VERSION_WITH_LABELS {
+            problems.extend(tickets::check_label_index(&connection)?);
         }
-        if version >= TICKET_COUNTS {
-            problems.extend(tickets::state_counts(&connection)?);
+        if version >= VERSION_WITH_COUNTS {
+            problems.extend(tickets::check_state_counts(&connection)?);
         }
     }
-    Ok(Inspection { version, known: KNOWN, problems })
+    Ok(Inspection { version, known: LATEST, problems })
 }
 
 impl Inspection {
     /// Fails if the database is damaged or this program does not support its version.
-    pub(super) fn sound(&self, path: &Path) -> std::result::Result<(), Fault> {
+    pub(super) fn require_sound(&self, path: &Path) -> std::result::Result<(), Fault> {
         let refused = |why: String| Err(Error::NotABackup { path: path.to_owned(), why }.into());
         if self.version > self.known {
             return Err(Error::NewerVersion {
@@ -86,16 +86,16 @@ impl Inspection {
 
 /// Compares tables, indexes, views and triggers with those that the migrations create. This detects databases of other
 /// programs and added triggers.
-fn foreign_parts(connection: &Connection, version: i64) -> std::result::Result<Option<String>, Fault> {
+fn schema_difference(connection: &Connection, version: i64) -> std::result::Result<Option<String>, Fault> {
     let mut ours = Connection::open_in_memory()?;
     migrations::migrate_to(&mut ours, version)?;
-    let (expected, found) = (parts(&ours)?, parts(connection)?);
+    let (expected, found) = (schema_objects(&ours)?, schema_objects(connection)?);
     let difference = expected.symmetric_difference(&found).next();
     Ok(difference
         .map(|(kind, name)| format!("the {kind} `{name}` is not as in version {version} of skep's schema")))
 }
 
-fn parts(connection: &Connection) -> std::result::Result<BTreeSet<(String, String)>, Fault> {
+fn schema_objects(connection: &Connection) -> std::result::Result<BTreeSet<(String, String)>, Fault> {
     // Tables of SQLite itself, such as statistics, are not part of the schema.
     let sql = "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
     let mut statement = connection.prepare(sql)?;
@@ -103,7 +103,7 @@ fn parts(connection: &Connection) -> std::result::Result<BTreeSet<(String, Strin
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-fn dangling(connection: &Connection) -> std::result::Result<Option<String>, Fault> {
+fn dangling_reference(connection: &Connection) -> std::result::Result<Option<String>, Fault> {
     let mut statement = connection.prepare("PRAGMA foreign_key_check")?;
     let mut rows = statement.query([])?;
     let Some(row) = rows.next()? else { return Ok(None) };

@@ -8,7 +8,7 @@ use skep_api::{AccountId, Environment, KeyId, Role, VmId, keys::Key};
 
 use super::{
     accounts,
-    columns::{self, Columns, all, change, millis, one},
+    columns::{self, Columns, execute, millis, query_all, query_optional},
     events::{self, NewEvent},
     fault::Fault,
     vms,
@@ -24,7 +24,7 @@ const AFTER_ALL_IDS: &str = "~";
 pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Result<KeyRecord, Fault> {
     accounts::by_id(connection, command.account)?;
     if let Some(vm) = command.vm {
-        vms::require_alive(connection, command.account, vm)?;
+        vms::require_running(connection, command.account, vm)?;
     }
     if !insert(connection, id, command)? {
         return Err(Error::NameTaken { name: command.name.clone() }.into());
@@ -36,7 +36,7 @@ pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Re
 
 /// Inserts the row; returns whether the name was available.
 fn insert(connection: &Connection, id: KeyId, command: &NewKey) -> Result<bool, Fault> {
-    let inserted = change(
+    let inserted = execute(
         connection,
         "INSERT INTO keys (id, account, sha256, prefix, name, environment, role, scopes, vm, created_at, expires_at)
          VALUES (:id, :account, :sha256, :prefix, :name, :environment, :role, :scopes, :vm, :at, :expires_at)
@@ -49,7 +49,7 @@ fn insert(connection: &Connection, id: KeyId, command: &NewKey) -> Result<bool, 
             ":name": command.name,
             ":environment": command.environment.as_str(),
             ":role": command.role.map(Role::as_str),
-            ":scopes": columns::json(&command.scopes)?,
+            ":scopes": columns::to_json(&command.scopes)?,
             ":vm": command.vm.map(|vm| vm.to_string()),
             ":at": millis(command.at),
             ":expires_at": command.expires_at.map(millis),
@@ -94,7 +94,7 @@ pub(super) fn ensure_admin(
     let sql = "UPDATE keys SET rotated_at = ?3
                WHERE account = ?1 AND name = ?2 AND revoked_at IS NULL AND rotated_at IS NULL RETURNING id";
     let taken = params![account.to_string(), ADMIN_KEY_NAME, millis(command.at)];
-    let old: Option<KeyId> = one(connection, sql, taken, |row| row.word("id"))?;
+    let old: Option<KeyId> = query_optional(connection, sql, taken, |row| row.parse("id"))?;
     let new = NewKey {
         account,
         name: ADMIN_KEY_NAME.to_owned(),
@@ -117,7 +117,7 @@ pub(super) fn ensure_admin(
 
 /// Creates a key with the name and rights of an existing one. Both are valid.
 pub(super) fn rotate(connection: &Connection, id: KeyId, command: &RotateKey) -> Result<KeyRecord, Fault> {
-    let rotated = change(
+    let rotated = execute(
         connection,
         "UPDATE keys SET rotated_at = ?3
          WHERE account = ?1 AND id = ?2 AND revoked_at IS NULL AND rotated_at IS NULL",
@@ -170,13 +170,13 @@ pub(super) fn revoke_all(connection: &Connection, command: &RevokeAllKeys) -> Re
     accounts::by_id(connection, command.account)?;
     let sql = "SELECT * FROM keys WHERE account = ?1 AND revoked_at IS NULL AND id IS NOT ?2 ORDER BY id";
     let except = command.except.map(|id| id.to_string());
-    let valid = all(connection, sql, params![command.account.to_string(), except], decode)?;
+    let valid = query_all(connection, sql, params![command.account.to_string(), except], decode)?;
     revoke_each(connection, valid, command.at, command.request_id.as_deref())
 }
 
 /// Revokes a key, unless it is revoked already.
 pub(super) fn revoke(connection: &Connection, command: &RevokeKey) -> Result<KeyRecord, Fault> {
-    let revoked = change(
+    let revoked = execute(
         connection,
         "UPDATE keys SET revoked_at = ?3 WHERE account = ?1 AND id = ?2 AND revoked_at IS NULL",
         params![command.account.to_string(), command.id.to_string(), millis(command.at)],
@@ -189,14 +189,14 @@ pub(super) fn revoke(connection: &Connection, command: &RevokeKey) -> Result<Key
 }
 
 /// Revokes the keys that are bound to an ended VM, and returns their ids.
-pub(super) fn revoke_bound(
+pub(super) fn revoke_keys_of_vm(
     connection: &Connection,
     vm: VmId,
     at: Timestamp,
     request_id: Option<&str>,
 ) -> Result<Vec<KeyId>, Fault> {
     let sql = "SELECT * FROM keys WHERE vm = ?1 AND revoked_at IS NULL ORDER BY id";
-    let bound = all(connection, sql, [vm.to_string()], decode)?;
+    let bound = query_all(connection, sql, [vm.to_string()], decode)?;
     revoke_each(connection, bound, at, request_id)
 }
 
@@ -228,7 +228,7 @@ fn append_revoked(
 
 pub(super) fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> Result<KeyRecord, Fault> {
     let sql = "SELECT * FROM keys WHERE account = ?1 AND id = ?2";
-    let found = one(connection, sql, [account.to_string(), id.to_string()], decode)?;
+    let found = query_optional(connection, sql, [account.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| Error::UnknownKey { id }.into())
 }
 
@@ -236,21 +236,21 @@ pub(super) fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> R
 pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option<PresentedKey>, Fault> {
     let Some(record) = by_hash(connection, hash)? else { return Ok(None) };
     // Includes keys of deleted accounts, which are revoked and so distinguished from unknown ones.
-    let account = accounts::referred_to(connection, record.key.account)?;
+    let account = accounts::by_id_or_deleted(connection, record.key.account)?;
     // Safe to cache: the address of a VM never changes, and the key is revoked when the VM ends.
     let vm_ip = record.key.vm.map(|vm| vms::ip_of(connection, vm)).transpose()?.flatten();
     Ok(Some(PresentedKey { record, account, vm_ip }))
 }
 
 fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, Fault> {
-    one(connection, "SELECT * FROM keys WHERE sha256 = ?1", [hash.as_bytes()], decode)
+    query_optional(connection, "SELECT * FROM keys WHERE sha256 = ?1", [hash.as_bytes()], decode)
 }
 
 /// Returns a page of keys, newest first. Ids are in the order of creation.
 pub(super) fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
-    let mut keys = all(
+    let mut keys = query_all(
         connection,
         "SELECT * FROM keys WHERE account = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
         // One more row than the page size shows whether there is a next page.
@@ -263,9 +263,9 @@ pub(super) fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, 
     Ok(KeyPage { keys, next })
 }
 
-pub(super) fn note_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), Fault> {
+pub(super) fn record_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), Fault> {
     for KeyUse { id, at } in uses {
-        change(
+        execute(
             connection,
             "UPDATE keys SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
             params![id.to_string(), millis(*at)],
@@ -276,19 +276,19 @@ pub(super) fn note_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), 
 
 fn decode(row: &Columns<'_>) -> Result<KeyRecord, Fault> {
     let key = Key {
-        id: row.word("id")?,
-        account: row.word("account")?,
-        prefix: row.plain("prefix")?,
-        name: row.plain("name")?,
-        environment: row.word("environment")?,
-        role: row.maybe_word("role")?,
+        id: row.parse("id")?,
+        account: row.parse("account")?,
+        prefix: row.get("prefix")?,
+        name: row.get("name")?,
+        environment: row.parse("environment")?,
+        role: row.parse_optional("role")?,
         scopes: row.json("scopes")?,
-        vm: row.maybe_word("vm")?,
+        vm: row.parse_optional("vm")?,
         created_at: row.time("created_at")?,
-        last_used_at: row.maybe_time("last_used_at")?,
-        expires_at: row.maybe_time("expires_at")?,
-        revoked_at: row.maybe_time("revoked_at")?,
-        rotated_at: row.maybe_time("rotated_at")?,
+        last_used_at: row.optional_time("last_used_at")?,
+        expires_at: row.optional_time("expires_at")?,
+        revoked_at: row.optional_time("revoked_at")?,
+        rotated_at: row.optional_time("rotated_at")?,
     };
     Ok(KeyRecord { key })
 }

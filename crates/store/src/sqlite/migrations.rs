@@ -6,7 +6,7 @@ use rusqlite_migration::{M, Migrations};
 use super::fault::Fault;
 use crate::Cause;
 
-const STEPS: &[M<'static>] = &[
+const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0001_accounts_keys_vms_events.sql")),
     M::up(include_str!("migrations/0002_accounts_are_deleted.sql")),
     M::up(include_str!("migrations/0003_waitlist.sql")),
@@ -26,30 +26,30 @@ const STEPS: &[M<'static>] = &[
 ];
 
 /// The newest schema version that this program supports.
-pub(super) const KNOWN: i64 = STEPS.len() as i64;
+pub(super) const LATEST: i64 = MIGRATIONS.len() as i64;
 
 /// Migrates the database to the newest version.
 ///
 /// # Errors
-/// [`Fault::Newer`] if a newer skep wrote the database.
+/// [`Fault::NewerVersion`] if a newer skep wrote the database.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     let found = version(connection)?;
-    if found > KNOWN {
-        return Err(Fault::Newer { found });
+    if found > LATEST {
+        return Err(Fault::NewerVersion { found });
     }
-    Migrations::from_slice(STEPS).to_latest(connection).map_err(told)
+    Migrations::from_slice(MIGRATIONS).to_latest(connection).map_err(to_fault)
 }
 
 /// Migrates an empty database to an older version, for comparison with others.
 pub(super) fn migrate_to(connection: &mut Connection, version: i64) -> Result<(), Fault> {
-    let version = usize::try_from(version).map_err(|error| Fault::Broken(Cause::of(&error)))?;
-    Migrations::from_slice(STEPS).to_version(connection, version).map_err(told)
+    let version = usize::try_from(version).map_err(|error| Fault::Internal(Cause::from_error(&error)))?;
+    Migrations::from_slice(MIGRATIONS).to_version(connection, version).map_err(to_fault)
 }
 
-fn told(error: rusqlite_migration::Error) -> Fault {
+fn to_fault(error: rusqlite_migration::Error) -> Fault {
     match error {
         rusqlite_migration::Error::RusqliteError { err, .. } => Fault::Driver(err),
-        other => Fault::Broken(Cause::of(&other)),
+        other => Fault::Internal(Cause::from_error(&other)),
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_migrations_are_sound() {
-        Migrations::from_slice(STEPS).validate().unwrap();
+        Migrations::from_slice(MIGRATIONS).validate().unwrap();
     }
 
     #[test]
@@ -79,14 +79,14 @@ mod tests {
         let first = epoch(&connection);
         migrate(&mut connection).unwrap();
         assert_eq!(epoch(&connection), first);
-        assert_eq!(version(&connection).unwrap(), KNOWN);
+        assert_eq!(version(&connection).unwrap(), LATEST);
     }
 
     #[test]
     fn accounts_keep_what_refers_to_them() {
         let mut connection = Connection::open_in_memory().unwrap();
         connection.pragma_update(None, "foreign_keys", true).unwrap();
-        Migrations::from_slice(&STEPS[..1]).to_latest(&mut connection).unwrap();
+        Migrations::from_slice(&MIGRATIONS[..1]).to_latest(&mut connection).unwrap();
         connection
             .execute_batch(
                 "INSERT INTO accounts VALUES ('acc_1', 'default', '[\"/srv\"]', '[]', 7, NULL, 5);

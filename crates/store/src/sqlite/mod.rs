@@ -1,9 +1,10 @@
 //! Implementation of [`Store`] in one SQLite file, with one writer thread and a pool of read connections.
 
 mod accounts;
+mod after_restore;
 mod audit;
+mod backups;
 mod columns;
-mod copies;
 mod deliveries;
 mod events;
 mod fault;
@@ -12,12 +13,11 @@ mod git;
 mod health;
 mod history;
 mod inspect;
+mod key_cache;
 mod keys;
-mod known_keys;
-mod known_roots;
 mod migrations;
+mod read_roots;
 mod readers;
-mod restored;
 mod run_logs;
 mod sessions;
 #[cfg(test)]
@@ -29,9 +29,9 @@ mod webhooks;
 mod writer;
 
 pub use self::{
-    copies::{Backup, Restored, backup, restore},
+    backups::{Backup, Restored, backup, restore},
     inspect::{Inspection, inspect},
-    known_roots::account_roots,
+    read_roots::account_roots,
 };
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -53,9 +53,9 @@ use tokio::sync::{broadcast, watch};
 use self::{
     fault::Fault,
     file::DatabaseFile,
-    known_keys::{Commits, Known, KnownKeys},
+    key_cache::{CommitCounter, KeyCache, Lookup},
     readers::Readers,
-    tickets::{TicketIds, Told},
+    tickets::{TicketIdGenerator, WithSignals},
     writer::Writer,
 };
 use crate::{
@@ -63,21 +63,21 @@ use crate::{
     ChangeAccount, ChangeTicket, ChangeVm, ChangeWebhook, ClaimTickets, CommitObserver, CreateAccount,
     CreateTickets, CreateWebhook, DeleteAccount, DeleteTicket, DeleteWebhook, DeliveryPage, DueDelivery,
     DueWebhook, EndAttempt, EndVms, Ended, EnqueueDeliveries, Enqueued, EnsureAdminKey, EnsureDefaultAccount,
-    Error, Event, EventPage, EventSpan, GitCredential, JoinWaitlist, KeyPage, KeyRecord, KeyUse,
-    ListAccounts, ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist,
-    ListWebhooks, LogPage, LogPosition, NewAuditEntry, NewKey, NewSession, Once, OpenAttempt, PresentedKey,
+    Error, Event, EventPage, EventSpan, GitCredential, IdempotentRequest, JoinWaitlist, KeyPage, KeyRecord,
+    KeyUse, ListAccounts, ListAudit, ListDeliveries, ListDue, ListKeys, ListTickets, ListVms, ListWaitlist,
+    ListWebhooks, LogPage, LogPosition, NewAuditEntry, NewKey, NewSession, OpenAttempt, PresentedKey,
     PresentedSession, ReadEvents, ReadLog, ReadTicketHistory, RecordAttempt, RecordBoots, RecordCommandEnd,
     RecordEnd, Redeliver, RemoveFromWaitlist, Result, RevokeAllKeys, RevokeKey, RotateKey, RotateWebhook,
-    SetAccountRoots, SetGitCredential, Store, TestWebhook, TicketFigures, TicketHistoryPage, TicketNews,
-    TicketNow, TicketPage, TrimHistory, Trimmed, VmFigures, VmPage, VmRecord, VmWithoutAttempt,
+    SetAccountRoots, SetGitCredential, Store, TestWebhook, TicketHistoryPage, TicketMetrics, TicketPage,
+    TicketSignal, TicketWithSpan, TrimHistory, Trimmed, VmMetrics, VmPage, VmRecord, VmWithoutAttempt,
     WaitingTicket, WaitlistPage, WakeTicket, Webhook, WebhookPage,
 };
 
 /// Capacity of the channel of revocations. A receiver that lags must look its keys up again.
-const REVOCATIONS: usize = 1024;
+const REVOCATION_CAPACITY: usize = 1024;
 /// Capacity of the channel of ticket signals. A receiver that lags must read the open attempts and waiting tickets
 /// again.
-const NEWS: usize = 16_384;
+const SIGNAL_CAPACITY: usize = 16_384;
 
 /// Location and options of the database.
 #[derive(Debug, Clone)]
@@ -101,11 +101,11 @@ pub struct SqliteStore {
     // Declared, and so dropped, before the readers: the last connection to close should have nothing to write.
     writer: Writer,
     readers: Readers,
-    known_keys: KnownKeys,
+    key_cache: KeyCache,
     path: PathBuf,
     revocations: broadcast::Sender<KeyId>,
-    ticket_ids: Arc<TicketIds>,
-    ticket_news: broadcast::Sender<TicketNews>,
+    ticket_ids: Arc<TicketIdGenerator>,
+    ticket_signals: broadcast::Sender<TicketSignal>,
     commits: watch::Receiver<u64>,
 }
 
@@ -119,79 +119,79 @@ impl SqliteStore {
         let opened = tokio::task::spawn_blocking(move || {
             open(&settings).map_err(|fault| fault.into_error(&settings.path))
         });
-        opened.await.map_err(|error| Error::Internal { path, source: Cause::of(&error) })?
+        opened.await.map_err(|error| Error::Internal { path, source: Cause::from_error(&error) })?
     }
 
-    fn of(
+    fn start(
         connection: Connection,
         file: Arc<DatabaseFile>,
         observer: Arc<dyn CommitObserver>,
     ) -> std::result::Result<Self, Fault> {
-        let (signal, told) = watch::channel(0);
-        let commits = Commits::observed_by(observer, signal);
-        let (known_keys, path) = (KnownKeys::new(&file, commits.clone())?, file.path().to_owned());
+        let (signal, commit_count) = watch::channel(0);
+        let commits = CommitCounter::new(observer, signal);
+        let (known_keys, path) = (KeyCache::new(&file, commits.clone())?, file.path().to_owned());
         let writer = Writer::start(connection, Arc::clone(&file), Arc::new(commits))?;
-        let revocations = broadcast::channel(REVOCATIONS).0;
-        let (ticket_ids, ticket_news) = (Arc::default(), broadcast::channel(NEWS).0);
+        let revocations = broadcast::channel(REVOCATION_CAPACITY).0;
+        let (ticket_ids, ticket_news) = (Arc::default(), broadcast::channel(SIGNAL_CAPACITY).0);
         Ok(Self {
             writer,
             readers: Readers::new(file),
-            known_keys,
+            key_cache: known_keys,
             path,
             revocations,
             ticket_ids,
-            ticket_news,
-            commits: told,
+            ticket_signals: ticket_news,
+            commits: commit_count,
         })
     }
 
     /// Executes a command that revokes keys, and broadcasts their ids once it is durable.
-    async fn revoke<T: Send + 'static>(
+    async fn run_revocation<T: Send + 'static>(
         &self,
         command: impl Fn(&Connection) -> std::result::Result<(T, Vec<KeyId>), Fault> + Send + 'static,
     ) -> Result<T> {
         let listeners = self.revocations.clone();
-        let tell = move |(_, revoked): &(T, Vec<KeyId>)| spread(&listeners, revoked);
-        Ok(self.writer.run_then(command, tell).await?.0)
+        let notify = move |(_, revoked): &(T, Vec<KeyId>)| send_all(&listeners, revoked);
+        Ok(self.writer.run_and_notify(command, notify).await?.0)
     }
 
     /// Executes a command on tickets, and broadcasts the resulting signals once it is durable.
-    async fn tell<T: Send + 'static>(
+    async fn run_ticket_command<T: Send + 'static>(
         &self,
-        command: impl Fn(&Connection) -> std::result::Result<Told<T>, Fault> + Send + 'static,
+        command: impl Fn(&Connection) -> std::result::Result<WithSignals<T>, Fault> + Send + 'static,
     ) -> Result<T> {
-        let listeners = self.ticket_news.clone();
-        let tell = move |(_, news): &Told<T>| spread(&listeners, news);
-        Ok(self.writer.run_then(command, tell).await?.0)
+        let listeners = self.ticket_signals.clone();
+        let notify = move |(_, signals): &WithSignals<T>| send_all(&listeners, signals);
+        Ok(self.writer.run_and_notify(command, notify).await?.0)
     }
 
     /// Executes a command that ends VMs, and broadcasts the revoked keys and the ticket signals once it is durable.
-    async fn end<T: Send + 'static>(
+    async fn run_vm_end<T: Send + 'static>(
         &self,
         command: impl Fn(&Connection) -> std::result::Result<(T, vms::Endings), Fault> + Send + 'static,
     ) -> Result<T> {
-        let (revocations, listeners) = (self.revocations.clone(), self.ticket_news.clone());
-        let tell = move |(_, endings): &(T, vms::Endings)| {
-            spread(&revocations, &endings.keys);
-            spread(&listeners, &endings.tickets);
+        let (revocations, listeners) = (self.revocations.clone(), self.ticket_signals.clone());
+        let notify = move |(_, endings): &(T, vms::Endings)| {
+            send_all(&revocations, &endings.keys);
+            send_all(&listeners, &endings.tickets);
         };
-        Ok(self.writer.run_then(command, tell).await?.0)
+        Ok(self.writer.run_and_notify(command, notify).await?.0)
     }
 }
 
 /// Sends all items to the subscribers, if there are any.
-fn spread<T: Clone>(listeners: &broadcast::Sender<T>, news: &[T]) {
-    for one in news {
+fn send_all<T: Clone>(listeners: &broadcast::Sender<T>, items: &[T]) {
+    for one in items {
         let _ = listeners.send(one.clone());
     }
 }
 
 fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
-    let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout)?);
+    let file = Arc::new(DatabaseFile::locate_or_create(&settings.path, settings.busy_timeout)?);
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;
-    restored::settle(&mut connection)?;
-    SqliteStore::of(connection, file, Arc::clone(&settings.observer))
+    after_restore::release_tickets(&mut connection)?;
+    SqliteStore::start(connection, file, Arc::clone(&settings.observer))
 }
 
 #[async_trait]
@@ -214,7 +214,7 @@ impl Store for SqliteStore {
         self.readers.run(move |c| accounts::by_name(c, &name)).await
     }
 
-    async fn roots_of_others(&self, name: &str) -> Result<Vec<AccountRoot>> {
+    async fn roots_of_other_accounts(&self, name: &str) -> Result<Vec<AccountRoot>> {
         let name = name.to_owned();
         self.readers.run(move |c| accounts::roots_of_others(c, &name)).await
     }
@@ -229,7 +229,7 @@ impl Store for SqliteStore {
     }
 
     async fn delete_account(&self, command: DeleteAccount) -> Result<AccountDeleted> {
-        let deleted = self.revoke(move |c| {
+        let deleted = self.run_revocation(move |c| {
             let (account, revoked) = accounts::delete(c, &command)?;
             Ok((AccountDeleted { account, keys_revoked: number(&revoked) }, revoked))
         });
@@ -251,7 +251,7 @@ impl Store for SqliteStore {
     }
 
     async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord> {
-        self.revoke(move |c| Ok((keys::revoke(c, &command)?, vec![command.id]))).await
+        self.run_revocation(move |c| Ok((keys::revoke(c, &command)?, vec![command.id]))).await
     }
 
     async fn rotate_key(&self, command: RotateKey) -> Result<KeyRecord> {
@@ -260,7 +260,7 @@ impl Store for SqliteStore {
     }
 
     async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<u32> {
-        let revoked = self.revoke(move |c| {
+        let revoked = self.run_revocation(move |c| {
             let revoked = keys::revoke_all(c, &command)?;
             Ok((number(&revoked), revoked))
         });
@@ -280,20 +280,20 @@ impl Store for SqliteStore {
     }
 
     async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>> {
-        let version = match self.known_keys.look_up(&hash) {
-            Known::Key(key) => return Ok(Some(*key)),
-            Known::Nothing(version) => Some(version),
-            Known::Unclear => None,
+        let version = match self.key_cache.look_up(&hash) {
+            Lookup::Hit(key) => return Ok(Some(*key)),
+            Lookup::Miss(version) => Some(version),
+            Lookup::Unavailable => None,
         };
         let found = self.readers.run(move |c| keys::presented(c, hash)).await?;
         if let (Some(key), Some(version)) = (&found, version) {
-            self.known_keys.keep(hash, key.clone(), version);
+            self.key_cache.insert(hash, key.clone(), version);
         }
         Ok(found)
     }
 
-    async fn note_key_uses(&self, uses: Vec<KeyUse>) -> Result<()> {
-        self.writer.run(move |c| keys::note_uses(c, &uses)).await
+    async fn record_key_uses(&self, uses: Vec<KeyUse>) -> Result<()> {
+        self.writer.run(move |c| keys::record_uses(c, &uses)).await
     }
 
     async fn create_session(&self, command: NewSession) -> Result<()> {
@@ -310,16 +310,16 @@ impl Store for SqliteStore {
 
     async fn record_boots(&self, command: RecordBoots) -> Result<()> {
         let key = KeyId::generate();
-        self.tell(move |c| Ok(((), vms::record_boots(c, key, &command)?))).await
+        self.run_ticket_command(move |c| Ok(((), vms::record_boots(c, key, &command)?))).await
     }
 
-    async fn booted_before(
+    async fn stored_boot_answer(
         &self,
         account: AccountId,
-        once: Once,
+        once: IdempotentRequest,
         at: Timestamp,
     ) -> Result<Option<BootAnswer>> {
-        self.readers.run(move |c| tickets::given(c, account, &once, at)).await
+        self.readers.run(move |c| tickets::find_answer(c, account, &once, at)).await
     }
 
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {
@@ -327,19 +327,19 @@ impl Store for SqliteStore {
     }
 
     async fn record_end(&self, command: RecordEnd) -> Result<Ended> {
-        self.end(move |c| vms::record_end(c, &command)).await
+        self.run_vm_end(move |c| vms::record_end(c, &command)).await
     }
 
     async fn record_command_end(&self, command: RecordCommandEnd) -> Result<()> {
-        self.tell(move |c| vms::record_command_end(c, &command)).await
+        self.run_ticket_command(move |c| vms::record_command_end(c, &command)).await
     }
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
-        self.end(move |c| vms::end_vms(c, &command)).await
+        self.run_vm_end(move |c| vms::end_vms(c, &command)).await
     }
 
-    async fn alive_vms(&self) -> Result<Vec<VmRecord>> {
-        self.readers.run(vms::alive).await
+    async fn running_vms(&self) -> Result<Vec<VmRecord>> {
+        self.readers.run(vms::running).await
     }
 
     async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>> {
@@ -364,31 +364,31 @@ impl Store for SqliteStore {
 
     async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>> {
         let ids = Arc::clone(&self.ticket_ids);
-        self.tell(move |c| tickets::create(c, &ids, &command)).await
+        self.run_ticket_command(move |c| tickets::create(c, &ids, &command)).await
     }
 
     async fn change_ticket(&self, command: ChangeTicket) -> Result<Ticket> {
-        self.tell(move |c| tickets::change(c, &command)).await
+        self.run_ticket_command(move |c| tickets::change(c, &command)).await
     }
 
     async fn beat_ticket(&self, command: BeatTicket) -> Result<Beat> {
-        self.tell(move |c| tickets::beat(c, &command)).await
+        self.run_ticket_command(move |c| tickets::beat(c, &command)).await
     }
 
     async fn claim_tickets(&self, command: ClaimTickets) -> Result<Answered<ClaimedTickets>> {
-        self.tell(move |c| tickets::claim(c, &command)).await
+        self.run_ticket_command(move |c| tickets::claim(c, &command)).await
     }
 
     async fn delete_ticket(&self, command: DeleteTicket) -> Result<DeletedTicket> {
-        self.tell(move |c| tickets::delete(c, &command)).await
+        self.run_ticket_command(move |c| tickets::delete(c, &command)).await
     }
 
     async fn end_attempt(&self, command: EndAttempt) -> Result<bool> {
-        self.tell(move |c| tickets::end_attempt(c, &command)).await
+        self.run_ticket_command(move |c| tickets::end_attempt(c, &command)).await
     }
 
     async fn wake_ticket(&self, command: WakeTicket) -> Result<bool> {
-        self.tell(move |c| tickets::wake(c, &command)).await
+        self.run_ticket_command(move |c| tickets::wake(c, &command)).await
     }
 
     async fn ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Ticket> {
@@ -425,20 +425,20 @@ impl Store for SqliteStore {
         self.readers.run(tickets::open_attempts).await
     }
 
-    async fn ticket_figures(&self, account: Option<AccountId>) -> Result<Vec<TicketFigures>> {
-        self.readers.run(move |c| tickets::figures(c, account)).await
+    async fn ticket_metrics(&self, account: Option<AccountId>) -> Result<Vec<TicketMetrics>> {
+        self.readers.run(move |c| tickets::metrics(c, account)).await
     }
 
-    async fn vm_figures(&self) -> Result<Vec<VmFigures>> {
-        self.readers.run(vms::figures).await
+    async fn vm_metrics(&self) -> Result<Vec<VmMetrics>> {
+        self.readers.run(vms::metrics).await
     }
 
     async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>> {
         self.readers.run(tickets::waiting).await
     }
 
-    fn ticket_news(&self) -> broadcast::Receiver<TicketNews> {
-        self.ticket_news.subscribe()
+    fn ticket_signals(&self) -> broadcast::Receiver<TicketSignal> {
+        self.ticket_signals.subscribe()
     }
 
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>> {
@@ -462,17 +462,22 @@ impl Store for SqliteStore {
         self.readers.run(move |c| events::page(c, &query)).await
     }
 
-    async fn event_place(&self, since: Timestamp) -> Result<EventId> {
-        self.readers.run(move |c| events::place_at(c, since)).await
+    async fn event_position(&self, since: Timestamp) -> Result<EventId> {
+        self.readers.run(move |c| events::position_before(c, since)).await
     }
 
     async fn event_span(&self) -> Result<EventSpan> {
         self.readers.run(events::span).await
     }
 
-    async fn ticket_now(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<TicketNow> {
+    async fn ticket_with_span(
+        &self,
+        account: AccountId,
+        id: TicketId,
+        at: Timestamp,
+    ) -> Result<TicketWithSpan> {
         let query = move |c: &Connection| {
-            Ok(TicketNow { ticket: tickets::read(c, account, id, at)?, span: events::span(c)? })
+            Ok(TicketWithSpan { ticket: tickets::read(c, account, id, at)?, span: events::span(c)? })
         };
         self.readers.run(query).await
     }
@@ -535,7 +540,7 @@ impl Store for SqliteStore {
     }
 
     async fn redeliver(&self, command: Redeliver) -> Result<Delivery> {
-        self.writer.run(move |c| deliveries::again(c, &command)).await
+        self.writer.run(move |c| deliveries::redeliver(c, &command)).await
     }
 
     async fn test_webhook(&self, command: TestWebhook) -> Result<Delivery> {
@@ -560,11 +565,11 @@ impl Store for SqliteStore {
 
     async fn ping(&self, limit: Duration) -> Result<()> {
         let both = async {
-            self.writer.run(health::write_second).await?;
-            self.readers.run(health::read_second).await
+            self.writer.run(health::check_write).await?;
+            self.readers.run(health::check_read).await
         };
         tokio::time::timeout(limit, both).await.unwrap_or_else(|_| {
-            let source = Cause::text(format!("no answer within {} ms", limit.as_millis()));
+            let source = Cause::new(format!("no answer within {} ms", limit.as_millis()));
             Err(Error::Unavailable { path: self.path.clone(), source })
         })
     }

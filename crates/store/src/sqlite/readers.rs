@@ -13,7 +13,7 @@ use super::{fault::Fault, file::DatabaseFile};
 use crate::{Cause, Error};
 
 /// Maximum number of concurrent queries. They are CPU-bound, so that more would not be faster.
-const CONNECTIONS: usize = 4;
+const MAX_CONNECTIONS: usize = 4;
 
 /// Pool of read-only connections, opened on demand.
 pub(super) struct Readers {
@@ -24,7 +24,7 @@ pub(super) struct Readers {
 
 impl Readers {
     pub(super) fn new(file: Arc<DatabaseFile>) -> Self {
-        Self { permits: Arc::new(Semaphore::new(CONNECTIONS)), idle: Arc::default(), file }
+        Self { permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)), idle: Arc::default(), file }
     }
 
     /// Runs a query in one read transaction, which sees the latest commit.
@@ -37,26 +37,28 @@ impl Readers {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
     {
-        let panicked = |_| broken("a query panicked", &self.file);
+        let panicked = |_| internal_error("a query panicked", &self.file);
         let permits = Arc::clone(&self.permits);
         let (idle, file) = (Arc::clone(&self.idle), Arc::clone(&self.file));
         if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
-            return begin(permit, idle, file, query).await.map_err(panicked)?;
+            return spawn_query(permit, idle, file, query).await.map_err(panicked)?;
         }
         // The semaphore assigns a permit to the waiter at the head of its queue even if that one is never polled again.
         // A spawned task is always polled.
         let waiting = tokio::spawn(async move {
             let permit =
-                permits.acquire_owned().await.map_err(|_| broken("the readers have ended", &file))?;
+                permits.acquire_owned().await.map_err(|_| internal_error("the readers have ended", &file))?;
             let path = Arc::clone(&file);
-            begin(permit, idle, file, query).await.map_err(|_| broken("a query panicked", &path))?
+            spawn_query(permit, idle, file, query)
+                .await
+                .map_err(|_| internal_error("a query panicked", &path))?
         });
         AbortOnDropHandle::new(waiting).await.map_err(panicked)?
     }
 }
 
 /// Runs a query on a blocking thread, which holds the permit until the query has ended.
-fn begin<T, F>(
+fn spawn_query<T, F>(
     permit: OwnedSemaphorePermit,
     idle: Arc<Mutex<Vec<Connection>>>,
     file: Arc<DatabaseFile>,
@@ -73,8 +75,8 @@ where
     })
 }
 
-fn broken(what: &str, file: &DatabaseFile) -> Error {
-    Fault::Broken(Cause::text(what)).into_error(file.path())
+fn internal_error(what: &str, file: &DatabaseFile) -> Error {
+    Fault::Internal(Cause::new(what)).into_error(file.path())
 }
 
 fn read<T>(
@@ -88,7 +90,7 @@ fn read<T>(
         None => {
             let connection = file.reader()?;
             // A file that replaced the database under the same name is not this store, whatever it contains.
-            file.check_in_place()?;
+            file.check_not_replaced()?;
             connection
         }
     };
@@ -117,12 +119,12 @@ mod tests {
     fn readers() -> (tempfile::TempDir, Readers) {
         let folder = tempfile::tempdir().unwrap();
         let file =
-            DatabaseFile::find_or_make(&folder.path().join("skep.db"), Duration::from_secs(5)).unwrap();
+            DatabaseFile::locate_or_create(&folder.path().join("skep.db"), Duration::from_secs(5)).unwrap();
         (folder, Readers::new(Arc::new(file)))
     }
 
     #[tokio::test]
-    async fn queries_that_are_not_polled_again_keep_no_other_from_running() {
+    async fn unpolled_queries_do_not_block_other_queries() {
         let (_folder, readers) = readers();
         let mut forgotten: Vec<_> =
             (0..40).map(|number| Box::pin(readers.run(move |_| Ok(number)))).collect();
@@ -143,7 +145,7 @@ mod tests {
         let (_folder, readers) = readers();
         let (release, released) = mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
-        let busy: Vec<_> = (0..CONNECTIONS)
+        let busy: Vec<_> = (0..MAX_CONNECTIONS)
             .map(|_| {
                 let released = Arc::clone(&released);
                 let mut query = Box::pin(readers.run(move |_| {

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use skep_accounts::SessionHash;
 
 use super::{
-    columns::{change, millis, one},
+    columns::{execute, millis, query_optional},
     fault::Fault,
     keys,
 };
@@ -12,30 +12,31 @@ use crate::{Error, NewSession, PresentedSession};
 
 /// Maximum number of sessions of one key; beyond that the oldest is deleted. Otherwise a caller could fill the disk
 /// with sessions.
-const LARGEST_NUMBER: u32 = 100;
+const MAX_SESSIONS_PER_KEY: u32 = 100;
 /// Number of expired sessions to delete whenever one is created.
-const CLEARED_AT_ONCE: u32 = 10;
+const EXPIRED_BATCH: u32 = 10;
 
 pub(super) fn create(connection: &Connection, command: &NewSession) -> Result<(), Fault> {
     let key = command.key.to_string();
-    let known =
-        one(connection, "SELECT id FROM keys WHERE id = ?1", [&key], |row| row.plain::<String>("id"))?;
+    let known = query_optional(connection, "SELECT id FROM keys WHERE id = ?1", [&key], |row| {
+        row.get::<String>("id")
+    })?;
     known.ok_or(Error::UnknownKey { id: command.key })?;
-    change(
+    execute(
         connection,
         "DELETE FROM sessions WHERE sha256 IN (SELECT sha256 FROM sessions WHERE expires_at <= ?1 LIMIT ?2)",
-        params![millis(command.at), CLEARED_AT_ONCE],
+        params![millis(command.at), EXPIRED_BATCH],
     )?;
-    change(
+    execute(
         connection,
         "INSERT INTO sessions (sha256, key, created_at, expires_at) VALUES (?1, ?2, ?3, ?4)",
         params![command.hash.as_bytes(), key, millis(command.at), millis(command.expires_at)],
     )?;
-    change(
+    execute(
         connection,
         "DELETE FROM sessions WHERE sha256 <> ?3 AND sha256 IN (
              SELECT sha256 FROM sessions WHERE key = ?1 ORDER BY created_at DESC LIMIT -1 OFFSET ?2)",
-        params![key, LARGEST_NUMBER, command.hash.as_bytes()],
+        params![key, MAX_SESSIONS_PER_KEY, command.hash.as_bytes()],
     )?;
     Ok(())
 }
@@ -45,12 +46,12 @@ pub(super) fn presented(
     connection: &Connection,
     hash: SessionHash,
 ) -> Result<Option<PresentedSession>, Fault> {
-    let found = one(
+    let found = query_optional(
         connection,
         "SELECT keys.sha256 AS key_sha256, sessions.expires_at FROM sessions JOIN keys ON keys.id = sessions.key
          WHERE sessions.sha256 = ?1",
         [hash.as_bytes()],
-        |row| Ok((row.plain::<[u8; 32]>("key_sha256")?, row.time("expires_at")?)),
+        |row| Ok((row.get::<[u8; 32]>("key_sha256")?, row.time("expires_at")?)),
     )?;
     let Some((key, expires_at)) = found else { return Ok(None) };
     let key = keys::presented(connection, skep_accounts::KeyHash::from_bytes(key))?;
@@ -59,5 +60,5 @@ pub(super) fn presented(
 
 /// Deletes a session; returns whether it existed.
 pub(super) fn end(connection: &Connection, hash: SessionHash) -> Result<bool, Fault> {
-    Ok(change(connection, "DELETE FROM sessions WHERE sha256 = ?1", [hash.as_bytes()])? == 1)
+    Ok(execute(connection, "DELETE FROM sessions WHERE sha256 = ?1", [hash.as_bytes()])? == 1)
 }

@@ -12,7 +12,7 @@ use crate::suite::{admin_key, all_events, boot, booted, default_account, end, ne
 
 async fn fresh() -> (TempDir, Arc<dyn Store>) {
     let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(impatient(&folder)).await.unwrap();
+    let store = SqliteStore::open(settings(&folder)).await.unwrap();
     (folder, Arc::new(store))
 }
 
@@ -20,7 +20,7 @@ fn database(folder: &TempDir) -> PathBuf {
     folder.path().join("skep.db")
 }
 
-fn impatient(folder: &TempDir) -> SqliteSettings {
+fn settings(folder: &TempDir) -> SqliteSettings {
     SqliteSettings { busy_timeout: Duration::from_millis(50), ..SqliteSettings::at(database(folder)) }
 }
 
@@ -43,10 +43,10 @@ async fn opening_again_finds_all_of_it() {
     let events = all_events(&*store).await;
     drop(store);
 
-    let store = SqliteStore::open(impatient(&folder)).await.unwrap();
+    let store = SqliteStore::open(settings(&folder)).await.unwrap();
     assert_eq!(default_account(&store).await, account);
     assert_eq!(store.ensure_admin_key(admin_key(1)).await.unwrap(), admin);
-    assert_eq!(store.alive_vms().await.unwrap().into_iter().map(|r| r.vm).collect::<Vec<_>>(), [alive]);
+    assert_eq!(store.running_vms().await.unwrap().into_iter().map(|r| r.vm).collect::<Vec<_>>(), [alive]);
     assert_eq!(all_events(&store).await, events, "the epoch too stays");
     assert!(store.session(session.hash).await.unwrap().is_some());
 }
@@ -64,7 +64,7 @@ async fn only_its_owner_can_read_the_database() {
 #[test]
 fn every_commit_waits_for_the_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let file = DatabaseFile::find_or_make(&database(&folder), Duration::from_millis(50)).unwrap();
+    let file = DatabaseFile::locate_or_create(&database(&folder), Duration::from_millis(50)).unwrap();
     let writer = file.writer().unwrap();
     let pragma = |name| writer.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!((pragma("synchronous"), pragma("foreign_keys")), (2, 1));
@@ -76,22 +76,22 @@ fn every_commit_waits_for_the_disk() {
 async fn a_newer_database_is_refused_by_its_version() {
     let (folder, store) = fresh().await;
     drop(store);
-    let newer = migrations::KNOWN + 7;
+    let newer = migrations::LATEST + 7;
     let raw = Connection::open(database(&folder)).unwrap();
     raw.pragma_update(None, "user_version", newer).unwrap();
     drop(raw);
-    let error = refused(impatient(&folder)).await;
+    let error = refused(settings(&folder)).await;
     assert!(matches!(error, Error::NewerVersion { found, .. } if found == newer), "{error:?}");
     assert!(error.to_string().contains(&format!("version {newer}")), "{error}");
 }
 
 #[tokio::test]
-async fn what_is_no_database_is_refused() {
+async fn a_file_that_is_not_a_database_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(database(&folder), "a letter, not a database. ".repeat(100)).unwrap();
     let missing = SqliteSettings::at(folder.path().join("no/such/folder/skep.db"));
     let directory = SqliteSettings::at(folder.path());
-    for settings in [impatient(&folder), missing, directory] {
+    for settings in [settings(&folder), missing, directory] {
         let path = settings.path.display().to_string();
         let error = refused(settings).await;
         assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
@@ -160,13 +160,13 @@ async fn another_file_in_its_place_is_not_read() {
 #[tokio::test]
 async fn a_full_disk_loses_nothing_that_was_answered() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = impatient(&folder);
-    let file = Arc::new(DatabaseFile::find_or_make(&settings.path, settings.busy_timeout).unwrap());
+    let settings = settings(&folder);
+    let file = Arc::new(DatabaseFile::locate_or_create(&settings.path, settings.busy_timeout).unwrap());
     let mut connection = file.writer().unwrap();
     migrations::migrate(&mut connection).unwrap();
     let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     connection.pragma_update(None, "max_page_count", pages + 4).unwrap();
-    let store = SqliteStore::of(connection, file, Arc::new(())).unwrap();
+    let store = SqliteStore::start(connection, file, Arc::new(())).unwrap();
 
     let account = default_account(&store).await.id;
     let mut answered = Vec::new();
@@ -179,7 +179,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
         assert!(answered.len() < 10_000, "the disk never fills");
     };
     assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
-    let kept: Vec<_> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
+    let kept: Vec<_> = store.running_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
     answered.sort_unstable();
     assert_eq!(kept, answered);
     assert_eq!(all_events(&store).await.len(), answered.len());
@@ -187,7 +187,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
 
 /// Compares the sizes that retention uses with the actual growth of the file.
 #[tokio::test]
-async fn what_history_takes_is_counted_about_right() {
+async fn counted_sizes_of_history_match_the_growth_of_the_file() {
     let (folder, store) = fresh().await;
     let account = default_account(&*store).await.id;
     let raw = Connection::open(database(&folder)).unwrap();
@@ -214,7 +214,7 @@ async fn what_history_takes_is_counted_about_right() {
 async fn a_key_that_another_process_revokes_is_known_as_revoked_at_once() {
     let (folder, store) = fresh().await;
     let account = default_account(&*store).await.id;
-    let elsewhere = SqliteStore::open(impatient(&folder)).await.unwrap();
+    let elsewhere = SqliteStore::open(settings(&folder)).await.unwrap();
     let keys = [new_key(account, "first", 7), new_key(account, "second", 8)];
     let mut ids = Vec::new();
     for key in &keys {
@@ -227,7 +227,7 @@ async fn a_key_that_another_process_revokes_is_known_as_revoked_at_once() {
     }
     elsewhere.revoke_key(revocation(account, ids[0], 5)).await.unwrap();
     // The cache may miss commits of other processes for this long.
-    tokio::time::sleep(2 * known_keys::GLANCE).await;
+    tokio::time::sleep(2 * key_cache::CHECK_INTERVAL).await;
     let revoked = store.key_by_hash(keys[0].hash).await.unwrap().unwrap();
     assert!(revoked.record.key.revoked_at.is_some(), "{revoked:?}");
     let other = store.key_by_hash(keys[1].hash).await.unwrap().unwrap();
@@ -235,56 +235,56 @@ async fn a_key_that_another_process_revokes_is_known_as_revoked_at_once() {
 }
 
 #[tokio::test]
-async fn what_was_read_before_a_commit_is_not_kept_after_it() {
+async fn a_key_that_was_read_before_a_commit_is_not_cached_after_it() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = impatient(&folder);
+    let settings = settings(&folder);
     let store = SqliteStore::open(settings.clone()).await.unwrap();
     let account = default_account(&store).await.id;
     let new = new_key(account, "old", 7);
     let id = store.create_key(new.clone()).await.unwrap().key.id;
 
-    let file = DatabaseFile::find(&settings.path, settings.busy_timeout).unwrap();
-    let known = KnownKeys::new(&file, Commits::observed_by(Arc::new(()), watch::channel(0).0)).unwrap();
-    let Known::Nothing(version) = known.look_up(&new.hash) else { panic!("it was never presented") };
+    let file = DatabaseFile::locate(&settings.path, settings.busy_timeout).unwrap();
+    let known = KeyCache::new(&file, CommitCounter::new(Arc::new(()), watch::channel(0).0)).unwrap();
+    let Lookup::Miss(version) = known.look_up(&new.hash) else { panic!("it was never presented") };
     let old = store.key_by_hash(new.hash).await.unwrap().unwrap();
     store.revoke_key(revocation(account, id, 5)).await.unwrap();
     // For this cache, the store is another process.
-    tokio::time::sleep(2 * known_keys::GLANCE).await;
-    assert!(matches!(known.look_up(&new.hash), Known::Nothing(now) if now != version));
-    known.keep(new.hash, old.clone(), version);
-    let Known::Nothing(version) = known.look_up(&new.hash) else { panic!("the old record was kept") };
-    known.keep(new.hash, old, version);
-    assert!(matches!(known.look_up(&new.hash), Known::Key(_)), "what is kept is found");
+    tokio::time::sleep(2 * key_cache::CHECK_INTERVAL).await;
+    assert!(matches!(known.look_up(&new.hash), Lookup::Miss(now) if now != version));
+    known.insert(new.hash, old.clone(), version);
+    let Lookup::Miss(version) = known.look_up(&new.hash) else { panic!("the old record was kept") };
+    known.insert(new.hash, old, version);
+    assert!(matches!(known.look_up(&new.hash), Lookup::Hit(_)), "what is kept is found");
 }
 
 #[tokio::test]
-async fn what_is_known_of_keys_is_forgotten_for_keys_and_accounts_alone() {
+async fn only_changes_of_keys_and_accounts_clear_the_key_cache() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = impatient(&folder);
+    let settings = settings(&folder);
     let store = SqliteStore::open(settings.clone()).await.unwrap();
     let account = default_account(&store).await.id;
     let (new, other) = (new_key(account, "new", 7), new_key(account, "other", 8));
     store.create_key(new.clone()).await.unwrap();
     let other = store.create_key(other).await.unwrap().key.id;
-    let file = DatabaseFile::find(&settings.path, settings.busy_timeout).unwrap();
-    let known = KnownKeys::new(&file, Commits::observed_by(Arc::new(()), watch::channel(0).0)).unwrap();
+    let file = DatabaseFile::locate(&settings.path, settings.busy_timeout).unwrap();
+    let known = KeyCache::new(&file, CommitCounter::new(Arc::new(()), watch::channel(0).0)).unwrap();
     let record = store.key_by_hash(new.hash).await.unwrap().unwrap();
     let look_up = async || {
-        tokio::time::sleep(2 * known_keys::GLANCE).await;
+        tokio::time::sleep(2 * key_cache::CHECK_INTERVAL).await;
         let found = known.look_up(&new.hash);
-        if let Known::Nothing(version) = found {
-            known.keep(new.hash, record.clone(), version);
+        if let Lookup::Miss(version) = found {
+            known.insert(new.hash, record.clone(), version);
         }
-        matches!(found, Known::Key(_))
+        matches!(found, Lookup::Hit(_))
     };
     assert!(!look_up().await && look_up().await);
 
-    crate::suite::tickets::made(&store, account, Vec::new()).await;
+    crate::suite::tickets::create_ticket(&store, account, Vec::new()).await;
     store.record_boots(boot(vec![booted(account, 3)])).await.unwrap();
     assert!(look_up().await, "neither tickets nor VMs change a key");
 
     let at = Timestamp::from_second(9).unwrap();
-    store.note_key_uses(vec![KeyUse { id: other, at }]).await.unwrap();
+    store.record_key_uses(vec![KeyUse { id: other, at }]).await.unwrap();
     assert!(!look_up().await && look_up().await, "a key was used");
     store.revoke_key(revocation(account, other, 5)).await.unwrap();
     assert!(!look_up().await && look_up().await, "a key was revoked");
@@ -304,8 +304,8 @@ async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
     assert_eq!(problems(), Vec::<String>::new());
 
     let account = default_account(&*store).await.id;
-    let need = tickets::made(&*store, account, vec![]).await;
-    let id = tickets::made(&*store, account, vec![skep_tickets::Needed::Ticket(need)]).await;
+    let need = tickets::create_ticket(&*store, account, vec![]).await;
+    let id = tickets::create_ticket(&*store, account, vec![skep_tickets::Dependency::Ticket(need)]).await;
     let raw = Connection::open(database(&folder)).unwrap();
     for (counted, found) in [(0, true), (1, false), (2, true)] {
         let sql = "UPDATE tickets SET unmet = ?2, ready_at = CASE WHEN ?2 = 0 THEN 1 END WHERE id = ?1";
@@ -321,9 +321,9 @@ async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
 async fn a_wrong_index_of_labels_and_a_wrong_count_are_found() {
     let (folder, store) = fresh().await;
     let account = default_account(&*store).await.id;
-    let need = crate::suite::tickets::made(&*store, account, vec![]).await;
-    let needs = vec![skep_tickets::Needed::Ticket(need)];
-    let id = crate::suite::tickets::made(&*store, account, needs).await;
+    let need = crate::suite::tickets::create_ticket(&*store, account, vec![]).await;
+    let needs = vec![skep_tickets::Dependency::Ticket(need)];
+    let id = crate::suite::tickets::create_ticket(&*store, account, needs).await;
     let problems = || inspect(&database(&folder)).unwrap().problems;
     let raw = Connection::open(database(&folder)).unwrap();
     raw.execute("UPDATE tickets SET labels = '[\"a\"]' WHERE id = ?1", [id.to_string()]).unwrap();
@@ -355,9 +355,9 @@ async fn a_wrong_index_of_labels_and_a_wrong_count_are_found() {
 }
 
 #[tokio::test]
-async fn a_store_whose_readers_do_not_answer_is_away() {
+async fn a_store_whose_readers_do_not_answer_is_unavailable() {
     let folder = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(impatient(&folder)).await.unwrap();
+    let store = SqliteStore::open(settings(&folder)).await.unwrap();
     store.ping(Duration::from_secs(30)).await.unwrap();
     let (release, released) = std::sync::mpsc::channel::<()>();
     let released = Arc::new(std::sync::Mutex::new(released));
@@ -402,18 +402,18 @@ async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
 /// Measures the duration of pages, updates of dependents, and claims.
 #[tokio::test]
 #[ignore = "it measures, and asserts nothing"]
-async fn what_many_tickets_cost() {
+async fn measure_many_tickets() {
     use std::time::Instant;
 
-    use skep_tickets::{Needed, NewTicket};
+    use skep_tickets::{Dependency, NewTicket};
 
-    use crate::suite::tickets::{change, claims, completion, creation, made, new_ticket};
+    use crate::suite::tickets::{change, claims, completion, create_ticket, creation, new_ticket};
 
     let total: usize =
         std::env::var("SKEP_TICKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
     let (_folder, store) = fresh().await;
     let account = default_account(&*store).await.id;
-    let first = made(&*store, account, vec![]).await;
+    let first = create_ticket(&*store, account, vec![]).await;
     for count in [1_000, total] {
         let begun = Instant::now();
         for _ in 0..count / 1_000 {
@@ -429,7 +429,7 @@ async fn what_many_tickets_cost() {
         page_cost(&*store, account, count).await;
     }
     for _ in 0..10 {
-        let many = (0..1_000).map(|_| new_ticket("a", vec![Needed::Ticket(first)])).collect();
+        let many = (0..1_000).map(|_| new_ticket("a", vec![Dependency::Ticket(first)])).collect();
         store.create_tickets(creation(account, many)).await.unwrap();
     }
     let begun = Instant::now();

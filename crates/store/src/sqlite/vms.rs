@@ -9,25 +9,25 @@ use skep_api::{AccountId, KeyId, TicketId, VmId, VmName, swarm::EndReason};
 
 use super::{
     accounts,
-    columns::{self, Columns, all, broken, change, millis, one, signed},
+    columns::{self, Columns, execute, invalid_column, millis, query_all, query_optional, signed},
     events::{self, NewEvent},
     fault::Fault,
     keys, run_logs, tickets,
 };
 use crate::{
     ChangeVm, EndVms, Ended, Error, EventKind, ListVms, NewKey, RecordBoots, RecordCommandEnd, RecordEnd,
-    TicketNews, VmBooted, VmEnd, VmFigures, VmFilter, VmPage, VmRecord, VmWithoutAttempt, VmsOf,
+    TicketSignal, VmBooted, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet, VmWithoutAttempt,
 };
 
 /// Maximum number of records of ended VMs, so that many short-lived VMs cannot fill the disk within the retention time.
-const MOST_ENDED: u32 = 100_000;
+const MAX_ENDED: u32 = 100_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Endings {
     /// Revoked keys, which were bound to the VMs.
     pub(super) keys: Vec<KeyId>,
     /// Signals of tickets that the VMs held.
-    pub(super) tickets: Vec<TicketNews>,
+    pub(super) tickets: Vec<TicketSignal>,
 }
 
 /// Records VMs that were booted together, and returns the signals of the ticket that one was booted for.
@@ -35,13 +35,13 @@ pub(super) fn record_boots(
     connection: &Connection,
     key: KeyId,
     command: &RecordBoots,
-) -> Result<Vec<TicketNews>, Fault> {
+) -> Result<Vec<TicketSignal>, Fault> {
     for vm in &command.vms {
         accounts::by_id(connection, vm.account)?;
         if let Some(name) = &vm.name {
-            require_free(connection, vm.account, name, vm.id)?;
+            require_name_available(connection, vm.account, name, vm.id)?;
         }
-        insert(connection, vm, command.work.as_ref().is_some_and(|work| work.keep_vm))?;
+        insert(connection, vm, command.attempt.as_ref().is_some_and(|work| work.keep_vm))?;
         let event = NewEvent {
             account: vm.account,
             kind: EventKind::VmBooted,
@@ -52,16 +52,16 @@ pub(super) fn record_boots(
         events::append(connection, &event)?;
     }
     if let (Some((once, answer)), [vm, ..]) = (&command.answer, command.vms.as_slice()) {
-        tickets::keep(connection, vm.account, once, command.at, answer)?;
+        tickets::store_answer(connection, vm.account, once, command.at, answer)?;
     }
-    let (Some(work), [vm]) = (&command.work, command.vms.as_slice()) else { return Ok(Vec::new()) };
+    let (Some(work), [vm]) = (&command.attempt, command.vms.as_slice()) else { return Ok(Vec::new()) };
     keys::create(connection, key, &NewKey { vm: Some(vm.id), ..work.key.clone() })?;
-    run_logs::begin(connection, vm, work)?;
-    tickets::hand_to_vm(connection, vm, work, command.at, command.request_id.as_deref())
+    run_logs::create(connection, vm, work)?;
+    tickets::assign_to_vm(connection, vm, work, command.at, command.request_id.as_deref())
 }
 
 fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<usize, Fault> {
-    change(
+    execute(
         connection,
         "INSERT INTO vms (id, account, name, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, exec_id,
                           command_runs, keep_vm, boot)
@@ -76,26 +76,27 @@ fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<usize
             ":template": vm.template,
             ":vcpus": vm.vcpus,
             ":memory_mb": signed(vm.memory_mb)?,
-            ":metadata": columns::json(&vm.metadata)?,
+            ":metadata": columns::to_json(&vm.metadata)?,
             ":started_at": millis(vm.started_at),
             ":expires_at": vm.expires_at.map(millis),
             ":ticket": vm.ticket.map(|ticket| ticket.to_string()),
             ":exec_id": vm.exec_id,
             ":keep_vm": keep_vm,
-            ":boot": columns::json(&vm.boot)?,
+            ":boot": columns::to_json(&vm.boot)?,
         },
     )
 }
 
 /// Changes the mutable fields of a running VM.
 pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
-    let metadata = command.metadata.as_ref().map(columns::json).transpose()?;
+    let metadata = command.metadata.as_ref().map(columns::to_json).transpose()?;
     let name = command.name.as_ref().and_then(Option::as_ref);
-    let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
+    let found =
+        query_optional(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
     if let (Some(name), Some(record)) = (name, &found) {
-        require_free(connection, record.vm.account, name, command.vm)?;
+        require_name_available(connection, record.vm.account, name, command.vm)?;
     }
-    let changed = change(
+    let changed = execute(
         connection,
         "UPDATE vms SET metadata = coalesce(:metadata, metadata),
                         name = CASE WHEN :renamed THEN :name ELSE name END,
@@ -110,7 +111,8 @@ pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<V
             ":expires_at": command.expires_at.flatten().map(millis),
         },
     )?;
-    let now = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
+    let now =
+        query_optional(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
     let (Some(before), Some(now), 1) = (found, now, changed) else {
         return Err(Error::UnknownVm { vm: command.vm }.into());
     };
@@ -129,10 +131,15 @@ pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<V
 }
 
 /// Fails if another running VM of the account has the name.
-fn require_free(connection: &Connection, account: AccountId, name: &VmName, but: VmId) -> Result<(), Fault> {
+fn require_name_available(
+    connection: &Connection,
+    account: AccountId,
+    name: &VmName,
+    but: VmId,
+) -> Result<(), Fault> {
     let sql = "SELECT id FROM vms WHERE account = ?1 AND name = ?2 AND id <> ?3 AND ended_at IS NULL AND name IS NOT NULL";
     let parameters = [account.to_string(), name.to_string(), but.to_string()];
-    match one(connection, sql, parameters, |row| row.word::<VmId>("id"))? {
+    match query_optional(connection, sql, parameters, |row| row.parse::<VmId>("id"))? {
         Some(vm) => Err(Error::VmNameTaken { name: name.clone(), vm }.into()),
         None => Ok(()),
     }
@@ -140,12 +147,13 @@ fn require_free(connection: &Connection, account: AccountId, name: &VmName, but:
 
 /// Records the end of a VM that still runs, and returns what ended with it.
 pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Endings), Fault> {
-    let ended = change(
+    let ended = execute(
         connection,
         "UPDATE vms SET ended_at = ?2, end_reason = ?3 WHERE id = ?1 AND ended_at IS NULL",
         params![command.vm.to_string(), millis(command.at), command.reason.as_str()],
     )?;
-    let found = one(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
+    let found =
+        query_optional(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
     let record = found.ok_or(Error::UnknownVm { vm: command.vm })?;
     let mut endings = Endings::default();
     if ended == 1 {
@@ -159,8 +167,8 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
         events::append(connection, &event)?;
         let (vm, at, request_id) = (command.vm, command.at, command.request_id.as_deref());
         run_logs::end(connection, vm, at)?;
-        endings.keys = keys::revoke_bound(connection, vm, at, request_id)?;
-        endings.tickets = tickets::of_ended_vm(connection, vm, command.reason, at, request_id)?;
+        endings.keys = keys::revoke_keys_of_vm(connection, vm, at, request_id)?;
+        endings.tickets = tickets::end_attempts_of_vm(connection, vm, command.reason, at, request_id)?;
     }
     Ok((Ended { record, first: ended == 1 }, endings))
 }
@@ -169,17 +177,18 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
 pub(super) fn record_command_end(
     connection: &Connection,
     command: &RecordCommandEnd,
-) -> Result<((), Vec<TicketNews>), Fault> {
-    let ended = change(
+) -> Result<((), Vec<TicketSignal>), Fault> {
+    let ended = execute(
         connection,
         "UPDATE vms SET command_runs = 0 WHERE id = ?1 AND command_runs = 1",
         [command.vm.to_string()],
     )?;
     if ended == 1 {
         run_logs::end(connection, command.vm, command.at)?;
-        return Ok(((), tickets::of_ended_command(connection, command)?));
+        return Ok(((), tickets::apply_command_end(connection, command)?));
     }
-    let known = one(connection, "SELECT 1 FROM vms WHERE id = ?1", [command.vm.to_string()], |_| Ok(()))?;
+    let known =
+        query_optional(connection, "SELECT 1 FROM vms WHERE id = ?1", [command.vm.to_string()], |_| Ok(()))?;
     known.map(|()| ((), Vec::new())).ok_or_else(|| Error::UnknownVm { vm: command.vm }.into())
 }
 
@@ -188,7 +197,7 @@ pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<
     let (mut ended, mut endings) = (Vec::new(), Endings::default());
     for vm in &command.vms {
         let alive = "SELECT 1 FROM vms WHERE id = ?1 AND ended_at IS NULL";
-        if one(connection, alive, [vm.to_string()], |_| Ok(()))?.is_some() {
+        if query_optional(connection, alive, [vm.to_string()], |_| Ok(()))?.is_some() {
             let end = RecordEnd { vm: *vm, reason: command.reason, at: command.at, request_id: None };
             let (one, with_it) = record_end(connection, &end)?;
             ended.push(one.record);
@@ -200,15 +209,15 @@ pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<
 }
 
 /// Returns the running VMs, oldest first.
-pub(super) fn alive(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
+pub(super) fn running(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
     let sql = "SELECT * FROM vms WHERE ended_at IS NULL ORDER BY started_at, id";
-    all(connection, sql, [], decode)
+    query_all(connection, sql, [], decode)
 }
 
 /// Whether this VM runs and must end with its attempt at this ticket.
 pub(super) fn ends_with_attempt(connection: &Connection, vm: VmId, ticket: TicketId) -> Result<bool, Fault> {
     let sql = "SELECT 1 FROM vms WHERE id = ?1 AND ticket = ?2 AND ended_at IS NULL AND keep_vm = 0";
-    Ok(one(connection, sql, [vm.to_string(), ticket.to_string()], |_| Ok(()))?.is_some())
+    Ok(query_optional(connection, sql, [vm.to_string(), ticket.to_string()], |_| Ok(()))?.is_some())
 }
 
 /// Returns the VMs that still run although their attempt at a ticket has ended, except those to be kept.
@@ -218,11 +227,11 @@ pub(super) fn without_attempt(connection: &Connection) -> Result<Vec<VmWithoutAt
                WHERE vms.ended_at IS NULL AND vms.ticket IS NOT NULL AND vms.keep_vm = 0
                  AND tickets.status IS NOT 'in_progress'
                ORDER BY vms.id";
-    all(connection, sql, [], |row| {
+    query_all(connection, sql, [], |row| {
         Ok(VmWithoutAttempt {
-            vm: row.word("id")?,
-            account: row.word("account")?,
-            finished: row.plain("finished")?,
+            vm: row.parse("id")?,
+            account: row.parse("account")?,
+            finished: row.get("finished")?,
         })
     })
 }
@@ -244,15 +253,15 @@ macro_rules! filter {
 pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, Fault> {
     // If the record of the cursor has been deleted, the comparison is null and the page empty. The records that would
     // follow are older and about to be deleted too.
-    let sql = match query.which {
-        VmsOf::Living => {
+    let sql = match query.set {
+        VmSet::Running => {
             concat!(
                 "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NULL AND (?2 IS NULL OR id < ?2)",
                 filter!(),
                 " ORDER BY id DESC LIMIT ?3"
             )
         }
-        VmsOf::Ended => {
+        VmSet::Ended => {
             concat!(
                 "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NOT NULL
                  AND (?2 IS NULL OR (ended_at, id) < (SELECT ended_at, id FROM vms WHERE id = ?2))",
@@ -265,20 +274,20 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, F
     let after = query.after.map(|vm| vm.to_string());
     // One more row than the page size shows whether there is a next page.
     let VmFilter { name, template, metadata } = &query.filter;
-    let metadata = columns::json(metadata)?;
+    let metadata = columns::to_json(metadata)?;
     let parameters =
         params![query.account.to_string(), after, i64::from(limit) + 1, name, template, metadata];
-    let mut vms = all(connection, sql, parameters, decode)?;
+    let mut vms = query_all(connection, sql, parameters, decode)?;
     let more = vms.len() > limit as usize;
     vms.truncate(limit as usize);
     let next = vms.last().filter(|_| more).map(|last| last.vm.id);
     Ok(VmPage { vms, next })
 }
 
-/// Deletes one batch of records of VMs that ended before this time or are beyond the newest [`MOST_ENDED`], oldest end
+/// Deletes one batch of records of VMs that ended before this time or are beyond the newest [`MAX_ENDED`], oldest end
 /// first. Records of VMs that a key was bound to are kept. Returns the number of deleted records.
-pub(super) fn forget(connection: &Connection, before: Timestamp, batch: u32) -> Result<usize, Fault> {
-    change(
+pub(super) fn delete_expired(connection: &Connection, before: Timestamp, batch: u32) -> Result<usize, Fault> {
+    execute(
         connection,
         "DELETE FROM vms WHERE id IN (
              SELECT id FROM vms
@@ -287,23 +296,23 @@ pub(super) fn forget(connection: &Connection, before: Timestamp, batch: u32) -> 
                         ORDER BY ended_at DESC LIMIT 1 OFFSET ?2), ?1))
                AND NOT EXISTS (SELECT 1 FROM keys WHERE keys.vm = vms.id)
              ORDER BY ended_at LIMIT ?3)",
-        params![millis(before), MOST_ENDED, batch],
+        params![millis(before), MAX_ENDED, batch],
     )
 }
 
 /// Maximum number of accounts in the result.
-const MOST_ACCOUNTS: u32 = 1_000;
+const MAX_ACCOUNTS: u32 = 1_000;
 
 /// Returns the number and memory of running VMs for each account that is not deleted; beyond the maximum, for the
 /// oldest.
-pub(super) fn figures(connection: &Connection) -> Result<Vec<VmFigures>, Fault> {
+pub(super) fn metrics(connection: &Connection) -> Result<Vec<VmMetrics>, Fault> {
     let sql = "SELECT accounts.name AS account, count(vms.id) AS running, coalesce(sum(vms.memory_mb), 0) AS memory_mb
                FROM accounts LEFT JOIN vms ON vms.account = accounts.id AND vms.ended_at IS NULL
                WHERE accounts.deleted_at IS NULL
                GROUP BY accounts.id ORDER BY accounts.id LIMIT ?1";
-    all(connection, sql, [MOST_ACCOUNTS], |row| {
-        Ok(VmFigures {
-            account: row.plain("account")?,
+    query_all(connection, sql, [MAX_ACCOUNTS], |row| {
+        Ok(VmMetrics {
+            account: row.get("account")?,
             running: row.number("running")?,
             memory_mb: row.number("memory_mb")?,
         })
@@ -311,49 +320,51 @@ pub(super) fn figures(connection: &Connection) -> Result<Vec<VmFigures>, Fault> 
 }
 
 /// Number of running VMs of this account.
-pub(super) fn count_alive(connection: &Connection, account: AccountId) -> Result<u32, Fault> {
+pub(super) fn count_running(connection: &Connection, account: AccountId) -> Result<u32, Fault> {
     let sql = "SELECT count(*) AS vms FROM vms WHERE account = ?1 AND ended_at IS NULL";
-    let count = one(connection, sql, [account.to_string()], |row| row.number("vms"))?;
+    let count = query_optional(connection, sql, [account.to_string()], |row| row.number("vms"))?;
     Ok(count.unwrap_or(0))
 }
 
 /// Fails if the VM does not run or is not of this account.
-pub(super) fn require_alive(connection: &Connection, account: AccountId, vm: VmId) -> Result<(), Fault> {
+pub(super) fn require_running(connection: &Connection, account: AccountId, vm: VmId) -> Result<(), Fault> {
     let sql = "SELECT 1 FROM vms WHERE id = ?1 AND account = ?2 AND ended_at IS NULL";
-    let found = one(connection, sql, [vm.to_string(), account.to_string()], |_| Ok(()))?;
+    let found = query_optional(connection, sql, [vm.to_string(), account.to_string()], |_| Ok(()))?;
     found.ok_or_else(|| Error::UnknownVm { vm }.into())
 }
 
 /// Address of a VM, if the VM is recorded.
 pub(super) fn ip_of(connection: &Connection, vm: VmId) -> Result<Option<IpAddr>, Fault> {
-    let ip = one(connection, "SELECT ip FROM vms WHERE id = ?1", [vm.to_string()], |row| row.word("ip"))?;
+    let ip = query_optional(connection, "SELECT ip FROM vms WHERE id = ?1", [vm.to_string()], |row| {
+        row.parse("ip")
+    })?;
     Ok(ip)
 }
 
 fn decode(row: &Columns<'_>) -> Result<VmRecord, Fault> {
     let vm = VmBooted {
-        id: row.word("id")?,
-        account: row.word("account")?,
-        name: row.maybe_word("name")?,
+        id: row.parse("id")?,
+        account: row.parse("account")?,
+        name: row.parse_optional("name")?,
         pid: row.number("pid")?,
-        ip: row.plain("ip")?,
-        template: row.plain("template")?,
+        ip: row.get("ip")?,
+        template: row.get("template")?,
         vcpus: row.number("vcpus")?,
         memory_mb: row.number("memory_mb")?,
         metadata: row.json("metadata")?,
         started_at: row.time("started_at")?,
-        expires_at: row.maybe_time("expires_at")?,
-        ticket: row.maybe_word("ticket")?,
-        exec_id: row.plain("exec_id")?,
+        expires_at: row.optional_time("expires_at")?,
+        ticket: row.parse_optional("ticket")?,
+        exec_id: row.get("exec_id")?,
         boot: row.json("boot")?,
     };
-    let end = match (row.maybe_time("ended_at")?, row.plain::<Option<String>>("end_reason")?) {
+    let end = match (row.optional_time("ended_at")?, row.get::<Option<String>>("end_reason")?) {
         (Some(at), Some(word)) => Some(VmEnd { at, reason: reason(word)? }),
         _ => None,
     };
-    Ok(VmRecord { vm, command_runs: row.plain("command_runs")?, end })
+    Ok(VmRecord { vm, command_runs: row.get("command_runs")?, end })
 }
 
 fn reason(word: String) -> Result<EndReason, Fault> {
-    serde_json::from_value(Value::String(word)).map_err(|error| broken("end_reason", error))
+    serde_json::from_value(Value::String(word)).map_err(|error| invalid_column("end_reason", error))
 }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, named_params, params};
 use skep_api::{WaitlistId, budget::Budget, waitlist::WaitlistEntry};
 
 use super::{
-    columns::{Columns, all, change, millis, one},
+    columns::{Columns, execute, millis, query_all, query_optional},
     fault::Fault,
 };
 use crate::{Error, JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
@@ -14,7 +14,7 @@ const AFTER_ALL_IDS: &str = "~";
 
 /// Adds an address. Inserts a row even if the address is on the list, so that the response time does not reveal that.
 pub(super) fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Result<(), Fault> {
-    change(
+    execute(
         connection,
         "INSERT INTO waitlist (id, address, email, name, company, use_case, joined_at)
          VALUES (:id, :address, :email, :name, :company, :use_case, :at)",
@@ -35,7 +35,7 @@ pub(super) fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitli
 pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
-    let mut entries = all(
+    let mut entries = query_all(
         connection,
         "SELECT * FROM waitlist AS found WHERE id < ?1 AND NOT EXISTS (
              SELECT 1 FROM waitlist AS earlier WHERE earlier.address = found.address AND earlier.id < found.id
@@ -46,7 +46,7 @@ pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<Waitl
     )?;
     let mut more = entries.len() > limit;
     entries.truncate(limit);
-    more |= Budget::default().shorten(&mut entries);
+    more |= Budget::default().truncate_page(&mut entries);
     let next = entries.last().filter(|_| more).map(|last| last.id);
     Ok(WaitlistPage { entries, next })
 }
@@ -56,7 +56,7 @@ pub(super) fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> R
     let (entry, address) = match command {
         RemoveFromWaitlist::Id(id) => {
             let sql = "SELECT * FROM waitlist WHERE id = ?1";
-            let found = one(connection, sql, [id.to_string()], decode)?;
+            let found = query_optional(connection, sql, [id.to_string()], decode)?;
             (id.to_string(), found.map(|entry| comparable(&entry.email)))
         }
         RemoveFromWaitlist::Email(email) => (email.clone(), Some(comparable(email))),
@@ -64,8 +64,8 @@ pub(super) fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> R
     let unknown = || Fault::from(Error::UnknownWaitlistEntry { entry: entry.clone() });
     let address = address.ok_or_else(unknown)?;
     let sql = "SELECT * FROM waitlist WHERE address = ?1 ORDER BY id LIMIT 1";
-    let first = one(connection, sql, [&address], decode)?.ok_or_else(unknown)?;
-    change(connection, "DELETE FROM waitlist WHERE address = ?1", [&address])?;
+    let first = query_optional(connection, sql, [&address], decode)?.ok_or_else(unknown)?;
+    execute(connection, "DELETE FROM waitlist WHERE address = ?1", [&address])?;
     Ok(first)
 }
 
@@ -77,11 +77,11 @@ fn comparable(email: &str) -> String {
 
 fn decode(row: &Columns<'_>) -> Result<WaitlistEntry, Fault> {
     Ok(WaitlistEntry {
-        id: row.word("id")?,
-        email: row.plain("email")?,
-        name: row.plain("name")?,
-        company: row.plain("company")?,
-        use_case: row.plain("use_case")?,
+        id: row.parse("id")?,
+        email: row.get("email")?,
+        name: row.get("name")?,
+        company: row.get("company")?,
+        use_case: row.get("use_case")?,
         joined_at: row.time("joined_at")?,
     })
 }

@@ -6,7 +6,7 @@ use skep_api::{AccountId, WebhookId, webhooks::DisabledReason};
 
 use super::{
     accounts,
-    columns::{Columns, all, change, json, millis, one},
+    columns::{Columns, execute, millis, query_all, query_optional, to_json},
     fault::Fault,
 };
 use crate::{
@@ -21,11 +21,11 @@ pub(super) fn create(connection: &Connection, command: &CreateWebhook) -> Result
     accounts::by_id(connection, command.account)?;
     let account = command.account.to_string();
     let sql = "SELECT count(*) AS count FROM webhooks WHERE account = ?1 AND deleted_at IS NULL";
-    let count: u32 = one(connection, sql, [&account], |row| row.number("count"))?.unwrap_or(0);
-    if count >= command.most {
-        return Err(Error::TooManyWebhooks { most: command.most }.into());
+    let count: u32 = query_optional(connection, sql, [&account], |row| row.number("count"))?.unwrap_or(0);
+    if count >= command.max_webhooks {
+        return Err(Error::TooManyWebhooks { most: command.max_webhooks }.into());
     }
-    change(
+    execute(
         connection,
         "INSERT INTO webhooks (id, account, url, types, description, secret, cursor, created_at, updated_at)
          VALUES (:id, :account, :url, :types, :description, :secret,
@@ -34,7 +34,7 @@ pub(super) fn create(connection: &Connection, command: &CreateWebhook) -> Result
             ":id": command.id.to_string(),
             ":account": account,
             ":url": command.url,
-            ":types": json(&command.types)?,
+            ":types": to_json(&command.types)?,
             ":description": command.description,
             ":secret": command.secret,
             ":at": millis(command.at),
@@ -45,7 +45,7 @@ pub(super) fn create(connection: &Connection, command: &CreateWebhook) -> Result
 
 /// Changes the mutable fields of a webhook.
 pub(super) fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<Webhook, Fault> {
-    change(
+    execute(
         connection,
         "UPDATE webhooks SET
              url = coalesce(:url, url),
@@ -66,7 +66,7 @@ pub(super) fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<
             ":account": command.account.to_string(),
             ":id": command.id.to_string(),
             ":url": command.url,
-            ":types": command.types.as_ref().map(json).transpose()?,
+            ":types": command.types.as_ref().map(to_json).transpose()?,
             ":described": command.description.is_some(),
             ":description": command.description.as_ref().and_then(Option::as_ref),
             ":enabled": command.enabled,
@@ -79,7 +79,7 @@ pub(super) fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<
 
 /// Replaces the secret of a webhook.
 pub(super) fn rotate(connection: &Connection, command: &RotateWebhook) -> Result<Webhook, Fault> {
-    change(
+    execute(
         connection,
         "UPDATE webhooks SET
              previous_secret = CASE WHEN :until IS NULL THEN NULL ELSE secret END, previous_until = :until,
@@ -116,7 +116,7 @@ fn mark_deleted(
     id: Option<WebhookId>,
     at: Timestamp,
 ) -> Result<usize, Fault> {
-    change(
+    execute(
         connection,
         "UPDATE webhooks SET deleted_at = ?3, secret = x'', previous_secret = NULL, previous_until = NULL
          WHERE account = ?1 AND (?2 IS NULL OR id = ?2) AND deleted_at IS NULL",
@@ -126,7 +126,7 @@ fn mark_deleted(
 
 pub(super) fn by_id(connection: &Connection, account: AccountId, id: WebhookId) -> Result<Webhook, Fault> {
     let sql = "SELECT * FROM webhooks WHERE account = ?1 AND id = ?2 AND deleted_at IS NULL";
-    let found = one(connection, sql, [account.to_string(), id.to_string()], decode)?;
+    let found = query_optional(connection, sql, [account.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| unknown(id).into())
 }
 
@@ -134,7 +134,7 @@ pub(super) fn by_id(connection: &Connection, account: AccountId, id: WebhookId) 
 pub(super) fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
-    let mut webhooks = all(
+    let mut webhooks = query_all(
         connection,
         "SELECT * FROM webhooks WHERE account = ?1 AND id < ?2 AND deleted_at IS NULL ORDER BY id DESC LIMIT ?3",
         // One more row than the page size shows whether there is a next page.
@@ -153,12 +153,12 @@ pub(super) fn due(connection: &Connection) -> Result<Vec<DueWebhook>, Fault> {
                    SELECT min(next_at) FROM webhook_deliveries WHERE webhook = webhooks.id AND state = 'pending'
                ) AS next_at
                FROM webhooks WHERE deleted_at IS NULL AND disabled_at IS NULL";
-    all(connection, sql, [], |row| {
-        let (next, hold) = (row.maybe_time("next_at")?, row.maybe_time("hold_until")?);
+    query_all(connection, sql, [], |row| {
+        let (next, hold) = (row.optional_time("next_at")?, row.optional_time("hold_until")?);
         Ok(DueWebhook {
-            id: row.word("id")?,
-            account: row.word("account")?,
-            failing: row.maybe_time("failing_since")?.is_some(),
+            id: row.parse("id")?,
+            account: row.parse("account")?,
+            failing: row.optional_time("failing_since")?.is_some(),
             next_at: next.map(|next| hold.map_or(next, |hold| next.max(hold))),
         })
     })
@@ -169,21 +169,21 @@ fn unknown(id: WebhookId) -> Error {
 }
 
 fn decode(row: &Columns<'_>) -> Result<Webhook, Fault> {
-    let previous = match (row.plain("previous_secret")?, row.maybe_time("previous_until")?) {
+    let previous = match (row.get("previous_secret")?, row.optional_time("previous_until")?) {
         (Some(secret), Some(until)) => Some(PreviousSecret { secret, until }),
         _ => None,
     };
-    let disabled = match (row.maybe_time("disabled_at")?, row.maybe_word("disabled_reason")?) {
+    let disabled = match (row.optional_time("disabled_at")?, row.parse_optional("disabled_reason")?) {
         (Some(at), Some(reason)) => Some(Disabled { at, reason }),
         _ => None,
     };
     Ok(Webhook {
-        id: row.word("id")?,
-        account: row.word("account")?,
-        url: row.plain("url")?,
+        id: row.parse("id")?,
+        account: row.parse("account")?,
+        url: row.get("url")?,
         types: row.json("types")?,
-        description: row.plain("description")?,
-        secret: row.plain("secret")?,
+        description: row.get("description")?,
+        secret: row.get("secret")?,
         previous,
         disabled,
         created_at: row.time("created_at")?,

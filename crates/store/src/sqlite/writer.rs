@@ -23,16 +23,16 @@ use super::{fault::Fault, file::DatabaseFile};
 use crate::{Cause, Commit, CommitObserver, Error};
 
 /// Capacity of the queue. Senders wait while it is full.
-const QUEUE: usize = 1024;
+const QUEUE_CAPACITY: usize = 1024;
 /// Maximum number of commands in one commit; a larger batch would delay its first commands.
-const BATCH: usize = 128;
+const MAX_BATCH: usize = 128;
 
 /// Pages in the WAL from which on it is checkpointed.
-const LOG_PAGES: c_int = 1_000;
+const CHECKPOINT_PAGES: c_int = 1_000;
 
 thread_local! {
     /// Pages in the WAL after this thread's last commit.
-    static LOGGED: Cell<c_int> = const { Cell::new(0) };
+    static WAL_PAGES: Cell<c_int> = const { Cell::new(0) };
 }
 
 /// Handle to the writer thread. Dropping it executes the queued commands and then joins the thread.
@@ -48,7 +48,7 @@ impl Writer {
         file: Arc<DatabaseFile>,
         observer: Arc<dyn CommitObserver>,
     ) -> Result<Self, Fault> {
-        let (queue, commands) = mpsc::channel(QUEUE);
+        let (queue, commands) = mpsc::channel(QUEUE_CAPACITY);
         let watched = Arc::clone(&file);
         let thread = thread::Builder::new()
             .name("store-writer".to_owned())
@@ -63,20 +63,21 @@ impl Writer {
         T: Send + 'static,
         F: Fn(&Connection) -> Result<T, Fault> + Send + 'static,
     {
-        self.run_then(command, |_| ()).await
+        self.run_and_notify(command, |_| ()).await
     }
 
     /// Like [`run`](Self::run), and calls `news` with a successful outcome once it is durable, even if the caller has
     /// dropped the future.
-    pub(super) async fn run_then<T, F, N>(&self, command: F, news: N) -> Result<T, Error>
+    pub(super) async fn run_and_notify<T, F, N>(&self, command: F, notify: N) -> Result<T, Error>
     where
         T: Send + 'static,
         F: Fn(&Connection) -> Result<T, Fault> + Send + 'static,
         N: FnOnce(&T) + Send + 'static,
     {
-        let gone = || Fault::Away(Cause::text("the store's writer has ended")).into_error(self.file.path());
+        let gone =
+            || Fault::Unavailable(Cause::new("the store's writer has ended")).into_error(self.file.path());
         let (reply, answer) = oneshot::channel();
-        let job = Command { command, outcome: None, news, reply };
+        let job = Command { command, outcome: None, notify, reply };
         let queue = self.queue.as_ref().ok_or_else(gone)?;
         queue.send(Box::new(job)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
@@ -104,7 +105,7 @@ trait Job: Send {
 struct Command<T, F, N> {
     command: F,
     outcome: Option<Result<T, Error>>,
-    news: N,
+    notify: N,
     reply: oneshot::Sender<Result<T, Error>>,
 }
 
@@ -117,11 +118,11 @@ where
     fn run(&mut self, connection: &Connection, file: &DatabaseFile) -> Result<(), Error> {
         // A command that panics is rolled back like a failed one and must not affect the other commands of its batch.
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.command)(connection)))
-            .unwrap_or_else(|_| Err(Fault::Broken(Cause::text("a command panicked"))))
+            .unwrap_or_else(|_| Err(Fault::Internal(Cause::new("a command panicked"))))
             .map_err(|fault| fault.into_error(file.path()));
-        let told = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
+        let result = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
         self.outcome = Some(outcome);
-        told
+        result
     }
 
     fn answer(self: Box<Self>, committed: Result<(), Error>) {
@@ -134,7 +135,7 @@ where
             (Ok(()), None) => return,
         };
         if let Ok(outcome) = &answer {
-            (self.news)(outcome);
+            (self.notify)(outcome);
         }
         // The caller may have dropped the receiver; the command is committed nevertheless.
         let _ = self.reply.send(answer);
@@ -149,17 +150,17 @@ fn write(
 ) {
     // Replaces SQLite's automatic checkpoint, which would run before the commands of the commit are answered.
     connection.wal_hook(Some(|_, pages| {
-        LOGGED.set(pages);
+        WAL_PAGES.set(pages);
         Ok(())
     }));
     while let Some(first) = commands.blocking_recv() {
         let mut batch = vec![first];
-        while batch.len() < BATCH {
+        while batch.len() < MAX_BATCH {
             let Ok(next) = commands.try_recv() else { break };
             batch.push(next);
         }
         let begun = Instant::now();
-        let committed = commit_together(&mut connection, file, &mut batch);
+        let committed = commit_batch(&mut connection, file, &mut batch);
         observer.committed(Commit {
             took: begun.elapsed(),
             commands: batch.len(),
@@ -168,77 +169,78 @@ fn write(
         for job in batch {
             job.answer(committed.clone());
         }
-        if LOGGED.get() >= LOG_PAGES {
-            copy_log(&connection);
+        if WAL_PAGES.get() >= CHECKPOINT_PAGES {
+            checkpoint(&connection);
         }
     }
 }
 
 /// Checkpoints the WAL as far as readers permit. If that fails, the WAL is still complete and the next commit tries
 /// again.
-fn copy_log(connection: &Connection) {
+fn checkpoint(connection: &Connection) {
     let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
 }
 
 /// Executes the batch in one transaction. If a command fails after it wrote something, the transaction is rolled back
 /// and the batch runs again with a savepoint for each command. Savepoints in the first run would cost a copy of each
 /// changed page.
-fn commit_together(
+fn commit_batch(
     connection: &mut Connection,
     file: &DatabaseFile,
     batch: &mut [Box<dyn Job>],
 ) -> Result<(), Error> {
-    match commit(connection, file, batch, Apart::No)? {
-        Committed::Yes => Ok(()),
-        Committed::Spoilt => commit(connection, file, batch, Apart::Yes).map(|_| ()),
+    match commit(connection, file, batch, Savepoints::No)? {
+        BatchCommitted::Yes => Ok(()),
+        BatchCommitted::RetryWithSavepoints => commit(connection, file, batch, Savepoints::Yes).map(|_| ()),
     }
 }
 
 /// Whether each command has a savepoint of its own, so that it can be rolled back alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Apart {
+enum Savepoints {
     Yes,
     No,
 }
 
-enum Committed {
+enum BatchCommitted {
     Yes,
     /// A command failed after it wrote something, and cannot be rolled back without the others.
-    Spoilt,
+    RetryWithSavepoints,
 }
 
 fn commit(
     connection: &mut Connection,
     file: &DatabaseFile,
     batch: &mut [Box<dyn Job>],
-    apart: Apart,
-) -> Result<Committed, Error> {
-    let told = |error: rusqlite::Error| Fault::from(error).into_error(file.path());
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(told)?;
+    apart: Savepoints,
+) -> Result<BatchCommitted, Error> {
+    let into_error = |error: rusqlite::Error| Fault::from(error).into_error(file.path());
+    let transaction =
+        connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(into_error)?;
     for job in batch {
-        if apart == Apart::Yes {
-            savepoint(&transaction, "SAVEPOINT command").map_err(told)?;
+        if apart == Savepoints::Yes {
+            savepoint(&transaction, "SAVEPOINT command").map_err(into_error)?;
         }
         let changes = transaction.total_changes();
         let outcome = job.run(&transaction, file);
         // On a full or failing disk SQLite can roll back the whole transaction, including the other commands.
         if transaction.is_autocommit() {
             return Err(outcome.err().unwrap_or_else(|| {
-                Fault::Away(Cause::text("the transaction was rolled back")).into_error(file.path())
+                Fault::Unavailable(Cause::new("the transaction was rolled back")).into_error(file.path())
             }));
         }
-        if apart == Apart::Yes {
+        if apart == Savepoints::Yes {
             if outcome.is_err() {
-                savepoint(&transaction, "ROLLBACK TO command").map_err(told)?;
+                savepoint(&transaction, "ROLLBACK TO command").map_err(into_error)?;
             }
-            savepoint(&transaction, "RELEASE command").map_err(told)?;
+            savepoint(&transaction, "RELEASE command").map_err(into_error)?;
         } else if outcome.is_err() && transaction.total_changes() != changes {
-            return Ok(Committed::Spoilt);
+            return Ok(BatchCommitted::RetryWithSavepoints);
         }
     }
-    file.check_in_place().map_err(|fault| fault.into_error(file.path()))?;
-    transaction.commit().map_err(told)?;
-    Ok(Committed::Yes)
+    file.check_not_replaced().map_err(|fault| fault.into_error(file.path()))?;
+    transaction.commit().map_err(into_error)?;
+    Ok(BatchCommitted::Yes)
 }
 
 fn savepoint(transaction: &Connection, sql: &'static str) -> rusqlite::Result<()> {
@@ -256,17 +258,17 @@ mod tests {
 
     type Answer = oneshot::Receiver<Result<usize, Error>>;
 
-    struct Bench {
+    struct Fixture {
         _folder: tempfile::TempDir,
         file: Arc<DatabaseFile>,
         connection: Connection,
     }
 
-    impl Bench {
+    impl Fixture {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("skep.db");
-            let file = Arc::new(DatabaseFile::find_or_make(&path, Duration::from_millis(20)).unwrap());
+            let file = Arc::new(DatabaseFile::locate_or_create(&path, Duration::from_millis(20)).unwrap());
             let connection = file.writer().unwrap();
             connection.execute_batch("CREATE TABLE words (word TEXT UNIQUE)").unwrap();
             Self { _folder: folder, file, connection }
@@ -279,7 +281,7 @@ mod tests {
 
         fn commit(&mut self, batch: Vec<Box<dyn Job>>) -> Result<(), Error> {
             let mut batch = batch;
-            let committed = commit_together(&mut self.connection, &self.file, &mut batch);
+            let committed = commit_batch(&mut self.connection, &self.file, &mut batch);
             batch.into_iter().for_each(|job| job.answer(committed.clone()));
             committed
         }
@@ -287,7 +289,7 @@ mod tests {
 
     fn job(command: impl Fn(&Connection) -> Result<usize, Fault> + Send + 'static) -> (Box<dyn Job>, Answer) {
         let (reply, answer) = oneshot::channel();
-        (Box::new(Command { command, outcome: None, news: |_: &usize| (), reply }), answer)
+        (Box::new(Command { command, outcome: None, notify: |_: &usize| (), reply }), answer)
     }
 
     fn insert(connection: &Connection, word: &str) -> Result<usize, Fault> {
@@ -301,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_leaves_nothing_and_harms_no_other_of_its_batch() {
-        let mut bench = Bench::new();
+        let mut bench = Fixture::new();
         let (a, mut a_answer) = job(|c| insert(c, "a"));
         let (twice, mut twice_answer) = job(|c| insert(c, "half").and_then(|_| insert(c, "a")));
         let (refused, mut refused_answer) = job(|c| {
@@ -327,12 +329,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_called_durable_that_is_not() {
-        let mut bench = Bench::new();
+    fn a_rolled_back_transaction_fails_all_its_commands() {
+        let mut bench = Fixture::new();
         let (lost, mut lost_answer) = job(|c| {
             // SQLite does the same when the disk is full.
             c.execute_batch("ROLLBACK")?;
-            Err(Fault::Away(Cause::text("disk full")))
+            Err(Fault::Unavailable(Cause::new("disk full")))
         });
         let (a, mut a_answer) = job(|c| insert(c, "a"));
         let (b, mut b_answer) = job(|c| insert(c, "b"));
@@ -345,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_database_that_was_deleted_takes_no_commands() {
-        let mut bench = Bench::new();
+        let mut bench = Fixture::new();
         std::fs::remove_file(bench.file.path()).unwrap();
         let (a, mut answer) = job(|c| insert(c, "a"));
         bench.commit(vec![a]).unwrap_err();
@@ -354,9 +356,9 @@ mod tests {
 
     #[test]
     fn waiting_commands_share_one_commit() {
-        let Bench { _folder, file, connection } = Bench::new();
+        let Fixture { _folder, file, connection } = Fixture::new();
         let reader = Arc::new(std::sync::Mutex::new(file.reader().unwrap()));
-        let (queue, commands) = mpsc::channel(QUEUE);
+        let (queue, commands) = mpsc::channel(QUEUE_CAPACITY);
         let thread = thread::spawn(move || write(connection, &file, commands, &()));
 
         let ((started, running), (open, gate)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
@@ -388,14 +390,14 @@ mod tests {
 
     #[test]
     fn the_log_does_not_grow_with_what_is_written() {
-        let Bench { _folder, file, connection } = Bench::new();
+        let Fixture { _folder, file, connection } = Fixture::new();
         connection.execute_batch("CREATE TABLE pages (page BLOB)").unwrap();
         let page: i64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
         let log = file.path().with_extension("db-wal");
-        let (queue, commands) = mpsc::channel(QUEUE);
+        let (queue, commands) = mpsc::channel(QUEUE_CAPACITY);
         let thread = thread::spawn(move || write(connection, &file, commands, &()));
         // Each command writes a third of LOG_PAGES, all together several times as much.
-        let share = i64::from(LOG_PAGES) / 3;
+        let share = i64::from(CHECKPOINT_PAGES) / 3;
         for _ in 0..20 {
             let (next, answer) =
                 job(move |c| Ok(c.execute("INSERT INTO pages VALUES (zeroblob(?1))", [share * page])?));
@@ -403,7 +405,7 @@ mod tests {
             answer.blocking_recv().unwrap().unwrap();
         }
         let pages = std::fs::metadata(log).unwrap().len() / u64::try_from(page).unwrap();
-        assert!(pages < 2 * u64::try_from(LOG_PAGES).unwrap(), "the log has {pages} pages");
+        assert!(pages < 2 * u64::try_from(CHECKPOINT_PAGES).unwrap(), "the log has {pages} pages");
         drop(queue);
         thread.join().unwrap();
     }

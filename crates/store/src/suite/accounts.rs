@@ -48,12 +48,12 @@ pub async fn roots_of_two_accounts_lie_apart(store: Arc<dyn Store>) {
     // Refused commands changed nothing.
     assert_eq!(store.account_by_name("other").await.unwrap_err().code(), ErrorCode::UnknownAccount);
     assert_eq!(store.account(default.id).await.unwrap(), default);
-    let others = store.roots_of_others("default").await.unwrap();
+    let others = store.roots_of_other_accounts("default").await.unwrap();
     let acme_root = AccountRoot { account: "acme".to_owned(), path: "/srv/acme/sub".into() };
     assert_eq!(others, [acme_root]);
     // The root of a deleted account is available again.
     store.delete_account(deletion(acme.id, 3)).await.unwrap();
-    assert!(store.roots_of_others("default").await.unwrap().is_empty());
+    assert!(store.roots_of_other_accounts("default").await.unwrap().is_empty());
     store.create_account(with("other", "/srv/acme")).await.unwrap();
 }
 

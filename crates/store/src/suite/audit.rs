@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use skep_api::{
     AccountId, AuditId, ErrorCode, KeyId,
     audit::{AuditEntry, AuditKey, Outcome},
-    budget::{LONGEST_ANSWER, json_bytes},
+    budget::{MAX_ANSWER_BYTES, json_len},
 };
 
 use super::{all_events, boot, booted, default_account, moment};
@@ -39,7 +39,13 @@ fn in_order(mut entries: Vec<NewAuditEntry>) -> Vec<NewAuditEntry> {
 }
 
 fn query(account: AccountId, strangers: bool) -> ListAudit {
-    ListAudit { account, strangers, filter: AuditFilter::default(), limit: 100_000, before: None }
+    ListAudit {
+        account,
+        include_unattributed: strangers,
+        filter: AuditFilter::default(),
+        limit: 100_000,
+        before: None,
+    }
 }
 
 async fn steps(store: &dyn Store, query: ListAudit) -> Vec<String> {
@@ -103,7 +109,7 @@ pub async fn entries_are_found_by_each_filter(store: Arc<dyn Store>) {
         (AuditFilter { key: Some(key), ..none() }, vec!["1"]),
         (AuditFilter { key: Some(KeyId::generate()), ..none() }, vec![]),
         (AuditFilter { action: Some("end_vm".to_owned()), ..none() }, vec!["2"]),
-        (AuditFilter { outcome: Some(OutcomeFilter::Done), ..none() }, vec!["2", "1"]),
+        (AuditFilter { outcome: Some(OutcomeFilter::Succeeded), ..none() }, vec!["2", "1"]),
         (AuditFilter { outcome: Some(OutcomeFilter::Refused), ..none() }, vec!["3"]),
         (AuditFilter { outcome: Some(OutcomeFilter::Status(201)), ..none() }, vec!["2", "1"]),
         (AuditFilter { outcome: Some(OutcomeFilter::Code(ErrorCode::ScopeMissing)), ..none() }, vec!["3"]),
@@ -143,7 +149,7 @@ async fn trim(store: &dyn Store, command: TrimHistory) -> (u64, u64, u32) {
     let (mut entries, mut events, mut batches) = (0, 0, 0);
     loop {
         let trimmed = store.trim_history(command).await.unwrap();
-        if trimmed.is_nothing() {
+        if trimmed.is_empty() {
             return (entries, events, batches);
         }
         assert!(trimmed.entries.max(trimmed.events) <= u64::from(command.batch), "{trimmed:?}");
@@ -227,7 +233,7 @@ pub async fn pages_of_long_audit_entries_end_by_their_bytes(store: Arc<dyn Store
     store.record_audit(written).await.unwrap();
     for _ in 0..count {
         let page = store.list_audit(ListAudit { before, ..query(account, true) }).await.unwrap();
-        assert!(json_bytes(&page.entries) <= LONGEST_ANSWER);
+        assert!(json_len(&page.entries) <= MAX_ANSWER_BYTES);
         seen += page.entries.len();
         before = page.next;
         if before.is_none() {

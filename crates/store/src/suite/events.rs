@@ -6,9 +6,9 @@ use skep_api::{AccountId, ErrorCode, TicketId, tickets::TicketStatus};
 
 use super::{
     account_named, all_events, boot, booted, default_account, moment, new_key, revocation, secret,
-    tickets::{change, claim, made},
+    tickets::{change, claim, create_ticket},
 };
-use crate::{Event, EventKind, EventPage, EventsOf, ReadEvents, RecordBoots, Store, TrimHistory};
+use crate::{Event, EventKind, EventPage, EventScope, ReadEvents, RecordBoots, Store, TrimHistory};
 
 pub async fn events_are_read_in_order_page_by_page(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -44,8 +44,8 @@ pub async fn events_hold_no_secret(store: Arc<dyn Store>) {
     }
 }
 
-fn query(of: EventsOf, after: u64) -> ReadEvents {
-    ReadEvents { of, kinds: EventKind::ALL.to_vec(), after, limit: 1_000, bytes: usize::MAX }
+fn query(of: EventScope, after: u64) -> ReadEvents {
+    ReadEvents { scope: of, kinds: EventKind::ALL.to_vec(), after, limit: 1_000, bytes: usize::MAX }
 }
 
 fn sequences(events: &[Event]) -> Vec<u64> {
@@ -59,7 +59,7 @@ async fn vms(store: &dyn Store, account: AccountId, pids: std::ops::Range<u32>) 
 pub async fn a_page_holds_what_was_asked_for_and_says_where_it_ended(store: Arc<dyn Store>) {
     let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
     vms(&*store, own, 1..3).await;
-    let ticket = made(&*store, own, Vec::new()).await;
+    let ticket = create_ticket(&*store, own, Vec::new()).await;
     vms(&*store, other, 3..6).await;
     let all = all_events(&*store).await;
     let newest = all.last().unwrap().sequence;
@@ -67,41 +67,41 @@ pub async fn a_page_holds_what_was_asked_for_and_says_where_it_ended(store: Arc<
         all.iter().filter(|event| take(event)).cloned().collect()
     };
     let read = async |query| -> EventPage { store.read_events(query).await.unwrap() };
-    let mut found = read(query(EventsOf::All, 0)).await;
-    assert_eq!((&found.events, found.upto, found.more), (&all, newest, false));
-    assert_eq!((found.span.oldest, found.span.newest, found.span.began), (all[0].sequence, newest, 0));
+    let mut found = read(query(EventScope::All, 0)).await;
+    assert_eq!((&found.events, found.examined_to, found.more), (&all, newest, false));
+    assert_eq!((found.span.oldest, found.span.newest, found.span.epoch_start), (all[0].sequence, newest, 0));
     assert_eq!(found.span.epoch, all[0].epoch);
-    found = read(query(EventsOf::Account(own), 0)).await;
+    found = read(query(EventScope::Account(own), 0)).await;
     assert_eq!(found.events, expected(&|event| event.account == own));
-    assert_eq!(found.upto, newest, "what lies between is another account's");
-    found = read(query(EventsOf::Ticket(own, ticket), 0)).await;
+    assert_eq!(found.examined_to, newest, "what lies between is another account's");
+    found = read(query(EventScope::Ticket(own, ticket), 0)).await;
     assert_eq!(found.events, expected(&|event| event.ticket == Some(ticket)));
     assert!(found.events.len() > 1, "{found:?}");
-    found = read(query(EventsOf::Ticket(other, ticket), 0)).await;
+    found = read(query(EventScope::Ticket(other, ticket), 0)).await;
     assert!(found.events.is_empty());
     let kinds = vec![EventKind::VmBooted];
-    found = read(ReadEvents { kinds, ..query(EventsOf::Account(own), all[0].sequence) }).await;
+    found = read(ReadEvents { kinds, ..query(EventScope::Account(own), all[0].sequence) }).await;
     assert_eq!(sequences(&found.events), [all[1].sequence]);
-    found = read(query(EventsOf::All, u64::MAX)).await;
-    assert_eq!((found.events.len(), found.upto), (0, u64::MAX));
+    found = read(query(EventScope::All, u64::MAX)).await;
+    assert_eq!((found.events.len(), found.examined_to), (0, u64::MAX));
 }
 
 pub async fn a_page_ends_by_what_it_costs(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     vms(&*store, account, 1..11).await;
     let all = sequences(&all_events(&*store).await);
-    let of = EventsOf::Account(account);
+    let of = EventScope::Account(account);
     // By number of examined rows, including those of other kinds.
     let kinds = vec![EventKind::KeyCreated];
     let found = store.read_events(ReadEvents { kinds, limit: 4, ..query(of, 0) }).await.unwrap();
-    assert_eq!((found.events.len(), found.upto, found.more), (0, all[3], true));
+    assert_eq!((found.events.len(), found.examined_to, found.more), (0, all[3], true));
     // By bytes, with at least one event.
     let (mut seen, mut after) = (Vec::new(), 0);
     loop {
         let page = store.read_events(ReadEvents { bytes: 1, ..query(of, after) }).await.unwrap();
         assert!(page.events.len() <= 1, "{page:?}");
         seen.extend(sequences(&page.events));
-        after = page.upto;
+        after = page.examined_to;
         if !page.more {
             break;
         }
@@ -111,7 +111,7 @@ pub async fn a_page_ends_by_what_it_costs(store: Arc<dyn Store>) {
 
 pub async fn a_time_has_a_place_in_the_order_of_commits(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let place = async |second| store.event_place(moment(second)).await.unwrap();
+    let place = async |second| store.event_position(moment(second)).await.unwrap();
     assert_eq!(place(0).await.sequence, 0, "also where there is no event");
     // Two events for each time, and one that was written late.
     for second in [10, 10, 20, 20, 30, 29, 30, 40] {
@@ -149,22 +149,22 @@ pub async fn what_is_kept_no_longer_is_known_to_be_missing(store: Arc<dyn Store>
     assert_eq!((some.oldest, some.newest), (all[2], all[4]));
     let none = trim(100).await;
     assert_eq!((none.oldest, none.newest), (all[4] + 1, all[4]), "also where nothing is left");
-    let page = store.read_events(query(EventsOf::Account(account), 0)).await.unwrap();
-    assert_eq!((page.events.len(), page.upto, page.span), (0, all[4], none));
+    let page = store.read_events(query(EventScope::Account(account), 0)).await.unwrap();
+    assert_eq!((page.events.len(), page.examined_to, page.span), (0, all[4], none));
 }
 
 pub async fn a_record_contains_what_was_written_until_then(store: Arc<dyn Store>) {
     let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
-    let ticket = made(&*store, own, Vec::new()).await;
-    let before = store.ticket_now(own, ticket, moment(5)).await.unwrap();
+    let ticket = create_ticket(&*store, own, Vec::new()).await;
+    let before = store.ticket_with_span(own, ticket, moment(5)).await.unwrap();
     assert_eq!(before.ticket.status, TicketStatus::Pending);
     store.change_ticket(change(own, ticket, claim("a", None))).await.unwrap();
-    let after = store.ticket_now(own, ticket, moment(5)).await.unwrap();
+    let after = store.ticket_with_span(own, ticket, moment(5)).await.unwrap();
     assert_eq!(after.ticket.status, TicketStatus::InProgress);
     let newest = all_events(&*store).await.last().unwrap().sequence;
     assert!(before.span.newest < after.span.newest && after.span.newest == newest);
     for (account, id) in [(other, ticket), (own, TicketId::generate())] {
-        let refused = store.ticket_now(account, id, moment(5)).await.unwrap_err();
+        let refused = store.ticket_with_span(account, id, moment(5)).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::UnknownTicket);
     }
 }

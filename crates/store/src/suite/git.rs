@@ -12,7 +12,7 @@ fn credential(host: &str, number: u8) -> GitCredential {
     GitCredential {
         host: host.to_owned(),
         username: "agent".to_owned(),
-        sealed,
+        encrypted_token: sealed,
         created_at: moment(number.into()),
     }
 }

@@ -126,9 +126,9 @@ pub async fn uses_are_noted_without_events(store: Arc<dyn Store>) {
     let id = store.create_key(new_key(account, "ci", 1)).await.unwrap().key.id;
     let unknown = KeyUse { id: KeyId::generate(), at: moment(9) };
     let uses = vec![KeyUse { id, at: moment(20) }, unknown, KeyUse { id, at: moment(10) }];
-    store.note_key_uses(uses).await.unwrap();
+    store.record_key_uses(uses).await.unwrap();
     assert_eq!(store.key(account, id).await.unwrap().key.last_used_at, Some(moment(20)));
-    store.note_key_uses(vec![]).await.unwrap();
+    store.record_key_uses(vec![]).await.unwrap();
     assert_eq!(super::all_events(&*store).await.len(), 1);
 }
 

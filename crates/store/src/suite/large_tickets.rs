@@ -3,12 +3,12 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Value, json};
-use skep_api::budget::json_bytes;
+use skep_api::budget::json_len;
 use skep_tickets::{Edits, NewTicket};
 
 use super::{
     default_account, moment,
-    tickets::{call, claims, creation, made, new_ticket},
+    tickets::{call, claims, create_ticket, creation, new_ticket},
 };
 use crate::{ChangeTicket, ListTickets, ReadTicketHistory, Store, TicketFilter, TicketSort};
 
@@ -51,7 +51,7 @@ pub async fn pages_of_large_tickets_end_by_what_they_cost(store: Arc<dyn Store>)
 
 pub async fn pages_of_a_long_history_end_by_what_they_cost(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let id = made(&*store, account, vec![]).await;
+    let id = create_ticket(&*store, account, vec![]).await;
     let changes = 60;
     for number in 0..changes {
         let metadata = json!({"number": number, "text": "x".repeat(60 << 10)}).as_object().cloned();
@@ -64,7 +64,7 @@ pub async fn pages_of_a_long_history_end_by_what_they_cost(store: Arc<dyn Store>
     loop {
         let query = ReadTicketHistory { account, id, limit: 1_000, after };
         let page = store.ticket_history(query).await.unwrap();
-        assert!(json_bytes(&page.events) < 3 << 20, "{} bytes", json_bytes(&page.events));
+        assert!(json_len(&page.events) < 3 << 20, "{} bytes", json_len(&page.events));
         events.extend(page.events.into_iter().map(|event| event.id));
         after = page.next;
         if after.is_none() {

@@ -256,7 +256,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
 }
 
 pub fn boot(vms: Vec<VmBooted>) -> RecordBoots {
-    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()), work: None, answer: None }
+    RecordBoots { vms, at: moment(500), request_id: Some("boot".to_owned()), attempt: None, answer: None }
 }
 
 pub fn end(vm: VmId, reason: EndReason, step: i64) -> RecordEnd {

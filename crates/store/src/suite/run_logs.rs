@@ -7,11 +7,12 @@ use skep_tickets::{Command, Release};
 
 use super::{
     account_named, boot, booted, default_account, end, moment, new_key,
-    tickets::{call, change, claim, made},
+    tickets::{call, change, claim, create_ticket},
 };
 use crate::{
-    ACCOUNT_LOGS, AppendLog, BootedFor, CommandOutcome, DeleteTicket, Dependents, KEPT_LOG, LogPage,
-    LogPosition, ReadLog, RecordBoots, RecordCommandEnd, Store, TrimHistory, VmBooted,
+    AppendLog, BootAttempt, CommandOutcome, DeleteTicket, Dependents, LogPage, LogPosition,
+    MAX_ACCOUNT_LOG_BYTES, MIN_LOG_BYTES, ReadLog, RecordBoots, RecordCommandEnd, Store, TrimHistory,
+    VmBooted,
 };
 
 /// A VM that was booted with a command for a ticket of this account.
@@ -21,8 +22,8 @@ async fn run(store: &dyn Store, account: AccountId, ticket: TicketId, attempt: u
     let exec_id = Some(format!("exec_{pid}"));
     let vm = VmBooted { ticket: Some(ticket), exec_id, ..booted(account, pid) };
     let key = new_key(account, &format!("of vm {pid}"), number);
-    let work = Some(BootedFor { ticket, attempt, key, keep_vm: false });
-    store.record_boots(RecordBoots { work, ..boot(vec![vm.clone()]) }).await.unwrap();
+    let work = Some(BootAttempt { ticket, attempt, key, keep_vm: false });
+    store.record_boots(RecordBoots { attempt: work, ..boot(vec![vm.clone()]) }).await.unwrap();
     vm
 }
 
@@ -34,7 +35,7 @@ async fn append(store: &dyn Store, vm: &VmBooted, bytes: Vec<u8>, stdout: u64) {
 fn query(vm: &VmBooted) -> ReadLog {
     ReadLog {
         account: vm.account,
-        by: None,
+        caller_vm: None,
         ticket: vm.ticket.unwrap(),
         attempt: None,
         vm: None,
@@ -58,7 +59,7 @@ async fn refused(store: &dyn Store, query: ReadLog) -> ErrorCode {
 
 pub async fn the_end_of_a_log_is_kept_and_read_from_anywhere(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let ticket = made(&*store, account, vec![]).await;
+    let ticket = create_ticket(&*store, account, vec![]).await;
     let vm = run(&*store, account, ticket, 1, 3).await;
     assert_eq!(store.log_position(vm.id).await.unwrap(), LogPosition::default());
     let empty = read(&*store, &vm).await;
@@ -88,16 +89,16 @@ pub async fn the_end_of_a_log_is_kept_and_read_from_anywhere(store: Arc<dyn Stor
     }
     let page = read(&*store, &vm).await;
     let kept = size - page.kept_from;
-    assert!((KEPT_LOG..KEPT_LOG + (128 << 10)).contains(&kept), "{kept}");
+    assert!((MIN_LOG_BYTES..MIN_LOG_BYTES + (128 << 10)).contains(&kept), "{kept}");
     assert!(page.offset == page.kept_from && page.bytes == pattern(page.kept_from, kept));
 }
 
 pub async fn a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket(store: Arc<dyn Store>) {
     let (account, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
-    let ticket = made(&*store, account, vec![]).await;
+    let ticket = create_ticket(&*store, account, vec![]).await;
     let first = run(&*store, account, ticket, 1, 3).await;
     append(&*store, &first, b"first".to_vec(), 5).await;
-    let outcome = CommandOutcome::Counts(Default::default());
+    let outcome = CommandOutcome::AttemptFailed(Default::default());
     store.record_command_end(RecordCommandEnd { vm: first.id, outcome, at: moment(600) }).await.unwrap();
     assert!(!read(&*store, &first).await.running);
     let second = run(&*store, account, ticket, 2, 4).await;
@@ -107,18 +108,18 @@ pub async fn a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket(store: Arc<d
     let of_first = ReadLog { attempt: Some(1), ..query(&first) };
     assert_eq!(store.read_log(of_first).await.unwrap().bytes, b"first");
     // A key that is bound to a VM can read the logs of the ticket of that VM.
-    let plain = made(&*store, account, vec![]).await;
+    let plain = create_ticket(&*store, account, vec![]).await;
     let alone = run(&*store, account, plain, 1, 5).await;
     let by = Some(second.id);
-    assert_eq!(store.read_log(ReadLog { by, ..of_first }).await.unwrap().bytes, b"first");
-    assert_eq!(refused(&*store, ReadLog { by, ..query(&alone) }).await, ErrorCode::UnknownTicket);
+    assert_eq!(store.read_log(ReadLog { caller_vm: by, ..of_first }).await.unwrap().bytes, b"first");
+    assert_eq!(refused(&*store, ReadLog { caller_vm: by, ..query(&alone) }).await, ErrorCode::UnknownTicket);
     // Missing logs and logs of other accounts are refused.
     let third = ReadLog { attempt: Some(3), ..query(&first) };
     assert_eq!(refused(&*store, third).await, ErrorCode::UnknownLog);
     let strange = ReadLog { ticket: TicketId::generate(), ..query(&first) };
     assert_eq!(refused(&*store, strange).await, ErrorCode::UnknownTicket);
     assert_eq!(refused(&*store, ReadLog { account: other, ..query(&first) }).await, ErrorCode::UnknownTicket);
-    let logless = made(&*store, account, vec![]).await;
+    let logless = create_ticket(&*store, account, vec![]).await;
     assert_eq!(refused(&*store, ReadLog { ticket: logless, ..query(&first) }).await, ErrorCode::UnknownLog);
     // The log outlives the VM and the ticket.
     let release = Release { attempt: None, assignee: None, retry_after: None, by_status: true };
@@ -149,13 +150,13 @@ pub async fn a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket(store: Arc<d
 
 pub async fn an_account_fills_the_disk_with_no_logs_and_takes_none_of_anothers(store: Arc<dyn Store>) {
     let (account, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
-    let foreign = made(&*store, other, vec![]).await;
+    let foreign = create_ticket(&*store, other, vec![]).await;
     let foreign = run(&*store, other, foreign, 1, 1).await;
     append(&*store, &foreign, vec![7; 1 << 20], 1).await;
     let mut vms = Vec::new();
-    let count = u8::try_from(ACCOUNT_LOGS / KEPT_LOG).unwrap() + 2;
+    let count = u8::try_from(MAX_ACCOUNT_LOG_BYTES / MIN_LOG_BYTES).unwrap() + 2;
     for number in 2..2 + count {
-        let ticket = made(&*store, account, vec![]).await;
+        let ticket = create_ticket(&*store, account, vec![]).await;
         let vm = run(&*store, account, ticket, 1, number).await;
         for _ in 0..4 {
             append(&*store, &vm, vec![number; 1 << 20], 1).await;
@@ -167,8 +168,8 @@ pub async fn an_account_fills_the_disk_with_no_logs_and_takes_none_of_anothers(s
         kept.push(read(&*store, vm).await.bytes.len() as u64);
     }
     let sum: u64 = kept.iter().sum();
-    assert!((ACCOUNT_LOGS - (8 << 20)..=ACCOUNT_LOGS).contains(&sum), "{sum}");
-    assert_eq!((kept[0], kept[vms.len() - 1]), (0, KEPT_LOG), "the oldest go first: {kept:?}");
+    assert!((MAX_ACCOUNT_LOG_BYTES - (8 << 20)..=MAX_ACCOUNT_LOG_BYTES).contains(&sum), "{sum}");
+    assert_eq!((kept[0], kept[vms.len() - 1]), (0, MIN_LOG_BYTES), "the oldest go first: {kept:?}");
     // Nothing is left of the first log; further output continues at the right offset.
     let position = read(&*store, &vms[0]).await;
     assert_eq!((position.size, position.kept_from), (4 << 20, 4 << 20));

@@ -3,14 +3,14 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use skep_api::{AccountId, ErrorCode, tickets::Ticket};
-use skep_tickets::{Assignee, Claim, Command, Edits, Needed};
+use skep_tickets::{Assignee, Claim, Command, Dependency, Edits};
 use tokio::{sync::Barrier, task::JoinSet};
 
 use super::{
     counts, default_account, moment,
-    tickets::{call, change, claim, claims, completion, creation, made, new_ticket},
+    tickets::{call, change, claim, claims, completion, create_ticket, creation, new_ticket},
 };
-use crate::{ChangeTicket, EndAttempt, Error, ReadTicketHistory, Store, TimeUp};
+use crate::{AttemptTimer, ChangeTicket, EndAttempt, Error, ReadTicketHistory, Store};
 
 const AGENTS: usize = 32;
 const CLAIMANTS: usize = 64;
@@ -22,7 +22,7 @@ async fn race(
     account: AccountId,
     claim: impl Fn(usize) -> Command,
 ) -> (Vec<Ticket>, Vec<Error>) {
-    let id = made(&**store, account, vec![]).await;
+    let id = create_ticket(&**store, account, vec![]).await;
     let barrier = Arc::new(Barrier::new(CLAIMANTS));
     let mut agents = JoinSet::new();
     for agent in 0..CLAIMANTS {
@@ -41,7 +41,7 @@ async fn race(
 pub async fn one_of_many_claims_wins(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let nameless =
-        || Claim { assignee: Assignee::OfKey("key".to_owned()), vm: None, attempt: None, lease: None };
+        || Claim { assignee: Assignee::KeyName("key".to_owned()), vm: None, attempt: None, lease: None };
     for _ in 0..ROUNDS {
         let own = race(&store, account, |agent| claim(&format!("agent-{agent}"), None)).await;
         let none = race(&store, account, |_| Command::Claim(nameless())).await;
@@ -82,9 +82,10 @@ pub async fn a_completion_and_the_end_of_its_lease_never_both_end_an_attempt(sto
     let account = default_account(&*store).await.id;
     let mut expiries = 0;
     for _ in 0..1_000 {
-        let id = made(&*store, account, vec![]).await;
+        let id = create_ticket(&*store, account, vec![]).await;
         store.change_ticket(change(account, id, claim("a", None))).await.unwrap();
-        let up = EndAttempt { ticket: id, attempt: 1, why: TimeUp::Lease { beats: 0 }, at: moment(60) };
+        let up =
+            EndAttempt { ticket: id, attempt: 1, timer: AttemptTimer::Lease { beats: 0 }, at: moment(60) };
         let (done, expired) = tokio::join!(
             store.change_ticket(change(account, id, completion(Some(1)))),
             store.end_attempt(up)
@@ -107,7 +108,7 @@ pub async fn changes_at_once_make_no_cycle(store: Arc<dyn Store>) {
     for _ in 0..20 {
         let mut ring = Vec::new();
         for _ in 0..RING {
-            ring.push(made(&*store, account, vec![]).await);
+            ring.push(create_ticket(&*store, account, vec![]).await);
         }
         let mut changes = JoinSet::new();
         for place in 0..RING {
@@ -127,9 +128,9 @@ pub async fn the_last_prerequisites_at_once_make_it_ready_once(store: Arc<dyn St
     let account = default_account(&*store).await.id;
     let mut needs = Vec::new();
     for _ in 0..AGENTS {
-        needs.push(made(&*store, account, vec![]).await);
+        needs.push(create_ticket(&*store, account, vec![]).await);
     }
-    let last = made(&*store, account, needs.iter().copied().map(Needed::Ticket).collect()).await;
+    let last = create_ticket(&*store, account, needs.iter().copied().map(Dependency::Ticket).collect()).await;
     let mut agents = JoinSet::new();
     for id in needs {
         let store = Arc::clone(&store);

@@ -8,23 +8,23 @@ use skep_api::{
     swarm::EndReason,
     tickets::{Object, Priority, Ticket, TicketStatus},
 };
-use skep_tickets::{Assignee, Claim, Command, Edits, Finishing, Needed, NewTicket, Resolution};
+use skep_tickets::{Assignee, Claim, Command, Dependency, Edits, FinishRequest, NewTicket, Resolution};
 use tokio::sync::broadcast::Receiver;
 
 use super::{account_named, all_events, boot, booted, counts, default_account, end, moment};
 use crate::{
-    ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents, EndAttempt, EndVms, EventKind,
-    ListTickets, Once, OpenAttempt, ReadTicketHistory, Store, TicketCall, TicketFilter, TicketNews,
-    TicketSort, TimeUp, WaitingTicket, WakeTicket,
+    AttemptTimer, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents, EndAttempt, EndVms,
+    EventKind, IdempotentRequest, ListTickets, OpenAttempt, ReadTicketHistory, Store, TicketCall,
+    TicketFilter, TicketSignal, TicketSort, WaitingTicket, WakeTicket,
 };
 
 /// A new ticket with default values.
-pub fn new_ticket(title: &str, needs: Vec<Needed>) -> NewTicket {
+pub fn new_ticket(title: &str, needs: Vec<Dependency>) -> NewTicket {
     NewTicket {
         title: title.to_owned(),
         description: None,
         priority: Priority::Medium,
-        needs,
+        dependencies: needs,
         labels: vec![],
         metadata: None,
         max_attempts: 5,
@@ -41,11 +41,11 @@ pub fn creation(account: AccountId, tickets: Vec<NewTicket>) -> CreateTickets {
     CreateTickets {
         call: call(account, 10),
         tickets: tickets.into_iter().map(|one| (None, one)).collect(),
-        once: None,
+        idempotency: None,
     }
 }
 
-pub async fn made(store: &dyn Store, account: AccountId, needs: Vec<Needed>) -> TicketId {
+pub async fn create_ticket(store: &dyn Store, account: AccountId, needs: Vec<Dependency>) -> TicketId {
     let made = store.create_tickets(creation(account, vec![new_ticket("a", needs)])).await.unwrap();
     made.answer.tickets[0].id
 }
@@ -61,7 +61,7 @@ pub fn claim(assignee: &str, vm: Option<VmId>) -> Command {
 }
 
 pub fn completion(attempt: Option<u32>) -> Command {
-    Command::Finish(Finishing {
+    Command::Finish(FinishRequest {
         resolution: Resolution::Completed,
         result: Patch::Absent,
         attempt,
@@ -80,7 +80,7 @@ pub fn claims(account: AccountId, assignee: &str, count: u32) -> ClaimTickets {
         lease,
         priorities,
         labels: vec![],
-        once,
+        idempotency: once,
     }
 }
 
@@ -89,13 +89,13 @@ async fn read(store: &dyn Store, account: AccountId, id: TicketId) -> Ticket {
 }
 
 /// Returns all signals received so far.
-fn told(news: &mut Receiver<TicketNews>) -> Vec<TicketNews> {
+fn drain(news: &mut Receiver<TicketSignal>) -> Vec<TicketSignal> {
     std::iter::from_fn(|| news.try_recv().ok()).collect()
 }
 
 pub async fn a_graph_is_kept_as_it_was_made(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let known = made(&*store, account, vec![]).await;
+    let known = create_ticket(&*store, account, vec![]).await;
     let full = NewTicket {
         description: Some("süß".to_owned()),
         priority: Priority::Critical,
@@ -103,7 +103,7 @@ pub async fn a_graph_is_kept_as_it_was_made(store: Arc<dyn Store>) {
         max_attempts: 2,
         max_runtime: Duration::from_secs(60),
         not_before: Some(moment(5_000)),
-        ..new_ticket("b", vec![Needed::Sibling(1), Needed::Ticket(known)])
+        ..new_ticket("b", vec![Dependency::Sibling(1), Dependency::Ticket(known)])
     };
     let mut command = creation(account, vec![full.clone(), new_ticket("c", vec![])]);
     command.tickets[1].0 = Some("name".to_owned());
@@ -124,11 +124,11 @@ pub async fn a_graph_is_kept_as_it_was_made(store: Arc<dyn Store>) {
 pub async fn what_is_refused_leaves_nothing(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let other = account_named(&*store, "acme").await.id;
-    let theirs = made(&*store, other, vec![]).await;
+    let theirs = create_ticket(&*store, other, vec![]).await;
     let before = all_events(&*store).await;
     for id in [theirs, TicketId::generate()] {
         let half =
-            creation(account, vec![new_ticket("a", vec![]), new_ticket("b", vec![Needed::Ticket(id)])]);
+            creation(account, vec![new_ticket("a", vec![]), new_ticket("b", vec![Dependency::Ticket(id)])]);
         assert_eq!(store.create_tickets(half).await.unwrap_err().code(), ErrorCode::UnknownDependency);
         let change = change(account, id, claim("a", None));
         assert_eq!(store.change_ticket(change).await.unwrap_err().code(), ErrorCode::UnknownTicket);
@@ -152,10 +152,10 @@ pub async fn what_is_refused_leaves_nothing(store: Arc<dyn Store>) {
 
 pub async fn whoever_listens_is_told_what_times_and_waiters_need(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let mut news = store.ticket_news();
-    let first = made(&*store, account, vec![]).await;
-    let second = made(&*store, account, vec![Needed::Ticket(first)]).await;
-    assert_eq!(told(&mut news), [TicketNews::Ready(account)]);
+    let mut news = store.ticket_signals();
+    let first = create_ticket(&*store, account, vec![]).await;
+    let second = create_ticket(&*store, account, vec![Dependency::Ticket(first)]).await;
+    assert_eq!(drain(&mut news), [TicketSignal::Ready(account)]);
     store.change_ticket(change(account, first, claim("a", None))).await.unwrap();
     let held = OpenAttempt {
         ticket: first,
@@ -164,21 +164,22 @@ pub async fn whoever_listens_is_told_what_times_and_waiters_need(store: Arc<dyn 
         lease: Duration::from_secs(3_600),
         max_runtime: Duration::from_secs(86_400),
     };
-    assert_eq!(told(&mut news), [TicketNews::Held(held)]);
+    assert_eq!(drain(&mut news), [TicketSignal::Held(held)]);
     assert_eq!(store.open_attempts().await.unwrap(), [held]);
     // A claim by the same assignee renews the lease.
     store.change_ticket(change(account, first, claim("a", None))).await.unwrap();
-    assert_eq!(told(&mut news), [TicketNews::Held(OpenAttempt { beats: 1, ..held })]);
+    assert_eq!(drain(&mut news), [TicketSignal::Held(OpenAttempt { beats: 1, ..held })]);
     store.change_ticket(change(account, first, completion(Some(1)))).await.unwrap();
-    assert_eq!(told(&mut news), [TicketNews::Free(first), TicketNews::Ready(account)]);
+    assert_eq!(drain(&mut news), [TicketSignal::NotHeld(first), TicketSignal::Ready(account)]);
     assert!(read(&*store, account, second).await.ready);
     assert!(store.change_ticket(change(account, first, claim("a", None))).await.is_err());
-    assert!(told(&mut news).is_empty(), "a refusal is no news");
+    assert!(drain(&mut news).is_empty(), "a refusal is no news");
 }
 
 pub async fn leases_that_begin_anew_are_written_and_nothing_else(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let (held, pending) = (made(&*store, account, vec![]).await, made(&*store, account, vec![]).await);
+    let (held, pending) =
+        (create_ticket(&*store, account, vec![]).await, create_ticket(&*store, account, vec![]).await);
     store.change_ticket(change(account, held, claim("a", None))).await.unwrap();
     let before = (read(&*store, account, held).await, read(&*store, account, pending).await);
     let (open, events) = (store.open_attempts().await.unwrap(), all_events(&*store).await);
@@ -193,12 +194,15 @@ pub async fn leases_that_begin_anew_are_written_and_nothing_else(store: Arc<dyn 
 
 pub async fn a_time_that_comes_is_said_once(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let mut news = store.ticket_news();
+    let mut news = store.ticket_signals();
     // Has a higher precision than stored times, and must match nevertheless.
     let not_before = moment(500) + Duration::from_nanos(999_999);
     let new = NewTicket { not_before: Some(not_before), ..new_ticket("a", vec![]) };
     let id = store.create_tickets(creation(account, vec![new])).await.unwrap().answer.tickets[0].id;
-    assert_eq!(told(&mut news), [TicketNews::Waiting(WaitingTicket { ticket: id, not_before, rest: None })]);
+    assert_eq!(
+        drain(&mut news),
+        [TicketSignal::Waiting(WaitingTicket { ticket: id, not_before, backoff: None })]
+    );
     assert_eq!(store.waiting_tickets().await.unwrap().len(), 1);
     let wake = WakeTicket { ticket: id, not_before, at: moment(600) };
     assert!(
@@ -207,7 +211,7 @@ pub async fn a_time_that_comes_is_said_once(store: Arc<dyn Store>) {
     );
     assert!(store.wake_ticket(wake).await.unwrap());
     assert!(!store.wake_ticket(wake).await.unwrap());
-    assert_eq!(told(&mut news), [TicketNews::Ready(account)]);
+    assert_eq!(drain(&mut news), [TicketSignal::Ready(account)]);
     assert_eq!(counts(&*store).await["ticket.ready"], 1);
     assert_eq!(read(&*store, account, id).await.version, 1);
     assert!(store.waiting_tickets().await.unwrap().is_empty());
@@ -250,9 +254,10 @@ pub async fn a_time_that_is_taken_away_before_its_timer_came_is_said_too(store: 
 
 pub async fn what_a_finished_ticket_once_waited_for_may_go(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let (late, need) = (made(&*store, account, vec![]).await, made(&*store, account, vec![]).await);
+    let (late, need) =
+        (create_ticket(&*store, account, vec![]).await, create_ticket(&*store, account, vec![]).await);
     store.change_ticket(change(account, late, claim("a", None))).await.unwrap();
-    let up = EndAttempt { ticket: late, attempt: 1, why: TimeUp::Runtime, at: moment(60) };
+    let up = EndAttempt { ticket: late, attempt: 1, timer: AttemptTimer::Runtime, at: moment(60) };
     assert!(store.end_attempt(up).await.unwrap());
     // The ticket now depends on another one; its former holder can finish it nevertheless.
     let edits = Edits { dependencies: Some(vec![need]), ..Edits::default() };
@@ -274,16 +279,18 @@ pub async fn what_a_finished_ticket_once_waited_for_may_go(store: Arc<dyn Store>
 
 pub async fn only_the_time_that_was_set_last_ends_an_attempt(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let id = made(&*store, account, vec![]).await;
+    let id = create_ticket(&*store, account, vec![]).await;
     store.change_ticket(change(account, id, claim("a", None))).await.unwrap();
     store.change_ticket(change(account, id, claim("a", None))).await.unwrap();
-    let up = |attempt, why| EndAttempt { ticket: id, attempt, why, at: moment(100) };
-    for (attempt, why) in [(1, TimeUp::Lease { beats: 0 }), (2, TimeUp::Runtime), (0, TimeUp::Runtime)] {
+    let up = |attempt, why| EndAttempt { ticket: id, attempt, timer: why, at: moment(100) };
+    for (attempt, why) in
+        [(1, AttemptTimer::Lease { beats: 0 }), (2, AttemptTimer::Runtime), (0, AttemptTimer::Runtime)]
+    {
         assert!(!store.end_attempt(up(attempt, why)).await.unwrap());
     }
-    assert!(store.end_attempt(up(1, TimeUp::Lease { beats: 1 })).await.unwrap());
-    assert!(!store.end_attempt(up(1, TimeUp::Lease { beats: 1 })).await.unwrap());
-    let unknown = EndAttempt { ticket: TicketId::generate(), ..up(1, TimeUp::Runtime) };
+    assert!(store.end_attempt(up(1, AttemptTimer::Lease { beats: 1 })).await.unwrap());
+    assert!(!store.end_attempt(up(1, AttemptTimer::Lease { beats: 1 })).await.unwrap());
+    let unknown = EndAttempt { ticket: TicketId::generate(), ..up(1, AttemptTimer::Runtime) };
     assert!(!store.end_attempt(unknown).await.unwrap());
     assert_eq!(counts(&*store).await["ticket.lease_expired"], 1);
 }
@@ -294,17 +301,18 @@ pub async fn tickets_end_with_their_vms(store: Arc<dyn Store>) {
     store.record_boots(boot(vms.to_vec())).await.unwrap();
     let mut tickets = Vec::new();
     for vm in &vms {
-        let id = made(&*store, account, vec![]).await;
+        let id = create_ticket(&*store, account, vec![]).await;
         store.change_ticket(change(account, id, claim("a", Some(vm.id)))).await.unwrap();
         tickets.push(id);
     }
-    let mut news = store.ticket_news();
+    let mut news = store.ticket_signals();
     store.record_end(end(vms[0].id, EndReason::Crashed, 600)).await.unwrap();
     store.record_end(end(vms[0].id, EndReason::Deleted, 600)).await.unwrap();
     let lost = EndVms { vms: vec![vms[1].id], reason: EndReason::Lost, at: moment(700) };
     store.end_vms(lost).await.unwrap();
-    let expected = [tickets[0], tickets[1]].map(|id| [TicketNews::Free(id), TicketNews::Ready(account)]);
-    assert_eq!(told(&mut news), expected.concat());
+    let expected =
+        [tickets[0], tickets[1]].map(|id| [TicketSignal::NotHeld(id), TicketSignal::Ready(account)]);
+    assert_eq!(drain(&mut news), expected.concat());
     for (id, status) in
         tickets.into_iter().zip([TicketStatus::Pending, TicketStatus::Pending, TicketStatus::InProgress])
     {
@@ -317,9 +325,9 @@ pub async fn tickets_end_with_their_vms(store: Arc<dyn Store>) {
 pub async fn ten_thousand_wait_for_one_and_are_ready_once(store: Arc<dyn Store>) {
     const DEPENDENTS: usize = 10_000;
     let account = default_account(&*store).await.id;
-    let first = made(&*store, account, vec![]).await;
+    let first = create_ticket(&*store, account, vec![]).await;
     for _ in 0..DEPENDENTS / 1_000 {
-        let many = (0..1_000).map(|_| new_ticket("a", vec![Needed::Ticket(first)])).collect();
+        let many = (0..1_000).map(|_| new_ticket("a", vec![Dependency::Ticket(first)])).collect();
         store.create_tickets(creation(account, many)).await.unwrap();
     }
     store.change_ticket(change(account, first, completion(None))).await.unwrap();
@@ -335,7 +343,7 @@ pub async fn ten_thousand_wait_for_one_and_are_ready_once(store: Arc<dyn Store>)
 
 pub async fn a_deleted_ticket_leaves_its_history(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let id = made(&*store, account, vec![]).await;
+    let id = create_ticket(&*store, account, vec![]).await;
     store.change_ticket(change(account, id, claim("a", None))).await.unwrap();
     let delete = DeleteTicket {
         call: call(account, 50),
@@ -358,9 +366,9 @@ pub async fn a_deleted_ticket_leaves_its_history(store: Arc<dyn Store>) {
 pub async fn a_named_request_has_its_effect_once_for_a_day(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let named = |at: Timestamp, body: u8| {
-        let once = Once { path: "/api/tickets", key: "k".to_owned(), body: [body; 32] };
+        let once = IdempotentRequest { path: "/api/tickets", key: "k".to_owned(), body_hash: [body; 32] };
         let mut command = creation(account, vec![new_ticket("a", vec![])]);
-        (command.call.at, command.once) = (at, Some(once));
+        (command.call.at, command.idempotency) = (at, Some(once));
         command
     };
     let first = store.create_tickets(named(moment(0), 1)).await.unwrap();

@@ -11,12 +11,12 @@ use skep_api::{
 
 use super::{
     account_named, all_events, boot, booted, counts, default_account, end, events_of, hash, moment, new_key,
-    tickets::{call, change, claim, completion, made},
+    tickets::{call, change, claim, completion, create_ticket},
 };
 use crate::{
-    BootedFor, ChangeVm, CommandOutcome, DeleteTicket, Dependents, EndVms, EventKind, ListVms, Once,
-    ReadTicketHistory, RecordBoots, RecordCommandEnd, Store, TicketNews, TrimHistory, VmBooted, VmEnd,
-    VmFilter, VmRecord, VmWithoutAttempt, VmsOf,
+    BootAttempt, ChangeVm, CommandOutcome, DeleteTicket, Dependents, EndVms, EventKind, IdempotentRequest,
+    ListVms, ReadTicketHistory, RecordBoots, RecordCommandEnd, Store, TicketSignal, TrimHistory, VmBooted,
+    VmEnd, VmFilter, VmRecord, VmSet, VmWithoutAttempt,
 };
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
@@ -25,7 +25,7 @@ pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     // Oldest first, independent of the order in the command.
     let reversed = vms.iter().rev().cloned().collect();
     store.record_boots(boot(reversed)).await.unwrap();
-    let alive = store.alive_vms().await.unwrap();
+    let alive = store.running_vms().await.unwrap();
     let expected: Vec<_> =
         vms.iter().cloned().map(|vm| VmRecord { vm, command_runs: false, end: None }).collect();
     assert_eq!(alive, expected);
@@ -45,7 +45,7 @@ pub async fn boots_are_all_or_none(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let twice = booted(account, 4);
     store.record_boots(boot(vec![booted(account, 3), twice.clone(), twice])).await.unwrap_err();
-    assert!(store.alive_vms().await.unwrap().is_empty());
+    assert!(store.running_vms().await.unwrap().is_empty());
     assert!(all_events(&*store).await.is_empty());
 }
 
@@ -70,7 +70,7 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     assert_eq!((changed.expires_at, changed.metadata), (Some(moment(900)), metadata));
     let never = ChangeVm { expires_at: Some(None), ..nothing.clone() };
     assert_eq!(store.change_vm(never).await.unwrap().vm.expires_at, None);
-    assert_eq!(store.alive_vms().await.unwrap()[1].vm, other, "no other VM changes");
+    assert_eq!(store.running_vms().await.unwrap()[1].vm, other, "no other VM changes");
     store.record_end(end(vm.id, EndReason::Deleted, 600)).await.unwrap();
     assert_eq!(store.change_vm(nothing).await.unwrap_err().code(), ErrorCode::UnknownVm);
 }
@@ -89,7 +89,7 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
     assert_eq!(taken.code(), ErrorCode::NameTaken);
     assert!(taken.to_string().contains(&web.id.to_string()), "{taken}");
     assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
-    assert_eq!(store.alive_vms().await.unwrap().len(), 3);
+    assert_eq!(store.running_vms().await.unwrap().len(), 3);
 
     let name = |vm: &VmBooted, name: Option<&str>| ChangeVm {
         vm: vm.id,
@@ -123,7 +123,7 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
 
 /// Lists VMs with pages of one VM.
 async fn pages_of_what_a_filter_leaves(store: &dyn Store, account: AccountId, filter: VmFilter) {
-    let query = ListVms { account, which: VmsOf::Ended, filter, limit: 1, after: None };
+    let query = ListVms { account, set: VmSet::Ended, filter, limit: 1, after: None };
     let first = store.list_vms(query.clone()).await.unwrap();
     assert_eq!((first.vms[0].vm.pid, first.next), (11, Some(first.vms[0].vm.id)));
     let last = store.list_vms(ListVms { after: first.next, ..query }).await.unwrap();
@@ -151,7 +151,7 @@ pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<
     in_the_order_of_their_ids(&mut vms);
     store.record_boots(boot(vms.clone())).await.unwrap();
     let found = async |which, filter| {
-        let query = ListVms { account, which, filter, limit: 100, after: None };
+        let query = ListVms { account, set: which, filter, limit: 100, after: None };
         let page = store.list_vms(query).await.unwrap();
         page.vms.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>()
     };
@@ -179,13 +179,13 @@ pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<
         (two, vec![]),
     ];
     for (filter, expected) in &cases {
-        assert_eq!(&found(VmsOf::Living, filter.clone()).await, expected, "{filter:?}");
+        assert_eq!(&found(VmSet::Running, filter.clone()).await, expected, "{filter:?}");
     }
     for (vm, step) in vms.iter().zip(600..) {
         store.record_end(end(vm.id, EndReason::Deleted, step)).await.unwrap();
     }
     for (filter, expected) in cases {
-        assert_eq!(found(VmsOf::Ended, filter.clone()).await, expected, "{filter:?}");
+        assert_eq!(found(VmSet::Ended, filter.clone()).await, expected, "{filter:?}");
     }
     pages_of_what_a_filter_leaves(&*store, account, having("7")).await;
 }
@@ -200,7 +200,7 @@ pub async fn a_second_end_changes_nothing(store: Arc<dyn Store>) {
     let second = store.record_end(end(vm.id, EndReason::Deleted, 700)).await.unwrap();
     assert!(!second.first);
     assert_eq!(second.record, first.record);
-    assert!(store.alive_vms().await.unwrap().is_empty());
+    assert!(store.running_vms().await.unwrap().is_empty());
 
     let events = events_of(&*store, EventKind::VmEnded).await;
     assert_eq!(events.len(), 1);
@@ -242,7 +242,7 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
         [2, 1].map(|at: usize| VmRecord { vm: vms[at].clone(), command_runs: false, end: lost }).into();
     assert_eq!(ended, expected);
     assert!(store.end_vms(command).await.unwrap().is_empty());
-    let alive: Vec<_> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
+    let alive: Vec<_> = store.running_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
     assert_eq!(alive, [vms[3].id]);
     assert_eq!(counts(&*store).await["vm.ended"], 3);
 }
@@ -250,21 +250,22 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
 /// A VM that was booted for a ticket that has been claimed for it.
 async fn booted_for(store: &dyn Store, pid: u32) -> (VmBooted, RecordBoots) {
     let account = default_account(store).await.id;
-    let ticket = made(store, account, Vec::new()).await;
+    let ticket = create_ticket(store, account, Vec::new()).await;
     store.change_ticket(change(account, ticket, claim("booter", None))).await.unwrap();
     let vm = VmBooted { ticket: Some(ticket), ..booted(account, pid) };
     let key = new_key(account, &format!("of vm {pid}"), 7);
-    let work = Some(BootedFor { ticket, attempt: 1, key, keep_vm: false });
-    (vm.clone(), RecordBoots { work, ..boot(vec![vm]) })
+    let work = Some(BootAttempt { ticket, attempt: 1, key, keep_vm: false });
+    (vm.clone(), RecordBoots { attempt: work, ..boot(vec![vm]) })
 }
 
 pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(store: Arc<dyn Store>) {
     let (vm, command) = booted_for(&*store, 3).await;
-    let mut news = store.ticket_news();
+    let mut news = store.ticket_signals();
     store.record_boots(command).await.unwrap();
-    assert!(matches!(news.try_recv(), Ok(TicketNews::Held(open)) if Some(open.ticket) == vm.ticket));
+    assert!(matches!(news.try_recv(), Ok(TicketSignal::Held(open)) if Some(open.ticket) == vm.ticket));
     let (account, id) = (vm.account, vm.ticket.unwrap());
-    let alive: Vec<VmBooted> = store.alive_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
+    let alive: Vec<VmBooted> =
+        store.running_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
     assert_eq!(alive, std::slice::from_ref(&vm));
     let ticket = store.ticket(account, id, moment(900)).await.unwrap();
     assert_eq!((ticket.vm, ticket.assignee.as_deref(), ticket.attempt), (Some(vm.id), Some("booter"), 1));
@@ -286,11 +287,11 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
     let vm = command.vms[0].clone();
     let (account, id) = (vm.account, vm.ticket.unwrap());
     store.record_boots(command).await.unwrap();
-    let alive = store.alive_vms().await.unwrap();
+    let alive = store.running_vms().await.unwrap();
     assert_eq!((alive[0].command_runs, alive[0].vm.exec_id.as_deref()), (true, Some("exec_1")));
     let evidence = serde_json::Map::from_iter([("exit_code".to_owned(), json!(7))]);
     let ended = |vm| {
-        let outcome = CommandOutcome::Counts(evidence.clone());
+        let outcome = CommandOutcome::AttemptFailed(evidence.clone());
         RecordCommandEnd { vm, outcome, at: moment(950) }
     };
     store.record_command_end(ended(vm.id)).await.unwrap();
@@ -303,7 +304,7 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
         (Some(AttemptOutcome::CommandEnded), Some(evidence.clone()))
     );
     assert_eq!(ticket.result, None, "it is the attempt's");
-    let alive = store.alive_vms().await.unwrap();
+    let alive = store.running_vms().await.unwrap();
     assert_eq!((alive.len(), alive[0].command_runs), (1, false), "the VM lives on");
     // A second end changes nothing.
     let before = all_events(&*store).await.len();
@@ -323,18 +324,18 @@ async fn last_attempt(store: &dyn Store, vm: &VmBooted) -> (Option<AttemptOutcom
 pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Store>) {
     let object = |word: &str| Object::from_iter([("word".to_owned(), json!(word))]);
     let (done, back, kept) =
-        (CommandOutcome::Completes(object("a")), CommandOutcome::GivesBack(object("b")), object("c"));
+        (CommandOutcome::Completed(object("a")), CommandOutcome::Released(object("b")), object("c"));
     let mut vms = Vec::new();
     for pid in 3..6 {
         let (_, mut command) = booted_for(&*store, pid).await;
-        command.work.as_mut().unwrap().key.hash = hash(u8::try_from(pid).unwrap());
+        command.attempt.as_mut().unwrap().key.hash = hash(u8::try_from(pid).unwrap());
         command.vms[0].exec_id = Some(format!("exec_{pid}"));
         vms.push(command.vms[0].clone());
         store.record_boots(command).await.unwrap();
     }
     let account = vms[0].account;
     // The third command finished its ticket before it ended.
-    let failed = skep_tickets::Finishing {
+    let failed = skep_tickets::FinishRequest {
         resolution: skep_tickets::Resolution::Failed,
         result: Patch::Value(kept.clone()),
         attempt: Some(1),
@@ -343,7 +344,7 @@ pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Stor
     };
     let failed = skep_tickets::Command::Finish(failed);
     store.change_ticket(change(account, vms[2].ticket.unwrap(), failed)).await.unwrap();
-    let mut news = store.ticket_news();
+    let mut news = store.ticket_signals();
     for (vm, outcome) in vms.iter().zip([done.clone(), back, done]) {
         let end = RecordCommandEnd { vm: vm.id, outcome, at: moment(950) };
         store.record_command_end(end).await.unwrap();
@@ -361,7 +362,7 @@ pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Stor
     assert_eq!(records[2], ("failed", Some(kept), failed), "what it said itself stays");
     let mut told = Vec::new();
     while let Ok(news) = news.try_recv() {
-        told.extend(if let TicketNews::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
+        told.extend(if let TicketSignal::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
     }
     let ended = |vm: &VmBooted, finished| VmWithoutAttempt { account, vm: vm.id, finished };
     assert_eq!(told, [ended(&vms[0], true), ended(&vms[1], false)]);
@@ -376,7 +377,7 @@ pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>)
     let before = all_events(&*store).await.len();
     let refused = store.record_boots(command).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Superseded);
-    assert!(store.alive_vms().await.unwrap().is_empty());
+    assert!(store.running_vms().await.unwrap().is_empty());
     assert!(store.key_by_hash(hash(7)).await.unwrap().is_none());
     assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
 }
@@ -385,7 +386,7 @@ pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn St
     let mut vms = Vec::new();
     for pid in 3..8 {
         let (vm, mut command) = booted_for(&*store, pid).await;
-        let work = command.work.as_mut().unwrap();
+        let work = command.attempt.as_mut().unwrap();
         work.keep_vm = pid == 3;
         work.key.hash = hash(u8::try_from(pid).unwrap());
         store.record_boots(command).await.unwrap();
@@ -395,7 +396,7 @@ pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn St
     let account = kept.account;
     let ticket = |vm: &VmBooted| vm.ticket.unwrap();
     assert!(store.vms_without_attempt().await.unwrap().is_empty(), "all attempts go on");
-    let mut news = store.ticket_news();
+    let mut news = store.ticket_signals();
     for vm in [&kept, &completed] {
         store.change_ticket(change(account, ticket(vm), completion(Some(1)))).await.unwrap();
     }
@@ -417,7 +418,7 @@ pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn St
         .map(|(vm, finished)| VmWithoutAttempt { account, vm: vm.id, finished });
     let mut told = Vec::new();
     while let Ok(news) = news.try_recv() {
-        told.extend(if let TicketNews::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
+        told.extend(if let TicketSignal::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
     }
     assert_eq!(told, expected);
     assert_eq!(store.vms_without_attempt().await.unwrap(), expected, "for a server that missed the news");
@@ -431,9 +432,13 @@ pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn St
 
 pub async fn the_answer_of_a_named_boot_is_kept_with_it_for_a_day(store: Arc<dyn Store>) {
     let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
-    let once = |body: u8| Once { path: "/api/swarm/boot", key: "first".to_owned(), body: [body; 32] };
+    let once = |body: u8| IdempotentRequest {
+        path: "/api/swarm/boot",
+        key: "first".to_owned(),
+        body_hash: [body; 32],
+    };
     let answer = BootAnswer { vms: Vec::new(), elapsed_ms: 7.5 };
-    let before = async |account, body, at| store.booted_before(account, once(body), at).await;
+    let before = async |account, body, at| store.stored_boot_answer(account, once(body), at).await;
     assert!(before(own, 1, moment(500)).await.unwrap().is_none());
     let (_, mut failing) = booted_for(&*store, 9).await;
     failing.vms.push(booted(AccountId::generate(), 10));
@@ -462,15 +467,15 @@ pub async fn records_of_vms_that_ended_are_kept_as_long_as_events(store: Arc<dyn
     }
     let ended = async || {
         let filter = VmFilter::default();
-        let query = ListVms { account, which: VmsOf::Ended, filter, limit: 100, after: None };
+        let query = ListVms { account, set: VmSet::Ended, filter, limit: 100, after: None };
         let page = store.list_vms(query).await.unwrap();
         page.vms.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>()
     };
     assert_eq!(ended().await, [7, 6, 5, 4, 3]);
     let command = TrimHistory { before: moment(603), bytes: 1 << 40, batch: 1 };
-    while !store.trim_history(command).await.unwrap().is_nothing() {}
+    while !store.trim_history(command).await.unwrap().is_empty() {}
     assert_eq!(ended().await, [7, 6, 4], "what ended before, but for the VM of a key");
-    let alive = store.alive_vms().await.unwrap();
+    let alive = store.running_vms().await.unwrap();
     assert_eq!(alive.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>(), [8]);
 }
 
@@ -479,7 +484,7 @@ pub async fn those_that_live_are_counted_by_account(store: Arc<dyn Store>) {
     let (stays, ends) = (booted(own, 3), booted(own, 4));
     store.record_boots(boot(vec![stays, ends.clone(), booted(other, 5)])).await.unwrap();
     let figures = async || {
-        let figures = store.vm_figures().await.unwrap();
+        let figures = store.vm_metrics().await.unwrap();
         figures.into_iter().map(|one| (one.account, one.running, one.memory_mb)).collect::<Vec<_>>()
     };
     let of = |account: &str, vms| (account.to_owned(), vms, vms * 512);

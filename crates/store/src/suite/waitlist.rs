@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use skep_api::{
     ErrorCode, WaitlistId,
-    budget::{LONGEST_ANSWER, json_bytes},
+    budget::{MAX_ANSWER_BYTES, json_len},
     waitlist::WaitlistEntry,
 };
 
@@ -113,7 +113,7 @@ pub async fn pages_of_long_waitlist_entries_end_by_their_bytes(store: Arc<dyn St
     }
     for _ in 0..entries {
         let page = store.list_waitlist(ListWaitlist { limit: 1_000, before }).await.unwrap();
-        assert!(json_bytes(&page.entries) <= LONGEST_ANSWER);
+        assert!(json_len(&page.entries) <= MAX_ANSWER_BYTES);
         seen += page.entries.len();
         before = page.next;
         if before.is_none() {

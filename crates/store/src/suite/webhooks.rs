@@ -6,14 +6,14 @@ use jiff::SignedDuration;
 use serde_json::Map;
 use skep_api::{
     AccountId, DeliveryId, ErrorCode, WebhookId,
-    budget::{LONGEST_ANSWER, json_bytes},
+    budget::{MAX_ANSWER_BYTES, json_len},
     webhooks::{Delivery, DeliveryAttempt, DeliveryState, DisabledReason},
 };
 
 use super::{account_named, all_events, boot, booted, default_account, deletion, moment, new_key};
 use crate::{
-    AfterAttempt, ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryContent, EnqueueDeliveries, Enqueued,
-    Event, ListDeliveries, ListDue, ListWebhooks, RecordAttempt, Redeliver, RotateWebhook, Store,
+    ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryContent, DeliveryOutcome, EnqueueDeliveries,
+    Enqueued, Event, ListDeliveries, ListDue, ListWebhooks, RecordAttempt, Redeliver, RotateWebhook, Store,
     TestWebhook, TrimHistory, Webhook,
 };
 
@@ -25,7 +25,7 @@ fn new(account: AccountId, types: &[&str]) -> CreateWebhook {
         types: types.iter().map(|&word| word.to_owned()).collect(),
         description: Some("tells\tthe board".to_owned()),
         secret: vec![0, 1, 255],
-        most: 5,
+        max_webhooks: 5,
         at: moment(1),
     }
 }
@@ -44,7 +44,7 @@ async fn enable(store: &dyn Store, account: AccountId, id: WebhookId, enabled: b
 }
 
 async fn enqueue(store: &dyn Store, events: u32, pending: u32) -> Enqueued {
-    let command = EnqueueDeliveries { events, webhooks: 10, pending, at: moment(10) };
+    let command = EnqueueDeliveries { events, webhooks: 10, max_pending: pending, at: moment(10) };
     store.enqueue_deliveries(command).await.unwrap()
 }
 
@@ -68,7 +68,7 @@ fn told(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| delivery.event.clone()).collect()
 }
 
-fn attempt(delivery: DeliveryId, status: u16, then: AfterAttempt, step: i64) -> RecordAttempt {
+fn attempt(delivery: DeliveryId, status: u16, then: DeliveryOutcome, step: i64) -> RecordAttempt {
     RecordAttempt {
         delivery,
         attempt: DeliveryAttempt {
@@ -78,10 +78,10 @@ fn attempt(delivery: DeliveryId, status: u16, then: AfterAttempt, step: i64) -> 
             error: None,
             answer: Some("said".to_owned()),
         },
-        then,
-        gone: false,
+        outcome: then,
+        endpoint_gone: false,
         hold_until: None,
-        patience: SignedDuration::from_hours(1),
+        disable_after: SignedDuration::from_hours(1),
     }
 }
 
@@ -176,13 +176,13 @@ pub async fn events_become_deliveries_of_those_who_want_them_once(store: Arc<dyn
         if !done.behind {
             break;
         }
-        assert!(done.progress && step < 99);
+        assert!(done.advanced && step < 99);
     }
     assert_eq!(told(&deliveries(&*store, own, wants_vms).await), of("vm."));
     assert_eq!(told(&deliveries(&*store, own, wants_keys).await), of("key."));
     assert!(deliveries(&*store, other, foreign).await.is_empty());
     let again = enqueue(&*store, 100, 1_000).await;
-    assert!(!again.behind && !again.progress);
+    assert!(!again.behind && !again.advanced);
     assert_eq!(deliveries(&*store, own, wants_vms).await.len(), 7);
     let first = &deliveries(&*store, own, wants_vms).await[0];
     assert_eq!(
@@ -199,15 +199,15 @@ pub async fn too_many_deliveries_wait_as_events_and_none_is_lost(store: Arc<dyn 
     store.create_key(new_key(account, "ci", 1)).await.unwrap();
     let expected = ids(all_events(&*store).await.iter().filter(|event| event.kind.as_str() == "vm.booted"));
     let mut done = enqueue(&*store, 100, 3).await;
-    assert!(done.behind && done.progress);
+    assert!(done.behind && done.advanced);
     assert_eq!(deliveries(&*store, account, slow).await.len(), 3);
     assert_eq!(deliveries(&*store, account, quick).await.len(), 1, "one that is full holds up no other");
     done = enqueue(&*store, 100, 3).await;
-    assert!(done.behind && !done.progress, "nothing more can be done now");
+    assert!(done.behind && !done.advanced, "nothing more can be done now");
     while done.behind {
         let pending = deliveries(&*store, account, slow).await;
         let pending = pending.iter().find(|delivery| delivery.state == DeliveryState::Pending).unwrap();
-        store.record_attempt(attempt(pending.id, 200, AfterAttempt::Delivered, 20)).await.unwrap();
+        store.record_attempt(attempt(pending.id, 200, DeliveryOutcome::Delivered, 20)).await.unwrap();
         done = enqueue(&*store, 100, 3).await;
     }
     assert_eq!(told(&deliveries(&*store, account, slow).await), expected);
@@ -225,9 +225,9 @@ pub async fn attempts_are_noted_and_followed(store: Arc<dyn Store>) {
     let both = due(10).await;
     assert_eq!(both.len(), 2);
     let DeliveryContent::Event(event) = &both[0].content else { panic!("{both:?}") };
-    assert_eq!((event.id().to_string(), both[0].tries), (both[0].event.clone(), 0));
+    assert_eq!((event.id().to_string(), both[0].attempts), (both[0].event.clone(), 0));
     let (first, second) = (both[0].id, both[1].id);
-    let again = attempt(first, 500, AfterAttempt::Again(moment(60)), 20);
+    let again = attempt(first, 500, DeliveryOutcome::RetryAt(moment(60)), 20);
     assert_eq!(store.record_attempt(again).await.unwrap(), None);
     assert_eq!(due(59).await.iter().map(|due| due.id).collect::<Vec<_>>(), [second]);
     let known = store.due_webhooks().await.unwrap();
@@ -236,30 +236,30 @@ pub async fn attempts_are_noted_and_followed(store: Arc<dyn Store>) {
     // A requested pause applies to all pending deliveries.
     let held = RecordAttempt {
         hold_until: Some(moment(500)),
-        ..attempt(second, 503, AfterAttempt::Again(moment(40)), 21)
+        ..attempt(second, 503, DeliveryOutcome::RetryAt(moment(40)), 21)
     };
     store.record_attempt(held).await.unwrap();
     assert_eq!(store.due_webhooks().await.unwrap()[0].next_at, Some(moment(500)));
-    store.record_attempt(attempt(second, 204, AfterAttempt::Delivered, 70)).await.unwrap();
+    store.record_attempt(attempt(second, 204, DeliveryOutcome::Delivered, 70)).await.unwrap();
     let known = store.due_webhooks().await.unwrap();
     assert_eq!((known[0].failing, known[0].next_at), (false, Some(moment(60))));
-    assert_eq!(due(60).await[0].tries, 1);
-    store.record_attempt(attempt(first, 500, AfterAttempt::Failed, 80)).await.unwrap();
+    assert_eq!(due(60).await[0].attempts, 1);
+    store.record_attempt(attempt(first, 500, DeliveryOutcome::Failed, 80)).await.unwrap();
     let found = deliveries(&*store, account, webhook).await;
     assert_eq!((found[0].state, found[1].state), (DeliveryState::Failed, DeliveryState::Delivered));
     assert_eq!(found[0].attempts.len(), 2);
-    assert_eq!(found[1].attempts[1], attempt(second, 204, AfterAttempt::Delivered, 70).attempt);
+    assert_eq!(found[1].attempts[1], attempt(second, 204, DeliveryOutcome::Delivered, 70).attempt);
     assert_eq!(store.due_webhooks().await.unwrap()[0].next_at, None);
     // Redelivery resets the count of attempts; the number of stored attempts is limited.
     for step in 0..30 {
         let command = Redeliver { account, webhook, delivery: first, at: moment(90 + step) };
         assert_eq!(store.redeliver(command).await.unwrap().state, DeliveryState::Pending);
-        assert_eq!(due(90 + step).await[0].tries, 0);
-        store.record_attempt(attempt(first, 200, AfterAttempt::Delivered, 90 + step)).await.unwrap();
+        assert_eq!(due(90 + step).await[0].attempts, 0);
+        store.record_attempt(attempt(first, 200, DeliveryOutcome::Delivered, 90 + step)).await.unwrap();
     }
     let attempts = &deliveries(&*store, account, webhook).await[0].attempts;
     assert!(attempts.len() < 30 && attempts.last().unwrap().at == moment(119), "{attempts:?}");
-    let unknown = attempt(DeliveryId::generate(), 200, AfterAttempt::Delivered, 9);
+    let unknown = attempt(DeliveryId::generate(), 200, DeliveryOutcome::Delivered, 9);
     assert_eq!(store.record_attempt(unknown).await.unwrap_err().code(), ErrorCode::UnknownDelivery);
 }
 
@@ -271,14 +271,14 @@ pub async fn a_webhook_is_disabled_and_begins_anew(store: Arc<dyn Store>) {
     let first = deliveries(&*store, account, webhook).await[0].id;
     let hour = 3_600_000;
     for (step, expected) in [(20, None), (20 + hour, None), (21 + hour, Some(DisabledReason::Failing))] {
-        let again = attempt(first, 500, AfterAttempt::Again(moment(step)), step);
+        let again = attempt(first, 500, DeliveryOutcome::RetryAt(moment(step)), step);
         assert_eq!(store.record_attempt(again).await.unwrap(), expected, "{step}");
     }
     let disabled = store.webhook(account, webhook).await.unwrap().disabled.unwrap();
     assert_eq!((disabled.at, disabled.reason), (moment(21 + hour), DisabledReason::Failing));
     assert!(store.due_webhooks().await.unwrap().is_empty());
     vms(&*store, account, 2..4).await;
-    assert!(!enqueue(&*store, 100, 100).await.progress);
+    assert!(!enqueue(&*store, 100, 100).await.advanced);
     let redeliver = Redeliver { account, webhook, delivery: first, at: moment(30) };
     let test =
         TestWebhook { account, webhook, delivery: DeliveryId::generate(), data: Map::new(), at: moment(30) };
@@ -293,7 +293,8 @@ pub async fn a_webhook_is_disabled_and_begins_anew(store: Arc<dyn Store>) {
     enqueue(&*store, 100, 100).await;
     assert_eq!(deliveries(&*store, account, webhook).await.len(), 2, "what happened meanwhile is not sent");
     // A disabled webhook does not change; one whose endpoint is gone is disabled immediately.
-    let gone = RecordAttempt { gone: true, ..attempt(first, 410, AfterAttempt::Failed, 40 + hour) };
+    let gone =
+        RecordAttempt { endpoint_gone: true, ..attempt(first, 410, DeliveryOutcome::Failed, 40 + hour) };
     assert_eq!(store.record_attempt(gone).await.unwrap(), Some(DisabledReason::Gone));
     let off = enable(&*store, account, webhook, false).await;
     assert_eq!(off.disabled.unwrap().reason, DisabledReason::Gone);
@@ -323,7 +324,7 @@ pub async fn deliveries_go_with_their_events_and_their_webhooks(store: Arc<dyn S
     loop {
         let trimmed = store.trim_history(trim).await.unwrap();
         gone += trimmed.deliveries;
-        if trimmed.is_nothing() {
+        if trimmed.is_empty() {
             break;
         }
     }
@@ -331,10 +332,10 @@ pub async fn deliveries_go_with_their_events_and_their_webhooks(store: Arc<dyn S
     assert_eq!(deliveries(&*store, own, webhook).await.len(), 5);
     // Deliveries are deleted with their events.
     let due = store.due_deliveries(ListDue { webhook, at: moment(10), limit: 1 }).await.unwrap()[0].id;
-    while !store.trim_history(TrimHistory { before: moment(9_000), ..trim }).await.unwrap().is_nothing() {}
+    while !store.trim_history(TrimHistory { before: moment(9_000), ..trim }).await.unwrap().is_empty() {}
     assert!(all_events(&*store).await.is_empty());
     assert!(deliveries(&*store, own, webhook).await.is_empty());
-    let late = attempt(due, 200, AfterAttempt::Delivered, 13);
+    let late = attempt(due, 200, DeliveryOutcome::Delivered, 13);
     assert_eq!(store.record_attempt(late).await.unwrap_err().code(), ErrorCode::UnknownDelivery);
 }
 
@@ -344,7 +345,7 @@ pub async fn pages_of_long_deliveries_end_by_their_bytes(store: Arc<dyn Store>) 
     vms(&*store, account, 1..21).await;
     enqueue(&*store, 100, 100).await;
     for delivery in deliveries(&*store, account, webhook).await {
-        let mut tried = attempt(delivery.id, 200, AfterAttempt::Delivered, 20);
+        let mut tried = attempt(delivery.id, 200, DeliveryOutcome::Delivered, 20);
         tried.attempt.answer = Some("x".repeat(1 << 20));
         store.record_attempt(tried).await.unwrap();
     }
@@ -352,7 +353,7 @@ pub async fn pages_of_long_deliveries_end_by_their_bytes(store: Arc<dyn Store>) 
     for _ in 0..20 {
         let query = ListDeliveries { account, webhook, limit: 1_000, before };
         let page = store.list_deliveries(query).await.unwrap();
-        assert!(json_bytes(&page.deliveries) <= LONGEST_ANSWER);
+        assert!(json_len(&page.deliveries) <= MAX_ANSWER_BYTES);
         seen += page.deliveries.len();
         before = page.next;
         if before.is_none() {

@@ -1,13 +1,13 @@
 //! Resolution of references to VMs.
 
 use skep_api::{AccountId, ErrorCode, Failure, VmId, VmRef};
-use skep_swarm::{BootOrder, VmChange};
+use skep_swarm::{BootSpec, VmChange};
 
-use crate::ground::Ground;
+use crate::fixture::Fixture;
 
-impl Ground {
-    fn named(&self, name: &str) -> BootOrder {
-        BootOrder { name: Some(name.parse().unwrap()), ..self.order(1) }
+impl Fixture {
+    fn named(&self, name: &str) -> BootSpec {
+        BootSpec { name: Some(name.parse().unwrap()), ..self.boot_spec(1) }
     }
 
     async fn find(&self, text: &str) -> Result<VmId, Failure> {
@@ -23,9 +23,9 @@ impl Ground {
 }
 
 #[tokio::test]
-async fn a_vm_is_found_by_all_that_refers_to_it_in_its_account() {
-    let ground = Ground::new().await;
-    let vm = ground.boot_order(ground.named("web")).await.unwrap().vms.remove(0);
+async fn a_vm_is_found_by_every_kind_of_reference_in_its_account() {
+    let fixture = Fixture::new().await;
+    let vm = fixture.boot_with(fixture.named("web")).await.unwrap().vms.remove(0);
     let id = vm.id.to_string();
     let references = [
         vm.pid.to_string(),
@@ -36,52 +36,52 @@ async fn a_vm_is_found_by_all_that_refers_to_it_in_its_account() {
         id[..12].to_owned(),
     ];
     for reference in &references {
-        assert_eq!(ground.find(reference).await.unwrap(), vm.id, "{reference}");
+        assert_eq!(fixture.find(reference).await.unwrap(), vm.id, "{reference}");
         let other =
-            ground.swarm.vm(&AccountId::generate(), VmRef::parse(reference).unwrap()).await.unwrap_err();
+            fixture.swarm.vm(&AccountId::generate(), VmRef::parse(reference).unwrap()).await.unwrap_err();
         assert_eq!(other.code(), ErrorCode::UnknownVm, "{reference}");
     }
     for wrong in ["webb", "we", "1", "10.9.9.9", "vm_7"] {
-        assert_eq!(ground.find(wrong).await.unwrap_err().code, ErrorCode::UnknownVm, "{wrong}");
+        assert_eq!(fixture.find(wrong).await.unwrap_err().code, ErrorCode::UnknownVm, "{wrong}");
     }
-    ground.swarm.end(&ground.account, vm.id, "a").await.unwrap();
+    fixture.swarm.end(&fixture.account, vm.id, "a").await.unwrap();
     for reference in references {
-        assert_eq!(ground.find(&reference).await.unwrap_err().code, ErrorCode::UnknownVm, "{reference}");
+        assert_eq!(fixture.find(&reference).await.unwrap_err().code, ErrorCode::UnknownVm, "{reference}");
     }
 }
 
 #[tokio::test]
-async fn an_ambiguous_beginning_names_some_of_those_that_it_fits() {
-    let ground = Ground::new().await;
-    let mut vms = ground.boot(4).await.unwrap().vms;
+async fn an_ambiguous_prefix_names_some_of_the_matching_vms() {
+    let fixture = Fixture::new().await;
+    let mut vms = fixture.boot(4).await.unwrap().vms;
     vms.sort_by_key(|vm| vm.id);
-    let refused = ground.find("vm_0").await.unwrap_err();
+    let refused = fixture.find("vm_0").await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::InvalidValue);
     for vm in &vms[..3] {
         assert!(refused.message.contains(&vm.id.to_string()), "{refused}");
     }
     assert!(refused.message.contains("and 1 more") && refused.message.contains("`vm_0`"), "{refused}");
     let whole = vms[3].id.to_string();
-    assert_eq!(ground.find(&whole[..28]).await.unwrap(), vms[3].id);
-    ground.swarm.cleanup(&ground.account, "c").await.unwrap();
+    assert_eq!(fixture.find(&whole[..28]).await.unwrap(), vms[3].id);
+    fixture.swarm.cleanup(&fixture.account, "c").await.unwrap();
 }
 
 #[tokio::test]
 async fn a_name_that_is_taken_costs_no_boot_and_survives_a_restart() {
-    let ground = Ground::new().await;
-    let vm = ground.boot_order(ground.named("web")).await.unwrap().vms.remove(0);
-    let launched = ground.keeper(|keeper| keeper.launched);
-    let taken = ground.boot_order(ground.named("web")).await.unwrap_err();
+    let fixture = Fixture::new().await;
+    let vm = fixture.boot_with(fixture.named("web")).await.unwrap().vms.remove(0);
+    let launched = fixture.keeper(|keeper| keeper.launched);
+    let taken = fixture.boot_with(fixture.named("web")).await.unwrap_err();
     assert_eq!(taken.code(), ErrorCode::NameTaken);
     assert!(taken.to_string().contains(&vm.id.to_string()), "{taken}");
-    assert_eq!(ground.keeper(|keeper| keeper.launched), launched);
+    assert_eq!(fixture.keeper(|keeper| keeper.launched), launched);
 
-    ground.rename(vm.id, Some("api")).await;
-    assert_eq!(ground.find("web").await.unwrap_err().code, ErrorCode::UnknownVm);
-    let ground = ground.restart().await;
-    assert_eq!(ground.find("api").await.unwrap(), vm.id);
-    ground.boot_order(ground.named("web")).await.unwrap();
-    ground.rename(vm.id, None).await;
-    assert_eq!(ground.find("api").await.unwrap_err().code, ErrorCode::UnknownVm);
-    ground.swarm.cleanup(&ground.account, "c").await.unwrap();
+    fixture.rename(vm.id, Some("api")).await;
+    assert_eq!(fixture.find("web").await.unwrap_err().code, ErrorCode::UnknownVm);
+    let fixture = fixture.restart().await;
+    assert_eq!(fixture.find("api").await.unwrap(), vm.id);
+    fixture.boot_with(fixture.named("web")).await.unwrap();
+    fixture.rename(vm.id, None).await;
+    assert_eq!(fixture.find("api").await.unwrap_err().code, ErrorCode::UnknownVm);
+    fixture.swarm.cleanup(&fixture.account, "c").await.unwrap();
 }

@@ -34,12 +34,12 @@ impl ControlGroup {
     }
 
     /// Moves a process into the group.
-    pub(super) fn take_in(&self, process: Pid) -> io::Result<()> {
-        self.entrance()?.write_all(process.as_raw_pid().to_string().as_bytes())
+    pub(super) fn add_process(&self, process: Pid) -> io::Result<()> {
+        self.open_procs_file()?.write_all(process.as_raw_pid().to_string().as_bytes())
     }
 
     /// Opens `cgroup.procs`. A process that writes `0` to it joins the group.
-    pub(super) fn entrance(&self) -> io::Result<File> {
+    pub(super) fn open_procs_file(&self) -> io::Result<File> {
         OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))
     }
 

@@ -16,14 +16,14 @@ use skep_api::exec::RunCommand;
 use tokio::sync::mpsc;
 
 use super::{
-    ahead::ShellAhead,
-    bounds::Bounds,
     cgroup::ControlGroup,
     input::Input,
+    prepared_shell::PreparedShell,
+    process_set::ProcessSet,
     running::Running,
     shell::Shell,
     spawn::{Spawned, check, spawn, working_directory},
-    supervise::{Orders, supervise},
+    supervise::{Controls, supervise},
 };
 use crate::{Error, Place};
 
@@ -35,15 +35,15 @@ const WAITING_SIGNALS: usize = 8;
 const KEPT_BYTES: usize = 8 << 20;
 const KEPT_FOR: Duration = Duration::from_secs(600);
 /// How long no other command must have started before control groups of ended commands are removed.
-const QUIET: Duration = Duration::from_millis(100);
+const CLEANUP_DELAY: Duration = Duration::from_millis(100);
 /// How many control groups of ended commands may wait for removal, and how many are removed per ended command beyond
 /// that.
-const MANY_GROUPS: usize = 64;
-const AT_ONCE: usize = 2;
-/// The interval at which [`Commands::idle`] checks whether all children have ended.
-const GLANCE: Duration = Duration::from_millis(5);
+const MAX_PENDING_GROUPS: usize = 64;
+const REMOVED_AT_ONCE: usize = 2;
+/// The interval at which [`Commands::wait_until_idle`] checks whether all children have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How often other tasks are let run first when a command ends: its reader, then the connection that sends the answer.
-const HOPS: usize = 3;
+const YIELDS_BEFORE_CLEANUP: usize = 3;
 
 /// The commands of a workspace. Cheap to clone; clones share them.
 #[derive(Debug, Clone)]
@@ -55,20 +55,20 @@ struct Table {
     cgroup_parent: Option<PathBuf>,
     started: AtomicU64,
     /// Counts generated names of commands and control groups.
-    named: AtomicU64,
-    shelf: Mutex<Shelf>,
+    generated_names: AtomicU64,
+    registry: Mutex<Registry>,
     /// Process ids of children that this process waits for itself.
     owned: Mutex<BTreeSet<u32>>,
-    ahead: OnceLock<ShellAhead>,
+    prepared: OnceLock<PreparedShell>,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
+struct Registry {
     by_id: BTreeMap<String, Arc<Running>>,
     /// Ended commands, oldest first.
     ended: VecDeque<Arc<Running>>,
     /// Ended commands whose control group still exists: it contains processes, or was not removed yet.
-    lingering: VecDeque<Arc<Running>>,
+    pending_groups: VecDeque<Arc<Running>>,
 }
 
 impl Commands {
@@ -76,10 +76,10 @@ impl Commands {
         Self(Arc::new(Table {
             cgroup_parent,
             started: AtomicU64::new(0),
-            named: AtomicU64::new(0),
-            shelf: Mutex::default(),
+            generated_names: AtomicU64::new(0),
+            registry: Mutex::default(),
             owned: Mutex::default(),
-            ahead: OnceLock::new(),
+            prepared: OnceLock::new(),
         }))
     }
 
@@ -92,24 +92,24 @@ impl Commands {
         check_id(id)?;
         check(command)?;
         let cwd = working_directory(command.cwd.as_deref(), place)?;
-        let mut shelf = self.shelf();
-        shelf.tidy();
-        if shelf.by_id.contains_key(id) {
+        let mut registry = self.registry();
+        registry.evict();
+        if registry.by_id.contains_key(id) {
             return Err(Error::IdTaken { id: id.to_owned() });
         }
-        let (bounds, spawned) = self.launch(id, command, &cwd, place)?;
+        let (processes, spawned) = self.launch(id, command, &cwd, place)?;
         self.0.started.fetch_add(1, Ordering::Relaxed);
-        let (input, source) = Input::of(&command.stdin);
+        let (input, source) = Input::from_stdin(&command.stdin);
         let (signals, signalled) = mpsc::channel(WAITING_SIGNALS);
-        let running = Running::new(id, bounds, input, signals);
-        shelf.by_id.insert(id.to_owned(), Arc::clone(&running));
-        drop(shelf);
+        let running = Running::new(id, processes, input, signals);
+        registry.by_id.insert(id.to_owned(), Arc::clone(&running));
+        drop(registry);
         let (commands, supervised) = (self.clone(), Arc::clone(&running));
         let limit = Duration::from_millis(command.timeout_ms);
-        let orders = Orders { source, signals: signalled, limit };
+        let controls = Controls { source, signals: signalled, limit };
         tokio::spawn(async move {
             let shell = spawned.shell.id();
-            supervise(Arc::clone(&supervised), spawned, orders).await;
+            supervise(Arc::clone(&supervised), spawned, controls).await;
             commands.clean_up(shell, supervised).await;
         });
         Ok(running)
@@ -122,23 +122,23 @@ impl Commands {
         command: &RunCommand,
         cwd: &Path,
         place: &Place,
-    ) -> Result<(Bounds, Spawned), Error> {
-        let ahead = self.0.ahead.get().and_then(|ahead| ahead.run(self, command, cwd, place));
+    ) -> Result<(ProcessSet, Spawned), Error> {
+        let ahead = self.0.prepared.get().and_then(|ahead| ahead.run(self, command, cwd, place));
         if let Some((group, spawned)) = ahead {
-            return Ok((Bounds::Group(group), spawned));
+            return Ok((ProcessSet::Group(group), spawned));
         }
         let Some(parent) = &self.0.cgroup_parent else {
-            let (shell, spawned) = self.bear(|| spawn(command, cwd, None, place))?;
-            return Ok((Bounds::Descendants(shell), spawned));
+            let (shell, spawned) = self.spawn_owned(|| spawn(command, cwd, None, place))?;
+            return Ok((ProcessSet::Descendants(shell), spawned));
         };
         let failed = |source| Error::ControlGroup { path: parent.join(id), source };
         let group = ControlGroup::create(parent, id).map_err(failed)?;
         let started = group
-            .entrance()
+            .open_procs_file()
             .map_err(failed)
-            .and_then(|entrance| Ok(self.bear(|| spawn(command, cwd, Some(entrance), place))?));
+            .and_then(|entrance| Ok(self.spawn_owned(|| spawn(command, cwd, Some(entrance), place))?));
         match started {
-            Ok((_, spawned)) => Ok((Bounds::Group(group), spawned)),
+            Ok((_, spawned)) => Ok((ProcessSet::Group(group), spawned)),
             Err(error) => {
                 group.remove();
                 Err(error)
@@ -147,20 +147,20 @@ impl Commands {
     }
 
     async fn clean_up(&self, shell: u32, running: Arc<Running>) {
-        let discarded = self.0.ahead.get().map(ShellAhead::discarded);
-        for _ in 0..HOPS {
+        let discarded = self.0.prepared.get().map(PreparedShell::discard_count);
+        for _ in 0..YIELDS_BEFORE_CLEANUP {
             tokio::task::yield_now().await;
         }
         self.owned().remove(&shell);
-        self.shelf().put_away(running);
-        if let Some(ahead) = self.0.ahead.get().filter(|ahead| discarded == Some(ahead.discarded())) {
+        self.registry().record_end(running);
+        if let Some(ahead) = self.0.prepared.get().filter(|ahead| discarded == Some(ahead.discard_count())) {
             ahead.prepare(self).await;
         }
         let started = self.started();
-        tokio::time::sleep(QUIET).await;
+        tokio::time::sleep(CLEANUP_DELAY).await;
         // A caller that runs commands in quick succession does not wait for the removal of earlier groups.
         if self.started() == started {
-            self.shelf().sweep(usize::MAX);
+            self.registry().remove_groups(usize::MAX);
         }
     }
 
@@ -171,11 +171,14 @@ impl Commands {
 
     /// Starts a child and registers it as owned. The list is locked meanwhile, so that the reaper of orphans cannot
     /// see the child before it is registered.
-    pub(crate) fn bear<T>(&self, start: impl FnOnce() -> io::Result<(Pid, T)>) -> io::Result<(Pid, T)> {
+    pub(crate) fn spawn_owned<T>(
+        &self,
+        start: impl FnOnce() -> io::Result<(Pid, T)>,
+    ) -> io::Result<(Pid, T)> {
         let mut owned = self.owned();
-        let born = start()?;
-        owned.insert(born.0.as_raw_pid().unsigned_abs());
-        Ok(born)
+        let child = start()?;
+        owned.insert(child.0.as_raw_pid().unsigned_abs());
+        Ok(child)
     }
 
     /// Removes a child that ended from the owned ones.
@@ -194,35 +197,35 @@ impl Commands {
 
     /// Creates a control group for a command whose id is not known yet. The dot keeps the name distinct from all ids.
     pub(super) fn unnamed_group(&self) -> io::Result<ControlGroup> {
-        let name = format!("shell.{}", self.0.named.fetch_add(1, Ordering::Relaxed));
+        let name = format!("shell.{}", self.0.generated_names.fetch_add(1, Ordering::Relaxed));
         let parent = self.0.cgroup_parent.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         ControlGroup::create(parent, &name)
     }
 
     /// Enables prepared shells. `directory` is the working directory of most commands.
-    pub(crate) fn start_ahead(&self, directory: PathBuf) {
-        let _ = self.0.ahead.set(ShellAhead::new(directory));
+    pub(crate) fn enable_prepared_shells(&self, directory: PathBuf) {
+        let _ = self.0.prepared.set(PreparedShell::new(directory));
     }
 
     /// Waits until the next command can start without delay: a prepared shell is ready, if that is possible at all,
     /// and the control groups of ended commands are removed.
-    pub async fn rest(&self) {
-        if let Some(ahead) = self.0.ahead.get() {
-            ahead.rest(self).await;
+    pub async fn wait_until_prepared(&self) {
+        if let Some(ahead) = self.0.prepared.get() {
+            ahead.wait_until_ready(self).await;
         }
-        self.shelf().sweep(usize::MAX);
+        self.registry().remove_groups(usize::MAX);
     }
 
     /// Waits until this process has no children left that it waits for: neither commands nor prepared shells.
-    pub async fn idle(&self) {
+    pub async fn wait_until_idle(&self) {
         while !self.owned().is_empty() {
-            tokio::time::sleep(GLANCE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Kills the prepared shells. They contain random numbers from the time when they were started.
-    pub fn discard_ahead(&self) {
-        if let Some(ahead) = self.0.ahead.get() {
+    pub fn discard_prepared_shell(&self) {
+        if let Some(ahead) = self.0.prepared.get() {
             ahead.discard(self);
         }
     }
@@ -230,21 +233,21 @@ impl Commands {
     /// # Errors
     /// The command was never started here, or its result was discarded.
     pub fn find(&self, id: &str) -> Result<Arc<Running>, Error> {
-        self.shelf().by_id.get(id).cloned().ok_or_else(|| Error::UnknownCommand { id: id.to_owned() })
+        self.registry().by_id.get(id).cloned().ok_or_else(|| Error::UnknownCommand { id: id.to_owned() })
     }
 
     /// Discards all ended commands: the next owner of the VM must not see them.
     pub fn forget_ended(&self) {
-        let mut shelf = self.shelf();
-        shelf.by_id.retain(|_, running| {
-            let runs = running.remains().is_none();
+        let mut registry = self.registry();
+        registry.by_id.retain(|_, running| {
+            let runs = running.age_and_size().is_none();
             // A later command with this id needs the group's name.
             runs || {
                 running.remove_group();
                 false
             }
         });
-        shelf.ended.clear();
+        registry.ended.clear();
     }
 
     /// Whether this process waits for `pid` itself, so that the reaper of orphans must not.
@@ -254,11 +257,11 @@ impl Commands {
 
     /// An id for a command of a caller that gave none.
     pub(crate) fn unused_id(&self) -> String {
-        format!("local_{}", self.0.named.fetch_add(1, Ordering::Relaxed))
+        format!("local_{}", self.0.generated_names.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.0.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.0.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn owned(&self) -> MutexGuard<'_, BTreeSet<u32>> {
@@ -266,32 +269,32 @@ impl Commands {
     }
 }
 
-impl Shelf {
-    fn put_away(&mut self, running: Arc<Running>) {
-        self.lingering.push_back(Arc::clone(&running));
-        if self.lingering.len() > MANY_GROUPS {
-            self.sweep(AT_ONCE);
+impl Registry {
+    fn record_end(&mut self, running: Arc<Running>) {
+        self.pending_groups.push_back(Arc::clone(&running));
+        if self.pending_groups.len() > MAX_PENDING_GROUPS {
+            self.remove_groups(REMOVED_AT_ONCE);
         }
         // It may have been discarded since it ended.
         if self.by_id.get(running.id()).is_some_and(|kept| Arc::ptr_eq(kept, &running)) {
             self.ended.push_back(running);
         }
-        self.tidy();
+        self.evict();
     }
 
     /// Tries to remove up to `count` control groups, oldest first. Groups with processes stay.
-    fn sweep(&mut self, count: usize) {
-        for _ in 0..count.min(self.lingering.len()) {
-            let removed = self.lingering.pop_front().filter(|running| !running.remove_group());
-            self.lingering.extend(removed);
+    fn remove_groups(&mut self, count: usize) {
+        for _ in 0..count.min(self.pending_groups.len()) {
+            let removed = self.pending_groups.pop_front().filter(|running| !running.remove_group());
+            self.pending_groups.extend(removed);
         }
     }
 
     /// Discards ended commands beyond the limits on count, size and age.
-    fn tidy(&mut self) {
-        let remains = self.ended.iter().filter_map(|running| running.remains());
+    fn evict(&mut self) {
+        let remains = self.ended.iter().filter_map(|running| running.age_and_size());
         let mut bytes: usize = remains.map(|(_, kept)| kept).sum();
-        while let Some((age, kept)) = self.ended.front().and_then(|running| running.remains()) {
+        while let Some((age, kept)) = self.ended.front().and_then(|running| running.age_and_size()) {
             if self.ended.len() <= KEPT_COUNT && bytes <= KEPT_BYTES && age <= KEPT_FOR {
                 break;
             }

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use skep_api::{
     exec::Stdin,
-    exec_stream::{EndStdin, STDIN_PIECE_BYTES, StdinState, WriteStdin},
+    exec_stream::{EndStdin, MAX_WRITE_BYTES, StdinState, WriteStdin},
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -18,17 +18,17 @@ use crate::{Content, Error, Place, Run, RunStreamed, no_content};
 
 /// The writing end of a command's input.
 #[derive(Debug)]
-pub(super) struct Input(Mutex<Option<mpsc::Sender<Piece>>>);
+pub(super) struct Input(Mutex<Option<mpsc::Sender<StdinChunk>>>);
 
 /// The data for the standard input pipe of a command.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum StdinSource {
     Text(String),
-    Pieces(mpsc::Receiver<Piece>),
+    Chunks(mpsc::Receiver<StdinChunk>),
 }
 
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct StdinChunk {
     bytes: Bytes,
     /// Dropped without sending if the pipe is closed before all bytes are written.
     taken: oneshot::Sender<()>,
@@ -36,14 +36,14 @@ pub(super) struct Piece {
 
 impl Input {
     /// The input of a command and its source. The source is `None` for a command without a pipe.
-    pub(super) fn of(stdin: &Stdin) -> (Self, Option<Source>) {
+    pub(super) fn from_stdin(stdin: &Stdin) -> (Self, Option<StdinSource>) {
         let (sender, source) = match stdin {
             Stdin::Empty => (None, None),
-            Stdin::Text(text) => (None, Some(Source::Text(text.clone()))),
+            Stdin::Text(text) => (None, Some(StdinSource::Text(text.clone()))),
             Stdin::Streamed { .. } => {
                 // At most one chunk is queued, so that the writer waits for the command.
                 let (sender, pieces) = mpsc::channel(1);
-                (Some(sender), Some(Source::Pieces(pieces)))
+                (Some(sender), Some(StdinSource::Chunks(pieces)))
             }
         };
         (Self(Mutex::new(sender)), source)
@@ -55,7 +55,7 @@ impl Input {
         let sender = self.sender().clone();
         let Some(sender) = sender else { return false };
         let (taken, is_taken) = oneshot::channel();
-        sender.send(Piece { bytes, taken }).await.is_ok() && is_taken.await.is_ok()
+        sender.send(StdinChunk { bytes, taken }).await.is_ok() && is_taken.await.is_ok()
     }
 
     /// Closes the pipe after what was written.
@@ -64,20 +64,20 @@ impl Input {
     }
 
     /// Recovering from poisoning is sound: each change is a single assignment.
-    fn sender(&self) -> std::sync::MutexGuard<'_, Option<mpsc::Sender<Piece>>> {
+    fn sender(&self) -> std::sync::MutexGuard<'_, Option<mpsc::Sender<StdinChunk>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Source {
+impl StdinSource {
     /// Writes all data, as fast as the command reads. The command may leave its input unread.
-    pub(super) async fn feed(self, mut pipe: pipe::Sender) {
+    pub(super) async fn write_to(self, mut pipe: pipe::Sender) {
         match self {
             Self::Text(text) => {
                 let _ = pipe.write_all(text.as_bytes()).await;
             }
-            Self::Pieces(mut pieces) => {
-                while let Some(Piece { bytes, taken }) = pieces.recv().await {
+            Self::Chunks(mut pieces) => {
+                while let Some(StdinChunk { bytes, taken }) = pieces.recv().await {
                     if pipe.write_all(&bytes).await.is_err() {
                         return;
                     }
@@ -96,8 +96,8 @@ impl RunStreamed for WriteStdin {
         let mut bytes = BytesMut::new();
         while let Some(piece) = content.next().await {
             let piece = piece.map_err(|error| Error::InputBroken { reason: error.to_string() })?;
-            if bytes.len() + piece.len() > STDIN_PIECE_BYTES {
-                let reason = format!("is longer than {STDIN_PIECE_BYTES} bytes; write it in pieces");
+            if bytes.len() + piece.len() > MAX_WRITE_BYTES {
+                let reason = format!("is longer than {MAX_WRITE_BYTES} bytes; write it in pieces");
                 return Err(Error::InvalidValue { field: "stdin", reason });
             }
             bytes.extend_from_slice(&piece);

@@ -7,18 +7,18 @@
 //! ```
 //! The output is kept by the [`Running`], not by the connection of the caller: a reader may disconnect and come back.
 
-mod ahead;
-mod bounds;
 mod cgroup;
 mod commands;
 mod input;
 mod output;
+mod output_buffer;
+mod prepared_shell;
+mod process_set;
 mod running;
 pub(crate) mod shell;
 mod signals;
 mod spawn;
 mod supervise;
-mod tape;
 
 pub use commands::Commands;
 pub use output::Output;

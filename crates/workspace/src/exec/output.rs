@@ -22,7 +22,7 @@ impl Reader {
         }
     }
 
-    fn go_to(&mut self, stream: Stream, offset: u64) {
+    fn seek(&mut self, stream: Stream, offset: u64) {
         match stream {
             Stream::Stdout => self.stdout = offset,
             Stream::Stderr => self.stderr = offset,
@@ -38,10 +38,10 @@ pub struct Output {
     key: u64,
     reader: Reader,
     /// The stream to read next. The streams alternate, so that one cannot hide the other.
-    turn: Stream,
-    missed: bool,
+    next_stream: Stream,
+    truncated: bool,
     done: bool,
-    added: watch::Receiver<()>,
+    output_added: watch::Receiver<()>,
 }
 
 impl Output {
@@ -53,7 +53,15 @@ impl Output {
         state.next_reader += 1;
         state.readers.insert(key, reader);
         drop(state);
-        Self { running, key, reader, turn: Stream::Stdout, missed: false, done: false, added }
+        Self {
+            running,
+            key,
+            reader,
+            next_stream: Stream::Stdout,
+            truncated: false,
+            done: false,
+            output_added: added,
+        }
     }
 
     /// The command whose output it reads.
@@ -71,25 +79,25 @@ impl Output {
                 return None;
             }
             if let Some(event) = self.next_now() {
-                self.running.reader_moved();
+                self.running.notify_reader_moved();
                 return Some(event);
             }
             // Never fails: `running` holds the sender.
-            let _ = self.added.changed().await;
+            let _ = self.output_added.changed().await;
         }
     }
 
     fn next_now(&mut self) -> Option<(u64, ExecEvent)> {
         let running = Arc::clone(&self.running);
         let mut state = running.state();
-        let other = if self.turn == Stream::Stdout { Stream::Stderr } else { Stream::Stdout };
-        for stream in [self.turn, other] {
+        let other = if self.next_stream == Stream::Stdout { Stream::Stderr } else { Stream::Stdout };
+        for stream in [self.next_stream, other] {
             let from = self.reader.at(stream);
-            if let Some(piece) = state.tape(stream).piece(from) {
-                self.missed |= piece.offset > from;
-                self.reader.go_to(stream, piece.offset + piece.data.len() as u64);
+            if let Some(piece) = state.buffer(stream).next_chunk(from) {
+                self.truncated |= piece.offset > from;
+                self.reader.seek(stream, piece.offset + piece.data.len() as u64);
                 state.readers.insert(self.key, self.reader);
-                self.turn = if stream == Stream::Stdout { Stream::Stderr } else { Stream::Stdout };
+                self.next_stream = if stream == Stream::Stdout { Stream::Stderr } else { Stream::Stdout };
                 let event = match stream {
                     Stream::Stdout => ExecEvent::Stdout(piece.data),
                     Stream::Stderr => ExecEvent::Stderr(piece.data),
@@ -103,7 +111,7 @@ impl Output {
     fn exit(&mut self, state: &State) -> Option<(u64, ExecEvent)> {
         let mut exit = state.ended()?.exit.clone();
         // Only output that this reader missed counts as truncated.
-        exit.truncated = self.missed;
+        exit.truncated = self.truncated;
         self.done = true;
         Some((0, ExecEvent::Exit(exit)))
     }
@@ -112,6 +120,6 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         self.running.state().readers.remove(&self.key);
-        self.running.reader_moved();
+        self.running.notify_reader_moved();
     }
 }

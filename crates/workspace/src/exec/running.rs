@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use skep_api::exec::{ExecExit, ExecOutcome};
 use tokio::sync::{mpsc, watch};
 
-use super::{Output, bounds::Bounds, input::Input, output::Reader, tape::Tape};
+use super::{Output, input::Input, output::Reader, output_buffer::OutputBuffer, process_set::ProcessSet};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
@@ -24,21 +24,21 @@ pub(super) enum Stream {
 #[derive(Debug)]
 pub struct Running {
     id: String,
-    bounds: Bounds,
+    processes: ProcessSet,
     input: Input,
     /// The receiver is the task that waits for the shell: only there the process id is certain to be the shell's.
     signals: mpsc::Sender<Signal>,
     state: Mutex<State>,
     /// Notifies readers of new output and of the end.
-    added: watch::Sender<()>,
+    output_added: watch::Sender<()>,
     /// Notifies the recording tasks that a reader advanced or left.
-    taken: watch::Sender<()>,
+    reader_advanced: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    stdout: Tape,
-    stderr: Tape,
+    stdout: OutputBuffer,
+    stderr: OutputBuffer,
     pub(super) readers: BTreeMap<u64, Reader>,
     pub(super) next_reader: u64,
     shell_ended: bool,
@@ -52,14 +52,14 @@ pub(super) struct Ended {
 }
 
 impl State {
-    pub(super) fn tape(&self, stream: Stream) -> &Tape {
+    pub(super) fn buffer(&self, stream: Stream) -> &OutputBuffer {
         match stream {
             Stream::Stdout => &self.stdout,
             Stream::Stderr => &self.stderr,
         }
     }
 
-    fn tape_mut(&mut self, stream: Stream) -> &mut Tape {
+    fn buffer_mut(&mut self, stream: Stream) -> &mut OutputBuffer {
         match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
@@ -72,15 +72,20 @@ impl State {
 }
 
 impl Running {
-    pub(super) fn new(id: &str, bounds: Bounds, input: Input, signals: mpsc::Sender<Signal>) -> Arc<Self> {
+    pub(super) fn new(
+        id: &str,
+        processes: ProcessSet,
+        input: Input,
+        signals: mpsc::Sender<Signal>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id: id.to_owned(),
-            bounds,
+            processes,
             input,
             signals,
             state: Mutex::default(),
-            added: watch::Sender::new(()),
-            taken: watch::Sender::new(()),
+            output_added: watch::Sender::new(()),
+            reader_advanced: watch::Sender::new(()),
         })
     }
 
@@ -96,7 +101,7 @@ impl Running {
 
     /// Waits until the command has ended.
     pub async fn outcome(&self) -> ExecOutcome {
-        let mut added = self.added.subscribe();
+        let mut added = self.output_added.subscribe();
         loop {
             if let Some(outcome) = self.outcome_now() {
                 return outcome;
@@ -145,28 +150,31 @@ impl Running {
 
     pub(super) fn kill(&self) {
         // Fails only if the control group, and with it every process, is gone.
-        let _ = self.bounds.kill();
+        let _ = self.processes.kill();
     }
 
     /// Removes the control group. Returns `false` while processes live in it.
     pub(super) fn remove_group(&self) -> bool {
-        self.bounds.remove()
+        self.processes.remove()
     }
 
     /// Time since the end, and the number of bytes that are kept. `None` while it runs.
-    pub(super) fn remains(&self) -> Option<(Duration, usize)> {
+    pub(super) fn age_and_size(&self) -> Option<(Duration, usize)> {
         let state = self.state();
-        state.ended.as_ref().map(|ended| (ended.at.elapsed(), state.stdout.kept() + state.stderr.kept()))
+        state
+            .ended
+            .as_ref()
+            .map(|ended| (ended.at.elapsed(), state.stdout.kept_bytes() + state.stderr.kept_bytes()))
     }
 
     pub(super) fn append(&self, stream: Stream, bytes: &[u8]) {
-        self.state().tape_mut(stream).append(bytes);
-        self.added.send_replace(());
+        self.state().buffer_mut(stream).append(bytes);
+        self.output_added.send_replace(());
     }
 
     /// How many bytes of a stream were recorded so far.
     pub(super) fn recorded(&self, stream: Stream) -> u64 {
-        self.state().tape(stream).total()
+        self.state().buffer(stream).total()
     }
 
     /// Whether more may be read from the pipe of a stream.
@@ -176,36 +184,36 @@ impl Running {
             return true;
         }
         let slowest = state.readers.values().map(|reader| reader.at(stream)).min();
-        slowest.is_none_or(|reader| state.tape(stream).has_room(reader))
+        slowest.is_none_or(|reader| state.buffer(stream).has_room(reader))
     }
 
     /// Called when the shell has ended. From now on the pipes are read even if a reader is behind.
     pub(super) fn shell_ended(&self) {
         self.state().shell_ended = true;
-        self.taken.send_replace(());
+        self.reader_advanced.send_replace(());
     }
 
     /// Records the end. Later output is discarded.
     pub(super) fn finish(&self, mut exit: ExecExit) {
         let mut state = self.state();
-        state.stdout.end();
-        state.stderr.end();
-        exit.truncated = state.stdout.left_out() || state.stderr.left_out();
+        state.stdout.finish();
+        state.stderr.finish();
+        exit.truncated = state.stdout.is_truncated() || state.stderr.is_truncated();
         state.ended = Some(Ended { exit, at: Instant::now() });
         drop(state);
-        self.added.send_replace(());
+        self.output_added.send_replace(());
     }
 
     pub(super) fn listen_for_output(&self) -> watch::Receiver<()> {
-        self.added.subscribe()
+        self.output_added.subscribe()
     }
 
     pub(super) fn listen_for_readers(&self) -> watch::Receiver<()> {
-        self.taken.subscribe()
+        self.reader_advanced.subscribe()
     }
 
-    pub(super) fn reader_moved(&self) {
-        self.taken.send_replace(());
+    pub(super) fn notify_reader_moved(&self) {
+        self.reader_advanced.send_replace(());
     }
 
     /// Recovering from poisoning is sound: every change is a single step.

@@ -27,8 +27,8 @@ impl Shell {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Waits until it has ended, without reaping it: see [`Self::status`].
-    pub(crate) async fn ended(&self) {
+    /// Waits until it has ended, without reaping it: see [`Self::reap`].
+    pub(crate) async fn wait_until_ended(&self) {
         let _ = self.pidfd.readable().await;
     }
 
@@ -37,15 +37,15 @@ impl Shell {
         let _ = pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
     }
 
-    /// Sends a signal to its process group. Must be called before [`Self::status`]: until then the kernel cannot reuse
+    /// Sends a signal to its process group. Must be called before [`Self::reap`]: until then the kernel cannot reuse
     /// the process id.
     pub(crate) fn signal_group(&self, signal: Signal) {
         // Fails only if all processes of the group have ended.
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// Reaps it and returns its exit status. Blocks until it has ended, so call it after [`Self::ended`].
-    pub(crate) fn status(&self) -> io::Result<ExitStatus> {
+    /// Reaps it and returns its exit status. Blocks until it has ended, so call it after [`Self::wait_until_ended`].
+    pub(crate) fn reap(&self) -> io::Result<ExitStatus> {
         let ended = waitpid(Some(self.pid), WaitOptions::empty())?;
         let missing = || io::Error::other("the shell has no status");
         ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())).ok_or_else(missing)

@@ -78,7 +78,7 @@ pub(super) fn working_directory(cwd: Option<&str>, place: &Place) -> Result<Path
         io::ErrorKind::NotADirectory => Error::NotADirectory { path: path() },
         _ => Error::NotStarted { source: error },
     })?;
-    if !place.folders().any(|folder| real.starts_with(folder)) {
+    if !place.root_paths().any(|folder| real.starts_with(folder)) {
         return Err(Error::OutsideRoot { path: path() });
     }
     if !real.is_dir() {
@@ -103,7 +103,7 @@ pub(super) fn spawn(
     shell.current_dir(cwd).env_clear().envs(place.env()).envs(&command.env);
     shell.stdin(if command.stdin.is_piped() { Stdio::piped() } else { Stdio::null() });
     shell.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let join = move || {
+    let set_up = move || {
         rustix::process::setsid()?;
         rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
         match &entrance {
@@ -113,9 +113,9 @@ pub(super) fn spawn(
         Ok(())
     };
     // SAFETY: between fork and exec only plain system calls run; nothing allocates or takes a lock.
-    unsafe { shell.pre_exec(join) };
+    unsafe { shell.pre_exec(set_up) };
     // Last: behind the fence, even the control group cannot be accessed.
-    place.fence_in(&mut shell);
+    place.apply_fence(&mut shell);
     let mut child = shell.spawn()?;
     let adopted = adopt(&mut child).inspect_err(|_| {
         let _ = child.kill();

@@ -9,23 +9,23 @@ use std::{
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use encoding_rs::{DecoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE};
 
-use skep_api::{budget::json_bytes, files::LONGEST_CONTENT};
+use skep_api::{budget::json_len, files::MAX_CONTENT_BYTES};
 
 use crate::Error;
 
 /// The size of one read, in bytes. A multiple of 3, so that no base64 group is split.
-const PIECE_BYTES: u64 = 192 << 10;
+const CHUNK_BYTES: u64 = 192 << 10;
 
 /// How bytes are represented as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum TextEncoding {
     Base64,
     Hex,
     /// An encoding, found by a label of the WHATWG standard (<https://encoding.spec.whatwg.org/#names-and-labels>).
     Text(&'static Encoding),
 }
 
-impl Form {
+impl TextEncoding {
     pub(super) fn by_label(label: &str) -> Result<Self, Error> {
         match label {
             "base64" => Ok(Self::Base64),
@@ -50,7 +50,7 @@ impl Form {
     }
 
     /// The length of `bytes` bytes when encoded. Exact for base64 and hex; text is measured after decoding.
-    pub(super) fn digits(self, bytes: u64) -> u64 {
+    pub(super) fn encoded_len(self, bytes: u64) -> u64 {
         match self {
             Self::Base64 => bytes.div_ceil(3).saturating_mul(4),
             Self::Hex => bytes.saturating_mul(2),
@@ -59,7 +59,7 @@ impl Form {
     }
 
     /// Encodes the content of a file chunk by chunk, so that only the encoded text is held in memory as a whole.
-    pub(super) fn read_down(
+    pub(super) fn encode_from(
         self,
         file: &mut impl Read,
         path: &str,
@@ -68,7 +68,7 @@ impl Form {
         let mut bytes = Vec::new();
         if self == Self::Text(UTF_8) {
             file.read_to_end(&mut bytes).map_err(refused)?;
-            return self.write_down(bytes, path);
+            return self.encode(bytes, path);
         }
         let too_long = || Error::ContentTooLong { path: path.to_owned() };
         let mut decoder = match self {
@@ -78,7 +78,7 @@ impl Form {
         let mut text = String::new();
         loop {
             bytes.clear();
-            file.by_ref().take(PIECE_BYTES).read_to_end(&mut bytes).map_err(&refused)?;
+            file.by_ref().take(CHUNK_BYTES).read_to_end(&mut bytes).map_err(&refused)?;
             let last = bytes.is_empty();
             match &mut decoder {
                 Some(decoder) => {
@@ -92,31 +92,31 @@ impl Form {
                 None if self == Self::Hex => HEXLOWER_PERMISSIVE.encode_append(&bytes, &mut text),
                 None => BASE64.encode_append(&bytes, &mut text),
             }
-            if text.len() as u64 > LONGEST_CONTENT {
+            if text.len() as u64 > MAX_CONTENT_BYTES {
                 return Err(too_long());
             }
             if last {
                 break;
             }
         }
-        self.checked(text, path)
+        self.check_length(text, path)
     }
 
     /// Encodes bytes, unless the result as JSON is longer than an answer may be.
-    pub(super) fn write_down(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
-        let text = self.text(bytes, path)?;
-        self.checked(text, path)
+    pub(super) fn encode(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
+        let text = self.encode_unchecked(bytes, path)?;
+        self.check_length(text, path)
     }
 
-    fn checked(self, text: String, path: &str) -> Result<String, Error> {
+    fn check_length(self, text: String, path: &str) -> Result<String, Error> {
         // JSON escaping makes a byte at most six times as long, as in `\u0000`.
-        if text.len() as u64 > LONGEST_CONTENT / 6 && json_bytes(&text) as u64 > LONGEST_CONTENT {
+        if text.len() as u64 > MAX_CONTENT_BYTES / 6 && json_len(&text) as u64 > MAX_CONTENT_BYTES {
             return Err(Error::ContentTooLong { path: path.to_owned() });
         }
         Ok(text)
     }
 
-    fn text(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
+    fn encode_unchecked(self, bytes: Vec<u8>, path: &str) -> Result<String, Error> {
         match self {
             Self::Base64 => Ok(BASE64.encode(&bytes)),
             Self::Hex => Ok(HEXLOWER_PERMISSIVE.encode(&bytes)),
@@ -133,7 +133,7 @@ impl Form {
     }
 
     /// Decodes a text into bytes.
-    pub(super) fn read(self, text: &str) -> Result<Cow<'_, [u8]>, Error> {
+    pub(super) fn decode(self, text: &str) -> Result<Cow<'_, [u8]>, Error> {
         let digits = |name: &str, error: data_encoding::DecodeError| Error::InvalidValue {
             field: "content",
             reason: format!("is not valid {name}: {error}"),
@@ -182,34 +182,36 @@ mod tests {
             ("base64", "base64"),
             ("hex", "hex"),
         ] {
-            assert_eq!(Form::by_label(label).unwrap().name(), name, "{label}");
+            assert_eq!(TextEncoding::by_label(label).unwrap().name(), name, "{label}");
         }
         for label in ["", "utf8mb4", "replacement", "binary", "base32"] {
-            assert!(Form::by_label(label).is_err(), "{label}");
+            assert!(TextEncoding::by_label(label).is_err(), "{label}");
         }
     }
 
     #[test]
     fn what_is_no_text_in_an_encoding_is_refused() {
-        let utf8 = Form::Text(UTF_8);
-        assert!(utf8.write_down(vec![0xff], "/f").unwrap_err().to_string().contains("encoding=base64"));
-        assert!(Form::Text(UTF_16LE).write_down(vec![0x41], "/f").is_err());
-        assert!(Form::by_label("latin1").unwrap().read("\u{2603}").is_err());
-        assert!(Form::Base64.read("not base64!").is_err() && Form::Hex.read("0").is_err());
+        let utf8 = TextEncoding::Text(UTF_8);
+        assert!(utf8.encode(vec![0xff], "/f").unwrap_err().to_string().contains("encoding=base64"));
+        assert!(TextEncoding::Text(UTF_16LE).encode(vec![0x41], "/f").is_err());
+        assert!(TextEncoding::by_label("latin1").unwrap().decode("\u{2603}").is_err());
+        assert!(
+            TextEncoding::Base64.decode("not base64!").is_err() && TextEncoding::Hex.decode("0").is_err()
+        );
     }
 
     #[test]
     fn content_that_is_too_long_as_json_is_refused() {
-        let utf8 = Form::Text(UTF_8);
-        let sixth = LONGEST_CONTENT as usize / 6;
-        assert!(utf8.write_down(vec![1; sixth - 1], "/f").is_ok());
-        let refused = utf8.write_down(vec![1; sixth + 1], "/f").unwrap_err();
+        let utf8 = TextEncoding::Text(UTF_8);
+        let sixth = MAX_CONTENT_BYTES as usize / 6;
+        assert!(utf8.encode(vec![1; sixth - 1], "/f").is_ok());
+        let refused = utf8.encode(vec![1; sixth + 1], "/f").unwrap_err();
         assert!(refused.to_string().contains("`limit`"), "{refused}");
         assert!(
-            Form::Hex.write_down(vec![1; LONGEST_CONTENT as usize / 2], "/f").is_err(),
+            TextEncoding::Hex.encode(vec![1; MAX_CONTENT_BYTES as usize / 2], "/f").is_err(),
             "quotes count too"
         );
-        assert!(utf8.write_down(vec![b'x'; LONGEST_CONTENT as usize - 2], "/f").is_ok());
+        assert!(utf8.encode(vec![b'x'; MAX_CONTENT_BYTES as usize - 2], "/f").is_ok());
     }
 
     proptest! {
@@ -220,12 +222,12 @@ mod tests {
             seed in prop::collection::vec(any::<u8>(), 1..50), pieces in 0.0..3.0,
         ) {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
-            let length = (pieces * PIECE_BYTES as f64) as usize;
+            let length = (pieces * CHUNK_BYTES as f64) as usize;
             let bytes: Vec<u8> = seed.iter().copied().cycle().take(length).collect();
             for label in ["utf-8", "base64", "hex", "latin1", "utf-16le", "shift_jis", "gb18030"] {
-                let form = Form::by_label(label).unwrap();
-                let whole = form.write_down(bytes.clone(), "/f").ok();
-                let read = form.read_down(&mut bytes.as_slice(), "/f", |error| panic!("{error}")).ok();
+                let form = TextEncoding::by_label(label).unwrap();
+                let whole = form.encode(bytes.clone(), "/f").ok();
+                let read = form.encode_from(&mut bytes.as_slice(), "/f", |error| panic!("{error}")).ok();
                 prop_assert!(read == whole, "{label}");
             }
         }
@@ -234,18 +236,18 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_come_back(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            for form in [Form::Base64, Form::Hex] {
-                let text = form.write_down(bytes.clone(), "/f").unwrap();
-                prop_assert_eq!(&*form.read(&text).unwrap(), &bytes[..]);
+            for form in [TextEncoding::Base64, TextEncoding::Hex] {
+                let text = form.encode(bytes.clone(), "/f").unwrap();
+                prop_assert_eq!(&*form.decode(&text).unwrap(), &bytes[..]);
             }
         }
 
         #[test]
         fn text_comes_back(text in "\\PC{0,60}") {
             for label in ["utf-8", "utf-16le", "utf-16be", "gb18030"] {
-                let form = Form::by_label(label).unwrap();
-                let bytes = form.read(&text).unwrap().into_owned();
-                prop_assert_eq!(&form.write_down(bytes, "/f").unwrap(), &text, "{}", label);
+                let form = TextEncoding::by_label(label).unwrap();
+                let bytes = form.decode(&text).unwrap().into_owned();
+                prop_assert_eq!(&form.encode(bytes, "/f").unwrap(), &text, "{}", label);
             }
         }
     }

@@ -29,9 +29,9 @@ use sha1::{Digest, Sha1};
 const STRIPES: u64 = 1_024;
 /// The longest wait for a stripe. A stripe that is held longer is held by a call to a file system that does not
 /// answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts to lock a byte that another process holds.
-const POLL: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Locks on names in folders. Cheap to clone; clones share the locks.
 #[derive(Debug, Clone)]
@@ -51,12 +51,12 @@ struct Stripe {
 
 /// Releases the locked names on drop.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
-    _stripes: Vec<HeldStripe<'a>>,
+pub(crate) struct EntryGuard<'a> {
+    _stripes: Vec<StripeGuard<'a>>,
 }
 
 #[derive(Debug)]
-struct HeldStripe<'a> {
+struct StripeGuard<'a> {
     stripe: &'a Stripe,
     /// The lock file and the locked byte, once it is locked.
     byte: Option<(&'a File, u64)>,
@@ -84,22 +84,22 @@ impl EntryLocks {
     /// Locks these names. A thread that holds a lock must not call this again: two threads could deadlock.
     ///
     /// # Errors
-    /// `ETIMEDOUT` if a lock is held for longer than [`PATIENCE`], and any other error of the kernel.
-    pub(crate) fn hold(&self, entries: &[Entry<'_>]) -> io::Result<Held<'_>> {
+    /// `ETIMEDOUT` if a lock is held for longer than [`LOCK_TIMEOUT`], and any other error of the kernel.
+    pub(crate) fn lock(&self, entries: &[Entry<'_>]) -> io::Result<EntryGuard<'_>> {
         let mut wanted = entries.iter().map(|entry| stripe_of(entry)).collect::<io::Result<Vec<_>>>()?;
         // Every process locks in the same order. Two names may share a stripe.
         wanted.sort_unstable();
         wanted.dedup();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         let held = wanted.into_iter().map(|number| self.hold_stripe(number, deadline));
-        Ok(Held { _stripes: held.collect::<io::Result<_>>()? })
+        Ok(EntryGuard { _stripes: held.collect::<io::Result<_>>()? })
     }
 
-    fn hold_stripe(&self, number: u64, deadline: Instant) -> io::Result<HeldStripe<'_>> {
+    fn hold_stripe(&self, number: u64, deadline: Instant) -> io::Result<StripeGuard<'_>> {
         let stripe = usize::try_from(number).ok().and_then(|number| self.stripes.get(number));
         let stripe = stripe.ok_or(Errno::INVAL)?;
         stripe.take(deadline)?;
-        let mut held = HeldStripe { stripe, byte: None };
+        let mut held = StripeGuard { stripe, byte: None };
         if let Some(file) = &self.file {
             take_byte(file, number, deadline)?;
             held.byte = Some((file, number));
@@ -122,7 +122,7 @@ impl Stripe {
     }
 }
 
-impl Drop for HeldStripe<'_> {
+impl Drop for StripeGuard<'_> {
     fn drop(&mut self) {
         if let Some((file, number)) = self.byte {
             // Fails only for a closed descriptor.
@@ -154,7 +154,7 @@ fn take_byte(file: &File, number: u64, deadline: Instant) -> io::Result<()> {
         if Instant::now() >= deadline {
             return Err(Errno::TIMEDOUT.into());
         }
-        thread::sleep(POLL);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(50);
 
     /// Tries to lock these names for a short time.
-    fn tried(locks: &EntryLocks, entries: &[Entry<'_>]) -> io::Result<()> {
+    fn try_lock(locks: &EntryLocks, entries: &[Entry<'_>]) -> io::Result<()> {
         let mut numbers: Vec<_> = entries.iter().map(|entry| stripe_of(entry).unwrap()).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn is_held(locks: &EntryLocks, entry: Entry<'_>) -> bool {
-        match tried(locks, &[entry]) {
+        match try_lock(locks, &[entry]) {
             Ok(()) => false,
             Err(error) => {
                 assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
@@ -216,8 +216,8 @@ mod tests {
         // Each one opens the file itself, as two processes do.
         let (ours, theirs) = (EntryLocks::in_file(&file).unwrap(), EntryLocks::in_file(&file).unwrap());
         let memory = EntryLocks::default();
-        let held = ours.hold(&[name]).unwrap();
-        let held_in_memory = memory.hold(&[name]).unwrap();
+        let held = ours.lock(&[name]).unwrap();
+        let held_in_memory = memory.lock(&[name]).unwrap();
         assert!(is_held(&ours, name) && is_held(&theirs, name) && is_held(&memory.clone(), name));
         assert!(!is_held(&EntryLocks::default(), name), "the control: other locks");
         assert!(!is_held(&ours, other) && !is_held(&theirs, other) && !is_held(&memory, other));
@@ -232,7 +232,7 @@ mod tests {
         std::os::unix::fs::symlink("folder", dir.path().join("link")).unwrap();
         let [folder, link] = ["folder", "link"].map(|name| File::open(dir.path().join(name)).unwrap());
         let locks = EntryLocks::default();
-        let _held = locks.hold(&[(folder.as_fd(), OsStr::new("name"))]).unwrap();
+        let _held = locks.lock(&[(folder.as_fd(), OsStr::new("name"))]).unwrap();
         assert!(is_held(&locks, (link.as_fd(), OsStr::new("name"))));
     }
 
@@ -248,8 +248,8 @@ mod tests {
         let locks = EntryLocks::in_file(&dir.path().join("locks")).unwrap();
         let (a, b) = ((folder.as_fd(), OsStr::new(a)), (folder.as_fd(), OsStr::new(b)));
         for both in [[a, b], [a, a]] {
-            tried(&locks, &both).unwrap();
-            drop(locks.hold(&both).unwrap());
+            try_lock(&locks, &both).unwrap();
+            drop(locks.lock(&both).unwrap());
             assert!(!is_held(&locks, a) && !is_held(&locks, b));
         }
     }
@@ -267,7 +267,7 @@ mod tests {
                 let inside = &inside;
                 threads.spawn(move || {
                     for _ in 0..200 {
-                        let _held = locks.hold(&pair).unwrap();
+                        let _held = locks.lock(&pair).unwrap();
                         assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
                         inside.store(false, Ordering::SeqCst);
                     }

@@ -8,14 +8,14 @@ use rustix::{
 };
 use skep_api::files::{FolderMade, MakeFolder};
 
-use super::answered;
-use crate::{Error, Roots, roots::Last};
+use super::encoded_path;
+use crate::{Error, Roots, roots::FinalLink};
 
 const NEW_MODE: u32 = 0o755;
 
 pub(super) fn make(roots: &Roots, request: &MakeFolder) -> Result<FolderMade, Error> {
     let created = with_parents(roots, request.path.as_path(), request.mode)?;
-    let (path, path_encoding) = answered(&request.path);
+    let (path, path_encoding) = encoded_path(&request.path);
     Ok(FolderMade { path, path_encoding, created })
 }
 
@@ -23,7 +23,7 @@ pub(super) fn make(roots: &Roots, request: &MakeFolder) -> Result<FolderMade, Er
 pub(super) fn with_parents(roots: &Roots, path: &Path, mode: Option<u32>) -> Result<bool, Error> {
     let mut missing = Vec::new();
     for at in path.ancestors() {
-        match roots.find(at, Last::Follow) {
+        match roots.find(at, FinalLink::Follow) {
             Ok(found) if found.is_directory() => break,
             Ok(_) => return Err(Error::ThroughAFile { path: at.display().to_string() }),
             Err(Error::UnknownPath { .. }) => missing.push(at),
@@ -44,14 +44,14 @@ fn make_one(roots: &Roots, path: &Path, mode: Option<u32>) -> Result<bool, Error
         Ok(()) => {}
         // It was created concurrently, or it is a dangling link.
         Err(Errno::EXIST) => {
-            return match roots.find(path, Last::Follow)? {
+            return match roots.find(path, FinalLink::Follow)? {
                 found if found.is_directory() => Ok(false),
                 _ => Err(Error::ThroughAFile { path: path.display().to_string() }),
             };
         }
         Err(error) => return Err(Error::of_path(path, &error.into())),
     }
-    let synced = slot.folder().read().and_then(|folder| folder.sync_all());
+    let synced = slot.folder().open_for_reading().and_then(|folder| folder.sync_all());
     synced.map_err(|error| Error::of_path(path, &error))?;
     Ok(true)
 }

@@ -1,12 +1,12 @@
 //! File operations below the roots of a workspace: read, write, list, create, move, copy and remove.
 
 mod content;
+mod direct_writer;
 mod entry_locks;
 mod etag;
 mod link;
 mod list;
 mod make;
-mod pour;
 mod read;
 mod relocate;
 mod remove;
@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use rustix::fs::{FileType as Kind, Stat};
 use skep_api::{
     files::{FileType, ListFolder, MakeFolder, MakeLink, ReadFile, Relocate, RemoveFile, WriteFile},
-    path::{PathEncoding, told},
+    path::{PathEncoding, encode_path},
 };
 
 pub use entry_locks::EntryLocks;
@@ -32,7 +32,7 @@ pub(crate) use read::require_file;
 pub(crate) use remove::entries;
 pub(crate) use temporary::is_temporary;
 
-use crate::{Error, Place, Roots, Run, roots::Last};
+use crate::{Error, Place, Roots, Run, roots::FinalLink};
 
 macro_rules! run_on_disk {
     ($($operation:ident by $work:path),+ $(,)?) => {
@@ -71,9 +71,9 @@ impl Run for ReadFile {
     /// The length of the requested window, limited by the size of the file.
     async fn memory_bytes(&self, place: &Place) -> u64 {
         let path = self.path.clone();
-        let found = match place.at_hand(path.as_path()) {
+        let found = match place.find_cached(path.as_path()) {
             Some(found) => Some(found),
-            None => on_disk(place, move |roots| roots.find(path.as_path(), Last::Follow)).await.ok(),
+            None => on_disk(place, move |roots| roots.find(path.as_path(), FinalLink::Follow)).await.ok(),
         };
         found.map_or(0, |found| read::answer_bytes(&found, self))
     }
@@ -81,7 +81,7 @@ impl Run for ReadFile {
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
         // Cached data is read on this thread: handing it to another one takes longer.
         if let Some(content) =
-            place.at_hand(self.path.as_path()).and_then(|found| read::at_once(&found, &self))
+            place.find_cached(self.path.as_path()).and_then(|found| read::read_cached(&found, &self))
         {
             return Ok(content);
         }
@@ -96,7 +96,7 @@ async fn on_disk<T: Send + 'static>(
 ) -> Result<T, Error> {
     let place = place.clone();
     let done = tokio::task::spawn_blocking(move || work(&*place.roots()?));
-    done.await.map_err(|_| Error::Broken)?
+    done.await.map_err(|_| Error::WorkerFailed)?
 }
 
 pub(crate) fn file_type(kind: Kind) -> FileType {
@@ -119,6 +119,6 @@ pub(crate) fn size(stat: &Stat) -> u64 {
 }
 
 /// The text of a path for an answer, and its encoding.
-fn answered(path: impl AsRef<Path>) -> (String, Option<PathEncoding>) {
-    told(path.as_ref().as_os_str())
+fn encoded_path(path: impl AsRef<Path>) -> (String, Option<PathEncoding>) {
+    encode_path(path.as_ref().as_os_str())
 }

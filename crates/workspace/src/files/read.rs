@@ -9,27 +9,27 @@ use rustix::{
     fs::fstat,
     io::{Errno, ReadWriteFlags, preadv2},
 };
-use skep_api::files::{FileContent, LONGEST_CONTENT, ReadFile};
+use skep_api::files::{FileContent, MAX_CONTENT_BYTES, ReadFile};
 
-use super::{answered, content::Form, etag, modified_at, size};
+use super::{content::TextEncoding, encoded_path, etag, modified_at, size};
 use crate::{
     Error, Roots,
-    roots::{Found, Last},
+    roots::{FinalLink, PathHandle},
 };
 
 /// The largest window that is read on the async thread, in bytes.
-const MOST_AT_ONCE: usize = 64 << 10;
+const MAX_CACHED_READ: usize = 64 << 10;
 
 pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Error> {
-    let form = Form::by_label(&request.encoding.0)?;
+    let form = TextEncoding::by_label(&request.encoding.0)?;
     let path = request.path.as_path();
     let refused = |error: std::io::Error| Error::of_path(path, &error);
-    let found = roots.find(path, Last::Follow)?;
+    let found = roots.find(path, FinalLink::Follow)?;
     require_file(&found, path)?;
-    let mut file = found.read().map_err(refused)?;
+    let mut file = found.open_for_reading().map_err(refused)?;
     let whole = size(found.stat());
     let wanted = request.limit.unwrap_or(u64::MAX).min(whole.saturating_sub(request.offset));
-    if form.digits(wanted) > LONGEST_CONTENT {
+    if form.encoded_len(wanted) > MAX_CONTENT_BYTES {
         return Err(Error::ContentTooLong { path: path.display().to_string() });
     }
     if wanted > 0 {
@@ -38,25 +38,25 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
     }
     // If the file grows meanwhile, only the original size is read.
     let mut file = file.take(wanted);
-    let content = form.read_down(&mut file, &answered(path).0, refused)?;
+    let content = form.encode_from(&mut file, &encoded_path(path).0, refused)?;
     let end = request.offset.saturating_add(wanted - file.limit());
     Ok(answer(form, path, &found, end, content))
 }
 
 /// The length of the answer's content, in bytes.
-pub(super) fn answer_bytes(found: &Found, request: &ReadFile) -> u64 {
+pub(super) fn answer_bytes(found: &PathHandle, request: &ReadFile) -> u64 {
     let wanted = request.limit.unwrap_or(u64::MAX).min(size(found.stat()).saturating_sub(request.offset));
-    let digits = Form::by_label(&request.encoding.0).map_or(0, |form| form.digits(wanted));
-    digits.min(LONGEST_CONTENT)
+    let digits = TextEncoding::by_label(&request.encoding.0).map_or(0, |form| form.encoded_len(wanted));
+    digits.min(MAX_CONTENT_BYTES)
 }
 
 /// Reads a small window from the page cache (preadv2(2), `RWF_NOWAIT`). `None` leaves it to [`read`].
-pub(super) fn at_once(found: &Found, request: &ReadFile) -> Option<FileContent> {
-    let form = Form::by_label(&request.encoding.0).ok()?;
+pub(super) fn read_cached(found: &PathHandle, request: &ReadFile) -> Option<FileContent> {
+    let form = TextEncoding::by_label(&request.encoding.0).ok()?;
     require_file(found, request.path.as_path()).ok()?;
-    let file = found.read().ok()?;
+    let file = found.open_for_reading().ok()?;
     let wanted = request.limit.unwrap_or(u64::MAX).min(size(found.stat()).saturating_sub(request.offset));
-    let mut bytes = vec![0; usize::try_from(wanted).ok().filter(|wanted| *wanted <= MOST_AT_ONCE)?];
+    let mut bytes = vec![0; usize::try_from(wanted).ok().filter(|wanted| *wanted <= MAX_CACHED_READ)?];
     if !bytes.is_empty() {
         let mut into = [IoSliceMut::new(&mut bytes)];
         let count = preadv2(&file, &mut into, request.offset, ReadWriteFlags::NOWAIT).ok()?;
@@ -64,13 +64,13 @@ pub(super) fn at_once(found: &Found, request: &ReadFile) -> Option<FileContent> 
     }
     let path = request.path.as_path();
     let end = request.offset.saturating_add(bytes.len() as u64);
-    let content = form.write_down(bytes, &answered(path).0).ok()?;
+    let content = form.encode(bytes, &encoded_path(path).0).ok()?;
     Some(answer(form, path, found, end, content))
 }
 
 /// The answer for a window that ends at `end`.
-fn answer(form: Form, path: &Path, found: &Found, end: u64, content: String) -> FileContent {
-    let (named, path_encoding) = answered(path);
+fn answer(form: TextEncoding, path: &Path, found: &PathHandle, end: u64, content: String) -> FileContent {
+    let (named, path_encoding) = encoded_path(path);
     let whole = size(found.stat());
     let truncated = end < whole;
     FileContent {
@@ -86,7 +86,7 @@ fn answer(form: Form, path: &Path, found: &Found, end: u64, content: String) -> 
 }
 
 /// Fails unless it is a regular file.
-pub(crate) fn require_file(found: &Found, path: &Path) -> Result<(), Error> {
+pub(crate) fn require_file(found: &PathHandle, path: &Path) -> Result<(), Error> {
     match found.kind() {
         rustix::fs::FileType::RegularFile => Ok(()),
         rustix::fs::FileType::Directory => Err(Error::IsADirectory { path: path.display().to_string() }),

@@ -17,12 +17,12 @@ use rustix::{
 use skep_api::files::{Relocate, Relocated};
 
 use super::{
-    entry_locks::{EntryLocks, Held},
+    entry_locks::{EntryGuard, EntryLocks},
     etag, file_type,
-    remove::{DEEPEST, entries, open_folder, remove_folder},
+    remove::{MAX_DEPTH, entries, open_folder, remove_folder},
     size,
-    temporary::{Occupied, Temporary},
-    write::standing,
+    temporary::{IfExists, Temporary},
+    write::stat_entry,
 };
 use crate::{Error, Roots, roots::Slot};
 
@@ -33,16 +33,17 @@ const COPIED_BITS: u32 = 0o1777;
 
 pub(super) fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate) -> Result<Relocated, Error> {
     let (from, to) = (roots.slot(request.from.as_path())?, roots.slot(request.to.as_path())?);
-    let way = Way { locks, from: &from, to: &to, request };
-    let Seen { kind, replaced, .. } = if request.keep { way.copy()? } else { way.rename()? };
+    let relocation = Relocation { locks, from: &from, to: &to, request };
+    let Checked { kind, replaced, .. } =
+        if request.keep { relocation.copy()? } else { relocation.rename()? };
     for slot in [&from, &to] {
-        slot.sync_folder().map_err(|error| way.of_target(&error))?;
+        slot.sync_folder().map_err(|error| relocation.target_error(&error))?;
     }
     let both = [request.from.as_path(), request.to.as_path()];
-    let texts = both.map(|path| skep_api::path::told(path.as_os_str()));
+    let texts = both.map(|path| skep_api::path::encode_path(path.as_os_str()));
     let path_encoding = texts.iter().find_map(|(_, encoding)| *encoding);
     let [from, to] = if path_encoding.is_some() {
-        both.map(|path| skep_api::path::encoded(path.as_os_str()))
+        both.map(|path| skep_api::path::percent_encoded(path.as_os_str()))
     } else {
         texts.map(|(text, _)| text)
     };
@@ -50,7 +51,7 @@ pub(super) fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate) ->
 }
 
 /// A move or copy in progress.
-struct Way<'a> {
+struct Relocation<'a> {
     locks: &'a EntryLocks,
     from: &'a Slot,
     to: &'a Slot,
@@ -58,31 +59,31 @@ struct Way<'a> {
 }
 
 /// The state of both paths when they were checked.
-struct Seen {
+struct Checked {
     source: Stat,
     kind: FileType,
     replaced: bool,
 }
 
-impl Way<'_> {
-    fn look(&self) -> Result<Seen, Error> {
-        let of_from = |error: io::Error| self.of_source(&error);
-        let source = standing(self.from).map_err(of_from)?;
+impl Relocation<'_> {
+    fn check(&self) -> Result<Checked, Error> {
+        let of_from = |error: io::Error| self.source_error(&error);
+        let source = stat_entry(self.from).map_err(of_from)?;
         let source = source.ok_or_else(|| of_from(Errno::NOENT.into()))?;
         let kind = FileType::from_raw_mode(source.st_mode);
-        let replaced = self.target_stands()?;
+        let replaced = self.check_target()?;
         let inode = (source.st_dev, source.st_ino);
         if kind == FileType::Directory
-            && lies_within(self.to, inode).map_err(|error| self.of_target(&error))?
+            && is_within(self.to, inode).map_err(|error| self.target_error(&error))?
         {
             return Err(Error::WithinItself { path: self.request.to.as_path().display().to_string() });
         }
-        Ok(Seen { source, kind, replaced })
+        Ok(Checked { source, kind, replaced })
     }
 
     /// Returns whether the target exists. Fails if it does and must not be replaced.
-    fn target_stands(&self) -> Result<bool, Error> {
-        let stands = standing(self.to).map_err(|error| self.of_target(&error))?.is_some();
+    fn check_target(&self) -> Result<bool, Error> {
+        let stands = stat_entry(self.to).map_err(|error| self.target_error(&error))?.is_some();
         if stands && !self.request.overwrite {
             return Err(Error::AlreadyExists { path: self.request.to.as_path().display().to_string() });
         }
@@ -90,26 +91,26 @@ impl Way<'_> {
     }
 
     /// Locks both names in one call, so that two moves in opposite directions cannot deadlock.
-    fn hold_both(&self) -> Result<Held<'_>, Error> {
-        let held = self.locks.hold(&[self.from.entry(), self.to.entry()]);
-        held.map_err(|error| self.of_source(&error))
+    fn hold_both(&self) -> Result<EntryGuard<'_>, Error> {
+        let held = self.locks.lock(&[self.from.entry(), self.to.entry()]);
+        held.map_err(|error| self.source_error(&error))
     }
 
-    fn hold_target(&self) -> Result<Held<'_>, Error> {
-        self.locks.hold(&[self.to.entry()]).map_err(|error| self.of_target(&error))
+    fn hold_target(&self) -> Result<EntryGuard<'_>, Error> {
+        self.locks.lock(&[self.to.entry()]).map_err(|error| self.target_error(&error))
     }
 
-    fn rename(&self) -> Result<Seen, Error> {
+    fn rename(&self) -> Result<Checked, Error> {
         let held = self.hold_both()?;
-        let seen = self.look()?;
-        let flags = match self.occupied() {
-            Occupied::Replace => RenameFlags::empty(),
-            Occupied::Refuse => RenameFlags::NOREPLACE,
+        let seen = self.check()?;
+        let flags = match self.if_exists() {
+            IfExists::Replace => RenameFlags::empty(),
+            IfExists::Refuse => RenameFlags::NOREPLACE,
         };
         let (from, to) = (self.from, self.to);
         match renameat_with(from.folder(), from.name(), to.folder(), to.name(), flags) {
             Err(Errno::XDEV) => {}
-            Err(error) => return Err(self.of_target(&error.into())),
+            Err(error) => return Err(self.target_error(&error.into())),
             Ok(()) => return Ok(seen),
         }
         drop(held);
@@ -117,8 +118,8 @@ impl Way<'_> {
     }
 
     /// Moves to another file system by copying and removing.
-    fn move_across(&self, seen: Seen) -> Result<Seen, Error> {
-        let of_target = |error: io::Error| self.of_target(&error);
+    fn move_across(&self, seen: Checked) -> Result<Checked, Error> {
+        let of_target = |error: io::Error| self.target_error(&error);
         match seen.kind {
             FileType::RegularFile => self.move_file_across(),
             FileType::Directory => {
@@ -128,7 +129,7 @@ impl Way<'_> {
             }
             _ => {
                 let _held = self.hold_both()?;
-                let seen = self.look()?;
+                let seen = self.check()?;
                 copy_link(self.from.folder(), self.from.name(), self.to.folder(), self.to.name())
                     .and_then(|()| unlink_entry(self.from))
                     .map_err(of_target)?;
@@ -137,31 +138,31 @@ impl Way<'_> {
         }
     }
 
-    fn move_file_across(&self) -> Result<Seen, Error> {
-        let of_target = |error: io::Error| self.of_target(&error);
+    fn move_file_across(&self) -> Result<Checked, Error> {
+        let of_target = |error: io::Error| self.target_error(&error);
         for _ in 0..TRIES {
-            let (mut new, copied) = self.copied_file().map_err(of_target)?;
+            let (mut new, copied) = self.prepare_copy().map_err(of_target)?;
             let _held = self.hold_both()?;
-            let seen = self.look()?;
+            let seen = self.check()?;
             // If the source was written to since the copy, the change would be lost.
             if etag::of(&seen.source) == etag::of(&copied) {
-                new.place(self.occupied()).and_then(|_| unlink_entry(self.from)).map_err(of_target)?;
+                new.persist(self.if_exists()).and_then(|_| unlink_entry(self.from)).map_err(of_target)?;
                 return Ok(seen);
             }
         }
         Err(Error::Busy { path: self.request.from.as_path().display().to_string() })
     }
 
-    fn copy(&self) -> Result<Seen, Error> {
-        let of_target = |error: io::Error| self.of_target(&error);
-        let seen = self.look()?;
+    fn copy(&self) -> Result<Checked, Error> {
+        let of_target = |error: io::Error| self.target_error(&error);
+        let seen = self.check()?;
         let (from, to) = (self.from, self.to);
         let replaced = match seen.kind {
             FileType::RegularFile => {
-                let (mut new, _) = self.copied_file().map_err(of_target)?;
+                let (mut new, _) = self.prepare_copy().map_err(of_target)?;
                 let _held = self.hold_target()?;
-                let replaced = self.target_stands()?;
-                new.place(self.occupied()).map_err(of_target)?;
+                let replaced = self.check_target()?;
+                new.persist(self.if_exists()).map_err(of_target)?;
                 replaced
             }
             FileType::Directory => {
@@ -174,33 +175,33 @@ impl Way<'_> {
             }
             _ => return Err(of_target(Errno::INVAL.into())),
         };
-        Ok(Seen { replaced, ..seen })
+        Ok(Checked { replaced, ..seen })
     }
 
     /// A synced temporary copy of the file, and the metadata of the copied source.
-    fn copied_file(&self) -> io::Result<(Temporary<&Slot>, Stat)> {
-        let mut new = Temporary::beside(self.to)?;
+    fn prepare_copy(&self) -> io::Result<(Temporary<&Slot>, Stat)> {
+        let mut new = Temporary::create_beside(self.to)?;
         let copied = copy_content(self.locks, self.from.folder(), self.from.name(), new.file())?;
         let mode = copied.st_mode & COPIED_BITS;
-        new.dress(None, Some(mode), mode)?;
+        new.set_mode_and_owner(None, Some(mode), mode)?;
         new.sync()?;
         Ok((new, copied))
     }
 
-    fn occupied(&self) -> Occupied {
-        if self.request.overwrite { Occupied::Replace } else { Occupied::Refuse }
+    fn if_exists(&self) -> IfExists {
+        if self.request.overwrite { IfExists::Replace } else { IfExists::Refuse }
     }
 
-    fn of_source(&self, error: &io::Error) -> Error {
+    fn source_error(&self, error: &io::Error) -> Error {
         Error::of_path(self.request.from.as_path(), error)
     }
 
-    fn of_target(&self, error: &io::Error) -> Error {
+    fn target_error(&self, error: &io::Error) -> Error {
         let path = self.request.to.as_path();
         let named = || path.display().to_string();
         match Errno::from_io_error(error) {
             Some(Errno::EXIST | Errno::NOTEMPTY | Errno::ISDIR) => Error::AlreadyExists { path: named() },
-            Some(Errno::MLINK) => Error::TooDeep { path: named(), limit: DEEPEST },
+            Some(Errno::MLINK) => Error::TooDeep { path: named(), limit: MAX_DEPTH },
             _ => Error::of_path(path, error),
         }
     }
@@ -215,7 +216,7 @@ fn copy_folder(locks: &EntryLocks, from: &Slot, to: &Slot) -> io::Result<()> {
     mkdirat(to.folder(), to.name(), Mode::RWXU)?;
     let made = open_folder(to.folder(), to.name())?;
     let source = open_folder(from.folder(), from.name())?;
-    let copied = copy_below(locks, &source, &made, 0).and_then(|()| dress_folder(&source, &made));
+    let copied = copy_entries(locks, &source, &made, 0).and_then(|()| copy_folder_mode(&source, &made));
     if copied.is_err() {
         // This call created the folder. If the cleanup fails, a partial copy stays.
         let _ = remove_folder(locks, to, true);
@@ -223,8 +224,8 @@ fn copy_folder(locks: &EntryLocks, from: &Slot, to: &Slot) -> io::Result<()> {
     copied
 }
 
-fn copy_below(locks: &EntryLocks, from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
-    if depth > DEEPEST {
+fn copy_entries(locks: &EntryLocks, from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
+    if depth > MAX_DEPTH {
         return Err(too_deep());
     }
     for (name, kind) in entries(&from)? {
@@ -242,8 +243,8 @@ fn copy_below(locks: &EntryLocks, from: impl AsFd, to: impl AsFd, depth: usize) 
             FileType::Directory => {
                 mkdirat(&to, name, Mode::RWXU)?;
                 let (source, made) = (open_folder(&from, name)?, open_folder(&to, name)?);
-                copy_below(locks, &source, &made, depth + 1)?;
-                dress_folder(&source, &made)?;
+                copy_entries(locks, &source, &made, depth + 1)?;
+                copy_folder_mode(&source, &made)?;
             }
             FileType::Symlink => copy_link(&from, name, &to, name)?,
             // Sockets, FIFOs and devices are not copied.
@@ -269,7 +270,7 @@ fn copy_content(locks: &EntryLocks, folder: impl AsFd, name: &OsStr, to: &mut Fi
 fn open_source(locks: &EntryLocks, folder: impl AsFd, name: &OsStr) -> io::Result<(File, Stat)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let _held = locks.hold(&[(folder.as_fd(), name)])?;
+    let _held = locks.lock(&[(folder.as_fd(), name)])?;
     let source = File::from(openat2(&folder, name, flags, Mode::empty(), resolve)?);
     let stat = fstat(&source)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -283,14 +284,14 @@ fn copy_link(folder: impl AsFd, name: &OsStr, to: impl AsFd, new_name: &OsStr) -
     Ok(symlinkat(target, to, new_name)?)
 }
 
-fn dress_folder(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
+fn copy_folder_mode(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
     let mode = fstat(from)?.st_mode & COPIED_BITS;
     Ok(fchmod(to, Mode::from_raw_mode(mode))?)
 }
 
 /// Whether a slot is inside a folder or one of its subfolders.
-fn lies_within(slot: &Slot, folder: (u64, u64)) -> io::Result<bool> {
-    let mut at = slot.folder().read()?;
+fn is_within(slot: &Slot, folder: (u64, u64)) -> io::Result<bool> {
+    let mut at = slot.folder().open_for_reading()?;
     loop {
         let stat = fstat(&at)?;
         if (stat.st_dev, stat.st_ino) == folder {

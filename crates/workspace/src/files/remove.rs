@@ -19,26 +19,26 @@ use rustix::{
 };
 use skep_api::files::{FileRemoved, RemoveFile};
 
-use super::{answered, entry_locks::EntryLocks, file_type, temporary::unused_name, write::standing};
+use super::{encoded_path, entry_locks::EntryLocks, file_type, temporary::unused_name, write::stat_entry};
 use crate::{Error, Roots, roots::Slot};
 
 /// The deepest level to which folders are removed recursively; each level holds a descriptor open.
-pub(super) const DEEPEST: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 
 pub(super) fn remove(roots: &Roots, locks: &EntryLocks, request: &RemoveFile) -> Result<FileRemoved, Error> {
     let path = request.path.as_path();
-    let refused = |error: io::Error| of(path, &error);
+    let refused = |error: io::Error| remove_error(path, &error);
     let slot = roots.slot(path)?;
     let (kind, removed) = remove_entry(locks, &slot, request.recursive).map_err(refused)?;
     slot.sync_folder().map_err(refused)?;
-    let (path, path_encoding) = answered(path);
+    let (path, path_encoding) = encoded_path(path);
     Ok(FileRemoved { path, path_encoding, r#type: file_type(kind), removed })
 }
 
 /// Removes the entry. Returns its type and the number of removed entries, including the content of a folder.
 fn remove_entry(locks: &EntryLocks, slot: &Slot, recursive: bool) -> io::Result<(FileType, u64)> {
-    let held = locks.hold(&[slot.entry()])?;
-    let found = standing(slot)?.ok_or(Errno::NOENT)?;
+    let held = locks.lock(&[slot.entry()])?;
+    let found = stat_entry(slot)?.ok_or(Errno::NOENT)?;
     let kind = FileType::from_raw_mode(found.st_mode);
     if kind != FileType::Directory {
         unlinkat(slot.folder(), slot.name(), AtFlags::empty())?;
@@ -51,27 +51,31 @@ fn remove_entry(locks: &EntryLocks, slot: &Slot, recursive: bool) -> io::Result<
 /// Removes a folder. Returns the number of removed entries.
 pub(super) fn remove_folder(locks: &EntryLocks, slot: &Slot, recursive: bool) -> io::Result<u64> {
     let folder = open_folder(slot.folder(), slot.name())?;
-    let below = if recursive { below(locks, &folder, 0)? } else { 0 };
+    let below = if recursive { remove_content(locks, &folder, 0)? } else { 0 };
     unlinkat(slot.folder(), slot.name(), AtFlags::REMOVEDIR)?;
     Ok(below + 1)
 }
 
 /// Removes an entry that is not a folder.
 fn unlink(locks: &EntryLocks, folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    let _held = locks.hold(&[(folder.as_fd(), name)])?;
+    let _held = locks.lock(&[(folder.as_fd(), name)])?;
     Ok(unlinkat(folder, name, AtFlags::empty())?)
 }
 
 /// Removes the content of a folder. Entries are opened without following links, also if one is replaced by a link
 /// meanwhile.
-fn below(locks: &EntryLocks, folder: &OwnedFd, depth: usize) -> io::Result<u64> {
+fn remove_content(locks: &EntryLocks, folder: &OwnedFd, depth: usize) -> io::Result<u64> {
     let mut removed = 0;
     for (name, kind) in entries(folder)? {
         if kind != FileType::Directory {
             unlink(locks, folder, &name)?;
         } else {
             let inner = open_folder(folder, &name)?;
-            removed += if depth < DEEPEST { below(locks, &inner, depth + 1)? } else { flat(locks, &inner)? };
+            removed += if depth < MAX_DEPTH {
+                remove_content(locks, &inner, depth + 1)?
+            } else {
+                remove_by_flattening(locks, &inner)?
+            };
             unlinkat(folder, &name, AtFlags::REMOVEDIR)?;
         }
         removed += 1;
@@ -81,7 +85,7 @@ fn below(locks: &EntryLocks, folder: &OwnedFd, depth: usize) -> io::Result<u64> 
 
 /// Removes very deep content without a descriptor and a stack frame per level: moves the content of subfolders up into
 /// `folder`, level by level, until nothing is left.
-fn flat(locks: &EntryLocks, folder: &OwnedFd) -> io::Result<u64> {
+fn remove_by_flattening(locks: &EntryLocks, folder: &OwnedFd) -> io::Result<u64> {
     let mut removed = 0;
     loop {
         let here = entries(folder)?;
@@ -135,7 +139,7 @@ pub(super) fn open_folder(folder: impl AsFd, name: &OsStr) -> io::Result<OwnedFd
     Ok(openat2(folder, name, flags, Mode::empty(), resolve)?)
 }
 
-fn of(path: &Path, error: &io::Error) -> Error {
+fn remove_error(path: &Path, error: &io::Error) -> Error {
     match Errno::from_io_error(error) {
         Some(Errno::NOTEMPTY) => Error::NotEmpty { path: path.display().to_string() },
         // Another file system is mounted here or below.

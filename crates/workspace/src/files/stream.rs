@@ -9,11 +9,11 @@ use rustix::{
     fs::{Advice, fadvise},
     io::{Errno, pread},
 };
-use skep_api::streams::{Part, StreamFile, StreamedFile};
+use skep_api::streams::{FilePart, StreamFile, StreamedFile};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{etag, modified_at, on_disk, read::require_file, size};
-use crate::{Content, Error, Place, Roots, RunStreamed, roots::Last, streamed::no_content};
+use crate::{Content, Error, Place, Roots, RunStreamed, roots::FinalLink, streamed::no_content};
 
 /// The size of a block, in bytes.
 const BLOCK_BYTES: u64 = 256 << 10;
@@ -38,20 +38,20 @@ struct Opened {
 fn open(roots: &Roots, request: &StreamFile) -> Result<(StreamedFile, Option<Opened>), Error> {
     let path = request.path.as_path();
     let refused = |error: io::Error| Error::of_path(path, &error);
-    let found = roots.find(path, Last::Follow)?;
+    let found = roots.find(path, FinalLink::Follow)?;
     require_file(&found, path)?;
-    let file = found.read().map_err(refused)?;
+    let file = found.open_for_reading().map_err(refused)?;
     let (whole, etag) = (size(found.stat()), etag::of(found.stat()));
     let wanted = request.range.filter(|_| request.if_range.as_ref().is_none_or(|tag| *tag == etag));
     let part = match wanted.map(|range| range.within(whole)) {
-        None => Part::Whole,
-        Some(Some((first, length))) => Part::Range { first, length },
-        Some(None) => Part::Unsatisfiable,
+        None => FilePart::Whole,
+        Some(Some((first, length))) => FilePart::Range { first, length },
+        Some(None) => FilePart::Unsatisfiable,
     };
     let (first, length) = match part {
-        Part::Whole => (0, whole),
-        Part::Range { first, length } => (first, length),
-        Part::Unsatisfiable => (0, 0),
+        FilePart::Whole => (0, whole),
+        FilePart::Range { first, length } => (first, length),
+        FilePart::Unsatisfiable => (0, 0),
     };
     let answer = StreamedFile { size_bytes: whole, modified_at: modified_at(found.stat()), etag, part };
     if length == 0 {
@@ -69,36 +69,36 @@ fn open(roots: &Roots, request: &StreamFile) -> Result<(StreamedFile, Option<Ope
 impl Opened {
     fn into_content(self) -> Content {
         let Self { file, block, at, left } = self;
-        let ahead = Ahead { next: next(&file, at, left), file, at, left };
-        let first = stream::once(std::future::ready(whole(block)));
-        Box::pin(first.chain(stream::unfold(ahead, Ahead::step)))
+        let ahead = ReadAhead { next: spawn_read(&file, at, left), file, at, left };
+        let first = stream::once(std::future::ready(require_content(block)));
+        Box::pin(first.chain(stream::unfold(ahead, ReadAhead::step)))
     }
 }
 
 /// A file whose next block is being read.
-struct Ahead {
+struct ReadAhead {
     file: Arc<File>,
     at: u64,
     left: u64,
     next: Option<JoinHandle<io::Result<Bytes>>>,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Returns the next block and starts to read the one after it. The stream ends after an error.
     async fn step(mut self) -> Option<(io::Result<Bytes>, Self)> {
         let block = self.next.take()?.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let block = block.and_then(whole);
+        let block = block.and_then(require_content);
         if let Ok(block) = &block {
             self.at += block.len() as u64;
             self.left -= block.len() as u64;
-            self.next = next(&self.file, self.at, self.left);
+            self.next = spawn_read(&self.file, self.at, self.left);
         }
         Some((block, self))
     }
 }
 
 /// Fails for an empty block: the file was truncated after its size was announced.
-fn whole(block: Bytes) -> io::Result<Bytes> {
+fn require_content(block: Bytes) -> io::Result<Bytes> {
     if block.is_empty() {
         let shorter = "the file became shorter while it was read";
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, shorter));
@@ -107,7 +107,7 @@ fn whole(block: Bytes) -> io::Result<Bytes> {
 }
 
 /// Starts to read the next block, if there is one.
-fn next(file: &Arc<File>, at: u64, left: u64) -> Option<JoinHandle<io::Result<Bytes>>> {
+fn spawn_read(file: &Arc<File>, at: u64, left: u64) -> Option<JoinHandle<io::Result<Bytes>>> {
     let file = Arc::clone(file);
     (left > 0).then(|| spawn_blocking(move || read_block(&file, at, left)))
 }

@@ -21,30 +21,30 @@ use crate::roots::Slot;
 const TRIES: u32 = 16;
 /// The mode bits that a new file gets. Not setuid and setgid: as with write(2), new content must not run with the
 /// rights granted to the old content.
-const GIVEN_BITS: u32 = 0o1777;
+const ALLOWED_BITS: u32 = 0o1777;
 
 /// A file with a temporary name in the folder of its target. Removed on drop unless it was persisted.
 pub(super) struct Temporary<S: Borrow<Slot>> {
     slot: S,
     name: OsString,
     file: File,
-    placed: bool,
+    persisted: bool,
 }
 
 /// What happens if the target exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Occupied {
+pub(super) enum IfExists {
     Replace,
     Refuse,
 }
 
 impl<S: Borrow<Slot>> Temporary<S> {
-    pub(super) fn beside(slot: S) -> io::Result<Self> {
+    pub(super) fn create_beside(slot: S) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES {
             let name = unused_name()?;
             match openat(slot.borrow().folder(), &name, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => return Ok(Self { slot, name, file: file.into(), placed: false }),
+                Ok(file) => return Ok(Self { slot, name, file: file.into(), persisted: false }),
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -62,7 +62,12 @@ impl<S: Borrow<Slot>> Temporary<S> {
 
     /// Sets the owner of the replaced file, and `mode`, or else the mode of the replaced file. Never sets setuid or
     /// setgid. Returns whether anything changed.
-    pub(super) fn dress(&self, replaced: Option<&Stat>, mode: Option<u32>, default: u32) -> io::Result<bool> {
+    pub(super) fn set_mode_and_owner(
+        &self,
+        replaced: Option<&Stat>,
+        mode: Option<u32>,
+        default: u32,
+    ) -> io::Result<bool> {
         let own = fstat(&self.file)?;
         let owner =
             replaced.map(|old| (old.st_uid, old.st_gid)).filter(|old| *old != (own.st_uid, own.st_gid));
@@ -70,7 +75,7 @@ impl<S: Borrow<Slot>> Temporary<S> {
             fchown(&self.file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
         }
         let kept = replaced.map(|old| old.st_mode);
-        let mode = mode.or(kept).unwrap_or(default) & GIVEN_BITS;
+        let mode = mode.or(kept).unwrap_or(default) & ALLOWED_BITS;
         // A change of owner may have cleared bits.
         if owner.is_none() && Mode::from_raw_mode(own.st_mode).bits() == mode {
             return Ok(false);
@@ -79,28 +84,28 @@ impl<S: Borrow<Slot>> Temporary<S> {
         Ok(true)
     }
 
-    /// Syncs content, mode and owner, so that [`Self::place`] publishes only data that is on the disk.
+    /// Syncs content, mode and owner, so that [`Self::persist`] publishes only data that is on the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 
     /// Renames the file to its final name atomically. The caller syncs the folder afterwards.
-    pub(super) fn place(&mut self, occupied: Occupied) -> io::Result<Stat> {
+    pub(super) fn persist(&mut self, occupied: IfExists) -> io::Result<Stat> {
         let flags = match occupied {
-            Occupied::Replace => RenameFlags::empty(),
-            Occupied::Refuse => RenameFlags::NOREPLACE,
+            IfExists::Replace => RenameFlags::empty(),
+            IfExists::Refuse => RenameFlags::NOREPLACE,
         };
         let slot = self.slot.borrow();
         let folder = slot.folder();
         renameat_with(folder, &self.name, folder, slot.name(), flags)?;
-        self.placed = true;
+        self.persisted = true;
         Ok(fstat(&self.file)?)
     }
 }
 
 impl<S: Borrow<Slot>> Drop for Temporary<S> {
     fn drop(&mut self) {
-        if !self.placed {
+        if !self.persisted {
             // If this fails, the name shows that the file is temporary.
             let _ = unlinkat(self.slot.borrow().folder(), &self.name, AtFlags::empty());
         }

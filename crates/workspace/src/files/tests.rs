@@ -22,12 +22,12 @@ use super::*;
 
 const CANARY: &str = "canary";
 
-struct Ground {
+struct Fixture {
     folder: TempDir,
     place: Place,
 }
 
-impl Ground {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("root")).unwrap();
@@ -88,7 +88,7 @@ impl Ground {
 
 #[tokio::test]
 async fn a_file_is_written_and_read_in_windows() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let made = ground.run(ground.writing("a/b/file", "0123456789")).await.unwrap();
     assert_eq!((made.created, made.size_bytes), (true, 10));
     let whole = ground.run(ground.reading("a/b/file")).await.unwrap();
@@ -114,7 +114,7 @@ async fn a_file_is_written_and_read_in_windows() {
 
 #[tokio::test]
 async fn a_character_that_a_window_cuts_is_refused_and_not_replaced() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     ground.run(ground.writing("file", "aé")).await.unwrap();
     let cut = ReadFile { limit: Some(2), ..ground.reading("file") };
     assert_eq!(ground.run(cut.clone()).await.unwrap_err(), ErrorCode::NotText);
@@ -124,7 +124,7 @@ async fn a_character_that_a_window_cuts_is_refused_and_not_replaced() {
 
 #[tokio::test]
 async fn mode_and_owner_of_a_replaced_file_are_kept() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     ground.run(ground.writing("file", "old")).await.unwrap();
     assert_eq!(fs::metadata(ground.at("file")).unwrap().mode() & 0o7777, 0o644);
     fs::set_permissions(ground.at("file"), fs::Permissions::from_mode(0o750)).unwrap();
@@ -142,7 +142,7 @@ async fn mode_and_owner_of_a_replaced_file_are_kept() {
 
 #[tokio::test]
 async fn a_write_happens_only_under_its_condition() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let absent = WriteFile { condition: WriteCondition::Absent, ..ground.writing("file", "one") };
     let made = ground.run(absent.clone()).await.unwrap();
     assert_eq!(ground.run(absent).await.unwrap_err(), ErrorCode::PreconditionFailed);
@@ -160,7 +160,7 @@ async fn a_write_happens_only_under_its_condition() {
 
 #[tokio::test]
 async fn a_reader_sees_the_old_or_the_new_content() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let contents = ["a".repeat(200_000), "b".repeat(100_000)];
     ground.run(ground.writing("file", &contents[0])).await.unwrap();
     let (path, done) = (ground.at("file"), AtomicBool::new(false));
@@ -186,7 +186,7 @@ async fn a_reader_sees_the_old_or_the_new_content() {
 
 #[tokio::test]
 async fn what_is_added_is_added_at_the_end() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let add = |content| WriteFile { append: true, ..ground.writing("log", content) };
     assert!(ground.run(add("one ")).await.unwrap().created);
     let second = ground.run(add("two")).await.unwrap();
@@ -196,7 +196,7 @@ async fn what_is_added_is_added_at_the_end() {
 
 #[tokio::test]
 async fn a_link_is_written_through_inside_and_never_outside() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     ground.run(ground.writing("file", "old")).await.unwrap();
     symlink("file", ground.at("inside")).unwrap();
     symlink(ground.folder.path().join("outside/file"), ground.at("out")).unwrap();
@@ -219,7 +219,7 @@ async fn a_link_is_written_through_inside_and_never_outside() {
 
 #[tokio::test]
 async fn what_has_no_content_is_neither_read_nor_written() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     fs::create_dir(ground.at("folder")).unwrap();
     mkfifoat(CWD, ground.at("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
     for name in ["folder", "fifo"] {
@@ -232,7 +232,7 @@ async fn what_has_no_content_is_neither_read_nor_written() {
 
 #[tokio::test]
 async fn a_folder_is_listed_by_name_page_by_page() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     for name in ["b", "a", "C", "ä", "a b"] {
         fs::write(ground.at(name), name).unwrap();
     }
@@ -253,9 +253,9 @@ async fn a_folder_is_listed_by_name_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_text_is_told_and_taken_back() {
+async fn a_name_that_is_not_utf8_can_be_listed_and_used() {
     use std::os::unix::ffi::OsStrExt;
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let name = std::ffi::OsStr::from_bytes(b"50%\xff");
     fs::write(ground.at("").join(name), "x").unwrap();
     let page = ground.run(ListFolder { path: ground.path(""), limit: 9, after: None }).await.unwrap();
@@ -268,7 +268,7 @@ async fn a_name_that_is_no_text_is_told_and_taken_back() {
 
 #[tokio::test]
 async fn folders_are_made_once_and_not_through_files() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let make = |name: &str| MakeFolder { path: ground.path(name), mode: Some(0o700) };
     assert!(ground.run(make("a/b/c")).await.unwrap().created);
     assert!(!ground.run(make("a/b/c")).await.unwrap().created);
@@ -288,7 +288,7 @@ async fn folders_are_made_once_and_not_through_files() {
 
 #[tokio::test]
 async fn what_is_removed_is_counted_and_links_are_not_followed() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     for name in ["tree/a/file", "tree/b/c/file"] {
         ground.run(ground.writing(name, "")).await.unwrap();
     }
@@ -312,7 +312,7 @@ async fn what_is_removed_is_counted_and_links_are_not_followed() {
 
 #[tokio::test]
 async fn trees_are_moved_and_copied_whole() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     ground.run(ground.writing("tree/sub/file", "content")).await.unwrap();
     symlink("sub/file", ground.at("tree/link")).unwrap();
     fs::set_permissions(ground.at("tree/sub"), fs::Permissions::from_mode(0o711)).unwrap();
@@ -329,8 +329,8 @@ async fn trees_are_moved_and_copied_whole() {
 }
 
 #[tokio::test]
-async fn a_file_is_replaced_only_where_somebody_says_so() {
-    let ground = Ground::new();
+async fn a_file_is_replaced_only_on_request() {
+    let ground = Fixture::new();
     for name in ["one", "two"] {
         ground.run(ground.writing(name, name)).await.unwrap();
     }
@@ -352,8 +352,8 @@ async fn a_file_is_replaced_only_where_somebody_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_in_memory_is_told_as_by_waiting_for_the_disk() {
-    let ground = Ground::new();
+async fn cached_and_uncached_reads_give_the_same_answer() {
+    let ground = Fixture::new();
     fs::create_dir(ground.at("folder")).unwrap();
     fs::write(ground.at("folder/file"), "0123456789").unwrap();
     fs::write(ground.at("empty"), "").unwrap();
@@ -372,9 +372,9 @@ async fn what_is_in_memory_is_told_as_by_waiting_for_the_disk() {
         ] {
             let encoding = ContentEncoding(encoding.to_owned());
             let request = ReadFile { encoding, offset, limit, ..ground.reading(name) };
-            let Some(found) = ground.place.at_hand(request.path.as_path()) else { continue };
+            let Some(found) = ground.place.find_cached(request.path.as_path()) else { continue };
             let waited = super::read::read(&roots, &request);
-            if let Some(content) = super::read::at_once(&found, &request) {
+            if let Some(content) = super::read::read_cached(&found, &request) {
                 assert_eq!(content, waited.unwrap(), "{request:?}");
                 at_once += 1;
             }
@@ -385,14 +385,14 @@ async fn what_is_in_memory_is_told_as_by_waiting_for_the_disk() {
 }
 
 #[test]
-fn nothing_but_a_file_below_a_root_is_at_hand() {
-    let ground = Ground::new();
+fn only_files_below_a_root_are_found_in_the_cache() {
+    let ground = Fixture::new();
     let outside = ground.folder.path().join("outside");
     symlink(&outside, ground.at("out")).unwrap();
     symlink("../outside/file", ground.at("up")).unwrap();
     mkfifoat(CWD, ground.at("fifo"), Mode::RUSR).unwrap();
     fs::write(ground.at("file"), "x").unwrap();
-    let found = |path: PathBuf| ground.place.at_hand(&path);
+    let found = |path: PathBuf| ground.place.find_cached(&path);
     for path in [
         ground.at("out/file"),
         ground.at("up"),
@@ -406,7 +406,7 @@ fn nothing_but_a_file_below_a_root_is_at_hand() {
     for name in ["fifo", "."] {
         let looked = found(ground.at(name));
         assert!(
-            looked.is_none_or(|found| super::read::at_once(&found, &ground.reading("file")).is_none()),
+            looked.is_none_or(|found| super::read::read_cached(&found, &ground.reading("file")).is_none()),
             "{name}"
         );
     }
@@ -414,6 +414,6 @@ fn nothing_but_a_file_below_a_root_is_at_hand() {
     let linked = ground.folder.path().join("linked");
     symlink(ground.at(""), &linked).unwrap();
     let place = Place::new(&linked, &linked, BTreeMap::new(), "/nowhere");
-    assert!(place.at_hand(&linked.join("file")).is_none());
+    assert!(place.find_cached(&linked.join("file")).is_none());
     assert!(found(ground.at("file")).is_some(), "the control");
 }

@@ -8,10 +8,10 @@ use skep_api::{files::FileWritten, streams::UploadFile};
 use tokio::task::spawn_blocking;
 
 use super::{
+    direct_writer::DirectWriter,
     entry_locks::EntryLocks,
-    pour::Pour,
     temporary::Temporary,
-    write::{NEW_MODE, not_placed, place, replaceable, slot_for, written},
+    write::{NEW_MODE, check_target, persist, persist_error, target_slot, written},
 };
 use crate::{Content, Error, Place, Roots, RunStreamed, roots::Slot, streamed::no_content};
 
@@ -23,15 +23,15 @@ impl RunStreamed for UploadFile {
         let place = place.clone();
         let locks = place.entry_locks().clone();
         let mut content = content.fuse();
-        let mut upload = on_its_thread(move || Upload::begin(&*place.roots()?, self)).await?;
+        let mut upload = run_blocking(move || Upload::begin(&*place.roots()?, self)).await?;
         loop {
             let blocks = gather(&mut content).await?;
             if blocks.is_empty() {
                 break;
             }
-            upload = on_its_thread(move || upload.write(&blocks)).await?;
+            upload = run_blocking(move || upload.write(&blocks)).await?;
         }
-        Ok((on_its_thread(move || upload.finish(&locks)).await?, no_content()))
+        Ok((run_blocking(move || upload.finish(&locks)).await?, no_content()))
     }
 }
 
@@ -39,37 +39,37 @@ impl RunStreamed for UploadFile {
 struct Upload {
     request: UploadFile,
     new: Temporary<Slot>,
-    pour: Pour,
+    writer: DirectWriter,
 }
 
 impl Upload {
     fn begin(roots: &Roots, request: UploadFile) -> Result<Self, Error> {
         let path = request.path.as_path();
-        let slot = slot_for(roots, path, request.create_parents)?;
-        let old = replaceable(&slot, &request.condition, path)?;
+        let slot = target_slot(roots, path, request.create_parents)?;
+        let old = check_target(&slot, &request.condition, path)?;
         let refused = |error: io::Error| Error::of_path(path, &error);
-        let new = Temporary::beside(slot).map_err(refused)?;
+        let new = Temporary::create_beside(slot).map_err(refused)?;
         // Fails before the content is sent if this user may not set the owner.
-        new.dress(old.as_ref(), request.mode, NEW_MODE).map_err(refused)?;
-        Ok(Self { request, new, pour: Pour::new() })
+        new.set_mode_and_owner(old.as_ref(), request.mode, NEW_MODE).map_err(refused)?;
+        Ok(Self { request, new, writer: DirectWriter::new() })
     }
 
     fn write(mut self, blocks: &[Bytes]) -> Result<Self, Error> {
-        let written = blocks.iter().try_for_each(|block| self.pour.write(self.new.file(), block));
+        let written = blocks.iter().try_for_each(|block| self.writer.write(self.new.file(), block));
         written.map_err(|error| Error::of_path(self.request.path.as_path(), &error))?;
         Ok(self)
     }
 
     /// Checks the condition again, since the target may have changed during the upload.
     fn finish(self, locks: &EntryLocks) -> Result<FileWritten, Error> {
-        let Self { request, mut new, mut pour } = self;
+        let Self { request, mut new, writer: mut pour } = self;
         let path = request.path.as_path();
         let refused = |error: io::Error| Error::of_path(path, &error);
         pour.finish(new.file()).and_then(|()| new.sync()).map_err(refused)?;
-        let held = locks.hold(&[new.slot().entry()]).map_err(refused)?;
-        let old = replaceable(new.slot(), &request.condition, path)?;
-        let now = place(&mut new, old.as_ref(), request.mode, &request.condition)
-            .map_err(|error| not_placed(path, &error))?;
+        let held = locks.lock(&[new.slot().entry()]).map_err(refused)?;
+        let old = check_target(new.slot(), &request.condition, path)?;
+        let now = persist(&mut new, old.as_ref(), request.mode, &request.condition)
+            .map_err(|error| persist_error(path, &error))?;
         drop(held);
         new.slot().sync_folder().map_err(refused)?;
         Ok(written(path, &now, old.is_none()))
@@ -88,8 +88,8 @@ async fn gather(content: &mut Fuse<Content>) -> Result<Vec<Bytes>, Error> {
     Ok(blocks)
 }
 
-async fn on_its_thread<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    spawn_blocking(work).await.map_err(|_| Error::Broken)?
+    spawn_blocking(work).await.map_err(|_| Error::WorkerFailed)?
 }

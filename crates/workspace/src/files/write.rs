@@ -16,32 +16,32 @@ use rustix::{
 use skep_api::files::{FileWritten, WriteCondition, WriteFile};
 
 use super::{
-    answered,
-    content::Form,
+    content::TextEncoding,
+    encoded_path,
     entry_locks::EntryLocks,
     etag, make,
     read::{require_file, stat_now},
     size,
-    temporary::{Occupied, Temporary},
+    temporary::{IfExists, Temporary},
 };
 use crate::{
     Error, Roots,
-    roots::{MOST_LINKS, Slot},
+    roots::{MAX_LINKS, Slot},
 };
 
 pub(super) const NEW_MODE: u32 = 0o644;
 
 pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> Result<FileWritten, Error> {
-    let content = Form::by_label(&request.encoding.0)?.read(&request.content)?;
+    let content = TextEncoding::by_label(&request.encoding.0)?.decode(&request.content)?;
     let path = request.path.as_path();
     let refused = |error: io::Error| Error::of_path(path, &error);
-    let slot = slot_for(roots, path, request.create_parents)?;
+    let slot = target_slot(roots, path, request.create_parents)?;
     // This check avoids needless work; the decisive one is made below, under the lock.
-    let seen = replaceable(&slot, &request.condition, path)?;
+    let seen = check_target(&slot, &request.condition, path)?;
     let prepare = || prepare(&slot, seen.as_ref(), request, &content).map_err(refused);
     let prepared = if request.append && seen.is_some() { None } else { Some(prepare()?) };
-    let held = locks.hold(&[slot.entry()]).map_err(refused)?;
-    let old = replaceable(&slot, &request.condition, path)?;
+    let held = locks.lock(&[slot.entry()]).map_err(refused)?;
+    let old = check_target(&slot, &request.condition, path)?;
     if old.is_some() && request.append {
         let (file, now) = append(roots, &slot, path, &content)?;
         drop(held);
@@ -50,35 +50,35 @@ pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> R
     }
     // Not prepared yet if the file existed at the first check and was removed since.
     let mut new = prepared.map_or_else(prepare, Ok)?;
-    let now = place(&mut new, old.as_ref(), request.mode, &request.condition)
-        .map_err(|error| not_placed(path, &error))?;
+    let now = persist(&mut new, old.as_ref(), request.mode, &request.condition)
+        .map_err(|error| persist_error(path, &error))?;
     drop(held);
     slot.sync_folder().map_err(refused)?;
     Ok(written(path, &now, old.is_none()))
 }
 
 /// The slot of the file to write, after resolving links at the end of the path.
-pub(super) fn slot_for(roots: &Roots, path: &Path, create_parents: bool) -> Result<Slot, Error> {
+pub(super) fn target_slot(roots: &Roots, path: &Path, create_parents: bool) -> Result<Slot, Error> {
     if create_parents && let Some(folder) = path.parent() {
         make::with_parents(roots, folder, None)?;
     }
-    slot_behind_links(roots, path)
+    resolve_links(roots, path)
 }
 
 /// The metadata of the file that will be replaced, if one exists. Fails if the condition does not hold or the target
 /// is not a regular file.
-pub(super) fn replaceable(
+pub(super) fn check_target(
     slot: &Slot,
     condition: &WriteCondition,
     path: &Path,
 ) -> Result<Option<Stat>, Error> {
-    let old = standing(slot).map_err(|error| Error::of_path(path, &error))?;
-    check(condition, old.as_ref(), path)?;
+    let old = stat_entry(slot).map_err(|error| Error::of_path(path, &error))?;
+    check_condition(condition, old.as_ref(), path)?;
     Ok(old)
 }
 
-/// The error of a failed [`place`].
-pub(super) fn not_placed(path: &Path, error: &io::Error) -> Error {
+/// The error of a failed [`persist`].
+pub(super) fn persist_error(path: &Path, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => Error::Precondition { path: path.display().to_string() },
         _ => Error::of_path(path, error),
@@ -86,19 +86,19 @@ pub(super) fn not_placed(path: &Path, error: &io::Error) -> Error {
 }
 
 pub(super) fn written(path: &Path, now: &Stat, created: bool) -> FileWritten {
-    let (path, path_encoding) = answered(path);
+    let (path, path_encoding) = encoded_path(path);
     FileWritten { path, path_encoding, size_bytes: size(now), created, etag: etag::of(now) }
 }
 
 /// Whether an existing file may be replaced.
-fn occupied(condition: &WriteCondition) -> Occupied {
-    if *condition == WriteCondition::Absent { Occupied::Refuse } else { Occupied::Replace }
+fn if_exists(condition: &WriteCondition) -> IfExists {
+    if *condition == WriteCondition::Absent { IfExists::Refuse } else { IfExists::Replace }
 }
 
 /// Resolves links at the end of the path.
-fn slot_behind_links(roots: &Roots, path: &Path) -> Result<Slot, Error> {
+fn resolve_links(roots: &Roots, path: &Path) -> Result<Slot, Error> {
     let mut at = PathBuf::from(path);
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         let slot = roots.slot(&at)?;
         match readlinkat(slot.folder(), slot.name(), Vec::new()) {
             Ok(target) => {
@@ -113,7 +113,7 @@ fn slot_behind_links(roots: &Roots, path: &Path) -> Result<Slot, Error> {
 }
 
 /// The metadata of the current entry, if there is one.
-pub(super) fn standing(slot: &Slot) -> io::Result<Option<Stat>> {
+pub(super) fn stat_entry(slot: &Slot) -> io::Result<Option<Stat>> {
     match statat(slot.folder(), slot.name(), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),
@@ -121,7 +121,7 @@ pub(super) fn standing(slot: &Slot) -> io::Result<Option<Stat>> {
     }
 }
 
-fn check(condition: &WriteCondition, old: Option<&Stat>, path: &Path) -> Result<(), Error> {
+fn check_condition(condition: &WriteCondition, old: Option<&Stat>, path: &Path) -> Result<(), Error> {
     let named = || path.display().to_string();
     match old.map(|old| FileType::from_raw_mode(old.st_mode)) {
         None | Some(FileType::RegularFile) => {}
@@ -144,25 +144,25 @@ fn prepare<'a>(
     request: &WriteFile,
     content: &[u8],
 ) -> io::Result<Temporary<&'a Slot>> {
-    let mut new = Temporary::beside(slot)?;
+    let mut new = Temporary::create_beside(slot)?;
     new.file().write_all(content)?;
-    new.dress(seen, request.mode, NEW_MODE)?;
+    new.set_mode_and_owner(seen, request.mode, NEW_MODE)?;
     new.sync()?;
     Ok(new)
 }
 
 /// Renames a prepared file to its final name, whose lock must be held.
-pub(super) fn place(
+pub(super) fn persist(
     new: &mut Temporary<impl Borrow<Slot>>,
     old: Option<&Stat>,
     mode: Option<u32>,
     condition: &WriteCondition,
 ) -> io::Result<Stat> {
     // The existing file may have changed since the preparation, and with it the mode or owner to keep.
-    if new.dress(old, mode, NEW_MODE)? {
+    if new.set_mode_and_owner(old, mode, NEW_MODE)? {
         new.sync()?;
     }
-    new.place(occupied(condition))
+    new.persist(if_exists(condition))
 }
 
 /// Reserves disk space, so that an append is never written partially. Where the file system does not support that, the
@@ -183,7 +183,7 @@ fn append(roots: &Roots, slot: &Slot, path: &Path, content: &[u8]) -> Result<(Fi
     let found = roots.entry(slot, path)?;
     require_file(&found, path)?;
     let refused = |error: io::Error| Error::of_path(path, &error);
-    let mut file = found.append().map_err(refused)?;
+    let mut file = found.open_for_appending().map_err(refused)?;
     reserve(&file, content.len()).map_err(refused)?;
     file.write_all(content).map_err(refused)?;
     // While the lock is held: the ETag must not include a later append.

@@ -6,36 +6,36 @@ use ipnet::IpNet;
 
 /// Private hosts and networks that the operator allows. Public addresses are always allowed.
 #[derive(Debug, Clone, Default)]
-pub struct Allowed {
+pub struct AllowedAddresses {
     networks: Vec<IpNet>,
     hosts: Vec<String>,
 }
 
-impl Allowed {
+impl AllowedAddresses {
     /// Parses CIDRs and addresses; every other entry is a host name.
-    pub fn of(entries: &[String]) -> Self {
+    pub fn parse(entries: &[String]) -> Self {
         let mut allowed = Self::default();
         for entry in entries {
             match (entry.parse::<IpNet>(), entry.parse::<IpAddr>()) {
                 (Ok(network), _) => allowed.networks.push(network),
                 (_, Ok(address)) => allowed.networks.push(address.into()),
-                _ => allowed.hosts.push(plain(entry)),
+                _ => allowed.hosts.push(normalized(entry)),
             }
         }
         allowed
     }
 
     /// Whether this host may be connected to at this address.
-    pub fn reaches(&self, host: &str, address: IpAddr) -> bool {
+    pub fn permits(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
         is_public(address)
             || self.networks.iter().any(|network| network.contains(&address))
-            || self.names(host)
+            || self.has_host(host)
     }
 
     /// Whether the operator allowed this host by name.
-    pub fn names(&self, host: &str) -> bool {
-        self.hosts.contains(&plain(host))
+    pub fn has_host(&self, host: &str) -> bool {
+        self.hosts.contains(&normalized(host))
     }
 
     /// Whether the operator allowed any networks. Every host name may resolve into them.
@@ -44,14 +44,14 @@ impl Allowed {
     }
 
     /// Whether this address is in an allowed network.
-    pub fn holds(&self, address: IpAddr) -> bool {
+    pub fn has_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.networks.iter().any(|network| network.contains(&address))
     }
 }
 
 /// A host name in lower case without final dots, for comparisons.
-fn plain(host: &str) -> String {
+fn normalized(host: &str) -> String {
     host.trim_end_matches('.').to_ascii_lowercase()
 }
 
@@ -128,21 +128,24 @@ mod tests {
             "::7f00:1",
         ] {
             let address: IpAddr = text.parse().unwrap();
-            assert!(!Allowed::default().reaches("host", address), "{text}");
+            assert!(!AllowedAddresses::default().permits("host", address), "{text}");
         }
         for text in
             ["1.1.1.1", "140.82.121.3", "172.32.0.1", "2606:4700::1111", "2a00:1450::1", "64:ff9b::101:101"]
         {
             let address: IpAddr = text.parse().unwrap();
-            assert!(Allowed::default().reaches("host", address), "{text}");
+            assert!(AllowedAddresses::default().permits("host", address), "{text}");
         }
     }
 
     #[test]
-    fn what_is_named_is_reached() {
-        let allowed =
-            Allowed::of(&["10.0.0.0/8".to_owned(), "127.0.0.1".to_owned(), "Git.Example".to_owned()]);
-        let reaches = |host: &str, address: &str| allowed.reaches(host, address.parse().unwrap());
+    fn allowed_hosts_and_networks_are_permitted() {
+        let allowed = AllowedAddresses::parse(&[
+            "10.0.0.0/8".to_owned(),
+            "127.0.0.1".to_owned(),
+            "Git.Example".to_owned(),
+        ]);
+        let reaches = |host: &str, address: &str| allowed.permits(host, address.parse().unwrap());
         assert!(reaches("x", "10.9.8.7") && reaches("x", "127.0.0.1") && reaches("x", "::ffff:10.1.1.1"));
         assert!(reaches("git.example.", "192.168.0.1"));
         assert!(!reaches("x", "127.0.0.2") && !reaches("other.example", "192.168.0.1"));

@@ -1,15 +1,15 @@
 //! Lists, creates and deletes branches.
 
 use skep_api::{
-    budget::{Budget, LONGEST_ANSWER},
+    budget::{Budget, MAX_ANSWER_BYTES},
     git::{Branch, BranchChanged, Branches, GitBranches, GitChangeBranch},
 };
 
 use super::{
-    Refused,
-    changes::number,
-    lock::turn,
-    plain,
+    GitError,
+    lock::write_lock,
+    native,
+    raw_diff::parse_number,
     repository::{Repository, check_revision},
 };
 use crate::{Error, Place, Run};
@@ -19,33 +19,39 @@ const FORMAT: &str =
 
 impl Run for GitBranches {
     async fn run_without_programs(&self, place: &Place) -> Option<Branches> {
-        plain::branches(self, place).await
+        native::branches(self, place).await
     }
 
     async fn run(self, place: &Place) -> Result<Branches, Error> {
-        if let Some(branches) = plain::branches(&self, place).await {
+        if let Some(branches) = native::branches(&self, place).await {
             return Ok(branches);
         }
         let repository = Repository::find(place, self.path.as_ref()).await?;
-        let git = repository.reading().at_most(LONGEST_ANSWER).args(["for-each-ref", FORMAT, "refs/heads/"]);
+        let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args([
+            "for-each-ref",
+            FORMAT,
+            "refs/heads/",
+        ]);
         let git = if self.remote { git.args(["refs/remotes/"]) } else { git };
-        let (said, current) = tokio::try_join!(repository.done(git), repository.branch())?;
-        let whole = if said.cut { said.out.iter().rposition(|byte| *byte == b'\n') } else { None };
-        let text = &said.out[..whole.unwrap_or(said.out.len())];
+        let (output, current) = tokio::try_join!(repository.run_checked(git), repository.branch())?;
+        let whole =
+            if output.truncated { output.stdout.iter().rposition(|byte| *byte == b'\n') } else { None };
+        let text = &output.stdout[..whole.unwrap_or(output.stdout.len())];
         let mut budget = Budget::default();
-        let branches = read(text, &mut budget).ok_or(Refused::Unreadable { command: "branch" })?;
-        let truncated = said.cut || budget.is_exhausted();
+        let branches =
+            parse_branches(text, &mut budget).ok_or(GitError::UnexpectedOutput { command: "branch" })?;
+        let truncated = output.truncated || budget.is_exhausted();
         Ok(Branches { detached: current.is_none(), current, branches, truncated })
     }
 }
 
 /// Parses one line per branch: branch names contain neither zero bytes nor newlines.
-fn read(text: &[u8], budget: &mut Budget) -> Option<Vec<Branch>> {
+fn parse_branches(text: &[u8], budget: &mut Budget) -> Option<Vec<Branch>> {
     let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let mut branches = Vec::new();
     for line in lines {
-        let Some(branch) = branch(line)? else { continue };
-        if !budget.takes(&branch) {
+        let Some(branch) = parse_branch(line)? else { continue };
+        if !budget.try_add(&branch) {
             break;
         }
         branches.push(branch);
@@ -53,7 +59,7 @@ fn read(text: &[u8], budget: &mut Budget) -> Option<Vec<Branch>> {
     Some(branches)
 }
 
-fn branch(line: &[u8]) -> Option<Option<Branch>> {
+fn parse_branch(line: &[u8]) -> Option<Option<Branch>> {
     let fields: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let [name, commit, upstream, track, symbolic] = fields.as_slice() else { return None };
     // `origin/HEAD` is an alias of another listed branch.
@@ -67,7 +73,7 @@ fn branch(line: &[u8]) -> Option<Option<Branch>> {
     let follows = !upstream.is_empty() && track != "gone";
     let count = |word: &str| {
         let counted = track.split(", ").find_map(|part| part.strip_prefix(word)?.strip_prefix(' '));
-        follows.then(|| counted.and_then(|digits| number(digits.as_bytes())).unwrap_or(0))
+        follows.then(|| counted.and_then(|digits| parse_number(digits.as_bytes())).unwrap_or(0))
     };
     Some(Some(Branch {
         name: name.to_owned(),
@@ -82,33 +88,37 @@ fn branch(line: &[u8]) -> Option<Option<Branch>> {
 impl Run for GitChangeBranch {
     async fn run(self, place: &Place) -> Result<BranchChanged, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?;
-        check_name(&repository, "name", &self.name).await?;
-        let _turn = turn(&repository.common_dir).await?;
+        check_branch_name(&repository, "name", &self.name).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         let whole = format!("refs/heads/{}", self.name);
         if self.delete {
             let commit = repository.resolve("name", &whole, "commit").await;
-            let commit = commit.map_err(|_| Refused::UnknownRevision { revision: self.name.clone() })?;
+            let commit = commit.map_err(|_| GitError::UnknownRevision { revision: self.name.clone() })?;
             let how = if self.force { "-D" } else { "-d" };
-            repository.done(repository.git().args(["branch", "--quiet", how, "--", &self.name])).await?;
+            repository
+                .run_checked(repository.git().args(["branch", "--quiet", how, "--", &self.name]))
+                .await?;
             return Ok(BranchChanged { name: self.name, commit, deleted: true });
         }
         let from = self.from.as_deref().unwrap_or("HEAD");
         let commit = repository.resolve("from", from, "commit").await?;
         let git = repository.git().args(["branch", "--quiet", "--no-track", "--", &self.name, &commit]);
-        repository.done(git).await?;
+        repository.run_checked(git).await?;
         Ok(BranchChanged { name: self.name, commit, deleted: false })
     }
 }
 
 /// Refuses names that git does not allow for branches.
-pub(super) async fn check_name(
+pub(super) async fn check_branch_name(
     repository: &Repository,
     field: &'static str,
     name: &str,
 ) -> Result<(), Error> {
     check_revision(field, name)?;
     let whole = format!("refs/heads/{name}");
-    if name != "HEAD" && repository.reading().args(["check-ref-format", &whole]).run().await?.done() {
+    if name != "HEAD"
+        && repository.read_only_git().args(["check-ref-format", &whole]).run().await?.is_success()
+    {
         return Ok(());
     }
     let reason = format!("is `{name}`, which is no valid name of a branch (git-check-ref-format(1))");
@@ -125,7 +135,7 @@ mod tests {
     fn counts_are_read_and_other_names_passed_over() {
         let text = b"refs/heads/a\0c1\0origin/a\0ahead 1, behind 2\0\nrefs/remotes/origin/HEAD\0c1\0\0\0refs/remotes/origin/a\n\
             refs/heads/b\0c1\0origin/b\0gone\0\nrefs/heads/c\0c1\0origin/c\0\0\nrefs/remotes/origin/a\0c2\0\0\0\n";
-        let branches = read(text, &mut Budget::default()).unwrap();
+        let branches = parse_branches(text, &mut Budget::default()).unwrap();
         let counts: Vec<_> =
             branches.iter().map(|one| (one.name.as_str(), one.ahead, one.behind, one.remote)).collect();
         assert_eq!(
@@ -142,15 +152,15 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_left_out() {
         let line = b"refs/heads/a\0c1\0\0\0\n";
-        let mut budget = Budget::of(10_000);
-        let few = read(&line.repeat(1_000), &mut budget).unwrap().len();
+        let mut budget = Budget::new(10_000);
+        let few = parse_branches(&line.repeat(1_000), &mut budget).unwrap().len();
         assert!((10..100).contains(&few) && budget.is_exhausted(), "{few}");
     }
 
     proptest! {
         #[test]
         fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = read(&text, &mut Budget::default());
+            let _ = parse_branches(&text, &mut Budget::default());
         }
     }
 }

@@ -20,15 +20,15 @@ use std::{
 use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
 
-/// The environment variable that carries an [`Order`].
-const VARIABLE: &str = "SKEP_GIT_CALLBACK";
+/// The environment variable that carries an [`CallbackRequest`].
+const REQUEST_VARIABLE: &str = "SKEP_GIT_CALLBACK";
 /// Limit of a secret, in bytes. A private key of 16384 bits has 13 KB.
-const LONGEST_SECRET: usize = 64 << 10;
+const MAX_SECRET_BYTES: usize = 64 << 10;
 
 /// What the executable does when git starts it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Order {
+enum CallbackRequest {
     /// Answers git's prompts for user and password of this host only.
     Password { host: String, secret: RawFd },
     /// Runs ssh with these options and this key.
@@ -38,64 +38,69 @@ enum Order {
 /// Environment and descriptors of a git that calls this executable back.
 #[derive(Debug, Clone)]
 pub(super) struct Callback {
-    program: &'static str,
-    path: String,
-    order: String,
+    program_variable: &'static str,
+    executable: String,
+    request: String,
     pub(super) descriptors: Vec<Arc<OwnedFd>>,
 }
 
 impl Callback {
     /// For the user and the password of this host. The secret has the format of git-credential(1).
     pub(super) fn password(host: &str, secret: OwnedFd) -> io::Result<Self> {
-        let order = Order::Password { host: host.to_ascii_lowercase(), secret: secret.as_raw_fd() };
+        let order = CallbackRequest::Password { host: host.to_ascii_lowercase(), secret: secret.as_raw_fd() };
         Self::new("GIT_ASKPASS", &order, Some(secret))
     }
 
     /// For ssh with these options and this key.
     pub(super) fn ssh(options: Vec<String>, key: Option<OwnedFd>) -> io::Result<Self> {
-        let order = Order::Ssh { options, key: key.as_ref().map(AsRawFd::as_raw_fd) };
+        let order = CallbackRequest::Ssh { options, key: key.as_ref().map(AsRawFd::as_raw_fd) };
         Self::new("GIT_SSH_COMMAND", &order, key)
     }
 
-    fn new(program: &'static str, order: &Order, secret: Option<OwnedFd>) -> io::Result<Self> {
+    fn new(program: &'static str, order: &CallbackRequest, secret: Option<OwnedFd>) -> io::Result<Self> {
         // A descriptor refers to this executable even after its file was replaced. Git starts a path without blanks
         // directly, not through a shell.
         let own = open("/proc/self/exe", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let path = format!("/proc/self/fd/{}", own.as_raw_fd());
         let descriptors = [own].into_iter().chain(secret).map(Arc::new).collect();
-        Ok(Self { program, path, order: serde_json::to_string(order)?, descriptors })
+        Ok(Self {
+            program_variable: program,
+            executable: path,
+            request: serde_json::to_string(order)?,
+            descriptors,
+        })
     }
 
     /// Variables for git's environment.
     pub(super) fn env(&self) -> [(&'static str, &str); 2] {
-        [(self.program, &self.path), (VARIABLE, &self.order)]
+        [(self.program_variable, &self.executable), (REQUEST_VARIABLE, &self.request)]
     }
 }
 
 /// Serves the callback if git started this process, and returns the exit code; otherwise `None`. Every executable
 /// whose gits reach remotes must call this first.
-pub fn answer_git() -> Option<u8> {
-    let order = std::env::var_os(VARIABLE)?;
-    let outcome = serde_json::from_slice(order.as_encoded_bytes()).map_err(io::Error::from).and_then(perform);
+pub fn serve_git_callback() -> Option<u8> {
+    let order = std::env::var_os(REQUEST_VARIABLE)?;
+    let outcome = serde_json::from_slice(order.as_encoded_bytes()).map_err(io::Error::from).and_then(execute);
     Some(outcome.unwrap_or_else(|error| {
         eprintln!("the remote cannot be reached: {error}");
         1
     }))
 }
 
-fn perform(order: Order) -> io::Result<u8> {
+fn execute(order: CallbackRequest) -> io::Result<u8> {
     match order {
-        Order::Password { host, secret } => {
+        CallbackRequest::Password { host, secret } => {
             let question = std::env::args_os().nth(1).unwrap_or_default();
-            let Some(field) = asked(&question, &host) else { return Ok(1) };
-            let secret = read(secret)?;
+            let Some(field) = requested_field(&question, &host) else { return Ok(1) };
+            let secret = read_inherited(secret)?;
             let answer = secret.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix('='));
             writeln!(io::stdout(), "{}", answer.unwrap_or_default())?;
             Ok(0)
         }
-        Order::Ssh { options, key } => {
+        CallbackRequest::Ssh { options, key } => {
             let mut ssh = Command::new("ssh");
-            ssh.args(options).env_remove(VARIABLE);
+            ssh.args(options).env_remove(REQUEST_VARIABLE);
             if let Some(key) = key {
                 // Ssh closes inherited descriptors, so it reads the key from this process, which keeps it open.
                 let file = format!("/proc/{}/fd/{key}", std::process::id());
@@ -109,7 +114,7 @@ fn perform(order: Order) -> io::Result<u8> {
 
 /// Which field of the secret a prompt asks for, if it is for this host. Git prompts `Password for 'https://user@host':
 /// `; git-lfs uses other quotes and appends a path.
-fn asked(question: &OsStr, host: &str) -> Option<&'static str> {
+fn requested_field(question: &OsStr, host: &str) -> Option<&'static str> {
     let (field, url) = question.to_str()?.split_once(" for ")?;
     let url = url.trim_end_matches([':', ' ']);
     let url = ['\'', '"'].into_iter().find_map(|quote| url.strip_prefix(quote)?.strip_suffix(quote))?;
@@ -126,9 +131,9 @@ fn asked(question: &OsStr, host: &str) -> Option<&'static str> {
 }
 
 /// Reads an inherited file from its start, whatever its position is: git prompts more than once.
-fn read(descriptor: RawFd) -> io::Result<String> {
+fn read_inherited(descriptor: RawFd) -> io::Result<String> {
     let file = File::open(format!("/proc/self/fd/{descriptor}"))?;
-    let mut bytes = vec![0; LONGEST_SECRET];
+    let mut bytes = vec![0; MAX_SECRET_BYTES];
     let length = file.read_at(&mut bytes, 0)?;
     bytes.truncate(length);
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
@@ -140,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_question_is_answered_for_its_host_alone() {
-        let asked = |question: &str| asked(OsStr::new(question), "git.example:8443");
+        let asked = |question: &str| requested_field(OsStr::new(question), "git.example:8443");
         assert_eq!(asked("Username for 'https://git.example:8443': "), Some("username"));
         assert_eq!(asked("Password for 'https://a%40b@Git.Example:8443': "), Some("password"));
         assert_eq!(asked("Password for \"https://ada@git.example:8443/x.git/info/lfs\""), Some("password"));

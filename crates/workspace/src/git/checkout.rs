@@ -3,9 +3,9 @@
 use skep_api::git::{CheckedOut, GitCheckout, GitReset, ResetDone, ResetMode};
 
 use super::{
-    Refused,
-    branch::check_name,
-    lock::turn,
+    GitError,
+    branch::check_branch_name,
+    lock::write_lock,
     repository::{Repository, check_revision},
 };
 use crate::{Error, Place, Run};
@@ -13,26 +13,26 @@ use crate::{Error, Place, Run};
 impl Run for GitCheckout {
     async fn run(self, place: &Place) -> Result<CheckedOut, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.fed(&self.reach).await?;
+        let repository = repository.with_filter_transport(&self.reach).await?;
         repository.work_tree()?;
         check_revision("ref", &self.revision)?;
-        let _turn = turn(&repository.common_dir).await?;
+        let _turn = write_lock(&repository.common_dir).await?;
         let git = repository.git().args(["checkout", "--quiet", "--no-recurse-submodules"]);
         let git = if self.create {
-            check_name(&repository, "ref", &self.revision).await?;
+            check_branch_name(&repository, "ref", &self.revision).await?;
             git.args(["--no-track", "-b", &self.revision, "--"])
         } else {
             git.args(["--guess", &self.revision, "--"])
         };
-        let said = git.run().await?;
-        if !said.done() {
-            let words = said.words();
+        let output = git.run().await?;
+        if !output.is_success() {
+            let words = output.message();
             let unknown =
                 ["invalid reference", "unknown revision", "not a commit", "did not match", "bad revision"];
             if unknown.iter().any(|text| words.contains(text)) {
-                return Err(Refused::UnknownRevision { revision: self.revision }.into());
+                return Err(GitError::UnknownRevision { revision: self.revision }.into());
             }
-            return Err(Refused::by_words(words).into());
+            return Err(GitError::from_message(words).into());
         }
         let (branch, head) = tokio::try_join!(repository.branch_now(), repository.head())?;
         Ok(CheckedOut { detached: branch.is_none(), branch, head })
@@ -42,17 +42,17 @@ impl Run for GitCheckout {
 impl Run for GitReset {
     async fn run(self, place: &Place) -> Result<ResetDone, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.fed(&self.reach).await?;
+        let repository = repository.with_filter_transport(&self.reach).await?;
         repository.work_tree()?;
         let head = repository.resolve("to", self.to.as_deref().unwrap_or("HEAD"), "commit").await?;
-        let _turn = turn(&repository.common_dir).await?;
+        let _turn = write_lock(&repository.common_dir).await?;
         let mode = match self.mode {
             ResetMode::Soft => "--soft",
             ResetMode::Mixed => "--mixed",
             ResetMode::Hard => "--hard",
         };
         let git = repository.git().args(["reset", "--quiet", "--no-recurse-submodules", mode, &head, "--"]);
-        repository.done(git).await?;
+        repository.run_checked(git).await?;
         Ok(ResetDone { head })
     }
 }

@@ -2,7 +2,10 @@
 
 use skep_api::git::{Committed, GitCommit, Person};
 
-use super::{Refused, changes::read, diff::diff, lock::turn, program::Git, repository::Repository};
+use super::{
+    GitError, diff::diff_command, lock::write_lock, program::Git, raw_diff::parse_with_counts,
+    repository::Repository,
+};
 use crate::{Error, Place, Run};
 
 impl Run for GitCommit {
@@ -13,23 +16,23 @@ impl Run for GitCommit {
             let reason = "is empty, or holds a zero byte; say what the commit is for".to_owned();
             return Err(Error::InvalidValue { field: "message", reason });
         }
-        let _turn = turn(&repository.common_dir).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         let author = self.author.as_ref().unwrap_or(&self.committer);
         check_person("author", author)?;
-        let git = as_person(repository.git(), &self.committer, author);
+        let git = with_identities(repository.git(), &self.committer, author);
         let git = git.args(["commit", "--no-verify", "--no-gpg-sign", "--no-edit", "--no-status"]);
         let switches = [(self.all, "--all"), (self.amend, "--amend"), (self.allow_empty, "--allow-empty")];
         let git = git.args(switches.into_iter().filter_map(|(set, name)| set.then_some(name)));
         let git = if self.amend && self.author.is_some() { git.args(["--reset-author"]) } else { git };
-        let said = git.args(["--file=-"]).stdin(self.message.clone()).run().await?;
-        if !said.done() {
-            return Err(refused(&self, said.words()).into());
+        let output = git.args(["--file=-"]).stdin(self.message.clone()).run().await?;
+        if !output.is_success() {
+            return Err(commit_error(&self, output.message()).into());
         }
-        committed(&repository).await
+        describe_head(&repository).await
     }
 }
 
-fn refused(request: &GitCommit, words: String) -> Refused {
+fn commit_error(request: &GitCommit, words: String) -> GitError {
     let nothing = [
         "nothing to commit",
         "nothing added to commit",
@@ -37,30 +40,30 @@ fn refused(request: &GitCommit, words: String) -> Refused {
         "would make\nit empty",
     ];
     if nothing.iter().any(|text| words.contains(text)) {
-        return Refused::NothingToCommit { path: request.path.as_path().display().to_string() };
+        return GitError::NothingToCommit { path: request.path.as_path().display().to_string() };
     }
     if words.contains("unmerged files") {
-        return Refused::Conflict { words };
+        return GitError::Conflict { words };
     }
-    Refused::by_words(words)
+    GitError::from_message(words)
 }
 
-async fn committed(repository: &Repository) -> Result<Committed, Error> {
-    let unreadable = || Refused::Unreadable { command: "commit" };
+async fn describe_head(repository: &Repository) -> Result<Committed, Error> {
+    let unreadable = || GitError::UnexpectedOutput { command: "commit" };
     let head = repository.head().await?.ok_or_else(unreadable)?;
     let subject = ["log", "-n1", "--no-mailmap", "--no-show-signature", "--format=%s", &head];
     let parent = format!("{head}^");
     let has_parent = repository.resolve("commit", &parent, "tree").await.ok();
     let before = has_parent.as_deref().unwrap_or(empty_tree(&head));
-    let changes = diff(repository.reading()).args(["--raw", "--numstat", "-z", before, &head]);
+    let changes = diff_command(repository.read_only_git()).args(["--raw", "--numstat", "-z", before, &head]);
     let (subject, changes, branch) = tokio::try_join!(
-        repository.done(repository.reading().args(subject)),
-        repository.done(changes),
+        repository.run_checked(repository.read_only_git().args(subject)),
+        repository.run_checked(changes),
         repository.branch()
     )?;
-    let files = read(&changes.out).ok_or_else(unreadable)?;
+    let files = parse_with_counts(&changes.stdout).ok_or_else(unreadable)?;
     Ok(Committed {
-        subject: subject.line(),
+        subject: subject.stdout_text(),
         commit: head,
         branch,
         files_changed: files.len() as u64,
@@ -79,7 +82,7 @@ pub(super) fn empty_tree(hash: &str) -> &'static str {
 }
 
 /// A git that commits with these identities.
-pub(super) fn as_person(git: Git, committer: &Person, author: &Person) -> Git {
+pub(super) fn with_identities(git: Git, committer: &Person, author: &Person) -> Git {
     git.env("GIT_COMMITTER_NAME", &committer.name)
         .env("GIT_COMMITTER_EMAIL", &committer.email)
         .env("GIT_AUTHOR_NAME", &author.name)

@@ -6,16 +6,16 @@ use std::{path::PathBuf, process::Command};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    config::{ConfigEntry, last_value, parse_config_list},
     program::PATH,
     repository::is_true,
-    settings::{Own, listed, value},
 };
 use crate::Error;
 
 /// The filter for large files (git-lfs(1)). It connects to remotes itself, and pushes need it too.
 pub(super) const LFS: &str = "lfs";
 /// Characters.
-const LONGEST: usize = 64;
+const MAX_NAME_LENGTH: usize = 64;
 
 /// A filter and its commands. Missing commands are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub struct GitGrants {
     /// Filters that run in every repository that uses them.
     pub filters: Vec<GitFilter>,
     /// A file with trusted CA certificates, which replaces those of the system.
-    pub authorities: Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
 }
 
 impl GitFilter {
@@ -44,16 +44,16 @@ impl GitFilter {
     /// The name is invalid, or the system config has no such filter.
     pub fn installed(name: &str) -> Result<Self, Error> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        if name.is_empty() || name.len() > LONGEST || !name.bytes().all(fits) {
+        if name.is_empty() || name.len() > MAX_NAME_LENGTH || !name.bytes().all(fits) {
             let why = "a name has letters, digits, `-` and `_`, at most 64";
             return Err(refused(format!("is `{name}`, which is no name of a filter: {why}")));
         }
         let mut git = Command::new("git");
         git.args(["config", "--system", "--list", "-z"]).env("PATH", PATH);
-        let said =
+        let output =
             git.output().map_err(|source| refused(format!("needs git, which does not start: {source}")))?;
         // Without any config git fails; that is the same as a missing filter.
-        Self::among(&listed(&said.stdout), name).ok_or_else(|| {
+        Self::from_config(&parse_config_list(&output.stdout), name).ok_or_else(|| {
             let way_out = if name == LFS { "git lfs install --system" } else { "git config --system" };
             refused(format!(
                 "names `{name}`, which the system config of git does not define as a filter; define it by \
@@ -63,13 +63,13 @@ impl GitFilter {
     }
 
     /// The filter of this name in this config.
-    fn among(own: &[Own], name: &str) -> Option<Self> {
+    fn from_config(config: &[ConfigEntry], name: &str) -> Option<Self> {
         let text = |key: &str| {
-            let value = value(own, format!("filter.{name}.{key}").as_bytes());
+            let value = last_value(config, format!("filter.{name}.{key}").as_bytes());
             value.map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
         };
         let required = format!("filter.{name}.required");
-        let required = own.iter().rev().find(|own| own.key == required.as_bytes());
+        let required = config.iter().rev().find(|own| own.key == required.as_bytes());
         let filter = Self {
             name: name.to_owned(),
             clean: text("clean"),
@@ -83,7 +83,7 @@ impl GitFilter {
     }
 
     /// The overrides for this filter. They cover all of its keys, so that a repository cannot add any.
-    pub(super) fn settings(&self) -> impl Iterator<Item = (String, String)> {
+    pub(super) fn overrides(&self) -> impl Iterator<Item = (String, String)> {
         let named = |key: &str, value: &str| (format!("filter.{}.{key}", self.name), value.to_owned());
         let required = if self.required { "true" } else { "false" };
         // An empty `process` would win over the other two commands (convert.c).
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_filter_is_read_as_git_reads_it() {
-        let filter = |text: &[u8]| GitFilter::among(&listed(text), "lfs");
+        let filter = |text: &[u8]| GitFilter::from_config(&parse_config_list(text), "lfs");
         let read = filter(b"filter.lfs.clean\na %f\0filter.lfs.clean\nb %f\0filter.lfs.required\0").unwrap();
         assert_eq!((read.clean.as_str(), read.required, read.has_process()), ("b %f", true, false));
         let read = filter(b"filter.lfs.process\np\0filter.lfs.required\nYes\0").unwrap();

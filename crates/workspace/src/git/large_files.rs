@@ -41,17 +41,17 @@ pub(super) fn is_harmless(name: &[u8]) -> bool {
 ///
 /// # Errors
 /// The error that the remote reports.
-pub(super) async fn send(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<(), Error> {
-    if !repository.settings.has_large_files() || !keeps_some(repository).await? {
+pub(super) async fn push(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<(), Error> {
+    if !repository.overrides.has_large_files() || !has_stored_files(repository).await? {
         return Ok(());
     }
-    let git: Git = upstream.plain_git(repository).args(["lfs", "push", &upstream.name]);
-    let said = git.args([format!("refs/heads/{branch}")]).run().await?;
-    if said.done() { Ok(()) } else { Err(upstream.failed(&said).into()) }
+    let git: Git = upstream.transport_git(repository).args(["lfs", "push", &upstream.name]);
+    let output = git.args([format!("refs/heads/{branch}")]).run().await?;
+    if output.is_success() { Ok(()) } else { Err(upstream.remote_error(&output).into()) }
 }
 
 /// Whether any large file is stored in this repository.
-async fn keeps_some(repository: &Repository) -> Result<bool, Error> {
+async fn has_stored_files(repository: &Repository) -> Result<bool, Error> {
     let folder = repository.common_dir.join("lfs/objects");
-    tokio::task::spawn_blocking(move || folder.is_dir()).await.map_err(|_| Error::Broken)
+    tokio::task::spawn_blocking(move || folder.is_dir()).await.map_err(|_| Error::WorkerFailed)
 }

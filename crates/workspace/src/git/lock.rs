@@ -9,34 +9,34 @@ use std::{
 
 use tokio::sync::OwnedMutexGuard;
 
-use super::Refused;
+use super::GitError;
 use crate::Error;
 
 /// How long a request waits for the lock.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-type Turn = tokio::sync::Mutex<()>;
+type RepositoryLock = tokio::sync::Mutex<()>;
 
-static TURNS: Mutex<Option<HashMap<PathBuf, Weak<Turn>>>> = Mutex::new(None);
+static LOCKS: Mutex<Option<HashMap<PathBuf, Weak<RepositoryLock>>>> = Mutex::new(None);
 
 /// Takes the write lock of the repository in this folder.
 ///
 /// # Errors
-/// [`Refused::Busy`] after a time limit.
-pub(super) async fn turn(folder: &Path) -> Result<OwnedMutexGuard<()>, Error> {
-    let turn = of(folder);
-    let waiting = tokio::time::timeout(PATIENCE, turn.lock_owned()).await;
-    waiting.map_err(|_| Refused::Busy.into())
+/// [`GitError::Busy`] after a time limit.
+pub(super) async fn write_lock(folder: &Path) -> Result<OwnedMutexGuard<()>, Error> {
+    let lock = lock_for(folder);
+    let waiting = tokio::time::timeout(LOCK_TIMEOUT, lock.lock_owned()).await;
+    waiting.map_err(|_| GitError::Busy.into())
 }
 
-fn of(folder: &Path) -> Arc<Turn> {
-    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-    let turns = turns.get_or_insert_default();
-    if let Some(turn) = turns.get(folder).and_then(Weak::upgrade) {
-        return turn;
+fn lock_for(folder: &Path) -> Arc<RepositoryLock> {
+    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let locks = locks.get_or_insert_default();
+    if let Some(lock) = locks.get(folder).and_then(Weak::upgrade) {
+        return lock;
     }
-    turns.retain(|_, turn| turn.strong_count() > 0);
-    let turn = Arc::new(Turn::default());
-    turns.insert(folder.to_owned(), Arc::downgrade(&turn));
-    turn
+    locks.retain(|_, turn| turn.strong_count() > 0);
+    let lock = Arc::new(RepositoryLock::default());
+    locks.insert(folder.to_owned(), Arc::downgrade(&lock));
+    lock
 }

@@ -2,16 +2,16 @@
 
 use skep_api::git::{GitMerge, PullStrategy, Pulled};
 
-use super::{Refused, lock::turn, pull::joined, repository::Repository};
+use super::{GitError, lock::write_lock, pull::integrate, repository::Repository};
 use crate::{Error, Place, Run};
 
 impl Run for GitMerge {
     async fn run(self, place: &Place) -> Result<Pulled, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.fed(&self.reach).await?;
+        let repository = repository.with_filter_transport(&self.reach).await?;
         repository.work_tree()?;
         let there = repository.resolve("ref", &self.revision, "commit").await?;
-        let _turn = turn(&repository.common_dir).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         let strategy = if self.ff_only { PullStrategy::FfOnly } else { PullStrategy::Merge };
         let message = match self.message {
             Some(message) if message.trim().is_empty() || message.contains('\0') => {
@@ -25,11 +25,11 @@ impl Run for GitMerge {
                 format!("Merge {} '{}'", if is_branch { "branch" } else { "commit" }, self.revision)
             }
         };
-        match joined(&repository, &there, strategy, &self.committer, Some(&message)).await {
+        match integrate(&repository, &there, strategy, &self.committer, Some(&message)).await {
             // The message for a pull would propose its strategies.
-            Err(Error::Git(Refused::Conflict { .. })) if self.ff_only => {
+            Err(Error::Git(GitError::Conflict { .. })) if self.ff_only => {
                 let words = "both sides have commits of their own; leave `ff_only` out".to_owned();
-                Err(Refused::Conflict { words }.into())
+                Err(GitError::Conflict { words }.into())
             }
             other => other,
         }

@@ -3,37 +3,37 @@
 //! ```text
 //! path ── roots ──► repository, all parts below the roots ── its config ──► our overrides ──► program: git
 //! ```
-//! A repository may be hostile. [`repository`] finds it and checks every part of it; [`settings`] overrides or refuses
+//! A repository may be hostile. [`repository`] finds it and checks every part of it; [`config`] overrides or refuses
 //! config that would start programs; [`remote`] parses remotes, and [`proxy`] checks the addresses that they resolve
 //! to; [`program`] starts the git processes.
 
 mod address;
 mod branch;
 mod callback;
-mod changes;
 mod checkout;
-mod cloning;
+mod clone_source;
 mod commit;
+mod config;
+mod create;
 mod credentials;
 mod diff;
+mod error;
 mod exchange;
 mod filters;
 mod large_files;
-mod lies;
+mod locate;
 mod lock;
 mod log;
-mod make;
 mod merge;
-mod plain;
+mod native;
 mod program;
 mod proxy;
 mod pull;
 mod push;
-mod refused;
+mod raw_diff;
 mod remote;
 mod remotes;
 mod repository;
-mod settings;
 mod show;
 mod stage;
 mod stash;
@@ -41,12 +41,12 @@ mod status;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod upstream;
-mod way;
 mod worktree;
 
-pub use address::Allowed;
-pub use callback::answer_git;
+pub use address::AllowedAddresses;
+pub use callback::serve_git_callback;
+pub use error::GitError;
 pub use filters::{GitFilter, GitGrants};
-pub use program::{PATH, Reach};
-pub use refused::Refused;
+pub use program::{NetworkAccess, PATH};

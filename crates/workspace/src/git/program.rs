@@ -1,10 +1,10 @@
 //! Starts the `git` processes of all operations.
 //!
 //! Each process gets a clean environment, config overrides that win over those of every repository
-//! ([`super::settings`]), its own process group, a timeout and a limit on its output. When its future is dropped, it
+//! ([`super::config`]), its own process group, a timeout and a limit on its output. When its future is dropped, it
 //! receives SIGTERM, so that it removes its locks, and SIGKILL if it has not ended after a grace period.
 
-mod poured;
+mod output_stream;
 #[cfg(test)]
 mod tests;
 
@@ -29,21 +29,21 @@ use tokio::{
     net::unix::pipe,
 };
 
-use super::{Refused, settings::Settings};
+use super::{GitError, config::ConfigOverrides};
 use crate::{Commands, Content, Error, Place, exec::shell::Shell, streamed::no_content};
 
 /// Default limit of one git's standard output, in bytes.
-const MOST_OUTPUT: usize = 64 << 20;
+const MAX_OUTPUT: usize = 64 << 20;
 /// How much of the standard error is kept, in bytes: the last part.
-const MOST_COMPLAINTS: usize = 16 << 10;
+const MAX_STDERR: usize = 16 << 10;
 /// Time between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(2);
+const TERM_GRACE: Duration = Duration::from_secs(2);
 /// Search path for git and the programs that it starts.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Which addresses a git process may connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum NetworkAccess {
     /// No address. Only sockets of the local family are allowed.
     Nowhere,
     /// TCP to this port alone, which is our proxy's.
@@ -59,40 +59,40 @@ pub(super) struct Git {
     env: Vec<(OsString, OsString)>,
     folder: PathBuf,
     stdin: Option<Vec<u8>>,
-    most: usize,
-    limit: Duration,
-    passed: Vec<Arc<OwnedFd>>,
-    reach: Reach,
+    max_output: usize,
+    timeout: Duration,
+    inherited_fds: Vec<Arc<OwnedFd>>,
+    network: NetworkAccess,
     /// The git that serves a remote on this machine, and its end of the socket pair.
-    served_by: Option<(Box<Self>, OwnedFd)>,
+    service: Option<(Box<Self>, OwnedFd)>,
 }
 
 /// Result of a finished git process.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct GitOutput {
     /// `None` if a signal ended the process.
     pub(super) code: Option<i32>,
-    pub(super) out: Vec<u8>,
+    pub(super) stdout: Vec<u8>,
     /// Whether the standard output was cut at its limit.
-    pub(super) cut: bool,
+    pub(super) truncated: bool,
     /// The last part of the standard error.
-    pub(super) complaints: String,
+    pub(super) stderr: String,
 }
 
-impl Said {
-    pub(super) fn done(&self) -> bool {
-        self.code == Some(0) || self.cut
+impl GitOutput {
+    pub(super) fn is_success(&self) -> bool {
+        self.code == Some(0) || self.truncated
     }
 
     /// The standard output as text without its final newlines.
-    pub(super) fn line(&self) -> String {
-        String::from_utf8_lossy(&self.out).trim_end_matches(['\n', '\0']).to_owned()
+    pub(super) fn stdout_text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).trim_end_matches(['\n', '\0']).to_owned()
     }
 
     /// Both outputs as text for a message, at most 4,000 characters.
-    pub(super) fn words(&self) -> String {
-        let out = String::from_utf8_lossy(&self.out);
-        let words = format!("{}\n{}", self.complaints.trim(), out.trim());
+    pub(super) fn message(&self) -> String {
+        let out = String::from_utf8_lossy(&self.stdout);
+        let words = format!("{}\n{}", self.stderr.trim(), out.trim());
         let words = words.trim();
         words.chars().take(4_000).collect()
     }
@@ -100,7 +100,7 @@ impl Said {
 
 impl Git {
     /// A git that runs in a folder of a workspace, behind its fence, with these config overrides.
-    pub(super) fn new(place: &Place, folder: &Path, settings: &Settings) -> Self {
+    pub(super) fn new(place: &Place, folder: &Path, settings: &ConfigOverrides) -> Self {
         let fixed = [
             ("PATH", PATH),
             ("HOME", "/nonexistent"),
@@ -126,18 +126,18 @@ impl Git {
         ];
         let mut env: Vec<_> = fixed.map(|(name, value)| (name.into(), value.into())).into();
         env.push(("GIT_CONFIG_PARAMETERS".into(), settings.as_parameters()));
-        env.extend(place.git().authorities.as_ref().map(|file| ("GIT_SSL_CAINFO".into(), file.into())));
+        env.extend(place.git_grants().ca_file.as_ref().map(|file| ("GIT_SSL_CAINFO".into(), file.into())));
         Self {
             place: place.clone(),
             arguments: vec!["--no-pager".into()],
             env,
             folder: folder.to_owned(),
             stdin: None,
-            most: MOST_OUTPUT,
-            limit: LOCAL_LIMIT,
-            passed: Vec::new(),
-            reach: Reach::Nowhere,
-            served_by: None,
+            max_output: MAX_OUTPUT,
+            timeout: LOCAL_LIMIT,
+            inherited_fds: Vec::new(),
+            network: NetworkAccess::Nowhere,
+            service: None,
         }
     }
 
@@ -157,47 +157,47 @@ impl Git {
     }
 
     /// Limits the standard output, in bytes. A git that writes more is ended.
-    pub(super) fn at_most(self, most: usize) -> Self {
-        Self { most, ..self }
+    pub(super) fn max_output(self, most: usize) -> Self {
+        Self { max_output: most, ..self }
     }
 
-    pub(super) fn within(self, limit: Duration) -> Self {
-        Self { limit, ..self }
+    pub(super) fn timeout(self, limit: Duration) -> Self {
+        Self { timeout: limit, ..self }
     }
 
     /// The process and its children inherit these descriptors under the same numbers.
-    pub(super) fn passing(mut self, descriptors: impl IntoIterator<Item = Arc<OwnedFd>>) -> Self {
-        self.passed.extend(descriptors);
+    pub(super) fn inherit_fds(mut self, descriptors: impl IntoIterator<Item = Arc<OwnedFd>>) -> Self {
+        self.inherited_fds.extend(descriptors);
         self
     }
 
     /// Starts a second git with this one, with this end of a socket pair as its standard input and output.
-    pub(super) fn served_by(self, service: Self, end: OwnedFd) -> Self {
-        Self { served_by: Some((Box::new(service), end)), ..self }
+    pub(super) fn with_service(self, service: Self, end: OwnedFd) -> Self {
+        Self { service: Some((Box::new(service), end)), ..self }
     }
 
-    /// Lets the process and its children connect to these addresses. The default is [`Reach::Nowhere`].
-    pub(super) fn reaching(self, reach: Reach) -> Self {
-        Self { reach, ..self }
+    /// Lets the process and its children connect to these addresses. The default is [`NetworkAccess::Nowhere`].
+    pub(super) fn network(self, reach: NetworkAccess) -> Self {
+        Self { network: reach, ..self }
     }
 
     /// Runs it to its end. A failing exit code is not an error here.
     ///
     /// # Errors
     /// The process cannot be started, or does not end in time.
-    pub(super) async fn run(self) -> Result<Said, Error> {
-        self.run_fed(no_content()).await
+    pub(super) async fn run(self) -> Result<GitOutput, Error> {
+        self.run_with_input(no_content()).await
     }
 
     /// The same, with this content written to the standard input after the bytes of [`Self::stdin`].
     ///
     /// # Errors
     /// Those of [`Self::run`], and a content that ends with an error.
-    pub(super) async fn run_fed(self, content: Content) -> Result<Said, Error> {
-        let (limit, command) = (self.limit, self.verb());
-        match tokio::time::timeout(limit, self.say(content)).await {
+    pub(super) async fn run_with_input(self, content: Content) -> Result<GitOutput, Error> {
+        let (limit, command) = (self.timeout, self.subcommand());
+        match tokio::time::timeout(limit, self.collect_output(content)).await {
             Ok(said) => said,
-            Err(_) => Err(Refused::Timeout { command, seconds: limit.as_secs() }.into()),
+            Err(_) => Err(GitError::Timeout { command, seconds: limit.as_secs() }.into()),
         }
     }
 
@@ -206,13 +206,18 @@ impl Git {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub(super) fn pour(self) -> Result<Content, Error> {
-        let (deadline, input) = (tokio::time::Instant::now() + self.limit, self.stdin.clone());
+    pub(super) fn stream(self) -> Result<Content, Error> {
+        let (deadline, input) = (tokio::time::Instant::now() + self.timeout, self.stdin.clone());
         let (group, pipes) = self.start()?;
-        Ok(poured::content(poured::Pouring { group, pipes, input: input.unwrap_or_default(), deadline }))
+        Ok(output_stream::into_content(output_stream::StartedGit {
+            group,
+            pipes,
+            input: input.unwrap_or_default(),
+            deadline,
+        }))
     }
 
-    fn verb(&self) -> String {
+    fn subcommand(&self) -> String {
         self.arguments.get(1).map(|verb| verb.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
@@ -220,40 +225,45 @@ impl Git {
     /// stream.
     fn start(self) -> Result<(Group, Pipes), Error> {
         self.spawn().map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Error::from(Refused::NoGit),
+            io::ErrorKind::NotFound => Error::from(GitError::GitNotInstalled),
             _ => Error::NotStarted { source },
         })
     }
 
-    async fn say(self, content: Content) -> Result<Said, Error> {
+    async fn collect_output(self, content: Content) -> Result<GitOutput, Error> {
         let input = self.stdin.clone();
-        let most = self.most;
+        let most = self.max_output;
         let (group, mut pipes) = self.start()?;
         let feed = async {
             let (Some(mut pipe), Some(input)) = (pipes.stdin.take(), input) else { return Ok(()) };
-            feed(&mut pipe, &input, content).await.inspect_err(|_| group.tell(Signal::TERM))
+            write_input(&mut pipe, &input, content).await.inspect_err(|_| group.signal_group(Signal::TERM))
         };
         let (mut out, mut complaints) = (Vec::new(), Vec::new());
         let (fed, cut, ()) = tokio::join!(
             feed,
             async {
-                let cut = read_at_most(&mut pipes.stdout, &mut out, most).await;
+                let cut = read_limited(&mut pipes.stdout, &mut out, most).await;
                 if cut {
-                    group.tell(Signal::TERM);
+                    group.signal_group(Signal::TERM);
                 }
                 cut
             },
-            read_last(&mut pipes.stderr, &mut complaints),
+            read_tail(&mut pipes.stderr, &mut complaints),
         );
-        let status = group.ended().await;
-        fed.map_err(|source| Refused::BrokenOff { words: source.to_string() })?;
+        let status = group.wait().await;
+        fed.map_err(|source| GitError::IncompleteTransfer { words: source.to_string() })?;
         let complaints = String::from_utf8_lossy(&complaints).into_owned();
         tracing::debug!(complaints = %complaints.trim(), "git ended");
-        Ok(Said { code: status.and_then(|status| status.code()), out, cut, complaints })
+        Ok(GitOutput {
+            code: status.and_then(|status| status.code()),
+            stdout: out,
+            truncated: cut,
+            stderr: complaints,
+        })
     }
 
     fn spawn(mut self) -> io::Result<(Group, Pipes)> {
-        let service = self.served_by.take().map(|(service, end)| service.serve(end)).transpose()?;
+        let service = self.service.take().map(|(service, end)| service.spawn_service(end)).transpose()?;
         let mut command = self.command()?;
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -268,7 +278,7 @@ impl Git {
     }
 
     /// Starts it as the service that another git connects to.
-    fn serve(self, end: OwnedFd) -> io::Result<Group> {
+    fn spawn_service(self, end: OwnedFd) -> io::Result<Group> {
         let mut command = self.command()?;
         // Its errors reach the other git through the protocol.
         command.stdin(end.try_clone()?).stdout(end).stderr(Stdio::null());
@@ -280,14 +290,14 @@ impl Git {
         command.args(&self.arguments).current_dir(&self.folder).process_group(0);
         command.env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
         // They stay open in the child between fork and exec, because the child has copies of all of ours.
-        let passed: Vec<_> = self.passed.iter().map(AsRawFd::as_raw_fd).collect();
+        let passed: Vec<_> = self.inherited_fds.iter().map(AsRawFd::as_raw_fd).collect();
         let prepare = move || {
             rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
-            passed.iter().try_for_each(|descriptor| super::credentials::pass(*descriptor))
+            passed.iter().try_for_each(|descriptor| super::credentials::clear_close_on_exec(*descriptor))
         };
         // SAFETY: only plain system calls run between fork and exec; nothing allocates or takes a lock.
         unsafe { command.pre_exec(prepare) };
-        self.place.fence_git_in(&mut command, self.reach)?;
+        self.place.apply_git_fence(&mut command, self.network)?;
         Ok(command)
     }
 }
@@ -303,7 +313,7 @@ struct Pipes {
 struct Group {
     leader: Option<(Shell, Pid)>,
     /// The registry in which the leader is marked as a child whose status somebody waits for.
-    commands: Commands,
+    children: Commands,
     service: Option<Box<Self>>,
 }
 
@@ -311,29 +321,30 @@ impl Group {
     /// Starts a git as a registered child, so that the orphan reaper does not collect its status first.
     fn start(place: &Place, command: &mut Command, service: Option<Self>) -> io::Result<(Self, Child)> {
         let commands = place.commands().clone();
-        let (pid, child) = commands.bear(|| command.spawn().map(|child| (Pid::from_child(&child), child)))?;
+        let (pid, child) =
+            commands.spawn_owned(|| command.spawn().map(|child| (Pid::from_child(&child), child)))?;
         let leader = Some((commands.adopt(pid)?, pid));
-        Ok((Self { leader, commands, service: service.map(Box::new) }, child))
+        Ok((Self { leader, children: commands, service: service.map(Box::new) }, child))
     }
 
-    fn tell(&self, signal: Signal) {
+    fn signal_group(&self, signal: Signal) {
         if let Some((_, pid)) = &self.leader {
             let _ = kill_process_group(*pid, signal);
         }
     }
 
-    async fn ended(mut self) -> Option<ExitStatus> {
+    async fn wait(mut self) -> Option<ExitStatus> {
         if let Some((leader, pid)) = &self.leader {
-            leader.ended().await;
+            leader.wait_until_ended().await;
             // Before the process id is released: processes that git left behind must not hold its locks.
             let _ = kill_process_group(*pid, Signal::KILL);
         }
         let (leader, _) = self.leader.take()?;
-        let status = leader.status().ok();
-        self.commands.disown(&leader);
+        let status = leader.reap().ok();
+        self.children.disown(&leader);
         if let Some(service) = self.service.take() {
             // The service still processes what it received last. It ends by itself once its connection is closed.
-            let _ = tokio::time::timeout(GRACE, Box::pin(service.ended())).await;
+            let _ = tokio::time::timeout(TERM_GRACE, Box::pin(service.wait())).await;
         }
         status
     }
@@ -341,14 +352,14 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.tell(Signal::TERM);
+        self.signal_group(Signal::TERM);
         let Some((leader, pid)) = self.leader.take() else { return };
-        let commands = self.commands.clone();
+        let commands = self.children.clone();
         let end = async move {
-            let _ = tokio::time::timeout(GRACE, leader.ended()).await;
+            let _ = tokio::time::timeout(TERM_GRACE, leader.wait_until_ended()).await;
             let _ = kill_process_group(pid, Signal::KILL);
-            leader.ended().await;
-            let _ = leader.status();
+            leader.wait_until_ended().await;
+            let _ = leader.reap();
             commands.disown(&leader);
         };
         match tokio::runtime::Handle::try_current() {
@@ -364,7 +375,7 @@ impl Drop for Group {
 ///
 /// # Errors
 /// The content ends with an error.
-async fn feed(pipe: &mut pipe::Sender, input: &[u8], mut content: Content) -> io::Result<()> {
+async fn write_input(pipe: &mut pipe::Sender, input: &[u8], mut content: Content) -> io::Result<()> {
     if pipe.write_all(input).await.is_err() {
         return Ok(());
     }
@@ -377,7 +388,7 @@ async fn feed(pipe: &mut pipe::Sender, input: &[u8], mut content: Content) -> io
 }
 
 /// Reads until the end or the limit. Returns whether the limit was exceeded.
-async fn read_at_most(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>, most: usize) -> bool {
+async fn read_limited(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>, most: usize) -> bool {
     let mut buffer = vec![0; 64 << 10];
     loop {
         match pipe.read(&mut buffer).await {
@@ -392,12 +403,12 @@ async fn read_at_most(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>, m
 }
 
 /// Reads until the end and keeps the last part.
-async fn read_last(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>) {
+async fn read_tail(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>) {
     let mut buffer = vec![0; 4 << 10];
     while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
         into.extend_from_slice(&buffer[..count]);
-        if into.len() > 2 * MOST_COMPLAINTS {
-            into.drain(..into.len() - MOST_COMPLAINTS);
+        if into.len() > 2 * MAX_STDERR {
+            into.drain(..into.len() - MAX_STDERR);
         }
     }
 }

@@ -16,34 +16,34 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use super::address::Allowed;
+use super::address::AllowedAddresses;
 
 /// Limit of a request's head, in bytes.
-const LONGEST_HEAD: usize = 8 << 10;
+const MAX_HEAD_BYTES: usize = 8 << 10;
 /// Limit for connecting to one address.
-const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit for receiving the head.
-const HEAD_LIMIT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent connections.
-const MOST: usize = 32;
+const MAX_CONNECTIONS: usize = 32;
 
 /// A proxy on loopback. Dropping it ends its connections.
 #[derive(Debug)]
 pub(super) struct Proxy {
     address: SocketAddr,
-    refused: Refusals,
-    serving: JoinHandle<()>,
+    refused: RefusedHost,
+    server_task: JoinHandle<()>,
 }
 
-type Refusals = Arc<Mutex<Option<String>>>;
+type RefusedHost = Arc<Mutex<Option<String>>>;
 
 impl Proxy {
-    pub(super) async fn start(allowed: Allowed) -> io::Result<Self> {
+    pub(super) async fn start(allowed: AllowedAddresses) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let refused = Refusals::default();
+        let refused = RefusedHost::default();
         let serving = tokio::spawn(serve(listener, Arc::new(allowed), Arc::clone(&refused)));
-        Ok(Self { address, refused, serving })
+        Ok(Self { address, refused, server_task: serving })
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -62,28 +62,32 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.server_task.abort();
     }
 }
 
-async fn serve(listener: TcpListener, allowed: Arc<Allowed>, refused: Refusals) {
+async fn serve(listener: TcpListener, allowed: Arc<AllowedAddresses>, refused: RefusedHost) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((caller, _)) = listener.accept().await else { continue };
-        while connections.len() >= MOST {
+        while connections.len() >= MAX_CONNECTIONS {
             connections.join_next().await;
         }
         while connections.try_join_next().is_some() {}
         let (allowed, refused) = (Arc::clone(&allowed), Arc::clone(&refused));
         connections.spawn(async move {
-            let _ = connection(caller, &allowed, &refused).await;
+            let _ = handle_connection(caller, &allowed, &refused).await;
         });
     }
 }
 
-async fn connection(mut caller: TcpStream, allowed: &Allowed, refused: &Refusals) -> io::Result<()> {
-    let head = tokio::time::timeout(HEAD_LIMIT, head(&mut caller)).await??;
-    let Some((host, port)) = target(&head) else {
+async fn handle_connection(
+    mut caller: TcpStream,
+    allowed: &AllowedAddresses,
+    refused: &RefusedHost,
+) -> io::Result<()> {
+    let head = tokio::time::timeout(HEAD_TIMEOUT, read_head(&mut caller)).await??;
+    let Some((host, port)) = parse_connect(&head) else {
         return caller.write_all(b"HTTP/1.1 405 Only CONNECT\r\nContent-Length: 0\r\n\r\n").await;
     };
     match connect(&host, port, allowed).await {
@@ -104,16 +108,16 @@ async fn connection(mut caller: TcpStream, allowed: &Allowed, refused: &Refusals
 ///
 /// # Errors
 /// `PermissionDenied` if none of its addresses is permitted.
-async fn connect(host: &str, port: u16, allowed: &Allowed) -> io::Result<TcpStream> {
+async fn connect(host: &str, port: u16, allowed: &AllowedAddresses) -> io::Result<TcpStream> {
     let mut failure = io::Error::from(io::ErrorKind::NotFound);
     let (mut forbidden, mut tried) = (false, false);
     for address in lookup_host((host, port)).await? {
-        if !allowed.reaches(host, address.ip()) {
+        if !allowed.permits(host, address.ip()) {
             forbidden = true;
             continue;
         }
         tried = true;
-        match tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
+        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => failure = error,
             Err(_) => failure = io::ErrorKind::TimedOut.into(),
@@ -123,15 +127,19 @@ async fn connect(host: &str, port: u16, allowed: &Allowed) -> io::Result<TcpStre
 }
 
 /// The first permitted address of a host; `None` if there is none.
-pub(super) async fn pinned(host: &str, port: u16, allowed: &Allowed) -> io::Result<Option<IpAddr>> {
+pub(super) async fn resolve_permitted(
+    host: &str,
+    port: u16,
+    allowed: &AllowedAddresses,
+) -> io::Result<Option<IpAddr>> {
     let mut addresses = lookup_host((host, port)).await?;
-    Ok(addresses.find(|address| allowed.reaches(host, address.ip())).map(|address| address.ip()))
+    Ok(addresses.find(|address| allowed.permits(host, address.ip())).map(|address| address.ip()))
 }
 
-async fn head(caller: &mut TcpStream) -> io::Result<Vec<u8>> {
+async fn read_head(caller: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        if head.len() == LONGEST_HEAD {
+        if head.len() == MAX_HEAD_BYTES {
             return Err(io::ErrorKind::InvalidData.into());
         }
         // Byte by byte: the bytes after the head belong to the tunnel.
@@ -140,7 +148,7 @@ async fn head(caller: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn target(head: &[u8]) -> Option<(String, u16)> {
+fn parse_connect(head: &[u8]) -> Option<(String, u16)> {
     let head = std::str::from_utf8(head).ok()?;
     let mut words = head.lines().next()?.split(' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
@@ -160,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    async fn asked(proxy: &Proxy, target: &str) -> String {
+    async fn connect_status(proxy: &Proxy, target: &str) -> String {
         let mut stream = TcpStream::connect(proxy.address).await.unwrap();
         let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
@@ -173,7 +181,7 @@ mod tests {
     async fn no_spelling_of_a_private_address_is_connected_to() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();
-        let proxy = Proxy::start(Allowed::default()).await.unwrap();
+        let proxy = Proxy::start(AllowedAddresses::default()).await.unwrap();
         let spellings = [
             "127.0.0.1",
             "localhost",
@@ -192,21 +200,21 @@ mod tests {
             "LOCALHOST",
         ];
         for host in spellings {
-            let answer = asked(&proxy, &format!("{host}:{port}")).await;
+            let answer = connect_status(&proxy, &format!("{host}:{port}")).await;
             // 502 where this machine's resolver does not take the spelling at all.
             assert!(answer.ends_with("403") || answer.ends_with("502"), "{host}: {answer}");
         }
         assert!(proxy.refused().is_some());
         // Positive control: the same addresses are connected to when they are allowed.
-        let open = Proxy::start(Allowed::of(&["127.0.0.0/8".to_owned()])).await.unwrap();
+        let open = Proxy::start(AllowedAddresses::parse(&["127.0.0.0/8".to_owned()])).await.unwrap();
         for host in ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1"] {
-            assert!(asked(&open, &format!("{host}:{port}")).await.ends_with("200"), "{host}");
+            assert!(connect_status(&open, &format!("{host}:{port}")).await.ends_with("200"), "{host}");
         }
     }
 
     #[tokio::test]
     async fn it_speaks_nothing_but_connect() {
-        let proxy = Proxy::start(Allowed::default()).await.unwrap();
+        let proxy = Proxy::start(AllowedAddresses::default()).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address).await.unwrap();
         stream.write_all(b"GET http://127.0.0.1/ HTTP/1.1\r\n\r\n").await.unwrap();
         let mut answer = vec![0; 12];
@@ -217,7 +225,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_head_is_read_or_refused(head in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = target(&head);
+            let _ = parse_connect(&head);
         }
     }
 }

@@ -3,16 +3,16 @@
 use skep_api::git::{GitPull, Person, PullStrategy, Pulled};
 
 use super::{
-    Refused,
-    branch::check_name,
-    changes::read_changed,
-    commit::as_person,
-    diff::diff,
-    lock::turn,
-    program::{Git, Said},
-    push::no_branch,
+    GitError,
+    branch::check_branch_name,
+    commit::with_identities,
+    config::last_value,
+    diff::diff_command,
+    lock::write_lock,
+    program::{Git, GitOutput},
+    push::branch_required,
+    raw_diff::parse_paths,
     repository::{Repository, is_hash},
-    settings::value,
     upstream::Upstream,
 };
 use crate::{Error, Place, Run};
@@ -24,22 +24,25 @@ impl Run for GitPull {
         let current = repository.branch().await?;
         let branch = match &self.branch {
             Some(branch) => branch.clone(),
-            None => followed(&repository, current.as_deref())?,
+            None => tracked_branch(&repository, current.as_deref())?,
         };
-        check_name(&repository, "branch", &branch).await?;
+        check_branch_name(&repository, "branch", &branch).await?;
         let remote = self.remote.as_deref();
         let upstream =
             Upstream::find(place, &repository, remote, current.as_deref(), &self.reach, false).await?;
-        let _turn = turn(&repository.common_dir).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         let there = fetch(&repository, &upstream, &branch).await?;
-        let repository =
-            if repository.settings.has_filters() { repository.by(upstream.way()) } else { repository };
-        joined(&repository, &there, self.strategy, &self.committer, None).await
+        let repository = if repository.overrides.has_filters() {
+            repository.with_transport(upstream.transport())
+        } else {
+            repository
+        };
+        integrate(&repository, &there, self.strategy, &self.committer, None).await
     }
 }
 
 /// Integrates a local commit into the current branch. `message` is for a merge commit; the default is git's.
-pub(super) async fn joined(
+pub(super) async fn integrate(
     repository: &Repository,
     there: &str,
     strategy: PullStrategy,
@@ -47,16 +50,16 @@ pub(super) async fn joined(
     message: Option<&str>,
 ) -> Result<Pulled, Error> {
     let from = repository.head().await?;
-    join(repository, there, strategy, committer, message).await?;
-    let to = repository.head().await?.ok_or(Refused::Unreadable { command: "pull" })?;
-    let (commits, files_changed) = news(repository, from.as_deref(), &to).await?;
+    merge_or_rebase(repository, there, strategy, committer, message).await?;
+    let to = repository.head().await?.ok_or(GitError::UnexpectedOutput { command: "pull" })?;
+    let (commits, files_changed) = count_changes(repository, from.as_deref(), &to).await?;
     Ok(Pulled { from, to, commits, files_changed })
 }
 
 /// The name of the remote branch that the current branch tracks.
-pub(super) fn followed(repository: &Repository, current: Option<&str>) -> Result<String, Error> {
-    let current = current.ok_or_else(no_branch)?;
-    let merge = value(&repository.own, format!("branch.{current}.merge").as_bytes());
+pub(super) fn tracked_branch(repository: &Repository, current: Option<&str>) -> Result<String, Error> {
+    let current = current.ok_or_else(branch_required)?;
+    let merge = last_value(&repository.config, format!("branch.{current}.merge").as_bytes());
     let merge = merge.map(|merge| String::from_utf8_lossy(merge).into_owned());
     let branch = merge.as_deref().and_then(|merge| merge.strip_prefix("refs/heads/"));
     Ok(branch.unwrap_or(current).to_owned())
@@ -64,45 +67,47 @@ pub(super) fn followed(repository: &Repository, current: Option<&str>) -> Result
 
 /// Fetches a branch and returns its commit.
 async fn fetch(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<String, Error> {
-    let git = upstream.git(repository, "fetch", "upload-pack")?;
+    let git = upstream.connected_git(repository, "fetch", "upload-pack")?;
     let name = &upstream.name;
-    fetched(repository, git, name, name, branch, |said| upstream.failed(said)).await
+    fetch_branch(repository, git, name, name, branch, |output| upstream.remote_error(output)).await
 }
 
 /// Fetches a branch of a remote with this git command, and returns its commit.
 ///
 /// # Errors
-/// [`Refused::UnknownRevision`], and the error of `failed`.
-pub(super) async fn fetched(
+/// [`GitError::UnknownRevision`], and the error of `failed`.
+pub(super) async fn fetch_branch(
     repository: &Repository,
     git: Git,
     remote: &str,
     called: &str,
     branch: &str,
-    failed: impl Fn(&Said) -> Refused,
+    failed: impl Fn(&GitOutput) -> GitError,
 ) -> Result<String, Error> {
     let git =
         git.args(["--quiet", "--no-auto-maintenance", "--recurse-submodules=no", "--no-write-commit-graph"]);
-    let said = git.args(["--", remote, &format!("refs/heads/{branch}")]).run().await?;
-    if !said.done() {
-        if said.complaints.contains("couldn't find remote ref") {
-            return Err(Refused::UnknownRevision { revision: format!("{called}/{branch}") }.into());
+    let output = git.args(["--", remote, &format!("refs/heads/{branch}")]).run().await?;
+    if !output.is_success() {
+        if output.stderr.contains("couldn't find remote ref") {
+            return Err(GitError::UnknownRevision { revision: format!("{called}/{branch}") }.into());
         }
-        return Err(failed(&said).into());
+        return Err(failed(&output).into());
     }
-    let git = repository.reading().args(["rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}"]);
-    let said = git.run().await?;
-    Some(said.line()).filter(|hash| is_hash(hash)).ok_or(Refused::Unreadable { command: "fetch" }.into())
+    let git = repository.read_only_git().args(["rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}"]);
+    let output = git.run().await?;
+    Some(output.stdout_text())
+        .filter(|hash| is_hash(hash))
+        .ok_or(GitError::UnexpectedOutput { command: "fetch" }.into())
 }
 
-async fn join(
+async fn merge_or_rebase(
     repository: &Repository,
     there: &str,
     strategy: PullStrategy,
     committer: &Person,
     message: Option<&str>,
 ) -> Result<(), Error> {
-    let git = as_person(repository.git(), committer, committer);
+    let git = with_identities(repository.git(), committer, committer);
     let (git, abort) = match strategy {
         PullStrategy::FfOnly => (git.args(["merge", "--ff-only"]), None),
         PullStrategy::Merge => {
@@ -121,49 +126,53 @@ async fn join(
     } else {
         git.args(["--quiet", "--no-verify-signatures", "--no-stat", "--no-autostash"])
     };
-    let said = git.args([there]).run().await?;
-    if said.done() {
+    let output = git.args([there]).run().await?;
+    if output.is_success() {
         return Ok(());
     }
     // A merge or rebase that was begun earlier must not be aborted.
-    let words = said.words();
+    let words = output.message();
     let is_others =
         ["have not concluded", "unmerged files", "already a rebase"].iter().any(|text| words.contains(text));
     if let Some(verb) = abort.filter(|_| !is_others) {
         // If none was begun, this fails and changes nothing.
         repository.git().args([verb, "--abort"]).run().await?;
     }
-    Err(refused(&said).into())
+    Err(integration_error(&output).into())
 }
 
-fn refused(said: &Said) -> Refused {
-    let words = said.words();
+fn integration_error(output: &GitOutput) -> GitError {
+    let words = output.message();
     if words.contains("Not possible to fast-forward") || words.contains("not possible to fast-forward") {
         let words =
             "both sides have commits of their own; say `strategy: merge` or `strategy: rebase`".to_owned();
-        return Refused::Conflict { words };
+        return GitError::Conflict { words };
     }
     if ["CONFLICT", "would be overwritten", "could not apply"].iter().any(|text| words.contains(text)) {
-        return Refused::Conflict { words };
+        return GitError::Conflict { words };
     }
-    Refused::by_words(words)
+    GitError::from_message(words)
 }
 
 /// Counts the new commits and the changed files.
-async fn news(repository: &Repository, from: Option<&str>, to: &str) -> Result<(u64, u64), Error> {
+async fn count_changes(repository: &Repository, from: Option<&str>, to: &str) -> Result<(u64, u64), Error> {
     let range = from.map_or_else(|| to.to_owned(), |from| format!("{from}..{to}"));
-    let counted = repository.done(repository.reading().args(["rev-list", "--count", &range, "--"])).await?;
-    let commits = counted.line().parse().unwrap_or(0);
+    let counted = repository
+        .run_checked(repository.read_only_git().args(["rev-list", "--count", &range, "--"]))
+        .await?;
+    let commits = counted.stdout_text().parse().unwrap_or(0);
     let files = match from {
         Some(from) => {
-            let said = repository.done(diff(repository.reading()).args(["--raw", "-z", from, to])).await?;
-            read_changed(&said.out).map_or(0, |files| files.len())
+            let output = repository
+                .run_checked(diff_command(repository.read_only_git()).args(["--raw", "-z", from, to]))
+                .await?;
+            parse_paths(&output.stdout).map_or(0, |files| files.len())
         }
         None => {
-            let said = repository
-                .done(repository.reading().args(["ls-tree", "-r", "-z", "--name-only", to]))
+            let output = repository
+                .run_checked(repository.read_only_git().args(["ls-tree", "-r", "-z", "--name-only", to]))
                 .await?;
-            said.out.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count()
+            output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count()
         }
     };
     Ok((commits, files as u64))

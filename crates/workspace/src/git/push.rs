@@ -3,11 +3,11 @@
 use skep_api::git::{GitPush, Pushed};
 
 use super::{
-    Refused,
-    branch::check_name,
+    GitError,
+    branch::check_branch_name,
     large_files,
-    lock::turn,
-    program::{Git, Said},
+    lock::write_lock,
+    program::{Git, GitOutput},
     repository::Repository,
     upstream::Upstream,
 };
@@ -18,48 +18,51 @@ impl Run for GitPush {
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let branch = match &self.branch {
             Some(branch) => branch.clone(),
-            None => repository.branch().await?.ok_or_else(no_branch)?,
+            None => repository.branch().await?.ok_or_else(branch_required)?,
         };
-        check_name(&repository, "branch", &branch).await?;
+        check_branch_name(&repository, "branch", &branch).await?;
         let whole = format!("refs/heads/{branch}");
         let to = repository.resolve("branch", &whole, "commit").await;
-        let to = to.map_err(|_| Refused::UnknownRevision { revision: branch.clone() })?;
+        let to = to.map_err(|_| GitError::UnknownRevision { revision: branch.clone() })?;
         let remote = self.remote.as_deref();
         let upstream = Upstream::find(place, &repository, remote, Some(&branch), &self.reach, true).await?;
-        let _turn = turn(&repository.common_dir).await?;
-        large_files::send(&repository, &upstream, &branch).await?;
-        let git = upstream.git(&repository, "push", "receive-pack")?;
-        let git = quietly(git);
+        let _lock = write_lock(&repository.common_dir).await?;
+        large_files::push(&repository, &upstream, &branch).await?;
+        let git = upstream.connected_git(&repository, "push", "receive-pack")?;
+        let git = push_options(git);
         let lease = format!("--force-with-lease={whole}");
         let git = if self.force_with_lease { git.args([&lease]) } else { git };
         let git = if self.set_upstream { git.args(["--set-upstream"]) } else { git };
-        let said = git.args(["--", &upstream.name, &format!("{whole}:{whole}")]).run().await?;
-        let (from, created) = pushed(&repository, &said, &branch, &to, || upstream.failed(&said)).await?;
+        let output = git.args(["--", &upstream.name, &format!("{whole}:{whole}")]).run().await?;
+        let (from, created) =
+            push_outcome(&repository, &output, &branch, &to, || upstream.remote_error(&output)).await?;
         Ok(Pushed { remote: upstream.name, branch, from, to, created })
     }
 }
 
 /// A push without hooks and other references, with output for programs.
-pub(super) fn quietly(git: Git) -> Git {
+pub(super) fn push_options(git: Git) -> Git {
     git.args(["--porcelain", "--no-verify", "--no-signed", "--recurse-submodules=no", "--no-follow-tags"])
 }
 
 /// The previous commit of the branch at the remote, and whether the branch is new there.
 ///
 /// # Errors
-/// [`Refused::PushRejected`], and the error of `failed`.
-pub(super) async fn pushed(
+/// [`GitError::PushRejected`], and the error of `failed`.
+pub(super) async fn push_outcome(
     repository: &Repository,
-    said: &Said,
+    output: &GitOutput,
     branch: &str,
     to: &str,
-    failed: impl Fn() -> Refused,
+    failed: impl Fn() -> GitError,
 ) -> Result<(Option<String>, bool), Error> {
-    let Some(line) = read(&said.out, &format!("refs/heads/{branch}")) else { return Err(failed().into()) };
+    let Some(line) = find_status(&output.stdout, &format!("refs/heads/{branch}")) else {
+        return Err(failed().into());
+    };
     if line.flag == '!' {
-        return Err(Refused::PushRejected { words: rejected(&line.summary, &said.complaints) }.into());
+        return Err(GitError::PushRejected { words: rejection_message(&line.summary, &output.stderr) }.into());
     }
-    if !said.done() {
+    if !output.is_success() {
         return Err(failed().into());
     }
     let created = line.flag == '*';
@@ -72,31 +75,31 @@ pub(super) async fn pushed(
     Ok((from, created))
 }
 
-pub(super) fn no_branch() -> Error {
+pub(super) fn branch_required() -> Error {
     let reason = "is missing, and no branch is checked out; name one".to_owned();
     Error::InvalidValue { field: "branch", reason }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Line {
+struct RefStatus {
     flag: char,
     summary: String,
 }
 
 /// Finds the line of this branch (git-push(1), `--porcelain`): flag, references, summary, separated by tabs.
-fn read(text: &[u8], whole: &str) -> Option<Line> {
+fn find_status(text: &[u8], whole: &str) -> Option<RefStatus> {
     let text = String::from_utf8_lossy(text);
     text.lines().find_map(|line| {
         let mut columns = line.splitn(3, '\t');
         let (flag, refs, summary) = (columns.next()?, columns.next()?, columns.next()?);
         let named = refs.split_once(':').is_some_and(|(_, there)| there == whole);
         let flag = flag.chars().next().unwrap_or(' ');
-        named.then(|| Line { flag, summary: summary.to_owned() })
+        named.then(|| RefStatus { flag, summary: summary.to_owned() })
     })
 }
 
 /// Git's summary, followed by the messages of the remote.
-fn rejected(summary: &str, complaints: &str) -> String {
+fn rejection_message(summary: &str, complaints: &str) -> String {
     let words = complaints.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim);
     let words: Vec<&str> = words.filter(|line| !line.is_empty()).collect();
     let text = if words.is_empty() { summary.to_owned() } else { format!("{summary}: {}", words.join("; ")) };
@@ -112,18 +115,23 @@ mod tests {
     #[test]
     fn the_line_of_the_branch_is_read() {
         let text = b"To /srv/x\n*\trefs/heads/a:refs/heads/a\t[new branch]\n!\trefs/heads/b:refs/heads/b\t[rejected] (fetch first)\nDone\n";
-        assert_eq!(read(text, "refs/heads/a"), Some(Line { flag: '*', summary: "[new branch]".to_owned() }));
-        assert_eq!(read(text, "refs/heads/b").unwrap().flag, '!');
-        assert_eq!(read(text, "refs/heads/c"), None);
-        let said =
-            rejected("[remote rejected] (no)", "remote: not on\nremote: \nremote: a Friday\nerror: failed");
-        assert_eq!(said, "[remote rejected] (no): not on; a Friday");
+        assert_eq!(
+            find_status(text, "refs/heads/a"),
+            Some(RefStatus { flag: '*', summary: "[new branch]".to_owned() })
+        );
+        assert_eq!(find_status(text, "refs/heads/b").unwrap().flag, '!');
+        assert_eq!(find_status(text, "refs/heads/c"), None);
+        let output = rejection_message(
+            "[remote rejected] (no)",
+            "remote: not on\nremote: \nremote: a Friday\nerror: failed",
+        );
+        assert_eq!(output, "[remote rejected] (no): not on; a Friday");
     }
 
     proptest! {
         #[test]
         fn whatever_is_said_is_read(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = read(&text, "refs/heads/a");
+            let _ = find_status(&text, "refs/heads/a");
         }
     }
 }

@@ -14,7 +14,7 @@ use skep_api::{
     path::PathEncoding,
 };
 
-use super::{Refused, program::Git, repository::Repository, settings::Settings};
+use super::{GitError, config::ConfigOverrides, program::Git, repository::Repository};
 use crate::{Error, Place};
 
 /// A parsed and permitted remote.
@@ -40,16 +40,17 @@ impl Remote {
     /// Parses a remote as git would, and refuses everything but https, ssh and paths.
     ///
     /// # Errors
-    /// [`Refused::RemoteForbidden`].
-    pub(super) fn parse(url: &str) -> Result<Self, Refused> {
-        let refused = |why: &str| Err(Refused::RemoteForbidden { remote: shown(url), why: why.to_owned() });
+    /// [`GitError::RemoteForbidden`].
+    pub(super) fn parse(url: &str) -> Result<Self, GitError> {
+        let refused =
+            |why: &str| Err(GitError::RemoteForbidden { remote: redacted(url), why: why.to_owned() });
         let kinds = "is none that git may use here: take `https://`, `ssh://`, or a path below the roots";
         if url.is_empty() || url.starts_with('-') || url.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
             return refused("is no URL: it is empty, begins with `-`, or holds control characters");
         }
         if let Some((scheme, rest)) = url.split_once("://") {
             return match scheme {
-                "https" | "http" => web(url, scheme == "https", rest),
+                "https" | "http" => parse_http(url, scheme == "https", rest),
                 "ssh" => {
                     let (user, host, port) = authority(url, rest)?;
                     if user.is_some_and(|user| user.contains(':')) {
@@ -84,11 +85,11 @@ impl Remote {
     }
 }
 
-fn web(url: &str, secure: bool, rest: &str) -> Result<Remote, Refused> {
+fn parse_http(url: &str, secure: bool, rest: &str) -> Result<Remote, GitError> {
     let (user, host, port) = authority(url, rest)?;
     if user.is_some() {
-        return Err(Refused::RemoteForbidden {
-            remote: shown(url),
+        return Err(GitError::RemoteForbidden {
+            remote: redacted(url),
             why: "holds a user or a token, which would be kept in the repository; give it to `POST /api/git/credentials`"
                 .to_owned(),
         });
@@ -96,9 +97,9 @@ fn web(url: &str, secure: bool, rest: &str) -> Result<Remote, Refused> {
     Ok(Remote::Web { secure, host, port })
 }
 
-fn authority<'a>(url: &str, rest: &'a str) -> Result<(Option<&'a str>, String, Option<u16>), Refused> {
-    let refused = || Refused::RemoteForbidden {
-        remote: shown(url),
+fn authority<'a>(url: &str, rest: &'a str) -> Result<(Option<&'a str>, String, Option<u16>), GitError> {
+    let refused = || GitError::RemoteForbidden {
+        remote: redacted(url),
         why: "is no URL: its host or port cannot be read".to_owned(),
     };
     let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
@@ -124,17 +125,17 @@ fn authority<'a>(url: &str, rest: &'a str) -> Result<(Option<&'a str>, String, O
 }
 
 /// Refuses hosts that git, ssh or a shell could read differently than this parser.
-fn check_host(url: &str, host: &str) -> Result<(), Refused> {
+fn check_host(url: &str, host: &str) -> Result<(), GitError> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'_');
     if !host.is_empty() && !host.starts_with('-') && host.len() < 254 && host.bytes().all(fits) {
         return Ok(());
     }
     let why = "is no URL: its host has invalid characters; write international names as `xn--`".to_owned();
-    Err(Refused::RemoteForbidden { remote: shown(url), why })
+    Err(GitError::RemoteForbidden { remote: redacted(url), why })
 }
 
 /// The URL without user and password, for messages.
-pub(super) fn shown(url: &str) -> String {
+pub(super) fn redacted(url: &str) -> String {
     let text: String =
         match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.split_once('@')?))) {
             Some((scheme, (_, rest))) => format!("{scheme}://{rest}"),
@@ -144,56 +145,56 @@ pub(super) fn shown(url: &str) -> String {
 }
 
 /// A remote on this machine: a repository below the roots, checked like every other one.
-pub(super) struct Neighbour {
+pub(super) struct LocalRemote {
     place: Place,
     path: PathBuf,
-    settings: Settings,
+    settings: ConfigOverrides,
 }
 
 /// A connection to a repository on this machine through git-remote-fd(1), which needs no shell.
-pub(super) struct Line {
-    ours: Arc<OwnedFd>,
+pub(super) struct LocalConnection {
+    client_end: Arc<OwnedFd>,
     service: Git,
-    theirs: OwnedFd,
+    service_end: OwnedFd,
 }
 
-impl Line {
+impl LocalConnection {
     /// The URL of the other end.
     pub(super) fn url(&self) -> String {
-        format!("fd::{}", self.ours.as_raw_fd())
+        format!("fd::{}", self.client_end.as_raw_fd())
     }
 
     /// Passes the connection to a git that connects to [`Self::url`].
-    pub(super) fn join(self, git: Git) -> Git {
-        git.passing([self.ours]).served_by(self.service, self.theirs)
+    pub(super) fn attach_to(self, git: Git) -> Git {
+        git.inherit_fds([self.client_end]).with_service(self.service, self.service_end)
     }
 }
 
-impl Neighbour {
+impl LocalRemote {
     /// Finds the repository at this path.
     ///
     /// # Errors
     /// Those of paths and repositories.
     pub(super) async fn find(place: &Place, path: &std::path::Path) -> Result<Self, Error> {
-        let text = skep_api::path::encoded(path.as_os_str());
+        let text = skep_api::path::percent_encoded(path.as_os_str());
         let path = AbsolutePath::parse("url", &text, PathEncoding::Percent);
         let path = path.map_err(|failure| Error::InvalidValue {
             field: "url",
             reason: failure.message.trim_start_matches("`url` ").to_owned(),
         })?;
         let repository = Repository::find(place, Some(&path)).await?;
-        Ok(Self { place: place.clone(), path: repository.git_dir.clone(), settings: repository.settings })
+        Ok(Self { place: place.clone(), path: repository.git_dir.clone(), settings: repository.overrides })
     }
 
     /// Prepares a connection served by `upload-pack` or `receive-pack`, with the overrides of that repository.
     ///
     /// # Errors
     /// The socket pair cannot be created.
-    pub(super) fn connect(&self, service: &str) -> io::Result<Line> {
+    pub(super) fn connect(&self, service: &str) -> io::Result<LocalConnection> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let git = Git::new(&self.place, std::path::Path::new("/"), &self.settings).within(NETWORK_LIMIT);
+        let git = Git::new(&self.place, std::path::Path::new("/"), &self.settings).timeout(NETWORK_LIMIT);
         let service = git.env("GIT_PROTOCOL", "version=2").args([service]).args([&self.path]);
-        Ok(Line { ours: Arc::new(ours), service, theirs })
+        Ok(LocalConnection { client_end: Arc::new(ours), service, service_end: theirs })
     }
 }
 

@@ -14,58 +14,58 @@ use skep_api::{
 };
 
 use super::{
-    Refused,
-    branch::check_name,
-    lock::turn,
-    remote::{Remote, shown},
+    GitError,
+    branch::check_branch_name,
+    config::last_value,
+    lock::write_lock,
+    remote::{Remote, redacted},
     repository::{Repository, is_hash},
-    settings::value,
     upstream::Upstream,
 };
 use crate::{Error, Place, Run};
 
 /// Limit of a list of references that is compared, in bytes.
-const LONGEST_LIST: usize = 8 << 20;
+const MAX_LIST_BYTES: usize = 8 << 20;
 
 impl Run for GitRemotes {
     async fn run(self, place: &Place) -> Result<Remotes, Error> {
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let text = |key: String| {
-            value(&repository.own, key.as_bytes()).map(|url| shown(&String::from_utf8_lossy(url)))
+            last_value(&repository.config, key.as_bytes()).map(|url| redacted(&String::from_utf8_lossy(url)))
         };
-        let remotes = names(&repository).into_iter().filter_map(|name| {
+        let remotes = remote_names(&repository).into_iter().filter_map(|name| {
             let url = text(format!("remote.{name}.url"))?;
             Some(Listed { url, push_url: text(format!("remote.{name}.pushurl")), name })
         });
         let mut remotes: Vec<_> = remotes.collect();
-        let truncated = Budget::default().shorten(&mut remotes);
+        let truncated = Budget::default().truncate_page(&mut remotes);
         Ok(Remotes { remotes, truncated })
     }
 }
 
 /// The names of remotes with a URL.
-fn names(repository: &Repository) -> BTreeSet<String> {
+fn remote_names(repository: &Repository) -> BTreeSet<String> {
     let keys =
-        repository.own.iter().filter_map(|own| own.key.strip_prefix(b"remote.")?.strip_suffix(b".url"));
+        repository.config.iter().filter_map(|own| own.key.strip_prefix(b"remote.")?.strip_suffix(b".url"));
     keys.filter_map(|name| String::from_utf8(name.to_vec()).ok()).collect()
 }
 
 impl Run for GitChangeRemote {
     async fn run(self, place: &Place) -> Result<RemoteChanged, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?;
-        check_name(&repository, "name", &format!("{}/x", self.name)).await?;
-        let _turn = turn(&repository.common_dir).await?;
-        let is_known = names(&repository).contains(&self.name);
+        check_branch_name(&repository, "name", &format!("{}/x", self.name)).await?;
+        let _turn = write_lock(&repository.common_dir).await?;
+        let is_known = remote_names(&repository).contains(&self.name);
         let (git, url) = match &self.change {
             RemoteChange::Add(_) if is_known => {
                 let words = format!(
                     "the remote `{}` already exists; say `replace: true` to change its URL",
                     self.name
                 );
-                return Err(Refused::Taken { words }.into());
+                return Err(GitError::AlreadyExists { words }.into());
             }
             RemoteChange::SetUrl(_) | RemoteChange::Remove if !is_known => {
-                return Err(Refused::UnknownRemote { remote: self.name }.into());
+                return Err(GitError::UnknownRemote { remote: self.name }.into());
             }
             RemoteChange::Add(url) => {
                 Remote::parse(url)?;
@@ -78,8 +78,8 @@ impl Run for GitChangeRemote {
             }
             RemoteChange::Remove => (repository.git().args(["remote", "remove", "--", &self.name]), None),
         };
-        repository.done(git).await?;
-        Ok(RemoteChanged { url: url.map(|url| shown(url)), removed: url.is_none(), name: self.name })
+        repository.run_checked(git).await?;
+        Ok(RemoteChanged { url: url.map(|url| redacted(url)), removed: url.is_none(), name: self.name })
     }
 }
 
@@ -97,10 +97,10 @@ impl Run for GitFetchRemote {
         )
         .await?;
         let name = upstream.name.clone();
-        check_name(&repository, "remote", &format!("{name}/x")).await?;
-        let _turn = turn(&repository.common_dir).await?;
-        let before = Seen::of(&repository, &name).await?;
-        let git = upstream.git(&repository, "fetch", "upload-pack")?;
+        check_branch_name(&repository, "remote", &format!("{name}/x")).await?;
+        let _turn = write_lock(&repository.common_dir).await?;
+        let before = RemoteRefs::read(&repository, &name).await?;
+        let git = upstream.connected_git(&repository, "fetch", "upload-pack")?;
         let git = git.args([
             "--quiet",
             "--no-auto-maintenance",
@@ -109,29 +109,30 @@ impl Run for GitFetchRemote {
         ]);
         let git = git.args([if self.prune { "--prune" } else { "--no-prune" }, "--no-prune-tags"]);
         let all = format!("+refs/heads/*:refs/remotes/{name}/*");
-        let said = git.args(["--", &name, &all]).run().await?;
-        if !said.done() {
-            return Err(upstream.failed(&said).into());
+        let output = git.args(["--", &name, &all]).run().await?;
+        if !output.is_success() {
+            return Err(upstream.remote_error(&output).into());
         }
-        before.changed(&repository, name).await
+        before.fetched_refs(&repository, name).await
     }
 }
 
 /// The remote-tracking branches of a remote, and all tags, with their hashes by name.
-pub(super) struct Seen(BTreeMap<String, String>);
+pub(super) struct RemoteRefs(BTreeMap<String, String>);
 
-impl Seen {
-    pub(super) async fn of(repository: &Repository, remote: &str) -> Result<Self, Error> {
+impl RemoteRefs {
+    pub(super) async fn read(repository: &Repository, remote: &str) -> Result<Self, Error> {
         let git = repository
-            .reading()
-            .at_most(LONGEST_LIST)
+            .read_only_git()
+            .max_output(MAX_LIST_BYTES)
             .args(["for-each-ref", "--format=%(objectname) %(refname)"]);
-        let said = repository.done(git.args([&format!("refs/remotes/{remote}/"), "refs/tags/"])).await?;
-        if said.cut {
+        let output =
+            repository.run_checked(git.args([&format!("refs/remotes/{remote}/"), "refs/tags/"])).await?;
+        if output.truncated {
             let words = "the repository has more branches and tags than can be compared".to_owned();
-            return Err(Refused::Other { words }.into());
+            return Err(GitError::Other { words }.into());
         }
-        let text = String::from_utf8_lossy(&said.out);
+        let text = String::from_utf8_lossy(&output.stdout);
         let pairs = text.lines().filter_map(|line| line.split_once(' ')).filter(|(id, _)| is_hash(id));
         let head = format!("refs/remotes/{remote}/HEAD");
         let pairs = pairs.filter(|(_, name)| *name != head);
@@ -139,7 +140,7 @@ impl Seen {
     }
 
     /// The hash of a reference.
-    pub(super) fn at(&self, name: &str) -> Option<&str> {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
@@ -148,29 +149,39 @@ impl Seen {
     }
 
     /// Compares these references with the current ones.
-    pub(super) async fn changed(self, repository: &Repository, remote: String) -> Result<FetchedRefs, Error> {
-        let now = Self::of(repository, &remote).await?;
+    pub(super) async fn fetched_refs(
+        self,
+        repository: &Repository,
+        remote: String,
+    ) -> Result<FetchedRefs, Error> {
+        let now = Self::read(repository, &remote).await?;
         let names: BTreeSet<&str> = self.names().chain(now.names()).collect();
-        let changed = names.into_iter().filter(|name| self.at(name) != now.at(name)).map(|name| FetchedRef {
-            name: name.trim_start_matches("refs/remotes/").trim_start_matches("refs/tags/").to_owned(),
-            from: self.at(name).map(str::to_owned),
-            to: now.at(name).map(str::to_owned),
-        });
+        let changed =
+            names.into_iter().filter(|name| self.get(name) != now.get(name)).map(|name| FetchedRef {
+                name: name.trim_start_matches("refs/remotes/").trim_start_matches("refs/tags/").to_owned(),
+                from: self.get(name).map(str::to_owned),
+                to: now.get(name).map(str::to_owned),
+            });
         let mut changed: Vec<_> = changed.collect();
-        let truncated = Budget::default().shorten(&mut changed);
+        let truncated = Budget::default().truncate_page(&mut changed);
         Ok(FetchedRefs { remote, changed, truncated })
     }
 
     /// The input of `git update-ref --stdin` that sets the remote's branches, and adds new tags, as they were
     /// exported.
-    pub(super) fn updates(&self, exported: &skep_api::git::Exported, remote: &str, prune: bool) -> String {
+    pub(super) fn update_commands(
+        &self,
+        exported: &skep_api::git::Exported,
+        remote: &str,
+        prune: bool,
+    ) -> String {
         let (mut text, mut there) = (String::new(), BTreeSet::new());
         for one in &exported.refs {
             let name = match one.name.strip_prefix("refs/heads/") {
                 Some("HEAD") => continue,
                 Some(branch) => format!("refs/remotes/{remote}/{branch}"),
                 // Existing tags are not moved.
-                None if self.at(&one.name).is_some() => continue,
+                None if self.get(&one.name).is_some() => continue,
                 None => one.name.clone(),
             };
             let _ = writeln!(text, "update {name} {}", one.id);

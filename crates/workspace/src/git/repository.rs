@@ -11,22 +11,22 @@ use skep_api::{
     AbsolutePath,
     budget::Budget,
     git::{GitReach, GitRepositories, LOCAL_LIMIT, Repositories, RepositoryPath},
-    path::told,
+    path::encode_path,
 };
 
 use super::{
-    Refused,
-    lies::{Lies, around, at, listed as repositories, only},
-    program::{Git, Said},
+    GitError,
+    config::{ConfigEntry, ConfigOverrides, last_value, parse_config_list},
+    locate::{RepositoryLayout, discover, list_repositories as repositories, repository_at, sole_repository},
+    program::{Git, GitOutput},
     remote::Remote,
-    settings::{Own, Settings, listed, value},
-    upstream::configured,
-    way::Way,
+    transport::Transport,
+    upstream::configured_remote,
 };
 use crate::{Error, Place, Run};
 
 /// How deep nested submodules are examined.
-const DEEPEST: usize = 8;
+const MAX_SUBMODULE_DEPTH: usize = 8;
 
 /// A repository whose parts all lie below the roots.
 #[derive(Debug, Clone)]
@@ -34,9 +34,9 @@ pub(super) struct Repository {
     /// The workspace that it was found in; its fence applies to the repository's gits.
     pub(super) place: Place,
     /// The path that the caller gave.
-    pub(super) asked: PathBuf,
+    pub(super) requested_path: PathBuf,
     /// The top folder of the work tree; `None` for a bare repository.
-    pub(super) top: Option<PathBuf>,
+    pub(super) top_folder: Option<PathBuf>,
     /// The git directory of this work tree.
     pub(super) git_dir: PathBuf,
     /// The git directory that all work trees share.
@@ -44,11 +44,11 @@ pub(super) struct Repository {
     /// The current branch at the time of the look-up, if it was read without git.
     pub(super) branch: Option<String>,
     /// The repository's own config.
-    pub(super) own: Vec<Own>,
+    pub(super) config: Vec<ConfigEntry>,
     /// The overrides for git commands in this repository.
-    pub(super) settings: Settings,
+    pub(super) overrides: ConfigOverrides,
     /// The connection through which filters fetch missing contents.
-    pub(super) way: Option<Arc<Way>>,
+    pub(super) transport: Option<Arc<Transport>>,
 }
 
 impl Run for GitRepositories {
@@ -62,14 +62,14 @@ impl Run for GitRepositories {
         let looking = tokio::task::spawn_blocking(move || {
             let (found, cut) = repositories(&*place.roots()?, place.default_cwd())?;
             let paths = found.into_iter().map(|(path, _)| {
-                let (path, path_encoding) = told(path.as_os_str());
+                let (path, path_encoding) = encode_path(path.as_os_str());
                 RepositoryPath { path, path_encoding }
             });
             let mut repositories: Vec<_> = paths.collect();
-            let truncated = Budget::default().shorten(&mut repositories) || cut;
+            let truncated = Budget::default().truncate_page(&mut repositories) || cut;
             Ok(Repositories { repositories, truncated })
         });
-        looking.await.map_err(|_| Error::Broken)?
+        looking.await.map_err(|_| Error::WorkerFailed)?
     }
 }
 
@@ -77,112 +77,133 @@ impl Repository {
     /// The repository that contains a path, or without a path the only one of the workspace.
     ///
     /// # Errors
-    /// [`Refused::NoRepository`], [`Refused::NameOne`], [`Refused::Hostile`], and those of paths.
+    /// [`GitError::NoRepository`], [`GitError::PathRequired`], [`GitError::Hostile`], and those of paths.
     pub(super) async fn find(place: &Place, path: Option<&AbsolutePath>) -> Result<Self, Error> {
         let (at, path) = (place.clone(), path.cloned());
         let found = tokio::task::spawn_blocking(move || {
             let roots = at.roots()?;
             match path {
-                Some(path) => around(&roots, path.as_path()).map(|lies| (path.as_path().to_owned(), lies)),
-                None => only(&roots, at.default_cwd()),
+                Some(path) => {
+                    discover(&roots, path.as_path()).map(|layout| (path.as_path().to_owned(), layout))
+                }
+                None => sole_repository(&roots, at.default_cwd()),
             }
         });
-        let (asked, lies) = found.await.map_err(|_| Error::Broken)??;
-        Self::open(place, asked, lies).await
+        let (requested_path, layout) = found.await.map_err(|_| Error::WorkerFailed)??;
+        Self::open(place, requested_path, layout).await
     }
 
-    async fn open(place: &Place, asked: PathBuf, lies: Lies) -> Result<Self, Error> {
-        let (mut repository, own) = Self::lying(place, asked, lies);
+    async fn open(place: &Place, asked: PathBuf, layout: RepositoryLayout) -> Result<Self, Error> {
+        let (mut repository, own) = Self::from_layout(place, asked, layout);
         let own = match own {
             Some(own) => own,
-            None => repository.listed().await?,
+            None => repository.read_config().await?,
         };
-        repository.configure(own)?;
+        repository.apply_config(own)?;
         Ok(repository)
     }
 
     /// Like [`Self::find`], but `None` if that needs git. Blocks on file system access.
-    pub(super) fn look(place: &Place, path: Option<&AbsolutePath>) -> Option<Self> {
+    pub(super) fn find_without_git(place: &Place, path: Option<&AbsolutePath>) -> Option<Self> {
         let roots = place.roots().ok()?;
-        let (asked, lies) = match path {
-            Some(path) => (path.as_path().to_owned(), around(&roots, path.as_path()).ok()?),
-            None => only(&roots, place.default_cwd()).ok()?,
+        let (asked, layout) = match path {
+            Some(path) => (path.as_path().to_owned(), discover(&roots, path.as_path()).ok()?),
+            None => sole_repository(&roots, place.default_cwd()).ok()?,
         };
-        let (mut repository, own) = Self::lying(place, asked, lies);
-        repository.configure(own?).ok()?;
+        let (mut repository, own) = Self::from_layout(place, asked, layout);
+        repository.apply_config(own?).ok()?;
         Some(repository)
     }
 
     /// A repository without overrides for its config, and its config if that was read without git.
-    fn lying(place: &Place, asked: PathBuf, lies: Lies) -> (Self, Option<Vec<Own>>) {
-        let Lies { top, git_dir, common_dir, own, branch } = lies;
-        let settings = Settings::with_filters(&place.git().filters);
+    fn from_layout(
+        place: &Place,
+        asked: PathBuf,
+        layout: RepositoryLayout,
+    ) -> (Self, Option<Vec<ConfigEntry>>) {
+        let RepositoryLayout { top, git_dir, common_dir, config: own, branch } = layout;
+        let settings = ConfigOverrides::with_filters(&place.git_grants().filters);
         let place = place.clone();
-        (Self { place, asked, top, git_dir, common_dir, branch, own: Vec::new(), settings, way: None }, own)
+        (
+            Self {
+                place,
+                requested_path: asked,
+                top_folder: top,
+                git_dir,
+                common_dir,
+                branch,
+                config: Vec::new(),
+                overrides: settings,
+                transport: None,
+            },
+            own,
+        )
     }
 
-    fn configure(&mut self, own: Vec<Own>) -> Result<(), Error> {
-        self.settings.overrule(&own)?;
+    fn apply_config(&mut self, config: Vec<ConfigEntry>) -> Result<(), Error> {
+        self.overrides.override_config(&config)?;
         let main = self.git_dir == self.common_dir;
-        if main && value(&own, b"core.bare").is_some_and(is_true) {
-            self.top = None;
+        if main && last_value(&config, b"core.bare").is_some_and(is_true) {
+            self.top_folder = None;
         }
-        self.own = own;
+        self.config = config;
         Ok(())
     }
 
     /// Its config, as git reads it.
-    async fn listed(&self) -> Result<Vec<Own>, Error> {
-        let said = self.git().args(["config", "--list", "-z", "--no-includes"]).run().await?;
-        if !said.done() {
-            return Err(Refused::Other { words: said.words() }.into());
+    async fn read_config(&self) -> Result<Vec<ConfigEntry>, Error> {
+        let output = self.git().args(["config", "--list", "-z", "--no-includes"]).run().await?;
+        if !output.is_success() {
+            return Err(GitError::Other { words: output.message() }.into());
         }
         // The overrides are listed too, after all others.
-        let mut own = listed(&said.out);
-        own.truncate(own.len().saturating_sub(self.settings.len()));
+        let mut own = parse_config_list(&output.stdout);
+        own.truncate(own.len().saturating_sub(self.overrides.len()));
         Ok(own)
     }
 
     /// A git command in this repository.
     pub(super) fn git(&self) -> Git {
-        let git = Git::new(&self.place, self.top.as_deref().unwrap_or(&self.git_dir), &self.settings);
-        let git = git.env("GIT_DIR", &self.git_dir).within(LOCAL_LIMIT);
-        let git = match &self.way {
-            Some(way) => way.feed(git),
+        let git = Git::new(&self.place, self.top_folder.as_deref().unwrap_or(&self.git_dir), &self.overrides);
+        let git = git.env("GIT_DIR", &self.git_dir).timeout(LOCAL_LIMIT);
+        let git = match &self.transport {
+            Some(transport) => transport.attach_filters(git),
             None => git,
         };
-        match &self.top {
+        match &self.top_folder {
             Some(top) => git.env("GIT_WORK_TREE", top),
             None => git.env("GIT_IMPLICIT_WORK_TREE", "0"),
         }
     }
 
     /// A git command that only reads: it neither waits for locks nor takes them.
-    pub(super) fn reading(&self) -> Git {
+    pub(super) fn read_only_git(&self) -> Git {
         self.git().env("GIT_OPTIONAL_LOCKS", "0")
     }
 
     /// Runs a git command and turns a failure into an error.
     ///
     /// # Errors
-    /// [`Refused`] according to git's message.
-    pub(super) async fn done(&self, git: Git) -> Result<Said, Error> {
-        let said = git.run().await?;
-        if said.done() { Ok(said) } else { Err(Refused::by_words(said.words()).into()) }
+    /// [`GitError`] according to git's message.
+    pub(super) async fn run_checked(&self, git: Git) -> Result<GitOutput, Error> {
+        let output = git.run().await?;
+        if output.is_success() { Ok(output) } else { Err(GitError::from_message(output.message()).into()) }
     }
 
     /// The top folder of the work tree.
     ///
     /// # Errors
-    /// [`Refused::Bare`].
+    /// [`GitError::Bare`].
     pub(super) fn work_tree(&self) -> Result<&Path, Error> {
-        self.top.as_deref().ok_or_else(|| Refused::Bare { path: self.asked.display().to_string() }.into())
+        self.top_folder
+            .as_deref()
+            .ok_or_else(|| GitError::Bare { path: self.requested_path.display().to_string() }.into())
     }
 
     /// Resolves a revision to a hash; `kind` is `commit`, `tree` or `object`.
     ///
     /// # Errors
-    /// [`Refused::UnknownRevision`], and `invalid_value` for text that cannot be a revision.
+    /// [`GitError::UnknownRevision`], and `invalid_value` for text that cannot be a revision.
     pub(super) async fn resolve(
         &self,
         field: &'static str,
@@ -191,17 +212,21 @@ impl Repository {
     ) -> Result<String, Error> {
         check_revision(field, revision)?;
         let named = format!("{revision}^{{{kind}}}");
-        let git = self.reading().args(["rev-parse", "--verify", "--quiet", "--end-of-options", &named]);
-        let said = git.run().await?;
-        let unknown = || Refused::UnknownRevision { revision: revision.to_owned() }.into();
-        if said.done() && is_hash(&said.line()) { Ok(said.line()) } else { Err(unknown()) }
+        let git = self.read_only_git().args(["rev-parse", "--verify", "--quiet", "--end-of-options", &named]);
+        let output = git.run().await?;
+        let unknown = || GitError::UnknownRevision { revision: revision.to_owned() }.into();
+        if output.is_success() && is_hash(&output.stdout_text()) {
+            Ok(output.stdout_text())
+        } else {
+            Err(unknown())
+        }
     }
 
     /// The hash of the current commit; `None` before the first one.
     pub(super) async fn head(&self) -> Result<Option<String>, Error> {
-        let git = self.reading().args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]);
-        let said = git.run().await?;
-        Ok(Some(said.line()).filter(|hash| said.done() && is_hash(hash)))
+        let git = self.read_only_git().args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]);
+        let output = git.run().await?;
+        Ok(Some(output.stdout_text()).filter(|hash| output.is_success() && is_hash(hash)))
     }
 
     /// The current branch, also before its first commit; `None` for a detached `HEAD`.
@@ -214,27 +239,27 @@ impl Repository {
 
     /// Like [`Self::branch`], but asks git again after a command that may have changed it.
     pub(super) async fn branch_now(&self) -> Result<Option<String>, Error> {
-        let said = self.reading().args(["symbolic-ref", "--quiet", "HEAD"]).run().await?;
-        let line = said.line();
-        Ok(line.strip_prefix("refs/heads/").filter(|_| said.done()).map(str::to_owned))
+        let output = self.read_only_git().args(["symbolic-ref", "--quiet", "HEAD"]).run().await?;
+        let line = output.stdout_text();
+        Ok(line.strip_prefix("refs/heads/").filter(|_| output.is_success()).map(str::to_owned))
     }
 
     /// Adds overrides for the config of all submodules, so that git starts no program when it enters them.
     ///
     /// # Errors
-    /// [`Refused::Hostile`].
+    /// [`GitError::Hostile`].
     pub(super) async fn with_submodules(mut self, place: &Place) -> Result<Self, Error> {
         let mut ahead = vec![(self.clone(), 0)];
         while let Some((outer, depth)) = ahead.pop() {
             for path in outer.submodules().await? {
                 let (place, path) = (place.clone(), outer.work_tree()?.join(path));
-                let looked = tokio::task::spawn_blocking(move || at(&*place.roots()?, &path));
-                let Some(lies) = looked.await.map_err(|_| Error::Broken)?? else { continue };
-                let inner = Self::open(&self.place, self.asked.clone(), lies).await?;
-                self.settings.overrule(&inner.own)?;
-                if depth == DEEPEST {
+                let looked = tokio::task::spawn_blocking(move || repository_at(&*place.roots()?, &path));
+                let Some(layout) = looked.await.map_err(|_| Error::WorkerFailed)?? else { continue };
+                let inner = Self::open(&self.place, self.requested_path.clone(), layout).await?;
+                self.overrides.override_config(&inner.config)?;
+                if depth == MAX_SUBMODULE_DEPTH {
                     let what = "submodules".to_owned();
-                    return Err(Refused::Hostile { what, why: "lie in each other too deep" }.into());
+                    return Err(GitError::Hostile { what, why: "lie in each other too deep" }.into());
                 }
                 ahead.push((inner, depth + 1));
             }
@@ -246,39 +271,39 @@ impl Repository {
     /// it is forbidden, they only have the contents that are stored here.
     ///
     /// # Errors
-    /// [`Refused::Hostile`].
-    pub(super) async fn fed(self, reach: &GitReach) -> Result<Self, Error> {
-        if !self.settings.has_filters() {
+    /// [`GitError::Hostile`].
+    pub(super) async fn with_filter_transport(self, reach: &GitReach) -> Result<Self, Error> {
+        if !self.overrides.has_filters() {
             return Ok(self);
         }
         let current = self.branch().await?;
-        let url = match configured(&self, None, current.as_deref(), false) {
+        let url = match configured_remote(&self, None, current.as_deref(), false) {
             Ok((_, url)) => url,
-            Err(Error::Git(Refused::UnknownRemote { .. })) => String::new(),
+            Err(Error::Git(GitError::UnknownRemote { .. })) => String::new(),
             Err(error) => return Err(error),
         };
-        let way = match Remote::parse(&url) {
-            Ok(remote) => remote.open(&url, reach, &self.settings).await,
+        let transport = match Remote::parse(&url) {
+            Ok(remote) => remote.connect(&url, reach, &self.overrides).await,
             Err(refused) => Err(refused.into()),
         };
-        let way = match way {
-            Ok(way) => way,
-            Err(_) => Remote::Local(PathBuf::new()).open("", reach, &self.settings).await?,
+        let transport = match transport {
+            Ok(transport) => transport,
+            Err(_) => Remote::Local(PathBuf::new()).connect("", reach, &self.overrides).await?,
         };
-        Ok(self.by(Arc::new(way)))
+        Ok(self.with_transport(Arc::new(transport)))
     }
 
     /// The same repository, whose filters use this connection.
-    pub(super) fn by(self, way: Arc<Way>) -> Self {
-        Self { settings: way.settings().clone(), way: Some(way), ..self }
+    pub(super) fn with_transport(self, transport: Arc<Transport>) -> Self {
+        Self { overrides: transport.settings().clone(), transport: Some(transport), ..self }
     }
 
     async fn submodules(&self) -> Result<Vec<PathBuf>, Error> {
-        if self.top.is_none() {
+        if self.top_folder.is_none() {
             return Ok(Vec::new());
         }
-        let said = self.done(self.reading().args(["ls-files", "--stage", "-z"])).await?;
-        let entries = said.out.split(|byte| *byte == 0).filter(|entry| entry.starts_with(b"160000 "));
+        let output = self.run_checked(self.read_only_git().args(["ls-files", "--stage", "-z"])).await?;
+        let entries = output.stdout.split(|byte| *byte == 0).filter(|entry| entry.starts_with(b"160000 "));
         Ok(entries
             .filter_map(|entry| entry.iter().position(|byte| *byte == b'\t').map(|at| &entry[at + 1..]))
             .map(|path| PathBuf::from(OsStr::from_bytes(path)))

@@ -2,17 +2,17 @@
 
 use data_encoding::BASE64;
 use skep_api::{
-    budget::{Budget, LONGEST_ANSWER},
+    budget::{Budget, MAX_ANSWER_BYTES},
     git::{BlobEncoding, Commit, GitDiff, GitLog, GitShow, Shown, ShownFile},
 };
 
-use super::{Refused, commit::empty_tree, repository::Repository};
+use super::{GitError, commit::empty_tree, repository::Repository};
 use crate::{Error, Place, Run};
 
 /// Context lines around each change.
-const CONTEXT: u32 = 3;
+const CONTEXT_LINES: u32 = 3;
 /// Limit of binary content before its encoding as base64, in bytes.
-const LONGEST_BINARY: usize = LONGEST_ANSWER / 4 * 3;
+const MAX_BINARY_BYTES: usize = MAX_ANSWER_BYTES / 4 * 3;
 
 impl Run for GitShow {
     async fn run(self, place: &Place) -> Result<Shown, Error> {
@@ -25,18 +25,19 @@ impl Run for GitShow {
             limit: 1,
             cursor: None,
         };
-        let commit = log.run(place).await?.commits.pop().ok_or(Refused::Unreadable { command: "show" })?;
+        let commit =
+            log.run(place).await?.commits.pop().ok_or(GitError::UnexpectedOutput { command: "show" })?;
         if let Some(file) = self.file {
             let file = shown_file(&repository, &id, file).await?;
             return Ok(Shown { commit, changes: None, file: Some(file) });
         }
-        let changes = changes(&self, &commit).run(place).await?;
+        let changes = changes_request(&self, &commit).run(place).await?;
         Ok(Shown { commit, changes: Some(changes), file: None })
     }
 }
 
 /// The request for the changes of a commit relative to its first parent.
-fn changes(show: &GitShow, commit: &Commit) -> GitDiff {
+fn changes_request(show: &GitShow, commit: &Commit) -> GitDiff {
     let before = commit.parents.first().map_or_else(|| empty_tree(&commit.id).to_owned(), Clone::clone);
     GitDiff {
         path: show.path.clone(),
@@ -44,28 +45,30 @@ fn changes(show: &GitShow, commit: &Commit) -> GitDiff {
         from: Some(before),
         to: Some(commit.id.clone()),
         file: None,
-        context: CONTEXT,
+        context: CONTEXT_LINES,
     }
 }
 
 async fn shown_file(repository: &Repository, commit: &str, path: String) -> Result<ShownFile, Error> {
     let object = format!("{commit}:{path}");
-    let unknown = || Refused::NoFile { words: format!("there is no file `{path}` in the commit {commit}") };
-    let kind = repository.reading().args(["cat-file", "-t", &object]).run().await?;
-    if !kind.done() || kind.line() != "blob" {
+    let unknown =
+        || GitError::UnknownPath { words: format!("there is no file `{path}` in the commit {commit}") };
+    let kind = repository.read_only_git().args(["cat-file", "-t", &object]).run().await?;
+    if !kind.is_success() || kind.stdout_text() != "blob" {
         return Err(unknown().into());
     }
-    let size = repository.done(repository.reading().args(["cat-file", "-s", &object])).await?;
-    let size_bytes = size.line().parse().map_err(|_| Refused::Unreadable { command: "show" })?;
-    let git = repository.reading().at_most(LONGEST_ANSWER).args(["cat-file", "blob", &object]);
-    let said = repository.done(git).await?;
-    let (content, encoding, shortened) = written(said.out, said.cut);
-    Ok(ShownFile { path, content, encoding, size_bytes, truncated: said.cut || shortened })
+    let size = repository.run_checked(repository.read_only_git().args(["cat-file", "-s", &object])).await?;
+    let size_bytes =
+        size.stdout_text().parse().map_err(|_| GitError::UnexpectedOutput { command: "show" })?;
+    let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args(["cat-file", "blob", &object]);
+    let output = repository.run_checked(git).await?;
+    let (content, encoding, shortened) = encode_content(output.stdout, output.truncated);
+    Ok(ShownFile { path, content, encoding, size_bytes, truncated: output.truncated || shortened })
 }
 
 /// Encodes content as text or base64, and returns whether it was shortened. If `cut` is set, the content may end
 /// within a character.
-fn written(bytes: Vec<u8>, cut: bool) -> (String, BlobEncoding, bool) {
+fn encode_content(bytes: Vec<u8>, cut: bool) -> (String, BlobEncoding, bool) {
     let (text, bytes) = match String::from_utf8(bytes) {
         Ok(text) => (Some(text), Vec::new()),
         Err(error) => {
@@ -81,11 +84,11 @@ fn written(bytes: Vec<u8>, cut: bool) -> (String, BlobEncoding, bool) {
     };
     match text {
         Some(mut text) => {
-            let shortened = Budget::default().cut(&mut text);
+            let shortened = Budget::default().truncate_text(&mut text);
             (text, BlobEncoding::Utf8, shortened)
         }
         None => {
-            let part = &bytes[..bytes.len().min(LONGEST_BINARY - 1)];
+            let part = &bytes[..bytes.len().min(MAX_BINARY_BYTES - 1)];
             (BASE64.encode(part), BlobEncoding::Base64, part.len() < bytes.len())
         }
     }
@@ -97,10 +100,13 @@ mod tests {
 
     #[test]
     fn a_content_is_text_where_it_can_be() {
-        assert_eq!(written(b"a\n".to_vec(), false), ("a\n".to_owned(), BlobEncoding::Utf8, false));
-        assert_eq!(written(vec![0xff], false), ("/w==".to_owned(), BlobEncoding::Base64, false));
-        assert_eq!(written("aé".as_bytes()[..2].to_vec(), true), ("a".to_owned(), BlobEncoding::Utf8, false));
-        let (text, _, shortened) = written(vec![0xff; LONGEST_ANSWER], true);
-        assert!(shortened && text.len() <= LONGEST_ANSWER);
+        assert_eq!(encode_content(b"a\n".to_vec(), false), ("a\n".to_owned(), BlobEncoding::Utf8, false));
+        assert_eq!(encode_content(vec![0xff], false), ("/w==".to_owned(), BlobEncoding::Base64, false));
+        assert_eq!(
+            encode_content("aé".as_bytes()[..2].to_vec(), true),
+            ("a".to_owned(), BlobEncoding::Utf8, false)
+        );
+        let (text, _, shortened) = encode_content(vec![0xff; MAX_ANSWER_BYTES], true);
+        assert!(shortened && text.len() <= MAX_ANSWER_BYTES);
     }
 }

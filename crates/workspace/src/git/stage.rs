@@ -1,15 +1,15 @@
 //! Adds files to the index.
 
 use skep_api::{
-    budget::{Budget, LONGEST_ANSWER},
+    budget::{Budget, MAX_ANSWER_BYTES},
     git::{GitAdd, Staged},
 };
 
 use super::{
-    Refused,
-    changes::read_changed,
-    diff::{cut_at_zero, diff},
-    lock::turn,
+    GitError,
+    diff::{complete_entries, diff_command},
+    lock::write_lock,
+    raw_diff::parse_paths,
     repository::Repository,
 };
 use crate::{Error, Place, Run};
@@ -18,26 +18,26 @@ impl Run for GitAdd {
     async fn run(self, place: &Place) -> Result<Staged, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
         repository.work_tree()?;
-        let _turn = turn(&repository.common_dir).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         let git = repository.git().args(["add", "--all"]);
         let git = match &self.files {
             None => Some(git.args(["--", "."])),
             // An empty list would mean all files to git.
             Some(files) if files.is_empty() => None,
             Some(files) => {
-                check(files)?;
+                check_names(files)?;
                 let git = git.args(["--pathspec-from-file=-", "--pathspec-file-nul"]);
                 Some(git.stdin(files.join("\0")))
             }
         };
         if let Some(git) = git {
-            repository.done(git).await?;
+            repository.run_checked(git).await?;
         }
-        staged(&repository).await
+        list_staged(&repository).await
     }
 }
 
-fn check(files: &[String]) -> Result<(), Error> {
+fn check_names(files: &[String]) -> Result<(), Error> {
     match files.iter().find(|file| file.is_empty() || file.contains('\0')) {
         None => Ok(()),
         Some(file) => {
@@ -47,11 +47,12 @@ fn check(files: &[String]) -> Result<(), Error> {
     }
 }
 
-async fn staged(repository: &Repository) -> Result<Staged, Error> {
-    let git = diff(repository.reading().at_most(LONGEST_ANSWER)).args(["--cached", "--raw", "-z"]);
-    let said = repository.done(git).await?;
-    let text = if said.cut { cut_at_zero(&said.out) } else { &said.out };
-    let mut staged = read_changed(text).ok_or(Refused::Unreadable { command: "add" })?;
-    let truncated = Budget::default().shorten(&mut staged) || said.cut;
+async fn list_staged(repository: &Repository) -> Result<Staged, Error> {
+    let git = diff_command(repository.read_only_git().max_output(MAX_ANSWER_BYTES))
+        .args(["--cached", "--raw", "-z"]);
+    let output = repository.run_checked(git).await?;
+    let text = if output.truncated { complete_entries(&output.stdout) } else { &output.stdout };
+    let mut staged = parse_paths(text).ok_or(GitError::UnexpectedOutput { command: "add" })?;
+    let truncated = Budget::default().truncate_page(&mut staged) || output.truncated;
     Ok(Staged { staged, truncated })
 }

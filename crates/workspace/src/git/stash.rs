@@ -1,11 +1,11 @@
 //! Lists, creates, applies and drops stashes.
 
 use skep_api::{
-    budget::{Budget, LONGEST_ANSWER},
+    budget::{Budget, MAX_ANSWER_BYTES},
     git::{GitStash, Stash, StashAction, Stashes},
 };
 
-use super::{Refused, commit::as_person, lock::turn, repository::Repository};
+use super::{GitError, commit::with_identities, lock::write_lock, repository::Repository};
 use crate::{Error, Place, Run};
 
 impl Run for GitStash {
@@ -16,7 +16,7 @@ impl Run for GitStash {
             let reason = "holds a zero byte".to_owned();
             return Err(Error::InvalidValue { field: "message", reason });
         }
-        let _turn = turn(&repository.common_dir).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         let before = list(&repository).await?;
         let verb = match self.action {
             StashAction::List => return Ok(before),
@@ -25,13 +25,13 @@ impl Run for GitStash {
             StashAction::Apply => "apply",
             StashAction::Drop => "drop",
         };
-        let nothing = || Refused::NothingStashed { path: self.path.as_path().display().to_string() };
+        let nothing = || GitError::NothingStashed { path: self.path.as_path().display().to_string() };
         if self.action != StashAction::Push && before.stashes.is_empty() {
             return Err(nothing().into());
         }
         // `git stash` passes a pattern of its own to other gits, which must not be taken literally.
         let git = repository.git().env("GIT_LITERAL_PATHSPECS", "0");
-        let git = as_person(git, &self.committer, &self.committer).args(["stash", verb, "--quiet"]);
+        let git = with_identities(git, &self.committer, &self.committer).args(["stash", verb, "--quiet"]);
         let git = match (&self.message, self.action) {
             (message, StashAction::Push) => {
                 let message = message.as_ref().map(|message| format!("--message={message}"));
@@ -39,9 +39,9 @@ impl Run for GitStash {
             }
             _ => git,
         };
-        let said = git.run().await?;
-        if !said.done() {
-            return Err(Refused::by_words(said.words()).into());
+        let output = git.run().await?;
+        if !output.is_success() {
+            return Err(GitError::from_message(output.message()).into());
         }
         let after = list(&repository).await?;
         // Compares the lists instead of their lengths: the newest stash comes first, and a list that is cut may keep
@@ -54,22 +54,22 @@ impl Run for GitStash {
 }
 
 async fn list(repository: &Repository) -> Result<Stashes, Error> {
-    let git = repository.reading().at_most(LONGEST_ANSWER).args([
+    let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args([
         "stash",
         "list",
         "-z",
         "--format=%gd%x00%H%x00%gs",
     ]);
-    let said = repository.done(git).await?;
-    let text = String::from_utf8_lossy(&said.out);
+    let output = repository.run_checked(git).await?;
+    let text = String::from_utf8_lossy(&output.stdout);
     let fields: Vec<&str> = text.split_terminator('\0').collect();
     // Output that is cut may end anywhere.
-    let whole = fields.len().saturating_sub(usize::from(said.cut));
+    let whole = fields.len().saturating_sub(usize::from(output.truncated));
     let mut budget = Budget::default();
     let stashes = fields[..whole].chunks_exact(3).map_while(|fields| {
         let [name, commit, message] = [0, 1, 2].map(|at| fields[at].to_owned());
-        budget.fitting(Stash { name, commit, message })
+        budget.take_if_fits(Stash { name, commit, message })
     });
     let stashes = stashes.collect();
-    Ok(Stashes { stashes, truncated: said.cut || budget.is_exhausted() })
+    Ok(Stashes { stashes, truncated: output.truncated || budget.is_exhausted() })
 }

@@ -1,31 +1,30 @@
 //! Reports the changes in a work tree.
 
 use skep_api::{
-    budget::{Budget, LONGEST_ANSWER},
+    budget::{Budget, MAX_ANSWER_BYTES},
     git::{GitStatus, RepositoryStatus},
-    path::told,
+    path::encode_path,
 };
 
 use super::{
-    Refused,
-    changes::{changed, file_path, kind, number},
-    plain,
+    GitError, native,
+    raw_diff::{change_kind, changed_path, file_path, parse_number},
     repository::{Repository, is_hash},
 };
 use crate::{Error, Place, Run};
 
 impl Run for GitStatus {
     async fn run_without_programs(&self, place: &Place) -> Option<RepositoryStatus> {
-        plain::status(self, place).await
+        native::status(self, place).await
     }
 
     async fn run(self, place: &Place) -> Result<RepositoryStatus, Error> {
-        if let Some(status) = plain::status(&self, place).await {
+        if let Some(status) = native::status(&self, place).await {
             return Ok(status);
         }
         let repository = Repository::find(place, Some(&self.path)).await?;
         repository.work_tree()?;
-        let git = repository.reading().at_most(LONGEST_ANSWER).args([
+        let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args([
             "status",
             "--porcelain=v2",
             "--branch",
@@ -34,25 +33,25 @@ impl Run for GitStatus {
             "--ignore-submodules=dirty",
             "--find-renames",
         ]);
-        let said = repository.done(git).await?;
-        let read = if said.cut { read_cut(&said.out) } else { read(&said.out) };
-        let mut status = read.ok_or(Refused::Unreadable { command: "status" })?;
-        (status.path, status.path_encoding) = told(self.path.as_path().as_os_str());
+        let output = repository.run_checked(git).await?;
+        let read = if output.truncated { parse_cut(&output.stdout) } else { parse_status(&output.stdout) };
+        let mut status = read.ok_or(GitError::UnexpectedOutput { command: "status" })?;
+        (status.path, status.path_encoding) = encode_path(self.path.as_path().as_os_str());
         Ok(status)
     }
 }
 
 /// Parses the complete fields of output that was cut.
-fn read_cut(text: &[u8]) -> Option<RepositoryStatus> {
+fn parse_cut(text: &[u8]) -> Option<RepositoryStatus> {
     let end = text.iter().rposition(|byte| *byte == 0)?;
     // The earlier path of a renamed file is a separate field, which may be missing.
-    let status =
-        read(&text[..end]).or_else(|| read(&text[..text[..end].iter().rposition(|byte| *byte == 0)?]))?;
+    let status = parse_status(&text[..end])
+        .or_else(|| parse_status(&text[..text[..end].iter().rposition(|byte| *byte == 0)?]))?;
     Some(RepositoryStatus { truncated: true, ..status })
 }
 
 /// Parses porcelain format 2, separated by zero bytes (git-status(1)). `None` for output that git does not produce.
-fn read(text: &[u8]) -> Option<RepositoryStatus> {
+fn parse_status(text: &[u8]) -> Option<RepositoryStatus> {
     let mut status = RepositoryStatus {
         path: String::new(),
         path_encoding: None,
@@ -74,11 +73,13 @@ fn read(text: &[u8]) -> Option<RepositoryStatus> {
     while let Some(field) = fields.next() {
         match field.first() {
             None => {}
-            Some(b'#') => header(field, &mut status),
-            Some(b'?') => status.untracked.extend(budget.fitting(file_path(field.get(2..)?))),
-            Some(b'u') => status.conflicted.extend(budget.fitting(file_path(nth(field, 10)?))),
-            Some(b'1') => entry(field, nth(field, 8)?, None, &mut status, &mut budget)?,
-            Some(b'2') => entry(field, nth(field, 9)?, Some(fields.next()?), &mut status, &mut budget)?,
+            Some(b'#') => add_header(field, &mut status),
+            Some(b'?') => status.untracked.extend(budget.take_if_fits(file_path(field.get(2..)?))),
+            Some(b'u') => status.conflicted.extend(budget.take_if_fits(file_path(after_blanks(field, 10)?))),
+            Some(b'1') => add_entry(field, after_blanks(field, 8)?, None, &mut status, &mut budget)?,
+            Some(b'2') => {
+                add_entry(field, after_blanks(field, 9)?, Some(fields.next()?), &mut status, &mut budget)?
+            }
             Some(b'!') => {}
             Some(_) => return None,
         }
@@ -93,31 +94,35 @@ fn read(text: &[u8]) -> Option<RepositoryStatus> {
 }
 
 /// The rest of a field after this number of blanks.
-fn nth(field: &[u8], blanks: usize) -> Option<&[u8]> {
+fn after_blanks(field: &[u8], blanks: usize) -> Option<&[u8]> {
     field.splitn(blanks + 1, |byte| *byte == b' ').nth(blanks)
 }
 
-fn entry(
+fn add_entry(
     field: &[u8],
     path: &[u8],
     from: Option<&[u8]>,
     status: &mut RepositoryStatus,
     budget: &mut Budget,
 ) -> Option<()> {
-    let letters = nth(field, 1)?;
+    let letters = after_blanks(field, 1)?;
     let (staged, modified) = (*letters.first()?, *letters.get(1)?);
     // The letter tells which of the two was renamed.
     let from_of = |letter| from.filter(|_| matches!(letter, b'R' | b'C'));
     if staged != b'.' {
-        status.staged.extend(budget.fitting(changed(path, kind(staged)?, from_of(staged))));
+        status.staged.extend(budget.take_if_fits(changed_path(path, change_kind(staged)?, from_of(staged))));
     }
     if modified != b'.' {
-        status.modified.extend(budget.fitting(changed(path, kind(modified)?, from_of(modified))));
+        status.modified.extend(budget.take_if_fits(changed_path(
+            path,
+            change_kind(modified)?,
+            from_of(modified),
+        )));
     }
     Some(())
 }
 
-fn header(field: &[u8], status: &mut RepositoryStatus) {
+fn add_header(field: &[u8], status: &mut RepositoryStatus) {
     let text = String::from_utf8_lossy(field);
     let mut words = text.splitn(3, ' ').skip(1);
     let (Some(name), Some(value)) = (words.next(), words.next()) else { return };
@@ -128,8 +133,8 @@ fn header(field: &[u8], status: &mut RepositoryStatus) {
         "branch.upstream" => status.upstream = Some(value.to_owned()),
         "branch.ab" => {
             let mut counts = value.split(' ');
-            status.ahead = counts.next().and_then(|word| number(word.strip_prefix('+')?.as_bytes()));
-            status.behind = counts.next().and_then(|word| number(word.strip_prefix('-')?.as_bytes()));
+            status.ahead = counts.next().and_then(|word| parse_number(word.strip_prefix('+')?.as_bytes()));
+            status.behind = counts.next().and_then(|word| parse_number(word.strip_prefix('-')?.as_bytes()));
         }
         _ => {}
     }
@@ -150,7 +155,7 @@ mod tests {
              1 AM N... 0 1 1 {hash} {hash} a b\n\0\
              2 R. N... 1 1 1 {hash} {hash} R100 to\0from\0u UU N... 1 1 1 1 {hash} {hash} {hash} both\0? new\0"
         );
-        let status = read(text.as_bytes()).unwrap();
+        let status = parse_status(text.as_bytes()).unwrap();
         assert_eq!((status.branch.as_deref(), status.ahead, status.behind), (Some("main"), Some(1), Some(2)));
         assert_eq!((status.staged[0].path.as_str(), status.staged[0].change), ("a b\n", ChangeKind::Added));
         assert_eq!(status.modified.len(), 1);
@@ -162,11 +167,15 @@ mod tests {
     #[test]
     fn a_status_ends_at_its_budget_and_where_git_was_cut_off() {
         let one = format!("? {}\0", "x".repeat(4_000));
-        let status = read(one.repeat(5_000).as_bytes()).unwrap();
+        let status = parse_status(one.repeat(5_000).as_bytes()).unwrap();
         assert!(status.truncated && !status.clean);
         assert!((4_000..5_000).contains(&status.untracked.len()), "{}", status.untracked.len());
         let json = serde_json::to_vec(&status).unwrap();
-        assert!(json.len() <= LONGEST_ANSWER && json.len() > LONGEST_ANSWER - (1 << 20), "{}", json.len());
+        assert!(
+            json.len() <= MAX_ANSWER_BYTES && json.len() > MAX_ANSWER_BYTES - (1 << 20),
+            "{}",
+            json.len()
+        );
 
         let hash = "a".repeat(40);
         let renamed = format!("2 R. N... 1 1 1 {hash} {hash} R100 to\0from\0");
@@ -176,7 +185,7 @@ mod tests {
             (format!("? a\0{}", &renamed[..renamed.len() - 2]), 1),
             (format!("? a\0{}", &renamed[..renamed.len() - 7]), 1),
         ] {
-            let status = read_cut(text.as_bytes()).unwrap();
+            let status = parse_cut(text.as_bytes()).unwrap();
             assert!(status.truncated);
             assert_eq!(status.untracked.len() + status.staged.len(), paths, "{text:?}");
         }
@@ -185,7 +194,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = read(&text);
+            let _ = parse_status(&text);
         }
     }
 }

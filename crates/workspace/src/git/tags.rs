@@ -1,14 +1,14 @@
 //! Lists, creates and deletes tags.
 
 use skep_api::{
-    budget::{Budget, LONGEST_ANSWER},
+    budget::{Budget, MAX_ANSWER_BYTES},
     git::{GitChangeTag, GitTags, Tag, TagChanged, Tags},
 };
 
 use super::{
-    Refused,
-    commit::as_person,
-    lock::turn,
+    GitError,
+    commit::with_identities,
+    lock::write_lock,
     repository::{Repository, check_revision},
 };
 use crate::{Error, Place, Run};
@@ -20,17 +20,23 @@ const FORMAT: &str =
 impl Run for GitTags {
     async fn run(self, place: &Place) -> Result<Tags, Error> {
         let repository = Repository::find(place, self.path.as_ref()).await?;
-        let git = repository.reading().at_most(LONGEST_ANSWER).args(["for-each-ref", FORMAT, "refs/tags/"]);
-        let said = repository.done(git).await?;
-        let whole = if said.cut { said.out.iter().rposition(|byte| *byte == b'\n') } else { None };
-        let text = String::from_utf8_lossy(&said.out[..whole.unwrap_or(said.out.len())]).into_owned();
-        let mut tags: Vec<Tag> = text.lines().filter_map(tag).collect();
-        let truncated = Budget::default().shorten(&mut tags) || said.cut;
+        let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args([
+            "for-each-ref",
+            FORMAT,
+            "refs/tags/",
+        ]);
+        let output = repository.run_checked(git).await?;
+        let whole =
+            if output.truncated { output.stdout.iter().rposition(|byte| *byte == b'\n') } else { None };
+        let text =
+            String::from_utf8_lossy(&output.stdout[..whole.unwrap_or(output.stdout.len())]).into_owned();
+        let mut tags: Vec<Tag> = text.lines().filter_map(parse_tag).collect();
+        let truncated = Budget::default().truncate_page(&mut tags) || output.truncated;
         Ok(Tags { tags, truncated })
     }
 }
 
-fn tag(line: &str) -> Option<Tag> {
+fn parse_tag(line: &str) -> Option<Tag> {
     let mut fields = line.splitn(5, '\0');
     let mut next = || fields.next();
     let (name, object, behind, kind, message) = (next()?, next()?, next()?, next()?, next()?);
@@ -45,16 +51,16 @@ fn tag(line: &str) -> Option<Tag> {
 impl Run for GitChangeTag {
     async fn run(self, place: &Place) -> Result<TagChanged, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?;
-        check_tag(&repository, &self.name).await?;
-        let _turn = turn(&repository.common_dir).await?;
+        check_tag_name(&repository, &self.name).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         if self.delete {
             let object = repository.resolve("name", &format!("refs/tags/{}", self.name), "object").await;
-            let commit = object.map_err(|_| Refused::UnknownRevision { revision: self.name.clone() })?;
-            repository.done(repository.git().args(["tag", "-d", "--", &self.name])).await?;
+            let commit = object.map_err(|_| GitError::UnknownRevision { revision: self.name.clone() })?;
+            repository.run_checked(repository.git().args(["tag", "-d", "--", &self.name])).await?;
             return Ok(TagChanged { name: self.name, commit, deleted: true });
         }
         let commit = repository.resolve("ref", self.revision.as_deref().unwrap_or("HEAD"), "commit").await?;
-        let git = as_person(repository.git(), &self.tagger, &self.tagger).args(["tag", "--no-sign"]);
+        let git = with_identities(repository.git(), &self.tagger, &self.tagger).args(["tag", "--no-sign"]);
         let git = match self.message {
             Some(message) if message.trim().is_empty() || message.contains('\0') => {
                 let reason =
@@ -64,16 +70,18 @@ impl Run for GitChangeTag {
             Some(message) => git.args(["--annotate", "--cleanup=whitespace", "--file=-"]).stdin(message),
             None => git,
         };
-        repository.done(git.args(["--", &self.name, &commit])).await?;
+        repository.run_checked(git.args(["--", &self.name, &commit])).await?;
         Ok(TagChanged { name: self.name, commit, deleted: false })
     }
 }
 
 /// Refuses names that git does not allow for tags.
-async fn check_tag(repository: &Repository, name: &str) -> Result<(), Error> {
+async fn check_tag_name(repository: &Repository, name: &str) -> Result<(), Error> {
     check_revision("name", name)?;
     let whole = format!("refs/tags/{name}");
-    if name != "HEAD" && repository.reading().args(["check-ref-format", &whole]).run().await?.done() {
+    if name != "HEAD"
+        && repository.read_only_git().args(["check-ref-format", &whole]).run().await?.is_success()
+    {
         return Ok(());
     }
     let reason = format!("is `{name}`, which is no valid name of a tag (git-check-ref-format(1))");
@@ -89,7 +97,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_said_is_read_or_passed_over(line in ".{0,80}") {
-            let _ = tag(&line);
+            let _ = parse_tag(&line);
         }
     }
 }

@@ -12,18 +12,18 @@ use skep_api::{ErrorCode, git::Credential};
 
 use super::{
     callback::Callback,
-    credentials::{hand_over, hand_over_key},
+    config::ConfigOverrides,
+    credentials::{password_callback, ssh_key_file},
     program::{Git, PATH},
-    settings::Settings,
 };
 use crate::Place;
 
 /// Makes the test binary serve git's callbacks as `skep` does. Runs before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static ANSWER_GIT: extern "C" fn() = {
+static SERVE_GIT_CALLBACK: extern "C" fn() = {
     extern "C" fn answer() {
-        if let Some(status) = super::answer_git() {
+        if let Some(status) = super::serve_git_callback() {
             std::process::exit(status.into());
         }
     }
@@ -31,41 +31,46 @@ static ANSWER_GIT: extern "C" fn() = {
 };
 
 /// A workspace without a fence.
-fn nowhere() -> Place {
+fn unfenced_place() -> Place {
     Place::new("/", "/", BTreeMap::new(), PathBuf::new())
 }
 
 const TOKEN: &str = "a-very-secret-token";
 
 #[tokio::test]
-async fn a_token_reaches_git_for_its_host_alone_and_stands_nowhere() {
+async fn a_token_reaches_git_for_its_host_alone_and_is_in_no_variable() {
     let folder = tempfile::tempdir().unwrap();
     let credential = Credential { username: "ada".to_owned(), token: TOKEN.to_owned() };
     assert!(!format!("{credential:?}").contains(TOKEN));
-    let (settings, callback) = hand_over(Settings::default(), "git.example", &credential).unwrap();
+    let (settings, callback) =
+        password_callback(ConfigOverrides::default(), "git.example", &credential).unwrap();
     let environment = format!("{:?} {:?}", settings.as_parameters(), callback.env());
     assert!(!environment.contains(TOKEN), "{environment}");
     let fill = async |protocol: &str, host: &str| {
         let asked = format!("protocol={protocol}\nhost={host}\n\n");
-        let git = Git::new(&nowhere(), folder.path(), &settings).args(["credential", "fill"]).stdin(asked);
-        let git = git.passing(callback.descriptors.iter().cloned());
+        let git =
+            Git::new(&unfenced_place(), folder.path(), &settings).args(["credential", "fill"]).stdin(asked);
+        let git = git.inherit_fds(callback.descriptors.iter().cloned());
         callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value)).run().await.unwrap()
     };
     // Twice, because git prompts for each connection.
     for _ in 0..2 {
-        let said = fill("https", "git.example").await;
-        assert!(said.done() && said.line().contains(&format!("username=ada\npassword={TOKEN}")), "{said:?}");
+        let output = fill("https", "git.example").await;
+        assert!(
+            output.is_success() && output.stdout_text().contains(&format!("username=ada\npassword={TOKEN}")),
+            "{output:?}"
+        );
     }
     for (protocol, host) in
         [("https", "other.example"), ("http", "git.example"), ("https", "git.example.evil")]
     {
-        let said = fill(protocol, host).await;
-        assert!(!said.done() && !said.words().contains(TOKEN), "{protocol}://{host}: {said:?}");
+        let output = fill(protocol, host).await;
+        assert!(!output.is_success() && !output.message().contains(TOKEN), "{protocol}://{host}: {output:?}");
     }
 }
 
 /// Behaves like ssh: closes inherited descriptors and reads the file of its option `-i`.
-const LIKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $number>&-\"; done\n\
+const FAKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $number>&-\"; done\n\
     trace=\"$(dirname \"$0\")/trace\"; echo \"$@\" >>\"$trace\"\n\
     while [ \"$1\" != -i ]; do shift; done\nstat -Lc %a \"$2\" >>\"$trace\"; cat \"$2\" >>\"$trace\"; exit 7\n";
 
@@ -73,18 +78,20 @@ const LIKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $
 async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ssh");
-    fs::write(&program, LIKE_SSH).unwrap();
+    fs::write(&program, FAKE_SSH).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let credential = Credential { username: String::new(), token: "the key\n".to_owned() };
-    let key = hand_over_key(&credential).unwrap();
+    let key = ssh_key_file(&credential).unwrap();
     let callback = Callback::ssh(vec!["-o".to_owned(), "HostName=192.0.2.1".to_owned()], Some(key)).unwrap();
-    let git = Git::new(&nowhere(), Path::new("/"), &Settings::default()).env("GIT_ALLOW_PROTOCOL", "ssh");
+    let git = Git::new(&unfenced_place(), Path::new("/"), &ConfigOverrides::default())
+        .env("GIT_ALLOW_PROTOCOL", "ssh");
     let git = git.env("PATH", format!("{}:{PATH}", folder.path().display()));
-    let git = git.passing(callback.descriptors.iter().cloned()).args(["ls-remote", "ssh://git@host:22/x y"]);
+    let git =
+        git.inherit_fds(callback.descriptors.iter().cloned()).args(["ls-remote", "ssh://git@host:22/x y"]);
     let git = callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value));
-    let said = git.run().await.unwrap();
-    assert!(!said.done(), "{said:?}");
-    let trace = fs::read_to_string(folder.path().join("trace")).unwrap_or_else(|_| panic!("{said:?}"));
+    let output = git.run().await.unwrap();
+    assert!(!output.is_success(), "{output:?}");
+    let trace = fs::read_to_string(folder.path().join("trace")).unwrap_or_else(|_| panic!("{output:?}"));
     let (line, rest) = trace.split_once('\n').unwrap();
     assert!(line.starts_with("-o HostName=192.0.2.1 -o IdentitiesOnly=yes -i /proc/"), "{line}");
     assert!(line.ends_with("-p 22 git@host git-upload-pack '/x y'"), "{line}");
@@ -92,14 +99,14 @@ async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
 }
 
 /// Whether a process with this argument is running.
-fn runs(argument: &str) -> bool {
+fn is_running(argument: &str) -> bool {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     processes
         .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
         .any(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes()))
 }
 
-async fn until(mut holds: impl FnMut() -> bool) {
+async fn wait_until(mut holds: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(60), async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -111,30 +118,31 @@ async fn until(mut holds: impl FnMut() -> bool) {
 /// A git that starts a long-running program.
 fn slow(number: &str) -> Git {
     let alias = format!("alias.slow=!exec sleep {number}");
-    Git::new(&nowhere(), std::path::Path::new("/"), &Settings::default()).args(["-c", &alias, "slow"])
+    Git::new(&unfenced_place(), std::path::Path::new("/"), &ConfigOverrides::default())
+        .args(["-c", &alias, "slow"])
 }
 
 #[tokio::test]
 async fn a_git_that_is_too_slow_ends_with_all_that_it_started() {
     let number = "98761";
-    let git = slow(number).within(Duration::from_secs(2)).run();
+    let git = slow(number).timeout(Duration::from_secs(2)).run();
     let refused = git.await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::GitTimeout);
-    until(|| !runs(number)).await;
+    wait_until(|| !is_running(number)).await;
 }
 
 #[tokio::test]
-async fn a_git_that_nobody_awaits_ends() {
+async fn a_git_ends_when_its_future_is_dropped() {
     let number = "98762";
     let git = tokio::spawn(slow(number).run());
-    until(|| runs(number)).await;
+    wait_until(|| is_running(number)).await;
     git.abort();
-    until(|| !runs(number)).await;
+    wait_until(|| !is_running(number)).await;
 }
 
 #[tokio::test]
-async fn what_says_too_much_is_ended() {
-    let git = Git::new(&nowhere(), std::path::Path::new("/"), &Settings::default());
-    let said = git.args(["-c", "alias.yes=!yes", "yes"]).at_most(100_000).run().await.unwrap();
-    assert!(said.cut && said.out.len() == 100_000);
+async fn a_git_that_exceeds_its_output_limit_is_ended() {
+    let git = Git::new(&unfenced_place(), std::path::Path::new("/"), &ConfigOverrides::default());
+    let output = git.args(["-c", "alias.yes=!yes", "yes"]).max_output(100_000).run().await.unwrap();
+    assert!(output.truncated && output.stdout.len() == 100_000);
 }

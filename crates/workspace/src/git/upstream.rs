@@ -5,12 +5,12 @@ use std::sync::Arc;
 use skep_api::git::GitReach;
 
 use super::{
-    Refused,
+    GitError,
+    config::{check_network_config, last_value},
     program::Git,
-    remote::{Neighbour, Remote},
+    remote::{LocalRemote, Remote},
     repository::{Repository, check_revision},
-    settings::{check_network, value},
-    way::Way,
+    transport::Transport,
 };
 use crate::{Error, Place};
 
@@ -18,16 +18,16 @@ use crate::{Error, Place};
 pub(super) struct Upstream {
     pub(super) name: String,
     url: String,
-    way: Arc<Way>,
+    transport: Arc<Transport>,
     /// The connection to it, if it is on this machine.
-    neighbour: Option<Neighbour>,
+    local_remote: Option<LocalRemote>,
 }
 
 impl Upstream {
     /// The remote with this name, or that of the branch, or `origin`.
     ///
     /// # Errors
-    /// [`Refused::UnknownRemote`], [`Refused::RemoteForbidden`], [`Refused::Hostile`].
+    /// [`GitError::UnknownRemote`], [`GitError::RemoteForbidden`], [`GitError::Hostile`].
     pub(super) async fn find(
         place: &Place,
         repository: &Repository,
@@ -36,53 +36,58 @@ impl Upstream {
         reach: &GitReach,
         pushes: bool,
     ) -> Result<Self, Error> {
-        let (name, url) = configured(repository, named, branch, pushes)?;
+        let (name, url) = configured_remote(repository, named, branch, pushes)?;
         let remote = Remote::parse(&url)?;
-        let neighbour = match &remote {
+        let local_remote = match &remote {
             Remote::Local(path) => {
-                let base = repository.top.as_deref().unwrap_or(&repository.git_dir);
-                Some(Neighbour::find(place, &base.join(path)).await?)
+                let base = repository.top_folder.as_deref().unwrap_or(&repository.git_dir);
+                Some(LocalRemote::find(place, &base.join(path)).await?)
             }
             _ => None,
         };
-        let way = remote.open(&url, reach, &repository.settings).await?;
-        Ok(Self { name, url, way: Arc::new(way), neighbour })
+        let transport = remote.connect(&url, reach, &repository.overrides).await?;
+        Ok(Self { name, url, transport: Arc::new(transport), local_remote })
     }
 
-    pub(super) fn way(&self) -> Arc<Way> {
-        Arc::clone(&self.way)
+    pub(super) fn transport(&self) -> Arc<Transport> {
+        Arc::clone(&self.transport)
     }
 
     /// A git command in the repository that uses the connection.
-    pub(super) fn plain_git(&self, repository: &Repository) -> Git {
-        self.way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git())
+    pub(super) fn transport_git(&self, repository: &Repository) -> Git {
+        self.transport.git(|settings| Repository { overrides: settings.clone(), ..repository.clone() }.git())
     }
 
-    /// Like [`Self::plain_git`], with this subcommand and with `service` running at the remote.
+    /// Like [`Self::transport_git`], with this subcommand and with `service` running at the remote.
     ///
     /// # Errors
     /// The connection to a remote on this machine cannot be created.
-    pub(super) fn git(&self, repository: &Repository, verb: &str, service: &str) -> Result<Git, Error> {
-        let Some(neighbour) = &self.neighbour else {
-            return Ok(self.plain_git(repository).args([verb, &format!("--{service}=git-{service}")]));
+    pub(super) fn connected_git(
+        &self,
+        repository: &Repository,
+        verb: &str,
+        service: &str,
+    ) -> Result<Git, Error> {
+        let Some(local_remote) = &self.local_remote else {
+            return Ok(self.transport_git(repository).args([verb, &format!("--{service}=git-{service}")]));
         };
-        let line = neighbour.connect(service).map_err(|source| Error::NotStarted { source })?;
-        let instead = format!("url.{}.insteadof", line.url());
-        let settings = self.way.settings().clone().with(instead, self.url.as_bytes());
-        let git = self.way.git(|_| Repository { settings, ..repository.clone() }.git());
-        Ok(line.join(git.args([verb])))
+        let connection = local_remote.connect(service).map_err(|source| Error::NotStarted { source })?;
+        let instead = format!("url.{}.insteadof", connection.url());
+        let settings = self.transport.settings().clone().with(instead, self.url.as_bytes());
+        let git = self.transport.git(|_| Repository { overrides: settings, ..repository.clone() }.git());
+        Ok(connection.attach_to(git.args([verb])))
     }
 
-    pub(super) fn failed(&self, said: &super::program::Said) -> Refused {
-        self.way.failed(said)
+    pub(super) fn remote_error(&self, output: &super::program::GitOutput) -> GitError {
+        self.transport.remote_error(output)
     }
 }
 
 /// Name and URL of the remote with this name, or that of the branch, or `origin`.
 ///
 /// # Errors
-/// [`Refused::UnknownRemote`], [`Refused::Hostile`].
-pub(super) fn configured(
+/// [`GitError::UnknownRemote`], [`GitError::Hostile`].
+pub(super) fn configured_remote(
     repository: &Repository,
     named: Option<&str>,
     branch: Option<&str>,
@@ -92,19 +97,20 @@ pub(super) fn configured(
         check_revision("remote", named)?;
     }
     let text = |key: String| {
-        value(&repository.own, key.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned())
+        last_value(&repository.config, key.as_bytes())
+            .map(|value| String::from_utf8_lossy(value).into_owned())
     };
     let of_branch = branch.and_then(|branch| text(format!("branch.{branch}.remote")));
     let name = named.map(str::to_owned).or(of_branch).unwrap_or_else(|| "origin".to_owned());
-    check_network(&repository.own)?;
+    check_network_config(&repository.config)?;
     let push_url = text(format!("remote.{name}.pushurl")).filter(|_| pushes);
     let url = push_url.or_else(|| text(format!("remote.{name}.url")));
-    let url = url.ok_or_else(|| Refused::UnknownRemote { remote: name.clone() })?;
+    let url = url.ok_or_else(|| GitError::UnknownRemote { remote: name.clone() })?;
     let keys = [format!("remote.{name}.pushurl"), format!("remote.{name}.url")];
     for key in keys.iter().filter(|key| pushes || key.ends_with(".url")) {
-        if repository.own.iter().filter(|own| own.key == key.as_bytes()).count() > 1 {
+        if repository.config.iter().filter(|own| own.key == key.as_bytes()).count() > 1 {
             let what = format!("setting `{key}`");
-            return Err(Refused::Hostile { what, why: "names more than one URL" }.into());
+            return Err(GitError::Hostile { what, why: "names more than one URL" }.into());
         }
     }
     Ok((name, url))

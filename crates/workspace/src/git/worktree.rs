@@ -7,19 +7,19 @@ use std::{
 };
 
 use skep_api::{
-    budget::{Budget, LONGEST_ANSWER},
+    budget::{Budget, MAX_ANSWER_BYTES},
     git::{GitChangeWorktree, GitWorktrees, Worktree, WorktreeChanged, Worktrees},
-    path::told,
+    path::encode_path,
 };
 
 use super::{
-    Refused,
-    lock::turn,
+    GitError,
+    lock::write_lock,
     repository::{Repository, is_hash},
 };
 use crate::{
     Error, Place, Run,
-    roots::{Last, Slot},
+    roots::{FinalLink, Slot},
 };
 
 impl Run for GitWorktrees {
@@ -27,28 +27,28 @@ impl Run for GitWorktrees {
         let repository = Repository::find(place, Some(&self.path)).await?;
         let (mut worktrees, cut) = list(&repository).await?;
         let mut budget = Budget::default();
-        let truncated = budget.shorten(&mut worktrees) || cut;
+        let truncated = budget.truncate_page(&mut worktrees) || cut;
         Ok(Worktrees { worktrees, truncated })
     }
 }
 
 /// The work trees, and whether the list was cut.
 async fn list(repository: &Repository) -> Result<(Vec<Worktree>, bool), Error> {
-    let git = repository.reading().at_most(LONGEST_ANSWER);
-    let said = repository.done(git.args(["worktree", "list", "--porcelain", "-z"])).await?;
-    let mut worktrees = read(&said.out);
-    if said.cut {
+    let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES);
+    let output = repository.run_checked(git.args(["worktree", "list", "--porcelain", "-z"])).await?;
+    let mut worktrees = parse_worktrees(&output.stdout);
+    if output.truncated {
         // The last entry may be incomplete.
         worktrees.pop();
     }
-    Ok((worktrees, said.cut))
+    Ok((worktrees, output.truncated))
 }
 
-fn read(text: &[u8]) -> Vec<Worktree> {
+fn parse_worktrees(text: &[u8]) -> Vec<Worktree> {
     let mut all: Vec<Worktree> = Vec::new();
     for line in text.split(|byte| *byte == 0) {
         if let Some(path) = line.strip_prefix(b"worktree ") {
-            let (path, path_encoding) = told(OsStr::from_bytes(path));
+            let (path, path_encoding) = encode_path(OsStr::from_bytes(path));
             all.push(Worktree {
                 path,
                 path_encoding,
@@ -78,8 +78,8 @@ fn read(text: &[u8]) -> Vec<Worktree> {
 impl Run for GitChangeWorktree {
     async fn run(self, place: &Place) -> Result<WorktreeChanged, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.fed(&self.reach).await?;
-        let _turn = turn(&repository.common_dir).await?;
+        let repository = repository.with_filter_transport(&self.reach).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         if self.remove {
             remove(&self, place, &repository).await
         } else {
@@ -93,7 +93,7 @@ async fn add(
     place: &Place,
     repository: &Repository,
 ) -> Result<WorktreeChanged, Error> {
-    let folder = new_folder(place, request.worktree.as_path()).await?;
+    let folder = resolve_new_folder(place, request.worktree.as_path()).await?;
     let git = repository.git().args(["worktree", "add", "--quiet", "--no-guess-remote"]);
     let git = match &request.revision {
         None => git.args(["--"]).args([&folder]),
@@ -102,9 +102,9 @@ async fn add(
             git.args(["--"]).args([folder.as_os_str(), OsStr::new(revision)])
         }
     };
-    repository.done(git).await?;
-    let (worktree, path_encoding) = told(request.worktree.as_path().as_os_str());
-    let written = told(folder.as_os_str()).0;
+    repository.run_checked(git).await?;
+    let (worktree, path_encoding) = encode_path(request.worktree.as_path().as_os_str());
+    let written = encode_path(folder.as_os_str()).0;
     let made = list(repository).await?.0.into_iter().find(|one| one.path == written);
     let (head, branch) = made.map(|made| (made.head, made.branch)).unwrap_or_default();
     Ok(WorktreeChanged { worktree, path_encoding, head, branch, removed: false })
@@ -117,44 +117,44 @@ async fn remove(
 ) -> Result<WorktreeChanged, Error> {
     let (inner, named) = (place.clone(), request.worktree.clone());
     let looked = tokio::task::spawn_blocking(move || {
-        let found = inner.roots()?.find(named.as_path(), Last::Follow)?;
-        std::fs::read_link(found.own_name()).map_err(|error| Error::of_path(named.as_path(), &error))
+        let found = inner.roots()?.find(named.as_path(), FinalLink::Follow)?;
+        std::fs::read_link(found.proc_path()).map_err(|error| Error::of_path(named.as_path(), &error))
     });
-    let folder = looked.await.map_err(|_| Error::Broken)??;
-    let written = told(folder.as_os_str()).0;
+    let folder = looked.await.map_err(|_| Error::WorkerFailed)??;
+    let written = encode_path(folder.as_os_str()).0;
     let known = list(repository).await?.0.into_iter().skip(1).find(|one| one.path == written);
-    let unknown = || Refused::NoRepository { path: request.worktree.as_path().display().to_string() };
+    let unknown = || GitError::NoRepository { path: request.worktree.as_path().display().to_string() };
     let known = known.ok_or_else(unknown)?;
-    repository.done(repository.git().args(["worktree", "remove", "--"]).args([&folder])).await?;
-    let (worktree, path_encoding) = told(request.worktree.as_path().as_os_str());
+    repository.run_checked(repository.git().args(["worktree", "remove", "--"]).args([&folder])).await?;
+    let (worktree, path_encoding) = encode_path(request.worktree.as_path().as_os_str());
     Ok(WorktreeChanged { worktree, path_encoding, head: None, branch: known.branch, removed: true })
 }
 
 /// The real path of a folder that does not exist yet or is empty.
-pub(super) async fn new_folder(place: &Place, path: &Path) -> Result<PathBuf, Error> {
+pub(super) async fn resolve_new_folder(place: &Place, path: &Path) -> Result<PathBuf, Error> {
     let (place, path) = (place.clone(), path.to_owned());
     let looked = tokio::task::spawn_blocking(move || {
         let roots = place.roots()?;
         let taken = || Error::AlreadyExists { path: path.display().to_string() };
         let failed = |error: std::io::Error| Error::of_path(&path, &error);
-        match roots.find(&path, Last::Follow) {
+        match roots.find(&path, FinalLink::Follow) {
             Ok(found) if found.is_directory() => {
-                let mut names = std::fs::read_dir(found.own_name()).map_err(failed)?;
+                let mut names = std::fs::read_dir(found.proc_path()).map_err(failed)?;
                 if names.next().is_some() {
                     return Err(taken());
                 }
-                std::fs::read_link(found.own_name()).map_err(failed)
+                std::fs::read_link(found.proc_path()).map_err(failed)
             }
             Ok(_) => Err(taken()),
             Err(Error::UnknownPath { .. }) => {
                 let slot: Slot = roots.slot(&path)?;
-                let folder = std::fs::read_link(slot.folder().own_name()).map_err(failed)?;
+                let folder = std::fs::read_link(slot.folder().proc_path()).map_err(failed)?;
                 Ok(folder.join(slot.name()))
             }
             Err(error) => Err(error),
         }
     });
-    looked.await.map_err(|_| Error::Broken)?
+    looked.await.map_err(|_| Error::WorkerFailed)?
 }
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
             "worktree /a\nb\0HEAD {hash}\0branch refs/heads/x/y\0\0worktree /c\0HEAD {hash}\0detached\0locked why\0\0\
              worktree /d\0bare\0\0"
         );
-        let all = read(text.as_bytes());
+        let all = parse_worktrees(text.as_bytes());
         assert_eq!(all.len(), 3);
         assert_eq!((all[0].path.as_str(), all[0].branch.as_deref()), ("/a\nb", Some("x/y")));
         assert!(all[1].detached && all[2].bare && all[2].head.is_none());

@@ -6,7 +6,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use super::{open::is_the_kernels_own, open_root};
+use super::{open::is_on_kernel_filesystem, open_root};
 
 /// The path of a folder without symbolic links, and the identities of the folder and its ancestors.
 ///
@@ -49,7 +49,7 @@ impl Location {
     }
 
     /// Whether `other` is this folder or lies below it.
-    pub fn holds(&self, other: &Self) -> bool {
+    pub fn contains(&self, other: &Self) -> bool {
         let Some(own) = self.identities.last() else { return false };
         if self.missing.as_os_str().is_empty() {
             return other.identities.contains(own);
@@ -59,16 +59,16 @@ impl Location {
 
     /// Whether one folder contains the other.
     pub fn overlaps(&self, other: &Self) -> bool {
-        self.holds(other) || other.holds(self)
+        self.contains(other) || other.contains(self)
     }
 
     /// Whether it is on a kernel file system, such as proc.
     ///
     /// # Errors
     /// The folder cannot be examined.
-    pub fn is_the_kernels_own(&self) -> io::Result<bool> {
+    pub fn is_on_kernel_filesystem(&self) -> io::Result<bool> {
         let existing = self.path.ancestors().nth(self.missing.components().count());
-        is_the_kernels_own(open_root(existing.unwrap_or(Path::new("/")))?)
+        is_on_kernel_filesystem(open_root(existing.unwrap_or(Path::new("/")))?)
     }
 }
 
@@ -118,10 +118,10 @@ mod tests {
         }
         for inside in [at("into"), at("link/sub/deep"), below_proc("into/deep"), at("link/new/er")] {
             let inside = of(inside);
-            assert!(one.holds(&inside) && !inside.holds(&one) && one.overlaps(&inside), "{inside:?}");
+            assert!(one.contains(&inside) && !inside.contains(&one) && one.overlaps(&inside), "{inside:?}");
         }
         for around in [folder.path().to_owned(), PathBuf::from("/")] {
-            assert!(of(around).holds(&one));
+            assert!(of(around).contains(&one));
         }
         for beside in [at("one-more"), at("one-new"), PathBuf::from("/etc")] {
             assert!(!one.overlaps(&of(beside)));
@@ -132,7 +132,7 @@ mod tests {
     fn folders_that_are_not_there_yet_are_compared_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let of = |name: &str| Location::of(&folder.path().join(name)).unwrap();
-        assert!(of("new").holds(&of("new/sub")) && !of("new/sub").holds(&of("new")));
+        assert!(of("new").contains(&of("new/sub")) && !of("new/sub").contains(&of("new")));
         assert!(!of("new").overlaps(&of("newer")));
         assert_eq!(of("new/sub").path(), folder.path().canonicalize().unwrap().join("new/sub"));
         symlink("nothing", folder.path().join("dangling")).unwrap();
@@ -145,7 +145,7 @@ mod tests {
             io::ErrorKind::NotADirectory
         );
         assert!(Location::of(Path::new("relative")).is_err());
-        assert!(Location::of(Path::new("/proc/self")).unwrap().is_the_kernels_own().unwrap());
-        assert!(!of("new/sub").is_the_kernels_own().unwrap());
+        assert!(Location::of(Path::new("/proc/self")).unwrap().is_on_kernel_filesystem().unwrap());
+        assert!(!of("new/sub").is_on_kernel_filesystem().unwrap());
     }
 }

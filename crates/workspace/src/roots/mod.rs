@@ -8,10 +8,10 @@
 //! The kernel resolves every path in the call that opens it. The walk only determines which root to ask; if something
 //! changes in the meantime, the open fails and cannot lead outside the roots.
 
-mod at_hand;
-mod found;
+mod cached;
 mod location;
 mod open;
+mod path_handle;
 mod walk;
 
 #[cfg(test)]
@@ -29,18 +29,18 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use found::{Found, Slot, read_up_to};
 pub use location::Location;
-pub(crate) use walk::MOST_LINKS;
+pub(crate) use path_handle::{PathHandle, Slot, read_up_to};
+pub(crate) use walk::MAX_LINKS;
 
 use crate::Error;
 
 /// How a lookup treats a symbolic link in the last component of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum FinalLink {
     Follow,
     /// Return the link itself.
-    Keep,
+    NoFollow,
 }
 
 /// The roots of a workspace, each held open.
@@ -76,7 +76,7 @@ impl Roots {
     /// # Errors
     /// [`Error::UnknownPath`] if nothing exists there, [`Error::OutsideRoots`] if the path is outside the roots or
     /// leads there, and any other error of the kernel.
-    pub(crate) fn find(&self, path: &Path, last: Last) -> Result<Found, Error> {
+    pub(crate) fn find(&self, path: &Path, last: FinalLink) -> Result<PathHandle, Error> {
         open::find(self, path, last).map_err(|error| Error::of_path(path, &error))
     }
 
@@ -93,12 +93,12 @@ impl Roots {
     ///
     /// # Errors
     /// Those of [`Self::find`], reported for `path`.
-    pub(crate) fn entry(&self, slot: &Slot, path: &Path) -> Result<Found, Error> {
+    pub(crate) fn entry(&self, slot: &Slot, path: &Path) -> Result<PathHandle, Error> {
         open::entry(self, slot).map_err(|error| Error::of_path(path, &error))
     }
 
     /// The innermost root that is a prefix of the path, and the path relative to it: `.` for the root itself.
-    fn of(&self, path: &Path) -> Option<(&Root, PathBuf)> {
+    fn innermost_root(&self, path: &Path) -> Option<(&Root, PathBuf)> {
         self.0.iter().find_map(|root| {
             let rest = path.strip_prefix(&root.path).ok()?;
             let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
@@ -115,7 +115,7 @@ impl Roots {
     }
 
     /// Whether a root is on this device and the device is not a kernel file system.
-    fn lie_on(&self, device: u64) -> bool {
+    fn include_device(&self, device: u64) -> bool {
         self.0.iter().any(|root| root.device == Some(device))
     }
 
@@ -154,27 +154,27 @@ impl Root {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         openat2(&directory, ".", flags, Mode::empty(), ResolveFlags::BENEATH)?;
         let device =
-            if open::is_the_kernels_own(&directory)? { None } else { Some(fstat(&directory)?.st_dev) };
+            if open::is_on_kernel_filesystem(&directory)? { None } else { Some(fstat(&directory)?.st_dev) };
         Ok(Self { path: path.to_owned(), directory, device })
     }
 
     /// Whether this is `/`, as inside a VM. Absolute links then resolve within it.
-    fn is_everything(&self) -> bool {
+    fn is_filesystem_root(&self) -> bool {
         self.path == Path::new("/")
     }
 
     /// Opens a path relative to this root with `O_PATH`.
-    fn handle(&self, way: &Path, last: Last, links: Links) -> io::Result<OwnedFd> {
+    fn handle(&self, relative: &Path, last: FinalLink, links: Links) -> io::Result<OwnedFd> {
         let mut flags = OFlags::PATH | OFlags::CLOEXEC;
-        if last == Last::Keep {
+        if last == FinalLink::NoFollow {
             flags |= OFlags::NOFOLLOW;
         }
-        let bounds = if self.is_everything() { ResolveFlags::IN_ROOT } else { ResolveFlags::BENEATH };
+        let bounds = if self.is_filesystem_root() { ResolveFlags::IN_ROOT } else { ResolveFlags::BENEATH };
         let mut resolve = bounds | ResolveFlags::NO_MAGICLINKS;
         if links == Links::None {
             resolve |= ResolveFlags::NO_SYMLINKS;
         }
-        again_while_it_moves(|| openat2(&self.directory, way, flags, Mode::empty(), resolve))
+        retry_on_race(|| openat2(&self.directory, relative, flags, Mode::empty(), resolve))
     }
 }
 
@@ -191,7 +191,7 @@ const TRIES: u32 = 64;
 
 /// Repeats the lookup on `EAGAIN`, which the kernel returns when a concurrent rename makes the result uncertain
 /// (openat2(2)).
-fn again_while_it_moves(open: impl Fn() -> rustix::io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+fn retry_on_race(open: impl Fn() -> rustix::io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let mut tries = 0;
     loop {
         match open() {

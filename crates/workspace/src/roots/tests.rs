@@ -20,12 +20,12 @@ const CANARY: &str = "canary";
 const INSIDE: &str = "inside";
 
 /// Two roots, and a folder beside them that must not be accessible.
-struct Ground {
+struct Fixture {
     folder: TempDir,
     roots: Roots,
 }
 
-impl Ground {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -45,34 +45,34 @@ impl Ground {
     }
 
     fn code(&self, name: &str) -> Option<ErrorCode> {
-        self.roots.find(&self.at(name), Last::Follow).err().map(|error| error.code())
+        self.roots.find(&self.at(name), FinalLink::Follow).err().map(|error| error.code())
     }
 
     fn content(&self, name: &str) -> String {
-        content(&self.roots.find(&self.at(name), Last::Follow).unwrap())
+        content(&self.roots.find(&self.at(name), FinalLink::Follow).unwrap())
     }
 }
 
-fn content(found: &Found) -> String {
+fn content(found: &PathHandle) -> String {
     let mut text = String::new();
-    found.read().unwrap().read_to_string(&mut text).unwrap();
+    found.open_for_reading().unwrap().read_to_string(&mut text).unwrap();
     text
 }
 
 #[test]
 fn what_lies_below_a_root_is_found() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     for name in ["one/file", "one/sub/../file", "one/./sub//file", "two/file", "one/../two/file"] {
         assert_eq!(ground.content(name), INSIDE, "{name}");
     }
-    assert!(ground.roots.find(&ground.at("one"), Last::Follow).unwrap().is_directory());
+    assert!(ground.roots.find(&ground.at("one"), FinalLink::Follow).unwrap().is_directory());
     assert_eq!(ground.code("one/nothing"), Some(ErrorCode::UnknownPath));
     assert_eq!(ground.code("one/file/below"), Some(ErrorCode::NotADirectory));
 }
 
 #[test]
 fn no_name_leads_out() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     for name in [
         "outside/file",
         "one/../outside/file",
@@ -86,7 +86,7 @@ fn no_name_leads_out() {
 
 #[test]
 fn no_link_leads_out() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let outside = ground.at("outside");
     for (name, target) in [
         ("absolute", outside.join("file")),
@@ -109,24 +109,24 @@ fn no_link_leads_out() {
 }
 
 #[test]
-fn a_link_that_stays_inside_is_followed_and_one_that_is_meant_is_kept() {
-    let ground = Ground::new();
+fn a_link_inside_is_followed_unless_the_link_itself_is_requested() {
+    let ground = Fixture::new();
     symlink(ground.at("two/file"), ground.at("one/across")).unwrap();
     symlink("sub", ground.at("one/beside")).unwrap();
     symlink(ground.at("one/across"), ground.at("two/back")).unwrap();
     for name in ["one/across", "one/beside/file", "two/back"] {
         assert_eq!(ground.content(name), INSIDE, "{name}");
     }
-    let kept = ground.roots.find(&ground.at("one/across"), Last::Keep).unwrap();
+    let kept = ground.roots.find(&ground.at("one/across"), FinalLink::NoFollow).unwrap();
     assert_eq!(kept.kind(), FileType::Symlink);
-    assert!(kept.read().is_err());
-    let followed = ground.roots.find(&ground.at("two/back"), Last::Follow).unwrap();
+    assert!(kept.open_for_reading().is_err());
+    let followed = ground.roots.find(&ground.at("two/back"), FinalLink::Follow).unwrap();
     assert_eq!(followed.path(), ground.at("two/file").canonicalize().unwrap());
 }
 
 #[test]
 fn links_that_never_end_are_refused() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     symlink("loop", ground.at("one/loop")).unwrap();
     symlink(ground.at("two/b"), ground.at("one/a")).unwrap();
     symlink(ground.at("one/a"), ground.at("two/b")).unwrap();
@@ -137,16 +137,16 @@ fn links_that_never_end_are_refused() {
 
 #[test]
 fn what_has_no_content_is_never_opened() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     mkfifoat(CWD, ground.at("one/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
-    let fifo = ground.roots.find(&ground.at("one/fifo"), Last::Follow).unwrap();
-    assert!(fifo.read().is_err() && fifo.append().is_err());
+    let fifo = ground.roots.find(&ground.at("one/fifo"), FinalLink::Follow).unwrap();
+    assert!(fifo.open_for_reading().is_err() && fifo.open_for_appending().is_err());
 }
 
 #[test]
 fn no_more_is_read_than_is_asked_for() {
-    let ground = Ground::new();
-    let found = |name: &str| ground.roots.find(&ground.at(name), Last::Follow).unwrap();
+    let ground = Fixture::new();
+    let found = |name: &str| ground.roots.find(&ground.at(name), FinalLink::Follow).unwrap();
     assert_eq!(found("one/file").content(3).unwrap(), &INSIDE.as_bytes()[..3]);
     // It grew after the lookup.
     let before = found("one/file");
@@ -157,26 +157,26 @@ fn no_more_is_read_than_is_asked_for() {
 }
 
 #[test]
-fn the_kernels_own_files_are_out_of_reach_in_a_root_that_holds_them() {
+fn kernel_file_systems_inside_a_root_are_refused() {
     let roots = Roots::open([PathBuf::from("/")]).unwrap();
     for path in ["/proc/self/environ", "/proc", "/sys/kernel"] {
-        let error = roots.find(Path::new(path), Last::Follow).unwrap_err();
+        let error = roots.find(Path::new(path), FinalLink::Follow).unwrap_err();
         assert_eq!(error.code(), ErrorCode::PathOutsideRoots, "{path}");
     }
     // A magic link, whose target only the kernel knows, is never followed.
-    let error = roots.find(Path::new("/proc/self/root/etc"), Last::Follow).unwrap_err();
+    let error = roots.find(Path::new("/proc/self/root/etc"), FinalLink::Follow).unwrap_err();
     assert_eq!(error.code(), ErrorCode::TooManyLinks);
-    assert!(roots.find(Path::new("/etc"), Last::Follow).unwrap().is_directory());
+    assert!(roots.find(Path::new("/etc"), FinalLink::Follow).unwrap().is_directory());
     // Not even if a root lies in such a file system.
     let own = PathBuf::from(format!("/proc/{}", std::process::id()));
     let roots = Roots::open([own.clone()]).unwrap();
-    let error = roots.find(&own.join("environ"), Last::Follow).unwrap_err();
+    let error = roots.find(&own.join("environ"), FinalLink::Follow).unwrap_err();
     assert_eq!(error.code(), ErrorCode::PathOutsideRoots);
 }
 
 #[test]
-fn a_root_that_a_link_has_taken_the_place_of_is_not_opened() {
-    let ground = Ground::new();
+fn a_root_that_was_replaced_by_a_link_is_not_opened() {
+    let ground = Fixture::new();
     let root = ground.at("one/sub");
     assert!(Roots::open([root.clone()]).is_ok());
     fs::rename(&root, ground.at("one/moved")).unwrap();
@@ -188,13 +188,13 @@ fn a_root_that_a_link_has_taken_the_place_of_is_not_opened() {
         let error = Roots::open([linked.clone()]).unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotADirectory, "{linked:?}");
         assert!(error.to_string().contains("symbolic link"), "{error}");
-        assert!(Found::at_hand(std::slice::from_ref(&linked), &linked.join("file")).is_none());
+        assert!(PathHandle::find_cached(std::slice::from_ref(&linked), &linked.join("file")).is_none());
     }
 }
 
 #[test]
 fn a_slot_is_a_name_in_a_folder_inside() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     symlink(ground.at("outside"), ground.at("one/out")).unwrap();
     symlink(ground.at("outside/file"), ground.at("one/link")).unwrap();
     let slot = ground.roots.slot(&ground.at("one/sub/new")).unwrap();
@@ -211,8 +211,8 @@ fn a_slot_is_a_name_in_a_folder_inside() {
 }
 
 #[test]
-fn what_is_exchanged_while_it_is_looked_for_leads_nowhere_else() {
-    let ground = Ground::new();
+fn a_path_that_is_exchanged_during_the_lookup_stays_inside() {
+    let ground = Fixture::new();
     let (inside, link) = (ground.at("one/sub"), ground.at("one/exchanged"));
     symlink(ground.at("outside"), &link).unwrap();
     let done = AtomicBool::new(false);
@@ -225,7 +225,7 @@ fn what_is_exchanged_while_it_is_looked_for_leads_nowhere_else() {
         });
         for _ in 0..20_000 {
             for name in ["one/sub/file", "one/exchanged/file", "one/sub/../exchanged/../../one/sub/file"] {
-                let Ok(found) = ground.roots.find(&ground.at(name), Last::Follow) else { continue };
+                let Ok(found) = ground.roots.find(&ground.at(name), FinalLink::Follow) else { continue };
                 assert_eq!(content(&found), INSIDE, "{name}");
                 seen += 1;
             }
@@ -243,14 +243,14 @@ fn name() -> impl Strategy<Value = &'static str> {
 proptest! {
     #[test]
     fn whatever_the_path_nothing_outside_is_found(names in prop::collection::vec(name(), 0..12)) {
-        let ground = Ground::new();
+        let ground = Fixture::new();
         symlink(ground.at("outside"), ground.at("one/out")).unwrap();
         symlink(ground.at("two"), ground.at("one/across")).unwrap();
         symlink("../..", ground.at("one/sub/up")).unwrap();
         let path = ground.at("one").join(names.join("/").trim_start_matches('/'));
-        for last in [Last::Follow, Last::Keep] {
+        for last in [FinalLink::Follow, FinalLink::NoFollow] {
             if let Ok(found) = ground.roots.find(&path, last) {
-                let real = fs::read_link(found.own_name()).unwrap();
+                let real = fs::read_link(found.proc_path()).unwrap();
                 let below = ["one", "two"].map(|root| ground.at(root).canonicalize().unwrap());
                 prop_assert!(below.iter().any(|root| real.starts_with(root)), "{path:?} led to {real:?}");
             }

@@ -13,19 +13,19 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Last, Links, Roots, kind};
+use super::{FinalLink, Links, Roots, kind};
 
 /// The most symbolic links in one path, as in the kernel (path_resolution(7)).
-pub(crate) const MOST_LINKS: usize = 40;
+pub(crate) const MAX_LINKS: usize = 40;
 
 /// Resolves a path across roots. The result had no links when the walk read it, and may be below no root.
 ///
 /// Components above the roots are not examined: there the path is taken literally.
-pub(super) fn walk(roots: &Roots, path: &Path, last: Last) -> io::Result<PathBuf> {
+pub(super) fn walk(roots: &Roots, path: &Path, last: FinalLink) -> io::Result<PathBuf> {
     let mut at = PathBuf::from("/");
-    let mut ahead: VecDeque<Step> = steps(path).collect();
+    let mut remaining: VecDeque<Step> = steps(path).collect();
     let mut links = 0;
-    while let Some(step) = ahead.pop_front() {
+    while let Some(step) = remaining.pop_front() {
         let name = match step {
             Step::Up => {
                 at.pop();
@@ -34,12 +34,12 @@ pub(super) fn walk(roots: &Roots, path: &Path, last: Last) -> io::Result<PathBuf
             Step::Down(name) => name,
         };
         at.push(&name);
-        if ahead.is_empty() && last == Last::Keep {
+        if remaining.is_empty() && last == FinalLink::NoFollow {
             break;
         }
-        let Some(target) = link(roots, &at)? else { continue };
+        let Some(target) = read_link(roots, &at)? else { continue };
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_LINKS {
             return Err(Errno::LOOP.into());
         }
         at.pop();
@@ -47,7 +47,7 @@ pub(super) fn walk(roots: &Roots, path: &Path, last: Last) -> io::Result<PathBuf
             at = PathBuf::from("/");
         }
         for step in steps(&target).collect::<Vec<_>>().into_iter().rev() {
-            ahead.push_front(step);
+            remaining.push_front(step);
         }
     }
     Ok(at)
@@ -68,9 +68,9 @@ fn steps(path: &Path) -> impl Iterator<Item = Step> {
 }
 
 /// The target of a symbolic link; `None` for anything else.
-fn link(roots: &Roots, path: &Path) -> io::Result<Option<PathBuf>> {
-    let Some((root, way)) = roots.of(path) else { return Ok(None) };
-    let handle = root.handle(&way, Last::Keep, Links::None)?;
+fn read_link(roots: &Roots, path: &Path) -> io::Result<Option<PathBuf>> {
+    let Some((root, relative)) = roots.innermost_root(path) else { return Ok(None) };
+    let handle = root.handle(&relative, FinalLink::NoFollow, Links::None)?;
     if kind(&handle)? != FileType::Symlink {
         return Ok(None);
     }

@@ -17,30 +17,34 @@ use grep_searcher::{
 };
 use ignore::{DirEntry, WalkState};
 use skep_api::{
-    budget::{LONGEST_ANSWER, json_bytes},
+    budget::{MAX_ANSWER_BYTES, json_len},
     files::{GrepFiles, LinesFound, MatchedLine},
-    path::told,
+    path::encode_path,
 };
 
 use super::{
-    Leash,
+    Cancellation,
     open::open,
     pattern::{COMPILED_BYTES, Pattern},
-    walk::{Scope, each_below},
+    walk::{Scope, walk_below},
 };
 use crate::{
     Error, Roots,
-    roots::{Found, Last},
+    roots::{FinalLink, PathHandle},
 };
 
 /// The longest line in an answer, in bytes. Longer lines are truncated.
-const LINE_BYTES: usize = 4 << 10;
+const MAX_LINE_BYTES: usize = 4 << 10;
 /// The memory that a search may use for one line with its context, in bytes.
-const HELD_BYTES: usize = 4 << 20;
+const SEARCHER_MEMORY_BYTES: usize = 4 << 20;
 /// The length of a match as JSON without its texts, in bytes.
 const MATCH_BYTES: usize = 100;
 
-pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<LinesFound, Error> {
+pub(super) fn grep(
+    roots: &Roots,
+    request: &GrepFiles,
+    cancellation: &Cancellation,
+) -> Result<LinesFound, Error> {
     let refused = |field, reason: String| Error::InvalidPattern { field, reason };
     let matcher = RegexMatcherBuilder::new()
         .size_limit(COMPILED_BYTES)
@@ -54,21 +58,21 @@ pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<
     let search = Search {
         matcher,
         request,
-        leash,
+        cancellation,
         found: Mutex::default(),
         count: AtomicUsize::new(0),
         bytes: AtomicUsize::new(0),
         is_partial: AtomicBool::new(false),
     };
-    let start = roots.find(path, Last::Follow)?;
+    let start = roots.find(path, FinalLink::Follow)?;
     let whole = if start.is_directory() {
-        search.folder(&start, glob.as_ref())? && !leash.is_cut()
+        search.folder(&start, glob.as_ref())? && !cancellation.is_cancelled()
     } else {
         crate::files::require_file(&start, path)?;
         search
-            .file(&mut search.searcher(), start.read(), path.into())
+            .file(&mut search.searcher(), start.open_for_reading(), path.into())
             .map_err(|error| Error::of_path(path, &error))?;
-        !leash.is_cut()
+        !cancellation.is_cancelled()
     };
     Ok(search.answer(whole))
 }
@@ -77,7 +81,7 @@ pub(super) fn grep(roots: &Roots, request: &GrepFiles, leash: &Leash) -> Result<
 struct Search<'a> {
     matcher: RegexMatcher,
     request: &'a GrepFiles,
-    leash: &'a Leash,
+    cancellation: &'a Cancellation,
     found: Mutex<Vec<MatchedLine>>,
     count: AtomicUsize,
     /// The approximate size of the results as JSON and in memory.
@@ -87,9 +91,9 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn folder(&self, start: &Found, glob: Option<&Pattern>) -> Result<bool, Error> {
+    fn folder(&self, start: &PathHandle, glob: Option<&Pattern>) -> Result<bool, Error> {
         let scope = Scope { hidden: true, gitignore: false };
-        each_below(start, scope, self.leash, || {
+        walk_below(start, scope, self.cancellation, || {
             // One searcher per thread, so that its buffers are reused.
             let mut searcher = self.searcher();
             move |entry: &DirEntry, below: &Path| {
@@ -108,7 +112,7 @@ impl Search<'_> {
         let context = self.request.context as usize;
         SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
-            .heap_limit(Some(HELD_BYTES))
+            .heap_limit(Some(SEARCHER_MEMORY_BYTES))
             .before_context(context)
             .after_context(context)
             .build()
@@ -123,9 +127,12 @@ impl Search<'_> {
         let context = self.request.context as usize;
         let path_bytes = path.as_os_str().len();
         let mut lines =
-            Lines { search: self, context, path_bytes, before: VecDeque::new(), found: Vec::new() };
-        let searched =
-            searcher.search_reader(&self.matcher, Awaited { file: file?, leash: self.leash }, &mut lines);
+            LineSink { search: self, context, path_bytes, before: VecDeque::new(), found: Vec::new() };
+        let searched = searcher.search_reader(
+            &self.matcher,
+            CancellableFile { file: file?, cancellation: self.cancellation },
+            &mut lines,
+        );
         match searched {
             // An error of the searcher itself: a line with its context exceeds the memory limit.
             Err(error) if error.raw_os_error().is_none() => {
@@ -136,7 +143,7 @@ impl Search<'_> {
         if lines.found.is_empty() {
             return Ok(());
         }
-        let (path, path_encoding) = told(path.as_os_str());
+        let (path, path_encoding) = encode_path(path.as_os_str());
         let path: Arc<str> = path.into();
         for line in &mut lines.found {
             (line.path, line.path_encoding) = (Arc::clone(&path), path_encoding);
@@ -151,19 +158,19 @@ impl Search<'_> {
     }
 
     fn is_over_budget(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) > LONGEST_ANSWER
+        self.bytes.load(Ordering::Relaxed) > MAX_ANSWER_BYTES
     }
 
     /// Adds to the size of the results. Returns whether they still fit into the answer.
-    fn takes(&self, bytes: usize) -> bool {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= LONGEST_ANSWER
+    fn reserve(&self, bytes: usize) -> bool {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= MAX_ANSWER_BYTES
     }
 
     fn answer(self, whole: bool) -> LinesFound {
         let limit = self.request.limit as usize;
         let mut matches = self.found.into_inner().unwrap_or_else(PoisonError::into_inner);
         let whole = whole && !self.is_partial.into_inner();
-        let truncated = !whole || matches.len() > limit || self.bytes.into_inner() > LONGEST_ANSWER;
+        let truncated = !whole || matches.len() > limit || self.bytes.into_inner() > MAX_ANSWER_BYTES;
         matches.sort_by(|one, other| (&one.path, one.line).cmp(&(&other.path, other.line)));
         matches.truncate(limit);
         LinesFound { matches, truncated }
@@ -171,14 +178,14 @@ impl Search<'_> {
 }
 
 /// A file that ends early when the search is cancelled.
-struct Awaited<'a> {
+struct CancellableFile<'a> {
     file: std::fs::File,
-    leash: &'a Leash,
+    cancellation: &'a Cancellation,
 }
 
-impl io::Read for Awaited<'_> {
+impl io::Read for CancellableFile<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.leash.is_cut() { Ok(0) } else { self.file.read(buffer) }
+        if self.cancellation.is_cancelled() { Ok(0) } else { self.file.read(buffer) }
     }
 }
 
@@ -190,7 +197,7 @@ struct Line {
 }
 
 /// Collects the matches of one file. Their path is filled in at the end.
-struct Lines<'a> {
+struct LineSink<'a> {
     search: &'a Search<'a>,
     context: usize,
     path_bytes: usize,
@@ -198,7 +205,7 @@ struct Lines<'a> {
     found: Vec<MatchedLine>,
 }
 
-impl Sink for Lines<'_> {
+impl Sink for LineSink<'_> {
     type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, matched: &SinkMatch<'_>) -> io::Result<bool> {
@@ -207,7 +214,7 @@ impl Sink for Lines<'_> {
         let line = Line::of(bytes);
         let before: usize = self.before.iter().map(Line::cost).sum();
         let whole = size_of::<MatchedLine>() + MATCH_BYTES + self.path_bytes + line.cost() + before;
-        if !self.follow(&line) || !self.search.takes(whole) {
+        if !self.add_to_trailing_context(&line) || !self.search.reserve(whole) {
             return Ok(false);
         }
         self.found.push(MatchedLine {
@@ -219,14 +226,14 @@ impl Sink for Lines<'_> {
             after: Vec::new(),
             text: Arc::clone(&line.text),
         });
-        self.remember(line);
-        Ok(!self.search.leash.is_cut() && self.found.len() <= self.search.request.limit as usize)
+        self.keep_for_leading_context(line);
+        Ok(!self.search.cancellation.is_cancelled() && self.found.len() <= self.search.request.limit as usize)
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> io::Result<bool> {
         let line = Line::of(context.bytes());
-        let fits = *context.kind() == SinkContextKind::Before || self.follow(&line);
-        self.remember(line);
+        let fits = *context.kind() == SinkContextKind::Before || self.add_to_trailing_context(&line);
+        self.keep_for_leading_context(line);
         Ok(fits)
     }
 
@@ -236,13 +243,13 @@ impl Sink for Lines<'_> {
     }
 }
 
-impl Lines<'_> {
+impl LineSink<'_> {
     /// Adds a line to the trailing context of previous matches. Returns whether it still fits into the answer.
-    fn follow(&mut self, line: &Line) -> bool {
+    fn add_to_trailing_context(&mut self, line: &Line) -> bool {
         let (context, search) = (self.context, self.search);
         let mut close = self.found.iter_mut().rev().take(context).filter(|found| found.after.len() < context);
         close.all(|found| {
-            let fits = search.takes(line.cost());
+            let fits = search.reserve(line.cost());
             if fits {
                 found.after.push(Arc::clone(&line.text));
             }
@@ -251,7 +258,7 @@ impl Lines<'_> {
     }
 
     /// Keeps a line as leading context of later matches.
-    fn remember(&mut self, line: Line) {
+    fn keep_for_leading_context(&mut self, line: Line) {
         if self.context == 0 {
             return;
         }
@@ -266,8 +273,8 @@ impl Line {
     fn of(bytes: &[u8]) -> Self {
         let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
-        let text: Arc<str> = String::from_utf8_lossy(&bytes[..bytes.len().min(LINE_BYTES)]).into();
-        Self { bytes: json_bytes(&*text), text }
+        let text: Arc<str> = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LINE_BYTES)]).into();
+        Self { bytes: json_len(&*text), text }
     }
 
     /// The bytes that one more occurrence of the line takes.

@@ -20,13 +20,13 @@ use super::open::open;
 
 /// The longest pattern file, and the total length of the patterns that apply in one folder, in bytes. A file beyond
 /// the limit is skipped.
-const LONGEST: usize = 64 << 10;
+const MAX_PATTERN_BYTES: usize = 64 << 10;
 /// The most patterns that apply in one folder.
-const MOST: usize = 2_000;
+const MAX_PATTERNS: usize = 2_000;
 /// The most folders in the cache, and the most of them with compiled patterns of their own. The cache is cleared when
 /// a limit is exceeded.
-const MOST_KEPT: usize = 4_096;
-const MOST_COMPILED: usize = 4;
+const MAX_CACHED_FOLDERS: usize = 4_096;
+const MAX_COMPILED: usize = 4;
 
 /// The pattern files of a folder, by descending precedence. A match in one kind of file, in any folder, takes
 /// precedence over the next kind.
@@ -35,11 +35,11 @@ const FILES: [&str; 3] = [".ignore", ".gitignore", ".git/info/exclude"];
 /// The exclusions below the folder of a search.
 pub(super) struct Ignored {
     top: OwnedFd,
-    kept: Mutex<Kept>,
+    cache: Mutex<Cache>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Cache {
     folders: HashMap<PathBuf, Rules>,
     compiled: usize,
 }
@@ -50,7 +50,7 @@ type Rules = Option<Arc<Patterns>>;
 struct Patterns {
     folder: PathBuf,
     files: [Option<Gitignore>; FILES.len()],
-    above: Rules,
+    parent: Rules,
     /// Totals of this folder and its ancestors.
     bytes: usize,
     count: usize,
@@ -58,7 +58,7 @@ struct Patterns {
 
 impl Ignored {
     pub(super) fn below(top: OwnedFd) -> Self {
-        Self { top, kept: Mutex::default() }
+        Self { top, cache: Mutex::default() }
     }
 
     /// Whether a path is excluded, given that its parents are not. The path is relative to the folder of the search.
@@ -68,19 +68,19 @@ impl Ignored {
     }
 
     fn rules(&self, folder: &Path) -> Rules {
-        if let Some(known) = self.kept().folders.get(folder) {
+        if let Some(known) = self.cache().folders.get(folder) {
             return known.clone();
         }
         let mut rules = None;
-        let mut ways: Vec<_> = folder.ancestors().collect();
-        ways.reverse();
-        for way in ways {
-            let known = self.kept().folders.get(way).cloned();
+        let mut ancestors: Vec<_> = folder.ancestors().collect();
+        ancestors.reverse();
+        for ancestor in ancestors {
+            let known = self.cache().folders.get(ancestor).cloned();
             rules = match known {
                 Some(known) => known,
                 None => {
-                    let read = Patterns::read(&self.top, way, rules);
-                    self.kept().keep(way, &read);
+                    let read = Patterns::read(&self.top, ancestor, rules);
+                    self.cache().insert(ancestor, &read);
                     read
                 }
             };
@@ -88,15 +88,15 @@ impl Ignored {
         rules
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    fn keep(&mut self, folder: &Path, rules: &Rules) {
+impl Cache {
+    fn insert(&mut self, folder: &Path, rules: &Rules) {
         let own = rules.as_ref().is_some_and(|patterns| patterns.folder == folder);
-        if self.folders.len() >= MOST_KEPT || self.compiled + usize::from(own) > MOST_COMPILED {
+        if self.folders.len() >= MAX_CACHED_FOLDERS || self.compiled + usize::from(own) > MAX_COMPILED {
             *self = Self::default();
         }
         self.compiled += usize::from(own);
@@ -108,18 +108,18 @@ impl Patterns {
     fn read(top: &OwnedFd, folder: &Path, above: Rules) -> Rules {
         let (bytes, count) = above.as_ref().map_or((0, 0), |above| (above.bytes, above.count));
         let files = [None, None, None];
-        let mut patterns = Self { folder: folder.to_owned(), files, above: above.clone(), bytes, count };
+        let mut patterns = Self { folder: folder.to_owned(), files, parent: above.clone(), bytes, count };
         for (at, name) in FILES.iter().enumerate() {
-            if let Some(text) = text(top, &folder.join(name), LONGEST - patterns.bytes) {
-                patterns.files[at] = patterns.compiled(&text);
+            if let Some(text) = read_text(top, &folder.join(name), MAX_PATTERN_BYTES - patterns.bytes) {
+                patterns.files[at] = patterns.compile(&text);
             }
         }
         if patterns.files.iter().any(Option::is_some) { Some(Arc::new(patterns)) } else { above }
     }
 
-    fn compiled(&mut self, text: &str) -> Option<Gitignore> {
+    fn compile(&mut self, text: &str) -> Option<Gitignore> {
         let count = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')).count();
-        if count == 0 || self.count + count > MOST {
+        if count == 0 || self.count + count > MAX_PATTERNS {
             return None;
         }
         let mut builder = GitignoreBuilder::new(".");
@@ -139,7 +139,7 @@ fn verdict(rules: &Rules, file: usize, below: &Path, is_folder: bool) -> Option<
     while let Some(patterns) = here {
         let path = below.strip_prefix(&patterns.folder).unwrap_or(below);
         match patterns.files[file].as_ref().map_or(Match::None, |file| file.matched(path, is_folder)) {
-            Match::None => here = patterns.above.as_deref(),
+            Match::None => here = patterns.parent.as_deref(),
             Match::Ignore(_) => return Some(true),
             Match::Whitelist(_) => return Some(false),
         }
@@ -148,7 +148,7 @@ fn verdict(rules: &Rules, file: usize, below: &Path, is_folder: bool) -> Option<
 }
 
 /// Reads a file of at most `longest` bytes.
-fn text(top: &OwnedFd, path: &Path, longest: usize) -> Option<String> {
+fn read_text(top: &OwnedFd, path: &Path, longest: usize) -> Option<String> {
     let file = open(top, path).ok()?;
     let mut bytes = Vec::new();
     file.take(longest as u64 + 1).read_to_end(&mut bytes).ok()?;

@@ -17,23 +17,23 @@ use std::{
 };
 
 use skep_api::{
-    budget::LONGEST_ANSWER,
+    budget::MAX_ANSWER_BYTES,
     files::{GrepFiles, SearchFiles},
 };
 use tokio::sync::{Semaphore, oneshot};
 
 use self::pattern::COMPILED_BYTES;
-use crate::{Error, Place, Roots, Run, leash::Leash};
+use crate::{Error, Place, Roots, Run, cancellation::Cancellation};
 
 /// The time limit of a search. When it is over, the answer is what was found so far.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// The most searches at the same time. Each has its own threads.
-const MOST_AT_ONCE: usize = 8;
-static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MOST_AT_ONCE)));
+const MAX_SEARCHES: usize = 8;
+static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_SEARCHES)));
 
 /// The memory of a search in bytes: the answer and the results so far, and the pattern compiled for both directions.
-const MEMORY_BYTES: u64 = (LONGEST_ANSWER + 2 * COMPILED_BYTES) as u64;
+const MEMORY_BYTES: u64 = (MAX_ANSWER_BYTES + 2 * COMPILED_BYTES) as u64;
 
 impl Run for SearchFiles {
     fn memory_bytes(&self, _: &Place) -> impl Future<Output = u64> + Send {
@@ -41,7 +41,7 @@ impl Run for SearchFiles {
     }
 
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-        while_awaited(place, move |roots, leash| names::search(roots, &self, leash)).await
+        run_cancellable(place, move |roots, leash| names::search(roots, &self, leash)).await
     }
 }
 
@@ -51,37 +51,37 @@ impl Run for GrepFiles {
     }
 
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-        while_awaited(place, move |roots, leash| grep::grep(roots, &self, leash)).await
+        run_cancellable(place, move |roots, leash| grep::grep(roots, &self, leash)).await
     }
 }
 
-async fn while_awaited<T: Send + 'static>(
+async fn run_cancellable<T: Send + 'static>(
     place: &Place,
-    work: impl FnOnce(&Roots, &Leash) -> Result<T, Error> + Send + 'static,
+    work: impl FnOnce(&Roots, &Cancellation) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     // The semaphore is never closed. A caller that leaves while it waits gets no permit; a running search keeps its
     // permit until it ends.
-    let turn = Arc::clone(&TURNS).acquire_owned().await.map_err(|_| Error::Broken)?;
+    let permit = Arc::clone(&PERMITS).acquire_owned().await.map_err(|_| Error::WorkerFailed)?;
     let place = place.clone();
-    let (leash, cut) = Leash::of(TIME_LIMIT);
+    let (cancellation, cancel_guard) = Cancellation::with_time_limit(TIME_LIMIT);
     let (answer, answered) = oneshot::channel();
     let search = move || {
-        let outcome = behind_the_fence(&place, |roots| work(roots, &leash));
-        drop(turn);
+        let outcome = run_fenced(&place, |roots| work(roots, &cancellation));
+        drop(permit);
         // Fails if the caller has left.
         let _ = answer.send(outcome);
     };
     // A new thread, since the fence stays on a thread until it ends.
-    std::thread::Builder::new().name("search".to_owned()).spawn(search).map_err(Error::Unfenced)?;
+    std::thread::Builder::new().name("search".to_owned()).spawn(search).map_err(Error::NotConfined)?;
     let searched = answered.await;
-    drop(cut);
-    searched.map_err(|_| Error::Broken)?
+    drop(cancel_guard);
+    searched.map_err(|_| Error::WorkerFailed)?
 }
 
-fn behind_the_fence<T>(place: &Place, work: impl FnOnce(&Roots) -> Result<T, Error>) -> Result<T, Error> {
+fn run_fenced<T>(place: &Place, work: impl FnOnce(&Roots) -> Result<T, Error>) -> Result<T, Error> {
     let roots = place.roots()?;
     if let Some(fence) = place.walk_fence() {
-        fence(&roots.handles()).map_err(Error::Unfenced)?;
+        fence(&roots.handles()).map_err(Error::NotConfined)?;
     }
     work(&roots)
 }

@@ -10,31 +10,35 @@ use rustix::fs::{AtFlags, CWD, FileType as Kind, statat};
 use skep_api::{
     budget::Budget,
     files::{FilesFound, FoundFile, SearchFiles},
-    path::told,
+    path::encode_path,
 };
 
 use super::{
-    Leash,
+    Cancellation,
     pattern::Pattern,
-    walk::{Scope, each_below},
+    walk::{Scope, walk_below},
 };
 use crate::{
     Error, Roots,
     files::{file_type, modified_at, size},
-    roots::Last,
+    roots::FinalLink,
 };
 
-pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Result<FilesFound, Error> {
-    let (pattern, syntax) = Pattern::read(&request.pattern, request.syntax)?;
+pub(super) fn search(
+    roots: &Roots,
+    request: &SearchFiles,
+    cancellation: &Cancellation,
+) -> Result<FilesFound, Error> {
+    let (pattern, syntax) = Pattern::parse(&request.pattern, request.syntax)?;
     let path = request.path.as_path();
-    let folder = roots.find(path, Last::Follow)?;
+    let folder = roots.find(path, FinalLink::Follow)?;
     if !folder.is_directory() {
         return Err(Error::NotAFolder { path: path.display().to_string() });
     }
     let limit = request.limit as usize;
     let found = Mutex::new((Vec::new(), Budget::default()));
     let scope = Scope { hidden: request.hidden, gitignore: request.gitignore };
-    let look = |entry: &DirEntry, below: &Path| {
+    let visit = |entry: &DirEntry, below: &Path| {
         if !pattern.matches(below) {
             return WalkState::Continue;
         }
@@ -45,7 +49,7 @@ pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Res
         if request.r#type.is_some_and(|wanted| wanted != kind) {
             return WalkState::Continue;
         }
-        let (path, path_encoding) = told(path.join(below).as_os_str());
+        let (path, path_encoding) = encode_path(path.join(below).as_os_str());
         let file = FoundFile {
             path,
             path_encoding,
@@ -55,18 +59,18 @@ pub(super) fn search(roots: &Roots, request: &SearchFiles, leash: &Leash) -> Res
         };
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
         let (files, budget) = &mut *found;
-        if !budget.takes(&file) {
+        if !budget.try_add(&file) {
             return WalkState::Quit;
         }
         files.push(file);
         // One more than the limit shows that there are more.
         if files.len() > limit { WalkState::Quit } else { WalkState::Continue }
     };
-    let whole = each_below(&folder, scope, leash, || look)?;
+    let whole = walk_below(&folder, scope, cancellation, || visit)?;
     let (mut matches, budget) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     let truncated = !whole || matches.len() > limit || budget.is_exhausted();
     matches.sort_by(|one, other| one.path.cmp(&other.path));
     matches.truncate(limit);
-    let (path, _) = told(path.as_os_str());
+    let (path, _) = encode_path(path.as_os_str());
     Ok(FilesFound { path, pattern: request.pattern.clone(), syntax, matches, truncated })
 }

@@ -21,7 +21,7 @@ pub(super) enum Pattern {
 
 impl Pattern {
     /// Parses a pattern, and returns the syntax that was detected or given.
-    pub(super) fn read(text: &str, syntax: PatternSyntax) -> Result<(Self, PatternSyntax), Error> {
+    pub(super) fn parse(text: &str, syntax: PatternSyntax) -> Result<(Self, PatternSyntax), Error> {
         let refused = |reason: String| Error::InvalidPattern { field: "pattern", reason };
         let syntax = match syntax {
             PatternSyntax::Auto if is_regex(text) => PatternSyntax::Regex,
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     fn matches(text: &str, syntax: PatternSyntax, path: &str) -> bool {
-        Pattern::read(text, syntax).unwrap().0.matches(Path::new(path))
+        Pattern::parse(text, syntax).unwrap().0.matches(Path::new(path))
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pattern_is_shows_in_it() {
+    fn the_syntax_of_a_pattern_is_detected() {
         for (text, syntax) in [
             ("*.rs", PatternSyntax::Glob),
             ("a.b", PatternSyntax::Glob),
@@ -103,7 +103,7 @@ mod tests {
             ("a|b", PatternSyntax::Regex),
             ("main[.]rs$", PatternSyntax::Regex),
         ] {
-            assert_eq!(Pattern::read(text, PatternSyntax::Auto).unwrap().1, syntax, "{text}");
+            assert_eq!(Pattern::parse(text, PatternSyntax::Auto).unwrap().1, syntax, "{text}");
         }
         assert!(matches("^src/.*rs$", PatternSyntax::Auto, "src/deep/main.rs"));
     }
@@ -113,7 +113,7 @@ mod tests {
         for (text, syntax) in
             [("[", PatternSyntax::Glob), ("(", PatternSyntax::Auto), ("a{99999}{9999}", PatternSyntax::Regex)]
         {
-            assert!(Pattern::read(text, syntax).is_err(), "{text}");
+            assert!(Pattern::parse(text, syntax).is_err(), "{text}");
         }
     }
 }

@@ -12,12 +12,12 @@ use tempfile::TempDir;
 
 use super::*;
 
-struct Ground {
+struct Fixture {
     folder: TempDir,
     place: Place,
 }
 
-impl Ground {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (name, content) in [
@@ -73,7 +73,7 @@ impl Ground {
 
 #[tokio::test]
 async fn names_are_found_and_no_link_is_followed() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let all = [".hidden/file.rs", "fifo.rs", "src/deep/lib.rs", "src/main.rs", "target/out.rs"];
     assert_eq!(ground.names(ground.searching("*.rs")).await, all);
     let files = SearchFiles { r#type: Some(FileType::File), ..ground.searching("*.rs") };
@@ -93,7 +93,7 @@ async fn names_are_found_and_no_link_is_followed() {
 
 #[tokio::test]
 async fn no_more_is_found_than_was_asked_for() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let found = SearchFiles { limit: 2, ..ground.searching("*.rs") }.run(&ground.place).await.unwrap();
     assert_eq!((found.matches.len(), found.truncated), (2, true));
     let found = SearchFiles { limit: 5, ..ground.searching("*.rs") }.run(&ground.place).await.unwrap();
@@ -104,7 +104,7 @@ async fn no_more_is_found_than_was_asked_for() {
 
 #[tokio::test]
 async fn lines_are_found_with_those_around_them() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let grep = GrepFiles { glob: Some("src/**/*.rs".to_owned()), context: 1, ..ground.grepping("needle") };
     let found = grep.run(&ground.place).await.unwrap();
     assert!(!found.truncated);
@@ -126,7 +126,7 @@ async fn lines_are_found_with_those_around_them() {
 
 #[tokio::test]
 async fn a_grep_reads_files_alone_and_nothing_outside() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let found = ground.grepping("needle").run(&ground.place).await.unwrap();
     let files: std::collections::BTreeSet<_> =
         found.matches.iter().map(|found| found.path.rsplit('/').next().unwrap()).collect();
@@ -147,8 +147,8 @@ async fn a_grep_reads_files_alone_and_nothing_outside() {
 }
 
 #[tokio::test]
-async fn a_search_that_nobody_waits_for_ends() {
-    let ground = Ground::new();
+async fn a_search_ends_when_it_is_cancelled() {
+    let ground = Fixture::new();
     for folder in 0..300 {
         let folder = ground.folder.path().join(format!("root/many/{folder}"));
         fs::create_dir_all(&folder).unwrap();
@@ -156,12 +156,12 @@ async fn a_search_that_nobody_waits_for_ends() {
             fs::write(folder.join(file.to_string()), "").unwrap();
         }
     }
-    let (cut, waiting) = Leash::of(TIME_LIMIT);
+    let (cancelled, waiting) = Cancellation::with_time_limit(TIME_LIMIT);
     drop(waiting);
-    let (late, _waiting) = Leash::of(Duration::ZERO);
+    let (late, _waiting) = Cancellation::with_time_limit(Duration::ZERO);
     let roots = ground.place.roots().unwrap();
-    for leash in [cut, late] {
-        let found = names::search(&roots, &ground.searching("*"), &leash).unwrap();
+    for cancellation in [cancelled, late] {
+        let found = names::search(&roots, &ground.searching("*"), &cancellation).unwrap();
         assert!(found.truncated && found.matches.is_empty(), "{} were found", found.matches.len());
     }
 }
@@ -187,7 +187,7 @@ async fn found(folder: &TempDir, search: SearchFiles) -> Vec<String> {
 
 /// Opening a FIFO would block the search, and a link may lead anywhere.
 #[tokio::test]
-async fn rules_that_are_no_file_are_not_opened() {
+async fn ignore_files_that_are_not_regular_files_are_not_opened() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["open", "fifo", "link"] {
         fs::create_dir(folder.path().join(name)).unwrap();
@@ -264,7 +264,7 @@ async fn more_folders_with_rules_than_are_kept_are_read_again() {
 }
 
 #[tokio::test]
-async fn lines_near_many_matches_stand_in_memory_once_and_the_answer_ends() {
+async fn lines_shared_by_many_matches_are_stored_once_and_the_answer_is_limited() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!("needle {}\n", "x".repeat(2_000));
     fs::write(folder.path().join("file"), line.repeat(10_000)).unwrap();
@@ -274,7 +274,7 @@ async fn lines_near_many_matches_stand_in_memory_once_and_the_answer_ends() {
     let found = grep.run(&place).await.unwrap();
     assert!(found.truncated);
     let json = serde_json::to_vec(&found).unwrap().len();
-    assert!(json <= skep_api::budget::LONGEST_ANSWER && json > 8 << 20, "{json}");
+    assert!(json <= skep_api::budget::MAX_ANSWER_BYTES && json > 8 << 20, "{json}");
     let mentions: usize = found.matches.iter().map(|found| 1 + found.before.len() + found.after.len()).sum();
     let texts: std::collections::HashSet<_> = found
         .matches
@@ -286,8 +286,8 @@ async fn lines_near_many_matches_stand_in_memory_once_and_the_answer_ends() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_too_long_is_passed_over_and_said() {
-    let ground = Ground::new();
+async fn a_line_that_is_too_long_is_skipped_and_reported() {
+    let ground = Fixture::new();
     fs::write(ground.folder.path().join("root/line"), vec![b'x'; 20 << 20]).unwrap();
     let one = GrepFiles { path: ground.path("line"), ..ground.grepping("y") };
     let found = one.run(&ground.place).await.unwrap();
@@ -298,7 +298,7 @@ async fn a_line_that_is_too_long_is_passed_over_and_said() {
 
 /// A search keeps its permit until its thread ends, even if the caller has left.
 #[tokio::test]
-async fn abandoned_searches_take_no_more_threads_than_there_are_turns() {
+async fn abandoned_searches_keep_their_permits() {
     use std::sync::{
         atomic::{AtomicUsize, Ordering},
         mpsc,
@@ -306,14 +306,14 @@ async fn abandoned_searches_take_no_more_threads_than_there_are_turns() {
 
     use futures_util::FutureExt;
 
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let begun = Arc::new(AtomicUsize::new(0));
     let (release, released) = mpsc::channel::<()>();
     let released = Arc::new(std::sync::Mutex::new(released));
     let (alive, ended) = mpsc::channel::<()>();
     for _ in 0..60 {
         let (begun, released, alive) = (Arc::clone(&begun), Arc::clone(&released), alive.clone());
-        let mut search = Box::pin(while_awaited(&ground.place, move |_, _| {
+        let mut search = Box::pin(run_cancellable(&ground.place, move |_, _| {
             begun.fetch_add(1, Ordering::Relaxed);
             let _ = released.lock().unwrap().recv();
             drop(alive);
@@ -324,7 +324,7 @@ async fn abandoned_searches_take_no_more_threads_than_there_are_turns() {
     drop((release, alive));
     let _ = ended.recv();
     let begun = begun.load(Ordering::Relaxed);
-    assert!(begun <= MOST_AT_ONCE, "{begun} threads searched for nobody");
+    assert!(begun <= MAX_SEARCHES, "{begun} threads searched for nobody");
 }
 
 #[tokio::test]

@@ -9,11 +9,11 @@ use std::{
 
 use ignore::{DirEntry, WalkBuilder, WalkState};
 
-use super::{Leash, ignored::Ignored};
-use crate::{Error, roots::Found};
+use super::{Cancellation, ignored::Ignored};
+use crate::{Error, roots::PathHandle};
 
 /// The most threads of one search. They mostly wait for disks.
-const MOST_THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scope {
@@ -25,39 +25,39 @@ pub(super) struct Scope {
 /// Returns whether the walk was not cancelled.
 ///
 /// Does not follow links and does not enter mount points.
-pub(super) fn each_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
-    folder: &Found,
+pub(super) fn walk_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
+    folder: &PathHandle,
     scope: Scope,
-    leash: &Leash,
-    look: impl Fn() -> L,
+    cancellation: &Cancellation,
+    make_visitor: impl Fn() -> L,
 ) -> Result<bool, Error> {
     // By the open handle, since the path may lead elsewhere by now. The final `/` makes the walk enter the folder.
-    let start = PathBuf::from(format!("{}/", folder.own_name()));
+    let start = PathBuf::from(format!("{}/", folder.proc_path()));
     let mut walk = WalkBuilder::new(&start);
     walk.standard_filters(false)
         .hidden(!scope.hidden)
         .follow_links(false)
         .same_file_system(true)
-        .threads(std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS));
+        .threads(std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS));
     if scope.gitignore {
-        let top = folder.as_fd().try_clone_to_owned().map_err(Error::Unfenced)?;
+        let top = folder.as_fd().try_clone_to_owned().map_err(Error::NotConfined)?;
         let (ignored, start) = (Ignored::below(top), start.clone());
         walk.filter_entry(move |entry| {
             let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
-            below(&start, entry.path()).is_none_or(|below| !ignored.contains(below, is_folder))
+            relative_path(&start, entry.path()).is_none_or(|below| !ignored.contains(below, is_folder))
         });
     }
     let whole = AtomicBool::new(true);
     walk.build_parallel().run(|| {
-        let (mut look, whole, start) = (look(), &whole, &start);
+        let (mut look, whole, start) = (make_visitor(), &whole, &start);
         Box::new(move |entry| {
-            if leash.is_cut() {
+            if cancellation.is_cancelled() {
                 whole.store(false, Ordering::Relaxed);
                 return WalkState::Quit;
             }
             // Entries that cannot be read or were removed are skipped.
             let Ok(entry) = entry else { return WalkState::Continue };
-            match below(start, entry.path()) {
+            match relative_path(start, entry.path()) {
                 Some(below) => look(&entry, below),
                 None => WalkState::Continue,
             }
@@ -67,7 +67,7 @@ pub(super) fn each_below<L: FnMut(&DirEntry, &Path) -> WalkState + Send>(
 }
 
 /// The path of an entry relative to the start of the walk; `None` for the start itself.
-fn below<'p>(start: &Path, path: &'p Path) -> Option<&'p Path> {
+fn relative_path<'p>(start: &Path, path: &'p Path) -> Option<&'p Path> {
     match path.as_os_str().as_bytes().get(start.as_os_str().len()..) {
         Some(below @ [_, ..]) => Some(Path::new(OsStr::from_bytes(below))),
         _ => None,

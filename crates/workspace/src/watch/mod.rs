@@ -21,39 +21,39 @@ use crate::{Content, Error, Place, RunStreamed};
 use tree::Tree;
 
 /// The interval at which the watched folder itself is checked for removal, which inotify does not report in time.
-const GLANCE: Duration = Duration::from_secs(2);
+const REMOVAL_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 impl RunStreamed for WatchFolder {
     async fn run_streamed(self, _: Content, place: &Place) -> Result<(FolderWatched, Content), Error> {
         let place = place.clone();
         let begun = spawn_blocking(move || {
-            let tree = Tree::begin(&*place.roots()?, self.path.as_path())?;
-            let news = tree.news().map_err(|error| Error::of_path(self.path.as_path(), &error))?;
+            let tree = Tree::watch(&*place.roots()?, self.path.as_path())?;
+            let news = tree.descriptor().map_err(|error| Error::of_path(self.path.as_path(), &error))?;
             Ok::<_, Error>((tree, news))
         });
-        let (tree, news) = begun.await.map_err(|_| Error::Broken)??;
+        let (tree, news) = begun.await.map_err(|_| Error::WorkerFailed)??;
         let answer = FolderWatched { folders: tree.folders() };
-        let watch = Watch { tree, news: News::of(news).map_err(|_| Error::Broken)? };
+        let watch = WatchState { tree, readiness: Readiness::new(news).map_err(|_| Error::WorkerFailed)? };
         Ok((answer, Box::pin(stream::unfold(Some(watch), |watch| async move { Some(watch?.next().await) }))))
     }
 }
 
 /// A watched tree and the readiness of its inotify descriptor.
-struct Watch {
+struct WatchState {
     tree: Tree,
-    news: News,
+    readiness: Readiness,
 }
 
-impl Watch {
+impl WatchState {
     /// Waits for the next changes. The stream ends after an error, or when the watched folder is removed.
     async fn next(mut self) -> (io::Result<Bytes>, Option<Self>) {
         loop {
-            if let Err(error) = self.news.come(self.tree.has_more()).await {
+            if let Err(error) = self.readiness.wait(self.tree.has_more()).await {
                 return (Err(error), None);
             }
             let mut tree = self.tree;
             let taken = spawn_blocking(move || {
-                let changes = tree.take();
+                let changes = tree.take_changes();
                 (tree, changes)
             });
             let changes = match taken.await {
@@ -75,19 +75,19 @@ impl Watch {
 }
 
 /// Waits for changes to read.
-struct News(AsyncFd<OwnedFd>);
+struct Readiness(AsyncFd<OwnedFd>);
 
-impl News {
-    fn of(inotify: OwnedFd) -> io::Result<Self> {
+impl Readiness {
+    fn new(inotify: OwnedFd) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` keeps its one descriptor open for as long as the `AsyncFd` owns it.
         Ok(Self(unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE) }?))
     }
 
-    /// Waits until changes may be available, at most for [`GLANCE`]. Returns at once if `more` are known to be queued.
-    async fn come(&self, more: bool) -> io::Result<()> {
+    /// Waits until changes may be available, at most for [`REMOVAL_CHECK_INTERVAL`]. Returns at once if `more` are known to be queued.
+    async fn wait(&self, more: bool) -> io::Result<()> {
         if !more {
             // Cleared before reading, so that a change during the read sets it again.
-            match timeout(GLANCE, self.0.readable()).await {
+            match timeout(REMOVAL_CHECK_INTERVAL, self.0.readable()).await {
                 Ok(ready) => ready?.clear_ready(),
                 Err(_) => return Ok(()),
             }

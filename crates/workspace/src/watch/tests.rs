@@ -9,13 +9,13 @@ use tempfile::TempDir;
 use super::*;
 use crate::no_content;
 
-struct Ground {
+struct Fixture {
     folder: TempDir,
     changes: Content,
     seen: Vec<FileChange>,
 }
 
-impl Ground {
+impl Fixture {
     async fn watch() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("root/old/below")).unwrap();
@@ -61,80 +61,80 @@ async fn begin(folder: &TempDir, name: &str) -> Result<Content, ErrorCode> {
 }
 
 #[tokio::test]
-async fn each_change_is_told_also_in_folders_that_are_new() {
-    let mut ground = Ground::watch().await;
-    fs::write(ground.at("new"), "x").unwrap();
-    ground.until(ChangeType::Created, "new").await;
-    fs::write(ground.at("there"), "y").unwrap();
-    ground.until(ChangeType::Modified, "there").await;
-    fs::create_dir_all(ground.at("a/b/c")).unwrap();
-    fs::write(ground.at("a/b/c/file"), "x").unwrap();
-    ground.until(ChangeType::Created, "a/b/c/file").await;
-    assert_eq!(ground.of("a/b"), [ChangeType::Created], "{:?}", ground.seen);
-    fs::write(ground.at("a/b/c/late"), "x").unwrap();
-    ground.until(ChangeType::Created, "a/b/c/late").await;
-    fs::remove_file(ground.at("new")).unwrap();
-    ground.until(ChangeType::Deleted, "new").await;
-    fs::remove_dir_all(ground.at("")).unwrap();
-    ground.until(ChangeType::Deleted, "").await;
-    assert!(ground.changes.next().await.is_none(), "nothing is left to watch");
+async fn changes_are_reported_also_in_new_folders() {
+    let mut fixture = Fixture::watch().await;
+    fs::write(fixture.at("new"), "x").unwrap();
+    fixture.until(ChangeType::Created, "new").await;
+    fs::write(fixture.at("there"), "y").unwrap();
+    fixture.until(ChangeType::Modified, "there").await;
+    fs::create_dir_all(fixture.at("a/b/c")).unwrap();
+    fs::write(fixture.at("a/b/c/file"), "x").unwrap();
+    fixture.until(ChangeType::Created, "a/b/c/file").await;
+    assert_eq!(fixture.of("a/b"), [ChangeType::Created], "{:?}", fixture.seen);
+    fs::write(fixture.at("a/b/c/late"), "x").unwrap();
+    fixture.until(ChangeType::Created, "a/b/c/late").await;
+    fs::remove_file(fixture.at("new")).unwrap();
+    fixture.until(ChangeType::Deleted, "new").await;
+    fs::remove_dir_all(fixture.at("")).unwrap();
+    fixture.until(ChangeType::Deleted, "").await;
+    assert!(fixture.changes.next().await.is_none(), "nothing is left to watch");
 }
 
 #[tokio::test]
 async fn a_rename_is_one_change_and_what_is_below_is_known_by_its_new_name() {
-    let mut ground = Ground::watch().await;
-    fs::rename(ground.at("old"), ground.at("new")).unwrap();
-    ground.until(ChangeType::Renamed, "new").await;
-    let renamed = ground.seen.last().unwrap().clone();
-    assert_eq!(renamed.from, Some(ground.at("old").display().to_string()));
-    fs::write(ground.at("new/below/file"), "x").unwrap();
-    ground.until(ChangeType::Created, "new/below/file").await;
+    let mut fixture = Fixture::watch().await;
+    fs::rename(fixture.at("old"), fixture.at("new")).unwrap();
+    fixture.until(ChangeType::Renamed, "new").await;
+    let renamed = fixture.seen.last().unwrap().clone();
+    assert_eq!(renamed.from, Some(fixture.at("old").display().to_string()));
+    fs::write(fixture.at("new/below/file"), "x").unwrap();
+    fixture.until(ChangeType::Created, "new/below/file").await;
     // Moved out of the tree: reported as deleted, and not watched any more.
-    let outside = ground.folder.path().join("outside/moved");
-    fs::rename(ground.at("new"), &outside).unwrap();
-    ground.until(ChangeType::Deleted, "new").await;
+    let outside = fixture.folder.path().join("outside/moved");
+    fs::rename(fixture.at("new"), &outside).unwrap();
+    fixture.until(ChangeType::Deleted, "new").await;
     fs::write(outside.join("below/secret"), "x").unwrap();
-    fs::write(ground.folder.path().join("outside/secret"), "x").unwrap();
-    fs::write(ground.at("last"), "x").unwrap();
-    ground.until(ChangeType::Created, "last").await;
-    assert!(!ground.seen.iter().any(|change| change.path.contains("secret")), "{:?}", ground.seen);
+    fs::write(fixture.folder.path().join("outside/secret"), "x").unwrap();
+    fs::write(fixture.at("last"), "x").unwrap();
+    fixture.until(ChangeType::Created, "last").await;
+    assert!(!fixture.seen.iter().any(|change| change.path.contains("secret")), "{:?}", fixture.seen);
 }
 
 /// The API writes to a temporary file first, which must not be reported.
 #[tokio::test]
 async fn an_atomic_write_is_one_change() {
-    let mut ground = Ground::watch().await;
+    let mut fixture = Fixture::watch().await;
     for (name, change) in [("fresh", ChangeType::Created), ("there", ChangeType::Modified)] {
-        let temporary = ground.at(".skep-0123456789abcdef");
+        let temporary = fixture.at(".skep-0123456789abcdef");
         fs::write(&temporary, "x").unwrap();
-        fs::rename(&temporary, ground.at(name)).unwrap();
-        ground.until(change, name).await;
-        assert_eq!(ground.of(name), [change], "{:?}", ground.seen);
+        fs::rename(&temporary, fixture.at(name)).unwrap();
+        fixture.until(change, name).await;
+        assert_eq!(fixture.of(name), [change], "{:?}", fixture.seen);
     }
-    assert!(!ground.seen.iter().any(|change| change.path.contains(".skep-")), "{:?}", ground.seen);
+    assert!(!fixture.seen.iter().any(|change| change.path.contains(".skep-")), "{:?}", fixture.seen);
 }
 
 #[tokio::test]
 async fn nothing_outside_is_watched() {
-    let ground = Ground::watch().await;
+    let fixture = Fixture::watch().await;
     for name in ["outside", "root/link", "root/../outside"] {
-        assert_eq!(begin(&ground.folder, name).await.err(), Some(ErrorCode::PathOutsideRoots), "{name}");
+        assert_eq!(begin(&fixture.folder, name).await.err(), Some(ErrorCode::PathOutsideRoots), "{name}");
     }
-    assert_eq!(begin(&ground.folder, "root/there").await.err(), Some(ErrorCode::NotADirectory));
-    assert_eq!(begin(&ground.folder, "root/none").await.err(), Some(ErrorCode::UnknownPath));
+    assert_eq!(begin(&fixture.folder, "root/there").await.err(), Some(ErrorCode::NotADirectory));
+    assert_eq!(begin(&fixture.folder, "root/none").await.err(), Some(ErrorCode::UnknownPath));
 }
 
 #[tokio::test]
-async fn a_reader_that_is_too_slow_is_told_so() {
-    let mut ground = Ground::watch().await;
+async fn an_overflow_is_reported_to_a_slow_reader() {
+    let mut fixture = Fixture::watch().await;
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     // Each iteration causes at least two events.
     for number in 0..limit.trim().parse::<u32>().unwrap().min(200_000) {
-        let name = ground.at(&format!("flood{}", number % 2));
+        let name = fixture.at(&format!("flood{}", number % 2));
         fs::write(&name, "x").unwrap();
         fs::remove_file(&name).unwrap();
     }
-    ground.until(ChangeType::Overflow, "").await;
-    fs::write(ground.at("after"), "x").unwrap();
-    ground.until(ChangeType::Created, "after").await;
+    fixture.until(ChangeType::Overflow, "").await;
+    fs::write(fixture.at("after"), "x").unwrap();
+    fixture.until(ChangeType::Created, "after").await;
 }

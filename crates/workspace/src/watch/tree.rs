@@ -29,18 +29,18 @@ use super::changes::Changes;
 use crate::{
     Error, Roots,
     files::entries,
-    roots::{Found, Last},
+    roots::{FinalLink, PathHandle},
 };
 
 /// The most folders of one tree. Each watch takes kernel memory and counts towards a limit per user.
-const MOST_FOLDERS: usize = 8_192;
+const MAX_FOLDERS: usize = 8_192;
 /// The most names that are remembered. Known names distinguish a new file from a replaced one.
-const MOST_NAMES: usize = 200_000;
+const MAX_NAMES: usize = 200_000;
 /// The most events of one batch.
-const MOST_EVENTS: usize = 16_384;
+const MAX_EVENTS: usize = 16_384;
 const BUFFER_BYTES: usize = 64 << 10;
 /// How long to wait for the second event of a rename.
-const OTHER_HALF: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const RENAME_PAIR_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// An inotify event.
 pub(super) struct Event {
@@ -53,7 +53,7 @@ pub(super) struct Event {
 /// The watched folders and the names in them.
 pub(super) struct Tree {
     inotify: OwnedFd,
-    top: Found,
+    top: PathHandle,
     pub(super) top_watch: i32,
     pub(super) path: PathBuf,
     /// Paths relative to the top, by watch descriptor.
@@ -66,9 +66,9 @@ pub(super) struct Tree {
 
 impl Tree {
     /// Watches the folder at a path, with everything below it.
-    pub(super) fn begin(roots: &Roots, path: &Path) -> Result<Self, Error> {
+    pub(super) fn watch(roots: &Roots, path: &Path) -> Result<Self, Error> {
         let refused = |error: io::Error| Error::of_path(path, &error);
-        let top = roots.find(path, Last::Follow)?;
+        let top = roots.find(path, FinalLink::Follow)?;
         if !top.is_directory() {
             return Err(Error::NotAFolder { path: path.display().to_string() });
         }
@@ -92,7 +92,7 @@ impl Tree {
     }
 
     /// A descriptor that becomes readable when events are queued.
-    pub(super) fn news(&self) -> io::Result<OwnedFd> {
+    pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.inotify.try_clone()
     }
 
@@ -117,20 +117,20 @@ impl Tree {
     }
 
     /// Takes the queued changes.
-    pub(super) fn take(&mut self) -> io::Result<Vec<FileChange>> {
+    pub(super) fn take_changes(&mut self) -> io::Result<Vec<FileChange>> {
         let mut events = self.read()?;
-        let halves = |events: &[Event]| {
+        let has_half_rename = |events: &[Event]| {
             let is = |flag| events.iter().filter(move |event| event.flags.contains(flag)).count();
             is(ReadFlags::MOVED_FROM) > is(ReadFlags::MOVED_TO)
         };
-        if halves(&events) {
+        if has_half_rename(&events) {
             let mut waiting = [PollFd::new(&self.inotify, PollFlags::IN)];
-            if poll(&mut waiting, Some(&OTHER_HALF))? > 0 {
+            if poll(&mut waiting, Some(&RENAME_PAIR_TIMEOUT))? > 0 {
                 events.append(&mut self.read()?);
             }
         }
-        self.more = events.len() >= MOST_EVENTS;
-        Changes::of(self, events)
+        self.more = events.len() >= MAX_EVENTS;
+        Changes::translate(self, events)
     }
 
     fn read(&self) -> io::Result<Vec<Event>> {
@@ -138,7 +138,7 @@ impl Tree {
         let mut reader = Reader::new(&self.inotify, &mut buffer);
         let mut events = Vec::new();
         // Until the buffer is empty, since the rest of it would be lost.
-        while events.len() < MOST_EVENTS || !reader.is_buffer_empty() {
+        while events.len() < MAX_EVENTS || !reader.is_buffer_empty() {
             let event = match reader.next() {
                 Ok(event) => event,
                 Err(Errno::AGAIN) => break,
@@ -157,28 +157,28 @@ impl Tree {
     }
 
     /// Watches a folder and everything below it. New names are added to `found`.
-    pub(super) fn add(&mut self, way: PathBuf, mut found: Option<&mut Vec<PathBuf>>) -> io::Result<()> {
-        let mut ahead = vec![way];
-        while let Some(way) = ahead.pop() {
+    pub(super) fn add(&mut self, relative: PathBuf, mut found: Option<&mut Vec<PathBuf>>) -> io::Result<()> {
+        let mut pending = vec![relative];
+        while let Some(relative) = pending.pop() {
             // It was removed or replaced meanwhile, is a mount point, or is not readable.
-            let Ok(folder) = self.open(&way) else { continue };
+            let Ok(folder) = self.open(&relative) else { continue };
             let name = format!("/proc/self/fd/{}", folder.as_raw_fd());
             let watch = match inotify::add_watch(&self.inotify, name, flags()) {
                 Ok(watch) => watch,
                 Err(error @ (Errno::NOSPC | Errno::NOMEM)) => return Err(error.into()),
                 Err(_) => continue,
             };
-            if self.folders.insert(watch, way.clone()).is_none() && self.folders.len() > MOST_FOLDERS {
+            if self.folders.insert(watch, relative.clone()).is_none() && self.folders.len() > MAX_FOLDERS {
                 return Err(Errno::NOSPC.into());
             }
             for (name, kind) in entries(&folder).unwrap_or_default() {
-                if self.learn(watch, &name)
+                if self.remember(watch, &name)
                     && let Some(found) = &mut found
                 {
-                    found.push(way.join(&name));
+                    found.push(relative.join(&name));
                 }
                 if kind == FileType::Directory {
-                    ahead.push(way.join(&name));
+                    pending.push(relative.join(&name));
                 }
             }
         }
@@ -186,19 +186,19 @@ impl Tree {
     }
 
     /// Opens a folder of the tree. Fails for links and mount points, and cannot leave the tree.
-    fn open(&self, way: &Path) -> io::Result<File> {
-        if way.as_os_str().is_empty() {
-            return self.top.read();
+    fn open(&self, relative: &Path) -> io::Result<File> {
+        if relative.as_os_str().is_empty() {
+            return self.top.open_for_reading();
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-        Ok(openat2(&self.top, way, flags, Mode::empty(), resolve)?.into())
+        Ok(openat2(&self.top, relative, flags, Mode::empty(), resolve)?.into())
     }
 
     /// Stops watching a folder that was moved away, and everything below it.
-    pub(super) fn remove(&mut self, way: &Path) {
+    pub(super) fn remove(&mut self, relative: &Path) {
         let below: Vec<i32> =
-            self.folders.iter().filter(|(_, at)| at.starts_with(way)).map(|(watch, _)| *watch).collect();
+            self.folders.iter().filter(|(_, at)| at.starts_with(relative)).map(|(watch, _)| *watch).collect();
         for watch in below {
             // The folder, and with it the watch, may be gone.
             let _ = inotify::remove_watch(&self.inotify, watch);
@@ -207,31 +207,31 @@ impl Tree {
     }
 
     /// Removes a folder that the kernel no longer watches.
-    pub(super) fn forget(&mut self, watch: i32) {
+    pub(super) fn forget_folder(&mut self, watch: i32) {
         self.folders.remove(&watch);
     }
 
     /// Updates the paths of a renamed folder and of everything below it.
     pub(super) fn rename(&mut self, from: &Path, to: &Path) {
-        for way in self.folders.values_mut() {
-            if let Ok(rest) = way.strip_prefix(from) {
-                *way = if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) };
+        for relative in self.folders.values_mut() {
+            if let Ok(rest) = relative.strip_prefix(from) {
+                *relative = if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) };
             }
         }
     }
 
     /// The path of a folder relative to the top.
-    pub(super) fn way(&self, watch: i32) -> Option<&Path> {
+    pub(super) fn relative_path(&self, watch: i32) -> Option<&Path> {
         self.folders.get(&watch).map(PathBuf::as_path)
     }
 
     /// Remembers a name. Returns whether it is new.
-    pub(super) fn learn(&mut self, watch: i32, name: &OsStr) -> bool {
+    pub(super) fn remember(&mut self, watch: i32, name: &OsStr) -> bool {
         let key = self.hasher.hash_one((watch, name));
-        if self.names.len() < MOST_NAMES { self.names.insert(key) } else { !self.names.contains(&key) }
+        if self.names.len() < MAX_NAMES { self.names.insert(key) } else { !self.names.contains(&key) }
     }
 
-    pub(super) fn unlearn(&mut self, watch: i32, name: &OsStr) {
+    pub(super) fn forget_name(&mut self, watch: i32, name: &OsStr) {
         let key = self.hasher.hash_one((watch, name));
         self.names.remove(&key);
     }

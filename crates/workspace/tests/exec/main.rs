@@ -1,8 +1,8 @@
 //! Commands through the public interface of the crate, with real processes and control groups.
 #![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 
-mod ahead;
-mod ground;
+mod fixture;
+mod prepared_shell;
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use skep_api::{
 };
 use skep_workspace::{Error, Output, Place, run_by_name};
 
-use ground::{Ground, request};
+use fixture::{Fixture, request};
 
 /// Runs each test with new shells and with prepared ones. The results must be the same.
 macro_rules! both_ways {
@@ -23,13 +23,13 @@ macro_rules! both_ways {
         mod on_demand {
             $(#[tokio::test]
             async fn $test() {
-                super::$test(super::Ground::new()).await;
+                super::$test(super::Fixture::new()).await;
             })*
         }
         mod started_ahead {
             $(#[tokio::test]
             async fn $test() {
-                super::$test(super::Ground::ahead().await).await;
+                super::$test(super::Fixture::with_prepared_shell().await).await;
             })*
         }
     };
@@ -74,54 +74,54 @@ fn code_of(result: Result<ExecOutcome, Error>) -> ErrorCode {
     result.expect_err("a refusal").code()
 }
 
-fn lives(pid: &str) -> bool {
+fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.split(") ").nth(1).is_some_and(|rest| !rest.starts_with('Z'))
 }
 
-async fn a_command_answers_with_its_output_and_code(ground: Ground) {
-    let outcome = ground.run("echo out; echo err >&2; exit 3").await;
+async fn a_command_answers_with_its_output_and_code(fixture: Fixture) {
+    let outcome = fixture.run("echo out; echo err >&2; exit 3").await;
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("out\n", "err\n"));
     assert_eq!((outcome.exit_code, outcome.signal), (Some(3), None));
     assert!(!outcome.timed_out && !outcome.truncated);
 }
 
-async fn a_signal_is_named(ground: Ground) {
-    let outcome = ground.run("kill -TERM $$").await;
+async fn a_signal_is_named(fixture: Fixture) {
+    let outcome = fixture.run("kill -TERM $$").await;
     assert_eq!((outcome.exit_code, outcome.signal.as_deref()), (None, Some("SIGTERM")));
 }
 
-async fn a_command_sees_a_clean_environment_and_its_own(ground: Ground) {
-    let place = ground.place.with_env(&BTreeMap::from([
+async fn a_command_sees_a_clean_environment_and_its_own(fixture: Fixture) {
+    let place = fixture.place.with_env(&BTreeMap::from([
         ("OF_VM".to_owned(), "vm".to_owned()),
         ("BOTH".to_owned(), "vm".to_owned()),
     ]));
     let mut command = request("env");
     command.env = BTreeMap::from([("BOTH".to_owned(), "exec".to_owned())]);
-    let outcome = ground.ask_at(&place, command).await.expect("it runs");
+    let outcome = fixture.run_command_at(&place, command).await.expect("it runs");
     let mut lines: Vec<&str> = outcome.stdout.lines().filter(|line| !line.starts_with("PWD=")).collect();
     lines.sort_unstable();
     assert_eq!(lines, ["BOTH=exec", "LANG=C.UTF-8", "OF_VM=vm", "PATH=/usr/local/bin:/usr/bin:/bin"]);
 }
 
-async fn a_leading_dash_is_no_option(ground: Ground) {
-    let outcome = ground.run("-x 2>/dev/null; echo $-").await;
+async fn a_leading_dash_is_no_option(fixture: Fixture) {
+    let outcome = fixture.run("-x 2>/dev/null; echo $-").await;
     assert!(!outcome.stdout.contains('x'), "{}", outcome.stdout);
 }
 
-async fn a_command_starts_where_it_was_told(ground: Ground) {
-    let here = ground.dir.path().canonicalize().expect("a path");
-    assert_eq!(ground.run("pwd").await.stdout.trim(), here.to_str().expect("text"));
+async fn a_command_starts_where_it_was_told(fixture: Fixture) {
+    let here = fixture.dir.path().canonicalize().expect("a path");
+    assert_eq!(fixture.run("pwd").await.stdout.trim(), here.to_str().expect("text"));
     let mut elsewhere = request("pwd");
     elsewhere.cwd = Some("/usr".to_owned());
-    assert_eq!(ground.ask(elsewhere).await.expect("it runs").stdout, "/usr\n");
+    assert_eq!(fixture.run_command(elsewhere).await.expect("it runs").stdout, "/usr\n");
 }
 
-async fn what_no_shell_can_run_is_refused(ground: Ground) {
+async fn what_no_shell_can_run_is_refused(fixture: Fixture) {
     let refused = async |change: fn(&mut RunCommand)| {
         let mut command = request("true");
         change(&mut command);
-        code_of(ground.ask(command).await)
+        code_of(fixture.run_command(command).await)
     };
     assert_eq!(refused(|it| it.cwd = Some("/no/such".into())).await, ErrorCode::UnknownPath);
     assert_eq!(refused(|it| it.cwd = Some("/etc/passwd".into())).await, ErrorCode::NotADirectory);
@@ -132,29 +132,29 @@ async fn what_no_shell_can_run_is_refused(ground: Ground) {
     assert_eq!(refused(|it| it.command = "#".repeat(131_072)).await, ErrorCode::InvalidValue);
     assert_eq!(refused(|it| it.timeout_ms = 0).await, ErrorCode::InvalidValue);
     assert_eq!(refused(|it| drop(it.env.insert("A=B".into(), String::new()))).await, ErrorCode::InvalidValue);
-    let inner = Place::new(ground.dir.path(), ground.dir.path(), BTreeMap::new(), &ground.group);
+    let inner = Place::new(fixture.dir.path(), fixture.dir.path(), BTreeMap::new(), &fixture.group);
     let mut outside = request("true");
     outside.cwd = Some("/usr".into());
-    assert_eq!(code_of(ground.ask_at(&inner, outside).await), ErrorCode::PathOutsideRoots);
+    assert_eq!(code_of(fixture.run_command_at(&inner, outside).await), ErrorCode::PathOutsideRoots);
 }
 
-async fn the_longest_command_runs(ground: Ground) {
-    let outcome = ground.run(&format!("echo ok #{}", "x".repeat(131_071 - 9))).await;
+async fn the_longest_command_runs(fixture: Fixture) {
+    let outcome = fixture.run(&format!("echo ok #{}", "x".repeat(131_071 - 9))).await;
     assert_eq!(outcome.stdout, "ok\n");
 }
 
-async fn the_timeout_ends_all_that_was_started(ground: Ground) {
+async fn the_timeout_ends_all_that_was_started(fixture: Fixture) {
     let mut command = request("trap '' TERM; setsid sleep 1000 & echo $!; sleep 1000");
     command.timeout_ms = 300;
     let began = Instant::now();
-    let outcome = ground.ask(command).await.expect("it runs");
+    let outcome = fixture.run_command(command).await.expect("it runs");
     assert!(began.elapsed() < Duration::from_secs(5));
     assert!(outcome.timed_out);
     assert_eq!((outcome.exit_code, outcome.signal.as_deref()), (None, Some("SIGKILL")));
     let child = outcome.stdout.trim().to_owned();
     assert!(!child.is_empty());
     for _ in 0..200 {
-        if !lives(&child) {
+        if !is_alive(&child) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -162,16 +162,16 @@ async fn the_timeout_ends_all_that_was_started(ground: Ground) {
     panic!("{child} lives on");
 }
 
-async fn it_answers_at_the_shells_end_and_children_live_on(ground: Ground) {
-    let file = ground.dir.path().join("done");
+async fn it_answers_at_the_shells_end_and_children_live_on(fixture: Fixture) {
+    let file = fixture.dir.path().join("done");
     let began = Instant::now();
-    let outcome = ground.run("(sleep 0.6; echo late; echo late > done; sleep 1000) & echo $!").await;
+    let outcome = fixture.run("(sleep 0.6; echo late; echo late > done; sleep 1000) & echo $!").await;
     assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
     assert_eq!(outcome.exit_code, Some(0));
     // The pipe stays open; otherwise the first `echo` would have killed the child.
     for _ in 0..500 {
         if file.exists() {
-            assert!(lives(outcome.stdout.trim()));
+            assert!(is_alive(outcome.stdout.trim()));
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -179,53 +179,53 @@ async fn it_answers_at_the_shells_end_and_children_live_on(ground: Ground) {
     panic!("the child was ended");
 }
 
-async fn a_flood_is_cut_in_the_middle(ground: Ground) {
-    let outcome = ground.run("echo begin; head -c 20000000 /dev/zero | tr '\\0' x; echo end").await;
+async fn a_flood_is_cut_in_the_middle(fixture: Fixture) {
+    let outcome = fixture.run("echo begin; head -c 20000000 /dev/zero | tr '\\0' x; echo end").await;
     assert!(outcome.truncated);
     assert_eq!(outcome.stdout.len(), 1 << 20);
     assert!(outcome.stdout.starts_with("begin\nx") && outcome.stdout.ends_with("xend\n"));
 }
 
-async fn long_input_arrives_whole(ground: Ground) {
+async fn long_input_arrives_whole(fixture: Fixture) {
     let mut command = request("wc -c; echo done");
     command.stdin = Stdin::Text("y".repeat(3_000_000));
-    assert_eq!(ground.ask(command.clone()).await.expect("it runs").stdout, "3000000\ndone\n");
+    assert_eq!(fixture.run_command(command.clone()).await.expect("it runs").stdout, "3000000\ndone\n");
     // Echoed while it is still being written: neither side may wait for the other.
     command.command = "cat".to_owned();
-    assert!(ground.ask(command.clone()).await.expect("it runs").truncated);
+    assert!(fixture.run_command(command.clone()).await.expect("it runs").truncated);
     command.command = "echo unread".to_owned();
-    assert_eq!(ground.ask(command).await.expect("it runs").stdout, "unread\n");
+    assert_eq!(fixture.run_command(command).await.expect("it runs").stdout, "unread\n");
 }
 
-async fn a_command_without_input_finds_its_end(ground: Ground) {
-    assert_eq!(ground.run("cat; echo over").await.stdout, "over\n");
+async fn a_command_without_input_finds_its_end(fixture: Fixture) {
+    assert_eq!(fixture.run("cat; echo over").await.stdout, "over\n");
 }
 
-async fn a_reader_that_keeps_up_gets_all_of_it(ground: Ground) {
+async fn a_reader_that_keeps_up_gets_all_of_it(fixture: Fixture) {
     let (stdout, stderr, exit) =
-        read_all(ground.start("flood", "head -c 30000000 /dev/zero; echo e >&2").await).await;
+        read_all(fixture.start("flood", "head -c 30000000 /dev/zero; echo e >&2").await).await;
     assert_eq!((stdout.len(), stderr.as_slice()), (30_000_000, b"e\n".as_slice()));
     assert!(!exit.truncated);
 }
 
-async fn a_reader_that_left_comes_back_for_the_rest(ground: Ground) {
-    let mut first = ground.start("kept", "echo one; read line; echo two >&2; echo three").await;
+async fn a_reader_that_left_comes_back_for_the_rest(fixture: Fixture) {
+    let mut first = fixture.start("kept", "echo one; read line; echo two >&2; echo three").await;
     // Standard input is empty, so `read` returns at once.
     let Some((0, ExecEvent::Stdout(data))) = first.next().await else { panic!("no output") };
     let seen = data.len() as u64;
     let running = first.running().clone();
     drop(first);
     running.outcome().await;
-    let again = ground.place.commands().find("kept").expect("it is kept");
+    let again = fixture.place.commands().find("kept").expect("it is kept");
     let (stdout, stderr, exit) = read_all(again.attach(seen, 0)).await;
     let all = [&data[..], &stdout[..]].concat();
     assert_eq!((all.as_slice(), stderr.as_slice()), (b"one\nthree\n".as_slice(), b"two\n".as_slice()));
     assert_eq!(exit.exit_code, Some(0));
 }
 
-async fn a_slow_reader_holds_the_command_until_it_leaves(ground: Ground) {
-    let output = ground.start("slow", "head -c 10000000 /dev/zero; touch finished").await;
-    let finished = ground.dir.path().join("finished");
+async fn a_slow_reader_holds_the_command_until_it_leaves(fixture: Fixture) {
+    let output = fixture.start("slow", "head -c 10000000 /dev/zero; touch finished").await;
+    let finished = fixture.dir.path().join("finished");
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!finished.exists(), "the command ran ahead of its reader");
     let running = output.running().clone();
@@ -234,21 +234,21 @@ async fn a_slow_reader_holds_the_command_until_it_leaves(ground: Ground) {
     assert!(finished.exists());
 }
 
-async fn a_cancelled_command_ends(ground: Ground) {
-    let output = ground.start("cancelled", "sleep 1000").await;
+async fn a_cancelled_command_ends(fixture: Fixture) {
+    let output = fixture.start("cancelled", "sleep 1000").await;
     output.running().cancel();
     let (_, _, exit) = read_all(output).await;
     assert_eq!((exit.exit_code, exit.signal.as_deref()), (None, Some("SIGKILL")));
 }
 
-async fn commands_are_listed_while_they_run_and_their_groups_vanish(ground: Ground) {
-    let output = ground.start("listed", "echo $$; sleep 0.2").await;
-    let again = ground.place.commands().start("listed", &request("true"), &ground.place);
+async fn commands_are_listed_while_they_run_and_their_groups_vanish(fixture: Fixture) {
+    let output = fixture.start("listed", "echo $$; sleep 0.2").await;
+    let again = fixture.place.commands().start("listed", &request("true"), &fixture.place);
     assert_eq!(again.expect_err("a refusal").code(), ErrorCode::ExecFailed);
     let (stdout, _, _) = read_all(output).await;
     let pid: u32 = String::from_utf8_lossy(&stdout).trim().parse().expect("a pid");
     for _ in 0..200 {
-        if !ground.group.join("listed").exists() && !ground.place.commands().owns(pid) {
+        if !fixture.group.join("listed").exists() && !fixture.place.commands().owns(pid) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -256,10 +256,10 @@ async fn commands_are_listed_while_they_run_and_their_groups_vanish(ground: Grou
     panic!("something is left of the command");
 }
 
-async fn what_ended_can_be_forgotten_and_what_runs_cannot(ground: Ground) {
-    read_all(ground.start("ended", "echo before").await).await;
-    let output = ground.start("running", "sleep 1000").await;
-    let commands = ground.place.commands();
+async fn what_ended_can_be_forgotten_and_what_runs_cannot(fixture: Fixture) {
+    read_all(fixture.start("ended", "echo before").await).await;
+    let output = fixture.start("running", "sleep 1000").await;
+    let commands = fixture.place.commands();
     assert!(commands.find("ended").is_ok());
     commands.forget_ended();
     assert_eq!(commands.find("ended").expect_err("a refusal").code(), ErrorCode::UnknownExec);
@@ -267,27 +267,27 @@ async fn what_ended_can_be_forgotten_and_what_runs_cannot(ground: Ground) {
     output.running().cancel();
     assert_eq!(read_all(output).await.2.signal.as_deref(), Some("SIGKILL"));
     // The id is free again, and the new command is not discarded together with the previous one.
-    assert_eq!(read_all(ground.start("ended", "echo after").await).await.0, b"after\n");
+    assert_eq!(read_all(fixture.start("ended", "echo after").await).await.0, b"after\n");
     assert!(commands.find("ended").is_ok());
 }
 
-async fn an_operation_is_found_by_its_name(ground: Ground) {
+async fn an_operation_is_found_by_its_name(fixture: Fixture) {
     let body = serde_json::to_vec(&request("echo named")).expect("JSON");
-    let answer = run_by_name("run-command", &body, &ground.place.for_call("a-call")).await.expect("it runs");
+    let answer = run_by_name("run-command", &body, &fixture.place.for_call("a-call")).await.expect("it runs");
     let outcome: ExecOutcome = serde_json::from_slice(&answer).expect("JSON");
     assert_eq!(outcome.stdout, "named\n");
-    assert!(ground.place.commands().find("a-call").is_ok());
-    let unknown = run_by_name("no-such", b"{}", &ground.place).await;
+    assert!(fixture.place.commands().find("a-call").is_ok());
+    let unknown = run_by_name("no-such", b"{}", &fixture.place).await;
     assert_eq!(unknown.expect_err("a refusal").code(), ErrorCode::UnknownRoute);
-    let malformed = run_by_name("run-command", b"{", &ground.place).await;
+    let malformed = run_by_name("run-command", b"{", &fixture.place).await;
     assert_eq!(malformed.expect_err("a refusal").code(), ErrorCode::MalformedBody);
 }
 
-async fn a_command_that_leaves_its_control_group_is_answered_at_its_timeout_all_the_same(ground: Ground) {
-    let parent = ground.group.parent().expect("a parent").display();
+async fn a_command_that_leaves_its_control_group_is_answered_at_its_timeout_all_the_same(fixture: Fixture) {
+    let parent = fixture.group.parent().expect("a parent").display();
     let mut command = request(&format!("echo $$ > {parent}/cgroup.procs; exec sleep 1000"));
     command.timeout_ms = 300;
-    let outcome = tokio::time::timeout(Duration::from_secs(10), ground.ask(command));
+    let outcome = tokio::time::timeout(Duration::from_secs(10), fixture.run_command(command));
     let outcome = outcome.await.expect("in time").expect("it runs");
     assert!(outcome.timed_out && outcome.duration_ms < 5000, "{outcome:?}");
 }

@@ -85,7 +85,7 @@ fn qemu(kvm: bool) -> Qemu {
 
 fn command(kvm: bool, purpose: Purpose) -> VmmCommand {
     let some = || OwnedFd::from(File::open("/dev/null").unwrap());
-    qemu(kvm).command(LaunchOrder {
+    qemu(kvm).command(LaunchSpec {
         vcpus: 2,
         memory_mb: 128,
         mac: [0x02, 0, 0x0a, 0, 0, 0xff],
@@ -199,8 +199,17 @@ fn each_descriptor_has_the_number_that_the_arguments_name() {
     let numbers: Vec<i32> = files.iter().map(AsRawFd::as_raw_fd).collect();
     let [monitor, agent, console, tap, ram, kernel, initrd, root, layer] =
         <[OwnedFd; 9]>::try_from(files).unwrap();
-    let numbered =
-        Numbered::new(Descriptors { monitor, agent, console, tap, ram, kernel, initrd, root, layer });
+    let numbered = NumberedDescriptors::new(Descriptors {
+        monitor,
+        agent,
+        console,
+        tap,
+        ram,
+        kernel,
+        initrd,
+        root,
+        layer,
+    });
     let named = [
         numbered.monitor,
         numbered.agent,

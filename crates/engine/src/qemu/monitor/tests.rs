@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const GREETING: &[u8] = b"{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
 
 fn pair() -> (UnixStream, Peer) {
@@ -37,7 +37,7 @@ async fn answers_reach_the_caller_between_events() {
     let mut events = monitor.events();
     let said = b"{\"event\": \"STOP\", \"timestamp\": {}}\n{\"return\": {\"running\": false}, \"id\": 2}\n";
     assert_eq!(answered(&monitor, &peer, said).await.unwrap(), json!({"running": false}));
-    timeout(PATIENCE, events.changed()).await.unwrap().unwrap();
+    timeout(TIMEOUT, events.changed()).await.unwrap().unwrap();
     let refused =
         answered(&monitor, &peer, b"{\"error\": {\"desc\": \"no\"}, \"id\": 3}\n").await.unwrap_err();
     assert!(matches!(&refused, Error::Refused { reason, .. } if reason == "no"), "{refused}");
@@ -45,11 +45,11 @@ async fn answers_reach_the_caller_between_events() {
     let said = b"{\"return\": 0, \"id\": 2}\n{\"error\": {}}\n{\"return\": 7, \"id\": 4}\n";
     assert_eq!(answered(&monitor, &peer, said).await.unwrap(), json!(7));
     drop(peer);
-    assert_eq!(timeout(PATIENCE, monitor.gone()).await.unwrap(), None);
+    assert_eq!(timeout(TIMEOUT, monitor.closed()).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn what_is_no_message_ends_the_connection() {
+async fn an_invalid_message_closes_the_connection() {
     let long = [b"{\"event\": \"".as_slice(), &[b'A'; MAX_EVENT_BYTES + 1], b"\"}\n"].concat();
     for garbage in [
         b"what\n".as_slice(),
@@ -69,11 +69,11 @@ async fn what_is_no_message_ends_the_connection() {
         let (monitor, mut peer) = opened().await;
         let (read, write) = (peer.try_clone().unwrap(), garbage.to_vec());
         let writing = std::thread::spawn(move || peer.write_all(&write));
-        let gone = timeout(PATIENCE, monitor.gone()).await;
+        let gone = timeout(TIMEOUT, monitor.closed()).await;
         assert_eq!(gone.ok(), Some(None), "still connected after {shown}");
         writing.join().unwrap().unwrap();
         let refused = monitor.call("stop", json!({})).await.unwrap_err();
-        assert!(matches!(refused, Error::MonitorGone(_)), "{shown}: {refused}");
+        assert!(matches!(refused, Error::MonitorClosed(_)), "{shown}: {refused}");
         // The connection is closed although the monitor still exists.
         let mut rest = Vec::new();
         let _ = { read }.read_to_end(&mut rest);
@@ -107,13 +107,13 @@ async fn a_flood_leaves_room_for_other_tasks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vmm_that_reads_nothing_is_late_and_no_more() {
+async fn a_vmm_that_reads_nothing_causes_a_timeout() {
     let (monitor, _peer) = opened().await;
     // More than the socket buffer holds.
     for _ in 0..2_000 {
-        let late = timeout(2 * super::PATIENCE, monitor.call("stop", json!({}))).await;
+        let late = timeout(2 * super::ANSWER_TIMEOUT, monitor.call("stop", json!({}))).await;
         let late = late.expect("the command waits for ever").unwrap_err();
-        assert!(matches!(late, Error::TimedOut { .. } | Error::MonitorGone(_)), "{late}");
+        assert!(matches!(late, Error::TimedOut { .. } | Error::MonitorClosed(_)), "{late}");
     }
-    assert!(monitor.shared.waiting().as_ref().is_none_or(HashMap::is_empty));
+    assert!(monitor.shared.pending().as_ref().is_none_or(HashMap::is_empty));
 }

@@ -21,7 +21,7 @@ fn pieces(bytes: &[u8]) -> (Vec<Vec<u8>>, Option<HeadRefusal>) {
     while !rest.is_empty() {
         match framing.next(rest) {
             Step::Refused { refusal, .. } => return (pieces, Some(refusal)),
-            Step::Kept => break,
+            Step::Buffered => break,
             Step::Pass(length) => {
                 assert!(length > 0);
                 pieces.push(rest[..length].to_vec());
@@ -38,7 +38,7 @@ fn pieces(bytes: &[u8]) -> (Vec<Vec<u8>>, Option<HeadRefusal>) {
 }
 
 #[test]
-fn requests_one_behind_the_other_are_told_apart() {
+fn pipelined_requests_are_separated() {
     let (get, post) = ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n");
     let all = format!("{get}{post}a\nb\nc\r\n{get}");
     let (pieces, refusal) = pieces(all.as_bytes());
@@ -48,7 +48,7 @@ fn requests_one_behind_the_other_are_told_apart() {
 }
 
 #[test]
-fn what_may_be_read_in_two_ways_is_refused() {
+fn ambiguous_heads_are_refused() {
     for head in [
         "GET / HTTP/1.1\nhost: x\n\n",
         "GET / HTTP/1.1\r\nhost: x\n\r\n",
@@ -110,7 +110,7 @@ fn what_the_http_library_would_answer_by_itself_is_refused_before() {
 }
 
 #[test]
-fn nothing_behind_chunks_or_another_protocol_is_looked_at() {
+fn bytes_after_chunked_encoding_or_an_upgrade_pass_unchecked() {
     for head in [
         "POST / HTTP/1.1\r\ntransfer-encoding: Chunked\r\n\r\n",
         "GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n",
@@ -123,7 +123,7 @@ fn nothing_behind_chunks_or_another_protocol_is_looked_at() {
 }
 
 /// The number of requests that the HTTP library parses from these bytes; `None` where it refuses any.
-async fn read_by_the_library(bytes: &[u8]) -> Option<usize> {
+async fn requests_read_by_hyper(bytes: &[u8]) -> Option<usize> {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     client.write_all(bytes).await.unwrap();
     let _ = client.shutdown().await;
@@ -198,7 +198,7 @@ proptest! {
         if let Step::Head { taken, head: bytes, .. } = framing.next(head.as_bytes()) {
             prop_assert!(taken <= head.len());
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let read = runtime.block_on(read_by_the_library(&bytes));
+            let read = runtime.block_on(requests_read_by_hyper(&bytes));
             prop_assert_eq!(read, Some(1), "{:?}", head);
         }
     }
@@ -212,7 +212,7 @@ proptest! {
                 while !rest.is_empty() {
                     let length = match framing.next(rest) {
                         Step::Pass(length) | Step::Head { taken: length, .. } => length,
-                        Step::Kept => rest.len(),
+                        Step::Buffered => rest.len(),
                         Step::Refused { .. } => break 'parts,
                     };
                     prop_assert!(length > 0);
@@ -239,7 +239,7 @@ proptest! {
                         handed_on.extend(head);
                         rest = &rest[taken..];
                     }
-                    Step::Kept => rest = &[],
+                    Step::Buffered => rest = &[],
                     Step::Refused { .. } => panic!("refused"),
                 }
             }

@@ -24,31 +24,31 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Routes,
-    exec::{ExecDesk, duplex_command, home},
-    exec_stream::Home,
+    exec::{ExecState, default_cwd, duplex_command},
+    exec_stream::ExecPlace,
 };
 use crate::{
     auth::Identity,
     error::Refusal,
-    extract::{Call, Caller, ExecAnywhere, NoParameters, Query, SwarmExec, VmPath},
-    key_watch::{closed, key_lost},
+    extract::{Caller, ExecAnywhere, NoParameters, Query, RequestInfo, SwarmExec, VmPath},
+    key_watch::{key_lost, server_closing},
     openapi::refusals::DuplexRefused,
-    places::{Chosen, Places},
+    places::{Places, Target},
 };
-use session::{End, Running, carry, refuse};
+use session::{End, Running, refuse, run_session};
 
-const FIRST_MESSAGE: Duration = Duration::from_secs(30);
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The read buffer of one connection.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-pub(crate) fn routes(desk: ExecDesk) -> Routes {
-    vec![routes!(exec_duplex).with_state(desk.clone()), routes!(exec_duplex_in_vm).with_state(desk)]
+pub(crate) fn routes(state: ExecState) -> Routes {
+    vec![routes!(exec_duplex).with_state(state.clone()), routes!(exec_duplex_in_vm).with_state(state)]
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-struct Place {
+struct DuplexQuery {
     /// The VM, by pid or id. Default: the server.
     #[param(example = "4242")]
     vm: Option<String>,
@@ -83,17 +83,17 @@ struct Place {
 #[utoipa::path(
     get, path = "/api/exec", tag = "exec", operation_id = "exec_duplex",
     security(("bearer" = ["swarm:exec"]), ("bearer" = ["server:admin"])),
-    params(Place),
+    params(DuplexQuery),
     responses(
         (status = 101, description = "A WebSocket, if the request asks for one (RFC 6455)"),
         DuplexRefused,
     )
 )]
 async fn exec_duplex(
-    State(desk): State<ExecDesk>,
+    State(state): State<ExecState>,
     caller: Caller<ExecAnywhere>,
-    Query(query): Query<Place>,
-    call: Call,
+    Query(query): Query<DuplexQuery>,
+    call: RequestInfo,
     upgrade: Result<Upgrade, Refusal>,
 ) -> Result<Response, Refusal> {
     // The scope depends on a parameter, so a malformed request is refused first, as for a body.
@@ -101,10 +101,10 @@ async fn exec_duplex(
         Some(_) => (Scope::SwarmExec, upgrade),
         None => (Scope::ServerAdmin, Ok(upgrade?)),
     };
-    caller.needs(scope)?;
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Places::note(&chosen, &call.trail);
-    accept(desk, caller.identity(), chosen, upgrade).await
+    caller.require_scope(scope)?;
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Places::record_resource(&chosen, &call.audit);
+    accept(state, caller.identity(), chosen, upgrade).await
 }
 
 /// Run a command in a VM over a WebSocket
@@ -120,13 +120,13 @@ async fn exec_duplex(
     )
 )]
 async fn exec_duplex_in_vm(
-    State(desk): State<ExecDesk>,
+    State(state): State<ExecState>,
     caller: Caller<SwarmExec>,
     path: VmPath,
     _: Query<NoParameters>,
     upgrade: Result<Upgrade, Refusal>,
 ) -> Result<Response, Refusal> {
-    accept(desk, caller.identity(), Chosen::Vm(path.vm()?), upgrade).await
+    accept(state, caller.identity(), Target::Vm(path.vm()?), upgrade).await
 }
 
 /// A request that asks for a WebSocket.
@@ -149,22 +149,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Upgrade {
 }
 
 async fn accept(
-    desk: ExecDesk,
+    state: ExecState,
     caller: Arc<Identity>,
-    chosen: Chosen,
+    chosen: Target,
     upgrade: Result<Upgrade, Refusal>,
 ) -> Result<Response, Refusal> {
     let chosen = match chosen {
-        Chosen::Vm(vm) => {
+        Target::Vm(vm) => {
             // Checked before the upgrade, because then the refusal has an HTTP status.
-            let (swarm, vm) = desk.vms.reached_by(&caller, vm).await?;
+            let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
             swarm.vm(&caller.account.id, VmRef::Id(vm)).await?;
-            Chosen::Vm(VmRef::Id(vm))
+            Target::Vm(VmRef::Id(vm))
         }
-        Chosen::Workspace => Chosen::Workspace,
+        Target::Workspace => Target::Workspace,
     };
     let Upgrade(upgrade) = upgrade?;
-    let session = desk.sessions.token();
+    let session = state.sessions.token();
     Ok(upgrade
         .protocols([EXEC_PROTOCOL])
         .max_message_size(MAX_MESSAGE_BYTES)
@@ -172,28 +172,28 @@ async fn accept(
         .read_buffer_size(READ_BUFFER_BYTES)
         .write_buffer_size(0)
         .on_upgrade(move |socket| async move {
-            serve(socket, &desk, &caller, chosen).await;
+            serve(socket, &state, &caller, chosen).await;
             drop(session);
         }))
 }
 
-async fn serve(mut socket: WebSocket, desk: &ExecDesk, caller: &Identity, chosen: Chosen) {
-    let over = async {
+async fn serve(mut socket: WebSocket, state: &ExecState, caller: &Identity, chosen: Target) {
+    let aborted = async {
         tokio::select! {
-            failure = key_lost(Arc::clone(&desk.store), caller.key.clone()) => End::Refused(failure.into()),
-            () = closed(desk.closing.clone()) => End::Closing,
+            failure = key_lost(Arc::clone(&state.store), caller.key.clone()) => End::Refused(failure.into()),
+            () = server_closing(state.closing.clone()) => End::Closing,
         }
     };
-    let mut over = pin!(over);
+    let mut aborted = pin!(aborted);
     let started = tokio::select! {
-        started = start(&mut socket, desk, caller, chosen) => started,
-        end = &mut over => match end {
+        started = start(&mut socket, state, caller, chosen) => started,
+        end = &mut aborted => match end {
             End::Refused(refusal) => Err(Some(refusal)),
             _ => Err(Some(Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; try again"))),
         },
     };
     match started {
-        Ok(running) => carry(socket, running, over).await,
+        Ok(running) => run_session(socket, running, aborted).await,
         Err(Some(refusal)) => refuse(socket, &refusal).await,
         Err(None) => {}
     }
@@ -202,14 +202,15 @@ async fn serve(mut socket: WebSocket, desk: &ExecDesk, caller: &Identity, chosen
 /// Starts the command of the first message. `Err(None)` means that the caller disconnected.
 async fn start(
     socket: &mut WebSocket,
-    desk: &ExecDesk,
+    state: &ExecState,
     caller: &Identity,
-    chosen: Chosen,
+    chosen: Target,
 ) -> Result<Running, Option<Refusal>> {
     let text = first_message(socket).await?;
-    let command = duplex_command(&text, home(&chosen, caller)).map_err(|failure| Some(failure.into()))?;
-    let (events, ending) = desk.places.stream(caller, chosen, command).await.map_err(Some)?;
-    Ok(Running { events, home: ending.map_or(Home::Server, Home::Vm) })
+    let command =
+        duplex_command(&text, default_cwd(&chosen, caller)).map_err(|failure| Some(failure.into()))?;
+    let (events, ending) = state.places.stream(caller, chosen, command).await.map_err(Some)?;
+    Ok(Running { events, home: ending.map_or(ExecPlace::Server, ExecPlace::Vm) })
 }
 
 async fn first_message(socket: &mut WebSocket) -> Result<String, Option<Refusal>> {
@@ -228,6 +229,6 @@ async fn first_message(socket: &mut WebSocket) -> Result<String, Option<Refusal>
             }
         }
     };
-    let arrived = timeout(FIRST_MESSAGE, arriving).await;
+    let arrived = timeout(FIRST_MESSAGE_TIMEOUT, arriving).await;
     arrived.unwrap_or_else(|_| Err(wrong("no message named a command within 30 s")))
 }

@@ -29,13 +29,13 @@ use tokio::{
     time::{Instant, interval_at, timeout},
 };
 
-use super::{super::exec_stream::Home, stdin::StdinBuffer};
+use super::{super::exec_stream::ExecPlace, stdin::StdinBuffer};
 use crate::{error, error::Refusal};
 
 /// Interval of pings, which keep proxies from closing an idle connection and detect a caller that is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the last messages and the closing handshake may take.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Sink = SplitSink<WebSocket, Message>;
 type Source = SplitStream<WebSocket>;
@@ -43,7 +43,7 @@ type Source = SplitStream<WebSocket>;
 pub(super) enum End {
     Exit(ExecExit),
     /// The caller disconnected.
-    Gone,
+    Disconnected,
     /// The command was refused or aborted.
     Refused(Refusal),
     /// The server is shutting down.
@@ -53,36 +53,36 @@ pub(super) enum End {
 /// A running command, and its place.
 pub(super) struct Running {
     pub(super) events: ExecStream,
-    pub(super) home: Home,
+    pub(super) home: ExecPlace,
 }
 
 /// How much input the command has read, and whether its input is still open.
 #[derive(Debug, Clone, Copy)]
-struct Taken {
+struct StdinProgress {
     bytes: u64,
     open: bool,
 }
 
 /// Runs a session until its command ends. `aborted` completes when the caller's key is lost or the server shuts down.
-pub(super) async fn carry(socket: WebSocket, running: Running, over: impl Future<Output = End>) {
+pub(super) async fn run_session(socket: WebSocket, running: Running, aborted: impl Future<Output = End>) {
     let (mut sink, mut source) = socket.split();
     let Running { mut events, home } = running;
     let (control, stdin) = (events.control(), StdinBuffer::default());
-    let (taken, mut is_taken) = watch::channel(Taken { bytes: 0, open: true });
+    let (taken, mut progress) = watch::channel(StdinProgress { bytes: 0, open: true });
     let end = tokio::select! {
-        end = send(&mut sink, &mut events, &mut is_taken) => match end {
+        end = send(&mut sink, &mut events, &mut progress) => match end {
             Err(error) => End::Refused(home.explain(error).await),
             Ok(end) => end,
         },
         end = receive(&mut source, &stdin, &control) => end,
         never = feed(&stdin, &control, &taken) => match never {},
-        end = over => end,
+        end = aborted => end,
     };
     let notice = match end {
-        End::Gone => return,
+        End::Disconnected => return,
         End::Exit(exit) => ExecNotice::Exit(exit),
-        End::Refused(refusal) => refused(&refusal),
-        End::Closing => refused(&leave(events, &home)),
+        End::Refused(refusal) => error_notice(&refusal),
+        End::Closing => error_notice(&detach(events, &home)),
     };
     finish(sink, source, &notice).await;
 }
@@ -90,18 +90,18 @@ pub(super) async fn carry(socket: WebSocket, running: Running, over: impl Future
 /// Refuses a command before it was started.
 pub(super) async fn refuse(socket: WebSocket, refusal: &Refusal) {
     let (sink, source) = socket.split();
-    finish(sink, source, &refused(refusal)).await;
+    finish(sink, source, &error_notice(refusal)).await;
 }
 
 /// Detaches from a command in a VM, which keeps running, and returns the refusal for the caller.
-fn leave(events: ExecStream, home: &Home) -> Refusal {
+fn detach(events: ExecStream, home: &ExecPlace) -> Refusal {
     let message = match home {
-        Home::Vm(_) => {
-            events.leave();
+        ExecPlace::Vm(_) => {
+            events.detach();
             "the server is shutting down; the command keeps running without further input: reconnect to its output with the \
             id in the message `started`, and the bytes received as offsets"
         }
-        Home::Server => "the server is shutting down, and the command with it; run it again",
+        ExecPlace::Server => "the server is shutting down, and the command with it; run it again",
     };
     Refusal::new(ErrorCode::ShuttingDown, message)
 }
@@ -110,30 +110,30 @@ fn leave(events: ExecStream, home: &Home) -> Refusal {
 async fn send(
     sink: &mut Sink,
     events: &mut ExecStream,
-    is_taken: &mut watch::Receiver<Taken>,
+    progress: &mut watch::Receiver<StdinProgress>,
 ) -> Result<End, skep_channel::Error> {
     let started = ExecNotice::Started { id: events.id().to_owned() };
-    if sink.send(text(&started)).await.is_err() {
-        return Ok(End::Gone);
+    if sink.send(text_message(&started)).await.is_err() {
+        return Ok(End::Disconnected);
     }
     let mut ping = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
     loop {
         let message = tokio::select! {
             event = events.next() => match event {
-                Some(Ok(ExecEvent::Stdout(bytes))) => output(StreamId::Stdout, &bytes),
-                Some(Ok(ExecEvent::Stderr(bytes))) => output(StreamId::Stderr, &bytes),
+                Some(Ok(ExecEvent::Stdout(bytes))) => output_message(StreamId::Stdout, &bytes),
+                Some(Ok(ExecEvent::Stderr(bytes))) => output_message(StreamId::Stderr, &bytes),
                 Some(Ok(ExecEvent::Exit(exit))) => return Ok(End::Exit(exit)),
                 Some(Err(error)) => return Err(error),
                 None => return Ok(End::Refused(Refusal::internal("a command's events ended without its exit"))),
             },
-            Ok(()) = is_taken.changed() => {
-                let Taken { bytes, open } = *is_taken.borrow_and_update();
-                text(&ExecNotice::Stdin { taken: bytes, open })
+            Ok(()) = progress.changed() => {
+                let StdinProgress { bytes, open } = *progress.borrow_and_update();
+                text_message(&ExecNotice::Stdin { taken: bytes, open })
             }
             _ = ping.tick() => Message::Ping(Bytes::new()),
         };
         if sink.send(message).await.is_err() {
-            return Ok(End::Gone);
+            return Ok(End::Disconnected);
         }
     }
 }
@@ -144,13 +144,13 @@ async fn receive(source: &mut Source, stdin: &StdinBuffer, control: &Control) ->
         let message = match source.next().await {
             Some(Ok(message)) => message,
             // A message that is too long is also an error here.
-            Some(Err(_)) | None => return End::Gone,
+            Some(Err(_)) | None => return End::Disconnected,
         };
         let handled = match message {
-            Message::Binary(bytes) => input(&bytes, stdin).await,
-            Message::Text(text) => obey(&text, stdin, control).await,
+            Message::Binary(bytes) => handle_input(&bytes, stdin).await,
+            Message::Text(text) => handle_control(&text, stdin, control).await,
             Message::Ping(_) | Message::Pong(_) => Ok(()),
-            Message::Close(_) => return End::Gone,
+            Message::Close(_) => return End::Disconnected,
         };
         if let Err(failure) = handled {
             return End::Refused(failure.into());
@@ -158,10 +158,10 @@ async fn receive(source: &mut Source, stdin: &StdinBuffer, control: &Control) ->
     }
 }
 
-async fn input(message: &[u8], stdin: &StdinBuffer) -> Result<(), Failure> {
+async fn handle_input(message: &[u8], stdin: &StdinBuffer) -> Result<(), Failure> {
     let wrong = |message: &str| Err(Failure::new(ErrorCode::MalformedBody, message));
     match message.split_first() {
-        Some((first, _)) if StreamId::of(*first) != Some(StreamId::Stdin) => {
+        Some((first, _)) if StreamId::from_byte(*first) != Some(StreamId::Stdin) => {
             wrong("a binary message begins with 0, the number of the standard input, followed by the bytes")
         }
         None => wrong("an empty binary message; each begins with 0, the number of the standard input"),
@@ -173,7 +173,7 @@ async fn input(message: &[u8], stdin: &StdinBuffer) -> Result<(), Failure> {
     }
 }
 
-async fn obey(text: &str, stdin: &StdinBuffer, control: &Control) -> Result<(), Failure> {
+async fn handle_control(text: &str, stdin: &StdinBuffer, control: &Control) -> Result<(), Failure> {
     let wrong = |error: serde_json::Error| {
         let message = format!("a text message must be `signal` with a `name`, or `end_of_stdin`: {error}");
         Failure::new(ErrorCode::MalformedBody, message)
@@ -191,7 +191,7 @@ async fn obey(text: &str, stdin: &StdinBuffer, control: &Control) -> Result<(), 
 }
 
 /// Passes the input on as fast as the command reads it.
-async fn feed(stdin: &StdinBuffer, control: &Control, taken: &watch::Sender<Taken>) -> Infallible {
+async fn feed(stdin: &StdinBuffer, control: &Control, taken: &watch::Sender<StdinProgress>) -> Infallible {
     while let Some(piece) = stdin.next().await {
         let length = piece.len() as u64;
         // On an error the event stream of the command fails too, with the reason.
@@ -218,30 +218,30 @@ async fn finish(mut sink: Sink, mut source: Source, notice: &ExecNotice) {
         _ => close_code::POLICY,
     };
     let last = async {
-        sink.send(text(notice)).await?;
+        sink.send(text_message(notice)).await?;
         sink.send(Message::Close(Some(CloseFrame { code, reason: "".into() }))).await
     };
     let drained = async { while let Some(Ok(_)) = source.next().await {} };
-    let _ = timeout(LAST_WORDS, async { tokio::join!(last, drained) }).await;
+    let _ = timeout(CLOSE_TIMEOUT, async { tokio::join!(last, drained) }).await;
 }
 
-fn output(stream: StreamId, bytes: &[u8]) -> Message {
+fn output_message(stream: StreamId, bytes: &[u8]) -> Message {
     let mut message = BytesMut::with_capacity(1 + bytes.len());
     message.put_u8(stream.byte());
     message.put_slice(bytes);
     Message::Binary(message.freeze())
 }
 
-fn text(notice: &impl Serialize) -> Message {
+fn text_message(notice: &impl Serialize) -> Message {
     // These types always serialize.
     Message::Text(serde_json::to_string(notice).unwrap_or_default().into())
 }
 
-fn refused(refusal: &Refusal) -> ExecNotice {
+fn error_notice(refusal: &Refusal) -> ExecNotice {
     if let Some(cause) = refusal.cause() {
         tracing::error!("a command's connection broke: {cause}");
     }
     let Failure { code, message } = refusal.failure().clone();
-    let error = error::reason_of(code.kind()).to_owned();
+    let error = error::reason_phrase(code.kind()).to_owned();
     ExecNotice::Error(StreamRefusal { error, message, code })
 }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
-use skep_api::exec_stream::{STDIN_PIECE_BYTES, STDIN_WINDOW_BYTES};
+use skep_api::exec_stream::{MAX_WRITE_BYTES, STDIN_WINDOW_BYTES};
 use tokio::sync::Notify;
 
 /// Input that the command has not read yet. Short messages are joined into larger pieces.
@@ -67,7 +67,7 @@ impl StdinBuffer {
             {
                 let mut state = self.state();
                 if !state.bytes.is_empty() {
-                    let length = state.bytes.len().min(STDIN_PIECE_BYTES);
+                    let length = state.bytes.len().min(MAX_WRITE_BYTES);
                     let piece = state.bytes.split_to(length).freeze();
                     self.taken.notify_one();
                     return Some(piece);
@@ -101,10 +101,10 @@ mod tests {
         let large = vec![7; STDIN_WINDOW_BYTES];
         buffer.push(&large).await;
         assert!(buffer.push(b"x").now_or_never().is_none(), "the window is full");
-        assert_eq!(buffer.next().await.unwrap().len(), STDIN_PIECE_BYTES);
+        assert_eq!(buffer.next().await.unwrap().len(), MAX_WRITE_BYTES);
         assert!(buffer.push(b"x").now_or_never().is_some());
         buffer.end();
-        let mut length = STDIN_PIECE_BYTES;
+        let mut length = MAX_WRITE_BYTES;
         while let Some(piece) = buffer.next().await {
             length += piece.len();
         }

@@ -12,7 +12,7 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use crate::{
     body::Body,
-    extract::{Admin, Call, Caller, GitCredentials, NoParameters, Query},
+    extract::{Admin, Caller, GitCredentials, NoParameters, Query, RequestInfo},
     json::Json,
     openapi::refusals::CredentialRefused,
     routes::{Answer, Created, Routes, created},
@@ -22,16 +22,16 @@ use crate::{
 /// The default user name, which hosts with token authentication accept.
 const USERNAME: &str = "x-access-token";
 /// The prefix of a host whose secret is a private key for ssh.
-const SSH: &str = "ssh://";
+const SSH_PREFIX: &str = "ssh://";
 /// The beginning of a private key in any format (RFC 7468).
-const KEY: &str = "-----BEGIN ";
+const PRIVATE_KEY_START: &str = "-----BEGIN ";
 /// The longest token, in bytes.
-const LONGEST_TOKEN: usize = 8 << 10;
+const MAX_TOKEN_BYTES: usize = 8 << 10;
 /// The most hosts of one account.
-const MOST: usize = 1_000;
+const MAX_HOSTS: usize = 1_000;
 /// Hosts on a page without `limit`, and at most.
 const DEFAULT_PAGE: u32 = 100;
-const LARGEST_PAGE: u32 = 1_000;
+const MAX_PAGE: u32 = 1_000;
 
 pub(super) fn routes(vault: Vault) -> Routes {
     vec![
@@ -66,18 +66,17 @@ async fn list(
     Query(query): Query<ListQuery>,
 ) -> Answer<CredentialPage> {
     let limit = query.limit.unwrap_or(DEFAULT_PAGE);
-    if !(1..=LARGEST_PAGE).contains(&limit) {
-        return Err(invalid(format!(
-            "`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}"
-        ))
-        .into());
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(
+            invalid(format!("`limit` is {limit}; it must be a whole number from 1 to {MAX_PAGE}")).into()
+        );
     }
-    let after = query.cursor.map(host).transpose()?;
+    let after = query.cursor.map(check_host).transpose()?;
     let mut kept = vault.list(caller.account.id).await?;
     kept.retain(|one| after.as_ref().is_none_or(|after| one.host > *after));
     let more = kept.len() > limit as usize;
     kept.truncate(limit as usize);
-    let credentials: Vec<KeptCredential> = kept.into_iter().map(told).collect();
+    let credentials: Vec<KeptCredential> = kept.into_iter().map(to_api).collect();
     let next_cursor = credentials.last().filter(|_| more).map(|last| last.host.clone());
     Ok(Json(CredentialPage { credentials, next_cursor }))
 }
@@ -111,19 +110,23 @@ async fn set(
     State(vault): State<Vault>,
     caller: Caller<Admin>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<CredentialBody>,
 ) -> Created<KeptCredential> {
-    let host = host(body.host)?;
-    let token = if host.starts_with(SSH) { private_key(body.token)? } else { line("token", body.token)? };
-    let username = line("username", body.username.unwrap_or_else(|| USERNAME.to_owned()))?;
+    let host = check_host(body.host)?;
+    let token = if host.starts_with(SSH_PREFIX) {
+        check_private_key(body.token)?
+    } else {
+        check_line("token", body.token)?
+    };
+    let username = check_line("username", body.username.unwrap_or_else(|| USERNAME.to_owned()))?;
     let known = vault.list(caller.account.id).await?;
-    if known.len() >= MOST && !known.iter().any(|one| one.host == host) {
-        return Err(invalid(format!("`host` would be one more than {MOST}; remove another one")).into());
+    if known.len() >= MAX_HOSTS && !known.iter().any(|one| one.host == host) {
+        return Err(invalid(format!("`host` would be one more than {MAX_HOSTS}; remove another one")).into());
     }
     let credential = Credential { username, token };
-    let kept = vault.keep(caller.account.id, host, &credential, call.arrival.wall).await?;
-    created(told(kept))
+    let kept = vault.set(caller.account.id, host, &credential, call.arrival.wall).await?;
+    created(to_api(kept))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -148,15 +151,15 @@ async fn remove(
     caller: Caller<Admin>,
     Query(query): Query<RemoveQuery>,
 ) -> Answer<CredentialRemoved> {
-    let host = host(query.host)?;
-    if vault.forget(caller.account.id, &host).await? {
+    let host = check_host(query.host)?;
+    if vault.remove(caller.account.id, &host).await? {
         return Ok(Json(CredentialRemoved { host, removed: true }));
     }
     let message = format!("no credential for `{host}`; `GET /api/git/credentials` lists the hosts");
     Err(Failure::new(ErrorCode::UnknownCredential, message).into())
 }
 
-fn told(kept: GitCredential) -> KeptCredential {
+fn to_api(kept: GitCredential) -> KeptCredential {
     KeptCredential { host: kept.host, username: kept.username, created_at: kept.created_at }
 }
 
@@ -165,9 +168,9 @@ fn invalid(message: String) -> Failure {
 }
 
 /// Checks a host: a name with an optional port, prefixed with `ssh://` for a private key.
-fn host(text: String) -> Result<String, Failure> {
+fn check_host(text: String) -> Result<String, Failure> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    let place = text.strip_prefix(SSH).unwrap_or(&text);
+    let place = text.strip_prefix(SSH_PREFIX).unwrap_or(&text);
     let (name, port) = place.split_once(':').map_or((place, None), |(name, port)| (name, Some(port)));
     let named = (1..254).contains(&name.len()) && !name.starts_with('-') && name.bytes().all(fits);
     if named && port.is_none_or(|port| port.parse::<u16>().is_ok()) {
@@ -180,22 +183,22 @@ fn host(text: String) -> Result<String, Failure> {
 }
 
 /// Checks a private key, and ends its last line, as ssh requires.
-fn private_key(text: String) -> Result<String, Failure> {
+fn check_private_key(text: String) -> Result<String, Failure> {
     let fits = |character: char| character == '\n' || !character.is_control();
     let text = text.replace("\r\n", "\n");
-    if !text.starts_with(KEY) || text.len() > LONGEST_TOKEN || !text.chars().all(fits) {
+    if !text.starts_with(PRIVATE_KEY_START) || text.len() > MAX_TOKEN_BYTES || !text.chars().all(fits) {
         return Err(invalid(format!(
-            "`token` must be a private key for a host behind `{SSH}`: text that begins with `{KEY}`, of at most \
-             {LONGEST_TOKEN} bytes"
+            "`token` must be a private key for a host behind `{SSH_PREFIX}`: text that begins with `{PRIVATE_KEY_START}`, of at most \
+             {MAX_TOKEN_BYTES} bytes"
         )));
     }
     Ok(format!("{}\n", text.trim_end()))
 }
 
 /// Checks that a value fits into one line of git's credential protocol. It may be a secret, so no message repeats it.
-fn line(field: &str, text: String) -> Result<String, Failure> {
-    if text.is_empty() || text.len() > LONGEST_TOKEN || text.chars().any(char::is_control) {
-        return Err(invalid(format!("`{field}` must be one line of 1 to {LONGEST_TOKEN} bytes")));
+fn check_line(field: &str, text: String) -> Result<String, Failure> {
+    if text.is_empty() || text.len() > MAX_TOKEN_BYTES || text.chars().any(char::is_control) {
+        return Err(invalid(format!("`{field}` must be one line of 1 to {MAX_TOKEN_BYTES} bytes")));
     }
     Ok(text)
 }

@@ -5,8 +5,8 @@ use skep_api::{
     AbsolutePath, ErrorCode, Failure, Operation, Scope,
     git::{
         Cloned, ExportSource, FetchedRefs, GitCheckTarget, GitClone, GitExchange, GitExport, GitFetch,
-        GitFetchRemote, GitImport, GitJoin, GitNotePush, GitPack, GitPull, GitPush, GitReach, GitSend,
-        GitTake, Pulled, Pushed, RelayPlace, RelayUrl,
+        GitFetchRemote, GitImport, GitImportFetched, GitJoin, GitNotePush, GitPack, GitPull, GitPush,
+        GitReach, GitSend, Pulled, Pushed, RelayPlace, RelayUrl,
     },
     path::PathEncoding,
 };
@@ -16,17 +16,17 @@ use crate::{
     auth::Identity,
     error::Refusal,
     extract::check_scope,
-    places::{Chosen, Places},
+    places::{Places, Target},
 };
 
 /// Sends a branch to its remote. Pushes from and to a VM are relayed by the server.
 pub(super) async fn push(
     places: &Places,
     caller: &Identity,
-    at: Chosen,
+    at: Target,
     push: GitPush,
 ) -> Result<Pushed, Refusal> {
-    match alone(places, caller, &at, &push).await {
+    match run_without_relay(places, caller, &at, &push).await {
         Some(done) => done,
         None => relayed_push(places, caller, at, push).await,
     }
@@ -36,10 +36,10 @@ pub(super) async fn push(
 pub(super) async fn pull(
     places: &Places,
     caller: &Identity,
-    at: Chosen,
+    at: Target,
     pull: GitPull,
 ) -> Result<Pulled, Refusal> {
-    match alone(places, caller, &at, &pull).await {
+    match run_without_relay(places, caller, &at, &pull).await {
         Some(done) => done,
         None => relayed_pull(places, caller, at, pull).await,
     }
@@ -49,26 +49,26 @@ pub(super) async fn pull(
 pub(super) async fn fetch(
     places: &Places,
     caller: &Identity,
-    at: Chosen,
+    at: Target,
     fetch: GitFetchRemote,
 ) -> Result<FetchedRefs, Refusal> {
-    match alone(places, caller, &at, &fetch).await {
+    match run_without_relay(places, caller, &at, &fetch).await {
         Some(done) => done,
         None => relayed_fetch(places, caller, at, fetch).await,
     }
 }
 
 /// Runs an operation with git on the server, without a relay. `None` if the repository or its remote is in a VM.
-async fn alone<O: Operation + Run + Clone>(
+async fn run_without_relay<O: Operation + Run + Clone>(
     places: &Places,
     caller: &Identity,
-    at: &Chosen,
+    at: &Target,
     operation: &O,
 ) -> Option<Result<O::Answer, Refusal>> {
-    if *at != Chosen::Workspace {
+    if *at != Target::Workspace {
         return None;
     }
-    match places.run(caller, Chosen::Workspace, operation.clone()).await {
+    match places.run(caller, Target::Workspace, operation.clone()).await {
         Err(refusal) if refusal.failure().code == ErrorCode::RemoteForbidden => None,
         done => Some(done),
     }
@@ -78,17 +78,17 @@ async fn alone<O: Operation + Run + Clone>(
 async fn relayed_push(
     places: &Places,
     caller: &Identity,
-    at: Chosen,
+    at: Target,
     push: GitPush,
 ) -> Result<Pushed, Refusal> {
-    let at = places.settled(caller, at).await?;
+    let at = places.resolve(caller, at).await?;
     let (path, remote, branch) = (push.path.clone(), push.remote.clone(), push.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: true };
     let plan = places.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, at.clone(), GitPush { reach: of_paths(), ..push }).await;
+        return places.run(caller, at.clone(), GitPush { reach: no_network(), ..push }).await;
     }
-    let remote = Remote::of(places, caller, plan.url, push.reach).await?;
+    let remote = Remote::resolve(places, caller, plan.url, push.reach).await?;
     let commit = plan.commit.ok_or_else(|| Failure::new(ErrorCode::Internal, "internal error"))?;
     let pack = GitPack { path: push.path.clone(), commit: commit.clone() };
     let (_, pack) = places.run_git_streamed(caller, at.clone(), &pack, None).await?;
@@ -119,17 +119,17 @@ async fn relayed_push(
 async fn relayed_pull(
     places: &Places,
     caller: &Identity,
-    at: Chosen,
+    at: Target,
     pull: GitPull,
 ) -> Result<Pulled, Refusal> {
-    let at = places.settled(caller, at).await?;
+    let at = places.resolve(caller, at).await?;
     let (path, remote, branch) = (pull.path.clone(), pull.remote.clone(), pull.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: false };
     let plan = places.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, at.clone(), GitPull { reach: of_paths(), ..pull }).await;
+        return places.run(caller, at.clone(), GitPull { reach: no_network(), ..pull }).await;
     }
-    let remote = Remote::of(places, caller, plan.url, pull.reach).await?;
+    let remote = Remote::resolve(places, caller, plan.url, pull.reach).await?;
     if remote.place.is_some() {
         check_scope(caller, Scope::GitRead)?;
     }
@@ -158,19 +158,19 @@ async fn relayed_pull(
 async fn relayed_fetch(
     places: &Places,
     caller: &Identity,
-    at: Chosen,
+    at: Target,
     fetch: GitFetchRemote,
 ) -> Result<FetchedRefs, Refusal> {
-    let at = places.settled(caller, at).await?;
+    let at = places.resolve(caller, at).await?;
     // The plan of a pull needs a branch, which is not used here.
     let (path, remote) = (fetch.path.clone(), fetch.remote.clone());
     let plan = GitExchange { path, remote, branch: Some("main".to_owned()), pushes: false };
     let plan = places.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        let fetch = GitFetchRemote { reach: of_paths(), ..fetch };
+        let fetch = GitFetchRemote { reach: no_network(), ..fetch };
         return places.run(caller, at, fetch).await;
     }
-    let remote = Remote::of(places, caller, plan.url, fetch.reach).await?;
+    let remote = Remote::resolve(places, caller, plan.url, fetch.reach).await?;
     let source = match &remote.place {
         Some(_) => {
             check_scope(caller, Scope::GitRead)?;
@@ -180,7 +180,7 @@ async fn relayed_fetch(
     };
     let export = GitExport { source, branch: None, depth: None, has: plan.has, has_boundary: plan.boundary };
     let (exported, pack) = remote.run(places, caller, &export, None).await?;
-    let take = GitTake { path: fetch.path, remote: plan.remote, prune: fetch.prune, exported };
+    let take = GitImportFetched { path: fetch.path, remote: plan.remote, prune: fetch.prune, exported };
     let (taken, _) = places.run_git_streamed(caller, at, &take, Some(pack)).await?;
     Ok(taken)
 }
@@ -188,7 +188,7 @@ async fn relayed_fetch(
 /// The source of a relayed clone.
 pub(super) enum CloneFrom {
     /// A repository in a place of this server.
-    Place(Chosen, AbsolutePath),
+    Place(Target, AbsolutePath),
     /// A remote repository, which the server fetches from.
     Url(String, GitReach),
 }
@@ -198,20 +198,20 @@ pub(super) async fn clone(
     places: &Places,
     caller: &Identity,
     from: CloneFrom,
-    target: Chosen,
+    target: Target,
     clone: GitClone,
 ) -> Result<Cloned, Refusal> {
-    let target = places.settled(caller, target).await?;
+    let target = places.resolve(caller, target).await?;
     let (remote, source, url) = match from {
         CloneFrom::Place(place, path) => {
             check_scope(caller, Scope::GitRead)?;
-            let place = places.settled(caller, place).await?;
+            let place = places.resolve(caller, place).await?;
             if place == target {
                 return places.run(caller, target, clone).await;
             }
             let at = match &place {
-                Chosen::Workspace => RelayPlace::Server,
-                Chosen::Vm(vm) => RelayPlace::Vm(vm.clone()),
+                Target::Workspace => RelayPlace::Server,
+                Target::Vm(vm) => RelayPlace::Vm(vm.clone()),
             };
             let url = RelayUrl { place: at, path: path.clone() }.to_string();
             (Some(place), ExportSource::Path(path), url)
@@ -228,7 +228,7 @@ pub(super) async fn clone(
     };
     let (exported, pack) = match remote {
         Some(place) => places.run_git_streamed(caller, place, &export, None).await?,
-        None => places.run_beside(caller, &export, None).await?,
+        None => places.run_git_on_server(caller, &export, None).await?,
     };
     let import = GitImport { path: clone.path, url, branch: clone.branch, exported, reach: clone.reach };
     let (cloned, _) = places.run_git_streamed(caller, target, &import, Some(pack)).await?;
@@ -240,20 +240,25 @@ struct Remote {
     /// A path if there is a place, else a URL.
     url: String,
     /// Another place of this server. `None` if the remote is reached over the network.
-    place: Option<Chosen>,
+    place: Option<Target>,
     reach: GitReach,
 }
 
 impl Remote {
     /// Resolves the URL given by a VM, which is untrusted: a place in it is checked as if the caller had named it.
-    async fn of(places: &Places, caller: &Identity, url: String, reach: GitReach) -> Result<Self, Refusal> {
+    async fn resolve(
+        places: &Places,
+        caller: &Identity,
+        url: String,
+        reach: GitReach,
+    ) -> Result<Self, Refusal> {
         let Some(relayed) = RelayUrl::parse(&url) else { return Ok(Self { url, place: None, reach }) };
         let place = match relayed.place {
-            RelayPlace::Server => Chosen::Workspace,
-            RelayPlace::Vm(vm) => Chosen::Vm(vm),
+            RelayPlace::Server => Target::Workspace,
+            RelayPlace::Vm(vm) => Target::Vm(vm),
         };
-        let place = Some(places.settled(caller, place).await?);
-        let url = skep_api::path::encoded(relayed.path.as_path().as_os_str());
+        let place = Some(places.resolve(caller, place).await?);
+        let url = skep_api::path::percent_encoded(relayed.path.as_path().as_os_str());
         Ok(Self { url, place, reach: GitReach::default() })
     }
 
@@ -267,12 +272,12 @@ impl Remote {
     ) -> Result<(O::Answer, Content), Refusal> {
         match self.place.clone() {
             Some(place) => places.run_git_streamed(caller, place, operation, content).await,
-            None => places.run_beside(caller, operation, content).await,
+            None => places.run_git_on_server(caller, operation, content).await,
         }
     }
 }
 
 /// Git with a path as the remote needs no network.
-fn of_paths() -> GitReach {
+fn no_network() -> GitReach {
     GitReach::default()
 }

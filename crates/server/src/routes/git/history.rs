@@ -10,22 +10,22 @@ use skep_api::{
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{GitDesk, any_path, key_as_person, path, read::file, word, written};
+use super::{GitState, check_argument, key_as_person, optional_path, path, place_of_write, read::check_file};
 use crate::{
     body::Body,
-    extract::{Call, Caller, GitRead, GitWrite, NoParameters, Query},
+    extract::{Caller, GitRead, GitWrite, NoParameters, Query, RequestInfo},
     json::Json,
     openapi::refusals::{GitRefused, GitWriteRefused},
-    places::Chosen,
+    places::Target,
     routes::{Answer, Routes},
 };
 
-pub(super) fn routes(desk: &GitDesk) -> Routes {
+pub(super) fn routes(state: &GitState) -> Routes {
     vec![
-        routes!(show).with_state(desk.clone()),
-        routes!(tags).with_state(desk.clone()),
-        routes!(change_tag).with_state(desk.clone()),
-        routes!(merge).with_state(desk.clone()),
+        routes!(show).with_state(state.clone()),
+        routes!(tags).with_state(state.clone()),
+        routes!(change_tag).with_state(state.clone()),
+        routes!(merge).with_state(state.clone()),
     ]
 }
 
@@ -57,17 +57,17 @@ struct ShowQuery {
     responses((status = 200, description = "The commit", body = Shown), GitRefused)
 )]
 async fn show(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<ShowQuery>,
 ) -> Answer<Shown> {
     let operation = GitShow {
-        path: any_path(query.path.as_deref(), query.path_encoding)?,
+        path: optional_path(query.path.as_deref(), query.path_encoding)?,
         revision: query.r#ref,
-        file: file(query.file)?,
+        file: check_file(query.file)?,
     };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -92,13 +92,13 @@ struct TagsQuery {
     responses((status = 200, description = "The tags", body = Tags), GitRefused)
 )]
 async fn tags(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<TagsQuery>,
 ) -> Answer<Tags> {
-    let operation = GitTags { path: any_path(query.path.as_deref(), query.path_encoding)? };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    let operation = GitTags { path: optional_path(query.path.as_deref(), query.path_encoding)? };
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// A tag to create or delete.
@@ -133,22 +133,22 @@ struct TagBody {
     responses((status = 200, description = "It was created or deleted", body = TagChanged), GitWriteRefused)
 )]
 async fn change_tag(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<TagBody>,
 ) -> Answer<TagChanged> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitChangeTag {
         path: path("path", &body.path, body.path_encoding)?,
-        name: word("name", body.name)?,
+        name: check_argument("name", body.name)?,
         revision: body.r#ref,
         message: body.message,
         delete: body.delete.unwrap_or(false),
         tagger: key_as_person(&caller),
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// A merge.
@@ -182,20 +182,20 @@ struct MergeBody {
     responses((status = 200, description = "The new commits", body = Pulled), GitWriteRefused)
 )]
 async fn merge(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<MergeBody>,
 ) -> Answer<Pulled> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitMerge {
         path: path("path", &body.path, body.path_encoding)?,
-        revision: word("ref", body.r#ref)?,
+        revision: check_argument("ref", body.r#ref)?,
         ff_only: body.ff_only.unwrap_or(false),
         message: body.message,
         committer: key_as_person(&caller),
-        reach: desk.reach_of_filters(&chosen, &caller).await?,
+        reach: state.reach_of_filters(&chosen, &caller).await?,
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }

@@ -12,20 +12,20 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
-    GitDesk,
+    GitState, check_argument,
     exchange::{self, CloneFrom},
-    path, word, written,
+    path, place_of_write,
 };
 use crate::{
     body::Body,
-    extract::{Call, Caller, GitWrite, NoParameters, Query},
+    extract::{Caller, GitWrite, NoParameters, Query, RequestInfo},
     openapi::refusals::{GitNetworkRefused, GitWriteRefused},
-    places::Chosen,
+    places::Target,
     routes::{Created, Routes, created},
 };
 
-pub(super) fn routes(desk: &GitDesk) -> Routes {
-    vec![routes!(init).with_state(desk.clone()), routes!(clone_repository).with_state(desk.clone())]
+pub(super) fn routes(state: &GitState) -> Routes {
+    vec![routes!(init).with_state(state.clone()), routes!(clone_repository).with_state(state.clone())]
 }
 
 /// A repository to create.
@@ -52,16 +52,16 @@ struct InitBody {
     responses((status = 201, description = "The repository", body = Initialized), GitWriteRefused)
 )]
 async fn init(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<InitBody>,
 ) -> Created<Initialized> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation =
         GitInit { path: path("path", &body.path, body.path_encoding)?, bare: body.bare.unwrap_or(false) };
-    created(desk.places.run(&caller, chosen, operation).await?)
+    created(state.places.run(&caller, chosen, operation).await?)
 }
 
 /// A repository to clone.
@@ -90,14 +90,14 @@ struct CloneBody {
 impl CloneBody {
     /// The source, if the server relays the clone: between two places, or from a remote into a VM, which then needs no
     /// network.
-    fn relayed(&self, target: &Chosen, reach: &GitReach) -> Result<Option<CloneFrom>, Failure> {
+    fn relayed(&self, target: &Target, reach: &GitReach) -> Result<Option<CloneFrom>, Failure> {
         let Some(from) = &self.from else {
-            let is_path = self.url.starts_with('/') || *target == Chosen::Workspace;
+            let is_path = self.url.starts_with('/') || *target == Target::Workspace;
             return Ok((!is_path).then(|| CloneFrom::Url(self.url.clone(), reach.clone())));
         };
         let place = match RelayPlace::parse(&from.as_text()) {
-            Some(RelayPlace::Server) => Chosen::Workspace,
-            Some(RelayPlace::Vm(vm)) => Chosen::Vm(vm),
+            Some(RelayPlace::Server) => Target::Workspace,
+            Some(RelayPlace::Vm(vm)) => Target::Vm(vm),
             None => return Err(Failure::unknown_vm(from.as_text())),
         };
         Ok(Some(CloneFrom::Place(place, path("url", &self.url, self.path_encoding)?)))
@@ -117,26 +117,26 @@ impl CloneBody {
     responses((status = 201, description = "The repository", body = Cloned), GitNetworkRefused)
 )]
 async fn clone_repository(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<CloneBody>,
 ) -> Created<Cloned> {
-    let chosen = written(body.vm.as_ref(), &call)?;
-    let reach = desk.reach(&caller).await?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
+    let reach = state.reach(&caller).await?;
     let from = body.relayed(&chosen, &reach)?;
     let operation = GitClone {
-        url: word("url", body.url)?,
+        url: check_argument("url", body.url)?,
         path: path("path", &body.path, body.path_encoding)?,
         branch: body.branch,
         depth: depth(body.depth)?,
         // In a VM its own network decides, and no token enters it.
-        reach: if chosen == Chosen::Workspace { reach } else { GitReach::default() },
+        reach: if chosen == Target::Workspace { reach } else { GitReach::default() },
     };
     created(match from {
-        Some(from) => exchange::clone(&desk.places, &caller, from, chosen, operation).await?,
-        None => desk.places.run(&caller, chosen, operation).await?,
+        Some(from) => exchange::clone(&state.places, &caller, from, chosen, operation).await?,
+        None => state.places.run(&caller, chosen, operation).await?,
     })
 }
 

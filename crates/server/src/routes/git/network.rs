@@ -10,20 +10,20 @@ use skep_api::{
 use utoipa::ToSchema;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{GitDesk, any_path, exchange, key_as_person, written};
+use super::{GitState, exchange, key_as_person, optional_path, place_of_write};
 use crate::{
     body::Body,
-    extract::{Call, Caller, GitWrite, NoParameters, Query},
+    extract::{Caller, GitWrite, NoParameters, Query, RequestInfo},
     json::Json,
     openapi::refusals::GitNetworkRefused,
     routes::{Answer, Routes},
 };
 
-pub(super) fn routes(desk: &GitDesk) -> Routes {
+pub(super) fn routes(state: &GitState) -> Routes {
     vec![
-        routes!(push).with_state(desk.clone()),
-        routes!(pull).with_state(desk.clone()),
-        routes!(fetch).with_state(desk.clone()),
+        routes!(push).with_state(state.clone()),
+        routes!(pull).with_state(state.clone()),
+        routes!(fetch).with_state(state.clone()),
     ]
 }
 
@@ -61,23 +61,23 @@ struct PushBody {
     responses((status = 200, description = "The branch was pushed", body = Pushed), GitNetworkRefused)
 )]
 async fn push(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<PushBody>,
 ) -> Answer<Pushed> {
-    let chosen = written(body.vm.as_ref(), &call)?;
-    let reach = desk.reach(&caller).await?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
+    let reach = state.reach(&caller).await?;
     let operation = GitPush {
-        path: any_path(body.path.as_deref(), body.path_encoding)?,
+        path: optional_path(body.path.as_deref(), body.path_encoding)?,
         remote: body.remote,
         branch: body.branch,
         set_upstream: body.set_upstream.unwrap_or(false),
         force_with_lease: body.force_with_lease.unwrap_or(false),
         reach,
     };
-    Ok(Json(exchange::push(&desk.places, &caller, chosen, operation).await?))
+    Ok(Json(exchange::push(&state.places, &caller, chosen, operation).await?))
 }
 
 /// A branch to pull.
@@ -112,23 +112,23 @@ struct PullBody {
     responses((status = 200, description = "The new commits", body = Pulled), GitNetworkRefused)
 )]
 async fn pull(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<PullBody>,
 ) -> Answer<Pulled> {
-    let chosen = written(body.vm.as_ref(), &call)?;
-    let reach = desk.reach(&caller).await?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
+    let reach = state.reach(&caller).await?;
     let operation = GitPull {
-        path: any_path(body.path.as_deref(), body.path_encoding)?,
+        path: optional_path(body.path.as_deref(), body.path_encoding)?,
         remote: body.remote,
         branch: body.branch,
         strategy: body.strategy.unwrap_or_default(),
         committer: key_as_person(&caller),
         reach,
     };
-    Ok(Json(exchange::pull(&desk.places, &caller, chosen, operation).await?))
+    Ok(Json(exchange::pull(&state.places, &caller, chosen, operation).await?))
 }
 
 /// A remote to fetch.
@@ -159,18 +159,18 @@ struct FetchBody {
     responses((status = 200, description = "The changed branches and tags", body = FetchedRefs), GitNetworkRefused)
 )]
 async fn fetch(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<FetchBody>,
 ) -> Answer<FetchedRefs> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitFetchRemote {
-        path: any_path(body.path.as_deref(), body.path_encoding)?,
+        path: optional_path(body.path.as_deref(), body.path_encoding)?,
         remote: body.remote,
         prune: body.prune.unwrap_or(false),
-        reach: desk.reach(&caller).await?,
+        reach: state.reach(&caller).await?,
     };
-    Ok(Json(exchange::fetch(&desk.places, &caller, chosen, operation).await?))
+    Ok(Json(exchange::fetch(&state.places, &caller, chosen, operation).await?))
 }

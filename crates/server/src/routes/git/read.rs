@@ -5,20 +5,20 @@ use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure,
     git::{
-        Branches, Diff, GitBranches, GitDiff, GitLog, GitRepositories, GitStatus, GitWorktrees, LONGEST_LOG,
-        Log, Repositories, RepositoryStatus, Worktrees,
+        Branches, Diff, GitBranches, GitDiff, GitLog, GitRepositories, GitStatus, GitWorktrees, Log,
+        MAX_LOG_COMMITS, Repositories, RepositoryStatus, Worktrees,
     },
     path::PathEncoding,
 };
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{GitDesk, any_path, path, word};
+use super::{GitState, check_argument, optional_path, path};
 use crate::{
     extract::{Caller, GitRead, Query},
     json::Json,
     openapi::refusals::GitRefused,
-    places::Chosen,
+    places::Target,
     routes::{Answer, Routes},
 };
 
@@ -26,16 +26,16 @@ use crate::{
 const DEFAULT_LOG: u32 = 50;
 /// Lines around a change without `context`, and at most.
 const DEFAULT_CONTEXT: u32 = 3;
-const LARGEST_CONTEXT: u32 = 10_000;
+const MAX_CONTEXT: u32 = 10_000;
 
-pub(super) fn routes(desk: &GitDesk) -> Routes {
+pub(super) fn routes(state: &GitState) -> Routes {
     vec![
-        routes!(repositories).with_state(desk.clone()),
-        routes!(status).with_state(desk.clone()),
-        routes!(diff).with_state(desk.clone()),
-        routes!(log).with_state(desk.clone()),
-        routes!(branches).with_state(desk.clone()),
-        routes!(worktrees).with_state(desk.clone()),
+        routes!(repositories).with_state(state.clone()),
+        routes!(status).with_state(state.clone()),
+        routes!(diff).with_state(state.clone()),
+        routes!(log).with_state(state.clone()),
+        routes!(branches).with_state(state.clone()),
+        routes!(worktrees).with_state(state.clone()),
     ]
 }
 
@@ -71,12 +71,12 @@ struct PlaceQuery {
     responses((status = 200, description = "The repositories", body = Repositories), GitRefused)
 )]
 async fn repositories(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<PlaceQuery>,
 ) -> Answer<Repositories> {
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, GitRepositories {}).await?))
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, GitRepositories {}).await?))
 }
 
 /// Show the status
@@ -89,13 +89,13 @@ async fn repositories(
     responses((status = 200, description = "The status", body = RepositoryStatus), GitRefused)
 )]
 async fn status(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<RepositoryQuery>,
 ) -> Answer<RepositoryStatus> {
     let operation = GitStatus { path: path("path", &query.path, query.path_encoding)? };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -131,20 +131,20 @@ struct DiffQuery {
     responses((status = 200, description = "The differences", body = Diff), GitRefused)
 )]
 async fn diff(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<DiffQuery>,
 ) -> Answer<Diff> {
     let operation = GitDiff {
-        path: any_path(query.path.as_deref(), query.path_encoding)?,
+        path: optional_path(query.path.as_deref(), query.path_encoding)?,
         staged: query.staged.unwrap_or(false),
         from: query.from,
         to: query.to,
-        file: file(query.file)?,
-        context: most("context", query.context.unwrap_or(DEFAULT_CONTEXT), 0, LARGEST_CONTEXT)?,
+        file: check_file(query.file)?,
+        context: check_range("context", query.context.unwrap_or(DEFAULT_CONTEXT), 0, MAX_CONTEXT)?,
     };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -179,19 +179,19 @@ struct LogQuery {
     responses((status = 200, description = "A page of commits", body = Log), GitRefused)
 )]
 async fn log(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<LogQuery>,
 ) -> Answer<Log> {
     let operation = GitLog {
-        path: any_path(query.path.as_deref(), query.path_encoding)?,
+        path: optional_path(query.path.as_deref(), query.path_encoding)?,
         revision: query.r#ref,
-        file: file(query.file)?,
-        limit: most("limit", query.limit.unwrap_or(DEFAULT_LOG), 1, LONGEST_LOG)?,
+        file: check_file(query.file)?,
+        limit: check_range("limit", query.limit.unwrap_or(DEFAULT_LOG), 1, MAX_LOG_COMMITS)?,
         cursor: query.cursor,
     };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -218,14 +218,14 @@ struct BranchesQuery {
     responses((status = 200, description = "The branches", body = Branches), GitRefused)
 )]
 async fn branches(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<BranchesQuery>,
 ) -> Answer<Branches> {
-    let path = any_path(query.path.as_deref(), query.path_encoding)?;
+    let path = optional_path(query.path.as_deref(), query.path_encoding)?;
     let operation = GitBranches { path, remote: query.remote.unwrap_or(false) };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// List work trees
@@ -237,29 +237,29 @@ async fn branches(
     responses((status = 200, description = "The work trees", body = Worktrees), GitRefused)
 )]
 async fn worktrees(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<RepositoryQuery>,
 ) -> Answer<Worktrees> {
     let operation = GitWorktrees { path: path("path", &query.path, query.path_encoding)? };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
-pub(super) fn file(file: Option<String>) -> Result<Option<String>, Failure> {
+pub(super) fn check_file(file: Option<String>) -> Result<Option<String>, Failure> {
     match file {
         Some(empty) if empty.is_empty() => Err(Failure::new(
             ErrorCode::InvalidValue,
             "`file` is empty; name a file or a folder, or leave it out",
         )),
-        file => file.map(|file| word("file", file)).transpose(),
+        file => file.map(|file| check_argument("file", file)).transpose(),
     }
 }
 
-fn most(field: &str, number: u32, least: u32, most: u32) -> Result<u32, Failure> {
-    if (least..=most).contains(&number) {
+fn check_range(field: &str, number: u32, min: u32, max: u32) -> Result<u32, Failure> {
+    if (min..=max).contains(&number) {
         return Ok(number);
     }
-    let message = format!("`{field}` is {number}; it must be a whole number from {least} to {most}");
+    let message = format!("`{field}` is {number}; it must be a whole number from {min} to {max}");
     Err(Failure::new(ErrorCode::InvalidValue, message))
 }

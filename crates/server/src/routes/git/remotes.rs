@@ -11,18 +11,18 @@ use skep_api::{
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{GitDesk, any_path, path, word, written};
+use super::{GitState, check_argument, optional_path, path, place_of_write};
 use crate::{
     body::Body,
-    extract::{Call, Caller, GitRead, GitWrite, NoParameters, Query},
+    extract::{Caller, GitRead, GitWrite, NoParameters, Query, RequestInfo},
     json::Json,
     openapi::refusals::{GitNetworkRefused, GitRefused},
-    places::Chosen,
+    places::Target,
     routes::{Answer, Routes},
 };
 
-pub(super) fn routes(desk: &GitDesk) -> Routes {
-    vec![routes!(remotes).with_state(desk.clone()), routes!(change_remote).with_state(desk.clone())]
+pub(super) fn routes(state: &GitState) -> Routes {
+    vec![routes!(remotes).with_state(state.clone()), routes!(change_remote).with_state(state.clone())]
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -48,13 +48,13 @@ struct RemotesQuery {
     responses((status = 200, description = "The remotes", body = Remotes), GitRefused)
 )]
 async fn remotes(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitRead>,
     Query(query): Query<RemotesQuery>,
 ) -> Answer<Remotes> {
-    let operation = GitRemotes { path: any_path(query.path.as_deref(), query.path_encoding)? };
-    let chosen = Chosen::by_query(query.vm.as_deref())?;
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    let operation = GitRemotes { path: optional_path(query.path.as_deref(), query.path_encoding)? };
+    let chosen = Target::from_query(query.vm.as_deref())?;
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// A remote to add, change or remove.
@@ -90,25 +90,25 @@ struct RemoteBody {
     responses((status = 200, description = "It was added, changed or removed", body = RemoteChanged), GitNetworkRefused)
 )]
 async fn change_remote(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<RemoteBody>,
 ) -> Answer<RemoteChanged> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitChangeRemote {
         path: path("path", &body.path, body.path_encoding)?,
-        name: word("name", body.name)?,
+        name: check_argument("name", body.name)?,
         change: change(body.url, body.replace.unwrap_or(false), body.remove.unwrap_or(false))?,
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 fn change(url: Option<String>, replace: bool, remove: bool) -> Result<RemoteChange, Failure> {
     match (url, replace, remove) {
-        (Some(url), false, false) => Ok(RemoteChange::Add(word("url", url)?)),
-        (Some(url), true, false) => Ok(RemoteChange::SetUrl(word("url", url)?)),
+        (Some(url), false, false) => Ok(RemoteChange::Add(check_argument("url", url)?)),
+        (Some(url), true, false) => Ok(RemoteChange::SetUrl(check_argument("url", url)?)),
         (None, false, true) => Ok(RemoteChange::Remove),
         _ => Err(Failure::new(
             ErrorCode::InvalidValue,

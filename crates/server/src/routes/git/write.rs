@@ -14,24 +14,24 @@ use skep_api::{
 use utoipa::ToSchema;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{GitDesk, key_as_person, path, word, written};
+use super::{GitState, check_argument, key_as_person, path, place_of_write};
 use crate::{
     body::Body,
-    extract::{Call, Caller, GitWrite, NoParameters, Query},
+    extract::{Caller, GitWrite, NoParameters, Query, RequestInfo},
     json::Json,
     openapi::refusals::GitWriteRefused,
     routes::{Answer, Created, Routes, created},
 };
 
-pub(super) fn routes(desk: &GitDesk) -> Routes {
+pub(super) fn routes(state: &GitState) -> Routes {
     vec![
-        routes!(add).with_state(desk.clone()),
-        routes!(commit).with_state(desk.clone()),
-        routes!(checkout).with_state(desk.clone()),
-        routes!(change_branch).with_state(desk.clone()),
-        routes!(change_worktree).with_state(desk.clone()),
-        routes!(reset).with_state(desk.clone()),
-        routes!(stash).with_state(desk.clone()),
+        routes!(add).with_state(state.clone()),
+        routes!(commit).with_state(state.clone()),
+        routes!(checkout).with_state(state.clone()),
+        routes!(change_branch).with_state(state.clone()),
+        routes!(change_worktree).with_state(state.clone()),
+        routes!(reset).with_state(state.clone()),
+        routes!(stash).with_state(state.clone()),
     ]
 }
 
@@ -61,15 +61,15 @@ struct AddBody {
     responses((status = 200, description = "What is staged", body = Staged), GitWriteRefused)
 )]
 async fn add(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<AddBody>,
 ) -> Answer<Staged> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitAdd { path: path("path", &body.path, body.path_encoding)?, files: body.files };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// A commit to create.
@@ -118,13 +118,13 @@ struct PersonBody {
     responses((status = 201, description = "The commit", body = Committed), GitWriteRefused)
 )]
 async fn commit(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<CommitBody>,
 ) -> Created<Committed> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitCommit {
         path: path("path", &body.path, body.path_encoding)?,
         message: body.message,
@@ -134,7 +134,7 @@ async fn commit(
         amend: body.amend.unwrap_or(false),
         allow_empty: body.allow_empty.unwrap_or(false),
     };
-    created(desk.places.run(&caller, chosen, operation).await?)
+    created(state.places.run(&caller, chosen, operation).await?)
 }
 
 /// A checkout.
@@ -165,20 +165,20 @@ struct CheckoutBody {
     responses((status = 200, description = "What is checked out", body = CheckedOut), GitWriteRefused)
 )]
 async fn checkout(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<CheckoutBody>,
 ) -> Answer<CheckedOut> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitCheckout {
         path: path("path", &body.path, body.path_encoding)?,
-        revision: word("ref", body.r#ref)?,
+        revision: check_argument("ref", body.r#ref)?,
         create: body.create.unwrap_or(false),
-        reach: desk.reach_of_filters(&chosen, &caller).await?,
+        reach: state.reach_of_filters(&chosen, &caller).await?,
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// A branch to create or delete.
@@ -212,21 +212,21 @@ struct BranchBody {
     responses((status = 200, description = "It was created or deleted", body = BranchChanged), GitWriteRefused)
 )]
 async fn change_branch(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<BranchBody>,
 ) -> Answer<BranchChanged> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitChangeBranch {
         path: path("path", &body.path, body.path_encoding)?,
-        name: word("name", body.name)?,
+        name: check_argument("name", body.name)?,
         from: body.from,
         delete: body.delete.unwrap_or(false),
         force: body.force.unwrap_or(false),
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// A work tree to add or remove.
@@ -259,21 +259,21 @@ struct WorktreeBody {
     responses((status = 200, description = "It was added or removed", body = WorktreeChanged), GitWriteRefused)
 )]
 async fn change_worktree(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<WorktreeBody>,
 ) -> Answer<WorktreeChanged> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitChangeWorktree {
         path: path("path", &body.path, body.path_encoding)?,
         worktree: path("worktree", &body.worktree, body.path_encoding)?,
         revision: body.r#ref,
         remove: body.remove.unwrap_or(false),
-        reach: desk.reach_of_filters(&chosen, &caller).await?,
+        reach: state.reach_of_filters(&chosen, &caller).await?,
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// A reset of the current branch.
@@ -304,20 +304,20 @@ struct ResetBody {
     responses((status = 200, description = "The new position of the branch", body = ResetDone), GitWriteRefused)
 )]
 async fn reset(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<ResetBody>,
 ) -> Answer<ResetDone> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitReset {
         path: path("path", &body.path, body.path_encoding)?,
         to: body.to,
         mode: body.mode.unwrap_or_default(),
-        reach: desk.reach_of_filters(&chosen, &caller).await?,
+        reach: state.reach_of_filters(&chosen, &caller).await?,
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }
 
 /// An operation on stashes.
@@ -347,18 +347,18 @@ struct StashBody {
     responses((status = 200, description = "The stashes", body = Stashes), GitWriteRefused)
 )]
 async fn stash(
-    State(desk): State<GitDesk>,
+    State(state): State<GitState>,
     caller: Caller<GitWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(body): Body<StashBody>,
 ) -> Answer<Stashes> {
-    let chosen = written(body.vm.as_ref(), &call)?;
+    let chosen = place_of_write(body.vm.as_ref(), &call)?;
     let operation = GitStash {
         path: path("path", &body.path, body.path_encoding)?,
         action: body.action,
         message: body.message,
         committer: key_as_person(&caller),
     };
-    Ok(Json(desk.places.run(&caller, chosen, operation).await?))
+    Ok(Json(state.places.run(&caller, chosen, operation).await?))
 }

@@ -4,14 +4,14 @@ use axum::extract::State;
 use http::HeaderMap;
 use serde::Deserialize;
 use skep_api::tickets::{ChangeTicket, DeletedTicket, Ticket};
-use skep_tickets::{edits, transition};
+use skep_tickets::{parse_edits, parse_transition};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{TicketDesk, Versioned, call_of, expected, ticket_id};
+use super::{TicketsState, Versioned, expected_versions, ticket_call, ticket_id};
 use crate::{
     body::Body,
     error::Refusal,
-    extract::{Call, Caller, NoParameters, Query, Segment, TicketWrite, TicketsWrite},
+    extract::{Caller, NoParameters, Query, RequestInfo, Segment, TicketWrite, TicketsWrite},
     json::Json,
     openapi::refusals::{ChangeTicketRefused, DeleteTicketRefused},
     routes::Answer,
@@ -36,21 +36,22 @@ use crate::{
     )
 )]
 pub(super) async fn change(
-    State(desk): State<TicketDesk>,
+    State(state): State<TicketsState>,
     caller: Caller<TicketWrite>,
     Segment(id): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     headers: HeaderMap,
     Body(request): Body<ChangeTicket>,
 ) -> Result<Versioned, Refusal> {
-    let expected = expected(&headers)?;
-    let edits = edits(&request)?;
-    let transition = transition(&request, &caller.key.name)?;
+    let expected = expected_versions(&headers)?;
+    let edits = parse_edits(&request)?;
+    let transition = parse_transition(&request, &caller.key.name)?;
     let id = ticket_id(&id)?;
-    call.trail.acts_on(id);
-    let command = skep_store::ChangeTicket { call: call_of(&caller, &call), id, expected, edits, transition };
-    Ok(Versioned(desk.store.change_ticket(command).await?))
+    call.audit.set_resource(id);
+    let command =
+        skep_store::ChangeTicket { call: ticket_call(&caller, &call), id, expected, edits, transition };
+    Ok(Versioned(state.store.change_ticket(command).await?))
 }
 
 /// What happens to the tickets that depend on a deleted one.
@@ -92,22 +93,23 @@ pub(super) struct Deletion {
     )
 )]
 pub(super) async fn delete(
-    State(desk): State<TicketDesk>,
+    State(state): State<TicketsState>,
     caller: Caller<TicketsWrite>,
     Segment(id): Segment,
     Query(deletion): Query<Deletion>,
-    call: Call,
+    call: RequestInfo,
     headers: HeaderMap,
 ) -> Answer<DeletedTicket> {
-    let expected = expected(&headers)?;
+    let expected = expected_versions(&headers)?;
     let id = ticket_id(&id)?;
-    call.trail.acts_on(id);
+    call.audit.set_resource(id);
     let dependents = match deletion.dependents {
         None => skep_store::Dependents::Refuse,
         Some(Dependents::Detach) => skep_store::Dependents::Detach,
         Some(Dependents::Delete) => skep_store::Dependents::Delete,
     };
     let force = deletion.force == Some(true);
-    let command = skep_store::DeleteTicket { call: call_of(&caller, &call), id, expected, force, dependents };
-    Ok(Json(desk.store.delete_ticket(command).await?))
+    let command =
+        skep_store::DeleteTicket { call: ticket_call(&caller, &call), id, expected, force, dependents };
+    Ok(Json(state.store.delete_ticket(command).await?))
 }

@@ -13,19 +13,19 @@ use skep_api::{
     tickets::{Beat, ClaimTickets, ClaimedTickets, Heartbeat},
 };
 use skep_store::Answered;
-use skep_tickets::{claim_order, heartbeat};
+use skep_tickets::{claim_any, parse_heartbeat};
 use tokio::time::{Instant, sleep_until};
 
-use super::{TicketDesk, answered, call_of, ticket_id};
+use super::{TicketsState, replayable_response, ticket_call, ticket_id};
 use crate::{
     body::{Body, Object},
     error::Refusal,
-    extract::{Call, Caller, NoParameters, Query, Segment, TicketWrite, TicketsWrite},
+    extract::{Caller, NoParameters, Query, RequestInfo, Segment, TicketWrite, TicketsWrite},
     json::Json,
     key_watch::key_lost,
     openapi::refusals::{BeatRefused, ClaimRefused},
     routes::Answer,
-    tickets::{NAMED_ONCE, named_once},
+    tickets::{IDEMPOTENCY_KEY_DESCRIPTION, idempotency_key},
 };
 
 /// Claim tickets
@@ -35,7 +35,7 @@ use crate::{
 #[utoipa::path(
     post, path = "/api/tickets/claim", tag = "tickets", operation_id = "claim_tickets",
     security(("bearer" = ["tickets:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
+    params(("Idempotency-Key" = Option<String>, Header, description = IDEMPOTENCY_KEY_DESCRIPTION)),
     request_body(content = inline(Option<ClaimTickets>), example = json!({"assignee": "agent-7", "lease_ms": 120_000, "wait_ms": 30_000})),
     responses(
         (status = 200, description = "The claimed tickets; may be empty", body = ClaimedTickets, headers(
@@ -45,33 +45,33 @@ use crate::{
     )
 )]
 pub(super) async fn claim(
-    State(desk): State<TicketDesk>,
+    State(state): State<TicketsState>,
     caller: Caller<TicketsWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     headers: HeaderMap,
     object: Object,
 ) -> Result<Response, Refusal> {
-    let once = named_once(&headers, "/api/tickets/claim", &object)?;
-    let order = claim_order(&object.read::<ClaimTickets>()?, &caller.key.name)?;
-    let _begun = desk.under_way.begin(caller.account.id, once.as_ref())?;
+    let idempotency = idempotency_key(&headers, "/api/tickets/claim", &object)?;
+    let order = claim_any(&object.into_request::<ClaimTickets>()?, &caller.key.name)?;
+    let _begun = state.in_progress.begin(caller.account.id, idempotency.as_ref())?;
     let command = skep_store::ClaimTickets {
-        call: call_of(&caller, &call),
+        call: ticket_call(&caller, &call),
         assignee: order.assignee,
         count: order.count,
         lease: order.lease,
         priorities: order.priorities,
         labels: order.labels,
-        once,
+        idempotency,
     };
-    let claimed = desk.claim_within(command, order.wait, &caller.key).await?;
+    let claimed = state.claim_within(command, order.wait, &caller.key).await?;
     if let [first, ..] = claimed.answer.tickets.as_slice() {
-        call.trail.acts_on(first.id);
+        call.audit.set_resource(first.id);
     }
-    Ok(answered(StatusCode::OK, claimed, |claimed| Json(claimed).into_response()))
+    Ok(replayable_response(StatusCode::OK, claimed, |claimed| Json(claimed).into_response()))
 }
 
-impl TicketDesk {
+impl TicketsState {
     /// Claims as soon as a ticket is ready. Returns no ticket when the time is over or the server shuts down.
     async fn claim_within(
         mut self,
@@ -79,9 +79,9 @@ impl TicketDesk {
         wait: Duration,
         key: &Key,
     ) -> Result<Answered<ClaimedTickets>, Refusal> {
-        let until = Instant::now() + wait;
-        let signal = self.waiters.of(command.call.account);
-        let mut last = wait.is_zero();
+        let deadline = Instant::now() + wait;
+        let signal = self.waiters.signal(command.call.account);
+        let mut is_last_try = wait.is_zero();
         let mut lost = std::pin::pin!(key_lost(Arc::clone(&self.store), key.clone()));
         loop {
             // Enabled before the claim, so that a ticket that becomes ready later wakes this call.
@@ -89,13 +89,13 @@ impl TicketDesk {
             woken.as_mut().enable();
             command.call.at = Timestamp::now();
             let claimed = self.store.claim_tickets(command.clone()).await?;
-            if last || !claimed.answer.tickets.is_empty() {
+            if is_last_try || !claimed.answer.tickets.is_empty() {
                 return Ok(claimed);
             }
             tokio::select! {
                 () = woken => {}
-                () = sleep_until(until) => last = true,
-                _ = self.stopping.wait_for(|stopping| *stopping) => last = true,
+                () = sleep_until(deadline) => is_last_try = true,
+                _ = self.stopping.wait_for(|stopping| *stopping) => is_last_try = true,
                 failure = &mut lost => return Err(failure.into()),
             }
         }
@@ -118,17 +118,17 @@ impl TicketDesk {
     )
 )]
 pub(super) async fn beat(
-    State(desk): State<TicketDesk>,
+    State(state): State<TicketsState>,
     caller: Caller<TicketWrite>,
     Segment(id): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     Body(request): Body<Heartbeat>,
 ) -> Answer<Beat> {
-    let beat = heartbeat(&request)?;
+    let beat = parse_heartbeat(&request)?;
     let id = ticket_id(&id)?;
-    call.trail.acts_on(id);
+    call.audit.set_resource(id);
     let command =
-        skep_store::BeatTicket { call: call_of(&caller, &call), id, beat, progress: request.progress };
-    Ok(Json(desk.store.beat_ticket(command).await?))
+        skep_store::BeatTicket { call: ticket_call(&caller, &call), id, beat, progress: request.progress };
+    Ok(Json(state.store.beat_ticket(command).await?))
 }

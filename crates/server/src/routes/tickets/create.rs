@@ -7,16 +7,16 @@ use axum::{
 use http::{HeaderMap, StatusCode};
 use skep_api::tickets::{CreateTicket, CreateTickets, CreatedTickets, Ticket};
 use skep_store::Answered;
-use skep_tickets::{batch, new_ticket};
+use skep_tickets::{check_batch, new_ticket};
 
-use super::{TicketDesk, Versioned, answered, call_of};
+use super::{TicketsState, Versioned, replayable_response, ticket_call};
 use crate::{
     body::Object,
     error::Refusal,
-    extract::{Call, Caller, NoParameters, Query, TicketsWrite},
+    extract::{Caller, NoParameters, Query, RequestInfo, TicketsWrite},
     json::Json,
     openapi::refusals::{CreateTicketRefused, CreateTicketsRefused},
-    tickets::{NAMED_ONCE, named_once},
+    tickets::{IDEMPOTENCY_KEY_DESCRIPTION, idempotency_key},
 };
 
 /// Create a ticket
@@ -25,7 +25,7 @@ use crate::{
 #[utoipa::path(
     post, path = "/api/tickets", tag = "tickets", operation_id = "create_ticket",
     security(("bearer" = ["tickets:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
+    params(("Idempotency-Key" = Option<String>, Header, description = IDEMPOTENCY_KEY_DESCRIPTION)),
     request_body(content = CreateTicket, example = json!({"title": "Port the parser", "priority": "high"})),
     responses(
         (status = 201, description = "The record", body = Ticket, headers(
@@ -36,23 +36,26 @@ use crate::{
     )
 )]
 pub(super) async fn create(
-    State(desk): State<TicketDesk>,
+    State(state): State<TicketsState>,
     caller: Caller<TicketsWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     headers: HeaderMap,
     object: Object,
 ) -> Result<Response, Refusal> {
-    let once = named_once(&headers, "/api/tickets", &object)?;
-    let ticket = new_ticket(object.read::<CreateTicket>()?)?;
-    let _begun = desk.under_way.begin(caller.account.id, once.as_ref())?;
-    let command =
-        skep_store::CreateTickets { call: call_of(&caller, &call), tickets: vec![(None, ticket)], once };
-    let Answered { answer, replayed } = desk.store.create_tickets(command).await?;
+    let idempotency = idempotency_key(&headers, "/api/tickets", &object)?;
+    let ticket = new_ticket(object.into_request::<CreateTicket>()?)?;
+    let _begun = state.in_progress.begin(caller.account.id, idempotency.as_ref())?;
+    let command = skep_store::CreateTickets {
+        call: ticket_call(&caller, &call),
+        tickets: vec![(None, ticket)],
+        idempotency,
+    };
+    let Answered { answer, replayed } = state.store.create_tickets(command).await?;
     let made = answer.tickets.into_iter().next();
     let made = made.ok_or_else(|| Refusal::internal("a ticket was made and not answered"))?;
-    call.trail.acts_on(made.id);
-    Ok(answered(StatusCode::CREATED, Answered { answer: made, replayed }, |made| {
+    call.audit.set_resource(made.id);
+    Ok(replayable_response(StatusCode::CREATED, Answered { answer: made, replayed }, |made| {
         Versioned(made).into_response()
     }))
 }
@@ -64,7 +67,7 @@ pub(super) async fn create(
 #[utoipa::path(
     post, path = "/api/tickets/batch", tag = "tickets", operation_id = "create_tickets",
     security(("bearer" = ["tickets:write"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = NAMED_ONCE)),
+    params(("Idempotency-Key" = Option<String>, Header, description = IDEMPOTENCY_KEY_DESCRIPTION)),
     request_body(content = CreateTickets, example = json!({"tickets": [
         {"ref": "plan", "title": "Plan the port"},
         {"ref": "port", "title": "Port the parser", "dependencies": ["ref:plan"]}
@@ -77,23 +80,25 @@ pub(super) async fn create(
     )
 )]
 pub(super) async fn create_batch(
-    State(desk): State<TicketDesk>,
+    State(state): State<TicketsState>,
     caller: Caller<TicketsWrite>,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     headers: HeaderMap,
     object: Object,
 ) -> Result<Response, Refusal> {
-    let once = named_once(&headers, "/api/tickets/batch", &object)?;
-    let tickets = batch(object.read::<CreateTickets>()?)?;
-    let _begun = desk.under_way.begin(caller.account.id, once.as_ref())?;
-    let command = skep_store::CreateTickets { call: call_of(&caller, &call), tickets, once };
-    let made = desk.store.create_tickets(command).await?;
+    let idempotency = idempotency_key(&headers, "/api/tickets/batch", &object)?;
+    let tickets = check_batch(object.into_request::<CreateTickets>()?)?;
+    let _begun = state.in_progress.begin(caller.account.id, idempotency.as_ref())?;
+    let command = skep_store::CreateTickets { call: ticket_call(&caller, &call), tickets, idempotency };
+    let made = state.store.create_tickets(command).await?;
     match made.answer.tickets.as_slice() {
         [] => {}
-        [one] => call.trail.acts_on(one.id),
+        [one] => call.audit.set_resource(one.id),
         // The events with the same request id name all of them.
-        [first, others @ ..] => call.trail.acts_on(format_args!("{} and {} more", first.id, others.len())),
+        [first, others @ ..] => {
+            call.audit.set_resource(format_args!("{} and {} more", first.id, others.len()))
+        }
     }
-    Ok(answered(StatusCode::CREATED, made, |made| Json(made).into_response()))
+    Ok(replayable_response(StatusCode::CREATED, made, |made| Json(made).into_response()))
 }

@@ -6,11 +6,13 @@ use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use skep_api::{AccountId, ErrorCode, Failure, Label, TicketId, budget::LONGEST_ANSWER, tickets::TicketList};
+use skep_api::{
+    AccountId, ErrorCode, Failure, Label, TicketId, budget::MAX_ANSWER_BYTES, tickets::TicketList,
+};
 use skep_store::{ListTickets, TicketFilter, TicketPosition, TicketSort};
 use utoipa::{IntoParams, ToSchema};
 
-use super::TicketDesk;
+use super::TicketsState;
 use crate::{
     extract::{Caller, Query, TicketsRead},
     json::Json,
@@ -19,7 +21,7 @@ use crate::{
 
 /// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 500;
-const LARGEST_PAGE: u32 = 1_000;
+const MAX_PAGE: u32 = 1_000;
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
@@ -38,7 +40,7 @@ enum Sort {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Wanted {
+pub(super) struct TicketsQuery {
     /// Any of these states, comma-separated: `pending`, `in_progress`, `completed`, `failed`.
     #[param(
         pattern = "^(pending|in_progress|completed|failed)(,(pending|in_progress|completed|failed))*$",
@@ -81,30 +83,33 @@ pub(super) struct Wanted {
 ///
 /// Returns a page of the account's tickets.
 #[utoipa::path(
-    get, path = "/api/tickets", tag = "tickets", operation_id = "list_tickets", params(Wanted),
+    get, path = "/api/tickets", tag = "tickets", operation_id = "list_tickets", params(TicketsQuery),
     security(("bearer" = ["tickets:read"])),
     responses((status = 200, description = "A page of tickets", body = TicketList))
 )]
 pub(super) async fn list(
-    State(desk): State<TicketDesk>,
+    State(state): State<TicketsState>,
     caller: Caller<TicketsRead>,
-    Query(wanted): Query<Wanted>,
+    Query(query): Query<TicketsQuery>,
 ) -> Answer<TicketList> {
-    let query = wanted.read(caller.account.id)?;
-    let stamp = stamp(&query);
-    caller.memory.reserve(LONGEST_ANSWER as u64).await?;
-    let page = desk.store.list_tickets(query).await?;
-    let next_cursor = page.next.map(|next| format!("{stamp}.{}", written(next)));
+    let query = query.parse(caller.account.id)?;
+    let filter_hash = filter_hash(&query);
+    caller.memory.reserve(MAX_ANSWER_BYTES as u64).await?;
+    let page = state.store.list_tickets(query).await?;
+    let next_cursor = page.next.map(|next| format!("{filter_hash}.{}", encode_position(next)));
     Ok(Json(TicketList { tickets: page.tickets, next_cursor }))
 }
 
-impl Wanted {
-    fn read(self, account: AccountId) -> Result<ListTickets, Failure> {
+impl TicketsQuery {
+    fn parse(self, account: AccountId) -> Result<ListTickets, Failure> {
         let filter = TicketFilter {
-            statuses: words("status", self.status.as_deref())?,
-            priorities: words("priority", self.priority.as_deref())?,
+            statuses: parse_list("status", self.status.as_deref())?,
+            priorities: parse_list("priority", self.priority.as_deref())?,
             assignee: self.assignee,
-            labels: skep_tickets::labels(&words::<Label>("label", self.label.as_deref())?, "label")?,
+            labels: skep_tickets::deduplicated_labels(
+                &parse_list::<Label>("label", self.label.as_deref())?,
+                "label",
+            )?,
             ready: self.ready,
             depends_on: self.depends_on,
         };
@@ -113,24 +118,24 @@ impl Wanted {
             Some(Sort::Priority) => TicketSort::Priority,
             Some(Sort::Updated) => TicketSort::Updated,
         };
-        let limit = limit_of(self.limit)?;
+        let limit = check_limit(self.limit)?;
         let mut query = ListTickets { account, filter, sort, limit, after: None, at: Timestamp::now() };
-        query.after = self.cursor.as_deref().map(|cursor| position(cursor, &query)).transpose()?;
+        query.after = self.cursor.as_deref().map(|cursor| parse_cursor(cursor, &query)).transpose()?;
         Ok(query)
     }
 }
 
 /// Checks the size of a page, and fills in its default.
-pub(super) fn limit_of(limit: Option<u32>) -> Result<u32, Failure> {
+pub(super) fn check_limit(limit: Option<u32>) -> Result<u32, Failure> {
     let limit = limit.unwrap_or(DEFAULT_PAGE);
-    if (1..=LARGEST_PAGE).contains(&limit) {
+    if (1..=MAX_PAGE).contains(&limit) {
         return Ok(limit);
     }
-    Err(invalid(format!("`limit` is {limit}; it must be a whole number from 1 to {LARGEST_PAGE}")))
+    Err(invalid(format!("`limit` is {limit}; it must be a whole number from 1 to {MAX_PAGE}")))
 }
 
 /// Parses a comma-separated list into sorted, distinct values.
-fn words<T: FromStr<Err: Display> + Ord>(field: &str, text: Option<&str>) -> Result<Vec<T>, Failure> {
+fn parse_list<T: FromStr<Err: Display> + Ord>(field: &str, text: Option<&str>) -> Result<Vec<T>, Failure> {
     let Some(text) = text else { return Ok(Vec::new()) };
     let words =
         text.split(',').map(|word| word.parse::<T>().map_err(|error| invalid(format!("`{field}`: {error}"))));
@@ -141,12 +146,12 @@ fn words<T: FromStr<Err: Display> + Ord>(field: &str, text: Option<&str>) -> Res
 }
 
 /// The hash that binds a cursor to its filter and order: with other ones it would skip some tickets and repeat others.
-fn stamp(query: &ListTickets) -> String {
+fn filter_hash(query: &ListTickets) -> String {
     let bound = format!("{} {:?} {:?}", query.account, query.filter, query.sort);
     Sha256::digest(bound.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn written(position: TicketPosition) -> String {
+fn encode_position(position: TicketPosition) -> String {
     match position {
         TicketPosition::Created(id) => id.to_string(),
         TicketPosition::Priority(priority, id) => format!("{priority}.{id}"),
@@ -154,17 +159,17 @@ fn written(position: TicketPosition) -> String {
     }
 }
 
-fn position(cursor: &str, query: &ListTickets) -> Result<TicketPosition, Failure> {
+fn parse_cursor(cursor: &str, query: &ListTickets) -> Result<TicketPosition, Failure> {
     let malformed =
         || invalid(format!("`cursor` is `{cursor}`, which is not one; take it from `next_cursor`"));
     let (bound, place) = cursor.split_once('.').ok_or_else(malformed)?;
-    if bound != stamp(query) {
+    if bound != filter_hash(query) {
         return Err(invalid(
             "`cursor` belongs to another filter or order; begin without it, or ask with the filter that it came with"
                 .to_owned(),
         ));
     }
-    let found = match query.sort {
+    let position = match query.sort {
         TicketSort::Created => place.parse().ok().map(TicketPosition::Created),
         TicketSort::Priority => place.split_once('.').and_then(|(priority, id)| {
             Some(TicketPosition::Priority(priority.parse().ok()?, id.parse().ok()?))
@@ -174,7 +179,7 @@ fn position(cursor: &str, query: &ListTickets) -> Result<TicketPosition, Failure
             Some(TicketPosition::Updated(at, id.parse().ok()?))
         }),
     };
-    found.ok_or_else(malformed)
+    position.ok_or_else(malformed)
 }
 
 fn invalid(message: String) -> Failure {

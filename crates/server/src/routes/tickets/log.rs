@@ -25,27 +25,27 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use utoipa::IntoParams;
 
-use super::{TicketDesk, ticket_id};
+use super::{TicketsState, ticket_id};
 use crate::{
     error::{self, Refusal},
     extract::{Caller, Query, Segment, TicketRead},
     json::Json,
-    key_watch::{closed, key_lost},
+    key_watch::{key_lost, server_closing},
     openapi::refusals::TicketLogRefused,
-    pieces::Pieces,
+    utf8_decoder::Utf8Decoder,
 };
 
 /// Bytes of a log on one page, and in one event.
 const PAGE_BYTES: usize = 512 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 /// The most that a page takes as JSON: a control character takes six bytes.
-const LONGEST_PAGE: u64 = 6 * PAGE_BYTES as u64 + (64 << 10);
+const MAX_PAGE_JSON_BYTES: u64 = 6 * PAGE_BYTES as u64 + (64 << 10);
 /// Interval of keep-alive comments, which also detect a caller that is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Minimum time between two reads of the store: commits that do not concern the log wake a follower too.
-const PAUSE: Duration = Duration::from_millis(200);
+const MIN_READ_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of reads without a commit of this server: during a restart the other server writes the log.
-const GLANCE: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -91,16 +91,16 @@ pub(super) struct LogQuery {
     )
 )]
 pub(super) async fn log(
-    State(desk): State<TicketDesk>,
+    State(state): State<TicketsState>,
     caller: Caller<TicketRead>,
     Segment(id): Segment,
     Query(query): Query<LogQuery>,
 ) -> Result<Response, Refusal> {
     let vm = query.vm.as_deref().map(vm_id).transpose()?;
     let offset = query.offset.unwrap_or(0);
-    let mut wanted = ReadLog {
+    let mut read = ReadLog {
         account: caller.account.id,
-        by: caller.key.vm,
+        caller_vm: caller.key.vm,
         ticket: ticket_id(&id)?,
         attempt: query.attempt,
         vm,
@@ -109,21 +109,22 @@ pub(super) async fn log(
     };
     let encoding = query.encoding.unwrap_or_default();
     if query.follow != Some(true) {
-        caller.memory.reserve(LONGEST_PAGE).await?;
-        let page = desk.store.read_log(wanted).await?;
-        return Ok(Json(shown(&wanted, page, encoding)).into_response());
+        caller.memory.reserve(MAX_PAGE_JSON_BYTES).await?;
+        let page = state.store.read_log(read).await?;
+        return Ok(Json(to_api(&read, page, encoding)).into_response());
     }
-    wanted.limit = 1;
-    let found = desk.store.read_log(wanted).await?;
+    read.limit = 1;
+    let first_page = state.store.read_log(read).await?;
     // The stream stays with this attempt, even if a later one begins.
-    let wanted = ReadLog { attempt: Some(found.attempt), vm: Some(found.vm), limit: PIECE_BYTES, ..wanted };
-    let followed = Followed {
-        commits: desk.store.commits(),
-        key_lost: Box::pin(key_lost(Arc::clone(&desk.store), caller.key.clone())),
-        closing: Box::pin(closed(desk.stopping.clone())),
-        store: desk.store,
-        wanted,
-        text: (encoding == OutputEncoding::Utf8).then(Pieces::default),
+    let next_read =
+        ReadLog { attempt: Some(first_page.attempt), vm: Some(first_page.vm), limit: PIECE_BYTES, ..read };
+    let followed = LogStream {
+        commits: state.store.commits(),
+        key_lost: Box::pin(key_lost(Arc::clone(&state.store), caller.key.clone())),
+        closing: Box::pin(server_closing(state.stopping.clone())),
+        store: state.store,
+        next_read,
+        text: (encoding == OutputEncoding::Utf8).then(Utf8Decoder::default),
     };
     Ok(Sse::new(followed.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
@@ -136,13 +137,13 @@ fn vm_id(text: &str) -> Result<VmId, Failure> {
     })
 }
 
-fn shown(wanted: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog {
+fn to_api(query: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog {
     let LogPage { attempt, vm, offset, bytes, size, running, .. } = page;
     let end = offset + bytes.len() as u64;
     let (output, pending) = match encoding {
         OutputEncoding::Base64 => (BASE64.encode(&bytes), 0),
         OutputEncoding::Utf8 => {
-            let mut pieces = Pieces::default();
+            let mut pieces = Utf8Decoder::default();
             let mut text = pieces.push(&bytes);
             // An incomplete character that may still be completed goes to the next page.
             let pending = if running || end < size { pieces.pending() as u64 } else { 0 };
@@ -153,7 +154,7 @@ fn shown(wanted: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog
         }
     };
     TicketLog {
-        ticket: wanted.ticket,
+        ticket: query.ticket,
         attempt,
         vm,
         offset,
@@ -167,19 +168,19 @@ fn shown(wanted: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog
 }
 
 /// A stream of a log.
-struct Followed {
+struct LogStream {
     store: Arc<dyn Store>,
     /// The next read.
-    wanted: ReadLog,
+    next_read: ReadLog,
     /// Decodes the output to text, and keeps an incomplete last character. `None`: base64.
-    text: Option<Pieces>,
+    text: Option<Utf8Decoder>,
     commits: watch::Receiver<u64>,
     key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
     /// Completes when the server shuts down.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl Followed {
+impl LogStream {
     fn into_events(self) -> impl Stream<Item = Result<Event, Infallible>> {
         stream::unfold(Some(self), |followed| async move {
             let mut followed = followed?;
@@ -192,22 +193,22 @@ impl Followed {
                 tracing::error!("the stream of a log broke: {cause}");
             }
             let Failure { code, message } = refusal.failure().clone();
-            let error = error::reason_of(code.kind()).to_owned();
+            let error = error::reason_phrase(code.kind()).to_owned();
             Some((Ok(event("error", &StreamRefusal { error, message, code })), None))
         })
     }
 
     /// The next event, and whether it is the last.
     async fn next(&mut self) -> Result<(Event, bool), Refusal> {
-        let Self { store, wanted, text, commits, key_lost, closing } = self;
+        let Self { store, next_read, text, commits, key_lost, closing } = self;
         tokio::select! {
             biased;
             failure = key_lost => Err(failure.into()),
             () = closing => Err(Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; reconnect with the last offset")),
-            page = next_page(store, wanted, commits) => {
+            page = next_page(store, next_read, commits) => {
                 let page = page?;
-                wanted.offset = page.offset + page.bytes.len() as u64;
-                Ok(encode(&page, wanted.offset, text))
+                next_read.offset = page.offset + page.bytes.len() as u64;
+                Ok(encode(&page, next_read.offset, text))
             }
         }
     }
@@ -229,12 +230,12 @@ async fn next_page(
         if !page.bytes.is_empty() || !page.running {
             return Ok(page);
         }
-        sleep(PAUSE).await;
-        let _ = timeout(GLANCE, commits.changed()).await;
+        sleep(MIN_READ_INTERVAL).await;
+        let _ = timeout(POLL_INTERVAL, commits.changed()).await;
     }
 }
 
-fn encode(page: &LogPage, end: u64, text: &mut Option<Pieces>) -> (Event, bool) {
+fn encode(page: &LogPage, end: u64, text: &mut Option<Utf8Decoder>) -> (Event, bool) {
     if page.bytes.is_empty() {
         return (event("end", &LogEnd { attempt: page.attempt, size_bytes: page.size }), true);
     }

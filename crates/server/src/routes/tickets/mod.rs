@@ -5,7 +5,7 @@ mod claim;
 mod create;
 mod list;
 mod log;
-mod look;
+mod read;
 
 use std::sync::Arc;
 
@@ -24,35 +24,35 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 use super::Routes;
 use crate::{
     auth::Identity,
-    extract::Call,
+    extract::RequestInfo,
     json::Json,
-    tickets::{UnderWay, Waiters},
+    tickets::{InProgressRequests, Waiters},
 };
 
 /// Marks the repeated answer of an earlier request.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 #[derive(Clone)]
-pub(crate) struct TicketDesk {
+pub(crate) struct TicketsState {
     pub store: Arc<dyn Store>,
     /// Wakes claims that wait for a ready ticket.
     pub waiters: Waiters,
     /// The requests with an idempotency key that are in progress.
-    pub under_way: UnderWay,
+    pub in_progress: InProgressRequests,
     /// True when the server shuts down.
     pub stopping: watch::Receiver<bool>,
 }
 
-pub(crate) fn routes(desk: TicketDesk) -> Routes {
+pub(crate) fn routes(state: TicketsState) -> Routes {
     vec![
-        routes!(list::list, create::create).with_state(desk.clone()),
-        routes!(create::create_batch).with_state(desk.clone()),
-        routes!(claim::claim).with_state(desk.clone()),
-        routes!(look::read, change::change, change::delete).with_state(desk.clone()),
-        routes!(claim::beat).with_state(desk.clone()),
-        routes!(look::why).with_state(desk.clone()),
-        routes!(look::history).with_state(desk.clone()),
-        routes!(log::log).with_state(desk),
+        routes!(list::list, create::create).with_state(state.clone()),
+        routes!(create::create_batch).with_state(state.clone()),
+        routes!(claim::claim).with_state(state.clone()),
+        routes!(read::read, change::change, change::delete).with_state(state.clone()),
+        routes!(claim::beat).with_state(state.clone()),
+        routes!(read::why).with_state(state.clone()),
+        routes!(read::history).with_state(state.clone()),
+        routes!(log::log).with_state(state),
     ]
 }
 
@@ -71,12 +71,12 @@ impl IntoResponse for Versioned {
 }
 
 /// The response of a request with an idempotency key, marked if it is a repetition.
-pub(super) fn answered<T: Serialize>(
+pub(super) fn replayable_response<T: Serialize>(
     status: StatusCode,
     answered: Answered<T>,
-    shown: impl FnOnce(T) -> Response,
+    respond: impl FnOnce(T) -> Response,
 ) -> Response {
-    let mut response = shown(answered.answer);
+    let mut response = respond(answered.answer);
     *response.status_mut() = status;
     if answered.replayed {
         response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
@@ -84,7 +84,7 @@ pub(super) fn answered<T: Serialize>(
     response
 }
 
-fn call_of(caller: &Identity, call: &Call) -> TicketCall {
+fn ticket_call(caller: &Identity, call: &RequestInfo) -> TicketCall {
     TicketCall {
         account: caller.account.id,
         key: Some(caller.key.id),
@@ -100,7 +100,7 @@ fn ticket_id(text: &str) -> Result<TicketId, skep_store::Error> {
 }
 
 /// The versions that `If-Match` names. `None`: any version.
-fn expected(headers: &HeaderMap) -> Result<Option<Vec<u64>>, Failure> {
+fn expected_versions(headers: &HeaderMap) -> Result<Option<Vec<u64>>, Failure> {
     let mut versions = None;
     for value in headers.get_all(IF_MATCH) {
         let malformed = || {
@@ -131,7 +131,7 @@ mod tests {
         for value in values {
             headers.append(IF_MATCH, HeaderValue::from_str(value).unwrap());
         }
-        expected(&headers).map_err(|failure| failure.code)
+        expected_versions(&headers).map_err(|failure| failure.code)
     }
 
     #[test]

@@ -4,27 +4,27 @@ use axum::extract::State;
 use serde_json::{Map, Value, json};
 use skep_api::{
     DeliveryId,
-    budget::LONGEST_ANSWER,
-    webhooks::{Delivery, DeliveryList, TEST},
+    budget::MAX_ANSWER_BYTES,
+    webhooks::{Delivery, DeliveryList, TEST_EVENT},
 };
 use skep_store::{ListDeliveries, Redeliver, TestWebhook};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{WebhookDesk, webhook_id};
+use super::{WebhooksState, webhook_id};
 use crate::{
     body::NoBody,
     error::Refusal,
-    extract::{Admin, Call, Caller, DeliveryPath, NoParameters, Query, Segment},
+    extract::{Admin, Caller, DeliveryPath, NoParameters, Query, RequestInfo, Segment},
     json::Json,
     openapi::refusals::{RedeliverRefused, SendWebhookRefused, WebhookRefused},
     routes::{Answer, Routes, page::Page},
 };
 
-pub(super) fn routes(desk: WebhookDesk) -> Routes {
+pub(super) fn routes(state: WebhooksState) -> Routes {
     vec![
-        routes!(list).with_state(desk.clone()),
-        routes!(again).with_state(desk.clone()),
-        routes!(test).with_state(desk),
+        routes!(list).with_state(state.clone()),
+        routes!(again).with_state(state.clone()),
+        routes!(test).with_state(state),
     ]
 }
 
@@ -45,15 +45,15 @@ pub(super) fn routes(desk: WebhookDesk) -> Routes {
     )
 )]
 async fn list(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     Query(page): Query<Page<DeliveryId>>,
 ) -> Answer<DeliveryList> {
     let (limit, before) = page.read()?;
     let query = ListDeliveries { account: caller.account.id, webhook: webhook_id(&id)?, limit, before };
-    caller.memory.reserve(LONGEST_ANSWER as u64).await?;
-    let page = desk.store.list_deliveries(query).await?;
+    caller.memory.reserve(MAX_ANSWER_BYTES as u64).await?;
+    let page = state.store.list_deliveries(query).await?;
     Ok(Json(DeliveryList { deliveries: page.deliveries, next_cursor: page.next.map(|id| id.to_string()) }))
 }
 
@@ -73,11 +73,11 @@ async fn list(
     )
 )]
 async fn again(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     path: DeliveryPath,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     _: NoBody,
 ) -> Accepted<Delivery> {
     let webhook = webhook_id(&path.webhook)?;
@@ -85,12 +85,12 @@ async fn again(
     let delivery = match path.delivery.parse() {
         Ok(delivery) => delivery,
         Err(_) => {
-            desk.store.webhook(account, webhook).await?;
+            state.store.webhook(account, webhook).await?;
             return Err(skep_store::Error::UnknownDelivery { id: path.delivery }.into());
         }
     };
     let command = Redeliver { account, webhook, delivery, at: call.arrival.wall };
-    accepted(desk.store.redeliver(command).await?)
+    accepted(state.store.redeliver(command).await?)
 }
 
 /// Send a test event
@@ -106,24 +106,24 @@ async fn again(
     )
 )]
 async fn test(
-    State(desk): State<WebhookDesk>,
+    State(state): State<WebhooksState>,
     caller: Caller<Admin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
-    call: Call,
+    call: RequestInfo,
     _: NoBody,
 ) -> Accepted<Delivery> {
     let (webhook, delivery, at) = (webhook_id(&id)?, DeliveryId::generate(), call.arrival.wall);
     let request_id = call.id.as_str();
     let data = json!({
-        "id": delivery, "type": TEST, "at": format!("{at:.3}"), "request_id": request_id, "webhook": webhook,
+        "id": delivery, "type": TEST_EVENT, "at": format!("{at:.3}"), "request_id": request_id, "webhook": webhook,
     });
     let data = match data {
         Value::Object(data) => data,
         _ => Map::new(),
     };
     let command = TestWebhook { account: caller.account.id, webhook, delivery, data, at };
-    accepted(desk.store.test_webhook(command).await?)
+    accepted(state.store.test_webhook(command).await?)
 }
 
 /// The result of a handler whose effect happens later.

@@ -14,7 +14,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Follower, PATIENCE, sequence};
+use super::{Follower, TIMEOUT, sequence};
 use crate::{
     harness::{Options, Skep},
     tickets::done,
@@ -44,11 +44,11 @@ async fn a_server_that_ends_says_so_at_once() {
     let last = follower.next().await.unwrap();
     assert_eq!((last.kind.as_str(), &last.data["code"]), ("error", &json!("shutting_down")));
     assert_eq!(follower.next().await, None);
-    timeout(PATIENCE, skep.serving.take().unwrap()).await.unwrap().unwrap().unwrap();
+    timeout(TIMEOUT, skep.serving.take().unwrap()).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_cut_off_and_comes_back() {
+async fn a_client_that_does_not_read_is_cut_off_and_can_resume() {
     let limits = Limits { write_timeout: Duration::from_secs(2), ..Options::default().limits };
     let skep = Skep::start_with(Options { limits, ..Options::default() }).await;
     let begun = skep.follow("").await.last;
@@ -70,7 +70,7 @@ async fn who_does_not_read_is_cut_off_and_comes_back() {
         sleep(Duration::from_millis(20)).await;
     }
     let (mut got, mut piece) = (Vec::new(), vec![0; 1 << 20]);
-    while let Ok(count @ 1..) = timeout(PATIENCE, idle.read(&mut piece)).await.unwrap() {
+    while let Ok(count @ 1..) = timeout(TIMEOUT, idle.read(&mut piece)).await.unwrap() {
         got.extend_from_slice(&piece[..count]);
     }
     let got = String::from_utf8(got).unwrap();

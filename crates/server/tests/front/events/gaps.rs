@@ -8,7 +8,7 @@ use super::sequence;
 use crate::harness::Skep;
 
 /// Deletes the oldest events.
-async fn forget(skep: &Skep, count: u32) {
+async fn delete_oldest(skep: &Skep, count: u32) {
     let before = Timestamp::now() + jiff::SignedDuration::from_hours(1);
     let trimmed =
         skep.store.trim_history(TrimHistory { before, bytes: 1 << 30, batch: count }).await.unwrap();
@@ -16,7 +16,7 @@ async fn forget(skep: &Skep, count: u32) {
 }
 
 #[tokio::test]
-async fn a_place_older_than_what_is_kept_begins_with_a_gap() {
+async fn an_event_id_older_than_the_kept_events_begins_with_a_gap() {
     let skep = Skep::start().await;
     let begun = skep.follow("").await.last;
     let id = skep.simple("a").await;
@@ -24,7 +24,7 @@ async fn a_place_older_than_what_is_kept_begins_with_a_gap() {
     let kept = skep.follow(&format!("?after={begun}")).await.take(8).await;
     // All earlier events, and five of these.
     let before = sequence(&kept[5].id) - 1;
-    forget(&skep, u32::try_from(before).unwrap()).await;
+    delete_oldest(&skep, u32::try_from(before).unwrap()).await;
     let mut follower = skep.follow(&format!("?after={begun}")).await;
     let gap = follower.next().await.unwrap();
     assert_eq!(gap.kind, "stream.gap");
@@ -45,7 +45,7 @@ async fn a_place_older_than_what_is_kept_begins_with_a_gap() {
 }
 
 #[tokio::test]
-async fn a_place_of_another_life_of_the_store_begins_with_a_gap() {
+async fn an_event_id_of_another_epoch_of_the_store_begins_with_a_gap() {
     let skep = Skep::start().await;
     let begun = skep.follow("").await.last;
     skep.boots(2).await;
@@ -61,7 +61,7 @@ async fn a_place_of_another_life_of_the_store_begins_with_a_gap() {
             .end_vms(skep_store::EndVms {
                 vms: skep
                     .store
-                    .alive_vms()
+                    .running_vms()
                     .await
                     .unwrap()
                     .iter()

@@ -1,9 +1,9 @@
 //! The event stream over HTTP.
 
 mod ends;
+mod filters;
 mod gaps;
-mod many;
-mod wanted;
+mod load;
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use tokio::time::timeout;
 use crate::harness::Skep;
 
 /// How long a test waits for an event.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One event of a stream.
 #[derive(Debug, Clone, PartialEq)]
-struct Told {
+struct Event {
     id: String,
     kind: String,
     data: Value,
@@ -50,11 +50,11 @@ impl Follower {
     }
 
     /// The next event; `None` where the stream ended.
-    async fn next(&mut self) -> Option<Told> {
-        timeout(PATIENCE, self.read()).await.unwrap()
+    async fn next(&mut self) -> Option<Event> {
+        timeout(TIMEOUT, self.read()).await.unwrap()
     }
 
-    async fn read(&mut self) -> Option<Told> {
+    async fn read(&mut self) -> Option<Event> {
         loop {
             let Some(end) = self.buffer.find("\n\n") else {
                 let chunk = self.answer.chunk().await.ok().flatten()?;
@@ -76,12 +76,12 @@ impl Follower {
             };
             let data: Value = serde_json::from_str(&data).unwrap();
             let (id, kind) = (field("id").unwrap_or_default(), field("event").unwrap());
-            return Some(Told { id, kind, data });
+            return Some(Event { id, kind, data });
         }
     }
 
     /// Reads this many events.
-    async fn take(&mut self, count: usize) -> Vec<Told> {
+    async fn take(&mut self, count: usize) -> Vec<Event> {
         let mut all = Vec::new();
         while all.len() < count {
             let next = self.next().await;
@@ -96,8 +96,8 @@ fn sequence(id: &str) -> u64 {
     id.rsplit_once('_').unwrap().1.parse().unwrap()
 }
 
-fn kinds(told: &[Told]) -> Vec<&str> {
-    told.iter().map(|one| one.kind.as_str()).collect()
+fn kinds(events: &[Event]) -> Vec<&str> {
+    events.iter().map(|one| one.kind.as_str()).collect()
 }
 
 impl Skep {
@@ -137,7 +137,7 @@ impl Skep {
             vms,
             at: Timestamp::now(),
             request_id: Some("boot-1".to_owned()),
-            work: None,
+            attempt: None,
             answer: None,
         };
         self.store.record_boots(command).await.unwrap();
@@ -145,7 +145,7 @@ impl Skep {
 }
 
 #[tokio::test]
-async fn what_happens_is_told_once_in_order() {
+async fn every_event_is_sent_once_in_order() {
     let skep = Skep::start().await;
     let mut follower = skep.follow("").await;
     let begun = follower.last.clone();
@@ -169,7 +169,7 @@ async fn what_happens_is_told_once_in_order() {
     let history = skep.read(&format!("/api/tickets/{id}/history")).await;
     let of_ticket: Vec<&Value> = all[..3].iter().map(|told| &told.data).collect();
     assert_eq!(of_ticket, history["events"].as_array().unwrap().iter().collect::<Vec<_>>());
-    let read = |told: &Told| told.data.to_string();
+    let read = |told: &Event| told.data.to_string();
     serde_json::from_str::<skep_api::tickets::TicketEvent>(&read(&all[0])).unwrap();
     let vm: skep_api::events::VmEvent = serde_json::from_str(&read(&all[3])).unwrap();
     assert_eq!((vm.pid, vm.request_id.as_deref()), (1, Some("boot-1")));
@@ -195,7 +195,7 @@ async fn a_silent_stream_has_comments_that_name_its_place() {
     let begun = follower.last.clone();
     skep.simple("not asked for").await;
     // One comes every 15 s.
-    let comments = timeout(PATIENCE, async {
+    let comments = timeout(TIMEOUT, async {
         while follower.comments < 2 {
             let chunk = follower.answer.chunk().await.unwrap().unwrap();
             follower.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
@@ -210,7 +210,7 @@ async fn a_silent_stream_has_comments_that_name_its_place() {
 }
 
 #[tokio::test]
-async fn what_another_process_writes_is_told_too() {
+async fn events_written_by_another_process_are_sent() {
     let skep = Skep::start().await;
     let mut follower = skep.follow("?types=key.*").await;
     let settings = SqliteSettings::at(skep.data.path().join("skep.db"));

@@ -9,7 +9,7 @@ use std::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{git, plain, refused, repository, send};
+use super::{git, refused, repository, send, try_git};
 use crate::harness::Skep;
 
 /// A program that leaves a marker file where it runs.
@@ -32,7 +32,7 @@ impl Canary {
         Self { program, deaf, trace }
     }
 
-    fn sang(&self) -> bool {
+    fn has_run(&self) -> bool {
         let sang = self.trace.exists();
         let _ = fs::remove_file(&self.trace);
         sang
@@ -110,17 +110,17 @@ async fn attack(name: &str, set_up: impl Fn(&str, &Canary), control: &[&[&str]])
     let canary = Canary::new(&skep);
     set_up(&path, &canary);
     // The set-up may have started the program.
-    canary.sang();
+    canary.has_run();
     let seen = all_calls(&skep, &path).await;
-    assert!(!canary.sang(), "{name}: a program was started");
+    assert!(!canary.has_run(), "{name}: a program was started");
     assert_eq!(seen[0].1, 200, "{name}: it can still be read: {seen:?}");
     for file in ["file", "other"] {
         fs::write(format!("{path}/{file}"), "the control\n").unwrap();
     }
     for arguments in control {
-        plain(&path, arguments);
+        try_git(&path, arguments);
     }
-    assert!(canary.sang(), "{name}: the control started nothing, so the attack is none");
+    assert!(canary.has_run(), "{name}: the control started nothing, so the attack is none");
 }
 
 fn set(path: &str, key: &str, value: &str) {
@@ -168,11 +168,11 @@ async fn no_pager_is_started() {
     set(&path, "core.pager", &canary.program);
     set(&path, "pager.log", &canary.program);
     all_calls(&skep, &path).await;
-    assert!(!canary.sang());
+    assert!(!canary.has_run());
     let mut control = std::process::Command::new("script");
     control.args(["-qec", "git log", "/dev/null"]).current_dir(&path).env("TERM", "xterm");
     if let Ok(said) = control.output() {
-        assert!(canary.sang(), "{said:?}");
+        assert!(canary.has_run(), "{said:?}");
     }
 }
 
@@ -340,7 +340,7 @@ async fn a_submodule_starts_nothing_either() {
 
 /// Settings that cannot be overridden are refused by name.
 #[tokio::test]
-async fn what_cannot_be_overruled_is_refused() {
+async fn settings_that_cannot_be_overridden_are_refused() {
     let skep = Skep::start().await;
     let path = with_remote(&skep);
     let canary = Canary::new(&skep);
@@ -352,9 +352,9 @@ async fn what_cannot_be_overruled_is_refused() {
         let message = refused(response, 409, "hostile_repository").await;
         assert!(message.contains("include.path"), "{message}");
     }
-    assert!(!canary.sang());
-    plain(&path, &["status"]);
-    assert!(canary.sang(), "the control");
+    assert!(!canary.has_run());
+    try_git(&path, &["status"]);
+    assert!(canary.has_run(), "the control");
     git(&path, &["config", "--unset", "include.path"]);
     // Git supports the section `hook` since version 2.54; an older git cannot serve as control.
     for key in ["remote.origin.vcs", "includeIf.onbranch:main.path", "hook.canary.command", "hook.x.event"] {

@@ -12,7 +12,7 @@ use crate::harness::Skep;
 const TOKEN: &str = "ghp_a-very-secret-token";
 
 #[tokio::test]
-async fn a_token_is_kept_sealed_and_never_told() {
+async fn a_token_is_stored_encrypted_and_never_returned() {
     let skep = Skep::start().await;
     let kept = post(&skep, "credentials", json!({"host": "Git.Example.com", "token": TOKEN})).await;
     assert_eq!((&kept["host"], &kept["username"]), (&json!("git.example.com"), &json!("x-access-token")));

@@ -18,7 +18,7 @@ use skep_workspace::git::{GitFilter, GitGrants};
 use super::{
     commit, get, git,
     host::{Host, TOKEN},
-    plain, post, refused, repository, send,
+    post, refused, repository, send, try_git,
 };
 use crate::harness::{Options, Skep};
 
@@ -34,7 +34,7 @@ fn large_files() -> GitFilter {
 }
 
 fn options(filter: GitFilter) -> Options {
-    Options { git: GitGrants { filters: vec![filter], authorities: None }, ..Options::default() }
+    Options { git: GitGrants { filters: vec![filter], ca_file: None }, ..Options::default() }
 }
 
 #[tokio::test]
@@ -66,12 +66,12 @@ async fn a_filter_that_the_operator_named_changes_contents_on_their_way() {
     assert!(!Path::new(&trace).exists());
     // The control: plain git follows the settings of the repository.
     fs::write(format!("{path}/a.txt"), "AGAIN\n").unwrap();
-    plain(&path, &["add", "."]);
+    try_git(&path, &["add", "."]);
     assert!(Path::new(&trace).exists());
 }
 
 #[tokio::test]
-async fn a_filter_that_nobody_named_does_not_run() {
+async fn a_filter_that_is_not_configured_does_not_run() {
     let skep = Skep::start().await;
     let path = repository(&skep, "project");
     git(&path, &["config", "filter.case.clean", "tr A-Z a-z"]);
@@ -82,12 +82,12 @@ async fn a_filter_that_nobody_named_does_not_run() {
 }
 
 /// Starts a server that may reach this host, trusts its certificate, and uses git-lfs.
-async fn beside(host: &Host, authorities: std::path::PathBuf) -> Skep {
-    beside_with(host, authorities, vec![large_files()]).await
+async fn start_for_host(host: &Host, authorities: std::path::PathBuf) -> Skep {
+    start_with_filters(host, authorities, vec![large_files()]).await
 }
 
-async fn beside_with(host: &Host, authorities: std::path::PathBuf, filters: Vec<GitFilter>) -> Skep {
-    let git = GitGrants { filters, authorities: Some(authorities) };
+async fn start_with_filters(host: &Host, authorities: std::path::PathBuf, filters: Vec<GitFilter>) -> Skep {
+    let git = GitGrants { filters, ca_file: Some(authorities) };
     let skep =
         Skep::start_with(Options { git_allow: vec!["127.0.0.1".to_owned()], git, ..Options::default() })
             .await;
@@ -106,7 +106,7 @@ async fn a_remote_over_https_is_cloned_pushed_to_and_pulled_from_with_its_token(
 
 async fn cloned_pushed_to_and_pulled_from(filters: Vec<GitFilter>) {
     let (host, authorities) = Host::start().await;
-    let skep = beside_with(&host, authorities, filters).await;
+    let skep = start_with_filters(&host, authorities, filters).await;
     let (one, two) = (skep.at("one"), skep.at("two"));
     let clone = |path: &str| json!({"url": host.url(), "path": path});
     // Without a token, the host refuses, and git does not prompt for one.
@@ -123,15 +123,15 @@ async fn cloned_pushed_to_and_pulled_from(filters: Vec<GitFilter>) {
 }
 
 #[tokio::test]
-async fn a_host_that_nobody_vouches_for_gets_no_token() {
+async fn a_host_without_a_trusted_certificate_gets_no_token() {
     let (host, _) = Host::start().await;
     let (_other, authorities) = Host::start().await;
-    let skep = beside(&host, authorities).await;
+    let skep = start_for_host(&host, authorities).await;
     post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
     let clone = json!({"url": host.url(), "path": skep.at("one")});
     let message = refused(send(&skep, "clone", clone).await, 409, "remote_failed").await;
     assert!(message.contains("certificate"), "{message}");
-    assert_eq!(host.large.strangers.load(Ordering::Relaxed), 0, "it heard nothing");
+    assert_eq!(host.large_files.unauthorized.load(Ordering::Relaxed), 0, "it heard nothing");
 }
 
 /// Writes a large file of this content, and commits it.
@@ -149,7 +149,7 @@ fn large(path: &str) -> String {
 #[tokio::test]
 async fn large_files_go_where_their_commits_go() {
     let (host, authorities) = Host::start().await;
-    let skep = beside(&host, authorities).await;
+    let skep = start_for_host(&host, authorities).await;
     post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
     let (one, two) = (skep.at("one"), skep.at("two"));
     post(&skep, "clone", json!({"url": host.url(), "path": one})).await;
@@ -157,7 +157,7 @@ async fn large_files_go_where_their_commits_go() {
     let kept = git(&one, &["cat-file", "blob", "HEAD:large.bin"]);
     assert!(kept.starts_with("version https://git-lfs.github.com/spec/v1"), "{kept}");
     post(&skep, "push", json!({"path": one})).await;
-    assert_eq!(host.large.objects.lock().unwrap().values().cloned().collect::<Vec<_>>(), ["first\n"]);
+    assert_eq!(host.large_files.objects.lock().unwrap().values().cloned().collect::<Vec<_>>(), ["first\n"]);
     post(&skep, "clone", json!({"url": host.url(), "path": two})).await;
     assert_eq!(large(&two), "first\n");
     commit_large(&skep, &one, "second\n").await;
@@ -173,14 +173,14 @@ async fn large_files_go_where_their_commits_go() {
     post(&skep, "checkout", json!({"path": two, "ref": "topic"})).await;
     assert_eq!(large(&two), "third\n");
     // A missing large file is reported, and the work tree is unchanged.
-    host.large.objects.lock().unwrap().clear();
+    host.large_files.objects.lock().unwrap().clear();
     fs::remove_dir_all(format!("{two}/.git/lfs")).unwrap();
     let away = send(&skep, "checkout", json!({"path": two, "ref": "main"})).await;
     assert!(away.status().is_client_error(), "{:?}", away.text().await);
 }
 
 /// Whether this kernel can restrict the ports of programs (Landlock ABI 4).
-fn holds_to_ports() -> bool {
+fn can_restrict_ports() -> bool {
     let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     rules.handle_access(AccessNet::ConnectTcp).is_ok()
 }
@@ -209,8 +209,8 @@ async fn a_repository_does_not_send_large_files_to_private_addresses() {
     ] {
         let _ = fs::remove_file(format!("{source}/large.bin"));
         send(&skep, verb, body).await;
-        let heard = host.large.strangers.load(Ordering::Relaxed);
-        assert!(heard == 0 || !holds_to_ports(), "{verb}: the host heard of it {heard} times");
+        let heard = host.large_files.unauthorized.load(Ordering::Relaxed);
+        assert!(heard == 0 || !can_restrict_ports(), "{verb}: the host heard of it {heard} times");
     }
     // The control: plain git-lfs sends a request there. It would then prompt for a password, so its end is not awaited.
     let mut control = Command::new("git-lfs");
@@ -220,7 +220,7 @@ async fn a_repository_does_not_send_large_files_to_private_addresses() {
     let pointer = git(&source, &["cat-file", "blob", "HEAD:large.bin"]);
     control.stdin.take().unwrap().write_all(pointer.as_bytes()).unwrap();
     let heard = async {
-        while host.large.strangers.load(Ordering::Relaxed) == 0 {
+        while host.large_files.unauthorized.load(Ordering::Relaxed) == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await
         }
     };

@@ -43,16 +43,16 @@ pub(super) const TOKEN: &str = "a-token-of-the-test";
 pub(super) struct Host {
     pub(super) address: SocketAddr,
     pub(super) projects: TempDir,
-    pub(super) large: Arc<Large>,
+    pub(super) large_files: Arc<LargeFiles>,
 }
 
 /// The stored large files, and the recorded requests.
 #[derive(Default)]
-pub(super) struct Large {
+pub(super) struct LargeFiles {
     base: Mutex<String>,
     pub(super) objects: Mutex<HashMap<String, Bytes>>,
-    pub(super) asked: AtomicUsize,
-    pub(super) strangers: AtomicUsize,
+    pub(super) requests: AtomicUsize,
+    pub(super) unauthorized: AtomicUsize,
 }
 
 impl Host {
@@ -62,7 +62,7 @@ impl Host {
         let authorities = projects.path().join("authorities.pem");
         let (config, authority) = certificate();
         std::fs::write(&authorities, authority).unwrap();
-        let large = Arc::<Large>::default();
+        let large = Arc::<LargeFiles>::default();
         let folder = projects.path().display().to_string();
         let router = Router::new()
             .route("/x.git/info/lfs/objects/batch", post(batch))
@@ -70,11 +70,11 @@ impl Host {
             .fallback(async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
                 backend(folder, method, uri, headers, body).await
             })
-            .layer(from_fn_with_state(Arc::clone(&large), let_in))
+            .layer(from_fn_with_state(Arc::clone(&large), require_token))
             .with_state(Arc::clone(&large));
-        let address = encrypted(config, router).await;
+        let address = serve_tls(config, router).await;
         *large.base.lock().unwrap() = format!("https://{address}");
-        (Self { address, projects, large }, authorities)
+        (Self { address, projects, large_files: large }, authorities)
     }
 
     pub(super) fn url(&self) -> String {
@@ -104,7 +104,7 @@ fn certificate() -> (ServerConfig, String) {
 }
 
 /// Serves a router under TLS. Returns the address.
-async fn encrypted(config: ServerConfig, router: Router) -> SocketAddr {
+async fn serve_tls(config: ServerConfig, router: Router) -> SocketAddr {
     let inner = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     inner.set_nonblocking(true).unwrap();
     let to = inner.local_addr().unwrap();
@@ -127,7 +127,11 @@ async fn encrypted(config: ServerConfig, router: Router) -> SocketAddr {
     address
 }
 
-async fn let_in(State(large): State<Arc<Large>>, request: Request<axum::body::Body>, next: Next) -> Response {
+async fn require_token(
+    State(large): State<Arc<LargeFiles>>,
+    request: Request<axum::body::Body>,
+    next: Next,
+) -> Response {
     let expected = format!("Basic {}", BASE64.encode(format!("{USER}:{TOKEN}").as_bytes()));
     let said =
         request.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes() == expected.as_bytes());
@@ -135,13 +139,13 @@ async fn let_in(State(large): State<Arc<Large>>, request: Request<axum::body::Bo
     if said || request.uri().path().starts_with("/large/") {
         return next.run(request).await;
     }
-    large.strangers.fetch_add(1, Ordering::Relaxed);
+    large.unauthorized.fetch_add(1, Ordering::Relaxed);
     (StatusCode::UNAUTHORIZED, [("www-authenticate", "Basic realm=\"test\"")]).into_response()
 }
 
 /// Returns the URLs of large files (the batch API of git-lfs).
-async fn batch(State(large): State<Arc<Large>>, Json(wanted): Json<Value>) -> impl IntoResponse {
-    large.asked.fetch_add(1, Ordering::Relaxed);
+async fn batch(State(large): State<Arc<LargeFiles>>, Json(wanted): Json<Value>) -> impl IntoResponse {
+    large.requests.fetch_add(1, Ordering::Relaxed);
     let operation = wanted["operation"].as_str().unwrap();
     let (known, base) = (large.objects.lock().unwrap(), large.base.lock().unwrap());
     let objects = wanted["objects"].as_array().unwrap().iter().map(|object| {
@@ -159,14 +163,14 @@ async fn batch(State(large): State<Arc<Large>>, Json(wanted): Json<Value>) -> im
     (kind, json!({"transfer": "basic", "objects": objects}).to_string())
 }
 
-async fn download(State(large): State<Arc<Large>>, Path(oid): Path<String>) -> Response {
+async fn download(State(large): State<Arc<LargeFiles>>, Path(oid): Path<String>) -> Response {
     match large.objects.lock().unwrap().get(&oid) {
         Some(content) => content.clone().into_response(),
         None => StatusCode::NOT_FOUND.into_response(),
     }
 }
 
-async fn upload(State(large): State<Arc<Large>>, Path(oid): Path<String>, content: Bytes) -> StatusCode {
+async fn upload(State(large): State<Arc<LargeFiles>>, Path(oid): Path<String>, content: Bytes) -> StatusCode {
     large.objects.lock().unwrap().insert(oid, content);
     StatusCode::OK
 }

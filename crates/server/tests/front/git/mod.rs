@@ -3,11 +3,11 @@
 mod attacks;
 mod credentials;
 mod filters;
-mod flows;
 mod host;
-mod hostile_places;
+mod outside_roots;
 mod races;
 mod remotes;
+mod workflows;
 
 use std::{path::Path, process::Command};
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::harness::{Skep, refused as told};
 
 /// Runs plain git, which follows all settings of the repository.
-fn plain(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
+fn try_git(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("git");
     command.stdin(std::process::Stdio::null());
     command
@@ -35,7 +35,7 @@ fn plain(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
 
 /// Runs plain git, which must succeed.
 fn git(folder: impl AsRef<Path>, arguments: &[&str]) -> String {
-    let (done, words) = plain(folder, arguments);
+    let (done, words) = try_git(folder, arguments);
     assert!(done, "git {arguments:?}: {words}");
     words
 }

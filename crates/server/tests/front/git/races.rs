@@ -26,14 +26,14 @@ fn rounds() -> usize {
 const REPOSITORIES: usize = 2;
 
 /// A repository whose settings alternate between hostile and harmless, until this is dropped.
-struct Turncoat {
+struct AlternatingRepository {
     path: String,
     trace: PathBuf,
     over: Arc<AtomicBool>,
     rewriting: Option<JoinHandle<()>>,
 }
 
-impl Turncoat {
+impl AlternatingRepository {
     fn new(skep: &Skep, name: &str) -> Self {
         let path = repository(skep, name);
         git(&path, &["config", "user.name", "Ada"]);
@@ -66,7 +66,7 @@ impl Turncoat {
     }
 }
 
-impl Drop for Turncoat {
+impl Drop for AlternatingRepository {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         let _ = self.rewriting.take().unwrap().join();
@@ -105,7 +105,7 @@ async fn settings_that_change_while_git_works_start_nothing() {
     let working = (0..REPOSITORIES).map(|number| {
         let skep = Arc::clone(&skep);
         tokio::spawn(async move {
-            let turncoat = Turncoat::new(&skep, &format!("project-{number}"));
+            let turncoat = AlternatingRepository::new(&skep, &format!("project-{number}"));
             let mut done = 0;
             for round in 0..rounds() / REPOSITORIES {
                 let (verb, body) = turncoat.call(round);
@@ -120,7 +120,7 @@ async fn settings_that_change_while_git_works_start_nothing() {
         assert!(done > 0, "no call got as far as git");
     }
     // The control: the same calls without a fence.
-    let turncoat = Turncoat::new(&skep, "control");
+    let turncoat = AlternatingRepository::new(&skep, "control");
     let path = PathBuf::from(&turncoat.path);
     let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
     let place = Place::new(&path, &path, env, PathBuf::new()).without_groups();

@@ -36,7 +36,7 @@ async fn two_clones(skep: &Skep) -> (String, String, String) {
 }
 
 #[tokio::test]
-async fn what_one_pushes_the_other_pulls() {
+async fn a_pushed_commit_is_pulled_by_another_clone() {
     let skep = Skep::start().await;
     let (remote, one, two) = two_clones(&skep).await;
     let first = get(&skep, "log", &format!("path={one}")).await["commits"][0]["id"].clone();
@@ -118,7 +118,7 @@ async fn both_sides_are_joined_where_they_do_not_conflict() {
 }
 
 #[tokio::test]
-async fn what_is_no_remote_is_said() {
+async fn an_invalid_remote_is_refused_by_name() {
     let skep = Skep::start().await;
     let path = repository(&skep, "project");
     refused(send(&skep, "push", json!({"path": path})).await, 404, "unknown_remote").await;
@@ -191,7 +191,7 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
     let projects = tempfile::tempdir().unwrap();
     git(&path, &["clone", "-q", "--bare", &path, projects.path().join("x.git").to_str().unwrap()]);
     git(projects.path().join("x.git"), &["config", "http.receivepack", "true"]);
-    let server = GitServer::start(Some(Served::Projects(projects.path().display().to_string()))).await;
+    let server = GitServer::start(Some(ServedContent::Projects(projects.path().display().to_string()))).await;
     let url = format!("http://127.0.0.1:{}/x.git", server.port);
     let clone = skep.at("clone");
     let cloned = post(&skep, "clone", json!({"url": url, "path": clone, "depth": 1, "branch": "main"})).await;
@@ -201,7 +201,7 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
     assert!(git(projects.path().join("x.git"), &["log", "main"]).contains("Second"));
     assert_eq!(post(&skep, "pull", json!({"path": clone})).await["commits"], 0);
     // Another server redirects git to the first.
-    let redirecting = GitServer::start(Some(Served::Redirect(url))).await;
+    let redirecting = GitServer::start(Some(ServedContent::Redirect(url))).await;
     let before = server.asked.load(Ordering::Relaxed);
     let body =
         json!({"url": format!("http://127.0.0.1:{}/x.git", redirecting.port), "path": skep.at("other")});
@@ -212,7 +212,7 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
 }
 
 #[derive(Clone)]
-enum Served {
+enum ServedContent {
     /// Repositories, by `git http-backend`.
     Projects(String),
     /// A redirect to this URL.
@@ -226,7 +226,7 @@ struct GitServer {
 }
 
 impl GitServer {
-    async fn start(served: Option<Served>) -> Self {
+    async fn start(served: Option<ServedContent>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let asked = Arc::new(AtomicUsize::new(0));
@@ -234,8 +234,8 @@ impl GitServer {
         let answer = async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
             count.fetch_add(1, Ordering::Relaxed);
             match served {
-                Some(Served::Projects(folder)) => backend(folder, method, uri, headers, body).await,
-                Some(Served::Redirect(to)) => {
+                Some(ServedContent::Projects(folder)) => backend(folder, method, uri, headers, body).await,
+                Some(ServedContent::Redirect(to)) => {
                     let to = format!(
                         "{to}{}",
                         uri.path_and_query().unwrap().as_str().trim_start_matches("/x.git")

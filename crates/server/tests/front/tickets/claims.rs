@@ -154,7 +154,7 @@ async fn a_claim_that_waits_is_woken_by_work() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_lets_those_who_wait_go() {
+async fn a_stopping_server_answers_waiting_claims() {
     let mut skep = Skep::start().await;
     let order = json!({"assignee": "a", "wait_ms": 60_000});
     let waiting = tokio::spawn(skep.call(Method::POST, "/api/tickets/claim", &order).send());

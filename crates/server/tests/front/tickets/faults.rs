@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::json;
-use skep_store::{EndAttempt, TimeUp};
+use skep_store::{AttemptTimer, EndAttempt};
 
 use super::done;
 use crate::harness::{Refused, Skep, refused};
@@ -11,8 +11,8 @@ use crate::harness::{Refused, Skep, refused};
 /// Ends an attempt as its timer would, without waiting for it.
 async fn expire(skep: &Skep, id: &str, attempt: u32, beats: u64) -> bool {
     let ticket = id.parse().unwrap();
-    let why = TimeUp::Lease { beats };
-    skep.store.end_attempt(EndAttempt { ticket, attempt, why, at: Timestamp::now() }).await.unwrap()
+    let why = AttemptTimer::Lease { beats };
+    skep.store.end_attempt(EndAttempt { ticket, attempt, timer: why, at: Timestamp::now() }).await.unwrap()
 }
 
 #[tokio::test]

@@ -85,7 +85,7 @@ async fn a_ticket_is_ready_when_its_time_comes() {
 }
 
 #[tokio::test]
-async fn a_ticket_that_is_given_back_rests_as_long_as_was_said() {
+async fn a_released_ticket_is_ready_after_the_given_delay() {
     let skep = Skep::start().await;
     let id = skep.simple("a").await;
     skep.changed(&id, json!({"assignee": "a"})).await;

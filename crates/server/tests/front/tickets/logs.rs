@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{Environment, Role, Scope, TicketId, VmId};
 use skep_store::{
-    AppendLog, BootedFor, ChangeTicket, CommandOutcome, LogPosition, NewKey, RecordBoots, RecordCommandEnd,
+    AppendLog, BootAttempt, ChangeTicket, CommandOutcome, LogPosition, NewKey, RecordBoots, RecordCommandEnd,
     TicketCall, VmBooted,
 };
 use skep_tickets::{Assignee, Claim, Command, Edits};
@@ -56,9 +56,9 @@ async fn booted_for(skep: &Skep, ticket: &str, number: u8) -> (VmId, String) {
         exec_id: Some("exec_1".to_owned()),
         boot: receipt(),
     };
-    let work = Some(BootedFor { ticket, attempt, key, keep_vm: false });
+    let work = Some(BootAttempt { ticket, attempt, key, keep_vm: false });
     skep.store
-        .record_boots(RecordBoots { vms: vec![vm], at, request_id: None, work, answer: None })
+        .record_boots(RecordBoots { vms: vec![vm], at, request_id: None, attempt: work, answer: None })
         .await
         .unwrap();
     (id, secret.expose().to_owned())
@@ -70,7 +70,7 @@ async fn print(skep: &Skep, vm: VmId, bytes: &[u8]) {
 }
 
 async fn end(skep: &Skep, vm: VmId) {
-    let outcome = CommandOutcome::Completes(Default::default());
+    let outcome = CommandOutcome::Completed(Default::default());
     skep.store.record_command_end(RecordCommandEnd { vm, outcome, at: Timestamp::now() }).await.unwrap();
 }
 

@@ -1,15 +1,15 @@
 //! The ticket operations over HTTP.
 
 mod claims;
+mod dependencies;
 mod faults;
-mod graph;
+mod idempotency;
 mod labels;
 mod leases;
+mod lifecycle;
 mod lists;
 mod logs;
-mod once;
 pub(crate) mod vms;
-mod work;
 
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};

@@ -8,7 +8,9 @@ use skep_api::{
     Environment, Role, VmId,
     swarm::{BootReceipt, BootSource, EndReason},
 };
-use skep_store::{ChangeTicket, EndAttempt, NewKey, RecordBoots, RecordEnd, TicketCall, TimeUp, VmBooted};
+use skep_store::{
+    AttemptTimer, ChangeTicket, EndAttempt, NewKey, RecordBoots, RecordEnd, TicketCall, VmBooted,
+};
 use skep_tickets::{Assignee, Claim, Command, Edits};
 
 use crate::harness::{Skep, refused};
@@ -53,7 +55,7 @@ pub(crate) async fn vm_at(skep: &Skep, number: u8, ip: String) -> (VmId, String)
             vms: vec![booted],
             at: Timestamp::now(),
             request_id: None,
-            work: None,
+            attempt: None,
             answer: None,
         })
         .await
@@ -127,7 +129,7 @@ async fn a_vm_that_lives_keeps_its_ticket() {
     let up = |beats| EndAttempt {
         ticket: id.parse().unwrap(),
         attempt: 1,
-        why: TimeUp::Lease { beats },
+        timer: AttemptTimer::Lease { beats },
         at: Timestamp::now(),
     };
     for beats in 0..3 {

@@ -73,7 +73,7 @@ async fn a_file_cannot_answer_the_next_request_of_its_connection() {
 }
 
 #[tokio::test]
-async fn a_refused_head_is_answered_in_its_turn_and_in_our_shape() {
+async fn a_refused_head_is_answered_in_order_and_with_an_api_error() {
     let skep = Skep::start().await;
     upload(&skep, "file", vec![b'.'; 3 * PIECE]).await;
     let long = "x".repeat(200 << 10);
@@ -108,7 +108,7 @@ async fn a_refused_head_is_answered_in_its_turn_and_in_our_shape() {
 
 /// A client that sends the substitute for a refused head is answered as for any other request.
 #[tokio::test]
-async fn nobody_forges_what_stands_for_a_refused_head() {
+async fn the_substitute_for_a_refused_head_cannot_be_forged() {
     let skep = Skep::start().await;
     let found = exchange(&skep, "GET / HTTP/1.1\r\nconnection: close\r\n\r\n").await;
     assert!(found.starts_with("HTTP/1.1 200 "), "{found}");
@@ -121,7 +121,7 @@ async fn nobody_forges_what_stands_for_a_refused_head() {
 
 /// Bytes after such a request are not checked.
 #[tokio::test]
-async fn a_connection_takes_no_request_behind_connect() {
+async fn a_connection_accepts_no_request_after_connect() {
     let skep = Skep::start().await;
     for head in ["CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", "GET /api/health HTTP/1.1\r\nupgrade: x\r\n\r\n"]
     {

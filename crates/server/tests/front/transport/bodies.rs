@@ -107,7 +107,7 @@ async fn what_would_grow_in_memory_is_counted_before_it_is_parsed() {
 
 /// Malformed and oversized requests do not count towards the limit of five per hour.
 #[tokio::test]
-async fn what_is_refused_for_its_body_costs_nothing_of_the_waitlist() {
+async fn requests_refused_for_their_body_do_not_count_towards_the_waitlist_limit() {
     let skep = Skep::start().await;
     let join = async |body: String| {
         let request = skep.bare(Method::POST, "/api/waitlist").header("content-type", "application/json");

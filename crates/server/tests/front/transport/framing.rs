@@ -68,7 +68,7 @@ const AMBIGUOUS: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn what_two_readers_may_read_in_two_ways_is_refused_once() {
+async fn ambiguous_requests_are_refused_once() {
     let skep = Skep::start().await;
     for (what, head) in AMBIGUOUS {
         let said = exchange(&skep, format!("{head}{LAST}")).await;
@@ -122,7 +122,7 @@ async fn a_body_longer_than_said_is_no_second_request() {
 }
 
 #[tokio::test]
-async fn nothing_is_read_behind_chunks() {
+async fn nothing_is_read_after_a_chunked_body() {
     let skep = Skep::start().await;
     let key = &skep.admin;
     let head = format!(

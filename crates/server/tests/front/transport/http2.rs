@@ -57,7 +57,7 @@ async fn next(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
 }
 
 /// A connection that has sent the preface and its settings.
-async fn greeted(skep: &Skep) -> TcpStream {
+async fn connected(skep: &Skep) -> TcpStream {
     let mut stream = connect(skep.address).await;
     stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
     stream
@@ -70,15 +70,15 @@ fn head(stream: u32) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn it_is_spoken_in_plain_text_to_those_who_know_of_it() {
+async fn prior_knowledge_http2_works_in_plain_text() {
     let skep = start(|_| {}).await;
     is_served(connect(skep.address).await).await;
 }
 
 #[tokio::test]
-async fn its_limits_are_told_at_the_beginning() {
+async fn the_settings_frame_announces_the_limits() {
     let skep = start(|limits| (limits.max_streams, limits.max_header_bytes) = (7, 12_345)).await;
-    let (kind, _, payload) = next(&mut greeted(&skep).await).await.unwrap();
+    let (kind, _, payload) = next(&mut connected(&skep).await).await.unwrap();
     assert_eq!(kind, SETTINGS);
     let settings: HashMap<u16, u32> = payload
         .chunks(6)
@@ -107,7 +107,7 @@ async fn more_headers_than_allowed_are_refused_and_the_connection_goes_on() {
 
 /// Opens streams and resets each at once. Returns whether the server closed the connection.
 async fn flood(skep: &Skep, streams: u32) -> bool {
-    let mut stream = greeted(skep).await;
+    let mut stream = connected(skep).await;
     let mut bytes = Vec::new();
     for number in (0..streams).map(|nth| nth * 2 + 1) {
         bytes.extend(head(number));
@@ -130,7 +130,7 @@ async fn flood(skep: &Skep, streams: u32) -> bool {
 }
 
 #[tokio::test]
-async fn a_flood_of_streams_taken_back_ends_its_connection_and_no_other() {
+async fn a_flood_of_reset_streams_closes_only_its_connection() {
     let skep = start(|_| {}).await;
     let (client, connection) = h2::client::handshake(connect(skep.address).await).await.unwrap();
     tokio::spawn(connection);
@@ -147,9 +147,9 @@ async fn a_flood_of_streams_taken_back_ends_its_connection_and_no_other() {
 async fn a_peer_that_is_gone_is_noticed_and_one_that_answers_is_kept() {
     let short = Duration::from_millis(100);
     let skep = start(|limits| (limits.ping_interval, limits.ping_timeout) = (short, short)).await;
-    let mut dead = greeted(&skep).await;
+    let mut dead = connected(&skep).await;
     while next(&mut dead).await.is_some() {}
-    let mut alive = greeted(&skep).await;
+    let mut alive = connected(&skep).await;
     let mut pings = 0;
     while pings < 5 {
         let (kind, flags, payload) = next(&mut alive).await.expect("it answers, and is kept");
@@ -163,7 +163,7 @@ async fn a_peer_that_is_gone_is_noticed_and_one_that_answers_is_kept() {
 #[tokio::test]
 async fn a_peer_without_requests_is_let_go() {
     let skep = start(|limits| limits.idle_timeout = Duration::from_millis(150)).await;
-    let mut idle = greeted(&skep).await;
+    let mut idle = connected(&skep).await;
     while next(&mut idle).await.is_some() {}
 }
 
@@ -203,7 +203,7 @@ async fn frames_that_make_no_sense_end_their_connection_alone() {
         frame(9, 0x4, 1, &[0x82]),
         b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
     ] {
-        let mut stream = greeted(&skep).await;
+        let mut stream = connected(&skep).await;
         let _ = stream.write_all(&wrong).await;
         while next(&mut stream).await.is_some() {}
     }

@@ -56,7 +56,7 @@ async fn too_many(response: Response, policy: &str) {
 }
 
 #[tokio::test]
-async fn a_key_that_comes_too_often_is_told_when_to_come_again() {
+async fn a_key_over_its_rate_limit_is_told_when_to_retry() {
     let skep = start(|options| options.limits.rate_limit = Some("3/h".parse().unwrap())).await;
     for _ in 0..3 {
         assert_eq!(skep.get("/api/whoami").await.status(), 200);
@@ -69,7 +69,7 @@ async fn a_key_that_comes_too_often_is_told_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn an_address_that_comes_too_often_is_told_when_to_come_again() {
+async fn an_address_over_its_rate_limit_is_told_when_to_retry() {
     let skep = start(|options| options.limits.address_rate_limit = Some("3/m".parse().unwrap())).await;
     for path in ["/api/health", "/api/whoami", "/nothing"] {
         assert_ne!(skep.get(path).await.status(), 429, "{path}");
@@ -78,7 +78,7 @@ async fn an_address_that_comes_too_often_is_told_when_to_come_again() {
 }
 
 #[tokio::test]
-async fn who_guesses_keys_is_slowed_and_who_has_one_is_not() {
+async fn guessing_keys_is_rate_limited_and_valid_keys_are_not_affected() {
     let skep = start(|options| options.limits.failed_auth_limit = "3/h".parse().unwrap()).await;
     let guess = async |n: usize| {
         let key = format!("sk-skep-prod-{n:064x}");

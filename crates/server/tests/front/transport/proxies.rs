@@ -11,7 +11,7 @@ async fn behind(network: &str) -> Skep {
 }
 
 #[tokio::test]
-async fn what_did_not_come_by_https_is_refused_everywhere() {
+async fn requests_without_https_are_refused_everywhere() {
     let skep = behind("127.0.0.0/8").await;
     for path in ["/api/health", "/api/whoami", "/api/openapi.json", "/", "/nothing"] {
         for proto in [None, Some("http"), Some("https, http"), Some("")] {
@@ -28,7 +28,7 @@ async fn what_did_not_come_by_https_is_refused_everywhere() {
 }
 
 #[tokio::test]
-async fn who_comes_past_the_proxy_is_refused_whatever_it_says() {
+async fn requests_that_bypass_the_proxy_are_refused() {
     let skep = behind("10.0.0.0/8").await;
     for path in ["/api/health", "/api/whoami"] {
         let request = skep.request(Method::GET, path).header("x-forwarded-proto", "https");

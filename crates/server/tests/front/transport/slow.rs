@@ -154,7 +154,7 @@ async fn crowd(skep: &Skep, size: usize) -> Vec<TcpStream> {
 }
 
 #[tokio::test]
-async fn a_thousand_slow_clients_keep_nobody_from_being_served() {
+async fn a_thousand_slow_clients_do_not_block_others() {
     let skep = start(|limits| limits.max_connections_per_address = CROWD + 10).await;
     let mut crowd = crowd(&skep, CROWD).await;
     for _ in 0..20 {

@@ -85,7 +85,7 @@ async fn a_certificate_is_exchanged_while_serving() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_refused_and_the_old_one_goes_on() {
+async fn an_invalid_certificate_is_refused_and_the_old_one_stays_in_use() {
     let (old, other) = (certificate(2100), certificate(2100));
     let (skep, certificates) = serving(&old).await;
     let with =
@@ -121,7 +121,7 @@ async fn an_expired_certificate_is_shown_and_its_clients_say_so() {
 }
 
 #[tokio::test]
-async fn plain_text_where_tls_is_spoken_is_told_so() {
+async fn plain_http_on_a_tls_listener_is_refused_with_403() {
     let pem = certificate(2100);
     let (skep, _) = serving(&pem).await;
     let said = exchange(&skep, LAST).await;

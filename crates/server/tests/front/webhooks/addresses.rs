@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use skep_server::{Looking, Lookup, WebhookOrder};
+use skep_server::{Lookup, LookupFuture, WebhookSettings};
 
 use super::{
     all, attempts, options, quick,
@@ -21,10 +21,10 @@ const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A resolver that answers each list of addresses in turn, and then repeats the last one.
-struct Turns(Mutex<VecDeque<Vec<IpAddr>>>);
+struct ScriptedLookup(Mutex<VecDeque<Vec<IpAddr>>>);
 
-impl Lookup for Turns {
-    fn look_up<'a>(&'a self, host: &'a str) -> Looking<'a> {
+impl Lookup for ScriptedLookup {
+    fn look_up<'a>(&'a self, host: &'a str) -> LookupFuture<'a> {
         assert_eq!(host, "hooks.test");
         let mut turns = self.0.lock().unwrap();
         let answer = if turns.len() > 1 { turns.pop_front() } else { turns.front().cloned() };
@@ -34,8 +34,8 @@ impl Lookup for Turns {
 
 fn with_lookup(allow: &[&str], turns: &[&[IpAddr]]) -> Options {
     let Options { webhooks, .. } = options(allow, quick());
-    let lookup = shared(Turns(Mutex::new(turns.iter().map(|turn| turn.to_vec()).collect())));
-    Options { webhooks: WebhookOrder { lookup, ..webhooks }, ..Options::default() }
+    let lookup = shared(ScriptedLookup(Mutex::new(turns.iter().map(|turn| turn.to_vec()).collect())));
+    Options { webhooks: WebhookSettings { lookup, ..webhooks }, ..Options::default() }
 }
 
 /// Two endpoints on the same port: one outside, and one inside, to which nothing must be sent.
@@ -129,7 +129,7 @@ async fn a_redirect_inside_is_not_followed() {
 
 /// An allowed address does not replace the check of the certificate.
 #[tokio::test]
-async fn over_https_only_who_can_prove_its_name_is_sent_anything() {
+async fn https_endpoints_without_a_trusted_certificate_are_sent_nothing() {
     let (listener, read) = impostor().await;
     let skep = Skep::start_with(options(&["127.0.0.1"], quick())).await;
     let made = webhook(&skep, &format!("https://{listener}/hook"), &["ticket.created"]).await;

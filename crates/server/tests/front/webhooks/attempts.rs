@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use skep_server::Pace;
+use skep_server::RetryPolicy;
 
 use super::{
     all, attempts, deliveries, id, options, quick,
@@ -14,7 +14,7 @@ use super::{
 use crate::harness::Skep;
 
 #[tokio::test]
-async fn what_fails_is_tried_again_as_the_same_message() {
+async fn a_failed_delivery_is_retried_as_the_same_message() {
     let (skep, receiver) = (start(quick()).await, Receiver::start().await);
     receiver.answers([Reply::status(500), Reply::status(404), Reply::header(302, "location", "/elsewhere")]);
     let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
@@ -30,8 +30,8 @@ async fn what_fails_is_tried_again_as_the_same_message() {
 }
 
 #[tokio::test]
-async fn what_fails_too_often_is_given_up_until_somebody_asks_again() {
-    let pace = Pace { delays: vec![Duration::from_millis(1); 2], ..quick() };
+async fn a_delivery_that_fails_too_often_is_given_up_until_a_redelivery() {
+    let pace = RetryPolicy { delays: vec![Duration::from_millis(1); 2], ..quick() };
     let (skep, receiver) = (start(pace).await, Receiver::start().await);
     receiver.answers(vec![Reply::status(500); 3]);
     let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
@@ -49,7 +49,7 @@ async fn what_fails_too_often_is_given_up_until_somebody_asks_again() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_hangs_holds_up_nobody_else() {
+async fn a_hanging_endpoint_does_not_delay_others() {
     // The timeout of the attempt is longer than that of the test.
     let skep = start(slow()).await;
     let (hanging, good) = (Receiver::start().await, Receiver::start().await);
@@ -68,7 +68,7 @@ async fn an_endpoint_that_hangs_holds_up_nobody_else() {
 
 #[tokio::test]
 async fn an_endpoint_has_so_long_to_answer() {
-    let pace = Pace { timeout: Duration::from_millis(200), ..quick() };
+    let pace = RetryPolicy { timeout: Duration::from_millis(200), ..quick() };
     let (skep, receiver) = (start(pace).await, Receiver::start().await);
     receiver.answers([Reply::Hang]);
     let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
@@ -108,7 +108,7 @@ async fn an_endpoint_that_is_gone_disables_its_webhook() {
 
 #[tokio::test]
 async fn an_endpoint_that_takes_nothing_for_long_disables_its_webhook() {
-    let pace = Pace { patience: jiff::SignedDuration::from_millis(50), ..quick() };
+    let pace = RetryPolicy { disable_after: jiff::SignedDuration::from_millis(50), ..quick() };
     let (skep, receiver) = (start(pace).await, Receiver::start().await);
     receiver.answers(vec![Reply::status(500); 1_000]);
     let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
@@ -157,7 +157,7 @@ async fn an_endpoint_that_asks_to_be_left_alone_is() {
 #[tokio::test]
 async fn retries_survive_a_restart() {
     let receiver = Receiver::start().await;
-    let pace = Pace { delays: vec![Duration::from_secs(2); 10], ..quick() };
+    let pace = RetryPolicy { delays: vec![Duration::from_secs(2); 10], ..quick() };
     let skep = start(pace.clone()).await;
     receiver.answers([Reply::status(500)]);
     let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
@@ -174,7 +174,7 @@ async fn retries_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_under_way_when_the_server_ended_is_sent_again() {
+async fn deliveries_in_progress_at_a_stop_are_sent_again() {
     let receiver = Receiver::start().await;
     let skep = start(slow()).await;
     receiver.answers([Reply::Hang]);

@@ -10,28 +10,35 @@ use std::{sync::Arc, time::Duration};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use skep_server::{Pace, WebhookOrder};
+use skep_server::{RetryPolicy, WebhookSettings};
 
 use self::receiver::PATIENCE;
 use crate::harness::{Options, Skep};
 
 /// Short back-offs for tests, without a final failure.
-fn quick() -> Pace {
-    Pace { delays: vec![Duration::from_millis(10); 100], timeout: PATIENCE * 2, ..Pace::default() }
+fn quick() -> RetryPolicy {
+    RetryPolicy {
+        delays: vec![Duration::from_millis(10); 100],
+        timeout: PATIENCE * 2,
+        ..RetryPolicy::default()
+    }
 }
 
 /// Like the above, but the second attempt comes after the end of the test.
-fn slow() -> Pace {
-    Pace { delays: vec![Duration::from_secs(3_600)], ..quick() }
+fn slow() -> RetryPolicy {
+    RetryPolicy { delays: vec![Duration::from_secs(3_600)], ..quick() }
 }
 
-fn options(allow: &[&str], pace: Pace) -> Options {
+fn options(allow: &[&str], pace: RetryPolicy) -> Options {
     let allow = allow.iter().map(|&entry| entry.to_owned()).collect();
-    Options { webhooks: WebhookOrder { allow, pace, ..WebhookOrder::default() }, ..Options::default() }
+    Options {
+        webhooks: WebhookSettings { allow, retries: pace, ..WebhookSettings::default() },
+        ..Options::default()
+    }
 }
 
 /// A server whose webhooks may reach loopback addresses.
-async fn start(pace: Pace) -> Skep {
+async fn start(pace: RetryPolicy) -> Skep {
     Skep::start_with(options(&["127.0.0.0/8"], pace)).await
 }
 

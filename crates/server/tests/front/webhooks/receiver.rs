@@ -94,18 +94,18 @@ fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct Book {
+struct Received {
     script: VecDeque<Reply>,
     seen: Vec<Seen>,
 }
 
 #[derive(Clone)]
-struct Desk(Arc<Mutex<Book>>, watch::Sender<usize>);
+struct ReceiverState(Arc<Mutex<Received>>, watch::Sender<usize>);
 
 /// An endpoint, which stops when it is dropped.
 pub(super) struct Receiver {
     pub(super) address: SocketAddr,
-    desk: Desk,
+    desk: ReceiverState,
     serving: JoinHandle<()>,
 }
 
@@ -124,7 +124,7 @@ impl Receiver {
     pub(super) async fn at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let desk = Desk(Arc::default(), watch::channel(0).0);
+        let desk = ReceiverState(Arc::default(), watch::channel(0).0);
         let router = Router::new().fallback(take).with_state(desk.clone());
         let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         Self { address, desk, serving }
@@ -145,14 +145,14 @@ impl Receiver {
 
     /// Waits for this number of requests, and returns them.
     pub(super) async fn wait(&self, count: usize) -> Vec<Seen> {
-        let mut told = self.desk.1.subscribe();
-        let came = timeout(PATIENCE, told.wait_for(|seen| *seen >= count)).await.is_ok();
+        let mut count_receiver = self.desk.1.subscribe();
+        let came = timeout(PATIENCE, count_receiver.wait_for(|seen| *seen >= count)).await.is_ok();
         assert!(came, "{} of {count} came: {:#?}", self.seen().len(), self.seen());
         self.seen()
     }
 }
 
-async fn take(State(Desk(book, told)): State<Desk>, request: Request<Body>) -> Response {
+async fn take(State(ReceiverState(book, told)): State<ReceiverState>, request: Request<Body>) -> Response {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     assert_eq!(parts.method, "POST");

@@ -92,7 +92,7 @@ async fn pages_hold_every_webhook_and_delivery_once_newest_first() {
 }
 
 #[tokio::test]
-async fn one_that_is_deleted_is_gone_with_what_it_sent() {
+async fn a_deleted_webhook_is_gone_with_its_deliveries() {
     let (skep, receiver) = (start(quick()).await, Receiver::start().await);
     let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
     ticket(&skep, "sent").await;
@@ -116,7 +116,7 @@ async fn one_that_is_deleted_is_gone_with_what_it_sent() {
 }
 
 #[tokio::test]
-async fn nobody_has_sent_what_its_key_may_not_read() {
+async fn a_webhook_cannot_send_events_that_its_creator_may_not_read() {
     let skep = Skep::start().await;
     let (key, _) = skep.key(&[Scope::Admin]).await;
     let ask = async |method: Method, path: &str, body: Value| {

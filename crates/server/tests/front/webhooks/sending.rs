@@ -168,7 +168,7 @@ async fn a_secret_whose_key_is_lost_is_not_signed_with() {
 }
 
 #[tokio::test]
-async fn what_happens_while_nobody_serves_is_sent_by_the_next_one() {
+async fn events_written_while_no_server_runs_are_sent_after_the_next_start() {
     let (skep, receiver) = (start(quick()).await, Receiver::start().await);
     let made = webhook(&skep, &receiver.url(), &["key.created"]).await;
     let (store, account) = (std::sync::Arc::clone(&skep.store), skep.account.id);

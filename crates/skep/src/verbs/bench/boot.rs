@@ -12,27 +12,27 @@ use tokio::time::sleep;
 
 use super::{
     Boot, Source,
-    figures::Figures,
     fleet::{Fleet, milliseconds},
     idle,
     machine::Machine,
-    plain::{self, Plain},
+    percentiles::Percentiles,
+    plain_qemu::{self, PlainQemu},
     report::{Commands, Report},
     runs::Plan,
 };
 use crate::{output, verbs::boot};
 
 /// Default concurrency for a server without a pool.
-const FEW: u32 = 4;
+const DEFAULT_CONCURRENCY: u32 = 4;
 /// Delay before the idle measurement, in which VMs finish the work of their last command.
-const SETTLE: Duration = Duration::from_secs(2);
+const SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Memory of the base template, used if no VM was booted that reports it.
-const MEMORY_MB: u64 = 128;
+const BASE_MEMORY_MB: u64 = 128;
 
 /// Runs all requested measurements.
 pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report> {
-    let every = Duration::from_millis(boot::milliseconds(&verb.every)?);
-    let watched = Duration::from_millis(boot::milliseconds(&verb.idle)?);
+    let every = Duration::from_millis(boot::parse_milliseconds(&verb.every)?);
+    let watched = Duration::from_millis(boot::parse_milliseconds(&verb.idle)?);
     let (status, target) = (fleet.status().await?.value, fleet.pool().await?.target);
     let source = source(verb.source, target)?;
     let bar = output::spinner();
@@ -40,25 +40,25 @@ pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report
     let first = first_vm(fleet).await?;
     let plan = Plan {
         number: verb.number,
-        concurrency: verb.concurrency.unwrap_or(if target > 0 { target } else { FEW }),
+        concurrency: verb.concurrency.unwrap_or(if target > 0 { target } else { DEFAULT_CONCURRENCY }),
         every,
         source,
         machine: first.as_ref().and_then(Machine::of),
     };
     fleet.end(first.iter().cloned()).await;
-    let memory_mb = first.as_ref().map_or(MEMORY_MB, |vm| vm.memory_mb);
+    let memory_mb = first.as_ref().map_or(BASE_MEMORY_MB, |vm| vm.memory_mb);
     let mut runs = Vec::new();
-    for mode in verb.mode.each() {
+    for mode in verb.mode.expand() {
         runs.push(plan.run(fleet, mode, &bar).await?);
     }
     let commands = if verb.commands > 0 { Some(commands(fleet, verb.commands, &bar).await) } else { None };
     let idle = match plan.machine.filter(|_| !watched.is_zero()) {
-        Some(machine) => at_rest(fleet, &plan, machine, watched, &bar).await?,
+        Some(machine) => measure_idle(fleet, &plan, machine, watched, &bar).await?,
         None => None,
     };
     let plain = match (&verb.plain, &status.engine) {
         (Some(template), Some(engine)) => {
-            Some(plain_boots(template, engine, memory_mb, verb.plain_boots, &bar).await?)
+            Some(boot_plain_qemu(template, engine, memory_mb, verb.plain_boots, &bar).await?)
         }
         _ => None,
     };
@@ -97,13 +97,13 @@ fn source(wanted: Option<Source>, target: u32) -> anyhow::Result<Source> {
 /// is ignored, as the measurements report it.
 async fn first_vm(fleet: &Fleet) -> anyhow::Result<Option<Vm>> {
     fleet.wait_for_pool().await?;
-    Ok(fleet.together(1).await.into_iter().flatten().next().map(|booted| booted.vm))
+    Ok(fleet.boot_batch(1).await.into_iter().flatten().next().map(|booted| booted.vm))
 }
 
 async fn commands(fleet: &Fleet, number: u32, bar: &ProgressBar) -> Commands {
     bar.set_message(format!("{number} commands in one VM"));
     let (mut times, mut failures, mut vms) = (Vec::new(), Vec::new(), Vec::new());
-    match fleet.together(1).await.into_iter().next() {
+    match fleet.boot_batch(1).await.into_iter().next() {
         Some(Ok(booted)) => {
             for _ in 0..number {
                 let begun = Instant::now();
@@ -118,10 +118,10 @@ async fn commands(fleet: &Fleet, number: u32, bar: &ProgressBar) -> Commands {
         None => {}
     }
     failures.extend(fleet.end(vms).await);
-    Commands { number, elapsed_ms: Figures::of(times), failures }
+    Commands { number, elapsed_ms: Percentiles::of(times), failures }
 }
 
-async fn at_rest(
+async fn measure_idle(
     fleet: &Fleet,
     plan: &Plan,
     machine: Machine,
@@ -129,25 +129,25 @@ async fn at_rest(
     bar: &ProgressBar,
 ) -> anyhow::Result<Option<idle::Idle>> {
     bar.set_message("VMs at rest");
-    let booted = fleet.together(plan.concurrency).await;
+    let booted = fleet.boot_batch(plan.concurrency).await;
     let vms: Vec<Vm> = booted.into_iter().flatten().map(|booted| booted.vm).collect();
     fleet.wait_for_pool().await?;
-    sleep(SETTLE).await;
+    sleep(SETTLE_TIME).await;
     let running: Vec<u32> = vms.iter().map(|vm| vm.pid).collect();
-    let rest = idle::watch(machine, &running, time).await;
+    let rest = idle::measure(machine, &running, time).await;
     fleet.end(vms).await;
     Ok(Some(rest))
 }
 
-async fn plain_boots(
+async fn boot_plain_qemu(
     template: &Path,
     engine: &EngineReport,
     memory_mb: u64,
     number: u32,
     bar: &ProgressBar,
-) -> anyhow::Result<Plain> {
+) -> anyhow::Result<PlainQemu> {
     bar.set_message(format!("{number} boots by plain QEMU"));
     let (template, engine) = (template.to_owned(), engine.clone());
-    let boots = move || plain::boots(&template, &engine, memory_mb, number);
+    let boots = move || plain_qemu::boots(&template, &engine, memory_mb, number);
     tokio::task::spawn_blocking(boots).await.context("plain QEMU could not be measured")
 }

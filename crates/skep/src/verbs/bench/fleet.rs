@@ -18,15 +18,15 @@ use tokio::{
     time::{sleep, sleep_until},
 };
 
-use super::figures::rounded;
+use super::percentiles::rounded;
 
 /// Name of the metadata field that identifies the measurement to which a VM belongs.
-const MARK: &str = "skep-bench";
+const MEASUREMENT_KEY: &str = "skep-bench";
 /// Lifetime of the VMs, in case the measurement is killed.
 const TTL_MS: u64 = 30 * 60 * 1000;
 /// Time limit for the pool to fill up.
-const POOL_PATIENCE: Duration = Duration::from_secs(180);
-const POOL_LOOK: Duration = Duration::from_millis(50);
+const POOL_TIMEOUT: Duration = Duration::from_secs(180);
+const POOL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Boots VMs and ends those that are left over.
 pub(super) struct Fleet {
@@ -34,7 +34,7 @@ pub(super) struct Fleet {
     template: Option<String>,
     mark: String,
     /// Held by each boot until it is answered: the server completes a boot even if its caller disconnects.
-    under_way: Arc<RwLock<()>>,
+    pending_boots: Arc<RwLock<()>>,
 }
 
 /// A VM with the time from the boot request to the result of its first command, in milliseconds.
@@ -50,7 +50,7 @@ impl Fleet {
             client,
             template,
             mark: format!("{}-{}", std::process::id(), now.as_micros()),
-            under_way: Arc::default(),
+            pending_boots: Arc::default(),
         }
     }
 
@@ -73,29 +73,29 @@ impl Fleet {
             if ready >= target {
                 return Ok(());
             }
-            if begun.elapsed() > POOL_PATIENCE {
+            if begun.elapsed() > POOL_TIMEOUT {
                 bail!(
-                    "{ready} of {target} VMs are ready after {POOL_PATIENCE:?}; does another client boot VMs meanwhile?"
+                    "{ready} of {target} VMs are ready after {POOL_TIMEOUT:?}; does another client boot VMs meanwhile?"
                 );
             }
-            sleep(POOL_LOOK).await;
+            sleep(POOL_POLL_INTERVAL).await;
         }
     }
 
     /// Boots VMs by one request and runs a first command in each.
-    pub(super) async fn together(&self, count: u32) -> Vec<Result<Booted, String>> {
+    pub(super) async fn boot_batch(&self, count: u32) -> Vec<Result<Booted, String>> {
         let request = BootRequest {
             count: Some(count),
             name: None,
             template: self.template.clone(),
             ttl_ms: Some(TTL_MS),
-            metadata: Some(Map::from_iter([(MARK.to_owned(), Value::String(self.mark.clone()))])),
+            metadata: Some(Map::from_iter([(MEASUREMENT_KEY.to_owned(), Value::String(self.mark.clone()))])),
             env: None,
             ticket: None,
             command: None,
             keep_vm: None,
         };
-        let (client, under_way) = (self.client.clone(), Arc::clone(&self.under_way).read_owned().await);
+        let (client, under_way) = (self.client.clone(), Arc::clone(&self.pending_boots).read_owned().await);
         let sent = Instant::now();
         let boot = tokio::spawn(async move {
             let _under_way = under_way;
@@ -114,11 +114,11 @@ impl Fleet {
     }
 
     /// Boots VMs by one request each, at a fixed interval, and runs a first command in each.
-    pub(super) async fn staggered(&self, count: u32, every: Duration) -> Vec<Result<Booted, String>> {
+    pub(super) async fn boot_staggered(&self, count: u32, every: Duration) -> Vec<Result<Booted, String>> {
         let begun = tokio::time::Instant::now();
         let one = |number: u32| async move {
             sleep_until(begun + every * number).await;
-            self.together(1).await
+            self.boot_batch(1).await
         };
         join_all((0..count).map(one)).await.into_iter().flatten().collect()
     }
@@ -144,8 +144,8 @@ impl Fleet {
 
     /// Waits for pending boots and ends all VMs of this measurement.
     pub(super) async fn end_all(&self) -> anyhow::Result<()> {
-        let _answered = self.under_way.write().await;
-        let ours = |vm: &Vm| vm.metadata.get(MARK).and_then(Value::as_str) == Some(&self.mark);
+        let _answered = self.pending_boots.write().await;
+        let ours = |vm: &Vm| vm.metadata.get(MEASUREMENT_KEY).and_then(Value::as_str) == Some(&self.mark);
         let vms: Vec<Vm> = self.status().await?.value.vms.into_iter().filter(ours).collect();
         match self.end(vms).await.first() {
             None => Ok(()),

@@ -14,21 +14,21 @@ use super::{
 #[derive(Debug, Serialize)]
 pub(super) struct Idle {
     pub(super) elapsed_ms: f64,
-    pub(super) running: Rest,
+    pub(super) running: IdleGroup,
     /// VMs in the pool: VMM processes that are not in the server's list of VMs.
-    pub(super) parked: Rest,
+    pub(super) parked: IdleGroup,
 }
 
 /// Idle VMs of one kind.
 #[derive(Debug, Serialize)]
-pub(super) struct Rest {
+pub(super) struct IdleGroup {
     pub(super) vms: usize,
     /// Null without VMs.
     pub(super) cpu_share: Option<f64>,
 }
 
 /// Measures all VMs for a while; `running` are the process ids of those in use.
-pub(super) async fn watch(machine: Machine, running: &[u32], time: Duration) -> Idle {
+pub(super) async fn measure(machine: Machine, running: &[u32], time: Duration) -> Idle {
     let before: BTreeMap<u32, f64> =
         machine.vmms().into_iter().filter_map(|pid| Some((pid, cpu_ms(pid)?))).collect();
     let begun = Instant::now();
@@ -39,7 +39,7 @@ pub(super) async fn watch(machine: Machine, running: &[u32], time: Duration) -> 
         // A VM that ended in the meantime is not counted.
         let used: Vec<f64> = of_state.filter_map(|(pid, before)| Some(cpu_ms(*pid)? - before)).collect();
         let cpu_share = (!used.is_empty()).then(|| used.iter().sum::<f64>() / elapsed_ms / used.len() as f64);
-        Rest { vms: used.len(), cpu_share }
+        IdleGroup { vms: used.len(), cpu_share }
     };
     Idle { elapsed_ms, running: rest(true), parked: rest(false) }
 }

@@ -60,7 +60,7 @@ impl Machine {
     /// This machine, if it runs the VM. The cgroup of the process must contain the VM's id, because the process id may
     /// belong to another process here.
     pub(super) fn of(vm: &Vm) -> Option<Self> {
-        let in_its_group = group_of(vm.pid)?.contains(&vm.id.to_string());
+        let in_its_group = cgroup_of(vm.pid)?.contains(&vm.id.to_string());
         in_its_group.then(|| process(vm.pid)).flatten().map(|vmm| Self { keeper: vmm.parent })
     }
 
@@ -130,10 +130,10 @@ pub(super) fn memory(pid: u32) -> Option<Memory> {
 }
 
 fn is_vmm(pid: u32) -> bool {
-    group_of(pid).is_some_and(|groups| groups.contains("/vm_"))
+    cgroup_of(pid).is_some_and(|groups| groups.contains("/vm_"))
 }
 
-fn group_of(pid: u32) -> Option<String> {
+fn cgroup_of(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
 }
 
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_works_is_seen_to() {
+    fn cpu_time_of_a_busy_process_increases() {
         let own = std::process::id();
         let before = cpu_ms(own).unwrap();
         while cpu_ms(own).unwrap() < before + 20.0 {}
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn load_that_is_not_ours_is_others() {
+    fn load_of_other_processes_is_separated() {
         let then = Usage { total: 0.0, busy: 0.0, swarm: 0.0, server: 0.0, client: 0.0 };
         let now = Usage { total: 2000.0, busy: 1000.0, swarm: 400.0, server: 100.0, client: 100.0 };
         let cost = now.since(&then, 4);

@@ -3,7 +3,9 @@
 use serde::Serialize;
 use skep_api::swarm::{BootSource, Capacity, EngineReport};
 
-use super::{Mode, Source, figures::Figures, idle::Idle, machine::Cost, plain::Plain, runs::Sample};
+use super::{
+    Mode, Source, idle::Idle, machine::Cost, percentiles::Percentiles, plain_qemu::PlainQemu, runs::Sample,
+};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -19,7 +21,7 @@ pub(super) struct Report {
     /// Idle VMs; null if not requested, or if the server runs on another machine.
     pub(super) idle: Option<Idle>,
     /// Boots with plain QEMU; null if not requested.
-    pub(super) plain: Option<Plain>,
+    pub(super) plain: Option<PlainQemu>,
     /// Whether the server runs on this machine, so that CPU time could be read.
     pub(super) same_machine: bool,
 }
@@ -45,15 +47,15 @@ pub(super) struct Run {
 pub(super) struct Group {
     pub(super) source: BootSource,
     pub(super) vms: u32,
-    pub(super) identity_ms: Figures,
-    pub(super) ready_ms: Figures,
-    pub(super) tti_ms: Figures,
+    pub(super) identity_ms: Percentiles,
+    pub(super) ready_ms: Percentiles,
+    pub(super) tti_ms: Percentiles,
     /// Null if it could not be read.
-    pub(super) private_mb: Option<Figures>,
+    pub(super) private_mb: Option<Percentiles>,
     /// Null if it could not be read.
-    pub(super) anonymous_mb: Option<Figures>,
+    pub(super) anonymous_mb: Option<Percentiles>,
     /// Null if it could not be read.
-    pub(super) proportional_mb: Option<Figures>,
+    pub(super) proportional_mb: Option<Percentiles>,
 }
 
 /// Commands one after the other in one VM.
@@ -61,7 +63,7 @@ pub(super) struct Group {
 pub(super) struct Commands {
     pub(super) number: u32,
     /// Null if none succeeded.
-    pub(super) elapsed_ms: Option<Figures>,
+    pub(super) elapsed_ms: Option<Percentiles>,
     pub(super) failures: Vec<String>,
 }
 
@@ -93,7 +95,7 @@ impl Run {
 
 impl Group {
     fn of(source: BootSource, samples: Vec<&Sample>) -> Option<Self> {
-        let figures = |value: fn(&Sample) -> f64| Figures::of(samples.iter().map(|sample| value(sample)));
+        let figures = |value: fn(&Sample) -> f64| Percentiles::of(samples.iter().map(|sample| value(sample)));
         let memory = || samples.iter().filter_map(|sample| sample.memory);
         Some(Self {
             source,
@@ -101,9 +103,9 @@ impl Group {
             identity_ms: figures(|sample| sample.identity_ms)?,
             ready_ms: figures(|sample| sample.ready_ms)?,
             tti_ms: figures(|sample| sample.tti_ms)?,
-            private_mb: Figures::of(memory().map(|memory| memory.private_mb)),
-            anonymous_mb: Figures::of(memory().map(|memory| memory.anonymous_mb)),
-            proportional_mb: Figures::of(memory().map(|memory| memory.proportional_mb)),
+            private_mb: Percentiles::of(memory().map(|memory| memory.private_mb)),
+            anonymous_mb: Percentiles::of(memory().map(|memory| memory.anonymous_mb)),
+            proportional_mb: Percentiles::of(memory().map(|memory| memory.proportional_mb)),
         })
     }
 }

@@ -34,21 +34,21 @@ pub(super) struct Sample {
 
 impl Plan {
     pub(super) async fn run(&self, fleet: &Fleet, mode: Mode, bar: &ProgressBar) -> anyhow::Result<Run> {
-        self.settle(fleet).await?;
+        self.fill_pool(fleet).await?;
         let (begun, before) = (Instant::now(), self.usage());
-        let (mut samples, mut failures, mut asked) = (Vec::new(), Vec::new(), 0);
-        while asked < self.number {
-            bar.set_message(format!("{}: {asked} of {}", mode.name(), self.number));
-            self.settle(fleet).await?;
+        let (mut samples, mut failures, mut requested) = (Vec::new(), Vec::new(), 0);
+        while requested < self.number {
+            bar.set_message(format!("{}: {requested} of {}", mode.name(), self.number));
+            self.fill_pool(fleet).await?;
             let size = match mode {
                 Mode::Sequential | Mode::All => 1,
-                Mode::Staggered | Mode::Burst => self.concurrency.min(self.number - asked),
+                Mode::Staggered | Mode::Burst => self.concurrency.min(self.number - requested),
             };
             let outcomes = match mode {
-                Mode::Staggered => fleet.staggered(size, self.every).await,
-                _ => fleet.together(size).await,
+                Mode::Staggered => fleet.boot_staggered(size, self.every).await,
+                _ => fleet.boot_batch(size).await,
             };
-            asked += size;
+            requested += size;
             let mut vms = Vec::new();
             for outcome in outcomes {
                 match outcome {
@@ -71,12 +71,12 @@ impl Plan {
             failures.extend(fleet.end(vms).await);
         }
         // The cost includes the VMs that refill the pool.
-        self.settle(fleet).await?;
-        let cost = before.zip(self.usage()).map(|(before, now)| now.since(&before, asked));
-        Ok(Run::new(mode, asked, milliseconds(begun.elapsed()), &samples, failures, cost))
+        self.fill_pool(fleet).await?;
+        let cost = before.zip(self.usage()).map(|(before, now)| now.since(&before, requested));
+        Ok(Run::new(mode, requested, milliseconds(begun.elapsed()), &samples, failures, cost))
     }
 
-    async fn settle(&self, fleet: &Fleet) -> anyhow::Result<()> {
+    async fn fill_pool(&self, fleet: &Fleet) -> anyhow::Result<()> {
         if self.source == Source::Pool { fleet.wait_for_pool().await } else { Ok(()) }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{
-    figures::Figures,
+    percentiles::Percentiles,
     report::{Group, Report, Run},
 };
 use crate::output;
@@ -51,7 +51,7 @@ fn rows(report: &Report) -> Vec<[String; 8]> {
     rows
 }
 
-fn row(words: [&str; 4], figures: Figures) -> [String; 8] {
+fn row(words: [&str; 4], figures: Percentiles) -> [String; 8] {
     let [mode, source, vms, name] = words.map(str::to_owned);
     let [p50, p95, p99, max] =
         [figures.p50, figures.p95, figures.p99, figures.max].map(|value| format!("{value:.1}"));

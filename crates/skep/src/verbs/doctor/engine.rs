@@ -9,7 +9,7 @@ use super::{super::bake::bakery, Finding};
 use crate::settings::Settings;
 
 /// The oldest QEMU that the tests run with.
-const OLDEST_TRIED: (u32, u32) = (7, 2);
+const OLDEST_TESTED: (u32, u32) = (7, 2);
 const TEMPLATE: &str = "template";
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
@@ -17,9 +17,9 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     match bakery(settings, Arc::new(|_| {})) {
         Ok(bakery) => {
             findings.push(template(&bakery));
-            findings.extend(others(&bakery));
+            findings.extend(other_templates(&bakery));
         }
-        Err(error) => findings.push(not_known(&error)),
+        Err(error) => findings.push(template_error(&error)),
     }
     findings
 }
@@ -54,11 +54,11 @@ fn version(name: &str) -> Finding {
         let mut numbers = version.split('.');
         Some((numbers.next()?.parse::<u32>().ok()?, numbers.next()?.parse::<u32>().ok()?))
     });
-    let (major, minor) = OLDEST_TRIED;
+    let (major, minor) = OLDEST_TESTED;
     let way_out = format!("use {major}.{minor} or newer, which Debian 12 has");
     match found {
         None => Finding::warning(CHECK, format!("`{name}` has a version that skep cannot parse"), way_out),
-        Some(version) if version < OLDEST_TRIED => {
+        Some(version) if version < OLDEST_TESTED => {
             Finding::warning(CHECK, format!("{name} is older than all tested versions"), way_out)
         }
         Some(_) => Finding::ok(CHECK, name),
@@ -73,18 +73,18 @@ fn template(bakery: &Bakery) -> Finding {
             format!("not baked for this kernel and QEMU in {}", bakery.image_dir.display()),
             "run `skep bake` (about a minute), or leave it to the next start",
         ),
-        Err(error) => not_known(&error.into()),
+        Err(error) => template_error(&error.into()),
     }
 }
 
-fn not_known(error: &anyhow::Error) -> Finding {
+fn template_error(error: &anyhow::Error) -> Finding {
     Finding::missing(TEMPLATE, crate::output::one_line(error), "see the lines above and below")
 }
 
 /// Templates baked for other inputs. They are only reported, because another server may share the directory.
-fn others(bakery: &Bakery) -> Vec<Finding> {
+fn other_templates(bakery: &Bakery) -> Vec<Finding> {
     // If the directory cannot be read, the finding about the template reports it.
-    let others = bakery.others().unwrap_or_default();
+    let others = bakery.other_templates().unwrap_or_default();
     let finding = |other: OtherTemplate| {
         let dir = other.dir.display();
         let engine = other.manifest.and_then(|manifest| manifest.inputs.get("engine").cloned());

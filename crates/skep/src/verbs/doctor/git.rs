@@ -13,7 +13,7 @@ pub(super) fn finding() -> Finding {
     let output = Command::new("git").arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     match text {
-        Ok(text) => judge(&text),
+        Ok(text) => assess(&text),
         Err(error) => Finding::warning(
             CHECK,
             format!("does not start ({error}): calls of /api/git are refused"),
@@ -23,7 +23,7 @@ pub(super) fn finding() -> Finding {
 }
 
 /// Assesses the output of `git --version`.
-fn judge(text: &str) -> Finding {
+fn assess(text: &str) -> Finding {
     let (major, minor) = NEWEST_TESTED;
     match version(text) {
         Some(version) if version > NEWEST_TESTED => Finding::warning(
@@ -51,20 +51,20 @@ fn version(text: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::State, judge};
+    use super::{super::State, assess};
 
     #[test]
     fn a_git_newer_than_the_newest_tested_one_is_named() {
         for tested in ["git version 2.39.5", "git version 2.47.3", "git version 2.9.5 (Apple Git-1)"] {
-            assert_eq!(judge(tested).state, State::Ok, "{tested}");
+            assert_eq!(assess(tested).state, State::Ok, "{tested}");
         }
         for newer in ["git version 2.48.0", "git version 2.54.0-rc1", "git version 3.0.0"] {
-            let finding = judge(newer);
+            let finding = assess(newer);
             assert_eq!(finding.state, State::Warning, "{newer}");
             assert!(finding.detail.contains(newer) && finding.detail.contains("2.47"), "{}", finding.detail);
         }
         for unknown in ["", "hub 3", "git version two.three"] {
-            assert_eq!(judge(unknown).state, State::Warning, "{unknown:?}");
+            assert_eq!(assess(unknown).state, State::Warning, "{unknown:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Checks the kernel: version, control groups, Landlock.
 
 use rustix::system::uname;
-use skep_jail::Tree;
+use skep_jail::CgroupTree;
 
 use super::Finding;
 
@@ -38,7 +38,7 @@ fn control_groups() -> Finding {
     if !rustix::process::geteuid().is_root() {
         return Finding::warning(CHECK, "not tried without root", "run `sudo skep doctor`");
     }
-    let tried = Tree::create(&format!("skep-doctor-{}", std::process::id())).and_then(|tree| {
+    let tried = CgroupTree::create(&format!("skep-doctor-{}", std::process::id())).and_then(|tree| {
         let paths: Vec<String> = tree.paths().map(|path| path.display().to_string()).collect();
         tree.remove().map(|()| paths)
     });

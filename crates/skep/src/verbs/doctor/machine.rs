@@ -5,7 +5,7 @@ use std::{fs, io, time::Duration};
 use super::Finding;
 
 /// The largest acceptable clock error: expiry of keys and times of tickets depend on the clock.
-const WORST_ERROR: Duration = Duration::from_secs(1);
+const MAX_CLOCK_ERROR: Duration = Duration::from_secs(1);
 
 pub(super) fn findings() -> Vec<Finding> {
     vec![kvm(), swap(&fs::read_to_string("/proc/swaps").unwrap_or_default()), smt(), clock(read_clock())]
@@ -54,35 +54,38 @@ fn smt() -> Finding {
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     synchronized: bool,
-    most_off: Duration,
+    max_error: Duration,
 }
 
 fn read_clock() -> io::Result<Clock> {
     // SAFETY: all zeros is a valid `timex`; `modes` 0 only reads.
-    let mut told: libc::timex = unsafe { std::mem::zeroed() };
+    let mut timex: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a local `timex` that outlives the call.
-    let state = unsafe { libc::adjtimex(&raw mut told) };
+    let state = unsafe { libc::adjtimex(&raw mut timex) };
     if state < 0 {
         return Err(io::Error::last_os_error());
     }
-    let most_off = Duration::from_micros(u64::try_from(told.maxerror).unwrap_or(u64::MAX));
-    Ok(Clock { synchronized: state != libc::TIME_ERROR && told.status & libc::STA_UNSYNC == 0, most_off })
+    let most_off = Duration::from_micros(u64::try_from(timex.maxerror).unwrap_or(u64::MAX));
+    Ok(Clock {
+        synchronized: state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0,
+        max_error: most_off,
+    })
 }
 
-fn clock(told: io::Result<Clock>) -> Finding {
+fn clock(reading: io::Result<Clock>) -> Finding {
     const CHECK: &str = "clock";
     let way_out = "run a time service: apt-get install systemd-timesyncd, or chrony";
-    match told {
+    match reading {
         Err(error) => Finding::warning(CHECK, format!("its state cannot be read: {error}"), way_out),
         Ok(Clock { synchronized: false, .. }) => Finding::warning(
             CHECK,
             "the clock is not synchronized: keys may expire too early or too late",
             way_out,
         ),
-        Ok(Clock { most_off, .. }) if most_off > WORST_ERROR => {
+        Ok(Clock { max_error: most_off, .. }) if most_off > MAX_CLOCK_ERROR => {
             Finding::warning(CHECK, format!("it may be off by {} s", most_off.as_secs()), way_out)
         }
-        Ok(Clock { most_off, .. }) => {
+        Ok(Clock { max_error: most_off, .. }) => {
             Finding::ok(CHECK, format!("synchronized, off by {} ms at the most", most_off.as_millis()))
         }
     }
@@ -102,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_nobody_keeps_is_a_warning() {
-        let told = |synchronized, seconds| {
-            clock(Ok(Clock { synchronized, most_off: Duration::from_secs(seconds) })).state
+    fn an_unsynchronized_clock_is_a_warning() {
+        let state_of = |synchronized, seconds| {
+            clock(Ok(Clock { synchronized, max_error: Duration::from_secs(seconds) })).state
         };
         assert_eq!(
-            (told(true, 0), told(true, 9), told(false, 0)),
+            (state_of(true, 0), state_of(true, 9), state_of(false, 0)),
             (State::Ok, State::Warning, State::Warning)
         );
         assert_eq!(clock(Err(io::Error::from_raw_os_error(libc::EPERM))).state, State::Warning);

@@ -12,7 +12,7 @@ use crate::{output, privileges::as_owner_of, settings::Settings};
 const CHECK: &str = "roots";
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
-    let rules = match RootRules::of(&settings.data_dir) {
+    let rules = match RootRules::new(&settings.data_dir) {
         Ok(rules) => rules,
         Err(error) => {
             let detail = format!("{} cannot be read: {error}", settings.data_dir.display());

@@ -15,14 +15,14 @@ use crate::{output, privileges::as_owner_of, settings::Settings};
 const CHECK: &str = "store";
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
-    let mut findings = vec![closed("data dir", &settings.data_dir, 0o022)];
-    findings.push(closed("server data", &settings.server_dir(), 0o077));
+    let mut findings = vec![check_mode("data dir", &settings.data_dir, 0o022)];
+    findings.push(check_mode("server data", &settings.server_dir(), 0o077));
     findings.push(database(settings));
     findings
 }
 
 /// Checks that none of the permission bits `others` is set.
-fn closed(check: &'static str, path: &Path, others: u32) -> Finding {
+fn check_mode(check: &'static str, path: &Path, others: u32) -> Finding {
     let shown = path.display();
     match path.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -62,12 +62,12 @@ fn database(settings: &Settings) -> Finding {
     for file in ["", "-wal", "-shm"] {
         let mut path = store.as_os_str().to_owned();
         path.push(file);
-        if let Some(found) = misplaced(Path::new(&path), owner) {
+        if let Some(found) = check_file(Path::new(&path), owner) {
             return found;
         }
     }
     match as_owner_of(&folder, || Ok(inspect(&store)?)) {
-        Ok(found) => judged(&found, &store),
+        Ok(found) => assess(&found, &store),
         Err(error) => Finding::wrong(
             CHECK,
             output::one_line(&error),
@@ -77,7 +77,7 @@ fn database(settings: &Settings) -> Finding {
 }
 
 /// A finding if a file of the database has the wrong owner or can be read by others.
-fn misplaced(path: &Path, owner: u32) -> Option<Finding> {
+fn check_file(path: &Path, owner: u32) -> Option<Finding> {
     let found = path.symlink_metadata().ok()?;
     let shown = path.display();
     if found.uid() != owner {
@@ -91,7 +91,7 @@ fn misplaced(path: &Path, owner: u32) -> Option<Finding> {
     })
 }
 
-fn judged(found: &Inspection, store: &Path) -> Finding {
+fn assess(found: &Inspection, store: &Path) -> Finding {
     let Inspection { version, known, problems } = found;
     let shown = store.display();
     match problems.first() {
@@ -118,10 +118,10 @@ mod tests {
     use super::{super::State, *};
 
     #[test]
-    fn a_store_is_judged_by_its_version_and_its_faults() {
+    fn a_store_is_assessed_by_version_and_integrity() {
         let judge = |version, problems: &[&str]| {
             let problems = problems.iter().map(|problem| (*problem).to_owned()).collect();
-            judged(&Inspection { version, known: 3, problems }, Path::new("/x/skep.db"))
+            assess(&Inspection { version, known: 3, problems }, Path::new("/x/skep.db"))
         };
         assert_eq!((judge(3, &[]).state, judge(2, &[]).state), (State::Ok, State::Ok));
         let newer = judge(9, &[]);
@@ -131,19 +131,19 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_read_is_found() {
+    fn files_readable_by_others_are_found() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("skep.db");
         fs::write(&file, "").unwrap();
         let owner = file.metadata().unwrap().uid();
         let set = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         set(0o600);
-        assert!(misplaced(&file, owner).is_none());
-        assert!(misplaced(&file, owner + 1).unwrap().way_out.unwrap().starts_with("chown"));
+        assert!(check_file(&file, owner).is_none());
+        assert!(check_file(&file, owner + 1).unwrap().way_out.unwrap().starts_with("chown"));
         set(0o640);
-        assert!(misplaced(&file, owner).unwrap().way_out.unwrap().starts_with("chmod 600"));
-        assert_eq!(closed("x", &file, 0o022).state, State::Ok);
-        assert_eq!(closed("x", &file, 0o077).state, State::Wrong);
-        assert_eq!(closed("x", &folder.path().join("none"), 0o077).state, State::Ok);
+        assert!(check_file(&file, owner).unwrap().way_out.unwrap().starts_with("chmod 600"));
+        assert_eq!(check_mode("x", &file, 0o022).state, State::Ok);
+        assert_eq!(check_mode("x", &file, 0o077).state, State::Wrong);
+        assert_eq!(check_mode("x", &folder.path().join("none"), 0o077).state, State::Ok);
     }
 }

@@ -21,7 +21,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::ended;
+use super::report_exit;
 use crate::signals::{Signals, exit_code};
 
 /// Size of one read of standard input, in bytes.
@@ -32,7 +32,7 @@ const TERM_GRACE: Duration = Duration::from_secs(10);
 /// Source of the command's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Input {
-    Nothing,
+    Empty,
     /// The standard input of this process; may be a terminal.
     Stdin,
 }
@@ -47,8 +47,8 @@ pub(super) async fn run(client: &Client, request: &ExecRequest, input: Input) ->
     };
     let exit = copy(sender.clone(), output, input);
     tokio::select! {
-        exit = exit => Ok(ended(&exit?)),
-        kind = pass_on(sender, &mut signals) => Ok(exit_code(kind)),
+        exit = exit => Ok(report_exit(&exit?)),
+        kind = forward_signals(sender, &mut signals) => Ok(exit_code(kind)),
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn run(client: &Client, request: &ExecRequest, input: Input) ->
 async fn copy(sender: DuplexInput, output: DuplexOutput, input: Input) -> anyhow::Result<ExecExit> {
     let writing = async {
         match input {
-            Input::Nothing => sender.end().await?,
+            Input::Empty => sender.end().await?,
             Input::Stdin => copy_input(sender).await?,
         }
         // Only the command's end ends the copying.
@@ -129,7 +129,7 @@ fn read_stdin() -> mpsc::Receiver<io::Result<Bytes>> {
 }
 
 /// Forwards signals; returns the signal that must end the command.
-async fn pass_on(sender: DuplexInput, signals: &mut Signals) -> SignalKind {
+async fn forward_signals(sender: DuplexInput, signals: &mut Signals) -> SignalKind {
     let mut interrupted = false;
     loop {
         let kind = signals.recv().await;

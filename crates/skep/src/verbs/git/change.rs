@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use skep_api::git::{Person, ResetMode, StashAction};
 use skep_client::CommitRequest;
 
-use super::{Where, show};
+use super::{RepositoryOptions, show};
 use crate::output;
 
 /// List branches; with a name, create or delete that branch.
@@ -31,21 +31,21 @@ pub(super) struct Branch {
     #[arg(long, requires = "delete")]
     force: bool,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 impl Branch {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
         let Some(name) = self.name else {
-            return opened.tell(&opened.repository.branches(self.all).await?, show::branches);
+            return opened.print(&opened.repository.branches(self.all).await?, show::branches);
         };
         let changed = if self.delete {
             opened.repository.delete_branch(&name, self.force).await?
         } else {
-            opened.repository.make_branch(&name, self.from.as_deref()).await?
+            opened.repository.create_branch(&name, self.from.as_deref()).await?
         };
-        opened.tell(&changed, |branch| {
+        opened.print(&changed, |branch| {
             let verb = if branch.deleted { "deleted; it was" } else { "created" };
             output::line(&format!("{} {verb} at {}", branch.name, show::short(&branch.commit)))
         })
@@ -58,14 +58,14 @@ pub(super) struct Add {
     /// Files, relative to the top of the repository [default: all changes].
     files: Vec<String>,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 impl Add {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
         let files = (!self.files.is_empty()).then_some(self.files.as_slice());
-        opened.tell(&opened.repository.add(files).await?, |added| show::changes("staged", &added.staged))
+        opened.print(&opened.repository.add(files).await?, |added| show::changes("staged", &added.staged))
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Commit {
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 impl Commit {
@@ -112,7 +112,7 @@ impl Commit {
             amend: self.amend,
             allow_empty: self.allow_empty,
         };
-        opened.tell(&opened.repository.commit(&request).await?, show::committed)
+        opened.print(&opened.repository.commit(&request).await?, show::committed)
     }
 }
 
@@ -131,13 +131,13 @@ pub(super) struct Checkout {
     #[arg(short = 'b', long)]
     create: bool,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 impl Checkout {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        opened.tell(&opened.repository.checkout(&self.revision, self.create).await?, |out| {
+        opened.print(&opened.repository.checkout(&self.revision, self.create).await?, |out| {
             let at = out.head.as_deref().map_or("no commit yet", show::short);
             output::line(&format!("on {} at {at}", out.branch.as_deref().unwrap_or("no branch")))
         })
@@ -153,7 +153,7 @@ pub(super) struct Reset {
     #[arg(long, value_enum, default_value = "mixed")]
     mode: Mode,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -174,7 +174,7 @@ impl Reset {
             Mode::Mixed => ResetMode::Mixed,
             Mode::Hard => ResetMode::Hard,
         };
-        opened.tell(&opened.repository.reset(self.to.as_deref(), mode).await?, |done| {
+        opened.print(&opened.repository.reset(self.to.as_deref(), mode).await?, |done| {
             output::line(&format!("at {}", show::short(&done.head)))
         })
     }
@@ -190,7 +190,7 @@ pub(super) struct Stash {
     #[arg(short, long)]
     message: Option<String>,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -213,7 +213,7 @@ impl Stash {
             Action::List => StashAction::List,
         };
         let stashes = opened.repository.stash(action, self.message.as_deref()).await?;
-        opened.tell(&stashes, |stashes| {
+        opened.print(&stashes, |stashes| {
             stashes.stashes.iter().try_for_each(|stash| {
                 output::line(&format!("{} {}", stash.name, output::visible(&stash.message)))
             })
@@ -233,19 +233,19 @@ pub(super) struct Worktree {
     #[arg(long, requires = "worktree", conflicts_with = "revision")]
     remove: bool,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 impl Worktree {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
         let Some(worktree) = &self.worktree else {
-            return opened.tell(&opened.repository.worktrees().await?, show::worktrees);
+            return opened.print(&opened.repository.worktrees().await?, show::worktrees);
         };
         let folder = opened.place.path(worktree)?;
         let changed =
             opened.repository.change_worktree(&folder, self.revision.as_deref(), self.remove).await?;
-        opened.tell(&changed, |changed| {
+        opened.print(&changed, |changed| {
             let verb = if changed.removed { "removed" } else { "added" };
             output::line(&format!("{} {verb}", output::visible(&changed.worktree)))
         })

@@ -9,8 +9,8 @@ use crate::{
     connection::Connection,
     output,
     place::{Place, PlaceOption},
-    target::WrongLine,
-    transfer::Spot,
+    target::UsageError,
+    transfer::PathArgument,
 };
 
 const AFTER_HELP: &str = "SOURCE is an https or ssh URL, server:PATH in the server's workspace, or VM:PATH in a VM, given by process id, id,
@@ -45,34 +45,36 @@ pub(super) struct Clone {
 
 /// The source or the target on the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum Endpoint {
     /// A URL or `HOST:PATH`, which git resolves.
     Url(String),
     /// In the server's workspace (`None`) or a VM.
-    There { vm: Option<String>, path: String },
+    Placed { vm: Option<String>, path: String },
     /// In the place that `--vm` selects.
     Path(String),
 }
 
-impl End {
-    fn parse(text: &str) -> Result<Self, WrongLine> {
+impl Endpoint {
+    fn parse(text: &str) -> Result<Self, UsageError> {
         if text.contains("://") {
             return Ok(Self::Url(text.to_owned()));
         }
-        Ok(match text.parse::<Spot>().map_err(WrongLine)? {
-            Spot::There { vm, path } => Self::There { vm, path },
+        Ok(match text.parse::<PathArgument>().map_err(UsageError)? {
+            PathArgument::Remote { vm, path } => Self::Placed { vm, path },
             // As in git, a colon before any slash separates host and path.
-            Spot::Here(_) if text.find(':') < text.find('/').or(Some(text.len())) && text.contains(':') => {
+            PathArgument::Local(_)
+                if text.find(':') < text.find('/').or(Some(text.len())) && text.contains(':') =>
+            {
                 Self::Url(text.to_owned())
             }
-            Spot::Here(_) => Self::Path(text.to_owned()),
+            PathArgument::Local(_) => Self::Path(text.to_owned()),
         })
     }
 }
 
 impl Clone {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let source = End::parse(&self.source)?;
+        let source = Endpoint::parse(&self.source)?;
         let (vm, path) = self.target(&source)?;
         let client = self.connection.client()?;
         let target = Place::open(&client, vm.as_deref()).await?;
@@ -80,16 +82,16 @@ impl Clone {
         let mut request =
             CloneRequest { url: String::new(), from: None, branch: self.branch.clone(), depth: self.depth };
         match source {
-            End::Url(url) => request.url = url,
-            End::Path(path) => request.url = text_of(&target.path(&path)?)?,
-            End::There { vm: from, path } => {
+            Endpoint::Url(url) => request.url = url,
+            Endpoint::Path(path) => request.url = text_of(&target.path(&path)?)?,
+            Endpoint::Placed { vm: from, path } => {
                 let place = Place::open(&client, from.as_deref()).await?;
                 request.url = text_of(&place.path(&path)?)?;
                 request.from = Some(from.unwrap_or_else(|| "server".to_owned()));
             }
         }
         let repository: Repository = client.git(vm.as_deref(), Some(&path));
-        let made = output::waiting("cloning", repository.clone_from(&request)).await?;
+        let made = output::with_spinner("cloning", repository.clone_from(&request)).await?;
         if self.connection.json {
             output::json(&made.text)?;
         } else {
@@ -99,19 +101,19 @@ impl Clone {
     }
 
     /// The place and the folder of the clone.
-    fn target(&self, source: &End) -> Result<(Option<String>, String), WrongLine> {
+    fn target(&self, source: &Endpoint) -> Result<(Option<String>, String), UsageError> {
         let own = self.place.vm().map(str::to_owned);
-        let (vm, path) = match self.target.as_deref().map(End::parse).transpose()? {
+        let (vm, path) = match self.target.as_deref().map(Endpoint::parse).transpose()? {
             None => (own, String::new()),
-            Some(End::Path(path)) => (own, path),
-            Some(End::There { vm, path }) if own.is_none() || own == vm => (vm, path),
-            Some(End::There { .. }) => {
-                return Err(WrongLine(
+            Some(Endpoint::Path(path)) => (own, path),
+            Some(Endpoint::Placed { vm, path }) if own.is_none() || own == vm => (vm, path),
+            Some(Endpoint::Placed { .. }) => {
+                return Err(UsageError(
                     "the target is in a different place than --vm; leave out --vm".to_owned(),
                 ));
             }
-            Some(End::Url(url)) => {
-                return Err(WrongLine(format!(
+            Some(Endpoint::Url(url)) => {
+                return Err(UsageError(format!(
                     "the target `{url}` is a URL; give a path, server:PATH or VM:PATH, and push to a URL with `skep git push`"
                 )));
             }
@@ -119,10 +121,10 @@ impl Clone {
         if !path.is_empty() {
             return Ok((vm, path));
         }
-        let (End::Url(named) | End::Path(named) | End::There { path: named, .. }) = source;
-        match name_of(named) {
+        let (Endpoint::Url(named) | Endpoint::Path(named) | Endpoint::Placed { path: named, .. }) = source;
+        match repository_name(named) {
             Some(name) => Ok((vm, name.to_owned())),
-            None => Err(WrongLine(format!(
+            None => Err(UsageError(format!(
                 "`{}` does not contain a folder name; give TARGET after it",
                 self.source
             ))),
@@ -136,11 +138,11 @@ fn text_of(path: &skep_api::AbsolutePath) -> anyhow::Result<String> {
         .as_path()
         .to_str()
         .map(str::to_owned)
-        .ok_or_else(|| WrongLine("the path is not UTF-8".to_owned()))?)
+        .ok_or_else(|| UsageError("the path is not UTF-8".to_owned()))?)
 }
 
 /// The repository name in a URL or path: `project` for `https://host/owner/project.git`.
-fn name_of(url: &str) -> Option<&str> {
+fn repository_name(url: &str) -> Option<&str> {
     let url = url.trim_end_matches('/');
     let url = url.strip_suffix("/.git").unwrap_or(url);
     let name = url.rsplit(['/', ':']).next().unwrap_or(url);
@@ -149,10 +151,10 @@ fn name_of(url: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{End, name_of};
+    use super::{Endpoint, repository_name};
 
     #[test]
-    fn a_clone_is_named_after_what_is_cloned() {
+    fn a_clone_is_named_after_its_source() {
         for url in [
             "https://x/a/p.git",
             "https://x/a/p",
@@ -162,16 +164,18 @@ mod tests {
             "p",
             "/srv/p/.git",
         ] {
-            assert_eq!(name_of(url), Some("p"), "{url}");
+            assert_eq!(repository_name(url), Some("p"), "{url}");
         }
-        assert_eq!((name_of("/"), name_of(".")), (None, None));
+        assert_eq!((repository_name("/"), repository_name(".")), (None, None));
     }
 
     #[test]
-    fn places_urls_and_paths_are_told_apart() {
-        let url = |text: &str| End::Url(text.to_owned());
-        let there =
-            |vm: Option<&str>, path: &str| End::There { vm: vm.map(str::to_owned), path: path.to_owned() };
+    fn places_urls_and_paths_are_distinguished() {
+        let url = |text: &str| Endpoint::Url(text.to_owned());
+        let there = |vm: Option<&str>, path: &str| Endpoint::Placed {
+            vm: vm.map(str::to_owned),
+            path: path.to_owned(),
+        };
         for (text, end) in [
             ("https://x/p", url("https://x/p")),
             ("git@x:p", url("git@x:p")),
@@ -179,12 +183,12 @@ mod tests {
             ("server:p", there(None, "p")),
             ("web:", there(Some("web"), "")),
             ("vm_01h:/root/p", there(Some("vm_01h"), "/root/p")),
-            ("/srv/a:b", End::Path("/srv/a:b".to_owned())),
-            ("./web:p", End::Path("./web:p".to_owned())),
-            ("p", End::Path("p".to_owned())),
+            ("/srv/a:b", Endpoint::Path("/srv/a:b".to_owned())),
+            ("./web:p", Endpoint::Path("./web:p".to_owned())),
+            ("p", Endpoint::Path("p".to_owned())),
         ] {
-            assert_eq!(End::parse(text).unwrap(), end, "{text}");
+            assert_eq!(Endpoint::parse(text).unwrap(), end, "{text}");
         }
-        assert!(End::parse(":p").unwrap_err().0.contains("is empty"));
+        assert!(Endpoint::parse(":p").unwrap_err().0.contains("is empty"));
     }
 }

@@ -12,7 +12,7 @@ use console::Term;
 use crate::{connection::Connection, output};
 
 /// Read limit for tokens and keys, in bytes; more than the server accepts.
-const LONGEST_TOKEN: u64 = 64 << 10;
+const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
 /// List, set or remove the account's tokens and keys for git remotes.
 #[derive(Debug, Args)]
@@ -109,7 +109,7 @@ fn token(host: &str) -> anyhow::Result<String> {
         term.write_str("Token: ")?;
         term.read_secure_line().context("the token could not be read from the terminal")?
     } else {
-        io::read_to_string(io::stdin().lock().take(LONGEST_TOKEN))
+        io::read_to_string(io::stdin().lock().take(MAX_TOKEN_BYTES))
             .context("the token on standard input is not UTF-8 text")?
     };
     let text = if is_key { text } else { text.trim_end_matches(['\r', '\n']).to_owned() };

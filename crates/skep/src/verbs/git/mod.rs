@@ -3,10 +3,10 @@
 mod change;
 mod clone;
 mod credentials;
-mod exchange;
-mod look;
+mod inspect;
 mod refs;
 mod show;
+mod sync;
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ use crate::{
     connection::{Connection, EXIT_CODES},
     output,
     place::{Place, PlaceOption},
-    target::WrongLine,
+    target::UsageError,
 };
 
 /// Work with git repositories in the server's workspace or in a VM.
@@ -33,13 +33,13 @@ pub(crate) struct Git {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show staged, modified and untracked files.
-    Status(look::Status),
+    Status(inspect::Status),
     /// Show differences between work tree, index and commits.
-    Diff(look::DiffVerb),
+    Diff(inspect::DiffVerb),
     /// Show commits, newest first.
-    Log(look::LogVerb),
+    Log(inspect::LogVerb),
     /// Show a commit and its changes, or a file at a commit.
-    Show(look::Show),
+    Show(inspect::Show),
     /// List, create or delete branches.
     Branch(change::Branch),
     /// Stage files: all changes, or the named ones.
@@ -55,11 +55,11 @@ enum Verb {
     /// List, add or remove work trees.
     Worktree(change::Worktree),
     /// Create a repository.
-    Init(exchange::Init),
+    Init(sync::Init),
     /// Clone a repository.
     Clone(clone::Clone),
     /// Fetch all branches of a remote, without changing the current branch.
-    Fetch(exchange::Fetch),
+    Fetch(sync::Fetch),
     /// Merge a branch or a commit into the current branch.
     Merge(refs::Merge),
     /// List, create or delete tags.
@@ -67,16 +67,16 @@ enum Verb {
     /// List, add, change or remove remotes.
     Remote(refs::Remote),
     /// Push a branch to a remote.
-    Push(exchange::Push),
+    Push(sync::Push),
     /// Fetch a branch from a remote and integrate it into the current one.
-    Pull(exchange::Pull),
+    Pull(sync::Pull),
     /// List, set or remove the account's tokens and keys for git remotes.
     Credentials(credentials::Credentials),
 }
 
 /// The options that select a repository.
 #[derive(Debug, Args)]
-struct Where {
+struct RepositoryOptions {
     /// Repository; a relative path starts at the workspace, in a VM at /root [default: the only repository there].
     #[arg(short = 'C', long = "repository", value_name = "PATH")]
     path: Option<String>,
@@ -87,26 +87,26 @@ struct Where {
 }
 
 /// A selected repository.
-struct Opened {
+struct OpenRepository {
     repository: Repository,
     place: Place,
     json: bool,
 }
 
-impl Where {
+impl RepositoryOptions {
     /// Selects the named repository, or the only one in the place.
-    async fn open(&self) -> anyhow::Result<Opened> {
+    async fn open(&self) -> anyhow::Result<OpenRepository> {
         let client: Client = self.connection.client()?;
         let place = self.place.open(&client).await?;
         let path = match &self.path {
             Some(path) => place.path(path)?,
-            None => self.only(&client).await?,
+            None => self.only_repository(&client).await?,
         };
         let repository = client.git(self.place.vm(), Some(&path));
-        Ok(Opened { repository, place, json: self.connection.json })
+        Ok(OpenRepository { repository, place, json: self.connection.json })
     }
 
-    async fn only(&self, client: &Client) -> anyhow::Result<AbsolutePath> {
+    async fn only_repository(&self, client: &Client) -> anyhow::Result<AbsolutePath> {
         let found = client.repositories(self.place.vm()).await?.value;
         let option = self.place.vm().map(|vm| format!(" --vm {vm}")).unwrap_or_default();
         let at = self.place.vm().map_or_else(|| "the workspace".to_owned(), |vm| format!("the VM {vm}"));
@@ -114,27 +114,27 @@ impl Where {
             [only] if !found.truncated => {
                 Ok(AbsolutePath::parse("PATH", &only.path, only.path_encoding.unwrap_or_default())?)
             }
-            [] => Err(WrongLine(format!(
+            [] => Err(UsageError(format!(
                 "{at} has no repository: `skep git init PATH{option}` or `skep git clone SOURCE{option}` creates one; \
                  name one in a deeper folder with -C PATH"
             ))
             .into()),
             several => {
-                let names: Vec<_> = several.iter().take(MOST_NAMED).map(|one| output::visible(&one.path)).collect();
-                let more = if found.truncated || several.len() > MOST_NAMED { ", ..." } else { "" };
+                let names: Vec<_> = several.iter().take(MAX_LISTED_REPOSITORIES).map(|one| output::visible(&one.path)).collect();
+                let more = if found.truncated || several.len() > MAX_LISTED_REPOSITORIES { ", ..." } else { "" };
                 let names = names.join(", ");
-                Err(WrongLine(format!("{at} has several repositories; name one with -C: {names}{more}")).into())
+                Err(UsageError(format!("{at} has several repositories; name one with -C: {names}{more}")).into())
             }
         }
     }
 }
 
 /// Maximum number of repositories listed in an error message.
-const MOST_NAMED: usize = 20;
+const MAX_LISTED_REPOSITORIES: usize = 20;
 
-impl Opened {
+impl OpenRepository {
     /// Prints an answer as JSON or with `show`.
-    fn tell<T: DeserializeOwned>(
+    fn print<T: DeserializeOwned>(
         &self,
         answer: &Answered<T>,
         show: impl FnOnce(&T) -> std::io::Result<()>,

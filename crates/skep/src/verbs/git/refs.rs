@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::{Where, show};
+use super::{RepositoryOptions, show};
 use crate::output;
 
 /// Merge a branch or a commit into the current branch.
@@ -19,14 +19,14 @@ pub(super) struct Merge {
     #[arg(short, long)]
     message: Option<String>,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 impl Merge {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
         let merged = opened.repository.merge(&self.revision, self.ff_only, self.message.as_deref()).await?;
-        opened.tell(&merged, show::pulled)
+        opened.print(&merged, show::pulled)
     }
 }
 
@@ -45,21 +45,21 @@ pub(super) struct Tag {
     #[arg(short, long, requires = "name", conflicts_with = "revision")]
     delete: bool,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 impl Tag {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
         let Some(name) = self.name else {
-            return opened.tell(&opened.repository.tags().await?, show::tags);
+            return opened.print(&opened.repository.tags().await?, show::tags);
         };
         let changed = if self.delete {
             opened.repository.delete_tag(&name).await?
         } else {
-            opened.repository.make_tag(&name, self.revision.as_deref(), self.message.as_deref()).await?
+            opened.repository.create_tag(&name, self.revision.as_deref(), self.message.as_deref()).await?
         };
-        opened.tell(&changed, |tag| {
+        opened.print(&changed, |tag| {
             let verb = if tag.deleted { "deleted; it was" } else { "created" };
             output::line(&format!("{} {verb} at {}", tag.name, show::short(&tag.commit)))
         })
@@ -73,7 +73,7 @@ pub(super) struct Remote {
     #[command(subcommand)]
     verb: Option<RemoteVerb>,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 #[derive(Debug, Subcommand)]
@@ -91,7 +91,7 @@ enum RemoteVerb {
 #[derive(Debug, Args)]
 struct RemoteList {
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 #[derive(Debug, Args)]
@@ -99,7 +99,7 @@ struct RemoteName {
     /// Name of the remote.
     name: String,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 #[derive(Debug, Args)]
@@ -110,7 +110,7 @@ struct RemoteUrl {
     #[arg(value_name = "URL")]
     remote_url: String,
     #[command(flatten)]
-    at: Where,
+    at: RepositoryOptions,
 }
 
 impl Remote {
@@ -123,21 +123,21 @@ impl Remote {
             Some(RemoteVerb::Remove(verb)) => {
                 let opened = verb.at.open().await?;
                 let removed = opened.repository.remove_remote(&verb.name).await?;
-                opened.tell(&removed, |removed| output::line(&format!("{} removed", removed.name)))
+                opened.print(&removed, |removed| output::line(&format!("{} removed", removed.name)))
             }
         }
     }
 }
 
-async fn list(at: &Where) -> anyhow::Result<ExitCode> {
+async fn list(at: &RepositoryOptions) -> anyhow::Result<ExitCode> {
     let opened = at.open().await?;
-    opened.tell(&opened.repository.remotes().await?, show::remotes)
+    opened.print(&opened.repository.remotes().await?, show::remotes)
 }
 
 async fn set(verb: &RemoteUrl, replace: bool) -> anyhow::Result<ExitCode> {
     let opened = verb.at.open().await?;
     let changed = opened.repository.set_remote(&verb.name, &verb.remote_url, replace).await?;
-    opened.tell(&changed, |changed| {
+    opened.print(&changed, |changed| {
         output::line(&output::visible(&format!(
             "{} {}",
             changed.name,

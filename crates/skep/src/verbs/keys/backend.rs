@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use anyhow::{anyhow, bail};
 use jiff::Timestamp;
-use skep_accounts::{KeySecret, Target, grant, rotation};
+use skep_accounts::{GrantContext, KeySecret, check_rotation, grant};
 use skep_api::{
     AccountId, ErrorCode, KeyId, Scope, VmId, VmRef,
     keys::{CreateKey, CreatedKey, Key, RevokedKeys, RotateKey},
@@ -75,9 +75,9 @@ impl Backend {
         };
         let now = Timestamp::now();
         // A user who can write the store has all rights.
-        let granted = grant(&request, Target { account: &account.name, creator: Scope::ALL }, now)?;
+        let granted = grant(&request, GrantContext { account: &account.name, creator: Scope::ALL }, now)?;
         let vm = match &granted.vm {
-            Some(vm) => Some(living_vm(store, account, &vm.as_text()).await?),
+            Some(vm) => Some(find_running_vm(store, account, &vm.as_text()).await?),
             None => None,
         };
         let secret = KeySecret::from_random(granted.environment, random::bytes()?);
@@ -102,7 +102,7 @@ impl Backend {
         let mut keys = Vec::new();
         match self {
             Self::Api { client, .. } => {
-                self.own_only("lists")?;
+                self.require_own_account("lists")?;
                 let mut cursor: Option<String> = None;
                 loop {
                     let page = client.keys(cursor.as_deref()).await?.value;
@@ -130,7 +130,7 @@ impl Backend {
     pub(super) async fn rotate(&self, id: KeyId, request: &RotateKey) -> anyhow::Result<CreatedKey> {
         let (store, account) = match self {
             Self::Api { client, .. } => {
-                self.own_only("rotates")?;
+                self.require_own_account("rotates")?;
                 return Ok(client.rotate_key(id, request).await?.value);
             }
             Self::Store { store, account, .. } => (store, account),
@@ -138,7 +138,7 @@ impl Backend {
         let at = Timestamp::now();
         let old = store.key(account.id, id).await?.key;
         // A user who can write the store has all rights.
-        let expires_at = rotation(&old, request, Scope::ALL, at)?;
+        let expires_at = check_rotation(&old, request, Scope::ALL, at)?;
         let secret = KeySecret::from_random(old.environment, random::bytes()?);
         let record = store.rotate_key(skep_store::RotateKey {
             account: account.id,
@@ -155,7 +155,7 @@ impl Backend {
     pub(super) async fn revoke(&self, id: KeyId) -> anyhow::Result<Key> {
         match self {
             Self::Api { client, .. } => {
-                self.own_only("revokes single")?;
+                self.require_own_account("revokes single")?;
                 Ok(client.revoke_key(id).await?.value)
             }
             Self::Store { store, account, .. } => {
@@ -196,7 +196,7 @@ impl Backend {
         }
     }
 
-    fn own_only(&self, what: &str) -> anyhow::Result<()> {
+    fn require_own_account(&self, what: &str) -> anyhow::Result<()> {
         match self {
             Self::Api { other: Some((_, name)), .. } => bail!(
                 "the API {what} keys of the caller's own account only; use a key of `{name}`, or run this on the server's \
@@ -208,15 +208,15 @@ impl Backend {
 }
 
 /// Finds a running VM of an account. The store may still list VMs that have died.
-async fn living_vm(store: &SqliteStore, account: &Account, given: &str) -> anyhow::Result<VmId> {
+async fn find_running_vm(store: &SqliteStore, account: &Account, given: &str) -> anyhow::Result<VmId> {
     let unknown =
         || anyhow!("no VM `{given}` runs in the account `{}`; `skep ps` lists its VMs", account.name);
     let wanted = VmRef::parse(given).ok_or_else(unknown)?;
-    let vms = store.alive_vms().await?;
+    let vms = store.running_vms().await?;
     let is_wanted = |vm: &VmBooted| match &wanted {
         VmRef::Pid(pid) => vm.pid == *pid,
         VmRef::Id(id) => vm.id == *id,
-        VmRef::Beginning(beginning) => beginning.fits(vm.id),
+        VmRef::IdPrefix(beginning) => beginning.matches(vm.id),
         VmRef::Address(address) => vm.ip == address.to_string(),
         VmRef::Name(name) => vm.name.as_ref() == Some(name),
     };
@@ -229,6 +229,6 @@ async fn living_vm(store: &SqliteStore, account: &Account, given: &str) -> anyho
 }
 
 /// The admin key, if this user may read its file.
-pub(super) fn own_key(path: &Path) -> Option<KeySecret> {
+pub(super) fn read_admin_key(path: &Path) -> Option<KeySecret> {
     KeySecret::parse(fs::read_to_string(path).ok()?.trim()).ok()
 }

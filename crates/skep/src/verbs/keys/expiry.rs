@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::moment::Moment;
+use crate::time_argument::TimeArgument;
 
 /// An expiry time; `None` for a key that does not expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +19,10 @@ pub(super) fn expiry(text: &str) -> Result<Timestamp, String> {
 }
 
 fn expiry_from(text: &str, now: Timestamp) -> Result<Timestamp, String> {
-    match Moment::parse(text)? {
-        Moment::At(time) => Ok(time),
+    match TimeArgument::parse(text)? {
+        TimeArgument::At(time) => Ok(time),
         span => {
-            let end = span.ahead_of(now).filter(|end| *end > now);
+            let end = span.after(now).filter(|end| *end > now);
             end.ok_or_else(|| format!("`{text}` is not a duration in the future"))
         }
     }

@@ -16,7 +16,7 @@ use skep_api::{
 };
 
 use self::{
-    backend::{Backend, own_key},
+    backend::{Backend, read_admin_key},
     expiry::{Expiry, expiry, expiry_or_never},
 };
 use crate::{
@@ -73,7 +73,7 @@ struct Create {
     #[arg(long, value_name = "VM")]
     vm: Option<String>,
     #[command(flatten)]
-    place: Place,
+    place: BackendOptions,
 }
 
 #[derive(Debug, Args)]
@@ -83,7 +83,7 @@ struct List {
     #[arg(short, long)]
     all: bool,
     #[command(flatten)]
-    place: Place,
+    place: BackendOptions,
 }
 
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ struct Rotate {
     #[arg(long, value_name = "TIME", value_parser = expiry_or_never)]
     expires_at: Option<Expiry>,
     #[command(flatten)]
-    place: Place,
+    place: BackendOptions,
 }
 
 #[derive(Debug, Args)]
@@ -114,11 +114,11 @@ struct Revoke {
     #[arg(long, requires = "all")]
     own: bool,
     #[command(flatten)]
-    place: Place,
+    place: BackendOptions,
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct BackendOptions {
     /// Account of the keys, by name or id [default: that of the key in use; in a store, `default`].
     #[arg(long, value_name = "ACCOUNT")]
     account: Option<String>,
@@ -129,7 +129,7 @@ struct Place {
     config: Option<PathBuf>,
 }
 
-impl Place {
+impl BackendOptions {
     fn is_api(&self) -> bool {
         let invocation = Invocation::current();
         let has_flag = invocation.has_flag("url") || invocation.has_flag("api_key");
@@ -138,7 +138,7 @@ impl Place {
 }
 
 impl Verb {
-    fn place(&self) -> &Place {
+    fn options(&self) -> &BackendOptions {
         match self {
             Self::Create(Create { place, .. })
             | Self::List(List { place, .. })
@@ -159,7 +159,7 @@ impl Verb {
 }
 
 pub(crate) fn run(Keys { verb }: Keys) -> anyhow::Result<ExitCode> {
-    let place = verb.place();
+    let place = verb.options();
     if place.is_api() {
         let (client, account) = (place.connection.client()?, place.account.clone());
         return block_on(async {
@@ -176,12 +176,12 @@ pub(crate) fn run(Keys { verb }: Keys) -> anyhow::Result<ExitCode> {
             store.display()
         );
     }
-    output::say(&format!(
+    output::eprint_line(&format!(
         "skep: working in the store {}; give --url or SKEP_URL to use the API of a server",
         store.display()
     ));
     // Read as root, because the process changes its user in the next line.
-    let own = own_key(&folder.admin_key());
+    let own = read_admin_key(&folder.admin_key());
     become_owner_of(&folder.server_dir())?;
     let account = place.account.clone().unwrap_or_else(|| DEFAULT_ACCOUNT.to_owned());
     block_on(async {
@@ -213,7 +213,10 @@ fn show(created: &CreatedKey, json: bool) -> anyhow::Result<ExitCode> {
             Some(time) => format!("expires at {}", output::time(Some(time))),
             None => "does not expire".to_owned(),
         };
-        output::say(&format!("{}: it {expiry}; store it now, it is not printed again", created.record.id));
+        output::eprint_line(&format!(
+            "{}: it {expiry}; store it now, it is not printed again",
+            created.record.id
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -249,7 +252,7 @@ async fn list(backend: &Backend, verb: List) -> anyhow::Result<ExitCode> {
     output::table(header, shown.iter().map(row))?;
     if !hidden.is_empty() {
         let count = output::counted(hidden.len() as u64, "key");
-        output::say(&format!("{count} of VMs that have ended not listed; use --all"));
+        output::eprint_line(&format!("{count} of VMs that have ended not listed; use --all"));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -15,7 +15,7 @@ use super::show::printable;
 use crate::{connection::Connection, output};
 
 /// Maximum size of a batch in the API, in bytes.
-const LARGEST: u64 = 16 << 20;
+const MAX_BATCH_BYTES: u64 = 16 << 20;
 
 const AFTER_HELP: &str = "The file has the format of POST /api/tickets/batch:
   {\"tickets\": [{\"ref\": \"plan\", \"title\": \"Plan the port\", \"labels\": [\"port\"]},
@@ -54,9 +54,9 @@ fn read(file: &PathBuf) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut from: Box<dyn Read> =
         if file.as_os_str() == "-" { Box::new(io::stdin()) } else { Box::new(File::open(file)?) };
-    from.by_ref().take(LARGEST + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > LARGEST {
-        bail!("it has more than {LARGEST} bytes; split it into several batches");
+    from.by_ref().take(MAX_BATCH_BYTES + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_BATCH_BYTES {
+        bail!("it has more than {MAX_BATCH_BYTES} bytes; split it into several batches");
     }
     Ok(text)
 }

@@ -22,7 +22,7 @@ use super::show::{printable, state, table};
 use crate::{
     connection::Connection,
     output,
-    verbs::boot::{milliseconds, variables},
+    verbs::boot::{parse_milliseconds, parse_pairs},
 };
 
 /// Create a ticket and print its id.
@@ -59,17 +59,17 @@ pub(super) struct Create {
 }
 
 pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
-    let metadata = variables(&verb.metadata)?;
+    let metadata = parse_pairs(&verb.metadata)?;
     let metadata: Object = metadata.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
     let request = CreateTicket {
         title: verb.title,
-        description: verb.description.map(or_stdin).transpose()?,
+        description: verb.description.map(text_or_stdin).transpose()?,
         priority: verb.priority,
         dependencies: (!verb.dependencies.is_empty()).then_some(verb.dependencies),
         labels: (!verb.labels.is_empty()).then_some(verb.labels),
         metadata: (!metadata.is_empty()).then_some(metadata),
         max_attempts: verb.max_attempts,
-        max_runtime_ms: verb.max_runtime.as_deref().map(milliseconds).transpose()?,
+        max_runtime_ms: verb.max_runtime.as_deref().map(parse_milliseconds).transpose()?,
         not_before: verb.not_before,
     };
     let made = verb.connection.client()?.create_ticket(&request).await?;
@@ -110,12 +110,12 @@ pub(super) struct Claim {
 
 pub(super) async fn claim(verb: Claim) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
-    let lease_ms = verb.lease.as_deref().map(milliseconds).transpose()?;
+    let lease_ms = verb.lease.as_deref().map(parse_milliseconds).transpose()?;
     if let Some(id) = verb.id {
         let assignee = verb.assignee.map_or(Patch::Absent, Patch::Value);
         let status = Some(TicketStatus::InProgress);
         let change = ChangeTicket { status, assignee, lease_ms, ..ChangeTicket::default() };
-        return changed(&client.change_ticket(id, &change).await?, verb.connection.json);
+        return print_changed(&client.change_ticket(id, &change).await?, verb.connection.json);
     }
     let request = ClaimTickets {
         assignee: verb.assignee,
@@ -123,13 +123,13 @@ pub(super) async fn claim(verb: Claim) -> anyhow::Result<ExitCode> {
         lease_ms,
         priority: (!verb.priority.is_empty()).then_some(Priorities::Any(verb.priority)),
         labels: (!verb.labels.is_empty()).then_some(verb.labels),
-        wait_ms: verb.wait.as_deref().map(milliseconds).transpose()?,
+        wait_ms: verb.wait.as_deref().map(parse_milliseconds).transpose()?,
     };
-    let claimed = output::waiting("waiting for work", client.claim_tickets(&request)).await?;
+    let claimed = output::with_spinner("waiting for work", client.claim_tickets(&request)).await?;
     if verb.connection.json {
         output::json(&claimed.text)?;
     } else if claimed.tickets.is_empty() {
-        output::say("no ticket is ready");
+        output::eprint_line("no ticket is ready");
     } else {
         table(&claimed.tickets)?;
     }
@@ -138,7 +138,7 @@ pub(super) async fn claim(verb: Claim) -> anyhow::Result<ExitCode> {
 
 /// The options that identify a ticket and its holder.
 #[derive(Debug, Args)]
-struct Held {
+struct HeldTicket {
     /// Id of the ticket.
     id: TicketId,
     /// Attempt that you work on; the request is refused if it is not the current attempt.
@@ -151,7 +151,7 @@ struct Held {
     connection: Connection,
 }
 
-impl Held {
+impl HeldTicket {
     fn change(&self, status: TicketStatus) -> ChangeTicket {
         let assignee = self.assignee.clone().map_or(Patch::Absent, Patch::Value);
         ChangeTicket { status: Some(status), assignee, attempt: self.attempt, ..ChangeTicket::default() }
@@ -159,7 +159,7 @@ impl Held {
 
     async fn send(&self, change: &ChangeTicket) -> anyhow::Result<ExitCode> {
         let client = self.connection.client()?;
-        changed(&client.change_ticket(self.id, change).await?, self.connection.json)
+        print_changed(&client.change_ticket(self.id, change).await?, self.connection.json)
     }
 }
 
@@ -173,14 +173,14 @@ pub(super) struct Heartbeat {
     #[arg(long, value_name = "TEXT")]
     progress: Option<String>,
     #[command(flatten)]
-    held: Held,
+    held: HeldTicket,
 }
 
 pub(super) async fn heartbeat(verb: Heartbeat) -> anyhow::Result<ExitCode> {
-    let Held { id, attempt, assignee, connection } = verb.held;
-    let lease_ms = verb.lease.as_deref().map(milliseconds).transpose()?;
+    let HeldTicket { id, attempt, assignee, connection } = verb.held;
+    let lease_ms = verb.lease.as_deref().map(parse_milliseconds).transpose()?;
     let request = Beat { attempt, assignee, lease_ms, progress: verb.progress };
-    let beat = connection.client()?.beat_ticket(id, &request).await?;
+    let beat = connection.client()?.heartbeat_ticket(id, &request).await?;
     if connection.json {
         output::json(&beat.text)?;
     } else {
@@ -196,11 +196,11 @@ pub(super) struct Finish {
     #[arg(short, long, value_name = "RESULT")]
     result: Option<String>,
     #[command(flatten)]
-    held: Held,
+    held: HeldTicket,
 }
 
 pub(super) async fn finish(verb: Finish, status: TicketStatus) -> anyhow::Result<ExitCode> {
-    let result = verb.result.map(or_stdin).transpose()?.map(|text| result_of(&text));
+    let result = verb.result.map(text_or_stdin).transpose()?.map(|text| parse_result(&text));
     let result = result.map_or(Patch::Absent, Patch::Value);
     let change = ChangeTicket { result, ..verb.held.change(status) };
     verb.held.send(&change).await
@@ -213,11 +213,11 @@ pub(super) struct Release {
     #[arg(long, value_name = "TIME")]
     retry_after: Option<String>,
     #[command(flatten)]
-    held: Held,
+    held: HeldTicket,
 }
 
 pub(super) async fn release(verb: Release) -> anyhow::Result<ExitCode> {
-    let retry_after_ms = verb.retry_after.as_deref().map(milliseconds).transpose()?;
+    let retry_after_ms = verb.retry_after.as_deref().map(parse_milliseconds).transpose()?;
     let change = ChangeTicket { retry_after_ms, ..verb.held.change(TicketStatus::Pending) };
     verb.held.send(&change).await
 }
@@ -248,14 +248,14 @@ pub(super) async fn retry(verb: Retry) -> anyhow::Result<ExitCode> {
         status: Some(TicketStatus::Pending),
         // Refuses the change if the ticket was retried and claimed in the meantime.
         attempt: Some(found.attempt),
-        retry_after_ms: verb.retry_after.as_deref().map(milliseconds).transpose()?,
+        retry_after_ms: verb.retry_after.as_deref().map(parse_milliseconds).transpose()?,
         ..ChangeTicket::default()
     };
-    changed(&client.change_ticket(verb.id, &change).await?, verb.connection.json)
+    print_changed(&client.change_ticket(verb.id, &change).await?, verb.connection.json)
 }
 
 /// Prints a changed ticket.
-pub(super) fn changed(ticket: &Answered<Record>, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn print_changed(ticket: &Answered<Record>, json: bool) -> anyhow::Result<ExitCode> {
     if json {
         output::json(&ticket.text)?;
     } else {
@@ -267,14 +267,14 @@ pub(super) fn changed(ticket: &Answered<Record>, json: bool) -> anyhow::Result<E
 }
 
 /// Parses a result: a JSON object is kept, other text becomes `{"output": TEXT}`.
-pub(super) fn result_of(text: &str) -> Object {
+pub(super) fn parse_result(text: &str) -> Object {
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => object,
         _ => Object::from_iter([("output".to_owned(), Value::from(text.trim_end_matches('\n')))]),
     }
 }
 
-pub(super) fn or_stdin(text: String) -> anyhow::Result<String> {
+pub(super) fn text_or_stdin(text: String) -> anyhow::Result<String> {
     if text != "-" {
         return Ok(text);
     }
@@ -289,9 +289,9 @@ mod tests {
 
     #[test]
     fn a_result_is_an_object() {
-        assert_eq!(Value::from(result_of(r#"{"a": 1}"#)).to_string(), r#"{"a":1}"#);
-        assert_eq!(Value::from(result_of("[1]")).to_string(), r#"{"output":"[1]"}"#);
-        assert_eq!(Value::from(result_of("done\n")).to_string(), r#"{"output":"done"}"#);
-        assert_eq!(Value::from(result_of("")).to_string(), r#"{"output":""}"#);
+        assert_eq!(Value::from(parse_result(r#"{"a": 1}"#)).to_string(), r#"{"a":1}"#);
+        assert_eq!(Value::from(parse_result("[1]")).to_string(), r#"{"output":"[1]"}"#);
+        assert_eq!(Value::from(parse_result("done\n")).to_string(), r#"{"output":"done"}"#);
+        assert_eq!(Value::from(parse_result("")).to_string(), r#"{"output":""}"#);
     }
 }

@@ -11,11 +11,11 @@ use skep_api::{
 };
 use skep_client::Deletion;
 
-use super::change::{changed, or_stdin};
+use super::change::{print_changed, text_or_stdin};
 use crate::{
     connection::Connection,
     output,
-    verbs::boot::{milliseconds, variables},
+    verbs::boot::{parse_milliseconds, parse_pairs},
 };
 
 /// Change fields of a ticket. Labels and metadata can be changed at any time, other fields until the ticket is
@@ -76,10 +76,10 @@ struct Fields {
 
 impl Fields {
     fn change(self) -> anyhow::Result<ChangeTicket> {
-        let metadata = variables(&self.metadata)?;
+        let metadata = parse_pairs(&self.metadata)?;
         let metadata: Object =
             metadata.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-        let description = self.description.map(or_stdin).transpose()?;
+        let description = self.description.map(text_or_stdin).transpose()?;
         Ok(ChangeTicket {
             title: self.title,
             description: patch(description.clone().filter(|text| !text.is_empty()), description.is_some()),
@@ -89,7 +89,7 @@ impl Fields {
                 .then_some(self.dependencies),
             metadata: patch((!metadata.is_empty()).then_some(metadata), self.no_metadata),
             max_attempts: self.max_attempts,
-            max_runtime_ms: self.max_runtime.as_deref().map(milliseconds).transpose()?,
+            max_runtime_ms: self.max_runtime.as_deref().map(parse_milliseconds).transpose()?,
             not_before: patch(self.not_before, self.no_not_before),
             ..ChangeTicket::default()
         })
@@ -106,7 +106,7 @@ fn patch<T>(value: Option<T>, removed: bool) -> Patch<T> {
 
 pub(super) async fn edit(verb: Edit) -> anyhow::Result<ExitCode> {
     let change = verb.fields.change()?;
-    changed(&verb.connection.client()?.change_ticket(verb.id, &change).await?, verb.connection.json)
+    print_changed(&verb.connection.client()?.change_ticket(verb.id, &change).await?, verb.connection.json)
 }
 
 /// Treatment of unfinished tickets that depend on a deleted one.

@@ -32,7 +32,7 @@ type Tickets = BTreeMap<TicketId, Ticket>;
 pub(super) async fn run(verb: Graph) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let (tickets, roots) = match verb.id {
-        Some(id) => (below(&client, id).await?, vec![id]),
+        Some(id) => (load_with_dependencies(&client, id).await?, vec![id]),
         None => {
             let tickets = unfinished(&client).await?;
             let roots = roots(&tickets);
@@ -47,7 +47,7 @@ pub(super) async fn run(verb: Graph) -> anyhow::Result<ExitCode> {
         let shown: Vec<&Ticket> = tickets.values().collect();
         output::value(&serde_json::json!({"tickets": shown, "edges": edges}))?;
     } else {
-        for line in lines(&tickets, &roots) {
+        for line in tree_lines(&tickets, &roots) {
             output::line(&line)?;
         }
     }
@@ -55,7 +55,7 @@ pub(super) async fn run(verb: Graph) -> anyhow::Result<ExitCode> {
 }
 
 /// Loads a ticket and its dependencies, recursively.
-async fn below(client: &Client, id: TicketId) -> anyhow::Result<Tickets> {
+async fn load_with_dependencies(client: &Client, id: TicketId) -> anyhow::Result<Tickets> {
     let (mut tickets, mut open) = (Tickets::new(), vec![id]);
     while let Some(id) = open.pop() {
         if tickets.contains_key(&id) {
@@ -92,7 +92,7 @@ fn roots(tickets: &Tickets) -> Vec<TicketId> {
 }
 
 /// One line per ticket, indented below its dependents. The dependencies of a ticket are listed only once.
-fn lines(tickets: &Tickets, roots: &[TicketId]) -> Vec<String> {
+fn tree_lines(tickets: &Tickets, roots: &[TicketId]) -> Vec<String> {
     let (mut lines, mut shown) = (Vec::new(), HashSet::new());
     let mut open: Vec<(usize, TicketId)> = roots.iter().rev().map(|id| (0, *id)).collect();
     while let Some((depth, id)) = open.pop() {

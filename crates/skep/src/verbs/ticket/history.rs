@@ -13,7 +13,7 @@ use super::show::printable;
 use crate::{connection::Connection, output};
 
 /// Length to which values of fields are truncated, in characters.
-const LONGEST_VALUE: usize = 60;
+const MAX_VALUE_CHARS: usize = 60;
 
 /// Show the events and attempts of a ticket, also of a deleted one.
 #[derive(Debug, Args)]
@@ -64,7 +64,7 @@ fn line(event: &TicketEvent) -> String {
 
 fn value(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let mut short: String = printable(&text).chars().take(LONGEST_VALUE).collect();
+    let mut short: String = printable(&text).chars().take(MAX_VALUE_CHARS).collect();
     if short.len() < text.len() {
         short.push_str("...");
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use skep_api::{Label, TicketId, tickets::Ticket};
 use skep_client::TicketQuery;
 
-use super::show::{listed, table};
+use super::show::{join_labels, table};
 use crate::{connection::Connection, output};
 
 /// The statuses of open and of finished tickets.
@@ -61,7 +61,7 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
         status: verb.status.or(pending),
         priority: verb.priority,
         assignee: verb.assignee,
-        label: (!verb.labels.is_empty()).then(|| listed(&verb.labels, ",")),
+        label: (!verb.labels.is_empty()).then(|| join_labels(&verb.labels, ",")),
         ready: (verb.ready || verb.blocked).then_some(verb.ready),
         depends_on: verb.depends_on,
         sort: verb.sort,
@@ -106,7 +106,7 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
 fn show(tickets: &[Ticket], more: Option<String>) -> anyhow::Result<ExitCode> {
     table(tickets)?;
     if let Some(options) = more {
-        output::say(&format!("There is more: {options}"));
+        output::eprint_line(&format!("There is more: {options}"));
     }
     Ok(ExitCode::SUCCESS)
 }

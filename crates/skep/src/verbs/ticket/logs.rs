@@ -10,10 +10,10 @@ use skep_api::TicketId;
 use skep_client::{Client, Error, LogEvent, TicketLogQuery};
 use tokio::time::sleep;
 
-use crate::{connection::Connection, output, signals::Signals, verbs::events::is_passing};
+use crate::{connection::Connection, output, signals::Signals, verbs::events::is_transient};
 
 /// Delay before the server is contacted again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 const AFTER_HELP: &str = "The log has the output of the command of `skep boot --ticket ID --command COMMAND`: standard output and
 standard error in their original order, unchanged. The server keeps the last 4 MiB of each attempt for 30 days, even if
 the VM has ended.
@@ -56,7 +56,7 @@ pub(super) async fn run(verb: Logs) -> anyhow::Result<ExitCode> {
     };
     tokio::select! {
         printed = printing => printed.map(|()| ExitCode::SUCCESS),
-        code = signals.next() => Ok(code),
+        code = signals.next_exit_code() => Ok(code),
     }
 }
 
@@ -82,40 +82,40 @@ async fn follow(client: &Client, id: TicketId, mut query: TicketLogQuery) -> any
     loop {
         match follow_once(client, id, &mut query).await {
             Ok(()) => return Ok(()),
-            Err(Stop::Broken(error)) if is_passing(&error) => {
-                output::say(&format!("skep: {error}; trying again until the server answers"));
-                sleep(AGAIN).await;
+            Err(FollowError::Client(error)) if is_transient(&error) => {
+                output::eprint_line(&format!("skep: {error}; trying again until the server answers"));
+                sleep(RETRY_DELAY).await;
             }
-            Err(Stop::Broken(error)) => return Err(error.into()),
-            Err(Stop::Unprintable(error)) => return Err(error),
+            Err(FollowError::Client(error)) => return Err(error.into()),
+            Err(FollowError::Fatal(error)) => return Err(error),
         }
     }
 }
 
 /// Why following the log ended early.
-enum Stop {
-    Broken(Error),
-    Unprintable(anyhow::Error),
+enum FollowError {
+    Client(Error),
+    Fatal(anyhow::Error),
 }
 
-async fn follow_once(client: &Client, id: TicketId, query: &mut TicketLogQuery) -> Result<(), Stop> {
-    let mut events = client.follow_ticket_log(id, *query).await.map_err(Stop::Broken)?;
+async fn follow_once(client: &Client, id: TicketId, query: &mut TicketLogQuery) -> Result<(), FollowError> {
+    let mut events = client.follow_ticket_log(id, *query).await.map_err(FollowError::Client)?;
     while let Some(event) = events.next().await {
-        match event.map_err(Stop::Broken)? {
+        match event.map_err(FollowError::Client)? {
             LogEvent::Output(piece) => {
-                write(&piece.data).map_err(Stop::Unprintable)?;
+                write(&piece.data).map_err(FollowError::Fatal)?;
                 query.offset = piece.offset;
             }
             LogEvent::End(_) => return Ok(()),
         }
     }
     let message = "the server closed the stream before the command's end was known";
-    Err(Stop::Unprintable(anyhow::anyhow!(message)))
+    Err(FollowError::Fatal(anyhow::anyhow!(message)))
 }
 
 fn note_gap(wanted: u64, found: u64) {
     if found > wanted {
-        output::say(&format!("skep: {} bytes before this are no longer kept", found - wanted));
+        output::eprint_line(&format!("skep: {} bytes before this are no longer kept", found - wanted));
     }
 }
 

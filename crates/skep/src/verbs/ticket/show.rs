@@ -7,7 +7,7 @@ use skep_api::{Label, TicketId, tickets::Ticket};
 
 use crate::{connection::Connection, output};
 
-pub(super) fn listed(labels: &[Label], between: &str) -> String {
+pub(super) fn join_labels(labels: &[Label], between: &str) -> String {
     labels.iter().map(Label::as_str).collect::<Vec<_>>().join(between)
 }
 
@@ -69,7 +69,7 @@ fn record(ticket: &Ticket) -> anyhow::Result<()> {
         ("state", Some(state(ticket))),
         ("priority", Some(ticket.priority.to_string())),
         ("assignee", ticket.assignee.as_deref().map(printable)),
-        ("labels", (!ticket.labels.is_empty()).then(|| listed(&ticket.labels, " "))),
+        ("labels", (!ticket.labels.is_empty()).then(|| join_labels(&ticket.labels, " "))),
         ("vm", ticket.vm.map(|vm| vm.to_string())),
         ("attempt", (ticket.attempt > 0).then(|| format!("{} of {}", ticket.attempt, ticket.max_attempts))),
         ("lease until", at(ticket.lease_expires_at)),
@@ -105,7 +105,7 @@ pub(super) struct Why {
 }
 
 pub(super) async fn why(verb: Why) -> anyhow::Result<ExitCode> {
-    let why = verb.connection.client()?.why_ticket(verb.id).await?;
+    let why = verb.connection.client()?.explain_ticket(verb.id).await?;
     if verb.connection.json {
         output::json(&why.text)?;
         return Ok(ExitCode::SUCCESS);

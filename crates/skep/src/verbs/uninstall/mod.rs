@@ -1,6 +1,6 @@
 //! `skep uninstall`: lists the parts of skep on this machine, asks, and removes them.
 
-mod find;
+mod inventory;
 mod remove;
 mod unit;
 
@@ -14,8 +14,8 @@ use clap::Args;
 use rustix::process::geteuid;
 use serde_json::json;
 
-use self::find::{Found, found};
-use crate::{output, settings::Settings, target::WrongLine};
+use self::inventory::{Inventory, take_inventory};
+use crate::{output, settings::Settings, target::UsageError};
 
 const AFTER_HELP: &str = "The command first lists what it removes: VMs that still run, control groups, the network namespace and
 sockets of this data directory; the directory itself with store, keys, workspaces and templates; and, if the directory
@@ -48,43 +48,43 @@ pub(crate) fn run(verb: Uninstall) -> anyhow::Result<ExitCode> {
     if !geteuid().is_root() {
         bail!("the files of a server with VMs belong to root: run `sudo skep uninstall`");
     }
-    let found = found(&settings, verb.keep_data)?;
-    if found.things.is_empty() {
+    let found = take_inventory(&settings, verb.keep_data)?;
+    if found.items.is_empty() {
         print_result(verb.json, &found, "nothing to remove")?;
         return Ok(ExitCode::SUCCESS);
     }
-    if !verb.yes && !is_agreed(&found)? {
+    if !verb.yes && !confirm(&found)? {
         bail!("nothing was removed");
     }
-    for thing in &found.things {
+    for thing in &found.items {
         thing.remove().with_context(|| format!("{thing} could not be removed"))?;
     }
-    remove::empty_folders();
+    remove::remove_empty_folders();
     print_result(verb.json, &found, "removed")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn is_agreed(found: &Found) -> anyhow::Result<bool> {
+fn confirm(found: &Inventory) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        return Err(WrongLine(
+        return Err(UsageError(
             "there is no terminal to ask on; use --yes to remove without asking".to_owned(),
         )
         .into());
     }
-    output::say("To be removed:");
-    found.things.iter().for_each(|thing| output::say(&format!("  {thing}")));
+    output::eprint_line("To be removed:");
+    found.items.iter().for_each(|thing| output::eprint_line(&format!("  {thing}")));
     if !found.kept.is_empty() {
-        output::say("To be kept:");
-        found.kept.iter().for_each(|kept| output::say(&format!("  {kept}")));
+        output::eprint_line("To be kept:");
+        found.kept.iter().for_each(|kept| output::eprint_line(&format!("  {kept}")));
     }
-    output::say("This cannot be undone. Type `yes` to remove all this:");
+    output::eprint_line("This cannot be undone. Type `yes` to remove all this:");
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).context("the answer cannot be read")?;
     Ok(answer.trim() == "yes")
 }
 
-fn print_result(as_json: bool, found: &Found, done: &str) -> anyhow::Result<()> {
-    let things: Vec<String> = found.things.iter().map(ToString::to_string).collect();
+fn print_result(as_json: bool, found: &Inventory, done: &str) -> anyhow::Result<()> {
+    let things: Vec<String> = found.items.iter().map(ToString::to_string).collect();
     if as_json {
         return output::value(&json!({"removed": things, "kept": found.kept}));
     }

@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf};
 use anyhow::Context;
 
 /// Installation path of `packaging/skep.service`.
-pub(super) const UNIT: &str = "/etc/systemd/system/skep.service";
+pub(super) const UNIT_FILE: &str = "/etc/systemd/system/skep.service";
 
 /// The settings of the unit that identify its server.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub(super) struct Unit {
 impl Unit {
     /// Reads the installed unit; `None` if there is none.
     pub(super) fn read() -> anyhow::Result<Option<Self>> {
-        match fs::read_to_string(UNIT) {
+        match fs::read_to_string(UNIT_FILE) {
             Ok(text) => Ok(Some(Self::parse(&text, |path| fs::read_to_string(path).unwrap_or_default()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("{UNIT} cannot be read")),
+            Err(error) => Err(error).with_context(|| format!("{UNIT_FILE} cannot be read")),
         }
     }
 
@@ -65,9 +65,9 @@ impl Unit {
     }
 
     /// Describes the data directory for a message.
-    pub(super) fn owner(self) -> String {
+    pub(super) fn describe_data_dir(self) -> String {
         self.data_dir.map_or_else(
-            || format!("a data directory that only the settings file of {UNIT} names"),
+            || format!("a data directory that only the settings file of {UNIT_FILE} names"),
             |dir| dir.display().to_string(),
         )
     }
@@ -78,11 +78,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_tells_its_data_directory() {
+    fn the_data_directory_is_read_from_the_unit() {
         let packaged = include_str!("../../../../../packaging/skep.service");
         let of = |text: &str, file: &str| Unit::parse(text, |_| file.to_owned()).data_dir;
-        let usual = Some(PathBuf::from("/var/lib/skep"));
-        assert_eq!(of(packaged, ""), usual);
+        let default = Some(PathBuf::from("/var/lib/skep"));
+        assert_eq!(of(packaged, ""), default);
         let other = Some(PathBuf::from("/srv/skep"));
         assert_eq!(of(packaged, "SKEP_LISTEN=1\nSKEP_DATA_DIR=\"/srv/skep\"\n"), other);
         assert_eq!(of("ExecStart=/usr/bin/skep serve --data-dir /srv/skep", ""), other);

@@ -10,8 +10,8 @@ use skep_api::{
 };
 use skep_client::Answered;
 
-use super::show::{sent, table};
-use crate::{connection::Connection, output, verbs::boot::milliseconds};
+use super::show::{delivery_table, table};
+use crate::{connection::Connection, output, verbs::boot::parse_milliseconds};
 
 /// Create a webhook for future events.
 #[derive(Debug, Args)]
@@ -33,16 +33,18 @@ pub(super) struct Create {
 pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
     let types = (!verb.types.is_empty()).then_some(verb.types);
     let request = CreateWebhook { url: verb.endpoint, types, description: verb.description };
-    secret(&verb.connection.client()?.create_webhook(&request).await?, verb.connection.json)
+    print_secret(&verb.connection.client()?.create_webhook(&request).await?, verb.connection.json)
 }
 
 /// Prints the id and the secret, which is not available afterwards.
-fn secret(made: &Answered<CreatedWebhook>, json: bool) -> anyhow::Result<ExitCode> {
+fn print_secret(made: &Answered<CreatedWebhook>, json: bool) -> anyhow::Result<ExitCode> {
     if json {
         output::json(&made.text)?;
     } else {
         output::line(&format!("{}\n{}", made.record.id, made.secret))?;
-        output::say("Store the secret, it is not printed again. It verifies the header webhook-signature.");
+        output::eprint_line(
+            "Store the secret, it is not printed again. It verifies the header webhook-signature.",
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -108,7 +110,7 @@ pub(super) async fn rm(verb: Rm) -> anyhow::Result<ExitCode> {
         match client.delete_webhook(id).await {
             Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
             Ok(deleted) => output::line(&format!("{} is deleted", deleted.id))?,
-            Err(error) => code = output::failed(&error.into()),
+            Err(error) => code = output::report_error(&error.into()),
         }
     }
     Ok(code)
@@ -127,9 +129,9 @@ pub(super) struct Rotate {
 }
 
 pub(super) async fn rotate(verb: Rotate) -> anyhow::Result<ExitCode> {
-    let overlap_ms = verb.overlap.as_deref().map(milliseconds).transpose()?;
+    let overlap_ms = verb.overlap.as_deref().map(parse_milliseconds).transpose()?;
     let client = verb.connection.client()?;
-    secret(&client.rotate_webhook(verb.id, &RotateWebhook { overlap_ms }).await?, verb.connection.json)
+    print_secret(&client.rotate_webhook(verb.id, &RotateWebhook { overlap_ms }).await?, verb.connection.json)
 }
 
 /// Send a delivery again, even if it succeeded.
@@ -145,7 +147,7 @@ pub(super) struct Redeliver {
 
 pub(super) async fn redeliver(verb: Redeliver) -> anyhow::Result<ExitCode> {
     let delivery = verb.connection.client()?.redeliver(verb.id, verb.delivery).await?;
-    delivered(&delivery, verb.connection.json)
+    print_delivery(&delivery, verb.connection.json)
 }
 
 /// Send a test event of type webhook.test.
@@ -159,14 +161,14 @@ pub(super) struct Test {
 
 pub(super) async fn test(verb: Test) -> anyhow::Result<ExitCode> {
     let delivery = verb.connection.client()?.test_webhook(verb.id).await?;
-    delivered(&delivery, verb.connection.json)
+    print_delivery(&delivery, verb.connection.json)
 }
 
-fn delivered(delivery: &Answered<Delivery>, json: bool) -> anyhow::Result<ExitCode> {
+fn print_delivery(delivery: &Answered<Delivery>, json: bool) -> anyhow::Result<ExitCode> {
     if json {
         output::json(&delivery.text)?;
     } else {
-        sent(std::slice::from_ref(&delivery.value))?;
+        delivery_table(std::slice::from_ref(&delivery.value))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -30,13 +30,13 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     table(&page.webhooks)?;
-    more(page.next_cursor.as_deref());
+    print_next_cursor(page.next_cursor.as_deref());
     Ok(ExitCode::SUCCESS)
 }
 
-fn more(cursor: Option<&str>) {
+fn print_next_cursor(cursor: Option<&str>) {
     if let Some(cursor) = cursor {
-        output::say(&format!("There is more: --cursor {cursor}"));
+        output::eprint_line(&format!("There is more: --cursor {cursor}"));
     }
 }
 
@@ -117,13 +117,13 @@ pub(super) async fn deliveries(verb: Deliveries) -> anyhow::Result<ExitCode> {
         output::json(&page.text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    sent(&page.deliveries)?;
-    more(page.next_cursor.as_deref());
+    delivery_table(&page.deliveries)?;
+    print_next_cursor(page.next_cursor.as_deref());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints deliveries as a table.
-pub(super) fn sent(deliveries: &[Delivery]) -> io::Result<()> {
+pub(super) fn delivery_table(deliveries: &[Delivery]) -> io::Result<()> {
     let row = |delivery: &Delivery| {
         [
             delivery.id.to_string(),

@@ -11,7 +11,7 @@ use skep_tickets::{State, Step, StepKind, Ticket, Wait};
 
 use super::{
     super::{
-        columns::{self, change, millis, signed},
+        columns::{self, execute, millis, signed},
         events::{self, NewEvent},
         fault::Fault,
         vms,
@@ -19,7 +19,7 @@ use super::{
     dependencies,
     row::{Row, labels_column, milliseconds, rank},
 };
-use crate::{EventKind, OpenAttempt, TicketCall, TicketNews, VmWithoutAttempt, WaitingTicket};
+use crate::{EventKind, OpenAttempt, TicketCall, TicketSignal, VmWithoutAttempt, WaitingTicket};
 
 /// A decided change, not yet written.
 pub(super) struct Change<'a> {
@@ -45,7 +45,7 @@ pub(super) fn apply(
     connection: &Connection,
     call: &TicketCall,
     decided: Change<'_>,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<Row, Fault> {
     let Change { before, edited, mut edits, steps } = decided;
     let version = before.version + 1;
@@ -66,7 +66,7 @@ pub(super) fn apply(
         append(connection, call, &step.ticket, event_of(step.kind), by, json!(id), changes)?;
         // If the end of an attempt made the ticket fail, the attempt keeps its own outcome, not that of the ticket.
         if !expired {
-            keep_attempt(connection, call, &last, step)?;
+            record_attempt(connection, call, &last, step)?;
         }
         expired = matches!(step.kind, StepKind::Expired(_));
         last = step.ticket.clone();
@@ -82,28 +82,28 @@ pub(super) fn apply(
     };
     update(connection, before, &after)?;
     write_result(connection, &before.ticket, &after.ticket)?;
-    tell(before, &after, &steps, call.at, news);
+    push_signals(before, &after, &steps, call.at, signals);
     if !matches!(after.ticket.state, State::InProgress(_)) {
-        end_vm_of_attempt(connection, before, after.ticket.finish().is_some(), news)?;
+        signal_end_of_vm(connection, before, after.ticket.finish().is_some(), signals)?;
     }
     for step in &steps {
-        spread(connection, call, step, news)?;
+        update_dependents(connection, call, step, signals)?;
     }
     Ok(after)
 }
 
 /// Writes the events of steps that change only derived state.
-pub(super) fn announce(
+pub(super) fn append_derived(
     connection: &Connection,
     call: &TicketCall,
     steps: &[Step],
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<(), Fault> {
     for step in steps {
         let (ticket, kind) = (&step.ticket, event_of(step.kind));
         append(connection, call, ticket, kind, None, json!(ticket.id), Object::new())?;
         if step.kind == StepKind::Ready {
-            news.push(TicketNews::Ready(call.account));
+            signals.push(TicketSignal::Ready(call.account));
         }
     }
     Ok(())
@@ -127,7 +127,7 @@ pub(super) fn append(
     let body = json!({ "ticket": subject, "actor": actor, "changes": changes, "attempt": ticket.attempt });
     let event =
         NewEvent { account: call.account, kind, body, at: call.at, request_id: call.request_id.as_deref() };
-    events::append_of(connection, &ticket.id.to_string(), &event)
+    events::append_for_ticket(connection, &ticket.id.to_string(), &event)
 }
 
 fn event_of(kind: StepKind) -> EventKind {
@@ -146,12 +146,12 @@ fn event_of(kind: StepKind) -> EventKind {
 
 /// Old and new value of each field of the record that differs.
 fn differences(before: &Ticket, after: &Ticket) -> Object {
-    let (old, new) = (facts(before), facts(after));
+    let (old, new) = (tracked_fields(before), tracked_fields(after));
     let changed = old.into_iter().zip(new).filter(|((_, old), (_, new))| old != new);
     changed.map(|((name, old), (_, new))| (name.to_owned(), json!([old, new]))).collect()
 }
 
-fn facts(ticket: &Ticket) -> [(&'static str, Value); 8] {
+fn tracked_fields(ticket: &Ticket) -> [(&'static str, Value); 8] {
     let finish = ticket.finish();
     [
         ("status", json!(ticket.status())),
@@ -159,19 +159,19 @@ fn facts(ticket: &Ticket) -> [(&'static str, Value); 8] {
         ("vm", json!(ticket.vm())),
         ("attempt", json!(ticket.attempt)),
         ("result", json!(finish.and_then(|finish| finish.result.as_ref()))),
-        ("not_before", time(ticket.wait.time())),
-        ("started_at", time(ticket.started_at)),
-        ("finished_at", time(finish.map(|finish| finish.at))),
+        ("not_before", time_value(ticket.wait.time())),
+        ("started_at", time_value(ticket.started_at)),
+        ("finished_at", time_value(finish.map(|finish| finish.at))),
     ]
 }
 
 /// Formats a time as in a record.
-pub(super) fn time(at: Option<Timestamp>) -> Value {
+pub(super) fn time_value(at: Option<Timestamp>) -> Value {
     at.map_or(Value::Null, |at| Value::String(format!("{at:.3}")))
 }
 
 /// Inserts or ends the attempt that a step concerns.
-fn keep_attempt(
+fn record_attempt(
     connection: &Connection,
     call: &TicketCall,
     before: &Ticket,
@@ -183,7 +183,7 @@ fn keep_attempt(
         let sql = "INSERT INTO ticket_attempts (ticket, attempt, account, assignee, vm, claimed_at)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         let vm = after.vm().map(|vm| vm.to_string());
-        change(
+        execute(
             connection,
             sql,
             params![id, attempt, call.account.to_string(), after.assignee(), vm, millis(call.at)],
@@ -195,10 +195,10 @@ fn keep_attempt(
     let held = matches!(before.state, State::InProgress(_)) || after.assignee().is_some();
     if held {
         let result =
-            after.finish().and_then(|finish| finish.result.as_ref()).map(columns::json).transpose()?;
+            after.finish().and_then(|finish| finish.result.as_ref()).map(columns::to_json).transpose()?;
         let sql = "UPDATE ticket_attempts SET ended_at = ?3, outcome = ?4, result = ?5
                    WHERE ticket = ?1 AND attempt = ?2";
-        change(connection, sql, params![id, attempt, millis(call.at), outcome.as_str(), result])?;
+        execute(connection, sql, params![id, attempt, millis(call.at), outcome.as_str(), result])?;
     }
     Ok(())
 }
@@ -218,7 +218,7 @@ fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Faul
         _ => (None, None),
     };
     let lease_ms = holder.map(|holder| signed(milliseconds(holder.lease.length))).transpose()?;
-    let changed = change(
+    let changed = execute(
         connection,
         "UPDATE tickets SET title = :title, priority = :priority, status = :status, assignee = :assignee, vm = :vm,
              attempt = :attempt, counted = :counted, max_attempts = :max_attempts, max_runtime_ms = :max_runtime_ms,
@@ -235,7 +235,7 @@ fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Faul
             ":assignee": ticket.assignee(),
             ":vm": ticket.vm().map(|vm| vm.to_string()),
             ":attempt": ticket.attempt,
-            ":counted": ticket.counted,
+            ":counted": ticket.counted_attempts,
             ":max_attempts": ticket.max_attempts,
             ":max_runtime_ms": signed(milliseconds(after.max_runtime))?,
             ":lease_ms": lease_ms,
@@ -259,12 +259,12 @@ fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Faul
             ":old_version": signed(before.version)?,
         },
     )?;
-    if changed == 1 { Ok(()) } else { Err(lost(ticket.id)) }
+    if changed == 1 { Ok(()) } else { Err(concurrent_change(ticket.id)) }
 }
 
 /// The error for a row that changed although this transaction holds the write lock.
-fn lost(id: TicketId) -> Fault {
-    Fault::Broken(crate::Cause::text(format!("ticket `{id}` changed under the writer")))
+fn concurrent_change(id: TicketId) -> Fault {
+    Fault::Internal(crate::Cause::new(format!("ticket `{id}` changed under the writer")))
 }
 
 fn write_result(connection: &Connection, before: &Ticket, after: &Ticket) -> Result<(), Fault> {
@@ -272,55 +272,57 @@ fn write_result(connection: &Connection, before: &Ticket, after: &Ticket) -> Res
     if old.is_none() && new.is_none() {
         return Ok(());
     }
-    let result = new.and_then(|finish| finish.result.as_ref()).map(columns::json).transpose()?;
+    let result = new.and_then(|finish| finish.result.as_ref()).map(columns::to_json).transpose()?;
     let sql = "UPDATE ticket_texts SET result = ?2 WHERE ticket = ?1";
-    change(connection, sql, params![after.id.to_string(), result])?;
+    execute(connection, sql, params![after.id.to_string(), result])?;
     Ok(())
 }
 
 /// Adds the signals of a change.
-fn tell(before: &Row, after: &Row, steps: &[Step], at: Timestamp, news: &mut Vec<TicketNews>) {
+fn push_signals(before: &Row, after: &Row, steps: &[Step], at: Timestamp, signals: &mut Vec<TicketSignal>) {
     let ticket = &after.ticket;
     match &ticket.state {
-        State::InProgress(_) => news.extend(held(after)),
-        _ if matches!(before.ticket.state, State::InProgress(_)) => news.push(TicketNews::Free(ticket.id)),
+        State::InProgress(_) => signals.extend(held_signal(after)),
+        _ if matches!(before.ticket.state, State::InProgress(_)) => {
+            signals.push(TicketSignal::NotHeld(ticket.id))
+        }
         _ => {}
     }
     if let Wait::Until(not_before) = ticket.wait
         && ticket.wait != before.ticket.wait
     {
         // A back-off set by a step is a duration; a `not_before` set by a caller is wall-clock time.
-        let given = !steps.is_empty();
-        let rest =
-            given.then(|| std::time::Duration::try_from(not_before.duration_since(at)).unwrap_or_default());
-        news.push(TicketNews::Waiting(WaitingTicket { ticket: ticket.id, not_before, rest }));
+        let is_backoff = !steps.is_empty();
+        let backoff = is_backoff
+            .then(|| std::time::Duration::try_from(not_before.duration_since(at)).unwrap_or_default());
+        signals.push(TicketSignal::Waiting(WaitingTicket { ticket: ticket.id, not_before, backoff }));
     }
     if steps.iter().any(|step| step.kind == StepKind::Ready) {
-        news.push(TicketNews::Ready(after.account));
+        signals.push(TicketSignal::Ready(after.account));
     }
 }
 
 /// Adds the signal to end the VM that held the attempt, unless the VM is to be kept or has ended.
-pub(super) fn end_vm_of_attempt(
+pub(super) fn signal_end_of_vm(
     connection: &Connection,
     before: &Row,
     finished: bool,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<(), Fault> {
     if let State::InProgress(holder) = &before.ticket.state
         && let Some(vm) = holder.vm
         && vms::ends_with_attempt(connection, vm, before.ticket.id)?
     {
         let account = before.account;
-        news.push(TicketNews::VmWithoutAttempt(VmWithoutAttempt { account, vm, finished }));
+        signals.push(TicketSignal::VmWithoutAttempt(VmWithoutAttempt { account, vm, finished }));
     }
     Ok(())
 }
 
 /// The signal of a ticket that is in progress.
-pub(super) fn held(row: &Row) -> Option<TicketNews> {
+pub(super) fn held_signal(row: &Row) -> Option<TicketSignal> {
     let State::InProgress(holder) = &row.ticket.state else { return None };
-    Some(TicketNews::Held(OpenAttempt {
+    Some(TicketSignal::Held(OpenAttempt {
         ticket: row.ticket.id,
         attempt: row.ticket.attempt,
         beats: row.beats,
@@ -330,23 +332,23 @@ pub(super) fn held(row: &Row) -> Option<TicketNews> {
 }
 
 /// Updates the dependent tickets after a step. The number of statements does not depend on the number of dependents.
-fn spread(
+fn update_dependents(
     connection: &Connection,
     call: &TicketCall,
     step: &Step,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<(), Fault> {
     let finished = matches!(step.kind, StepKind::Completed | StepKind::Failed);
     if !finished || !dependencies::has_dependents(connection, step.ticket.id)? {
         return Ok(());
     }
     let id = step.ticket.id.to_string();
-    let (kind, becomes) = match step.kind {
+    let (kind, condition) = match step.kind {
         StepKind::Completed => {
             let sql = "UPDATE tickets SET unmet = unmet - 1,
                            ready_at = CASE WHEN unmet = 1 AND waiting = 0 AND status = 'pending' THEN ?2 END
                        WHERE id IN (SELECT dependent FROM ticket_dependencies WHERE prerequisite = ?1)";
-            change(connection, sql, params![id, millis(call.at)])?;
+            execute(connection, sql, params![id, millis(call.at)])?;
             // Those that are claimable now became so by this step, because this ticket blocked all of them.
             (EventKind::TicketReady, "t.stage = 1")
         }
@@ -359,22 +361,22 @@ fn spread(
                 json_object('ticket', t.id, 'actor', json(:actor), 'changes', json('{{}}'), 'attempt', t.attempt),
                 :at, :request_id, t.id
          FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
-         WHERE d.prerequisite = :id AND {becomes} ORDER BY d.dependent"
+         WHERE d.prerequisite = :id AND {condition} ORDER BY d.dependent"
     );
     let actor = Actor { key: call.key, assignee: step.assignee.clone(), vm: step.ticket.vm() };
-    let told = change(
+    let announced = execute(
         connection,
         &sql,
         named_params! {
             ":type": kind.as_str(),
-            ":actor": columns::json(&actor)?,
+            ":actor": columns::to_json(&actor)?,
             ":at": millis(call.at),
             ":request_id": call.request_id,
             ":id": id,
         },
     )?;
-    if told > 0 && kind == EventKind::TicketReady {
-        news.push(TicketNews::Ready(call.account));
+    if announced > 0 && kind == EventKind::TicketReady {
+        signals.push(TicketSignal::Ready(call.account));
     }
     Ok(())
 }

@@ -4,26 +4,26 @@ use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use serde_json::json;
 use skep_api::tickets::Object;
-use skep_tickets::{Beat, Command, State, decide};
+use skep_tickets::{Command, LeaseRenewal, State, decide};
 
 use super::{
-    super::{columns::change, fault::Fault},
+    super::{columns::execute, fault::Fault},
     apply::{Change, apply},
     row::of_account,
 };
-use crate::{BootedFor, Error, TicketCall, TicketNews, VmBooted};
+use crate::{BootAttempt, Error, TicketCall, TicketSignal, VmBooted};
 
 /// Makes the VM the holder of the attempt; fails if the attempt has ended meanwhile.
-pub(in super::super) fn hand_to_vm(
+pub(in super::super) fn assign_to_vm(
     connection: &Connection,
     vm: &VmBooted,
-    work: &BootedFor,
+    work: &BootAttempt,
     at: Timestamp,
     request_id: Option<&str>,
-) -> Result<Vec<TicketNews>, Fault> {
+) -> Result<Vec<TicketSignal>, Fault> {
     let before = of_account(connection, vm.account, work.ticket)?;
     // The attempt is still held if the rules would accept a renewal.
-    let holds = Command::Beat(Beat { attempt: Some(work.attempt), ..Beat::default() });
+    let holds = Command::Heartbeat(LeaseRenewal { attempt: Some(work.attempt), ..LeaseRenewal::default() });
     decide(&before.ticket, &holds, at).map_err(Error::from)?;
     let mut edited = before.clone();
     if let State::InProgress(holder) = &mut edited.ticket.state {
@@ -33,8 +33,8 @@ pub(in super::super) fn hand_to_vm(
     let request_id = request_id.map(str::to_owned);
     let call = TicketCall { account: vm.account, key: None, vm: None, at, request_id };
     let sql = "UPDATE ticket_attempts SET vm = ?3 WHERE ticket = ?1 AND attempt = ?2";
-    change(connection, sql, params![work.ticket.to_string(), work.attempt, vm.id.to_string()])?;
-    let mut news = Vec::new();
-    apply(connection, &call, Change { before: &before, edited, edits, steps: Vec::new() }, &mut news)?;
-    Ok(news)
+    execute(connection, sql, params![work.ticket.to_string(), work.attempt, vm.id.to_string()])?;
+    let mut signals = Vec::new();
+    apply(connection, &call, Change { before: &before, edited, edits, steps: Vec::new() }, &mut signals)?;
+    Ok(signals)
 }

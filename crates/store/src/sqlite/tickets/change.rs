@@ -4,36 +4,36 @@ use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 use skep_api::tickets::{Beat as BeatAnswer, Object, Ticket as Record};
 use skep_tickets::{
-    Command, Decision, Edits, Lease, State, Ticket, Wait, check_edits, decide, readied, rescheduled,
+    Command, Decision, Edits, Lease, State, Ticket, Wait, check_edits, decide, ready_step, rescheduled,
 };
 
 use super::{
     super::{
-        columns::{self, change as write, millis, one, signed},
+        columns::{self, execute as write, millis, query_optional, signed},
         fault::Fault,
     },
-    Told,
-    apply::{self, Change, apply, time},
+    WithSignals,
+    apply::{self, Change, apply, time_value},
     dependencies,
-    row::{Row, check_version, milliseconds, object, reached, record},
+    row::{Row, check_version, find_for_caller, milliseconds, object, record},
 };
-use crate::{BeatTicket, ChangeTicket, Error, TicketNews};
+use crate::{BeatTicket, ChangeTicket, Error, TicketSignal};
 
 /// Changes a ticket and returns its record.
 pub(in super::super) fn change(
     connection: &Connection,
     command: &ChangeTicket,
-) -> Result<Told<Record>, Fault> {
+) -> Result<WithSignals<Record>, Fault> {
     let ChangeTicket { call, id, expected, edits, transition } = command;
     check_vm_key(command)?;
-    let before = reached(connection, call, *id)?;
+    let before = find_for_caller(connection, call, *id)?;
     check_version(&before, expected.as_deref())?;
     check_edits(&before.ticket, edits).map_err(Error::from)?;
-    let mut news = Vec::new();
+    let mut signals = Vec::new();
     let (mut edited, changes) = edit(connection, command, &before)?;
     let mut steps = Vec::new();
     if !changes.is_empty()
-        && let Some(ready) = readied(Some(&before.ticket), &edited.ticket, call.at)
+        && let Some(ready) = ready_step(Some(&before.ticket), &edited.ticket, call.at)
     {
         // Becoming ready is recorded here and must not be recorded again by the transition.
         edited.ticket = ready.ticket.clone();
@@ -49,24 +49,24 @@ pub(in super::super) fn change(
         Decision::Renewed(lease) => {
             renew(connection, &before, lease, None)?;
             for row in [&mut edited, &mut current] {
-                renewed(row, lease);
+                apply_renewal(row, lease);
             }
-            news.extend(apply::held(&current));
+            signals.extend(apply::held_signal(&current));
         }
         Decision::Changed(more) => steps.extend(more),
     }
     if !changes.is_empty() || !steps.is_empty() {
         let decided = Change { before: &current, edited, edits: changes, steps };
-        current = apply(connection, call, decided, &mut news)?;
-        if current.ticket.is_ready(call.at) && chosen_anew(&command.edits) {
-            news.push(TicketNews::Ready(current.account));
+        current = apply(connection, call, decided, &mut signals)?;
+        if current.ticket.is_ready(call.at) && affects_claims(&command.edits) {
+            signals.push(TicketSignal::Ready(current.account));
         }
     }
-    Ok((record(connection, current, call.at)?, news))
+    Ok((record(connection, current, call.at)?, signals))
 }
 
 /// Whether waiting claims that did not match the ticket may match it after these edits.
-fn chosen_anew(edits: &Edits) -> bool {
+fn affects_claims(edits: &Edits) -> bool {
     edits.labels.is_some() || edits.priority.is_some()
 }
 
@@ -83,18 +83,18 @@ fn check_vm_key(command: &ChangeTicket) -> Result<(), Fault> {
 pub(in super::super) fn beat(
     connection: &Connection,
     command: &BeatTicket,
-) -> Result<Told<BeatAnswer>, Fault> {
-    let row = reached(connection, &command.call, command.id)?;
-    let decided =
-        decide(&row.ticket, &Command::Beat(command.beat.clone()), command.call.at).map_err(Error::from)?;
+) -> Result<WithSignals<BeatAnswer>, Fault> {
+    let row = find_for_caller(connection, &command.call, command.id)?;
+    let decided = decide(&row.ticket, &Command::Heartbeat(command.beat.clone()), command.call.at)
+        .map_err(Error::from)?;
     let Decision::Renewed(lease) = decided else {
-        return Err(Fault::Broken(crate::Cause::text("a beat did not renew the lease")));
+        return Err(Fault::Internal(crate::Cause::new("a beat did not renew the lease")));
     };
     renew(connection, &row, lease, command.progress.as_deref())?;
     let mut after = row;
-    renewed(&mut after, lease);
+    apply_renewal(&mut after, lease);
     let answer = BeatAnswer { attempt: after.ticket.attempt, lease_expires_at: lease.expires_at };
-    Ok((answer, apply::held(&after).into_iter().collect()))
+    Ok((answer, apply::held_signal(&after).into_iter().collect()))
 }
 
 /// Writes a renewed lease. Writes no event and keeps the version.
@@ -115,12 +115,12 @@ pub(super) fn renew(
     if changed == 1 {
         Ok(())
     } else {
-        Err(Fault::Broken(crate::Cause::text("a lease changed under the writer")))
+        Err(Fault::Internal(crate::Cause::new("a lease changed under the writer")))
     }
 }
 
 /// Applies a renewal to a row in memory.
-pub(super) fn renewed(row: &mut Row, lease: Lease) {
+pub(super) fn apply_renewal(row: &mut Row, lease: Lease) {
     row.beats += 1;
     if let State::InProgress(holder) = &mut row.ticket.state {
         holder.lease = lease;
@@ -161,7 +161,7 @@ fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result
         after.max_runtime = *max_runtime;
     }
     if let Some(not_before) = &command.edits.not_before {
-        note("not_before", time(before.ticket.wait.time()), time(*not_before));
+        note("not_before", time_value(before.ticket.wait.time()), time_value(*not_before));
         let wait = Wait::until(*not_before, command.call.at);
         after.ticket = rescheduled(&after.ticket, wait, after.ticket.blockers.clone());
     }
@@ -188,8 +188,8 @@ fn edit_texts(
     }
     let id = before.ticket.id.to_string();
     let sql = "SELECT description, metadata FROM ticket_texts WHERE ticket = ?1";
-    let old = one(connection, sql, [&id], |row| {
-        Ok((row.plain::<Option<String>>("description")?, object(row, "metadata")?))
+    let old = query_optional(connection, sql, [&id], |row| {
+        Ok((row.get::<Option<String>>("description")?, object(row, "metadata")?))
     })?;
     let (old_description, old_metadata) = old.unwrap_or_default();
     if let Some(description) = &edits.description {
@@ -202,14 +202,14 @@ fn edit_texts(
     }
     if let Some(metadata) = &edits.metadata {
         note("metadata", json!(old_metadata), json!(metadata));
-        let text = metadata.as_ref().map(columns::json).transpose()?;
+        let text = metadata.as_ref().map(columns::to_json).transpose()?;
         write(connection, "UPDATE ticket_texts SET metadata = ?2 WHERE ticket = ?1", params![id, text])?;
     }
     Ok(())
 }
 
 /// The ticket without one of its dependencies, which was completed or not.
-pub(super) fn without(ticket: &Ticket, completed: bool) -> Ticket {
+pub(super) fn without_dependency(ticket: &Ticket, completed: bool) -> Ticket {
     let mut blockers = ticket.blockers.clone();
     blockers.total = blockers.total.saturating_sub(u32::from(!completed));
     rescheduled(ticket, ticket.wait, blockers)

@@ -2,10 +2,10 @@
 
 use rusqlite::Connection;
 
-use super::super::{columns::one, fault::Fault};
+use super::super::{columns::query_optional, fault::Fault};
 
 /// Describes a ticket whose entries in the label index differ from its labels, if there is one.
-pub(in super::super) fn label_index(connection: &Connection) -> Result<Option<String>, Fault> {
+pub(in super::super) fn check_label_index(connection: &Connection) -> Result<Option<String>, Fault> {
     let sql = "WITH truth AS (
                    SELECT t.account, l.value AS label, t.stage, t.priority, t.id AS ticket, t.status, t.updated_at
                    FROM tickets AS t, json_each(t.labels) AS l
@@ -14,30 +14,30 @@ pub(in super::super) fn label_index(connection: &Connection) -> Result<Option<St
                UNION ALL
                SELECT ticket, label FROM (SELECT * FROM found EXCEPT SELECT * FROM truth)
                LIMIT 1";
-    one(connection, sql, [], |row| {
-        let (ticket, label) = (row.plain::<String>("ticket")?, row.plain::<String>("label")?);
+    query_optional(connection, sql, [], |row| {
+        let (ticket, label) = (row.get::<String>("ticket")?, row.get::<String>("label")?);
         Ok(format!("ticket `{ticket}` is not in the index of label `{label}` as in its record"))
     })
 }
 
 /// Describes a ticket whose counter of unfinished dependencies is wrong, if there is one.
-pub(in super::super) fn counters(connection: &Connection) -> Result<Option<String>, Fault> {
+pub(in super::super) fn check_dependency_counters(connection: &Connection) -> Result<Option<String>, Fault> {
     let sql = "SELECT id, unmet, truth FROM (
                    SELECT t.id, t.unmet, (
                        SELECT count(*) FROM ticket_dependencies AS d JOIN tickets AS p ON p.id = d.prerequisite
                        WHERE d.dependent = t.id AND p.status <> 'completed'
                    ) AS truth FROM tickets AS t
                ) WHERE unmet <> truth LIMIT 1";
-    one(connection, sql, [], |row| {
+    query_optional(connection, sql, [], |row| {
         let (id, counted, truth) =
-            (row.plain::<String>("id")?, row.plain::<i64>("unmet")?, row.plain::<i64>("truth")?);
+            (row.get::<String>("id")?, row.get::<i64>("unmet")?, row.get::<i64>("truth")?);
         Ok(format!("ticket `{id}` counts {counted} open dependencies and has {truth}"))
     })
 }
 
 /// Names an account whose ticket counts are wrong, or with a ticket whose `ready_at` does not match its stage, if there
 /// is one.
-pub(in super::super) fn state_counts(connection: &Connection) -> Result<Option<String>, Fault> {
+pub(in super::super) fn check_state_counts(connection: &Connection) -> Result<Option<String>, Fault> {
     let sql = "SELECT account FROM (
                    SELECT account, stage, count(*) AS tickets FROM tickets GROUP BY account, stage
                    EXCEPT SELECT account, stage, tickets FROM ticket_counts)
@@ -48,8 +48,8 @@ pub(in super::super) fn state_counts(connection: &Connection) -> Result<Option<S
                UNION ALL
                SELECT account FROM tickets WHERE (stage = 1) <> (ready_at IS NOT NULL)
                LIMIT 1";
-    one(connection, sql, [], |row| {
-        let account = row.plain::<String>("account")?;
+    query_optional(connection, sql, [], |row| {
+        let account = row.get::<String>("account")?;
         Ok(format!("the ticket counts of account `{account}` are not those of its tickets"))
     })
 }

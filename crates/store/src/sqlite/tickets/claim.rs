@@ -9,42 +9,42 @@ use skep_tickets::{Assignee, Claim, Command, Decision, decide};
 
 use super::{
     super::{
-        columns::{all, broken},
+        columns::{invalid_column, query_all},
         fault::Fault,
     },
-    Told,
+    WithSignals,
     apply::{Change, apply},
-    intersection::{Intersection, Word},
-    list::{READY, Stretch},
-    once,
-    row::{cost, of_account, rank, record},
+    idempotency,
+    intersection::{Intersection, Term},
+    list::{IndexRange, READY},
+    row::{of_account, rank, record, size_bytes},
 };
-use crate::{Answered, ClaimTickets, Error, TicketNews};
+use crate::{Answered, ClaimTickets, Error, TicketSignal};
 
 /// Maximum size of the records in an answer, in bytes. A claim ends with the ticket that reaches it.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// Selects and claims ready tickets in one transaction, most urgent first, then oldest first.
 pub(in super::super) fn claim(
     connection: &Connection,
     command: &ClaimTickets,
-) -> Result<Told<Answered<ClaimedTickets>>, Fault> {
-    let mut news = Vec::new();
+) -> Result<WithSignals<Answered<ClaimedTickets>>, Fault> {
+    let mut signals = Vec::new();
     // An answer without tickets is not stored, so that a retry may find some.
-    let answered = once::answer(
+    let answered = idempotency::run_once(
         connection,
         &command.call,
-        command.once.as_ref(),
+        command.idempotency.as_ref(),
         |found: &ClaimedTickets| !found.tickets.is_empty(),
-        || pick(connection, command, &mut news),
+        || claim_ready(connection, command, &mut signals),
     )?;
-    Ok((answered, news))
+    Ok((answered, signals))
 }
 
-fn pick(
+fn claim_ready(
     connection: &Connection,
     command: &ClaimTickets,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<ClaimedTickets, Fault> {
     let order = Command::Claim(Claim {
         assignee: Assignee::Named(command.assignee.clone()),
@@ -60,12 +60,12 @@ fn pick(
         else {
             continue;
         };
-        let after = apply(connection, &command.call, Change::of(&before, steps), news)?;
+        let after = apply(connection, &command.call, Change::of(&before, steps), signals)?;
         let ticket = record(connection, after, command.call.at)?;
-        bytes += cost(&ticket);
+        bytes += size_bytes(&ticket);
         tickets.push(ticket);
         // The remaining tickets stay ready for the next claim.
-        if bytes >= MOST_BYTES {
+        if bytes >= MAX_ANSWER_BYTES {
             break;
         }
     }
@@ -88,8 +88,8 @@ fn ready(connection: &Connection, command: &ClaimTickets) -> Result<Vec<TicketId
         let sql =
             "SELECT id FROM tickets WHERE account = ?1 AND stage = 1 AND priority = ?2 ORDER BY id LIMIT ?3";
         let account = command.call.account.to_string();
-        ids.extend(all(connection, sql, params![account, rank(*priority), left], |row| {
-            row.word::<TicketId>("id")
+        ids.extend(query_all(connection, sql, params![account, rank(*priority), left], |row| {
+            row.parse::<TicketId>("id")
         })?);
     }
     Ok(ids)
@@ -105,16 +105,16 @@ fn labelled(
     let mut common = Intersection {
         connection,
         account: command.call.account.to_string(),
-        words: command.labels.iter().map(Word::Label).collect(),
-        stretch: Stretch { status: TicketStatus::Pending, stage: READY, priority },
+        terms: command.labels.iter().map(Term::Label).collect(),
+        range: IndexRange { status: TicketStatus::Pending, stage: READY, priority },
         by_change: false,
-        whole: false,
+        all_stages: false,
         after: (0, String::new()),
     };
     let mut ids = Vec::new();
     for _ in 0..limit {
         let Some((_, id)) = common.next()? else { break };
-        ids.push(id.parse().map_err(|error| broken("ticket", error))?);
+        ids.push(id.parse().map_err(|error| invalid_column("ticket", error))?);
     }
     Ok(ids)
 }

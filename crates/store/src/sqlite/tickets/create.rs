@@ -8,62 +8,62 @@ use skep_api::{
     TicketId,
     tickets::{CreatedTickets, Object, Ticket as Record, TicketStatus},
 };
-use skep_tickets::{Blockers, Needed, NewTicket, State, Ticket, Wait, readied};
+use skep_tickets::{Blockers, Dependency, NewTicket, State, Ticket, Wait, ready_step};
 
 use super::{
     super::{
         accounts,
-        columns::{self, change, millis, signed},
+        columns::{self, execute, millis, signed},
         fault::Fault,
     },
-    TicketIds, Told,
-    apply::{announce, append, is_claimable},
-    dependencies, once,
+    TicketIdGenerator, WithSignals,
+    apply::{append, append_derived, is_claimable},
+    dependencies, idempotency,
     row::{Row, labels_column, milliseconds, rank, record},
 };
-use crate::{Answered, CreateTickets, EventKind, TicketCall, TicketNews, WaitingTicket};
+use crate::{Answered, CreateTickets, EventKind, TicketCall, TicketSignal, WaitingTicket};
 
 /// Creates tickets, all of them or none.
 pub(in super::super) fn create(
     connection: &Connection,
-    ids: &TicketIds,
+    ids: &TicketIdGenerator,
     command: &CreateTickets,
-) -> Result<Told<Answered<CreatedTickets>>, Fault> {
-    let mut news = Vec::new();
-    let answered = once::answer(
+) -> Result<WithSignals<Answered<CreatedTickets>>, Fault> {
+    let mut signals = Vec::new();
+    let answered = idempotency::run_once(
         connection,
         &command.call,
-        command.once.as_ref(),
+        command.idempotency.as_ref(),
         |_| true,
-        || make(connection, ids, command, &mut news),
+        || create_all(connection, ids, command, &mut signals),
     )?;
-    Ok((answered, news))
+    Ok((answered, signals))
 }
 
-fn make(
+fn create_all(
     connection: &Connection,
-    ids: &TicketIds,
+    ids: &TicketIdGenerator,
     command: &CreateTickets,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<CreatedTickets, Fault> {
     accounts::by_id(connection, command.call.account)?;
-    let own: Vec<TicketId> = command.tickets.iter().map(|_| ids.next()).collect();
-    let mut waits = Vec::with_capacity(own.len());
-    for ((_, new), id) in command.tickets.iter().zip(&own) {
-        let (prerequisites, unmet) = prerequisites(connection, &command.call, new, &own)?;
+    let new_ids: Vec<TicketId> = command.tickets.iter().map(|_| ids.next()).collect();
+    let mut waits = Vec::with_capacity(new_ids.len());
+    for ((_, new), id) in command.tickets.iter().zip(&new_ids) {
+        let (prerequisites, unmet) = prerequisites(connection, &command.call, new, &new_ids)?;
         let row = row_of(&command.call, new, *id, unmet);
         insert(connection, new, &row)?;
         waits.push((row, prerequisites));
     }
-    let mut tickets = Vec::with_capacity(own.len());
+    let mut tickets = Vec::with_capacity(new_ids.len());
     // After all inserts, because a ticket may depend on a later one of the command.
     for (row, prerequisites) in &waits {
         dependencies::insert(connection, row.ticket.id, prerequisites)?;
     }
     for (row, _) in waits {
-        tickets.push(tell(connection, &command.call, row, news)?);
+        tickets.push(announce_created(connection, &command.call, row, signals)?);
     }
-    let refs = command.tickets.iter().zip(&own).filter_map(|((name, _), id)| Some((name.clone()?, *id)));
+    let refs = command.tickets.iter().zip(&new_ids).filter_map(|((name, _), id)| Some((name.clone()?, *id)));
     Ok(CreatedTickets { tickets, refs: refs.collect::<BTreeMap<_, _>>() })
 }
 
@@ -75,14 +75,14 @@ fn prerequisites(
     own: &[TicketId],
 ) -> Result<(Vec<TicketId>, u32), Fault> {
     let mut unmet = 0;
-    let mut all = Vec::with_capacity(new.needs.len());
-    for dependency in &new.needs {
+    let mut all = Vec::with_capacity(new.dependencies.len());
+    for dependency in &new.dependencies {
         match dependency {
-            Needed::Sibling(place) => {
+            Dependency::Sibling(place) => {
                 unmet += 1;
                 all.extend(own.get(*place).copied());
             }
-            Needed::Ticket(id) => {
+            Dependency::Ticket(id) => {
                 let status = dependencies::status_of(connection, call.account, *id)?;
                 unmet += u32::from(status != TicketStatus::Completed);
                 all.push(*id);
@@ -96,7 +96,7 @@ fn row_of(call: &TicketCall, new: &NewTicket, id: TicketId, unmet: u32) -> Row {
     let ticket = Ticket {
         id,
         attempt: 0,
-        counted: 0,
+        counted_attempts: 0,
         max_attempts: new.max_attempts,
         wait: Wait::until(new.not_before, call.at),
         blockers: Blockers { total: unmet, named: Vec::new() },
@@ -120,7 +120,7 @@ fn row_of(call: &TicketCall, new: &NewTicket, id: TicketId, unmet: u32) -> Row {
 
 fn insert(connection: &Connection, new: &NewTicket, row: &Row) -> Result<(), Fault> {
     let id = row.ticket.id.to_string();
-    change(
+    execute(
         connection,
         "INSERT INTO tickets (id, account, title, priority, status, attempt, counted, max_attempts, max_runtime_ms,
              not_before, waiting, unmet, version, created_at, updated_at, labels, ready_at)
@@ -141,25 +141,25 @@ fn insert(connection: &Connection, new: &NewTicket, row: &Row) -> Result<(), Fau
             ":ready_at": is_claimable(&row.ticket).then(|| millis(row.created_at)),
         },
     )?;
-    let metadata = new.metadata.as_ref().map(columns::json).transpose()?;
+    let metadata = new.metadata.as_ref().map(columns::to_json).transpose()?;
     let sql = "INSERT INTO ticket_texts (ticket, description, metadata) VALUES (?1, ?2, ?3)";
-    change(connection, sql, params![id, new.description, metadata])?;
+    execute(connection, sql, params![id, new.description, metadata])?;
     Ok(())
 }
 
-fn tell(
+fn announce_created(
     connection: &Connection,
     call: &TicketCall,
     row: Row,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<Record, Fault> {
     let ticket = row.ticket.clone();
     let made = record(connection, row, call.at)?;
     append(connection, call, &ticket, EventKind::TicketCreated, None, json!(made), Object::new())?;
-    let ready: Vec<_> = readied(None, &ticket, call.at).into_iter().collect();
-    announce(connection, call, &ready, news)?;
+    let ready: Vec<_> = ready_step(None, &ticket, call.at).into_iter().collect();
+    append_derived(connection, call, &ready, signals)?;
     if let Wait::Until(not_before) = ticket.wait {
-        news.push(TicketNews::Waiting(WaitingTicket { ticket: ticket.id, not_before, rest: None }));
+        signals.push(TicketSignal::Waiting(WaitingTicket { ticket: ticket.id, not_before, backoff: None }));
     }
     Ok(made)
 }

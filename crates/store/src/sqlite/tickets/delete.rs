@@ -8,38 +8,38 @@ use skep_api::{
     TicketId,
     tickets::{Blocker, DeletedTicket, Object, TicketStatus},
 };
-use skep_tickets::{State, limits, readied};
+use skep_tickets::{State, limits, ready_step};
 
 use super::{
     super::{
-        columns::{all, change, millis},
+        columns::{execute, millis, query_all},
         fault::Fault,
     },
-    Told,
-    apply::{Change, append, apply, end_vm_of_attempt},
-    change::without,
+    WithSignals,
+    apply::{Change, append, apply, signal_end_of_vm},
+    change::without_dependency,
     dependencies,
-    row::{Row, check_version, find, reached},
+    row::{Row, check_version, find, find_for_caller},
 };
-use crate::{DeleteTicket, Dependents, Error, EventKind, TicketNews};
+use crate::{DeleteTicket, Dependents, Error, EventKind, TicketSignal};
 
 pub(in super::super) fn delete(
     connection: &Connection,
     command: &DeleteTicket,
-) -> Result<Told<DeletedTicket>, Fault> {
-    let row = reached(connection, &command.call, command.id)?;
+) -> Result<WithSignals<DeletedTicket>, Fault> {
+    let row = find_for_caller(connection, &command.call, command.id)?;
     check_version(&row, command.expected.as_deref())?;
     check_holder(&row, command)?;
-    let mut news = Vec::new();
+    let mut signals = Vec::new();
     let unfinished = dependents(connection, command.id, true)?;
     match command.dependents {
         Dependents::Refuse if !unfinished.is_empty() => return Err(refused(command.id, &unfinished)),
         Dependents::Refuse | Dependents::Detach => {}
-        Dependents::Delete => delete_those(connection, command, &mut news)?,
+        Dependents::Delete => delete_dependents(connection, command, &mut signals)?,
     }
-    detach(connection, command, &row, &mut news)?;
-    remove(connection, command, &row, &mut news)?;
-    Ok((DeletedTicket { id: command.id, deleted: true }, news))
+    detach(connection, command, &row, &mut signals)?;
+    remove(connection, command, &row, &mut signals)?;
+    Ok((DeletedTicket { id: command.id, deleted: true }, signals))
 }
 
 fn check_holder(row: &Row, command: &DeleteTicket) -> Result<(), Fault> {
@@ -55,7 +55,7 @@ fn check_holder(row: &Row, command: &DeleteTicket) -> Result<(), Fault> {
 }
 
 fn refused(id: TicketId, unfinished: &[Blocker]) -> Fault {
-    let dependents = unfinished.iter().take(limits::NAMED).copied().collect();
+    let dependents = unfinished.iter().take(limits::MAX_NAMED_TICKETS).copied().collect();
     Error::HasDependents { id, total: unfinished.len(), dependents }.into()
 }
 
@@ -64,16 +64,16 @@ fn dependents(connection: &Connection, id: TicketId, unfinished: bool) -> Result
     let sql = "SELECT t.id, t.status FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
                WHERE d.prerequisite = ?1 AND t.status <> 'completed' AND (NOT ?2 OR t.status <> 'failed')
                ORDER BY d.dependent";
-    all(connection, sql, params![id.to_string(), unfinished], |row| {
-        Ok(Blocker { id: row.word("id")?, status: row.word("status")? })
+    query_all(connection, sql, params![id.to_string(), unfinished], |row| {
+        Ok(Blocker { id: row.parse("id")?, status: row.parse("status")? })
     })
 }
 
 /// Deletes the unfinished tickets that depend on the ticket of the command, recursively.
-fn delete_those(
+fn delete_dependents(
     connection: &Connection,
     command: &DeleteTicket,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<(), Fault> {
     let mut all = BTreeSet::new();
     let mut open = vec![command.id];
@@ -88,8 +88,8 @@ fn delete_those(
     for id in all.into_iter().rev() {
         let Some(row) = find(connection, id)? else { continue };
         check_holder(&row, command)?;
-        detach(connection, command, &row, news)?;
-        remove(connection, command, &row, news)?;
+        detach(connection, command, &row, signals)?;
+        remove(connection, command, &row, signals)?;
     }
     Ok(())
 }
@@ -99,26 +99,26 @@ fn detach(
     connection: &Connection,
     command: &DeleteTicket,
     row: &Row,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<(), Fault> {
     let completed = row.ticket.status() == TicketStatus::Completed;
     if !completed {
         // Tickets that were completed before this dependency keep their record, but their counter must be correct.
         let sql = "UPDATE tickets SET unmet = unmet - 1 WHERE status = 'completed'
                    AND id IN (SELECT dependent FROM ticket_dependencies WHERE prerequisite = ?1)";
-        change(connection, sql, [row.ticket.id.to_string()])?;
+        execute(connection, sql, [row.ticket.id.to_string()])?;
     }
     for one in dependents(connection, row.ticket.id, false)? {
         let Some(before) = find(connection, one.id)? else { continue };
         let old = dependencies::of(connection, one.id)?;
         let sql = "DELETE FROM ticket_dependencies WHERE dependent = ?1 AND prerequisite = ?2";
-        change(connection, sql, [one.id.to_string(), row.ticket.id.to_string()])?;
+        execute(connection, sql, [one.id.to_string(), row.ticket.id.to_string()])?;
         let new: Vec<TicketId> = old.iter().copied().filter(|id| *id != row.ticket.id).collect();
         let mut edited = before.clone();
-        edited.ticket = without(&before.ticket, completed);
-        let steps = readied(Some(&before.ticket), &edited.ticket, command.call.at).into_iter().collect();
+        edited.ticket = without_dependency(&before.ticket, completed);
+        let steps = ready_step(Some(&before.ticket), &edited.ticket, command.call.at).into_iter().collect();
         let edits = Object::from_iter([("dependencies".to_owned(), json!([old, new]))]);
-        apply(connection, &command.call, Change { before: &before, edited, edits, steps }, news)?;
+        apply(connection, &command.call, Change { before: &before, edited, edits, steps }, signals)?;
     }
     Ok(())
 }
@@ -127,7 +127,7 @@ fn remove(
     connection: &Connection,
     command: &DeleteTicket,
     row: &Row,
-    news: &mut Vec<TicketNews>,
+    signals: &mut Vec<TicketSignal>,
 ) -> Result<(), Fault> {
     let (id, at) = (row.ticket.id.to_string(), millis(command.call.at));
     append(
@@ -141,8 +141,8 @@ fn remove(
     )?;
     let sql = "UPDATE ticket_attempts SET deleted_at = ?2, ended_at = coalesce(ended_at, ?2),
                    outcome = coalesce(outcome, 'released') WHERE ticket = ?1";
-    change(connection, sql, params![id, at])?;
-    change(connection, "DELETE FROM tickets WHERE id = ?1", [&id])?;
-    news.push(TicketNews::Free(row.ticket.id));
-    end_vm_of_attempt(connection, row, false, news)
+    execute(connection, sql, params![id, at])?;
+    execute(connection, "DELETE FROM tickets WHERE id = ?1", [&id])?;
+    signals.push(TicketSignal::NotHeld(row.ticket.id));
+    signal_end_of_vm(connection, row, false, signals)
 }

@@ -9,7 +9,7 @@ use skep_tickets::{Blockers, Refusal, find_cycle, limits};
 
 use super::{
     super::{
-        columns::{all, change, one},
+        columns::{execute, query_all, query_optional},
         fault::Fault,
     },
     row,
@@ -19,13 +19,13 @@ use crate::Error;
 /// Returns the dependencies of a ticket, in the order in which they were given.
 pub(super) fn of(connection: &Connection, id: TicketId) -> Result<Vec<TicketId>, Fault> {
     let sql = "SELECT prerequisite FROM ticket_dependencies WHERE dependent = ?1 ORDER BY position";
-    all(connection, sql, [id.to_string()], |row| row.word("prerequisite"))
+    query_all(connection, sql, [id.to_string()], |row| row.parse("prerequisite"))
 }
 
 /// Whether any ticket depends on this one.
 pub(super) fn has_dependents(connection: &Connection, id: TicketId) -> Result<bool, Fault> {
     let sql = "SELECT 1 FROM ticket_dependencies WHERE prerequisite = ?1 LIMIT 1";
-    Ok(one(connection, sql, [id.to_string()], |_| Ok(()))?.is_some())
+    Ok(query_optional(connection, sql, [id.to_string()], |_| Ok(()))?.is_some())
 }
 
 /// Returns the dependencies of a ticket that are not completed.
@@ -42,7 +42,8 @@ pub(super) fn status_of(
     id: TicketId,
 ) -> Result<TicketStatus, Fault> {
     let sql = "SELECT status FROM tickets WHERE id = ?1 AND account = ?2";
-    let found = one(connection, sql, [id.to_string(), account.to_string()], |row| row.word("status"))?;
+    let found =
+        query_optional(connection, sql, [id.to_string(), account.to_string()], |row| row.parse("status"))?;
     // The error for a ticket of another account is the same as for an unknown one.
     found.ok_or_else(|| Error::UnknownDependency { id }.into())
 }
@@ -51,7 +52,7 @@ pub(super) fn status_of(
 pub(super) fn insert(connection: &Connection, id: TicketId, prerequisites: &[TicketId]) -> Result<(), Fault> {
     let sql = "INSERT INTO ticket_dependencies (dependent, position, prerequisite) VALUES (?1, ?2, ?3)";
     for (position, prerequisite) in (0_i64..).zip(prerequisites) {
-        change(connection, sql, params![id.to_string(), position, prerequisite.to_string()])?;
+        execute(connection, sql, params![id.to_string(), position, prerequisite.to_string()])?;
     }
     Ok(())
 }
@@ -68,7 +69,7 @@ pub(super) fn replace(
         let status = status_of(connection, account, *prerequisite)?;
         if status != TicketStatus::Completed {
             blockers.total += 1;
-            if blockers.named.len() < limits::NAMED {
+            if blockers.named.len() < limits::MAX_NAMED_TICKETS {
                 blockers.named.push(Blocker { id: *prerequisite, status });
             }
         }
@@ -82,11 +83,11 @@ pub(super) fn replace(
         let path = path.into_iter().map(|id| id.to_string()).collect();
         return Err(Error::from(Refusal::Cycle { path }).into());
     }
-    change(connection, "DELETE FROM ticket_dependencies WHERE dependent = ?1", [id.to_string()])?;
+    execute(connection, "DELETE FROM ticket_dependencies WHERE dependent = ?1", [id.to_string()])?;
     insert(connection, id, prerequisites)?;
     Ok(blockers)
 }
 
 fn blockers_of_node(connection: &Connection, id: TicketId) -> Result<Vec<Blocker>, Fault> {
-    blockers(connection, id, limits::MOST_DEPENDENCIES)
+    blockers(connection, id, limits::MAX_DEPENDENCIES)
 }

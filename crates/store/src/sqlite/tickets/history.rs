@@ -10,7 +10,7 @@ use skep_api::{
 
 use super::{
     super::{
-        columns::{Columns, all, broken, change, millis, page},
+        columns::{Columns, execute, invalid_column, millis, page, query_all},
         events,
         fault::Fault,
     },
@@ -19,7 +19,7 @@ use super::{
 use crate::{Event, ReadTicketHistory, TicketHistoryPage};
 
 /// Maximum number of attempts in a history.
-const MOST_ATTEMPTS: u32 = 1_000;
+const MAX_ATTEMPTS: u32 = 1_000;
 /// Maximum size of the JSON of a page's events, in bytes. In memory, numbers and empty objects take sixteen times as
 /// much.
 const PAGE_BYTES: usize = 2 << 20;
@@ -36,10 +36,10 @@ pub(in super::super) fn history(
         sql,
         params![id, account, after, i64::from(query.limit.max(1)) + 1],
         query.limit,
-        Budget::of(PAGE_BYTES),
+        Budget::new(PAGE_BYTES),
         |row| {
             let event = events::decode(row)?;
-            Ok((event.sequence, shown(event)?))
+            Ok((event.sequence, to_ticket_event(event)?))
         },
     )?;
     let attempts = match query.after {
@@ -58,12 +58,12 @@ pub(in super::super) fn history(
     Ok(TicketHistoryPage { events, attempts, next })
 }
 
-fn shown(event: Event) -> Result<TicketEvent, Fault> {
+fn to_ticket_event(event: Event) -> Result<TicketEvent, Fault> {
     let id = event.id().to_string();
     let mut body = event.body;
     let mut take = |field: &str| body.remove(field).unwrap_or(Value::Null);
     let (ticket, actor, changes, attempt) = (take("ticket"), take("actor"), take("changes"), take("attempt"));
-    let wrong = |error: serde_json::Error| broken("body", error);
+    let wrong = |error: serde_json::Error| invalid_column("body", error);
     Ok(TicketEvent {
         id,
         kind: event.kind.as_str().to_owned(),
@@ -79,7 +79,7 @@ fn shown(event: Event) -> Result<TicketEvent, Fault> {
 fn attempts(connection: &Connection, ticket: &str, account: &str) -> Result<Vec<Attempt>, Fault> {
     let sql =
         "SELECT * FROM ticket_attempts WHERE ticket = ?1 AND account = ?2 ORDER BY attempt DESC LIMIT ?3";
-    let mut attempts = all(connection, sql, params![ticket, account, MOST_ATTEMPTS], decode)?;
+    let mut attempts = query_all(connection, sql, params![ticket, account, MAX_ATTEMPTS], decode)?;
     attempts.reverse();
     Ok(attempts)
 }
@@ -87,22 +87,22 @@ fn attempts(connection: &Connection, ticket: &str, account: &str) -> Result<Vec<
 fn decode(row: &Columns<'_>) -> Result<Attempt, Fault> {
     Ok(Attempt {
         attempt: row.number("attempt")?,
-        assignee: row.plain("assignee")?,
-        vm: row.maybe_word("vm")?,
+        assignee: row.get("assignee")?,
+        vm: row.parse_optional("vm")?,
         claimed_at: row.time("claimed_at")?,
-        ended_at: row.maybe_time("ended_at")?,
-        outcome: row.maybe_word("outcome")?,
+        ended_at: row.optional_time("ended_at")?,
+        outcome: row.parse_optional("outcome")?,
         result: row::object(row, "result")?,
     })
 }
 
 /// Deletes one batch of attempts of tickets that were deleted before this time.
-pub(in super::super) fn forget(
+pub(in super::super) fn delete_attempts(
     connection: &Connection,
     before: Timestamp,
     batch: u32,
 ) -> Result<usize, Fault> {
     let sql = "DELETE FROM ticket_attempts WHERE rowid IN
                (SELECT rowid FROM ticket_attempts WHERE deleted_at < ?1 ORDER BY deleted_at LIMIT ?2)";
-    change(connection, sql, params![millis(before), batch])
+    execute(connection, sql, params![millis(before), batch])
 }

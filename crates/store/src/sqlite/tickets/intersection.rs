@@ -9,13 +9,13 @@ use rusqlite::{Connection, params};
 use skep_api::Label;
 
 use super::{
-    super::{columns::one, fault::Fault},
-    list::Stretch,
+    super::{columns::query_optional, fault::Fault},
+    list::IndexRange,
 };
 
 /// A term that all tickets of an intersection have.
 #[derive(Clone, Copy)]
-pub(super) enum Word<'a> {
+pub(super) enum Term<'a> {
     Label(&'a Label),
     Assignee(&'a str),
 }
@@ -28,23 +28,23 @@ pub(super) struct Intersection<'a> {
     pub(super) connection: &'a Connection,
     pub(super) account: String,
     /// Must not be empty.
-    pub(super) words: Vec<Word<'a>>,
-    pub(super) stretch: Stretch,
+    pub(super) terms: Vec<Term<'a>>,
+    pub(super) range: IndexRange,
     /// Order by time of the last change, latest first; otherwise by id.
     pub(super) by_change: bool,
     /// Only with `by_change`: include all stages of the status.
-    pub(super) whole: bool,
+    pub(super) all_stages: bool,
     /// The last entry that was returned, or the start position.
     pub(super) after: Entry,
 }
 
 impl Intersection<'_> {
     pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
-        let mut words = self.words.iter().cycle();
+        let mut words = self.terms.iter().cycle();
         let Some(first) = words.next() else { return Ok(None) };
         let Some(mut found) = self.seek(first, &self.after, false)? else { return Ok(None) };
         let mut agreed = 1;
-        while agreed < self.words.len()
+        while agreed < self.terms.len()
             && let Some(word) = words.next()
         {
             match self.seek(word, &found, true)? {
@@ -58,30 +58,29 @@ impl Intersection<'_> {
     }
 
     /// Returns the first entry of a term after `from`, or at `from` if `or_equal`.
-    fn seek(&self, word: &Word<'_>, from: &Entry, or_equal: bool) -> Result<Option<Entry>, Fault> {
+    fn seek(&self, word: &Term<'_>, from: &Entry, or_equal: bool) -> Result<Option<Entry>, Fault> {
         let sql = sql_of(word, self.by_change, or_equal);
         let text = match word {
-            Word::Label(label) => label.as_str(),
-            Word::Assignee(name) => name,
+            Term::Label(label) => label.as_str(),
+            Term::Assignee(name) => name,
         };
-        let Stretch { status, stage, priority } = self.stretch;
+        let IndexRange { status, stage, priority } = self.range;
         let (at, id) = from;
-        let entry =
-            |row: &super::super::columns::Columns<'_>| Ok((row.plain("updated_at")?, row.plain("id")?));
+        let entry = |row: &super::super::columns::Columns<'_>| Ok((row.get("updated_at")?, row.get("id")?));
         if self.by_change {
-            let stage = (!self.whole).then_some(stage);
+            let stage = (!self.all_stages).then_some(stage);
             let params = params![self.account, text, status.as_str(), priority, at, id, stage];
-            one(self.connection, &sql, params, entry)
+            query_optional(self.connection, &sql, params, entry)
         } else {
-            one(self.connection, &sql, params![self.account, text, stage, priority, id], entry)
+            query_optional(self.connection, &sql, params![self.account, text, stage, priority, id], entry)
         }
     }
 }
 
-fn sql_of(word: &Word<'_>, by_change: bool, or_equal: bool) -> String {
+fn sql_of(word: &Term<'_>, by_change: bool, or_equal: bool) -> String {
     let (table, id, column, index) = match word {
-        Word::Label(_) => ("ticket_labels", "ticket", "label", "ticket_labels_by_change"),
-        Word::Assignee(_) => ("tickets", "id", "assignee", "tickets_of_assignee_by_change"),
+        Term::Label(_) => ("ticket_labels", "ticket", "label", "ticket_labels_by_change"),
+        Term::Assignee(_) => ("tickets", "id", "assignee", "tickets_of_assignee_by_change"),
     };
     let equal = if or_equal { "=" } else { "" };
     if by_change {
@@ -112,7 +111,7 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate(&mut connection).unwrap();
         let label: Label = "a".parse().unwrap();
-        for word in [Word::Label(&label), Word::Assignee("a")] {
+        for word in [Term::Label(&label), Term::Assignee("a")] {
             for (by_change, or_equal) in [(false, false), (false, true), (true, false), (true, true)] {
                 let sql = format!("EXPLAIN QUERY PLAN {}", sql_of(&word, by_change, or_equal));
                 let mut statement = connection.prepare(&sql).unwrap();

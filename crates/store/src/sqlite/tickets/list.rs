@@ -10,20 +10,20 @@ use skep_api::{
 
 use super::{
     super::{
-        columns::{Columns, all, millis},
+        columns::{Columns, millis, query_all},
         fault::Fault,
     },
-    intersection::{Intersection, Word},
-    row::{cost, find, labels, rank, record},
+    intersection::{Intersection, Term},
+    row::{find, labels, rank, record, size_bytes},
 };
 use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
 
 /// Maximum size of the records of a page, in bytes of JSON plus the memory of their objects. A page ends with the
 /// record that reaches it.
-const LARGEST_PAGE: usize = 8 << 20;
+const MAX_PAGE_BYTES: usize = 8 << 20;
 
 /// Sort key of a ticket: rank, time of change and id; those that do not apply to the sort order are 0.
-type Place = (i64, i64, String);
+type SortKey = (i64, i64, String);
 
 pub(in super::super) fn list(connection: &Connection, query: &ListTickets) -> Result<TicketPage, Fault> {
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
@@ -34,13 +34,13 @@ pub(in super::super) fn list(connection: &Connection, query: &ListTickets) -> Re
     let more = places.len() > limit;
     let (mut tickets, mut size) = (Vec::new(), 0);
     for (_, _, id) in places.into_iter().take(limit) {
-        if size >= LARGEST_PAGE {
+        if size >= MAX_PAGE_BYTES {
             return Ok(page(tickets, query.sort, true));
         }
-        let id: TicketId = id.parse().map_err(|error| super::super::columns::broken("id", error))?;
+        let id: TicketId = id.parse().map_err(|error| super::super::columns::invalid_column("id", error))?;
         let Some(row) = find(connection, id)? else { continue };
         let ticket = record(connection, row, query.at)?;
-        size += cost(&ticket);
+        size += size_bytes(&ticket);
         tickets.push(ticket);
     }
     Ok(page(tickets, query.sort, more))
@@ -58,14 +58,14 @@ fn page(tickets: Vec<Record>, sort: TicketSort, more: bool) -> TicketPage {
 
 /// An index range.
 #[derive(Clone, Copy)]
-pub(super) struct Stretch {
+pub(super) struct IndexRange {
     pub(super) status: TicketStatus,
     pub(super) stage: i64,
     pub(super) priority: i64,
 }
 
 /// Returns the index ranges that a filter selects.
-fn stretches(filter: &TicketFilter) -> Vec<Stretch> {
+fn ranges(filter: &TicketFilter) -> Vec<IndexRange> {
     let statuses: &[TicketStatus] =
         if filter.statuses.is_empty() { TicketStatus::ALL } else { &filter.statuses };
     let stages = statuses.iter().flat_map(|status| stages_of(*status).iter().map(|stage| (*stage, *status)));
@@ -76,7 +76,7 @@ fn stretches(filter: &TicketFilter) -> Vec<Stretch> {
     stages.dedup();
     let ranks = Priority::ALL.iter().filter(wanted).map(|priority| rank(*priority));
     let of = |priority| {
-        stages.iter().map(move |(stage, status)| Stretch { status: *status, stage: *stage, priority })
+        stages.iter().map(move |(stage, status)| IndexRange { status: *status, stage: *stage, priority })
     };
     ranks.flat_map(of).collect()
 }
@@ -94,7 +94,7 @@ fn stages_of(status: TicketStatus) -> &'static [i64] {
 }
 
 /// Returns the sort key after which the page starts, if its cursor is of the same sort order.
-fn beginning(query: &ListTickets) -> Option<Place> {
+fn cursor(query: &ListTickets) -> Option<SortKey> {
     match (query.sort, query.after?) {
         (TicketSort::Created, TicketPosition::Created(id)) => Some((0, 0, id.to_string())),
         (TicketSort::Priority, TicketPosition::Priority(priority, id)) => {
@@ -106,45 +106,45 @@ fn beginning(query: &ListTickets) -> Option<Place> {
 }
 
 /// Merges the selected ranges and returns the first sort keys.
-fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result<Vec<Place>, Fault> {
+fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result<Vec<SortKey>, Fault> {
     let by_change = query.sort == TicketSort::Updated;
-    let begins = beginning(query);
+    let cursor = cursor(query);
     let account = query.account.to_string();
     let assignee = query.filter.assignee.as_ref();
     let sql = sql_of(by_change, assignee.is_some());
     // The index by time of change contains all pending tickets together. If both ready and waiting ones are selected,
     // one range without a condition on the stage is read, because reading each separately would skip all entries of the
     // other.
-    let whole = by_change && query.filter.ready.is_none();
+    let all_stages = by_change && query.filter.ready.is_none();
     let labelled = !query.filter.labels.is_empty();
-    let mut statements: Vec<(Option<CachedStatement<'_>>, Stretch)> = Vec::new();
-    for stretch in stretches(&query.filter) {
-        if whole && stretch.stage == READY {
+    let mut statements: Vec<(Option<CachedStatement<'_>>, IndexRange)> = Vec::new();
+    for range in ranges(&query.filter) {
+        if all_stages && range.stage == READY {
             continue;
         }
         if query.sort == TicketSort::Priority
-            && begins.as_ref().is_some_and(|(rank, ..)| stretch.priority < *rank)
+            && cursor.as_ref().is_some_and(|(rank, ..)| range.priority < *rank)
         {
             continue;
         }
         let statement = (!labelled).then(|| connection.prepare_cached(sql)).transpose()?;
-        statements.push((statement, stretch));
+        statements.push((statement, range));
     }
     let mut streams = Vec::with_capacity(statements.len());
-    for (statement, stretch) in &mut statements {
-        let (at, id) = bound(query.sort, begins.as_ref(), stretch.priority);
-        let rank = if query.sort == TicketSort::Priority { stretch.priority } else { 0 };
+    for (statement, range) in &mut statements {
+        let (at, id) = start_position(query.sort, cursor.as_ref(), range.priority);
+        let rank = if query.sort == TicketSort::Priority { range.priority } else { 0 };
         let Some(statement) = statement else {
-            let (account, words, stretch) = (account.clone(), words(&query.filter), *stretch);
-            let common =
-                Intersection { connection, account, words, stretch, by_change, whole, after: (at, id) };
+            let (account, terms, after) = (account.clone(), terms(&query.filter), (at, id));
+            let range = *range;
+            let common = Intersection { connection, account, terms, range, by_change, all_stages, after };
             streams.push(Stream::of(Source::Intersection(common), rank, by_change)?);
             continue;
         };
-        let status = stretch.status.as_str();
-        let stage = (!whole).then_some(stretch.stage);
+        let status = range.status.as_str();
+        let stage = (!all_stages).then_some(range.stage);
         let mut params: Vec<(&str, &dyn ToSql)> =
-            vec![(":account", &account), (":stage", &stage), (":priority", &stretch.priority), (":id", &id)];
+            vec![(":account", &account), (":stage", &stage), (":priority", &range.priority), (":id", &id)];
         if by_change {
             params.extend([(":at", &at as &dyn ToSql), (":status", &status)]);
         }
@@ -158,8 +158,8 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
 }
 
 /// Start position in the range of a priority.
-fn bound(sort: TicketSort, begins: Option<&Place>, priority: i64) -> (i64, String) {
-    match begins {
+fn start_position(sort: TicketSort, cursor: Option<&SortKey>, priority: i64) -> (i64, String) {
+    match cursor {
         // All tickets of a less urgent priority follow the cursor.
         Some((rank, ..)) if sort == TicketSort::Priority && priority > *rank => (i64::MAX, String::new()),
         Some((_, at, id)) => (*at, id.clone()),
@@ -195,9 +195,9 @@ fn sql_of(by_change: bool, assignee: bool) -> &'static str {
 }
 
 /// Returns the terms of a filter with labels.
-fn words(filter: &TicketFilter) -> Vec<Word<'_>> {
-    let assignee = filter.assignee.as_deref().map(Word::Assignee);
-    filter.labels.iter().map(Word::Label).chain(assignee).collect()
+fn terms(filter: &TicketFilter) -> Vec<Term<'_>> {
+    let assignee = filter.assignee.as_deref().map(Term::Assignee);
+    filter.labels.iter().map(Term::Label).chain(assignee).collect()
 }
 
 /// Source of the entries of a range.
@@ -211,7 +211,7 @@ struct Stream<'a> {
     source: Source<'a>,
     rank: i64,
     by_change: bool,
-    head: Option<Place>,
+    head: Option<SortKey>,
 }
 
 impl<'a> Stream<'a> {
@@ -228,7 +228,7 @@ impl<'a> Stream<'a> {
                 None => None,
                 Some(row) => {
                     let columns = Columns::of(row);
-                    Some((columns.plain::<i64>("updated_at")?, columns.plain("id")?))
+                    Some((columns.get::<i64>("updated_at")?, columns.get("id")?))
                 }
             },
         };
@@ -237,7 +237,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-fn take(mut streams: Vec<Stream<'_>>, latest_first: bool, wanted: usize) -> Result<Vec<Place>, Fault> {
+fn take(mut streams: Vec<Stream<'_>>, latest_first: bool, wanted: usize) -> Result<Vec<SortKey>, Fault> {
     let mut places = Vec::new();
     while places.len() < wanted {
         let heads = streams.iter_mut().filter(|stream| stream.head.is_some());
@@ -260,30 +260,30 @@ fn dependents(
     query: &ListTickets,
     prerequisite: TicketId,
     wanted: usize,
-) -> Result<Vec<Place>, Fault> {
+) -> Result<Vec<SortKey>, Fault> {
     let filter = &query.filter;
-    let stretches = stretches(filter);
+    let ranges = ranges(filter);
     let sql = "SELECT t.id, t.stage, t.priority, t.updated_at, t.assignee, t.labels
                FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
                WHERE d.prerequisite = ?1 AND t.account = ?2 ORDER BY d.dependent";
     let params = [prerequisite.to_string(), query.account.to_string()];
-    let found = all(connection, sql, params, |row| {
-        let (stage, priority) = (row.plain::<i64>("stage")?, row.plain::<i64>("priority")?);
-        let assignee: Option<String> = row.plain("assignee")?;
+    let found = query_all(connection, sql, params, |row| {
+        let (stage, priority) = (row.get::<i64>("stage")?, row.get::<i64>("priority")?);
+        let assignee: Option<String> = row.get("assignee")?;
         let own = labels(row)?;
-        let fits = stretches.iter().any(|one| (one.stage, one.priority) == (stage, priority))
+        let fits = ranges.iter().any(|one| (one.stage, one.priority) == (stage, priority))
             && (filter.assignee.is_none() || filter.assignee == assignee)
             && filter.labels.iter().all(|label| own.contains(label));
         let rank = if query.sort == TicketSort::Priority { priority } else { 0 };
-        let at = if query.sort == TicketSort::Updated { row.plain("updated_at")? } else { 0 };
-        Ok(fits.then_some((rank, at, row.plain("id")?)))
+        let at = if query.sort == TicketSort::Updated { row.get("updated_at")? } else { 0 };
+        Ok(fits.then_some((rank, at, row.get("id")?)))
     })?;
-    let begins = beginning(query);
+    let cursor = cursor(query);
     let latest_first = query.sort == TicketSort::Updated;
-    let comes_after = |place: &Place| {
-        begins.as_ref().is_none_or(|begins| if latest_first { place < begins } else { place > begins })
+    let comes_after = |place: &SortKey| {
+        cursor.as_ref().is_none_or(|begins| if latest_first { place < begins } else { place > begins })
     };
-    let mut places: Vec<Place> = found.into_iter().flatten().filter(comes_after).collect();
+    let mut places: Vec<SortKey> = found.into_iter().flatten().filter(comes_after).collect();
     places.sort_unstable();
     if latest_first {
         places.reverse();

@@ -6,47 +6,48 @@ mod boot;
 mod change;
 mod check;
 mod claim;
-mod clock;
 mod create;
 mod delete;
 mod dependencies;
-mod figures;
 mod history;
+mod idempotency;
 mod intersection;
 mod list;
-mod once;
+mod metrics;
 mod row;
+mod server_actions;
 
 use std::sync::{Mutex, PoisonError};
 
 use skep_api::TicketId;
 
 pub(super) use self::{
-    boot::hand_to_vm,
+    boot::assign_to_vm,
     change::{beat, change},
-    check::{counters, label_index, state_counts},
+    check::{check_dependency_counters, check_label_index, check_state_counts},
     claim::claim,
-    clock::{
-        end_attempt, of_ended_command, of_ended_vm, open_attempts, release_all, restart_leases, waiting, wake,
-    },
     create::create,
     delete::delete,
-    figures::figures,
-    history::{forget, history},
+    history::{delete_attempts, history},
+    idempotency::{find_answer, store_answer},
     list::list,
-    once::{given, keep},
+    metrics::metrics,
     row::{read, read_of_vm, why},
+    server_actions::{
+        apply_command_end, end_attempt, end_attempts_of_vm, open_attempts, release_all, restart_leases,
+        waiting, wake,
+    },
 };
-use crate::TicketNews;
+use crate::TicketSignal;
 
 /// Result of a command, with the signals to send once it is durable.
-pub(super) type Told<T> = (T, Vec<TicketNews>);
+pub(super) type WithSignals<T> = (T, Vec<TicketSignal>);
 
 /// Generates ids that increase strictly, also within one millisecond.
 #[derive(Debug, Default)]
-pub(super) struct TicketIds(Mutex<Option<TicketId>>);
+pub(super) struct TicketIdGenerator(Mutex<Option<TicketId>>);
 
-impl TicketIds {
+impl TicketIdGenerator {
     pub(super) fn next(&self) -> TicketId {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let next = TicketId::generate_after(*last);

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use skep_api::{
     AccountId, Label, TicketId, VmId,
-    budget::{json_bytes, value_bytes},
+    budget::{estimated_memory, json_len},
     tickets::{Blocker, Object, Priority, Ticket as Record, TicketStatus, Why},
 };
-use skep_tickets::{Blockers, Finish, Holder, Lapsed, Lease, State, Ticket, Wait, limits};
+use skep_tickets::{Blockers, Finish, Holder, LapsedHolder, Lease, State, Ticket, Wait, limits};
 
 use super::{
     super::{
-        columns::{self, Columns, all, broken, one},
+        columns::{self, Columns, invalid_column, query_all, query_optional},
         fault::Fault,
     },
     dependencies,
@@ -23,7 +23,7 @@ use crate::{Error, TicketCall};
 /// A stored ticket.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
-    /// State for the transition rules. At most [`limits::NAMED`] of the blockers are named.
+    /// State for the transition rules. At most [`limits::MAX_NAMED_TICKETS`] of the blockers are named.
     pub(super) ticket: Ticket,
     pub(super) account: AccountId,
     pub(super) title: String,
@@ -62,7 +62,7 @@ pub(in super::super) fn read_of_vm(
                SELECT 1 FROM ticket_dependencies AS d JOIN ticket_attempts AS a ON a.ticket = d.dependent
                WHERE d.prerequisite = ?1 AND a.vm = ?2
                LIMIT 1";
-    let known = one(connection, sql, [id.to_string(), vm.to_string()], |_| Ok(()))?;
+    let known = query_optional(connection, sql, [id.to_string(), vm.to_string()], |_| Ok(()))?;
     known.ok_or_else(|| unknown(id))?;
     record(connection, row, at)
 }
@@ -75,17 +75,21 @@ pub(in super::super) fn why(
     at: Timestamp,
 ) -> Result<Why, Fault> {
     let mut row = of_account(connection, account, id)?;
-    row.ticket.blockers.named = dependencies::blockers(connection, id, limits::MOST_DEPENDENCIES)?;
+    row.ticket.blockers.named = dependencies::blockers(connection, id, limits::MAX_DEPENDENCIES)?;
     Ok(skep_tickets::why(&row.ticket, at))
 }
 
 /// Returns a ticket that the caller may act on. For a key that is bound to a VM, that is a ticket that the VM holds or
 /// held.
-pub(super) fn reached(connection: &Connection, call: &TicketCall, id: TicketId) -> Result<Row, Fault> {
+pub(super) fn find_for_caller(
+    connection: &Connection,
+    call: &TicketCall,
+    id: TicketId,
+) -> Result<Row, Fault> {
     let row = of_account(connection, call.account, id)?;
     if let Some(vm) = call.vm {
         let sql = "SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND vm = ?2 LIMIT 1";
-        let own = one(connection, sql, [id.to_string(), vm.to_string()], |_| Ok(()))?;
+        let own = query_optional(connection, sql, [id.to_string(), vm.to_string()], |_| Ok(()))?;
         own.ok_or_else(|| unknown(id))?;
     }
     Ok(row)
@@ -101,12 +105,12 @@ pub(super) fn unknown(id: TicketId) -> Fault {
 
 /// A ticket of any account.
 pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>, Fault> {
-    let found = one(connection, "SELECT * FROM tickets WHERE id = ?1", [id.to_string()], |row| {
+    let found = query_optional(connection, "SELECT * FROM tickets WHERE id = ?1", [id.to_string()], |row| {
         decode(connection, row)
     })?;
     let Some(mut row) = found else { return Ok(None) };
     if row.ticket.blockers.total > 0 {
-        row.ticket.blockers.named = dependencies::blockers(connection, id, limits::NAMED)?;
+        row.ticket.blockers.named = dependencies::blockers(connection, id, limits::MAX_NAMED_TICKETS)?;
     }
     Ok(Some(row))
 }
@@ -129,17 +133,18 @@ pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result
     let assignee = row.ticket.assignee().map(str::to_owned);
     let blocked_by = match row.ticket.blockers.total {
         0 => Vec::new(),
-        _ => dependencies::blockers(connection, id, limits::MOST_DEPENDENCIES)?,
+        _ => dependencies::blockers(connection, id, limits::MAX_DEPENDENCIES)?,
     };
     let lease_expires_at = match &row.ticket.state {
         State::InProgress(holder) => Some(holder.lease.expires_at),
         _ => None,
     };
     let sql = "SELECT description, metadata FROM ticket_texts WHERE ticket = ?1";
-    let texts = one(connection, sql, [id.to_string()], |row| {
-        Ok((row.plain::<Option<String>>("description")?, object(row, "metadata")?))
+    let texts = query_optional(connection, sql, [id.to_string()], |row| {
+        Ok((row.get::<Option<String>>("description")?, object(row, "metadata")?))
     })?;
-    let (description, metadata) = texts.ok_or_else(|| broken("ticket_texts", format!("`{id}` has none")))?;
+    let (description, metadata) =
+        texts.ok_or_else(|| invalid_column("ticket_texts", format!("`{id}` has none")))?;
     let finish = row.ticket.finish();
     Ok(Record {
         id,
@@ -183,37 +188,38 @@ pub(super) fn rank(priority: Priority) -> i64 {
     }
 }
 
-fn of_rank(rank: i64) -> Result<Priority, Fault> {
+fn priority_of_rank(rank: i64) -> Result<Priority, Fault> {
     let found = Priority::ALL.iter().copied().find(|priority| self::rank(*priority) == rank);
-    found.ok_or_else(|| broken("priority", format!("unknown value {rank}")))
+    found.ok_or_else(|| invalid_column("priority", format!("unknown value {rank}")))
 }
 
 /// Decodes a nullable JSON object.
 pub(super) fn object(row: &Columns<'_>, column: &str) -> Result<Option<Object>, Fault> {
-    let text = row.plain::<Option<String>>(column)?;
-    text.map(|text| serde_json::from_str(&text).map_err(|error| broken(column, error))).transpose()
+    let text = row.get::<Option<String>>(column)?;
+    text.map(|text| serde_json::from_str(&text).map_err(|error| invalid_column(column, error))).transpose()
 }
 
 pub(super) fn labels(row: &Columns<'_>) -> Result<Vec<Label>, Fault> {
-    let text = row.plain::<Option<String>>("labels")?;
-    let labels = text.map(|text| serde_json::from_str(&text).map_err(|error| broken("labels", error)));
+    let text = row.get::<Option<String>>("labels")?;
+    let labels =
+        text.map(|text| serde_json::from_str(&text).map_err(|error| invalid_column("labels", error)));
     Ok(labels.transpose()?.unwrap_or_default())
 }
 
 /// Encodes labels; no labels are null.
 pub(super) fn labels_column(labels: &[Label]) -> Result<Option<String>, Fault> {
-    (!labels.is_empty()).then(|| columns::json(&labels)).transpose()
+    (!labels.is_empty()).then(|| columns::to_json(&labels)).transpose()
 }
 
 fn decode(connection: &Connection, row: &Columns<'_>) -> Result<Row, Fault> {
-    let (id, account, title) = (row.word::<TicketId>("id")?, row.word("account")?, row.plain("title")?);
-    let (priority, labels) = (of_rank(row.plain("priority")?)?, self::labels(row)?);
+    let (id, account, title) = (row.parse::<TicketId>("id")?, row.parse("account")?, row.get("title")?);
+    let (priority, labels) = (priority_of_rank(row.get("priority")?)?, self::labels(row)?);
     let state = state(connection, id, row)?;
     let (attempt, counted, max_attempts) =
         (row.number("attempt")?, row.number("counted")?, row.number("max_attempts")?);
     let max_runtime = Duration::from_millis(row.number("max_runtime_ms")?);
-    let (beats, progress) = (row.number("beats")?, row.plain("progress")?);
-    let wait = match (row.maybe_time("not_before")?, row.plain::<bool>("waiting")?) {
+    let (beats, progress) = (row.number("beats")?, row.get("progress")?);
+    let wait = match (row.optional_time("not_before")?, row.get::<bool>("waiting")?) {
         (None, _) => Wait::None,
         (Some(at), true) => Wait::Until(at),
         (Some(at), false) => Wait::Passed(at),
@@ -221,8 +227,9 @@ fn decode(connection: &Connection, row: &Columns<'_>) -> Result<Row, Fault> {
     let blockers = Blockers { total: row.number("unmet")?, named: Vec::new() };
     let version = row.number("version")?;
     let (created_at, updated_at) = (row.time("created_at")?, row.time("updated_at")?);
-    let started_at = row.maybe_time("started_at")?;
-    let ticket = Ticket { id, attempt, counted, max_attempts, wait, blockers, started_at, state };
+    let started_at = row.optional_time("started_at")?;
+    let ticket =
+        Ticket { id, attempt, counted_attempts: counted, max_attempts, wait, blockers, started_at, state };
     Ok(Row {
         ticket,
         account,
@@ -239,18 +246,18 @@ fn decode(connection: &Connection, row: &Columns<'_>) -> Result<Row, Fault> {
 }
 
 fn state(connection: &Connection, id: TicketId, row: &Columns<'_>) -> Result<State, Fault> {
-    let missing = |column: &str| broken(column, format!("`{id}` has none"));
-    let status = row.word::<TicketStatus>("status")?;
+    let missing = |column: &str| invalid_column(column, format!("`{id}` has none"));
+    let status = row.parse::<TicketStatus>("status")?;
     match status {
         TicketStatus::Pending => {
-            let lapsed = match row.plain::<Option<String>>("lapsed_assignee")? {
-                Some(assignee) => Some(Lapsed { assignee, vm: row.maybe_word("lapsed_vm")? }),
+            let lapsed = match row.get::<Option<String>>("lapsed_assignee")? {
+                Some(assignee) => Some(LapsedHolder { assignee, vm: row.parse_optional("lapsed_vm")? }),
                 None => None,
             };
             Ok(State::Pending { lapsed })
         }
         TicketStatus::InProgress => {
-            let (assignee, vm) = (row.plain::<Option<String>>("assignee")?, row.maybe_word("vm")?);
+            let (assignee, vm) = (row.get::<Option<String>>("assignee")?, row.parse_optional("vm")?);
             let lease = Lease {
                 length: Duration::from_millis(row.number("lease_ms")?),
                 expires_at: row.time("lease_expires_at")?,
@@ -263,9 +270,10 @@ fn state(connection: &Connection, id: TicketId, row: &Columns<'_>) -> Result<Sta
         }
         TicketStatus::Completed | TicketStatus::Failed => {
             let sql = "SELECT result FROM ticket_texts WHERE ticket = ?1";
-            let result = one(connection, sql, [id.to_string()], |row| object(row, "result"))?.flatten();
-            let (assignee, vm) = (row.plain("assignee")?, row.maybe_word("vm")?);
-            let at = row.maybe_time("finished_at")?.ok_or_else(|| missing("finished_at"))?;
+            let result =
+                query_optional(connection, sql, [id.to_string()], |row| object(row, "result"))?.flatten();
+            let (assignee, vm) = (row.get("assignee")?, row.parse_optional("vm")?);
+            let at = row.optional_time("finished_at")?.ok_or_else(|| missing("finished_at"))?;
             let finish = Finish { assignee, vm, result, at };
             Ok(if status == TicketStatus::Completed {
                 State::Completed(finish)
@@ -284,13 +292,13 @@ pub(super) fn blockers(
     limit: usize,
 ) -> Result<Vec<Blocker>, Fault> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    all(connection, sql, params![id.to_string(), limit], |row| {
-        Ok(Blocker { id: row.word("id")?, status: row.word("status")? })
+    query_all(connection, sql, params![id.to_string(), limit], |row| {
+        Ok(Blocker { id: row.parse("id")?, status: row.parse("status")? })
     })
 }
 
 /// Size of a record in an answer, in bytes: its JSON plus the memory of its objects.
-pub(super) fn cost(ticket: &Record) -> usize {
+pub(super) fn size_bytes(ticket: &Record) -> usize {
     let objects = [&ticket.metadata, &ticket.result].into_iter().flatten();
-    json_bytes(ticket) + objects.flat_map(Object::values).map(value_bytes).sum::<usize>()
+    json_len(ticket) + objects.flat_map(Object::values).map(estimated_memory).sum::<usize>()
 }

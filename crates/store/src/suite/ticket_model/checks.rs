@@ -9,14 +9,14 @@ use skep_api::{
     tickets::{AttemptOutcome, Ticket, TicketStatus},
 };
 
-use super::{Play, acts::label};
+use super::{Comparison, actions::label};
 use crate::{
-    Event, EventKind, EventsOf, ListTickets, ReadEvents, ReadTicketHistory, Store, TicketCounts,
+    Event, EventKind, EventScope, ListTickets, ReadEvents, ReadTicketHistory, Store, TicketCounts,
     TicketFilter, TicketSort,
 };
 
 /// Fields that a replay of events does not contain, because they are derived or written by renewals.
-const NOT_TOLD: [&str; 4] = ["ready", "blocked_by", "lease_expires_at", "progress"];
+const NOT_IN_EVENTS: [&str; 4] = ["ready", "blocked_by", "lease_expires_at", "progress"];
 
 /// Lists all tickets in this order.
 pub(super) async fn list(
@@ -51,8 +51,8 @@ async fn filtered(
 
 /// Returns all ticket events, in order.
 pub(super) async fn events(store: &dyn Store, account: AccountId) -> Vec<Event> {
-    let (of, kinds) = (EventsOf::Account(account), EventKind::ALL.to_vec());
-    let query = ReadEvents { of, kinds, after: 0, limit: 100_000, bytes: usize::MAX };
+    let (of, kinds) = (EventScope::Account(account), EventKind::ALL.to_vec());
+    let query = ReadEvents { scope: of, kinds, after: 0, limit: 100_000, bytes: usize::MAX };
     let page = store.read_events(query).await.unwrap();
     page.events.into_iter().filter(|event| event.ticket.is_some()).collect()
 }
@@ -67,12 +67,16 @@ pub(super) async fn invariants(store: &dyn Store, account: AccountId, at: Timest
         let time = ticket.not_before.is_none_or(|not_before| not_before <= at);
         let met = ticket.dependencies.iter().all(completed);
         assert_eq!(ticket.ready, pending && time && met, "{ticket:?}");
-        waits_not_for_itself(ticket, &by_id);
+        check_acyclic(ticket, &by_id);
     }
     let events = events(store, account).await;
     let replayed = replay(&events);
-    let table: BTreeMap<TicketId, Value> = tickets.iter().map(|one| (one.id, told(json!(one)))).collect();
-    assert_eq!(replayed.into_iter().map(|(id, one)| (id, told(one))).collect::<BTreeMap<_, _>>(), table);
+    let table: BTreeMap<TicketId, Value> =
+        tickets.iter().map(|one| (one.id, comparable(json!(one)))).collect();
+    assert_eq!(
+        replayed.into_iter().map(|(id, one)| (id, comparable(one))).collect::<BTreeMap<_, _>>(),
+        table
+    );
 
     let ever: BTreeSet<TicketId> = events.iter().filter_map(|event| event.ticket).collect();
     for id in ever {
@@ -91,7 +95,7 @@ pub(super) async fn invariants(store: &dyn Store, account: AccountId, at: Timest
 }
 
 /// Checks that a ticket does not depend on itself, following unfinished dependencies.
-fn waits_not_for_itself(ticket: &Ticket, by_id: &BTreeMap<TicketId, &Ticket>) {
+fn check_acyclic(ticket: &Ticket, by_id: &BTreeMap<TicketId, &Ticket>) {
     if ticket.status == TicketStatus::Completed {
         return;
     }
@@ -104,8 +108,8 @@ fn waits_not_for_itself(ticket: &Ticket, by_id: &BTreeMap<TicketId, &Ticket>) {
     }
 }
 
-fn told(mut ticket: Value) -> Value {
-    for field in NOT_TOLD {
+fn comparable(mut ticket: Value) -> Value {
+    for field in NOT_IN_EVENTS {
         ticket.as_object_mut().unwrap().remove(field);
     }
     ticket
@@ -122,13 +126,13 @@ fn replay(events: &[Event]) -> BTreeMap<TicketId, Value> {
                 assert!(tickets.insert(id, event.body["ticket"].clone()).is_none(), "{id} was made twice");
             }
             EventKind::TicketDeleted => drop(tickets.remove(&id).unwrap()),
-            _ => tell(tickets.get_mut(&id).unwrap(), event),
+            _ => apply_event(tickets.get_mut(&id).unwrap(), event),
         }
     }
     tickets
 }
 
-fn tell(ticket: &mut Value, event: &Event) {
+fn apply_event(ticket: &mut Value, event: &Event) {
     let completed = ticket["status"] == "completed";
     for (field, change) in event.body["changes"].as_object().unwrap() {
         assert_eq!(ticket[field], change[0], "{field} before {event:?}");
@@ -143,38 +147,38 @@ fn tell(ticket: &mut Value, event: &Event) {
     }
 }
 
-impl Play {
+impl Comparison {
     /// Compares all tickets of the store with the model.
     pub(super) async fn check(&self) {
-        let (store, account, now) = (&*self.store, self.account, self.board.now);
-        let expected: Vec<Ticket> = self.board.cards.keys().map(|id| self.board.record(*id)).collect();
+        let (store, account, now) = (&*self.store, self.account, self.model.now);
+        let expected: Vec<Ticket> = self.model.tickets.keys().map(|id| self.model.record(*id)).collect();
         assert_eq!(list(store, account, now, None, TicketSort::Created).await, expected);
         let ready = list(store, account, now, Some(true), TicketSort::Priority).await;
         let ready: Vec<TicketId> = ready.iter().map(|ticket| ticket.id).collect();
-        assert_eq!(ready, self.board.claimable(&[], &[]));
+        assert_eq!(ready, self.model.claimable(&[], &[]));
         self.check_labels().await;
-        self.check_figures().await;
-        for (id, kinds) in &self.board.told {
+        self.check_metrics().await;
+        for (id, kinds) in &self.model.events {
             let query = ReadTicketHistory { account, id: *id, limit: 1_000, after: None };
             let history = store.ticket_history(query).await.unwrap();
             let found: Vec<_> = history.events.iter().map(|event| event.kind.as_str()).collect();
             assert_eq!(found, kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>(), "of {id}");
-            assert_eq!(history.attempts, self.board.attempts[id], "of {id}");
+            assert_eq!(history.attempts, self.model.attempts[id], "of {id}");
         }
-        let own = |id: &TicketId| self.board.cards.contains_key(id);
+        let own = |id: &TicketId| self.model.tickets.contains_key(id);
         let open = store.open_attempts().await.unwrap().into_iter().filter(|one| own(&one.ticket));
         let held: BTreeMap<_, _> =
             open.map(|one| (one.ticket, (one.attempt, one.beats, one.lease))).collect();
-        assert_eq!(held, self.board.held());
+        assert_eq!(held, self.model.held());
         let waiting = store.waiting_tickets().await.unwrap().into_iter().filter(|one| own(&one.ticket));
         let waiting: BTreeMap<_, _> = waiting.map(|one| (one.ticket, one.not_before)).collect();
-        assert_eq!(waiting, self.board.waiting());
+        assert_eq!(waiting, self.model.waiting());
         invariants(store, account, now).await;
     }
 
     /// Compares lists by one and two labels, with and without an assignee, with the model, for each order.
     async fn check_labels(&self) {
-        let (store, account, now) = (&*self.store, self.account, self.board.now);
+        let (store, account, now) = (&*self.store, self.account, self.model.now);
         for labels in [vec![0], vec![1], vec![0, 2], vec![2, 0, 1]] {
             let labels: Vec<_> = labels.into_iter().map(label).collect();
             for assignee in [None, Some("agent-0".to_owned())] {
@@ -183,7 +187,7 @@ impl Play {
                     assignee: assignee.clone(),
                     ..TicketFilter::default()
                 };
-                let records = self.board.cards.keys().map(|id| self.board.record(*id));
+                let records = self.model.tickets.keys().map(|id| self.model.record(*id));
                 let mut expected: Vec<Ticket> = records
                     .filter(|one| labels.iter().all(|label| one.labels.contains(label)))
                     .filter(|one| assignee.is_none() || one.assignee == assignee)
@@ -197,18 +201,18 @@ impl Play {
                 TicketFilter { labels: labels.clone(), ready: Some(true), ..TicketFilter::default() };
             let found = filtered(store, account, now, claimable, TicketSort::Priority).await;
             let found: Vec<TicketId> = found.iter().map(|one| one.id).collect();
-            assert_eq!(found, self.board.claimable(&[], &labels));
+            assert_eq!(found, self.model.claimable(&[], &labels));
         }
     }
 
     /// Compares the metrics with the model.
-    async fn check_figures(&self) {
-        let figures = self.store.ticket_figures(Some(self.account)).await.unwrap();
+    async fn check_metrics(&self) {
+        let figures = self.store.ticket_metrics(Some(self.account)).await.unwrap();
         let [figures] = figures.as_slice() else { panic!("{figures:?}") };
         let mut expected = TicketCounts::default();
-        for (id, card) in &self.board.cards {
+        for (id, card) in &self.model.tickets {
             *match card.record.status {
-                TicketStatus::Pending if self.board.is_announced(*id) => &mut expected.ready,
+                TicketStatus::Pending if self.model.is_announced(*id) => &mut expected.ready,
                 TicketStatus::Pending => &mut expected.waiting,
                 TicketStatus::InProgress => &mut expected.in_progress,
                 TicketStatus::Completed => &mut expected.completed,
@@ -217,16 +221,16 @@ impl Play {
         }
         assert_eq!(figures.counts, expected);
         assert_eq!(figures.oldest_ready.is_some(), expected.ready > 0);
-        assert!(figures.oldest_ready.is_none_or(|at| at <= self.board.now), "{figures:?}");
+        assert!(figures.oldest_ready.is_none_or(|at| at <= self.model.now), "{figures:?}");
         let ends =
             |outcome| figures.outcomes.iter().find(|(one, _)| *one == outcome).map_or(0, |(_, count)| *count);
         // A lapsed attempt that was finished late has a new outcome and is counted under both.
         for outcome in [AttemptOutcome::Released, AttemptOutcome::Completed, AttemptOutcome::Failed] {
-            let attempts = self.board.attempts.values().flatten();
+            let attempts = self.model.attempts.values().flatten();
             let known = attempts.filter(|attempt| attempt.outcome == Some(outcome)).count();
             assert_eq!(ends(outcome), u64::try_from(known).unwrap(), "{outcome}");
         }
-        let told = self.board.told.values().flatten();
+        let told = self.model.events.values().flatten();
         let lapsed = told.filter(|kind| **kind == EventKind::TicketLeaseExpired).count();
         let counted = ends(AttemptOutcome::LeaseExpired) + ends(AttemptOutcome::MaxRuntime);
         assert_eq!(counted, u64::try_from(lapsed).unwrap());

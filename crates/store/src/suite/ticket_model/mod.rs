@@ -2,10 +2,10 @@
 //! must equal those of a simple model. Concurrently, where the order is unknown, the invariants must hold and no answer
 //! may contradict them.
 
-mod acts;
-mod board;
+mod actions;
 mod checks;
-mod many;
+mod concurrent;
+mod model;
 mod patch;
 
 use std::{
@@ -22,12 +22,12 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use skep_api::{AccountId, ErrorCode, TicketId, tickets::Priority};
-use skep_tickets::Needed;
+use skep_tickets::Dependency;
 use tokio::{runtime::Handle, task::spawn_blocking};
 
 use self::{
-    acts::{Act, Order, act, order},
-    board::Board,
+    actions::{Action, ModelCommand, action, to_command},
+    model::Model,
 };
 use super::{account_named, moment};
 use crate::{CreateTickets, Store, WakeTicket};
@@ -35,14 +35,14 @@ use crate::{CreateTickets, Store, WakeTicket};
 /// Number of sequences, unless `PROPTEST_CASES` is set.
 const CASES: u32 = 64;
 /// Maximum length of a sequence.
-const ACTS: usize = 200;
+const MAX_ACTIONS: usize = 200;
 /// Time limit for shrinking a failed sequence, in milliseconds.
 const SHRINK_MS: u32 = 30_000;
 
 pub async fn whatever_agents_do_the_store_agrees_with_the_model(store: Arc<dyn Store>) {
     let played = try_sequences(store, |store, account, acts| async move {
-        let mut play = Play { store, account, board: Board::new(moment(10)), ids: Vec::new() };
-        play.act(&beginning()).await;
+        let mut play = Comparison { store, account, model: Model::new(moment(10)), ids: Vec::new() };
+        play.act(&create_initial()).await;
         for act in &acts {
             play.act(act).await;
         }
@@ -52,13 +52,13 @@ pub async fn whatever_agents_do_the_store_agrees_with_the_model(store: Arc<dyn S
 }
 
 pub async fn whatever_agents_do_at_once_the_invariants_hold(store: Arc<dyn Store>) {
-    try_sequences(store, many::at_once).await;
+    try_sequences(store, concurrent::run_concurrently).await;
 }
 
 /// Runs random sequences of actions, each with an account of its own, and reports a shrunk one on failure.
 async fn try_sequences<F>(
     store: Arc<dyn Store>,
-    play: impl Fn(Arc<dyn Store>, AccountId, Vec<Act>) -> F + Send + 'static,
+    play: impl Fn(Arc<dyn Store>, AccountId, Vec<Action>) -> F + Send + 'static,
 ) where
     F: Future<Output = ()>,
 {
@@ -67,7 +67,7 @@ async fn try_sequences<F>(
     let config = Config { cases, failure_persistence: None, max_shrink_time: SHRINK_MS, ..Config::default() };
     // The test runner is synchronous and blocks.
     let trying = spawn_blocking(move || {
-        let found = TestRunner::new(config).run(&prop::collection::vec(act(), 1..ACTS), |acts| {
+        let found = TestRunner::new(config).run(&prop::collection::vec(action(), 1..MAX_ACTIONS), |acts| {
             let name = format!("model-{}", number.fetch_add(1, Ordering::Relaxed));
             runtime.block_on(async {
                 let account = account_named(&*store, &name).await.id;
@@ -81,72 +81,72 @@ async fn try_sequences<F>(
 }
 
 /// Creates the initial tickets, which depend on each other.
-fn beginning() -> Act {
+fn create_initial() -> Action {
     let tickets = vec![(vec![], true), (vec![], true), (vec![], false)];
-    Act::Make { tickets, wait: None, priority: Priority::Medium, attempts: 2, labels: vec![0] }
+    Action::Make { tickets, wait: None, priority: Priority::Medium, attempts: 2, labels: vec![0] }
 }
 
 /// Executes each action on the store and the model, and compares the answers.
-struct Play {
+struct Comparison {
     store: Arc<dyn Store>,
     account: AccountId,
-    board: Board,
+    model: Model,
     /// All tickets ever created, oldest first.
     ids: Vec<TicketId>,
 }
 
-impl Play {
-    async fn act(&mut self, act: &Act) {
-        let known = |id| self.board.known(id);
-        let Some(order) = order(act, self.account, self.board.now, &self.ids, known) else { return };
+impl Comparison {
+    async fn act(&mut self, act: &Action) {
+        let known = |id| self.model.known(id);
+        let Some(order) = to_command(act, self.account, self.model.now, &self.ids, known) else { return };
         match order {
-            Order::Create(command) => self.create(command).await,
-            Order::Change(command) => {
+            ModelCommand::Create(command) => self.create(command).await,
+            ModelCommand::Change(command) => {
                 let (id, expected, edits) = (command.id, command.expected.clone(), command.edits.clone());
-                let said = self.board.change(id, expected.as_deref(), &edits, command.transition.as_ref());
+                let said = self.model.change(id, expected.as_deref(), &edits, command.transition.as_ref());
                 let answer = self.store.change_ticket(command).await.map_err(|error| error.code());
-                assert_eq!(answer, said.map(|()| self.board.record(id)), "{act:?} of {id}");
+                assert_eq!(answer, said.map(|()| self.model.record(id)), "{act:?} of {id}");
             }
-            Order::Claim(command) => {
+            ModelCommand::Claim(command) => {
                 let (name, count) = (command.assignee.clone(), usize::try_from(command.count).unwrap());
-                let claimed = self.board.claim_next(&name, count, &command.priorities, &command.labels);
+                let claimed = self.model.claim_next(&name, count, &command.priorities, &command.labels);
                 let answer = self.store.claim_tickets(command).await.unwrap().answer;
-                let records: Vec<_> = claimed.iter().map(|id| self.board.record(*id)).collect();
+                let records: Vec<_> = claimed.iter().map(|id| self.model.record(*id)).collect();
                 assert_eq!(answer.tickets, records, "{act:?}");
             }
-            Order::Beat(command) => {
-                let said = self.board.beat(command.id, &command.beat, command.progress.as_ref());
+            ModelCommand::Beat(command) => {
+                let said = self.model.beat(command.id, &command.beat, command.progress.as_ref());
                 let id = command.id;
                 let answer = self.store.beat_ticket(command).await.map_err(|error| error.code());
                 let answer = answer.map(|beat| (beat.attempt, Some(beat.lease_expires_at)));
-                let record = |()| self.board.record(id);
+                let record = |()| self.model.record(id);
                 let said = said.map(record).map(|record| (record.attempt, record.lease_expires_at));
                 assert_eq!(answer, said, "{act:?} of {id}");
             }
-            Order::End(command) => {
-                let beats = match command.why {
-                    crate::TimeUp::Lease { beats } => Some(beats),
-                    crate::TimeUp::Runtime => None,
+            ModelCommand::End(command) => {
+                let beats = match command.timer {
+                    crate::AttemptTimer::Lease { beats } => Some(beats),
+                    crate::AttemptTimer::Runtime => None,
                 };
-                let ended = self.board.end(command.ticket, command.attempt, beats);
+                let ended = self.model.end(command.ticket, command.attempt, beats);
                 assert_eq!(self.store.end_attempt(command).await.unwrap(), ended, "{act:?}");
             }
-            Order::Delete(command) => {
-                let said = self.board.delete(&command);
+            ModelCommand::Delete(command) => {
+                let said = self.model.delete(&command);
                 let answer = self.store.delete_ticket(command).await.map_err(|error| error.code());
                 assert_eq!(answer.map(|_| ()), said, "{act:?}");
             }
-            Order::Pass { seconds, timers } => self.pass(seconds, timers).await,
+            ModelCommand::Pass { seconds, timers } => self.advance_clock(seconds, timers).await,
         }
     }
 
     async fn create(&mut self, command: CreateTickets) {
         let tickets: Vec<_> = command.tickets.iter().map(|(_, new)| new.clone()).collect();
-        let known = |need: &Needed| match need {
-            Needed::Ticket(id) => self.board.cards.contains_key(id),
-            Needed::Sibling(_) => true,
+        let known = |need: &Dependency| match need {
+            Dependency::Ticket(id) => self.model.tickets.contains_key(id),
+            Dependency::Sibling(_) => true,
         };
-        let good = tickets.iter().flat_map(|new| &new.needs).all(known);
+        let good = tickets.iter().flat_map(|new| &new.dependencies).all(known);
         let answer = match self.store.create_tickets(command).await {
             Ok(answered) => answered.answer,
             Err(error) => {
@@ -157,27 +157,27 @@ impl Play {
         assert!(good, "{answer:?} depends on what is gone");
         let ids: Vec<TicketId> = answer.tickets.iter().map(|ticket| ticket.id).collect();
         let needs = |new: &skep_tickets::NewTicket| {
-            let id = |need: &Needed| match need {
-                Needed::Ticket(id) => *id,
-                Needed::Sibling(place) => ids[*place],
+            let id = |need: &Dependency| match need {
+                Dependency::Ticket(id) => *id,
+                Dependency::Sibling(place) => ids[*place],
             };
-            new.needs.iter().map(id).collect::<Vec<_>>()
+            new.dependencies.iter().map(id).collect::<Vec<_>>()
         };
-        self.board.make(ids.iter().zip(tickets).map(|(id, new)| (*id, new.clone(), needs(&new))).collect());
+        self.model.make(ids.iter().zip(tickets).map(|(id, new)| (*id, new.clone(), needs(&new))).collect());
         self.ids.extend(&ids);
-        let records: Vec<_> = ids.iter().map(|id| self.board.record(*id)).collect();
+        let records: Vec<_> = ids.iter().map(|id| self.model.record(*id)).collect();
         assert_eq!(answer.tickets, records);
     }
 
-    async fn pass(&mut self, seconds: u16, timers: bool) {
-        self.board.now += i64::from(seconds).seconds();
-        let at = self.board.now;
-        for (ticket, not_before) in self.board.waiting() {
+    async fn advance_clock(&mut self, seconds: u16, timers: bool) {
+        self.model.now += i64::from(seconds).seconds();
+        let at = self.model.now;
+        for (ticket, not_before) in self.model.waiting() {
             // A wake for a different `not_before` has no effect.
             let other = WakeTicket { ticket, not_before: not_before + Duration::from_secs(1), at };
             assert!(!self.store.wake_ticket(other).await.unwrap());
             if timers && not_before <= at {
-                self.board.wake(ticket);
+                self.model.wake(ticket);
                 assert!(self.store.wake_ticket(WakeTicket { ticket, not_before, at }).await.unwrap());
             }
         }

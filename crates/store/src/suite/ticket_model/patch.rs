@@ -4,12 +4,12 @@ use skep_api::{
     ErrorCode, Patch, TicketId,
     tickets::{AttemptOutcome, Object, TicketStatus},
 };
-use skep_tickets::{Assignee, Beat, Claim, Command, Edits, Finishing, Release, Resolution};
+use skep_tickets::{Assignee, Claim, Command, Edits, FinishRequest, LeaseRenewal, Release, Resolution};
 
-use super::board::{Board, Said};
+use super::model::{Model, Outcome};
 use crate::EventKind;
 
-impl Board {
+impl Model {
     /// Changes a ticket. A refused change has no effect.
     pub(super) fn change(
         &mut self,
@@ -17,7 +17,7 @@ impl Board {
         expected: Option<&[u64]>,
         edits: &Edits,
         step: Option<&Command>,
-    ) -> Said {
+    ) -> Outcome {
         let kept = self.clone();
         let said = self.try_change(id, expected, edits, step);
         if said.is_err() {
@@ -32,25 +32,25 @@ impl Board {
         expected: Option<&[u64]>,
         edits: &Edits,
         step: Option<&Command>,
-    ) -> Said {
-        self.look(id, expected)?;
+    ) -> Outcome {
+        self.check_version(id, expected)?;
         let edited = self.edit(id, edits)?;
         let moved = match step {
             None => false,
             Some(Command::Claim(claim)) => self.claim(id, claim)?,
             Some(Command::Finish(finishing)) => self.finish(id, finishing)?,
             Some(Command::Release(release)) => self.release(id, release)?,
-            Some(Command::GiveResult(result)) => self.give_result(id, result)?,
+            Some(Command::ResultOnly(result)) => self.give_result(id, result)?,
             Some(other) => unreachable!("{other:?} is no PATCH"),
         };
         if edited || moved {
-            self.changed(id);
+            self.increment_version(id);
         }
         Ok(())
     }
 
-    pub(super) fn look(&self, id: TicketId, expected: Option<&[u64]>) -> Said {
-        let card = self.cards.get(&id).ok_or(ErrorCode::UnknownTicket)?;
+    pub(super) fn check_version(&self, id: TicketId, expected: Option<&[u64]>) -> Outcome {
+        let card = self.tickets.get(&id).ok_or(ErrorCode::UnknownTicket)?;
         match expected {
             Some(expected) if !expected.contains(&card.record.version) => Err(ErrorCode::VersionStale),
             _ => Ok(()),
@@ -59,7 +59,7 @@ impl Board {
 
     fn edit(&mut self, id: TicketId, edits: &Edits) -> Result<bool, ErrorCode> {
         let was_announced = self.is_announced(id);
-        let before = self.cards[&id].record.clone();
+        let before = self.tickets[&id].record.clone();
         let needs = edits.dependencies.as_ref().is_some_and(|_| before.status != TicketStatus::Pending);
         let others = Edits { metadata: None, labels: None, ..edits.clone() };
         if needs || (before.status == TicketStatus::Completed && !others.is_empty()) {
@@ -67,10 +67,10 @@ impl Board {
         }
         if let Some(dependencies) = edits.dependencies.as_ref().filter(|new| **new != before.dependencies) {
             self.check_needs(id, dependencies)?;
-            self.card(id).record.dependencies.clone_from(dependencies);
+            self.ticket_mut(id).record.dependencies.clone_from(dependencies);
         }
         let now = self.now;
-        let card = self.card(id);
+        let card = self.ticket_mut(id);
         let record = &mut card.record;
         edits.title.iter().for_each(|title| record.title.clone_from(title));
         edits.metadata.iter().for_each(|metadata| record.metadata.clone_from(metadata));
@@ -86,17 +86,17 @@ impl Board {
             _ => *record != before,
         };
         if edited {
-            self.tell(id, EventKind::TicketUpdated);
+            self.record_event(id, EventKind::TicketUpdated);
             if !was_announced {
-                self.announce_if_ready(id);
+                self.mark_ready_if_ready(id);
             }
         }
         Ok(edited)
     }
 
     /// Fails if a dependency is unknown or would create a cycle.
-    fn check_needs(&self, id: TicketId, dependencies: &[TicketId]) -> Said {
-        if dependencies.iter().any(|need| !self.cards.contains_key(need)) {
+    fn check_needs(&self, id: TicketId, dependencies: &[TicketId]) -> Outcome {
+        if dependencies.iter().any(|need| !self.tickets.contains_key(need)) {
             return Err(ErrorCode::UnknownDependency);
         }
         let mut reached = dependencies.to_vec();
@@ -118,14 +118,14 @@ impl Board {
     }
 
     /// Fails if the attempt is given and not the latest one.
-    fn latest(&self, id: TicketId, attempt: Option<u32>) -> Said {
+    fn require_latest(&self, id: TicketId, attempt: Option<u32>) -> Outcome {
         match attempt {
-            Some(attempt) if attempt != self.cards[&id].record.attempt => Err(ErrorCode::Superseded),
+            Some(attempt) if attempt != self.tickets[&id].record.attempt => Err(ErrorCode::Superseded),
             _ => Ok(()),
         }
     }
 
-    fn require_ready(&self, id: TicketId) -> Said {
+    fn require_ready(&self, id: TicketId) -> Outcome {
         if !self.blockers(id).is_empty() {
             return Err(ErrorCode::Blocked);
         }
@@ -133,24 +133,24 @@ impl Board {
     }
 
     /// Fails if the caller is not the holder.
-    fn require_holder(&self, id: TicketId, attempt: Option<u32>, name: Option<&String>) -> Said {
-        self.latest(id, attempt)?;
-        let holder = self.cards[&id].record.assignee.as_ref();
+    fn require_holder(&self, id: TicketId, attempt: Option<u32>, name: Option<&String>) -> Outcome {
+        self.require_latest(id, attempt)?;
+        let holder = self.tickets[&id].record.assignee.as_ref();
         if name.is_some() && name != holder { Err(ErrorCode::ClaimLost) } else { Ok(()) }
     }
 
     fn claim(&mut self, id: TicketId, claim: &Claim) -> Result<bool, ErrorCode> {
-        match (self.cards[&id].record.status, &claim.assignee) {
-            (TicketStatus::Pending, Assignee::Named(name) | Assignee::OfKey(name)) => {
-                self.latest(id, claim.attempt)?;
+        match (self.tickets[&id].record.status, &claim.assignee) {
+            (TicketStatus::Pending, Assignee::Named(name) | Assignee::KeyName(name)) => {
+                self.require_latest(id, claim.attempt)?;
                 if claim.attempt.is_some_and(|attempt| attempt > 0) {
                     return Err(ErrorCode::LeaseLost);
                 }
                 self.require_ready(id)?;
-                self.begin(id, name, claim.lease);
+                self.start_attempt(id, name, claim.lease);
                 Ok(true)
             }
-            (TicketStatus::InProgress, Assignee::OfKey(_)) => Err(ErrorCode::ClaimLost),
+            (TicketStatus::InProgress, Assignee::KeyName(_)) => Err(ErrorCode::ClaimLost),
             (TicketStatus::InProgress, Assignee::Named(name)) => {
                 self.require_holder(id, claim.attempt, Some(name))?;
                 self.renew(id, claim.lease, None);
@@ -160,11 +160,11 @@ impl Board {
         }
     }
 
-    pub(super) fn beat(&mut self, id: TicketId, beat: &Beat, progress: Option<&String>) -> Said {
-        self.look(id, None)?;
-        if self.cards[&id].record.status != TicketStatus::InProgress {
-            self.latest(id, beat.attempt)?;
-            let pending = self.cards[&id].record.status == TicketStatus::Pending;
+    pub(super) fn beat(&mut self, id: TicketId, beat: &LeaseRenewal, progress: Option<&String>) -> Outcome {
+        self.check_version(id, None)?;
+        if self.tickets[&id].record.status != TicketStatus::InProgress {
+            self.require_latest(id, beat.attempt)?;
+            let pending = self.tickets[&id].record.status == TicketStatus::Pending;
             return Err(if pending { ErrorCode::LeaseLost } else { ErrorCode::TicketState });
         }
         self.require_holder(id, beat.attempt, beat.assignee.as_ref())?;
@@ -172,19 +172,19 @@ impl Board {
         Ok(())
     }
 
-    fn finish(&mut self, id: TicketId, finishing: &Finishing) -> Result<bool, ErrorCode> {
-        let Finishing { resolution, result, attempt, assignee, key_name } = finishing;
+    fn finish(&mut self, id: TicketId, finishing: &FinishRequest) -> Result<bool, ErrorCode> {
+        let FinishRequest { resolution, result, attempt, assignee, key_name } = finishing;
         let completed = *resolution == Resolution::Completed;
-        let record = &self.cards[&id].record;
+        let record = &self.tickets[&id].record;
         match record.status {
             TicketStatus::InProgress => {
                 self.require_holder(id, *attempt, assignee.as_ref())?;
-                let holder = self.cards[&id].record.assignee.clone();
+                let holder = self.tickets[&id].record.assignee.clone();
                 self.close(id, completed, holder, result.value().cloned());
             }
             TicketStatus::Pending => {
-                self.latest(id, *attempt)?;
-                match self.cards[&id].lapsed.clone().filter(|_| attempt.is_some()) {
+                self.require_latest(id, *attempt)?;
+                match self.tickets[&id].lapsed.clone().filter(|_| attempt.is_some()) {
                     Some(lapsed) if assignee.as_ref().is_some_and(|name| *name != lapsed) => {
                         return Err(ErrorCode::Superseded);
                     }
@@ -192,15 +192,15 @@ impl Board {
                     None if completed => {
                         self.require_ready(id)?;
                         let name = assignee.as_ref().unwrap_or(key_name);
-                        self.begin(id, name, None);
+                        self.start_attempt(id, name, None);
                         self.close(id, true, Some(name.clone()), result.value().cloned());
                     }
                     None => self.close(id, false, None, result.value().cloned()),
                 }
             }
             TicketStatus::Completed | TicketStatus::Failed => {
-                self.latest(id, *attempt)?;
-                if completed != (self.cards[&id].record.status == TicketStatus::Completed) {
+                self.require_latest(id, *attempt)?;
+                if completed != (self.tickets[&id].record.status == TicketStatus::Completed) {
                     return Err(ErrorCode::TicketState);
                 }
                 return self.give_result(id, result);
@@ -210,7 +210,7 @@ impl Board {
     }
 
     fn give_result(&self, id: TicketId, result: &Patch<Object>) -> Result<bool, ErrorCode> {
-        let record = &self.cards[&id].record;
+        let record = &self.tickets[&id].record;
         let same = match result {
             Patch::Absent => true,
             Patch::Null => record.result.is_none(),
@@ -221,22 +221,22 @@ impl Board {
     }
 
     fn release(&mut self, id: TicketId, release: &Release) -> Result<bool, ErrorCode> {
-        match self.cards[&id].record.status {
+        match self.tickets[&id].record.status {
             TicketStatus::Pending => return Ok(false),
             TicketStatus::InProgress => {
                 self.require_holder(id, release.attempt, release.assignee.as_ref())?;
                 self.end_attempt(id, AttemptOutcome::Released, None);
-                self.tell(id, EventKind::TicketReleased);
+                self.record_event(id, EventKind::TicketReleased);
             }
             TicketStatus::Failed if release.by_status => {
-                self.latest(id, release.attempt)?;
-                self.card(id).counted.clear();
-                self.tell(id, EventKind::TicketReopened);
+                self.require_latest(id, release.attempt)?;
+                self.ticket_mut(id).counted.clear();
+                self.record_event(id, EventKind::TicketReopened);
             }
             TicketStatus::Failed | TicketStatus::Completed => return Err(ErrorCode::TicketState),
         }
-        self.stand(id, TicketStatus::Pending, None, None);
-        self.rest(id, release.retry_after.unwrap_or_default());
+        self.set_status(id, TicketStatus::Pending, None, None);
+        self.back_off(id, release.retry_after.unwrap_or_default());
         Ok(true)
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 /// Moves the file repeatedly while another thread appends to it. Afterwards every line exists exactly once.
 fn no_line_is_lost_by_moves_to(target: &Path) {
     const LINES: usize = 300;
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let (root, locks) = (ground.at(""), ground.place.entry_locks());
     let roots = Roots::open([root, target.to_owned()]).unwrap();
     let to = |n: usize| target.join(format!("log-{n}"));

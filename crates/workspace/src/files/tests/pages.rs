@@ -2,13 +2,13 @@
 
 use std::os::unix::{ffi::OsStringExt, fs::symlink};
 
-use skep_api::budget::{LONGEST_ANSWER, json_bytes};
+use skep_api::budget::{MAX_ANSWER_BYTES, json_len};
 
 use super::*;
 
 #[tokio::test]
 async fn a_page_of_long_names_and_targets_ends_by_its_bytes() {
-    let ground = Ground::new();
+    let ground = Fixture::new();
     let folder = ground.at("links");
     fs::create_dir(&folder).unwrap();
     let count = 900;
@@ -20,7 +20,7 @@ async fn a_page_of_long_names_and_targets_ends_by_its_bytes() {
     let (mut seen, mut pages, mut after) = (0, 0, None);
     for _ in 0..count {
         let page = ground.run(ListFolder { path: ground.path("links"), limit: 1_000, after }).await.unwrap();
-        assert!(json_bytes(&page.entries) <= LONGEST_ANSWER);
+        assert!(json_len(&page.entries) <= MAX_ANSWER_BYTES);
         seen += page.entries.len();
         pages += 1;
         after = page.next_cursor;

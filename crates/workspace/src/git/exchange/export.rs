@@ -4,22 +4,24 @@ use std::fmt::Write;
 
 use skep_api::{
     AbsolutePath,
-    git::{ExportSource, Exported, ExportedRef, GitExport, GitReach, MOST_EXPORTED_REFS},
+    git::{ExportSource, Exported, ExportedRef, GitExport, GitReach, MAX_EXPORTED_REFS},
 };
 
-use super::{boundary, brief::Brief, check_hash, fetch::keeping, pack::packed};
+use super::{
+    boundary, check_hash, fetch::keep_until_read, pack::pack_revisions, temporary::TemporaryRepository,
+};
 use crate::{
     Content, Error, Place, RunStreamed,
     git::{
-        Refused,
-        cloning::{CloneOptions, CloneSource},
+        GitError,
+        clone_source::{CloneOptions, CloneSource},
         repository::{Repository, check_revision, is_hash},
     },
     streamed::no_content,
 };
 
 /// Limit of the list of branches and tags, in bytes.
-const LONGEST_LIST: usize = 8 << 20;
+const MAX_LIST_BYTES: usize = 8 << 20;
 
 impl RunStreamed for GitExport {
     async fn run_streamed(self, _: Content, place: &Place) -> Result<(Exported, Content), Error> {
@@ -29,65 +31,82 @@ impl RunStreamed for GitExport {
         self.has.iter().try_for_each(|known| check_hash(known))?;
         boundary::check(&self.has_boundary)?;
         let options = CloneOptions { branch: self.branch.as_deref(), depth: self.depth, bare: true };
-        let brief = match &self.source {
+        let temporary = match &self.source {
             ExportSource::Path(path) if self.depth.is_none() => {
                 let repository = Repository::find(place, Some(path)).await?;
-                let exported = exported(&repository).await?;
+                let exported = export_refs(&repository).await?;
                 check_branch(&exported, self.branch.as_deref())?;
-                let pack = pack(&repository, &exported, &self).await?;
+                let pack = pack_export(&repository, &exported, &self).await?;
                 return Ok((exported, pack));
             }
-            ExportSource::Path(path) => shallow(place, path, options).await?,
+            ExportSource::Path(path) => shallow_clone(place, path, options).await?,
             ExportSource::Url { url, reach } => {
                 // Refuses paths: a path on the server must be exported as `ExportSource::Path`.
-                super::elsewhere(url)?;
-                Brief::cloned(place, &CloneSource::find(place, url).await?, options, reach).await?
+                super::parse_network_remote(url)?;
+                TemporaryRepository::create_clone(
+                    place,
+                    &CloneSource::find(place, url).await?,
+                    options,
+                    reach,
+                )
+                .await?
             }
         };
-        let exported = exported(&brief.repository).await?;
-        let pack = pack(&brief.repository, &exported, &self).await?;
-        Ok((exported, keeping(brief, pack)))
+        let exported = export_refs(&temporary.repository).await?;
+        let pack = pack_export(&temporary.repository, &exported, &self).await?;
+        Ok((exported, keep_until_read(temporary, pack)))
     }
 }
 
 /// A temporary clone with limited depth.
-async fn shallow(place: &Place, path: &AbsolutePath, options: CloneOptions<'_>) -> Result<Brief, Error> {
+async fn shallow_clone(
+    place: &Place,
+    path: &AbsolutePath,
+    options: CloneOptions<'_>,
+) -> Result<TemporaryRepository, Error> {
     let url = path.as_path().to_str().ok_or_else(|| Error::InvalidValue {
         field: "depth",
         reason: "cannot be given where the path of the source is not UTF-8; leave it out".to_owned(),
     })?;
-    Brief::cloned(place, &CloneSource::find(place, url).await?, options, &GitReach::default()).await
+    TemporaryRepository::create_clone(
+        place,
+        &CloneSource::find(place, url).await?,
+        options,
+        &GitReach::default(),
+    )
+    .await
 }
 
-async fn exported(repository: &Repository) -> Result<Exported, Error> {
-    let git = repository.reading().at_most(LONGEST_LIST).args(["for-each-ref"]);
-    let most = format!("--count={}", MOST_EXPORTED_REFS + 1);
+async fn export_refs(repository: &Repository) -> Result<Exported, Error> {
+    let git = repository.read_only_git().max_output(MAX_LIST_BYTES).args(["for-each-ref"]);
+    let most = format!("--count={}", MAX_EXPORTED_REFS + 1);
     let git = git.args(["--format=%(objectname) %(refname)", &most, "refs/heads/", "refs/tags/"]);
-    let said = repository.done(git).await?;
-    let unreadable = || Refused::Other { words: "a branch or a tag has a name that is not UTF-8".to_owned() };
-    let text = String::from_utf8(said.out).map_err(|_| unreadable())?;
-    let refs: Vec<ExportedRef> = text.lines().filter_map(exported_ref).collect();
-    if said.cut || refs.len() > MOST_EXPORTED_REFS {
+    let output = repository.run_checked(git).await?;
+    let unreadable =
+        || GitError::Other { words: "a branch or a tag has a name that is not UTF-8".to_owned() };
+    let text = String::from_utf8(output.stdout).map_err(|_| unreadable())?;
+    let refs: Vec<ExportedRef> = text.lines().filter_map(parse_ref).collect();
+    if output.truncated || refs.len() > MAX_EXPORTED_REFS {
         let words = format!(
-            "the repository has more than {MOST_EXPORTED_REFS} branches and tags; clone one branch, by `branch` and `depth`"
+            "the repository has more than {MAX_EXPORTED_REFS} branches and tags; clone one branch, by `branch` and `depth`"
         );
-        return Err(Refused::Other { words }.into());
+        return Err(GitError::Other { words }.into());
     }
     let (branch, commit, boundary) =
-        tokio::try_join!(repository.branch(), repository.head(), boundary::told(repository))?;
-    let head = branch.or_else(|| guessed(&refs, commit.as_deref()?));
+        tokio::try_join!(repository.branch(), repository.head(), boundary::load(repository))?;
+    let head = branch.or_else(|| detached_head_branch(&refs, commit.as_deref()?));
     Ok(Exported { head, commit, refs, boundary })
 }
 
 /// The branch to check out in a clone of a source with a detached `HEAD`, as git selects it: one at that commit.
-fn guessed(refs: &[ExportedRef], commit: &str) -> Option<String> {
+fn detached_head_branch(refs: &[ExportedRef], commit: &str) -> Option<String> {
     let mut branches =
         refs.iter().filter(|one| one.id == commit).filter_map(|one| one.name.strip_prefix("refs/heads/"));
     let usual = branches.clone().find(|name| ["main", "master"].contains(name));
     usual.or_else(|| branches.next()).map(str::to_owned)
 }
 
-fn exported_ref(line: &str) -> Option<ExportedRef> {
+fn parse_ref(line: &str) -> Option<ExportedRef> {
     let (id, name) = line.split_once(' ')?;
     is_hash(id).then(|| ExportedRef { name: name.to_owned(), id: id.to_owned() })
 }
@@ -101,13 +120,17 @@ fn check_branch(exported: &Exported, branch: Option<&str>) -> Result<(), Error> 
     if exported.refs.iter().any(|one| is_named(&one.name)) {
         return Ok(());
     }
-    Err(Refused::UnknownRevision { revision: branch.to_owned() }.into())
+    Err(GitError::UnknownRevision { revision: branch.to_owned() }.into())
 }
 
-async fn pack(repository: &Repository, exported: &Exported, export: &GitExport) -> Result<Content, Error> {
+async fn pack_export(
+    repository: &Repository,
+    exported: &Exported,
+    export: &GitExport,
+) -> Result<Content, Error> {
     let mut wanted = String::new();
     // Input for pack-objects(1): commits below the boundary are not known at the destination.
-    for begin in boundary::there(repository, &export.has_boundary).await? {
+    for begin in boundary::existing_commits(repository, &export.has_boundary).await? {
         let _ = writeln!(wanted, "--shallow {begin}");
     }
     for id in exported.refs.iter().map(|one| &one.id).chain(&exported.commit) {
@@ -116,8 +139,8 @@ async fn pack(repository: &Repository, exported: &Exported, export: &GitExport) 
     if wanted.is_empty() {
         return Ok(no_content());
     }
-    for known in boundary::there(repository, &export.has).await? {
+    for known in boundary::existing_commits(repository, &export.has).await? {
         let _ = writeln!(wanted, "^{known}");
     }
-    packed(repository, wanted)
+    pack_revisions(repository, wanted)
 }

@@ -9,22 +9,22 @@ use std::{
 };
 
 use skep_api::{
-    git::{Cloned, Exported, GitCheckTarget, GitImport, MOST_EXPORTED_REFS, Noted},
-    path::told,
+    git::{Cloned, EmptyAnswer, Exported, GitCheckTarget, GitImport, MAX_EXPORTED_REFS},
+    path::encode_path,
 };
 
-use super::{boundary, check_hash, send::take_in};
+use super::{boundary, check_hash, send::index_pack};
 use crate::{
     Content, Error, Place, Run, RunStreamed,
     git::{
-        Refused,
-        lock::turn,
-        make::FIRST_BRANCH,
+        GitError,
+        config::ConfigOverrides,
+        create::FIRST_BRANCH,
+        lock::write_lock,
         program::Git,
         remote::Remote,
         repository::{Repository, check_revision},
-        settings::Settings,
-        worktree::new_folder,
+        worktree::resolve_new_folder,
     },
     streamed::no_content,
 };
@@ -35,23 +35,23 @@ const TAGS: &str = "refs/tags/";
 const ORIGIN: &str = "origin";
 
 impl Run for GitCheckTarget {
-    async fn run(self, place: &Place) -> Result<Noted, Error> {
-        new_folder(place, self.path.as_path()).await?;
-        Ok(Noted {})
+    async fn run(self, place: &Place) -> Result<EmptyAnswer, Error> {
+        resolve_new_folder(place, self.path.as_path()).await?;
+        Ok(EmptyAnswer {})
     }
 }
 
 impl RunStreamed for GitImport {
     async fn run_streamed(self, content: Content, place: &Place) -> Result<(Cloned, Content), Error> {
-        check(&self.exported)?;
-        let start = Start::of(&self)?;
+        check_export(&self.exported)?;
+        let start = InitialCheckout::of(&self)?;
         if let Remote::Local(_) = Remote::parse(&self.url)? {
             let reason = "is a path, which has another meaning in the other workspace".to_owned();
             return Err(Error::InvalidValue { field: "url", reason });
         }
-        let folder = new_folder(place, self.path.as_path()).await?;
-        let _turn = turn(&folder).await?;
-        let unfinished = Unfinished::begin(&folder);
+        let folder = resolve_new_folder(place, self.path.as_path()).await?;
+        let _lock = write_lock(&folder).await?;
+        let unfinished = UnfinishedClone::begin(&folder);
         match import(&self, &start, place, &folder, content).await {
             Ok(cloned) => {
                 unfinished.keep();
@@ -66,9 +66,9 @@ impl RunStreamed for GitImport {
 }
 
 /// Refuses malformed exports. Names of references become input lines for git, which validates them further.
-pub(super) fn check(exported: &Exported) -> Result<(), Error> {
-    let refused = |words: &str| Err(Refused::Other { words: words.to_owned() }.into());
-    if exported.refs.len() > MOST_EXPORTED_REFS {
+pub(super) fn check_export(exported: &Exported) -> Result<(), Error> {
+    let refused = |words: &str| Err(GitError::Other { words: words.to_owned() }.into());
+    if exported.refs.len() > MAX_EXPORTED_REFS {
         return refused("the source has too many branches and tags");
     }
     boundary::check(&exported.boundary)?;
@@ -84,13 +84,13 @@ pub(super) fn check(exported: &Exported) -> Result<(), Error> {
 
 /// The initial checkout of the clone.
 #[derive(Debug, PartialEq, Eq)]
-enum Start {
+enum InitialCheckout {
     /// A branch and its commit; `None` before the first one.
     Branch(String, Option<String>),
     Commit(String),
 }
 
-impl Start {
+impl InitialCheckout {
     fn of(import: &GitImport) -> Result<Self, Error> {
         let Exported { head, commit, .. } = &import.exported;
         let id = |prefix: &str, name: &str| {
@@ -102,7 +102,7 @@ impl Start {
             return match (id(HEADS, branch), id(TAGS, branch)) {
                 (Some(id), _) => Ok(Self::Branch(branch.clone(), Some(id))),
                 (None, Some(id)) => Ok(Self::Commit(id)),
-                (None, None) => Err(Refused::UnknownRevision { revision: branch.clone() }.into()),
+                (None, None) => Err(GitError::UnknownRevision { revision: branch.clone() }.into()),
             };
         }
         Ok(match (head, commit) {
@@ -115,7 +115,7 @@ impl Start {
 
 async fn import(
     import: &GitImport,
-    start: &Start,
+    start: &InitialCheckout,
     place: &Place,
     folder: &Path,
     content: Content,
@@ -125,50 +125,61 @@ async fn import(
     let ids: Vec<&String> =
         import.exported.refs.iter().map(|one| &one.id).chain(&import.exported.commit).collect();
     if !ids.is_empty() {
-        take_in(&repository, content).await?;
-        let boundary = boundary::there(&repository, &import.exported.boundary).await?;
-        boundary::note(&repository, &boundary).await?;
+        index_pack(&repository, content).await?;
+        let boundary = boundary::existing_commits(&repository, &import.exported.boundary).await?;
+        boundary::store(&repository, &boundary).await?;
         let mut wanted = String::new();
         for id in ids {
             let _ = writeln!(wanted, "{id}");
         }
-        whole(&repository, wanted).await?;
-        let update = repository.git().args(["update-ref", "--stdin"]).stdin(updates(import, start));
-        repository.done(update).await?;
+        check_complete(&repository, wanted).await?;
+        let update = repository.git().args(["update-ref", "--stdin"]).stdin(update_commands(import, start));
+        repository.run_checked(update).await?;
     }
     configure(import, start, &repository).await?;
     // The operator's filters fetch from the remote, which is configured only now.
-    let repository = Repository::find(place, Some(&import.path)).await?.fed(&import.reach).await?;
+    let repository =
+        Repository::find(place, Some(&import.path)).await?.with_filter_transport(&import.reach).await?;
     check_out(start, &repository).await?;
     let (branch, head) = tokio::try_join!(repository.branch_now(), repository.head())?;
-    let (path, path_encoding) = told(import.path.as_path().as_os_str());
+    let (path, path_encoding) = encode_path(import.path.as_path().as_os_str());
     Ok(Cloned { path, path_encoding, branch, head })
 }
 
 /// Refuses an incomplete pack: all objects of these revisions, one per line, must be present. Objects that references
 /// reach are not checked again.
-pub(super) async fn whole(repository: &Repository, wanted: String) -> Result<(), Error> {
-    let git = repository.reading().args(["rev-list", "--objects", "--quiet", "--stdin", "--not", "--all"]);
-    let said = git.stdin(wanted).run().await?;
-    if said.done() { Ok(()) } else { Err(Refused::BrokenOff { words: said.words() }.into()) }
+pub(super) async fn check_complete(repository: &Repository, wanted: String) -> Result<(), Error> {
+    let git =
+        repository.read_only_git().args(["rev-list", "--objects", "--quiet", "--stdin", "--not", "--all"]);
+    let output = git.stdin(wanted).run().await?;
+    if output.is_success() {
+        Ok(())
+    } else {
+        Err(GitError::IncompleteTransfer { words: output.message() }.into())
+    }
 }
 
-async fn init(import: &GitImport, start: &Start, place: &Place, folder: &Path) -> Result<(), Error> {
+async fn init(
+    import: &GitImport,
+    start: &InitialCheckout,
+    place: &Place,
+    folder: &Path,
+) -> Result<(), Error> {
     let first = match start {
-        Start::Branch(name, _) => name,
-        Start::Commit(_) => FIRST_BRANCH,
+        InitialCheckout::Branch(name, _) => name,
+        InitialCheckout::Commit(_) => FIRST_BRANCH,
     };
     let is_long = import.exported.refs.first().is_some_and(|one| one.id.len() == 64);
     let format = if is_long { "--object-format=sha256" } else { "--object-format=sha1" };
     let branch = format!("--initial-branch={first}");
-    let git = Git::new(place, Path::new("/"), &Settings::default());
+    let git = Git::new(place, Path::new("/"), &ConfigOverrides::default());
     let git = git.args(["init", "--quiet", "--template=", format, &branch, "--"]).args([folder]);
-    let said = git.run().await?;
-    if said.done() { Ok(()) } else { Err(Refused::by_words(said.words()).into()) }
+    let output = git.run().await?;
+    if output.is_success() { Ok(()) } else { Err(GitError::from_message(output.message()).into()) }
 }
 
 /// The input of `git update-ref --stdin`. Branches become remote-tracking branches.
-fn updates(import: &GitImport, start: &Start) -> String {
+fn update_commands(import: &GitImport, start: &InitialCheckout) -> String {
     let mut text = String::new();
     for one in &import.exported.refs {
         let name = match one.name.strip_prefix(HEADS) {
@@ -179,52 +190,56 @@ fn updates(import: &GitImport, start: &Start) -> String {
         };
         let _ = writeln!(text, "create {name} {}", one.id);
     }
-    if let Start::Branch(name, Some(id)) = start {
+    if let InitialCheckout::Branch(name, Some(id)) = start {
         let _ = writeln!(text, "create {HEADS}{name} {id}");
     }
     text
 }
 
 /// Configures the remote, its current branch, and the upstream of the checked-out branch.
-async fn configure(import: &GitImport, start: &Start, repository: &Repository) -> Result<(), Error> {
+async fn configure(
+    import: &GitImport,
+    start: &InitialCheckout,
+    repository: &Repository,
+) -> Result<(), Error> {
     let remote = repository.git().args(["remote", "add", "--", ORIGIN, &import.url]);
-    repository.done(remote).await?;
+    repository.run_checked(remote).await?;
     let has =
         |branch: &str| import.exported.refs.iter().any(|one| one.name.strip_prefix(HEADS) == Some(branch));
     if let Some(head) = import.exported.head.as_deref().filter(|head| has(head)) {
         let (name, to) = (format!("refs/remotes/{ORIGIN}/HEAD"), format!("refs/remotes/{ORIGIN}/{head}"));
-        repository.done(repository.git().args(["symbolic-ref", &name, &to])).await?;
+        repository.run_checked(repository.git().args(["symbolic-ref", &name, &to])).await?;
     }
-    if let Start::Branch(name, _) = start {
+    if let InitialCheckout::Branch(name, _) = start {
         for (key, value) in [("remote", ORIGIN.to_owned()), ("merge", format!("{HEADS}{name}"))] {
             let key = format!("branch.{name}.{key}");
-            repository.done(repository.git().args(["config", "--local", &key, &value])).await?;
+            repository.run_checked(repository.git().args(["config", "--local", &key, &value])).await?;
         }
     }
     Ok(())
 }
 
-async fn check_out(start: &Start, repository: &Repository) -> Result<(), Error> {
+async fn check_out(start: &InitialCheckout, repository: &Repository) -> Result<(), Error> {
     let git = match start {
-        Start::Branch(_, None) => return Ok(()),
-        Start::Branch(_, Some(_)) => {
+        InitialCheckout::Branch(_, None) => return Ok(()),
+        InitialCheckout::Branch(_, Some(_)) => {
             repository.git().args(["reset", "--quiet", "--hard", "--no-recurse-submodules"])
         }
-        Start::Commit(id) => {
+        InitialCheckout::Commit(id) => {
             repository.git().args(["checkout", "--quiet", "--no-recurse-submodules", "--detach", id, "--"])
         }
     };
-    repository.done(git).await?;
+    repository.run_checked(git).await?;
     Ok(())
 }
 
 /// Removes an unfinished clone when it is dropped, unless [`Self::keep`] was called.
-struct Unfinished {
+struct UnfinishedClone {
     folder: Option<PathBuf>,
     existed: bool,
 }
 
-impl Unfinished {
+impl UnfinishedClone {
     fn begin(folder: &Path) -> Self {
         Self { folder: Some(folder.to_owned()), existed: fs::symlink_metadata(folder).is_ok() }
     }
@@ -236,27 +251,29 @@ impl Unfinished {
     async fn remove(mut self) {
         let (folder, existed) = (self.folder.take(), self.existed);
         // Errors are ignored: the caller reports the one that led here.
-        let _ = tokio::task::spawn_blocking(move || folder.map(|folder| clear(&folder, existed))).await;
+        let _ =
+            tokio::task::spawn_blocking(move || folder.map(|folder| remove_with_retries(&folder, existed)))
+                .await;
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedClone {
     fn drop(&mut self) {
         let (Some(folder), existed) = (self.folder.take(), self.existed) else { return };
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || clear(&folder, existed))),
-            Err(_) => clear(&folder, existed),
+            Ok(runtime) => drop(runtime.spawn_blocking(move || remove_with_retries(&folder, existed))),
+            Err(_) => remove_with_retries(&folder, existed),
         }
     }
 }
 
 /// Removes the folder, or only its content if the folder existed before. Retries, because a git that is ending may
 /// still create files.
-fn clear(folder: &Path, existed: bool) {
-    for _ in 0..ATTEMPTS {
+fn remove_with_retries(folder: &Path, existed: bool) {
+    for _ in 0..REMOVE_ATTEMPTS {
         let removed = if existed { remove_entries(folder) } else { fs::remove_dir_all(folder) };
         match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(REMOVE_INTERVAL),
             _ => return,
         }
     }
@@ -264,8 +281,8 @@ fn clear(folder: &Path, existed: bool) {
 }
 
 /// Together longer than the grace period of a git that is ending.
-const ATTEMPTS: u32 = 40;
-const PAUSE: Duration = Duration::from_millis(100);
+const REMOVE_ATTEMPTS: u32 = 40;
+const REMOVE_INTERVAL: Duration = Duration::from_millis(100);
 
 fn remove_entries(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {

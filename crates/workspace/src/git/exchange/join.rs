@@ -3,10 +3,10 @@
 use futures_util::{StreamExt, stream};
 use skep_api::git::{GitJoin, Pulled};
 
-use super::{check_hash, send::take_in};
+use super::{check_hash, send::index_pack};
 use crate::{
     Content, Error, Place, RunStreamed,
-    git::{Refused, branch::check_name, lock::turn, pull::joined, repository::Repository},
+    git::{GitError, branch::check_branch_name, lock::write_lock, pull::integrate, repository::Repository},
     streamed::no_content,
 };
 
@@ -16,8 +16,8 @@ impl RunStreamed for GitJoin {
         let repository = Repository::find(place, self.path.as_ref()).await?.with_submodules(place).await?;
         repository.work_tree()?;
         let seen = format!("{}/{}", self.remote, self.branch);
-        check_name(&repository, "branch", &seen).await?;
-        let _turn = turn(&repository.common_dir).await?;
+        check_branch_name(&repository, "branch", &seen).await?;
+        let _lock = write_lock(&repository.common_dir).await?;
         // Without new commits the content has no bytes, possibly in several empty pieces.
         let first = loop {
             match content.next().await {
@@ -27,16 +27,16 @@ impl RunStreamed for GitJoin {
         };
         if let Some(first) = first {
             let pack = stream::once(std::future::ready(first)).chain(content);
-            take_in(&repository, Box::pin(pack)).await?;
+            index_pack(&repository, Box::pin(pack)).await?;
         }
         let whole = ["rev-list", "--objects", "--quiet", &self.commit, "--not", "--all", "--"];
-        let said = repository.reading().args(whole).run().await?;
-        if !said.done() {
-            return Err(Refused::BrokenOff { words: said.words() }.into());
+        let output = repository.read_only_git().args(whole).run().await?;
+        if !output.is_success() {
+            return Err(GitError::IncompleteTransfer { words: output.message() }.into());
         }
         let update = ["update-ref", "--", &format!("refs/remotes/{seen}"), &self.commit];
-        repository.done(repository.git().args(update)).await?;
-        let pulled = joined(&repository, &self.commit, self.strategy, &self.committer, None).await?;
+        repository.run_checked(repository.git().args(update)).await?;
+        let pulled = integrate(&repository, &self.commit, self.strategy, &self.committer, None).await?;
         Ok((pulled, no_content()))
     }
 }

@@ -15,7 +15,6 @@
 //! neither pack. Only the server uses credentials. It checks input from the VM like that of any caller.
 
 mod boundary;
-mod brief;
 mod export;
 mod fetch;
 mod import;
@@ -24,22 +23,23 @@ mod pack;
 mod plan;
 mod send;
 mod take;
+mod temporary;
 #[cfg(test)]
 mod tests;
 
 use super::{
-    Refused,
-    remote::{Remote, shown},
+    GitError,
+    remote::{Remote, redacted},
     repository::is_hash,
 };
 use crate::Error;
 
 /// Parses the remote of a VM's repository for use by the server. A path in the VM is refused.
-fn elsewhere(url: &str) -> Result<Remote, Error> {
+fn parse_network_remote(url: &str) -> Result<Remote, Error> {
     match Remote::parse(url)? {
         Remote::Local(_) | Remote::Relayed(_) => {
             let why = "is a path, which has another meaning on the server".to_owned();
-            Err(Refused::RemoteForbidden { remote: shown(url), why }.into())
+            Err(GitError::RemoteForbidden { remote: redacted(url), why }.into())
         }
         remote => Ok(remote),
     }

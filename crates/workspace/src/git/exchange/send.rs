@@ -8,14 +8,14 @@ use skep_api::{
     path::PathEncoding,
 };
 
-use super::{boundary, brief::Brief, check_hash, elsewhere};
+use super::{boundary, check_hash, parse_network_remote, temporary::TemporaryRepository};
 use crate::{
     Content, Error, Place, RunStreamed,
     git::{
-        Refused,
-        branch::check_name,
-        push::{pushed, quietly},
-        remote::{Neighbour, Remote, shown},
+        GitError,
+        branch::check_branch_name,
+        push::{push_options, push_outcome},
+        remote::{LocalRemote, Remote, redacted},
         repository::Repository,
     },
     streamed::no_content,
@@ -25,14 +25,15 @@ impl RunStreamed for GitSend {
     async fn run_streamed(self, content: Content, place: &Place) -> Result<(Sent, Content), Error> {
         check_hash(&self.commit)?;
         boundary::check(&self.boundary)?;
-        let target = Target::find(&self, place).await?;
-        let brief = Brief::make(place).await?;
-        let repository = &brief.repository;
-        check_name(repository, "branch", &self.branch).await?;
-        take_in(repository, content).await?;
-        brief.begin_at(&self.boundary).await?;
-        let way = target.remote().open(&self.url, &self.reach, &repository.settings).await?;
-        let git = way.git(|settings| Repository { settings: settings.clone(), ..repository.clone() }.git());
+        let target = PushTarget::find(&self, place).await?;
+        let temporary = TemporaryRepository::create(place).await?;
+        let repository = &temporary.repository;
+        check_branch_name(repository, "branch", &self.branch).await?;
+        index_pack(repository, content).await?;
+        temporary.set_boundary(&self.boundary).await?;
+        let transport = target.remote().connect(&self.url, &self.reach, &repository.overrides).await?;
+        let git =
+            transport.git(|settings| Repository { overrides: settings.clone(), ..repository.clone() }.git());
         let whole = format!("refs/heads/{}", self.branch);
         // The expected commit of the remote branch; empty if it was never seen.
         let seen = self.last_seen.as_deref().unwrap_or_default();
@@ -40,46 +41,47 @@ impl RunStreamed for GitSend {
             check_hash(seen)?;
         }
         let lease = self.force_with_lease.then(|| format!("--force-with-lease={whole}:{seen}"));
-        let git = quietly(git.args(["push"])).args(lease);
+        let git = push_options(git.args(["push"])).args(lease);
         let change = format!("{}:{whole}", self.commit);
-        let said = match &target {
-            Target::Here(neighbour) => {
-                let line =
-                    neighbour.connect("receive-pack").map_err(|source| Error::NotStarted { source })?;
-                let git = git.args(["--", &line.url(), &change]);
-                line.join(git).run().await?
+        let output = match &target {
+            PushTarget::Local(local_remote) => {
+                let connection =
+                    local_remote.connect("receive-pack").map_err(|source| Error::NotStarted { source })?;
+                let git = git.args(["--", &connection.url(), &change]);
+                connection.attach_to(git).run().await?
             }
-            Target::Elsewhere(_) => git.args(["--", &self.url, &change]).run().await?,
+            PushTarget::Network(_) => git.args(["--", &self.url, &change]).run().await?,
         };
         let (from, created) =
-            pushed(repository, &said, &self.branch, &self.commit, || way.failed(&said)).await?;
+            push_outcome(repository, &output, &self.branch, &self.commit, || transport.remote_error(&output))
+                .await?;
         Ok((Sent { from: from.or(self.last_seen.filter(|_| !created)), created }, no_content()))
     }
 }
 
 /// The remote to push to.
-enum Target {
+enum PushTarget {
     /// A repository in this workspace.
-    Here(Neighbour),
+    Local(LocalRemote),
     /// A remote in the network.
-    Elsewhere(Remote),
+    Network(Remote),
 }
 
-impl Target {
+impl PushTarget {
     async fn find(send: &GitSend, place: &Place) -> Result<Self, Error> {
         if !send.here {
-            return Ok(Self::Elsewhere(elsewhere(&send.url)?));
+            return Ok(Self::Network(parse_network_remote(&send.url)?));
         }
         let path = AbsolutePath::parse("url", &send.url, PathEncoding::Percent);
-        let path = path.map_err(|_| Refused::UnknownRemote { remote: shown(&send.url) })?;
-        Ok(Self::Here(Neighbour::find(place, path.as_path()).await?))
+        let path = path.map_err(|_| GitError::UnknownRemote { remote: redacted(&send.url) })?;
+        Ok(Self::Local(LocalRemote::find(place, path.as_path()).await?))
     }
 
     fn remote(&self) -> Remote {
         match self {
             // The path does not matter: connections to local remotes need no network.
-            Self::Here(_) => Remote::Local(PathBuf::new()),
-            Self::Elsewhere(remote) => remote.clone(),
+            Self::Local(_) => Remote::Local(PathBuf::new()),
+            Self::Network(remote) => remote.clone(),
         }
     }
 }
@@ -88,8 +90,12 @@ impl Target {
 ///
 /// # Errors
 /// An incomplete or invalid pack.
-pub(super) async fn take_in(repository: &Repository, pack: Content) -> Result<(), Error> {
-    let git = repository.git().within(NETWORK_LIMIT).stdin(Vec::new());
-    let said = git.args(["index-pack", "--stdin"]).run_fed(pack).await?;
-    if said.done() { Ok(()) } else { Err(Refused::BrokenOff { words: said.words() }.into()) }
+pub(super) async fn index_pack(repository: &Repository, pack: Content) -> Result<(), Error> {
+    let git = repository.git().timeout(NETWORK_LIMIT).stdin(Vec::new());
+    let output = git.args(["index-pack", "--stdin"]).run_with_input(pack).await?;
+    if output.is_success() {
+        Ok(())
+    } else {
+        Err(GitError::IncompleteTransfer { words: output.message() }.into())
+    }
 }

@@ -16,22 +16,22 @@ use tempfile::TempDir;
 
 use crate::{Content, Error, Place, Run, RunStreamed, streamed::no_content};
 
-struct Ground {
+struct Fixture {
     folder: TempDir,
     place: Place,
 }
 
-impl Ground {
+impl Fixture {
     /// Two repositories, of which the second lacks the last commit of the first.
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = Place::new(folder.path(), folder.path(), BTreeMap::new(), "/nowhere");
-        let ground = Self { folder, place };
-        ground.git(&["init", "-q", "-b", "main", "one"]);
-        ground.commit("First");
-        ground.git(&["clone", "-q", "one", "two"]);
-        ground.commit("Second");
-        ground
+        let fixture = Self { folder, place };
+        fixture.git(&["init", "-q", "-b", "main", "one"]);
+        fixture.commit("First");
+        fixture.git(&["clone", "-q", "one", "two"]);
+        fixture.commit("Second");
+        fixture
     }
 
     #[track_caller]
@@ -39,9 +39,9 @@ impl Ground {
         let person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
         let mut git = Command::new("git");
         git.args(person).args(words).current_dir(self.folder.path()).env("GIT_CONFIG_GLOBAL", "/dev/null");
-        let said = git.output().unwrap();
-        assert!(said.status.success(), "{words:?}: {said:?}");
-        String::from_utf8(said.stdout).unwrap().trim().to_owned()
+        let output = git.output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     fn commit(&self, text: &str) {
@@ -82,7 +82,7 @@ impl Ground {
     }
 
     /// The temporary repositories that exist now.
-    fn briefs(&self) -> Vec<PathBuf> {
+    fn temporary_repositories(&self) -> Vec<PathBuf> {
         let names = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path());
         names.filter(|path| path.to_string_lossy().contains("skep-exchange")).collect()
     }
@@ -110,42 +110,42 @@ fn code<T>(outcome: Result<T, Error>) -> ErrorCode {
 }
 
 #[tokio::test]
-async fn what_one_packs_the_other_joins() {
-    let ground = Ground::new();
-    let second = ground.head("one");
-    let pack = ground.pack(&second).await;
-    let (pulled, _) = ground.join(&second).run_streamed(content(pack), &ground.place).await.unwrap();
+async fn a_pack_of_one_repository_is_integrated_into_the_other() {
+    let fixture = Fixture::new();
+    let second = fixture.head("one");
+    let pack = fixture.pack(&second).await;
+    let (pulled, _) = fixture.join(&second).run_streamed(content(pack), &fixture.place).await.unwrap();
     assert_eq!((pulled.commits, pulled.files_changed, &pulled.to), (1, 1, &second));
-    assert_eq!(ground.git(&["-C", "two", "rev-parse", "origin/main"]), second);
-    assert_eq!(fs::read_to_string(ground.folder.path().join("two/file")).unwrap(), "Second");
+    assert_eq!(fixture.git(&["-C", "two", "rev-parse", "origin/main"]), second);
+    assert_eq!(fs::read_to_string(fixture.folder.path().join("two/file")).unwrap(), "Second");
     // A second time, without new commits.
     for nothing in [no_content(), content(vec![Bytes::new(), Bytes::new()])] {
-        let (pulled, _) = ground.join(&second).run_streamed(nothing, &ground.place).await.unwrap();
+        let (pulled, _) = fixture.join(&second).run_streamed(nothing, &fixture.place).await.unwrap();
         assert_eq!(pulled.commits, 0);
     }
-    let plan = GitExchange { path: ground.path("two"), remote: None, branch: None, pushes: true };
-    let plan = plan.run(&ground.place).await.unwrap();
+    let plan = GitExchange { path: fixture.path("two"), remote: None, branch: None, pushes: true };
+    let plan = plan.run(&fixture.place).await.unwrap();
     assert_eq!((plan.remote.as_str(), plan.branch.as_str(), plan.is_local), ("origin", "main", true));
     assert_eq!((plan.commit, plan.last_seen), (Some(second.clone()), Some(second.clone())));
     assert!(plan.has.contains(&second));
     let note = GitNotePush {
-        path: ground.path("two"),
+        path: fixture.path("two"),
         remote: "origin".to_owned(),
         branch: "main".to_owned(),
-        commit: ground.git(&["-C", "two", "rev-parse", "HEAD~1"]),
+        commit: fixture.git(&["-C", "two", "rev-parse", "HEAD~1"]),
         set_upstream: true,
     };
-    note.run(&ground.place).await.unwrap();
-    assert_ne!(ground.git(&["-C", "two", "rev-parse", "origin/main"]), second);
+    note.run(&fixture.place).await.unwrap();
+    assert_ne!(fixture.git(&["-C", "two", "rev-parse", "origin/main"]), second);
 }
 
 /// A truncated, missing or wrong pack leaves the branch unchanged and no files behind.
 #[tokio::test]
-async fn what_does_not_come_whole_changes_nothing() {
-    let ground = Ground::new();
-    let (first, second) = (ground.head("two"), ground.head("one"));
-    let whole = ground.pack(&second).await.concat();
-    let of_first = ground.pack(&first).await;
+async fn an_incomplete_pack_changes_nothing() {
+    let fixture = Fixture::new();
+    let (first, second) = (fixture.head("two"), fixture.head("one"));
+    let whole = fixture.pack(&second).await.concat();
+    let of_first = fixture.pack(&first).await;
     let broken: Content = Box::pin(stream::iter([
         Ok(Bytes::copy_from_slice(&whole[..whole.len() / 2])),
         Err(io::Error::other("the VM ended")),
@@ -157,28 +157,28 @@ async fn what_does_not_come_whole_changes_nothing() {
         content(of_first),
         no_content(),
     ] {
-        let joined = ground.join(&second).run_streamed(pack, &ground.place).await;
+        let joined = fixture.join(&second).run_streamed(pack, &fixture.place).await;
         assert_eq!(code(joined.map(|_| ())), ErrorCode::GitRefused);
-        assert_eq!(ground.head("two"), first);
+        assert_eq!(fixture.head("two"), first);
     }
     let half = content(vec![Bytes::copy_from_slice(&whole[..whole.len() / 2])]);
-    let sent = send("https://git.invalid/x", &second).run_streamed(half, &ground.place).await;
+    let sent = send("https://git.invalid/x", &second).run_streamed(half, &fixture.place).await;
     assert_eq!(code(sent.map(|_| ())), ErrorCode::GitRefused);
-    while !ground.briefs().is_empty() {
+    while !fixture.temporary_repositories().is_empty() {
         tokio::task::yield_now().await;
     }
 }
 
 /// Input from a VM is not trusted.
 #[tokio::test]
-async fn what_a_vm_says_leads_nowhere_else() {
-    let ground = Ground::new();
-    let second = ground.head("one");
-    let one = ground.folder.path().join("one").display().to_string();
+async fn input_from_a_vm_reaches_no_local_path() {
+    let fixture = Fixture::new();
+    let second = fixture.head("one");
+    let one = fixture.folder.path().join("one").display().to_string();
     for url in
         [one.as_str(), "/etc", "../one", "file:///etc", "ext::sh -c id", "--upload-pack=id", "git://x/y"]
     {
-        let sent = send(url, &second).run_streamed(no_content(), &ground.place).await;
+        let sent = send(url, &second).run_streamed(no_content(), &fixture.place).await;
         assert_eq!(code(sent.map(|_| ())), ErrorCode::RemoteForbidden, "{url}");
         let fetch = GitFetch {
             url: url.to_owned(),
@@ -188,30 +188,30 @@ async fn what_a_vm_says_leads_nowhere_else() {
             boundary: Vec::new(),
             reach: GitReach::default(),
         };
-        let fetched = fetch.run_streamed(no_content(), &ground.place).await;
+        let fetched = fetch.run_streamed(no_content(), &fixture.place).await;
         assert_eq!(code(fetched.map(|_| ())), ErrorCode::RemoteForbidden, "{url}");
     }
     for odd in ["--all", "HEAD", "", "main\nrefs"] {
-        let sent = send("https://git.invalid/x", odd).run_streamed(no_content(), &ground.place).await;
+        let sent = send("https://git.invalid/x", odd).run_streamed(no_content(), &fixture.place).await;
         assert_eq!(code(sent.map(|_| ())), ErrorCode::InvalidValue, "{odd:?}");
-        let pack = GitPack { path: ground.path("one"), commit: odd.to_owned() };
+        let pack = GitPack { path: fixture.path("one"), commit: odd.to_owned() };
         assert_eq!(
-            code(pack.run_streamed(no_content(), &ground.place).await.map(|_| ())),
+            code(pack.run_streamed(no_content(), &fixture.place).await.map(|_| ())),
             ErrorCode::InvalidValue
         );
         let lease = GitSend { last_seen: Some("x".to_owned()), ..send("https://git.invalid/x", &second) };
-        let sent = lease.run_streamed(content(ground.pack(&second).await), &ground.place).await;
+        let sent = lease.run_streamed(content(fixture.pack(&second).await), &fixture.place).await;
         assert_eq!(code(sent.map(|_| ())), ErrorCode::InvalidValue);
         let branch = GitSend { branch: format!("-{odd}"), ..send("https://git.invalid/x", &second) };
-        let sent = branch.run_streamed(no_content(), &ground.place).await;
+        let sent = branch.run_streamed(no_content(), &fixture.place).await;
         assert_eq!(code(sent.map(|_| ())), ErrorCode::InvalidValue);
         let note = GitNotePush {
-            path: ground.path("two"),
+            path: fixture.path("two"),
             remote: format!("-{odd}"),
             branch: "main".to_owned(),
             commit: second.clone(),
             set_upstream: false,
         };
-        assert_eq!(code(note.run(&ground.place).await), ErrorCode::InvalidValue);
+        assert_eq!(code(note.run(&fixture.place).await), ErrorCode::InvalidValue);
     }
 }

@@ -3,19 +3,19 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use super::Git;
-use crate::{Place, git::settings::Settings};
+use crate::{Place, git::config::ConfigOverrides};
 
 /// A reaper that collected the status first would make the call fail without a reason.
 #[tokio::test]
 async fn a_git_that_ended_is_no_orphan_until_its_status_is_known() {
     let folder = tempfile::tempdir().unwrap();
     let place = Place::new("/", "/", BTreeMap::new(), PathBuf::new());
-    let git = Git::new(&place, folder.path(), &Settings::default()).args(["version"]);
+    let git = Git::new(&place, folder.path(), &ConfigOverrides::default()).args(["version"]);
     let (group, _pipes) = git.spawn().unwrap();
     let (leader, _) = group.leader.as_ref().unwrap();
     let pid = leader.id();
-    leader.ended().await;
+    leader.wait_until_ended().await;
     assert!(place.commands().owns(pid), "a reaper may take it");
-    assert!(group.ended().await.unwrap().success());
+    assert!(group.wait().await.unwrap().success());
     assert!(!place.commands().owns(pid), "its number may be another process's");
 }

@@ -13,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{files::Files, output::Kept};
+use super::{files::Files, output::CapturedOutput};
 
 /// Exit codes of a shell for a command that is not executable or does not exist.
 const NOT_EXECUTABLE: i32 = 126;
@@ -21,24 +21,24 @@ const NOT_FOUND: i32 = 127;
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 /// Time to wait for the last output after the command has ended: a background child may hold the pipe open.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 
-pub(super) struct Running {
+pub(super) struct RunningCommand {
     child: Child,
     group: Option<Pid>,
     stdout: JoinHandle<()>,
     stderr: JoinHandle<()>,
-    kept: [Kept; 2],
+    captured: [CapturedOutput; 2],
 }
 
 /// A finished command.
-pub(super) struct Ended {
+pub(super) struct FinishedCommand {
     status: ExitStatus,
-    stdout: Kept,
-    stderr: Kept,
+    stdout: CapturedOutput,
+    stderr: CapturedOutput,
 }
 
-impl Running {
+impl RunningCommand {
     /// Starts the command, with the ticket in environment variables and on standard input.
     ///
     /// # Errors
@@ -82,25 +82,25 @@ impl Running {
             // The command may ignore its input.
             tokio::spawn(async move { _ = input.write_all(&record).await });
         }
-        let kept = [Kept::default(), Kept::default()];
-        let stdout = tokio::spawn(keep(child.stdout.take(), kept[0].clone(), None));
-        let stderr = tokio::spawn(keep(child.stderr.take(), kept[1].clone(), Some(tokio::io::stderr())));
-        Ok(Self { child, group, stdout, stderr, kept })
+        let kept = [CapturedOutput::default(), CapturedOutput::default()];
+        let stdout = tokio::spawn(capture(child.stdout.take(), kept[0].clone(), None));
+        let stderr = tokio::spawn(capture(child.stderr.take(), kept[1].clone(), Some(tokio::io::stderr())));
+        Ok(Self { child, group, stdout, stderr, captured: kept })
     }
 
     /// Waits until the command ends.
     ///
     /// # Errors
     /// It cannot be waited for.
-    pub(super) async fn ended(&mut self) -> anyhow::Result<Ended> {
+    pub(super) async fn wait(&mut self) -> anyhow::Result<FinishedCommand> {
         let status = self.child.wait().await.context("the command cannot be waited for")?;
-        let _ = timeout(LAST_WORDS, async {
+        let _ = timeout(OUTPUT_GRACE, async {
             let _ = (&mut self.stdout).await;
             let _ = (&mut self.stderr).await;
         })
         .await;
-        let [stdout, stderr] = self.kept.clone();
-        Ok(Ended { status, stdout, stderr })
+        let [stdout, stderr] = self.captured.clone();
+        Ok(FinishedCommand { status, stdout, stderr })
     }
 
     /// Ends all processes of the command.
@@ -120,7 +120,11 @@ impl Running {
 }
 
 /// Captures output and copies it to `to`.
-async fn keep(from: Option<impl AsyncRead + Unpin>, kept: Kept, mut to: Option<tokio::io::Stderr>) {
+async fn capture(
+    from: Option<impl AsyncRead + Unpin>,
+    kept: CapturedOutput,
+    mut to: Option<tokio::io::Stderr>,
+) {
     let Some(mut from) = from else { return };
     let mut piece = vec![0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut piece).await {
@@ -140,7 +144,7 @@ pub(super) enum Outcome {
     NotStarted(String),
 }
 
-impl Ended {
+impl FinishedCommand {
     /// The outcome. The result of a success is the object in the result file, else the output if it is an object, else
     /// the exit code and the end of the output.
     pub(super) fn outcome(&self, files: &Files) -> Outcome {
@@ -161,7 +165,7 @@ impl Ended {
         }
         match files.read_result() {
             Ok(Some(result)) => Outcome::Completed(result),
-            Ok(None) => Outcome::Completed(self.printed().unwrap_or(tails)),
+            Ok(None) => Outcome::Completed(self.printed_object().unwrap_or(tails)),
             Err(message) => {
                 tails.insert("error".to_owned(), json!("invalid_result"));
                 tails.insert("message".to_owned(), json!(message));
@@ -171,7 +175,7 @@ impl Ended {
     }
 
     /// The output, if it is a JSON object as a whole.
-    fn printed(&self) -> Option<Object> {
+    fn printed_object(&self) -> Option<Object> {
         match serde_json::from_slice(&self.stdout.whole()?) {
             Ok(Value::Object(object)) => Some(object),
             _ => None,

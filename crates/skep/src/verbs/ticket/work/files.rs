@@ -13,7 +13,7 @@ use skep_api::tickets::{Object, Ticket};
 use tempfile::TempDir;
 
 /// Maximum size of a result, in bytes.
-const LARGEST_RESULT: u64 = 1 << 20;
+const MAX_RESULT_BYTES: u64 = 1 << 20;
 
 /// A temporary folder, which is removed on drop.
 pub(super) struct Files(TempDir);
@@ -66,10 +66,10 @@ impl Files {
             return Err(not_regular());
         }
         let mut text = Vec::new();
-        let read = file.take(LARGEST_RESULT + 1).read_to_end(&mut text);
+        let read = file.take(MAX_RESULT_BYTES + 1).read_to_end(&mut text);
         read.map_err(|error| format!("the result file cannot be read: {error}"))?;
-        if text.len() as u64 > LARGEST_RESULT {
-            return Err(format!("the result file has more than {LARGEST_RESULT} bytes"));
+        if text.len() as u64 > MAX_RESULT_BYTES {
+            return Err(format!("the result file has more than {MAX_RESULT_BYTES} bytes"));
         }
         match serde_json::from_slice(&text) {
             Ok(Value::Object(object)) => Ok(Some(object)),

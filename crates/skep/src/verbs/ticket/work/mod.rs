@@ -24,7 +24,7 @@ use skep_client::{Answered, Client, Error, TicketQuery};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::{
-    command::{Ended, Outcome, Running},
+    command::{FinishedCommand, Outcome, RunningCommand},
     files::Files,
 };
 use super::{show::printable, wait::SOME_FAILED};
@@ -32,20 +32,20 @@ use crate::{
     connection::Connection,
     output as out, random,
     signals::Signals,
-    verbs::{boot::milliseconds, events::is_passing},
+    verbs::{boot::parse_milliseconds, events::is_transient},
 };
 
 /// Time that one claim request waits for a ready ticket, in milliseconds.
 const WAIT_MS: u64 = 30_000;
 /// Number of heartbeats per lease.
-const BEATS: u64 = 3;
+const HEARTBEATS_PER_LEASE: u64 = 3;
 /// The delay before the first retry; it doubles up to the maximum.
-const AGAIN: Duration = Duration::from_millis(500);
-const LONGEST_REST: Duration = Duration::from_secs(15);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(500);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 /// Time for the server to finish a claim whose request was dropped.
-const SETTLE: Duration = Duration::from_millis(300);
+const CLAIM_SETTLE_DELAY: Duration = Duration::from_millis(300);
 /// Time limit for the release of a ticket when the worker stops.
-const FAREWELL: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const AFTER_HELP: &str = "The command inherits this environment. It gets the ticket's record as JSON on standard input, and:
   SKEP_TICKET_ID, SKEP_TICKET_ATTEMPT, SKEP_TICKET_ASSIGNEE, SKEP_TICKET_TITLE
@@ -96,13 +96,13 @@ pub(super) struct Work {
 pub(super) async fn run(verb: Work) -> anyhow::Result<ExitCode> {
     let worker = Worker::of(&verb)?;
     let mut signals = Signals::listen()?;
-    worker.say(&format!("{} waits for work", worker.assignee));
+    worker.report(&format!("{} waits for work", worker.assignee));
     let (mut left, mut some_failed) = (verb.count, false);
     while left != Some(0) {
         let claimed = tokio::select! {
             claimed = worker.claim() => claimed?,
-            code = signals.next() => {
-                worker.give_up_claim().await;
+            code = signals.next_exit_code() => {
+                worker.release_late_claim().await;
                 return Ok(code);
             }
         };
@@ -113,9 +113,9 @@ pub(super) async fn run(verb: Work) -> anyhow::Result<ExitCode> {
             continue;
         };
         match worker.work_on(&ticket, &mut signals).await? {
-            Worked::Stopped(code) => return Ok(code),
-            Worked::Failed => some_failed = true,
-            Worked::Completed | Worked::Lost => {}
+            WorkOutcome::Stopped(code) => return Ok(code),
+            WorkOutcome::Failed => some_failed = true,
+            WorkOutcome::Completed | WorkOutcome::Lost => {}
         }
         left = left.map(|left| left - 1);
     }
@@ -128,7 +128,7 @@ struct Worker {
     command: Vec<String>,
     assignee: String,
     /// Whether the assignee is unique to this process: only then all its tickets belong to this process.
-    is_alone: bool,
+    has_unique_name: bool,
     priority: Vec<Priority>,
     labels: Vec<Label>,
     lease_ms: u64,
@@ -137,7 +137,7 @@ struct Worker {
 }
 
 /// The result of work on a ticket.
-enum Worked {
+enum WorkOutcome {
     Completed,
     Failed,
     /// Another agent holds the ticket, or it was deleted.
@@ -147,7 +147,7 @@ enum Worked {
 }
 
 /// Why a command is stopped.
-enum Stop {
+enum StopReason {
     /// This worker no longer holds the ticket.
     Lost(Error),
     /// A signal asks this process to end.
@@ -166,10 +166,10 @@ impl Worker {
             client: verb.connection.client()?,
             command: verb.command.clone(),
             assignee: verb.assignee.clone().map_or_else(own, Ok)?,
-            is_alone: verb.assignee.is_none(),
+            has_unique_name: verb.assignee.is_none(),
             priority: verb.priority.clone(),
             labels: verb.labels.clone(),
-            lease_ms: milliseconds(&verb.lease)?,
+            lease_ms: parse_milliseconds(&verb.lease)?,
             wait_ms: if verb.drain { 0 } else { WAIT_MS },
             json: verb.connection.json,
         })
@@ -185,23 +185,23 @@ impl Worker {
             labels: (!self.labels.is_empty()).then(|| self.labels.clone()),
             wait_ms: Some(self.wait_ms),
         };
-        let mut rest = AGAIN;
+        let mut rest = MIN_RETRY_DELAY;
         loop {
             match self.client.claim_tickets(&request).await {
                 Ok(claimed) => return Ok(claimed.value.tickets.into_iter().next()),
-                Err(error) if is_passing(&error) => self.pause(&error, &mut rest).await,
+                Err(error) if is_transient(&error) => self.back_off(&error, &mut rest).await,
                 Err(error) => return Err(error.into()),
             }
             // The claim may have succeeded although its answer was lost.
-            if let Some(held) = self.held().await {
+            if let Some(held) = self.find_held().await {
                 return Ok(Some(held));
             }
         }
     }
 
     /// A ticket that this worker holds; `None` if the assignee is not unique.
-    async fn held(&self) -> Option<Ticket> {
-        if !self.is_alone {
+    async fn find_held(&self) -> Option<Ticket> {
+        if !self.has_unique_name {
             return None;
         }
         let status = Some(TicketStatus::InProgress.as_str().to_owned());
@@ -211,26 +211,25 @@ impl Worker {
     }
 
     /// Releases a ticket of a claim that was dropped but succeeded.
-    async fn give_up_claim(&self) {
-        sleep(SETTLE).await;
-        if let Some(held) = self.held().await {
+    async fn release_late_claim(&self) {
+        sleep(CLAIM_SETTLE_DELAY).await;
+        if let Some(held) = self.find_held().await {
             self.release(&held).await;
         }
     }
 
     /// Runs the command for a ticket and finishes the ticket.
-    async fn work_on(&self, ticket: &Ticket, signals: &mut Signals) -> anyhow::Result<Worked> {
-        self.say(&format!("{} attempt {}: {}", ticket.id, ticket.attempt, printable(&ticket.title)));
+    async fn work_on(&self, ticket: &Ticket, signals: &mut Signals) -> anyhow::Result<WorkOutcome> {
+        self.report(&format!("{} attempt {}: {}", ticket.id, ticket.attempt, printable(&ticket.title)));
         let prepared = tokio::select! {
             prepared = self.prepare(ticket) => Ok(prepared),
-            error = self.beat(ticket) => Err(Stop::Lost(error)),
-            code = signals.next() => Err(Stop::Signal(code)),
+            error = self.send_heartbeats(ticket) => Err(StopReason::Lost(error)),
+            code = signals.next_exit_code() => Err(StopReason::Signal(code)),
         };
         let started = match prepared {
-            Err(stop) => return Ok(self.stopped(ticket, stop).await),
-            Ok(Ok(files)) => {
-                Running::start(&self.command, ticket, &self.assignee, &files).map(|running| (files, running))
-            }
+            Err(stop) => return Ok(self.handle_stop(ticket, stop).await),
+            Ok(Ok(files)) => RunningCommand::start(&self.command, ticket, &self.assignee, &files)
+                .map(|running| (files, running)),
             Ok(Err(error)) => Err(error),
         };
         let (files, mut running) = match started {
@@ -241,23 +240,23 @@ impl Worker {
             }
         };
         let stop = tokio::select! {
-            ended = running.ended() => return self.finish(ticket, &ended?, &files).await,
-            error = self.beat(ticket) => Stop::Lost(error),
-            code = signals.next() => Stop::Signal(code),
+            ended = running.wait() => return self.finish(ticket, &ended?, &files).await,
+            error = self.send_heartbeats(ticket) => StopReason::Lost(error),
+            code = signals.next_exit_code() => StopReason::Signal(code),
         };
         running.stop().await;
-        Ok(self.stopped(ticket, stop).await)
+        Ok(self.handle_stop(ticket, stop).await)
     }
 
-    async fn stopped(&self, ticket: &Ticket, stop: Stop) -> Worked {
+    async fn handle_stop(&self, ticket: &Ticket, stop: StopReason) -> WorkOutcome {
         match stop {
-            Stop::Lost(error) => {
-                out::say(&format!("skep: {} is lost, and its command was ended: {error}", ticket.id));
-                Worked::Lost
+            StopReason::Lost(error) => {
+                out::eprint_line(&format!("skep: {} is lost, and its command was ended: {error}", ticket.id));
+                WorkOutcome::Lost
             }
-            Stop::Signal(code) => {
+            StopReason::Signal(code) => {
                 self.release(ticket).await;
-                Worked::Stopped(code)
+                WorkOutcome::Stopped(code)
             }
         }
     }
@@ -277,11 +276,11 @@ impl Worker {
 
     /// Loads a prerequisite; `None` if it was deleted after its completion.
     async fn prerequisite(&self, id: TicketId) -> skep_client::Result<Option<Ticket>> {
-        let mut rest = AGAIN;
+        let mut rest = MIN_RETRY_DELAY;
         loop {
             match self.client.ticket(id).await {
                 Ok(found) => return Ok(Some(found.value)),
-                Err(error) if is_passing(&error) => self.pause(&error, &mut rest).await,
+                Err(error) if is_transient(&error) => self.back_off(&error, &mut rest).await,
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(error),
             }
@@ -289,8 +288,8 @@ impl Worker {
     }
 
     /// Sends heartbeats until the ticket is lost.
-    async fn beat(&self, ticket: &Ticket) -> Error {
-        let mut times = interval(Duration::from_millis(self.lease_ms / BEATS));
+    async fn send_heartbeats(&self, ticket: &Ticket) -> Error {
+        let mut times = interval(Duration::from_millis(self.lease_ms / HEARTBEATS_PER_LEASE));
         times.set_missed_tick_behavior(MissedTickBehavior::Delay);
         times.tick().await;
         let request = Heartbeat {
@@ -301,7 +300,7 @@ impl Worker {
         };
         loop {
             times.tick().await;
-            match self.client.beat_ticket(ticket.id, &request).await {
+            match self.client.heartbeat_ticket(ticket.id, &request).await {
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
                     return error;
                 }
@@ -311,10 +310,15 @@ impl Worker {
         }
     }
 
-    async fn finish(&self, ticket: &Ticket, ended: &Ended, files: &Files) -> anyhow::Result<Worked> {
+    async fn finish(
+        &self,
+        ticket: &Ticket,
+        ended: &FinishedCommand,
+        files: &Files,
+    ) -> anyhow::Result<WorkOutcome> {
         let (status, result, worked) = match ended.outcome(files) {
-            Outcome::Completed(result) => (TicketStatus::Completed, result, Worked::Completed),
-            Outcome::Failed(result) => (TicketStatus::Failed, result, Worked::Failed),
+            Outcome::Completed(result) => (TicketStatus::Completed, result, WorkOutcome::Completed),
+            Outcome::Failed(result) => (TicketStatus::Failed, result, WorkOutcome::Failed),
             Outcome::NotStarted(why) => {
                 self.release(ticket).await;
                 bail!("`{}` could not be started ({why})", self.command.join(" "));
@@ -323,10 +327,10 @@ impl Worker {
         let change = ChangeTicket { result: Patch::Value(result), ..self.change(ticket, status) };
         match self.send(ticket.id, &change).await {
             Ok(finished) if self.json => out::json(&finished.text)?,
-            Ok(_) => self.say(&format!("{} {status}", ticket.id)),
+            Ok(_) => self.report(&format!("{} {status}", ticket.id)),
             Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {
-                out::say(&format!("skep: the result of {} was refused: {error}", ticket.id));
-                return Ok(Worked::Lost);
+                out::eprint_line(&format!("skep: the result of {} was refused: {error}", ticket.id));
+                return Ok(WorkOutcome::Lost);
             }
             Err(error) => return Err(error.into()),
         }
@@ -335,11 +339,16 @@ impl Worker {
 
     async fn release(&self, ticket: &Ticket) {
         let change = self.change(ticket, TicketStatus::Pending);
-        match tokio::time::timeout(FAREWELL, self.send(ticket.id, &change)).await {
-            Ok(Ok(_)) => self.say(&format!("{} is released", ticket.id)),
-            Ok(Err(error)) => out::say(&format!("skep: {} could not be released: {error}", ticket.id)),
+        match tokio::time::timeout(RELEASE_TIMEOUT, self.send(ticket.id, &change)).await {
+            Ok(Ok(_)) => self.report(&format!("{} is released", ticket.id)),
+            Ok(Err(error)) => {
+                out::eprint_line(&format!("skep: {} could not be released: {error}", ticket.id))
+            }
             Err(_) => {
-                out::say(&format!("skep: {} could not be released in time; its lease expires", ticket.id));
+                out::eprint_line(&format!(
+                    "skep: {} could not be released in time; its lease expires",
+                    ticket.id
+                ));
             }
         }
     }
@@ -359,28 +368,28 @@ impl Worker {
 
     /// Sends a change until it is answered. Repeating it is harmless.
     async fn send(&self, id: TicketId, change: &ChangeTicket) -> skep_client::Result<Answered<Ticket>> {
-        let mut rest = AGAIN;
+        let mut rest = MIN_RETRY_DELAY;
         loop {
             match self.client.change_ticket(id, change).await {
-                Err(error) if is_passing(&error) => self.pause(&error, &mut rest).await,
+                Err(error) if is_transient(&error) => self.back_off(&error, &mut rest).await,
                 answered => return answered,
             }
         }
     }
 
-    fn pause(&self, error: &Error, rest: &mut Duration) -> impl Future<Output = ()> {
-        if *rest == AGAIN {
-            out::say(&format!("skep: {error}; trying again until the server answers"));
+    fn back_off(&self, error: &Error, rest: &mut Duration) -> impl Future<Output = ()> {
+        if *rest == MIN_RETRY_DELAY {
+            out::eprint_line(&format!("skep: {error}; trying again until the server answers"));
         }
         let now = *rest;
-        *rest = (now * 2).min(LONGEST_REST);
+        *rest = (now * 2).min(MAX_RETRY_DELAY);
         sleep(now)
     }
 
     /// Prints a message unless --json is given.
-    fn say(&self, text: &str) {
+    fn report(&self, text: &str) {
         if !self.json {
-            out::say(text);
+            out::eprint_line(text);
         }
     }
 }

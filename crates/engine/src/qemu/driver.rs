@@ -1,0 +1,118 @@
+//! Control of QEMU over its monitor.
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use tokio::{net::UnixStream, sync::watch::Receiver, time::timeout};
+
+use super::{Qemu, monitor::Monitor};
+use crate::{Driver, Error, Machine, VmmEnd};
+
+/// Time limit of a migration. A state of 25 KB loads in milliseconds.
+const MIGRATION_TIMEOUT_SECONDS: u64 = 30;
+/// The default limit of a migration is 128 MB/s, which makes no sense for a file.
+const UNLIMITED_BYTES_PER_SECOND: u64 = 1 << 40;
+
+#[async_trait]
+impl Driver for Qemu {
+    async fn restore(&self, monitor: UnixStream, state: OwnedFd) -> Result<Box<dyn Machine>, Error> {
+        let monitor = Monitor::open(monitor).await?;
+        exclude_memory(&monitor).await?;
+        monitor.call_with("getfd", json!({"fdname": "state"}), Some(state)).await?;
+        let mut events = monitor.events();
+        monitor.call("migrate-incoming", json!({"uri": "fd:state"})).await?;
+        let machine = QemuMachine { monitor };
+        machine.wait_for_migration(&mut events, "load its state").await?;
+        // The guest was saved while paused, so it is paused after loading.
+        machine.resume().await?;
+        Ok(Box::new(machine))
+    }
+
+    async fn attach(&self, monitor: UnixStream) -> Result<Box<dyn Machine>, Error> {
+        Ok(Box::new(QemuMachine { monitor: Monitor::open(monitor).await? }))
+    }
+}
+
+/// Excludes memory from the migration: both sides map the same file, so only device state is transferred.
+async fn exclude_memory(monitor: &Monitor) -> Result<(), Error> {
+    let capabilities = json!([
+        {"capability": "x-ignore-shared", "state": true},
+        {"capability": "events", "state": true},
+    ]);
+    monitor.call("migrate-set-capabilities", json!({"capabilities": capabilities})).await.map(drop)
+}
+
+struct QemuMachine {
+    monitor: Monitor,
+}
+
+#[async_trait]
+impl Machine for QemuMachine {
+    async fn pause(&self) -> Result<(), Error> {
+        self.monitor.call("stop", json!({})).await.map(drop)
+    }
+
+    async fn resume(&self) -> Result<(), Error> {
+        self.monitor.call("cont", json!({})).await.map(drop)
+    }
+
+    async fn is_running(&self) -> Result<bool, Error> {
+        let status = self.monitor.call("query-status", json!({})).await?;
+        Ok(status.get("running").and_then(Value::as_bool).unwrap_or(false))
+    }
+
+    async fn save(&self, state: OwnedFd) -> Result<(), Error> {
+        self.pause().await?;
+        exclude_memory(&self.monitor).await?;
+        let limit = json!({"max-bandwidth": UNLIMITED_BYTES_PER_SECOND});
+        self.monitor.call("migrate-set-parameters", limit).await?;
+        self.monitor.call_with("getfd", json!({"fdname": "state"}), Some(state)).await?;
+        let mut events = self.monitor.events();
+        self.monitor.call("migrate", json!({"uri": "fd:state"})).await?;
+        self.wait_for_migration(&mut events, "save its state").await?;
+        match self.monitor.call("quit", json!({})).await {
+            // It exited before it answered.
+            Ok(_) | Err(Error::MonitorClosed(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn ended(&self) -> Option<VmmEnd> {
+        self.monitor.closed().await
+    }
+}
+
+impl QemuMachine {
+    /// Waits for the end of a migration, in either direction.
+    async fn wait_for_migration(&self, events: &mut Receiver<()>, what: &'static str) -> Result<(), Error> {
+        let waiting = async {
+            loop {
+                match self.migration_status().await?.as_str() {
+                    "completed" => return Ok(()),
+                    "failed" | "cancelled" => {
+                        return Err(Error::Refused {
+                            command: "migrate",
+                            reason: format!("it did not {what}"),
+                        });
+                    }
+                    _ => {}
+                }
+                tokio::select! {
+                    // Any event: the status is queried again.
+                    _ = events.changed() => {}
+                    _ = self.monitor.closed() => return Err(Error::MonitorClosed(format!("it did not {what}"))),
+                }
+            }
+        };
+        let limit = Duration::from_secs(MIGRATION_TIMEOUT_SECONDS);
+        timeout(limit, waiting)
+            .await
+            .unwrap_or(Err(Error::TimedOut { what, seconds: MIGRATION_TIMEOUT_SECONDS }))
+    }
+
+    async fn migration_status(&self) -> Result<String, Error> {
+        let answer = self.monitor.call("query-migrate", json!({})).await?;
+        Ok(answer.get("status").and_then(Value::as_str).unwrap_or_default().to_owned())
+    }
+}

@@ -1,0 +1,157 @@
+//! A template file that stays on disk and is held open. Other processes may change it, so it is checked before each
+//! use.
+
+use std::{
+    fs::{File, Metadata},
+    io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use super::{DigestError, digest};
+
+/// File timestamps advance with the kernel's clock tick of at most 10 ms. Two changes within one tick have equal times.
+const MAX_CLOCK_TICK: Duration = Duration::from_millis(10);
+
+/// A file whose checksum was verified, and that can be checked for later changes.
+#[derive(Debug)]
+pub(super) struct VerifiedFile {
+    file: File,
+    sha256: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Intact(FileStamp),
+    /// Final, even if the content is restored: a guest may have read the damaged content.
+    Damaged(String),
+}
+
+/// File metadata that changes with the content. Unlike `modified`, `changed` cannot be set by a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileStamp {
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    fn of(found: &Metadata) -> Self {
+        Self {
+            bytes: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// A difference that proves a change of the content without reading it.
+    fn difference_from(&self, before: &Self) -> Option<String> {
+        if self.bytes != before.bytes {
+            return Some(format!(
+                "it has {} bytes, and had {} when it was checked",
+                self.bytes, before.bytes
+            ));
+        }
+        let written = self.modified != before.modified;
+        written.then(|| "it was written to since it was checked".to_owned())
+    }
+}
+
+pub(super) enum FileError {
+    /// The file is missing or does not match its checksum.
+    Damaged(String),
+    /// The file cannot be opened for another reason.
+    Io(io::Error),
+}
+
+impl VerifiedFile {
+    /// Opens the file and verifies its checksum.
+    pub(super) fn open(path: &Path, sha256: &str) -> Result<Self, FileError> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(FileError::Damaged(error.to_string()));
+            }
+            other => other.map_err(FileError::Io)?,
+        };
+        let facts = verify(&file, sha256).map_err(FileError::Damaged)?;
+        Ok(Self { file, sha256: sha256.to_owned(), state: Mutex::new(State::Intact(facts)) })
+    }
+
+    /// The verified file, even if its path refers to another file by now.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Checks that the content is unchanged. Usually one system call. If only the ctime changed, the cause may be
+    /// harmless, such as a removed link or a new mode, or a content change whose mtime was set back; then the file is
+    /// read again, which takes about a second.
+    pub(super) fn check(&self) -> Result<(), String> {
+        // Locked while the file is read: concurrent callers need the same result.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match &*state {
+            State::Intact(before) => *before,
+            State::Damaged(reason) => return Err(reason.clone()),
+        };
+        let found = match self.file.metadata() {
+            Ok(found) => FileStamp::of(&found),
+            Err(error) => return Err(error.to_string()),
+        };
+        if found == before {
+            return Ok(());
+        }
+        let outcome = match found.difference_from(&before) {
+            Some(difference) => Err(difference),
+            None => verify(&self.file, &self.sha256),
+        };
+        match outcome {
+            Ok(facts) => {
+                *state = State::Intact(facts);
+                Ok(())
+            }
+            Err(reason) => {
+                *state = State::Damaged(reason.clone());
+                Err(reason)
+            }
+        }
+    }
+}
+
+/// Verifies the checksum of a file, and returns the metadata that belongs to this content.
+fn verify(file: &File, sha256: &str) -> Result<FileStamp, String> {
+    let facts = || file.metadata().map(|found| FileStamp::of(&found)).map_err(|error| error.to_string());
+    let before = {
+        wait_for_next_tick(facts()?);
+        facts()?
+    };
+    let found = match digest(file, |_| Ok(())) {
+        Ok(found) => found,
+        Err(DigestError::Read(error) | DigestError::Copy(error)) => return Err(error.to_string()),
+    };
+    if found != *sha256 {
+        return Err(format!("SHA-256 is {found}, should be {sha256}"));
+    }
+    let after = facts()?;
+    match after.difference_from(&before) {
+        Some(difference) => Err(difference),
+        // With the metadata from before the read, the next check notices an inode change during it.
+        None => Ok(before),
+    }
+}
+
+/// Waits until a new change gets a later timestamp than the last change.
+fn wait_for_next_tick(facts: FileStamp) {
+    let (seconds, nanoseconds) = facts.changed;
+    let changed = u64::try_from(seconds).ok().zip(u32::try_from(nanoseconds).ok());
+    let changed = changed.map(|(seconds, nanoseconds)| Duration::new(seconds, nanoseconds));
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok();
+    // A time in the future is from before the clock was set back; a new change cannot get it.
+    if let Some(age) = now.zip(changed).and_then(|(now, changed)| now.checked_sub(changed))
+        && age < 2 * MAX_CLOCK_TICK
+    {
+        thread::sleep(2 * MAX_CLOCK_TICK - age);
+    }
+}

@@ -1,0 +1,177 @@
+//! Configuration of the keeper, and the [`Templates`] that it restores VMs from.
+
+use std::{net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+
+use skep_api::{Failure, swarm::EngineReport};
+use skep_engine::Launcher;
+use skep_jail::UidRange;
+use skep_network::Subnet;
+
+use crate::TlsFiles;
+
+pub struct KeeperConfig {
+    /// The data directory. Created if missing.
+    pub data_dir: PathBuf,
+    /// Addresses of the HTTP service.
+    pub listen: Vec<SocketAddr>,
+    /// The user that the server runs as. `None`: the owner of the first root, or the system user `skep` if that is root
+    /// or does not exist yet.
+    pub user: Option<String>,
+    /// The first root, for the default of `user`.
+    pub first_root: Option<PathBuf>,
+    /// The binary of this process, preferably `/proc/self/exe`, which stays the running one when the file is replaced.
+    /// Its `stage` argument runs `skep_jail::stage::main`.
+    pub binary: PathBuf,
+    /// The arguments that run `binary` as the server. Descriptor 3 is its end of the keeper's socket.
+    pub server_arguments: Vec<String>,
+    /// The complete environment of the server: nothing is inherited.
+    pub server_environment: Vec<(String, String)>,
+    /// Configuration of the first server.
+    pub server_config: ServerConfig,
+    /// Reads the settings again for a restart. Fails if a server cannot be started with them, or if a setting changed
+    /// that a restart does not apply.
+    pub read_server_config: ReadServerConfig,
+    /// How long the server may take to finish its requests when it is stopped.
+    pub grace: Duration,
+    /// Configuration of VMs, or why this machine has none.
+    pub swarm: Result<SwarmConfig, String>,
+}
+
+/// Reads the settings again. Blocks.
+pub type ReadServerConfig = Arc<dyn Fn() -> Result<ServerConfig, String> + Send + Sync>;
+
+/// The configuration of one server, which a restart may change.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Sent to the server in the first packet; less than 60 KiB as JSON.
+    pub settings: serde_json::Value,
+    /// The certificate of the HTTP service. `None` if the server generates one or uses none.
+    pub tls: Option<Arc<TlsFiles>>,
+    /// The helper that runs commands of callers.
+    pub commands_helper: HelperConfig,
+    pub git_helper: HelperConfig,
+}
+
+/// Configuration of a helper, the process that starts programs for callers. It runs as the server's user.
+#[derive(Debug, Clone)]
+pub struct HelperConfig {
+    /// The arguments that run `binary` as the helper. Descriptor 3 is its end of the server's stream. If it may create
+    /// cgroups, `--groups` and their folder are appended.
+    pub arguments: Vec<String>,
+    /// The complete environment: nothing is inherited.
+    pub environment: Vec<(String, String)>,
+    /// Folders over which an empty tmpfs is mounted.
+    pub scratch: Vec<PathBuf>,
+    /// Files and folders from which programs and libraries may be executed; every other mount is `noexec`. `None`: no
+    /// restriction.
+    pub executable: Option<Vec<PathBuf>>,
+    /// Memory limit of the helper and all its programs together, in bytes.
+    pub memory_bytes: u64,
+    /// Limit of processes and threads, likewise together.
+    pub pids: u64,
+}
+
+pub struct SwarmConfig {
+    pub templates: Arc<dyn Templates>,
+    /// Builds the command line of a VMM.
+    pub launcher: Arc<dyn Launcher>,
+    /// The engine and why it was selected.
+    pub engine: EngineReport,
+    pub subnet: Subnet,
+    /// User ids for VMMs. All data directories of a machine share the range.
+    pub uids: UidRange,
+    pub limits: VmLimits,
+    /// Limit of concurrent VMs. `None`: as many as memory and disk allow, at most 1000.
+    pub max_vms: Option<u32>,
+    /// Memory for all VMs, in MiB. `None`: 80 % of the memory that is available at the start.
+    pub memory_mb: Option<u64>,
+}
+
+/// The limits of one VM, and what capacity planning assumes per VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VmLimits {
+    /// Guest memory that capacity planning assumes per VM, in MiB: that of the largest template.
+    pub guest_memory_mb: u64,
+    /// Size of the private disk layer, in MiB.
+    pub layer_mb: u64,
+    /// Memory of the VMM in addition to the guest's, in MiB, from [`Launcher::overhead_mb`]. The sum of both is the
+    /// limit of the cgroup and what capacity planning assumes.
+    pub overhead_mb: u64,
+    /// Processes and threads of the VMM.
+    pub pids: u64,
+    /// CPU weight of its cgroup; the default of the kernel is 100.
+    pub cpu_weight: u64,
+    /// CPU time of the VMM in addition to the guest's, in percent of one CPU: a thread of the VMM serves disk, network
+    /// and console. The sum of both is the hard limit of the cgroup.
+    pub cpu_overhead_percent: u64,
+}
+
+impl VmLimits {
+    /// The default limits, with the memory overhead of the VMM in MiB.
+    pub fn with_overhead(overhead_mb: u64) -> Self {
+        Self {
+            guest_memory_mb: 128,
+            layer_mb: 2048,
+            overhead_mb,
+            pids: 64,
+            cpu_weight: 100,
+            cpu_overhead_percent: 50,
+        }
+    }
+}
+
+/// Source of templates.
+#[warn(missing_docs)]
+pub trait Templates: Send + Sync {
+    /// Opens a template without checking it for damage. Blocks. May be called concurrently.
+    ///
+    /// # Errors
+    /// There is no template of this name.
+    fn open(&self, name: &str) -> Result<OpenTemplate, Failure>;
+
+    /// Checks that the files of an edition have not changed since it was loaded. A damaged edition stays damaged and is
+    /// replaced by a new one. Blocks. Called several times per VM, so it must be cheap for unchanged files.
+    ///
+    /// # Errors
+    /// The edition is damaged.
+    fn check(&self, name: &str, edition: u64) -> Result<(), Failure>;
+}
+
+/// The open files of a template for one VM. All descriptors but `ram` are opened anew for each VM, because file
+/// positions would be shared otherwise.
+#[derive(Debug)]
+pub struct OpenTemplate {
+    /// The hash of its inputs.
+    pub key: String,
+    /// Starts at 0 and grows by one each time a template of this name was found damaged and replaced.
+    pub edition: u64,
+    pub vcpus: u32,
+    /// Memory of the guest, in MiB.
+    pub memory_mb: u64,
+    /// Guest memory: a sealed memory file that all VMs of the template share.
+    pub ram: OwnedFd,
+    /// The kernel, read-only and readable by every user.
+    pub kernel: OwnedFd,
+    /// The initial ramdisk, read-only and readable by every user.
+    pub initrd: OwnedFd,
+    /// The shared root file system, read-only.
+    pub root: OwnedFd,
+    /// The saved device state, read-only, positioned at the beginning.
+    pub state: OwnedFd,
+    /// The private disk layer, to be copied for each VM.
+    pub layer: OwnedFd,
+}
+
+/// Reported to the caller after the addresses are bound and before the server runs.
+#[derive(Debug)]
+pub struct StartReport {
+    /// The bound addresses, with the actual port in place of port 0.
+    pub addresses: Vec<SocketAddr>,
+    pub admin_key_file: PathBuf,
+    /// The admin key, at the first start only, to be printed once.
+    pub new_admin_key: Option<String>,
+    /// The user that the server runs as.
+    pub user: crate::User,
+    /// Why this machine has no VMs. `None` if it has.
+    pub no_swarm: Option<String>,
+}

@@ -1,0 +1,62 @@
+//! Background tasks of the server, and the final writes at its shutdown.
+
+use std::{convert::Infallible, sync::Arc};
+
+use skep_store::Store;
+
+use crate::{
+    audit::AuditQueue,
+    events::Tail,
+    key_uses::KeyUses,
+    retention::Retention,
+    swarm_handle::SwarmHandle,
+    tickets::{Waiters, end_vms_without_attempt, run_timers},
+    webhooks::Dispatcher,
+};
+
+/// The state of the background tasks.
+pub(crate) struct Background {
+    pub store: Arc<dyn Store>,
+    pub key_uses: KeyUses,
+    pub audit: AuditQueue,
+    /// Requests that wait for a claimable ticket.
+    pub waiters: Waiters,
+    pub tail: Tail,
+    /// Sends events to webhook endpoints.
+    pub webhooks: Dispatcher,
+    /// Used to end VMs whose attempt at a ticket has ended.
+    pub vms: SwarmHandle,
+}
+
+impl Background {
+    pub(crate) fn new(store: Arc<dyn Store>, webhooks: Dispatcher, vms: SwarmHandle) -> Self {
+        Self {
+            store,
+            key_uses: KeyUses::default(),
+            audit: AuditQueue::default(),
+            waiters: Waiters::default(),
+            tail: Tail::default(),
+            webhooks,
+            vms,
+        }
+    }
+
+    pub(crate) async fn run(&self) -> Infallible {
+        let store = &*self.store;
+        tokio::select! {
+            never = self.key_uses.write_regularly(store) => never,
+            never = self.audit.run(store) => never,
+            never = Retention::default().enforce(store) => never,
+            never = self.waiters.run(store) => never,
+            never = self.tail.run(store) => never,
+            never = self.webhooks.run() => never,
+            never = run_timers(Arc::clone(&self.store)) => never,
+            never = end_vms_without_attempt(store, self.vms.clone()) => never,
+        }
+    }
+
+    pub(crate) async fn finish(&self) {
+        self.audit.write_all(&*self.store).await;
+        self.key_uses.write(&*self.store).await;
+    }
+}

@@ -1,0 +1,400 @@
+//! Constraints that the derived schemas cannot express, so that the document rejects what the server rejects.
+
+use serde_json::{Map, Value, json};
+use skep_api::{
+    ErrorCode,
+    audit::UNMATCHED_ACTION,
+    events::{STREAM_GAP, TICKET_CURRENT},
+};
+use skep_store::EventKind;
+
+use super::messages;
+
+/// Any text without NUL, which no command, path or variable can contain.
+const NO_NUL: &str = "^[^\\u0000]*$";
+/// One line without control characters.
+const LINE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
+const ABSOLUTE_PATH: &str = "^/[^\\u0000]*$";
+/// URLs of webhooks. The server accepts http only for hosts that the operator allows.
+const HTTP_URL: &str = "^https?://";
+const VARIABLE_NAME: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
+
+/// Adds the constraints to the document.
+pub(super) fn refine(document: &mut Value) {
+    bodies_are_objects(document);
+    lift_descriptions(document);
+    exec_bodies(document);
+    streams(document);
+    event_stream(document);
+    messages::refine(document);
+    for (name, change) in schemas() {
+        if let Some(schema) = document.pointer_mut(&format!("/components/schemas/{name}")) {
+            merge(schema, change);
+        }
+    }
+    for (pointer, change) in inline_schemas() {
+        if let Some(schema) = document.pointer_mut(pointer) {
+            merge(schema, change);
+        }
+    }
+    parameters(document);
+}
+
+/// Changes to be merged into the schemas of components.
+fn schemas() -> [(&'static str, Value); 6] {
+    let exec = json!({"properties": {
+        "command": {"pattern": NO_NUL},
+        "cwd": {"pattern": NO_NUL, "minLength": 1},
+        "env": {"propertyNames": {"pattern": VARIABLE_NAME}, "additionalProperties": {"pattern": NO_NUL}},
+    }, "if": {"required": ["encoding"], "properties": {"encoding": {"type": "string"}}},
+       "then": {"required": ["stream"], "properties": {"stream": {"const": true}}},
+    });
+    [
+        ("ExecRequest", exec.clone()),
+        ("ExecInVmRequest", exec),
+        (
+            "CreateKey",
+            merged(
+                json!({"properties": {"name": {"pattern": LINE}, "scopes": {"minItems": 1}}}),
+                role_or_scopes(),
+            ),
+        ),
+        ("CreateAccount", json!({"properties": {"roots": roots(), "allowed_ips": {"maxItems": 100}}})),
+        ("CreateWebhook", webhook()),
+        (
+            "JoinWaitlist",
+            json!({"properties": {
+                "email": {"format": "email"},
+                "name": {"pattern": LINE}, "company": {"pattern": LINE}, "use_case": {"pattern": NO_NUL},
+            }}),
+        ),
+    ]
+}
+
+/// Exactly one of `role` and `scopes`, and `vm` only with the role `vm`. Not written as `oneOf`, because client
+/// generators take its alternatives for the complete body.
+fn role_or_scopes() -> Value {
+    let absent = json!({"type": "null"});
+    json!({
+        "if": {"required": ["role"], "properties": {"role": {"type": "string"}}},
+        "then": {
+            "properties": {"scopes": absent},
+            "if": {"properties": {"role": {"const": "vm"}}},
+            "then": {"required": ["vm"], "properties": {"vm": pid_or_id()}},
+            "else": {"properties": {"vm": absent}},
+        },
+        "else": {
+            "required": ["scopes"],
+            "properties": {"scopes": scopes(), "vm": absent},
+        },
+    })
+}
+
+/// Changes to be merged into inline schemas of bodies.
+fn inline_schemas() -> [(&'static str, Value); 3] {
+    [
+        (
+            "/paths/~1api~1swarm~1boot/post/requestBody/content/application~1json/schema",
+            json!({"properties": {
+                "count": {"type": "integer"},
+                "env": {"propertyNames": {"pattern": VARIABLE_NAME}, "additionalProperties": {"pattern": NO_NUL}},
+            }}),
+        ),
+        ("/paths/~1api~1webhooks~1{id}/patch/requestBody/content/application~1json/schema", webhook()),
+        (
+            "/paths/~1api~1accounts~1{id}/patch/requestBody/content/application~1json/schema",
+            json!({"properties": {
+                "roots": merged(roots(), json!({"type": "array"})),
+                "allowed_ips": {"type": "array", "maxItems": 100, "items": {"type": "string"}},
+            }}),
+        ),
+    ]
+}
+
+/// The constraints of a webhook.
+fn webhook() -> Value {
+    json!({"properties": {
+        "url": {"pattern": HTTP_URL},
+        "types": {"minItems": 1, "maxItems": 100, "items": {"pattern": format!("^({})$", event_type_pattern())}},
+        "description": {"pattern": LINE},
+    }})
+}
+
+/// The type of `scopes` of a new key, repeated here because client generators need it.
+fn scopes() -> Value {
+    json!({"type": "array", "items": {"$ref": "#/components/schemas/Scope"}})
+}
+
+/// A VM in a path or a body: its pid or its id.
+fn pid_or_id() -> Value {
+    json!({"anyOf": [{"type": "integer", "format": "int64", "minimum": 1}, {"type": "string"}]})
+}
+
+fn roots() -> Value {
+    json!({"minItems": 1, "maxItems": 100, "items": {"type": "string", "pattern": ABSOLUTE_PATH}})
+}
+
+/// Replaces "object or null" by an optional body: a body may be absent, but not `null`.
+fn bodies_are_objects(document: &mut Value) {
+    each_operation(document, |operation| {
+        let Some(body) = operation.get_mut("requestBody") else { return };
+        let Some(contents) = body.get_mut("content").and_then(Value::as_object_mut) else { return };
+        let mut optional = false;
+        for schema in contents.values_mut().filter_map(|content| content.get_mut("schema")) {
+            let object =
+                schema.get("oneOf").and_then(Value::as_array).and_then(|kinds| match kinds.as_slice() {
+                    [object, null] if null["type"] == "null" => Some(object.clone()),
+                    _ => None,
+                });
+            if let Some(object) = object {
+                *schema = object;
+                optional = true;
+            }
+        }
+        body["required"] = json!(!optional);
+    });
+}
+
+/// Moves the description of a nullable field from its `oneOf` to the field.
+fn lift_descriptions(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if !fields.contains_key("description")
+                && let Some([kind, null]) =
+                    fields.get_mut("oneOf").and_then(Value::as_array_mut).map(Vec::as_mut_slice)
+                && null["type"] == "null"
+                && let Some(description) = kind.as_object_mut().and_then(|kind| kind.remove("description"))
+            {
+                fields.insert("description".to_owned(), description);
+            }
+            fields.values_mut().for_each(lift_descriptions);
+        }
+        Value::Array(values) => values.iter_mut().for_each(lift_descriptions),
+        _ => {}
+    }
+}
+
+/// Defines `ExecInVmRequest`, which is `ExecRequest` without `vm`, because the path names the VM.
+fn exec_bodies(document: &mut Value) {
+    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let Some(request) = schemas.get_mut("ExecRequest") else { return };
+    let mut inside = request.clone();
+    inside["description"] = json!("The body of `POST /api/swarm/vm/{pid}/exec`.");
+    if let Some(properties) = inside["properties"].as_object_mut() {
+        properties.remove("vm");
+    }
+    request["description"] = json!("The body of `POST /api/exec`.");
+    schemas.insert("ExecInVmRequest".to_owned(), inside);
+    let body = "/paths/~1api~1swarm~1vm~1{pid}~1exec/post/requestBody/content/application~1json/schema";
+    if let Some(schema) = document.pointer_mut(body) {
+        *schema = json!({"$ref": "#/components/schemas/ExecInVmRequest"});
+    }
+}
+
+/// Describes a stream by the schema of one of its events, as is usual for OpenAPI.
+fn streams(document: &mut Value) {
+    if let Some(schemas) = document.pointer_mut("/components/schemas") {
+        let data = ["ExecData", "ExecExit", "StreamRefusal"]
+            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+        schemas["ExecStreamEvent"] = json!({
+            "type": "object",
+            "description": "One server-sent event of a command.",
+            "required": ["event", "data"],
+            "properties": {
+                "event": {
+                    "type": "string", "enum": ["stdout", "stderr", "exit", "error"],
+                    "description": "The type of the event. `exit` and `error` are the last of their stream.",
+                },
+                "data": {
+                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                    "description": "JSON: `ExecData` of `stdout` and `stderr`, `ExecExit`, or `StreamRefusal` of `error`.",
+                },
+            },
+        });
+    }
+    watch_stream(document);
+    log_stream(document);
+    each_operation(document, |operation| {
+        let watches = operation["operationId"] == "watch_files" || operation["operationId"] == "ticket_log";
+        let content = operation.pointer_mut("/responses/200/content/text~1event-stream");
+        if let Some(content) = content.filter(|_| !watches) {
+            *content = json!({
+                "schema": {"$ref": "#/components/schemas/ExecStreamEvent"},
+                "example": {"event": "stdout", "data": "{\"data\":\"skep-vm\\n\",\"offset\":8}"},
+            });
+        }
+    });
+}
+
+/// The events of a watched folder.
+fn watch_stream(document: &mut Value) {
+    if let Some(schemas) = document.pointer_mut("/components/schemas") {
+        let data = ["FileChange", "StreamRefusal"]
+            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+        schemas["FileWatchEvent"] = json!({
+            "type": "object",
+            "description": "One server-sent event of a watched folder.",
+            "required": ["event", "data"],
+            "properties": {
+                "event": {
+                    "type": "string", "enum": ["change", "overflow", "error"],
+                    "description": "The type. `overflow`: changes were lost. `error`: the stream ends with this reason.",
+                },
+                "data": {
+                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                    "description": "JSON: `FileChange` of `change` and `overflow`, `StreamRefusal` of `error`.",
+                },
+            },
+        });
+    }
+    if let Some(content) =
+        document.pointer_mut("/paths/~1api~1files~1watch/get/responses/200/content/text~1event-stream")
+    {
+        *content = json!({
+            "schema": {"$ref": "#/components/schemas/FileWatchEvent"},
+            "example": {"event": "change", "data": "{\"type\":\"created\",\"path\":\"/srv/workspace/notes.md\"}"},
+        });
+    }
+}
+
+/// The events of a ticket's log.
+fn log_stream(document: &mut Value) {
+    let Some(schemas) = document.pointer_mut("/components/schemas") else { return };
+    let data = ["ExecData", "LogEnd", "StreamRefusal"]
+        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    schemas["TicketLogEvent"] = json!({
+        "type": "object",
+        "description": "One server-sent event of a ticket's log.",
+        "required": ["event", "data"],
+        "properties": {
+            "event": {
+                "type": "string", "enum": ["output", "end", "error"],
+                "description": "The type of the event. `end` and `error` are the last of their stream.",
+            },
+            "data": {
+                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                "description": "JSON: `ExecData` of `output`, `LogEnd` of `end`, or `StreamRefusal` of `error`.",
+            },
+        },
+    });
+    let content = "/paths/~1api~1tickets~1{id}~1log/get/responses/200/content/text~1event-stream";
+    if let Some(content) = document.pointer_mut(content) {
+        *content = json!({
+            "schema": {"$ref": "#/components/schemas/TicketLogEvent"},
+            "example": {"event": "output", "data": "{\"data\":\"hello\\n\",\"offset\":6}"},
+        });
+    }
+}
+
+/// The events of an account.
+fn event_stream(document: &mut Value) {
+    let Some(schemas) = document.pointer_mut("/components/schemas") else { return };
+    let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
+    let names: Vec<&str> = kinds.chain([TICKET_CURRENT, STREAM_GAP, "error"]).collect();
+    let data = ["TicketEvent", "VmEvent", "KeyEvent", "CurrentTicket", "StreamGap", "StreamRefusal"]
+        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    schemas["EventStreamEvent"] = json!({
+        "type": "object",
+        "description": "One server-sent event of an account.",
+        "required": ["event", "data"],
+        "properties": {
+            "id": {"type": "string", "description": "Value for `Last-Event-ID` when reconnecting; absent on `error`."},
+            "event": {
+                "type": "string", "enum": names,
+                "description": "The type. `stream.gap`: earlier events are missing. `error`: the stream ends with this reason.",
+            },
+            "data": {
+                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                "description": "JSON: `TicketEvent` of `ticket.*`, `VmEvent` of `vm.*`, `KeyEvent` of `key.*`, \
+                                `CurrentTicket` of `ticket.current`, `StreamGap` of `stream.gap`, `StreamRefusal` of `error`.",
+            },
+        },
+    });
+    let content = "/paths/~1api~1events/get/responses/200/content/text~1event-stream";
+    if let Some(content) = document.pointer_mut(content) {
+        *content = json!({
+            "schema": {"$ref": "#/components/schemas/EventStreamEvent"},
+            "example": {
+                "id": "evt_3f2a9c0d1b4e5f67_42",
+                "event": "vm.ended",
+                "data": "{\"id\":\"evt_3f2a9c0d1b4e5f67_42\",\"type\":\"vm.ended\",\"at\":\"2026-05-01T12:00:00.000Z\",\
+                         \"request_id\":\"deploy-17.3\",\"vm\":\"vm_01jv0000000000000000000000\",\"pid\":4242,\
+                         \"reason\":\"deleted\"}",
+            },
+        });
+    }
+}
+
+/// Adds constraints to parameters.
+fn parameters(document: &mut Value) {
+    let mut operations = Vec::new();
+    each_operation(document, |operation| {
+        operations.extend(operation["operationId"].as_str().map(str::to_owned))
+    });
+    operations.push(UNMATCHED_ACTION.to_owned());
+    operations.sort_unstable();
+    let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+    let outcome = format!("^(done|refused|[1-5][0-9][0-9]|{})$", codes.join("|"));
+    each_operation(document, |operation| {
+        let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for parameter in parameters.into_iter().flatten() {
+            let change = match (id.as_str(), parameter["name"].as_str().unwrap_or_default()) {
+                (_, "pid") if parameter["in"] == "path" => {
+                    parameter["schema"] = pid_or_id();
+                    continue;
+                }
+                ("list_audit", "action") => json!({"enum": operations}),
+                ("list_audit", "outcome") => json!({"pattern": outcome}),
+                ("revoke_all_keys", "all") => json!({"enum": [true]}),
+                ("events", "types") => json!({"pattern": event_types_pattern()}),
+                // A browser that has received no event yet may send an empty one.
+                ("events", "Last-Event-ID") => {
+                    json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})
+                }
+                _ => continue,
+            };
+            merge(&mut parameter["schema"], change);
+        }
+    });
+}
+
+/// A pattern of comma-separated types and families of events.
+fn event_types_pattern() -> String {
+    let one = event_type_pattern();
+    format!("^({one})(,({one}))*$")
+}
+
+/// A pattern of one type or family, without anchors.
+fn event_type_pattern() -> String {
+    let families = ["ticket", "vm", "key"].map(|family| format!("{family}\\.\\*"));
+    let types = EventKind::ALL.iter().map(|kind| kind.as_str().replace('.', "\\."));
+    types.chain(families).collect::<Vec<_>>().join("|")
+}
+
+/// Calls a function for each operation of the document.
+pub(super) fn each_operation(document: &mut Value, mut call: impl FnMut(&mut Value)) {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    for item in paths.into_iter().flat_map(|paths| paths.values_mut()) {
+        item.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(&mut call);
+    }
+}
+
+/// Merges objects recursively. Any other value replaces the existing one.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+fn merged(mut into: Value, from: Value) -> Value {
+    merge(&mut into, from);
+    into
+}

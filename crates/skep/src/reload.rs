@@ -1,0 +1,73 @@
+//! Reloads the settings for a server that replaces the running one.
+
+use std::{ffi::OsString, sync::Arc};
+
+use skep_api::HelperKind;
+use skep_keeper::{ReadServerConfig, ServerConfig, TlsFiles};
+
+use crate::{
+    cli::Cli,
+    helper_process, output,
+    settings::{self, Settings, TlsSource},
+    verbs::{Verb, serve},
+};
+
+/// What the keeper starts a server with, for these settings.
+///
+/// # Errors
+/// The certificate files cannot be read.
+pub(crate) fn server_configuration(settings: &Settings) -> anyhow::Result<ServerConfig> {
+    let tls = match settings.transport.tls_source()? {
+        TlsSource::Files { certificate, key } => Some(Arc::new(TlsFiles::open(certificate, key)?)),
+        TlsSource::PlainText | TlsSource::SelfSigned => None,
+    };
+    let commands_helper = helper_process::helper_order(settings, HelperKind::Commands);
+    let git_helper = helper_process::helper_order(settings, HelperKind::Git);
+    Ok(ServerConfig { settings: serde_json::to_value(settings)?, tls, commands_helper, git_helper })
+}
+
+/// The function by which the keeper reloads the settings; it parses the command line and file of this process again.
+pub(crate) fn reloader(before: Settings) -> ReadServerConfig {
+    Arc::new(move || {
+        let settings = reload_settings().map_err(|error| output::one_line(&error))?;
+        if let Some(why) = needs_keeper_restart(&before, &settings) {
+            return Err(why);
+        }
+        server_configuration(&settings).map_err(|error| output::one_line(&error))
+    })
+}
+
+/// The settings that a server started now would use.
+///
+/// # Errors
+/// They are invalid; the message names the setting.
+pub(crate) fn reload_settings() -> anyhow::Result<Settings> {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let Cli { verb: Verb::Serve(verb) } = settings::try_parse::<Cli>(&arguments)? else {
+        anyhow::bail!("this process was not started by `skep serve`");
+    };
+    let settings = verb.settings.resolved()?;
+    match serve::check(&settings).into_iter().next() {
+        Some((name, error)) => Err(error.context(format!("`{name}`"))),
+        None => Ok(settings),
+    }
+}
+
+/// The reason why a restart of the server alone does not suffice: the keeper uses this setting itself.
+pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<String> {
+    let shown = |settings: &Settings| -> [(&'static str, String); 7] {
+        [
+            ("listen", settings.listen.to_string()),
+            ("metrics_listen", format!("{:?}", settings.metrics_listen)),
+            ("data_dir", settings.data_dir.display().to_string()),
+            ("image_dir", settings.image_dir().display().to_string()),
+            ("user", format!("{:?}", settings.user)),
+            ("max_vms", format!("{:?}", settings.max_vms)),
+            ("memory_mb", format!("{:?}", settings.memory_mb)),
+        ]
+    };
+    let changed = shown(before).into_iter().zip(shown(now)).find(|(before, now)| before != now);
+    changed.map(|((name, before), (_, now))| {
+        format!("`{name}` changed from {before} to {now}, which requires a new start of `skep serve`")
+    })
+}

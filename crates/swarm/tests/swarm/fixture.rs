@@ -1,0 +1,413 @@
+//! A test fixture: a swarm with a fake keeper, whose VMMs are sleeping processes and whose guests are tasks of this
+//! process.
+
+use std::{
+    collections::BTreeMap,
+    future::{Future, pending},
+    net::Ipv4Addr,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
+    process::{Child, Command},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use skep_api::{
+    AccountId, ErrorCode, Failure, VmId,
+    exec::RunCommand,
+    keys::Limits,
+    swarm::{BootAnswer, EngineReport, Isolation},
+};
+use skep_channel::{
+    Content, HandOut, HandOutReport, Identity, IdentityReport,
+    guest::{Events, Handler, serve},
+};
+use skep_engine::{Driver, Machine, VmmEnd};
+use skep_keeper_protocol::{
+    Answer, Answerer, HeldVm, KeeperEnd, Launched, Request, ServerEnd, SwarmAvailability, Welcome, pair,
+};
+use skep_swarm::{BootSpec, Error, Swarm, SwarmParts};
+use tokio::{net::UnixStream, task::JoinHandle};
+
+use crate::fake_store::FakeStore;
+
+const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
+
+/// The state of the fake keeper, and how it fails.
+#[derive(Default)]
+pub(crate) struct FakeKeeper {
+    pub(crate) launched: usize,
+    pub(crate) launches_until_refusal: Option<usize>,
+    pub(crate) hands_over_too_little: bool,
+    /// So many of the next guests close their channel.
+    pub(crate) guests_hang_up: usize,
+    pub(crate) refuses_ends: bool,
+    /// Reports ends as caused by a lack of memory.
+    pub(crate) out_of_memory: bool,
+    pub(crate) goes_away: bool,
+    pub(crate) refuses_commits: bool,
+    pub(crate) commits: usize,
+    vmms: BTreeMap<VmId, Vmm>,
+}
+
+impl FakeKeeper {
+    pub(crate) fn forget(&mut self, vm: VmId) {
+        self.vmms.remove(&vm);
+    }
+}
+
+struct Vmm {
+    launched: Launched,
+    committed: bool,
+    process: Child,
+    guest: Option<JoinHandle<()>>,
+    _streams: [StdStream; 2],
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if let Some(guest) = &self.guest {
+            guest.abort();
+        }
+    }
+}
+
+pub(crate) struct Fixture {
+    pub(crate) swarm: Swarm,
+    pub(crate) account: AccountId,
+    pub(crate) store: Arc<FakeStore>,
+    keeper: Arc<Mutex<FakeKeeper>>,
+    keeping: JoinHandle<()>,
+}
+
+impl Fixture {
+    pub(crate) async fn new() -> Self {
+        Self::start(Arc::default(), Arc::default(), AccountId::generate()).await
+    }
+
+    /// Starts another swarm, as after a crash of the server.
+    pub(crate) async fn restart(self) -> Self {
+        let Self { swarm, account, store, keeper, keeping } = self;
+        // The tasks of the old swarm continue, unlike those of a crashed server, but they are disconnected.
+        drop(swarm);
+        keeping.abort();
+        keeper.lock().unwrap().vmms.values_mut().for_each(|vmm| {
+            vmm.guest.take().into_iter().for_each(|guest| guest.abort());
+        });
+        Self::start(keeper, store, account).await
+    }
+
+    async fn start(keeper: Arc<Mutex<FakeKeeper>>, store: Arc<FakeStore>, account: AccountId) -> Self {
+        let (keeper_socket, server_socket) = pair().unwrap();
+        let end = KeeperEnd::new(keeper_socket).unwrap();
+        let swarm = SwarmAvailability::Unable { reason: "a test".to_owned() };
+        let welcome = Welcome { settings: serde_json::Value::Null, admin_key: None, swarm, succeeds: false };
+        end.welcome(&welcome, &[]).await.unwrap();
+        let keeping = tokio::spawn(run_keeper(end, keeper.clone()));
+        let (server_end, _, _) = ServerEnd::connect(server_socket).await.unwrap();
+        let engine = EngineReport {
+            name: "none".to_owned(),
+            accel: "none".to_owned(),
+            isolation: Isolation::Emulated,
+            reason: "a test".to_owned(),
+        };
+        let parts = SwarmParts {
+            keeper: server_end,
+            driver: Arc::new(FakeDriver),
+            store: store.clone(),
+            engine,
+            max_vms: 100,
+            memory_mb: 100_000,
+            overhead_mb: 48,
+            pool_size: Some(0),
+            api: None,
+            observer: Arc::new(()),
+        };
+        let swarm = Swarm::start(parts).await.unwrap();
+        Self { swarm, account, store, keeper, keeping }
+    }
+
+    pub(crate) fn keeper<T>(&self, look: impl FnOnce(&mut FakeKeeper) -> T) -> T {
+        look(&mut self.keeper.lock().unwrap())
+    }
+
+    pub(crate) fn boot_spec(&self, count: u32) -> BootSpec {
+        BootSpec {
+            count,
+            name: None,
+            template: "base".to_owned(),
+            ttl: None,
+            metadata: Default::default(),
+            env: BTreeMap::new(),
+            arrived: Instant::now(),
+            started_at: jiff::Timestamp::now(),
+            request_id: "boot".to_owned(),
+            work: None,
+            command: None,
+            once: None,
+        }
+    }
+
+    pub(crate) fn boot(&self, count: u32) -> impl Future<Output = Result<BootAnswer, Error>> {
+        self.boot_with(self.boot_spec(count))
+    }
+
+    pub(crate) async fn boot_with(&self, order: BootSpec) -> Result<BootAnswer, Error> {
+        self.swarm.boot(&self.account, &FREE, order).await
+    }
+
+    pub(crate) async fn count(&self) -> u32 {
+        self.swarm.status(&self.account).await.unwrap().count
+    }
+
+    pub(crate) async fn memory_used(&self) -> u64 {
+        self.swarm.status(&self.account).await.unwrap().capacity.memory_used_mb
+    }
+
+    /// Kills a VM's process and its guest.
+    pub(crate) fn kill(&self, vm: VmId) {
+        self.keeper(|keeper| {
+            let vmm = keeper.vmms.get_mut(&vm).unwrap();
+            vmm.process.kill().unwrap();
+            vmm.guest.take().unwrap().abort();
+        });
+    }
+
+    /// Closes a guest's side of the channel. Its VMM keeps running.
+    pub(crate) fn close_guest_channel(&self, vm: VmId) {
+        self.keeper(|keeper| keeper.vmms.get_mut(&vm).unwrap().guest.take().unwrap().abort());
+    }
+
+    /// Asserts that no VM and no reservation is left.
+    pub(crate) async fn assert_nothing_left(&self) {
+        assert_eq!(self.keeper(|keeper| keeper.vmms.len()), 0, "VMs with the keeper");
+        assert_eq!(self.count().await, 0, "VMs with the swarm");
+        assert_eq!(self.memory_used().await, 0, "reserved memory");
+    }
+}
+
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no sign of {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[expect(clippy::too_many_lines, reason = "one arm per request")]
+async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
+    while let Ok(Some((request, answerer))) = end.receive().await {
+        let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: refused"));
+        match request {
+            Request::Launch { .. } if keeper.lock().unwrap().goes_away => return,
+            Request::Launch { vm, .. } => launch(vm, answerer, &keeper).await,
+            Request::End { .. } if keeper.lock().unwrap().refuses_ends => {
+                answerer.answer(refusal, &[]).await.unwrap();
+            }
+            Request::End { vm } => {
+                let (held, out_of_memory) = {
+                    let mut keeper = keeper.lock().unwrap();
+                    (keeper.vmms.remove(&vm), keeper.out_of_memory)
+                };
+                let answer = match held {
+                    Some(_) => Answer::Ended { out_of_memory },
+                    None => Answer::Refused(Failure::new(ErrorCode::UnknownVm, "none")),
+                };
+                answerer.answer(answer, &[]).await.unwrap();
+            }
+            Request::List { .. } => {
+                let held = |vmm: &Vmm| HeldVm {
+                    launched: vmm.launched.clone(),
+                    template: "base".to_owned(),
+                    committed: vmm.committed,
+                };
+                let vms = keeper.lock().unwrap().vmms.values().map(held).collect();
+                answerer.answer(Answer::List { vms }, &[]).await.unwrap();
+            }
+            Request::Commit { .. } if keeper.lock().unwrap().refuses_commits => {
+                answerer.answer(refusal, &[]).await.unwrap();
+            }
+            Request::Commit { vm } => {
+                {
+                    let mut keeper = keeper.lock().unwrap();
+                    keeper.commits += 1;
+                    keeper.vmms.get_mut(&vm).unwrap().committed = true;
+                }
+                answerer.answer(Answer::Committed, &[]).await.unwrap();
+            }
+            Request::Attach { vm } => attach(vm, answerer, &keeper).await,
+            Request::Usage { .. }
+            | Request::AdmitToApi { .. }
+            | Request::Tls { .. }
+            | Request::Helper { .. }
+            | Request::Restart
+            | Request::Ready
+            | Request::Unable { .. } => answerer.answer(refusal, &[]).await.unwrap(),
+        }
+    }
+}
+
+async fn attach(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
+    let [(monitor, m), (agent, guest), (console, c)] = [(); 3].map(|()| StdStream::pair().unwrap());
+    let (launched, pidfd) = {
+        let mut keeper = keeper.lock().unwrap();
+        let hang_up = keeper.guests_hang_up > 0;
+        let vmm = keeper.vmms.get_mut(&vm).unwrap();
+        vmm.guest = (!hang_up).then(|| spawn_guest(guest));
+        vmm._streams = [m, c];
+        (vmm.launched.clone(), pidfd_open(Pid::from_child(&vmm.process), PidfdFlags::NONBLOCK).unwrap())
+    };
+    let descriptors: Vec<OwnedFd> = vec![pidfd, monitor.into(), agent.into(), console.into()];
+    answerer.answer(Answer::Attached(launched), &descriptors).await.unwrap();
+}
+
+fn spawn_guest(stream: StdStream) -> JoinHandle<()> {
+    stream.set_nonblocking(true).unwrap();
+    let stream = UnixStream::from_std(stream).unwrap();
+    tokio::spawn(async move { serve(stream, FakeGuest).await.unwrap() })
+}
+
+async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
+    let (refused, hang_up, too_little) = {
+        let mut keeper = keeper.lock().unwrap();
+        keeper.launched += 1;
+        let refused = keeper.launches_until_refusal.is_some_and(|until| keeper.launched > until);
+        let hang_up = keeper.guests_hang_up > 0;
+        keeper.guests_hang_up = keeper.guests_hang_up.saturating_sub(1);
+        (refused, hang_up, keeper.hands_over_too_little)
+    };
+    if refused {
+        let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: no"));
+        return answerer.answer(refusal, &[]).await.unwrap();
+    }
+    let [(monitor, m), (agent, guest), (console, c)] = [(); 3].map(|()| StdStream::pair().unwrap());
+    let process = Command::new("sleep").arg("600").spawn().unwrap();
+    let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::NONBLOCK).unwrap();
+    let launched = Launched {
+        vm,
+        pid: process.id(),
+        ip: Ipv4Addr::LOCALHOST,
+        prefix_len: 16,
+        gateway: Ipv4Addr::LOCALHOST,
+        mac: [2, 0, 0, 0, 0, 1],
+        template_key: "key".to_owned(),
+        vcpus: 1,
+        memory_mb: 128,
+    };
+    let guest = (!hang_up).then(|| spawn_guest(guest));
+    let vmm = Vmm { launched: launched.clone(), committed: false, process, guest, _streams: [m, c] };
+    keeper.lock().unwrap().vmms.insert(vm, vmm);
+    let state = std::fs::File::open("/dev/null").unwrap();
+    let mut descriptors: Vec<OwnedFd> =
+        vec![pidfd, monitor.into(), agent.into(), console.into(), state.into()];
+    if too_little {
+        descriptors.pop();
+    }
+    // Fails only if the server is gone.
+    let _ = answerer.answer(Answer::Launched(launched), &descriptors).await;
+}
+
+/// A fake guest that takes any identity and runs no commands.
+#[derive(Clone)]
+struct FakeGuest;
+
+impl Handler for FakeGuest {
+    fn request_limit(&self) -> usize {
+        1 << 20
+    }
+
+    async fn set_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
+        Ok(IdentityReport {
+            vm: identity.vm,
+            hostname: identity.hostname,
+            mac: identity.mac,
+            ip: identity.ip,
+            prefix_len: identity.prefix_len,
+            machine_id: identity.machine_id,
+            boot_id: identity.boot_id,
+            reseeded: true,
+            clock_step_ms: 0.0,
+        })
+    }
+
+    async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
+        Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
+    }
+
+    async fn wait_until_prepared(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn settle(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn run(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        pending().await
+    }
+
+    async fn run_streamed(
+        &self,
+        name: &str,
+        _: bytes::Bytes,
+        _: Content,
+    ) -> Result<(Vec<u8>, Content), Failure> {
+        Err(Failure::new(ErrorCode::UnknownRoute, name))
+    }
+
+    fn start(&self, _: &str, _: RunCommand) -> Result<Events, Failure> {
+        Ok(Box::pin(futures_util::stream::pending()))
+    }
+
+    fn attach(&self, _: &str, _: u64, _: u64) -> Result<Events, Failure> {
+        Ok(Box::pin(futures_util::stream::pending()))
+    }
+
+    fn cancel(&self, _: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// A fake driver that restores immediately and reports no shutdown reason.
+struct FakeDriver;
+
+struct FakeMachine {
+    _monitor: UnixStream,
+}
+
+#[async_trait]
+impl Driver for FakeDriver {
+    async fn restore(&self, monitor: UnixStream, _: OwnedFd) -> Result<Box<dyn Machine>, skep_engine::Error> {
+        Ok(Box::new(FakeMachine { _monitor: monitor }))
+    }
+
+    async fn attach(&self, monitor: UnixStream) -> Result<Box<dyn Machine>, skep_engine::Error> {
+        Ok(Box::new(FakeMachine { _monitor: monitor }))
+    }
+}
+
+#[async_trait]
+impl Machine for FakeMachine {
+    async fn pause(&self) -> Result<(), skep_engine::Error> {
+        Ok(())
+    }
+
+    async fn resume(&self) -> Result<(), skep_engine::Error> {
+        Ok(())
+    }
+
+    async fn is_running(&self) -> Result<bool, skep_engine::Error> {
+        Ok(true)
+    }
+
+    async fn save(&self, _: OwnedFd) -> Result<(), skep_engine::Error> {
+        Ok(())
+    }
+
+    async fn ended(&self) -> Option<VmmEnd> {
+        pending().await
+    }
+}

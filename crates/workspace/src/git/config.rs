@@ -1,0 +1,410 @@
+//! Config overrides, which prevent a repository's config from starting programs.
+//!
+//! A repository's author controls its config. git-config(1) documents the keys that start programs. Keys with a fixed
+//! name are always overridden here. Keys with a name that the repository chooses (of a filter, a merge driver, a
+//! remote) are overridden for each name in its config. A config with keys that cannot be overridden is refused. The
+//! overrides travel in `GIT_CONFIG_PARAMETERS`, as those of `git -c` do, so that gits started by git, for example in
+//! submodules, have them too.
+
+use std::ffi::OsString;
+
+use super::{
+    GitError,
+    filters::{GitFilter, LFS},
+    large_files,
+};
+
+/// Overrides for keys with a fixed name. The programs that they name do nothing.
+const FIXED: &[(&str, &str)] = &[
+    ("core.hookspath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.untrackedcache", "false"),
+    ("core.pager", "cat"),
+    ("core.editor", ":"),
+    ("core.askpass", ""),
+    ("core.sshcommand", "false"),
+    ("core.alternaterefscommand", "true"),
+    ("core.attributesfile", "/dev/null"),
+    ("core.excludesfile", "/dev/null"),
+    ("core.quotepath", "false"),
+    ("core.commentchar", "#"),
+    ("sequence.editor", ":"),
+    ("diff.external", ""),
+    ("diff.ignoresubmodules", "dirty"),
+    ("diff.submodule", "short"),
+    ("diff.orderfile", "/dev/null"),
+    ("diff.noprefix", "false"),
+    ("diff.mnemonicprefix", "false"),
+    ("diff.relative", "false"),
+    ("status.submodulesummary", "false"),
+    ("submodule.recurse", "false"),
+    ("fetch.recursesubmodules", "false"),
+    ("push.recursesubmodules", "no"),
+    ("credential.helper", ""),
+    ("credential.interactive", "false"),
+    ("gpg.program", "false"),
+    ("gpg.openpgp.program", "false"),
+    ("gpg.x509.program", "false"),
+    ("gpg.ssh.program", "false"),
+    ("gpg.ssh.defaultkeycommand", "false"),
+    ("commit.gpgsign", "false"),
+    ("commit.template", ""),
+    ("tag.gpgsign", "false"),
+    ("push.gpgsign", "false"),
+    ("log.showsignature", "false"),
+    ("log.mailmap", "false"),
+    ("merge.verifysignatures", "false"),
+    ("rebase.autostash", "false"),
+    ("merge.autostash", "false"),
+    ("rebase.updaterefs", "false"),
+    ("rerere.enabled", "false"),
+    ("i18n.logoutputencoding", "UTF-8"),
+    ("i18n.commitencoding", "UTF-8"),
+    // Background work would outlive its request.
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("receive.autogc", "false"),
+    ("receive.denycurrentbranch", "refuse"),
+    ("transfer.bundleuri", "false"),
+    ("init.templatedir", ""),
+    // For a clone of a remote without commits and branch names.
+    ("init.defaultbranch", "main"),
+    ("safe.directory", "*"),
+    ("advice.detachedhead", "false"),
+    ("advice.addembeddedrepo", "false"),
+];
+
+/// Keys and values that win over those of any config file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ConfigOverrides {
+    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Filters that the operator allowed.
+    filters: Vec<GitFilter>,
+}
+
+/// One entry of a repository's config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ConfigEntry {
+    /// Section and name in lower case; the subsection between them unchanged.
+    pub(super) key: Vec<u8>,
+    /// `None` for a key without `=`.
+    pub(super) value: Option<Vec<u8>>,
+}
+
+impl Default for ConfigOverrides {
+    fn default() -> Self {
+        let all = FIXED.iter().map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into()));
+        Self { entries: all.collect(), filters: Vec::new() }
+    }
+}
+
+impl ConfigOverrides {
+    /// The fixed overrides and those of the operator's filters.
+    pub(super) fn with_filters(filters: &[GitFilter]) -> Self {
+        let own = filters.iter().flat_map(GitFilter::overrides);
+        let settings = own.fold(Self::default(), |settings, (key, value)| settings.with(key, value));
+        let settings = Self { filters: filters.to_vec(), ..settings };
+        if filters.is_empty() {
+            return settings;
+        }
+        // Filters cannot reach the network unless a connection is prepared for them: nothing listens at this proxy
+        // address. The alias keeps a repository from replacing a missing git-lfs.
+        settings.with("http.proxy", "http://0.0.0.0:0").with("alias.lfs", "!false")
+    }
+
+    pub(super) fn has_filters(&self) -> bool {
+        !self.filters.is_empty()
+    }
+
+    /// Whether the operator allowed the filter of git-lfs.
+    pub(super) fn has_large_files(&self) -> bool {
+        self.filters.iter().any(|filter| filter.name == LFS)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn with(mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
+        self.entries.push((key.into(), value.into()));
+        self
+    }
+
+    /// Adds overrides for entries of a repository's config that would start programs.
+    ///
+    /// # Errors
+    /// [`GitError::Hostile`] for entries that cannot be overridden.
+    pub(super) fn override_config(&mut self, config: &[ConfigEntry]) -> Result<(), GitError> {
+        for ConfigEntry { key, .. } in config {
+            let Some((section, subsection, name)) = split_key(key) else { continue };
+            let set = |name: &str| [section, b".", subsection, b".", name.as_bytes()].concat();
+            let named = !subsection.is_empty();
+            let known = self.filters.iter().find(|filter| filter.name.as_bytes() == subsection);
+            match (section, name) {
+                (b"include" | b"includeif", _) => return Err(hostile(key, "includes other settings")),
+                (b"remote", b"vcs") => {
+                    return Err(hostile(key, "names a program that would speak to the remote"));
+                }
+                // Git 2.54 and later run `hook.<name>.command` at the events that `hook.<name>.event` names.
+                (b"hook", _) => return Err(hostile(key, "would start a program as a hook")),
+                (b"filter", b"process") if known.is_some_and(|known| !known.has_process()) => {
+                    return Err(hostile(key, "replaces a filter that is allowed"));
+                }
+                // The operator's definition of this filter is among the overrides already.
+                (b"filter", _) if known.is_some() => {}
+                (b"filter", b"clean" | b"smudge" | b"process") if named => {
+                    self.entries.push((key.clone(), Vec::new()));
+                    self.entries.push((set("required"), b"false".into()));
+                }
+                (b"lfs", name) if self.has_large_files() && !large_files::is_harmless(name) => {
+                    return Err(hostile(key, "changes what is started for large files"));
+                }
+                _ => self.entries.extend(
+                    harmless_replacement(section, name)
+                        .filter(|_| named)
+                        .map(|value| (key.clone(), value.into())),
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of `GIT_CONFIG_PARAMETERS`: each part quoted as for a shell (`sq_quote`, quote.c).
+    pub(super) fn as_parameters(&self) -> OsString {
+        let mut text = Vec::new();
+        for (key, value) in &self.entries {
+            if !text.is_empty() {
+                text.push(b' ');
+            }
+            quote(key, &mut text);
+            text.push(b'=');
+            quote(value, &mut text);
+        }
+        std::os::unix::ffi::OsStringExt::from_vec(text)
+    }
+}
+
+/// The harmless command that replaces one of the repository's choice.
+fn harmless_replacement(section: &[u8], name: &[u8]) -> Option<&'static [u8]> {
+    match (section, name) {
+        (b"diff", b"command") | (b"trailer", b"command" | b"cmd") => Some(b"true"),
+        (b"diff", b"textconv") => Some(b"cat"),
+        // A failing driver leaves a conflict; one that succeeds without merging would lose changes.
+        (b"merge", b"driver") | (b"gpg", b"program" | b"defaultkeycommand") => Some(b"false"),
+        (b"remote", b"uploadpack") => Some(b"git-upload-pack"),
+        (b"remote", b"receivepack") => Some(b"git-receive-pack"),
+        _ => None,
+    }
+}
+
+/// Refuses config that redirects network access away from the remote's URL.
+///
+/// # Errors
+/// [`GitError::Hostile`].
+pub(super) fn check_network_config(config: &[ConfigEntry]) -> Result<(), GitError> {
+    for ConfigEntry { key, .. } in config {
+        let Some((section, _, name)) = split_key(key) else { continue };
+        match (section, name) {
+            (b"url", _) => return Err(hostile(key, "rewrites the URLs of remotes")),
+            (b"http", b"postbuffer" | b"version" | b"lowspeedlimit" | b"lowspeedtime") => {}
+            (b"http", _) => return Err(hostile(key, "changes how remotes are reached")),
+            (b"remote", b"proxy" | b"proxyauthmethod") => {
+                return Err(hostile(key, "changes how the remote is reached"));
+            }
+            (b"fetch", b"bundleuri") => return Err(hostile(key, "fetches from elsewhere")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn hostile(key: &[u8], why: &'static str) -> GitError {
+    GitError::Hostile { what: format!("setting `{}`", String::from_utf8_lossy(key)), why }
+}
+
+/// Splits a key into section, subsection (empty if there is none) and name.
+fn split_key(key: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let first = key.iter().position(|byte| *byte == b'.')?;
+    let last = key.iter().rposition(|byte| *byte == b'.')?;
+    let subsection = if first < last { &key[first + 1..last] } else { &[][..] };
+    Some((&key[..first], subsection, &key[last + 1..]))
+}
+
+fn quote(text: &[u8], into: &mut Vec<u8>) {
+    into.push(b'\'');
+    for byte in text {
+        match byte {
+            b'\'' | b'!' => into.extend([b'\'', b'\\', *byte, b'\'']),
+            byte => into.push(*byte),
+        }
+    }
+    into.push(b'\'');
+}
+
+/// Parses the output of `git config --list -z`.
+pub(super) fn parse_config_list(text: &[u8]) -> Vec<ConfigEntry> {
+    let entries = text.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
+    entries
+        .map(|entry| match entry.iter().position(|byte| *byte == b'\n') {
+            Some(end) => ConfigEntry { key: entry[..end].into(), value: Some(entry[end + 1..].into()) },
+            None => ConfigEntry { key: entry.into(), value: None },
+        })
+        .collect()
+}
+
+/// Parses a config file with the simple syntax that git itself writes. `None` for a file that needs git to be read:
+/// quotes, escapes, comments, several entries in one line.
+pub(super) fn parse_simple_config(text: &[u8]) -> Option<Vec<ConfigEntry>> {
+    let mut own = Vec::new();
+    let mut section: Option<Vec<u8>> = None;
+    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        if let Some(head) = line.strip_prefix(b"[") {
+            section = Some(parse_simple_section(head.strip_suffix(b"]")?)?);
+            continue;
+        }
+        let line = line.strip_prefix(b"\t")?;
+        let sign = line.windows(3).position(|window| window == b" = ")?;
+        let (name, value) = (&line[..sign], &line[sign + 3..]);
+        let fits = |byte: &u8| (b' '..0x7f).contains(byte) && !b"\"\\#;".contains(byte);
+        let trimmed = !value.starts_with(b" ") && !value.ends_with(b" ") && !value.is_empty();
+        if !is_simple_name(name) || !trimmed || !value.iter().all(fits) {
+            return None;
+        }
+        let key = [section.as_deref()?, b".", &name.to_ascii_lowercase()].concat();
+        own.push(ConfigEntry { key, value: Some(value.into()) });
+    }
+    Some(own)
+}
+
+/// Parses `section` or `section "subsection"`.
+fn parse_simple_section(head: &[u8]) -> Option<Vec<u8>> {
+    let Some(blank) = head.iter().position(|byte| *byte == b' ') else {
+        return is_simple_name(head).then(|| head.to_ascii_lowercase());
+    };
+    let subsection = head[blank + 1..].strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let fits = |byte: &u8| (b' '..0x7f).contains(byte) && !b"\"\\".contains(byte);
+    let plain = is_simple_name(&head[..blank]) && !subsection.is_empty() && subsection.iter().all(fits);
+    plain.then(|| [&head[..blank].to_ascii_lowercase(), &b"."[..], subsection].concat())
+}
+
+fn is_simple_name(name: &[u8]) -> bool {
+    name.first().is_some_and(u8::is_ascii_alphabetic) && name.iter().all(u8::is_ascii_alphanumeric)
+}
+
+/// The last value of a key, which is the effective one.
+pub(super) fn last_value<'a>(config: &'a [ConfigEntry], key: &[u8]) -> Option<&'a [u8]> {
+    config.iter().rev().find(|own| own.key == key)?.value.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn own(key: &str) -> Vec<ConfigEntry> {
+        vec![ConfigEntry { key: key.into(), value: Some(b"x".into()) }]
+    }
+
+    fn overrides_for(key: &str) -> Result<Vec<(String, String)>, String> {
+        let mut settings = ConfigOverrides { entries: Vec::new(), filters: Vec::new() };
+        settings.override_config(&own(key)).map_err(|refused| refused.to_string())?;
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ok(settings.entries.into_iter().map(|(key, value)| (text(key), text(value))).collect())
+    }
+
+    #[test]
+    fn config_that_starts_programs_is_overridden() {
+        for (key, value) in [
+            ("filter.a.b=c.clean", ""),
+            ("filter.x.process", ""),
+            ("diff.x y.textconv", "cat"),
+            ("merge.x.driver", "false"),
+            ("remote.o.receivepack", "git-receive-pack"),
+        ] {
+            assert_eq!(overrides_for(key).unwrap()[0], (key.to_owned(), value.to_owned()));
+        }
+        assert_eq!(overrides_for("filter.x.clean").unwrap()[1].0, "filter.x.required");
+        for key in [
+            "include.path",
+            "includeif.gitdir:/x.path",
+            "remote.x.vcs",
+            "hook.a.command",
+            "hook.a=b.c.event",
+            "hook.jobs",
+        ] {
+            assert!(overrides_for(key).unwrap_err().contains(key), "{key}");
+        }
+        for key in ["user.name", "remote.origin.url", "branch.a.b.merge", "nothing"] {
+            assert_eq!(overrides_for(key).unwrap(), [], "{key}");
+        }
+    }
+
+    #[test]
+    fn config_written_by_git_has_simple_syntax() {
+        let text = b"[core]\n\trepositoryformatversion = 0\n\tfileMode = true\n[remote \"origin\"]\n\turl = https://a.b/c d\n";
+        let own = parse_simple_config(text).unwrap();
+        assert_eq!(last_value(&own, b"core.filemode"), Some(&b"true"[..]));
+        assert_eq!(last_value(&own, b"remote.origin.url"), Some(&b"https://a.b/c d"[..]));
+        for odd in [
+            "[a]\n\tb = \"c\"",
+            "[a] b = c",
+            "[a]\n\tb",
+            "[a]\n\tb = c\\",
+            "\tb = c",
+            "[a]\n\tb = c # d",
+            "[a]\r\n",
+        ] {
+            assert_eq!(parse_simple_config(odd.as_bytes()), None, "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn config_that_redirects_network_access_is_refused() {
+        for key in
+            ["url.x.insteadof", "http.proxy", "http.https://a.b/.proxy", "remote.o.proxy", "fetch.bundleuri"]
+        {
+            assert!(check_network_config(&own(key)).is_err(), "{key}");
+        }
+        assert!(check_network_config(&own("remote.origin.url")).is_ok());
+        assert!(check_network_config(&own("http.postbuffer")).is_ok());
+    }
+
+    proptest! {
+        /// A shell reads back what was quoted.
+        #[test]
+        fn quoting_is_undone_by_a_shell(text in "[^\\x00]{0,40}") {
+            let mut quoted = Vec::new();
+            quote(text.as_bytes(), &mut quoted);
+            let script = [b"printf %s ".as_slice(), &quoted].concat();
+            let script: OsString = std::os::unix::ffi::OsStringExt::from_vec(script);
+            let output = std::process::Command::new("sh").arg("-c").arg(script).output().unwrap();
+            prop_assert_eq!(output.stdout, text.as_bytes());
+        }
+
+        /// Git reads a file with simple syntax the same way.
+        #[test]
+        fn plain_settings_mean_what_git_says(
+            lines in prop::collection::vec("(\\[[a-zA-Z]{1,3}( \"[a-z.=# ]{1,5}\")?\\]|\t[a-zA-Z]{1,4} = [!-~ ]{1,8}|\tinclude = x|[ -~\t]{0,6})", 0..6),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("config");
+            let text = lines.join("\n");
+            let own = parse_simple_config(text.as_bytes());
+            prop_assume!(own.is_some());
+            std::fs::write(&file, &text).unwrap();
+            let git = std::process::Command::new("git").args(["config", "--list", "-z", "--file"]).arg(&file).output();
+            let output = git.unwrap();
+            prop_assert!(output.status.success(), "{}", text);
+            prop_assert_eq!(own.unwrap(), parse_config_list(&output.stdout), "{}", text);
+        }
+
+        #[test]
+        fn any_list_is_read(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let own = parse_config_list(&text);
+            let _ = parse_simple_config(&text);
+            let _ = ConfigOverrides::default().override_config(&own);
+            let _ = check_network_config(&own);
+        }
+    }
+}

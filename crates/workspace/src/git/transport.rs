@@ -1,0 +1,213 @@
+//! Connections to remotes: proxy, ssh or local path, with the credentials that they need. Filters of large files use
+//! the same connection.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use skep_api::git::{GitReach, NETWORK_LIMIT};
+
+use super::{
+    GitError,
+    address::AllowedAddresses,
+    callback::Callback,
+    config::ConfigOverrides,
+    credentials::{password_callback, ssh_key_file},
+    program::{Git, GitOutput, NetworkAccess},
+    proxy::{Proxy, resolve_permitted},
+    remote::{Remote, redacted},
+};
+use crate::Error;
+
+/// An open connection setup. Dropping it closes the proxy and the credentials.
+#[derive(Debug)]
+pub(super) struct Transport {
+    protocol: &'static str,
+    settings: ConfigOverrides,
+    proxy: Option<Proxy>,
+    callback: Option<Callback>,
+    reach: NetworkAccess,
+    url: String,
+}
+
+impl Remote {
+    /// Prepares a connection to the remote at this URL.
+    ///
+    /// # Errors
+    /// [`GitError::RemoteForbidden`] if the remote is not allowed.
+    pub(super) async fn connect(
+        &self,
+        url: &str,
+        reach: &GitReach,
+        settings: &ConfigOverrides,
+    ) -> Result<Transport, Error> {
+        let allowed = AllowedAddresses::parse(&reach.allow);
+        let refused = |why: &str| GitError::RemoteForbidden { remote: redacted(url), why: why.to_owned() };
+        let mut transport = Transport {
+            // A remote on this machine is reached through a socket pair (see `LocalRemote`).
+            protocol: "fd",
+            settings: settings.clone(),
+            proxy: None,
+            callback: None,
+            reach: NetworkAccess::Anywhere,
+            url: redacted(url),
+        };
+        match self {
+            Self::Local(_) => transport.reach = NetworkAccess::Nowhere,
+            Self::Relayed(_) => return Err(refused(RELAYED_REASON).into()),
+            Self::Web { secure: true, host, port } => transport.set_up_https(host, *port, reach).await?,
+            Self::Web { secure: false, host, .. } => {
+                transport.protocol = "http";
+                let address: Option<IpAddr> = host.parse().ok();
+                let named =
+                    allowed.has_host(host) || address.is_some_and(|address| allowed.has_address(address));
+                if !named && !reach.anywhere {
+                    return Err(refused("is not encrypted; take `https://`").into());
+                }
+                transport.settings =
+                    with_stall_timeout(transport.settings).with("http.followredirects", "false");
+            }
+            Self::Ssh { host, port } => {
+                transport.protocol = "ssh";
+                let at = if reach.anywhere {
+                    host.clone()
+                } else {
+                    let address = resolve_permitted(host, port.unwrap_or(22), &allowed).await;
+                    let address = address.map_err(|error| GitError::RemoteFailed {
+                        words: format!("the host `{host}` is not found: {error}"),
+                    })?;
+                    address.ok_or_else(|| refused(PRIVATE_ADDRESS_REASON))?.to_string()
+                };
+                transport.set_up_ssh(host, &at, *port, reach)?;
+            }
+        }
+        // Filters use https themselves, whatever protocol git uses.
+        if settings.has_filters() && transport.proxy.is_none() && !reach.anywhere {
+            transport.set_up_proxy(reach).await?;
+        }
+        Ok(transport)
+    }
+}
+
+const RELAYED_REASON: &str =
+    "is in another workspace that only the server reaches; name it by `from` to clone it";
+const PRIVATE_ADDRESS_REASON: &str = "has a private or loopback address; whoever runs the server allows one by `--git-allow`, naming host or network";
+
+/// Parts of the messages of git and ssh when a remote asks for credentials or rejects them.
+const AUTHENTICATION_ERRORS: [&str; 4] =
+    ["could not read Username", "unable to get password", "Authentication failed", "Permission denied"];
+
+/// Makes ssh ignore its config files and never prompt.
+const SSH_OPTIONS: [&str; 8] = [
+    "BatchMode=yes",
+    "StrictHostKeyChecking=accept-new",
+    "PermitLocalCommand=no",
+    "ProxyCommand=none",
+    "ForwardAgent=no",
+    "ClearAllForwardings=yes",
+    "ConnectTimeout=20",
+    "CanonicalizeHostname=no",
+];
+
+/// Options for an ssh that connects to exactly this address.
+fn ssh_options(host: &str, address: &str) -> Vec<String> {
+    let own = [format!("HostKeyAlias={host}"), format!("HostName={address}")];
+    let all = SSH_OPTIONS.iter().map(|option| (*option).to_owned()).chain(own);
+    let file = ["-F".to_owned(), "/dev/null".to_owned()];
+    file.into_iter().chain(all.flat_map(|option| ["-o".to_owned(), option])).collect()
+}
+
+/// The key under which credentials are stored.
+fn credential_host(host: &str, port: Option<u16>) -> String {
+    port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
+/// Overrides for HTTP: a transfer without progress for one minute fails.
+fn with_stall_timeout(settings: ConfigOverrides) -> ConfigOverrides {
+    settings.with("http.lowspeedlimit", "1").with("http.lowspeedtime", "60")
+}
+
+impl Transport {
+    /// Sets up https: a proxy that checks each address, and the token for this host.
+    async fn set_up_https(&mut self, host: &str, port: Option<u16>, reach: &GitReach) -> Result<(), Error> {
+        self.protocol = "https";
+        self.settings = with_stall_timeout(self.settings.clone());
+        if !reach.anywhere {
+            self.reach = NetworkAccess::Nowhere;
+            self.set_up_proxy(reach).await?;
+        }
+        let named = credential_host(host, port);
+        let lower = named.to_ascii_lowercase();
+        if let Some(credential) = reach.credentials.get(&lower) {
+            let handed = password_callback(self.settings.clone(), &named, credential)
+                .map_err(|_| Error::WorkerFailed)?;
+            (self.settings, self.callback) = (handed.0, Some(handed.1));
+        }
+        Ok(())
+    }
+
+    /// Sets up ssh with the key for this host, if there is one.
+    fn set_up_ssh(
+        &mut self,
+        host: &str,
+        address: &str,
+        port: Option<u16>,
+        reach: &GitReach,
+    ) -> Result<(), Error> {
+        let named = format!("ssh://{}", credential_host(host, port).to_ascii_lowercase());
+        let key = reach.credentials.get(&named).map(ssh_key_file).transpose();
+        let callback = key.and_then(|key| Callback::ssh(ssh_options(host, address), key));
+        self.callback = Some(callback.map_err(|_| Error::WorkerFailed)?);
+        Ok(())
+    }
+
+    async fn set_up_proxy(&mut self, reach: &GitReach) -> Result<(), Error> {
+        let allowed = AllowedAddresses::parse(&reach.allow);
+        // Programs written in Go, such as git-lfs, bypass every proxy for loopback addresses.
+        let passes_by = self.settings.has_filters() && allowed.has_address(Ipv4Addr::LOCALHOST.into());
+        let proxy = Proxy::start(allowed).await.map_err(|_| Error::WorkerFailed)?;
+        let settings = self.settings.clone().with("http.proxy", proxy.url());
+        self.settings = settings.with("http.proxyauthmethod", "basic");
+        self.reach = match self.reach {
+            NetworkAccess::Nowhere if !passes_by => NetworkAccess::Port(proxy.port()),
+            _ => NetworkAccess::Anywhere,
+        };
+        self.proxy = Some(proxy);
+        Ok(())
+    }
+
+    pub(super) fn settings(&self) -> &ConfigOverrides {
+        &self.settings
+    }
+
+    /// Lets the filters of a git use this connection. The git itself gets no protocol.
+    pub(super) fn attach_filters(&self, git: Git) -> Git {
+        let git = git.timeout(NETWORK_LIMIT).network(self.reach);
+        let Some(callback) = &self.callback else { return git };
+        let git = git.inherit_fds(callback.descriptors.iter().cloned());
+        callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value))
+    }
+
+    /// A git that uses this connection.
+    pub(super) fn git(&self, git: impl FnOnce(&ConfigOverrides) -> Git) -> Git {
+        let git = self.attach_filters(git(&self.settings)).env("GIT_ALLOW_PROTOCOL", self.protocol);
+        // The missing objects of a partial clone are fetched from its remote through this connection. A remote on this
+        // machine would need a second one.
+        if self.protocol == "fd" { git } else { git.env("GIT_NO_LAZY_FETCH", "0") }
+    }
+
+    /// The error for a failed git that used this connection.
+    pub(super) fn remote_error(&self, output: &GitOutput) -> GitError {
+        if let Some(host) = self.proxy.as_ref().and_then(Proxy::refused) {
+            return GitError::RemoteForbidden { remote: host, why: PRIVATE_ADDRESS_REASON.to_owned() };
+        }
+        let words = output.message();
+        if words.contains(".lock': File exists") {
+            return GitError::from_message(words);
+        }
+        let words = words.replace(&self.url, "the remote");
+        if AUTHENTICATION_ERRORS.iter().any(|text| words.contains(text)) {
+            let way_out = "store a token or a key that it accepts by `POST /api/git/credentials`";
+            return GitError::RemoteFailed { words: format!("it denied access; {way_out}: {words}") };
+        }
+        GitError::RemoteFailed { words }
+    }
+}

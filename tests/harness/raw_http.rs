@@ -1,0 +1,75 @@
+//! Raw HTTP over TCP, for requests that no HTTP client would send.
+
+use std::time::Duration;
+
+use reqwest::{
+    StatusCode,
+    header::{HeaderMap, HeaderName, HeaderValue},
+};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::{Answer, Skep};
+
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A connection to a server.
+pub(crate) struct RawConnection(TcpStream);
+
+impl Skep {
+    /// A new connection.
+    pub(crate) async fn raw_connection(&self) -> RawConnection {
+        RawConnection(TcpStream::connect(self.url.trim_start_matches("http://")).await.unwrap())
+    }
+
+    /// Sends bytes on a new connection and reads the answer.
+    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> Answer {
+        let mut wire = self.raw_connection().await;
+        wire.send(bytes).await;
+        wire.answer().await
+    }
+
+    /// The head of a request with the admin key and `Connection: close`. Each further header must end with `\r\n`.
+    pub(crate) fn head(&self, first_line: &str, headers: &str) -> String {
+        let key = &self.key;
+        format!(
+            "{first_line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n{headers}\r\n"
+        )
+    }
+}
+
+impl RawConnection {
+    /// Sends bytes. The server may answer and close before it has read all of them.
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.0.write_all(bytes.as_ref()).await.is_ok()
+    }
+
+    /// Reads exactly this text from the server.
+    pub(crate) async fn expect(&mut self, words: &str) {
+        let mut said = vec![0; words.len()];
+        timeout(TIMEOUT, self.0.read_exact(&mut said)).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8_lossy(&said), words);
+    }
+
+    /// Reads the answer up to the end of the connection.
+    pub(crate) async fn answer(mut self) -> Answer {
+        let mut bytes = Vec::new();
+        let read = timeout(TIMEOUT, self.0.read_to_end(&mut bytes)).await.unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { panic!("no answer: {read:?}, {text:?}") };
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse::<StatusCode>().unwrap();
+        let header = |line: &str| {
+            let (name, value) = line.split_once(':').unwrap();
+            (name.parse::<HeaderName>().unwrap(), value.trim().parse::<HeaderValue>().unwrap())
+        };
+        let headers = lines.map(header).collect::<HeaderMap>();
+        let body = serde_json::from_str(body).unwrap_or(Value::String(body.to_owned()));
+        Answer { status, headers, body }
+    }
+}
