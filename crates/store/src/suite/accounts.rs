@@ -181,7 +181,7 @@ pub async fn an_account_with_vms_and_the_default_one_are_not_deleted(store: Arc<
     store.create_key(new_key(account.id, "one", 1)).await.unwrap();
     let refused = store.delete_account(deletion(account.id, 3)).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::AccountInUse);
-    assert!(refused.to_string().contains("`acme` has 1 VMs"), "{refused}");
+    assert!(refused.to_string().contains("`acme` has 1 running VMs"), "{refused}");
     let presented = store.key_by_hash(hash(1)).await.unwrap().unwrap();
     assert_eq!(presented.record.key.revoked_at, None, "a refusal leaves nothing");
     store.record_end(end(vm.id, EndReason::Deleted, 5)).await.unwrap();
