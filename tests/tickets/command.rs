@@ -74,7 +74,7 @@ async fn a_ticket_is_made_worked_on_and_finished_by_command() {
     let claimed = answer(&skep(&["claim", "--assignee", "agent-7", "--lease", "2m", "--json"]));
     assert_eq!((&claimed["tickets"][0]["id"], &claimed["tickets"][0]["attempt"]), (&json!(plan), &json!(1)));
     let beat = skep(&["heartbeat", &plan, "--attempt", "1", "--progress", "half of it"]);
-    assert!(printed(&beat).starts_with("attempt 1 holds until "), "{beat:?}");
+    assert!(printed(&beat).starts_with("attempt 1 has a lease until "), "{beat:?}");
     assert_eq!(record(&server, &plan).await["progress"], "half of it");
     refused(&skep(&["heartbeat", &plan, "--assignee", "agent-8"]), "agent-7");
     let listed = printed(&skep(&["list", "--status", "in_progress"]));
