@@ -122,8 +122,9 @@ async fn detached_processes_end_at_the_timeout_and_survive_otherwise() {
 #[tokio::test]
 async fn a_fork_bomb_stays_within_its_limits() {
     let skep = start().await;
-    // Nothing is forked after the bomb: that may fail by then, and the shell would end.
-    let bomb = exec(&skep, &json!({"command": "b() { b | b & }; b; exec sleep 60", "timeout": 3000})).await;
+    // The shell forks once, before the bomb: dash forks for each part of a pipeline, and a fork that fails ends it.
+    let bomb =
+        exec(&skep, &json!({"command": "b() { b | b & }; (b) & exec sleep 60", "timeout": 3000})).await;
     assert_eq!(bomb["timed_out"], true, "{bomb}");
     // The server is not affected, and commands run again once the processes are reaped.
     assert_eq!(skep.get("/api/health").await.status, 200);
