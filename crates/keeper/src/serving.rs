@@ -47,34 +47,36 @@ pub(crate) async fn serve(
     mut end: KeeperEnd,
     welcome: Welcome,
     listeners: Vec<OwnedFd>,
-    desk: ServerContext,
+    context: ServerContext,
     cut: oneshot::Receiver<()>,
 ) {
     if let Err(error) = end.welcome(&welcome, &listeners).await {
         return tracing::error!(%error, "the welcome message could not be sent to the server");
     }
     drop(listeners);
-    let perform = |request, answerer| perform(desk.clone(), request, answerer);
+    let perform = |request, answerer| perform(context.clone(), request, answerer);
     answer_all(&mut end, perform, cut).await;
 }
 
-async fn perform(desk: ServerContext, request: Request, answerer: Answerer) {
+async fn perform(context: ServerContext, request: Request, answerer: Answerer) {
     let call = match request {
         Request::Restart => LifecycleCall::Restart(answerer),
         Request::Ready => LifecycleCall::Ready(answerer),
         Request::Unable { reason } => LifecycleCall::Unable(reason),
-        request => return perform_without_supervisor(desk, request, answerer).await,
+        request => return perform_without_supervisor(context, request, answerer).await,
     };
     // The receiver is gone when the server is being terminated; it needs no answer.
-    let _ = desk.calls.send(call).await;
+    let _ = context.calls.send(call).await;
 }
 
-async fn perform_without_supervisor(desk: ServerContext, request: Request, answerer: Answerer) {
+async fn perform_without_supervisor(context: ServerContext, request: Request, answerer: Answerer) {
     let none = |answer| (answer, Vec::new());
-    let answer = match (request, desk) {
-        (Request::Tls { seen, serving }, desk) => tls(desk.server_config.tls, seen, serving).await.map(none),
-        (Request::Helper { kind }, desk) => {
-            helper(desk, kind).await.map(|stream| (Answer::Helper, vec![stream]))
+    let answer = match (request, context) {
+        (Request::Tls { seen, serving }, context) => {
+            tls(context.server_config.tls, seen, serving).await.map(none)
+        }
+        (Request::Helper { kind }, context) => {
+            helper(context, kind).await.map(|stream| (Answer::Helper, vec![stream]))
         }
         (request, ServerContext { vmms: Some(vmms), .. }) => return vmms.serve(request, answerer).await,
         (_, ServerContext { vmms: None, .. }) => Err(Error::NoSwarm("this server has no VMs".to_owned())),
@@ -87,8 +89,8 @@ async fn perform_without_supervisor(desk: ServerContext, request: Request, answe
     let _ = answerer.answer(answer, &descriptors).await;
 }
 
-async fn helper(desk: ServerContext, kind: HelperKind) -> Result<OwnedFd, Error> {
-    let ServerContext { server, server_config: configured, helpers, .. } = desk;
+async fn helper(context: ServerContext, kind: HelperKind) -> Result<OwnedFd, Error> {
+    let ServerContext { server, server_config: configured, helpers, .. } = context;
     let started = spawn_blocking(move || {
         let order = match kind {
             HelperKind::Commands => &configured.commands_helper,

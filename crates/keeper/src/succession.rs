@@ -144,7 +144,7 @@ impl ServerSupervisor<'_> {
         let id = ServerId(STARTED.fetch_add(1, Ordering::Relaxed));
         let process = ServerProcess::start(self.order, &self.user, theirs)?;
         let (sender, calls) = mpsc::channel(1);
-        let desk = ServerContext {
+        let context = ServerContext {
             server: id,
             server_config: configured.clone(),
             helpers: Arc::clone(&self.helpers),
@@ -158,7 +158,7 @@ impl ServerSupervisor<'_> {
             succeeds,
         };
         let (cut, cuts) = oneshot::channel();
-        let serving = tokio::spawn(serve(end, welcome, listeners, desk, cuts));
+        let serving = tokio::spawn(serve(end, welcome, listeners, context, cuts));
         Ok(RunningServer { id, process, serving, cancel: cut, calls, server_config: configured })
     }
 

@@ -105,7 +105,7 @@ struct ReceiverState(Arc<Mutex<Received>>, watch::Sender<usize>);
 /// An endpoint, which stops when it is dropped.
 pub(super) struct Receiver {
     pub(super) address: SocketAddr,
-    desk: ReceiverState,
+    state: ReceiverState,
     serving: JoinHandle<()>,
 }
 
@@ -124,10 +124,10 @@ impl Receiver {
     pub(super) async fn at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let desk = ReceiverState(Arc::default(), watch::channel(0).0);
-        let router = Router::new().fallback(take).with_state(desk.clone());
+        let state = ReceiverState(Arc::default(), watch::channel(0).0);
+        let router = Router::new().fallback(take).with_state(state.clone());
         let serving = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { address, desk, serving }
+        Self { address, state, serving }
     }
 
     pub(super) fn url(&self) -> String {
@@ -136,16 +136,16 @@ impl Receiver {
 
     /// Answers with these one after the other, and then with 200.
     pub(super) fn answers(&self, script: impl IntoIterator<Item = Reply>) {
-        self.desk.0.lock().unwrap().script.extend(script);
+        self.state.0.lock().unwrap().script.extend(script);
     }
 
     pub(super) fn seen(&self) -> Vec<Seen> {
-        self.desk.0.lock().unwrap().seen.clone()
+        self.state.0.lock().unwrap().seen.clone()
     }
 
     /// Waits for this number of requests, and returns them.
     pub(super) async fn wait(&self, count: usize) -> Vec<Seen> {
-        let mut count_receiver = self.desk.1.subscribe();
+        let mut count_receiver = self.state.1.subscribe();
         let came = timeout(PATIENCE, count_receiver.wait_for(|seen| *seen >= count)).await.is_ok();
         assert!(came, "{} of {count} came: {:#?}", self.seen().len(), self.seen());
         self.seen()
