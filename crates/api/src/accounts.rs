@@ -44,6 +44,7 @@ pub struct CreateAccount {
     pub roots: Option<Vec<String>>,
     /// The networks from which requests are accepted, as CIDRs or addresses; default: all networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub allowed_ips: Option<Vec<String>>,
     /// The maximum number of VMs at the same time; default: no limit for this account.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64))]

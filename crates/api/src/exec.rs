@@ -25,11 +25,12 @@ pub const ANSWER_GRACE: Duration = Duration::from_secs(30);
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExecRequest {
     /// The command line, run by `/bin/sh -c`.
-    #[cfg_attr(feature = "openapi", schema(example = "uname -n"))]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[^\\u0000]*$", example = "uname -n"))]
     pub command: String,
     /// Working directory. Default: `/root` inside a VM, the account's first root on the server. A relative path
     /// refers to that directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[^\\u0000]*$", min_length = 1))]
     pub cwd: Option<String>,
     /// Time limit in milliseconds, 1 to 3,600,000; default 60,000. When it expires, all processes that the command
     /// started are ended.

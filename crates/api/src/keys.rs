@@ -55,7 +55,15 @@ pub struct Key {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateKey {
     /// The name, 1 to 100 characters, unique among the account's valid keys.
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 100, example = "ci"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(
+            min_length = 1,
+            max_length = 100,
+            pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
+            example = "ci"
+        )
+    )]
     pub name: String,
     /// The environment in the text of the key; default `prod`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{ErrorCode, Failure};
 
@@ -72,7 +72,7 @@ impl Serialize for AbsolutePath {
 impl<'de> Deserialize<'de> for AbsolutePath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse("path", &text, PathEncoding::Percent).map_err(|failure| D::Error::custom(failure.message))
+        Self::parse("path", &text, PathEncoding::Percent).map_err(|failure| without_field("path", &failure))
     }
 }
 
@@ -117,8 +117,13 @@ impl<'de> Deserialize<'de> for LinkTarget {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse("target", &text, PathEncoding::Percent)
-            .map_err(|failure| D::Error::custom(failure.message))
+            .map_err(|failure| without_field("target", &failure))
     }
+}
+
+/// The error of a deserializer, which adds the name of the field itself.
+fn without_field<E: serde::de::Error>(field: &str, failure: &Failure) -> E {
+    E::custom(failure.message.trim_start_matches(&format!("`{field}` ")))
 }
 
 fn decode(field: &str, text: &str, encoding: PathEncoding) -> Result<Vec<u8>, Failure> {
@@ -163,6 +168,11 @@ pub fn percent_encoded(text: &OsStr) -> String {
         }
     }
     encoded
+}
+
+/// Decodes a percent-encoded path that is valid UTF-8; `None` for others.
+pub fn plain_path(encoded: &str) -> Option<String> {
+    String::from_utf8(decoded(encoded)?).ok()
 }
 
 fn decoded(text: &str) -> Option<Vec<u8>> {

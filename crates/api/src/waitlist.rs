@@ -11,19 +11,25 @@ use crate::WaitlistId;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JoinWaitlist {
     /// An email address that can receive mail from the internet; at most 254 bytes.
-    #[cfg_attr(feature = "openapi", schema(max_length = 254, example = "ada@example.com"))]
+    #[cfg_attr(feature = "openapi", schema(max_length = 254, format = "email", example = "ada@example.com"))]
     pub email: String,
     /// The name of the person, at most 100 characters on one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 100))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(max_length = 100, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")
+    )]
     pub name: Option<String>,
     /// The company of the person, at most 100 characters on one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 100))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(max_length = 100, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$")
+    )]
     pub company: Option<String>,
     /// The intended use, at most 2,000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
+    #[cfg_attr(feature = "openapi", schema(max_length = 2000, pattern = "^[^\\u0000]*$"))]
     pub use_case: Option<String>,
 }
 

@@ -84,7 +84,10 @@ pub struct Webhook {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateWebhook {
     /// The URL that events are sent to: https, at most 2,048 characters.
-    #[cfg_attr(feature = "openapi", schema(max_length = 2048, example = "https://hooks.example.com/skep"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(max_length = 2048, pattern = "^https?://", example = "https://hooks.example.com/skep")
+    )]
     pub url: String,
     /// The event types to send, such as `ticket.completed`, or `ticket.*` for all that begin with `ticket.`. Default:
     /// all types that the key may read.
@@ -93,7 +96,14 @@ pub struct CreateWebhook {
     pub types: Option<Vec<String>>,
     /// The purpose of the webhook, for people; at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 500, example = "notifies the dashboard"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(
+            max_length = 500,
+            pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
+            example = "notifies the dashboard"
+        )
+    )]
     pub description: Option<String>,
 }
 
@@ -104,7 +114,7 @@ pub struct CreateWebhook {
 pub struct ChangeWebhook {
     /// The new URL: https, at most 2,048 characters.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String, max_length = 2048, example = "https://hooks.example.com/skep"))]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, max_length = 2048, pattern = "^https?://", example = "https://hooks.example.com/skep"))]
     pub url: Option<String>,
     /// Replaces all event types.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]

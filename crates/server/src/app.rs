@@ -26,6 +26,7 @@ use crate::{
     admission::{Admission, admit, resolve_origin},
     audit::{Actions, AuditQueue, AuditState, audit_request},
     auth::{Authenticator, authenticate},
+    documented_routes::{DocumentedRoutes, check_documented},
     error::{Refusal, UNKNOWN_ROUTE},
     events::Tail,
     extract::not_utf8,
@@ -38,7 +39,6 @@ use crate::{
     places::Places,
     request::observe,
     restart::Restart,
-    route_methods::{RouteMethods, check_method},
     routes::{
         Routes,
         accounts::{self, AccountsState},
@@ -48,11 +48,11 @@ use crate::{
         docs,
         events::{self, EventsState},
         exec::{self, ExecState},
-        files,
-        git::{self, GitState},
+        files, git_credentials,
         health::{self, HealthState},
         keys::{self, KeysState},
         metrics, openapi as document,
+        operations::{self, OperationsState},
         raw::FilesState,
         session::{self, SessionState},
         swarm::{self, SwarmState},
@@ -118,17 +118,17 @@ pub struct Parts {
 pub fn router(parts: Parts) -> Result<Router, Failure> {
     let limiter = Arc::new(Limiter::new(&parts.limits));
     let (document_text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
-    let route_methods_cell = Arc::new(OnceLock::new());
+    let documented_cell = Arc::new(OnceLock::new());
     let [health, public @ ..] = public_routes(&parts, &limiter, &document_text);
     let guarded = guarded_routes(&parts, &limiter, &actions)?;
     let Parts { store, key_uses: uses, metrics: counted, audit: queue, limits, proxies, .. } = parts;
     let gate = Arc::new(Authenticator::new(store, uses, Arc::clone(&limiter)));
     let entrance = Arc::new(Admission::new(proxies, limiter, &limits));
-    let method_layer = from_fn_with_state(Arc::clone(&route_methods_cell), check_method);
-    let guarded = documented(guarded).layer(method_layer.clone());
+    let documented_layer = from_fn_with_state(Arc::clone(&documented_cell), check_documented);
+    let guarded = documented(guarded).layer(documented_layer.clone());
     let guarded = guarded.layer(from_fn_with_state(Arc::clone(&gate), authenticate));
     let public = documented(public).layer(from_fn(refuse_vms));
-    let public = documented([health]).merge(public).layer(method_layer);
+    let public = documented([health]).merge(public).layer(documented_layer);
     let merged = OpenApiRouter::with_openapi(openapi::base_document()).merge(public).merge(guarded);
     let (router, mut description) = merged.split_for_parts();
     openapi::complete(&mut description);
@@ -136,7 +136,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     // Each cell is set here only, so `set` cannot fail.
     let _ = document_text.set(openapi::to_json(&description)?.into());
     let _ = actions.set(Arc::clone(&audit_state.actions));
-    let _ = route_methods_cell.set(RouteMethods::from_document(&description));
+    let _ = documented_cell.set(DocumentedRoutes::from_document(&description));
     let fallback = Router::new().fallback(unknown_route).with_state(gate);
     Ok(router
         .fallback_service(fallback)
@@ -174,9 +174,10 @@ fn guarded_routes(
     let workspaces = Workspaces::new(parts.roots.clone());
     let places = Places::new(vms.clone(), &parts.helper, &workspaces, parts.entry_locks()?);
     let (closing, sessions) = (parts.closing.clone(), parts.sessions.clone());
-    let git = GitState {
+    let vault = Vault::new(Arc::clone(store), &parts.data_dir);
+    let operations = OperationsState {
         places: places.clone(),
-        vault: Vault::new(Arc::clone(store), &parts.data_dir),
+        vault: vault.clone(),
         allow: parts.git_allow.clone().into(),
     };
     let files = FilesState {
@@ -203,7 +204,8 @@ fn guarded_routes(
         waitlist::routes(WaitlistState::new(Arc::clone(store), Arc::clone(limiter))),
         audit::routes(AuditLogState { store: Arc::clone(store), actions: Arc::clone(actions) }),
         files::routes(files),
-        git::routes(git),
+        operations::routes(&operations),
+        git_credentials::routes(vault),
         admin::routes(Arc::clone(&parts.restart)),
         exec::routes(ExecState { vms, places, store: Arc::clone(store), closing, sessions }),
     ])

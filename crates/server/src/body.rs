@@ -71,6 +71,18 @@ impl<S: Send + Sync> FromRequest<S> for Object {
     }
 }
 
+/// Reads a JSON object, and converts it; a large one on a blocking thread.
+///
+/// # Errors
+/// Those of [`Object::parse`] and of `convert`; `body_too_large`, `not_json`.
+pub(crate) async fn read_object<T: Send + 'static>(
+    request: Request,
+    convert: fn(Object) -> Result<T, Failure>,
+) -> Result<T, Refusal> {
+    let bytes = read_bytes(request).await?;
+    parse_body(bytes, move |bytes| convert(Object::parse(bytes)?)).await
+}
+
 /// The bytes of a body, within its limit. An absent or empty one is `{}`.
 async fn read_bytes(request: Request) -> Result<Bytes, Refusal> {
     const EMPTY: Bytes = Bytes::from_static(b"{}");
@@ -96,7 +108,7 @@ fn limit_of(parts: &Parts) -> BodyLimit {
 /// Parses a body; a large one on a blocking thread.
 async fn parse_body<T: Send + 'static>(
     bytes: Bytes,
-    parse: fn(&[u8]) -> Result<T, Failure>,
+    parse: impl FnOnce(&[u8]) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Refusal> {
     let is_large = bytes.len() > LARGE_BYTES;
     let parsing = move || {
@@ -166,6 +178,14 @@ impl Object {
         Self(Map::from_iter([(field.to_owned(), value)]))
     }
 
+    pub(crate) fn from_fields(fields: Map<String, Value>) -> Self {
+        Self(fields)
+    }
+
+    pub(crate) fn into_fields(self) -> Map<String, Value> {
+        self.0
+    }
+
     /// The SHA-256 of the value. It does not depend on white space, the order of fields or escapes in the text.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         Sha256::digest(Value::Object(self.0.clone()).to_string().as_bytes()).into()
@@ -201,6 +221,16 @@ impl Object {
         }
     }
 
+    /// Deserializes one field, which exists.
+    ///
+    /// # Errors
+    /// `invalid_value`, naming the field.
+    pub(crate) fn into_field<T: DeserializeOwned>(mut self, field: &str) -> Result<T, Failure> {
+        let value = self.take(field).unwrap_or_default();
+        serde_path_to_error::deserialize(value)
+            .map_err(|error| field_failure(field, &error.into_inner().to_string()))
+    }
+
     /// Deserializes the remaining fields.
     ///
     /// # Errors
@@ -223,7 +253,13 @@ pub(crate) fn field_failure(path: &str, detail: &str) -> Failure {
         ErrorCode::InvalidValue
     };
     let names_it = code != ErrorCode::InvalidValue || path == ".";
-    let message = if names_it { detail.to_owned() } else { format!("`{path}`: {detail}") };
+    // The types of the API describe a wrong value by a predicate.
+    let is_predicate = ["is ", "has ", "holds "].iter().any(|verb| detail.starts_with(verb));
+    let message = match (names_it, is_predicate) {
+        (true, _) => detail.to_owned(),
+        (false, true) => format!("`{path}` {detail}"),
+        (false, false) => format!("`{path}`: {detail}"),
+    };
     Failure::new(code, message)
 }
 

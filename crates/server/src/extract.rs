@@ -55,12 +55,6 @@ requirements! {
     FilesRead = [FilesRead] vm_keys,
     /// `files:write`.
     FilesWrite = [FilesWrite] vm_keys,
-    /// `files:read` and `files:write`.
-    FilesReadWrite = [FilesRead, FilesWrite] vm_keys,
-    /// `git:read`.
-    GitRead = [GitRead] vm_keys,
-    /// `git:write`.
-    GitWrite = [GitWrite] vm_keys,
     /// `git:write`, for resources of the whole account.
     GitCredentials = [GitWrite],
     /// `metrics:read`.
@@ -244,12 +238,25 @@ fn query_not_utf8() -> Failure {
     Failure::new(ErrorCode::MalformedRequest, message)
 }
 
-fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
-    // The parser would replace invalid UTF-8 by U+FFFD, and the path would name another file.
+/// The names and values of a query.
+///
+/// # Errors
+/// `malformed_request` if they are not UTF-8: the parser would replace invalid bytes by U+FFFD, and a path would name
+/// another file.
+pub(crate) fn query_pairs(query: &str) -> Result<form_urlencoded::Parse<'_>, Failure> {
     if percent_decoded(query).is_err() {
         return Err(query_not_utf8());
     }
-    let pairs = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+    Ok(form_urlencoded::parse(query.as_bytes()))
+}
+
+/// Deserializes the parameters of a query.
+///
+/// # Errors
+/// `malformed_request` as [`query_pairs`]; `unknown_field`, `missing_parameter` or `invalid_value`, each naming the
+/// parameter.
+pub(crate) fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure> {
+    let pairs = serde_urlencoded::Deserializer::new(query_pairs(query)?);
     serde_path_to_error::deserialize(pairs).map_err(|error| {
         let path = error.path().to_string();
         let words = error.into_inner().to_string();

@@ -6,7 +6,7 @@ use skep_api::{
     exec::VM_HOME,
     path::{AbsolutePath, PathEncoding},
 };
-use skep_client::{Client, Files};
+use skep_client::Client;
 
 use crate::target::vm_reference;
 
@@ -20,7 +20,7 @@ pub(crate) struct PlaceOption {
 /// A place, with the folder against which relative paths are resolved.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    pub(crate) files: Files,
+    pub(crate) remote: skep_client::Place,
     home: String,
 }
 
@@ -43,7 +43,7 @@ impl Place {
                 roots.into_iter().next().context("this key's account has no workspace; give --vm")?
             }
         };
-        Ok(Self { files: client.files(vm), home })
+        Ok(Self { remote: client.at(vm), home })
     }
 
     /// Resolves a path: relative paths are below the first root of the workspace, or below /root in a VM.

@@ -11,6 +11,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use skep_api::CallContext;
+
 use crate::{
     Commands, EntryLocks, Error, Fence, Roots,
     git::{GitGrants, NetworkAccess},
@@ -37,6 +39,7 @@ pub struct Place {
     defaults: Arc<CommandDefaults>,
     commands: Commands,
     call: Option<Arc<str>>,
+    context: Arc<CallContext>,
     root_paths: Arc<[PathBuf]>,
     fence: Option<Fence>,
     roots: Arc<OnceLock<Arc<Roots>>>,
@@ -68,6 +71,7 @@ impl Place {
             defaults: Arc::new(defaults),
             commands: Commands::new(Some(cgroup_parent.into())),
             call: None,
+            context: Arc::default(),
             root_paths: folders,
             fence: None,
             roots: Arc::default(),
@@ -154,6 +158,21 @@ impl Place {
     #[must_use]
     pub fn for_call(&self, id: &str) -> Self {
         Self { call: Some(id.into()), ..self.clone() }
+    }
+
+    /// Sets what the server adds to the operation of the current call.
+    #[must_use]
+    pub fn with_context(&self, context: CallContext) -> Self {
+        Self { context: Arc::new(context), ..self.clone() }
+    }
+
+    /// What the server adds to the operation of the current call.
+    pub(crate) fn context(&self) -> &CallContext {
+        &self.context
+    }
+
+    pub(crate) fn shared_context(&self) -> Arc<CallContext> {
+        Arc::clone(&self.context)
     }
 
     pub fn commands(&self) -> &Commands {

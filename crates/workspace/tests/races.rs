@@ -18,8 +18,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use skep_api::{
     AbsolutePath,
     files::{
-        ContentEncoding, GrepFiles, ListFolder, MakeFolder, PatternSyntax, ReadFile, Relocate, RemoveFile,
-        SearchFiles, WriteCondition, WriteFile,
+        ContentEncoding, CopyFile, GrepFiles, ListFolder, MakeFolder, MoveFile, PatternSyntax, ReadFile,
+        RemoveFile, SearchFiles, WriteCondition, WriteFile,
     },
     path::PathEncoding,
     streams::{StreamFile, UploadFile, WatchFolder},
@@ -108,19 +108,19 @@ async fn walk(place: &Place, root: &Path) -> u32 {
         if let Ok(found) = grep.run(place).await {
             assert!(found.matches.is_empty(), "{found:?}");
         }
-        let list = ListFolder { path: path(&folder), limit: 10, after: None };
+        let list = ListFolder { path: path(&folder), limit: 10, cursor: None };
         let _ = list.run(place).await;
         let _ = WatchFolder { path: path(&folder) }.run_streamed(no_content(), place).await;
         let (from, to) = (file.clone(), path(&root.join("copy")));
-        if (Relocate { from, to: to.clone(), overwrite: true, keep: true }).run(place).await.is_ok() {
+        if (CopyFile { from, to: to.clone(), overwrite: true }).run(place).await.is_ok() {
             assert_eq!(fs::read_to_string(to.as_path()).unwrap(), INSIDE);
         }
         let (from, moved) = (file.clone(), path(&root.join("moved")));
-        if (Relocate { from, to: moved.clone(), overwrite: true, keep: false }).run(place).await.is_ok() {
+        if (MoveFile { from, to: moved.clone(), overwrite: true }).run(place).await.is_ok() {
             assert_eq!(fs::read_to_string(moved.as_path()).unwrap(), INSIDE);
         }
         let (from, to) = (moved, path(&root.join("folder/moved")));
-        let _ = Relocate { from, to, overwrite: true, keep: false }.run(place).await;
+        let _ = MoveFile { from, to, overwrite: true }.run(place).await;
         if let Ok(found) = search(&folder, CANARY).run(place).await {
             assert!(found.matches.is_empty(), "{found:?}");
         }
@@ -150,7 +150,6 @@ async fn write(place: &Place, file: &AbsolutePath) -> u32 {
         mode: None,
         create_parents: true,
         append: false,
-        condition: condition.clone(),
     };
     let written = write.run(place).await.is_ok();
     let upload = UploadFile { path: file.clone(), mode: None, create_parents: true, condition };

@@ -134,7 +134,8 @@ pub struct Diff {
 
 /// The name and address of an author, a committer or a tagger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = PersonBody))]
 pub struct Person {
     /// The name of the person.
     #[cfg_attr(feature = "openapi", schema(example = "Ada"))]
@@ -142,6 +143,12 @@ pub struct Person {
     /// The email address of the person.
     #[cfg_attr(feature = "openapi", schema(example = "ada@example.com"))]
     pub email: String,
+}
+
+impl Default for Person {
+    fn default() -> Self {
+        Self { name: "skep".to_owned(), email: "skep@skep.invalid".to_owned() }
+    }
 }
 
 /// The author or committer of a commit, with a time.

@@ -2,18 +2,46 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Commit, Diff, GitReach, Person};
-use crate::path::AbsolutePath;
+use super::{Commit, Diff, READ, WRITE, read::check_file};
+use crate::{
+    Failure,
+    endpoint::{Endpoint, Route, Success, check_argument},
+    path::AbsolutePath,
+};
 
 /// Returns a commit with its changes, or the content of a file in a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GitShow {
-    /// The repository; the only one of the workspace if `None`.
+    /// The repository. Default: the only one of the place.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "/srv/workspace/project"))]
     pub path: Option<AbsolutePath>,
-    /// The commit; the current commit if `None`.
+    /// The commit, branch or tag. Default: the current commit.
+    #[serde(rename = "ref")]
+    #[serde(default)]
     pub revision: Option<String>,
-    /// The path of the file relative to the top of the repository.
+    /// A file, relative to the top of the repository, whose content in that commit is returned.
+    #[serde(default)]
     pub file: Option<String>,
+}
+
+impl Endpoint for GitShow {
+    const ROUTE: Route = Route {
+        path: "/api/git/show",
+        id: "git_show",
+        summary: "Show a commit",
+        description: "Returns the commit with its changes to the first parent. With `file`, returns the content of \
+            that file instead of the changes, in base64 if it is not UTF-8. Both are cut at 16 MiB, which \
+            `truncated` indicates.",
+        success: Success::Done("The commit"),
+        ..READ
+    };
+
+    fn check(&self) -> Result<(), Failure> {
+        check_file(self.file.as_deref())
+    }
 }
 
 /// A commit, with its changes or one of its files.
@@ -60,9 +88,24 @@ pub enum BlobEncoding {
 
 /// Lists the tags of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GitTags {
-    /// The repository; the only one of the workspace if `None`.
+    /// The repository. Default: the only one of the place.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "/srv/workspace/project"))]
     pub path: Option<AbsolutePath>,
+}
+
+impl Endpoint for GitTags {
+    const ROUTE: Route = Route {
+        path: "/api/git/tag",
+        id: "git_tags",
+        summary: "List tags",
+        description: "Sorted by name.",
+        success: Success::Done("The tags"),
+        ..READ
+    };
 }
 
 /// A tag.
@@ -92,19 +135,41 @@ pub struct Tags {
 
 /// Creates or deletes a tag.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TagBody))]
 pub struct GitChangeTag {
-    /// The repository.
+    /// The repository, an absolute path below a root.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "/srv/workspace/project"))]
     pub path: AbsolutePath,
     /// The name of the tag.
+    #[cfg_attr(feature = "openapi", schema(example = "v1.0"))]
     pub name: String,
-    /// The commit to tag; the current commit if `None`.
+    /// The commit to tag. Default: the current one.
+    #[serde(rename = "ref")]
+    #[serde(default)]
     pub revision: Option<String>,
-    /// The message of an annotated tag; a lightweight tag is created if `None`.
+    /// The message of an annotated tag. Without it, the tag is lightweight.
+    #[serde(default)]
     pub message: Option<String>,
-    /// Whether the tag is deleted.
+    /// Whether to delete the tag.
+    #[serde(default)]
     pub delete: bool,
-    /// The tagger of an annotated tag.
-    pub tagger: Person,
+}
+
+impl Endpoint for GitChangeTag {
+    const ROUTE: Route = Route {
+        path: "/api/git/tag",
+        id: "git_change_tag",
+        summary: "Create or delete a tag",
+        description: "The tagger of an annotated tag is the calling key. An existing name is refused with 409.",
+        example: r#"{"path": "/srv/workspace/project", "name": "v1.0"}"#,
+        success: Success::Done("It was created or deleted"),
+        ..WRITE
+    };
+
+    fn check(&self) -> Result<(), Failure> {
+        check_argument("name", &self.name)
+    }
 }
 
 /// The result of creating or deleting a tag.
@@ -123,17 +188,38 @@ pub struct TagChanged {
 
 /// Merges a commit into the current branch. A conflict leaves branch and work tree unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MergeBody))]
 pub struct GitMerge {
-    /// The work tree.
+    /// The work tree or a folder in it, an absolute path below a root.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "/srv/workspace/project"))]
     pub path: AbsolutePath,
-    /// The branch, tag or commit to merge.
+    /// The branch, tag or commit to merge into the current branch.
+    #[serde(rename = "ref")]
+    #[cfg_attr(feature = "openapi", schema(example = "topic"))]
     pub revision: String,
-    /// Whether the merge fails if the current branch has commits of its own.
+    /// Whether to refuse the merge if the current branch has commits of its own.
+    #[serde(default)]
     pub ff_only: bool,
-    /// The message of a merge commit; git's default if `None`.
+    /// The message of a merge commit. Default: that of git.
+    #[serde(default)]
     pub message: Option<String>,
-    /// The committer of a merge commit.
-    pub committer: Person,
-    /// The addresses that filters, such as Git LFS, may connect to.
-    pub reach: GitReach,
+}
+
+impl Endpoint for GitMerge {
+    const ROUTE: Route = Route {
+        path: "/api/git/merge",
+        id: "git_merge",
+        summary: "Merge",
+        description: "Merges into the current branch, as a fast-forward if that has no commits of its own. A conflict \
+            is refused with 409 and the conflicting files; branch and work tree then stay as they were.",
+        example: r#"{"path": "/srv/workspace/project", "ref": "topic"}"#,
+        success: Success::Done("The new commits"),
+        uses_network: true,
+        ..WRITE
+    };
+
+    fn check(&self) -> Result<(), Failure> {
+        check_argument("ref", &self.revision)
+    }
 }

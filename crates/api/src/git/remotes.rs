@@ -4,17 +4,34 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Exported, GitReach, NETWORK_LIMIT};
+use super::{Exported, NETWORK_LIMIT, NETWORK_REFUSALS, READ, WRITE};
 use crate::{
+    ErrorCode, Failure,
+    endpoint::{Endpoint, Route, Success, check_argument},
     operation::{AnswerLimit, HelperKind, Operation},
     path::AbsolutePath,
 };
 
 /// Lists the remotes of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GitRemotes {
-    /// The repository; the only one of the workspace if `None`.
+    /// The repository. Default: the only one of the place.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "/srv/workspace/project"))]
     pub path: Option<AbsolutePath>,
+}
+
+impl Endpoint for GitRemotes {
+    const ROUTE: Route = Route {
+        path: "/api/git/remote",
+        id: "git_remotes",
+        summary: "List remotes",
+        description: "`skep://server/PATH` and `skep://VM/PATH` are repositories in other places of this server.",
+        success: Success::Done("The remotes"),
+        ..READ
+    };
 }
 
 /// A remote of a repository.
@@ -43,23 +60,72 @@ pub struct Remotes {
 
 /// Adds, changes or removes a remote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RemoteBody))]
 pub struct GitChangeRemote {
-    /// The repository.
+    /// The repository, an absolute path below a root.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "/srv/workspace/project"))]
     pub path: AbsolutePath,
     /// The name of the remote.
+    #[cfg_attr(feature = "openapi", schema(example = "origin"))]
     pub name: String,
+    /// `https://`, `ssh://`, a path, or `skep://server/PATH` and `skep://VM/PATH` of a repository in another place.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(example = "https://git.example.com/project.git"))]
+    pub url: Option<String>,
+    /// Whether to change the URL of an existing remote.
+    #[serde(default)]
+    pub replace: bool,
+    /// Whether to remove the remote and its remote-tracking branches.
+    #[serde(default)]
+    pub remove: bool,
+}
+
+impl GitChangeRemote {
     /// The change.
-    pub change: RemoteChange,
+    ///
+    /// # Errors
+    /// `invalid_value` if `url`, `replace` and `remove` do not go together.
+    pub fn change(&self) -> Result<RemoteChange<'_>, Failure> {
+        match (&self.url, self.replace, self.remove) {
+            (Some(url), false, false) => Ok(RemoteChange::Add(url)),
+            (Some(url), true, false) => Ok(RemoteChange::SetUrl(url)),
+            (None, false, true) => Ok(RemoteChange::Remove),
+            _ => Err(Failure::new(
+                ErrorCode::InvalidValue,
+                "give `url`, with `replace` for an existing remote, or `remove` alone",
+            )),
+        }
+    }
+}
+
+impl Endpoint for GitChangeRemote {
+    const ROUTE: Route = Route {
+        path: "/api/git/remote",
+        id: "git_change_remote",
+        summary: "Add, change or remove a remote",
+        description: "With `url` the remote is added, or with `url` and `replace` its URL is changed. Nothing is \
+            fetched.",
+        example: r#"{"path": "/srv/workspace/project", "name": "origin", "url": "https://git.example.com/project.git"}"#,
+        success: Success::Done("It was added, changed or removed"),
+        refusals: NETWORK_REFUSALS,
+        ..WRITE
+    };
+
+    fn check(&self) -> Result<(), Failure> {
+        check_argument("name", &self.name)?;
+        check_argument("url", self.url.as_deref().unwrap_or_default())?;
+        self.change().map(drop)
+    }
 }
 
 /// A change of a remote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RemoteChange {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoteChange<'a> {
     /// Adds the remote with this URL.
-    Add(String),
+    Add(&'a str),
     /// Changes the URL of the remote.
-    SetUrl(String),
+    SetUrl(&'a str),
     /// Removes the remote and its remote-tracking branches.
     Remove,
 }
@@ -76,19 +142,6 @@ pub struct RemoteChanged {
     pub url: Option<String>,
     /// Whether the remote was removed.
     pub removed: bool,
-}
-
-/// Fetches all branches of a remote. The current branch does not change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GitFetchRemote {
-    /// The repository; the only one of the workspace if `None`.
-    pub path: Option<AbsolutePath>,
-    /// The name of a remote; if `None` the branch's remote, or `origin`.
-    pub remote: Option<String>,
-    /// Whether remote-tracking branches are deleted if the remote no longer has the branch.
-    pub prune: bool,
-    /// The addresses that git may connect to.
-    pub reach: GitReach,
 }
 
 /// Updates remote-tracking branches and tags from an export of the remote by another workspace. The pack follows the

@@ -5,8 +5,8 @@ use std::{io, time::Duration};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use skep_api::{
-    AbsolutePath, ErrorCode,
-    files::{ContentEncoding, ReadFile, WriteCondition},
+    AbsolutePath, Call, ErrorCode,
+    files::{ReadFile, WriteCondition},
     path::PathEncoding,
     streams::{ByteRange, FilePart, StreamFile, UploadFile},
 };
@@ -43,8 +43,7 @@ async fn all(mut content: Content) -> io::Result<Vec<u8>> {
 
 /// A small request, which other streams must not block.
 async fn read(guest: &Guest, fixture: &Fixture, name: &str) -> String {
-    let read =
-        ReadFile { path: path(fixture, name), encoding: ContentEncoding::default(), offset: 0, limit: None };
+    let read = Call::from(ReadFile::whole(path(fixture, name)));
     let answer = tokio::time::timeout(Duration::from_secs(20), guest.call(&read)).await;
     answer.expect("a call is held up").expect("the content").content
 }

@@ -1,6 +1,7 @@
 //! The size limits of JSON bodies, by operation.
 
 use http::Method;
+use skep_api::endpoint::ROUTES;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -10,13 +11,12 @@ const PUBLIC: usize = 16 * KIB;
 /// Bytes, on every other route that is not in [`ROUTE_LIMITS`].
 const DEFAULT: usize = MIB;
 
-/// Routes whose bodies carry content (files, commands, many tickets or paths), with their limits in bytes.
+/// Routes whose bodies carry content (commands, many tickets), with their limits in bytes. Those of endpoints are in
+/// their types.
 const ROUTE_LIMITS: &[(Method, &str, usize)] = &[
-    (Method::POST, "/api/files/write", 48 * MIB),
     (Method::POST, "/api/exec", 48 * MIB),
     (Method::POST, "/api/swarm/vm/{pid}/exec", 48 * MIB),
     (Method::POST, "/api/tickets/batch", 16 * MIB),
-    (Method::POST, "/api/git/add", 16 * MIB),
     (Method::PATCH, "/api/tickets/{id}", 2 * MIB),
 ];
 
@@ -29,11 +29,13 @@ pub(crate) struct BodyLimit(usize);
 impl BodyLimit {
     /// The limit of an operation. `route` is the declared path, with its parameters in braces.
     pub(crate) fn for_operation(method: &Method, route: &str, is_public: bool) -> Self {
+        let endpoint = ROUTES.iter().find(|one| one.path == route && one.method.as_str() == method.as_str());
         let larger = ROUTE_LIMITS.iter().find(|(of, path, _)| of == method && *path == route);
-        Self(match larger {
-            Some((.., limit)) => *limit,
-            None if is_public => PUBLIC,
-            None => DEFAULT,
+        Self(match (endpoint, larger) {
+            (Some(endpoint), _) => endpoint.body_limit,
+            (None, Some((.., limit))) => *limit,
+            (None, None) if is_public => PUBLIC,
+            (None, None) => DEFAULT,
         })
     }
 

@@ -12,39 +12,41 @@ use super::messages;
 
 /// Any text without NUL, which no command, path or variable can contain.
 const NO_NUL: &str = "^[^\\u0000]*$";
-/// One line without control characters.
-const LINE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 const ABSOLUTE_PATH: &str = "^/[^\\u0000]*$";
-/// URLs of webhooks. The server accepts http only for hosts that the operator allows.
-const HTTP_URL: &str = "^https?://";
 const VARIABLE_NAME: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 
 /// Adds the constraints to the document.
-pub(super) fn refine(document: &mut Value) {
+///
+/// # Errors
+/// The JSON pointer of a part that a constraint is for, and that the document no longer has.
+pub(super) fn refine(document: &mut Value) -> Result<(), String> {
     bodies_are_objects(document);
     lift_descriptions(document);
-    exec_bodies(document);
-    streams(document);
-    event_stream(document);
-    messages::refine(document);
+    exec_bodies(document)?;
+    streams(document)?;
+    event_stream(document)?;
+    messages::refine(document)?;
     for (name, change) in schemas() {
-        if let Some(schema) = document.pointer_mut(&format!("/components/schemas/{name}")) {
-            merge(schema, change);
-        }
+        merge(part(document, &format!("/components/schemas/{name}"))?, change);
     }
     for (pointer, change) in inline_schemas() {
-        if let Some(schema) = document.pointer_mut(pointer) {
-            merge(schema, change);
-        }
+        merge(part(document, pointer)?, change);
     }
     parameters(document);
+    Ok(())
+}
+
+/// The part of the document at a JSON pointer.
+///
+/// # Errors
+/// The pointer, if the document has no such part.
+pub(super) fn part<'a>(document: &'a mut Value, pointer: &str) -> Result<&'a mut Value, String> {
+    document.pointer_mut(pointer).ok_or_else(|| format!("the OpenAPI document has no `{pointer}`"))
 }
 
 /// Changes to be merged into the schemas of components.
-fn schemas() -> [(&'static str, Value); 6] {
+fn schemas() -> [(&'static str, Value); 5] {
     let exec = json!({"properties": {
-        "command": {"pattern": NO_NUL},
-        "cwd": {"pattern": NO_NUL, "minLength": 1},
         "env": {"propertyNames": {"pattern": VARIABLE_NAME}, "additionalProperties": {"pattern": NO_NUL}},
     }, "if": {"required": ["encoding"], "properties": {"encoding": {"type": "string"}}},
        "then": {"required": ["stream"], "properties": {"stream": {"const": true}}},
@@ -52,22 +54,9 @@ fn schemas() -> [(&'static str, Value); 6] {
     [
         ("ExecRequest", exec.clone()),
         ("ExecInVmRequest", exec),
-        (
-            "CreateKey",
-            merged(
-                json!({"properties": {"name": {"pattern": LINE}, "scopes": {"minItems": 1}}}),
-                role_or_scopes(),
-            ),
-        ),
-        ("CreateAccount", json!({"properties": {"roots": roots(), "allowed_ips": {"maxItems": 100}}})),
+        ("CreateKey", merged(json!({"properties": {"scopes": {"minItems": 1}}}), role_or_scopes())),
+        ("CreateAccount", json!({"properties": {"roots": roots()}})),
         ("CreateWebhook", webhook()),
-        (
-            "JoinWaitlist",
-            json!({"properties": {
-                "email": {"format": "email"},
-                "name": {"pattern": LINE}, "company": {"pattern": LINE}, "use_case": {"pattern": NO_NUL},
-            }}),
-        ),
     ]
 }
 
@@ -114,9 +103,7 @@ fn inline_schemas() -> [(&'static str, Value); 3] {
 /// The constraints of a webhook.
 fn webhook() -> Value {
     json!({"properties": {
-        "url": {"pattern": HTTP_URL},
         "types": {"minItems": 1, "maxItems": 100, "items": {"pattern": format!("^({})$", event_type_pattern())}},
-        "description": {"pattern": LINE},
     }})
 }
 
@@ -175,27 +162,24 @@ fn lift_descriptions(value: &mut Value) {
 }
 
 /// Defines `ExecInVmRequest`, which is `ExecRequest` without `vm`, because the path names the VM.
-fn exec_bodies(document: &mut Value) {
-    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else {
-        return;
-    };
-    let Some(request) = schemas.get_mut("ExecRequest") else { return };
+fn exec_bodies(document: &mut Value) -> Result<(), String> {
+    let request = part(document, "/components/schemas/ExecRequest")?;
     let mut inside = request.clone();
     inside["description"] = json!("The body of `POST /api/swarm/vm/{pid}/exec`.");
     if let Some(properties) = inside["properties"].as_object_mut() {
         properties.remove("vm");
     }
     request["description"] = json!("The body of `POST /api/exec`.");
-    schemas.insert("ExecInVmRequest".to_owned(), inside);
+    part(document, "/components/schemas")?["ExecInVmRequest"] = inside;
     let body = "/paths/~1api~1swarm~1vm~1{pid}~1exec/post/requestBody/content/application~1json/schema";
-    if let Some(schema) = document.pointer_mut(body) {
-        *schema = json!({"$ref": "#/components/schemas/ExecInVmRequest"});
-    }
+    *part(document, body)? = json!({"$ref": "#/components/schemas/ExecInVmRequest"});
+    Ok(())
 }
 
 /// Describes a stream by the schema of one of its events, as is usual for OpenAPI.
-fn streams(document: &mut Value) {
-    if let Some(schemas) = document.pointer_mut("/components/schemas") {
+fn streams(document: &mut Value) -> Result<(), String> {
+    {
+        let schemas = part(document, "/components/schemas")?;
         let data = ["ExecData", "ExecExit", "StreamRefusal"]
             .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
         schemas["ExecStreamEvent"] = json!({
@@ -214,8 +198,8 @@ fn streams(document: &mut Value) {
             },
         });
     }
-    watch_stream(document);
-    log_stream(document);
+    watch_stream(document)?;
+    log_stream(document)?;
     each_operation(document, |operation| {
         let watches = operation["operationId"] == "watch_files" || operation["operationId"] == "ticket_log";
         let content = operation.pointer_mut("/responses/200/content/text~1event-stream");
@@ -226,11 +210,13 @@ fn streams(document: &mut Value) {
             });
         }
     });
+    Ok(())
 }
 
 /// The events of a watched folder.
-fn watch_stream(document: &mut Value) {
-    if let Some(schemas) = document.pointer_mut("/components/schemas") {
+fn watch_stream(document: &mut Value) -> Result<(), String> {
+    {
+        let schemas = part(document, "/components/schemas")?;
         let data = ["FileChange", "StreamRefusal"]
             .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
         schemas["FileWatchEvent"] = json!({
@@ -249,19 +235,17 @@ fn watch_stream(document: &mut Value) {
             },
         });
     }
-    if let Some(content) =
-        document.pointer_mut("/paths/~1api~1files~1watch/get/responses/200/content/text~1event-stream")
-    {
-        *content = json!({
-            "schema": {"$ref": "#/components/schemas/FileWatchEvent"},
-            "example": {"event": "change", "data": "{\"type\":\"created\",\"path\":\"/srv/workspace/notes.md\"}"},
-        });
-    }
+    let content = "/paths/~1api~1files~1watch/get/responses/200/content/text~1event-stream";
+    *part(document, content)? = json!({
+        "schema": {"$ref": "#/components/schemas/FileWatchEvent"},
+        "example": {"event": "change", "data": "{\"type\":\"created\",\"path\":\"/srv/workspace/notes.md\"}"},
+    });
+    Ok(())
 }
 
 /// The events of a ticket's log.
-fn log_stream(document: &mut Value) {
-    let Some(schemas) = document.pointer_mut("/components/schemas") else { return };
+fn log_stream(document: &mut Value) -> Result<(), String> {
+    let schemas = part(document, "/components/schemas")?;
     let data = ["ExecData", "LogEnd", "StreamRefusal"]
         .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
     schemas["TicketLogEvent"] = json!({
@@ -280,17 +264,16 @@ fn log_stream(document: &mut Value) {
         },
     });
     let content = "/paths/~1api~1tickets~1{id}~1log/get/responses/200/content/text~1event-stream";
-    if let Some(content) = document.pointer_mut(content) {
-        *content = json!({
-            "schema": {"$ref": "#/components/schemas/TicketLogEvent"},
-            "example": {"event": "output", "data": "{\"data\":\"hello\\n\",\"offset\":6}"},
-        });
-    }
+    *part(document, content)? = json!({
+        "schema": {"$ref": "#/components/schemas/TicketLogEvent"},
+        "example": {"event": "output", "data": "{\"data\":\"hello\\n\",\"offset\":6}"},
+    });
+    Ok(())
 }
 
 /// The events of an account.
-fn event_stream(document: &mut Value) {
-    let Some(schemas) = document.pointer_mut("/components/schemas") else { return };
+fn event_stream(document: &mut Value) -> Result<(), String> {
+    let schemas = part(document, "/components/schemas")?;
     let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
     let names: Vec<&str> = kinds.chain([TICKET_CURRENT, STREAM_GAP, "error"]).collect();
     let data = ["TicketEvent", "VmEvent", "KeyEvent", "CurrentTicket", "StreamGap", "StreamRefusal"]
@@ -313,18 +296,17 @@ fn event_stream(document: &mut Value) {
         },
     });
     let content = "/paths/~1api~1events/get/responses/200/content/text~1event-stream";
-    if let Some(content) = document.pointer_mut(content) {
-        *content = json!({
-            "schema": {"$ref": "#/components/schemas/EventStreamEvent"},
-            "example": {
-                "id": "evt_3f2a9c0d1b4e5f67_42",
-                "event": "vm.ended",
-                "data": "{\"id\":\"evt_3f2a9c0d1b4e5f67_42\",\"type\":\"vm.ended\",\"at\":\"2026-05-01T12:00:00.000Z\",\
-                         \"request_id\":\"deploy-17.3\",\"vm\":\"vm_01jv0000000000000000000000\",\"pid\":4242,\
-                         \"reason\":\"deleted\"}",
-            },
-        });
-    }
+    *part(document, content)? = json!({
+        "schema": {"$ref": "#/components/schemas/EventStreamEvent"},
+        "example": {
+            "id": "evt_3f2a9c0d1b4e5f67_42",
+            "event": "vm.ended",
+            "data": "{\"id\":\"evt_3f2a9c0d1b4e5f67_42\",\"type\":\"vm.ended\",\"at\":\"2026-05-01T12:00:00.000Z\",\
+                     \"request_id\":\"deploy-17.3\",\"vm\":\"vm_01jv0000000000000000000000\",\"pid\":4242,\
+                     \"reason\":\"deleted\"}",
+        },
+    });
+    Ok(())
 }
 
 /// Adds constraints to parameters.

@@ -2,19 +2,25 @@
 
 use serde_json::{Value, json};
 
+use super::constraints::part;
+
 /// Describes the tag `type`, which has no field in the Rust types, and flattens each variant into one object, because
 /// client generators do not support a variant composed of a component and a tag.
-pub(super) fn refine(document: &mut Value) {
+///
+/// # Errors
+/// Those of [`part`].
+pub(super) fn refine(document: &mut Value) -> Result<(), String> {
     let components = document["components"]["schemas"].clone();
     for name in ["ExecControl", "ExecNotice"] {
-        let kinds = document.pointer_mut(&format!("/components/schemas/{name}/oneOf"));
-        for kind in kinds.and_then(Value::as_array_mut).into_iter().flatten() {
+        let kinds = part(document, &format!("/components/schemas/{name}/oneOf"))?;
+        for kind in kinds.as_array_mut().into_iter().flatten() {
             flatten(kind, &components);
             if let Some(field) = kind.pointer_mut("/properties/type") {
                 field["description"] = json!("The type of the message.");
             }
         }
     }
+    Ok(())
 }
 
 /// Replaces `allOf` by the fields of its parts.

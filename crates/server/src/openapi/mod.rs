@@ -1,6 +1,7 @@
 //! The OpenAPI document: the descriptions of the routes, completed with what holds for all of them.
 
 mod constraints;
+pub(crate) mod endpoint;
 mod examples;
 mod messages;
 pub(crate) mod refusals;
@@ -344,11 +345,11 @@ pub(crate) fn is_public(operation: &Operation) -> bool {
 /// The final document as JSON.
 ///
 /// # Errors
-/// `internal` if it cannot be serialized.
+/// `internal` if it cannot be serialized, or if a constraint is for a part that it does not have.
 pub(crate) fn to_json(document: &openapi::OpenApi) -> Result<String, Failure> {
     let value = serde_json::to_value(document);
     let mut value = value.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
-    constraints::refine(&mut value);
+    constraints::refine(&mut value).map_err(|missing| Failure::new(ErrorCode::Internal, missing))?;
     examples::add_examples(&mut value);
     Ok(value.to_string())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use skep_api::ErrorCode;
+use skep_api::{ErrorCode, files::WRITE_REFUSALS};
 use utoipa::{
     IntoResponses,
     openapi::{RefOr, Response, ResponseBuilder, extensions::ExtensionsBuilder},
@@ -40,50 +40,15 @@ refusals! {
     /// Operations on one VM that do not use its guest agent.
     VmRefused = [UnknownVm, SwarmUnavailable, ShuttingDown],
     ChangeVmRefused = [UnknownVm, NameTaken, SwarmUnavailable, ShuttingDown],
-    /// Reading files, on the server or in a VM.
-    FilesRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, PathOutsideRoots, PermissionDenied,
-        BodyTooLarge, NotText, TooManyLinks, InvalidPattern, SwarmUnavailable, ShuttingDown, GuestTimeout,
-    ],
-    /// Reading a file, as JSON or as raw bytes.
-    ReadRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, PathOutsideRoots, PermissionDenied,
-        BodyTooLarge, NotText, TooManyLinks, NotAcceptable, RangeNotSatisfiable, SwarmUnavailable, ShuttingDown,
-        GuestTimeout,
-    ],
     WatchRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, WatchLimit, PathOutsideRoots, PermissionDenied,
         TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
-    ],
-    /// Changing files, on the server or in a VM.
-    FilesWriteRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, NotAFile, NotEmpty, AlreadyExists, PathOutsideRoots,
-        PermissionDenied, PreconditionFailed, NotText, TooManyLinks, TooDeep, DiskFull, FileBusy, BodyTooLarge,
-        SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
     RestartRefused = [RestartRefused, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
     /// A command on the server, or in a VM.
     ExecAnywhereRefused = [
         UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, ExecUnavailable,
         SwarmUnavailable, ShuttingDown, GuestTimeout,
-    ],
-    /// Reading a repository.
-    GitRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
-        UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
-        ShuttingDown, GuestTimeout, BareRepository, BodyTooLarge,
-    ],
-    /// Changing a repository.
-    GitWriteRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
-        UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
-        ShuttingDown, GuestTimeout, BareRepository, AlreadyExists, NothingToCommit, MergeConflict, BodyTooLarge,
-    ],
-    /// Operations that contact a remote repository.
-    GitNetworkRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks,
-        UnknownRepository, UnknownRevision, HostileRepository, RepositoryLocked, GitRefused, GitTimeout, SwarmUnavailable,
-        ShuttingDown, GuestTimeout, BareRepository, AlreadyExists, MergeConflict, UnknownRemote, RemoteForbidden, RemoteFailed, PushRejected,
     ],
     /// Deleting a Git credential.
     CredentialRefused = [UnknownCredential],
@@ -140,7 +105,17 @@ refusals! {
     DocsFileRefused = [UnknownRoute],
 }
 
-fn responses_of(codes: &[ErrorCode]) -> BTreeMap<String, RefOr<Response>> {
+/// Changing a file by a route that is no endpoint.
+pub(crate) struct FilesWriteRefused;
+
+impl IntoResponses for FilesWriteRefused {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        responses_of(WRITE_REFUSALS)
+    }
+}
+
+/// A response for each status, with its codes.
+pub(super) fn responses_of(codes: &[ErrorCode]) -> BTreeMap<String, RefOr<Response>> {
     let mut by_status = BTreeMap::<String, Vec<ErrorCode>>::new();
     for code in codes {
         by_status.entry(status_number(code.kind()).to_string()).or_default().push(*code);

@@ -19,7 +19,7 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 use serde::Deserialize;
 use skep_api::{
     AbsolutePath, ErrorCode,
-    files::FileWritten,
+    files::{FileWritten, parse_mode},
     keys::Key,
     path::PathEncoding,
     streams::{ByteRange, FilePart, StreamFile, StreamedFile, UploadFile},
@@ -29,7 +29,7 @@ use skep_workspace::Content;
 use tokio::sync::watch;
 use utoipa::IntoParams;
 
-use super::files::{condition, mode, path};
+use super::operations::precondition;
 use crate::{
     auth::Identity,
     body_stream::with_content,
@@ -203,10 +203,10 @@ pub(super) async fn write_raw(
     let Query(query) = Query::<RawQuery>::from_request_parts(&mut parts, &()).await?;
     let call = RequestInfo::from_request_parts(&mut parts, &()).await?;
     let operation = UploadFile {
-        path: path("path", &query.path, query.path_encoding)?,
-        mode: query.mode.as_deref().map(mode).transpose()?,
+        path: AbsolutePath::parse("path", &query.path, query.path_encoding.unwrap_or_default())?,
+        mode: query.mode.as_deref().map(parse_mode).transpose()?,
         create_parents: query.create_parents.unwrap_or(true),
-        condition: condition(&parts.headers)?,
+        condition: precondition(&parts.headers)?,
     };
     let chosen = Target::from_query(query.vm.as_deref())?;
     Places::record_resource(&chosen, &call.audit);

@@ -13,7 +13,7 @@ use bytes::{Buf, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use skep_api::{
-    ErrorCode, Failure,
+    AbsolutePath, ErrorCode, Failure,
     exec::StreamRefusal,
     path::PathEncoding,
     streams::{ChangeType, FileChange, WatchFolder},
@@ -21,7 +21,7 @@ use skep_api::{
 use skep_workspace::Content;
 use utoipa::IntoParams;
 
-use super::{files::path, raw::FilesState};
+use super::raw::FilesState;
 use crate::{
     error::{self, Refusal},
     extract::{Caller, FilesRead, Query},
@@ -69,7 +69,9 @@ pub(super) async fn watch(
     caller: Caller<FilesRead>,
     Query(query): Query<WatchQuery>,
 ) -> Result<Response, Refusal> {
-    let operation = WatchFolder { path: path("path", &query.path, query.path_encoding)? };
+    let operation = WatchFolder {
+        path: AbsolutePath::parse("path", &query.path, query.path_encoding.unwrap_or_default())?,
+    };
     let chosen = Target::from_query(query.vm.as_deref())?;
     let watcher = state.watchers.acquire(caller.account.id)?;
     let (_, content) = state.places.run_streamed(&caller, chosen, operation, None).await?;

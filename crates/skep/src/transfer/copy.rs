@@ -14,7 +14,10 @@ use bytes::Bytes;
 use futures_util::{TryStreamExt, future, stream};
 use indicatif::ProgressBar;
 use serde::Serialize;
-use skep_api::path::LinkTarget;
+use skep_api::{
+    files::{MakeFolder, MakeLink},
+    path::LinkTarget,
+};
 use skep_client::Client;
 
 use super::{
@@ -139,18 +142,18 @@ async fn copy_file(from: &Endpoint, to: &Endpoint, file: &Item, bar: &ProgressBa
     };
     match (&from.place, &to.place) {
         (Some(from), Some(to)) => {
-            let pieces = from.files.read(&remote::absolute(&source)?).await?.into_pieces();
-            to.files
+            let pieces = from.remote.read(&remote::absolute(&source)?).await?.into_pieces();
+            to.remote
                 .write(&remote::absolute(&target)?, Some(file.mode), pieces.inspect_ok(on_the_way))
                 .await?;
         }
         (Some(from), None) => {
-            let pieces = from.files.read(&remote::absolute(&source)?).await?.into_pieces();
+            let pieces = from.remote.read(&remote::absolute(&source)?).await?.into_pieces();
             local::write(&target, file.mode, pieces.inspect_ok(on_the_way)).await?;
         }
         (None, Some(to)) => {
             let pieces = local::read(&source).await?.inspect_ok(on_the_way);
-            to.files.write(&remote::absolute(&target)?, Some(file.mode), pieces).await?;
+            to.remote.write(&remote::absolute(&target)?, Some(file.mode), pieces).await?;
         }
         (None, None) => {}
     }
@@ -172,7 +175,7 @@ impl Endpoint {
     async fn is_folder(&self) -> anyhow::Result<Option<bool>> {
         match &self.place {
             None => Ok(local::is_folder(&self.path)),
-            Some(place) => remote::is_folder(&place.files, &self.path).await,
+            Some(place) => remote::is_folder(&place.remote, &self.path).await,
         }
     }
 
@@ -184,7 +187,7 @@ impl Endpoint {
                     .await
                     .context("the folder could not be listed")??
             }
-            Some(place) => remote::plan(&place.files, &self.path).await?,
+            Some(place) => remote::plan(&place.remote, &self.path).await?,
         };
         bar.inc_length(plan.size_bytes());
         Ok(plan)
@@ -196,7 +199,8 @@ impl Endpoint {
         match &self.place {
             None => local::make_folder(&path, folder.mode),
             Some(place) => {
-                Ok(place.files.make_folder(&remote::absolute(&path)?, Some(folder.mode)).await?.created)
+                let make = MakeFolder { path: remote::absolute(&path)?, mode: Some(folder.mode) };
+                Ok(place.remote.run(&make).await?.created)
             }
         }
     }
@@ -206,7 +210,7 @@ impl Endpoint {
         let path = joined(&self.path, below);
         let names = match &self.place {
             None => local::links_in(&path)?,
-            Some(place) => remote::links_in(&place.files, &path).await?,
+            Some(place) => remote::links_in(&place.remote, &path).await?,
         };
         Ok(names.iter().map(|name| below.join(name)).collect())
     }
@@ -226,7 +230,9 @@ impl Endpoint {
         match &self.place {
             None => local::make_link(&path, target),
             Some(place) => {
-                place.files.make_link(&remote::absolute(&path)?, target).await?;
+                let path = remote::absolute(&path)?;
+                let make = MakeLink { path, target: target.clone(), overwrite: true };
+                place.remote.run(&make).await?;
                 Ok(())
             }
         }

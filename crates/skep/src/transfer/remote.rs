@@ -8,10 +8,10 @@ use std::{
 
 use skep_api::{
     ErrorCode,
-    files::{FileType, FolderEntry},
+    files::{FileType, FolderEntry, ListFolder},
     path::{AbsolutePath, LinkTarget, PathEncoding, percent_encoded},
 };
-use skep_client::Files;
+use skep_client::Place;
 
 use super::{
     copy::joined,
@@ -19,10 +19,10 @@ use super::{
 };
 
 /// Lists a path recursively, without devices.
-pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
+pub(super) async fn plan(place: &Place, source: &Path) -> anyhow::Result<Plan> {
     let mut plan = Plan::default();
     let mut folders = vec![PathBuf::new()];
-    match metadata(files, source).await? {
+    match metadata(place, source).await? {
         Some(Metadata { is_folder: true, mode, .. }) => plan.add_folder(Path::new(""), mode),
         Some(Metadata { mode, size_bytes, .. }) => {
             plan.add_file(Path::new(""), mode, size_bytes);
@@ -32,7 +32,7 @@ pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
     }
     while let Some(folder) = folders.pop() {
         let path = joined(source, &folder);
-        for entry in list(files, &path).await? {
+        for entry in list(place, &path).await? {
             let below = folder.join(name_of(&entry)?);
             match entry.r#type {
                 FileType::File => plan.add_file(&below, mode_of(&entry), entry.size_bytes),
@@ -49,8 +49,8 @@ pub(super) async fn plan(files: &Files, source: &Path) -> anyhow::Result<Plan> {
 }
 
 /// Whether the path is a folder; `None` if it does not exist.
-pub(crate) async fn is_folder(files: &Files, path: &Path) -> anyhow::Result<Option<bool>> {
-    match files.list(&absolute(path)?, None).await {
+pub(crate) async fn is_folder(place: &Place, path: &Path) -> anyhow::Result<Option<bool>> {
+    match place.run(&ListFolder::first_page(absolute(path)?)).await {
         Ok(_) => Ok(Some(true)),
         Err(error) if error.has_code(ErrorCode::NotADirectory) => Ok(Some(false)),
         Err(error) if error.has_code(ErrorCode::UnknownPath) => Ok(None),
@@ -59,8 +59,8 @@ pub(crate) async fn is_folder(files: &Files, path: &Path) -> anyhow::Result<Opti
 }
 
 /// The names of the symbolic links in a folder.
-pub(super) async fn links_in(files: &Files, path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = list(files, path).await?;
+pub(super) async fn links_in(place: &Place, path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = list(place, path).await?;
     entries.iter().filter(|entry| entry.r#type == FileType::Symlink).map(name_of).collect()
 }
 
@@ -76,12 +76,12 @@ struct Metadata {
 }
 
 /// The metadata of a path, read from its parent. A folder gets the default mode, as its parent may be out of reach.
-async fn metadata(files: &Files, path: &Path) -> anyhow::Result<Option<Metadata>> {
-    if is_folder(files, path).await? == Some(true) {
+async fn metadata(place: &Place, path: &Path) -> anyhow::Result<Option<Metadata>> {
+    if is_folder(place, path).await? == Some(true) {
         return Ok(Some(Metadata { is_folder: true, mode: 0o755, size_bytes: 0 }));
     }
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
-    for entry in list(files, folder).await? {
+    for entry in list(place, folder).await? {
         if name_of(&entry)?.as_os_str() == name {
             let (mode, size_bytes) = match entry.r#type {
                 FileType::File => (mode_of(&entry), entry.size_bytes),
@@ -94,15 +94,15 @@ async fn metadata(files: &Files, path: &Path) -> anyhow::Result<Option<Metadata>
     Ok(None)
 }
 
-async fn list(files: &Files, folder: &Path) -> anyhow::Result<Vec<FolderEntry>> {
-    let (folder, mut cursor, mut entries) = (absolute(folder)?, None::<String>, Vec::new());
+async fn list(place: &Place, folder: &Path) -> anyhow::Result<Vec<FolderEntry>> {
+    let (mut list, mut entries) = (ListFolder::first_page(absolute(folder)?), Vec::new());
     loop {
-        let page = files.list(&folder, cursor.as_deref()).await?.value;
+        let page = place.run(&list).await?.value;
         entries.extend(page.entries);
-        match page.next_cursor {
-            Some(next) => cursor = Some(next),
-            None => return Ok(entries),
+        if page.next_cursor.is_none() {
+            return Ok(entries);
         }
+        list.cursor = page.next_cursor;
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) async fn run(verb: Cat) -> anyhow::Result<ExitCode> {
     let place = verb.place.open(&client).await?;
     let mut out = tokio::io::stdout();
     for path in &verb.paths {
-        let mut pieces = place.files.read(&place.path(path)?).await?.into_pieces();
+        let mut pieces = place.remote.read(&place.path(path)?).await?.into_pieces();
         while let Some(piece) = pieces.next().await {
             out.write_all(&piece?).await.context("the output was closed by its reader")?;
         }

@@ -74,7 +74,7 @@ pub(crate) async fn run(verb: Find) -> anyhow::Result<ExitCode> {
         gitignore: verb.gitignore,
         limit: verb.limit,
     };
-    let found = place.files.search(&search).await?;
+    let found = place.remote.run(&search).await?;
     if verb.connection.json {
         output::json(&found.text)?;
         return Ok(ExitCode::SUCCESS);

@@ -45,7 +45,7 @@ pub(crate) async fn run(verb: Grep) -> anyhow::Result<ExitCode> {
         context: verb.context,
         limit: verb.limit,
     };
-    let found = place.files.grep(&grep).await?;
+    let found = place.remote.run(&grep).await?;
     if verb.connection.json {
         output::json(&found.text)?;
         return Ok(ExitCode::SUCCESS);

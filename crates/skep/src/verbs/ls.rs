@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use skep_api::files::{FileType, FolderEntry};
+use skep_api::files::{FileType, FolderEntry, ListFolder};
 
 use crate::{
     connection::{Connection, EXIT_CODES},
@@ -27,18 +27,17 @@ pub(crate) struct Ls {
 pub(crate) async fn run(verb: Ls) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let place = verb.place.open(&client).await?;
-    let path = place.path(&verb.path)?;
-    let mut cursor = None;
+    let mut list = ListFolder::first_page(place.path(&verb.path)?);
     let mut entries = Vec::new();
     loop {
-        let page = place.files.list(&path, cursor.as_deref()).await?;
-        cursor = page.next_cursor.clone();
+        let page = place.remote.run(&list).await?;
+        list.cursor.clone_from(&page.next_cursor);
         if verb.connection.json {
             output::json(&page.text)?;
         } else {
             entries.extend(page.value.entries);
         }
-        if cursor.is_none() {
+        if list.cursor.is_none() {
             break;
         }
     }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use skep_api::files::MakeFolder;
 use skep_client::Client;
 
 use crate::{
@@ -48,13 +49,14 @@ async fn make(client: &Client, verb: &Mkdir, located: &RemotePath) -> anyhow::Re
         && let Some(parent) = path.as_path().parent()
     {
         anyhow::ensure!(
-            transfer::is_folder(&place.files, parent).await?.is_some(),
+            transfer::is_folder(&place.remote, parent).await?.is_some(),
             "{} does not exist; -p creates it too",
             parent.display()
         );
     }
-    let made = place.files.make_folder(&path, None).await?;
-    anyhow::ensure!(made.created || verb.parents, "{} exists already", path.as_path().display());
+    let make = MakeFolder { path, mode: None };
+    let made = place.remote.run(&make).await?;
+    anyhow::ensure!(made.created || verb.parents, "{} exists already", make.path.as_path().display());
     if verb.connection.json {
         output::json(&made.text)?;
     }

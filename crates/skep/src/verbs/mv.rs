@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use skep_api::files::MoveFile;
 use skep_client::Client;
 
 use crate::{
@@ -39,12 +40,12 @@ pub(crate) async fn run(verb: Mv) -> anyhow::Result<ExitCode> {
     require_one_place(&client, &verb, &from, &to).await?;
     let (place, source) = from.open(&client).await?;
     let mut target = place.path(&to.path)?;
-    if transfer::is_folder(&place.files, target.as_path()).await? == Some(true)
+    if transfer::is_folder(&place.remote, target.as_path()).await? == Some(true)
         && let Some(name) = source.as_path().file_name()
     {
         target = transfer::absolute(&target.as_path().join(name))?;
     }
-    let moved = place.files.relocate(&source, &target, verb.overwrite).await?;
+    let moved = place.remote.run(&MoveFile { from: source, to: target, overwrite: verb.overwrite }).await?;
     if verb.connection.json {
         output::json(&moved.text)?;
     }

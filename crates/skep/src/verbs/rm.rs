@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use skep_api::ErrorCode;
+use skep_api::{ErrorCode, files::RemoveFile};
 use skep_client::{Client, Error};
 
 use super::end;
@@ -104,18 +104,19 @@ impl Rm {
 async fn is_file(client: &Client, given: &str) -> bool {
     let look = async {
         let place = Place::open(client, None).await?;
-        transfer::is_folder(&place.files, place.path(given)?.as_path()).await
+        transfer::is_folder(&place.remote, place.path(given)?.as_path()).await
     };
     look.await.is_ok_and(|found: Option<bool>| found.is_some())
 }
 
 async fn remove(client: &Client, verb: &Rm, located: &RemotePath) -> anyhow::Result<()> {
     let (place, path) = located.open(client).await?;
-    match place.files.remove(&path, verb.recursive).await {
+    let remove = RemoveFile { path, recursive: verb.recursive };
+    match place.remote.run(&remove).await {
         Ok(removed) if verb.connection.json => Ok(output::json(&removed.text)?),
         Ok(_) => Ok(()),
         Err(error) if verb.force && error.has_code(ErrorCode::UnknownPath) => Ok(()),
-        Err(error) => Err(explained(error, &path.as_path().display().to_string())),
+        Err(error) => Err(explained(error, &remove.path.as_path().display().to_string())),
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) async fn run(verb: Watch) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let followed = async {
         let (place, path) = located.open(&client).await?;
-        let changes = place.files.watch(&path).await?;
+        let changes = place.remote.watch(&path).await?;
         output::eprint_line(&format!("skep: watching {}; Ctrl-C ends it", path.as_path().display()));
         print(changes, &verb).await
     };

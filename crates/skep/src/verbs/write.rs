@@ -7,6 +7,10 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use skep_api::{
+    AbsolutePath,
+    files::{ContentEncoding, WriteFile},
+};
 use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
 
@@ -48,10 +52,10 @@ pub(crate) async fn run(verb: Write) -> anyhow::Result<ExitCode> {
         let mut text = String::new();
         let read = tokio::io::stdin().read_to_string(&mut text).await;
         read.context("the input is not UTF-8 text or cannot be read; --append takes text only")?;
-        place.files.append(&path, &text).await?
+        place.remote.run(&append(path, text)).await?
     } else {
         place
-            .files
+            .remote
             .write(&path, verb.mode, ReaderStream::with_capacity(tokio::io::stdin(), CHUNK_BYTES))
             .await?
     };
@@ -59,6 +63,12 @@ pub(crate) async fn run(verb: Write) -> anyhow::Result<ExitCode> {
         output::json(&written.text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Appends a text to a file.
+fn append(path: AbsolutePath, content: String) -> WriteFile {
+    let encoding = ContentEncoding::default();
+    WriteFile { path, content, encoding, mode: None, create_parents: true, append: true }
 }
 
 fn mode(text: &str) -> Result<u32, String> {

@@ -29,7 +29,7 @@ pub(super) fn list(roots: &Roots, request: &ListFolder) -> Result<FolderPage, Er
     if !folder.is_directory() {
         return Err(Error::NotAFolder { path: path.display().to_string() });
     }
-    let after = request.after.as_deref().map(decode_cursor).transpose()?;
+    let after = request.cursor.as_deref().map(decode_cursor).transpose()?;
     let limit = request.limit as usize;
     let mut names = first_names(&folder, after.as_deref(), limit + 1).map_err(refused)?;
     let more = names.len() > limit;

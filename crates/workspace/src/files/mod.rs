@@ -23,7 +23,9 @@ use std::path::Path;
 use jiff::Timestamp;
 use rustix::fs::{FileType as Kind, Stat};
 use skep_api::{
-    files::{FileType, ListFolder, MakeFolder, MakeLink, ReadFile, Relocate, RemoveFile, WriteFile},
+    files::{
+        CopyFile, FileType, ListFolder, MakeFolder, MakeLink, MoveFile, ReadFile, RemoveFile, WriteFile,
+    },
     path::{PathEncoding, encode_path},
 };
 
@@ -62,9 +64,16 @@ macro_rules! run_with_locks {
 
 run_with_locks! {
     MakeLink by link::make,
-    WriteFile by write::write,
     RemoveFile by remove::remove,
-    Relocate by relocate::relocate,
+    MoveFile by relocate::move_file,
+    CopyFile by relocate::copy_file,
+}
+
+impl Run for WriteFile {
+    async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
+        let (locks, context) = (place.entry_locks().clone(), place.shared_context());
+        on_disk(place, move |roots| write::write(roots, &locks, &self, &context.condition)).await
+    }
 }
 
 impl Run for ReadFile {

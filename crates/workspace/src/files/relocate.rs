@@ -14,7 +14,10 @@ use rustix::{
     },
     io::Errno,
 };
-use skep_api::files::{Relocate, Relocated};
+use skep_api::{
+    AbsolutePath,
+    files::{CopyFile, MoveFile, Relocated},
+};
 
 use super::{
     entry_locks::{EntryGuard, EntryLocks},
@@ -31,7 +34,25 @@ const TRIES: u32 = 3;
 /// The mode bits that a copy keeps: not setuid and setgid.
 const COPIED_BITS: u32 = 0o1777;
 
-pub(super) fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate) -> Result<Relocated, Error> {
+/// A move, or with `keep` a copy.
+struct Relocate<'a> {
+    from: &'a AbsolutePath,
+    to: &'a AbsolutePath,
+    overwrite: bool,
+    keep: bool,
+}
+
+pub(super) fn move_file(roots: &Roots, locks: &EntryLocks, request: &MoveFile) -> Result<Relocated, Error> {
+    let MoveFile { from, to, overwrite } = request;
+    relocate(roots, locks, &Relocate { from, to, overwrite: *overwrite, keep: false })
+}
+
+pub(super) fn copy_file(roots: &Roots, locks: &EntryLocks, request: &CopyFile) -> Result<Relocated, Error> {
+    let CopyFile { from, to, overwrite } = request;
+    relocate(roots, locks, &Relocate { from, to, overwrite: *overwrite, keep: true })
+}
+
+fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate<'_>) -> Result<Relocated, Error> {
     let (from, to) = (roots.slot(request.from.as_path())?, roots.slot(request.to.as_path())?);
     let relocation = Relocation { locks, from: &from, to: &to, request };
     let Checked { kind, replaced, .. } =
@@ -55,7 +76,7 @@ struct Relocation<'a> {
     locks: &'a EntryLocks,
     from: &'a Slot,
     to: &'a Slot,
-    request: &'a Relocate,
+    request: &'a Relocate<'a>,
 }
 
 /// The state of both paths when they were checked.

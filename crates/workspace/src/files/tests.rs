@@ -13,8 +13,8 @@ use std::{
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use skep_api::{
-    AbsolutePath, ErrorCode,
-    files::{ContentEncoding, WriteCondition},
+    AbsolutePath, Call, CallContext, ErrorCode,
+    files::{ContentEncoding, FileWritten, Relocated, WriteCondition},
 };
 use tempfile::TempDir;
 
@@ -62,7 +62,6 @@ impl Fixture {
             mode: None,
             create_parents: true,
             append: false,
-            condition: WriteCondition::None,
         }
     }
 
@@ -70,12 +69,28 @@ impl Fixture {
         RemoveFile { path: self.path(name), recursive: true }
     }
 
-    fn relocating(&self, from: &str, to: &str, keep: bool) -> Relocate {
-        Relocate { from: self.path(from), to: self.path(to), overwrite: false, keep }
+    /// Moves a file, or copies it with `keep`.
+    async fn relocate(
+        &self,
+        from: &str,
+        to: &str,
+        keep: bool,
+        overwrite: bool,
+    ) -> Result<Relocated, ErrorCode> {
+        let (from, to) = (self.path(from), self.path(to));
+        match keep {
+            true => self.run(CopyFile { from, to, overwrite }).await,
+            false => self.run(MoveFile { from, to, overwrite }).await,
+        }
+    }
+
+    async fn write_if(&self, condition: WriteCondition, write: WriteFile) -> Result<FileWritten, ErrorCode> {
+        let context = CallContext { condition, ..CallContext::default() };
+        self.run(Call { context, operation: write }).await
     }
 
     async fn names(&self, folder: &str, limit: u32, after: Option<String>) -> (Vec<String>, Option<String>) {
-        let page = self.run(ListFolder { path: self.path(folder), limit, after }).await.unwrap();
+        let page = self.run(ListFolder { path: self.path(folder), limit, cursor: after }).await.unwrap();
         (page.entries.into_iter().map(|entry| entry.name).collect(), page.next_cursor)
     }
 
@@ -143,18 +158,17 @@ async fn mode_and_owner_of_a_replaced_file_are_kept() {
 #[tokio::test]
 async fn a_write_happens_only_under_its_condition() {
     let ground = Fixture::new();
-    let absent = WriteFile { condition: WriteCondition::Absent, ..ground.writing("file", "one") };
-    let made = ground.run(absent.clone()).await.unwrap();
-    assert_eq!(ground.run(absent).await.unwrap_err(), ErrorCode::PreconditionFailed);
-    let matching = |tag: &str| WriteFile {
-        condition: WriteCondition::Matches(vec![tag.to_owned()]),
-        ..ground.writing("file", "two")
+    let absent = || ground.write_if(WriteCondition::Absent, ground.writing("file", "one"));
+    let made = absent().await.unwrap();
+    assert_eq!(absent().await.unwrap_err(), ErrorCode::PreconditionFailed);
+    let matching = |tag: &str| {
+        ground.write_if(WriteCondition::Matches(vec![tag.to_owned()]), ground.writing("file", "two"))
     };
-    assert_eq!(ground.run(matching("\"other\"")).await.unwrap_err(), ErrorCode::PreconditionFailed);
-    ground.run(matching(&made.etag)).await.unwrap();
-    assert_eq!(ground.run(matching(&made.etag)).await.unwrap_err(), ErrorCode::PreconditionFailed);
-    let there = WriteFile { condition: WriteCondition::Exists, ..ground.writing("nothing", "") };
-    assert_eq!(ground.run(there).await.unwrap_err(), ErrorCode::PreconditionFailed);
+    assert_eq!(matching("\"other\"").await.unwrap_err(), ErrorCode::PreconditionFailed);
+    matching(&made.etag).await.unwrap();
+    assert_eq!(matching(&made.etag).await.unwrap_err(), ErrorCode::PreconditionFailed);
+    let there = ground.write_if(WriteCondition::Exists, ground.writing("nothing", ""));
+    assert_eq!(there.await.unwrap_err(), ErrorCode::PreconditionFailed);
     assert_eq!(ground.names("", 10, None).await.0, ["file"], "what was refused leaves nothing");
 }
 
@@ -176,8 +190,8 @@ async fn a_reader_sees_the_old_or_the_new_content() {
         });
         let roots = ground.place.roots().unwrap();
         for turn in 0..100 {
-            write::write(&roots, ground.place.entry_locks(), &ground.writing("file", &contents[turn % 2]))
-                .unwrap();
+            let write = ground.writing("file", &contents[turn % 2]);
+            write::write(&roots, ground.place.entry_locks(), &write, &WriteCondition::None).unwrap();
         }
         done.store(true, Ordering::Relaxed);
         assert!(reader.join().unwrap() > 0);
@@ -226,7 +240,7 @@ async fn what_has_no_content_is_neither_read_nor_written() {
         assert_eq!(ground.run(ground.reading(name)).await.unwrap_err(), ErrorCode::NotAFile, "{name}");
         assert_eq!(ground.run(ground.writing(name, "")).await.unwrap_err(), ErrorCode::NotAFile, "{name}");
     }
-    let list = ListFolder { path: ground.path("fifo"), limit: 1, after: None };
+    let list = ListFolder { path: ground.path("fifo"), limit: 1, cursor: None };
     assert_eq!(ground.run(list).await.unwrap_err(), ErrorCode::NotADirectory);
 }
 
@@ -248,7 +262,7 @@ async fn a_folder_is_listed_by_name_page_by_page() {
         }
     }
     assert_eq!(seen, all);
-    let wrong = ListFolder { path: ground.path(""), limit: 1, after: Some("!".to_owned()) };
+    let wrong = ListFolder { path: ground.path(""), limit: 1, cursor: Some("!".to_owned()) };
     assert_eq!(ground.run(wrong).await.unwrap_err(), ErrorCode::InvalidValue);
 }
 
@@ -258,7 +272,7 @@ async fn a_name_that_is_not_utf8_can_be_listed_and_used() {
     let ground = Fixture::new();
     let name = std::ffi::OsStr::from_bytes(b"50%\xff");
     fs::write(ground.at("").join(name), "x").unwrap();
-    let page = ground.run(ListFolder { path: ground.path(""), limit: 9, after: None }).await.unwrap();
+    let page = ground.run(ListFolder { path: ground.path(""), limit: 9, cursor: None }).await.unwrap();
     let entry = &page.entries[0];
     assert_eq!((entry.name.as_str(), entry.name_encoding), ("50%25%FF", Some(PathEncoding::Percent)));
     let path = AbsolutePath::parse("path", &entry.path, PathEncoding::Percent).unwrap();
@@ -316,16 +330,16 @@ async fn trees_are_moved_and_copied_whole() {
     ground.run(ground.writing("tree/sub/file", "content")).await.unwrap();
     symlink("sub/file", ground.at("tree/link")).unwrap();
     fs::set_permissions(ground.at("tree/sub"), fs::Permissions::from_mode(0o711)).unwrap();
-    ground.run(ground.relocating("tree", "copy", true)).await.unwrap();
-    ground.run(ground.relocating("tree", "moved", false)).await.unwrap();
+    ground.relocate("tree", "copy", true, false).await.unwrap();
+    ground.relocate("tree", "moved", false, false).await.unwrap();
     assert!(!ground.at("tree").exists());
     for name in ["copy", "moved"] {
         assert_eq!(fs::read_to_string(ground.at(name).join("link")).unwrap(), "content", "{name}");
         assert!(fs::symlink_metadata(ground.at(name).join("link")).unwrap().is_symlink());
         assert_eq!(fs::metadata(ground.at(name).join("sub")).unwrap().mode() & 0o7777, 0o711);
     }
-    let within = ground.relocating("copy", "copy/sub/copy", true);
-    assert_eq!(ground.run(within).await.unwrap_err(), ErrorCode::AlreadyExists);
+    let within = ground.relocate("copy", "copy/sub/copy", true, false).await;
+    assert_eq!(within.unwrap_err(), ErrorCode::AlreadyExists);
 }
 
 #[tokio::test]
@@ -335,17 +349,16 @@ async fn a_file_is_replaced_only_on_request() {
         ground.run(ground.writing(name, name)).await.unwrap();
     }
     for keep in [true, false] {
-        let refused = ground.relocating("one", "two", keep);
-        assert_eq!(ground.run(refused).await.unwrap_err(), ErrorCode::AlreadyExists);
+        let refused = ground.relocate("one", "two", keep, false).await;
+        assert_eq!(refused.unwrap_err(), ErrorCode::AlreadyExists);
     }
-    let forced = Relocate { overwrite: true, ..ground.relocating("one", "two", false) };
-    assert!(ground.run(forced).await.unwrap().replaced);
+    assert!(ground.relocate("one", "two", false, true).await.unwrap().replaced);
     assert_eq!(fs::read_to_string(ground.at("two")).unwrap(), "one");
     symlink("../outside", ground.at("out")).unwrap();
     for (from, to) in [("two", "out/new"), ("out/file", "mine"), ("../outside/file", "mine")] {
         for keep in [true, false] {
-            let refused = Relocate { overwrite: true, ..ground.relocating(from, to, keep) };
-            assert_eq!(ground.run(refused).await.unwrap_err(), ErrorCode::PathOutsideRoots, "{from} {to}");
+            let refused = ground.relocate(from, to, keep, true).await;
+            assert_eq!(refused.unwrap_err(), ErrorCode::PathOutsideRoots, "{from} {to}");
         }
     }
     ground.canary_is_whole();

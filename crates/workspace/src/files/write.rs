@@ -31,17 +31,22 @@ use crate::{
 
 pub(super) const NEW_MODE: u32 = 0o644;
 
-pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> Result<FileWritten, Error> {
+pub(super) fn write(
+    roots: &Roots,
+    locks: &EntryLocks,
+    request: &WriteFile,
+    condition: &WriteCondition,
+) -> Result<FileWritten, Error> {
     let content = TextEncoding::by_label(&request.encoding.0)?.decode(&request.content)?;
     let path = request.path.as_path();
     let refused = |error: io::Error| Error::of_path(path, &error);
     let slot = target_slot(roots, path, request.create_parents)?;
     // This check avoids needless work; the decisive one is made below, under the lock.
-    let seen = check_target(&slot, &request.condition, path)?;
+    let seen = check_target(&slot, condition, path)?;
     let prepare = || prepare(&slot, seen.as_ref(), request, &content).map_err(refused);
     let prepared = if request.append && seen.is_some() { None } else { Some(prepare()?) };
     let held = locks.lock(&[slot.entry()]).map_err(refused)?;
-    let old = check_target(&slot, &request.condition, path)?;
+    let old = check_target(&slot, condition, path)?;
     if old.is_some() && request.append {
         let (file, now) = append(roots, &slot, path, &content)?;
         drop(held);
@@ -50,7 +55,7 @@ pub(super) fn write(roots: &Roots, locks: &EntryLocks, request: &WriteFile) -> R
     }
     // Not prepared yet if the file existed at the first check and was removed since.
     let mut new = prepared.map_or_else(prepare, Ok)?;
-    let now = persist(&mut new, old.as_ref(), request.mode, &request.condition)
+    let now = persist(&mut new, old.as_ref(), request.mode, condition)
         .map_err(|error| persist_error(path, &error))?;
     drop(held);
     slot.sync_folder().map_err(refused)?;

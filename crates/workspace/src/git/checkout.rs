@@ -13,7 +13,7 @@ use crate::{Error, Place, Run};
 impl Run for GitCheckout {
     async fn run(self, place: &Place) -> Result<CheckedOut, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.with_filter_transport(&self.reach).await?;
+        let repository = repository.with_filter_transport(&place.context().reach).await?;
         repository.work_tree()?;
         check_revision("ref", &self.revision)?;
         let _turn = write_lock(&repository.common_dir).await?;
@@ -42,7 +42,7 @@ impl Run for GitCheckout {
 impl Run for GitReset {
     async fn run(self, place: &Place) -> Result<ResetDone, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.with_filter_transport(&self.reach).await?;
+        let repository = repository.with_filter_transport(&place.context().reach).await?;
         repository.work_tree()?;
         let head = repository.resolve("to", self.to.as_deref().unwrap_or("HEAD"), "commit").await?;
         let _turn = write_lock(&repository.common_dir).await?;

@@ -17,9 +17,9 @@ impl Run for GitCommit {
             return Err(Error::InvalidValue { field: "message", reason });
         }
         let _lock = write_lock(&repository.common_dir).await?;
-        let author = self.author.as_ref().unwrap_or(&self.committer);
+        let author = self.author.as_ref().unwrap_or(&place.context().committer);
         check_person("author", author)?;
-        let git = with_identities(repository.git(), &self.committer, author);
+        let git = with_identities(repository.git(), &place.context().committer, author);
         let git = git.args(["commit", "--no-verify", "--no-gpg-sign", "--no-edit", "--no-status"]);
         let switches = [(self.all, "--all"), (self.amend, "--amend"), (self.allow_empty, "--allow-empty")];
         let git = git.args(switches.into_iter().filter_map(|(set, name)| set.then_some(name)));

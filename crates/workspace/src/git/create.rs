@@ -71,7 +71,7 @@ impl Run for GitClone {
         let folder = resolve_new_folder(place, self.path.as_path()).await?;
         let _turn = write_lock(&folder).await?;
         let options = CloneOptions { branch: self.branch.as_deref(), depth: self.depth, bare: false };
-        source.clone_into(place, &folder, options, &self.reach).await?;
+        source.clone_into(place, &folder, options, &place.context().reach).await?;
         let repository = Repository::find(place, Some(&self.path)).await?;
         if source.is_local() {
             // The clone used the temporary URL of a socket.

@@ -8,7 +8,7 @@ use crate::{Error, Place, Run};
 impl Run for GitMerge {
     async fn run(self, place: &Place) -> Result<Pulled, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.with_filter_transport(&self.reach).await?;
+        let repository = repository.with_filter_transport(&place.context().reach).await?;
         repository.work_tree()?;
         let there = repository.resolve("ref", &self.revision, "commit").await?;
         let _lock = write_lock(&repository.common_dir).await?;
@@ -25,7 +25,7 @@ impl Run for GitMerge {
                 format!("Merge {} '{}'", if is_branch { "branch" } else { "commit" }, self.revision)
             }
         };
-        match integrate(&repository, &there, strategy, &self.committer, Some(&message)).await {
+        match integrate(&repository, &there, strategy, &place.context().committer, Some(&message)).await {
             // The message for a pull would propose its strategies.
             Err(Error::Git(GitError::Conflict { .. })) if self.ff_only => {
                 let words = "both sides have commits of their own; leave `ff_only` out".to_owned();

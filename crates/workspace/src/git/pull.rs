@@ -29,7 +29,8 @@ impl Run for GitPull {
         check_branch_name(&repository, "branch", &branch).await?;
         let remote = self.remote.as_deref();
         let upstream =
-            Upstream::find(place, &repository, remote, current.as_deref(), &self.reach, false).await?;
+            Upstream::find(place, &repository, remote, current.as_deref(), &place.context().reach, false)
+                .await?;
         let _lock = write_lock(&repository.common_dir).await?;
         let there = fetch(&repository, &upstream, &branch).await?;
         let repository = if repository.overrides.has_filters() {
@@ -37,7 +38,7 @@ impl Run for GitPull {
         } else {
             repository
         };
-        integrate(&repository, &there, self.strategy, &self.committer, None).await
+        integrate(&repository, &there, self.strategy, &place.context().committer, None).await
     }
 }
 

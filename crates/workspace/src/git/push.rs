@@ -25,7 +25,8 @@ impl Run for GitPush {
         let to = repository.resolve("branch", &whole, "commit").await;
         let to = to.map_err(|_| GitError::UnknownRevision { revision: branch.clone() })?;
         let remote = self.remote.as_deref();
-        let upstream = Upstream::find(place, &repository, remote, Some(&branch), &self.reach, true).await?;
+        let upstream =
+            Upstream::find(place, &repository, remote, Some(&branch), &place.context().reach, true).await?;
         let _lock = write_lock(&repository.common_dir).await?;
         large_files::push(&repository, &upstream, &branch).await?;
         let git = upstream.connected_git(&repository, "push", "receive-pack")?;

@@ -56,7 +56,11 @@ impl Run for GitChangeRemote {
         check_branch_name(&repository, "name", &format!("{}/x", self.name)).await?;
         let _turn = write_lock(&repository.common_dir).await?;
         let is_known = remote_names(&repository).contains(&self.name);
-        let (git, url) = match &self.change {
+        let change = self.change().map_err(|_| {
+            let reason = "does not go with `replace` and `remove`".to_owned();
+            Error::InvalidValue { field: "url", reason }
+        })?;
+        let (git, url) = match change {
             RemoteChange::Add(_) if is_known => {
                 let words = format!(
                     "the remote `{}` already exists; say `replace: true` to change its URL",
@@ -92,7 +96,7 @@ impl Run for GitFetchRemote {
             &repository,
             self.remote.as_deref(),
             current.as_deref(),
-            &self.reach,
+            &place.context().reach,
             false,
         )
         .await?;

@@ -31,7 +31,8 @@ impl Run for GitStash {
         }
         // `git stash` passes a pattern of its own to other gits, which must not be taken literally.
         let git = repository.git().env("GIT_LITERAL_PATHSPECS", "0");
-        let git = with_identities(git, &self.committer, &self.committer).args(["stash", verb, "--quiet"]);
+        let git = with_identities(git, &place.context().committer, &place.context().committer)
+            .args(["stash", verb, "--quiet"]);
         let git = match (&self.message, self.action) {
             (message, StashAction::Push) => {
                 let message = message.as_ref().map(|message| format!("--message={message}"));

@@ -60,7 +60,8 @@ impl Run for GitChangeTag {
             return Ok(TagChanged { name: self.name, commit, deleted: true });
         }
         let commit = repository.resolve("ref", self.revision.as_deref().unwrap_or("HEAD"), "commit").await?;
-        let git = with_identities(repository.git(), &self.tagger, &self.tagger).args(["tag", "--no-sign"]);
+        let git = with_identities(repository.git(), &place.context().committer, &place.context().committer)
+            .args(["tag", "--no-sign"]);
         let git = match self.message {
             Some(message) if message.trim().is_empty() || message.contains('\0') => {
                 let reason =

@@ -78,7 +78,7 @@ fn parse_worktrees(text: &[u8]) -> Vec<Worktree> {
 impl Run for GitChangeWorktree {
     async fn run(self, place: &Place) -> Result<WorktreeChanged, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.with_filter_transport(&self.reach).await?;
+        let repository = repository.with_filter_transport(&place.context().reach).await?;
         let _lock = write_lock(&repository.common_dir).await?;
         if self.remove {
             remove(&self, place, &repository).await

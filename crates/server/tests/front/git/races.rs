@@ -12,6 +12,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use skep_api::CallContext;
 use skep_workspace::{Place, run_by_name};
 
 use super::{git, repository, send};
@@ -124,14 +125,10 @@ async fn settings_that_change_while_git_works_start_nothing() {
     let path = PathBuf::from(&turncoat.path);
     let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
     let place = Place::new(&path, &path, env, PathBuf::new()).without_groups();
-    let person = json!({"name": "Ada", "email": "ada@example.com"});
     for round in 0..rounds() {
-        let (verb, mut body) = turncoat.call(round);
-        body["committer"] = person.clone();
-        for field in ["to", "message", "files"] {
-            body[field] = Value::Null;
-        }
-        let _ = run_by_name(&format!("git-{verb}"), body.to_string().as_bytes(), &place).await;
+        let (verb, operation) = turncoat.call(round);
+        let call = json!({"context": CallContext::default(), "operation": operation});
+        let _ = run_by_name(&format!("git-{verb}"), call.to_string().as_bytes(), &place).await;
         if turncoat.starts() > 0 {
             return;
         }

@@ -7,8 +7,10 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use skep_api::git::{Person, ResetMode, StashAction};
-use skep_client::CommitRequest;
+use skep_api::git::{
+    GitAdd, GitBranches, GitChangeBranch, GitChangeWorktree, GitCheckout, GitCommit, GitReset, GitStash,
+    GitWorktrees, Person, ResetMode, StashAction,
+};
 
 use super::{RepositoryOptions, show};
 use crate::output;
@@ -38,14 +40,17 @@ impl Branch {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
         let Some(name) = self.name else {
-            return opened.print(&opened.repository.branches(self.all).await?, show::branches);
+            let list = GitBranches { path: Some(opened.path()), remote: self.all };
+            return opened.print(&opened.run(&list).await?, show::branches);
         };
-        let changed = if self.delete {
-            opened.repository.delete_branch(&name, self.force).await?
-        } else {
-            opened.repository.create_branch(&name, self.from.as_deref()).await?
+        let change = GitChangeBranch {
+            path: opened.path(),
+            name,
+            from: self.from,
+            delete: self.delete,
+            force: self.force,
         };
-        opened.print(&changed, |branch| {
+        opened.print(&opened.run(&change).await?, |branch| {
             let verb = if branch.deleted { "deleted; it was" } else { "created" };
             output::line(&format!("{} {verb} at {}", branch.name, show::short(&branch.commit)))
         })
@@ -64,8 +69,8 @@ pub(super) struct Add {
 impl Add {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        let files = (!self.files.is_empty()).then_some(self.files.as_slice());
-        opened.print(&opened.repository.add(files).await?, |added| show::changes("staged", &added.staged))
+        let add = GitAdd { path: opened.path(), files: Some(self.files).filter(|files| !files.is_empty()) };
+        opened.print(&opened.run(&add).await?, |added| show::changes("staged", &added.staged))
     }
 }
 
@@ -105,14 +110,15 @@ impl Commit {
             }
         };
         let opened = self.at.open().await?;
-        let request = CommitRequest {
+        let commit = GitCommit {
+            path: opened.path(),
             message,
             author: self.author,
             all: self.all,
             amend: self.amend,
             allow_empty: self.allow_empty,
         };
-        opened.print(&opened.repository.commit(&request).await?, show::committed)
+        opened.print(&opened.run(&commit).await?, show::committed)
     }
 }
 
@@ -137,7 +143,8 @@ pub(super) struct Checkout {
 impl Checkout {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        opened.print(&opened.repository.checkout(&self.revision, self.create).await?, |out| {
+        let checkout = GitCheckout { path: opened.path(), revision: self.revision, create: self.create };
+        opened.print(&opened.run(&checkout).await?, |out| {
             let at = out.head.as_deref().map_or("no commit yet", show::short);
             output::line(&format!("on {} at {at}", out.branch.as_deref().unwrap_or("no branch")))
         })
@@ -174,7 +181,7 @@ impl Reset {
             Mode::Mixed => ResetMode::Mixed,
             Mode::Hard => ResetMode::Hard,
         };
-        opened.print(&opened.repository.reset(self.to.as_deref(), mode).await?, |done| {
+        opened.print(&opened.run(&GitReset { path: opened.path(), to: self.to, mode }).await?, |done| {
             output::line(&format!("at {}", show::short(&done.head)))
         })
     }
@@ -212,8 +219,8 @@ impl Stash {
             Action::Drop => StashAction::Drop,
             Action::List => StashAction::List,
         };
-        let stashes = opened.repository.stash(action, self.message.as_deref()).await?;
-        opened.print(&stashes, |stashes| {
+        let stash = GitStash { path: opened.path(), action, message: self.message };
+        opened.print(&opened.run(&stash).await?, |stashes| {
             stashes.stashes.iter().try_for_each(|stash| {
                 output::line(&format!("{} {}", stash.name, output::visible(&stash.message)))
             })
@@ -240,12 +247,16 @@ impl Worktree {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
         let Some(worktree) = &self.worktree else {
-            return opened.print(&opened.repository.worktrees().await?, show::worktrees);
+            let list = GitWorktrees { path: opened.path() };
+            return opened.print(&opened.run(&list).await?, show::worktrees);
         };
-        let folder = opened.place.path(worktree)?;
-        let changed =
-            opened.repository.change_worktree(&folder, self.revision.as_deref(), self.remove).await?;
-        opened.print(&changed, |changed| {
+        let change = GitChangeWorktree {
+            path: opened.path(),
+            worktree: opened.place.path(worktree)?,
+            revision: self.revision,
+            remove: self.remove,
+        };
+        opened.print(&opened.run(&change).await?, |changed| {
             let verb = if changed.removed { "removed" } else { "added" };
             output::line(&format!("{} {verb}", output::visible(&changed.worktree)))
         })

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use skep_client::{CloneRequest, Repository};
+use skep_api::{exec::VmField, git::GitClone, path::percent_encoded};
 
 use crate::{
     connection::Connection,
@@ -79,19 +79,17 @@ impl Clone {
         let client = self.connection.client()?;
         let target = Place::open(&client, vm.as_deref()).await?;
         let path = target.path(&path)?;
-        let mut request =
-            CloneRequest { url: String::new(), from: None, branch: self.branch.clone(), depth: self.depth };
-        match source {
-            Endpoint::Url(url) => request.url = url,
-            Endpoint::Path(path) => request.url = text_of(&target.path(&path)?)?,
+        let (url, from) = match source {
+            Endpoint::Url(url) => (url, None),
+            Endpoint::Path(path) => (text_of(&target.path(&path)?)?, None),
             Endpoint::Placed { vm: from, path } => {
                 let place = Place::open(&client, from.as_deref()).await?;
-                request.url = text_of(&place.path(&path)?)?;
-                request.from = Some(from.unwrap_or_else(|| "server".to_owned()));
+                let url = percent_encoded(place.path(&path)?.as_path().as_os_str());
+                (url, Some(VmField::Text(from.unwrap_or_else(|| "server".to_owned()))))
             }
-        }
-        let repository: Repository = client.git(vm.as_deref(), Some(&path));
-        let made = output::with_spinner("cloning", repository.clone_from(&request)).await?;
+        };
+        let clone = GitClone { url, from, path, branch: self.branch, depth: self.depth };
+        let made = output::with_spinner("cloning", target.remote.run(&clone)).await?;
         if self.connection.json {
             output::json(&made.text)?;
         } else {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use skep_client::{DiffQuery, LogQuery};
+use skep_api::git::{GitDiff, GitLog, GitShow, GitStatus};
 
 use super::{RepositoryOptions, show};
 use crate::output;
@@ -18,7 +18,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        opened.print(&opened.repository.status().await?, show::status)
+        opened.print(&opened.run(&GitStatus { path: opened.path() }).await?, show::status)
     }
 }
 
@@ -45,14 +45,15 @@ pub(super) struct DiffVerb {
 impl DiffVerb {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        let query = DiffQuery {
-            staged: self.staged.then_some(true),
+        let diff = GitDiff {
+            path: Some(opened.path()),
+            staged: self.staged,
             from: self.from,
             to: self.to,
             file: self.file,
-            context: Some(self.context),
+            context: self.context,
         };
-        let diff = opened.repository.diff(&query).await?;
+        let diff = opened.run(&diff).await?;
         if diff.truncated && !opened.json {
             output::eprint_line("skep: the diff is too long and was truncated; limit it with --file");
         }
@@ -78,9 +79,14 @@ pub(super) struct LogVerb {
 impl LogVerb {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        let query =
-            LogQuery { revision: self.revision, file: self.file, limit: Some(self.limit), cursor: None };
-        opened.print(&opened.repository.log(&query).await?, show::log)
+        let log = GitLog {
+            path: Some(opened.path()),
+            revision: self.revision,
+            file: self.file,
+            limit: self.limit,
+            cursor: None,
+        };
+        opened.print(&opened.run(&log).await?, show::log)
     }
 }
 
@@ -106,7 +112,12 @@ impl Show {
                     Some(file).filter(|text| !text.is_empty()),
                 ),
             };
-        let shown = opened.repository.show(revision, file).await?;
+        let show = GitShow {
+            path: Some(opened.path()),
+            revision: revision.map(str::to_owned),
+            file: file.map(str::to_owned),
+        };
+        let shown = opened.run(&show).await?;
         let cut = shown.value.file.as_ref().is_some_and(|file| file.truncated)
             || shown.value.changes.as_ref().is_some_and(|changes| changes.truncated);
         if cut && !opened.json {

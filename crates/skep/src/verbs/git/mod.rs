@@ -12,8 +12,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
-use skep_api::AbsolutePath;
-use skep_client::{Answered, Client, Repository};
+use skep_api::{AbsolutePath, Endpoint, git::GitRepositories};
+use skep_client::{Answered, Client};
 
 use crate::{
     connection::{Connection, EXIT_CODES},
@@ -88,8 +88,8 @@ struct RepositoryOptions {
 
 /// A selected repository.
 struct OpenRepository {
-    repository: Repository,
     place: Place,
+    path: AbsolutePath,
     json: bool,
 }
 
@@ -100,14 +100,13 @@ impl RepositoryOptions {
         let place = self.place.open(&client).await?;
         let path = match &self.path {
             Some(path) => place.path(path)?,
-            None => self.only_repository(&client).await?,
+            None => self.only_repository(&place).await?,
         };
-        let repository = client.git(self.place.vm(), Some(&path));
-        Ok(OpenRepository { repository, place, json: self.connection.json })
+        Ok(OpenRepository { place, path, json: self.connection.json })
     }
 
-    async fn only_repository(&self, client: &Client) -> anyhow::Result<AbsolutePath> {
-        let found = client.repositories(self.place.vm()).await?.value;
+    async fn only_repository(&self, place: &Place) -> anyhow::Result<AbsolutePath> {
+        let found = place.remote.run(&GitRepositories {}).await?.value;
         let option = self.place.vm().map(|vm| format!(" --vm {vm}")).unwrap_or_default();
         let at = self.place.vm().map_or_else(|| "the workspace".to_owned(), |vm| format!("the VM {vm}"));
         match found.repositories.as_slice() {
@@ -133,6 +132,16 @@ impl RepositoryOptions {
 const MAX_LISTED_REPOSITORIES: usize = 20;
 
 impl OpenRepository {
+    /// Runs an operation in the repository's place.
+    async fn run<O: Endpoint>(&self, operation: &O) -> anyhow::Result<Answered<O::Answer>> {
+        Ok(self.place.remote.run(operation).await?)
+    }
+
+    /// The repository, for an operation on it.
+    fn path(&self) -> AbsolutePath {
+        self.path.clone()
+    }
+
     /// Prints an answer as JSON or with `show`.
     fn print<T: DeserializeOwned>(
         &self,

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use skep_api::git::{GitChangeRemote, GitChangeTag, GitMerge, GitRemotes, GitTags};
+
 use super::{RepositoryOptions, show};
 use crate::output;
 
@@ -25,8 +27,13 @@ pub(super) struct Merge {
 impl Merge {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        let merged = opened.repository.merge(&self.revision, self.ff_only, self.message.as_deref()).await?;
-        opened.print(&merged, show::pulled)
+        let merge = GitMerge {
+            path: opened.path(),
+            revision: self.revision,
+            ff_only: self.ff_only,
+            message: self.message,
+        };
+        opened.print(&opened.run(&merge).await?, show::pulled)
     }
 }
 
@@ -52,14 +59,16 @@ impl Tag {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
         let Some(name) = self.name else {
-            return opened.print(&opened.repository.tags().await?, show::tags);
+            return opened.print(&opened.run(&GitTags { path: Some(opened.path()) }).await?, show::tags);
         };
-        let changed = if self.delete {
-            opened.repository.delete_tag(&name).await?
-        } else {
-            opened.repository.create_tag(&name, self.revision.as_deref(), self.message.as_deref()).await?
+        let change = GitChangeTag {
+            path: opened.path(),
+            name,
+            revision: self.revision,
+            message: self.message,
+            delete: self.delete,
         };
-        opened.print(&changed, |tag| {
+        opened.print(&opened.run(&change).await?, |tag| {
             let verb = if tag.deleted { "deleted; it was" } else { "created" };
             output::line(&format!("{} {verb} at {}", tag.name, show::short(&tag.commit)))
         })
@@ -118,12 +127,15 @@ impl Remote {
         match self.verb {
             None => list(&self.at).await,
             Some(RemoteVerb::List(verb)) => list(&verb.at).await,
-            Some(RemoteVerb::Add(verb)) => set(&verb, false).await,
-            Some(RemoteVerb::SetUrl(verb)) => set(&verb, true).await,
+            Some(RemoteVerb::Add(verb)) => set(verb, false).await,
+            Some(RemoteVerb::SetUrl(verb)) => set(verb, true).await,
             Some(RemoteVerb::Remove(verb)) => {
                 let opened = verb.at.open().await?;
-                let removed = opened.repository.remove_remote(&verb.name).await?;
-                opened.print(&removed, |removed| output::line(&format!("{} removed", removed.name)))
+                let (path, name) = (opened.path(), verb.name);
+                let remove = GitChangeRemote { path, name, url: None, replace: false, remove: true };
+                opened.print(&opened.run(&remove).await?, |removed| {
+                    output::line(&format!("{} removed", removed.name))
+                })
             }
         }
     }
@@ -131,13 +143,14 @@ impl Remote {
 
 async fn list(at: &RepositoryOptions) -> anyhow::Result<ExitCode> {
     let opened = at.open().await?;
-    opened.print(&opened.repository.remotes().await?, show::remotes)
+    opened.print(&opened.run(&GitRemotes { path: Some(opened.path()) }).await?, show::remotes)
 }
 
-async fn set(verb: &RemoteUrl, replace: bool) -> anyhow::Result<ExitCode> {
+async fn set(verb: RemoteUrl, replace: bool) -> anyhow::Result<ExitCode> {
     let opened = verb.at.open().await?;
-    let changed = opened.repository.set_remote(&verb.name, &verb.remote_url, replace).await?;
-    opened.print(&changed, |changed| {
+    let (path, name, url) = (opened.path(), verb.name, Some(verb.remote_url));
+    let change = GitChangeRemote { path, name, url, replace, remove: false };
+    opened.print(&opened.run(&change).await?, |changed| {
         output::line(&output::visible(&format!(
             "{} {}",
             changed.name,

@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use skep_api::git::PullStrategy;
-use skep_client::Upstream;
+use skep_api::git::{GitFetchRemote, GitInit, GitPull, GitPush, PullStrategy};
 
 use super::{RepositoryOptions, show};
 use crate::{connection::Connection, output, place::PlaceOption};
@@ -27,7 +26,7 @@ impl Init {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let at = RepositoryOptions { path: Some(self.path), place: self.place, connection: self.connection };
         let opened = at.open().await?;
-        opened.print(&opened.repository.init(self.bare).await?, |made| {
+        opened.print(&opened.run(&GitInit { path: opened.path(), bare: self.bare }).await?, |made| {
             output::line(&output::visible(&made.path))
         })
     }
@@ -48,8 +47,8 @@ pub(super) struct Fetch {
 impl Fetch {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        let fetched = opened.repository.fetch(self.remote.as_deref(), self.prune);
-        opened.print(&output::with_spinner("fetching", fetched).await?, show::fetched)
+        let fetch = GitFetchRemote { path: Some(opened.path()), remote: self.remote, prune: self.prune };
+        opened.print(&output::with_spinner("fetching", opened.run(&fetch)).await?, show::fetched)
     }
 }
 
@@ -73,9 +72,14 @@ pub(super) struct Push {
 impl Push {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        let to = Upstream { remote: self.remote, branch: self.branch };
-        let pushed = opened.repository.push(&to, self.set_upstream, self.force_with_lease);
-        opened.print(&output::with_spinner("pushing", pushed).await?, show::pushed)
+        let push = GitPush {
+            path: Some(opened.path()),
+            remote: self.remote,
+            branch: self.branch,
+            set_upstream: self.set_upstream,
+            force_with_lease: self.force_with_lease,
+        };
+        opened.print(&output::with_spinner("pushing", opened.run(&push)).await?, show::pushed)
     }
 }
 
@@ -106,13 +110,12 @@ enum Strategy {
 impl Pull {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let opened = self.at.open().await?;
-        let from = Upstream { remote: self.remote, branch: self.branch };
         let strategy = match self.strategy {
             Strategy::FfOnly => PullStrategy::FfOnly,
             Strategy::Merge => PullStrategy::Merge,
             Strategy::Rebase => PullStrategy::Rebase,
         };
-        let pulled = output::with_spinner("pulling", opened.repository.pull(&from, strategy)).await?;
-        opened.print(&pulled, show::pulled)
+        let pull = GitPull { path: Some(opened.path()), remote: self.remote, branch: self.branch, strategy };
+        opened.print(&output::with_spinner("pulling", opened.run(&pull)).await?, show::pulled)
     }
 }

@@ -14,15 +14,15 @@ fn no_line_is_lost_by_moves_to(target: &Path) {
         scope.spawn(|| {
             for line in 0..LINES {
                 let append = WriteFile { append: true, ..ground.writing("log", &format!("{line}\n")) };
-                write::write(&roots, locks, &append).unwrap();
+                write::write(&roots, locks, &append, &WriteCondition::None).unwrap();
             }
             done.store(true, Ordering::SeqCst);
         });
         let mut moved = 0;
         while !done.load(Ordering::SeqCst) {
             let path = AbsolutePath::parse("to", to(moved).to_str().unwrap(), PathEncoding::Plain).unwrap();
-            let request = Relocate { to: path, ..ground.relocating("log", "", false) };
-            match relocate::relocate(&roots, locks, &request) {
+            let request = MoveFile { from: ground.path("log"), to: path, overwrite: false };
+            match relocate::move_file(&roots, locks, &request) {
                 Ok(_) => moved += 1,
                 Err(error) => {
                     assert!(matches!(error.code(), ErrorCode::UnknownPath | ErrorCode::FileBusy), "{error}");

@@ -19,7 +19,8 @@ async fn a_page_of_long_names_and_targets_ends_by_its_bytes() {
     }
     let (mut seen, mut pages, mut after) = (0, 0, None);
     for _ in 0..count {
-        let page = ground.run(ListFolder { path: ground.path("links"), limit: 1_000, after }).await.unwrap();
+        let page =
+            ground.run(ListFolder { path: ground.path("links"), limit: 1_000, cursor: after }).await.unwrap();
         assert!(json_len(&page.entries) <= MAX_ANSWER_BYTES);
         seen += page.entries.len();
         pages += 1;

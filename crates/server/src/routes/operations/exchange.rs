@@ -2,7 +2,7 @@
 //! it, and the server, or the place of the remote, talks to the remote. So no token enters a VM.
 
 use skep_api::{
-    AbsolutePath, ErrorCode, Failure, Operation, Scope,
+    AbsolutePath, Call, CallContext, ErrorCode, Failure, Operation, Scope,
     git::{
         Cloned, ExportSource, FetchedRefs, GitCheckTarget, GitClone, GitExchange, GitExport, GitFetch,
         GitFetchRemote, GitImport, GitImportFetched, GitJoin, GitNotePush, GitPack, GitPull, GitPush,
@@ -24,7 +24,7 @@ pub(super) async fn push(
     places: &Places,
     caller: &Identity,
     at: Target,
-    push: GitPush,
+    push: Call<GitPush>,
 ) -> Result<Pushed, Refusal> {
     match run_without_relay(places, caller, &at, &push).await {
         Some(done) => done,
@@ -37,7 +37,7 @@ pub(super) async fn pull(
     places: &Places,
     caller: &Identity,
     at: Target,
-    pull: GitPull,
+    pull: Call<GitPull>,
 ) -> Result<Pulled, Refusal> {
     match run_without_relay(places, caller, &at, &pull).await {
         Some(done) => done,
@@ -50,7 +50,7 @@ pub(super) async fn fetch(
     places: &Places,
     caller: &Identity,
     at: Target,
-    fetch: GitFetchRemote,
+    fetch: Call<GitFetchRemote>,
 ) -> Result<FetchedRefs, Refusal> {
     match run_without_relay(places, caller, &at, &fetch).await {
         Some(done) => done,
@@ -79,16 +79,17 @@ async fn relayed_push(
     places: &Places,
     caller: &Identity,
     at: Target,
-    push: GitPush,
+    push: Call<GitPush>,
 ) -> Result<Pushed, Refusal> {
     let at = places.resolve(caller, at).await?;
+    let Call { context, operation: push } = push;
     let (path, remote, branch) = (push.path.clone(), push.remote.clone(), push.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: true };
     let plan = places.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, at.clone(), GitPush { reach: no_network(), ..push }).await;
+        return places.run(caller, at, without_network(context, push)).await;
     }
-    let remote = Remote::resolve(places, caller, plan.url, push.reach).await?;
+    let remote = Remote::resolve(places, caller, plan.url, context.reach).await?;
     let commit = plan.commit.ok_or_else(|| Failure::new(ErrorCode::Internal, "internal error"))?;
     let pack = GitPack { path: push.path.clone(), commit: commit.clone() };
     let (_, pack) = places.run_git_streamed(caller, at.clone(), &pack, None).await?;
@@ -120,16 +121,17 @@ async fn relayed_pull(
     places: &Places,
     caller: &Identity,
     at: Target,
-    pull: GitPull,
+    pull: Call<GitPull>,
 ) -> Result<Pulled, Refusal> {
     let at = places.resolve(caller, at).await?;
+    let Call { context, operation: pull } = pull;
     let (path, remote, branch) = (pull.path.clone(), pull.remote.clone(), pull.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: false };
     let plan = places.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, at.clone(), GitPull { reach: no_network(), ..pull }).await;
+        return places.run(caller, at, without_network(context, pull)).await;
     }
-    let remote = Remote::resolve(places, caller, plan.url, pull.reach).await?;
+    let remote = Remote::resolve(places, caller, plan.url, context.reach).await?;
     if remote.place.is_some() {
         check_scope(caller, Scope::GitRead)?;
     }
@@ -148,7 +150,7 @@ async fn relayed_pull(
         branch: plan.branch,
         commit: fetched.commit,
         strategy: pull.strategy,
-        committer: pull.committer,
+        committer: context.committer,
     };
     let (pulled, _) = places.run_git_streamed(caller, at, &join, Some(pack)).await?;
     Ok(pulled)
@@ -159,18 +161,18 @@ async fn relayed_fetch(
     places: &Places,
     caller: &Identity,
     at: Target,
-    fetch: GitFetchRemote,
+    fetch: Call<GitFetchRemote>,
 ) -> Result<FetchedRefs, Refusal> {
     let at = places.resolve(caller, at).await?;
+    let Call { context, operation: fetch } = fetch;
     // The plan of a pull needs a branch, which is not used here.
     let (path, remote) = (fetch.path.clone(), fetch.remote.clone());
     let plan = GitExchange { path, remote, branch: Some("main".to_owned()), pushes: false };
     let plan = places.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        let fetch = GitFetchRemote { reach: no_network(), ..fetch };
-        return places.run(caller, at, fetch).await;
+        return places.run(caller, at, without_network(context, fetch)).await;
     }
-    let remote = Remote::resolve(places, caller, plan.url, fetch.reach).await?;
+    let remote = Remote::resolve(places, caller, plan.url, context.reach).await?;
     let source = match &remote.place {
         Some(_) => {
             check_scope(caller, Scope::GitRead)?;
@@ -190,7 +192,7 @@ pub(super) enum CloneFrom {
     /// A repository in a place of this server.
     Place(Target, AbsolutePath),
     /// A remote repository, which the server fetches from.
-    Url(String, GitReach),
+    Url(String),
 }
 
 /// Clones a repository into another place. The target is checked before anything is packed.
@@ -199,15 +201,18 @@ pub(super) async fn clone(
     caller: &Identity,
     from: CloneFrom,
     target: Target,
-    clone: GitClone,
+    clone: Call<GitClone>,
 ) -> Result<Cloned, Refusal> {
     let target = places.resolve(caller, target).await?;
+    let Call { context, operation: clone } = clone;
     let (remote, source, url) = match from {
         CloneFrom::Place(place, path) => {
             check_scope(caller, Scope::GitRead)?;
             let place = places.resolve(caller, place).await?;
             if place == target {
-                return places.run(caller, target, clone).await;
+                let url = path.as_path().to_string_lossy().into_owned();
+                let call = Call { context, operation: GitClone { url, ..clone } };
+                return places.run(caller, target.clone(), for_target(call, &target)).await;
             }
             let at = match &place {
                 Target::Workspace => RelayPlace::Server,
@@ -216,7 +221,9 @@ pub(super) async fn clone(
             let url = RelayUrl { place: at, path: path.clone() }.to_string();
             (Some(place), ExportSource::Path(path), url)
         }
-        CloneFrom::Url(url, reach) => (None, ExportSource::Url { url: url.clone(), reach }, url),
+        CloneFrom::Url(url) => {
+            (None, ExportSource::Url { url: url.clone(), reach: context.reach.clone() }, url)
+        }
     };
     places.run(caller, target.clone(), GitCheckTarget { path: clone.path.clone() }).await?;
     let export = GitExport {
@@ -230,9 +237,18 @@ pub(super) async fn clone(
         Some(place) => places.run_git_streamed(caller, place, &export, None).await?,
         None => places.run_git_on_server(caller, &export, None).await?,
     };
-    let import = GitImport { path: clone.path, url, branch: clone.branch, exported, reach: clone.reach };
+    let reach = if target == Target::Workspace { context.reach } else { GitReach::default() };
+    let import = GitImport { path: clone.path, url, branch: clone.branch, exported, reach };
     let (cloned, _) = places.run_git_streamed(caller, target, &import, Some(pack)).await?;
     Ok(cloned)
+}
+
+/// The call for a place. A VM gets no credential: its own network decides what it reaches.
+pub(super) fn for_target<O>(call: Call<O>, target: &Target) -> Call<O> {
+    match target {
+        Target::Workspace => call,
+        Target::Vm(_) => without_network(call.context, call.operation),
+    }
 }
 
 /// The remote of a relayed operation.
@@ -278,6 +294,6 @@ impl Remote {
 }
 
 /// Git with a path as the remote needs no network.
-fn no_network() -> GitReach {
-    GitReach::default()
+fn without_network<O>(context: CallContext, operation: O) -> Call<O> {
+    Call { context: CallContext { reach: GitReach::default(), ..context }, operation }
 }

@@ -33,7 +33,7 @@ const MAX_HOSTS: usize = 1_000;
 const DEFAULT_PAGE: u32 = 100;
 const MAX_PAGE: u32 = 1_000;
 
-pub(super) fn routes(vault: Vault) -> Routes {
+pub(crate) fn routes(vault: Vault) -> Routes {
     vec![
         routes!(list).with_state(vault.clone()),
         routes!(set).with_state(vault.clone()),

@@ -1,0 +1,110 @@
+//! File operations and their answers. Each operation runs alike on the server's workspace and inside a VM.
+
+mod read;
+mod search;
+mod write;
+
+use serde::{Deserialize, Serialize};
+
+pub use read::{FileContent, FolderEntry, FolderPage, ListFolder, ReadFile};
+pub use search::{FilesFound, FoundFile, GrepFiles, LinesFound, MatchedLine, PatternSyntax, SearchFiles};
+pub use write::{
+    CopyFile, FileRemoved, FileWritten, FolderMade, LinkMade, MakeFolder, MakeLink, MoveFile, Relocated,
+    RemoveFile, WriteCondition, WriteFile,
+};
+
+pub use crate::octal_mode::parse_mode;
+use crate::{
+    ErrorCode::{self, *},
+    Scope,
+    endpoint::{Method, Route},
+};
+
+/// The largest content that is sent as JSON, in bytes of JSON. Larger content is streamed.
+pub const MAX_CONTENT_BYTES: u64 = 32 << 20;
+/// The largest page of a listing, in entries.
+pub const MAX_PAGE_ENTRIES: u32 = 1_000;
+
+/// How content is represented in a JSON string: a text encoding, or an encoding of bytes such as `base64`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentEncoding(pub String);
+
+impl Default for ContentEncoding {
+    fn default() -> Self {
+        Self("utf-8".to_owned())
+    }
+}
+
+/// The type of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum FileType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO, a socket or a device.
+    Other,
+}
+
+/// A route that reads files.
+const READ: Route = Route {
+    tag: "files",
+    scopes: &[Scope::FilesRead],
+    refusals: READ_REFUSALS,
+    ..Route::new(Method::Get, "", "")
+};
+
+/// A route that changes files.
+const WRITE: Route = Route {
+    tag: "files",
+    scopes: &[Scope::FilesWrite],
+    refusals: WRITE_REFUSALS,
+    ..Route::new(Method::Post, "", "")
+};
+
+/// Refusals of operations that read files.
+const READ_REFUSALS: &[ErrorCode] = &[
+    UnknownVm,
+    UnknownPath,
+    VmEnded,
+    VmPaused,
+    NotADirectory,
+    NotAFile,
+    PathOutsideRoots,
+    PermissionDenied,
+    BodyTooLarge,
+    NotText,
+    TooManyLinks,
+    InvalidPattern,
+    SwarmUnavailable,
+    ShuttingDown,
+    GuestTimeout,
+];
+
+/// Refusals of operations that change files.
+pub const WRITE_REFUSALS: &[ErrorCode] = &[
+    UnknownVm,
+    UnknownPath,
+    VmEnded,
+    VmPaused,
+    NotADirectory,
+    NotAFile,
+    NotEmpty,
+    AlreadyExists,
+    PathOutsideRoots,
+    PermissionDenied,
+    PreconditionFailed,
+    NotText,
+    TooManyLinks,
+    TooDeep,
+    DiskFull,
+    FileBusy,
+    BodyTooLarge,
+    SwarmUnavailable,
+    ShuttingDown,
+    GuestTimeout,
+];

@@ -1,0 +1,132 @@
+//! Operations that exchange commits with a remote: push, pull and fetch.
+
+use serde::{Deserialize, Serialize};
+
+use super::{NETWORK_REFUSALS, WRITE};
+use crate::{
+    endpoint::{Endpoint, Route, Success},
+    path::AbsolutePath,
+};
+
+/// A route that exchanges commits with a remote.
+const TRANSFER: Route = Route { refusals: NETWORK_REFUSALS, uses_network: true, ..WRITE };
+
+/// Pushes a branch to a remote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = PushBody))]
+pub struct GitPush {
+    /// The repository, an absolute path below a root. Default: the only one of the place.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "/srv/workspace/project"))]
+    pub path: Option<AbsolutePath>,
+    /// The name of a remote. Default: that of the branch, or `origin`.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(example = "origin"))]
+    pub remote: Option<String>,
+    /// The branch. Default: the current one.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(example = "main"))]
+    pub branch: Option<String>,
+    /// Whether to make the remote's branch the upstream of the branch.
+    #[serde(default)]
+    pub set_upstream: bool,
+    /// Whether to overwrite the remote's branch if it is unchanged since it was last fetched.
+    #[serde(default)]
+    pub force_with_lease: bool,
+}
+
+impl Endpoint for GitPush {
+    const ROUTE: Route = Route {
+        path: "/api/git/push",
+        id: "git_push",
+        summary: "Push",
+        description: "Sends a branch to a remote. A rejection by the remote is 409 with its message. Tokens are those \
+            of `/api/git/credentials`. No hooks run, not even those of a local remote. For a repository in \
+            a VM, the server takes the commits out of the VM and sends them: no token enters the VM.",
+        example: r#"{"path": "/srv/workspace/project"}"#,
+        success: Success::Done("The branch was pushed"),
+        ..TRANSFER
+    };
+}
+
+/// How a pull combines local and remote commits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum PullStrategy {
+    /// Fast-forward only: fails if there are local commits.
+    #[default]
+    FfOnly,
+    /// With a merge commit.
+    Merge,
+    /// By rebasing the local commits onto the remote ones.
+    Rebase,
+}
+
+/// Fetches a branch from a remote and combines it with the current branch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = PullBody))]
+pub struct GitPull {
+    /// The repository, an absolute path below a root. Default: the only one of the place.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "/srv/workspace/project"))]
+    pub path: Option<AbsolutePath>,
+    /// The name of a remote. Default: that of the branch, or `origin`.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(example = "origin"))]
+    pub remote: Option<String>,
+    /// The remote's branch. Default: the upstream of the current branch.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(example = "main"))]
+    pub branch: Option<String>,
+    /// How to combine both branches; default `ff-only`.
+    #[serde(default)]
+    pub strategy: PullStrategy,
+}
+
+impl Endpoint for GitPull {
+    const ROUTE: Route = Route {
+        path: "/api/git/pull",
+        id: "git_pull",
+        summary: "Pull",
+        description: "Fetches a branch and combines it with the current one. A conflict is refused with 409, and the \
+            work tree stays as it was. For a repository in a VM, the server fetches the commits: no token \
+            enters the VM.",
+        example: r#"{"path": "/srv/workspace/project"}"#,
+        success: Success::Done("The new commits"),
+        ..TRANSFER
+    };
+}
+
+/// Fetches all branches of a remote. The current branch does not change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = FetchBody))]
+pub struct GitFetchRemote {
+    /// The repository, an absolute path below a root. Default: the only one of the place.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "/srv/workspace/project"))]
+    pub path: Option<AbsolutePath>,
+    /// The name of a remote. Default: that of the branch, or `origin`.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(example = "origin"))]
+    pub remote: Option<String>,
+    /// Whether to remove remote-tracking branches that no longer exist on the remote.
+    #[serde(default)]
+    pub prune: bool,
+}
+
+impl Endpoint for GitFetchRemote {
+    const ROUTE: Route = Route {
+        path: "/api/git/fetch",
+        id: "git_fetch",
+        summary: "Fetch",
+        description: "Fetches all branches of a remote, and their tags. The current branch and the work tree stay \
+            unchanged. For a repository in a VM, the server fetches the commits, as for a pull.",
+        example: r#"{"path": "/srv/workspace/project"}"#,
+        success: Success::Done("The changed branches and tags"),
+        ..TRANSFER
+    };
+}

@@ -1,0 +1,230 @@
+//! The description of an endpoint, made from its type.
+
+use serde_json::Value;
+use skep_api::{
+    Endpoint,
+    endpoint::{Method, Success},
+    exec::VmField,
+    path::PathEncoding,
+};
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        ContentBuilder, HttpMethod, Object, ObjectBuilder, OneOfBuilder, Ref, RefOr, Required, Response,
+        ResponseBuilder,
+        path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn, Paths},
+        request_body::RequestBodyBuilder,
+        schema::{Schema, SchemaType, Type},
+        security::SecurityRequirement,
+    },
+};
+
+use super::refusals::responses_of;
+
+/// The description of `vm` in a query and in a body.
+const VM: &str = "A VM, by process id, id or name. Default: the workspace of the server.";
+
+type Schemas = Vec<(String, RefOr<Schema>)>;
+
+/// The description of an endpoint, and the schemas that it refers to.
+pub(crate) fn describe<O>() -> (Schemas, Paths)
+where
+    O: Endpoint + ToSchema,
+    O::Answer: ToSchema,
+{
+    let mut schemas = Schemas::new();
+    O::schemas(&mut schemas);
+    O::Answer::schemas(&mut schemas);
+    schemas.push((O::Answer::name().into_owned(), O::Answer::schema()));
+    let request = request_schema::<O>();
+    let mut operation = described::<O>();
+    if O::ROUTE.method.has_body() {
+        VmField::schemas(&mut schemas);
+        schemas.push((VmField::name().into_owned(), VmField::schema()));
+        let mut content = ContentBuilder::new().schema(Some(Ref::from_schema_name(O::name())));
+        if !O::ROUTE.example.is_empty() {
+            content = content.example(serde_json::from_str::<Value>(O::ROUTE.example).ok());
+        }
+        let body = RequestBodyBuilder::new().required(Some(Required::True));
+        operation = operation.request_body(Some(body.content("application/json", content.build()).build()));
+        schemas.push((O::name().into_owned(), Schema::Object(request).into()));
+    } else {
+        operation = operation.parameters(Some(parameters(request)));
+    }
+    if !O::ROUTE.paths.is_empty() {
+        schemas.push((PathEncoding::name().into_owned(), PathEncoding::schema()));
+    }
+    if O::ROUTE.conditional {
+        operation = operation.parameters(Some(precondition_headers()));
+    }
+    let mut paths = Paths::new();
+    let method = match O::ROUTE.method {
+        Method::Get => HttpMethod::Get,
+        Method::Post => HttpMethod::Post,
+        Method::Delete => HttpMethod::Delete,
+    };
+    paths.add_path_operation(O::ROUTE.path, vec![method], operation.build());
+    (schemas, paths)
+}
+
+/// The operation without its request.
+fn described<O: Endpoint>() -> OperationBuilder
+where
+    O::Answer: ToSchema,
+{
+    let route = O::ROUTE;
+    let in_vm = "In a VM it also needs the scope `swarm:exec`.";
+    let description = format!("{} {in_vm}", route.description);
+    let scopes = route.scopes.iter().map(|scope| scope.as_str());
+    let mut operation = OperationBuilder::new()
+        .operation_id(Some(route.id))
+        .tag(route.tag)
+        .summary(Some(route.summary))
+        .description(Some(description.trim_start()))
+        .security(SecurityRequirement::new("bearer", scopes));
+    for (status, response) in answers::<O>(route.success) {
+        operation = operation.response(status, response);
+    }
+    for (status, response) in responses_of(route.refusals) {
+        operation = operation.response(status, response);
+    }
+    operation
+}
+
+fn answers<O: Endpoint>(success: Success) -> Vec<(&'static str, Response)>
+where
+    O::Answer: ToSchema,
+{
+    let answer = |description: &str| {
+        let schema = Ref::from_schema_name(O::Answer::name());
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        ResponseBuilder::new().description(description).content("application/json", content).build()
+    };
+    match success {
+        Success::Done(done) => vec![("200", answer(done))],
+        Success::Created(created) => vec![("201", answer(created))],
+        Success::Either { done, created } => vec![("200", answer(done)), ("201", answer(created))],
+    }
+}
+
+/// The fields of the operation, with those that every request may have.
+fn request_schema<O: Endpoint + ToSchema>() -> Object {
+    let mut request = match O::schema() {
+        RefOr::T(Schema::Object(object)) => object,
+        _ => Object::new(),
+    };
+    if let Some(last) = O::ROUTE.paths.iter().filter_map(|name| request.properties.get_index_of(*name)).max()
+    {
+        let encoding = Ref::builder().ref_location_from_schema_name(PathEncoding::name());
+        let encoding = encoding.description(Some("The encoding of paths.")).build();
+        request.properties.shift_insert(last + 1, "path_encoding".to_owned(), encoding.into());
+    }
+    let vm = if O::ROUTE.method.has_body() {
+        Ref::builder().ref_location_from_schema_name(VmField::name()).description(Some(VM)).build().into()
+    } else {
+        ObjectBuilder::new().schema_type(Type::String).description(Some(VM)).into()
+    };
+    request.properties.insert("vm".to_owned(), vm);
+    let required = request.required.clone();
+    if O::ROUTE.method.has_body() {
+        let optional = request.properties.iter_mut().filter(|(name, _)| !required.contains(name));
+        optional.for_each(|(_, field)| make_nullable(field));
+    }
+    request
+}
+
+/// Allows null, which counts as an absent field of a body.
+fn make_nullable(field: &mut RefOr<Schema>) {
+    match field {
+        RefOr::T(Schema::Object(object)) => allow_null(&mut object.schema_type),
+        RefOr::T(Schema::Array(array)) => allow_null(&mut array.schema_type),
+        RefOr::T(_) => {}
+        RefOr::Ref(reference) => {
+            let description = std::mem::take(&mut reference.description);
+            let null = ObjectBuilder::new().schema_type(Type::Null);
+            let either = OneOfBuilder::new().item(null).item(reference.clone());
+            let description = Some(description).filter(|text| !text.is_empty());
+            *field = Schema::OneOf(either.description(description).build()).into();
+        }
+    }
+}
+
+fn allow_null(schema: &mut SchemaType) {
+    if let SchemaType::Type(one) = schema {
+        *schema = SchemaType::Array(vec![one.clone(), Type::Null]);
+    }
+}
+
+/// Removes null from a schema: a query cannot contain it.
+fn forbid_null(schema: &mut RefOr<Schema>) {
+    let is_null = |item: &RefOr<Schema>| {
+        let null = SchemaType::Type(Type::Null);
+        matches!(item, RefOr::T(Schema::Object(object)) if object.schema_type == null)
+    };
+    match schema {
+        RefOr::T(Schema::Object(Object { schema_type, .. })) => {
+            if let SchemaType::Array(types) = schema_type
+                && let [one, Type::Null] = types.as_slice()
+            {
+                *schema_type = SchemaType::Type(one.clone());
+            }
+        }
+        RefOr::T(Schema::OneOf(one_of)) => {
+            one_of.items.retain(|item| !is_null(item));
+            if let [RefOr::Ref(only)] = one_of.items.as_slice() {
+                *schema = only.clone().into();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Each field of a request as a parameter of the query.
+fn parameters(request: Object) -> Vec<Parameter> {
+    let required = request.required;
+    let parameter = |(name, mut schema): (String, RefOr<Schema>)| {
+        let (outer, example) = take_documentation(&mut schema);
+        forbid_null(&mut schema);
+        // That of a nullable reference is inside.
+        let description = outer.or_else(|| take_documentation(&mut schema).0);
+        let is_required = if required.contains(&name) { Required::True } else { Required::False };
+        ParameterBuilder::new()
+            .name(name)
+            .parameter_in(ParameterIn::Query)
+            .required(is_required)
+            .description(description)
+            .example(example)
+            .schema(Some(schema))
+            .build()
+    };
+    request.properties.into_iter().map(parameter).collect()
+}
+
+/// Removes the description and the example of a schema, for the parameter.
+fn take_documentation(schema: &mut RefOr<Schema>) -> (Option<String>, Option<Value>) {
+    match schema {
+        RefOr::T(Schema::Object(object)) => (object.description.take(), object.example.take()),
+        RefOr::T(Schema::Array(array)) => (array.description.take(), array.example.take()),
+        RefOr::T(Schema::OneOf(one_of)) => (one_of.description.take(), one_of.example.take()),
+        RefOr::Ref(reference) => {
+            (Some(std::mem::take(&mut reference.description)).filter(|text| !text.is_empty()), None)
+        }
+        RefOr::T(_) => (None, None),
+    }
+}
+
+fn precondition_headers() -> [Parameter; 2] {
+    let header = |name: &str, description: &str| {
+        ParameterBuilder::new()
+            .name(name)
+            .parameter_in(ParameterIn::Header)
+            .required(Required::False)
+            .description(Some(description))
+            .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+            .build()
+    };
+    [
+        header("If-Match", "Tags of which the file must have one, or `*`"),
+        header("If-None-Match", "`*`: only if the file does not exist"),
+    ]
+}
