@@ -23,21 +23,25 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     account_roots::RootRules,
-    admission::{Admission, admit, resolve_origin},
     audit::{Actions, AuditQueue, AuditState, audit_request},
     auth::{Authenticator, authenticate},
     documented_routes::{DocumentedRoutes, check_documented},
+    door::{
+        admission::{Admission, admit, resolve_origin},
+        limits::{Limiter, Limits},
+        origin::TrustedProxies,
+        vm_listener::refuse_vms,
+    },
     error::{Refusal, UNKNOWN_ROUTE},
     events::Tail,
     extract::not_utf8,
     helper::StartHelper,
     key_uses::KeyUses,
-    limits::{Limiter, Limits},
     metrics::{Collector, Metrics},
     openapi,
-    origin::TrustedProxies,
+    percent::percent_decoded,
     places::Places,
-    request::observe,
+    request_log::observe,
     restart::Restart,
     routes::{
         Routes,
@@ -65,7 +69,6 @@ use crate::{
     swarm_handle::{SwarmHandle, SwarmReceiver},
     tickets::{InProgressRequests, Waiters},
     vault::Vault,
-    vm_listener::refuse_vms,
     watchers::WatchCounts,
     webhooks::WebhookContext,
     workspaces::Workspaces,
@@ -272,42 +275,8 @@ async fn unknown_route(State(gate): State<Arc<Authenticator>>, request: Request)
     Refusal::new(ErrorCode::UnknownRoute, UNKNOWN_ROUTE)
 }
 
-/// Decodes `%xx`. An incomplete or invalid escape stays as it is.
-pub(crate) fn percent_decoded(path: &str) -> Result<String, std::string::FromUtf8Error> {
-    let digit = |byte: Option<&u8>| byte.and_then(|b| char::from(*b).to_digit(16));
-    let bytes = path.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        match (byte, digit(bytes.get(at + 1)), digit(bytes.get(at + 2))) {
-            #[expect(clippy::cast_possible_truncation, reason = "two hex digits are one byte")]
-            (b'%', Some(high), Some(low)) => {
-                decoded.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            _ => {
-                decoded.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(decoded)
-}
-
 fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
     Refusal::internal(format!("panic: {text}")).into_response()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_that_is_not_utf8_is_refused() {
-        assert_eq!(percent_decoded("/a%20%C3%A9").as_deref(), Ok("/a é"));
-        assert_eq!(percent_decoded("/100%").as_deref(), Ok("/100%"));
-        assert!(percent_decoded("/%ff").is_err());
-    }
 }

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure};
 
-pub(crate) use self::{collect::BodyTimeouts, limits::BodyLimit};
+pub(crate) use self::limits::BodyLimit;
 use self::{
     collect::collect,
     limits::{MAX_VALUES, count_values},

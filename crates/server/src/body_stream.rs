@@ -8,7 +8,7 @@ use skep_workspace::Content;
 use std::io;
 use tokio::sync::mpsc;
 
-use crate::body::BodyTimeouts;
+use crate::door::limits::BodyTimeouts;
 
 /// Pieces that are read ahead of the consumer.
 const READ_AHEAD: usize = 2;

@@ -13,8 +13,6 @@ use http::{
 use skep_accounts::redact_keys;
 use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure};
 
-use crate::limits::Exceeded;
-
 /// The header that carries the stable code of a refusal.
 pub const SKEP_ERROR: HeaderName = HeaderName::from_static("skep-error");
 
@@ -29,7 +27,7 @@ const INTERNAL: &str = "internal error";
 pub(crate) struct Refusal {
     failure: Failure,
     cause: Option<String>,
-    limit: Option<Exceeded>,
+    headers: Option<Box<HeaderMap>>,
 }
 
 impl Refusal {
@@ -39,12 +37,16 @@ impl Refusal {
 
     /// An internal error. The cause goes to the log, never to the caller.
     pub(crate) fn internal(cause: impl Into<String>) -> Self {
-        Self { failure: Failure::new(ErrorCode::Internal, INTERNAL), cause: Some(cause.into()), limit: None }
+        Self {
+            failure: Failure::new(ErrorCode::Internal, INTERNAL),
+            cause: Some(cause.into()),
+            headers: None,
+        }
     }
 
-    /// Adds the limit that was exceeded, whose headers tell the caller when to retry.
-    pub(crate) fn limited_by(mut self, limit: Exceeded) -> Self {
-        self.limit = Some(limit);
+    /// Adds headers to the answer, in place of those that its status implies.
+    pub(crate) fn with_headers(mut self, headers: HeaderMap) -> Self {
+        self.headers = Some(Box::new(headers));
         self
     }
 
@@ -54,9 +56,9 @@ impl Refusal {
             ErrorKind::Internal => Self::internal(cause),
             // A cause that equals the caller's message adds nothing to the log.
             ErrorKind::Unavailable if cause != failure.message => {
-                Self { failure, cause: Some(cause), limit: None }
+                Self { failure, cause: Some(cause), headers: None }
             }
-            _ => Self { failure, cause: None, limit: None },
+            _ => Self { failure, cause: None, headers: None },
         }
     }
 
@@ -75,7 +77,7 @@ impl From<Failure> for Refusal {
         if failure.kind() == ErrorKind::Internal {
             return Self::internal(failure.message);
         }
-        Self { failure, cause: None, limit: None }
+        Self { failure, cause: None, headers: None }
     }
 }
 
@@ -127,8 +129,8 @@ pub(crate) struct Cause(pub(crate) String);
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut response = error_response(status_of(self.failure.kind()), &self.failure);
-        if let Some(limit) = self.limit {
-            limit.add_headers(response.headers_mut());
+        if let Some(headers) = self.headers {
+            response.headers_mut().extend(*headers);
         }
         if let Some(cause) = self.cause {
             response.extensions_mut().insert(Cause(redact_keys(&cause).into_owned()));

@@ -8,11 +8,11 @@ use serde::{Deserialize, de::DeserializeOwned};
 use skep_api::{ErrorCode, Failure, Scope, VmId, VmRef};
 
 use crate::{
-    app::percent_decoded,
     audit_context::AuditContext,
     auth::Identity,
     body::field_failure,
     error::Refusal,
+    percent::percent_decoded,
     request::{Arrival, RequestId},
 };
 

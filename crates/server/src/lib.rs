@@ -1,19 +1,18 @@
 //! The HTTP service: authentication, authorization, routing and the shape of answers. Rules live in the inner crates.
 
 mod account_roots;
-mod address;
-mod admission;
 mod app;
 mod audit;
 mod audit_context;
 mod auth;
 mod background;
+mod bearer;
 mod body;
 mod body_stream;
 pub mod confine;
-mod connection;
 mod csv_text;
 mod documented_routes;
+mod door;
 mod error;
 mod events;
 mod extract;
@@ -21,27 +20,25 @@ mod helper;
 mod json;
 mod key_uses;
 mod key_watch;
-mod limits;
 mod memory;
 mod metrics;
 mod negotiate;
 mod openapi;
-mod origin;
+mod percent;
 mod places;
 mod random;
 mod request;
+mod request_log;
 mod restart;
-mod retention;
 mod routes;
 mod run;
 mod seal;
+mod server_error;
 mod session;
 mod swarm_handle;
 mod tickets;
-pub mod tls;
 mod utf8_decoder;
 mod vault;
-mod vm_listener;
 mod watchers;
 mod webhooks;
 mod workspaces;
@@ -49,15 +46,19 @@ mod workspaces;
 pub use account_roots::{RootError, RootRules};
 pub use app::{Parts, router};
 pub use audit::AuditQueue;
+pub use door::{
+    limits::{InvalidRate, Limits, Rate},
+    origin::TrustedProxies,
+    tls,
+};
 pub use error::SKEP_ERROR;
 pub use helper::StartHelper;
 pub use key_uses::KeyUses;
-pub use limits::{InvalidRate, Limits, Rate};
 pub use metrics::{Metrics, check_metrics_address};
-pub use origin::TrustedProxies;
 pub use request::{API_VERSION, REQUEST_ID, SKEP_VERSION};
 pub use restart::{Restart, ShutdownKind};
 pub use routes::boot::BootDefaults;
-pub use run::{Error, ServerOptions, check_address, run};
+pub use run::{ServerOptions, check_address, run};
+pub use server_error::Error;
 pub use swarm_handle::{SwarmReceiver, ready_swarm};
 pub use webhooks::{Lookup, LookupFuture, RetryPolicy, SystemLookup, WebhookSettings};

@@ -1,26 +1,11 @@
-//! The layer that gives every request an id, a log line, and the headers that every answer has.
+//! The id and the arrival of a request, and the headers that every answer has.
 
-use std::{
-    net::IpAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
-use axum::{
-    extract::{MatchedPath, Request, State},
-    middleware::Next,
-    response::Response,
-};
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName};
 use jiff::Timestamp;
 use skep_accounts::redact_keys;
 use ulid::Ulid;
-
-use crate::{
-    error::{self, Cause},
-    metrics::Metrics,
-    origin::Origin,
-};
 
 /// The header with the request's id.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -36,7 +21,7 @@ const MAX_ID_LENGTH: usize = 128;
 pub(crate) struct RequestId(Arc<str>);
 
 impl RequestId {
-    fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
         let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
         match given.filter(|text| is_printable(text)) {
             Some(text) => Self(text.into()),
@@ -63,80 +48,10 @@ pub(crate) struct Arrival {
     pub wall: Timestamp,
 }
 
-/// The layer that adds the id and the arrival to a request, adds the headers to its answer, and logs it.
-pub(crate) async fn observe(State(metrics): State<Metrics>, mut request: Request, next: Next) -> Response {
-    let route = route_of(request.extensions());
-    let mut under_way = metrics.begin(request.method(), Arc::clone(&route));
-    let id = RequestId::of(request.headers());
-    let arrival = Arrival { monotonic: Instant::now(), wall: Timestamp::now() };
-    let mut line = LogLine::new(&request, id.clone(), route, arrival.monotonic);
-    request.extensions_mut().insert(id.clone());
-    request.extensions_mut().insert(arrival);
-    let mut response = error::normalize_error(next.run(request).await);
-    under_way.record_response(&response);
-    line.status = Some(response.status());
-    line.cause = response.extensions_mut().remove::<Cause>();
-    let headers = response.headers_mut();
-    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
-        headers.insert(REQUEST_ID, value);
-    }
-    headers.insert(SKEP_VERSION, HeaderValue::from_static(API_VERSION));
-    response
-}
-
-/// The route rather than the path, so that input of callers does not get into the log and the metrics.
-fn route_of(extensions: &Extensions) -> Arc<str> {
-    extensions.get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).into()
-}
-
-/// The log line of one request. Written on drop, so that a request whose caller disconnected is logged too.
-struct LogLine {
-    id: RequestId,
-    method: Method,
-    route: Arc<str>,
-    peer: Option<IpAddr>,
-    arrived: Instant,
-    status: Option<StatusCode>,
-    cause: Option<Cause>,
-}
-
-impl LogLine {
-    fn new(request: &Request, id: RequestId, route: Arc<str>, arrived: Instant) -> Self {
-        let peer = Origin::from_extensions(request.extensions()).address();
-        Self { id, method: request.method().clone(), route, peer, arrived, status: None, cause: None }
-    }
-}
-
-impl Drop for LogLine {
-    fn drop(&mut self) {
-        let Self { id, method, route, arrived, .. } = self;
-        let (request_id, route) = (id.as_str(), &**route);
-        let duration_ms = milliseconds(arrived.elapsed());
-        let peer = self.peer.map(|peer| peer.to_string()).unwrap_or_default();
-        let Some(status) = self.status.map(|status| status.as_u16()) else {
-            tracing::info!(request_id, %method, route, peer, duration_ms, "request {request_id}: the caller went away");
-            return;
-        };
-        match &self.cause {
-            Some(Cause(cause)) if status == 500 => {
-                tracing::error!(request_id, %method, route, peer, status, duration_ms, "request {request_id}: {cause}");
-            }
-            Some(Cause(cause)) => {
-                tracing::warn!(request_id, %method, route, peer, status, duration_ms, "request {request_id}: {cause}");
-            }
-            None => {
-                tracing::info!(request_id, %method, route, peer, status, duration_ms, "request {request_id}")
-            }
-        }
-    }
-}
-
-fn milliseconds(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
-}
-
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     fn id_of(value: &'static [u8]) -> String {

@@ -19,7 +19,6 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
     server::conn::auto::Builder,
 };
-use skep_api::{ErrorCode, ErrorKind, Failure};
 use skep_store::Store;
 use tokio::{
     sync::watch,
@@ -33,13 +32,16 @@ use crate::{
     BootDefaults, Limits, Restart, RootRules, ShutdownKind, StartHelper, SwarmReceiver, TrustedProxies,
     WebhookSettings,
     app::{Parts, router},
-    background::Background,
-    connection::{ConnectionAcceptor, track},
+    background::{Background, Dispatcher},
+    door::{
+        connection::{ConnectionAcceptor, track},
+        tls::{Certificates, warn_of_expiry},
+    },
     metrics::{self, Metrics},
     restart::{CLOSE_NOTICE, announce_close},
+    server_error::Error,
     swarm_handle::SwarmHandle,
-    tls::{self, Certificates, warn_of_expiry},
-    webhooks::{Dispatcher, WebhookContext},
+    webhooks::WebhookContext,
 };
 
 /// How long running requests may take after the start of the shutdown.
@@ -87,49 +89,6 @@ pub struct ServerOptions {
     pub proxies: TrustedProxies,
     pub limits: Limits,
     pub webhooks: WebhookSettings,
-}
-
-/// Why a server could not start, or stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The address is not a loopback one, and would be served in plain text.
-    #[error(
-        "{address} is reached from other machines and would be served in plain text; give --tls-cert and --tls-key, or \
-         --tls self-signed, or name the proxy in front of it by --trusted-proxy, or listen on a loopback address such \
-         as 127.0.0.1:7700"
-    )]
-    PlainText { address: SocketAddr },
-    /// The address for metrics, which need no key, is not a loopback one.
-    #[error(
-        "{address} is reached from other machines, and metrics are served there without a key; name a loopback address \
-         such as 127.0.0.1:7701"
-    )]
-    MetricsAddress { address: SocketAddr },
-    #[error("the listening socket failed")]
-    Listener(#[source] io::Error),
-    #[error(transparent)]
-    Tls(#[from] tls::Error),
-    #[error(transparent)]
-    Internal(Failure),
-}
-
-impl Error {
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            Self::PlainText { .. } | Self::MetricsAddress { .. } => ErrorCode::InvalidValue,
-            Self::Listener(_) | Self::Tls(_) | Self::Internal(_) => ErrorCode::Internal,
-        }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::new(error.code(), error.to_string())
-    }
 }
 
 /// Refuses an address on which keys would be sent in plain text. `guarded`: TLS or a trusted proxy is configured.

@@ -10,7 +10,7 @@ use http::{
 use jiff::Timestamp;
 use skep_accounts::{Refusal, SessionHash, SessionToken};
 
-use crate::{auth::has_key, origin::Origin};
+use crate::{bearer::has_key, door::origin::Origin};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The name of the cookie on a plain-text connection.

@@ -19,8 +19,8 @@ use skep_store::NewAuditEntry;
 use super::{Actions, AuditQueue, queue::log};
 use crate::{
     audit_context::AuditContext,
+    door::origin::Origin,
     error::{SKEP_ERROR, normalize_error},
-    origin::Origin,
     request::{Arrival, RequestId},
 };
 

@@ -8,24 +8,12 @@ use http_body_util::BodyExt;
 use skep_api::{ErrorCode, Failure};
 
 use super::limits::BodyLimit;
-use crate::memory::{RequestMemory, SMALL_BYTES};
+use crate::{
+    door::limits::BodyTimeouts,
+    memory::{RequestMemory, SMALL_BYTES},
+};
 
 const MIN_BYTES_PER_SECOND: f64 = 1024.0;
-
-/// How long a body may take to arrive. An extension of each request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BodyTimeouts {
-    /// For the entire body.
-    pub total: Duration,
-    /// The longest time without data, or with less than 1 KiB/s.
-    pub stall: Duration,
-}
-
-impl Default for BodyTimeouts {
-    fn default() -> Self {
-        Self { total: Duration::from_secs(300), stall: Duration::from_secs(30) }
-    }
-}
 
 /// Counts the bytes of the current window of [`BodyTimeouts::stall`]. Only time spent waiting for the body counts.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use skep_api::ErrorCode;
 use super::{Collector, Format};
 use crate::{
     error::{Refusal, normalize_error},
-    run::Error,
+    server_error::Error,
 };
 
 /// How long the head of a request may take to arrive, on a new connection and on an idle one.

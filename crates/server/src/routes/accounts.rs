@@ -16,8 +16,8 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Created, Routes, created, page::Page};
 use crate::{
-    address,
     body::Body,
+    door::address,
     error::Refusal,
     extract::{Caller, NoParameters, Query, RequestInfo, Segment, ServerAdmin},
     json::Json,

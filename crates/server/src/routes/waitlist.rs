@@ -26,13 +26,12 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes};
 use crate::{
-    address::CallerAddress,
     body::Body,
     csv_text,
+    door::{address::CallerAddress, limits::Limiter},
     error::Refusal,
     extract::{Caller, NoParameters, Query, RequestInfo, Segment, ServerAdmin},
     json::Json,
-    limits::Limiter,
     negotiate::{self, MediaType},
     openapi::refusals::{ListFormatRefused, StoreRefused, WaitlistEntryRefused},
 };

@@ -1,29 +1,20 @@
-//! Delivers events to the webhook endpoints of accounts.
-//!
-//! ```text
-//! events ── a cursor of each webhook, in one transaction ──► deliveries ── those that are due ──► Sender ──► endpoint
-//!    ▲                                                         ▲   │                                │
-//!    └── wait here while too many deliveries of a webhook do ──┘   └──── attempt, state, next time ◄┘
-//! ```
-//! All state is in the store: after a restart, due deliveries continue, and attempts that were in progress are
-//! repeated.
+//! Webhooks: settings, secrets and signatures, and which endpoints may be reached. The routes and the deliveries in
+//! `background/webhooks/` share them.
 
-mod attempt;
-mod dispatch;
-mod retry;
-mod sender;
-mod signature;
-mod target;
+mod lookup;
+pub(crate) mod retry;
+pub(crate) mod signature;
+pub(crate) mod target;
 
 use std::{fmt, path::Path, sync::Arc};
 
 use skep_api::{AccountId, WebhookId};
 
-pub(crate) use self::{dispatch::Dispatcher, signature::Secret, target::parse_target};
 pub use self::{
+    lookup::{Lookup, LookupFuture, SystemLookup},
     retry::RetryPolicy,
-    sender::{Lookup, LookupFuture, SystemLookup},
 };
+pub(crate) use self::{signature::Secret, target::parse_target};
 use crate::seal::SealingKey;
 use skep_workspace::git::AllowedAddresses;
 
@@ -48,9 +39,9 @@ impl Default for WebhookSettings {
 
 impl fmt::Debug for WebhookSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebhookOrder")
+        f.debug_struct("WebhookSettings")
             .field("allow", &self.allow)
-            .field("pace", &self.retries)
+            .field("retries", &self.retries)
             .finish_non_exhaustive()
     }
 }

@@ -37,7 +37,7 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// The delay after `failed` attempts. `None` means that the delivery failed. `chance` is a random number.
-    pub(super) fn delay(&self, failed: u32, asked: Option<Duration>, random: u64) -> Option<Duration> {
+    pub(crate) fn delay(&self, failed: u32, asked: Option<Duration>, random: u64) -> Option<Duration> {
         let delay = *self.delays.get(usize::try_from(failed.checked_sub(1)?).ok()?)?;
         let delay = asked.map_or(delay, |asked| self.clamp_delay(asked));
         let max_jitter_ms = u64::try_from(delay.as_millis() / 5).unwrap_or(u64::MAX);
@@ -47,14 +47,14 @@ impl RetryPolicy {
     }
 
     /// A `Retry-After`, limited to the allowed range.
-    pub(super) fn clamp_delay(&self, asked: Duration) -> Duration {
+    pub(crate) fn clamp_delay(&self, asked: Duration) -> Duration {
         let shortest = self.delays.first().copied().unwrap_or_default().min(self.max_delay);
         asked.clamp(shortest, self.max_delay)
     }
 }
 
 /// Parses a `Retry-After`: seconds or a date.
-pub(super) fn parse_retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+pub(crate) fn parse_retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));

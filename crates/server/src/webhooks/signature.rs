@@ -34,7 +34,7 @@ impl Secret {
 }
 
 /// The signatures of a message by all valid secrets, separated by spaces.
-pub(super) fn signatures(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String {
+pub(crate) fn signatures(secrets: &[Secret], id: &str, timestamp: i64, body: &[u8]) -> String {
     secrets.iter().map(|secret| secret.sign(id, timestamp, body)).collect::<Vec<_>>().join(" ")
 }
 

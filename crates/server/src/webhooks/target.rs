@@ -60,7 +60,7 @@ pub(crate) fn parse_target(text: &str, allowed: &AllowedAddresses) -> Result<Url
 }
 
 /// The advice in the message of a refused address.
-pub(super) const ALLOW_ADVICE: &str = "only the operator of this server can allow it, by `--webhook-allow`";
+pub(crate) const ALLOW_ADVICE: &str = "only the operator of this server can allow it, by `--webhook-allow`";
 
 /// Whether http may be used for a host, as far as its name tells: the operator allows the host, or some networks that
 /// may contain its address.
@@ -72,7 +72,7 @@ fn may_use_http(host: &str, allowed: &AllowedAddresses) -> bool {
 }
 
 /// The address of a host that is a literal. `Url` has normalised its spelling.
-pub(super) fn literal(host: &str) -> Option<IpAddr> {
+pub(crate) fn literal(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 

@@ -1,17 +1,22 @@
 //! Background tasks of the server, and the final writes at its shutdown.
+//!
+//! Routes never reach these tasks. Both sides share handles, which are in the modules of their subjects.
+
+mod retention;
+mod tickets;
+mod webhooks;
 
 use std::{convert::Infallible, sync::Arc};
 
 use skep_store::Store;
 
-use crate::{
-    audit::AuditQueue,
-    events::Tail,
-    key_uses::KeyUses,
+pub(crate) use self::webhooks::Dispatcher;
+use self::{
     retention::Retention,
-    swarm_handle::SwarmHandle,
-    tickets::{Waiters, end_vms_without_attempt, run_timers},
-    webhooks::Dispatcher,
+    tickets::{end_vms_without_attempt, run_timers},
+};
+use crate::{
+    audit::AuditQueue, events::Tail, key_uses::KeyUses, swarm_handle::SwarmHandle, tickets::Waiters,
 };
 
 /// The state of the background tasks.

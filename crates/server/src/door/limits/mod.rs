@@ -7,7 +7,6 @@ mod rate;
 
 use std::time::Duration;
 
-pub(crate) use buckets::Exceeded;
 pub(crate) use connections::{Connections, Permit};
 pub(crate) use limiter::Limiter;
 pub use rate::{InvalidRate, Rate};
@@ -69,6 +68,21 @@ impl Default for Limits {
             failed_auth_limit: Rate::FAILED_AUTHENTICATIONS,
             waitlist_limit: Rate::WAITLIST,
         }
+    }
+}
+
+/// How long a body may take to arrive. An extension of each request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyTimeouts {
+    /// For the entire body.
+    pub total: Duration,
+    /// The longest time without data, or with less than 1 KiB/s.
+    pub stall: Duration,
+}
+
+impl Default for BodyTimeouts {
+    fn default() -> Self {
+        Self { total: Duration::from_secs(300), stall: Duration::from_secs(30) }
     }
 }
 

@@ -4,10 +4,7 @@
 use std::{
     error::Error as StdError,
     fmt,
-    future::Future,
-    io,
-    net::{IpAddr, SocketAddr},
-    pin::Pin,
+    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,36 +24,13 @@ use tokio::{
 
 use skep_workspace::git::AllowedAddresses;
 
-use super::{retry::parse_retry_after, target};
+use crate::webhooks::{Lookup, retry::parse_retry_after, target};
 
 /// How much of an answer is read, and how much of it is stored, in bytes.
 const MAX_READ_BYTES: usize = 64 << 10;
 const MAX_KEPT_BYTES: usize = 1 << 10;
 /// How long an idle connection to an endpoint is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// The future of [`Lookup::look_up`].
-pub type LookupFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
-
-/// Resolves names. The addresses that it returns are checked and then connected to, without a second look-up.
-#[warn(missing_docs)]
-pub trait Lookup: Send + Sync + 'static {
-    /// Returns the current addresses of a name.
-    fn look_up<'a>(&'a self, host: &'a str) -> LookupFuture<'a>;
-}
-
-/// The resolver of the operating system.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemLookup;
-
-impl Lookup for SystemLookup {
-    fn look_up<'a>(&'a self, host: &'a str) -> LookupFuture<'a> {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((host, 0)).await?;
-            Ok(found.map(|address| address.ip()).collect())
-        })
-    }
-}
 
 /// A signed message.
 pub(super) struct SignedMessage {
@@ -295,7 +269,10 @@ fn excerpt(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+    use crate::webhooks::LookupFuture;
 
     struct Fixed(Vec<IpAddr>);
 

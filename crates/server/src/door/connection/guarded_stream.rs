@@ -30,7 +30,7 @@ use super::{
     framing::{Framing, Step},
     lingering_close::LingeringClose,
 };
-use crate::limits::{Limits, Permit};
+use crate::door::limits::{Limits, Permit};
 
 /// The request that the HTTP library reads in place of a refused head. [`Exchanges`] records its number, so a client
 /// that sends the same bytes is answered as usual.

@@ -62,5 +62,5 @@ impl Limiter {
 
 fn too_many(what: &str, exceeded: Exceeded) -> Refusal {
     let message = format!("too many {what}: {}; try again in {} s", exceeded.limit(), exceeded.seconds());
-    Refusal::new(ErrorCode::RateLimited, message).limited_by(exceeded)
+    Refusal::new(ErrorCode::RateLimited, message).with_headers(exceeded.headers())
 }

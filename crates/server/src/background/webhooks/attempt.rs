@@ -10,16 +10,15 @@ use skep_api::{
 use skep_store::{DeliveryContent, DeliveryOutcome, DueDelivery, RecordAttempt, Store, Webhook};
 use tokio::time::sleep;
 
-use super::{
-    retry::RetryPolicy,
-    seal_context,
-    sender::{Reply, SendError, Sender, SignedMessage},
-    signature::{Secret, signatures},
-};
+use super::sender::{Reply, SendError, Sender, SignedMessage};
 use crate::{
     metrics::{Metrics, WebhookOutcome},
     random,
     seal::SealingKey,
+    webhooks::{
+        RetryPolicy, seal_context,
+        signature::{Secret, signatures},
+    },
 };
 
 /// Delay before a failed write of a result is repeated. The attempt counts as in progress until then: a full store must

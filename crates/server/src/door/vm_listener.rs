@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use axum::{extract::Request, middleware::Next, response::Response};
 use skep_api::{ErrorCode, Failure};
 
-use crate::{error::Refusal, origin::Origin};
+use super::origin::Origin;
+use crate::error::Refusal;
 
 /// Maximum number of open connections of all VMs. They are counted apart from those of other callers.
 pub(crate) const MAX_VM_CONNECTIONS: usize = 4_096;

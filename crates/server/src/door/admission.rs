@@ -10,12 +10,11 @@ use axum::{
 };
 use skep_api::ErrorCode;
 
-use crate::{
-    body::BodyTimeouts,
-    error::{HTTPS_REQUIRED, HeadRefusal, Refusal},
-    limits::{Limiter, Limits},
+use super::{
+    limits::{BodyTimeouts, Limiter, Limits},
     origin::{Origin, TrustedProxies},
 };
+use crate::error::{HTTPS_REQUIRED, HeadRefusal, Refusal};
 
 pub(crate) struct Admission {
     proxies: TrustedProxies,

@@ -7,7 +7,7 @@ use http::request::Parts;
 use ipnet::IpNet;
 use skep_api::{ErrorCode, Failure};
 
-use crate::origin::Origin;
+use super::origin::Origin;
 
 /// The caller's address, where it is known.
 #[derive(Debug, Clone, Copy)]

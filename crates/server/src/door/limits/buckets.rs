@@ -79,10 +79,11 @@ impl Exceeded {
         format!("`{name}` is {rate}")
     }
 
-    /// Adds `Retry-After` and both headers of draft-ietf-httpapi-ratelimit-headers-10 to a response.
-    pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
+    /// `Retry-After` and both headers of draft-ietf-httpapi-ratelimit-headers-10.
+    pub(crate) fn headers(&self) -> HeaderMap {
         let Policy { name, rate } = self.policy;
         let seconds = self.seconds();
+        let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         for (header, value) in [
             (RATE_LIMIT, format!("\"{name}\";r=0;t={seconds}")),
@@ -92,6 +93,7 @@ impl Exceeded {
                 headers.insert(header, value);
             }
         }
+        headers
     }
 }
 
@@ -149,8 +151,7 @@ mod tests {
         }
         let exceeded = buckets.take(&1).unwrap_err();
         assert!((1190..=1200).contains(&exceeded.seconds()), "{exceeded:?}");
-        let mut headers = HeaderMap::new();
-        exceeded.add_headers(&mut headers);
+        let headers = exceeded.headers();
         assert_eq!(headers[RATE_LIMIT_POLICY], "\"test\";q=3;w=3600");
         let wait = headers[RETRY_AFTER].to_str().unwrap();
         assert_eq!(headers[RATE_LIMIT], format!("\"test\";r=0;t={wait}").as_str());

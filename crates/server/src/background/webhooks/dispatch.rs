@@ -11,8 +11,11 @@ use tokio::{
     time::sleep,
 };
 
-use super::{WebhookContext, WebhookSettings, attempt::AttemptRunner, sender::Sender};
-use crate::metrics::Metrics;
+use super::{attempt::AttemptRunner, sender::Sender};
+use crate::{
+    metrics::Metrics,
+    webhooks::{WebhookContext, WebhookSettings},
+};
 
 /// Concurrent attempts: in total, of one account, of one webhook, and of one webhook whose endpoint fails.
 const MAX_CONCURRENT: usize = 64;

@@ -25,7 +25,7 @@ use super::{
     plain_text::refuse_plain_text,
     socket::Socket,
 };
-use crate::{
+use crate::door::{
     limits::{Connections, Limits},
     origin::{Transport, TrustedProxies},
     vm_listener::{MAX_CONNECTIONS_PER_VM, MAX_VM_CONNECTIONS},

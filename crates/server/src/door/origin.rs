@@ -33,7 +33,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The origin that [`crate::admission::resolve_origin`] stored; without one, an unknown address and plain HTTP.
+    /// The origin that [`super::admission::resolve_origin`] stored; without one, an unknown address and plain HTTP.
     pub(crate) fn from_extensions(extensions: &Extensions) -> Self {
         extensions.get::<Self>().copied().unwrap_or_default()
     }
