@@ -61,4 +61,4 @@ pub use routes::boot::BootDefaults;
 pub use run::{ServerOptions, check_address, run};
 pub use server_error::Error;
 pub use swarm_handle::{SwarmReceiver, ready_swarm};
-pub use webhooks::{Lookup, LookupFuture, RetryPolicy, SystemLookup, WebhookSettings};
+pub use webhooks::{RetryPolicy, WebhookSettings};

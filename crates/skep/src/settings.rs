@@ -6,14 +6,14 @@ pub(crate) mod unchecked;
 use std::{
     ffi::OsString,
     fs,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, ValueEnum};
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use skep_egress::{InvalidEntry, check_entry};
 use skep_workspace::{Location, git::GitFilter};
 use toml::{Table, Value};
 
@@ -224,16 +224,8 @@ fn lifetime(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses an entry of an allowlist: a network, an address or a host name.
-fn host_or_network(text: &str) -> Result<String, String> {
-    let named = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    let is_name = (1..254).contains(&text.len()) && text.bytes().all(named) && !text.starts_with(['-', '.']);
-    // An invalid address, such as 10.0.0.256, must not pass as a host name.
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let is_address = text.parse::<IpNet>().is_ok() || text.parse::<IpAddr>().is_ok();
-    if is_address || is_name && !digits {
-        return Ok(text.to_owned());
-    }
-    Err("give a network such as 10.0.0.0/8, an address, or the name of a host".to_owned())
+fn host_or_network(text: &str) -> Result<String, InvalidEntry> {
+    check_entry(text).map(|()| text.to_owned())
 }
 
 /// An error in the settings file.

@@ -4,8 +4,8 @@ use std::{convert::Infallible, net::IpAddr};
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use ipnet::IpNet;
 use skep_api::{ErrorCode, Failure};
+use skep_egress::Networks;
 
 use super::origin::Origin;
 
@@ -31,12 +31,7 @@ pub(crate) fn check(allowed: &[String], peer: Option<IpAddr>) -> Result<(), Fail
     }
     // A dual-stack listener sees IPv4 callers as ::ffff:a.b.c.d.
     let peer = peer.map(|address| address.to_canonical());
-    let holds = |line: &String| match (line.parse::<IpNet>(), line.parse::<IpAddr>(), peer) {
-        (Ok(network), _, Some(peer)) => network.contains(&peer),
-        (_, Ok(address), Some(peer)) => address == peer,
-        _ => false,
-    };
-    if allowed.iter().any(holds) {
+    if peer.is_some_and(|peer| Networks::parse(allowed).contains(peer)) {
         return Ok(());
     }
     let from = peer.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string());

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::ConnectInfo;
 use http::{Extensions, HeaderMap};
 use ipnet::IpNet;
+use skep_egress::Networks;
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
@@ -66,11 +67,11 @@ impl Origin {
 
 /// The networks of the proxies whose `X-Forwarded-*` headers are used. Empty: callers connect directly.
 #[derive(Debug, Clone, Default)]
-pub struct TrustedProxies(Vec<IpNet>);
+pub struct TrustedProxies(Networks);
 
 impl TrustedProxies {
     pub fn new(networks: Vec<IpNet>) -> Self {
-        Self(networks)
+        Self(networks.into_iter().collect())
     }
 
     pub fn is_empty(&self) -> bool {
@@ -79,8 +80,7 @@ impl TrustedProxies {
 
     /// Whether an address is one of a trusted proxy.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&address))
+        self.0.contains(address)
     }
 
     pub(crate) fn origin_of(&self, headers: &HeaderMap, extensions: &Extensions) -> Origin {

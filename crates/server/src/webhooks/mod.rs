@@ -1,7 +1,6 @@
 //! Webhooks: settings, secrets and signatures, and which endpoints may be reached. The routes and the deliveries in
 //! `background/webhooks/` share them.
 
-mod lookup;
 pub(crate) mod retry;
 pub(crate) mod signature;
 pub(crate) mod target;
@@ -9,14 +8,11 @@ pub(crate) mod target;
 use std::{fmt, path::Path, sync::Arc};
 
 use skep_api::{AccountId, WebhookId};
+use skep_egress::{Allowlist, Lookup, SystemLookup};
 
-pub use self::{
-    lookup::{Lookup, LookupFuture, SystemLookup},
-    retry::RetryPolicy,
-};
+pub use self::retry::RetryPolicy;
 pub(crate) use self::{signature::Secret, target::parse_target};
 use crate::seal::SealingKey;
-use skep_workspace::git::AllowedAddresses;
 
 /// The file with the key that encrypts the secrets of webhooks, in the data directory.
 const KEY_FILE: &str = "webhooks.key";
@@ -52,16 +48,13 @@ pub(crate) struct WebhookContext {
     /// Encrypts and decrypts secrets.
     pub(crate) seal: SealingKey,
     /// Private addresses and hosts that may be reached.
-    pub(crate) allowed: Arc<AllowedAddresses>,
+    pub(crate) allowed: Arc<Allowlist>,
 }
 
 impl WebhookContext {
     /// `folder` holds the key file; `allow` is the operator's list of private addresses and hosts.
     pub(crate) fn new(folder: &Path, allow: &[String]) -> Self {
-        Self {
-            seal: SealingKey::in_file(&folder.join(KEY_FILE)),
-            allowed: Arc::new(AllowedAddresses::parse(allow)),
-        }
+        Self { seal: SealingKey::in_file(&folder.join(KEY_FILE)), allowed: Arc::new(Allowlist::parse(allow)) }
     }
 }
 

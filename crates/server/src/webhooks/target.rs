@@ -1,11 +1,8 @@
 //! Checks the URLs of webhooks.
 
-use std::net::IpAddr;
-
 use reqwest::Url;
 use skep_api::{ErrorCode, Failure};
-
-use skep_workspace::git::AllowedAddresses;
+use skep_egress::{Allowlist, Reach, literal_address};
 
 /// The longest URL, in bytes.
 const MAX_URL_BYTES: usize = 2_048;
@@ -14,7 +11,7 @@ const MAX_URL_BYTES: usize = 2_048;
 ///
 /// # Errors
 /// `invalid_value`, with the reason.
-pub(crate) fn parse_target(text: &str, allowed: &AllowedAddresses) -> Result<Url, Failure> {
+pub(crate) fn parse_target(text: &str, allowed: &Allowlist) -> Result<Url, Failure> {
     if text.len() > MAX_URL_BYTES {
         return Err(invalid(format!("`url` has {} bytes; at most {MAX_URL_BYTES} are taken", text.len())));
     }
@@ -44,14 +41,14 @@ pub(crate) fn parse_target(text: &str, allowed: &AllowedAddresses) -> Result<Url
     let Some(host) = url.host_str() else {
         return Err(invalid("`url` names no host; give one such as https://hooks.example.com/skep"));
     };
-    if let Some(address) = literal(host)
-        && !allowed.permits(host, address)
+    if let Some(address) = literal_address(host)
+        && !allowed.permits(host, address, Reach::PublicOrListed)
     {
         return Err(invalid(format!(
             "`url` leads to {address}, which is not a public address; {ALLOW_ADVICE}"
         )));
     }
-    if url.scheme() == "http" && !may_use_http(host, allowed) {
+    if url.scheme() == "http" && !allowed.may_name(host) {
         return Err(invalid(format!(
             "`url` is not https; {host} can only be reached by https: give such a URL"
         )));
@@ -61,20 +58,6 @@ pub(crate) fn parse_target(text: &str, allowed: &AllowedAddresses) -> Result<Url
 
 /// The advice in the message of a refused address.
 pub(crate) const ALLOW_ADVICE: &str = "only the operator of this server can allow it, by `--webhook-allow`";
-
-/// Whether http may be used for a host, as far as its name tells: the operator allows the host, or some networks that
-/// may contain its address.
-fn may_use_http(host: &str, allowed: &AllowedAddresses) -> bool {
-    match literal(host) {
-        Some(address) => allowed.has_address(address),
-        None => allowed.has_host(host) || allowed.has_networks(),
-    }
-}
-
-/// The address of a host that is a literal. `Url` has normalised its spelling.
-pub(crate) fn literal(host: &str) -> Option<IpAddr> {
-    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
-}
 
 fn invalid(message: impl Into<String>) -> Failure {
     Failure::new(ErrorCode::InvalidValue, message)
@@ -86,7 +69,7 @@ mod tests {
 
     #[test]
     fn only_public_https_is_taken() {
-        let none = AllowedAddresses::default();
+        let none = Allowlist::default();
         for good in ["https://hooks.example.com/a?b=c", "https://1.1.1.1:8443/", "https://[2606:4700::1111]/"]
         {
             assert_eq!(parse_target(good, &none).unwrap().as_str(), good);
@@ -127,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_the_operator_allows_is_taken_in_plain_text_too() {
-        let allowed = AllowedAddresses::parse(&["127.0.0.1".to_owned(), "receiver.internal".to_owned()]);
+        let allowed = Allowlist::parse(&["127.0.0.1".to_owned(), "receiver.internal".to_owned()]);
         for good in ["http://127.0.0.1:8080/", "https://127.0.0.1/", "http://receiver.internal/"] {
             assert!(parse_target(good, &allowed).is_ok(), "{good}");
         }

@@ -4,10 +4,9 @@
 //! path ── roots ──► repository, all parts below the roots ── its config ──► our overrides ──► program: git
 //! ```
 //! A repository may be hostile. [`repository`] finds it and checks every part of it; [`config`] overrides or refuses
-//! config that would start programs; [`remote`] parses remotes, and [`proxy`] checks the addresses that they resolve
-//! to; [`program`] starts the git processes.
+//! config that would start programs; [`remote`] parses remotes, and [`skep_egress`] checks the addresses that they
+//! resolve to; [`program`] starts the git processes.
 
-mod address;
 mod branch;
 mod callback;
 mod checkout;
@@ -27,7 +26,6 @@ mod log;
 mod merge;
 mod native;
 mod program;
-mod proxy;
 mod pull;
 mod push;
 mod raw_diff;
@@ -45,7 +43,6 @@ mod transport;
 mod upstream;
 mod worktree;
 
-pub use address::AllowedAddresses;
 pub use callback::serve_git_callback;
 pub use error::GitError;
 pub use filters::{GitFilter, GitGrants};

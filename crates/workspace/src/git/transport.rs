@@ -1,18 +1,17 @@
 //! Connections to remotes: proxy, ssh or local path, with the credentials that they need. Filters of large files use
 //! the same connection.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use skep_api::git::{GitReach, NETWORK_LIMIT};
+use skep_egress::{Allowlist, Proxy, Reach, Resolver};
 
 use super::{
     GitError,
-    address::AllowedAddresses,
     callback::Callback,
     config::ConfigOverrides,
     credentials::{password_callback, ssh_key_file},
     program::{Git, GitOutput, NetworkAccess},
-    proxy::{Proxy, resolve_permitted},
     remote::{Remote, redacted},
 };
 use crate::Error;
@@ -39,7 +38,7 @@ impl Remote {
         reach: &GitReach,
         settings: &ConfigOverrides,
     ) -> Result<Transport, Error> {
-        let allowed = AllowedAddresses::parse(&reach.allow);
+        let resolver = Resolver::system(Allowlist::parse(&reach.allow));
         let refused = |why: &str| GitError::RemoteForbidden { remote: redacted(url), why: why.to_owned() };
         let mut transport = Transport {
             // A remote on this machine is reached through a socket pair (see `LocalRemote`).
@@ -53,13 +52,13 @@ impl Remote {
         match self {
             Self::Local(_) => transport.reach = NetworkAccess::Nowhere,
             Self::Relayed(_) => return Err(refused(RELAYED_REASON).into()),
-            Self::Web { secure: true, host, port } => transport.set_up_https(host, *port, reach).await?,
+            Self::Web { secure: true, host, port } => {
+                transport.set_up_https(host, *port, reach, resolver.clone()).await?
+            }
             Self::Web { secure: false, host, .. } => {
                 transport.protocol = "http";
-                let address: Option<IpAddr> = host.parse().ok();
-                let named =
-                    allowed.has_host(host) || address.is_some_and(|address| allowed.has_address(address));
-                if !named && !reach.anywhere {
+                // Git resolves the name itself, so no address of it can be checked.
+                if !resolver.allowed().names(host) && !reach.anywhere {
                     return Err(refused("is not encrypted; take `https://`").into());
                 }
                 transport.settings =
@@ -70,18 +69,21 @@ impl Remote {
                 let at = if reach.anywhere {
                     host.clone()
                 } else {
-                    let address = resolve_permitted(host, port.unwrap_or(22), &allowed).await;
-                    let address = address.map_err(|error| GitError::RemoteFailed {
-                        words: format!("the host `{host}` is not found: {error}"),
+                    let pinned = resolver.resolve(host, Reach::PublicOrListed).await;
+                    let pinned = pinned.map_err(|error| match error {
+                        skep_egress::Error::Refused { .. } => refused(PRIVATE_ADDRESS_REASON),
+                        skep_egress::Error::NotFound { ref source, .. } => {
+                            GitError::RemoteFailed { words: format!("{error}: {source}") }
+                        }
                     })?;
-                    address.ok_or_else(|| refused(PRIVATE_ADDRESS_REASON))?.to_string()
+                    pinned.first().to_string()
                 };
                 transport.set_up_ssh(host, &at, *port, reach)?;
             }
         }
         // Filters use https themselves, whatever protocol git uses.
         if settings.has_filters() && transport.proxy.is_none() && !reach.anywhere {
-            transport.set_up_proxy(reach).await?;
+            transport.set_up_proxy(resolver).await?;
         }
         Ok(transport)
     }
@@ -127,12 +129,18 @@ fn with_stall_timeout(settings: ConfigOverrides) -> ConfigOverrides {
 
 impl Transport {
     /// Sets up https: a proxy that checks each address, and the token for this host.
-    async fn set_up_https(&mut self, host: &str, port: Option<u16>, reach: &GitReach) -> Result<(), Error> {
+    async fn set_up_https(
+        &mut self,
+        host: &str,
+        port: Option<u16>,
+        reach: &GitReach,
+        resolver: Resolver,
+    ) -> Result<(), Error> {
         self.protocol = "https";
         self.settings = with_stall_timeout(self.settings.clone());
         if !reach.anywhere {
             self.reach = NetworkAccess::Nowhere;
-            self.set_up_proxy(reach).await?;
+            self.set_up_proxy(resolver).await?;
         }
         let named = credential_host(host, port);
         let lower = named.to_ascii_lowercase();
@@ -159,11 +167,11 @@ impl Transport {
         Ok(())
     }
 
-    async fn set_up_proxy(&mut self, reach: &GitReach) -> Result<(), Error> {
-        let allowed = AllowedAddresses::parse(&reach.allow);
+    async fn set_up_proxy(&mut self, resolver: Resolver) -> Result<(), Error> {
         // Programs written in Go, such as git-lfs, bypass every proxy for loopback addresses.
-        let passes_by = self.settings.has_filters() && allowed.has_address(Ipv4Addr::LOCALHOST.into());
-        let proxy = Proxy::start(allowed).await.map_err(|_| Error::WorkerFailed)?;
+        let passes_by =
+            self.settings.has_filters() && resolver.allowed().has_address(Ipv4Addr::LOCALHOST.into());
+        let proxy = Proxy::start(resolver).await.map_err(|_| Error::WorkerFailed)?;
         let settings = self.settings.clone().with("http.proxy", proxy.url());
         self.settings = settings.with("http.proxyauthmethod", "basic");
         self.reach = match self.reach {

@@ -17,14 +17,13 @@ use reqwest::{
     redirect::Policy,
 };
 use skep_api::webhooks::{ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER};
+use skep_egress::{Allowlist, Lookup, Reach, Resolver};
 use tokio::{
     sync::OnceCell,
     time::{sleep_until, timeout_at},
 };
 
-use skep_workspace::git::AllowedAddresses;
-
-use crate::webhooks::{Lookup, retry::parse_retry_after, target};
+use crate::webhooks::{retry::parse_retry_after, target};
 
 /// How much of an answer is read, and how much of it is stored, in bytes.
 const MAX_READ_BYTES: usize = 64 << 10;
@@ -75,16 +74,20 @@ impl fmt::Display for SendError {
 
 /// Sends messages to endpoints.
 pub(super) struct Sender {
-    allowed: Arc<AllowedAddresses>,
-    lookup: Arc<dyn Lookup>,
+    resolver: Resolver,
     timeout: Duration,
     https: OnceCell<Client>,
     http: OnceCell<Client>,
 }
 
 impl Sender {
-    pub(super) fn new(allowed: Arc<AllowedAddresses>, lookup: Arc<dyn Lookup>, limit: Duration) -> Self {
-        Self { allowed, lookup, timeout: limit, https: OnceCell::new(), http: OnceCell::new() }
+    pub(super) fn new(allowed: Arc<Allowlist>, lookup: Arc<dyn Lookup>, limit: Duration) -> Self {
+        Self {
+            resolver: Resolver::new(allowed, lookup),
+            timeout: limit,
+            https: OnceCell::new(),
+            http: OnceCell::new(),
+        }
     }
 
     /// Sends a message, and reads the answer.
@@ -103,7 +106,7 @@ impl Sender {
     async fn request(&self, url: &str, message: SignedMessage) -> Result<Response, SendError> {
         // Checked again, because the operator's list may have changed since the webhook was created, and because
         // literal addresses do not pass the resolver.
-        let url = target::parse_target(url, &self.allowed)
+        let url = target::parse_target(url, self.resolver.allowed())
             .map_err(|refusal| SendError::Refused(refusal.message))?;
         let client = self.client(&url).await?;
         let request = client
@@ -156,7 +159,8 @@ impl Sender {
         let plain = url.scheme() == "http";
         let cell = if plain { &self.http } else { &self.https };
         cell.get_or_try_init(|| async {
-            let guard = CheckedResolver { allowed: Arc::clone(&self.allowed), lookup: Arc::clone(&self.lookup), is_http: plain };
+            let reach = if plain { Reach::Listed } else { Reach::PublicOrListed };
+            let guard = CheckedResolver { resolver: self.resolver.clone(), reach };
             // Loading the certificates of the system blocks.
             let built = tokio::task::spawn_blocking(move || client(guard)).await;
             built.map_err(|error| SendError::Unreachable(error.to_string()))?.map_err(|error| {
@@ -176,7 +180,7 @@ fn client(guard: CheckedResolver) -> reqwest::Result<Client> {
     // Fails if the process has a default provider already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = Client::builder();
-    if guard.is_http {
+    if guard.reach == Reach::Listed {
         // No certificates are needed, so none have to be installed.
         builder = builder.tls_certs_only([]);
     }
@@ -199,48 +203,29 @@ impl Reply {
     }
 }
 
-/// A resolver that only returns addresses that may be connected to.
+/// The resolver of a client: it returns only addresses that may be connected to.
 struct CheckedResolver {
-    allowed: Arc<AllowedAddresses>,
-    lookup: Arc<dyn Lookup>,
-    /// Whether the request is sent over http.
-    is_http: bool,
+    resolver: Resolver,
+    reach: Reach,
 }
 
 impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (allowed, lookup, plain) = (Arc::clone(&self.allowed), Arc::clone(&self.lookup), self.is_http);
+        let (resolver, reach) = (self.resolver.clone(), self.reach);
         Box::pin(async move {
-            let host = name.as_str();
-            let mut addresses = lookup.look_up(host).await?;
-            let any = !addresses.is_empty();
-            addresses.retain(|address| {
-                let listed = allowed.has_address(*address) || allowed.has_host(host);
-                listed || (!plain && allowed.permits(host, *address))
-            });
-            if addresses.is_empty() && any {
-                return Err(
-                    Box::new(AddressRefused { host: host.to_owned() }) as Box<dyn StdError + Send + Sync>
-                );
-            }
+            let pinned = resolver.resolve(name.as_str(), reach).await?;
+            let addresses: Vec<_> = pinned.addresses().collect();
             // The port is that of the URL.
             Ok(Box::new(addresses.into_iter().map(|address| SocketAddr::new(address, 0))) as Addrs)
         })
     }
 }
 
-/// A name has no address that may be reached. The message does not reveal its addresses.
-#[derive(Debug, thiserror::Error)]
-#[error("{host} leads to no address that may be reached; {}", target::ALLOW_ADVICE)]
-struct AddressRefused {
-    host: String,
-}
-
 fn send_error(error: &reqwest::Error) -> SendError {
     let mut deeper = error.source();
     while let Some(cause) = deeper {
-        if let Some(refused) = cause.downcast_ref::<AddressRefused>() {
-            return SendError::Refused(refused.to_string());
+        if let Some(refused @ skep_egress::Error::Refused { .. }) = cause.downcast_ref() {
+            return SendError::Refused(format!("{refused}; {}", target::ALLOW_ADVICE));
         }
         deeper = cause.source();
     }
@@ -269,38 +254,7 @@ fn excerpt(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use super::*;
-    use crate::webhooks::LookupFuture;
-
-    struct Fixed(Vec<IpAddr>);
-
-    impl Lookup for Fixed {
-        fn look_up<'a>(&'a self, _: &'a str) -> LookupFuture<'a> {
-            Box::pin(async { Ok(self.0.clone()) })
-        }
-    }
-
-    async fn reached(allow: &[&str], is_http: bool, addresses: &[&str]) -> Option<Vec<String>> {
-        let allowed = Arc::new(AllowedAddresses::parse(
-            &allow.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>(),
-        ));
-        let lookup = Arc::new(Fixed(addresses.iter().map(|text| text.parse().unwrap()).collect()));
-        let guard = CheckedResolver { allowed, lookup, is_http };
-        let found = guard.resolve("hooks.example.com".parse().unwrap()).await.ok()?;
-        Some(found.map(|address| address.ip().to_string()).collect())
-    }
-
-    #[tokio::test]
-    async fn only_checked_addresses_are_connected_to() {
-        let mixed = ["127.0.0.1", "1.1.1.1", "::ffff:10.0.0.1", "10.1.2.3"];
-        assert_eq!(reached(&[], false, &mixed).await.unwrap(), ["1.1.1.1"]);
-        assert_eq!(reached(&[], false, &["127.0.0.1", "fe80::1"]).await, None);
-        assert_eq!(reached(&["10.0.0.0/8"], true, &mixed).await.unwrap(), ["::ffff:10.0.0.1", "10.1.2.3"]);
-        assert_eq!(reached(&["hooks.example.com"], true, &mixed).await.unwrap(), mixed);
-        assert_eq!(reached(&[], false, &[]).await.unwrap(), Vec::<String>::new());
-    }
 
     #[test]
     fn an_excerpt_ends_between_characters() {

@@ -7,7 +7,8 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use skep_server::{Lookup, LookupFuture, WebhookSettings};
+use skep_egress::{Lookup, LookupFuture};
+use skep_server::WebhookSettings;
 
 use super::{
     all, attempts, options, quick,

@@ -1,18 +1,18 @@
-//! Name resolution, which tests replace.
+//! Name resolution.
 
 use std::{future::Future, io, net::IpAddr, pin::Pin};
 
 /// The future of [`Lookup::look_up`].
 pub type LookupFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
-/// Resolves names. The addresses that it returns are checked and then connected to, without a second look-up.
+/// Resolves names, without a check of their addresses.
 #[warn(missing_docs)]
 pub trait Lookup: Send + Sync + 'static {
     /// Returns the current addresses of a name.
     fn look_up<'a>(&'a self, host: &'a str) -> LookupFuture<'a>;
 }
 
-/// The resolver of the operating system.
+/// The resolver of the operating system. It also accepts addresses, in any spelling that `getaddrinfo` knows.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemLookup;
 

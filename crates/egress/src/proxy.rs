@@ -1,27 +1,28 @@
-//! The HTTP proxy through which git uses https. It checks each address before it connects.
+//! An HTTP proxy that takes `CONNECT` only and checks each address before it connects.
 //!
-//! Git connects to this proxy alone and passes the host name, whatever the URL spells and wherever a redirect leads.
-//! The address that is checked is the one that is connected to.
+//! A program that connects through this proxy alone passes the host name, whatever the URL spells and wherever a redirect
+//! leads.
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
-    net::{TcpListener, TcpStream, lookup_host},
+    net::{TcpListener, TcpStream},
     task::{JoinHandle, JoinSet},
 };
 
-use super::address::AllowedAddresses;
+use crate::{
+    allowlist::Reach,
+    resolver::{Error, Resolver},
+};
 
 /// Limit of a request's head, in bytes.
 const MAX_HEAD_BYTES: usize = 8 << 10;
-/// Limit for connecting to one address.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limit for receiving the head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent connections.
@@ -29,7 +30,7 @@ const MAX_CONNECTIONS: usize = 32;
 
 /// A proxy on loopback. Dropping it ends its connections.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     refused: RefusedHost,
     server_task: JoinHandle<()>,
@@ -38,24 +39,28 @@ pub(super) struct Proxy {
 type RefusedHost = Arc<Mutex<Option<String>>>;
 
 impl Proxy {
-    pub(super) async fn start(allowed: AllowedAddresses) -> io::Result<Self> {
+    /// Starts it on a free port.
+    ///
+    /// # Errors
+    /// No socket can be bound.
+    pub async fn start(resolver: Resolver) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let refused = RefusedHost::default();
-        let serving = tokio::spawn(serve(listener, Arc::new(allowed), Arc::clone(&refused)));
+        let serving = tokio::spawn(serve(listener, resolver, Arc::clone(&refused)));
         Ok(Self { address, refused, server_task: serving })
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    pub(super) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// The last host whose addresses were all forbidden.
-    pub(super) fn refused(&self) -> Option<String> {
+    pub fn refused(&self) -> Option<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -66,7 +71,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(listener: TcpListener, allowed: Arc<AllowedAddresses>, refused: RefusedHost) {
+async fn serve(listener: TcpListener, resolver: Resolver, refused: RefusedHost) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((caller, _)) = listener.accept().await else { continue };
@@ -74,66 +79,38 @@ async fn serve(listener: TcpListener, allowed: Arc<AllowedAddresses>, refused: R
             connections.join_next().await;
         }
         while connections.try_join_next().is_some() {}
-        let (allowed, refused) = (Arc::clone(&allowed), Arc::clone(&refused));
+        let (resolver, refused) = (resolver.clone(), Arc::clone(&refused));
         connections.spawn(async move {
-            let _ = handle_connection(caller, &allowed, &refused).await;
+            let _ = handle_connection(caller, &resolver, &refused).await;
         });
     }
 }
 
 async fn handle_connection(
     mut caller: TcpStream,
-    allowed: &AllowedAddresses,
+    resolver: &Resolver,
     refused: &RefusedHost,
 ) -> io::Result<()> {
     let head = tokio::time::timeout(HEAD_TIMEOUT, read_head(&mut caller)).await??;
     let Some((host, port)) = parse_connect(&head) else {
         return caller.write_all(b"HTTP/1.1 405 Only CONNECT\r\nContent-Length: 0\r\n\r\n").await;
     };
-    match connect(&host, port, allowed).await {
-        Ok(mut server) => {
-            caller.write_all(b"HTTP/1.1 200 Connected\r\n\r\n").await?;
-            copy_bidirectional(&mut caller, &mut server).await?;
-            Ok(())
-        }
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+    let pinned = match resolver.resolve(&host, Reach::PublicOrListed).await {
+        Ok(pinned) => pinned,
+        Err(Error::Refused { host }) => {
             *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
-            caller.write_all(b"HTTP/1.1 403 Forbidden address\r\nContent-Length: 0\r\n\r\n").await
+            return caller.write_all(b"HTTP/1.1 403 Forbidden address\r\nContent-Length: 0\r\n\r\n").await;
         }
-        Err(_) => caller.write_all(b"HTTP/1.1 502 No answer\r\nContent-Length: 0\r\n\r\n").await,
-    }
+        Err(Error::NotFound { .. }) => return no_answer(&mut caller).await,
+    };
+    let Ok(mut server) = pinned.connect(port).await else { return no_answer(&mut caller).await };
+    caller.write_all(b"HTTP/1.1 200 Connected\r\n\r\n").await?;
+    copy_bidirectional(&mut caller, &mut server).await?;
+    Ok(())
 }
 
-/// Connects to the first permitted address of a host that accepts the connection.
-///
-/// # Errors
-/// `PermissionDenied` if none of its addresses is permitted.
-async fn connect(host: &str, port: u16, allowed: &AllowedAddresses) -> io::Result<TcpStream> {
-    let mut failure = io::Error::from(io::ErrorKind::NotFound);
-    let (mut forbidden, mut tried) = (false, false);
-    for address in lookup_host((host, port)).await? {
-        if !allowed.permits(host, address.ip()) {
-            forbidden = true;
-            continue;
-        }
-        tried = true;
-        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => failure = error,
-            Err(_) => failure = io::ErrorKind::TimedOut.into(),
-        }
-    }
-    if forbidden && !tried { Err(io::ErrorKind::PermissionDenied.into()) } else { Err(failure) }
-}
-
-/// The first permitted address of a host; `None` if there is none.
-pub(super) async fn resolve_permitted(
-    host: &str,
-    port: u16,
-    allowed: &AllowedAddresses,
-) -> io::Result<Option<IpAddr>> {
-    let mut addresses = lookup_host((host, port)).await?;
-    Ok(addresses.find(|address| allowed.permits(host, address.ip())).map(|address| address.ip()))
+async fn no_answer(caller: &mut TcpStream) -> io::Result<()> {
+    caller.write_all(b"HTTP/1.1 502 No answer\r\nContent-Length: 0\r\n\r\n").await
 }
 
 async fn read_head(caller: &mut TcpStream) -> io::Result<Vec<u8>> {
@@ -167,6 +144,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::allowlist::Allowlist;
+
+    async fn start(allow: &[&str]) -> Proxy {
+        let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
+        Proxy::start(Resolver::system(Allowlist::parse(&allow))).await.unwrap()
+    }
 
     async fn connect_status(proxy: &Proxy, target: &str) -> String {
         let mut stream = TcpStream::connect(proxy.address).await.unwrap();
@@ -181,7 +164,7 @@ mod tests {
     async fn no_spelling_of_a_private_address_is_connected_to() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();
-        let proxy = Proxy::start(AllowedAddresses::default()).await.unwrap();
+        let proxy = start(&[]).await;
         let spellings = [
             "127.0.0.1",
             "localhost",
@@ -206,7 +189,7 @@ mod tests {
         }
         assert!(proxy.refused().is_some());
         // Positive control: the same addresses are connected to when they are allowed.
-        let open = Proxy::start(AllowedAddresses::parse(&["127.0.0.0/8".to_owned()])).await.unwrap();
+        let open = start(&["127.0.0.0/8"]).await;
         for host in ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1"] {
             assert!(connect_status(&open, &format!("{host}:{port}")).await.ends_with("200"), "{host}");
         }
@@ -214,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_speaks_nothing_but_connect() {
-        let proxy = Proxy::start(AllowedAddresses::default()).await.unwrap();
+        let proxy = start(&[]).await;
         let mut stream = TcpStream::connect(proxy.address).await.unwrap();
         stream.write_all(b"GET http://127.0.0.1/ HTTP/1.1\r\n\r\n").await.unwrap();
         let mut answer = vec![0; 12];
