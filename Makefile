@@ -59,12 +59,12 @@ check: build ## format, lints and the tests that need neither root nor VMs
 	@echo "==> tests that need neither root nor VMs"
 	@$(CARGO_TEST) --workspace --lib --bins
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --package skep-server --package skep-keeper-protocol \
-		--package skep-tickets --package skep-tests --tests
+		--package skep-tickets --package skep-service-tests --package skep-tests --tests
 
 schemathesis: $(VENV)/ready
 
 # The environment is made whole or not at all: what an interrupted one left is thrown away.
-$(VENV)/ready: tests/schemathesis/requirements.txt | setup
+$(VENV)/ready: tests/binary/schemathesis/requirements.txt | setup
 	@echo "==> virtual environment for schemathesis"
 	@rm -rf $(VENV)
 	@python3 -m venv $(VENV)
@@ -74,14 +74,14 @@ $(VENV)/ready: tests/schemathesis/requirements.txt | setup
 
 clients: $(CLIENTS)/ready
 
-$(CLIENTS)/ready: tests/clients/python/requirements.txt tests/clients/typescript/package-lock.json | setup
+$(CLIENTS)/ready: tests/binary/clients/python/requirements.txt tests/binary/clients/typescript/package-lock.json | setup
 	@echo "==> generators of Python and TypeScript clients"
 	@rm -rf $(CLIENTS)
 	@python3 -m venv $(CLIENTS)/python
 	@$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@$(CLIENTS)/python/bin/pip check --disable-pip-version-check
 	@mkdir $(CLIENTS)/typescript
-	@cp tests/clients/typescript/package.json tests/clients/typescript/package-lock.json $(CLIENTS)/typescript
+	@cp tests/binary/clients/typescript/package.json tests/binary/clients/typescript/package-lock.json $(CLIENTS)/typescript
 	@cd $(CLIENTS)/typescript && npm ci --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
@@ -104,9 +104,9 @@ soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends 
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
-		$(CARGO_TEST) --package skep-tests --features soak --test front_door -- --nocapture --test-threads 1 \
+		$(CARGO_TEST) --package skep-tests --features soak --test binary -- --nocapture --test-threads 1 \
 		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: unseeded::
-	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(CARGO_TEST) --package skep-server --test front git::races::
+	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(CARGO_TEST) --package skep-service-tests --test service git::races::
 
 clean: ## remove what was built
 	@cargo clean

@@ -36,7 +36,7 @@ impl Remote {
         fixture.commit("Fourth");
         fixture.git(&["clone", "-q", "--bare", "one", "x.git"]);
         fixture.git(&["-C", "one", "remote", "add", "origin", "../x.git"]);
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/git/remote.py");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/binary/git/remote.py");
         let mut python = Command::new("python3");
         let mut process =
             python.arg(script).arg(fixture.folder.path()).stdout(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! A restart as seen by callers, with a simulated keeper. `tests/restart.rs` tests it with the real one.
+//! A restart as seen by callers, with a simulated keeper. `tests/binary/restart.rs` tests it with the real one.
 
 use std::{sync::Arc, time::Duration};
 

@@ -63,7 +63,7 @@ impl Answer {
 /// The binary under test.
 pub(crate) fn binary() -> PathBuf {
     let path = std::env::var_os("SKEP_BINARY")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/skep"), PathBuf::from);
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/skep"), PathBuf::from);
     assert!(path.is_file(), "{} is missing: run `make build`, or `make test`", path.display());
     path
 }

@@ -9,7 +9,7 @@ use std::{
 
 use crate::harness::{Skep, binary, output_of};
 
-const README: &str = include_str!("../README.md");
+const README: &str = include_str!("../../README.md");
 
 /// Blocks that are not run, by a command in them, and why.
 const OTHER_BLOCKS: [(&str, &str); 5] = [

@@ -241,8 +241,8 @@ async fn what_dashboard_and_alerts_name_is_there() {
     skep.get("/api/whoami").await;
     let samples = whole(&skep).await;
     let there = samples.names();
-    let dashboard = include_str!("../../../../packaging/grafana/skep.json");
-    let alerts = include_str!("../../../../packaging/prometheus/skep.rules.yml");
+    let dashboard = include_str!("../../packaging/grafana/skep.json");
+    let alerts = include_str!("../../packaging/prometheus/skep.rules.yml");
     serde_json::from_str::<serde_json::Value>(dashboard).unwrap();
     for (file, text) in [("dashboard", dashboard), ("alerts", alerts)] {
         let named = metrics_in(text);

@@ -168,7 +168,7 @@ async fn a_thousand_slow_clients_do_not_block_others() {
     assert_eq!(&first, b"HTTP/1.1 200");
 }
 
-/// `cargo test -p skep-server --release --test front -- --ignored --nocapture thousand`: a measurement, not a test.
+/// `cargo test -p skep-service-tests --release --test service -- --ignored --nocapture thousand`: a measurement, not a test.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "it measures, and asserts nothing"]
 async fn what_a_thousand_slow_clients_cost_the_others() {

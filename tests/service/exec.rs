@@ -1,4 +1,4 @@
-//! Commands on the server, by a helper without control groups. `tests/programs.rs` tests them with control groups.
+//! Commands on the server, by a helper without control groups. `tests/binary/programs.rs` tests them with control groups.
 
 use std::{
     fs,

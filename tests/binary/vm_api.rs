@@ -6,7 +6,7 @@ use crate::harness::{Skep, eventually, kill};
 
 /// The README's example of what a command does in a ticket's VM.
 fn readme_example() -> &'static str {
-    let blocks = include_str!("../README.md").split("```").skip(1).step_by(2);
+    let blocks = include_str!("../../README.md").split("```").skip(1).step_by(2);
     let mut found = blocks.filter(|block| block.contains("\"$SKEP_URL/api/tickets/$SKEP_TICKET_ID\""));
     let example = found.next().unwrap();
     assert!(found.next().is_none());

@@ -51,7 +51,7 @@ const NO_TICKET: Answer = Unknown(404, "unknown_ticket");
 const NO_WEBHOOK: Answer = Unknown(404, "unknown_webhook");
 const NO_ACCOUNT: Answer = Unknown(404, "unknown_account");
 
-/// These servers have no swarm, so operations on VMs end there. `tests/separation.rs` tests them with VMs.
+/// These servers have no swarm, so operations on VMs end there. `tests/binary/separation.rs` tests them with VMs.
 const ROWS: &[Row] = &[
     row("health", Done(200)),
     row("openapi", Done(200)),

@@ -110,7 +110,7 @@ fn on_a_machine_of_its_own(temp_dir: &Path, script: &str) -> Output {
         has() { [ -e /etc/systemd/system/skep.service ] && echo unit; [ -e /usr/local/bin/skep ] && echo program
                 grep -q '^skep:' /etc/passwd && echo user; [ -e /var/lib/skep ] && echo data; :; }
     "#;
-    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/skep.service");
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/skep.service");
     let mut command = Command::new("unshare");
     command.args([
         "--mount",

@@ -31,7 +31,7 @@ fn folder() -> PathBuf {
 
 /// The program in the virtual environment that `make test` makes.
 fn program() -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/schemathesis/bin/schemathesis");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/schemathesis/bin/schemathesis");
     let path = std::env::var_os("SKEP_SCHEMATHESIS").map_or(path, PathBuf::from);
     assert!(path.is_file(), "{} is missing: run `make schemathesis`, or `make test`", path.display());
     path

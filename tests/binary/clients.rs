@@ -21,7 +21,7 @@ const CALLS: usize = 15;
 
 /// The programs that generate clients and what they need at run time, as `make test` installs them.
 fn installed() -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/clients");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients");
     let path = env::var_os("SKEP_CLIENTS").map_or(path, PathBuf::from);
     assert!(
         path.join("ready").is_file(),

@@ -1,0 +1,1 @@
+//! Tests of the HTTP API in one process; see `main.rs`.
