@@ -1,16 +1,14 @@
 //! The audit by its command: who did what, with filters, as a table and as JSON; it outlives a restart.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary, eventually, send};
+use crate::harness::{Skep, command, eventually, send};
 
 fn audit(server: &Skep, arguments: &[&str]) -> Output {
-    let mut command = Command::new(binary());
-    command.arg("audit").args(arguments).env("SKEP_URL", &server.url).env("SKEP_API_KEY", &server.key);
-    command.output().unwrap()
+    command(server, &[&["audit"], arguments].concat()).output().unwrap()
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Skep, binary, output_of, serve};
+use crate::harness::{Skep, binary, command, output_of, serve};
 
 fn run(verb: &str, data_dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
@@ -100,9 +100,7 @@ async fn a_restore_gives_tickets_back_and_tells_those_who_follow() {
     good(&run("restore", data_dir.path(), &[text(&file)]));
     let skep = Skep::start_on(data_dir, &[]).await;
     let follow = ["events", "--after", &seen, "-n", "3", "--json"];
-    let mut command = Command::new(binary());
-    command.args(follow).env("SKEP_URL", &skep.url).env("SKEP_API_KEY", &skep.key);
-    let told = good(&output_of(&mut command));
+    let told = good(&output_of(&mut command(&skep, &follow)));
     let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let types: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["stream.gap", "ticket.released", "ticket.ready"]);

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::harness::{
     Skep, eventually,
     images::{bake, clean, flip_a_bit, images_with, images_with_template, skep, templates},
-    left_of_bake,
+    left_of_bake, temp_dir,
 };
 
 /// A bake as far as the step that a word of its progress names.
@@ -81,7 +81,7 @@ async fn a_damaged_template_is_named_and_baked_again_before_it_is_served() {
     let (images, dir) = images_with_template();
     flip_a_bit(&dir.join("ram"));
 
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let skep = Skep::start_on(data_dir, &["--image-dir", images.path().to_str().unwrap()]).await;
     let log = skep.log();
     let line = log.lines().find(|line| line.contains("is damaged")).unwrap_or_else(|| panic!("{log}"));

@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Skep, eventually, remains_of_vms, send};
+use crate::harness::{Skep, eventually, remains_of_vms, send, temp_dir};
 
 const HOUR_S: i64 = 3600;
 /// How far a time may be from where it should be: a minute is no hour.
@@ -63,7 +63,7 @@ impl Clock {
     }
 
     async fn start(&self, options: &[&str]) -> Skep {
-        let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+        let data_dir = temp_dir();
         Skep::start_as(data_dir, |command| self.preload(command.args(options))).await
     }
 

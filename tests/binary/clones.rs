@@ -10,7 +10,7 @@ use std::{
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::harness::Skep;
+use crate::harness::{Skep, temp_dir};
 
 /// Asked for in one call.
 const CLONES: usize = 50;
@@ -108,7 +108,7 @@ async fn clones(skep: &Skep) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_clones_of_one_call_share_nothing_that_must_be_unique() {
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let count = CLONES.to_string();
     let skep = Skep::start_on(data_dir, &["--max-vms", &count, "--memory-mb", MEMORY_MB]).await;
     let vms = clones(&skep).await;

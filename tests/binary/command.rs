@@ -14,7 +14,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary, eventually, output_of};
+use crate::harness::{Skep, binary, command, eventually, output_of};
 
 mod completions;
 mod file_verbs;
@@ -24,16 +24,6 @@ mod keys;
 mod messages;
 mod names;
 mod uninstall;
-
-fn command(server: &Skep, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary());
-    command
-        .args(arguments)
-        .env("SKEP_URL", &server.url)
-        .env("SKEP_API_KEY", &server.key)
-        .stdin(Stdio::null());
-    command
-}
 
 fn skep(server: &Skep, arguments: &[&str], input: &str) -> Output {
     let mut child = command(server, arguments)

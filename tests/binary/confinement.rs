@@ -13,7 +13,7 @@ use std::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Skep, binary, eventually, send};
+use crate::harness::{Answer, Skep, binary, eventually, send, temp_dir};
 
 /// What the descriptors of a process lead to.
 fn descriptors(pid: u32) -> Vec<String> {
@@ -28,7 +28,7 @@ fn pid_of(vm: &Value) -> u32 {
 
 #[tokio::test]
 async fn with_the_rules_of_an_older_kernel_a_swarm_does_the_same() {
-    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let dir = temp_dir();
     let skep = Skep::start_as(dir, |command| {
         command.env("SKEP_LANDLOCK_ABI", "2");
     })
@@ -54,7 +54,7 @@ async fn the_server_is_confined_as_far_as_the_kernel_goes() {
     let landlock = findings.iter().find(|finding| finding["check"] == "landlock").unwrap();
     let has_it = landlock["detail"].as_str().unwrap().starts_with("Landlock ABI");
     for abi in ["newest", "2"] {
-        let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+        let dir = temp_dir();
         let skep = Skep::start_as(dir, |command| {
             command.env("SKEP_LANDLOCK_ABI", abi).args(["--log-level", "skep=debug"]);
         })
@@ -96,7 +96,7 @@ async fn the_server_holds_nothing_that_is_the_keepers() {
 
 #[tokio::test]
 async fn the_server_knows_nothing_of_the_environment_but_what_it_needs() {
-    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let dir = temp_dir();
     let skep = Skep::start_as(dir, |command| {
         command
             .env("SKEP_API_KEY", "a secret")

@@ -20,7 +20,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest},
 };
 
-use crate::harness::{Skep, binary, eventually};
+use crate::harness::{Skep, command, eventually};
 
 fn noise(length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -29,9 +29,8 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 fn exec(server: &Skep, words: &[&str]) -> Command {
-    let mut command = Command::new(binary());
-    command.arg("exec").args(words).env("SKEP_URL", &server.url).env("SKEP_API_KEY", &server.key);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = command(server, &[&["exec"], words].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Skep, eventually, kill, send};
+use crate::harness::{Skep, eventually, kill, send, temp_dir};
 
 #[tokio::test]
 async fn the_agent_cannot_be_killed_from_inside() {
@@ -96,7 +96,7 @@ async fn a_bake_on_a_full_disk_says_so_and_leaves_nothing() {
 
 #[tokio::test]
 async fn a_disk_that_is_nearly_full_boots_no_vm_and_says_so() {
-    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let dir = temp_dir();
     let mounted_at = dir.path().to_owned();
     let mounted = Mounted::small(&mounted_at);
     let skep = Skep::start_on(dir, &["--max-vms", "4"]).await;

@@ -16,7 +16,7 @@ use rustix::{
 };
 use serde_json::json;
 
-use crate::harness::{Answer, Skep};
+use crate::harness::{Answer, Skep, temp_dir};
 
 /// Room for the store, and little else.
 const SIZE: &std::ffi::CStr = c"size=4m,mode=755";
@@ -30,7 +30,7 @@ async fn on_a_small_disk() -> (Skep, PathBuf) {
 
 /// A server of whose data this folder lies on a small disk of its own.
 async fn with_a_small_disk(below: &str, options: &'static std::ffi::CStr) -> (Skep, PathBuf) {
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let folder = data_dir.path().join(below);
     fs::create_dir_all(&folder).unwrap();
     let place = folder.clone();

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     files::fixture::{Fixture, in_both_places},
-    harness::Skep,
+    harness::{Skep, temp_dir},
 };
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn git_is_the_same_on_the_server_and_in_a_vm() {
 /// The keeper passes the filter on, also after a restart, which reloads the settings.
 #[tokio::test]
 async fn a_filter_that_the_operator_names_runs_on_the_server() {
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let known = data_dir.path().join("gitconfig");
     std::fs::write(&known, "[filter \"case\"]\n\tclean = tr A-Z a-z\n\tsmudge = tr a-z A-Z\n").unwrap();
     let skep = Skep::start_as(data_dir, |command| {
@@ -316,7 +316,7 @@ impl Drop for Remote {
 #[tokio::test]
 async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
     let remote = Remote::start();
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let skep = Skep::start_on(data_dir, &["--git-allow", "127.0.0.1"]).await;
     let vm = skep.boot_one().await;
     for fixture in [Fixture::on_the_server(&skep).await, Fixture::in_vm(&skep, vm).await] {

@@ -1,8 +1,8 @@
-//! End-to-end tests over HTTP: a real server on a free port, with a real store and real VMs.
+//! Tests of the release binary: its command, and over HTTP a server on a free port with a real store and real VMs.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its harness too")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod harness;
+use skep_harness::binary as harness;
 
 mod audit;
 mod backup;

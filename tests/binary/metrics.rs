@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::harness::Skep;
+use crate::harness::{Skep, temp_dir};
 
 /// The value of a series.
 fn value(text: &str, series: &str) -> f64 {
@@ -19,7 +19,7 @@ async fn metrics(skep: &Skep) -> String {
 async fn metrics_have_a_listener_of_their_own() {
     // Free a moment ago; the server takes no port 0 that it could not tell of.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let skep = Skep::start_on(data_dir, &["--metrics-listen", &address]).await;
     let answer = reqwest::get(format!("http://{address}/metrics")).await.unwrap();
     assert_eq!(answer.status(), 200);

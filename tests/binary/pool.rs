@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, eventually, kill};
+use crate::harness::{Skep, eventually, kill, temp_dir};
 
 async fn with_pool(size: u32, options: &[&str]) -> Skep {
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let size = size.to_string();
     let skep = Skep::start_on(data_dir, &[&["--pool-size", &size], options].concat()).await;
     full(&skep).await;
@@ -131,7 +131,7 @@ async fn a_parked_vm_that_dies_is_replaced() {
 
 #[tokio::test]
 async fn a_server_keeps_some_vms_ready_unasked() {
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let skep = Skep::start_as(data_dir, |command| _ = command.env_remove("SKEP_POOL_SIZE")).await;
     eventually("a VM of the pool", async || pool(&skep).await.0 > 0).await;
     assert_eq!(sources(&skep.boot(1).await), ["pool"]);

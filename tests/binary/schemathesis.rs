@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{process::Command, time::timeout};
 
-use crate::harness::Skep;
+use crate::harness::{Skep, temp_dir};
 
 /// Far longer than a run takes, so that a hanging run fails.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -38,7 +38,7 @@ fn program() -> PathBuf {
 }
 
 async fn server() -> Skep {
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     // All requests come from one address, and what one of them boots shall not outlive the run.
     let options = ["--max-vms", "4", "--default-ttl", "10m", "--waitlist-limit", "1000000/s"];
     Skep::start_on(data_dir, &options).await

@@ -9,17 +9,12 @@ use std::{
 
 use reqwest::Method;
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::harness::{Skep, eventually, output_of, send, serve, serve_anywhere};
-
-fn data_dir() -> TempDir {
-    tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap()
-}
+use crate::harness::{Skep, eventually, output_of, send, serve, serve_anywhere, temp_dir};
 
 /// The exit code and the message of a server that must not start with these settings, variables and flags.
 fn refusal(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> (i32, String) {
-    let dir = data_dir();
+    let dir = temp_dir();
     let config = dir.path().join("skep.toml");
     fs::write(&config, file).unwrap();
     let mut command = serve_anywhere(dir.path());
@@ -45,7 +40,7 @@ fn a_flag_wins_over_the_variable_and_that_over_the_file() {
 
 #[tokio::test]
 async fn a_server_starts_by_its_file_alone() {
-    let dir = data_dir();
+    let dir = temp_dir();
     let config = dir.path().join("skep.toml");
     fs::write(&config, "log-format = \"json\"\nlog_level = \"debug\"").unwrap();
     let skep = Skep::start_as(dir, |command| _ = command.env("SKEP_CONFIG", &config)).await;
@@ -93,7 +88,7 @@ fn an_address_that_others_reach_is_refused_with_the_way_out() {
 
 #[tokio::test]
 async fn a_log_in_json_is_an_object_a_line_with_the_requests_id() {
-    let dir = data_dir();
+    let dir = temp_dir();
     // Standard output and standard error together, as a journal has them.
     let path = dir.path().join("test.log");
     let skep = Skep::start_as(dir, |command| _ = command.args(["--log-format", "json"])).await;
@@ -168,7 +163,7 @@ async fn a_service_manager_is_told_of_readiness_and_of_the_end() {
         let length = socket.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
-    let mut skep = Skep::start_as(data_dir(), |command| _ = command.env("NOTIFY_SOCKET", &path)).await;
+    let mut skep = Skep::start_as(temp_dir(), |command| _ = command.env("NOTIFY_SOCKET", &path)).await;
     assert!(told().lines().any(|line| line == "READY=1"));
     skep.get("/api/whoami").await.ok(200);
     skep.ask_to_stop();

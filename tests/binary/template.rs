@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{
     Skep, eventually,
     images::{Images, bake, flip_a_bit, images_with_template, templates},
-    left_of_bake,
+    left_of_bake, temp_dir,
 };
 
 async fn start(data_dir: tempfile::TempDir, images: &Images) -> Skep {
@@ -44,7 +44,7 @@ async fn baked(skep: &Skep, times: usize) {
 #[tokio::test]
 async fn a_damaged_template_is_not_used_and_baked_again() {
     let (images, dir) = images_with_template();
-    let skep = start(tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap(), &images).await;
+    let skep = start(temp_dir(), &images).await;
     parked(&skep).await;
     let users = skep.boot(1).await.remove(0);
     assert_eq!(users["boot"]["source"], "pool");
@@ -98,7 +98,7 @@ async fn a_damaged_template_is_not_used_and_baked_again() {
 #[tokio::test]
 async fn a_template_whose_folder_goes_is_served_on_and_baked_at_the_next_start() {
     let (images, dir) = images_with_template();
-    let skep = start(tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap(), &images).await;
+    let skep = start(temp_dir(), &images).await;
     parked(&skep).await;
     fs::remove_dir_all(&dir).unwrap();
     let vms = skep.boot(2).await;

@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use reqwest::Method;
 use tempfile::TempDir;
 
-use crate::harness::{Skep, binary, eventually, output_of, send, serve, serve_anywhere};
+use crate::harness::{Skep, binary, eventually, output_of, send, serve, serve_anywhere, temp_dir};
 
 /// A certificate for this machine that ends in this year, and its key.
 fn made(until: i32) -> (String, String) {
@@ -22,10 +22,6 @@ fn made(until: i32) -> (String, String) {
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
-fn folder() -> TempDir {
-    tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap()
-}
-
 /// Two files as those leave them who get certificates: the key for its owner alone.
 struct Files {
     folder: TempDir,
@@ -33,7 +29,7 @@ struct Files {
 
 impl Files {
     fn with(pair: &(String, String)) -> Self {
-        let files = Self { folder: folder() };
+        let files = Self { folder: temp_dir() };
         // Where the test is root and the server is not started by root, the server must find its way to them.
         fs::set_permissions(files.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         files.put(pair);
@@ -68,7 +64,7 @@ impl Files {
 }
 
 async fn start(options: &[String]) -> Skep {
-    Skep::start_as(folder(), |command| _ = command.args(options)).await
+    Skep::start_as(temp_dir(), |command| _ = command.args(options)).await
 }
 
 /// `skep status` as a client that trusts what is in a file.
@@ -93,7 +89,7 @@ async fn a_certificate_is_read_again_when_its_files_change() {
     let files = Files::with(&old);
     let skep = start(&files.options()).await;
     assert!(skep.url.starts_with("https://"), "{}", skep.url);
-    let trusted = folder();
+    let trusted = temp_dir();
     let (old_file, new_file) = (trusted.path().join("old"), trusted.path().join("new"));
     fs::write(&old_file, &old.0).unwrap();
     fs::write(&new_file, &new.0).unwrap();
@@ -139,7 +135,7 @@ async fn a_file_that_cannot_be_used_ends_the_start_and_is_named() {
         if let Some((at, path)) = alter {
             options[at] = path;
         }
-        let data = folder();
+        let data = temp_dir();
         fs::write(data.path().join("test.log"), "").unwrap();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let output = output_of(&mut serve(data.path(), &options));
@@ -184,7 +180,7 @@ async fn a_certificate_of_the_servers_own_lasts_over_a_restart() {
 
 #[tokio::test]
 async fn without_tls_nothing_but_loopback_is_served() {
-    let data = folder();
+    let data = temp_dir();
     fs::write(data.path().join("test.log"), "").unwrap();
     let output = output_of(serve_anywhere(data.path()).args(["--listen", "0.0.0.0:0"]));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

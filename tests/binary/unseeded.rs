@@ -19,6 +19,7 @@ use crate::{
     harness::{
         Skep, binary,
         images::{images_with, templates},
+        temp_dir,
     },
 };
 
@@ -86,7 +87,7 @@ async fn without_the_reseed_the_check_of_clones_finds_what_they_share() {
     let mut seen = Vec::new();
     for _ in 0..BAKES {
         let template = bake(&program, images);
-        let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+        let data_dir = temp_dir();
         let options = |command: &mut Command| _ = command.arg("--image-dir").arg(images);
         let skep = Skep::start_by(&program, data_dir, options).await;
         for _ in 0..ROUNDS {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, eventually, kill};
+use crate::harness::{Skep, eventually, kill, temp_dir};
 
 /// The README's example of what a command does in a ticket's VM.
 fn readme_example() -> &'static str {
@@ -71,7 +71,7 @@ setsid python3 /run/flood.py >/dev/null 2>&1 </dev/null & echo $! > /run/flood.p
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vm_reaches_the_api_with_its_own_key_and_no_other_vm_does() {
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let skep = Skep::start_on(data_dir, &["--pool-size", "1"]).await;
     eventually("a full pool", async || {
         skep.get("/api/swarm/status").await.ok(200)["pool"]["base"]["ready"] == json!(1)

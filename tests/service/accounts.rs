@@ -11,17 +11,13 @@ use skep_client::Client;
 
 use crate::harness::{Refused, Skep, refused};
 
-fn client(skep: &Skep, key: &str) -> Client {
-    Client::new(&format!("http://{}", skep.address), Some(key)).unwrap()
-}
-
 fn named(name: &str) -> CreateAccount {
     CreateAccount { name: name.to_owned(), ..CreateAccount::default() }
 }
 
 /// Creates an account, and a client with a key of this role.
 async fn tenant(skep: &Skep, name: &str, role: Role) -> (Account, Client) {
-    let admin = client(skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     let account = admin.create_account(&named(name)).await.unwrap().value;
     let request = CreateKey {
         name: "first".to_owned(),
@@ -31,7 +27,7 @@ async fn tenant(skep: &Skep, name: &str, role: Role) -> (Account, Client) {
     };
     let made = admin.create_key(&request).await.unwrap().value;
     assert_eq!(made.record.account, account.id);
-    (account, client(skep, &made.key))
+    (account, skep.client(&made.key))
 }
 
 async fn send(skep: &Skep, method: Method, path: &str, body: &Value) -> reqwest::Response {
@@ -41,7 +37,7 @@ async fn send(skep: &Skep, method: Method, path: &str, body: &Value) -> reqwest:
 #[tokio::test]
 async fn an_account_is_made_read_changed_and_deleted() {
     let skep = Skep::start().await;
-    let admin = client(&skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     let request = CreateAccount {
         allowed_ips: Some(vec!["127.0.0.1".to_owned(), "10.1.2.3/8".to_owned()]),
         max_vms: Some(3),
@@ -147,7 +143,7 @@ async fn the_account_default_stays_as_the_server_was_started() {
 #[tokio::test]
 async fn a_change_acts_on_the_next_request() {
     let skep = Skep::start().await;
-    let admin = client(&skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     let (account, agent) = tenant(&skep, "acme", Role::Operator).await;
     assert_eq!(agent.whoami().await.unwrap().limits.max_vms, None);
     let five = skep_api::swarm::BootRequest { count: Some(5), ..Default::default() };
@@ -169,7 +165,7 @@ async fn a_change_acts_on_the_next_request() {
 #[tokio::test]
 async fn the_keys_of_a_deleted_account_are_refused_at_once() {
     let skep = Skep::start().await;
-    let admin = client(&skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     let (account, agent) = tenant(&skep, "acme", Role::Agent).await;
     let (_, other) = tenant(&skep, "other", Role::Agent).await;
     assert_eq!(agent.whoami().await.unwrap().account.name, "acme");
@@ -190,7 +186,7 @@ async fn the_keys_of_a_deleted_account_are_refused_at_once() {
 #[tokio::test]
 async fn nobody_gets_files_that_an_earlier_account_left() {
     let skep = Skep::start().await;
-    let admin = client(&skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     let (account, _) = tenant(&skep, "acme", Role::Agent).await;
     std::fs::write(format!("{}/secret", account.roots[0]), "x").unwrap();
     assert_eq!(admin.create_account(&named("acme")).await.unwrap_err().code(), ErrorCode::NameTaken);
@@ -205,7 +201,7 @@ async fn nobody_gets_files_that_an_earlier_account_left() {
 #[tokio::test]
 async fn accounts_are_listed_page_by_page() {
     let skep = Skep::start().await;
-    let admin = client(&skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     for number in 0..4 {
         admin.create_account(&named(&format!("acme-{number}"))).await.unwrap();
     }
@@ -235,7 +231,7 @@ async fn only_the_servers_administrators_reach_into_other_accounts() {
     let skep = Skep::start().await;
     let (account, tenant_admin) = tenant(&skep, "acme", Role::Admin).await;
     let (own_admin, _) = skep.key(&[Scope::Admin, Scope::FilesRead]).await;
-    let own_admin = client(&skep, &own_admin);
+    let own_admin = skep.client(&own_admin);
     // The same message whether or not the account exists.
     for id in [account.id, skep.account.id, AccountId::generate()] {
         let request = CreateKey {
@@ -253,7 +249,7 @@ async fn only_the_servers_administrators_reach_into_other_accounts() {
     }
     // `server:admin` cannot be given to other accounts, and no key gets a scope that its creator lacks.
     let (server_admin, _) = skep.key(&[Scope::Admin, Scope::ServerAdmin]).await;
-    let server_admin = client(&skep, &server_admin);
+    let server_admin = skep.client(&server_admin);
     let with = |scopes: &[Scope]| CreateKey {
         name: "y".to_owned(),
         scopes: Some(scopes.to_vec()),
@@ -265,7 +261,7 @@ async fn only_the_servers_administrators_reach_into_other_accounts() {
     let more = server_admin.create_key(&with(&[Scope::FilesRead])).await.unwrap_err();
     assert_eq!(more.code(), ErrorCode::ScopeMissing);
     let made = server_admin.create_key(&with(&[Scope::Admin])).await.unwrap().value;
-    assert_eq!(client(&skep, &made.key).whoami().await.unwrap().account.id, account.id);
+    assert_eq!(skep.client(&made.key).whoami().await.unwrap().account.id, account.id);
     let unknown = CreateKey { account: Some(AccountId::generate()), ..with(&[Scope::Admin]) };
     assert_eq!(server_admin.create_key(&unknown).await.unwrap_err().code(), ErrorCode::UnknownAccount);
     // An invalid request is refused before the account is checked.
@@ -327,8 +323,8 @@ async fn the_revocation_of_all_keys_stops_at_the_account() {
     let skep = Skep::start().await;
     let (account, theirs) = tenant(&skep, "acme", Role::Admin).await;
     let (own, _) = skep.key(&[Scope::SwarmRead]).await;
-    let own = client(&skep, &own);
-    let admin = client(&skep, &skep.admin);
+    let own = skep.client(&own);
+    let admin = skep.client(&skep.admin);
     assert_eq!(admin.revoke_all_keys(false, None).await.unwrap().revoked, 1);
     assert_eq!(own.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);
     assert!(admin.whoami().await.is_ok(), "its own stays");

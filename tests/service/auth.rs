@@ -144,7 +144,7 @@ async fn an_expired_or_revoked_key_is_refused() {
 async fn whoami_describes_the_key_and_its_account() {
     let skep = Skep::start().await;
     let (key, record) = skep.key(&[Scope::SwarmRead]).await;
-    let client = skep_client::Client::new(&format!("http://{}", skep.address), Some(&key)).unwrap();
+    let client = skep.client(&key);
     let me = client.whoami().await.unwrap().value;
     assert_eq!((me.key.id, me.account.id), (record.key.id, skep.account.id));
     assert_eq!((me.account.name.as_str(), me.scopes.as_slice()), ("default", &[Scope::SwarmRead][..]));

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -22,7 +22,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest, error::Error as SocketError, http::HeaderValue},
 };
 
-use crate::harness::{Skep, refused};
+use crate::harness::{Skep, eventually, is_alive, refused};
 
 /// How long a test waits for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,13 +33,9 @@ fn url(skep: &Skep) -> String {
     format!("http://{}", skep.address)
 }
 
-fn client(skep: &Skep) -> Client {
-    Client::new(&url(skep), Some(&skep.admin)).unwrap()
-}
-
 async fn start(skep: &Skep, command: &str) -> (DuplexInput, DuplexOutput) {
     let request = ExecRequest { command: command.to_owned(), ..ExecRequest::default() };
-    let (input, mut output) = client(skep).exec_duplex(&request).await.unwrap();
+    let (input, mut output) = skep.client(&skep.admin).exec_duplex(&request).await.unwrap();
     assert!(matches!(next(&mut output).await, DuplexEvent::Started(_)));
     (input, output)
 }
@@ -84,21 +80,6 @@ fn noise(length: usize) -> Bytes {
     }
     bytes.truncate(length);
     bytes.into()
-}
-
-async fn eventually(what: &str, done: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// Whether the process is alive whose id a command wrote into this file.
-fn is_alive(file: &Path) -> bool {
-    let Ok(text) = fs::read_to_string(file) else { return false };
-    let stat = fs::read_to_string(format!("/proc/{}/stat", text.trim())).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
 /// A WebSocket of a generic client, with these headers.
@@ -168,7 +149,7 @@ async fn a_command_that_never_reads_stops_its_sender() {
             timeout: Some(timeout),
             ..ExecRequest::default()
         };
-        let (input, output) = client(&skep).exec_duplex(&request).await.unwrap();
+        let (input, output) = skep.client(&skep.admin).exec_duplex(&request).await.unwrap();
         let mut writer = input.clone();
         let sending = tokio::spawn(async move { writer.write(noise(8 << 20)).await });
         if by_signal {
@@ -245,10 +226,11 @@ async fn a_caller_that_vanishes_ends_its_command() {
     for unread in [false, true] {
         let command = if unread { "echo $$ > running; exec yes" } else { "echo $$ > running; exec cat" };
         let (input, output) = start(&skep, command).await;
-        eventually("the command", || fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))).await;
+        eventually("the command", async || fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')))
+            .await;
         assert!(is_alive(&file));
         drop((input, output));
-        eventually("its end", || !is_alive(&file)).await;
+        eventually("its end", async || !is_alive(&file)).await;
         fs::remove_file(&file).unwrap();
     }
 }
@@ -259,16 +241,16 @@ async fn a_key_that_is_revoked_ends_its_connection_and_its_command() {
     let (key, record) = skep.key(&[Scope::ServerAdmin]).await;
     let file = PathBuf::from(skep.at("running"));
     let request = ExecRequest { command: "echo $$ > running; exec cat".to_owned(), ..ExecRequest::default() };
-    let client = Client::new(&url(&skep), Some(&key)).unwrap();
+    let client = skep.client(&key);
     let (_input, mut output) = client.exec_duplex(&request).await.unwrap();
     assert!(matches!(next(&mut output).await, DuplexEvent::Started(_)));
-    eventually("the command", || is_alive(&file)).await;
+    eventually("the command", async || is_alive(&file)).await;
     let at = jiff::Timestamp::now();
     let revoke = skep_store::RevokeKey { account: skep.account.id, id: record.key.id, at, request_id: None };
     skep.store.revoke_key(revoke).await.unwrap();
     let error = tokio::time::timeout(TIMEOUT, output.next()).await.unwrap().unwrap_err();
     assert_eq!(error.code(), ErrorCode::TokenExpired);
-    eventually("its end", || !is_alive(&file)).await;
+    eventually("its end", async || !is_alive(&file)).await;
 }
 
 #[tokio::test]

@@ -1,19 +1,12 @@
 //! Commands on the server, by a helper without control groups. `tests/binary/programs.rs` tests them with control groups.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::{fs, path::PathBuf};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_api::Scope;
 
-use crate::harness::{Skep, refused};
-
-/// How long a test waits for an expected event.
-const TIMEOUT: Duration = Duration::from_secs(30);
+use crate::harness::{Skep, eventually, is_alive, refused};
 
 async fn exec(skep: &Skep, body: Value) -> Value {
     let response = skep.request(Method::POST, "/api/exec").json(&body).send().await.unwrap();
@@ -23,21 +16,6 @@ async fn exec(skep: &Skep, body: Value) -> Value {
 
 async fn run(skep: &Skep, command: &str) -> Value {
     exec(skep, json!({"command": command})).await
-}
-
-async fn eventually(what: &str, done: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// Whether the process is alive whose id a command wrote into this file.
-fn is_alive(file: &Path) -> bool {
-    let Ok(text) = fs::read_to_string(file) else { return false };
-    let stat = fs::read_to_string(format!("/proc/{}/stat", text.trim())).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
 #[tokio::test]
@@ -162,7 +140,7 @@ async fn the_timeout_ends_detached_processes_too() {
     let body = json!({"command": format!("{daemon}; sleep 600"), "timeout": 1500});
     let outcome = exec(&skep, body).await;
     assert_eq!((&outcome["timed_out"], &outcome["exit_code"]), (&json!(true), &Value::Null), "{outcome}");
-    eventually("the daemon's end", || file.exists() && !is_alive(&file)).await;
+    eventually("the daemon's end", async || file.exists() && !is_alive(&file)).await;
 
     // The control: where the command ended by itself, the detached process continues.
     fs::remove_file(&file).unwrap();
@@ -170,7 +148,7 @@ async fn the_timeout_ends_detached_processes_too() {
     assert!(is_alive(&file));
     let pid = fs::read_to_string(&file).unwrap();
     run(&skep, &format!("kill {pid}")).await;
-    eventually("the end of what was left", || !is_alive(&file)).await;
+    eventually("the end of what was left", async || !is_alive(&file)).await;
 }
 
 #[tokio::test]
@@ -185,10 +163,11 @@ async fn a_caller_that_goes_away_ends_its_command() {
             let mut response = call.await.unwrap();
             while response.chunk().await.unwrap().is_some() {}
         });
-        eventually("the command", || fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n'))).await;
+        eventually("the command", async || fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')))
+            .await;
         assert!(is_alive(&file));
         call.abort();
-        eventually("its end", || !is_alive(&file)).await;
+        eventually("its end", async || !is_alive(&file)).await;
         fs::remove_file(&file).unwrap();
     }
 }

@@ -7,13 +7,8 @@ use skep_api::{
     ErrorCode, KeyId, Role, Scope,
     keys::{CreateKey, Key},
 };
-use skep_client::Client;
 
 use crate::harness::{Refused, Skep, refused};
-
-fn client(skep: &Skep, key: &str) -> Client {
-    Client::new(&format!("http://{}", skep.address), Some(key)).unwrap()
-}
 
 fn named(name: &str, role: Role) -> CreateKey {
     CreateKey { name: name.to_owned(), role: Some(role), ..CreateKey::default() }
@@ -22,11 +17,11 @@ fn named(name: &str, role: Role) -> CreateKey {
 #[tokio::test]
 async fn a_key_is_created_used_and_revoked() {
     let skep = Skep::start().await;
-    let admin = client(&skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     let made = admin.create_key(&named("ci", Role::Agent)).await.unwrap().value;
     assert_eq!(made.record.prefix, KeySecret::parse(&made.key).unwrap().prefix());
     assert_eq!(made.record.scopes, scopes_of(Role::Agent, "default"));
-    let agent = client(&skep, &made.key);
+    let agent = skep.client(&made.key);
     assert_eq!(agent.whoami().await.unwrap().key.name, "ci");
     let refused = agent.keys(None).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::ScopeMissing);
@@ -77,7 +72,7 @@ async fn invalid_keys_are_refused() {
         assert_eq!((found.status, found.code.as_str()), (status, code), "{body}: {}", found.message);
     }
     let (few, _) = skep.key(&[Scope::Admin]).await;
-    let more = client(&skep, &few).create_key(&named("x", Role::Agent)).await.unwrap_err();
+    let more = skep.client(&few).create_key(&named("x", Role::Agent)).await.unwrap_err();
     assert_eq!(more.code(), ErrorCode::ScopeMissing);
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use skep_harness::service as harness;
+
 mod access;
 mod account_roots;
 mod accounts;
@@ -13,10 +15,8 @@ mod duplex;
 mod errors;
 mod events;
 mod exec;
-mod faults;
 mod files;
 mod git;
-mod harness;
 mod keys;
 mod lost_updates;
 mod metrics;

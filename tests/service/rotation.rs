@@ -6,25 +6,20 @@ use skep_api::{
     ErrorCode, Role, Scope,
     keys::{CreateKey, RotateKey},
 };
-use skep_client::Client;
 
 use crate::harness::Skep;
-
-fn client(skep: &Skep, key: &str) -> Client {
-    Client::new(&format!("http://{}", skep.address), Some(key)).unwrap()
-}
 
 #[tokio::test]
 async fn both_keys_are_valid_until_the_old_one_is_revoked() {
     let skep = Skep::start().await;
-    let admin = client(&skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     let request = CreateKey { name: "ci".to_owned(), role: Some(Role::Agent), ..CreateKey::default() };
     let old = admin.create_key(&request).await.unwrap().value;
     let new = admin.rotate_key(old.record.id, &RotateKey::default()).await.unwrap().value;
     assert_ne!((old.record.id, &old.key), (new.record.id, &new.key));
     assert_eq!((new.record.name.as_str(), &new.record.scopes), ("ci", &scopes_of(Role::Agent, "default")));
     for (key, id) in [(&old.key, old.record.id), (&new.key, new.record.id)] {
-        assert_eq!(client(&skep, key).whoami().await.unwrap().key.id, id);
+        assert_eq!(skep.client(key).whoami().await.unwrap().key.id, id);
     }
     assert!(admin.key(old.record.id).await.unwrap().rotated_at.is_some());
     assert!(admin.key(new.record.id).await.unwrap().rotated_at.is_none());
@@ -32,9 +27,9 @@ async fn both_keys_are_valid_until_the_old_one_is_revoked() {
     assert_eq!(again.code(), ErrorCode::KeyNotValid);
     assert_eq!(admin.create_key(&request).await.unwrap_err().code(), ErrorCode::NameTaken);
     admin.revoke_key(old.record.id).await.unwrap();
-    let refused = client(&skep, &old.key).whoami().await.unwrap_err();
+    let refused = skep.client(&old.key).whoami().await.unwrap_err();
     assert_eq!(refused.to_string(), "Token expired");
-    assert!(client(&skep, &new.key).whoami().await.is_ok());
+    assert!(skep.client(&new.key).whoami().await.is_ok());
     let revoked = admin.rotate_key(old.record.id, &RotateKey::default()).await.unwrap_err();
     assert_eq!(revoked.code(), ErrorCode::KeyNotValid);
 }
@@ -42,13 +37,13 @@ async fn both_keys_are_valid_until_the_old_one_is_revoked() {
 #[tokio::test]
 async fn a_rotation_cannot_give_more_scopes_than_the_caller_has() {
     let skep = Skep::start().await;
-    let own = client(&skep, &skep.admin).whoami().await.unwrap().key.id;
+    let own = skep.client(&skep.admin).whoami().await.unwrap().key.id;
     let (few, record) = skep.key(&[Scope::Admin]).await;
-    let few = client(&skep, &few);
+    let few = skep.client(&few);
     let refused = few.rotate_key(own, &RotateKey::default()).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::ScopeMissing);
     assert!(refused.to_string().contains("`server:admin`"), "{refused}");
-    assert!(client(&skep, &skep.admin).key(own).await.unwrap().rotated_at.is_none());
+    assert!(skep.client(&skep.admin).key(own).await.unwrap().rotated_at.is_none());
     // The control: a key with no more scopes than its own can be rotated.
     assert!(few.rotate_key(record.key.id, &RotateKey::default()).await.is_ok());
 }
@@ -56,7 +51,7 @@ async fn a_rotation_cannot_give_more_scopes_than_the_caller_has() {
 #[tokio::test]
 async fn a_rotation_keeps_the_end_or_is_given_another() {
     let skep = Skep::start().await;
-    let admin = client(&skep, &skep.admin);
+    let admin = skep.client(&skep.admin);
     let end: Timestamp = (Timestamp::now() + 1.hour()).round(jiff::Unit::Millisecond).unwrap();
     let (_, record) = skep.key_until(&[Scope::SwarmRead], Some(end)).await;
     let same = admin.rotate_key(record.key.id, &RotateKey::default()).await.unwrap().value.record;
@@ -70,5 +65,5 @@ async fn a_rotation_keeps_the_end_or_is_given_another() {
     let refused = admin.rotate_key(expired.key.id, &RotateKey::default()).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::MissingParameter);
     let renewed = admin.rotate_key(expired.key.id, &never).await.unwrap().value;
-    assert!(client(&skep, &renewed.key).whoami().await.is_ok());
+    assert!(skep.client(&renewed.key).whoami().await.is_ok());
 }

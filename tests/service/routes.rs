@@ -7,10 +7,6 @@ use skep_client::Client;
 
 use crate::harness::Skep;
 
-fn client(skep: &Skep) -> Client {
-    Client::new(&format!("http://{}", skep.address), Some(&skep.admin)).unwrap()
-}
-
 #[tokio::test]
 async fn health_says_what_is_missing() {
     let skep = Skep::start().await;
@@ -26,7 +22,7 @@ async fn health_says_what_is_missing() {
 #[tokio::test]
 async fn a_server_without_a_swarm_has_an_empty_one() {
     let skep = Skep::start().await;
-    let swarm = client(&skep).swarm().await.unwrap().value;
+    let swarm = skep.client(&skep.admin).swarm().await.unwrap().value;
     assert_eq!((swarm.count, swarm.vms.len(), swarm.engine), (0, 0, None));
 }
 
@@ -34,7 +30,7 @@ async fn a_server_without_a_swarm_has_an_empty_one() {
 async fn a_server_that_is_told_to_stop_stops() {
     let mut skep = Skep::start().await;
     // An idle open connection must not delay the stop.
-    client(&skep).health().await.unwrap();
+    skep.client(&skep.admin).health().await.unwrap();
     skep.stop();
     let serving = skep.serving.take().unwrap();
     tokio::time::timeout(Duration::from_secs(10), serving).await.unwrap().unwrap().unwrap();

@@ -2,42 +2,17 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use skep_api::{
-    AccountId, Scope, VmId,
-    swarm::{BootReceipt, BootSource, EndReason},
-};
-use skep_store::{RecordBoots, RecordEnd, VmBooted};
+use skep_api::{AccountId, Scope, VmId, swarm::EndReason};
+use skep_store::{RecordEnd, VmBooted};
 
-use crate::harness::{Skep, refused};
+use crate::harness::{self, Skep, refused};
 
 fn moment(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
 
 fn booted(account: AccountId, pid: u32) -> VmBooted {
-    VmBooted {
-        id: VmId::generate(),
-        account,
-        name: None,
-        pid,
-        ip: "10.77.0.2".to_owned(),
-        template: "base".to_owned(),
-        vcpus: 1,
-        memory_mb: 128,
-        metadata: Default::default(),
-        started_at: moment(0),
-        expires_at: None,
-        ticket: None,
-        exec_id: None,
-        boot: BootReceipt {
-            source: BootSource::Cold,
-            restore_ms: 1.0,
-            identity_ms: 1.0,
-            ready_ms: 2.0,
-            reseeded: true,
-            clock_step_ms: 0.0,
-        },
-    }
+    VmBooted { started_at: moment(0), ..harness::booted(account, pid) }
 }
 
 async fn boot(skep: &Skep, account: AccountId, pid: u32) -> VmId {
@@ -46,8 +21,7 @@ async fn boot(skep: &Skep, account: AccountId, pid: u32) -> VmId {
 
 async fn record(skep: &Skep, vm: VmBooted) -> VmId {
     let id = vm.id;
-    let command = RecordBoots { vms: vec![vm], at: moment(0), request_id: None, attempt: None, answer: None };
-    skep.store.record_boots(command).await.unwrap();
+    skep.record_boots(vec![vm], moment(0), None).await;
     id
 }
 

@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{answer, skep, stdout};
-use crate::harness::{Skep, binary};
+use crate::harness::{Skep, binary, temp_dir};
 
 /// Runs the command with these variables and no others of skep.
 fn bare(arguments: &[&str], variables: &[(&str, &str)], data_dir: &Path) -> Output {
@@ -65,7 +65,7 @@ async fn a_key_that_is_missing_unknown_or_revoked_is_described_by_its_origin() {
 #[tokio::test]
 async fn a_server_that_cannot_be_reached_is_described_by_the_cause() {
     let plain = Skep::start().await;
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let secure = Skep::start_on(data_dir, &["--tls", "self-signed"]).await;
     let ps = |server: &Skep, url: &str| message(&skep(server, &["ps", "--url", url], ""), 1);
 

@@ -19,7 +19,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Skep, serve};
+use crate::harness::{Skep, serve, temp_dir};
 
 const PROBE: &str = include_str!("probe.py");
 const SECRET: &str = "canary-of-the-machine";
@@ -42,7 +42,7 @@ pub(super) async fn start() -> (Skep, TempDir) {
     let probe = probe_in(&folder);
     let site = folder.path().join("site");
     fs::create_dir(&site).unwrap();
-    let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    let data_dir = temp_dir();
     let log = data_dir.path().join("test.log");
     let plain = serve(data_dir.path(), &[]);
     let skep = Skep::start_as(data_dir, |command| {

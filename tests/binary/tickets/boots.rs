@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, eventually, send};
+use crate::harness::{self, Skep, eventually, send};
 
 async fn ticket(skep: &Skep) -> String {
     let made = skep.post("/api/tickets", &json!({"title": "a", "max_attempts": 1})).await.ok(201);
@@ -352,12 +352,6 @@ async fn the_command_of_a_boot_finds_its_ticket_and_what_came_of_the_prerequisit
     }
 }
 
-fn skep(server: &Skep, arguments: &[&str]) -> std::process::Command {
-    let mut command = std::process::Command::new(crate::harness::binary());
-    command.args(arguments).env("SKEP_URL", &server.url).env("SKEP_API_KEY", &server.key);
-    command
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_output_of_a_boot_command_can_be_read_during_and_after_its_vm() {
     let server = Skep::start().await;
@@ -375,7 +369,9 @@ async fn the_output_of_a_boot_command_can_be_read_during_and_after_its_vm() {
     assert_eq!((&first["attempt"], &first["vm"], &first["running"]), (&json!(1), &vm["id"], &json!(true)));
     assert_eq!((&first["truncated"], &first["next_offset"]), (&json!(true), &json!(512 << 10)));
     assert!(first["output"].as_str().unwrap().starts_with("a\u{FFFD}\0b\nerr\nline\n"), "{first}");
-    let followed = skep(&server, &["ticket", "logs", "-f", &id]).stdout(std::process::Stdio::piped()).spawn();
+    let followed = harness::command(&server, &["ticket", "logs", "-f", &id])
+        .stdout(std::process::Stdio::piped())
+        .spawn();
     let followed = followed.unwrap();
     // The next server continues where this one stopped, and the follower reconnects.
     let killed = server.server_pid().unwrap();
@@ -387,7 +383,7 @@ async fn the_output_of_a_boot_command_can_be_read_during_and_after_its_vm() {
     assert!(said.status.success(), "{said:?}");
     assert!(said.stdout == expected, "{} bytes of {}", said.stdout.len(), expected.len());
     eventually("the end of the VM", async || reason(&server, vm).await == "ticket_ended").await;
-    let whole = skep(&server, &["ticket", "logs", &id, "--attempt", "1"]).output().unwrap();
+    let whole = harness::command(&server, &["ticket", "logs", &id, "--attempt", "1"]).output().unwrap();
     assert!(whole.status.success() && whole.stdout == expected, "{:?}", whole.stderr);
     let end = server.get(&format!("{log}?offset=1000009&attempt=1")).await.ok(200);
     assert_eq!((&end["output"], &end["running"]), (&json!("last\n"), &json!(false)));

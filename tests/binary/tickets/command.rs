@@ -3,24 +3,15 @@
 use std::{
     io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Output, Stdio},
 };
 
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary, eventually, output_of, send};
-
-pub(super) fn command(server: &Skep, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary());
-    command
-        .args(arguments)
-        .env("SKEP_URL", &server.url)
-        .env("SKEP_API_KEY", &server.key)
-        .stdin(Stdio::null());
-    command
-}
+pub(super) use crate::harness::command;
+use crate::harness::{Skep, eventually, output_of, send};
 
 pub(super) fn run(server: &Skep, arguments: &[&str]) -> Output {
     output_of(&mut command(server, arguments))

@@ -16,11 +16,13 @@ use rustls::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
 use tokio_rustls::TlsAcceptor;
 
-use super::{accept, folder, header, request};
-use crate::harness::{Skep, eventually};
+use crate::harness::{Skep, eventually, temp_dir};
 
 /// A certificate authority.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -35,7 +37,7 @@ impl Authority {
 
     /// A file with its certificate that the server's user may read, in a folder that this user may enter.
     fn file(&self) -> (TempDir, PathBuf) {
-        let folder = folder();
+        let folder = temp_dir();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let path = folder.path().join("ca.pem");
         fs::write(&path, self.0.pem()).unwrap();
@@ -53,6 +55,35 @@ impl Authority {
         let builder = builder.unwrap().with_no_client_auth();
         builder.with_single_cert(vec![certificate.der().clone()], key).unwrap()
     }
+}
+
+/// Reads the head and the body of a request; `None` where it is incomplete because the sender was killed.
+async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, Vec<u8>)> {
+    let mut read = Vec::new();
+    loop {
+        if let Some(end) = read.windows(4).position(|part| part == b"\r\n\r\n") {
+            let head = String::from_utf8(read[..end].to_vec()).unwrap();
+            let length: usize = header(&head, "content-length").parse().unwrap();
+            if read.len() >= end + 4 + length {
+                return Some((head, read.split_off(end + 4)));
+            }
+        }
+        if stream.read_buf(&mut read).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// Answers 200, whole before the stream is dropped.
+async fn accept(stream: &mut (impl AsyncWrite + Unpin)) -> Option<()> {
+    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+    stream.write_all(answer.as_bytes()).await.ok()?;
+    stream.flush().await.ok()
+}
+
+fn header(head: &str, name: &str) -> String {
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).unwrap().1.to_owned()
 }
 
 /// The connections and requests that an endpoint received.
@@ -102,7 +133,7 @@ async fn take(acceptor: TlsAcceptor, stream: TcpStream, came: Arc<Mutex<Received
 
 /// Starts a server that trusts the authorities in a file, or those of this machine.
 async fn start(trusted: Option<&Path>) -> Skep {
-    Skep::start_as(folder(), |command| {
+    Skep::start_as(temp_dir(), |command| {
         command.args(["--webhook-allow", "127.0.0.1"]).env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR");
         if let Some(path) = trusted {
             command.env("SSL_CERT_FILE", path);

@@ -8,88 +8,17 @@ mod load;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use reqwest::{Method, RequestBuilder, Response};
+use reqwest::Method;
 use serde_json::{Value, json};
 use skep_accounts::KeySecret;
-use skep_api::{
-    Environment, Scope, VmId,
-    swarm::{BootReceipt, BootSource},
-};
-use skep_store::{NewKey, RecordBoots, RevokeKey, SqliteSettings, SqliteStore, Store, VmBooted};
+use skep_api::{Environment, Scope};
+use skep_store::{NewKey, RevokeKey, SqliteSettings, SqliteStore, Store};
 use tokio::time::timeout;
 
-use crate::harness::Skep;
+use crate::harness::{Event, Follower, Skep};
 
 /// How long a test waits for an event.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// One event of a stream.
-#[derive(Debug, Clone, PartialEq)]
-struct Event {
-    id: String,
-    kind: String,
-    data: Value,
-}
-
-/// A client of an event stream.
-struct Follower {
-    answer: Response,
-    buffer: String,
-    /// The id to resume from, and the received comments.
-    last: String,
-    comments: usize,
-}
-
-impl Follower {
-    async fn of(request: RequestBuilder) -> Self {
-        let answer = request.send().await.unwrap();
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.headers()["content-type"], "text/event-stream");
-        let last = answer.headers()["skep-event-id"].to_str().unwrap().to_owned();
-        Self { answer, buffer: String::new(), last, comments: 0 }
-    }
-
-    /// The next event; `None` where the stream ended.
-    async fn next(&mut self) -> Option<Event> {
-        timeout(TIMEOUT, self.read()).await.unwrap()
-    }
-
-    async fn read(&mut self) -> Option<Event> {
-        loop {
-            let Some(end) = self.buffer.find("\n\n") else {
-                let chunk = self.answer.chunk().await.ok().flatten()?;
-                self.buffer.push_str(std::str::from_utf8(&chunk).unwrap());
-                continue;
-            };
-            let block: String = self.buffer.drain(..end + 2).collect();
-            let field = |name: &str| {
-                let value = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-                value.map(str::to_owned)
-            };
-            if let Some(id) = field("id") {
-                self.last = id;
-            }
-            let Some(data) = field("data") else {
-                assert!(block.starts_with(": "), "{block:?}");
-                self.comments += 1;
-                continue;
-            };
-            let data: Value = serde_json::from_str(&data).unwrap();
-            let (id, kind) = (field("id").unwrap_or_default(), field("event").unwrap());
-            return Some(Event { id, kind, data });
-        }
-    }
-
-    /// Reads this many events.
-    async fn take(&mut self, count: usize) -> Vec<Event> {
-        let mut all = Vec::new();
-        while all.len() < count {
-            let next = self.next().await;
-            all.push(next.unwrap_or_else(|| panic!("the stream ended after {all:?}")));
-        }
-        all
-    }
-}
 
 /// The number in an id.
 fn sequence(id: &str) -> u64 {
@@ -98,50 +27,6 @@ fn sequence(id: &str) -> u64 {
 
 fn kinds(events: &[Event]) -> Vec<&str> {
     events.iter().map(|one| one.kind.as_str()).collect()
-}
-
-impl Skep {
-    /// Follows with the admin key.
-    async fn follow(&self, query: &str) -> Follower {
-        Follower::of(self.request(Method::GET, &format!("/api/events{query}"))).await
-    }
-
-    /// Records boots of VMs in the store, without VMs, because only their events matter.
-    async fn boots(&self, count: u32) {
-        let boot = BootReceipt {
-            source: BootSource::Cold,
-            restore_ms: 1.0,
-            identity_ms: 1.0,
-            ready_ms: 1.0,
-            reseeded: true,
-            clock_step_ms: 0.0,
-        };
-        let vm = |pid| VmBooted {
-            id: VmId::generate(),
-            account: self.account.id,
-            name: None,
-            pid,
-            ip: "10.77.0.2".to_owned(),
-            template: "base".to_owned(),
-            vcpus: 1,
-            memory_mb: 128,
-            metadata: Default::default(),
-            started_at: Timestamp::now(),
-            expires_at: None,
-            ticket: None,
-            exec_id: None,
-            boot,
-        };
-        let vms = (1..=count).map(vm).collect();
-        let command = RecordBoots {
-            vms,
-            at: Timestamp::now(),
-            request_id: Some("boot-1".to_owned()),
-            attempt: None,
-            answer: None,
-        };
-        self.store.record_boots(command).await.unwrap();
-    }
 }
 
 #[tokio::test]

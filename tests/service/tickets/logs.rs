@@ -12,8 +12,7 @@ use skep_store::{
 };
 use skep_tickets::{Assignee, Claim, Command, Edits};
 
-use super::vms::receipt;
-use crate::harness::{Skep, refused};
+use crate::harness::{Skep, booted, refused};
 
 /// A VM that was booted with a command for this ticket, and its key.
 async fn booted_for(skep: &Skep, ticket: &str, number: u8) -> (VmId, String) {
@@ -39,23 +38,13 @@ async fn booted_for(skep: &Skep, ticket: &str, number: u8) -> (VmId, String) {
         at,
         request_id: None,
     };
-    let id = VmId::generate();
     let vm = VmBooted {
-        id,
-        account,
-        name: None,
-        pid: 4_000 + u32::from(number),
         ip: format!("10.77.0.{number}"),
-        template: "base".to_owned(),
-        vcpus: 1,
-        memory_mb: 128,
-        metadata: Default::default(),
-        started_at: at,
-        expires_at: None,
         ticket: Some(ticket),
         exec_id: Some("exec_1".to_owned()),
-        boot: receipt(),
+        ..booted(account, 4_000 + u32::from(number))
     };
+    let id = vm.id;
     let work = Some(BootAttempt { ticket, attempt, key, keep_vm: false });
     skep.store
         .record_boots(RecordBoots { vms: vec![vm], at, request_id: None, attempt: work, answer: None })

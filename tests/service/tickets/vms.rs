@@ -4,27 +4,11 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_accounts::{KeySecret, scopes_of};
-use skep_api::{
-    Environment, Role, VmId,
-    swarm::{BootReceipt, BootSource, EndReason},
-};
-use skep_store::{
-    AttemptTimer, ChangeTicket, EndAttempt, NewKey, RecordBoots, RecordEnd, TicketCall, VmBooted,
-};
+use skep_api::{Environment, Role, VmId, swarm::EndReason};
+use skep_store::{AttemptTimer, ChangeTicket, EndAttempt, NewKey, RecordEnd, TicketCall, VmBooted};
 use skep_tickets::{Assignee, Claim, Command, Edits};
 
-use crate::harness::{Skep, refused};
-
-pub(super) fn receipt() -> BootReceipt {
-    BootReceipt {
-        source: BootSource::Cold,
-        restore_ms: 1.0,
-        identity_ms: 1.0,
-        ready_ms: 1.0,
-        reseeded: true,
-        clock_step_ms: 0.0,
-    }
-}
+use crate::harness::{Skep, booted, refused};
 
 /// A running VM and its key.
 pub(crate) async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
@@ -33,33 +17,9 @@ pub(crate) async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
 
 /// A running VM with this address, and its key.
 pub(crate) async fn vm_at(skep: &Skep, number: u8, ip: String) -> (VmId, String) {
-    let id = VmId::generate();
-    let booted = VmBooted {
-        id,
-        account: skep.account.id,
-        name: None,
-        pid: 4_000 + u32::from(number),
-        ip,
-        template: "base".to_owned(),
-        vcpus: 1,
-        memory_mb: 128,
-        metadata: Default::default(),
-        started_at: Timestamp::now(),
-        expires_at: None,
-        ticket: None,
-        exec_id: None,
-        boot: receipt(),
-    };
-    skep.store
-        .record_boots(RecordBoots {
-            vms: vec![booted],
-            at: Timestamp::now(),
-            request_id: None,
-            attempt: None,
-            answer: None,
-        })
-        .await
-        .unwrap();
+    let booted = VmBooted { ip, ..booted(skep.account.id, 4_000 + u32::from(number)) };
+    let id = booted.id;
+    skep.record_boots(vec![booted], Timestamp::now(), None).await;
     let secret = KeySecret::from_random(Environment::Test, [number; 32]);
     let key = NewKey {
         account: skep.account.id,

@@ -2,7 +2,6 @@
 
 mod addresses;
 mod attempts;
-mod receiver;
 mod records;
 mod sending;
 
@@ -12,8 +11,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use skep_server::{RetryPolicy, WebhookSettings};
 
-use self::receiver::PATIENCE;
-use crate::harness::{Options, Skep};
+use crate::harness::{
+    Options, Skep,
+    receiver::{self, PATIENCE},
+};
 
 /// Short back-offs for tests, without a final failure.
 fn quick() -> RetryPolicy {

@@ -2,11 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -18,6 +17,7 @@ use skep_channel::{
     Content, Guest, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler, serve},
 };
+use skep_harness::ControlGroup;
 use skep_workspace::{Output, Place, run_by_name, run_streamed_by_name};
 use tokio::{net::UnixStream, task::JoinHandle};
 
@@ -25,7 +25,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A guest end without a VM, and the stream that successive hosts share.
 pub(crate) struct Fixture {
-    pub(crate) group: PathBuf,
+    pub(crate) group: ControlGroup,
     host: Arc<UnixStream>,
     relay: Mutex<Option<JoinHandle<()>>>,
     pub(crate) dir: tempfile::TempDir,
@@ -112,11 +112,7 @@ impl Handler for Agent {
 
 impl Fixture {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let bases = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
-        let base = bases.into_iter().find(|base| base.join("cgroup.procs").exists()).expect("cgroup v2");
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let group = base.join(format!("skep-channel-test-{}-{number}", std::process::id()));
+        let group = ControlGroup::of_test("channel");
         let dir = tempfile::tempdir().expect("a directory");
         let env = BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
         let place = Place::new("/", dir.path(), env, &group);
@@ -148,22 +144,6 @@ impl Fixture {
 
     pub(crate) async fn connect(&self) -> Guest {
         Guest::connect(self.stream().await, DEADLINE).await.expect("a connection")
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        let Ok(children) = std::fs::read_dir(&self.group) else { return };
-        for child in children.flatten().filter(|entry| entry.path().is_dir()) {
-            let _ = std::fs::write(child.path().join("cgroup.kill"), "1");
-            for _ in 0..100 {
-                if std::fs::remove_dir(child.path()).is_ok() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-        let _ = std::fs::remove_dir(&self.group);
     }
 }
 

@@ -7,11 +7,7 @@ mod hostile;
 mod input;
 mod streamed;
 
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use futures_util::{Stream, StreamExt};
 use skep_api::{
@@ -19,6 +15,7 @@ use skep_api::{
     exec::{ExecEvent, ExecExit, RunCommand, Stdin},
 };
 use skep_channel::{ExecStream, Guest, HandOut, Identity, TimeAndSeed};
+use skep_harness::eventually;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -193,14 +190,6 @@ async fn unread_streams_of_small_chunks_do_not_end_the_connection() {
     drop(unread);
 }
 
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_caller_that_goes_away_ends_its_command() {
     let fixture = Fixture::new();
@@ -212,20 +201,20 @@ async fn a_caller_that_goes_away_ends_its_command() {
         tokio::pin!(call);
         tokio::select! {
             _ = &mut call => panic!("it never ends"),
-            () = eventually("it starts", || started.exists()) => {}
+            () = eventually("it starts", async || started.exists()) => {}
         }
     }
     let groups = || {
         std::fs::read_dir(&fixture.group)
             .map_or(0, |all| all.flatten().filter(|it| it.path().is_dir()).count())
     };
-    eventually("the command of a dropped call ends", || groups() == 0).await;
+    eventually("the command of a dropped call ends", async || groups() == 0).await;
 
     let mut stream = guest.start(&command("echo up; sleep 1000")).await.expect("a stream");
     stream.next().await.expect("an event").expect("output");
     assert_eq!(groups(), 1);
     drop(stream);
-    eventually("the command of a dropped stream ends", || groups() == 0).await;
+    eventually("the command of a dropped stream ends", async || groups() == 0).await;
 }
 
 #[tokio::test]

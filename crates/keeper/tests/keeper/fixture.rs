@@ -7,7 +7,6 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Instant,
 };
 
 use rustix::{
@@ -16,6 +15,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 use skep_api::VmId;
+use skep_harness::control_groups;
 use skep_keeper::DataDir;
 
 use crate::TIMEOUT;
@@ -111,9 +111,7 @@ impl Fixture {
 
     /// The cgroups of that name.
     pub(crate) fn groups_of(&self, name: &str) -> Vec<PathBuf> {
-        let mut found = Vec::new();
-        find(Path::new("/sys/fs/cgroup"), name, 4, &mut found);
-        found
+        control_groups(|group| group == name)
     }
 
     pub(crate) fn assert_nothing_left(&self) {
@@ -139,19 +137,6 @@ impl Drop for Fixture {
         // A failed test must not affect the next one.
         if self.data_dir().exists() {
             let _ = skep_keeper::clean_data_dir(&self.data_dir());
-        }
-    }
-}
-
-fn find(folder: &Path, name: &str, depth: u32, found: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in
-        entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-    {
-        if entry.file_name() == *name {
-            found.push(entry.path());
-        } else if depth > 0 {
-            find(&entry.path(), name, depth - 1, found);
         }
     }
 }
@@ -286,24 +271,6 @@ impl Drop for RunningKeeper {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-}
-
-/// Whether a process has ended. It may still be a zombie.
-pub(crate) fn is_gone(pid: u32) -> bool {
-    !Path::new(&format!("/proc/{pid}")).exists() || is_zombie(pid)
-}
-
-pub(crate) fn is_zombie(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
 }
 
 pub(crate) fn uid_of(pid: u32) -> u32 {

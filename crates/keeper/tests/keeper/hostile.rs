@@ -4,11 +4,9 @@ use std::{fs, net::TcpListener};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
+use skep_harness::{process::is_zombie, wait_until};
 
-use crate::{
-    fakes,
-    fixture::{self, Fixture, wait_until},
-};
+use crate::{fakes, fixture::Fixture};
 
 /// The VMM sends its standard error over the monitor's socket, whose other end does not read, so the pipe outlives the
 /// VMM.
@@ -17,7 +15,7 @@ pub(crate) fn a_vmm_that_keeps_its_stderr_open_is_ended() {
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
     keeper.send_word_without_answer(&vm, "park");
-    wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
+    wait_until("the VMM dies", || is_zombie(vm.pid));
     assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     assert_eq!(keeper.list(), Vec::<String>::new());
     assert!(keeper.log().contains("these are my last words"), "{}", keeper.log());

@@ -15,11 +15,15 @@ use std::{
     time::Duration,
 };
 
-use fixture::{Fixture, wait_until};
+use fixture::Fixture;
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use skep_api::VmId;
+use skep_harness::{
+    process::{is_gone, is_zombie},
+    wait_until,
+};
 
 #[expect(clippy::too_many_lines, reason = "a line for each test")]
 fn main() -> ExitCode {
@@ -164,11 +168,11 @@ fn committed_vms_outlive_their_server() {
     assert_eq!(keeper.send_word(&vm, "hello")["said"], "hello");
     keeper.kill_server();
     keeper.assert_adopted(&vm);
-    assert!(fixture::is_gone(nobodys.pid));
+    assert!(is_gone(nobodys.pid));
     assert_eq!(keeper.request(&json!({"list": {}})), json!({"vms": [vm.id], "committed": 1}));
     // A second time, with a VM that died meanwhile.
     keeper.send_word_without_answer(&vm, "die");
-    wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
+    wait_until("the VMM dies", || is_zombie(vm.pid));
     keeper.kill_server();
     assert_eq!(keeper.request(&json!({"attach": {"vm": vm.id}}))["refused"], "vm_ended");
     assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
@@ -184,7 +188,7 @@ fn vms_outlive_a_keeper_that_is_killed() {
     keeper.crash();
     let keeper = fixture.keeper();
     keeper.assert_adopted(&vm);
-    wait_until("the end of what was nobody's", || fixture::is_gone(nobodys.pid));
+    wait_until("the end of what was nobody's", || is_gone(nobodys.pid));
     assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert!(!fixture.sockets().join(&nobodys.id).exists() && fixture.groups_of(&nobodys.id).is_empty());
     // Resources in use are not assigned again.
@@ -192,7 +196,7 @@ fn vms_outlive_a_keeper_that_is_killed() {
     assert_ne!(new.ip, vm.ip);
     assert_ne!(fixture::uid_of(new.pid), fixture::uid_of(vm.pid));
     assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
-    assert!(fixture::is_gone(vm.pid) && fixture.groups_of(&vm.id).is_empty());
+    assert!(is_gone(vm.pid) && fixture.groups_of(&vm.id).is_empty());
     assert!(!fixture.links().contains(&format!("vm{}:", 0)), "{}", fixture.links());
     keeper.stop();
     fixture.assert_nothing_left();
@@ -236,14 +240,14 @@ fn vms_outlive_a_stop_by_a_service_manager() {
     let log = keeper.log_file();
     keeper.stop();
     assert!(fs::read_to_string(log).unwrap().contains("1 VMs live on"));
-    assert!(fixture::is_gone(nobodys.pid) && !fixture::is_gone(vm.pid));
+    assert!(is_gone(nobodys.pid) && !is_gone(vm.pid));
     assert!(!fixture.data_dir().join("keeper/lock").exists());
     let keeper = fixture.keeper();
     keeper.assert_adopted(&vm);
     keeper.stop();
     // `doctor --clean` ends them.
     skep_keeper::clean_data_dir(&fixture.data_dir()).unwrap();
-    wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
+    wait_until("the VMM is gone", || is_gone(vm.pid));
     fixture.assert_nothing_left();
 }
 
@@ -292,7 +296,7 @@ fn vms_that_do_not_match_their_record_are_removed() {
     keeper.assert_adopted(kept);
     assert_eq!(keeper.list(), [kept.id.as_str()]);
     for vm in &vms[1..] {
-        wait_until("the end of a VM that is not taken over", || fixture::is_gone(vm.pid));
+        wait_until("the end of a VM that is not taken over", || is_gone(vm.pid));
         assert!(fixture.groups_of(&vm.id).is_empty() && !fixture.sockets().join(&vm.id).exists());
     }
     assert!(!fixture.sockets().join("stray").exists());
@@ -318,7 +322,7 @@ fn a_foreign_process_named_by_a_record_is_not_touched() {
     // Control: the format of the record is valid.
     keeper.assert_adopted(&control);
     assert_eq!(keeper.list(), [control.id.as_str()]);
-    wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
+    wait_until("the VMM is gone", || is_gone(vm.pid));
     assert!(keeper.log().contains("not in its control group"), "{}", keeper.log());
     keeper.stop_by(Signal::INT);
     assert!(canary.try_wait().unwrap().is_none(), "the canary was signalled");
@@ -346,7 +350,7 @@ fn a_start_without_vms_ends_running_vms() {
     let vm = keeper.launch_committed();
     keeper.crash();
     assert_eq!(fixture.keeper_with_settings(json!({"exit": 7, "no_swarm": true})).0, 7);
-    wait_until("the VMM is gone", || fixture::is_gone(vm.pid));
+    wait_until("the VMM is gone", || is_gone(vm.pid));
     fixture.assert_nothing_left();
 }
 
@@ -435,7 +439,7 @@ fn a_damaged_template_is_not_used() {
     }
     assert_eq!(launch()["refused"], "template_damaged");
     for vm in &nobodys {
-        wait_until("the VMM's end", || fixture::is_zombie(vm.pid));
+        wait_until("the VMM's end", || is_zombie(vm.pid));
         assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     }
     assert_eq!(keeper.send_word(&somebodys, "hello")["said"], "hello");
@@ -447,7 +451,7 @@ fn a_damaged_template_is_not_used() {
     let parked = keeper.launch("base");
     fs::write(&damage, "").unwrap();
     assert_eq!(launch()["refused"], "template_damaged");
-    wait_until("the VMM's end", || fixture::is_zombie(parked.pid));
+    wait_until("the VMM's end", || is_zombie(parked.pid));
     keeper.stop_by(Signal::INT);
     fixture.assert_nothing_left();
 }
@@ -457,7 +461,7 @@ fn an_out_of_memory_kill_is_reported() {
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
     keeper.send_word_without_answer(&vm, "hog");
-    wait_until("the VMM is killed", || fixture::is_zombie(vm.pid));
+    wait_until("the VMM is killed", || is_zombie(vm.pid));
     assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": true}));
     keeper.stop();
 }
@@ -467,7 +471,7 @@ fn a_vmm_that_died_is_kept_until_it_is_ended() {
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
     keeper.send_word_without_answer(&vm, "die");
-    wait_until("the VMM dies", || fixture::is_zombie(vm.pid));
+    wait_until("the VMM dies", || is_zombie(vm.pid));
     assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     assert!(!Path::new(&format!("/proc/{}", vm.pid)).exists(), "a zombie is left");

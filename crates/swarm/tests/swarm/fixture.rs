@@ -8,7 +8,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
     process::{Child, Command},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use async_trait::async_trait;
@@ -186,14 +186,6 @@ impl Fixture {
         assert_eq!(self.keeper(|keeper| keeper.vmms.len()), 0, "VMs with the keeper");
         assert_eq!(self.count().await, 0, "VMs with the swarm");
         assert_eq!(self.memory_used().await, 0, "reserved memory");
-    }
-}
-
-pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds().await {
-        assert!(begun.elapsed() < Duration::from_secs(20), "no sign of {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

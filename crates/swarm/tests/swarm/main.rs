@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use skep_api::{ErrorCode, Failure, exec::RunCommand, swarm::EndReason};
+use skep_harness::eventually;
 
-use fixture::{Fixture, eventually};
+use fixture::Fixture;
 
 fn command() -> RunCommand {
     RunCommand {

@@ -1,21 +1,16 @@
 //! Workspaces with and without prepared shells.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    rc::Rc,
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeMap, rc::Rc};
 
 use skep_api::exec::{ExecOutcome, RunCommand, Stdin};
+use skep_harness::ControlGroup;
 use skep_workspace::{Error, Output, Place, Run};
 use tempfile::TempDir;
 
 /// A temporary workspace whose control group is removed on drop.
 pub(crate) struct Fixture {
     pub(crate) place: Place,
-    pub(crate) group: PathBuf,
+    pub(crate) group: ControlGroup,
     pub(crate) dir: Rc<TempDir>,
 }
 
@@ -26,14 +21,7 @@ impl Fixture {
     }
 
     fn of(dir: Rc<TempDir>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let base = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
-            .map(PathBuf::from)
-            .into_iter()
-            .find(|base| base.join("cgroup.procs").exists())
-            .expect("cgroup v2");
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let group = base.join(format!("skep-workspace-test-{}-{number}", std::process::id()));
+        let group = ControlGroup::of_test("workspace");
         let env = environment();
         Self { place: Place::new("/", dir.path(), env, &group), group, dir }
     }
@@ -80,22 +68,6 @@ impl Fixture {
         self.place.commands().wait_until_prepared().await;
         let running = self.place.commands().start(id, &request(command), &self.place).expect("it starts");
         running.attach(0, 0)
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        let Ok(children) = std::fs::read_dir(&self.group) else { return };
-        for child in children.flatten().filter(|entry| entry.path().is_dir()) {
-            let _ = std::fs::write(child.path().join("cgroup.kill"), "1");
-            for _ in 0..100 {
-                if std::fs::remove_dir(child.path()).is_ok() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-        let _ = std::fs::remove_dir(&self.group);
     }
 }
 

@@ -19,23 +19,23 @@ use super::{Answer, Skep};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection to a server.
-pub(crate) struct RawConnection(TcpStream);
+pub struct RawConnection(TcpStream);
 
 impl Skep {
     /// A new connection.
-    pub(crate) async fn raw_connection(&self) -> RawConnection {
+    pub async fn raw_connection(&self) -> RawConnection {
         RawConnection(TcpStream::connect(self.url.trim_start_matches("http://")).await.unwrap())
     }
 
     /// Sends bytes on a new connection and reads the answer.
-    pub(crate) async fn raw(&self, bytes: impl AsRef<[u8]>) -> Answer {
+    pub async fn raw(&self, bytes: impl AsRef<[u8]>) -> Answer {
         let mut wire = self.raw_connection().await;
         wire.send(bytes).await;
         wire.answer().await
     }
 
     /// The head of a request with the admin key and `Connection: close`. Each further header must end with `\r\n`.
-    pub(crate) fn head(&self, first_line: &str, headers: &str) -> String {
+    pub fn head(&self, first_line: &str, headers: &str) -> String {
         let key = &self.key;
         format!(
             "{first_line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n{headers}\r\n"
@@ -45,19 +45,19 @@ impl Skep {
 
 impl RawConnection {
     /// Sends bytes. The server may answer and close before it has read all of them.
-    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.0.write_all(bytes.as_ref()).await.is_ok()
     }
 
     /// Reads exactly this text from the server.
-    pub(crate) async fn expect(&mut self, words: &str) {
+    pub async fn expect(&mut self, words: &str) {
         let mut said = vec![0; words.len()];
         timeout(TIMEOUT, self.0.read_exact(&mut said)).await.unwrap().unwrap();
         assert_eq!(String::from_utf8_lossy(&said), words);
     }
 
     /// Reads the answer up to the end of the connection.
-    pub(crate) async fn answer(mut self) -> Answer {
+    pub async fn answer(mut self) -> Answer {
         let mut bytes = Vec::new();
         let read = timeout(TIMEOUT, self.0.read_to_end(&mut bytes)).await.unwrap();
         let text = String::from_utf8_lossy(&bytes);

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{faults, leftovers};
+use crate::temp_dir;
 
 /// A start creates keys and a store, and loads a template, which in some tests is baked first.
 const START: Duration = Duration::from_secs(180);
@@ -23,10 +24,10 @@ const STOP: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65534;
 
 /// A running server. Its drop stops it, and fails the test if it leaves anything behind.
-pub(crate) struct Skep {
-    pub(crate) data_dir: TempDir,
-    pub(crate) url: String,
-    pub(crate) key: String,
+pub struct Skep {
+    pub data_dir: TempDir,
+    pub url: String,
+    pub key: String,
     child: Option<Child>,
     asked_to_stop: bool,
     client: reqwest::Client,
@@ -34,16 +35,16 @@ pub(crate) struct Skep {
 
 /// The answer to a request.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Value,
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Value,
 }
 
 impl Answer {
     /// Checks that the answer is a refusal with this status and code. Returns its message.
     #[track_caller]
-    pub(crate) fn refused(&self, status: u16, code: &str) -> &str {
+    pub fn refused(&self, status: u16, code: &str) -> &str {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
         assert_eq!(self.headers["skep-error"], code, "{self:?}");
         let body = self.body.as_object().unwrap();
@@ -54,43 +55,41 @@ impl Answer {
 
     /// Checks that the answer has this status of success. Returns the body.
     #[track_caller]
-    pub(crate) fn ok(self, status: u16) -> Value {
+    pub fn ok(self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
         self.body
     }
 }
 
 /// The binary under test.
-pub(crate) fn binary() -> PathBuf {
-    let path = std::env::var_os("SKEP_BINARY")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/skep"), PathBuf::from);
+pub fn binary() -> PathBuf {
+    let path = std::env::var_os("SKEP_BINARY").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/skep"),
+        PathBuf::from,
+    );
     assert!(path.is_file(), "{} is missing: run `make build`, or `make test`", path.display());
     path
 }
 
 impl Skep {
     /// Starts a server and waits until it serves.
-    pub(crate) async fn start() -> Self {
-        let data_dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
+    pub async fn start() -> Self {
+        let data_dir = temp_dir();
         Self::start_on(data_dir, &[]).await
     }
 
     /// Starts a server on an existing data directory, with more options.
-    pub(crate) async fn start_on(data_dir: TempDir, options: &[&str]) -> Self {
+    pub async fn start_on(data_dir: TempDir, options: &[&str]) -> Self {
         Self::start_as(data_dir, |command| _ = command.args(options)).await
     }
 
     /// Starts a server whose command the caller may change.
-    pub(crate) async fn start_as(data_dir: TempDir, alter: impl FnOnce(&mut Command)) -> Self {
+    pub async fn start_as(data_dir: TempDir, alter: impl FnOnce(&mut Command)) -> Self {
         Self::start_by(&binary(), data_dir, alter).await
     }
 
     /// Starts another binary than the one under test.
-    pub(crate) async fn start_by(
-        program: &Path,
-        data_dir: TempDir,
-        alter: impl FnOnce(&mut Command),
-    ) -> Self {
+    pub async fn start_by(program: &Path, data_dir: TempDir, alter: impl FnOnce(&mut Command)) -> Self {
         // The log of an earlier start is removed, so that its address is not taken for that of this one.
         let _ = std::fs::remove_file(data_dir.path().join("test.log"));
         let mut command = base_command(program, data_dir.path());
@@ -100,7 +99,6 @@ impl Skep {
         let Some(url) = wait_for_address(&mut child, data_dir.path()).await else {
             let _ = child.kill();
             let said = log(data_dir.path());
-            #[cfg(feature = "root")]
             drop(StoppedServer(Some(data_dir)));
             panic!("the server did not start; it said:\n{said}");
         };
@@ -111,39 +109,39 @@ impl Skep {
     }
 
     /// The server's log so far.
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         log(self.data_dir.path())
     }
 
     /// The id of the started process.
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
 
     /// A request with the admin key.
-    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.bare(method, path).bearer_auth(&self.key)
     }
 
     /// A request without a key.
-    pub(crate) fn bare(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn bare(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, format!("{}{path}", self.url)).timeout(Duration::from_secs(300))
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> Answer {
         send(self.request(Method::GET, path)).await
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Answer {
+    pub async fn delete(&self, path: &str) -> Answer {
         send(self.request(Method::DELETE, path)).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
         send(self.request(Method::POST, path).json(body)).await
     }
 
     /// Asks the server to stop as a service manager would. The drop checks that it does.
-    pub(crate) fn ask_to_stop(&mut self) {
+    pub fn ask_to_stop(&mut self) {
         self.signal(Signal::TERM);
     }
 
@@ -156,28 +154,27 @@ impl Skep {
     }
 
     /// Stops the server and its VMs as Ctrl-C does. Returns the data directory.
-    pub(crate) fn stop(mut self) -> TempDir {
+    pub fn stop(mut self) -> TempDir {
         self.end();
         std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())
     }
 
     /// Stops the server as a service manager would: its VMs continue.
-    #[cfg(feature = "root")]
-    pub(crate) fn stop_and_leave_vms(mut self) -> StoppedServer {
+    pub fn stop_and_leave_vms(mut self) -> StoppedServer {
         self.ask_to_stop();
         self.wait_for_end();
         self.take_stopped()
     }
 
     /// Kills the process, while requests may be in progress.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         if let Some(child) = &self.child {
             kill_process(Pid::from_child(child), Signal::KILL).unwrap();
         }
     }
 
     /// Returns the data directory of a killed server.
-    pub(crate) fn killed(mut self) -> TempDir {
+    pub fn killed(mut self) -> TempDir {
         if let Some(mut child) = self.child.take() {
             child.wait().unwrap();
         }
@@ -187,8 +184,7 @@ impl Skep {
     }
 
     /// Kills the process, so that it cannot clean up.
-    #[cfg(feature = "root")]
-    pub(crate) fn crash(mut self) -> StoppedServer {
+    pub fn crash(mut self) -> StoppedServer {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -196,7 +192,6 @@ impl Skep {
         self.take_stopped()
     }
 
-    #[cfg(feature = "root")]
     fn take_stopped(&mut self) -> StoppedServer {
         let log = self.log();
         let wreck = StoppedServer(Some(std::mem::replace(&mut self.data_dir, tempfile::tempdir().unwrap())));
@@ -239,32 +234,29 @@ impl Skep {
 }
 
 /// The data directory of a server that ended and may have left VMs, which the drop removes.
-#[cfg(feature = "root")]
-pub(crate) struct StoppedServer(Option<TempDir>);
+pub struct StoppedServer(Option<TempDir>);
 
-#[cfg(feature = "root")]
 impl StoppedServer {
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.as_ref().unwrap().path()
     }
 
     /// Starts a server on the data directory.
-    pub(crate) async fn start(self) -> Skep {
+    pub async fn start(self) -> Skep {
         self.start_with(&[]).await
     }
 
     /// Starts a server with more options.
-    pub(crate) async fn start_with(self, options: &[&str]) -> Skep {
+    pub async fn start_with(self, options: &[&str]) -> Skep {
         self.start_as(|command| _ = command.args(options)).await
     }
 
     /// The same with all that a process is started with.
-    pub(crate) async fn start_as(mut self, alter: impl FnOnce(&mut Command)) -> Skep {
+    pub async fn start_as(mut self, alter: impl FnOnce(&mut Command)) -> Skep {
         Skep::start_as(self.0.take().unwrap(), alter).await
     }
 }
 
-#[cfg(feature = "root")]
 impl Drop for StoppedServer {
     fn drop(&mut self) {
         if let Some(dir) = &self.0 {
@@ -291,12 +283,12 @@ impl Drop for Skep {
 }
 
 /// Sends a request and reads the complete answer.
-pub(crate) async fn send(request: RequestBuilder) -> Answer {
+pub async fn send(request: RequestBuilder) -> Answer {
     try_send(request).await.unwrap()
 }
 
 /// Like [`send`], but the server may end meanwhile.
-pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
+pub async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer> {
     let response = request.send().await?;
     let (status, headers) = (response.status(), response.headers().clone());
     let text = response.text().await?;
@@ -305,14 +297,14 @@ pub(crate) async fn try_send(request: RequestBuilder) -> reqwest::Result<Answer>
 }
 
 /// The command of a server on a free port, not yet started.
-pub(crate) fn serve(data_dir: &Path, options: &[&str]) -> Command {
+pub fn serve(data_dir: &Path, options: &[&str]) -> Command {
     let mut command = serve_anywhere(data_dir);
     command.args(["--listen", "127.0.0.1:0"]).args(options);
     command
 }
 
 /// The command of a server without the flag for its address.
-pub(crate) fn serve_anywhere(data_dir: &Path) -> Command {
+pub fn serve_anywhere(data_dir: &Path) -> Command {
     base_command(&binary(), data_dir)
 }
 
@@ -349,8 +341,19 @@ fn privileges(command: &mut Command, data_dir: &Path) {
     }
 }
 
+/// A command of the binary that calls this server.
+pub fn command(server: &Skep, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command
+        .args(arguments)
+        .env("SKEP_URL", &server.url)
+        .env("SKEP_API_KEY", &server.key)
+        .stdin(Stdio::null());
+    command
+}
+
 /// Runs a command that must end by itself, and returns its output.
-pub(crate) fn output_of(command: &mut Command) -> Output {
+pub fn output_of(command: &mut Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {

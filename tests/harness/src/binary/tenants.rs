@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use super::{Answer, Skep, send};
 
 /// An account and its admin key.
-pub(crate) struct Tenant<'a> {
-    pub(crate) skep: &'a Skep,
-    pub(crate) id: String,
-    pub(crate) key: String,
+pub struct Tenant<'a> {
+    pub skep: &'a Skep,
+    pub id: String,
+    pub key: String,
 }
 
 impl Skep {
     /// A new account with a key of role admin.
-    pub(crate) async fn tenant(&self, name: &str) -> Tenant<'_> {
+    pub async fn tenant(&self, name: &str) -> Tenant<'_> {
         let account = self.post("/api/accounts", &json!({"name": name})).await.ok(201);
         let request = json!({"name": "admin", "role": "admin", "account": account["id"]});
         let made = self.post("/api/keys", &request).await.ok(201);
@@ -25,29 +25,29 @@ impl Skep {
 
 impl Tenant<'_> {
     /// A request with its key.
-    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.skep.bare(method, path).bearer_auth(&self.key)
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> Answer {
         send(self.request(Method::GET, path)).await
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Answer {
+    pub async fn delete(&self, path: &str) -> Answer {
         send(self.request(Method::DELETE, path)).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
         send(self.request(Method::POST, path).json(body)).await
     }
 
     /// Boots one VM and returns its record.
-    pub(crate) async fn boot(&self) -> Value {
+    pub async fn boot(&self) -> Value {
         self.post("/api/swarm/boot", &json!({})).await.ok(201)["vms"][0].clone()
     }
 
     /// Changes the account, as the server's administrator does.
-    pub(crate) async fn change(&self, change: &Value) -> Value {
+    pub async fn change(&self, change: &Value) -> Value {
         let path = format!("/api/accounts/{}", self.id);
         send(self.skep.request(Method::PATCH, &path).json(change)).await.ok(200)
     }

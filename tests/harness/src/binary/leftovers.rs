@@ -1,6 +1,5 @@
 //! Finds what a server left behind: processes, network namespaces with their taps, cgroups, mounts, sockets.
 
-#[cfg(feature = "root")]
 use std::collections::BTreeSet;
 use std::{
     fs,
@@ -9,8 +8,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+use crate::control_groups;
+
 /// The name that a server with this data directory gives to objects outside of it.
-pub(crate) fn instance_name(data_dir: &Path) -> String {
+pub(super) fn instance_name(data_dir: &Path) -> String {
     let path = fs::canonicalize(data_dir).unwrap();
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -18,7 +19,7 @@ pub(crate) fn instance_name(data_dir: &Path) -> String {
 }
 
 /// Everything that the server of a data directory left behind.
-pub(crate) fn left_by_server(data_dir: &Path) -> Vec<String> {
+pub fn left_by_server(data_dir: &Path) -> Vec<String> {
     let name = instance_name(data_dir);
     let mut left = processes(data_dir, &name);
     let namespace = PathBuf::from(format!("/run/netns/skep-{name}"));
@@ -28,7 +29,7 @@ pub(crate) fn left_by_server(data_dir: &Path) -> Vec<String> {
     );
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     left.extend(mounts.lines().filter(|line| line.contains(&name)).map(|line| format!("mount {line}")));
-    left.extend(cgroups(&name));
+    left.extend(cgroups(&name).iter().map(|group| group.display().to_string()));
     for folder in ["keeper/layers", "keeper/vms"] {
         let entries = fs::read_dir(data_dir.join(folder)).into_iter().flatten().flatten();
         left.extend(entries.map(|entry| entry.path().display().to_string()));
@@ -37,8 +38,7 @@ pub(crate) fn left_by_server(data_dir: &Path) -> Vec<String> {
 }
 
 /// The ids of VMs that still have records, sockets, control groups or processes, for each of these kinds.
-#[cfg(feature = "root")]
-pub(crate) fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
+pub fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
     let name = instance_name(data_dir);
     let names =
         |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -46,8 +46,8 @@ pub(crate) fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
         paths.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect()
     };
     let trees = cgroups(&name);
-    let mut groups = trees.iter().flat_map(|tree| names(tree.into())).filter(|path| path.is_dir());
-    let procs = trees.iter().flat_map(|tree| names(tree.into())).filter(|group| {
+    let mut groups = trees.iter().flat_map(|tree| names(tree.clone())).filter(|path| path.is_dir());
+    let procs = trees.iter().flat_map(|tree| names(tree.clone())).filter(|group| {
         fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|procs| !procs.trim().is_empty())
     });
     let processes = stems(&mut procs.into_iter());
@@ -60,8 +60,7 @@ pub(crate) fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
 }
 
 /// Everything that a bake in an image directory left behind besides templates.
-#[cfg(feature = "root")]
-pub(crate) fn of_bake(image_dir: &Path) -> Vec<String> {
+pub fn of_bake(image_dir: &Path) -> Vec<String> {
     let name = instance_name(image_dir);
     let mut left = processes(image_dir, &name);
     // A process without a command line has ended and is not yet reaped.
@@ -71,7 +70,7 @@ pub(crate) fn of_bake(image_dir: &Path) -> Vec<String> {
     left.extend(
         [namespace, sockets].iter().filter(|path| path.exists()).map(|path| path.display().to_string()),
     );
-    left.extend(cgroups(&name));
+    left.extend(cgroups(&name).iter().map(|group| group.display().to_string()));
     for folder in ["base", ".cache"] {
         let entries = fs::read_dir(image_dir.join(folder)).into_iter().flatten().flatten();
         let partial = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with('.'));
@@ -101,18 +100,6 @@ fn processes(data_dir: &Path, name: &str) -> Vec<String> {
     numbered.filter_map(|entry| of_server(&entry.path())).collect()
 }
 
-fn cgroups(name: &str) -> Vec<String> {
-    let mut left = Vec::new();
-    let mut folders = vec![(PathBuf::from("/sys/fs/cgroup"), 0)];
-    while let Some((folder, depth)) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if entry.file_name().to_string_lossy().contains(name) {
-                left.push(path.display().to_string());
-            } else if depth < 3 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                folders.push((path, depth + 1));
-            }
-        }
-    }
-    left
+fn cgroups(name: &str) -> Vec<PathBuf> {
+    control_groups(|group| group.contains(name))
 }

@@ -1,4 +1,9 @@
-//! The fixture: a real server on a free port, with its store in a temporary folder.
+//! A server in the process of the test, on a free port, with its store in a temporary folder.
+
+mod events;
+pub mod faults;
+mod tickets;
+mod vms;
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -11,6 +16,7 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{AccountId, Environment, Role, Scope};
+use skep_client::Client;
 use skep_helper::HelperOrder;
 use skep_server::{
     BootDefaults, Limits, Metrics, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper,
@@ -21,7 +27,11 @@ use skep_workspace::git::GitGrants;
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use crate::faults;
+pub use self::{
+    events::{Event, Follower},
+    vms::{booted, receipt},
+};
+pub use crate::{eventually, process::is_alive, receiver};
 
 /// Git starts this test binary as a helper, as it would start `skep`. Runs before `main`.
 #[used]
@@ -39,31 +49,31 @@ static GIT_HELPER_ENTRY: extern "C" fn() = {
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A running server, which stops when it is dropped.
-pub(crate) struct Skep {
-    pub(crate) address: SocketAddr,
+pub struct Skep {
+    pub address: SocketAddr,
     /// The address of the API for VMs.
-    pub(crate) vm_address: SocketAddr,
+    pub vm_address: SocketAddr,
     /// The address at which metrics are served without a key.
-    pub(crate) metrics_address: SocketAddr,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) account: Account,
+    pub metrics_address: SocketAddr,
+    pub store: Arc<dyn Store>,
+    pub account: Account,
     /// A key with all scopes.
-    pub(crate) admin: String,
+    pub admin: String,
     http: reqwest::Client,
-    pub(crate) stop: Option<oneshot::Sender<ShutdownKind>>,
-    pub(crate) serving: Option<JoinHandle<Result<(), skep_server::Error>>>,
-    pub(crate) data: Arc<TempDir>,
+    pub stop: Option<oneshot::Sender<ShutdownKind>>,
+    pub serving: Option<JoinHandle<Result<(), skep_server::Error>>>,
+    pub data: Arc<TempDir>,
 }
 
 /// Options of a server that a test may change.
-pub(crate) struct Options {
-    pub(crate) limits: Limits,
-    pub(crate) proxies: TrustedProxies,
-    pub(crate) tls: Option<Certificates>,
-    pub(crate) git_allow: Vec<String>,
-    pub(crate) git: GitGrants,
-    pub(crate) restart: Restart,
-    pub(crate) webhooks: WebhookSettings,
+pub struct Options {
+    pub limits: Limits,
+    pub proxies: TrustedProxies,
+    pub tls: Option<Certificates>,
+    pub git_allow: Vec<String>,
+    pub git: GitGrants,
+    pub restart: Restart,
+    pub webhooks: WebhookSettings,
 }
 
 impl Default for Options {
@@ -102,21 +112,21 @@ async fn open_store(data: &TempDir, metrics: &Metrics) -> Arc<dyn Store> {
 }
 
 impl Skep {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::start_with(Options::default()).await
     }
 
-    pub(crate) async fn start_with(options: Options) -> Self {
+    pub async fn start_with(options: Options) -> Self {
         Self::start_on(tempfile::tempdir().unwrap(), options).await
     }
 
     /// Starts a server on an existing data directory.
-    pub(crate) async fn start_on(data: TempDir, options: Options) -> Self {
+    pub async fn start_on(data: TempDir, options: Options) -> Self {
         Self::start_in(Arc::new(data), options).await
     }
 
     /// Starts a second server on the same data directory, as during a restart.
-    pub(crate) async fn start_beside(&self) -> Self {
+    pub async fn start_beside(&self) -> Self {
         Self::start_in(Arc::clone(&self.data), Options::default()).await
     }
 
@@ -162,7 +172,7 @@ impl Skep {
             store,
             account,
             admin: String::new(),
-            http: client(),
+            http: http_client(),
             stop: Some(stop),
             serving: Some(serving),
             data,
@@ -172,25 +182,21 @@ impl Skep {
     }
 
     /// A path in the workspace.
-    pub(crate) fn at(&self, name: &str) -> String {
+    pub fn at(&self, name: &str) -> String {
         format!("{}/{name}", self.account.roots[0])
     }
 
     /// A new key with these scopes, and its record.
-    pub(crate) async fn key(&self, scopes: &[Scope]) -> (String, KeyRecord) {
+    pub async fn key(&self, scopes: &[Scope]) -> (String, KeyRecord) {
         self.key_until(scopes, None).await
     }
 
-    pub(crate) async fn key_until(
-        &self,
-        scopes: &[Scope],
-        expires_at: Option<Timestamp>,
-    ) -> (String, KeyRecord) {
+    pub async fn key_until(&self, scopes: &[Scope], expires_at: Option<Timestamp>) -> (String, KeyRecord) {
         self.new_key(self.account.id, scopes, expires_at).await
     }
 
     /// Creates another account, without roots and keys.
-    pub(crate) async fn other_account(&self, name: &str) -> AccountId {
+    pub async fn other_account(&self, name: &str) -> AccountId {
         let id = AccountId::generate();
         let database = rusqlite::Connection::open(self.data.path().join("skep.db")).unwrap();
         let insert =
@@ -200,7 +206,7 @@ impl Skep {
     }
 
     /// Creates a key of another account.
-    pub(crate) async fn key_of(&self, account: &AccountId, scopes: &[Scope]) -> String {
+    pub async fn key_of(&self, account: &AccountId, scopes: &[Scope]) -> String {
         self.new_key(*account, scopes, None).await.0
     }
 
@@ -230,27 +236,32 @@ impl Skep {
         (secret.expose().to_owned(), record.await.unwrap())
     }
 
+    /// The client of the API with this key.
+    pub fn client(&self, key: &str) -> Client {
+        Client::new(&format!("http://{}", self.address), Some(key)).unwrap()
+    }
+
     /// A request without a key.
-    pub(crate) fn bare(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn bare(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("http://{}{path}", self.address))
     }
 
     /// A request with the admin key.
-    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.bare(method, path).bearer_auth(&self.admin)
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Response {
+    pub async fn get(&self, path: &str) -> Response {
         self.request(Method::GET, path).send().await.unwrap()
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &str) -> Response {
+    pub async fn post(&self, path: &str, body: &str) -> Response {
         let request = self.request(Method::POST, path).header("content-type", "application/json");
         request.body(body.to_owned()).send().await.unwrap()
     }
 
     /// Stops the server and returns its data directory.
-    pub(crate) async fn end(mut self) -> TempDir {
+    pub async fn end(mut self) -> TempDir {
         self.stop();
         self.serving.take().unwrap().await.unwrap().unwrap();
         let data = std::mem::replace(&mut self.data, Arc::new(tempfile::tempdir().unwrap()));
@@ -258,7 +269,7 @@ impl Skep {
     }
 
     /// Asks the server to stop, without waiting.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         drop(self.stop.take());
     }
 }
@@ -270,21 +281,30 @@ impl Drop for Skep {
     }
 }
 
-fn client() -> reqwest::Client {
+fn http_client() -> reqwest::Client {
     // Fails in all tests but the first, because the provider is global.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().unwrap()
 }
 
+/// The answer of a call that succeeds.
+pub async fn done(request: RequestBuilder, status: u16) -> Value {
+    let answer = request.send().await.unwrap();
+    let found = answer.status();
+    let text = answer.text().await.unwrap();
+    assert_eq!(found, status, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
 /// The content of a refusal whose shape was checked.
-pub(crate) struct Refused {
-    pub(crate) status: u16,
-    pub(crate) code: String,
-    pub(crate) message: String,
+pub struct Refused {
+    pub status: u16,
+    pub code: String,
+    pub message: String,
 }
 
 /// Checks that an answer is a refusal in the documented shape.
-pub(crate) async fn refused(response: Response) -> Refused {
+pub async fn refused(response: Response) -> Refused {
     let status = response.status();
     let header = |name: &str| {
         let value = response.headers().get(name).unwrap_or_else(|| panic!("{status} without {name}"));

@@ -20,7 +20,7 @@ static ANSWERED: Mutex<Vec<(Option<String>, String)>> = Mutex::new(Vec::new());
 static EXPECTING: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
 /// Installs the log subscriber. Only the first call has an effect.
-pub(crate) fn watch() {
+pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // Where another subscriber was installed before, the test of this file fails.
@@ -29,12 +29,12 @@ pub(crate) fn watch() {
 }
 
 /// Marks this test as expecting a 500.
-pub(crate) fn expect_them() {
+pub fn expect_them() {
     EXPECTING.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(own_name());
 }
 
 /// The unexpected answers with status 500 of this test.
-pub(crate) fn unexpected() -> Vec<String> {
+pub fn unexpected() -> Vec<String> {
     let own = own_name();
     if EXPECTING.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|all| all.contains(&own))
     {

@@ -9,17 +9,15 @@ use std::{
 };
 
 use reqwest::Method;
-use rustix::{
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-    thread::{LinkNameSpaceType, move_into_link_name_space},
-};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
-use super::{Skep, eventually, leftovers};
+use super::{Skep, leftovers};
+use crate::eventually;
 
 impl Skep {
     /// Boots VMs and returns their records.
-    pub(crate) async fn boot(&self, count: u32) -> Vec<Value> {
+    pub async fn boot(&self, count: u32) -> Vec<Value> {
         let answer = self.post("/api/swarm/boot", &json!({"count": count})).await.ok(201);
         let vms = answer["vms"].as_array().unwrap().clone();
         assert_eq!(vms.len(), count as usize, "{answer}");
@@ -27,29 +25,29 @@ impl Skep {
     }
 
     /// Boots one VM and returns its process id.
-    pub(crate) async fn boot_one(&self) -> u64 {
+    pub async fn boot_one(&self) -> u64 {
         self.boot(1).await[0]["pid"].as_u64().unwrap()
     }
 
     /// Runs a command in a VM and returns the answer, which must be 200.
-    pub(crate) async fn exec(&self, pid: u64, command: &str) -> Value {
+    pub async fn exec(&self, pid: u64, command: &str) -> Value {
         self.exec_with(pid, &json!({"command": command})).await
     }
 
     /// Runs a command in a VM by a complete request.
-    pub(crate) async fn exec_with(&self, pid: u64, request: &Value) -> Value {
+    pub async fn exec_with(&self, pid: u64, request: &Value) -> Value {
         self.post(&format!("/api/swarm/vm/{pid}/exec"), request).await.ok(200)
     }
 
     /// Runs a command, which must succeed, and returns its output.
-    pub(crate) async fn output(&self, pid: u64, command: &str) -> String {
+    pub async fn output(&self, pid: u64, command: &str) -> String {
         let answer = self.exec(pid, command).await;
         assert_eq!(answer["exit_code"], 0, "{command}: {answer}");
         answer["stdout"].as_str().unwrap().trim_end().to_owned()
     }
 
     /// The process id of the server: the keeper's child that is no VMM.
-    pub(crate) fn server_pid(&self) -> Option<u32> {
+    pub fn server_pid(&self) -> Option<u32> {
         let keeper = self.pid();
         let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).ok()?;
         let is_server = |pid: &u32| {
@@ -60,7 +58,7 @@ impl Skep {
     }
 
     /// The process ids of the VMMs, also of parked VMs: the keeper's children except for the server.
-    pub(crate) fn vmms(&self) -> Vec<u32> {
+    pub fn vmms(&self) -> Vec<u32> {
         let keeper = self.pid();
         let children =
             fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap_or_default();
@@ -72,7 +70,7 @@ impl Skep {
     }
 
     /// Waits until a server with another process id serves.
-    pub(crate) async fn wait_for_server_after(&self, before: u32) {
+    pub async fn wait_for_server_after(&self, before: u32) {
         eventually("another server", async || self.server_pid().is_some_and(|pid| pid != before)).await;
         eventually("its service", async || {
             let asked = self.request(Method::GET, "/api/swarm/status").send().await;
@@ -82,17 +80,17 @@ impl Skep {
     }
 
     /// The number of running VMs.
-    pub(crate) async fn count(&self) -> u64 {
+    pub async fn count(&self) -> u64 {
         self.get("/api/swarm/status").await.ok(200)["count"].as_u64().unwrap()
     }
 
     /// The network namespace of the VMs.
-    pub(crate) fn namespace(&self) -> String {
+    pub fn namespace(&self) -> String {
         format!("skep-{}", leftovers::instance_name(self.data_dir.path()))
     }
 
     /// The control groups of a VM, one in each hierarchy.
-    pub(crate) fn groups_of(&self, vm: &str) -> Vec<PathBuf> {
+    pub fn groups_of(&self, vm: &str) -> Vec<PathBuf> {
         let group = PathBuf::from(self.namespace()).join(vm);
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let cgroups = mounts.lines().filter(|line| line.contains(" - cgroup"));
@@ -101,20 +99,14 @@ impl Skep {
     }
 
     /// Waits until a VM has ended.
-    pub(crate) async fn wait_for_end_of(&self, pid: u64) {
+    pub async fn wait_for_end_of(&self, pid: u64) {
         let path = format!("/api/swarm/vm/{pid}");
         eventually("the VM's end", async || self.get(&path).await.status == 404).await;
     }
 }
 
-/// Kills a process.
-pub(crate) fn kill(pid: u32) {
-    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
-    pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), Signal::KILL).unwrap();
-}
-
 /// Connects from inside a network namespace.
-pub(crate) async fn connect_in_namespace(namespace: &str, to: SocketAddr) -> io::Result<TcpStream> {
+pub async fn connect_in_namespace(namespace: &str, to: SocketAddr) -> io::Result<TcpStream> {
     let namespace = File::open(format!("/run/netns/{namespace}"))?;
     let connect = move || {
         // In a separate thread, because a thread's namespace changes for good.

@@ -17,10 +17,10 @@ fn test_images() -> PathBuf {
 }
 
 /// An image directory for one test. Its drop also removes the VM of a killed bake, where the test failed.
-pub(crate) struct Images(TempDir);
+pub struct Images(TempDir);
 
 impl Images {
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 }
@@ -34,7 +34,7 @@ impl Drop for Images {
 }
 
 /// Creates an image directory with copies of some entries of the shared one.
-pub(crate) fn images_with(copied: &[&Path]) -> Images {
+pub fn images_with(copied: &[&Path]) -> Images {
     let shared = test_images();
     // Not below /tmp, which may be a tmpfs.
     let own = tempfile::Builder::new().prefix("skep-test-").tempdir_in(shared.parent().unwrap()).unwrap();
@@ -49,19 +49,19 @@ pub(crate) fn images_with(copied: &[&Path]) -> Images {
 }
 
 /// A command of `skep` with this image directory.
-pub(crate) fn skep(verb: &[&str], images: &Path) -> Command {
+pub fn skep(verb: &[&str], images: &Path) -> Command {
     let mut command = Command::new(binary());
     command.args(verb).arg("--image-dir").arg(images).stdin(Stdio::null());
     command
 }
 
 /// Bakes a template, where none is up to date.
-pub(crate) fn bake(images: &Path) -> Output {
+pub fn bake(images: &Path) -> Output {
     skep(&["bake"], images).output().unwrap()
 }
 
 /// Creates an image directory with the current base template. Returns it and the template's folder.
-pub(crate) fn images_with_template() -> (Images, PathBuf) {
+pub fn images_with_template() -> (Images, PathBuf) {
     let shared = bake(&test_images());
     let template = PathBuf::from(String::from_utf8(shared.stdout).unwrap().trim_end());
     let key = template.file_name().unwrap();
@@ -71,19 +71,19 @@ pub(crate) fn images_with_template() -> (Images, PathBuf) {
 }
 
 /// The folders of the templates that a server would find.
-pub(crate) fn templates(images: &Path) -> Vec<PathBuf> {
+pub fn templates(images: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(images.join("base")).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.join("manifest.json").exists()).collect()
 }
 
 /// Removes what killed bakes left behind, by the command that users run.
-pub(crate) fn clean(images: &Path) -> Output {
+pub fn clean(images: &Path) -> Output {
     // The data directory does not exist, so nothing is removed there.
     output_of(skep(&["doctor", "--clean"], images).arg("--data-dir").arg(images.join("no-data")))
 }
 
 /// Changes one bit in the middle of a file.
-pub(crate) fn flip_a_bit(path: &Path) {
+pub fn flip_a_bit(path: &Path) {
     let file = fs::File::options().read(true).write(true).open(path).unwrap();
     let at = file.metadata().unwrap().len() / 2;
     let mut byte = [0];

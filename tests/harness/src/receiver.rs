@@ -1,4 +1,4 @@
-//! Endpoints on loopback addresses, which check what they receive without code of the server.
+//! Endpoints of webhooks on loopback addresses, which check what they receive without code of the server.
 
 use std::{
     collections::VecDeque,
@@ -14,18 +14,18 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
 
 /// Far longer than any request here takes.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What an endpoint answers.
 #[derive(Debug, Clone)]
-pub(super) enum Reply {
+pub enum Reply {
     /// With this status, these headers and this body.
     With(u16, Vec<(&'static str, String)>, String),
     /// Never.
@@ -33,20 +33,20 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    pub(super) fn status(status: u16) -> Self {
+    pub fn status(status: u16) -> Self {
         Self::With(status, Vec::new(), "said".to_owned())
     }
 
-    pub(super) fn header(status: u16, name: &'static str, value: impl Into<String>) -> Self {
+    pub fn header(status: u16, name: &'static str, value: impl Into<String>) -> Self {
         Self::With(status, vec![(name, value.into())], String::new())
     }
 }
 
 /// A received request.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+pub struct Seen {
+    pub headers: HeaderMap,
+    pub body: Bytes,
 }
 
 impl Seen {
@@ -54,24 +54,24 @@ impl Seen {
         self.headers[name].to_str().unwrap()
     }
 
-    pub(super) fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         self.header("webhook-id")
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    pub(super) fn kind(&self) -> String {
+    pub fn kind(&self) -> String {
         self.json()["type"].as_str().unwrap().to_owned()
     }
 
-    pub(super) fn signatures(&self) -> Vec<&str> {
+    pub fn signatures(&self) -> Vec<&str> {
         self.header("webhook-signature").split(' ').collect()
     }
 
     /// Whether one of the signatures is that of this secret.
-    pub(super) fn is_signed_by(&self, secret: &str) -> bool {
+    pub fn is_signed_by(&self, secret: &str) -> bool {
         let key = data_encoding::BASE64.decode(secret.strip_prefix("whsec_").unwrap().as_bytes()).unwrap();
         assert!((24..=64).contains(&key.len()), "{} bytes", key.len());
         let timestamp: i64 = self.header("webhook-timestamp").parse().unwrap();
@@ -103,8 +103,8 @@ struct Received {
 struct ReceiverState(Arc<Mutex<Received>>, watch::Sender<usize>);
 
 /// An endpoint, which stops when it is dropped.
-pub(super) struct Receiver {
-    pub(super) address: SocketAddr,
+pub struct Receiver {
+    pub address: SocketAddr,
     state: ReceiverState,
     serving: JoinHandle<()>,
 }
@@ -117,11 +117,11 @@ impl Drop for Receiver {
 
 impl Receiver {
     /// An endpoint that accepts everything.
-    pub(super) async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await
     }
 
-    pub(super) async fn at(address: SocketAddr) -> Self {
+    pub async fn at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = ReceiverState(Arc::default(), watch::channel(0).0);
@@ -130,21 +130,21 @@ impl Receiver {
         Self { address, state, serving }
     }
 
-    pub(super) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
 
     /// Answers with these one after the other, and then with 200.
-    pub(super) fn answers(&self, script: impl IntoIterator<Item = Reply>) {
+    pub fn answers(&self, script: impl IntoIterator<Item = Reply>) {
         self.state.0.lock().unwrap().script.extend(script);
     }
 
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         self.state.0.lock().unwrap().seen.clone()
     }
 
     /// Waits for this number of requests, and returns them.
-    pub(super) async fn wait(&self, count: usize) -> Vec<Seen> {
+    pub async fn wait(&self, count: usize) -> Vec<Seen> {
         let mut count_receiver = self.state.1.subscribe();
         let came = timeout(PATIENCE, count_receiver.wait_for(|seen| *seen >= count)).await.is_ok();
         assert!(came, "{} of {count} came: {:#?}", self.seen().len(), self.seen());
@@ -152,20 +152,25 @@ impl Receiver {
     }
 }
 
-async fn take(State(ReceiverState(book, told)): State<ReceiverState>, request: Request<Body>) -> Response {
+async fn take(
+    State(ReceiverState(received, count_sender)): State<ReceiverState>,
+    request: Request<Body>,
+) -> Response {
     let (parts, body) = request.into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
+    // A sender that is killed may leave its request incomplete.
+    let Ok(body) = body.collect().await else { return StatusCode::BAD_REQUEST.into_response() };
+    let body = body.to_bytes();
     assert_eq!(parts.method, "POST");
     let (reply, count) = {
-        let mut book = book.lock().unwrap();
-        book.seen.push(Seen { headers: parts.headers, body });
-        (book.script.pop_front().unwrap_or_else(|| Reply::status(200)), book.seen.len())
+        let mut received = received.lock().unwrap();
+        received.seen.push(Seen { headers: parts.headers, body });
+        (received.script.pop_front().unwrap_or_else(|| Reply::status(200)), received.seen.len())
     };
-    told.send_replace(count);
+    count_sender.send_replace(count);
     match reply {
         Reply::Hang => std::future::pending().await,
         Reply::With(status, headers, body) => {
-            let mut response = (http::StatusCode::from_u16(status).unwrap(), body).into_response();
+            let mut response = (StatusCode::from_u16(status).unwrap(), body).into_response();
             for (name, value) in headers {
                 response.headers_mut().insert(name, value.parse().unwrap());
             }

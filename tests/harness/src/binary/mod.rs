@@ -1,0 +1,18 @@
+//! A server of the release binary, and checks that it leaves nothing behind.
+
+pub mod faults;
+pub mod images;
+mod leftovers;
+mod raw_http;
+mod server;
+mod tenants;
+mod vms;
+
+pub use leftovers::{left_by_server as remains_of, of_bake as left_of_bake, of_vms as remains_of_vms};
+pub use server::{
+    Answer, Skep, StoppedServer, binary, command, output_of, send, serve, serve_anywhere, try_send,
+};
+pub use tenants::Tenant;
+pub use vms::connect_in_namespace;
+
+pub use crate::{eventually, process::kill, receiver::Receiver, temp_dir};

@@ -1,0 +1,24 @@
+//! What the suites of tests share. Tests of crates use it without features: waiting, processes, control groups.
+//!
+//! [`binary`] starts the release binary, and its drop checks that the server left nothing behind. [`service`] runs the
+//! HTTP API in the process of the test.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, its harness too")]
+
+#[cfg(feature = "binary")]
+pub mod binary;
+mod control_groups;
+pub mod process;
+#[cfg(any(feature = "binary", feature = "service"))]
+pub mod receiver;
+#[cfg(feature = "service")]
+pub mod service;
+mod wait;
+
+pub use control_groups::{ControlGroup, control_groups};
+pub use wait::{eventually, wait_until};
+
+/// A directory whose name shows what it is for, if a test leaves it behind.
+pub fn temp_dir() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap()
+}

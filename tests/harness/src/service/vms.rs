@@ -1,0 +1,57 @@
+//! VMs that are only records in the store.
+
+use jiff::Timestamp;
+use skep_api::{
+    AccountId, VmId,
+    swarm::{BootReceipt, BootSource},
+};
+use skep_store::{RecordBoots, VmBooted};
+
+use super::Skep;
+
+/// The report of a boot that worked.
+pub fn receipt() -> BootReceipt {
+    BootReceipt {
+        source: BootSource::Cold,
+        restore_ms: 1.0,
+        identity_ms: 1.0,
+        ready_ms: 1.0,
+        reseeded: true,
+        clock_step_ms: 0.0,
+    }
+}
+
+/// The record of a new VM.
+pub fn booted(account: AccountId, pid: u32) -> VmBooted {
+    VmBooted {
+        id: VmId::generate(),
+        account,
+        name: None,
+        pid,
+        ip: "10.77.0.2".to_owned(),
+        template: "base".to_owned(),
+        vcpus: 1,
+        memory_mb: 128,
+        metadata: Default::default(),
+        started_at: Timestamp::now(),
+        expires_at: None,
+        ticket: None,
+        exec_id: None,
+        boot: receipt(),
+    }
+}
+
+impl Skep {
+    /// Records boots of VMs in the store.
+    pub async fn record_boots(&self, vms: Vec<VmBooted>, at: Timestamp, request_id: Option<&str>) {
+        let request_id = request_id.map(str::to_owned);
+        let command = RecordBoots { vms, at, request_id, attempt: None, answer: None };
+        self.store.record_boots(command).await.unwrap();
+    }
+
+    /// Records boots of this many VMs by the request `boot-1`.
+    pub async fn boots(&self, count: u32) {
+        let vms = (1..=count).map(|pid| booted(self.account.id, pid)).collect();
+        self.record_boots(vms, Timestamp::now(), Some("boot-1")).await;
+    }
+}
