@@ -7,6 +7,7 @@
 //!
 //! | request | body | answer |
 //! |---|---|---|
+//! | `GET /protocol` | | `{"protocol": N}`, see [`PROTOCOL`] |
 //! | `POST /identity` | [`Identity`] | [`IdentityReport`] |
 //! | `POST /hand-out` | [`HandOut`] | [`HandOutReport`] |
 //! | `POST /rest` | | `{}` once the next command is prepared |
@@ -30,6 +31,7 @@ mod head;
 mod host;
 mod identity;
 pub mod marker;
+mod protocol;
 pub mod wire;
 
 pub use account_roots::AccountRoots;
@@ -38,3 +40,4 @@ pub use head::Content;
 #[cfg(feature = "host")]
 pub use host::{Error, ExecControl, ExecStream, Guest, new_exec_id};
 pub use identity::{Identity, IdentityReport, Mismatch};
+pub use protocol::{FIRST_PROTOCOL, PROTOCOL, SUPPORTED_PROTOCOLS, UnsupportedProtocol};

@@ -1,14 +1,41 @@
 //! Persistent records of VMs, from which the next keeper takes them over.
 
-use std::{fs, io, io::Write, net::Ipv4Addr, os::unix::fs::OpenOptionsExt, path::PathBuf};
+use std::{
+    fs, io,
+    io::Write,
+    net::Ipv4Addr,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 use skep_api::VmId;
 
 use crate::{DataDir, Error, data_dir::remove_file, disk_layer::FileId, process_id::ProcessId};
 
-/// Version of the record format. A VM with another version is ended, because its resources are unknown.
+/// Version of the record format. A VM with another version is ended, because its resources are unknown. A field with a
+/// default does not need another version.
 const VERSION: u32 = 1;
+
+/// The part of a record that every version has.
+#[derive(Deserialize)]
+struct RecordVersion {
+    version: u32,
+}
+
+/// Why a record is not used.
+#[derive(Debug, thiserror::Error)]
+enum UnusableRecord {
+    #[error("it has version {0}, and this skep reads version {VERSION}")]
+    OtherVersion(u32),
+    #[error("it is malformed: {0}")]
+    Malformed(#[from] serde_json::Error),
+    // It would describe the wrong VM.
+    #[error("it is a copy of the record of {0}")]
+    OtherVm(VmId),
+    #[error("it cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
 
 /// A VM's record. It exists before any resource of the VM that outlives the keeper, and until the last one is removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,14 +129,29 @@ impl Records {
         remove_file(&self.path(vm))
     }
 
-    /// All valid records.
+    /// All usable records. The reason why another one is not used is logged.
     pub(crate) fn read(&self) -> Vec<Record> {
-        let records = self.files().filter_map(|path| {
-            let record: Record = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
-            // A record that was copied to another VM's file name would describe the wrong VM.
-            (record.version == VERSION && self.path(record.vm) == path).then_some(record)
-        });
-        records.collect()
+        let records = self.files().filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        records
+            .filter_map(|path| {
+                let unusable = |reason: &UnusableRecord| {
+                    let path = path.display();
+                    tracing::warn!(%path, %reason, "the record {path} is not used, and its VM ends: {reason}");
+                };
+                self.read_one(&path).inspect_err(unusable).ok()
+            })
+            .collect()
+    }
+
+    fn read_one(&self, path: &Path) -> Result<Record, UnusableRecord> {
+        let text = fs::read(path)?;
+        // Before the rest, which another version may have changed.
+        let RecordVersion { version } = serde_json::from_slice(&text)?;
+        if version != VERSION {
+            return Err(UnusableRecord::OtherVersion(version));
+        }
+        let record: Record = serde_json::from_slice(&text)?;
+        if self.path(record.vm) == path { Ok(record) } else { Err(UnusableRecord::OtherVm(record.vm)) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -165,11 +207,14 @@ mod tests {
         assert!(records.is_empty());
         let [kept, copied, newer] = [(); 3].map(|()| record(VmId::generate()));
         records.write(&kept).unwrap();
-        records.write(&Record { version: VERSION + 1, ..newer }).unwrap();
+        fs::write(records.path(newer.vm), r#"{"version": 2, "layers": []}"#).unwrap();
         fs::copy(records.path(kept.vm), records.path(copied.vm)).unwrap();
         fs::write(data_dir.records().join("half.new"), "{").unwrap();
         fs::write(data_dir.records().join("text.json"), "hello").unwrap();
         assert_eq!(records.read(), std::slice::from_ref(&kept));
+        let reason = |vm| records.read_one(&records.path(vm)).unwrap_err().to_string();
+        assert_eq!(reason(newer.vm), "it has version 2, and this skep reads version 1");
+        assert_eq!(reason(copied.vm), format!("it is a copy of the record of {}", kept.vm));
 
         records.remove_all_but(|vm| vm == kept.vm).unwrap();
         assert_eq!(fs::read_dir(data_dir.records()).unwrap().count(), 1);

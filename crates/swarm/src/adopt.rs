@@ -30,7 +30,8 @@ const MAX_CONCURRENT_ADOPTIONS: usize = 16;
 /// Time limit of one adoption. The server does not accept requests before all are done.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Adopts VMs that run and are recorded. Ends running VMs without a record, and records VMs that do not answer as lost.
+/// Adopts VMs that run and are recorded. Ends running VMs without a record, and records VMs that do not answer, or whose
+/// agent speaks another protocol, as lost.
 ///
 /// # Errors
 /// The keeper or the store is not available.
@@ -108,7 +109,7 @@ async fn record_lost(store: &dyn Store, vms: Vec<VmId>, observer: &dyn Observer)
     Ok(())
 }
 
-/// Reconnects to a VM and checks that its guest answers.
+/// Reconnects to a VM and checks that its guest answers, in a protocol that this release speaks.
 async fn reconnect(
     restorer: &Restorer,
     budget: &Arc<Budget>,
@@ -128,8 +129,9 @@ async fn reconnect(
     let log = ConsoleLog::default();
     tokio::spawn(log.clone().follow(console));
     let guest = Guest::connect(agent, ADOPTION_TIMEOUT).await?;
+    let protocol = guest.check_protocol().await?;
     let reservation = budget.reserve_running(facts.account, facts.memory_mb);
-    tracing::info!(vm = %facts.id, pid = facts.pid, "VM {} is taken over", facts.id);
+    tracing::info!(vm = %facts.id, pid = facts.pid, protocol, "VM {} is taken over", facts.id);
     let arrived = monotonic_start(facts.started_at);
     let deadline = vm::deadline(facts.expires_at);
     Ok(BootedVm { facts, guest, console: log, machine, pidfd, arrived, deadline, reservation })

@@ -9,7 +9,13 @@ use serde::{Serialize, de::DeserializeOwned};
 use skep_api::{ErrorCode, Failure};
 
 use super::{Events, Handler};
-use crate::{account_roots::ACCOUNT_ROOTS_HEADER, head, wire};
+use crate::{
+    PROTOCOL,
+    account_roots::ACCOUNT_ROOTS_HEADER,
+    head,
+    protocol::{PROTOCOL_PATH, ProtocolReport},
+    wire,
+};
 
 /// The header that carries the id of a call.
 const CALL: HeaderName = HeaderName::from_static("skep-call");
@@ -29,6 +35,10 @@ pub(super) async fn answer<H: Handler>(handler: H, request: Request<Incoming>) -
 
 async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Answer, Failure> {
     let (head, body) = request.into_parts();
+    // Before anything else of the request is read: a host of any release must get this answer.
+    if (&head.method, head.uri.path()) == (&Method::GET, PROTOCOL_PATH) {
+        return json(&ProtocolReport { protocol: PROTOCOL });
+    }
     match head.headers.get(ACCOUNT_ROOTS_HEADER) {
         Some(ground) => handle(handler.for_account(parse(ground.as_bytes())?)?, head, body).await,
         None => handle(handler, head, body).await,

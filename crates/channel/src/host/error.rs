@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
+use crate::UnsupportedProtocol;
+
 /// Why a request to a guest failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -18,6 +20,8 @@ pub enum Error {
     /// The answer violates the protocol or its limits.
     #[error("the VM's agent sent an invalid answer: {0}")]
     Malformed(String),
+    #[error(transparent)]
+    UnsupportedProtocol(#[from] UnsupportedProtocol),
     /// The roots of the account do not fit into a header.
     #[error("the paths of this account's roots are too long together; use fewer or shorter ones")]
     TooManyRoots,
@@ -33,7 +37,9 @@ impl Error {
             Self::TooManyRoots => ErrorCode::InvalidValue,
             Self::Ended => ErrorCode::VmEnded,
             Self::Timeout(_) => ErrorCode::GuestTimeout,
-            Self::Malformed(_) | Self::NotSerializable(_) => ErrorCode::Internal,
+            Self::Malformed(_) | Self::UnsupportedProtocol(_) | Self::NotSerializable(_) => {
+                ErrorCode::Internal
+            }
         }
     }
 

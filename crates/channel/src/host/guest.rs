@@ -31,8 +31,9 @@ use super::{
     Error, ExecStream, answer, cancel::CancelOnDrop, prefixed_stream::PrefixedStream, resync::resync,
 };
 use crate::{
-    AccountRoots, HandOut, HandOutReport, Identity, IdentityReport, account_roots::ACCOUNT_ROOTS_HEADER,
-    head::BodyStream,
+    AccountRoots, FIRST_PROTOCOL, HandOut, HandOutReport, Identity, IdentityReport, UnsupportedProtocol,
+    account_roots::ACCOUNT_ROOTS_HEADER, head::BodyStream,
+    protocol::{PROTOCOL_PATH, ProtocolReport},
 };
 
 /// The longest error answer, in bytes.
@@ -112,6 +113,22 @@ impl Guest {
             serde_json::to_vec(account_roots).ok().filter(|text| text.len() <= MAX_ACCOUNT_ROOTS_BYTES);
         let value = text.and_then(|text| HeaderValue::from_bytes(&text).ok()).ok_or(Error::TooManyRoots)?;
         Ok(Self { account_roots: Some(value), ..self.clone() })
+    }
+
+    /// Asks for the protocol of the agent and checks that this end speaks it. For agents that may be of another release.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedProtocol`], the guest's error, a lost connection, or a timeout.
+    pub async fn check_protocol(&self) -> Result<u32, Error> {
+        let request = request(Method::GET, PROTOCOL_PATH, Bytes::new())?;
+        let answer = with_timeout(CONTROL_LIMIT, self.request_json(request, AnswerLimit::SHORT)).await;
+        let protocol = match answer {
+            Ok(ProtocolReport { protocol }) => protocol,
+            Err(Error::Refused(failure)) if failure.code == ErrorCode::UnknownRoute => FIRST_PROTOCOL,
+            Err(error) => return Err(error),
+        };
+        UnsupportedProtocol::check(protocol)?;
+        Ok(protocol)
     }
 
     /// Sets the identity of the guest, and returns what it reads back. Check it with [`IdentityReport::verify`].

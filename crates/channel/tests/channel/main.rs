@@ -5,6 +5,8 @@
 mod fixture;
 mod hostile;
 mod input;
+mod other_release;
+mod protocol;
 mod streamed;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};

@@ -280,7 +280,7 @@ fn vms_that_do_not_match_their_record_are_removed() {
     };
     keeper.crash();
     edit_record(&fixture, other_boot, |record| record["boot_id"] = json!("another"));
-    edit_record(&fixture, other_version, |record| record["version"] = json!(99));
+    edit_record(&fixture, other_version, |record| *record = json!({"version": 99}));
     edit_record(&fixture, half_made, |record| record["vmm"] = json!(null));
     kill_process(Pid::from_raw(dead.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
     fs::remove_dir_all(fixture.sockets().join(&no_sockets.id)).unwrap();
@@ -295,6 +295,7 @@ fn vms_that_do_not_match_their_record_are_removed() {
     let keeper = fixture.keeper();
     keeper.assert_adopted(kept);
     assert_eq!(keeper.list(), [kept.id.as_str()]);
+    assert!(keeper.log().contains("it has version 99"), "{}", keeper.log());
     for vm in &vms[1..] {
         wait_until("the end of a VM that is not taken over", || is_gone(vm.pid));
         assert!(fixture.groups_of(&vm.id).is_empty() && !fixture.sockets().join(&vm.id).exists());

@@ -2,7 +2,12 @@
 
 use skep_api::{VmRef, swarm::EndReason};
 
-use crate::fixture::Fixture;
+use skep_channel::{FIRST_PROTOCOL, PROTOCOL, SUPPORTED_PROTOCOLS};
+
+use crate::{
+    fixture::Fixture,
+    other_release::{ANSWER_OF_0_1_0, answer_of},
+};
 
 #[tokio::test]
 async fn vms_are_committed_before_they_are_recorded() {
@@ -58,4 +63,32 @@ async fn a_vm_that_only_the_keeper_has_is_ended() {
     fixture.swarm.vm(&fixture.account, VmRef::Id(vm)).await.unwrap_err();
     fixture.assert_nothing_left().await;
     assert!(fixture.store.ends().is_empty());
+}
+
+#[tokio::test]
+async fn a_vm_whose_agent_speaks_an_unsupported_protocol_is_lost() {
+    let fixture = Fixture::new().await;
+    let vm = fixture.boot(1).await.unwrap().vms[0].id;
+    fixture.keeper(|keeper| keeper.answer_of_other_release = Some(answer_of(PROTOCOL + 1)));
+    let fixture = fixture.restart().await;
+    assert_eq!(fixture.store.ends(), [(vm, EndReason::Lost)]);
+    fixture.swarm.vm(&fixture.account, VmRef::Id(vm)).await.unwrap_err();
+    fixture.assert_nothing_left().await;
+}
+
+/// Proves that a server adopts a VM of release 0.1.0 if it encodes requests for the first protocol, and otherwise records
+/// it as lost. The guest sends what the agent of that release sent; that operations work in it is not covered.
+#[tokio::test]
+async fn a_vm_of_release_0_1_0_is_adopted_exactly_if_its_protocol_is_supported() {
+    let fixture = Fixture::new().await;
+    let vm = fixture.boot(1).await.unwrap().vms[0].id;
+    fixture.keeper(|keeper| keeper.answer_of_other_release = Some(ANSWER_OF_0_1_0.to_vec()));
+    let fixture = fixture.restart().await;
+    if SUPPORTED_PROTOCOLS.contains(&FIRST_PROTOCOL) {
+        assert!(fixture.store.ends().is_empty());
+        fixture.swarm.cleanup(&fixture.account, "c").await.unwrap();
+    } else {
+        assert_eq!(fixture.store.ends(), [(vm, EndReason::Lost)]);
+    }
+    fixture.assert_nothing_left().await;
 }

@@ -30,7 +30,7 @@ use skep_keeper_protocol::{
 use skep_swarm::{BootSpec, Error, Swarm, SwarmParts};
 use tokio::{net::UnixStream, task::JoinHandle};
 
-use crate::fake_store::FakeStore;
+use crate::{fake_store::FakeStore, other_release::play};
 
 const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
 
@@ -48,6 +48,8 @@ pub(crate) struct FakeKeeper {
     pub(crate) goes_away: bool,
     pub(crate) refuses_commits: bool,
     pub(crate) commits: usize,
+    /// Guests of VMs that are attached again have agents of another release, which answer this to `GET /protocol`.
+    pub(crate) answer_of_other_release: Option<Vec<u8>>,
     vmms: BTreeMap<VmId, Vmm>,
 }
 
@@ -247,8 +249,12 @@ async fn attach(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
     let (launched, pidfd) = {
         let mut keeper = keeper.lock().unwrap();
         let hang_up = keeper.guests_hang_up > 0;
+        let other_release = keeper.answer_of_other_release.clone();
         let vmm = keeper.vmms.get_mut(&vm).unwrap();
-        vmm.guest = (!hang_up).then(|| spawn_guest(guest));
+        vmm.guest = (!hang_up).then(|| match other_release {
+            Some(answer) => tokio::spawn(async move { play(tokio_stream(guest), &answer).await.unwrap() }),
+            None => spawn_guest(guest),
+        });
         vmm._streams = [m, c];
         (vmm.launched.clone(), pidfd_open(Pid::from_child(&vmm.process), PidfdFlags::NONBLOCK).unwrap())
     };
@@ -257,9 +263,13 @@ async fn attach(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
 }
 
 fn spawn_guest(stream: StdStream) -> JoinHandle<()> {
-    stream.set_nonblocking(true).unwrap();
-    let stream = UnixStream::from_std(stream).unwrap();
+    let stream = tokio_stream(stream);
     tokio::spawn(async move { serve(stream, FakeGuest).await.unwrap() })
+}
+
+fn tokio_stream(stream: StdStream) -> UnixStream {
+    stream.set_nonblocking(true).unwrap();
+    UnixStream::from_std(stream).unwrap()
 }
 
 async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {

@@ -6,6 +6,8 @@ mod adopt;
 mod fake_store;
 mod fixture;
 mod names;
+#[path = "../../../channel/tests/channel/other_release.rs"]
+mod other_release;
 
 use std::time::Duration;
 
