@@ -75,6 +75,10 @@ pub struct Manifest {
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
+    /// The protocol of its guest agent. `None` if it was baked before agents named one.
+    // Left out of the JSON then, so that the seals of older manifests stay valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<u32>,
     /// All inputs, for diagnosis only.
     pub inputs: BTreeMap<String, String>,
     /// SHA-256 of each file, in hex.

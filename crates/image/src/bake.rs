@@ -10,9 +10,10 @@ use std::{
 };
 
 use skep_api::swarm::BASE_TEMPLATE;
+use skep_channel::{FIRST_PROTOCOL, UnsupportedProtocol};
 use skep_engine::{
     Engine,
-    template::{self, MANIFEST, Manifest, Template, TemplateFile, hash_file},
+    template::{self, MANIFEST, Manifest, Template, TemplateFile, hash_file, read_manifest},
 };
 
 use crate::{
@@ -62,10 +63,15 @@ impl Bakery {
     pub fn load(&self) -> Result<Template, Error> {
         let inputs = self.inputs()?;
         if let Some(dir) = self.find_for(&inputs) {
-            match Template::load(&dir) {
+            match load_template(&dir) {
                 // Another process may be removing or baking it; checked again below, with the lock held.
-                Err(skep_engine::Error::DamagedTemplate { .. } | skep_engine::Error::NoTemplate(_)) => {}
-                other => return Ok(other?),
+                Err(
+                    Error::Engine(
+                        skep_engine::Error::DamagedTemplate { .. } | skep_engine::Error::NoTemplate(_),
+                    )
+                    | Error::TemplateProtocol { .. },
+                ) => {}
+                other => return other,
             }
         }
         fs::create_dir_all(self.image_dir.join(CACHE)).map_err(Error::io(self.image_dir.display()))?;
@@ -73,19 +79,22 @@ impl Bakery {
             self.report("another process is baking in this image directory; waiting for it");
         })?;
         if let Some(dir) = self.find_for(&inputs) {
-            match Template::load(&dir) {
-                Err(error @ skep_engine::Error::DamagedTemplate { .. }) => {
+            match load_template(&dir) {
+                Err(
+                    error @ (Error::Engine(skep_engine::Error::DamagedTemplate { .. })
+                    | Error::TemplateProtocol { .. }),
+                ) => {
                     self.report(&format!("{error}; baking it now"));
                     image_dir::remove(&dir)?;
                 }
-                other => return Ok(other?),
+                other => return other,
             }
         } else {
             self.report_changed_inputs(&inputs)?;
         }
         let dir = self.bake_and_publish(&inputs).map_err(|error| error.with_image_dir(&self.image_dir))?;
         self.report(&format!("template `{BASE_TEMPLATE}` is baked: {}", dir.display()));
-        Ok(Template::load(&dir)?)
+        load_template(&dir)
     }
 
     fn inputs(&self) -> Result<Inputs, Error> {
@@ -135,9 +144,9 @@ impl Bakery {
         initrd::write(&work.join(TemplateFile::Initrd.file_name()), self.agent, &kernel)?;
         layer::write(&work.join(TemplateFile::Layer.file_name()), pen)?;
         self.report("boot of the guest, to be saved when idle");
-        boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work)?;
+        let protocol = boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work)?;
         self.report("checksums");
-        let manifest = manifest(inputs, work)?;
+        let manifest = manifest(inputs, protocol, work)?;
         let write = || {
             let mut file = File::create(work.join(MANIFEST))?;
             file.write_all(&manifest.to_file()?)?;
@@ -153,7 +162,18 @@ impl Bakery {
     }
 }
 
-fn manifest(inputs: &Inputs, work: &Path) -> Result<Manifest, Error> {
+/// Loads a template whose guest agent this release can speak to. Blocks for some seconds.
+///
+/// # Errors
+/// The template is missing or damaged, or its agent speaks an unsupported protocol.
+pub fn load_template(dir: &Path) -> Result<Template, Error> {
+    let protocol = read_manifest(dir)?.protocol.unwrap_or(FIRST_PROTOCOL);
+    UnsupportedProtocol::check(protocol)
+        .map_err(|source| Error::TemplateProtocol { dir: dir.to_owned(), source })?;
+    Ok(Template::load(dir)?)
+}
+
+fn manifest(inputs: &Inputs, protocol: u32, work: &Path) -> Result<Manifest, Error> {
     let mut sha256 = BTreeMap::new();
     for part in TemplateFile::ALL {
         let path = work.join(part.file_name());
@@ -165,6 +185,7 @@ fn manifest(inputs: &Inputs, work: &Path) -> Result<Manifest, Error> {
         key: inputs.key(),
         vcpus: VCPUS,
         memory_mb: MEMORY_MB,
+        protocol: Some(protocol),
         inputs: inputs.named.clone(),
         sha256,
     })
@@ -184,4 +205,29 @@ fn publish(work: tempfile::TempDir, dir: &Path) -> io::Result<()> {
         File::open(shelf)?.sync_all()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use skep_channel::PROTOCOL;
+
+    use super::*;
+
+    #[test]
+    fn a_template_whose_agent_speaks_an_unsupported_protocol_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = |protocol| {
+            let (inputs, sha256) = (BTreeMap::new(), BTreeMap::new());
+            let manifest = Manifest { key: "k".to_owned(), vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
+            fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+            load_template(dir.path()).unwrap_err()
+        };
+        let refused = load(Some(PROTOCOL + 1));
+        let text = refused.to_string();
+        assert!(matches!(refused, Error::TemplateProtocol { .. }), "{text}");
+        assert!(text.contains(&format!("protocol {}, this skep", PROTOCOL + 1)), "{text}");
+        assert!(text.ends_with("bake it again: `skep bake`"), "{text}");
+        // Control: only its files are missing.
+        assert!(matches!(load(Some(PROTOCOL)), Error::Engine(skep_engine::Error::DamagedTemplate { .. })));
+    }
 }

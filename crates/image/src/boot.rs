@@ -37,6 +37,8 @@ const BOOT_TIMEOUTS: [Duration; 3] =
     [Duration::from_secs(60), Duration::from_secs(120), Duration::from_secs(300)];
 /// Failed step of a guest that never connected its channel.
 const BOOT: &str = "boot";
+/// Failed step of a guest that connected its channel.
+const SETTLE: &str = "settle";
 /// Time for the guest to notice that a connection was closed.
 const DISCONNECT_DELAY: Duration = Duration::from_secs(1);
 const VMM_EXIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,31 +49,30 @@ const VMM_MB: u64 = 512;
 /// Outside the range of the VMs' uids, which begins at `0x7000_0000`.
 const BAKE_UID: u32 = 0x7100_0000;
 
-/// Boots the guest and saves memory and device state beside the other files in `work`.
+/// Boots the guest and saves memory and device state beside the other files in `work`. Returns the protocol of its agent.
 pub(crate) fn boot_and_save(
     engine: &dyn Engine,
     binary: &Path,
     place: &BakeEnvironment,
     work: &Path,
-) -> Result<(), Error> {
+) -> Result<u32, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Error::io("runtime of the bake"))?;
-    let mut outcome = Ok(());
-    for patience in BOOT_TIMEOUTS {
-        outcome = runtime.block_on(boot(engine, binary, work, place, patience));
-        match &outcome {
+    let [retried @ .., last] = BOOT_TIMEOUTS;
+    for patience in retried {
+        match runtime.block_on(boot(engine, binary, work, place, patience)) {
             Err(Error::Guest { what: BOOT, cause, .. }) => {
                 tracing::warn!(cause, "the guest of the bake did not boot within {patience:?}: {cause}");
                 place.clear_boot()?;
                 // The guest may have mounted it.
                 layer::write(&work.join(TemplateFile::Layer.file_name()), &place.containment)?;
             }
-            _ => return outcome,
+            outcome => return outcome,
         }
     }
-    outcome
+    runtime.block_on(boot(engine, binary, work, place, last))
 }
 
 async fn boot(
@@ -80,7 +81,7 @@ async fn boot(
     work: &Path,
     place: &BakeEnvironment,
     patience: Duration,
-) -> Result<(), Error> {
+) -> Result<u32, Error> {
     let network = Network::create(place.name(), Subnet::default()).await.map_err(network_failed)?;
     let tap = network.add_tap().await.map_err(network_failed)?;
     let ram = create_ram(MEMORY_MB)?;
@@ -111,13 +112,14 @@ async fn boot(
     let ended = wait_for_end(jailed, rest.is_ok());
     let removed = group.remove().map_err(jail_failed);
     // The cgroup is empty, so nothing writes to the pipe any more and the output is complete.
-    rest.map_err(|error| error.with_vmm_output(&words.read(CONSOLE_BYTES as u64)))?;
+    let protocol = rest.map_err(|error| error.with_vmm_output(&words.read(CONSOLE_BYTES as u64)))?;
     ended.and(removed)?;
     // Files in an image directory belong to root.
     let layer = File::open(work.join(TemplateFile::Layer.file_name()));
     layer.and_then(|layer| fchown(&layer, Some(0), Some(0))).map_err(Error::io("layer"))?;
     let mut file = File::create(work.join(TemplateFile::Ram.file_name())).map_err(Error::io("ram"))?;
-    copy_memory(ram, &mut file).map_err(Error::io("ram"))
+    copy_memory(ram, &mut file).map_err(Error::io("ram"))?;
+    Ok(protocol)
 }
 
 fn descriptors(
@@ -162,13 +164,13 @@ fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> ProcessSp
     }
 }
 
-/// Waits until the guest has settled and saves its state. The VMM then ends by itself.
+/// Waits until the guest has settled and saves its state. The VMM then ends by itself. Returns the protocol of the agent.
 async fn settle_and_save(
     engine: &dyn Engine,
     [monitor, agent, console]: [UnixStream; 3],
     work: &Path,
     patience: Duration,
-) -> Result<(), Error> {
+) -> Result<u32, Error> {
     let stream = |stream: UnixStream| {
         stream
             .set_nonblocking(true)
@@ -182,21 +184,20 @@ async fn settle_and_save(
     // connection.
     let held = agent.try_clone().map_err(Error::io("socket"))?;
     let agent = stream(agent)?;
-    let settled = async {
-        let guest = Guest::connect(agent, patience).await.map_err(|error| (BOOT, error.to_string()))?;
-        guest.settle().await.map_err(|error| ("settle", error.to_string()))?;
-        // The guest must process the end of this connection before it is saved, not after each restore.
-        drop(guest);
-        tokio::time::sleep(DISCONNECT_DELAY).await;
-        Ok(())
+    let failed = |what, error: skep_channel::Error| match error {
+        skep_channel::Error::UnsupportedProtocol(source) => Error::AgentProtocol(source),
+        other => Error::Guest { what, cause: other.to_string(), console: console_tail.text() },
     };
-    if let Err((what, cause)) = settled.await {
-        return Err(Error::Guest { what, cause, console: console_tail.text() });
-    }
+    let guest = Guest::connect(agent, patience).await.map_err(|error| failed(BOOT, error))?;
+    let protocol = guest.check_protocol().await.map_err(|error| failed(SETTLE, error))?;
+    guest.settle().await.map_err(|error| failed(SETTLE, error))?;
+    // The guest must process the end of this connection before it is saved, not after each restore.
+    drop(guest);
+    tokio::time::sleep(DISCONNECT_DELAY).await;
     let state = File::create(work.join(TemplateFile::State.file_name())).map_err(Error::io("state"))?;
     machine.save(state.into()).await?;
     drop(held);
-    Ok(())
+    Ok(protocol)
 }
 
 fn wait_for_end(jailed: Jailed, expected: bool) -> Result<(), Error> {

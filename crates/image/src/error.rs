@@ -6,6 +6,7 @@ use std::{
 };
 
 use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_channel::UnsupportedProtocol;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -35,6 +36,11 @@ pub enum Error {
         /// The last output on the guest's console.
         console: String,
     },
+    /// The embedded guest agent is older or newer than this binary.
+    #[error("the guest of the bake cannot be used: {0}; run `make`, which builds skep and its guest agent together")]
+    AgentProtocol(UnsupportedProtocol),
+    #[error("the template at {} cannot be used: {source}; bake it again: `skep bake`", .dir.display())]
+    TemplateProtocol { dir: PathBuf, source: UnsupportedProtocol },
     /// The bake was stopped by this signal.
     #[error("the bake was stopped by signal {0} and has been cleaned up")]
     Interrupted(i32),

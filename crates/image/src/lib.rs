@@ -15,7 +15,7 @@ mod kernel;
 mod layer;
 mod root;
 
-pub use bake::{Bakery, Progress};
+pub use bake::{Bakery, Progress, load_template};
 pub use error::Error;
 pub use image_dir::{IMAGE_DIR_ENTRIES, OtherTemplate, clean};
 pub use inputs::Inputs;

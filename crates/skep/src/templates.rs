@@ -13,7 +13,7 @@ use skep_engine::{
     Error,
     template::{Template, TemplateFile},
 };
-use skep_image::Bakery;
+use skep_image::{Bakery, load_template};
 use skep_keeper::{OpenTemplate, Templates};
 
 use crate::{bake_process, output};
@@ -113,7 +113,7 @@ impl Inner {
         let mut pause = MIN_RETRY_DELAY;
         loop {
             let baked = bake_process::run(&self.image_dir);
-            match baked.and_then(|dir| Ok(Template::load(&dir)?)) {
+            match baked.and_then(|dir| Ok(load_template(&dir)?)) {
                 Ok(template) => return self.install(template),
                 Err(error) => {
                     let reason = output::one_line(&error);

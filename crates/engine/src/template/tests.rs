@@ -16,7 +16,14 @@ fn write_template(dir: &Path) {
         fs::write(dir.join(part.file_name()), content).unwrap();
         sha256.insert(part, hash_file(&dir.join(part.file_name())).unwrap());
     }
-    let manifest = Manifest { key: "k".to_owned(), vcpus: 1, memory_mb: 1, inputs: BTreeMap::new(), sha256 };
+    let manifest = Manifest {
+        key: "k".to_owned(),
+        vcpus: 1,
+        memory_mb: 1,
+        protocol: Some(2),
+        inputs: BTreeMap::new(),
+        sha256,
+    };
     fs::write(dir.join(MANIFEST), manifest.to_file().unwrap()).unwrap();
 }
 
@@ -200,4 +207,14 @@ fn zeros_of_a_loaded_file_take_no_memory() {
     let found = opened.metadata().unwrap();
     assert_eq!((found.len(), found.blocks() * 512), (64 << 20, 4096));
     assert_eq!(digest(&opened, |_| Ok(())).ok(), Some(sha256));
+}
+
+#[test]
+fn a_manifest_from_before_the_protocol_number_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    // Written by release 0.1.0.
+    let text = r#"{"key": "k", "vcpus": 1, "memory_mb": 1, "inputs": {"vcpus": "1"}, "sha256": {},
+        "seal": "5b15c2b29ec21bbe91cca6c6e0b0768f4b54eddc0265677ff1fc3e892631aad8"}"#;
+    fs::write(dir.path().join(MANIFEST), text).unwrap();
+    assert_eq!(read_manifest(dir.path()).unwrap().protocol, None);
 }
