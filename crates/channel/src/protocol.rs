@@ -67,7 +67,10 @@ mod tests {
         assert!(SUPPORTED_PROTOCOLS.into_iter().all(|protocol| UnsupportedProtocol::check(protocol).is_ok()));
         for other in [SUPPORTED_PROTOCOLS.start() - 1, PROTOCOL + 1] {
             let text = UnsupportedProtocol::check(other).unwrap_err().to_string();
-            assert!(text.contains(&format!("protocol {other},")) && text.contains(&supported_text()), "{text}");
+            assert!(
+                text.contains(&format!("protocol {other},")) && text.contains(&supported_text()),
+                "{text}"
+            );
         }
     }
 }

@@ -37,7 +37,9 @@ pub enum Error {
         console: String,
     },
     /// The embedded guest agent is older or newer than this binary.
-    #[error("the guest of the bake cannot be used: {0}; run `make`, which builds skep and its guest agent together")]
+    #[error(
+        "the guest of the bake cannot be used: {0}; run `make`, which builds skep and its guest agent together"
+    )]
     AgentProtocol(UnsupportedProtocol),
     #[error("the template at {} cannot be used: {source}; bake it again: `skep bake`", .dir.display())]
     TemplateProtocol { dir: PathBuf, source: UnsupportedProtocol },

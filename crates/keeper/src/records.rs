@@ -131,7 +131,8 @@ impl Records {
 
     /// All usable records. The reason why another one is not used is logged.
     pub(crate) fn read(&self) -> Vec<Record> {
-        let records = self.files().filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        let records =
+            self.files().filter(|path| path.extension().is_some_and(|extension| extension == "json"));
         records
             .filter_map(|path| {
                 let unusable = |reason: &UnusableRecord| {

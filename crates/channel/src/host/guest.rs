@@ -32,7 +32,8 @@ use super::{
 };
 use crate::{
     AccountRoots, FIRST_PROTOCOL, HandOut, HandOutReport, Identity, IdentityReport, UnsupportedProtocol,
-    account_roots::ACCOUNT_ROOTS_HEADER, head::BodyStream,
+    account_roots::ACCOUNT_ROOTS_HEADER,
+    head::BodyStream,
     protocol::{PROTOCOL_PATH, ProtocolReport},
 };
 

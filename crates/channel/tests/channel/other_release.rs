@@ -12,7 +12,8 @@ const FRAME_HEADER_BYTES: usize = 9;
 const HEADERS_FRAME: u8 = 1;
 
 /// The SETTINGS frame that every agent sends behind the echo of the marker.
-const SETTINGS: &[u8] = b"\0\0\x18\x04\0\0\0\0\0\0\x03\0\0\x02\0\0\x04\0\x04\0\0\0\x05\0\0\x40\0\0\x06\0\0\x40\0";
+const SETTINGS: &[u8] =
+    b"\0\0\x18\x04\0\0\0\0\0\0\x03\0\0\x02\0\0\x04\0\x04\0\0\0\x05\0\0\x40\0\0\x06\0\0\x40\0";
 
 /// What the agent of release 0.1.0, which knows no `GET /protocol`, answers to it on a new connection: recorded from the
 /// guest end of commit f9ec23d with a relay between `Guest` and `serve`.

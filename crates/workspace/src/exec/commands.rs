@@ -13,12 +13,13 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use skep_api::exec::RunCommand;
+use skep_prepared_shell::PreparedShell;
 use tokio::sync::mpsc;
 
 use super::{
     cgroup::ControlGroup,
     input::Input,
-    prepared_shell::PreparedShell,
+    prepared::{self, Children, PreparedProcess},
     process_set::ProcessSet,
     running::Running,
     shell::Shell,
@@ -59,7 +60,7 @@ struct Table {
     registry: Mutex<Registry>,
     /// Process ids of children that this process waits for itself.
     owned: Mutex<BTreeSet<u32>>,
-    prepared: OnceLock<PreparedShell>,
+    prepared: OnceLock<PreparedShell<PreparedProcess>>,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +124,7 @@ impl Commands {
         cwd: &Path,
         place: &Place,
     ) -> Result<(ProcessSet, Spawned), Error> {
-        let ahead = self.0.prepared.get().and_then(|ahead| ahead.run(self, command, cwd, place));
+        let ahead = self.0.prepared.get().and_then(|ahead| prepared::start(ahead, self, command, cwd, place));
         if let Some((group, spawned)) = ahead {
             return Ok((ProcessSet::Group(group), spawned));
         }
@@ -154,7 +155,7 @@ impl Commands {
         self.owned().remove(&shell);
         self.registry().record_end(running);
         if let Some(ahead) = self.0.prepared.get().filter(|ahead| discarded == Some(ahead.discard_count())) {
-            ahead.prepare(self).await;
+            ahead.prepare(&Children(self)).await;
         }
         let started = self.started();
         tokio::time::sleep(CLEANUP_DELAY).await;
@@ -211,7 +212,7 @@ impl Commands {
     /// and the control groups of ended commands are removed.
     pub async fn wait_until_prepared(&self) {
         if let Some(ahead) = self.0.prepared.get() {
-            ahead.wait_until_ready(self).await;
+            ahead.wait_until_ready(&Children(self)).await;
         }
         self.registry().remove_groups(usize::MAX);
     }
@@ -226,7 +227,7 @@ impl Commands {
     /// Kills the prepared shells. They contain random numbers from the time when they were started.
     pub fn discard_prepared_shell(&self) {
         if let Some(ahead) = self.0.prepared.get() {
-            ahead.discard(self);
+            ahead.discard(&Children(self));
         }
     }
 

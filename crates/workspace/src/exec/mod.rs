@@ -12,7 +12,7 @@ mod commands;
 mod input;
 mod output;
 mod output_buffer;
-mod prepared_shell;
+mod prepared;
 mod process_set;
 mod running;
 pub(crate) mod shell;

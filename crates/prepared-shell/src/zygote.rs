@@ -23,7 +23,7 @@ use rustix::{
     process::{Pid, WaitStatus},
 };
 
-use super::{
+use crate::{
     loaded_files::LoadedFiles,
     process_layout::ProcessLayout,
     scratch::{MemoryMap, Scratch},
@@ -47,7 +47,7 @@ const CLONE_FLAGS: i32 = libc::CLONE_PARENT
 
 /// A linked shell that is only copied and never runs.
 #[derive(Debug)]
-pub(super) struct Zygote {
+pub(crate) struct Zygote {
     tracee: Tracee,
     thread: ThreadId,
     syscalls: SyscallInjector,
@@ -61,7 +61,7 @@ pub(super) struct Zygote {
 }
 
 /// Starts the shell of a zygote in this directory, and returns our end of its socket.
-pub(super) fn spawn(directory: &Path) -> io::Result<(Child, OwnedFd)> {
+pub(crate) fn spawn(directory: &Path) -> io::Result<(Child, OwnedFd)> {
     let (socket, its_socket) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new(ARGUMENTS[0]);
@@ -74,7 +74,7 @@ pub(super) fn spawn(directory: &Path) -> io::Result<(Child, OwnedFd)> {
 
 impl Zygote {
     /// Waits until the shell is linked, and turns it into a zygote.
-    pub(super) async fn link(pid: Pid, directory: &Path, socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) async fn link(pid: Pid, directory: &Path, socket: OwnedFd) -> io::Result<Self> {
         let tracee = Tracee::new(pid);
         next_trap(pid).await?;
         tracee.kill_on_tracer_exit()?;
@@ -150,35 +150,35 @@ impl Zygote {
     }
 
     /// Whether the calling thread is the one that traces the zygote, and so may copy it.
-    pub(super) fn is_traced_by_this_thread(&self) -> bool {
+    pub(crate) fn is_traced_by_this_thread(&self) -> bool {
         self.thread == thread::current().id()
     }
 
     /// Whether a new `/bin/sh` would be loaded from the same files.
-    pub(super) fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         self.files.are_unchanged()
     }
 
     /// Whether `directory` is the working directory of the copies.
-    pub(super) fn has_cwd(&self, directory: &Path) -> bool {
+    pub(crate) fn has_cwd(&self, directory: &Path) -> bool {
         file_id(directory).is_ok_and(|number| number == self.directory)
     }
 
-    pub(super) fn stack(&self) -> &Stack {
+    pub(crate) fn stack(&self) -> &Stack {
         &self.stack
     }
 
     /// Makes a copy, which is stopped and a child of this process. [`Self::set_up_copy`] must follow.
     ///
     /// After an error here or in a later step, the zygote must be discarded.
-    pub(super) fn copy(&self, attention: &SigchldBlock) -> io::Result<Pid> {
+    pub(crate) fn copy(&self, attention: &SigchldBlock) -> io::Result<Pid> {
         let [pid] = self.syscalls.execute(attention, &self.tracee, self.scratch.zygote_table())?;
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Gives a copy its standard streams and its own session.
-    pub(super) fn set_up_copy(
+    pub(crate) fn set_up_copy(
         &self,
         attention: &SigchldBlock,
         copy: Pid,
@@ -196,7 +196,7 @@ impl Zygote {
     }
 
     /// Lets a copy run as the shell of a command. `directory` is given if it is not the zygote's own.
-    pub(super) fn run(&self, copy: &Tracee, image: &StackImage, directory: Option<&Path>) -> io::Result<()> {
+    pub(crate) fn run(&self, copy: &Tracee, image: &StackImage, directory: Option<&Path>) -> io::Result<()> {
         let scratch = self.scratch;
         // A signal that was sent before belongs to no command.
         if copy.has_signal()? {

@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-use super::{scratch::MemoryMap, stack::Stack};
+use crate::{scratch::MemoryMap, stack::Stack};
 
 const PAGE: u64 = 4096;
 /// Keys of the auxiliary vector: address and number of the program headers, and the entry point.
@@ -17,17 +17,17 @@ const PF_X: u32 = 1;
 
 /// The memory layout of a process that has just been loaded.
 #[derive(Debug)]
-pub(super) struct ProcessLayout {
+pub(crate) struct ProcessLayout {
     /// The address of the first instruction of its program.
-    pub(super) entry: u64,
-    pub(super) stack: Stack,
-    pub(super) memory: MemoryMap,
+    pub(crate) entry: u64,
+    pub(crate) stack: Stack,
+    pub(crate) memory: MemoryMap,
     headers: u64,
     header_count: u64,
 }
 
 impl ProcessLayout {
-    pub(super) fn of(pid: u32) -> io::Result<Self> {
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let auxv = fs::read(format!("/proc/{pid}/auxv"))?;
         let memory =
             memory(&fs::read_to_string(format!("/proc/{pid}/stat"))?).ok_or_else(unsupported_program)?;
@@ -39,7 +39,7 @@ impl ProcessLayout {
     }
 
     /// The address of at least `bytes` unused bytes between the end of the code and the end of its last page.
-    pub(super) fn find_code_gap(
+    pub(crate) fn find_code_gap(
         &self,
         bytes: u64,
         read: impl Fn(u64, &mut [u8]) -> io::Result<()>,

@@ -6,9 +6,9 @@
 use std::{collections::BTreeMap, ffi::OsString, io, iter};
 
 /// The arguments of the shell before the command.
-pub(super) const ARGUMENTS: [&str; 3] = ["/bin/sh", "-c", "--"];
+pub(crate) const ARGUMENTS: [&str; 3] = ["/bin/sh", "-c", "--"];
 /// The command until the real one is known. It appears in process listings and does nothing.
-pub(super) const PLACEHOLDER: &str = ": a shell that waits for its command";
+pub(crate) const PLACEHOLDER: &str = ": a shell that waits for its command";
 /// The number of pointers reserved for variables and for the auxiliary vector after them.
 const POINTER_SLOTS: usize = 512;
 /// The space for all strings, in bytes. The kernel accepts no variable longer than 128 KiB.
@@ -18,14 +18,14 @@ const LOADER_PREFIXES: [&str; 3] = ["LD_", "GLIBC_TUNABLES", "MALLOC_"];
 const WORD: usize = size_of::<u64>();
 
 /// Variables that reserve the space.
-pub(super) fn placeholder_environment() -> impl Iterator<Item = (OsString, OsString)> {
+pub(crate) fn placeholder_environment() -> impl Iterator<Item = (OsString, OsString)> {
     let places = (1..POINTER_SLOTS).map(|number| (format!("_{number}").into(), OsString::new()));
     places.chain(iter::once(("_".into(), "_".repeat(STRING_BYTES).into())))
 }
 
 /// The addresses at which a prepared shell finds its arguments and environment.
 #[derive(Debug, Clone)]
-pub(super) struct Stack {
+pub(crate) struct Stack {
     /// The address of `argc`, which everything else follows.
     top: u64,
     /// The address of the string of the first argument.
@@ -38,26 +38,26 @@ pub(super) struct Stack {
 
 /// The data to write for one command.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct StackImage {
+pub(crate) struct StackImage {
     /// The address of `pointers`.
-    pub(super) pointers_at: u64,
-    pub(super) pointers: Vec<u8>,
+    pub(crate) pointers_at: u64,
+    pub(crate) pointers: Vec<u8>,
     /// The address of `texts`.
-    pub(super) texts_at: u64,
-    pub(super) texts: Vec<u8>,
+    pub(crate) texts_at: u64,
+    pub(crate) texts: Vec<u8>,
     /// The address where the argument strings end and the environment strings begin.
-    pub(super) environment: u64,
+    pub(crate) environment: u64,
     /// The address where the environment strings end.
-    pub(super) end: u64,
+    pub(crate) end: u64,
 }
 
 impl Stack {
-    pub(super) fn new(top: u64, texts: u64, texts_end: u64, notes: Vec<u8>) -> Self {
+    pub(crate) fn new(top: u64, texts: u64, texts_end: u64, notes: Vec<u8>) -> Self {
         Self { top, texts, texts_end, auxv: notes }
     }
 
     /// Checks that the stack of the process has the expected content.
-    pub(super) fn check(&self, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+    pub(crate) fn check(&self, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
         let (mut head, mut texts) = ([0; 2 * WORD], argument_strings());
         read(self.top, &mut head)?;
         read(self.texts, &mut texts)?;
@@ -71,7 +71,7 @@ impl Stack {
 
     /// The data to write for a command. `None` if it does not fit, or if a variable would have affected the dynamic
     /// loader.
-    pub(super) fn image(&self, command: &str, environment: &BTreeMap<&str, &str>) -> Option<StackImage> {
+    pub(crate) fn image(&self, command: &str, environment: &BTreeMap<&str, &str>) -> Option<StackImage> {
         let affects_loader = |name: &&str| LOADER_PREFIXES.iter().any(|begin| name.starts_with(begin));
         if environment.keys().any(affects_loader) {
             return None;

@@ -12,7 +12,7 @@ const READ_BY_LOADER: [&str; 4] = ["/bin/sh", "/etc/ld.so.cache", "/etc/ld.so.pr
 
 /// Files and their state when the shell was loaded.
 #[derive(Debug)]
-pub(super) struct LoadedFiles(Vec<(PathBuf, Option<Stamp>)>);
+pub(crate) struct LoadedFiles(Vec<(PathBuf, Option<Stamp>)>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
@@ -24,7 +24,7 @@ struct Stamp {
 
 impl LoadedFiles {
     /// The files that a process has mapped, according to `/proc/PID/maps`, and those that its loader read.
-    pub(super) fn of(maps: &str) -> io::Result<Self> {
+    pub(crate) fn of(maps: &str) -> io::Result<Self> {
         let mut paths: Vec<PathBuf> = READ_BY_LOADER.map(PathBuf::from).into();
         for path in maps.lines().filter_map(|line| Some(&line[line.find('/')?..])) {
             if path.ends_with(" (deleted)") {
@@ -38,7 +38,7 @@ impl LoadedFiles {
     }
 
     /// Whether no file has changed.
-    pub(super) fn are_unchanged(&self) -> bool {
+    pub(crate) fn are_unchanged(&self) -> bool {
         self.0.iter().all(|(path, before)| stamp(path) == *before)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{io, os::unix::ffi::OsStrExt, path::Path};
 
-use super::{stack::StackImage, syscalls::table_bytes, trace::Tracee};
+use crate::{stack::StackImage, syscalls::table_bytes, trace::Tracee};
 
 /// The distance of the structures from the end of the stack. The dynamic loader has used this part, so it is mapped.
 const STRUCTURES_OFFSET: u64 = 2048;
@@ -17,13 +17,13 @@ const CONTROL_BYTES: u64 = 64;
 
 /// The addresses of the structures.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     end: u64,
 }
 
 impl Scratch {
     /// Uses the memory below `end`.
-    pub(super) fn below(end: u64) -> Self {
+    pub(crate) fn below(end: u64) -> Self {
         Self { end }
     }
 
@@ -32,7 +32,7 @@ impl Scratch {
     }
 
     /// The `msghdr` for receiving the standard streams.
-    pub(super) fn message(self) -> u64 {
+    pub(crate) fn message(self) -> u64 {
         self.at(0)
     }
 
@@ -49,35 +49,35 @@ impl Scratch {
     }
 
     /// The memory map.
-    pub(super) fn map(self) -> u64 {
+    pub(crate) fn map(self) -> u64 {
         self.at(192)
     }
 
     /// Where `PR_GET_TID_ADDRESS` stores its result.
-    pub(super) fn tid(self) -> u64 {
+    pub(crate) fn tid(self) -> u64 {
         self.at(320)
     }
 
     /// The system calls of the zygote.
-    pub(super) fn zygote_table(self) -> u64 {
+    pub(crate) fn zygote_table(self) -> u64 {
         self.at(384)
     }
 
     /// The system calls that set up a copy.
-    pub(super) fn copy_table(self) -> u64 {
+    pub(crate) fn copy_table(self) -> u64 {
         self.zygote_table() + table_bytes(8)
     }
 
     /// The last system calls before the program starts.
-    pub(super) fn last_table(self) -> u64 {
+    pub(crate) fn last_table(self) -> u64 {
         self.copy_table() + table_bytes(4)
     }
 
-    pub(super) fn path(self) -> u64 {
+    pub(crate) fn path(self) -> u64 {
         self.end - PATH_OFFSET
     }
 
-    pub(super) fn write_path(self, tracee: &Tracee, path: &Path) -> io::Result<()> {
+    pub(crate) fn write_path(self, tracee: &Tracee, path: &Path) -> io::Result<()> {
         let path = path.as_os_str().as_bytes();
         if path.len() >= PATH_BYTES {
             return Err(io::ErrorKind::InvalidFilename.into());
@@ -86,7 +86,7 @@ impl Scratch {
     }
 
     /// Writes the `msghdr`, which all copies use.
-    pub(super) fn write_message(self, tracee: &Tracee) -> io::Result<()> {
+    pub(crate) fn write_message(self, tracee: &Tracee) -> io::Result<()> {
         // No address, one vector, a buffer for descriptors.
         let message = [0, 0, self.vector(), 1, self.control(), CONTROL_BYTES, 0].map(u64::to_le_bytes);
         let vector = [self.byte(), 1].map(u64::to_le_bytes);
@@ -96,31 +96,31 @@ impl Scratch {
 
 /// The memory map of a process as the kernel reports it, for example to `ps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct MemoryMap {
+pub(crate) struct MemoryMap {
     /// Start and end of the code, then of the data.
-    pub(super) program: [u64; 4],
+    pub(crate) program: [u64; 4],
     /// Start and end of the heap.
-    pub(super) heap: [u64; 2],
-    pub(super) stack: u64,
+    pub(crate) heap: [u64; 2],
+    pub(crate) stack: u64,
     /// Start and end of the argument strings, then of the environment strings.
-    pub(super) texts: [u64; 4],
+    pub(crate) texts: [u64; 4],
 }
 
 impl MemoryMap {
     /// The same map with the strings of a command.
-    pub(super) fn with_texts(&self, image: &StackImage) -> Self {
+    pub(crate) fn with_texts(&self, image: &StackImage) -> Self {
         let texts = [self.texts[0], image.environment, image.environment, image.end];
         Self { texts, ..self.clone() }
     }
 
     /// Encodes `struct prctl_mm_map`. The auxiliary vector stays the same.
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let words = self.program.iter().chain(&self.heap).chain([&self.stack]).chain(&self.texts);
         words.chain(&[0, KEEP_EXECUTABLE]).flat_map(|word| word.to_le_bytes()).collect()
     }
 
     /// The arguments of the `prctl` call that installs the map at this address.
-    pub(super) fn arguments(at: u64) -> [u64; 4] {
+    pub(crate) fn arguments(at: u64) -> [u64; 4] {
         [libc::PR_SET_MM as u64, libc::PR_SET_MM_MAP as u64, at, (MAP_WORDS * size_of::<u64>()) as u64]
     }
 }

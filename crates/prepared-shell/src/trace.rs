@@ -21,16 +21,16 @@ const SIGNAL_WAIT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_0
 const NO_WAIT: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
 const SIGTRAP: i32 = libc::SIGTRAP;
 
-pub(super) type Registers = libc::user_regs_struct;
+pub(crate) type Registers = libc::user_regs_struct;
 
 /// A traced process.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tracee {
+pub(crate) struct Tracee {
     pid: Pid,
 }
 
 /// Makes a command stop as soon as its program is loaded, traced by the calling thread.
-pub(super) fn stop_at_start(command: &mut Command) {
+pub(crate) fn stop_at_start(command: &mut Command) {
     let trace_me = || {
         rustix::process::setsid()?;
         rustix::process::umask(rustix::fs::Mode::WGRP | rustix::fs::Mode::WOTH);
@@ -42,19 +42,19 @@ pub(super) fn stop_at_start(command: &mut Command) {
 }
 
 /// The change of the process's state since the last call, if there was one.
-pub(super) fn poll_status(pid: Pid) -> io::Result<Option<WaitStatus>> {
+pub(crate) fn poll_status(pid: Pid) -> io::Result<Option<WaitStatus>> {
     Ok(waitpid(Some(pid), WaitOptions::NOHANG)?.map(|(_, status)| status))
 }
 
 /// Whether it was stopped by a breakpoint or by the start of its program.
-pub(super) fn is_trap(status: WaitStatus) -> bool {
+pub(crate) fn is_trap(status: WaitStatus) -> bool {
     status.stopping_signal() == Some(SIGTRAP)
 }
 
 /// Blocks SIGCHLD on this thread, so that expected stops do not interrupt it or wake the reaper. Meanwhile
 /// [`SigchldBlock::next_stop`] receives the signals.
 #[derive(Debug)]
-pub(super) struct SigchldBlock {
+pub(crate) struct SigchldBlock {
     before: libc::sigset_t,
     /// Processes whose stops are expected here.
     expected: RefCell<Vec<Pid>>,
@@ -63,7 +63,7 @@ pub(super) struct SigchldBlock {
 }
 
 impl SigchldBlock {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: a signal set is an array of integers, for which every bit pattern is valid.
         let mut before = unsafe { mem::zeroed() };
         // SAFETY: both sets outlive the call.
@@ -75,7 +75,7 @@ impl SigchldBlock {
     }
 
     /// Blocks until the process stops, which is expected at once.
-    pub(super) fn next_stop(&self, pid: Pid) -> io::Result<WaitStatus> {
+    pub(crate) fn next_stop(&self, pid: Pid) -> io::Result<WaitStatus> {
         self.expected.borrow_mut().push(pid);
         let began = Instant::now();
         loop {
@@ -130,30 +130,30 @@ fn sigchld_set() -> libc::sigset_t {
 
 impl Tracee {
     /// A process that is stopped or about to stop.
-    pub(super) fn new(pid: Pid) -> Self {
+    pub(crate) fn new(pid: Pid) -> Self {
         Self { pid }
     }
 
-    pub(super) fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
     /// Makes the kernel kill it when the tracer exits.
-    pub(super) fn kill_on_tracer_exit(&self) -> io::Result<()> {
+    pub(crate) fn kill_on_tracer_exit(&self) -> io::Result<()> {
         self.request(libc::PTRACE_SETOPTIONS, 0, libc::PTRACE_O_EXITKILL as usize)
     }
 
     /// Resumes it until its next stop.
-    pub(super) fn resume(&self) -> io::Result<()> {
+    pub(crate) fn resume(&self) -> io::Result<()> {
         self.request(libc::PTRACE_CONT, 0, 0)
     }
 
     /// Resumes it and stops tracing.
-    pub(super) fn detach(&self) -> io::Result<()> {
+    pub(crate) fn detach(&self) -> io::Result<()> {
         self.request(libc::PTRACE_DETACH, 0, 0)
     }
 
-    pub(super) fn registers(&self) -> io::Result<Registers> {
+    pub(crate) fn registers(&self) -> io::Result<Registers> {
         // SAFETY: registers are integers, for which every bit pattern is valid.
         let mut registers: Registers = unsafe { mem::zeroed() };
         let to = ptr::from_mut(&mut registers);
@@ -162,7 +162,7 @@ impl Tracee {
         Ok(registers)
     }
 
-    pub(super) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
+    pub(crate) fn set_registers(&self, registers: &Registers) -> io::Result<()> {
         let from = ptr::from_ref(registers);
         // SAFETY: the request reads one such structure.
         succeeded(unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.pid.as_raw_pid(), 0usize, from) })
@@ -170,12 +170,12 @@ impl Tracee {
     }
 
     /// Writes one word, also to memory that the process itself may not write.
-    pub(super) fn poke(&self, address: u64, word: u64) -> io::Result<()> {
+    pub(crate) fn poke(&self, address: u64, word: u64) -> io::Result<()> {
         self.request(libc::PTRACE_POKETEXT, address as usize, word as usize)
     }
 
     /// Whether a signal is pending for it.
-    pub(super) fn has_signal(&self) -> io::Result<bool> {
+    pub(crate) fn has_signal(&self) -> io::Result<bool> {
         for queue in [0, libc::PTRACE_PEEKSIGINFO_SHARED] {
             let which = libc::ptrace_peeksiginfo_args { off: 0, flags: queue, nr: 1 };
             // SAFETY: every bit pattern of a `siginfo_t` is valid.
@@ -190,7 +190,7 @@ impl Tracee {
         Ok(false)
     }
 
-    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         let local = vector(bytes.as_mut_ptr().cast(), bytes.len());
         let remote = vector(address as *mut _, bytes.len());
         // SAFETY: our side is a writable slice; the other side is not memory of this process.
@@ -199,7 +199,7 @@ impl Tracee {
     }
 
     /// Writes to memory that the process itself may write.
-    pub(super) fn write(&self, pieces: &[(u64, &[u8])]) -> io::Result<()> {
+    pub(crate) fn write(&self, pieces: &[(u64, &[u8])]) -> io::Result<()> {
         let local: Vec<_> =
             pieces.iter().map(|(_, bytes)| vector(bytes.as_ptr().cast_mut().cast(), bytes.len())).collect();
         let remote: Vec<_> =

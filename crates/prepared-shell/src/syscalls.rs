@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::trace::{self, Registers, SigchldBlock, Tracee};
+use crate::trace::{self, Registers, SigchldBlock, Tracee};
 
 const WORD: usize = size_of::<u64>();
 /// The number of the call, five arguments, the result.
@@ -33,14 +33,14 @@ const ROUTINE: [u8; 48] = [
 const BREAKPOINT_OFFSET: u64 = 47;
 
 /// The space that the routine needs in the last code page.
-pub(super) const ROUTINE_BYTES: u64 = ROUTINE.len() as u64;
+pub(crate) const ROUTINE_BYTES: u64 = ROUTINE.len() as u64;
 
 /// A system call: its number and its arguments.
-pub(super) type Syscall<'a> = (i64, &'a [u64]);
+pub(crate) type Syscall<'a> = (i64, &'a [u64]);
 
 /// The routine in a process and in the copies of the process.
 #[derive(Debug)]
-pub(super) struct SyscallInjector {
+pub(crate) struct SyscallInjector {
     code: u64,
     /// The registers at the program's first instruction.
     registers: Registers,
@@ -48,7 +48,7 @@ pub(super) struct SyscallInjector {
 
 impl SyscallInjector {
     /// Writes the routine to `code`, in a process that is stopped at its program's first instruction.
-    pub(super) fn install(tracee: &Tracee, code: u64, registers: Registers) -> io::Result<Self> {
+    pub(crate) fn install(tracee: &Tracee, code: u64, registers: Registers) -> io::Result<Self> {
         for (place, word) in (code..).step_by(WORD).zip(ROUTINE.as_chunks().0) {
             tracee.poke(place, u64::from_le_bytes(*word))?;
         }
@@ -56,17 +56,17 @@ impl SyscallInjector {
     }
 
     /// Encodes a table that ends with a breakpoint.
-    pub(super) fn table(&self, calls: &[Syscall<'_>]) -> Vec<u8> {
+    pub(crate) fn table(&self, calls: &[Syscall<'_>]) -> Vec<u8> {
         table(calls, [TABLE_END, 0, self.code + BREAKPOINT_OFFSET])
     }
 
     /// Encodes a table that ends with a jump to the program.
-    pub(super) fn last_table(&self, calls: &[Syscall<'_>]) -> Vec<u8> {
+    pub(crate) fn last_table(&self, calls: &[Syscall<'_>]) -> Vec<u8> {
         table(calls, [TABLE_END, self.registers.rdx, self.registers.rip])
     }
 
     /// Executes the table at this address and returns the results of its calls. Fails if one of them fails.
-    pub(super) fn execute<const COUNT: usize>(
+    pub(crate) fn execute<const COUNT: usize>(
         &self,
         attention: &SigchldBlock,
         tracee: &Tracee,
@@ -93,7 +93,7 @@ impl SyscallInjector {
     }
 
     /// Makes the process continue with the table at this address when it is resumed.
-    pub(super) fn set_next_table(&self, tracee: &Tracee, table: u64) -> io::Result<()> {
+    pub(crate) fn set_next_table(&self, tracee: &Tracee, table: u64) -> io::Result<()> {
         // The kernel must not restart a system call that was interrupted.
         let none = u64::MAX;
         tracee.set_registers(&Registers { rip: self.code, rbx: table, orig_rax: none, ..self.registers })
@@ -101,7 +101,7 @@ impl SyscallInjector {
 }
 
 /// The length of a table with this number of calls, in bytes.
-pub(super) const fn table_bytes(calls: u64) -> u64 {
+pub(crate) const fn table_bytes(calls: u64) -> u64 {
     calls * ENTRY_BYTES + 3 * WORD as u64
 }
 
