@@ -17,6 +17,7 @@ use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name}
 use crate::{error::Error, files::PriorUse, groups, identity, settle};
 
 const HOME: &str = "/root";
+const KERNEL_COMMAND_LINE: &str = "/proc/cmdline";
 /// The longest request in a guest with enough memory, in bytes.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
 
@@ -51,8 +52,11 @@ impl Agent {
             ("LANG", "C.UTF-8"),
         ];
         let env: BTreeMap<_, _> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let bare = Place::new("/", HOME, env, groups::PARENT).with_prepared_shell();
-        Self { base: bare, owner: Arc::default(), request_limit: request_limit() }
+        let place = Place::new("/", HOME, env, groups::PARENT);
+        let line = fs::read_to_string(KERNEL_COMMAND_LINE).unwrap_or_default();
+        let base =
+            if skep_prepared_shell::is_enabled_by(&line) { place.with_prepared_shell() } else { place };
+        Self { base, owner: Arc::default(), request_limit: request_limit() }
     }
 
     pub(crate) fn commands(&self) -> Commands {

@@ -43,7 +43,10 @@ pub struct LaunchSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Boots the kernel. Memory is mapped shared, so that it can be saved.
-    Bake,
+    Bake {
+        /// Added to the kernel's command line; the guest agent reads them.
+        agent_parameters: &'static str,
+    },
     /// Waits for a saved state. Memory is mapped private.
     Restore,
 }

@@ -33,6 +33,8 @@ pub struct Bakery {
     pub image_dir: PathBuf,
     pub agent: &'static [u8],
     pub engine: Box<dyn Engine>,
+    /// Whether guests keep a shell ready for the next command, if they are emulated. With KVM none does.
+    pub shell_ahead: bool,
     /// Path of the `skep` binary, whose `stage` argument runs the jail's stage.
     pub binary: PathBuf,
     pub progress: Progress,
@@ -98,7 +100,7 @@ impl Bakery {
     }
 
     fn inputs(&self) -> Result<Inputs, Error> {
-        Inputs::gather(&self.image_dir, self.engine.report(), self.agent)
+        Inputs::gather(&self.image_dir, self.engine.report(), self.agent, self.shell_ahead)
     }
 
     fn find_for(&self, inputs: &Inputs) -> Option<PathBuf> {
@@ -144,7 +146,8 @@ impl Bakery {
         initrd::write(&work.join(TemplateFile::Initrd.file_name()), self.agent, &kernel)?;
         layer::write(&work.join(TemplateFile::Layer.file_name()), pen)?;
         self.report("boot of the guest, to be saved when idle");
-        let protocol = boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work)?;
+        let parameters = if inputs.prepares_shells { skep_prepared_shell::KERNEL_PARAMETER } else { "" };
+        let protocol = boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work, parameters)?;
         self.report("checksums");
         let manifest = manifest(inputs, protocol, work)?;
         let write = || {

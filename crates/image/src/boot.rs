@@ -55,6 +55,7 @@ pub(crate) fn boot_and_save(
     binary: &Path,
     place: &BakeEnvironment,
     work: &Path,
+    agent_parameters: &'static str,
 ) -> Result<u32, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -62,7 +63,7 @@ pub(crate) fn boot_and_save(
         .map_err(Error::io("runtime of the bake"))?;
     let [retried @ .., last] = BOOT_TIMEOUTS;
     for patience in retried {
-        match runtime.block_on(boot(engine, binary, work, place, patience)) {
+        match runtime.block_on(boot(engine, binary, work, place, agent_parameters, patience)) {
             Err(Error::Guest { what: BOOT, cause, .. }) => {
                 tracing::warn!(cause, "the guest of the bake did not boot within {patience:?}: {cause}");
                 place.clear_boot()?;
@@ -72,7 +73,7 @@ pub(crate) fn boot_and_save(
             outcome => return outcome,
         }
     }
-    runtime.block_on(boot(engine, binary, work, place, last))
+    runtime.block_on(boot(engine, binary, work, place, agent_parameters, last))
 }
 
 async fn boot(
@@ -80,6 +81,7 @@ async fn boot(
     binary: &Path,
     work: &Path,
     place: &BakeEnvironment,
+    agent_parameters: &'static str,
     patience: Duration,
 ) -> Result<u32, Error> {
     let network = Network::create(place.name(), Subnet::default()).await.map_err(network_failed)?;
@@ -92,7 +94,7 @@ async fn boot(
         vcpus: VCPUS,
         memory_mb: MEMORY_MB,
         mac: tap.port.mac,
-        purpose: Purpose::Bake,
+        purpose: Purpose::Bake { agent_parameters },
         descriptors: descriptors(work, &ram, tap.fd, [monitor.listener, agent.listener, console.listener])?,
     });
     let (program, descriptors) = (command.program, command.descriptors);

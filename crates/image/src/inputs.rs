@@ -6,7 +6,7 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use skep_api::swarm::EngineReport;
+use skep_api::swarm::{EngineReport, Isolation};
 use skep_engine::template::hex;
 
 use crate::{
@@ -29,21 +29,34 @@ const KEY_DIGITS: usize = 16;
 pub struct Inputs {
     pub(crate) named: BTreeMap<String, String>,
     pub(crate) kernel: String,
+    /// Whether guests keep a shell ready for the next command.
+    pub(crate) prepares_shells: bool,
 }
 
 impl Inputs {
-    /// Determines the current engine, kernel and agent.
+    /// Determines the current engine, kernel and agent. `shell_ahead`: whether emulated guests prepare shells.
     ///
     /// # Errors
     /// No kernel is known, or the processor cannot be read.
-    pub fn gather(image_dir: &Path, engine: &EngineReport, agent: &[u8]) -> Result<Self, Error> {
-        let kernel = kernel::version(&image_dir.join(CACHE))?;
+    pub fn gather(
+        image_dir: &Path,
+        engine: &EngineReport,
+        agent: &[u8],
+        shell_ahead: bool,
+    ) -> Result<Self, Error> {
+        Self::new(kernel::version(&image_dir.join(CACHE))?, engine, agent, shell_ahead)
+    }
+
+    fn new(kernel: String, engine: &EngineReport, agent: &[u8], shell_ahead: bool) -> Result<Self, Error> {
+        // Linking a shell takes long only where code is translated.
+        let prepares_shells = shell_ahead && engine.isolation == Isolation::Emulated;
         let named = [
             ("engine", engine.name.clone()),
             ("acceleration", engine.accel.clone()),
             ("kernel", kernel.clone()),
             ("agent", hex(&Sha256::digest(agent))),
             ("packages", format!("{PACKAGES_RECIPE} {}", PACKAGES.join(" "))),
+            ("shell_ahead", if prepares_shells { "on" } else { "off" }.to_owned()),
             ("bake", BAKE_RECIPE.to_owned()),
             ("memory_mb", MEMORY_MB.to_string()),
             ("vcpus", VCPUS.to_string()),
@@ -56,7 +69,7 @@ impl Inputs {
             let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
             named.insert("processor".to_owned(), parse_processor(&text));
         }
-        Ok(Self { named, kernel })
+        Ok(Self { named, kernel, prepares_shells })
     }
 
     /// Describes the differences from the inputs of a template, as the end of a sentence about it; `None` if there are
@@ -115,7 +128,7 @@ mod tests {
 
     fn inputs(pairs: &[(&str, &str)]) -> Inputs {
         let named = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Inputs { named, kernel: String::new() }
+        Inputs { named, kernel: String::new(), prepares_shells: false }
     }
 
     #[test]
@@ -137,6 +150,22 @@ mod tests {
             now.difference_from(&baked.named).unwrap(),
             "for processor none, this machine has Model 5, with vcpus 1, this skep has none"
         );
+    }
+
+    #[test]
+    fn the_setting_shell_ahead_is_an_input_of_emulated_guests_only() {
+        let inputs = |isolation, shell_ahead| {
+            let accel = if isolation == Isolation::Emulated { "tcg" } else { "kvm" }.to_owned();
+            let engine = EngineReport { name: "qemu".to_owned(), accel, isolation, reason: String::new() };
+            Inputs::new("6.1".to_owned(), &engine, b"agent", shell_ahead).unwrap()
+        };
+        let [auto, off] = [true, false].map(|shell_ahead| inputs(Isolation::Emulated, shell_ahead));
+        assert!(auto.prepares_shells && !off.prepares_shells);
+        assert_ne!(auto.key(), off.key());
+        assert_eq!(off.difference_from(&auto.named).unwrap(), "with shell_ahead on, this skep has off");
+        let [auto, off] = [true, false].map(|shell_ahead| inputs(Isolation::Hardware, shell_ahead));
+        assert!(!auto.prepares_shells);
+        assert_eq!(auto, off);
     }
 
     #[test]

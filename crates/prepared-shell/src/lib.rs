@@ -49,6 +49,14 @@ use tokio::net::unix::pipe;
 
 pub use prepared::PreparedShell;
 
+/// The parameter of the guest's kernel by which a bake enables prepared shells.
+pub const KERNEL_PARAMETER: &str = "skep.prepared_shell=1";
+
+/// Whether the kernel's command line of this guest enables prepared shells.
+pub fn is_enabled_by(kernel_command_line: &str) -> bool {
+    kernel_command_line.split_ascii_whitespace().any(|word| word == KERNEL_PARAMETER)
+}
+
 /// The command for a shell.
 #[derive(Debug, Clone, Copy)]
 pub struct ShellCommand<'a> {
@@ -91,4 +99,20 @@ pub trait Processes {
 
     /// Kills a child without waiting for its end, and removes it with its control group from the table later.
     fn discard(&self, process: Arc<Self::Process>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_enabled_by;
+
+    #[test]
+    fn only_the_whole_parameter_enables_prepared_shells() {
+        assert!(is_enabled_by("quiet skep.prepared_shell=1\n"));
+        assert!(is_enabled_by("skep.prepared_shell=1 -- skep.prepared_shell=0"));
+        for other in
+            ["", "quiet", "skep.prepared_shell=0", "skep.prepared_shell=10", "askep.prepared_shell=1"]
+        {
+            assert!(!is_enabled_by(other), "{other}");
+        }
+    }
 }

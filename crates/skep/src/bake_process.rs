@@ -17,9 +17,11 @@ const STEP_PREFIX: &str = "bake: ";
 
 /// Bakes the base template if it is missing or damaged, logs each step and returns its folder. Blocks. If the calling
 /// thread ends first, the bake gets SIGTERM and leaves nothing behind.
-pub(crate) fn run(image_dir: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn run(image_dir: &Path, shell_ahead: bool) -> anyhow::Result<PathBuf> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("bake").arg("--image-dir").arg(image_dir);
+    // Flags, because the settings file and the environment may have changed since the keeper was started.
+    command.args(["--shell-ahead", if shell_ahead { "auto" } else { "off" }]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     end_with_this_thread(&mut command);
     let mut child = command.spawn().context("the bake could not be started")?;

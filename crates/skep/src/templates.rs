@@ -26,6 +26,7 @@ pub(crate) struct BaseTemplate(Arc<Inner>);
 
 struct Inner {
     image_dir: PathBuf,
+    shell_ahead: bool,
     current: Mutex<Current>,
 }
 
@@ -41,8 +42,8 @@ impl BaseTemplate {
     /// for another configuration.
     pub(crate) fn load(bakery: &Bakery) -> anyhow::Result<Arc<Self>> {
         let current = Current { template: Arc::new(bakery.load()?), edition: 0, baking: false };
-        let image_dir = bakery.image_dir.clone();
-        Ok(Arc::new(Self(Arc::new(Inner { image_dir, current: Mutex::new(current) }))))
+        let (image_dir, shell_ahead) = (bakery.image_dir.clone(), bakery.shell_ahead);
+        Ok(Arc::new(Self(Arc::new(Inner { image_dir, shell_ahead, current: Mutex::new(current) }))))
     }
 }
 
@@ -112,7 +113,7 @@ impl Inner {
     fn rebake(&self) {
         let mut pause = MIN_RETRY_DELAY;
         loop {
-            let baked = bake_process::run(&self.image_dir);
+            let baked = bake_process::run(&self.image_dir, self.shell_ahead);
             match baked.and_then(|dir| Ok(load_template(&dir)?)) {
                 Ok(template) => return self.install(template),
                 Err(error) => {

@@ -64,8 +64,11 @@ impl Qemu {
         } else {
             (format!("tcg,tb-size={CODE_CACHE_MB}"), "max,-erms", " norandmaps")
         };
-        let (share, clock) = match purpose {
-            Purpose::Bake => ("on", self.clock_parameters()),
+        let (share, parameters) = match purpose {
+            Purpose::Bake { agent_parameters: "" } => ("on", self.clock_parameters()),
+            Purpose::Bake { agent_parameters } => {
+                ("on", format!("{} {agent_parameters}", self.clock_parameters()))
+            }
             // The restored kernel has already read its command line.
             Purpose::Restore => ("off", String::new()),
         };
@@ -92,7 +95,7 @@ impl Qemu {
             ),
             ("-kernel", &format!("/proc/self/fd/{}", fds.kernel)),
             ("-initrd", &format!("/proc/self/fd/{}", fds.initrd)),
-            ("-append", &format!("{KERNEL_COMMAND_LINE}{emulated}{clock}")),
+            ("-append", &format!("{KERNEL_COMMAND_LINE}{emulated}{parameters}")),
         ])
     }
 }

@@ -9,7 +9,10 @@ use rustix::process::{getpid, set_child_subreaper};
 use skep_image::{AGENT, Bakery, Progress};
 
 use super::serve;
-use crate::{output, settings::Settings};
+use crate::{
+    output,
+    settings::{Settings, ShellAhead},
+};
 
 /// Build the base template, unless a complete one for this machine's kernel, QEMU and packages exists.
 #[derive(Debug, Args)]
@@ -44,6 +47,7 @@ pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<
             "this binary was built without the guest agent; build it by `make run` or `make build`",
         )?,
         engine: skep_engine::select()?,
+        shell_ahead: settings.shell_ahead == ShellAhead::Auto,
         binary: "/proc/self/exe".into(),
         progress,
     })

@@ -148,7 +148,8 @@ fn kernel_command_line(engine: &EngineReport, memory_mb: u64) -> anyhow::Result<
         root: nothing()?,
         layer: nothing()?,
     };
-    let order = LaunchSpec { vcpus: 1, memory_mb, mac: [0; 6], purpose: Purpose::Bake, descriptors };
+    let purpose = Purpose::Bake { agent_parameters: "" };
+    let order = LaunchSpec { vcpus: 1, memory_mb, mac: [0; 6], purpose, descriptors };
     let mut arguments = engine::from_report(engine)?.command(order).arguments.into_iter();
     let append = arguments.by_ref().skip_while(|word| word != "-append").nth(1);
     append.context("the engine boots no kernel")
