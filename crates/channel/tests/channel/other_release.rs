@@ -15,9 +15,9 @@ const HEADERS_FRAME: u8 = 1;
 const SETTINGS: &[u8] =
     b"\0\0\x18\x04\0\0\0\0\0\0\x03\0\0\x02\0\0\x04\0\x04\0\0\0\x05\0\0\x40\0\0\x06\0\0\x40\0";
 
-/// What the agent of release 0.1.0, which knows no `GET /protocol`, answers to it on a new connection: recorded from the
-/// guest end of commit f9ec23d with a relay between `Guest` and `serve`.
-pub(crate) const ANSWER_OF_0_1_0: &[u8] = b"\
+/// What an agent from before the protocol number answers to `GET /protocol` on a new connection: recorded from the guest
+/// end of commit f9ec23d, the last one without it, with a relay between `Guest` and `serve`.
+pub(crate) const ANSWER_OF_FIRST_PROTOCOL: &[u8] = b"\
     \0\0\0\x04\x01\0\0\0\0\
     \0\0\x04\x08\0\0\0\0\0\0\x3f\0\x01\
     \0\0\x1e\x01\x04\0\0\0\x01\x8c\x61\x96\xd0\x7a\xbe\x94\x13\x2a\x69\x3f\x75\x04\x01\x38\xa0\x1f\xb8\x26\x6e\x34\xca\x98\xb4\x6f\x0f\x0d\x82\x75\x9f\

@@ -6,7 +6,7 @@ use tokio::net::UnixStream;
 
 use crate::{
     fixture::{DEADLINE, Fixture},
-    other_release::{ANSWER_OF_0_1_0, answer_of, play},
+    other_release::{ANSWER_OF_FIRST_PROTOCOL, answer_of, play},
 };
 
 /// The protocol of an agent that gives this answer.
@@ -24,10 +24,11 @@ async fn a_guest_names_its_protocol_before_it_has_an_identity() {
     assert_eq!(fixture.connect().await.check_protocol().await.expect("a number"), PROTOCOL);
 }
 
-/// Proves that the bytes which the guest end of release 0.1.0 sends are understood, and taken for the first protocol.
+/// Proves that the bytes which the guest end sent before it had a protocol number are understood, and taken for the first
+/// protocol.
 #[tokio::test]
-async fn the_agent_of_release_0_1_0_speaks_the_first_protocol() {
-    match (protocol_of(ANSWER_OF_0_1_0.to_vec()).await, UnsupportedProtocol::check(FIRST_PROTOCOL)) {
+async fn an_agent_from_before_the_number_speaks_the_first_protocol() {
+    match (protocol_of(ANSWER_OF_FIRST_PROTOCOL.to_vec()).await, UnsupportedProtocol::check(FIRST_PROTOCOL)) {
         (Ok(protocol), Ok(())) => assert_eq!(protocol, FIRST_PROTOCOL),
         (Err(Error::UnsupportedProtocol(found)), Err(wanted)) => assert_eq!(found, wanted),
         (found, _) => panic!("{found:?}"),

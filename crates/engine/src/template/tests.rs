@@ -212,7 +212,6 @@ fn zeros_of_a_loaded_file_take_no_memory() {
 #[test]
 fn a_manifest_from_before_the_protocol_number_is_read() {
     let dir = tempfile::tempdir().unwrap();
-    // Written by release 0.1.0.
     let text = r#"{"key": "k", "vcpus": 1, "memory_mb": 1, "inputs": {"vcpus": "1"}, "sha256": {},
         "seal": "5b15c2b29ec21bbe91cca6c6e0b0768f4b54eddc0265677ff1fc3e892631aad8"}"#;
     fs::write(dir.path().join(MANIFEST), text).unwrap();

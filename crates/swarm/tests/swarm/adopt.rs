@@ -6,7 +6,7 @@ use skep_channel::{FIRST_PROTOCOL, PROTOCOL, SUPPORTED_PROTOCOLS};
 
 use crate::{
     fixture::Fixture,
-    other_release::{ANSWER_OF_0_1_0, answer_of},
+    other_release::{ANSWER_OF_FIRST_PROTOCOL, answer_of},
 };
 
 #[tokio::test]
@@ -76,13 +76,14 @@ async fn a_vm_whose_agent_speaks_an_unsupported_protocol_is_lost() {
     fixture.assert_nothing_left().await;
 }
 
-/// Proves that a server adopts a VM of release 0.1.0 if it encodes requests for the first protocol, and otherwise records
-/// it as lost. The guest sends what the agent of that release sent; that operations work in it is not covered.
+/// Proves that a server adopts a VM from before the protocol number if it encodes requests for the first protocol, and
+/// otherwise records it as lost. The guest sends the recorded bytes of such an agent (commit f9ec23d); operations in it are
+/// not covered.
 #[tokio::test]
-async fn a_vm_of_release_0_1_0_is_adopted_exactly_if_its_protocol_is_supported() {
+async fn a_vm_from_before_the_number_is_adopted_exactly_if_the_first_protocol_is_supported() {
     let fixture = Fixture::new().await;
     let vm = fixture.boot(1).await.unwrap().vms[0].id;
-    fixture.keeper(|keeper| keeper.answer_of_other_release = Some(ANSWER_OF_0_1_0.to_vec()));
+    fixture.keeper(|keeper| keeper.answer_of_other_release = Some(ANSWER_OF_FIRST_PROTOCOL.to_vec()));
     let fixture = fixture.restart().await;
     if SUPPORTED_PROTOCOLS.contains(&FIRST_PROTOCOL) {
         assert!(fixture.store.ends().is_empty());
