@@ -153,12 +153,12 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
 /// Routes that need no key. The first of them is served to VMs too.
 fn public_routes(parts: &Parts, limiter: &Arc<Limiter>, text: &document::Document) -> [Routes; 4] {
     let vitals = HealthState {
-        store: Arc::clone(&parts.store),
+        store: parts.store.clone(),
         vms: SwarmHandle::new(parts.swarm.clone()),
         data_dir: parts.data_dir.clone(),
         started: Instant::now(),
     };
-    let waitlist = WaitlistState::new(Arc::clone(&parts.store), Arc::clone(limiter));
+    let waitlist = WaitlistState::new(parts.store.clone(), Arc::clone(limiter));
     [
         health::routes(vitals),
         document::routes(Arc::clone(text)),
@@ -177,7 +177,7 @@ fn guarded_routes(
     let workspaces = Workspaces::new(parts.roots.clone());
     let places = Places::new(vms.clone(), &parts.helper, &workspaces, parts.entry_locks()?);
     let (closing, sessions) = (parts.closing.clone(), parts.sessions.clone());
-    let vault = Vault::new(Arc::clone(store), &parts.data_dir);
+    let vault = Vault::new(store.clone(), &parts.data_dir);
     let operations = OperationsState {
         places: places.clone(),
         vault: vault.clone(),
@@ -185,32 +185,32 @@ fn guarded_routes(
     };
     let files = FilesState {
         places: places.clone(),
-        store: Arc::clone(store),
+        store: store.clone(),
         closing: closing.clone(),
         watchers: WatchCounts::default(),
     };
     Ok(vec![
         whoami::routes(),
         metrics::routes(readings),
-        session::routes(SessionState { store: Arc::clone(store) }),
+        session::routes(SessionState { store: store.clone() }),
         keys::routes(KeysState { store: Arc::clone(store), vms: vms.clone() }),
         accounts::routes(AccountsState { store: Arc::clone(store), vms: vms.clone(), workspaces }),
         swarm::routes(SwarmState {
             vms: vms.clone(),
             defaults: parts.boot,
-            store: Arc::clone(store),
+            store: store.clone(),
             in_progress: InProgressRequests::default(),
         }),
-        vms_list::routes(Arc::clone(store)),
+        vms_list::routes(store.clone()),
         event_and_ticket_routes(parts),
         webhooks::routes(parts.webhook_state()),
-        waitlist::routes(WaitlistState::new(Arc::clone(store), Arc::clone(limiter))),
-        audit::routes(AuditLogState { store: Arc::clone(store), actions: Arc::clone(actions) }),
+        waitlist::routes(WaitlistState::new(store.clone(), Arc::clone(limiter))),
+        audit::routes(AuditLogState { store: store.clone(), actions: Arc::clone(actions) }),
         files::routes(files),
         operations::routes(&operations),
         git_credentials::routes(vault),
         admin::routes(Arc::clone(&parts.restart)),
-        exec::routes(ExecState { vms, places, store: Arc::clone(store), closing, sessions }),
+        exec::routes(ExecState { vms, places, store: store.clone(), closing, sessions }),
     ])
 }
 
@@ -219,7 +219,7 @@ fn event_and_ticket_routes(parts: &Parts) -> Routes {
     let events =
         EventsState { store: Arc::clone(store), tail: parts.tail.clone(), stopping: stopping.clone() };
     let tickets = TicketsState {
-        store: Arc::clone(store),
+        store: store.clone(),
         waiters: parts.waiters.clone(),
         in_progress: InProgressRequests::default(),
         stopping: stopping.clone(),
@@ -231,7 +231,7 @@ fn event_and_ticket_routes(parts: &Parts) -> Routes {
 
 impl Parts {
     fn webhook_state(&self) -> WebhooksState {
-        WebhooksState { store: Arc::clone(&self.store), context: self.outgoing.clone() }
+        WebhooksState { store: self.store.clone(), context: self.outgoing.clone() }
     }
 
     /// The locks on workspace entries, kept in a file so that both servers of a restart share them.
@@ -247,7 +247,7 @@ impl Parts {
     pub(crate) fn readings(&self) -> Collector {
         Collector {
             metrics: self.metrics.clone(),
-            store: Arc::clone(&self.store),
+            store: self.store.clone(),
             vms: SwarmHandle::new(self.swarm.clone()),
             data_dir: self.data_dir.clone(),
         }

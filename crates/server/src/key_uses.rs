@@ -10,7 +10,7 @@ use std::{
 
 use jiff::Timestamp;
 use skep_api::KeyId;
-use skep_store::{KeyUse, Store};
+use skep_store::{KeyStore, KeyUse};
 
 /// How often uses are written.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -27,7 +27,7 @@ impl KeyUses {
     }
 
     /// Writes the collected uses. Where the store fails, they are kept for the next write.
-    pub async fn write(&self, store: &dyn Store) {
+    pub async fn write(&self, store: &dyn KeyStore) {
         let collected = mem::take(&mut *self.lock());
         if collected.is_empty() {
             return;
@@ -40,7 +40,7 @@ impl KeyUses {
     }
 
     /// Writes at intervals. Never returns.
-    pub async fn write_regularly(&self, store: &dyn Store) -> Infallible {
+    pub async fn write_regularly(&self, store: &dyn KeyStore) -> Infallible {
         loop {
             tokio::time::sleep(INTERVAL).await;
             self.write(store).await;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use skep_accounts::check_validity;
 use skep_api::{ErrorCode, Failure, KeyId, keys::Key};
-use skep_store::Store;
+use skep_store::KeyStore;
 use tokio::{
     sync::{
         broadcast::{Receiver, error::RecvError},
@@ -22,7 +22,7 @@ const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 ///
 /// A separate task does the look-ups: the body of an answer is polled only while its caller reads, so a look-up in it
 /// could hold a lock or a connection of the store for any time. Dropping the future aborts the task.
-pub(crate) fn key_lost(store: Arc<dyn Store>, key: Key) -> impl Future<Output = Failure> + Send + 'static {
+pub(crate) fn key_lost(store: Arc<dyn KeyStore>, key: Key) -> impl Future<Output = Failure> + Send + 'static {
     let watch = AbortOnDropHandle::new(tokio::spawn(watch_key(store, key, LOOKUP_INTERVAL)));
     async move { watch.await.unwrap_or_else(|error| Failure::new(ErrorCode::Internal, error.to_string())) }
 }
@@ -35,7 +35,7 @@ pub(crate) async fn server_closing(mut closing: watch::Receiver<bool>) {
     }
 }
 
-async fn watch_key(store: Arc<dyn Store>, key: Key, interval: Duration) -> Failure {
+async fn watch_key(store: Arc<dyn KeyStore>, key: Key, interval: Duration) -> Failure {
     // Subscribed before the first look-up, so that no revocation between the two is missed.
     let mut revocations = store.revocations();
     loop {
@@ -81,8 +81,8 @@ mod tests {
     use skep_accounts::KeySecret;
     use skep_api::{AccountId, Environment, Role, Scope, keys::Limits};
     use skep_store::{
-        CreateAccount, DeleteAccount, NewKey, RevokeAllKeys, RevokeKey, RotateKey, SqliteSettings,
-        SqliteStore,
+        AccountStore, CreateAccount, DeleteAccount, NewKey, RevokeAllKeys, RevokeKey, RotateKey,
+        SqliteSettings, SqliteStore,
     };
     use tokio::{task::JoinHandle, time::timeout};
 
@@ -94,7 +94,7 @@ mod tests {
     const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
     struct Fixture {
-        store: Arc<dyn Store>,
+        store: Arc<SqliteStore>,
         account: AccountId,
         _folder: tempfile::TempDir,
     }
@@ -134,7 +134,7 @@ mod tests {
 
         /// Starts a watch and waits for its first look-up.
         async fn watch(&self, key: &Key) -> JoinHandle<Failure> {
-            let watch = tokio::spawn(watch_key(Arc::clone(&self.store), key.clone(), NEVER));
+            let watch = tokio::spawn(watch_key(self.store.clone(), key.clone(), NEVER));
             // The store answers in order, so the watch's first look-up is done by then.
             for _ in 0..100 {
                 self.store.key(key.account, key.id).await.unwrap();
@@ -191,7 +191,7 @@ mod tests {
     async fn a_key_that_expires_ends_its_watch() {
         let place = Fixture::new().await;
         let key = place.key(1, Some(Timestamp::now() + 300.milliseconds())).await;
-        let watch = tokio::spawn(watch_key(Arc::clone(&place.store), key.clone(), NEVER));
+        let watch = tokio::spawn(watch_key(place.store.clone(), key.clone(), NEVER));
         ended(watch).await;
         assert!(key.expires_at.unwrap() <= Timestamp::now(), "not before");
     }
@@ -200,7 +200,7 @@ mod tests {
     async fn a_revocation_by_another_process_is_seen_at_the_next_look_up() {
         let place = Fixture::new().await;
         let key = place.key(1, None).await;
-        let watch = tokio::spawn(watch_key(Arc::clone(&place.store), key.clone(), Duration::from_millis(20)));
+        let watch = tokio::spawn(watch_key(place.store.clone(), key.clone(), Duration::from_millis(20)));
         let path = place._folder.path().join("skep.db");
         let elsewhere = SqliteStore::open(SqliteSettings::at(path)).await.unwrap();
         let command =

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use skep_api::{AccountId, git::Credential};
-use skep_store::{GitCredential, SetGitCredential, Store};
+use skep_store::{GitCredential, GitStore, SetGitCredential};
 
 use crate::{error::Refusal, seal::SealingKey};
 
@@ -14,13 +14,13 @@ const KEY_FILE: &str = "git-credentials.key";
 /// The git credentials of all accounts. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Vault {
-    store: Arc<dyn Store>,
+    store: Arc<dyn GitStore>,
     seal: SealingKey,
 }
 
 impl Vault {
     /// Credentials in this store, with the encryption key in this folder.
-    pub(crate) fn new(store: Arc<dyn Store>, folder: &Path) -> Self {
+    pub(crate) fn new(store: Arc<dyn GitStore>, folder: &Path) -> Self {
         Self { store, seal: SealingKey::in_file(&folder.join(KEY_FILE)) }
     }
 

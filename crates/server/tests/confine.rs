@@ -11,7 +11,7 @@ use skep_api::{
     path::PathEncoding,
 };
 use skep_server::confine::{AllowedPaths, Confinement, Rules, confine, fence, landlock_abi};
-use skep_store::{EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
+use skep_store::{AccountStore, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore};
 use skep_workspace::{Place, Run};
 use tempfile::TempDir;
 

@@ -2,8 +2,35 @@
 
 use std::path::PathBuf;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{AccountId, keys::Limits};
+
+use crate::Result;
+
+/// The methods of a [`Store`](crate::Store) for accounts.
+#[async_trait]
+#[warn(missing_docs)]
+pub trait AccountStore: Send + Sync {
+    /// Returns the account `default`, and creates it if it does not exist.
+    async fn ensure_default_account(&self, command: EnsureDefaultAccount) -> Result<Account>;
+    /// Replaces the roots of an account; fails with `UnknownAccount`, `RootTaken`.
+    async fn set_account_roots(&self, command: SetAccountRoots) -> Result<Account>;
+    /// Returns an account; fails with `UnknownAccount`.
+    async fn account(&self, id: AccountId) -> Result<Account>;
+    /// Returns an account by name; fails with `UnknownAccount`.
+    async fn account_by_name(&self, name: &str) -> Result<Account>;
+    /// Returns the roots of all accounts except the one with this name, which need not exist.
+    async fn roots_of_other_accounts(&self, name: &str) -> Result<Vec<AccountRoot>>;
+    /// Creates an account; fails with `AccountNameTaken`, `RootTaken`.
+    async fn create_account(&self, command: CreateAccount) -> Result<Account>;
+    /// Changes the mutable fields of an account; fails with `UnknownAccount`, `RootTaken`.
+    async fn change_account(&self, command: ChangeAccount) -> Result<Account>;
+    /// Deletes an account; fails with `UnknownAccount`, `DefaultAccountStays`, `AccountInUse`.
+    async fn delete_account(&self, command: DeleteAccount) -> Result<AccountDeleted>;
+    /// Returns a page of accounts, newest first.
+    async fn list_accounts(&self, query: ListAccounts) -> Result<AccountPage>;
+}
 
 /// A tenant. Times have millisecond precision, here and in every record.
 #[derive(Debug, Clone, PartialEq, Eq)]

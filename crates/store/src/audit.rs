@@ -1,7 +1,22 @@
 //! Records, queries and retention of the audit log.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{AccountId, AuditId, ErrorCode, KeyId, audit::AuditEntry};
+
+use crate::Result;
+
+/// The methods of a [`Store`](crate::Store) for the audit log and the retention of history.
+#[async_trait]
+#[warn(missing_docs)]
+pub trait AuditStore: Send + Sync {
+    /// Writes audit entries; entries whose id exists already are ignored.
+    async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> Result<()>;
+    /// Returns a page of the audit log, newest first.
+    async fn list_audit(&self, query: ListAudit) -> Result<AuditPage>;
+    /// Deletes one batch of the oldest audit entries and events beyond the retention limits, and returns how many.
+    async fn trim_history(&self, command: TrimHistory) -> Result<Trimmed>;
+}
 
 /// An audit entry with the account that owns it.
 #[derive(Debug, Clone, PartialEq, Eq)]

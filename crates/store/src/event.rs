@@ -2,9 +2,39 @@
 
 use std::fmt;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{AccountId, TicketId, events::EventId, tickets::Ticket};
+use tokio::sync::watch;
+
+use crate::Result;
+
+/// The methods of a [`Store`](crate::Store) for events.
+#[async_trait]
+#[warn(missing_docs)]
+pub trait EventStore: Send + Sync {
+    /// Returns at most `limit` events of all accounts after this sequence, in order; 0 includes the first event.
+    async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
+    /// Returns a page of events.
+    async fn read_events(&self, query: ReadEvents) -> Result<EventPage>;
+    /// Returns the position just before the first event at or after this time, or the newest position if there is none.
+    /// The cost hardly depends on the number of events. If the clock was set back, the position may be that of a later
+    /// such event.
+    async fn event_position(&self, since: Timestamp) -> Result<EventId>;
+    /// Returns the range of stored events.
+    async fn event_span(&self) -> Result<EventSpan>;
+    /// Returns a ticket of this account and the range of events that its state reflects; fails with `UnknownTicket`.
+    async fn ticket_with_span(
+        &self,
+        account: AccountId,
+        id: TicketId,
+        at: Timestamp,
+    ) -> Result<TicketWithSpan>;
+    /// A counter that changes after each durable commit of this store that may have written events. Commits by other
+    /// processes are not included.
+    fn commits(&self) -> watch::Receiver<u64>;
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventKind {

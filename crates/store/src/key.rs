@@ -2,11 +2,41 @@
 
 use std::net::IpAddr;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
 use skep_api::{AccountId, Environment, KeyId, Role, Scope, VmId, keys::Key};
+use tokio::sync::broadcast;
 
-use crate::Account;
+use crate::{Account, Result};
+
+/// The methods of a [`Store`](crate::Store) for API keys.
+#[async_trait]
+#[warn(missing_docs)]
+pub trait KeyStore: Send + Sync {
+    /// Returns the admin key with this hash, and creates it if needed; fails with `UnknownAccount` if there is no
+    /// account `default`.
+    async fn ensure_admin_key(&self, command: EnsureAdminKey) -> Result<KeyRecord>;
+    /// Creates a key; fails with `NameTaken`, `UnknownAccount`, `UnknownVm`.
+    async fn create_key(&self, command: NewKey) -> Result<KeyRecord>;
+    /// Revokes a key. For a key that is revoked already it only returns the record. Fails with `UnknownKey`.
+    async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord>;
+    /// Creates a key that replaces an existing one and takes its name; fails with `UnknownKey`, `KeyNotValid`.
+    async fn rotate_key(&self, command: RotateKey) -> Result<KeyRecord>;
+    /// Revokes the keys of an account and returns their number; fails with `UnknownAccount`.
+    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<u32>;
+    /// Subscribes to the ids of keys that this store revokes for any reason, sent once the revocation is durable.
+    /// Revocations by other processes are not included.
+    fn revocations(&self) -> broadcast::Receiver<KeyId>;
+    /// Returns a key of this account; fails with `UnknownKey`.
+    async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord>;
+    /// Returns a page of an account's keys, including revoked ones, newest first.
+    async fn list_keys(&self, query: ListKeys) -> Result<KeyPage>;
+    /// Returns the key with this hash, whether or not it is valid.
+    async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>>;
+    /// Records when keys were last used; unknown keys are ignored.
+    async fn record_key_uses(&self, uses: Vec<KeyUse>) -> Result<()>;
+}
 
 /// Name of the key that is created at the first start.
 pub const ADMIN_KEY_NAME: &str = "admin";

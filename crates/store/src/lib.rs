@@ -1,4 +1,5 @@
-//! Persistent state of the server: the [`Store`] trait, its SQLite implementation and the test suite for all stores.
+//! Persistent state of the server: a trait for each subject, their sum [`Store`], its SQLite implementation, and the test
+//! suite for all stores.
 //!
 //! Each method is one command in one transaction, which contains the change and its events. No database type is part of
 //! the public API.
@@ -9,6 +10,7 @@ mod commits;
 mod error;
 mod event;
 mod git;
+mod health;
 mod key;
 mod run_log;
 mod session;
@@ -22,35 +24,38 @@ mod waitlist;
 mod webhook;
 
 pub use account::{
-    Account, AccountDeleted, AccountPage, AccountRoot, ChangeAccount, CreateAccount, DeleteAccount,
-    EnsureDefaultAccount, ListAccounts, SetAccountRoots,
+    Account, AccountDeleted, AccountPage, AccountRoot, AccountStore, ChangeAccount, CreateAccount,
+    DeleteAccount, EnsureDefaultAccount, ListAccounts, SetAccountRoots,
 };
-pub use audit::{AuditFilter, AuditPage, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
+pub use audit::{
+    AuditFilter, AuditPage, AuditStore, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed,
+};
 pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
-pub use event::{Event, EventKind, EventPage, EventScope, EventSpan, ReadEvents, TicketWithSpan};
-pub use git::{GitCredential, SetGitCredential};
+pub use event::{Event, EventKind, EventPage, EventScope, EventSpan, EventStore, ReadEvents, TicketWithSpan};
+pub use git::{GitCredential, GitStore, SetGitCredential};
+pub use health::HealthStore;
 pub use key::{
-    ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey, PresentedKey,
+    ADMIN_KEY_NAME, EnsureAdminKey, KeyPage, KeyRecord, KeyStore, KeyUse, ListKeys, NewKey, PresentedKey,
     RevokeAllKeys, RevokeKey, RotateKey,
 };
 pub use run_log::{AppendLog, LogPage, LogPosition, MAX_ACCOUNT_LOG_BYTES, MIN_LOG_BYTES, ReadLog};
-pub use session::{NewSession, PresentedSession};
+pub use session::{NewSession, PresentedSession, SessionStore};
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
 pub use ticket::{
     Answered, AttemptTimer, BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents,
     EndAttempt, IdempotentRequest, ListTickets, OpenAttempt, ReadTicketHistory, TicketCall, TicketCounts,
     TicketFilter, TicketHistoryPage, TicketMetrics, TicketPage, TicketPosition, TicketSignal, TicketSort,
-    WaitingTicket, WakeTicket,
+    TicketStore, WaitingTicket, WakeTicket,
 };
 pub use vm::{
     BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd,
-    VmBooted, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet, VmWithoutAttempt,
+    VmBooted, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet, VmStore, VmWithoutAttempt,
 };
-pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
+pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
 pub use webhook::{
     ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryContent, DeliveryOutcome, DeliveryPage, Disabled,
     DueDelivery, DueWebhook, EnqueueDeliveries, Enqueued, ListDeliveries, ListDue, ListWebhooks,
-    PreviousSecret, RecordAttempt, Redeliver, RotateWebhook, TestWebhook, Webhook, WebhookPage,
+    PreviousSecret, RecordAttempt, Redeliver, RotateWebhook, TestWebhook, Webhook, WebhookPage, WebhookStore,
 };

@@ -2,14 +2,64 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, KeyId, Label, TicketId, VmId,
-    tickets::{Attempt, AttemptOutcome, Priority, Ticket, TicketEvent, TicketStatus},
+    tickets::{
+        Attempt, AttemptOutcome, Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Priority, Ticket,
+        TicketEvent, TicketStatus, Why,
+    },
 };
 use skep_tickets::{Command, Edits, LeaseRenewal, NewTicket};
+use tokio::sync::broadcast;
 
-use crate::VmWithoutAttempt;
+use crate::{Result, VmWithoutAttempt};
+
+/// The methods of a [`Store`](crate::Store) for tickets.
+#[async_trait]
+#[warn(missing_docs)]
+pub trait TicketStore: Send + Sync {
+    /// Creates tickets, all of them or none; fails with `UnknownAccount`, `UnknownDependency`, `IdempotencyMismatch`.
+    async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>>;
+    /// Changes a ticket and returns its record; fails with `UnknownTicket`, `VersionStale`, `UnknownDependency`,
+    /// `VmKeyLimited`, and with `Ticket` if the transition rules refuse the change.
+    async fn change_ticket(&self, command: ChangeTicket) -> Result<Ticket>;
+    /// Renews a lease; fails with `UnknownTicket`, and with `Ticket` if the lease is lost.
+    async fn beat_ticket(&self, command: BeatTicket) -> Result<Beat>;
+    /// Claims ready tickets, possibly none; fails with `IdempotencyMismatch`. Concurrent calls get different tickets.
+    async fn claim_tickets(&self, command: ClaimTickets) -> Result<Answered<ClaimedTickets>>;
+    /// Deletes a ticket; fails with `UnknownTicket`, `VersionStale`, `TicketHeld`, `HasDependents`.
+    async fn delete_ticket(&self, command: DeleteTicket) -> Result<DeletedTicket>;
+    /// Ends an attempt whose timer fired; returns whether it was ended.
+    async fn end_attempt(&self, command: EndAttempt) -> Result<bool>;
+    /// Marks a ticket's `not_before` as passed; returns whether that changed anything.
+    async fn wake_ticket(&self, command: WakeTicket) -> Result<bool>;
+    /// Returns a ticket of this account; fails with `UnknownTicket`.
+    async fn ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Ticket>;
+    /// Returns a ticket that this VM holds or held, or a direct dependency of such a ticket; fails with
+    /// `UnknownTicket`.
+    async fn ticket_of_vm(&self, account: AccountId, vm: VmId, id: TicketId, at: Timestamp)
+    -> Result<Ticket>;
+    /// Returns a page of an account's tickets.
+    async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage>;
+    /// Returns a page of the history of a ticket, which may be deleted; fails with `UnknownTicket`.
+    async fn ticket_history(&self, query: ReadTicketHistory) -> Result<TicketHistoryPage>;
+    /// Returns why a ticket is not ready or not progressing; fails with `UnknownTicket`.
+    async fn why_ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Why>;
+    /// Extends every open lease to its full length from `at`. The server does so when it starts, so that the expiry
+    /// that callers read matches its timers. Does not count as a renewal, writes no event and keeps versions.
+    async fn restart_leases(&self, at: Timestamp) -> Result<()>;
+    /// Returns the open attempts of all accounts.
+    async fn open_attempts(&self) -> Result<Vec<OpenAttempt>>;
+    /// Returns metrics about the tickets of one account or of all. The cost does not depend on the number of tickets.
+    async fn ticket_metrics(&self, account: Option<AccountId>) -> Result<Vec<TicketMetrics>>;
+    /// Returns the tickets of all accounts whose `not_before` is in the future.
+    async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>>;
+    /// Subscribes to changes that timers and waiting claims react to, sent once they are durable. A receiver that lags
+    /// must read [`open_attempts`](Self::open_attempts) and [`waiting_tickets`](Self::waiting_tickets) again.
+    fn ticket_signals(&self) -> broadcast::Receiver<TicketSignal>;
+}
 
 /// Caller and time of a command on tickets.
 #[derive(Debug, Clone)]

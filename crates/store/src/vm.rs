@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{
@@ -10,7 +11,49 @@ use skep_api::{
     tickets::Object,
 };
 
-use crate::{IdempotentRequest, NewKey};
+use crate::{AppendLog, IdempotentRequest, LogPage, LogPosition, NewKey, ReadLog, Result};
+
+/// The methods of a [`Store`](crate::Store) for VMs and the logs of their boot commands.
+#[async_trait]
+#[warn(missing_docs)]
+pub trait VmStore: Send + Sync {
+    /// Records VMs that were booted together; fails with `UnknownAccount`, and for a ticket with `UnknownTicket`,
+    /// `NameTaken`, and with `Ticket` if its attempt has ended meanwhile.
+    async fn record_boots(&self, command: RecordBoots) -> Result<()>;
+    /// Returns the stored answer of an earlier boot with the same idempotency key; fails with `IdempotencyMismatch`.
+    async fn stored_boot_answer(
+        &self,
+        account: AccountId,
+        once: IdempotentRequest,
+        at: Timestamp,
+    ) -> Result<Option<BootAnswer>>;
+    /// Changes the mutable fields of a running VM and returns its record; fails with `UnknownVm`.
+    async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
+    /// Records the end of a VM, the first time; fails with `UnknownVm`.
+    async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
+    /// Records the end of the command that a VM was booted with, the first time, and applies the outcome to the ticket
+    /// that the VM holds; fails with `UnknownVm`.
+    async fn record_command_end(&self, command: RecordCommandEnd) -> Result<()>;
+    /// Records the end of those of these VMs that still run, and returns their records in the order of the command.
+    /// Unknown VMs are ignored.
+    async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
+    /// Returns the running VMs of all accounts, oldest first.
+    async fn running_vms(&self) -> Result<Vec<VmRecord>>;
+    /// Returns the VMs of all accounts that still run although their attempt at a ticket has ended, except those to be
+    /// kept.
+    async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>>;
+    /// Returns a page of an account's VMs. Records of ended VMs are kept for as long as events are, at most 100,000 of
+    /// them.
+    async fn list_vms(&self, query: ListVms) -> Result<VmPage>;
+    /// Appends output of a VM's command to its log, if it has one, and deletes the oldest chunks beyond the limits.
+    async fn append_log(&self, command: AppendLog) -> Result<()>;
+    /// Returns how far the output of a VM's command was read; zero if nothing is recorded.
+    async fn log_position(&self, vm: VmId) -> Result<LogPosition>;
+    /// Returns part of a log; fails with `UnknownTicket`, `UnknownLog`.
+    async fn read_log(&self, query: ReadLog) -> Result<LogPage>;
+    /// Returns metrics about running VMs for each account.
+    async fn vm_metrics(&self) -> Result<Vec<VmMetrics>>;
+}
 
 /// A VM as recorded at its boot.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,7 +1,23 @@
 //! Commands and queries for the waitlist.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{WaitlistId, waitlist::WaitlistEntry};
+
+use crate::Result;
+
+/// The methods of a [`Store`](crate::Store) for the waitlist.
+#[async_trait]
+#[warn(missing_docs)]
+pub trait WaitlistStore: Send + Sync {
+    /// Adds an address to the waitlist. The work is the same for an address that is on it already, so that response
+    /// times do not reveal whether it is.
+    async fn join_waitlist(&self, command: JoinWaitlist) -> Result<()>;
+    /// Returns a page of the waitlist, newest first, each address once.
+    async fn list_waitlist(&self, query: ListWaitlist) -> Result<WaitlistPage>;
+    /// Removes an address with everything that was submitted with it; fails with `UnknownWaitlistEntry`.
+    async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> Result<WaitlistEntry>;
+}
 
 /// Adds an address to the waitlist.
 #[derive(Debug, Clone)]

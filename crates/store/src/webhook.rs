@@ -1,5 +1,6 @@
 //! Records, commands and queries for webhooks and their deliveries.
 
+use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 use skep_api::{
@@ -7,7 +8,39 @@ use skep_api::{
     webhooks::{Delivery, DeliveryAttempt, DisabledReason},
 };
 
-use crate::Event;
+use crate::{Event, Result};
+
+/// The methods of a [`Store`](crate::Store) for webhooks and their deliveries.
+#[async_trait]
+#[warn(missing_docs)]
+pub trait WebhookStore: Send + Sync {
+    /// Creates a webhook; fails with `UnknownAccount`, `TooManyWebhooks`.
+    async fn create_webhook(&self, command: CreateWebhook) -> Result<Webhook>;
+    /// Changes the mutable fields of a webhook; fails with `UnknownWebhook`.
+    async fn change_webhook(&self, command: ChangeWebhook) -> Result<Webhook>;
+    /// Replaces the secret of a webhook; fails with `UnknownWebhook`.
+    async fn rotate_webhook(&self, command: RotateWebhook) -> Result<Webhook>;
+    /// Deletes a webhook; fails with `UnknownWebhook`.
+    async fn delete_webhook(&self, command: DeleteWebhook) -> Result<()>;
+    /// Returns a webhook of this account; fails with `UnknownWebhook`.
+    async fn webhook(&self, account: AccountId, id: WebhookId) -> Result<Webhook>;
+    /// Returns a page of an account's webhooks, newest first.
+    async fn list_webhooks(&self, query: ListWebhooks) -> Result<WebhookPage>;
+    /// Returns a page of a webhook's deliveries, newest first; fails with `UnknownWebhook`.
+    async fn list_deliveries(&self, query: ListDeliveries) -> Result<DeliveryPage>;
+    /// Schedules a delivery again; fails with `UnknownWebhook`, `UnknownDelivery`, `WebhookDisabled`.
+    async fn redeliver(&self, command: Redeliver) -> Result<Delivery>;
+    /// Schedules a test delivery; fails with `UnknownWebhook`, `WebhookDisabled`.
+    async fn test_webhook(&self, command: TestWebhook) -> Result<Delivery>;
+    /// Creates deliveries for one batch of events that enabled webhooks have not processed yet.
+    async fn enqueue_deliveries(&self, command: EnqueueDeliveries) -> Result<Enqueued>;
+    /// Returns the enabled webhooks of all accounts.
+    async fn due_webhooks(&self) -> Result<Vec<DueWebhook>>;
+    /// Returns the deliveries of a webhook that are due, in order of their due time.
+    async fn due_deliveries(&self, query: ListDue) -> Result<Vec<DueDelivery>>;
+    /// Records an attempt at a delivery; fails with `UnknownDelivery`. Returns a reason if this disabled the webhook.
+    async fn record_attempt(&self, command: RecordAttempt) -> Result<Option<DisabledReason>>;
+}
 
 /// A stored webhook. Its secrets are encrypted, and the store does not have the key.
 #[derive(Debug, Clone, PartialEq, Eq)]

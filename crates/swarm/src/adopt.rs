@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use skep_api::{ErrorCode, Failure, VmId, swarm::EndReason};
 use skep_channel::Guest;
 use skep_keeper_protocol::{AttachedVm, HeldVm};
-use skep_store::{EndVms, Store, VmBooted};
+use skep_store::{EndVms, VmBooted, VmStore};
 use tokio::time::timeout;
 
 use crate::{
@@ -92,12 +92,12 @@ pub(crate) async fn adopt_vms(
 ///
 /// # Errors
 /// The store is not available.
-pub async fn record_all_as_lost(store: &dyn Store, observer: &dyn Observer) -> Result<(), Error> {
+pub async fn record_all_as_lost(store: &dyn VmStore, observer: &dyn Observer) -> Result<(), Error> {
     let alive = store.running_vms().await?.into_iter().map(|record| record.vm.id).collect();
     record_lost(store, alive, observer).await
 }
 
-async fn record_lost(store: &dyn Store, vms: Vec<VmId>, observer: &dyn Observer) -> Result<(), Error> {
+async fn record_lost(store: &dyn VmStore, vms: Vec<VmId>, observer: &dyn Observer) -> Result<(), Error> {
     if vms.is_empty() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use skep_api::{
     exec::{ExecExit, RunCommand, Stdin},
     tickets::Object,
 };
-use skep_store::{CommandOutcome, RecordCommandEnd, Store};
+use skep_store::{CommandOutcome, RecordCommandEnd, VmStore};
 use tokio::time::sleep;
 
 use crate::{Error, command_outcome, run_log::RunLog, vm::VmHandle};
@@ -20,7 +20,7 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Starts the command and follows it.
-pub(crate) async fn start(vm: &VmHandle, store: &Arc<dyn Store>, command: &str) -> Result<(), Error> {
+pub(crate) async fn start(vm: &VmHandle, store: &Arc<dyn VmStore>, command: &str) -> Result<(), Error> {
     let Some(exec_id) = &vm.facts.exec_id else { return Ok(()) };
     let command = RunCommand {
         command: command.to_owned(),
@@ -36,7 +36,7 @@ pub(crate) async fn start(vm: &VmHandle, store: &Arc<dyn Store>, command: &str) 
 
 /// Waits in a new task for the end of a started command, and records it with its outcome for the VM's ticket. If the VM
 /// ends first, nothing is recorded here: the end of the VM decides about the ticket.
-pub(crate) fn follow(vm: &VmHandle, store: &Arc<dyn Store>) {
+pub(crate) fn follow(vm: &VmHandle, store: &Arc<dyn VmStore>) {
     let (vm, store) = (vm.clone(), Arc::clone(store));
     tokio::spawn(async move {
         if let Some(exec_id) = &vm.facts.exec_id
@@ -49,7 +49,7 @@ pub(crate) fn follow(vm: &VmHandle, store: &Arc<dyn Store>) {
 }
 
 /// `None` if the VM ended first.
-async fn outcome(vm: &VmHandle, exec_id: &str, store: &Arc<dyn Store>) -> Option<CommandOutcome> {
+async fn outcome(vm: &VmHandle, exec_id: &str, store: &Arc<dyn VmStore>) -> Option<CommandOutcome> {
     let log = match vm.facts.ticket {
         Some(_) => Some(RunLog::resume(store, vm.facts.id).await),
         None => None,
@@ -101,7 +101,7 @@ async fn wait_for_end(vm: &VmHandle, exec_id: &str, mut log: Option<RunLog>) -> 
 }
 
 /// Retries until the end is recorded: otherwise the ticket would stay claimed until the VM ends.
-async fn record(store: &dyn Store, end: RecordCommandEnd) {
+async fn record(store: &dyn VmStore, end: RecordCommandEnd) {
     let mut pause = INITIAL_BACKOFF;
     while let Err(error) = store.record_command_end(end.clone()).await {
         if error.code() == ErrorCode::UnknownVm {

@@ -8,7 +8,7 @@ use skep_api::{
     exec::{ExecEvent, ExecExit},
 };
 use skep_channel::Error;
-use skep_store::{AppendLog, LogPosition, Store};
+use skep_store::{AppendLog, LogPosition, VmStore};
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout_at},
@@ -29,7 +29,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 static WRITE_PERMITS: Semaphore = Semaphore::const_new(2);
 
 pub(crate) struct RunLog {
-    store: Arc<dyn Store>,
+    store: Arc<dyn VmStore>,
     vm: VmId,
     buffer: Vec<u8>,
     position: LogPosition,
@@ -39,7 +39,7 @@ pub(crate) struct RunLog {
 
 impl RunLog {
     /// Continues the log after the part that an earlier server wrote.
-    pub(crate) async fn resume(store: &Arc<dyn Store>, vm: VmId) -> Self {
+    pub(crate) async fn resume(store: &Arc<dyn VmStore>, vm: VmId) -> Self {
         let mut pause = INITIAL_BACKOFF;
         let position = loop {
             match store.log_position(vm).await {

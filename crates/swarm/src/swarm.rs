@@ -13,7 +13,7 @@ use skep_api::{
 use skep_channel::{Content, ExecStream};
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{RecordBoots, Store, VmWithoutAttempt};
+use skep_store::{RecordBoots, TicketStore, VmStore, VmWithoutAttempt};
 use tokio::time::timeout;
 
 use crate::{
@@ -46,7 +46,9 @@ const MAX_DEFAULT_POOL_SIZE: u32 = 32;
 pub struct SwarmParts {
     pub keeper: ServerEnd,
     pub driver: Arc<dyn Driver>,
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn VmStore>,
+    /// Read for the file in a VM that is booted for a ticket.
+    pub tickets: Arc<dyn TicketStore>,
     /// Shown in the status.
     pub engine: EngineReport,
     /// Limit of concurrent VMs.
@@ -69,6 +71,7 @@ pub struct Swarm(Arc<Inner>);
 struct Inner {
     booter: Booter,
     surroundings: VmContext,
+    tickets: Arc<dyn TicketStore>,
     budget: Arc<Budget>,
     engine: EngineReport,
     api: ApiAccess,
@@ -93,7 +96,8 @@ impl Swarm {
         let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
         let pool = Pool::new(restorer, budget.clone(), size);
         tokio::spawn(refill::run(pool.clone()));
-        Ok(Self(Arc::new(Inner { booter: Booter { pool }, surroundings, budget, engine: parts.engine, api })))
+        let (tickets, engine) = (parts.tickets, parts.engine);
+        Ok(Self(Arc::new(Inner { booter: Booter { pool }, surroundings, tickets, budget, engine, api })))
     }
 
     /// The account's VMs, and the capacity of the machine.
@@ -326,7 +330,7 @@ impl Swarm {
     async fn start_work(&self, vms: &[VmHandle], order: &BootSpec) -> Result<(), Error> {
         let store = &self.0.surroundings.store;
         if let (Some(work), [vm]) = (&order.work, vms) {
-            ticket_file::write(vm, &**store, work).await?;
+            ticket_file::write(vm, &*self.0.tickets, work).await?;
         }
         let Some(command) = &order.command else { return Ok(()) };
         let starts = join_all(vms.iter().map(|vm| boot_command::start(vm, store, command))).await;

@@ -11,7 +11,7 @@ use skep_api::{
     streams::UploadFile,
     tickets::{TICKET_FILE, Ticket},
 };
-use skep_store::{BootAttempt, Store};
+use skep_store::{BootAttempt, TicketStore};
 
 use crate::{Error, vm::VmHandle};
 
@@ -24,7 +24,7 @@ const MODE: u32 = 0o644;
 ///
 /// # Errors
 /// The store is not available, the ticket is deleted, or the guest refused.
-pub(crate) async fn write(vm: &VmHandle, store: &dyn Store, work: &BootAttempt) -> Result<(), Error> {
+pub(crate) async fn write(vm: &VmHandle, store: &dyn TicketStore, work: &BootAttempt) -> Result<(), Error> {
     let content = content(store, vm, work).await?;
     let upload = UploadFile {
         path: path(TICKET_FILE)?,
@@ -44,7 +44,7 @@ pub(crate) fn path(text: &str) -> Result<AbsolutePath, Failure> {
 }
 
 /// `{"ticket": RECORD, "prerequisites": [RECORD...]}`.
-async fn content(store: &dyn Store, vm: &VmHandle, work: &BootAttempt) -> Result<Vec<u8>, Error> {
+async fn content(store: &dyn TicketStore, vm: &VmHandle, work: &BootAttempt) -> Result<Vec<u8>, Error> {
     let account = vm.facts.account;
     let ticket = store.ticket(account, work.ticket, Timestamp::now()).await?;
     let mut file = TicketFile::new(&ticket)?;

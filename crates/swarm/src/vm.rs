@@ -15,7 +15,7 @@ use skep_api::{
 use skep_channel::Guest;
 use skep_engine::{Machine, VmmEnd};
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{ChangeVm, RecordEnd, Store, VmBooted};
+use skep_store::{ChangeVm, RecordEnd, VmBooted, VmStore};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, oneshot, watch},
@@ -110,7 +110,7 @@ pub(crate) struct BootedVm {
 #[derive(Clone)]
 pub(crate) struct VmContext {
     pub(crate) keeper: ServerEnd,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn VmStore>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) observer: SharedObserver,
 }
@@ -373,7 +373,7 @@ impl VmTask {
 }
 
 /// Retries until the end is recorded: a VM that is alive on record would keep its API keys.
-async fn retry_record_end(store: Arc<dyn Store>, end: RecordEnd, mut error: skep_store::Error) {
+async fn retry_record_end(store: Arc<dyn VmStore>, end: RecordEnd, mut error: skep_store::Error) {
     let mut pause = INITIAL_BACKOFF;
     while error.code() != ErrorCode::UnknownVm {
         tracing::error!(vm = %end.vm, %error, "the end of VM {} is not on record yet", end.vm);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use skep_store::{NewAuditEntry, Store};
+use skep_store::{AuditStore, NewAuditEntry};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Entries that the queue holds. When it is full, requests wait before they are answered.
@@ -72,7 +72,7 @@ impl AuditQueue {
     }
 
     /// Writes a batch, and returns whether entries are left. Entries that could not be written stay in the queue.
-    async fn write_batch(&self, store: &dyn Store) -> Result<bool, skep_store::Error> {
+    async fn write_batch(&self, store: &dyn AuditStore) -> Result<bool, skep_store::Error> {
         // Entries leave the queue once they are durable, because this future may be dropped at any `await`. Writing an
         // entry twice has no effect.
         let batch: Vec<NewAuditEntry> =
@@ -87,7 +87,7 @@ impl AuditQueue {
     }
 
     /// Writes entries soon after they were added, until it is dropped. Must not run twice at the same time.
-    pub async fn run(&self, store: &dyn Store) -> Infallible {
+    pub async fn run(&self, store: &dyn AuditStore) -> Infallible {
         loop {
             match self.write_batch(store).await {
                 Ok(true) => {}
@@ -104,7 +104,7 @@ impl AuditQueue {
     }
 
     /// Writes all remaining entries, at shutdown. Those that cannot be written are logged.
-    pub async fn write_all(&self, store: &dyn Store) {
+    pub async fn write_all(&self, store: &dyn AuditStore) {
         let mut failed = 0;
         while failed < SHUTDOWN_ATTEMPTS {
             match self.write_batch(store).await {
@@ -154,7 +154,9 @@ mod tests {
         AuditId,
         audit::{AuditEntry, Outcome},
     };
-    use skep_store::{AuditFilter, EnsureDefaultAccount, ListAudit, SqliteSettings, SqliteStore};
+    use skep_store::{
+        AccountStore, AuditFilter, EnsureDefaultAccount, ListAudit, SqliteSettings, SqliteStore,
+    };
     use tempfile::TempDir;
 
     use super::*;

@@ -55,8 +55,8 @@ impl Background {
             never = self.waiters.run(store) => never,
             never = self.tail.run(store) => never,
             never = self.webhooks.run() => never,
-            never = run_timers(Arc::clone(&self.store)) => never,
-            never = end_vms_without_attempt(store, self.vms.clone()) => never,
+            never = run_timers(self.store.clone()) => never,
+            never = end_vms_without_attempt(store, store, self.vms.clone()) => never,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use skep_store::{Store, TrimHistory};
+use skep_store::{AuditStore, TrimHistory};
 
 /// How often rows are deleted. Under the highest load, some tens of MiB are written in between.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ impl Default for Retention {
 
 impl Retention {
     /// Deletes rows over the limits at intervals. Never returns.
-    pub(crate) async fn enforce(self, store: &dyn Store) -> Infallible {
+    pub(crate) async fn enforce(self, store: &dyn AuditStore) -> Infallible {
         loop {
             self.trim(store).await;
             tokio::time::sleep(INTERVAL).await;
@@ -35,7 +35,7 @@ impl Retention {
     }
 
     /// Deletes rows until both limits are met.
-    async fn trim(self, store: &dyn Store) {
+    async fn trim(self, store: &dyn AuditStore) {
         // Below the earliest timestamp, nothing is too old.
         let before = Timestamp::now().checked_sub(self.max_age).unwrap_or(Timestamp::MIN);
         let command = TrimHistory { before, bytes: self.max_bytes, batch: self.batch };
@@ -62,7 +62,8 @@ mod tests {
         audit::{AuditEntry, Outcome},
     };
     use skep_store::{
-        AuditFilter, EnsureDefaultAccount, ListAudit, NewAuditEntry, SqliteSettings, SqliteStore,
+        AccountStore, AuditFilter, EnsureDefaultAccount, ListAudit, NewAuditEntry, SqliteSettings,
+        SqliteStore,
     };
 
     use super::*;

@@ -8,7 +8,7 @@ use skep_api::{
     ErrorCode, Failure,
     events::{EventId, GapReason},
 };
-use skep_store::{ReadEvents, Store};
+use skep_store::{EventStore, ReadEvents};
 use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior, interval_at},
@@ -35,7 +35,7 @@ pub(crate) struct Cursor {
 
 /// Reads the events of one subscriber.
 pub(crate) struct Reader {
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn EventStore>,
     pub(crate) tail: Tail,
     /// From [`Tail::subscribe`], which must be called before the cursor is looked up.
     pub(crate) buffered: watch::Receiver<u64>,
@@ -86,7 +86,7 @@ impl Reader {
 
 /// The next frames. Cancel safe: the cursor moves only together with the frames that are returned.
 async fn next_frames(
-    store: &Arc<dyn Store>,
+    store: &Arc<dyn EventStore>,
     tail: &Tail,
     buffered: &mut watch::Receiver<u64>,
     filter: &EventFilter,
@@ -114,7 +114,7 @@ async fn next_frames(
 
 /// A page from the store, preceded by a gap event if older events are gone.
 async fn read_page(
-    store: Arc<dyn Store>,
+    store: Arc<dyn EventStore>,
     filter: &EventFilter,
     cursor: &mut Cursor,
 ) -> Result<Vec<Bytes>, Refusal> {

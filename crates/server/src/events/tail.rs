@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use skep_api::{AccountId, TicketId};
-use skep_store::{Event, EventKind, EventPage, EventScope, ReadEvents, Store};
+use skep_store::{Event, EventKind, EventPage, EventScope, EventStore, ReadEvents};
 use tokio::{
     sync::{Notify, watch},
     time::sleep,
@@ -95,7 +95,7 @@ impl Tail {
     }
 
     /// Reads new events into the buffer while there are subscribers, until it is dropped.
-    pub(crate) async fn run(&self, store: &dyn Store) -> Infallible {
+    pub(crate) async fn run(&self, store: &dyn EventStore) -> Infallible {
         let mut commits = store.commits();
         while let Err(error) = self.skip_to_newest(store).await {
             tracing::warn!(%error, "the newest event could not be read; retrying: {error}");
@@ -121,7 +121,7 @@ impl Tail {
         }
     }
 
-    async fn catch_up(&self, store: &dyn Store) -> skep_store::Result<()> {
+    async fn catch_up(&self, store: &dyn EventStore) -> skep_store::Result<()> {
         for _ in 0..MAX_BATCHES {
             let after = self.lock().to;
             let query = ReadEvents {
@@ -148,7 +148,7 @@ impl Tail {
     }
 
     /// Empties the buffer and continues after the newest event.
-    async fn skip_to_newest(&self, store: &dyn Store) -> skep_store::Result<()> {
+    async fn skip_to_newest(&self, store: &dyn EventStore) -> skep_store::Result<()> {
         let newest = store.event_span().await?.newest;
         *self.lock() = Buffer { from: newest, to: newest, ..Buffer::default() };
         self.0.newest.send_replace(newest);

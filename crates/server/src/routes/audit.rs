@@ -10,7 +10,7 @@ use skep_api::{
     AuditId, ErrorCode, Failure, KeyId, Scope,
     audit::{AuditList, UNMATCHED_ACTION},
 };
-use skep_store::{AuditFilter, ListAudit, OutcomeFilter, Store};
+use skep_store::{AuditFilter, AuditStore, ListAudit, OutcomeFilter};
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
@@ -27,7 +27,7 @@ const MAX_PAGE: u32 = 1_000;
 
 #[derive(Clone)]
 pub(crate) struct AuditLogState {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn AuditStore>,
     /// The operation ids. Set after all routes were added, because this route is one of them.
     pub actions: Arc<OnceLock<Arc<Actions>>>,
 }

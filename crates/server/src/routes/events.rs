@@ -110,7 +110,7 @@ async fn events(
         state.begin(caller.account.id, from, filter.ticket()).await?;
     let id = HeaderValue::from_str(&start.at.to_string());
     let mut stopping = state.stopping.clone();
-    let lost = key_lost(Arc::clone(&state.store), caller.key.clone());
+    let lost = key_lost(state.store.clone(), caller.key.clone());
     let end = Box::pin(async move {
         tokio::select! {
             failure = lost => failure,

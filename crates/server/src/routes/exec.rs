@@ -14,7 +14,7 @@ use skep_api::{
         VM_HOME, VmField,
     },
 };
-use skep_store::Store;
+use skep_store::KeyStore;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use utoipa::IntoParams;
@@ -45,7 +45,7 @@ pub(crate) struct ExecState {
     pub vms: SwarmHandle,
     pub places: Places,
     /// Used to check that the key of a streaming caller is still valid.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn KeyStore>,
     /// True when the server is about to close the remaining connections.
     pub closing: watch::Receiver<bool>,
     /// Tracks the WebSockets, for which the server waits at shutdown.

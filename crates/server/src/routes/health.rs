@@ -11,7 +11,7 @@ use skep_api::{
     ErrorCode,
     health::{Health, HealthChecks, HealthStatus},
 };
-use skep_store::Store;
+use skep_store::HealthStore;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes};
@@ -32,7 +32,7 @@ const OK: &str = "ok";
 /// The sources of the health check.
 #[derive(Clone)]
 pub(crate) struct HealthState {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn HealthStore>,
     pub vms: SwarmHandle,
     pub data_dir: PathBuf,
     pub started: Instant,

@@ -24,7 +24,7 @@ use skep_api::{
     path::PathEncoding,
     streams::{ByteRange, FilePart, StreamFile, StreamedFile, UploadFile},
 };
-use skep_store::Store;
+use skep_store::KeyStore;
 use skep_workspace::Content;
 use tokio::sync::watch;
 use utoipa::IntoParams;
@@ -50,7 +50,7 @@ const SHORT_BYTES: u64 = 256 << 10;
 pub(crate) struct FilesState {
     pub places: Places,
     /// Used to check that the key of a streaming caller is still valid.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn KeyStore>,
     /// True when the server is about to close the remaining connections.
     pub closing: watch::Receiver<bool>,
     /// Limits the watches of each account.

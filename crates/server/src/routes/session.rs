@@ -17,7 +17,7 @@ use skep_api::{
     keys::{Key, WhoAmIKey},
     session::{Session, SessionEnded},
 };
-use skep_store::{NewSession, Store};
+use skep_store::{NewSession, SessionStore};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes};
@@ -33,7 +33,7 @@ use crate::{
 
 #[derive(Clone)]
 pub(crate) struct SessionState {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn SessionStore>,
 }
 
 pub(crate) fn routes(state: SessionState) -> Routes {

@@ -9,7 +9,7 @@ use skep_api::{
     ErrorCode, Failure, VmId,
     swarm::{Vm, VmList, VmState},
 };
-use skep_store::{ListVms, Store, VmFilter, VmPage, VmRecord, VmSet};
+use skep_store::{ListVms, VmFilter, VmPage, VmRecord, VmSet, VmStore};
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
@@ -24,7 +24,7 @@ const METADATA_PREFIX: &str = "metadata.";
 /// The most metadata keys of a filter. Each is looked up in every record.
 const MAX_METADATA_KEYS: usize = 16;
 
-pub(crate) fn routes(store: Arc<dyn Store>) -> Routes {
+pub(crate) fn routes(store: Arc<dyn VmStore>) -> Routes {
     vec![routes!(list).with_state(store)]
 }
 
@@ -67,7 +67,7 @@ impl KeyPrefix for VmsQuery {
     responses((status = 200, description = "A page of VMs", body = VmList))
 )]
 async fn list(
-    State(store): State<Arc<dyn Store>>,
+    State(store): State<Arc<dyn VmStore>>,
     caller: Caller<SwarmRead>,
     KeyedQuery(query, metadata): KeyedQuery<VmsQuery>,
 ) -> Answer<VmList> {

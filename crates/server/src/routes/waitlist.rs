@@ -19,7 +19,7 @@ use skep_api::{
     ErrorCode, Failure, WaitlistId,
     waitlist::{JoinStatus, JoinWaitlist, Joined, Removed, Waitlist, WaitlistEntry},
 };
-use skep_store::{ListWaitlist, RemoveFromWaitlist, Store, WaitlistPage};
+use skep_store::{ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
 use tokio_util::task::AbortOnDropHandle;
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
@@ -48,12 +48,12 @@ const MAX_PAGE: u32 = 1_000;
 
 #[derive(Clone)]
 pub(crate) struct WaitlistState {
-    store: Arc<dyn Store>,
+    store: Arc<dyn WaitlistStore>,
     limiter: Arc<Limiter>,
 }
 
 impl WaitlistState {
-    pub(crate) fn new(store: Arc<dyn Store>, limiter: Arc<Limiter>) -> Self {
+    pub(crate) fn new(store: Arc<dyn WaitlistStore>, limiter: Arc<Limiter>) -> Self {
         Self { store, limiter }
     }
 }
@@ -199,7 +199,7 @@ async fn list(
 }
 
 /// Streams the whole list as CSV, with one page in memory at a time.
-async fn as_csv(store: Arc<dyn Store>) -> Result<Response, Refusal> {
+async fn as_csv(store: Arc<dyn WaitlistStore>) -> Result<Response, Refusal> {
     // The first page is read before the response begins, while a refusal is still possible.
     let first = store.list_waitlist(ListWaitlist { limit: MAX_PAGE, before: None }).await?;
     let head = ["id", "email", "name", "company", "use_case", "joined_at"].map(str::to_owned);
@@ -221,7 +221,7 @@ type PageResult = Result<WaitlistPage, String>;
 /// The rows of a page, and the next page. A failure aborts the response, so that the caller notices that it is
 /// incomplete.
 async fn next_part(
-    store: Arc<dyn Store>,
+    store: Arc<dyn WaitlistStore>,
     page: PageResult,
 ) -> Option<(Result<Bytes, String>, Option<PageResult>)> {
     let page = match page {

@@ -9,7 +9,7 @@ use skep_api::{
         ChangeWebhook, CreateWebhook, CreatedWebhook, DeletedWebhook, RotateWebhook, Webhook, WebhookList,
     },
 };
-use skep_store::{DeleteWebhook, EventKind, ListWebhooks, Store};
+use skep_store::{DeleteWebhook, EventKind, ListWebhooks, WebhookStore};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Created, Routes, created, page::Page};
@@ -38,7 +38,7 @@ const MAX_OVERLAP_MS: u64 = 7 * DEFAULT_OVERLAP_MS;
 
 #[derive(Clone)]
 pub(crate) struct WebhooksState {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn WebhookStore>,
     /// Encrypts their secrets, and checks their URLs.
     pub context: WebhookContext,
 }

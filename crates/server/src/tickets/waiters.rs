@@ -7,7 +7,7 @@ use std::{
 };
 
 use skep_api::AccountId;
-use skep_store::{Store, TicketSignal};
+use skep_store::{TicketSignal, TicketStore};
 use tokio::sync::{Notify, broadcast::error::RecvError};
 
 /// One signal for each account with waiting claims.
@@ -24,7 +24,7 @@ impl Waiters {
     }
 
     /// Wakes the waiting claims of an account when the store reports a ready ticket, until it is dropped.
-    pub(crate) async fn run(&self, store: &dyn Store) -> Infallible {
+    pub(crate) async fn run(&self, store: &dyn TicketStore) -> Infallible {
         let mut news = store.ticket_signals();
         loop {
             match news.recv().await {

@@ -212,6 +212,7 @@ async fn start_swarm(
     let parts = SwarmParts {
         keeper,
         driver,
+        tickets: store.clone(),
         store,
         engine: report,
         max_vms,

@@ -2,25 +2,74 @@
 
 use std::path::PathBuf;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, named_params, params};
 use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{AccountId, KeyId, keys::Limits};
 
 use super::{
+    SqliteStore,
     columns::{Columns, execute, millis, query_all, query_optional, signed, to_json},
     fault::Fault,
     keys, vms, webhooks,
 };
 use crate::{
-    Account, AccountPage, AccountRoot, ChangeAccount, CreateAccount, DeleteAccount, EnsureDefaultAccount,
-    Error, ListAccounts, RevokeAllKeys, SetAccountRoots,
+    Account, AccountDeleted, AccountPage, AccountRoot, AccountStore, ChangeAccount, CreateAccount,
+    DeleteAccount, EnsureDefaultAccount, Error, ListAccounts, RevokeAllKeys, SetAccountRoots,
 };
 
 /// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
+#[async_trait]
+impl AccountStore for SqliteStore {
+    async fn ensure_default_account(&self, command: EnsureDefaultAccount) -> crate::Result<Account> {
+        let id = AccountId::generate();
+        self.writer.run(move |c| ensure_default(c, id, &command)).await
+    }
+
+    async fn set_account_roots(&self, command: SetAccountRoots) -> crate::Result<Account> {
+        self.writer.run(move |c| set_roots(c, &command)).await
+    }
+
+    async fn account(&self, id: AccountId) -> crate::Result<Account> {
+        self.readers.run(move |c| by_id(c, id)).await
+    }
+
+    async fn account_by_name(&self, name: &str) -> crate::Result<Account> {
+        let name = name.to_owned();
+        self.readers.run(move |c| by_name(c, &name)).await
+    }
+
+    async fn roots_of_other_accounts(&self, name: &str) -> crate::Result<Vec<AccountRoot>> {
+        let name = name.to_owned();
+        self.readers.run(move |c| roots_of_others(c, &name)).await
+    }
+
+    async fn create_account(&self, command: CreateAccount) -> crate::Result<Account> {
+        let id = AccountId::generate();
+        self.writer.run(move |c| create(c, id, &command)).await
+    }
+
+    async fn change_account(&self, command: ChangeAccount) -> crate::Result<Account> {
+        self.writer.run(move |c| alter(c, &command)).await
+    }
+
+    async fn delete_account(&self, command: DeleteAccount) -> crate::Result<AccountDeleted> {
+        let deleted = self.run_revocation(move |c| {
+            let (account, revoked) = delete(c, &command)?;
+            Ok((AccountDeleted { account, keys_revoked: keys::count(&revoked) }, revoked))
+        });
+        deleted.await
+    }
+
+    async fn list_accounts(&self, query: ListAccounts) -> crate::Result<AccountPage> {
+        self.readers.run(move |c| list(c, query)).await
+    }
+}
+
 /// Returns the account `default`, and creates it if it does not exist.
-pub(super) fn ensure_default(
+fn ensure_default(
     connection: &Connection,
     id: AccountId,
     command: &EnsureDefaultAccount,
@@ -36,11 +85,7 @@ pub(super) fn ensure_default(
     by_name(connection, DEFAULT_ACCOUNT)
 }
 
-pub(super) fn create(
-    connection: &Connection,
-    id: AccountId,
-    command: &CreateAccount,
-) -> Result<Account, Fault> {
+fn create(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<Account, Fault> {
     if !insert(connection, id, command)? {
         return Err(Error::AccountNameTaken { name: command.name.clone() }.into());
     }
@@ -70,7 +115,7 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
 }
 
 /// Changes the mutable fields of an account.
-pub(super) fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Fault> {
+fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Fault> {
     execute(
         connection,
         "UPDATE accounts SET roots = coalesce(:roots, roots),
@@ -96,10 +141,7 @@ pub(super) fn alter(connection: &Connection, command: &ChangeAccount) -> Result<
 }
 
 /// Deletes an account without VMs; returns its last record and the keys that were revoked with it.
-pub(super) fn delete(
-    connection: &Connection,
-    command: &DeleteAccount,
-) -> Result<(Account, Vec<KeyId>), Fault> {
+fn delete(connection: &Connection, command: &DeleteAccount) -> Result<(Account, Vec<KeyId>), Fault> {
     let account = by_id(connection, command.account)?;
     if account.name == DEFAULT_ACCOUNT {
         return Err(Error::DefaultAccountStays.into());
@@ -123,7 +165,7 @@ pub(super) fn delete(
 }
 
 /// Returns a page of accounts, newest first. Ids are in the order of creation.
-pub(super) fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, Fault> {
+fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut accounts = query_all(
@@ -140,7 +182,7 @@ pub(super) fn list(connection: &Connection, query: ListAccounts) -> Result<Accou
 }
 
 /// Replaces the roots of an account.
-pub(super) fn set_roots(connection: &Connection, command: &SetAccountRoots) -> Result<Account, Fault> {
+fn set_roots(connection: &Connection, command: &SetAccountRoots) -> Result<Account, Fault> {
     let roots = to_json(&command.roots)?;
     let sql = "UPDATE accounts SET roots = ?2 WHERE id = ?1 AND deleted_at IS NULL";
     execute(connection, sql, params![command.account.to_string(), roots])?;

@@ -1,5 +1,6 @@
 //! The audit log in SQLite.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, named_params};
 use skep_api::{
     AuditId, ErrorCode,
@@ -8,16 +9,33 @@ use skep_api::{
 };
 
 use super::{
+    SqliteStore,
     columns::{Columns, execute, invalid_column, millis, query_all},
     fault::Fault,
+    history,
 };
-use crate::{AuditPage, ListAudit, NewAuditEntry, OutcomeFilter};
+use crate::{AuditPage, AuditStore, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
 
 /// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
+#[async_trait]
+impl AuditStore for SqliteStore {
+    async fn record_audit(&self, entries: Vec<NewAuditEntry>) -> crate::Result<()> {
+        self.writer.run(move |c| record(c, &entries)).await
+    }
+
+    async fn list_audit(&self, query: ListAudit) -> crate::Result<AuditPage> {
+        self.readers.run(move |c| list(c, &query)).await
+    }
+
+    async fn trim_history(&self, command: TrimHistory) -> crate::Result<Trimmed> {
+        self.writer.run(move |c| history::trim(c, &command)).await
+    }
+}
+
 /// Writes entries and ignores existing ones, because a batch may be retried.
-pub(super) fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Fault> {
+fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Fault> {
     for NewAuditEntry { id, account, entry } in entries {
         execute(
             connection,
@@ -42,7 +60,7 @@ pub(super) fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Resu
     Ok(())
 }
 
-pub(super) fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPage, Fault> {
+fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPage, Fault> {
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut found = select(connection, query, Some(query.account.to_string()))?;
     if query.include_unattributed {

@@ -1,15 +1,54 @@
 //! Events in SQLite.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, Params, named_params, params};
 use serde_json::{Map, Value};
-use skep_api::{AccountId, events::EventId};
+use skep_api::{AccountId, TicketId, events::EventId};
+use tokio::sync::watch;
 
 use super::{
+    SqliteStore,
     columns::{Columns, execute, invalid_column, millis, query_all, query_optional, signed, to_json},
     fault::Fault,
+    tickets,
 };
-use crate::{Event, EventKind, EventPage, EventScope, EventSpan, ReadEvents};
+use crate::{Event, EventKind, EventPage, EventScope, EventSpan, EventStore, ReadEvents, TicketWithSpan};
+
+#[async_trait]
+impl EventStore for SqliteStore {
+    async fn events_after(&self, sequence: u64, limit: u32) -> crate::Result<Vec<Event>> {
+        self.readers.run(move |c| after(c, sequence, limit)).await
+    }
+
+    async fn read_events(&self, query: ReadEvents) -> crate::Result<EventPage> {
+        self.readers.run(move |c| page(c, &query)).await
+    }
+
+    async fn event_position(&self, since: Timestamp) -> crate::Result<EventId> {
+        self.readers.run(move |c| position_before(c, since)).await
+    }
+
+    async fn event_span(&self) -> crate::Result<EventSpan> {
+        self.readers.run(span).await
+    }
+
+    async fn ticket_with_span(
+        &self,
+        account: AccountId,
+        id: TicketId,
+        at: Timestamp,
+    ) -> crate::Result<TicketWithSpan> {
+        let query = move |c: &Connection| {
+            Ok(TicketWithSpan { ticket: tickets::read(c, account, id, at)?, span: span(c)? })
+        };
+        self.readers.run(query).await
+    }
+
+    fn commits(&self) -> watch::Receiver<u64> {
+        self.commits.clone()
+    }
+}
 
 /// An event to write.
 pub(super) struct NewEvent<'a> {
@@ -52,7 +91,7 @@ fn insert(connection: &Connection, ticket: Option<&str>, event: &NewEvent<'_>) -
     Ok(())
 }
 
-pub(super) fn after(connection: &Connection, sequence: u64, limit: u32) -> Result<Vec<Event>, Fault> {
+fn after(connection: &Connection, sequence: u64, limit: u32) -> Result<Vec<Event>, Fault> {
     // A sequence that does not fit the column is after all events.
     let sequence = i64::try_from(sequence).unwrap_or(i64::MAX);
     let sql = "SELECT * FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
@@ -60,7 +99,7 @@ pub(super) fn after(connection: &Connection, sequence: u64, limit: u32) -> Resul
 }
 
 /// Returns a page of events with the range of stored events at that time.
-pub(super) fn page(connection: &Connection, query: &ReadEvents) -> Result<EventPage, Fault> {
+fn page(connection: &Connection, query: &ReadEvents) -> Result<EventPage, Fault> {
     let after = i64::try_from(query.after).unwrap_or(i64::MAX);
     let limit = query.limit.max(1);
     match query.scope {
@@ -117,7 +156,7 @@ fn read_page(
 const OUT_OF_ORDER_WINDOW: u64 = 1_000;
 
 /// Binary search for the position just before the first event at or after a time.
-pub(super) fn position_before(connection: &Connection, since: Timestamp) -> Result<EventId, Fault> {
+fn position_before(connection: &Connection, since: Timestamp) -> Result<EventId, Fault> {
     let EventSpan { epoch, epoch_start: began, oldest, newest } = span(connection)?;
     let since = millis(since);
     // Events up to `low` are taken as earlier than `since`, those after `high` as later.

@@ -1,16 +1,33 @@
 //! Git credentials in SQLite.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 use skep_api::AccountId;
 
 use super::{
-    accounts,
+    SqliteStore, accounts,
     columns::{execute, millis, query_all},
     fault::Fault,
 };
-use crate::{GitCredential, SetGitCredential};
+use crate::{GitCredential, GitStore, SetGitCredential};
 
-pub(super) fn set(connection: &Connection, command: &SetGitCredential) -> Result<(), Fault> {
+#[async_trait]
+impl GitStore for SqliteStore {
+    async fn set_git_credential(&self, command: SetGitCredential) -> crate::Result<()> {
+        self.writer.run(move |c| set(c, &command)).await
+    }
+
+    async fn git_credentials(&self, account: AccountId) -> crate::Result<Vec<GitCredential>> {
+        self.readers.run(move |c| list(c, account)).await
+    }
+
+    async fn remove_git_credential(&self, account: AccountId, host: &str) -> crate::Result<bool> {
+        let host = host.to_owned();
+        self.writer.run(move |c| remove(c, account, &host)).await
+    }
+}
+
+fn set(connection: &Connection, command: &SetGitCredential) -> Result<(), Fault> {
     accounts::by_id(connection, command.account)?;
     let GitCredential { host, username, encrypted_token: sealed, created_at } = &command.credential;
     execute(
@@ -24,7 +41,7 @@ pub(super) fn set(connection: &Connection, command: &SetGitCredential) -> Result
 }
 
 /// Returns the credentials of an account, ordered by host.
-pub(super) fn list(connection: &Connection, account: AccountId) -> Result<Vec<GitCredential>, Fault> {
+fn list(connection: &Connection, account: AccountId) -> Result<Vec<GitCredential>, Fault> {
     let sql = "SELECT * FROM git_credentials WHERE account = ?1 ORDER BY host";
     query_all(connection, sql, [account.to_string()], |row| {
         Ok(GitCredential {
@@ -37,7 +54,7 @@ pub(super) fn list(connection: &Connection, account: AccountId) -> Result<Vec<Gi
 }
 
 /// Deletes the credential for a host; returns whether it existed.
-pub(super) fn remove(connection: &Connection, account: AccountId, host: &str) -> Result<bool, Fault> {
+fn remove(connection: &Connection, account: AccountId, host: &str) -> Result<bool, Fault> {
     let sql = "DELETE FROM git_credentials WHERE account = ?1 AND host = ?2";
     Ok(execute(connection, sql, params![account.to_string(), host])? == 1)
 }

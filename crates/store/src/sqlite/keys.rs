@@ -1,25 +1,87 @@
 //! Keys in SQLite.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
 use serde_json::json;
 use skep_accounts::{DEFAULT_ACCOUNT, KeyHash, scopes_of};
 use skep_api::{AccountId, Environment, KeyId, Role, VmId, keys::Key};
+use tokio::sync::broadcast;
 
 use super::{
-    accounts,
+    SqliteStore, accounts,
     columns::{self, Columns, execute, millis, query_all, query_optional},
     events::{self, NewEvent},
     fault::Fault,
+    key_cache::Lookup,
     vms,
 };
 use crate::{
-    ADMIN_KEY_NAME, EnsureAdminKey, Error, EventKind, KeyPage, KeyRecord, KeyUse, ListKeys, NewKey,
+    ADMIN_KEY_NAME, EnsureAdminKey, Error, EventKind, KeyPage, KeyRecord, KeyStore, KeyUse, ListKeys, NewKey,
     PresentedKey, RevokeAllKeys, RevokeKey, RotateKey,
 };
 
 /// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
+
+#[async_trait]
+impl KeyStore for SqliteStore {
+    async fn ensure_admin_key(&self, command: EnsureAdminKey) -> crate::Result<KeyRecord> {
+        let id = KeyId::generate();
+        self.writer.run(move |c| ensure_admin(c, id, &command)).await
+    }
+
+    async fn create_key(&self, command: NewKey) -> crate::Result<KeyRecord> {
+        let id = KeyId::generate();
+        self.writer.run(move |c| create(c, id, &command)).await
+    }
+
+    async fn revoke_key(&self, command: RevokeKey) -> crate::Result<KeyRecord> {
+        self.run_revocation(move |c| Ok((revoke(c, &command)?, vec![command.id]))).await
+    }
+
+    async fn rotate_key(&self, command: RotateKey) -> crate::Result<KeyRecord> {
+        let id = KeyId::generate();
+        self.writer.run(move |c| rotate(c, id, &command)).await
+    }
+
+    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> crate::Result<u32> {
+        let revoked = self.run_revocation(move |c| {
+            let revoked = revoke_all(c, &command)?;
+            Ok((count(&revoked), revoked))
+        });
+        revoked.await
+    }
+
+    fn revocations(&self) -> broadcast::Receiver<KeyId> {
+        self.revocations.subscribe()
+    }
+
+    async fn key(&self, account: AccountId, id: KeyId) -> crate::Result<KeyRecord> {
+        self.readers.run(move |c| by_id(c, account, id)).await
+    }
+
+    async fn list_keys(&self, query: ListKeys) -> crate::Result<KeyPage> {
+        self.readers.run(move |c| list(c, query)).await
+    }
+
+    async fn key_by_hash(&self, hash: KeyHash) -> crate::Result<Option<PresentedKey>> {
+        let version = match self.key_cache.look_up(&hash) {
+            Lookup::Hit(key) => return Ok(Some(*key)),
+            Lookup::Miss(version) => Some(version),
+            Lookup::Unavailable => None,
+        };
+        let found = self.readers.run(move |c| presented(c, hash)).await?;
+        if let (Some(key), Some(version)) = (&found, version) {
+            self.key_cache.insert(hash, key.clone(), version);
+        }
+        Ok(found)
+    }
+
+    async fn record_key_uses(&self, uses: Vec<KeyUse>) -> crate::Result<()> {
+        self.writer.run(move |c| record_uses(c, &uses)).await
+    }
+}
 
 pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Result<KeyRecord, Fault> {
     accounts::by_id(connection, command.account)?;
@@ -81,11 +143,7 @@ fn append_created(connection: &Connection, key: &Key, command: &NewKey) -> Resul
 }
 
 /// Returns the admin key of the account `default` with this hash, and creates it if it does not exist.
-pub(super) fn ensure_admin(
-    connection: &Connection,
-    id: KeyId,
-    command: &EnsureAdminKey,
-) -> Result<KeyRecord, Fault> {
+fn ensure_admin(connection: &Connection, id: KeyId, command: &EnsureAdminKey) -> Result<KeyRecord, Fault> {
     if let Some(known) = by_hash(connection, command.hash)? {
         return Ok(known);
     }
@@ -116,7 +174,7 @@ pub(super) fn ensure_admin(
 }
 
 /// Creates a key with the name and rights of an existing one. Both are valid.
-pub(super) fn rotate(connection: &Connection, id: KeyId, command: &RotateKey) -> Result<KeyRecord, Fault> {
+fn rotate(connection: &Connection, id: KeyId, command: &RotateKey) -> Result<KeyRecord, Fault> {
     let rotated = execute(
         connection,
         "UPDATE keys SET rotated_at = ?3
@@ -175,7 +233,7 @@ pub(super) fn revoke_all(connection: &Connection, command: &RevokeAllKeys) -> Re
 }
 
 /// Revokes a key, unless it is revoked already.
-pub(super) fn revoke(connection: &Connection, command: &RevokeKey) -> Result<KeyRecord, Fault> {
+fn revoke(connection: &Connection, command: &RevokeKey) -> Result<KeyRecord, Fault> {
     let revoked = execute(
         connection,
         "UPDATE keys SET revoked_at = ?3 WHERE account = ?1 AND id = ?2 AND revoked_at IS NULL",
@@ -226,7 +284,7 @@ fn append_revoked(
     events::append(connection, &event)
 }
 
-pub(super) fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> Result<KeyRecord, Fault> {
+fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> Result<KeyRecord, Fault> {
     let sql = "SELECT * FROM keys WHERE account = ?1 AND id = ?2";
     let found = query_optional(connection, sql, [account.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| Error::UnknownKey { id }.into())
@@ -247,7 +305,7 @@ fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, 
 }
 
 /// Returns a page of keys, newest first. Ids are in the order of creation.
-pub(super) fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, Fault> {
+fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut keys = query_all(
@@ -263,7 +321,7 @@ pub(super) fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, 
     Ok(KeyPage { keys, next })
 }
 
-pub(super) fn record_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), Fault> {
+fn record_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), Fault> {
     for KeyUse { id, at } in uses {
         execute(
             connection,
@@ -291,4 +349,9 @@ fn decode(row: &Columns<'_>) -> Result<KeyRecord, Fault> {
         rotated_at: row.optional_time("rotated_at")?,
     };
     Ok(KeyRecord { key })
+}
+
+/// The number of keys, for an answer.
+pub(super) fn count(keys: &[KeyId]) -> u32 {
+    u32::try_from(keys.len()).unwrap_or(u32::MAX)
 }

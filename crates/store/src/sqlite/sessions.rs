@@ -1,14 +1,16 @@
 //! Sessions in SQLite.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 use skep_accounts::SessionHash;
 
 use super::{
+    SqliteStore,
     columns::{execute, millis, query_optional},
     fault::Fault,
     keys,
 };
-use crate::{Error, NewSession, PresentedSession};
+use crate::{Error, NewSession, PresentedSession, SessionStore};
 
 /// Maximum number of sessions of one key; beyond that the oldest is deleted. Otherwise a caller could fill the disk
 /// with sessions.
@@ -16,7 +18,22 @@ const MAX_SESSIONS_PER_KEY: u32 = 100;
 /// Number of expired sessions to delete whenever one is created.
 const EXPIRED_BATCH: u32 = 10;
 
-pub(super) fn create(connection: &Connection, command: &NewSession) -> Result<(), Fault> {
+#[async_trait]
+impl SessionStore for SqliteStore {
+    async fn create_session(&self, command: NewSession) -> crate::Result<()> {
+        self.writer.run(move |c| create(c, &command)).await
+    }
+
+    async fn session(&self, hash: SessionHash) -> crate::Result<Option<PresentedSession>> {
+        self.readers.run(move |c| presented(c, hash)).await
+    }
+
+    async fn end_session(&self, hash: SessionHash) -> crate::Result<bool> {
+        self.writer.run(move |c| end(c, hash)).await
+    }
+}
+
+fn create(connection: &Connection, command: &NewSession) -> Result<(), Fault> {
     let key = command.key.to_string();
     let known = query_optional(connection, "SELECT id FROM keys WHERE id = ?1", [&key], |row| {
         row.get::<String>("id")
@@ -42,10 +59,7 @@ pub(super) fn create(connection: &Connection, command: &NewSession) -> Result<()
 }
 
 /// Returns the session with this hash, whether or not it is valid.
-pub(super) fn presented(
-    connection: &Connection,
-    hash: SessionHash,
-) -> Result<Option<PresentedSession>, Fault> {
+fn presented(connection: &Connection, hash: SessionHash) -> Result<Option<PresentedSession>, Fault> {
     let found = query_optional(
         connection,
         "SELECT keys.sha256 AS key_sha256, sessions.expires_at FROM sessions JOIN keys ON keys.id = sessions.key
@@ -59,6 +73,6 @@ pub(super) fn presented(
 }
 
 /// Deletes a session; returns whether it existed.
-pub(super) fn end(connection: &Connection, hash: SessionHash) -> Result<bool, Fault> {
+fn end(connection: &Connection, hash: SessionHash) -> Result<bool, Fault> {
     Ok(execute(connection, "DELETE FROM sessions WHERE sha256 = ?1", [hash.as_bytes()])? == 1)
 }

@@ -2,13 +2,17 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use rusqlite::Connection;
-use skep_api::{ErrorCode, swarm::EndReason};
+use skep_api::{AccountId, ErrorCode, swarm::EndReason};
 use tempfile::TempDir;
 
-use super::*;
-use crate::TicketFilter;
+use super::{key_cache::Lookup, *};
 use crate::suite::{admin_key, all_events, boot, booted, default_account, end, new_key, revocation};
+use crate::{
+    AccountStore, HealthStore, KeyStore, KeyUse, ListTickets, SessionStore, SetAccountRoots, Store,
+    TicketFilter, VmStore,
+};
 
 async fn fresh() -> (TempDir, Arc<dyn Store>) {
     let folder = tempfile::tempdir().unwrap();

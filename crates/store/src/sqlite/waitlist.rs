@@ -1,19 +1,37 @@
 //! The waitlist in SQLite.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, named_params, params};
 use skep_api::{WaitlistId, budget::Budget, waitlist::WaitlistEntry};
 
 use super::{
+    SqliteStore,
     columns::{Columns, execute, millis, query_all, query_optional},
     fault::Fault,
 };
-use crate::{Error, JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage};
+use crate::{Error, JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
 
 /// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
+#[async_trait]
+impl WaitlistStore for SqliteStore {
+    async fn join_waitlist(&self, command: JoinWaitlist) -> crate::Result<()> {
+        let id = WaitlistId::generate();
+        self.writer.run(move |c| join(c, id, &command)).await
+    }
+
+    async fn list_waitlist(&self, query: ListWaitlist) -> crate::Result<WaitlistPage> {
+        self.readers.run(move |c| list(c, query)).await
+    }
+
+    async fn remove_from_waitlist(&self, command: RemoveFromWaitlist) -> crate::Result<WaitlistEntry> {
+        self.writer.run(move |c| remove(c, &command)).await
+    }
+}
+
 /// Adds an address. Inserts a row even if the address is on the list, so that the response time does not reveal that.
-pub(super) fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Result<(), Fault> {
+fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Result<(), Fault> {
     execute(
         connection,
         "INSERT INTO waitlist (id, address, email, name, company, use_case, joined_at)
@@ -32,7 +50,7 @@ pub(super) fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitli
 }
 
 /// Returns a page of the list, newest first. Each address appears once, with its first row.
-pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, Fault> {
+fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut entries = query_all(
@@ -52,7 +70,7 @@ pub(super) fn list(connection: &Connection, query: ListWaitlist) -> Result<Waitl
 }
 
 /// Deletes all rows of an address and returns the first of them.
-pub(super) fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> Result<WaitlistEntry, Fault> {
+fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> Result<WaitlistEntry, Fault> {
     let (entry, address) = match command {
         RemoveFromWaitlist::Id(id) => {
             let sql = "SELECT * FROM waitlist WHERE id = ?1";

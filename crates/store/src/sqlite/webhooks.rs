@@ -1,23 +1,84 @@
 //! Webhooks in SQLite, without their deliveries, which are in `deliveries`.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
-use skep_api::{AccountId, WebhookId, webhooks::DisabledReason};
+use skep_api::{
+    AccountId, WebhookId,
+    webhooks::{Delivery, DisabledReason},
+};
 
 use super::{
-    accounts,
+    SqliteStore, accounts,
     columns::{Columns, execute, millis, query_all, query_optional, to_json},
+    deliveries,
     fault::Fault,
 };
 use crate::{
-    ChangeWebhook, CreateWebhook, DeleteWebhook, Disabled, DueWebhook, Error, ListWebhooks, PreviousSecret,
-    RotateWebhook, Webhook, WebhookPage,
+    ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryPage, Disabled, DueDelivery, DueWebhook,
+    EnqueueDeliveries, Enqueued, Error, ListDeliveries, ListDue, ListWebhooks, PreviousSecret, RecordAttempt,
+    Redeliver, RotateWebhook, TestWebhook, Webhook, WebhookPage, WebhookStore,
 };
 
 /// Sorts after every id.
 const AFTER_ALL_IDS: &str = "~";
 
-pub(super) fn create(connection: &Connection, command: &CreateWebhook) -> Result<Webhook, Fault> {
+#[async_trait]
+impl WebhookStore for SqliteStore {
+    async fn create_webhook(&self, command: CreateWebhook) -> crate::Result<Webhook> {
+        self.writer.run(move |c| create(c, &command)).await
+    }
+
+    async fn change_webhook(&self, command: ChangeWebhook) -> crate::Result<Webhook> {
+        self.writer.run(move |c| alter(c, &command)).await
+    }
+
+    async fn rotate_webhook(&self, command: RotateWebhook) -> crate::Result<Webhook> {
+        self.writer.run(move |c| rotate(c, &command)).await
+    }
+
+    async fn delete_webhook(&self, command: DeleteWebhook) -> crate::Result<()> {
+        self.writer.run(move |c| delete(c, command)).await
+    }
+
+    async fn webhook(&self, account: AccountId, id: WebhookId) -> crate::Result<Webhook> {
+        self.readers.run(move |c| by_id(c, account, id)).await
+    }
+
+    async fn list_webhooks(&self, query: ListWebhooks) -> crate::Result<WebhookPage> {
+        self.readers.run(move |c| list(c, query)).await
+    }
+
+    async fn list_deliveries(&self, query: ListDeliveries) -> crate::Result<DeliveryPage> {
+        self.readers.run(move |c| deliveries::list(c, query)).await
+    }
+
+    async fn redeliver(&self, command: Redeliver) -> crate::Result<Delivery> {
+        self.writer.run(move |c| deliveries::redeliver(c, &command)).await
+    }
+
+    async fn test_webhook(&self, command: TestWebhook) -> crate::Result<Delivery> {
+        self.writer.run(move |c| deliveries::test(c, &command)).await
+    }
+
+    async fn enqueue_deliveries(&self, command: EnqueueDeliveries) -> crate::Result<Enqueued> {
+        self.writer.run(move |c| deliveries::enqueue(c, &command)).await
+    }
+
+    async fn due_webhooks(&self) -> crate::Result<Vec<DueWebhook>> {
+        self.readers.run(due).await
+    }
+
+    async fn due_deliveries(&self, query: ListDue) -> crate::Result<Vec<DueDelivery>> {
+        self.readers.run(move |c| deliveries::due(c, query)).await
+    }
+
+    async fn record_attempt(&self, command: RecordAttempt) -> crate::Result<Option<DisabledReason>> {
+        self.writer.run(move |c| deliveries::record(c, &command)).await
+    }
+}
+
+fn create(connection: &Connection, command: &CreateWebhook) -> Result<Webhook, Fault> {
     accounts::by_id(connection, command.account)?;
     let account = command.account.to_string();
     let sql = "SELECT count(*) AS count FROM webhooks WHERE account = ?1 AND deleted_at IS NULL";
@@ -44,7 +105,7 @@ pub(super) fn create(connection: &Connection, command: &CreateWebhook) -> Result
 }
 
 /// Changes the mutable fields of a webhook.
-pub(super) fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<Webhook, Fault> {
+fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<Webhook, Fault> {
     execute(
         connection,
         "UPDATE webhooks SET
@@ -78,7 +139,7 @@ pub(super) fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<
 }
 
 /// Replaces the secret of a webhook.
-pub(super) fn rotate(connection: &Connection, command: &RotateWebhook) -> Result<Webhook, Fault> {
+fn rotate(connection: &Connection, command: &RotateWebhook) -> Result<Webhook, Fault> {
     execute(
         connection,
         "UPDATE webhooks SET
@@ -97,7 +158,7 @@ pub(super) fn rotate(connection: &Connection, command: &RotateWebhook) -> Result
 }
 
 /// Marks a webhook as deleted and removes its secrets. The row is deleted after its deliveries.
-pub(super) fn delete(connection: &Connection, command: DeleteWebhook) -> Result<(), Fault> {
+fn delete(connection: &Connection, command: DeleteWebhook) -> Result<(), Fault> {
     let DeleteWebhook { account, id, at } = command;
     if mark_deleted(connection, account, Some(id), at)? == 0 {
         return Err(unknown(id).into());
@@ -131,7 +192,7 @@ pub(super) fn by_id(connection: &Connection, account: AccountId, id: WebhookId) 
 }
 
 /// Returns a page of an account's webhooks, newest first. Ids are in the order of creation.
-pub(super) fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, Fault> {
+fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, Fault> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut webhooks = query_all(
@@ -148,7 +209,7 @@ pub(super) fn list(connection: &Connection, query: ListWebhooks) -> Result<Webho
 }
 
 /// Returns each enabled webhook and when its next delivery is due.
-pub(super) fn due(connection: &Connection) -> Result<Vec<DueWebhook>, Fault> {
+fn due(connection: &Connection) -> Result<Vec<DueWebhook>, Fault> {
     let sql = "SELECT id, account, failing_since, hold_until, (
                    SELECT min(next_at) FROM webhook_deliveries WHERE webhook = webhooks.id AND state = 'pending'
                ) AS next_at

@@ -120,6 +120,7 @@ impl Fixture {
             keeper: server_end,
             driver: Arc::new(FakeDriver),
             store: store.clone(),
+            tickets: store.clone(),
             engine,
             max_vms: 100,
             memory_mb: 100_000,

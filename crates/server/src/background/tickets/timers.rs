@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use skep_store::{AttemptTimer, EndAttempt, Store, TicketSignal, WakeTicket};
+use skep_store::{AttemptTimer, EndAttempt, TicketSignal, TicketStore, WakeTicket};
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
     time::{sleep, sleep_until},
@@ -20,7 +20,7 @@ const MAX_CONCURRENT: usize = 128;
 
 /// Runs the timers of all tickets, until it is dropped. Attempts that are open at the start get their full lease again:
 /// no attempt ends because the server was down.
-pub(crate) async fn run_timers(store: Arc<dyn Store>) -> Infallible {
+pub(crate) async fn run_timers(store: Arc<dyn TicketStore>) -> Infallible {
     // Subscribed before the store is read, so that no change in between is missed.
     let mut news = store.ticket_signals();
     let mut deadlines = Deadlines::default();
@@ -38,7 +38,11 @@ pub(crate) async fn run_timers(store: Arc<dyn Store>) -> Infallible {
 }
 
 /// Applies changes to the deadlines until one of them may have expired.
-async fn apply_changes(store: &dyn Store, news: &mut Receiver<TicketSignal>, deadlines: &mut Deadlines) {
+async fn apply_changes(
+    store: &dyn TicketStore,
+    news: &mut Receiver<TicketSignal>,
+    deadlines: &mut Deadlines,
+) {
     let far = Now::read().instant
         + if deadlines.uses_wall_clock() { WALL_CLOCK_INTERVAL } else { Duration::from_secs(3_600) };
     let next = deadlines.next().map_or(far, |next| next.min(far));
@@ -52,7 +56,11 @@ async fn apply_changes(store: &dyn Store, news: &mut Receiver<TicketSignal>, dea
     }
 }
 
-async fn apply_change(store: &dyn Store, change: Result<TicketSignal, RecvError>, deadlines: &mut Deadlines) {
+async fn apply_change(
+    store: &dyn TicketStore,
+    change: Result<TicketSignal, RecvError>,
+    deadlines: &mut Deadlines,
+) {
     match change {
         Ok(TicketSignal::Held(open)) => deadlines.set_attempt(open, Now::read()),
         Ok(TicketSignal::NotHeld(ticket)) => deadlines.remove_attempt(ticket),
@@ -65,7 +73,7 @@ async fn apply_change(store: &dyn Store, change: Result<TicketSignal, RecvError>
 }
 
 /// Writes the new ends of open leases. Retries until it succeeds.
-async fn restart_leases(store: &dyn Store) {
+async fn restart_leases(store: &dyn TicketStore) {
     while let Err(error) = store.restart_leases(Now::read().wall).await {
         tracing::warn!(%error, "the new lease ends could not be written; retrying: {error}");
         sleep(RETRY_DELAY).await;
@@ -73,7 +81,7 @@ async fn restart_leases(store: &dyn Store) {
 }
 
 /// Reads open attempts and waiting tickets. Retries until it succeeds.
-async fn read_all(store: &dyn Store, deadlines: &mut Deadlines) {
+async fn read_all(store: &dyn TicketStore, deadlines: &mut Deadlines) {
     loop {
         match (store.open_attempts().await, store.waiting_tickets().await) {
             (Ok(open), Ok(waiting)) => {
@@ -91,7 +99,7 @@ async fn read_all(store: &dyn Store, deadlines: &mut Deadlines) {
 }
 
 /// Applies an expired deadline to the store. Retries until it succeeds, so that a full disk strands no ticket.
-async fn expire(store: &dyn Store, due: Due) {
+async fn expire(store: &dyn TicketStore, due: Due) {
     loop {
         let done = match due {
             Due::Attempt(ticket, attempt, why) => {

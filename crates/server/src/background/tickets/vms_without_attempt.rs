@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
-use skep_store::{Store, TicketSignal, VmWithoutAttempt};
+use skep_store::{TicketSignal, TicketStore, VmStore, VmWithoutAttempt};
 use skep_swarm::Swarm;
 use tokio::{sync::broadcast::error::RecvError, time::sleep};
 
@@ -13,11 +13,15 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Ends each such VM when the store reports it. At the start, and after missed notifications, it reads them from the
 /// store: the server may have crashed between the end of the attempt and that of the VM.
-pub(crate) async fn end_vms_without_attempt(store: &dyn Store, vms: SwarmHandle) -> Infallible {
+pub(crate) async fn end_vms_without_attempt(
+    tickets: &dyn TicketStore,
+    store: &dyn VmStore,
+    vms: SwarmHandle,
+) -> Infallible {
     // Without VM support in this process there is nothing to end.
     let Ok(swarm) = vms.swarm().await else { return pending().await };
     // Subscribed before the store is read, so that no VM in between is missed.
-    let mut news = store.ticket_signals();
+    let mut news = tickets.ticket_signals();
     end_all(store, &swarm).await;
     loop {
         match news.recv().await {
@@ -30,7 +34,7 @@ pub(crate) async fn end_vms_without_attempt(store: &dyn Store, vms: SwarmHandle)
 }
 
 /// Reads which VMs are left and ends them. Retries until the store answers.
-async fn end_all(store: &dyn Store, swarm: &Swarm) {
+async fn end_all(store: &dyn VmStore, swarm: &Swarm) {
     loop {
         match store.vms_without_attempt().await {
             Ok(left) => return left.into_iter().for_each(|ended| end(swarm, ended)),

@@ -1,6 +1,6 @@
 //! Claims ready tickets, and handles heartbeats.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     extract::State,
@@ -82,7 +82,7 @@ impl TicketsState {
         let deadline = Instant::now() + wait;
         let signal = self.waiters.signal(command.call.account);
         let mut is_last_try = wait.is_zero();
-        let mut lost = std::pin::pin!(key_lost(Arc::clone(&self.store), key.clone()));
+        let mut lost = std::pin::pin!(key_lost(self.store.clone(), key.clone()));
         loop {
             // Enabled before the claim, so that a ticket that becomes ready later wakes this call.
             let mut woken = std::pin::pin!(signal.notified());

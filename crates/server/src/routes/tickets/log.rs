@@ -17,7 +17,7 @@ use skep_api::{
     exec::{ExecData, OutputEncoding, StreamRefusal},
     run_log::{LogEnd, TicketLog},
 };
-use skep_store::{LogPage, ReadLog, Store};
+use skep_store::{LogPage, ReadLog, VmStore};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -120,7 +120,7 @@ pub(super) async fn log(
         ReadLog { attempt: Some(first_page.attempt), vm: Some(first_page.vm), limit: PIECE_BYTES, ..read };
     let followed = LogStream {
         commits: state.store.commits(),
-        key_lost: Box::pin(key_lost(Arc::clone(&state.store), caller.key.clone())),
+        key_lost: Box::pin(key_lost(state.store.clone(), caller.key.clone())),
         closing: Box::pin(server_closing(state.stopping.clone())),
         store: state.store,
         next_read,
@@ -169,7 +169,7 @@ fn to_api(query: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog
 
 /// A stream of a log.
 struct LogStream {
-    store: Arc<dyn Store>,
+    store: Arc<dyn VmStore>,
     /// The next read.
     next_read: ReadLog,
     /// Decodes the output to text, and keeps an incomplete last character. `None`: base64.
@@ -216,7 +216,7 @@ impl LogStream {
 
 /// Waits for further output or the end of the command. Cancel safe.
 async fn next_page(
-    store: &Arc<dyn Store>,
+    store: &Arc<dyn VmStore>,
     wanted: &ReadLog,
     commits: &mut watch::Receiver<u64>,
 ) -> Result<LogPage, Refusal> {

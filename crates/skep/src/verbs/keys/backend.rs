@@ -11,7 +11,8 @@ use skep_api::{
 };
 use skep_client::Client;
 use skep_store::{
-    Account, ListKeys, NewKey, RevokeAllKeys, RevokeKey, SqliteSettings, SqliteStore, Store, VmBooted,
+    Account, AccountStore, KeyStore, ListKeys, NewKey, RevokeAllKeys, RevokeKey, SqliteSettings, SqliteStore,
+    VmBooted, VmStore,
 };
 
 use crate::{random, verbs::account};

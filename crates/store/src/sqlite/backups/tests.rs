@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    SqliteSettings, SqliteStore, Store,
+    EventStore, KeyStore, SqliteSettings, SqliteStore, TicketStore,
     sqlite::{inspect::inspect, migrations::LATEST},
     suite::{
         admin_key, all_events, default_account, moment, new_key,

@@ -55,7 +55,7 @@ async fn a_start_after_a_killed_migration_migrates() {
 
     let store = SqliteStore::open(SqliteSettings::at(&database)).await.unwrap();
     default_account(&store).await;
-    crate::Store::ensure_admin_key(&store, admin_key(1)).await.unwrap();
+    crate::KeyStore::ensure_admin_key(&store, admin_key(1)).await.unwrap();
     drop(store);
     let found = crate::sqlite::inspect(&database).unwrap();
     assert_eq!(

@@ -17,28 +17,42 @@ mod metrics;
 mod row;
 mod server_actions;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use skep_api::TicketId;
+use async_trait::async_trait;
+use jiff::Timestamp;
+use skep_api::{
+    AccountId, TicketId, VmId,
+    tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
+};
+use tokio::sync::broadcast;
 
-pub(super) use self::{
-    boot::assign_to_vm,
+use self::{
     change::{beat, change},
-    check::{check_dependency_counters, check_label_index, check_state_counts},
     claim::claim,
     create::create,
     delete::delete,
-    history::{delete_attempts, history},
-    idempotency::{find_answer, store_answer},
+    history::history,
     list::list,
     metrics::metrics,
-    row::{read, read_of_vm, why},
-    server_actions::{
-        apply_command_end, end_attempt, end_attempts_of_vm, open_attempts, release_all, restart_leases,
-        waiting, wake,
-    },
+    row::{read_of_vm, why},
+    server_actions::{end_attempt, open_attempts, restart_leases, waiting, wake},
 };
-use crate::TicketSignal;
+use super::SqliteStore;
+use crate::{
+    Answered, BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, EndAttempt, ListTickets,
+    OpenAttempt, ReadTicketHistory, Result, TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal,
+    TicketStore, WaitingTicket, WakeTicket,
+};
+
+pub(super) use self::{
+    boot::assign_to_vm,
+    check::{check_dependency_counters, check_label_index, check_state_counts},
+    history::delete_attempts,
+    idempotency::{find_answer, store_answer},
+    row::read,
+    server_actions::{apply_command_end, end_attempts_of_vm, release_all},
+};
 
 /// Result of a command, with the signals to send once it is durable.
 pub(super) type WithSignals<T> = (T, Vec<TicketSignal>);
@@ -53,5 +67,83 @@ impl TicketIdGenerator {
         let next = TicketId::generate_after(*last);
         *last = Some(next);
         next
+    }
+}
+
+#[async_trait]
+impl TicketStore for SqliteStore {
+    async fn create_tickets(&self, command: CreateTickets) -> Result<Answered<CreatedTickets>> {
+        let ids = Arc::clone(&self.ticket_ids);
+        self.run_ticket_command(move |c| create(c, &ids, &command)).await
+    }
+
+    async fn change_ticket(&self, command: ChangeTicket) -> Result<Ticket> {
+        self.run_ticket_command(move |c| change(c, &command)).await
+    }
+
+    async fn beat_ticket(&self, command: BeatTicket) -> Result<Beat> {
+        self.run_ticket_command(move |c| beat(c, &command)).await
+    }
+
+    async fn claim_tickets(&self, command: ClaimTickets) -> Result<Answered<ClaimedTickets>> {
+        self.run_ticket_command(move |c| claim(c, &command)).await
+    }
+
+    async fn delete_ticket(&self, command: DeleteTicket) -> Result<DeletedTicket> {
+        self.run_ticket_command(move |c| delete(c, &command)).await
+    }
+
+    async fn end_attempt(&self, command: EndAttempt) -> Result<bool> {
+        self.run_ticket_command(move |c| end_attempt(c, &command)).await
+    }
+
+    async fn wake_ticket(&self, command: WakeTicket) -> Result<bool> {
+        self.run_ticket_command(move |c| wake(c, &command)).await
+    }
+
+    async fn ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Ticket> {
+        self.readers.run(move |c| read(c, account, id, at)).await
+    }
+
+    async fn ticket_of_vm(
+        &self,
+        account: AccountId,
+        vm: VmId,
+        id: TicketId,
+        at: Timestamp,
+    ) -> Result<Ticket> {
+        self.readers.run(move |c| read_of_vm(c, account, vm, id, at)).await
+    }
+
+    async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage> {
+        self.readers.run(move |c| list(c, &query)).await
+    }
+
+    async fn ticket_history(&self, query: ReadTicketHistory) -> Result<TicketHistoryPage> {
+        self.readers.run(move |c| history(c, &query)).await
+    }
+
+    async fn why_ticket(&self, account: AccountId, id: TicketId, at: Timestamp) -> Result<Why> {
+        self.readers.run(move |c| why(c, account, id, at)).await
+    }
+
+    async fn restart_leases(&self, at: Timestamp) -> Result<()> {
+        self.writer.run(move |c| restart_leases(c, at)).await
+    }
+
+    async fn open_attempts(&self) -> Result<Vec<OpenAttempt>> {
+        self.readers.run(open_attempts).await
+    }
+
+    async fn ticket_metrics(&self, account: Option<AccountId>) -> Result<Vec<TicketMetrics>> {
+        self.readers.run(move |c| metrics(c, account)).await
+    }
+
+    async fn waiting_tickets(&self) -> Result<Vec<WaitingTicket>> {
+        self.readers.run(waiting).await
+    }
+
+    fn ticket_signals(&self) -> broadcast::Receiver<TicketSignal> {
+        self.ticket_signals.subscribe()
     }
 }

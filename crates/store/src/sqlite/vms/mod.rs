@@ -1,26 +1,93 @@
 //! VMs in SQLite.
 
+mod list;
+mod row;
+
 use std::net::IpAddr;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
-use serde_json::{Value, json};
-use skep_api::{AccountId, KeyId, TicketId, VmId, VmName, swarm::EndReason};
+use serde_json::json;
+use skep_api::{AccountId, KeyId, TicketId, VmId, VmName, swarm::BootAnswer};
 
+use self::row::{decode, insert};
 use super::{
-    accounts,
-    columns::{self, Columns, execute, invalid_column, millis, query_all, query_optional, signed},
+    SqliteStore, accounts,
+    columns::{self, execute, millis, query_optional},
     events::{self, NewEvent},
     fault::Fault,
     keys, run_logs, tickets,
 };
 use crate::{
-    ChangeVm, EndVms, Ended, Error, EventKind, ListVms, NewKey, RecordBoots, RecordCommandEnd, RecordEnd,
-    TicketSignal, VmBooted, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet, VmWithoutAttempt,
+    AppendLog, ChangeVm, EndVms, Ended, Error, EventKind, IdempotentRequest, ListVms, LogPage, LogPosition,
+    NewKey, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, TicketSignal, VmBooted, VmMetrics, VmPage,
+    VmRecord, VmStore, VmWithoutAttempt,
 };
 
 /// Maximum number of records of ended VMs, so that many short-lived VMs cannot fill the disk within the retention time.
 const MAX_ENDED: u32 = 100_000;
+
+#[async_trait]
+impl VmStore for SqliteStore {
+    async fn record_boots(&self, command: RecordBoots) -> crate::Result<()> {
+        let key = KeyId::generate();
+        self.run_ticket_command(move |c| Ok(((), record_boots(c, key, &command)?))).await
+    }
+
+    async fn stored_boot_answer(
+        &self,
+        account: AccountId,
+        once: IdempotentRequest,
+        at: Timestamp,
+    ) -> crate::Result<Option<BootAnswer>> {
+        self.readers.run(move |c| tickets::find_answer(c, account, &once, at)).await
+    }
+
+    async fn change_vm(&self, command: ChangeVm) -> crate::Result<VmRecord> {
+        self.writer.run(move |c| change_vm(c, &command)).await
+    }
+
+    async fn record_end(&self, command: RecordEnd) -> crate::Result<Ended> {
+        self.run_vm_end(move |c| record_end(c, &command)).await
+    }
+
+    async fn record_command_end(&self, command: RecordCommandEnd) -> crate::Result<()> {
+        self.run_ticket_command(move |c| record_command_end(c, &command)).await
+    }
+
+    async fn end_vms(&self, command: EndVms) -> crate::Result<Vec<VmRecord>> {
+        self.run_vm_end(move |c| end_vms(c, &command)).await
+    }
+
+    async fn running_vms(&self) -> crate::Result<Vec<VmRecord>> {
+        self.readers.run(list::running).await
+    }
+
+    async fn vms_without_attempt(&self) -> crate::Result<Vec<VmWithoutAttempt>> {
+        self.readers.run(list::without_attempt).await
+    }
+
+    async fn list_vms(&self, query: ListVms) -> crate::Result<VmPage> {
+        self.readers.run(move |c| list::list(c, &query)).await
+    }
+
+    async fn append_log(&self, command: AppendLog) -> crate::Result<()> {
+        self.writer.run(move |c| run_logs::append(c, &command)).await
+    }
+
+    async fn log_position(&self, vm: VmId) -> crate::Result<LogPosition> {
+        self.readers.run(move |c| run_logs::position(c, vm)).await
+    }
+
+    async fn read_log(&self, query: ReadLog) -> crate::Result<LogPage> {
+        self.readers.run(move |c| run_logs::read(c, &query)).await
+    }
+
+    async fn vm_metrics(&self) -> crate::Result<Vec<VmMetrics>> {
+        self.readers.run(list::metrics).await
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Endings {
@@ -31,7 +98,7 @@ pub(super) struct Endings {
 }
 
 /// Records VMs that were booted together, and returns the signals of the ticket that one was booted for.
-pub(super) fn record_boots(
+fn record_boots(
     connection: &Connection,
     key: KeyId,
     command: &RecordBoots,
@@ -60,35 +127,8 @@ pub(super) fn record_boots(
     tickets::assign_to_vm(connection, vm, work, command.at, command.request_id.as_deref())
 }
 
-fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<usize, Fault> {
-    execute(
-        connection,
-        "INSERT INTO vms (id, account, name, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, exec_id,
-                          command_runs, keep_vm, boot)
-         VALUES (:id, :account, :name, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at,
-                 :ticket, :exec_id, :exec_id IS NOT NULL, :keep_vm, :boot)",
-        named_params! {
-            ":id": vm.id.to_string(),
-            ":account": vm.account.to_string(),
-            ":name": vm.name.as_ref().map(VmName::as_str),
-            ":pid": vm.pid,
-            ":ip": vm.ip,
-            ":template": vm.template,
-            ":vcpus": vm.vcpus,
-            ":memory_mb": signed(vm.memory_mb)?,
-            ":metadata": columns::to_json(&vm.metadata)?,
-            ":started_at": millis(vm.started_at),
-            ":expires_at": vm.expires_at.map(millis),
-            ":ticket": vm.ticket.map(|ticket| ticket.to_string()),
-            ":exec_id": vm.exec_id,
-            ":keep_vm": keep_vm,
-            ":boot": columns::to_json(&vm.boot)?,
-        },
-    )
-}
-
 /// Changes the mutable fields of a running VM.
-pub(super) fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
+fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
     let metadata = command.metadata.as_ref().map(columns::to_json).transpose()?;
     let name = command.name.as_ref().and_then(Option::as_ref);
     let found =
@@ -146,7 +186,7 @@ fn require_name_available(
 }
 
 /// Records the end of a VM that still runs, and returns what ended with it.
-pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Endings), Fault> {
+fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Endings), Fault> {
     let ended = execute(
         connection,
         "UPDATE vms SET ended_at = ?2, end_reason = ?3 WHERE id = ?1 AND ended_at IS NULL",
@@ -174,7 +214,7 @@ pub(super) fn record_end(connection: &Connection, command: &RecordEnd) -> Result
 }
 
 /// Records the end of the command that a VM was booted with, and returns the signals of the ticket that the VM held.
-pub(super) fn record_command_end(
+fn record_command_end(
     connection: &Connection,
     command: &RecordCommandEnd,
 ) -> Result<((), Vec<TicketSignal>), Fault> {
@@ -193,7 +233,7 @@ pub(super) fn record_command_end(
 }
 
 /// Records the end of those of these VMs that still run, and returns what ended with them.
-pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<VmRecord>, Endings), Fault> {
+fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<VmRecord>, Endings), Fault> {
     let (mut ended, mut endings) = (Vec::new(), Endings::default());
     for vm in &command.vms {
         let alive = "SELECT 1 FROM vms WHERE id = ?1 AND ended_at IS NULL";
@@ -208,80 +248,10 @@ pub(super) fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<
     Ok((ended, endings))
 }
 
-/// Returns the running VMs, oldest first.
-pub(super) fn running(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
-    let sql = "SELECT * FROM vms WHERE ended_at IS NULL ORDER BY started_at, id";
-    query_all(connection, sql, [], decode)
-}
-
 /// Whether this VM runs and must end with its attempt at this ticket.
 pub(super) fn ends_with_attempt(connection: &Connection, vm: VmId, ticket: TicketId) -> Result<bool, Fault> {
     let sql = "SELECT 1 FROM vms WHERE id = ?1 AND ticket = ?2 AND ended_at IS NULL AND keep_vm = 0";
     Ok(query_optional(connection, sql, [vm.to_string(), ticket.to_string()], |_| Ok(()))?.is_some())
-}
-
-/// Returns the VMs that still run although their attempt at a ticket has ended, except those to be kept.
-pub(super) fn without_attempt(connection: &Connection) -> Result<Vec<VmWithoutAttempt>, Fault> {
-    let sql = "SELECT vms.id, vms.account, tickets.status IN ('completed', 'failed') IS TRUE AS finished
-               FROM vms LEFT JOIN tickets ON tickets.id = vms.ticket AND tickets.vm = vms.id
-               WHERE vms.ended_at IS NULL AND vms.ticket IS NOT NULL AND vms.keep_vm = 0
-                 AND tickets.status IS NOT 'in_progress'
-               ORDER BY vms.id";
-    query_all(connection, sql, [], |row| {
-        Ok(VmWithoutAttempt {
-            vm: row.parse("id")?,
-            account: row.parse("account")?,
-            finished: row.get("finished")?,
-        })
-    })
-}
-
-/// SQL condition of a [`VmFilter`] on a row of `vms`. Parameters: `?4` name, `?5` template, `?6` metadata.
-macro_rules! filter {
-    () => {
-        " AND (?4 IS NULL OR name = ?4) AND (?5 IS NULL OR template = ?5)
-          AND NOT EXISTS (
-              SELECT 1 FROM json_each(?6) AS wanted WHERE NOT EXISTS (
-                  SELECT 1 FROM json_each(vms.metadata) AS given
-                  WHERE given.key = wanted.key AND wanted.value = CASE
-                      WHEN given.type IN ('true', 'false', 'null') THEN given.type
-                      ELSE CAST(given.atom AS TEXT)
-                  END))"
-    };
-}
-
-pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, Fault> {
-    // If the record of the cursor has been deleted, the comparison is null and the page empty. The records that would
-    // follow are older and about to be deleted too.
-    let sql = match query.set {
-        VmSet::Running => {
-            concat!(
-                "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NULL AND (?2 IS NULL OR id < ?2)",
-                filter!(),
-                " ORDER BY id DESC LIMIT ?3"
-            )
-        }
-        VmSet::Ended => {
-            concat!(
-                "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NOT NULL
-                 AND (?2 IS NULL OR (ended_at, id) < (SELECT ended_at, id FROM vms WHERE id = ?2))",
-                filter!(),
-                " ORDER BY ended_at DESC, id DESC LIMIT ?3"
-            )
-        }
-    };
-    let limit = query.limit.max(1);
-    let after = query.after.map(|vm| vm.to_string());
-    // One more row than the page size shows whether there is a next page.
-    let VmFilter { name, template, metadata } = &query.filter;
-    let metadata = columns::to_json(metadata)?;
-    let parameters =
-        params![query.account.to_string(), after, i64::from(limit) + 1, name, template, metadata];
-    let mut vms = query_all(connection, sql, parameters, decode)?;
-    let more = vms.len() > limit as usize;
-    vms.truncate(limit as usize);
-    let next = vms.last().filter(|_| more).map(|last| last.vm.id);
-    Ok(VmPage { vms, next })
 }
 
 /// Deletes one batch of records of VMs that ended before this time or are beyond the newest [`MAX_ENDED`], oldest end
@@ -298,25 +268,6 @@ pub(super) fn delete_expired(connection: &Connection, before: Timestamp, batch: 
              ORDER BY ended_at LIMIT ?3)",
         params![millis(before), MAX_ENDED, batch],
     )
-}
-
-/// Maximum number of accounts in the result.
-const MAX_ACCOUNTS: u32 = 1_000;
-
-/// Returns the number and memory of running VMs for each account that is not deleted; beyond the maximum, for the
-/// oldest.
-pub(super) fn metrics(connection: &Connection) -> Result<Vec<VmMetrics>, Fault> {
-    let sql = "SELECT accounts.name AS account, count(vms.id) AS running, coalesce(sum(vms.memory_mb), 0) AS memory_mb
-               FROM accounts LEFT JOIN vms ON vms.account = accounts.id AND vms.ended_at IS NULL
-               WHERE accounts.deleted_at IS NULL
-               GROUP BY accounts.id ORDER BY accounts.id LIMIT ?1";
-    query_all(connection, sql, [MAX_ACCOUNTS], |row| {
-        Ok(VmMetrics {
-            account: row.get("account")?,
-            running: row.number("running")?,
-            memory_mb: row.number("memory_mb")?,
-        })
-    })
 }
 
 /// Number of running VMs of this account.
@@ -339,32 +290,4 @@ pub(super) fn ip_of(connection: &Connection, vm: VmId) -> Result<Option<IpAddr>,
         row.parse("ip")
     })?;
     Ok(ip)
-}
-
-fn decode(row: &Columns<'_>) -> Result<VmRecord, Fault> {
-    let vm = VmBooted {
-        id: row.parse("id")?,
-        account: row.parse("account")?,
-        name: row.parse_optional("name")?,
-        pid: row.number("pid")?,
-        ip: row.get("ip")?,
-        template: row.get("template")?,
-        vcpus: row.number("vcpus")?,
-        memory_mb: row.number("memory_mb")?,
-        metadata: row.json("metadata")?,
-        started_at: row.time("started_at")?,
-        expires_at: row.optional_time("expires_at")?,
-        ticket: row.parse_optional("ticket")?,
-        exec_id: row.get("exec_id")?,
-        boot: row.json("boot")?,
-    };
-    let end = match (row.optional_time("ended_at")?, row.get::<Option<String>>("end_reason")?) {
-        (Some(at), Some(word)) => Some(VmEnd { at, reason: reason(word)? }),
-        _ => None,
-    };
-    Ok(VmRecord { vm, command_runs: row.get("command_runs")?, end })
-}
-
-fn reason(word: String) -> Result<EndReason, Fault> {
-    serde_json::from_value(Value::String(word)).map_err(|error| invalid_column("end_reason", error))
 }
