@@ -1,17 +1,17 @@
 //! Batches of tickets, which can depend on each other by names within the batch.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
-use jiff::Timestamp;
 use skep_api::{
-    Label, TicketId,
-    tickets::{BatchTicket, CreateTicket, CreateTickets, Object, Priority},
+    TicketId,
+    tickets::{BatchTicket, CreateTicket, CreateTickets},
 };
 
 use crate::{
-    Refusal, cycle_among,
-    limits::{DEFAULT_ATTEMPTS, DEFAULT_RUNTIME, MAX_BATCH_TICKETS, MAX_DEPENDENCIES, MAX_REF_CHARACTERS},
-    request::{check_count, check_new_ticket, deduplicated, round_up_to_millisecond},
+    NewTicket, Refusal, cycle_among,
+    fields::check_new_ticket,
+    limits::{MAX_BATCH_TICKETS, MAX_DEPENDENCIES, MAX_REF_CHARACTERS},
+    request::{check_count, deduplicated},
 };
 
 /// The prefix of a dependency on a ticket of the same batch.
@@ -24,39 +24,6 @@ pub enum Dependency {
     Ticket(TicketId),
     /// A ticket of the same batch, by its index.
     Sibling(usize),
-}
-
-/// A valid new ticket, provided that the tickets that it depends on exist.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewTicket {
-    pub title: String,
-    pub description: Option<String>,
-    pub priority: Priority,
-    /// Without duplicates.
-    pub dependencies: Vec<Dependency>,
-    /// Without duplicates.
-    pub labels: Vec<Label>,
-    pub metadata: Option<Object>,
-    pub max_attempts: u32,
-    pub max_runtime: Duration,
-    pub not_before: Option<Timestamp>,
-}
-
-impl NewTicket {
-    /// Applies the defaults to a request.
-    pub(crate) fn from_request(request: CreateTicket, needs: Vec<Dependency>) -> Self {
-        Self {
-            title: request.title,
-            description: request.description,
-            priority: request.priority.unwrap_or(Priority::Medium),
-            dependencies: needs,
-            labels: deduplicated(request.labels.unwrap_or_default()),
-            metadata: request.metadata,
-            max_attempts: request.max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
-            max_runtime: request.max_runtime_ms.map_or(DEFAULT_RUNTIME, Duration::from_millis),
-            not_before: request.not_before.map(round_up_to_millisecond),
-        }
-    }
 }
 
 /// Checks a batch, and returns its tickets with their names.

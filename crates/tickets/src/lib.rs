@@ -17,6 +17,7 @@ mod batch;
 mod command;
 mod cycle;
 mod error;
+mod fields;
 mod finish;
 pub mod limits;
 mod request;
@@ -24,16 +25,14 @@ mod ticket;
 mod transition;
 mod why;
 
-pub use batch::{Dependency, NewTicket, check_batch};
+pub use batch::{Dependency, check_batch};
 pub use command::{
     Assignee, Claim, Command, EndCause, EndedAttempt, FinishRequest, LeaseRenewal, Release, Resolution,
 };
 pub use cycle::{cycle_among, find_cycle};
 pub use error::Refusal;
-pub use request::{
-    ClaimAnyRequest, Edits, check_edits, claim_any, deduplicated_labels, new_ticket, parse_edits,
-    parse_heartbeat, parse_transition,
-};
+pub use fields::{Edits, NewTicket, check_edits, new_ticket, parse_edits};
+pub use request::{ClaimAnyRequest, claim_any, deduplicated_labels, parse_heartbeat, parse_transition};
 pub use ticket::{Blockers, Finish, Holder, LapsedHolder, Lease, State, Ticket, Wait};
 pub use transition::{Decision, Step, StepKind, claim_steps, decide, ready_step, rescheduled};
 pub use why::why;

@@ -23,7 +23,7 @@ pub const LEASES_MS: RangeInclusive<u64> = 5_000..=86_400_000;
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(3_600);
 /// Values of `max_runtime_ms`, in milliseconds.
 pub const RUNTIMES_MS: RangeInclusive<u64> = 5_000..=2_592_000_000;
-pub const DEFAULT_RUNTIME: Duration = Duration::from_secs(86_400);
+pub const DEFAULT_RUNTIME_MS: u64 = 86_400_000;
 /// Values of `max_attempts`.
 pub const ATTEMPT_LIMITS: RangeInclusive<u32> = 1..=1_000;
 pub const DEFAULT_ATTEMPTS: u32 = 5;

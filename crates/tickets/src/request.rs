@@ -1,100 +1,20 @@
-//! Validation of requests, field by field and without knowledge of the ticket, and their conversion to commands.
+//! Validation of requests, without knowledge of the ticket, and their conversion to commands. The fields of a ticket are
+//! checked in `fields`.
 
 use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
-use jiff::Timestamp;
 use skep_api::{
-    Label, Patch, TicketId,
-    tickets::{
-        ChangeTicket, ClaimTickets, CreateTicket, Heartbeat, Object, Priorities, Priority, TicketStatus,
-    },
+    Label, Patch,
+    tickets::{ChangeTicket, ClaimTickets, Heartbeat, Object, Priorities, Priority, TicketStatus},
 };
 
 use crate::{
-    Assignee, Claim, Command, FinishRequest, LeaseRenewal, Refusal, Release, Resolution, State, Ticket,
+    Assignee, Claim, Command, FinishRequest, LeaseRenewal, Refusal, Release, Resolution,
     limits::{
-        ATTEMPT_LIMITS, CLAIM_COUNTS, LEASES_MS, MAX_ASSIGNEE_CHARACTERS, MAX_DEPENDENCIES, MAX_LABELS,
-        MAX_PROGRESS_CHARACTERS, MAX_RESULT_BYTES, MAX_TEXT_BYTES, MAX_TITLE_CHARACTERS, RETRY_DELAYS_MS,
-        RUNTIMES_MS, WAITS_MS,
+        CLAIM_COUNTS, LEASES_MS, MAX_ASSIGNEE_CHARACTERS, MAX_LABELS, MAX_PROGRESS_CHARACTERS,
+        MAX_RESULT_BYTES, RETRY_DELAYS_MS, WAITS_MS,
     },
-    transition::state_refusal,
 };
-
-/// The changes of a PATCH request other than transitions. `None` keeps a field; the inner `None` removes its value.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Edits {
-    pub title: Option<String>,
-    pub description: Option<Option<String>>,
-    pub priority: Option<Priority>,
-    /// Replaces all dependencies; without duplicates.
-    pub dependencies: Option<Vec<TicketId>>,
-    /// Replaces all labels; without duplicates.
-    pub labels: Option<Vec<Label>>,
-    /// Replaces all metadata.
-    pub metadata: Option<Option<Object>>,
-    pub max_attempts: Option<u32>,
-    pub max_runtime: Option<Duration>,
-    pub not_before: Option<Option<Timestamp>>,
-}
-
-impl Edits {
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Checks a ticket to create, except its dependencies. `at` is the prefix of field names in error messages.
-///
-/// # Errors
-/// The first invalid value.
-pub(crate) fn check_new_ticket(request: &CreateTicket, at: &str) -> Result<(), Refusal> {
-    check_title(&request.title, at)?;
-    check_text(request.description.as_deref(), &format!("{at}description"))?;
-    check_object(request.metadata.as_ref(), &format!("{at}metadata"), MAX_TEXT_BYTES)?;
-    deduplicated_labels(request.labels.as_deref().unwrap_or_default(), &format!("{at}labels"))?;
-    check_range(request.max_attempts, &format!("{at}max_attempts"), &ATTEMPT_LIMITS)?;
-    check_range(request.max_runtime_ms, &format!("{at}max_runtime_ms"), &RUNTIMES_MS)
-}
-
-/// Checks a ticket to create. Whether its dependencies exist is checked later.
-///
-/// # Errors
-/// The first invalid value.
-pub fn new_ticket(request: CreateTicket) -> Result<crate::NewTicket, Refusal> {
-    check_new_ticket(&request, "")?;
-    let needs = deduplicated_dependencies(request.dependencies.as_deref().unwrap_or_default())?;
-    Ok(crate::NewTicket::from_request(request, needs.into_iter().map(crate::Dependency::Ticket).collect()))
-}
-
-/// The changes of a PATCH request other than transitions.
-///
-/// # Errors
-/// The first invalid value.
-pub fn parse_edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
-    request.title.as_deref().map(|text| check_title(text, "")).transpose()?;
-    check_text(request.description.value().map(String::as_str), "description")?;
-    check_object(request.metadata.value(), "metadata", MAX_TEXT_BYTES)?;
-    check_range(request.max_attempts, "max_attempts", &ATTEMPT_LIMITS)?;
-    check_range(request.max_runtime_ms, "max_runtime_ms", &RUNTIMES_MS)?;
-    Ok(Edits {
-        title: request.title.clone(),
-        description: request.description.clone().into_nested_option(),
-        priority: request.priority,
-        dependencies: request.dependencies.as_deref().map(deduplicated_dependencies).transpose()?,
-        labels: request.labels.as_deref().map(|given| deduplicated_labels(given, "labels")).transpose()?,
-        metadata: request.metadata.clone().into_nested_option(),
-        max_attempts: request.max_attempts,
-        max_runtime: request.max_runtime_ms.map(Duration::from_millis),
-        not_before: request.not_before.clone().into_nested_option().map(|at| at.map(round_up_to_millisecond)),
-    })
-}
-
-/// Rounds a time up to the millisecond precision of the store, so that it is never earlier than requested.
-pub(crate) fn round_up_to_millisecond(at: Timestamp) -> Timestamp {
-    let whole = Timestamp::from_millisecond(at.as_millisecond());
-    let beyond = i64::from(whole.is_ok_and(|whole| whole < at));
-    Timestamp::from_millisecond(at.as_millisecond() + beyond).unwrap_or(at)
-}
 
 /// The transition that a PATCH request asks for; `None` if it has no field for one.
 ///
@@ -248,31 +168,6 @@ pub fn parse_heartbeat(request: &Heartbeat) -> Result<LeaseRenewal, Refusal> {
     Ok(LeaseRenewal { attempt: request.attempt, assignee: request.assignee.clone(), lease })
 }
 
-/// Checks that the status of the ticket permits the changes.
-///
-/// # Errors
-/// The first change that is not permitted.
-pub fn check_edits(ticket: &Ticket, edits: &Edits) -> Result<(), Refusal> {
-    let others = Edits { metadata: None, labels: None, ..edits.clone() };
-    if matches!(ticket.state, State::Completed(_)) && !others.is_empty() {
-        return Err(state_refusal(
-            ticket,
-            "change, but for its `metadata` and `labels`",
-            "create another one",
-        ));
-    }
-    if edits.dependencies.is_some() && !matches!(ticket.state, State::Pending { .. }) {
-        return Err(state_refusal(ticket, "get other `dependencies`", "change them while it is pending"));
-    }
-    Ok(())
-}
-
-fn deduplicated_dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Refusal> {
-    let once = deduplicated(given.iter().copied());
-    check_count(once.len(), "dependencies", MAX_DEPENDENCIES)?;
-    Ok(once)
-}
-
 /// Removes duplicates, keeping the order.
 ///
 /// # Errors
@@ -296,16 +191,6 @@ pub(crate) fn check_count(count: usize, field: &str, limit: usize) -> Result<(),
     Ok(())
 }
 
-fn check_title(title: &str, at: &str) -> Result<(), Refusal> {
-    let characters = title.chars().count();
-    if (1..=MAX_TITLE_CHARACTERS).contains(&characters) {
-        return Ok(());
-    }
-    Err(Refusal::Value(format!(
-        "`{at}title` has {characters} characters; it must have 1 to {MAX_TITLE_CHARACTERS}"
-    )))
-}
-
 fn check_name(name: Option<&str>, field: &str) -> Result<(), Refusal> {
     let Some(name) = name else { return Ok(()) };
     let characters = name.chars().count();
@@ -317,23 +202,19 @@ fn check_name(name: Option<&str>, field: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_text(text: Option<&str>, field: &str) -> Result<(), Refusal> {
-    check_size(text.map_or(0, str::len), field, MAX_TEXT_BYTES)
-}
-
-fn check_object(object: Option<&Object>, field: &str, limit: usize) -> Result<(), Refusal> {
+pub(crate) fn check_object(object: Option<&Object>, field: &str, limit: usize) -> Result<(), Refusal> {
     let size = object.map_or(Ok(0), |object| serde_json::to_vec(object).map(|text| text.len()));
     check_size(size.unwrap_or(usize::MAX), field, limit)
 }
 
-fn check_size(size: usize, field: &str, limit: usize) -> Result<(), Refusal> {
+pub(crate) fn check_size(size: usize, field: &str, limit: usize) -> Result<(), Refusal> {
     if size > limit {
         return Err(Refusal::TooLarge { field: field.to_owned(), size, limit });
     }
     Ok(())
 }
 
-fn check_range<T: Copy + PartialOrd + std::fmt::Display>(
+pub(crate) fn check_range<T: Copy + PartialOrd + std::fmt::Display>(
     number: Option<T>,
     field: &str,
     range: &RangeInclusive<T>,

@@ -3,7 +3,10 @@
 use std::{cell::Cell, error::Error as StdError, fmt::Display, str::FromStr};
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Params, Row, Statement, types::FromSql};
+use rusqlite::{
+    Connection, Params, Row, Statement,
+    types::{FromSql, ValueRef},
+};
 use serde::{Serialize, de::DeserializeOwned};
 use skep_api::budget::Budget;
 
@@ -91,6 +94,13 @@ impl<'row> Columns<'row> {
     /// A value in the type that rusqlite converts it to.
     pub(super) fn get<T: FromSql>(&self, column: &str) -> Result<T, Fault> {
         Ok(self.row.get(self.index_of(column)?)?)
+    }
+
+    /// Whether the value is null. A following read of the column needs no search.
+    pub(super) fn is_null(&self, column: &str) -> Result<bool, Fault> {
+        let place = self.index_of(column)?;
+        self.next.set(place);
+        Ok(self.row.get_ref(place)? == ValueRef::Null)
     }
 
     /// Length of a text in bytes, without copying it.

@@ -21,6 +21,7 @@ mod read_roots;
 mod readers;
 mod run_logs;
 mod sessions;
+mod table;
 #[cfg(test)]
 mod tests;
 mod tickets;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use skep_api::{
     AccountId, ErrorCode, Patch, TicketId, VmId,
     swarm::EndReason,
-    tickets::{Object, Priority, Ticket, TicketStatus},
+    tickets::{CreateTicket, Object, Priority, Ticket, TicketStatus},
 };
 use skep_tickets::{Assignee, Claim, Command, Dependency, Edits, FinishRequest, NewTicket, Resolution};
 use tokio::sync::broadcast::Receiver;
@@ -20,17 +20,8 @@ use crate::{
 
 /// A new ticket with default values.
 pub fn new_ticket(title: &str, needs: Vec<Dependency>) -> NewTicket {
-    NewTicket {
-        title: title.to_owned(),
-        description: None,
-        priority: Priority::Medium,
-        dependencies: needs,
-        labels: vec![],
-        metadata: None,
-        max_attempts: 5,
-        max_runtime: Duration::from_secs(86_400),
-        not_before: None,
-    }
+    let request = CreateTicket { title: title.to_owned(), ..CreateTicket::default() };
+    NewTicket { dependencies: needs, ..skep_tickets::new_ticket(request).unwrap() }
 }
 
 pub fn call(account: AccountId, step: i64) -> TicketCall {
@@ -101,7 +92,7 @@ pub async fn a_graph_is_kept_as_it_was_made(store: Arc<dyn Store>) {
         priority: Priority::Critical,
         metadata: Some(Object::from_iter([("a".to_owned(), serde_json::json!([1, null]))])),
         max_attempts: 2,
-        max_runtime: Duration::from_secs(60),
+        max_runtime_ms: 60_000,
         not_before: Some(moment(5_000)),
         ..new_ticket("b", vec![Dependency::Sibling(1), Dependency::Ticket(known)])
     };

@@ -1,23 +1,23 @@
 //! Writes a decided change of a ticket: the row, attempts, events and the effect on dependent tickets.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
 use serde_json::{Value, json};
-use skep_api::{
-    TicketId,
-    tickets::{Actor, Object},
-};
+use skep_api::tickets::{Actor, Object};
 use skep_tickets::{State, Step, StepKind, Ticket, Wait};
 
 use super::{
     super::{
-        columns::{self, execute, millis, signed},
+        columns::{self, execute, millis},
         events::{self, NewEvent},
         fault::Fault,
         vms,
     },
     dependencies,
-    row::{Row, labels_column, milliseconds, rank},
+    row::Row,
+    row_columns,
 };
 use crate::{EventKind, OpenAttempt, TicketCall, TicketSignal, VmWithoutAttempt, WaitingTicket};
 
@@ -73,6 +73,7 @@ pub(super) fn apply(
     }
     let claimed = steps.iter().any(|step| step.kind == StepKind::Claimed);
     let after = Row {
+        ready_at: is_claimable(&last).then(|| before.ready_at.unwrap_or(call.at)),
         ticket: last,
         version,
         updated_at: call.at,
@@ -80,7 +81,7 @@ pub(super) fn apply(
         progress: if claimed { None } else { edited.progress.clone() },
         ..edited
     };
-    update(connection, before, &after)?;
+    row_columns::update(connection, before, &after)?;
     write_result(connection, &before.ticket, &after.ticket)?;
     push_signals(before, &after, &steps, call.at, signals);
     if !matches!(after.ticket.state, State::InProgress(_)) {
@@ -210,63 +211,6 @@ pub(super) fn is_claimable(ticket: &Ticket) -> bool {
         && !matches!(ticket.wait, Wait::Until(_))
 }
 
-fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Fault> {
-    let ticket = &after.ticket;
-    let (holder, lapsed) = match &ticket.state {
-        State::InProgress(holder) => (Some(holder), None),
-        State::Pending { lapsed } => (None, lapsed.as_ref()),
-        _ => (None, None),
-    };
-    let lease_ms = holder.map(|holder| signed(milliseconds(holder.lease.length))).transpose()?;
-    let changed = execute(
-        connection,
-        "UPDATE tickets SET title = :title, priority = :priority, status = :status, assignee = :assignee, vm = :vm,
-             attempt = :attempt, counted = :counted, max_attempts = :max_attempts, max_runtime_ms = :max_runtime_ms,
-             lease_ms = :lease_ms, lease_expires_at = :lease_expires_at, beats = :beats, progress = :progress,
-             lapsed_assignee = :lapsed_assignee, lapsed_vm = :lapsed_vm, not_before = :not_before, waiting = :waiting,
-             unmet = :unmet, version = :version, updated_at = :updated_at, started_at = :started_at,
-             finished_at = :finished_at, labels = :labels,
-             ready_at = CASE WHEN :claimable THEN coalesce(ready_at, :updated_at) END
-         WHERE id = :id AND status = :old_status AND attempt = :old_attempt AND version = :old_version",
-        named_params! {
-            ":title": after.title,
-            ":priority": rank(after.priority),
-            ":status": ticket.status().as_str(),
-            ":assignee": ticket.assignee(),
-            ":vm": ticket.vm().map(|vm| vm.to_string()),
-            ":attempt": ticket.attempt,
-            ":counted": ticket.counted_attempts,
-            ":max_attempts": ticket.max_attempts,
-            ":max_runtime_ms": signed(milliseconds(after.max_runtime))?,
-            ":lease_ms": lease_ms,
-            ":lease_expires_at": holder.map(|holder| millis(holder.lease.expires_at)),
-            ":beats": signed(after.beats)?,
-            ":progress": after.progress,
-            ":lapsed_assignee": lapsed.map(|lapsed| lapsed.assignee.as_str()),
-            ":lapsed_vm": lapsed.and_then(|lapsed| lapsed.vm).map(|vm| vm.to_string()),
-            ":not_before": ticket.wait.time().map(millis),
-            ":waiting": matches!(ticket.wait, Wait::Until(_)),
-            ":unmet": ticket.blockers.total,
-            ":version": signed(after.version)?,
-            ":updated_at": millis(after.updated_at),
-            ":started_at": ticket.started_at.map(millis),
-            ":finished_at": ticket.finish().map(|finish| millis(finish.at)),
-            ":labels": labels_column(&after.labels)?,
-            ":claimable": is_claimable(ticket),
-            ":id": ticket.id.to_string(),
-            ":old_status": before.ticket.status().as_str(),
-            ":old_attempt": before.ticket.attempt,
-            ":old_version": signed(before.version)?,
-        },
-    )?;
-    if changed == 1 { Ok(()) } else { Err(concurrent_change(ticket.id)) }
-}
-
-/// The error for a row that changed although this transaction holds the write lock.
-fn concurrent_change(id: TicketId) -> Fault {
-    Fault::Internal(crate::Cause::new(format!("ticket `{id}` changed under the writer")))
-}
-
 fn write_result(connection: &Connection, before: &Ticket, after: &Ticket) -> Result<(), Fault> {
     let (old, new) = (before.finish(), after.finish());
     if old.is_none() && new.is_none() {
@@ -293,8 +237,8 @@ fn push_signals(before: &Row, after: &Row, steps: &[Step], at: Timestamp, signal
     {
         // A back-off set by a step is a duration; a `not_before` set by a caller is wall-clock time.
         let is_backoff = !steps.is_empty();
-        let backoff = is_backoff
-            .then(|| std::time::Duration::try_from(not_before.duration_since(at)).unwrap_or_default());
+        let backoff =
+            is_backoff.then(|| Duration::try_from(not_before.duration_since(at)).unwrap_or_default());
         signals.push(TicketSignal::Waiting(WaitingTicket { ticket: ticket.id, not_before, backoff }));
     }
     if steps.iter().any(|step| step.kind == StepKind::Ready) {
@@ -327,7 +271,7 @@ pub(super) fn held_signal(row: &Row) -> Option<TicketSignal> {
         attempt: row.ticket.attempt,
         beats: row.beats,
         lease: holder.lease.length,
-        max_runtime: row.max_runtime,
+        max_runtime: Duration::from_millis(row.fields.max_runtime_ms),
     }))
 }
 

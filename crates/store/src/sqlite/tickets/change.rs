@@ -1,7 +1,7 @@
 //! Edits and transitions of a ticket by a caller, and renewals of its lease.
 
 use rusqlite::{Connection, params};
-use serde_json::{Value, json};
+use serde_json::json;
 use skep_api::tickets::{Beat as BeatAnswer, Object, Ticket as Record};
 use skep_tickets::{
     Command, Decision, Edits, Lease, State, Ticket, Wait, check_edits, decide, ready_step, rescheduled,
@@ -9,13 +9,14 @@ use skep_tickets::{
 
 use super::{
     super::{
-        columns::{self, execute as write, millis, query_optional, signed},
+        columns::{execute as write, millis, signed},
         fault::Fault,
     },
     WithSignals,
     apply::{self, Change, apply, time_value},
     dependencies,
-    row::{Row, check_version, find_for_caller, milliseconds, object, record},
+    fields::{Texts, record},
+    row::{Row, check_version, find_for_caller, milliseconds},
 };
 use crate::{BeatTicket, ChangeTicket, Error, TicketSignal};
 
@@ -129,83 +130,37 @@ pub(super) fn apply_renewal(row: &mut Row, lease: Lease) {
 
 /// Applies edits, and returns the edited row with the old and new values. Texts and dependencies are written here.
 fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result<(Row, Object), Fault> {
-    let Edits { title, priority, labels, max_attempts, max_runtime, .. } = &command.edits;
+    let edits = &command.edits;
     let mut changes = Object::new();
     let mut after = before.clone();
-    if command.edits.is_empty() {
+    if edits.is_empty() {
         return Ok((after, changes));
     }
-    let mut note = |field: &str, old: Value, new: Value| {
+    after.fields.edit(edits, &mut changes);
+    Texts::update(connection, before.ticket.id, edits, &mut changes)?;
+    if let Some(wanted) = edits.max_attempts
+        && wanted != before.ticket.max_attempts
+    {
+        changes.insert("max_attempts".to_owned(), json!([before.ticket.max_attempts, wanted]));
+        after.ticket.max_attempts = wanted;
+    }
+    if let Some(wanted) = edits.not_before {
+        let (old, new) = (time_value(before.ticket.wait.time()), time_value(wanted));
         if old != new {
-            changes.insert(field.to_owned(), json!([old, new]));
+            changes.insert("not_before".to_owned(), json!([old, new]));
         }
-    };
-    if let Some(title) = title {
-        note("title", json!(before.title), json!(title));
-        after.title.clone_from(title);
-    }
-    if let Some(priority) = priority {
-        note("priority", json!(before.priority), json!(priority));
-        after.priority = *priority;
-    }
-    if let Some(labels) = labels {
-        note("labels", json!(before.labels), json!(labels));
-        after.labels.clone_from(labels);
-    }
-    if let Some(max_attempts) = max_attempts {
-        note("max_attempts", json!(before.ticket.max_attempts), json!(max_attempts));
-        after.ticket.max_attempts = *max_attempts;
-    }
-    if let Some(max_runtime) = max_runtime {
-        note("max_runtime_ms", json!(milliseconds(before.max_runtime)), json!(milliseconds(*max_runtime)));
-        after.max_runtime = *max_runtime;
-    }
-    if let Some(not_before) = &command.edits.not_before {
-        note("not_before", time_value(before.ticket.wait.time()), time_value(*not_before));
-        let wait = Wait::until(*not_before, command.call.at);
+        let wait = Wait::until(wanted, command.call.at);
         after.ticket = rescheduled(&after.ticket, wait, after.ticket.blockers.clone());
     }
-    edit_texts(connection, &command.edits, before, &mut note)?;
-    if let Some(wanted) = &command.edits.dependencies {
+    if let Some(wanted) = &edits.dependencies {
         let old = dependencies::of(connection, before.ticket.id)?;
         if old != *wanted {
             let blockers = dependencies::replace(connection, before.account, before.ticket.id, wanted)?;
-            note("dependencies", json!(old), json!(wanted));
+            changes.insert("dependencies".to_owned(), json!([old, wanted]));
             after.ticket = rescheduled(&after.ticket, after.ticket.wait, blockers);
         }
     }
     Ok((after, changes))
-}
-
-fn edit_texts(
-    connection: &Connection,
-    edits: &Edits,
-    before: &Row,
-    note: &mut impl FnMut(&str, Value, Value),
-) -> Result<(), Fault> {
-    if edits.description.is_none() && edits.metadata.is_none() {
-        return Ok(());
-    }
-    let id = before.ticket.id.to_string();
-    let sql = "SELECT description, metadata FROM ticket_texts WHERE ticket = ?1";
-    let old = query_optional(connection, sql, [&id], |row| {
-        Ok((row.get::<Option<String>>("description")?, object(row, "metadata")?))
-    })?;
-    let (old_description, old_metadata) = old.unwrap_or_default();
-    if let Some(description) = &edits.description {
-        note("description", json!(old_description), json!(description));
-        write(
-            connection,
-            "UPDATE ticket_texts SET description = ?2 WHERE ticket = ?1",
-            params![id, description],
-        )?;
-    }
-    if let Some(metadata) = &edits.metadata {
-        note("metadata", json!(old_metadata), json!(metadata));
-        let text = metadata.as_ref().map(columns::to_json).transpose()?;
-        write(connection, "UPDATE ticket_texts SET metadata = ?2 WHERE ticket = ?1", params![id, text])?;
-    }
-    Ok(())
 }
 
 /// The ticket without one of its dependencies, which was completed or not.

@@ -14,10 +14,11 @@ use super::{
     },
     WithSignals,
     apply::{Change, apply},
+    fields::{rank, record},
     idempotency,
     intersection::{Intersection, Term},
     list::{IndexRange, READY},
-    row::{of_account, rank, record, size_bytes},
+    row::{of_account, size_bytes},
 };
 use crate::{Answered, ClaimTickets, Error, TicketSignal};
 

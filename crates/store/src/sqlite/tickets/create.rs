@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::{Connection, named_params, params};
+use rusqlite::Connection;
 use serde_json::json;
 use skep_api::{
     TicketId,
@@ -11,15 +11,14 @@ use skep_api::{
 use skep_tickets::{Blockers, Dependency, NewTicket, State, Ticket, Wait, ready_step};
 
 use super::{
-    super::{
-        accounts,
-        columns::{self, execute, millis, signed},
-        fault::Fault,
-    },
+    super::{accounts, fault::Fault},
     TicketIdGenerator, WithSignals,
     apply::{append, append_derived, is_claimable},
-    dependencies, idempotency,
-    row::{Row, labels_column, milliseconds, rank, record},
+    dependencies,
+    fields::{Fields, Texts, record},
+    idempotency,
+    row::Row,
+    row_columns,
 };
 use crate::{Answered, CreateTickets, EventKind, TicketCall, TicketSignal, WaitingTicket};
 
@@ -52,7 +51,8 @@ fn create_all(
     for ((_, new), id) in command.tickets.iter().zip(&new_ids) {
         let (prerequisites, unmet) = prerequisites(connection, &command.call, new, &new_ids)?;
         let row = row_of(&command.call, new, *id, unmet);
-        insert(connection, new, &row)?;
+        row_columns::insert(connection, &row)?;
+        Texts::of(new).insert(connection, *id)?;
         waits.push((row, prerequisites));
     }
     let mut tickets = Vec::with_capacity(new_ids.len());
@@ -104,47 +104,16 @@ fn row_of(call: &TicketCall, new: &NewTicket, id: TicketId, unmet: u32) -> Row {
         state: State::Pending { lapsed: None },
     };
     Row {
+        ready_at: is_claimable(&ticket).then_some(call.at),
         ticket,
         account: call.account,
-        title: new.title.clone(),
-        priority: new.priority,
-        labels: new.labels.clone(),
-        max_runtime: new.max_runtime,
+        fields: Fields::of(new),
         beats: 0,
         progress: None,
         version: 1,
         created_at: call.at,
         updated_at: call.at,
     }
-}
-
-fn insert(connection: &Connection, new: &NewTicket, row: &Row) -> Result<(), Fault> {
-    let id = row.ticket.id.to_string();
-    execute(
-        connection,
-        "INSERT INTO tickets (id, account, title, priority, status, attempt, counted, max_attempts, max_runtime_ms,
-             not_before, waiting, unmet, version, created_at, updated_at, labels, ready_at)
-         VALUES (:id, :account, :title, :priority, 'pending', 0, 0, :max_attempts, :max_runtime_ms,
-             :not_before, :waiting, :unmet, 1, :at, :at, :labels, :ready_at)",
-        named_params! {
-            ":id": id,
-            ":account": row.account.to_string(),
-            ":title": row.title,
-            ":priority": rank(row.priority),
-            ":max_attempts": row.ticket.max_attempts,
-            ":max_runtime_ms": signed(milliseconds(row.max_runtime))?,
-            ":not_before": row.ticket.wait.time().map(millis),
-            ":waiting": matches!(row.ticket.wait, Wait::Until(_)),
-            ":unmet": row.ticket.blockers.total,
-            ":at": millis(row.created_at),
-            ":labels": labels_column(&row.labels)?,
-            ":ready_at": is_claimable(&row.ticket).then(|| millis(row.created_at)),
-        },
-    )?;
-    let metadata = new.metadata.as_ref().map(columns::to_json).transpose()?;
-    let sql = "INSERT INTO ticket_texts (ticket, description, metadata) VALUES (?1, ?2, ?3)";
-    execute(connection, sql, params![id, new.description, metadata])?;
-    Ok(())
 }
 
 fn announce_created(

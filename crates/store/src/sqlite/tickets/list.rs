@@ -4,7 +4,7 @@
 
 use rusqlite::{CachedStatement, Connection, Rows, ToSql};
 use skep_api::{
-    TicketId,
+    Label, TicketId,
     tickets::{Priority, Ticket as Record, TicketStatus},
 };
 
@@ -12,9 +12,11 @@ use super::{
     super::{
         columns::{Columns, millis, query_all},
         fault::Fault,
+        table::ColumnValue,
     },
+    fields::{rank, record},
     intersection::{Intersection, Term},
-    row::{find, labels, rank, record, size_bytes},
+    row::{find, size_bytes},
 };
 use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
 
@@ -270,7 +272,7 @@ fn dependents(
     let found = query_all(connection, sql, params, |row| {
         let (stage, priority) = (row.get::<i64>("stage")?, row.get::<i64>("priority")?);
         let assignee: Option<String> = row.get("assignee")?;
-        let own = labels(row)?;
+        let own = Vec::<Label>::read(row, "labels")?;
         let fits = ranges.iter().any(|one| (one.stage, one.priority) == (stage, priority))
             && (filter.assignee.is_none() || filter.assignee == assignee)
             && filter.labels.iter().all(|label| own.contains(label));

@@ -9,12 +9,14 @@ mod claim;
 mod create;
 mod delete;
 mod dependencies;
+mod fields;
 mod history;
 mod idempotency;
 mod intersection;
 mod list;
 mod metrics;
 mod row;
+mod row_columns;
 mod server_actions;
 
 use std::sync::{Arc, Mutex, PoisonError};

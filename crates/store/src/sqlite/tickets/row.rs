@@ -1,22 +1,24 @@
-//! Reading of ticket rows, and their conversion to API records.
+//! Stored tickets, and who may read them.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use skep_api::{
-    AccountId, Label, TicketId, VmId,
+    AccountId, TicketId, VmId,
     budget::{estimated_memory, json_len},
-    tickets::{Blocker, Object, Priority, Ticket as Record, TicketStatus, Why},
+    tickets::{Blocker, Object, Ticket as Record, Why},
 };
-use skep_tickets::{Blockers, Finish, Holder, LapsedHolder, Lease, State, Ticket, Wait, limits};
+use skep_tickets::{Ticket, limits};
 
 use super::{
     super::{
-        columns::{self, Columns, invalid_column, query_all, query_optional},
+        columns::{Columns, invalid_column, query_all, query_optional},
         fault::Fault,
     },
     dependencies,
+    fields::{Fields, record},
+    row_columns,
 };
 use crate::{Error, TicketCall};
 
@@ -26,13 +28,12 @@ pub(super) struct Row {
     /// State for the transition rules. At most [`limits::MAX_NAMED_TICKETS`] of the blockers are named.
     pub(super) ticket: Ticket,
     pub(super) account: AccountId,
-    pub(super) title: String,
-    pub(super) priority: Priority,
-    pub(super) labels: Vec<Label>,
-    pub(super) max_runtime: Duration,
+    pub(super) fields: Fields,
     pub(super) beats: u64,
     pub(super) progress: Option<String>,
     pub(super) version: u64,
+    /// When the ticket became claimable; `None` if it is not.
+    pub(super) ready_at: Option<Timestamp>,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
 }
@@ -105,10 +106,7 @@ pub(super) fn unknown(id: TicketId) -> Fault {
 
 /// A ticket of any account.
 pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>, Fault> {
-    let found = query_optional(connection, "SELECT * FROM tickets WHERE id = ?1", [id.to_string()], |row| {
-        decode(connection, row)
-    })?;
-    let Some(mut row) = found else { return Ok(None) };
+    let Some(mut row) = row_columns::find(connection, id)? else { return Ok(None) };
     if row.ticket.blockers.total > 0 {
         row.ticket.blockers.named = dependencies::blockers(connection, id, limits::MAX_NAMED_TICKETS)?;
     }
@@ -125,163 +123,14 @@ pub(super) fn check_version(row: &Row, expected: Option<&[u64]>) -> Result<(), F
     }
 }
 
-/// Converts a row to the API record.
-pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result<Record, Fault> {
-    let id = row.ticket.id;
-    let ready = row.ticket.is_ready(at);
-    let (status, vm) = (row.ticket.status(), row.ticket.vm());
-    let assignee = row.ticket.assignee().map(str::to_owned);
-    let blocked_by = match row.ticket.blockers.total {
-        0 => Vec::new(),
-        _ => dependencies::blockers(connection, id, limits::MAX_DEPENDENCIES)?,
-    };
-    let lease_expires_at = match &row.ticket.state {
-        State::InProgress(holder) => Some(holder.lease.expires_at),
-        _ => None,
-    };
-    let sql = "SELECT description, metadata FROM ticket_texts WHERE ticket = ?1";
-    let texts = query_optional(connection, sql, [id.to_string()], |row| {
-        Ok((row.get::<Option<String>>("description")?, object(row, "metadata")?))
-    })?;
-    let (description, metadata) =
-        texts.ok_or_else(|| invalid_column("ticket_texts", format!("`{id}` has none")))?;
-    let finish = row.ticket.finish();
-    Ok(Record {
-        id,
-        title: row.title,
-        description,
-        priority: row.priority,
-        dependencies: dependencies::of(connection, id)?,
-        status,
-        assignee,
-        result: finish.and_then(|finish| finish.result.clone()),
-        ready,
-        blocked_by,
-        attempt: row.ticket.attempt,
-        max_attempts: row.ticket.max_attempts,
-        lease_expires_at,
-        max_runtime_ms: milliseconds(row.max_runtime),
-        not_before: row.ticket.wait.time(),
-        progress: row.progress,
-        vm,
-        labels: row.labels,
-        metadata,
-        version: row.version,
-        created_at: row.created_at,
-        updated_at: row.updated_at,
-        started_at: row.ticket.started_at,
-        finished_at: finish.map(|finish| finish.at),
-    })
-}
-
 pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Encodes a priority; the most urgent one is the least.
-pub(super) fn rank(priority: Priority) -> i64 {
-    match priority {
-        Priority::Critical => 0,
-        Priority::High => 1,
-        Priority::Medium => 2,
-        Priority::Low => 3,
-    }
-}
-
-fn priority_of_rank(rank: i64) -> Result<Priority, Fault> {
-    let found = Priority::ALL.iter().copied().find(|priority| self::rank(*priority) == rank);
-    found.ok_or_else(|| invalid_column("priority", format!("unknown value {rank}")))
 }
 
 /// Decodes a nullable JSON object.
 pub(super) fn object(row: &Columns<'_>, column: &str) -> Result<Option<Object>, Fault> {
     let text = row.get::<Option<String>>(column)?;
     text.map(|text| serde_json::from_str(&text).map_err(|error| invalid_column(column, error))).transpose()
-}
-
-pub(super) fn labels(row: &Columns<'_>) -> Result<Vec<Label>, Fault> {
-    let text = row.get::<Option<String>>("labels")?;
-    let labels =
-        text.map(|text| serde_json::from_str(&text).map_err(|error| invalid_column("labels", error)));
-    Ok(labels.transpose()?.unwrap_or_default())
-}
-
-/// Encodes labels; no labels are null.
-pub(super) fn labels_column(labels: &[Label]) -> Result<Option<String>, Fault> {
-    (!labels.is_empty()).then(|| columns::to_json(&labels)).transpose()
-}
-
-fn decode(connection: &Connection, row: &Columns<'_>) -> Result<Row, Fault> {
-    let (id, account, title) = (row.parse::<TicketId>("id")?, row.parse("account")?, row.get("title")?);
-    let (priority, labels) = (priority_of_rank(row.get("priority")?)?, self::labels(row)?);
-    let state = state(connection, id, row)?;
-    let (attempt, counted, max_attempts) =
-        (row.number("attempt")?, row.number("counted")?, row.number("max_attempts")?);
-    let max_runtime = Duration::from_millis(row.number("max_runtime_ms")?);
-    let (beats, progress) = (row.number("beats")?, row.get("progress")?);
-    let wait = match (row.optional_time("not_before")?, row.get::<bool>("waiting")?) {
-        (None, _) => Wait::None,
-        (Some(at), true) => Wait::Until(at),
-        (Some(at), false) => Wait::Passed(at),
-    };
-    let blockers = Blockers { total: row.number("unmet")?, named: Vec::new() };
-    let version = row.number("version")?;
-    let (created_at, updated_at) = (row.time("created_at")?, row.time("updated_at")?);
-    let started_at = row.optional_time("started_at")?;
-    let ticket =
-        Ticket { id, attempt, counted_attempts: counted, max_attempts, wait, blockers, started_at, state };
-    Ok(Row {
-        ticket,
-        account,
-        title,
-        priority,
-        labels,
-        max_runtime,
-        beats,
-        progress,
-        version,
-        created_at,
-        updated_at,
-    })
-}
-
-fn state(connection: &Connection, id: TicketId, row: &Columns<'_>) -> Result<State, Fault> {
-    let missing = |column: &str| invalid_column(column, format!("`{id}` has none"));
-    let status = row.parse::<TicketStatus>("status")?;
-    match status {
-        TicketStatus::Pending => {
-            let lapsed = match row.get::<Option<String>>("lapsed_assignee")? {
-                Some(assignee) => Some(LapsedHolder { assignee, vm: row.parse_optional("lapsed_vm")? }),
-                None => None,
-            };
-            Ok(State::Pending { lapsed })
-        }
-        TicketStatus::InProgress => {
-            let (assignee, vm) = (row.get::<Option<String>>("assignee")?, row.parse_optional("vm")?);
-            let lease = Lease {
-                length: Duration::from_millis(row.number("lease_ms")?),
-                expires_at: row.time("lease_expires_at")?,
-            };
-            Ok(State::InProgress(Holder {
-                assignee: assignee.ok_or_else(|| missing("assignee"))?,
-                vm,
-                lease,
-            }))
-        }
-        TicketStatus::Completed | TicketStatus::Failed => {
-            let sql = "SELECT result FROM ticket_texts WHERE ticket = ?1";
-            let result =
-                query_optional(connection, sql, [id.to_string()], |row| object(row, "result"))?.flatten();
-            let (assignee, vm) = (row.get("assignee")?, row.parse_optional("vm")?);
-            let at = row.optional_time("finished_at")?.ok_or_else(|| missing("finished_at"))?;
-            let finish = Finish { assignee, vm, result, at };
-            Ok(if status == TicketStatus::Completed {
-                State::Completed(finish)
-            } else {
-                State::Failed(finish)
-            })
-        }
-    }
 }
 
 /// Returns the tickets of a query that selects `id` and `status`.

@@ -158,7 +158,7 @@ impl Model {
                 attempt: 0,
                 max_attempts: new.max_attempts,
                 lease_expires_at: None,
-                max_runtime_ms: u64::try_from(new.max_runtime.as_millis()).unwrap(),
+                max_runtime_ms: new.max_runtime_ms,
                 not_before: new.not_before,
                 progress: None,
                 vm: None,

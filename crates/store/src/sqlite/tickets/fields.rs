@@ -1,0 +1,168 @@
+//! The fields of a ticket that callers set and that no transition rule depends on, and the record that callers read.
+//! Each field is listed once, with its type. Its name is that of the column, and of the field of [`NewTicket`] and [`Edits`].
+
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, params_from_iter, types::ToSqlOutput};
+use serde_json::json;
+use skep_api::{
+    Label, TicketId,
+    tickets::{Object, Priority, Ticket as Record},
+};
+use skep_tickets::{Edits, NewTicket, State, limits};
+
+use super::{
+    super::{
+        columns::{Columns, execute, invalid_column, query_optional},
+        fault::Fault,
+        table::{ColumnSet, ColumnValue, column_set, insert_sql, select_sql, update_sql},
+    },
+    dependencies,
+    row::Row,
+};
+
+/// Defines a struct of fields that are taken from [`NewTicket`] and changed by [`Edits`].
+macro_rules! caller_fields {
+    ($(#[$attribute:meta])* struct $name:ident { $($field:ident: $type:ty,)+ }) => {
+        column_set! {
+            $(#[$attribute])*
+            #[derive(Debug, Clone)]
+            struct $name { $($field: $type,)+ }
+        }
+
+        impl $name {
+            pub(super) fn of(new: &NewTicket) -> Self {
+                Self { $($field: new.$field.clone(),)+ }
+            }
+
+            /// Applies edits, and adds the old and the new value of each field that changes.
+            pub(super) fn edit(&mut self, edits: &Edits, changes: &mut Object) {
+                $(if let Some(new) = &edits.$field && *new != self.$field {
+                    changes.insert(stringify!($field).to_owned(), json!([self.$field, new]));
+                    self.$field.clone_from(new);
+                })+
+            }
+        }
+    };
+}
+
+caller_fields! {
+    /// Fields in the table `tickets`.
+    struct Fields {
+        title: String,
+        priority: Priority,
+        labels: Vec<Label>,
+        max_runtime_ms: u64,
+    }
+}
+
+caller_fields! {
+    /// Fields of any size, in the table `ticket_texts`, which claims do not read.
+    struct Texts {
+        description: Option<String>,
+        metadata: Option<Object>,
+    }
+}
+
+/// Converts a row to the record that callers read.
+pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result<Record, Fault> {
+    let Row { ticket, fields, .. } = row;
+    let texts = Texts::find(connection, ticket.id)?;
+    let blocked_by = match ticket.blockers.total {
+        0 => Vec::new(),
+        _ => dependencies::blockers(connection, ticket.id, limits::MAX_DEPENDENCIES)?,
+    };
+    let lease_expires_at = match &ticket.state {
+        State::InProgress(holder) => Some(holder.lease.expires_at),
+        _ => None,
+    };
+    let finish = ticket.finish();
+    Ok(Record {
+        id: ticket.id,
+        title: fields.title,
+        description: texts.description,
+        priority: fields.priority,
+        dependencies: dependencies::of(connection, ticket.id)?,
+        status: ticket.status(),
+        assignee: ticket.assignee().map(str::to_owned),
+        result: finish.and_then(|finish| finish.result.clone()),
+        ready: ticket.is_ready(at),
+        blocked_by,
+        attempt: ticket.attempt,
+        max_attempts: ticket.max_attempts,
+        lease_expires_at,
+        max_runtime_ms: fields.max_runtime_ms,
+        not_before: ticket.wait.time(),
+        progress: row.progress,
+        vm: ticket.vm(),
+        labels: fields.labels,
+        metadata: texts.metadata,
+        version: row.version,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+        started_at: ticket.started_at,
+        finished_at: finish.map(|finish| finish.at),
+    })
+}
+
+impl Texts {
+    fn find(connection: &Connection, ticket: TicketId) -> Result<Self, Fault> {
+        static SELECT: LazyLock<String> =
+            LazyLock::new(|| select_sql("ticket_texts", &[Texts::COLUMNS]) + " WHERE ticket = ?");
+        let found = query_optional(connection, &SELECT, [ticket.to_string()], Self::read)?;
+        found.ok_or_else(|| invalid_column("ticket_texts", format!("`{ticket}` has none")))
+    }
+
+    pub(super) fn insert(&self, connection: &Connection, ticket: TicketId) -> Result<(), Fault> {
+        static INSERT: LazyLock<String> =
+            LazyLock::new(|| insert_sql("ticket_texts", &[Texts::COLUMNS, &["ticket"]]));
+        let mut values = self.bind()?;
+        values.push(ticket.bind()?);
+        execute(connection, &INSERT, params_from_iter(values))?;
+        Ok(())
+    }
+
+    /// Applies edits to the stored texts, and adds the old and the new value of each text that changes.
+    pub(super) fn update(
+        connection: &Connection,
+        ticket: TicketId,
+        edits: &Edits,
+        changes: &mut Object,
+    ) -> Result<(), Fault> {
+        static UPDATE: LazyLock<String> =
+            LazyLock::new(|| update_sql("ticket_texts", &[Texts::COLUMNS]) + " WHERE ticket = ?");
+        let mut texts = Self::find(connection, ticket)?;
+        let others = changes.len();
+        texts.edit(edits, changes);
+        if changes.len() == others {
+            return Ok(());
+        }
+        let mut values = texts.bind()?;
+        values.push(ticket.bind()?);
+        execute(connection, &UPDATE, params_from_iter(values))?;
+        Ok(())
+    }
+}
+
+/// Encodes a priority; the most urgent one is the least.
+pub(super) fn rank(priority: Priority) -> i64 {
+    match priority {
+        Priority::Critical => 0,
+        Priority::High => 1,
+        Priority::Medium => 2,
+        Priority::Low => 3,
+    }
+}
+
+impl ColumnValue for Priority {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+        Ok(ToSqlOutput::from(rank(*self)))
+    }
+
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+        let stored: i64 = row.get(column)?;
+        let found = Self::ALL.iter().copied().find(|priority| rank(*priority) == stored);
+        found.ok_or_else(|| invalid_column(column, format!("unknown value {stored}")))
+    }
+}
