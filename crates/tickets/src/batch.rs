@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use skep_api::{
     TicketId,
-    tickets::{BatchTicket, CreateTicket, CreateTickets},
+    tickets::{BatchTicket, CreateTickets},
 };
 
 use crate::{
@@ -40,7 +40,8 @@ pub fn check_batch(request: CreateTickets) -> Result<Vec<(Option<String>, NewTic
     let mut made = Vec::with_capacity(tickets.len());
     for (place, ticket) in tickets.into_iter().enumerate() {
         let needs = parse_dependencies(&ticket, place, &places)?;
-        let (name, request) = split_name(ticket);
+        let name = ticket.reference.clone();
+        let request = ticket.into_creation();
         check_new_ticket(&request, &format!("tickets[{place}]."))?;
         made.push((name, NewTicket::from_request(request, needs)));
     }
@@ -90,21 +91,6 @@ fn parse_dependencies(
     let needs = deduplicated(needs);
     check_count(needs.len(), &format!("tickets[{place}].dependencies"), MAX_DEPENDENCIES)?;
     Ok(needs)
-}
-
-fn split_name(ticket: BatchTicket) -> (Option<String>, CreateTicket) {
-    let request = CreateTicket {
-        title: ticket.title,
-        description: ticket.description,
-        priority: ticket.priority,
-        dependencies: None,
-        labels: ticket.labels,
-        metadata: ticket.metadata,
-        max_attempts: ticket.max_attempts,
-        max_runtime_ms: ticket.max_runtime_ms,
-        not_before: ticket.not_before,
-    };
-    (ticket.reference, request)
 }
 
 fn check_cycle(tickets: &[(Option<String>, NewTicket)]) -> Result<(), Refusal> {
