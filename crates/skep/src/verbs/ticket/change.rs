@@ -1,4 +1,4 @@
-//! `skep ticket create`, `claim`, `heartbeat`, `done`, `fail`, `release` and `retry`.
+//! `skep ticket claim`, `heartbeat`, `done`, `fail`, `release` and `retry`.
 
 use std::{
     io::{self, Read},
@@ -7,79 +7,18 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use jiff::Timestamp;
 use serde_json::Value;
 use skep_api::{
     Label, Patch, TicketId,
     tickets::{
-        ChangeTicket, ClaimTickets, CreateTicket, Heartbeat as Beat, Object, Priorities, Priority,
-        Ticket as Record, TicketStatus,
+        ChangeTicket, ClaimTickets, Heartbeat as Beat, Object, Priorities, Priority, Ticket as Record,
+        TicketStatus,
     },
 };
 use skep_client::Answered;
 
 use super::show::{printable, state, table};
-use crate::{
-    connection::Connection,
-    output,
-    verbs::boot::{parse_milliseconds, parse_pairs},
-};
-
-/// Create a ticket and print its id.
-#[derive(Debug, Args)]
-pub(super) struct Create {
-    /// Title: one line that describes the task.
-    title: String,
-    /// Description; - reads it from standard input.
-    #[arg(short, long, value_name = "TEXT")]
-    description: Option<String>,
-    /// Priority: critical, high, medium or low [default: medium].
-    #[arg(short, long)]
-    priority: Option<Priority>,
-    /// Ticket that must be completed first; may be given several times.
-    #[arg(long = "after", value_name = "ID")]
-    dependencies: Vec<TicketId>,
-    /// Label, such as plan/port, for filters of lists, claims and workers; may be given several times.
-    #[arg(short, long = "label", value_name = "LABEL")]
-    labels: Vec<Label>,
-    /// Metadata for the ticket's record; may be given several times.
-    #[arg(short, long, value_name = "NAME=VALUE")]
-    metadata: Vec<String>,
-    /// Maximum number of attempts: the ticket fails when so many have ended without a result [default: 5].
-    #[arg(long, value_name = "NUMBER")]
-    max_attempts: Option<u32>,
-    /// Maximum duration of one attempt, such as 90s or 2h [default: 24h].
-    #[arg(long, value_name = "TIME")]
-    max_runtime: Option<String>,
-    /// Earliest time at which the ticket can be claimed, such as 2027-01-01T00:00:00Z.
-    #[arg(long, value_name = "TIME")]
-    not_before: Option<Timestamp>,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
-    let metadata = parse_pairs(&verb.metadata)?;
-    let metadata: Object = metadata.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
-    let request = CreateTicket {
-        title: verb.title,
-        description: verb.description.map(text_or_stdin).transpose()?,
-        priority: verb.priority,
-        dependencies: (!verb.dependencies.is_empty()).then_some(verb.dependencies),
-        labels: (!verb.labels.is_empty()).then_some(verb.labels),
-        metadata: (!metadata.is_empty()).then_some(metadata),
-        max_attempts: verb.max_attempts,
-        max_runtime_ms: verb.max_runtime.as_deref().map(parse_milliseconds).transpose()?,
-        not_before: verb.not_before,
-    };
-    let made = verb.connection.client()?.create_ticket(&request).await?;
-    if verb.connection.json {
-        output::json(&made.text)?;
-    } else {
-        output::line(&made.id.to_string())?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
+use crate::{connection::Connection, output, verbs::boot::parse_milliseconds};
 
 /// Claim a ticket, or the next ready tickets: by priority, then by age.
 #[derive(Debug, Args)]

@@ -29,7 +29,7 @@ pub(crate) struct Ticket {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Create a ticket.
-    Create(change::Create),
+    Create(edit::Create),
     /// Create tickets that may depend on each other, from a file.
     Batch(batch::Batch),
     /// List tickets, open ones first.
@@ -68,7 +68,7 @@ enum Verb {
 
 pub(crate) async fn run(verb: Ticket) -> anyhow::Result<ExitCode> {
     match verb.verb {
-        Verb::Create(verb) => change::create(verb).await,
+        Verb::Create(verb) => edit::create(verb).await,
         Verb::Batch(verb) => batch::run(verb).await,
         Verb::List(verb) => list::list(verb).await,
         Verb::Edit(verb) => edit::edit(verb).await,

@@ -6,6 +6,7 @@ mod actions;
 mod checks;
 mod concurrent;
 mod model;
+mod model_ticket;
 mod patch;
 
 use std::{

@@ -13,7 +13,7 @@ use skep_api::{
 };
 use skep_tickets::NewTicket;
 
-use super::actions::Known;
+use super::{actions::Known, model_ticket::ModelTicket};
 use crate::{DeleteTicket, Dependents, EventKind};
 
 /// Result of a command on the model.
@@ -27,20 +27,6 @@ pub(super) struct Model {
     /// Kinds of the events of each ticket, including deleted ones.
     pub(super) events: BTreeMap<TicketId, Vec<EventKind>>,
     pub(super) attempts: BTreeMap<TicketId, Vec<Attempt>>,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct ModelTicket {
-    /// The record, without derived fields.
-    pub(super) record: Ticket,
-    /// Attempts that the server ended since the ticket was created or reopened, as in the result of a failed ticket.
-    pub(super) counted: Vec<serde_json::Value>,
-    /// Whether `not_before` is unset or its timer has fired.
-    pub(super) awake: bool,
-    /// The last holder, if the lease expired and the ticket has not been claimed since.
-    pub(super) lapsed: Option<String>,
-    pub(super) beats: u64,
-    pub(super) lease: Duration,
 }
 
 impl Model {
@@ -144,35 +130,7 @@ impl Model {
         let now = self.now;
         let ids: Vec<TicketId> = tickets.iter().map(|(id, ..)| *id).collect();
         for (id, new, dependencies) in tickets {
-            let record = Ticket {
-                id,
-                title: new.title,
-                description: new.description,
-                priority: new.priority,
-                dependencies,
-                status: TicketStatus::Pending,
-                assignee: None,
-                result: None,
-                ready: false,
-                blocked_by: Vec::new(),
-                attempt: 0,
-                max_attempts: new.max_attempts,
-                lease_expires_at: None,
-                max_runtime_ms: new.max_runtime_ms,
-                not_before: new.not_before,
-                progress: None,
-                vm: None,
-                labels: new.labels,
-                metadata: new.metadata,
-                version: 1,
-                created_at: now,
-                updated_at: now,
-                started_at: None,
-                finished_at: None,
-            };
-            let awake = record.not_before.is_none_or(|at| at <= now);
-            let (counted, lapsed, lease) = (Vec::new(), None, Duration::ZERO);
-            self.tickets.insert(id, ModelTicket { record, counted, awake, lapsed, beats: 0, lease });
+            self.tickets.insert(id, ModelTicket::new(id, new, dependencies, now));
             self.attempts.insert(id, Vec::new());
         }
         for id in ids {

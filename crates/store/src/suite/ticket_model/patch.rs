@@ -71,19 +71,14 @@ impl Model {
         }
         let now = self.now;
         let card = self.ticket_mut(id);
-        let record = &mut card.record;
-        edits.title.iter().for_each(|title| record.title.clone_from(title));
-        edits.metadata.iter().for_each(|metadata| record.metadata.clone_from(metadata));
-        edits.labels.iter().for_each(|labels| record.labels.clone_from(labels));
-        edits.priority.iter().for_each(|priority| record.priority = *priority);
-        edits.max_attempts.iter().for_each(|most| record.max_attempts = *most);
+        card.edit_fields(edits);
         let edited = match edits.not_before {
-            Some(at) if at != record.not_before => {
-                record.not_before = at;
+            Some(at) if at != card.record.not_before => {
+                card.record.not_before = at;
                 card.awake = at.is_none_or(|at| at <= now);
                 true
             }
-            _ => *record != before,
+            _ => card.record != before,
         };
         if edited {
             self.record_event(id, EventKind::TicketUpdated);
