@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{
     AccountId, TicketId, VmId, VmName,
-    swarm::{BootAnswer, BootReceipt, EndReason},
+    swarm::{BootAnswer, BootReceipt, EndReason, Vm, VmState},
     tickets::Object,
 };
 
@@ -27,7 +27,7 @@ pub trait VmStore: Send + Sync {
         once: IdempotentRequest,
         at: Timestamp,
     ) -> Result<Option<BootAnswer>>;
-    /// Changes the mutable fields of a running VM and returns its record; fails with `UnknownVm`.
+    /// Changes the attributes of a running VM and returns its record; fails with `UnknownVm`.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
     /// Records the end of a VM, the first time; fails with `UnknownVm`.
     async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
@@ -60,8 +60,6 @@ pub trait VmStore: Send + Sync {
 pub struct VmBooted {
     pub id: VmId,
     pub account: AccountId,
-    /// Unique among the running VMs of the account.
-    pub name: Option<VmName>,
     /// Process id of the VMM on the server.
     pub pid: u32,
     /// Address inside skep's network namespace.
@@ -70,14 +68,70 @@ pub struct VmBooted {
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
-    pub metadata: Map<String, Value>,
     /// When the boot request arrived.
     pub started_at: Timestamp,
-    pub expires_at: Option<Timestamp>,
     pub ticket: Option<TicketId>,
     /// The guest's id of the command that the VM was booted with.
     pub exec_id: Option<String>,
     pub boot: BootReceipt,
+    pub attributes: VmAttributes,
+}
+
+/// What callers give at the boot of a VM and may change while it runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct VmAttributes {
+    /// Unique among the running VMs of the account.
+    pub name: Option<VmName>,
+    pub metadata: Map<String, Value>,
+    /// When the VM ends by itself; `None` means never.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Changes of [`VmAttributes`]. A field that is `None` stays as it is; the inner `None` removes the value.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct VmChange {
+    pub name: Option<Option<VmName>>,
+    /// Replaces all metadata.
+    pub metadata: Option<Map<String, Value>>,
+    pub expires_at: Option<Option<Timestamp>>,
+}
+
+impl VmAttributes {
+    /// The attributes after a change.
+    #[must_use]
+    pub fn with(self, change: VmChange) -> Self {
+        Self {
+            name: change.name.unwrap_or(self.name),
+            metadata: change.metadata.unwrap_or(self.metadata),
+            expires_at: change.expires_at.unwrap_or(self.expires_at),
+        }
+    }
+}
+
+impl VmBooted {
+    /// Converts to the representation of the API, as a running VM with these attributes.
+    pub fn to_api(&self, attributes: VmAttributes, uptime: f64) -> Vm {
+        let VmAttributes { name, metadata, expires_at } = attributes;
+        Vm {
+            pid: self.pid,
+            id: self.id,
+            name,
+            ip: self.ip.clone(),
+            uptime,
+            state: VmState::Running,
+            template: self.template.clone(),
+            started_at: self.started_at,
+            expires_at,
+            vcpus: self.vcpus,
+            memory_mb: self.memory_mb,
+            metadata,
+            ticket: self.ticket,
+            exec_id: self.exec_id.clone(),
+            boot: self.boot,
+            ended_at: None,
+            reason: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +148,22 @@ pub struct VmRecord {
     pub command_runs: bool,
     /// `None` while the VM runs.
     pub end: Option<VmEnd>,
+}
+
+impl VmRecord {
+    /// Converts to the representation of the API.
+    pub fn to_api(&self, now: Timestamp) -> Vm {
+        let until = self.end.map_or(now, |end| end.at);
+        // The wall clock may have been set back meanwhile.
+        let uptime = until.duration_since(self.vm.started_at).as_secs_f64().max(0.0);
+        let vm = self.vm.to_api(self.vm.attributes.clone(), uptime);
+        match self.end {
+            None => vm,
+            Some(VmEnd { at, reason }) => {
+                Vm { state: VmState::Ended, ended_at: Some(at), reason: Some(reason), ..vm }
+            }
+        }
+    }
 }
 
 /// Selects running or ended VMs.
@@ -178,17 +248,11 @@ pub struct RecordBoots {
     pub answer: Option<(IdempotentRequest, BootAnswer)>,
 }
 
-/// Changes the mutable fields of a running VM; `None` keeps the current value. Writes an event `vm.renamed` if the name
-/// changes.
+/// Changes the attributes of a running VM. Writes an event `vm.renamed` if the name changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChangeVm {
     pub vm: VmId,
-    /// The new name; `Some(None)` removes it.
-    pub name: Option<Option<VmName>>,
-    /// Replaces all metadata.
-    pub metadata: Option<Map<String, Value>>,
-    /// The new expiry; `Some(None)` removes it.
-    pub expires_at: Option<Option<Timestamp>>,
+    pub change: VmChange,
     pub at: Timestamp,
     pub request_id: Option<String>,
 }

@@ -133,7 +133,7 @@ async fn reconnect(
     let reservation = budget.reserve_running(facts.account, facts.memory_mb);
     tracing::info!(vm = %facts.id, pid = facts.pid, protocol, "VM {} is taken over", facts.id);
     let arrived = monotonic_start(facts.started_at);
-    let deadline = vm::deadline(facts.expires_at);
+    let deadline = vm::deadline(facts.attributes.expires_at);
     Ok(BootedVm { facts, guest, console: log, machine, pidfd, arrived, deadline, reservation })
 }
 

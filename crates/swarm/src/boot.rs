@@ -11,7 +11,7 @@ use skep_api::{
     swarm::{BootReceipt, BootSource},
 };
 use skep_channel::new_exec_id;
-use skep_store::VmBooted;
+use skep_store::{VmAttributes, VmBooted};
 
 use crate::{
     BootSpec, Error, budget::Reservation, parked_vm::ParkedVm, pool::Pool, restore::Restored, round_ms,
@@ -147,18 +147,19 @@ fn booted(
     let facts = VmBooted {
         id: launched.vm,
         account,
-        name: order.name.clone(),
         pid: launched.pid,
         ip: launched.ip.to_string(),
         template: order.template.clone(),
         vcpus: launched.vcpus,
         memory_mb: launched.memory_mb,
-        metadata: order.metadata.clone(),
         started_at: order.started_at,
-        expires_at: order.ttl.and_then(|ttl| order.started_at.checked_add(ttl).ok()),
         ticket: order.work.as_ref().map(|work| work.ticket),
         exec_id: order.command.as_ref().map(|_| new_exec_id()),
         boot,
+        attributes: VmAttributes {
+            expires_at: order.ttl.and_then(|ttl| order.started_at.checked_add(ttl).ok()),
+            ..order.attributes.clone()
+        },
     };
     // By the monotonic clock: the wall clock may be changed during a boot.
     let deadline = order.ttl.and_then(|ttl| order.arrived.checked_add(ttl));

@@ -6,29 +6,16 @@ use std::{
 };
 
 use jiff::Timestamp;
-use skep_api::VmName;
-use skep_store::{BootAttempt, IdempotentRequest};
-
-/// Changes of a VM. A field that is `None` stays as it is.
-#[derive(Debug, Clone, Default)]
-pub struct VmChange {
-    /// The inner `None` removes the name.
-    pub name: Option<Option<VmName>>,
-    /// Replaces all metadata.
-    pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    /// When the VM ends by itself; the inner `None` means never.
-    pub expires_at: Option<Option<Timestamp>>,
-}
+use skep_store::{BootAttempt, IdempotentRequest, VmAttributes};
 
 #[derive(Debug, Clone)]
 pub struct BootSpec {
     pub count: u32,
-    /// Only with a `count` of 1.
-    pub name: Option<VmName>,
+    /// With a name only if `count` is 1; without an expiry, which follows from `ttl`.
+    pub attributes: VmAttributes,
     pub template: String,
     /// Time until the VMs end by themselves.
     pub ttl: Option<Duration>,
-    pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Environment of every command in the VMs. Never in a record, event or log.
     pub env: BTreeMap<String, String>,
     pub arrived: Instant,

@@ -28,7 +28,7 @@ mod ticket_file;
 mod vm;
 
 pub use adopt::record_all_as_lost;
-pub use boot_spec::{BootSpec, VmChange};
+pub use boot_spec::BootSpec;
 pub use end_reason::EndReasonReceiver;
 pub use error::Error;
 pub use metrics::{Observer, SwarmMetrics, VmmCounts};

@@ -13,11 +13,11 @@ use skep_api::{
 use skep_channel::{Content, ExecStream};
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{RecordBoots, TicketStore, VmStore, VmWithoutAttempt};
+use skep_store::{RecordBoots, TicketStore, VmChange, VmStore, VmWithoutAttempt};
 use tokio::time::timeout;
 
 use crate::{
-    BootSpec, EndReasonReceiver, Error, Observer, SwarmMetrics, VmChange, adopt,
+    BootSpec, EndReasonReceiver, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
     boot::Booter,
     boot_command,
@@ -125,7 +125,7 @@ impl Swarm {
         if order.template != BASE_TEMPLATE {
             return Err(Failure::unknown_template(&order.template).into());
         }
-        if let Some(name) = &order.name {
+        if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }
         let reservation = self.0.budget.reserve(*account, limits, order.count, GUEST_MB)?;
@@ -342,8 +342,7 @@ impl Swarm {
     }
 
     async fn record(&self, booted: Vec<BootedVm>, order: &BootSpec) -> Result<BootAnswer, Error> {
-        let mut vms: Vec<Vm> =
-            booted.iter().map(|booted| vm::record(&booted.facts, booted.arrived)).collect();
+        let mut vms: Vec<Vm> = booted.iter().map(BootedVm::record).collect();
         vms.sort_by_key(|vm| vm.id);
         let mut answer = BootAnswer { vms, elapsed_ms: round_ms(order.arrived.elapsed()) };
         let command = RecordBoots {

@@ -15,7 +15,7 @@ use skep_api::{
 use skep_channel::Guest;
 use skep_engine::{Machine, VmmEnd};
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{ChangeVm, RecordEnd, VmBooted, VmStore};
+use skep_store::{ChangeVm, RecordEnd, VmAttributes, VmBooted, VmChange, VmStore};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, oneshot, watch},
@@ -23,8 +23,8 @@ use tokio::{
 };
 
 use crate::{
-    Error, VmChange, budget::Reservation, console::ConsoleLog, end_reason::EndReasonReceiver,
-    metrics::SharedObserver, registry::Registry,
+    Error, budget::Reservation, console::ConsoleLog, end_reason::EndReasonReceiver, metrics::SharedObserver,
+    registry::Registry,
 };
 
 /// How long to wait for a VMM to exit after the connection to its agent broke: the sockets of an exiting VMM close
@@ -49,16 +49,8 @@ pub(crate) struct VmHandle {
     command_over: watch::Sender<bool>,
     arrived: Instant,
     /// The mutable attributes, as recorded.
-    attributes: watch::Receiver<MutableAttributes>,
+    attributes: watch::Receiver<VmAttributes>,
     commands: mpsc::Sender<Command>,
-}
-
-/// The attributes of a VM that callers may change while it runs.
-#[derive(Debug, Clone)]
-struct MutableAttributes {
-    name: Option<VmName>,
-    metadata: serde_json::Map<String, serde_json::Value>,
-    expires_at: Option<Timestamp>,
 }
 
 impl std::fmt::Debug for VmHandle {
@@ -117,13 +109,7 @@ pub(crate) struct VmContext {
 
 impl VmHandle {
     pub(crate) fn record(&self) -> Vm {
-        let changing = self.attributes.borrow().clone();
-        Vm {
-            name: changing.name,
-            metadata: changing.metadata,
-            expires_at: changing.expires_at,
-            ..record(&self.facts, self.arrived)
-        }
+        self.facts.to_api(self.attributes.borrow().clone(), self.arrived.elapsed().as_secs_f64())
     }
 
     pub(crate) fn is_named(&self, name: &VmName) -> bool {
@@ -138,12 +124,9 @@ impl VmHandle {
     /// Changes attributes and returns the new record.
     pub(crate) async fn change(&self, change: VmChange, request_id: &str) -> Result<Vm, Error> {
         let (done, answer) = oneshot::channel();
-        let VmChange { name, metadata, expires_at } = change;
         let change = ChangeVm {
             vm: self.facts.id,
-            name,
-            metadata,
-            expires_at,
+            change,
             at: Timestamp::now(),
             request_id: Some(request_id.to_owned()),
         };
@@ -183,26 +166,10 @@ impl VmHandle {
     }
 }
 
-/// The record of a VM whose boot request arrived at `arrived`.
-pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
-    Vm {
-        pid: facts.pid,
-        id: facts.id,
-        name: facts.name.clone(),
-        ip: facts.ip.clone(),
-        uptime: arrived.elapsed().as_secs_f64(),
-        state: VmState::Running,
-        template: facts.template.clone(),
-        started_at: facts.started_at,
-        expires_at: facts.expires_at,
-        vcpus: facts.vcpus,
-        memory_mb: facts.memory_mb,
-        metadata: facts.metadata.clone(),
-        ticket: facts.ticket,
-        exec_id: facts.exec_id.clone(),
-        boot: facts.boot,
-        ended_at: None,
-        reason: None,
+impl BootedVm {
+    /// The record of the VM at its boot.
+    pub(crate) fn record(&self) -> Vm {
+        self.facts.to_api(self.facts.attributes.clone(), self.arrived.elapsed().as_secs_f64())
     }
 }
 
@@ -210,11 +177,7 @@ pub(crate) fn record(facts: &VmBooted, arrived: Instant) -> Vm {
 pub(crate) fn spawn_vm_task(vm: BootedVm, surroundings: VmContext) -> VmHandle {
     let (command_sender, commands) = mpsc::channel(16);
     let facts = Arc::new(vm.facts);
-    let (changes, changing) = watch::channel(MutableAttributes {
-        name: facts.name.clone(),
-        metadata: facts.metadata.clone(),
-        expires_at: facts.expires_at,
-    });
+    let (changes, changing) = watch::channel(facts.attributes.clone());
     let (ended, ending) = EndReasonReceiver::channel();
     let handle = VmHandle {
         facts: facts.clone(),
@@ -249,7 +212,7 @@ struct VmTask {
     console: ConsoleLog,
     machine: Box<dyn Machine>,
     surroundings: VmContext,
-    changes: watch::Sender<MutableAttributes>,
+    changes: watch::Sender<VmAttributes>,
     /// Gets the reason of the end.
     ended: watch::Sender<Option<EndReason>>,
     /// When it expires, by the monotonic clock.
@@ -322,13 +285,13 @@ impl VmTask {
 
     /// Changes the record in the store first, then the attributes that readers see.
     async fn change(&mut self, command: ChangeCommand) {
-        let timed = command.change.expires_at.is_some();
+        let timed = command.change.change.expires_at.is_some();
         let changed = self.surroundings.store.change_vm(command.change).await.map(|record| {
-            let VmBooted { name, metadata, expires_at, .. } = record.vm;
+            let attributes = record.vm.attributes;
             if timed {
-                self.deadline = deadline(expires_at);
+                self.deadline = deadline(attributes.expires_at);
             }
-            self.changes.send_replace(MutableAttributes { name, metadata, expires_at });
+            self.changes.send_replace(attributes);
         });
         // Fails only if the caller is gone.
         let _ = command.done.send(changed.map_err(Error::from));

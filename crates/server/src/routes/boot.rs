@@ -7,7 +7,8 @@ use skep_api::{
     swarm::{API_URL_VARIABLE, BASE_TEMPLATE, BootRequest, ChangeRequest},
     tickets::{RESULT_FILE, TICKET_FILE},
 };
-use skep_swarm::{BootSpec, VmChange};
+use skep_store::{VmAttributes, VmChange};
+use skep_swarm::BootSpec;
 
 use crate::{body::Object, extract::RequestInfo};
 
@@ -79,10 +80,9 @@ pub(super) fn parse_boot(
     let order = BootSpec {
         // In range, as `take_whole` checked.
         count: u32::try_from(count).unwrap_or(max_vms),
-        name: request.name,
+        attributes: VmAttributes { name: request.name, metadata, expires_at: None },
         template,
         ttl,
-        metadata,
         env,
         arrived: call.arrival.monotonic,
         started_at: call.arrival.wall,

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure, VmId,
-    swarm::{Vm, VmList, VmState},
+    swarm::{VmList, VmState},
 };
-use skep_store::{ListVms, VmFilter, VmPage, VmRecord, VmSet, VmStore};
+use skep_store::{ListVms, VmFilter, VmPage, VmSet, VmStore};
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
@@ -86,7 +86,7 @@ async fn list(
     let VmPage { vms, next } = store.list_vms(query).await?;
     let now = Timestamp::now();
     Ok(Json(VmList {
-        vms: vms.into_iter().map(|record| to_api(record, now)).collect(),
+        vms: vms.iter().map(|record| record.to_api(now)).collect(),
         next_cursor: next.map(|vm| page::cursor(&filter_hash, vm)),
     }))
 }
@@ -118,30 +118,5 @@ fn parse_state(word: Option<&str>) -> Result<Option<VmState>, Failure> {
             let message = format!("`state` is {other:?}; it must be `running`, `paused` or `ended`");
             Err(Failure::new(ErrorCode::InvalidValue, message))
         }
-    }
-}
-
-fn to_api(record: VmRecord, now: Timestamp) -> Vm {
-    let VmRecord { vm, end, .. } = record;
-    let until = end.map_or(now, |end| end.at);
-    Vm {
-        pid: vm.pid,
-        id: vm.id,
-        name: vm.name,
-        ip: vm.ip,
-        // The wall clock may have been set back meanwhile.
-        uptime: until.duration_since(vm.started_at).as_secs_f64().max(0.0),
-        state: if end.is_some() { VmState::Ended } else { VmState::Running },
-        template: vm.template,
-        started_at: vm.started_at,
-        expires_at: vm.expires_at,
-        vcpus: vm.vcpus,
-        memory_mb: vm.memory_mb,
-        metadata: vm.metadata,
-        ticket: vm.ticket,
-        exec_id: vm.exec_id,
-        boot: vm.boot,
-        ended_at: end.map(|end| end.at),
-        reason: end.map(|end| end.reason),
     }
 }

@@ -21,15 +21,14 @@ pub(super) trait ColumnValue: Sized {
 
 /// A struct whose fields are columns. Implemented by [`column_set!`].
 pub(super) trait ColumnSet: Sized {
-    const COLUMNS: &'static [&'static str];
-
-    /// The values in the order of [`COLUMNS`](Self::COLUMNS).
+    fn columns() -> Vec<&'static str>;
+    /// The values in the order of the columns.
     fn bind(&self) -> Result<Vec<ToSqlOutput<'_>>, Fault>;
     fn read(row: &Columns<'_>) -> Result<Self, Fault>;
 }
 
 /// Implements [`ColumnSet`] for a struct whose fields have the names of the columns: either for one that it defines, or for
-/// an existing one, whose fields are listed.
+/// an existing one, whose fields are listed. The last field may be a set of columns itself.
 macro_rules! column_set {
     ($(#[$attribute:meta])* struct $name:ident { $($field:ident: $type:ty,)+ }) => {
         $(#[$attribute])*
@@ -39,18 +38,27 @@ macro_rules! column_set {
 
         $crate::sqlite::table::column_set!($name: $($field),+);
     };
-    ($name:ty: $($field:ident),+ $(,)?) => {
+    ($name:ty: $($field:ident),+ $(; $inner:ident: $set:ty)?) => {
         impl $crate::sqlite::table::ColumnSet for $name {
-            const COLUMNS: &'static [&'static str] = &[$(stringify!($field)),+];
+            fn columns() -> Vec<&'static str> {
+                [vec![$(stringify!($field)),+], $(<$set>::columns(),)?].concat()
+            }
 
             fn bind(
                 &self,
             ) -> Result<Vec<rusqlite::types::ToSqlOutput<'_>>, $crate::sqlite::fault::Fault> {
-                Ok(vec![$($crate::sqlite::table::ColumnValue::bind(&self.$field)?),+])
+                let sets = [
+                    vec![$($crate::sqlite::table::ColumnValue::bind(&self.$field)?),+],
+                    $(self.$inner.bind()?,)?
+                ];
+                Ok(sets.into_iter().flatten().collect())
             }
 
             fn read(row: &$crate::sqlite::columns::Columns<'_>) -> Result<Self, $crate::sqlite::fault::Fault> {
-                Ok(Self { $($field: $crate::sqlite::table::ColumnValue::read(row, stringify!($field))?),+ })
+                Ok(Self {
+                    $($field: $crate::sqlite::table::ColumnValue::read(row, stringify!($field))?,)+
+                    $($inner: <$set>::read(row)?,)?
+                })
             }
         }
     };
@@ -58,19 +66,19 @@ macro_rules! column_set {
 pub(super) use column_set;
 
 /// `INSERT` of all columns, with a parameter for each.
-pub(super) fn insert_sql(table: &str, columns: &[&[&str]]) -> String {
+pub(super) fn insert_sql(table: &str, columns: &[Vec<&str>]) -> String {
     let names = columns.concat();
     let marks = vec!["?"; names.len()].join(", ");
     format!("INSERT INTO {table} ({}) VALUES ({marks})", names.join(", "))
 }
 
 /// `SELECT` of all columns, without a condition.
-pub(super) fn select_sql(table: &str, columns: &[&[&str]]) -> String {
+pub(super) fn select_sql(table: &str, columns: &[Vec<&str>]) -> String {
     format!("SELECT {} FROM {table}", columns.concat().join(", "))
 }
 
 /// `UPDATE` of all columns, with a parameter for each, without a condition.
-pub(super) fn update_sql(table: &str, columns: &[&[&str]]) -> String {
+pub(super) fn update_sql(table: &str, columns: &[Vec<&str>]) -> String {
     let mut sql = format!("UPDATE {table} SET ");
     for (place, name) in columns.concat().iter().enumerate() {
         let comma = if place == 0 { "" } else { ", " };

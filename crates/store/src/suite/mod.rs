@@ -37,7 +37,7 @@ use skep_api::{
 
 use crate::{
     Account, CreateAccount, DeleteAccount, EnsureAdminKey, EnsureDefaultAccount, Event, EventKind, NewKey,
-    RecordBoots, RecordEnd, RevokeKey, Store, VmBooted,
+    RecordBoots, RecordEnd, RevokeKey, Store, VmAttributes, VmBooted,
 };
 
 /// Expands to one test per function of the suite. Takes an async function that returns a guard and an empty store
@@ -232,15 +232,12 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
     VmBooted {
         id: VmId::generate(),
         account,
-        name: None,
         pid,
         ip: format!("10.77.0.{pid}"),
         template: "base".to_owned(),
         vcpus: 2,
         memory_mb: 512,
-        metadata: metadata.into_iter().collect(),
         started_at: moment(i64::from(pid)),
-        expires_at: pid.is_multiple_of(2).then(|| moment(60_000)),
         ticket: None,
         exec_id: None,
         boot: BootReceipt {
@@ -251,6 +248,11 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
             reseeded: true,
             // The last bit of this number is lost by imprecise parsers.
             clock_step_ms: 1_166_153.949_593,
+        },
+        attributes: VmAttributes {
+            metadata: metadata.into_iter().collect(),
+            expires_at: pid.is_multiple_of(2).then(|| moment(60_000)),
+            ..VmAttributes::default()
         },
     }
 }

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     BootAttempt, ChangeVm, CommandOutcome, DeleteTicket, Dependents, EndVms, EventKind, IdempotentRequest,
-    ListVms, ReadTicketHistory, RecordBoots, RecordCommandEnd, Store, TicketSignal, TrimHistory, VmBooted,
-    VmEnd, VmFilter, VmRecord, VmSet, VmWithoutAttempt,
+    ListVms, ReadTicketHistory, RecordBoots, RecordCommandEnd, Store, TicketSignal, TrimHistory,
+    VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmRecord, VmSet, VmWithoutAttempt,
 };
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
@@ -53,30 +53,26 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     let account = default_account(&*store).await.id;
     let (vm, other) = (booted(account, 3), booted(account, 4));
     store.record_boots(boot(vec![vm.clone(), other.clone()])).await.unwrap();
-    let nothing = ChangeVm {
-        vm: vm.id,
-        name: None,
-        metadata: None,
-        expires_at: None,
-        at: moment(550),
-        request_id: None,
-    };
+    let nothing = ChangeVm { vm: vm.id, change: VmChange::default(), at: moment(550), request_id: None };
     assert_eq!(store.change_vm(nothing.clone()).await.unwrap().vm, vm);
-    let later = ChangeVm { expires_at: Some(Some(moment(900))), ..nothing.clone() };
-    assert_eq!(store.change_vm(later).await.unwrap().vm.expires_at, Some(moment(900)));
+    let changing = |change| ChangeVm { change, ..nothing.clone() };
+    let later = changing(VmChange { expires_at: Some(Some(moment(900))), ..VmChange::default() });
+    assert_eq!(store.change_vm(later).await.unwrap().vm.attributes.expires_at, Some(moment(900)));
     let metadata = serde_json::Map::from_iter([("job".to_owned(), json!(7))]);
-    let written = ChangeVm { metadata: Some(metadata.clone()), ..nothing.clone() };
-    let changed = store.change_vm(written).await.unwrap().vm;
+    let written = changing(VmChange { metadata: Some(metadata.clone()), ..VmChange::default() });
+    let changed = store.change_vm(written).await.unwrap().vm.attributes;
     assert_eq!((changed.expires_at, changed.metadata), (Some(moment(900)), metadata));
-    let never = ChangeVm { expires_at: Some(None), ..nothing.clone() };
-    assert_eq!(store.change_vm(never).await.unwrap().vm.expires_at, None);
+    let never = changing(VmChange { expires_at: Some(None), ..VmChange::default() });
+    let changed = store.change_vm(never).await.unwrap().vm;
+    assert_eq!((changed.attributes.expires_at, &changed), (None, &store.running_vms().await.unwrap()[0].vm));
     assert_eq!(store.running_vms().await.unwrap()[1].vm, other, "no other VM changes");
     store.record_end(end(vm.id, EndReason::Deleted, 600)).await.unwrap();
     assert_eq!(store.change_vm(nothing).await.unwrap_err().code(), ErrorCode::UnknownVm);
 }
 
 fn named(account: AccountId, pid: u32, name: &str) -> VmBooted {
-    VmBooted { name: Some(name.parse().unwrap()), ..booted(account, pid) }
+    let vm = booted(account, pid);
+    VmBooted { attributes: VmAttributes { name: Some(name.parse().unwrap()), ..vm.attributes }, ..vm }
 }
 
 pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>) {
@@ -93,16 +89,14 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
 
     let name = |vm: &VmBooted, name: Option<&str>| ChangeVm {
         vm: vm.id,
-        name: Some(name.map(|name| name.parse().unwrap())),
-        metadata: None,
-        expires_at: None,
+        change: VmChange { name: Some(name.map(|name| name.parse().unwrap())), ..VmChange::default() },
         at: moment(550),
         request_id: Some("rename".to_owned()),
     };
     let taken = store.change_vm(name(&plain, Some("web"))).await.unwrap_err();
     assert_eq!(taken.code(), ErrorCode::NameTaken);
     assert_eq!(store.change_vm(name(&web, Some("web"))).await.unwrap().vm, web, "its own name");
-    assert_eq!(store.change_vm(name(&web, None)).await.unwrap().vm.name, None);
+    assert_eq!(store.change_vm(name(&web, None)).await.unwrap().vm.attributes.name, None);
     store.change_vm(name(&plain, Some("web"))).await.unwrap();
     let renamed = events_of(&*store, EventKind::VmRenamed).await;
     let told = renamed.iter().map(|event| serde_json::Value::from(event.body.clone())).collect::<Vec<_>>();
@@ -145,7 +139,10 @@ pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<
     let values = [json!("7"), json!(7), json!(true), json!(1.5), json!({"x": 1}), json!(null), json!("süß")];
     let mut vms: Vec<_> = (10..)
         .zip(values)
-        .map(|(pid, value)| VmBooted { metadata: metadata(value), ..booted(account, pid) })
+        .map(|(pid, value)| VmBooted {
+            attributes: VmAttributes { metadata: metadata(value), ..VmAttributes::default() },
+            ..booted(account, pid)
+        })
         .collect();
     vms.push(VmBooted { template: "other".to_owned(), ..named(account, 30, "web") });
     in_the_order_of_their_ids(&mut vms);

@@ -71,13 +71,12 @@ impl VmStore for FakeStore {
         })
     }
 
-    /// Changes only names.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord> {
         self.result_or_failure(())?;
         let mut alive = self.alive.lock().unwrap();
         let vm =
             alive.iter_mut().find(|vm| vm.id == command.vm).ok_or(Error::UnknownVm { vm: command.vm })?;
-        vm.name = command.name.unwrap_or_else(|| vm.name.clone());
+        vm.attributes = vm.attributes.clone().with(command.change);
         Ok(VmRecord { vm: vm.clone(), command_runs: false, end: None })
     }
 

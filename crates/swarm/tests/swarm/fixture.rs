@@ -140,10 +140,9 @@ impl Fixture {
     pub(crate) fn boot_spec(&self, count: u32) -> BootSpec {
         BootSpec {
             count,
-            name: None,
+            attributes: Default::default(),
             template: "base".to_owned(),
             ttl: None,
-            metadata: Default::default(),
             env: BTreeMap::new(),
             arrived: Instant::now(),
             started_at: jiff::Timestamp::now(),

@@ -1,13 +1,15 @@
 //! Resolution of references to VMs.
 
 use skep_api::{AccountId, ErrorCode, Failure, VmId, VmRef};
-use skep_swarm::{BootSpec, VmChange};
+use skep_store::{VmAttributes, VmChange};
+use skep_swarm::BootSpec;
 
 use crate::fixture::Fixture;
 
 impl Fixture {
     fn named(&self, name: &str) -> BootSpec {
-        BootSpec { name: Some(name.parse().unwrap()), ..self.boot_spec(1) }
+        let attributes = VmAttributes { name: Some(name.parse().unwrap()), ..VmAttributes::default() };
+        BootSpec { attributes, ..self.boot_spec(1) }
     }
 
     async fn find(&self, text: &str) -> Result<VmId, Failure> {

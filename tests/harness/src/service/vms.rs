@@ -26,18 +26,16 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
     VmBooted {
         id: VmId::generate(),
         account,
-        name: None,
         pid,
         ip: "10.77.0.2".to_owned(),
         template: "base".to_owned(),
         vcpus: 1,
         memory_mb: 128,
-        metadata: Default::default(),
         started_at: Timestamp::now(),
-        expires_at: None,
         ticket: None,
         exec_id: None,
         boot: receipt(),
+        attributes: Default::default(),
     }
 }
 

@@ -219,7 +219,7 @@ async fn find_running_vm(store: &SqliteStore, account: &Account, given: &str) ->
         VmRef::Id(id) => vm.id == *id,
         VmRef::IdPrefix(beginning) => beginning.matches(vm.id),
         VmRef::Address(address) => vm.ip == address.to_string(),
-        VmRef::Name(name) => vm.name.as_ref() == Some(name),
+        VmRef::Name(name) => vm.attributes.name.as_ref() == Some(name),
     };
     let own = vms.iter().map(|record| &record.vm).filter(|vm| vm.account == account.id && is_wanted(vm));
     match own.map(|vm| vm.id).collect::<Vec<_>>().as_slice() {

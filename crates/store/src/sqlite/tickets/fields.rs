@@ -109,14 +109,14 @@ pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result
 impl Texts {
     fn find(connection: &Connection, ticket: TicketId) -> Result<Self, Fault> {
         static SELECT: LazyLock<String> =
-            LazyLock::new(|| select_sql("ticket_texts", &[Texts::COLUMNS]) + " WHERE ticket = ?");
+            LazyLock::new(|| select_sql("ticket_texts", &[Texts::columns()]) + " WHERE ticket = ?");
         let found = query_optional(connection, &SELECT, [ticket.to_string()], Self::read)?;
         found.ok_or_else(|| invalid_column("ticket_texts", format!("`{ticket}` has none")))
     }
 
     pub(super) fn insert(&self, connection: &Connection, ticket: TicketId) -> Result<(), Fault> {
         static INSERT: LazyLock<String> =
-            LazyLock::new(|| insert_sql("ticket_texts", &[Texts::COLUMNS, &["ticket"]]));
+            LazyLock::new(|| insert_sql("ticket_texts", &[Texts::columns(), vec!["ticket"]]));
         let mut values = self.bind()?;
         values.push(ticket.bind()?);
         execute(connection, &INSERT, params_from_iter(values))?;
@@ -131,7 +131,7 @@ impl Texts {
         changes: &mut Object,
     ) -> Result<(), Fault> {
         static UPDATE: LazyLock<String> =
-            LazyLock::new(|| update_sql("ticket_texts", &[Texts::COLUMNS]) + " WHERE ticket = ?");
+            LazyLock::new(|| update_sql("ticket_texts", &[Texts::columns()]) + " WHERE ticket = ?");
         let mut texts = Self::find(connection, ticket)?;
         let others = changes.len();
         texts.edit(edits, changes);

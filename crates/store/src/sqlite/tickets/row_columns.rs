@@ -54,7 +54,7 @@ column_set! {
 
 pub(super) fn insert(connection: &Connection, row: &Row) -> Result<(), Fault> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
-        insert_sql("tickets", &[IdentityColumns::COLUMNS, StateColumns::COLUMNS, Fields::COLUMNS])
+        insert_sql("tickets", &[IdentityColumns::columns(), StateColumns::columns(), Fields::columns()])
     });
     let identity = IdentityColumns { id: row.ticket.id, account: row.account, created_at: row.created_at };
     let state = StateColumns::of(row);
@@ -68,7 +68,7 @@ pub(super) fn insert(connection: &Connection, row: &Row) -> Result<(), Fault> {
 /// Writes a changed row. Fails if it is not as it was read, although this transaction holds the write lock.
 pub(super) fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Fault> {
     static UPDATE: LazyLock<String> = LazyLock::new(|| {
-        update_sql("tickets", &[StateColumns::COLUMNS, Fields::COLUMNS])
+        update_sql("tickets", &[StateColumns::columns(), Fields::columns()])
             + " WHERE id = ? AND status = ? AND attempt = ? AND version = ?"
     });
     let state = StateColumns::of(after);
@@ -86,7 +86,7 @@ pub(super) fn update(connection: &Connection, before: &Row, after: &Row) -> Resu
 /// A ticket of any account. Its blockers are counted, but not named.
 pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>, Fault> {
     static SELECT: LazyLock<String> = LazyLock::new(|| {
-        let columns = [IdentityColumns::COLUMNS, StateColumns::COLUMNS, Fields::COLUMNS];
+        let columns = [IdentityColumns::columns(), StateColumns::columns(), Fields::columns()];
         select_sql("tickets", &columns) + " WHERE id = ?"
     });
     query_optional(connection, &SELECT, [id.to_string()], |row| read(connection, row))

@@ -7,14 +7,14 @@ use std::net::IpAddr;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::{Connection, named_params, params};
+use rusqlite::{Connection, params};
 use serde_json::json;
 use skep_api::{AccountId, KeyId, TicketId, VmId, VmName, swarm::BootAnswer};
 
-use self::row::{decode, insert};
+use self::row::{find, insert, update};
 use super::{
     SqliteStore, accounts,
-    columns::{self, execute, millis, query_optional},
+    columns::{execute, millis, query_optional},
     events::{self, NewEvent},
     fault::Fault,
     keys, run_logs, tickets,
@@ -105,14 +105,14 @@ fn record_boots(
 ) -> Result<Vec<TicketSignal>, Fault> {
     for vm in &command.vms {
         accounts::by_id(connection, vm.account)?;
-        if let Some(name) = &vm.name {
+        if let Some(name) = &vm.attributes.name {
             require_name_available(connection, vm.account, name, vm.id)?;
         }
         insert(connection, vm, command.attempt.as_ref().is_some_and(|work| work.keep_vm))?;
         let event = NewEvent {
             account: vm.account,
             kind: EventKind::VmBooted,
-            body: json!({ "vm": vm.id, "pid": vm.pid, "name": vm.name }),
+            body: json!({ "vm": vm.id, "pid": vm.pid, "name": vm.attributes.name }),
             at: command.at,
             request_id: command.request_id.as_deref(),
         };
@@ -127,47 +127,30 @@ fn record_boots(
     tickets::assign_to_vm(connection, vm, work, command.at, command.request_id.as_deref())
 }
 
-/// Changes the mutable fields of a running VM.
+/// Changes the attributes of a running VM.
 fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
-    let metadata = command.metadata.as_ref().map(columns::to_json).transpose()?;
-    let name = command.name.as_ref().and_then(Option::as_ref);
-    let found =
-        query_optional(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
-    if let (Some(name), Some(record)) = (name, &found) {
+    let unknown = || Error::UnknownVm { vm: command.vm };
+    let record = find(connection, command.vm)?.ok_or_else(unknown)?;
+    if let Some(Some(name)) = &command.change.name {
         require_name_available(connection, record.vm.account, name, command.vm)?;
     }
-    let changed = execute(
-        connection,
-        "UPDATE vms SET metadata = coalesce(:metadata, metadata),
-                        name = CASE WHEN :renamed THEN :name ELSE name END,
-                        expires_at = CASE WHEN :expires THEN :expires_at ELSE expires_at END
-         WHERE id = :id AND ended_at IS NULL",
-        named_params! {
-            ":id": command.vm.to_string(),
-            ":metadata": metadata,
-            ":renamed": command.name.is_some(),
-            ":name": name.map(VmName::as_str),
-            ":expires": command.expires_at.is_some(),
-            ":expires_at": command.expires_at.flatten().map(millis),
-        },
-    )?;
-    let now =
-        query_optional(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
-    let (Some(before), Some(now), 1) = (found, now, changed) else {
-        return Err(Error::UnknownVm { vm: command.vm }.into());
-    };
-    if before.vm.name != now.vm.name {
-        let VmBooted { id, account, pid, name, .. } = &now.vm;
+    let before = record.vm.attributes.name.clone();
+    let attributes = record.vm.attributes.with(command.change.clone());
+    if !update(connection, command.vm, &attributes)? {
+        return Err(unknown().into());
+    }
+    let vm = VmBooted { attributes, ..record.vm };
+    if before != vm.attributes.name {
         let event = NewEvent {
-            account: *account,
+            account: vm.account,
             kind: EventKind::VmRenamed,
-            body: json!({ "vm": id, "pid": pid, "name": name, "from": before.vm.name }),
+            body: json!({ "vm": vm.id, "pid": vm.pid, "name": vm.attributes.name, "from": before }),
             at: command.at,
             request_id: command.request_id.as_deref(),
         };
         events::append(connection, &event)?;
     }
-    Ok(now)
+    Ok(VmRecord { vm, ..record })
 }
 
 /// Fails if another running VM of the account has the name.
@@ -192,15 +175,13 @@ fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, En
         "UPDATE vms SET ended_at = ?2, end_reason = ?3 WHERE id = ?1 AND ended_at IS NULL",
         params![command.vm.to_string(), millis(command.at), command.reason.as_str()],
     )?;
-    let found =
-        query_optional(connection, "SELECT * FROM vms WHERE id = ?1", [command.vm.to_string()], decode)?;
-    let record = found.ok_or(Error::UnknownVm { vm: command.vm })?;
+    let record = find(connection, command.vm)?.ok_or(Error::UnknownVm { vm: command.vm })?;
     let mut endings = Endings::default();
     if ended == 1 {
         let event = NewEvent {
             account: record.vm.account,
             kind: EventKind::VmEnded,
-            body: json!({ "vm": record.vm.id, "pid": record.vm.pid, "name": record.vm.name, "reason": command.reason }),
+            body: json!({ "vm": record.vm.id, "pid": record.vm.pid, "name": record.vm.attributes.name, "reason": command.reason }),
             at: command.at,
             request_id: command.request_id.as_deref(),
         };

@@ -1,59 +1,50 @@
-//! Rows of VMs.
+//! The columns of the table `vms`.
 
-use rusqlite::{Connection, named_params};
+use std::sync::LazyLock;
+
+use rusqlite::{Connection, params_from_iter};
 use serde_json::Value;
-use skep_api::{VmName, swarm::EndReason};
+use skep_api::{VmId, swarm::EndReason};
 
 use super::super::{
-    columns::{self, Columns, execute, invalid_column, millis, signed},
+    columns::{Columns, execute, invalid_column, query_optional},
     fault::Fault,
+    table::{ColumnSet, ColumnValue, column_set, insert_sql, update_sql},
 };
-use crate::{VmBooted, VmEnd, VmRecord};
+use crate::{VmAttributes, VmBooted, VmEnd, VmRecord};
 
-pub(super) fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<usize, Fault> {
-    execute(
-        connection,
-        "INSERT INTO vms (id, account, name, pid, ip, template, vcpus, memory_mb, metadata, started_at, expires_at, ticket, exec_id,
-                          command_runs, keep_vm, boot)
-         VALUES (:id, :account, :name, :pid, :ip, :template, :vcpus, :memory_mb, :metadata, :started_at, :expires_at,
-                 :ticket, :exec_id, :exec_id IS NOT NULL, :keep_vm, :boot)",
-        named_params! {
-            ":id": vm.id.to_string(),
-            ":account": vm.account.to_string(),
-            ":name": vm.name.as_ref().map(VmName::as_str),
-            ":pid": vm.pid,
-            ":ip": vm.ip,
-            ":template": vm.template,
-            ":vcpus": vm.vcpus,
-            ":memory_mb": signed(vm.memory_mb)?,
-            ":metadata": columns::to_json(&vm.metadata)?,
-            ":started_at": millis(vm.started_at),
-            ":expires_at": vm.expires_at.map(millis),
-            ":ticket": vm.ticket.map(|ticket| ticket.to_string()),
-            ":exec_id": vm.exec_id,
-            ":keep_vm": keep_vm,
-            ":boot": columns::to_json(&vm.boot)?,
-        },
-    )
+column_set!(
+    VmBooted: id, account, pid, ip, template, vcpus, memory_mb, started_at, ticket, exec_id, boot;
+    attributes: VmAttributes
+);
+column_set!(VmAttributes: name, metadata, expires_at);
+
+pub(super) fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<(), Fault> {
+    static INSERT: LazyLock<String> =
+        LazyLock::new(|| insert_sql("vms", &[VmBooted::columns(), vec!["command_runs", "keep_vm"]]));
+    let command_runs = vm.exec_id.is_some();
+    let mut values = vm.bind()?;
+    values.extend([command_runs.bind()?, keep_vm.bind()?]);
+    execute(connection, &INSERT, params_from_iter(values))?;
+    Ok(())
+}
+
+/// Writes the attributes of a running VM; returns whether it runs.
+pub(super) fn update(connection: &Connection, id: VmId, attributes: &VmAttributes) -> Result<bool, Fault> {
+    static UPDATE: LazyLock<String> = LazyLock::new(|| {
+        update_sql("vms", &[VmAttributes::columns()]) + " WHERE id = ? AND ended_at IS NULL"
+    });
+    let mut values = attributes.bind()?;
+    values.push(id.bind()?);
+    Ok(execute(connection, &UPDATE, params_from_iter(values))? == 1)
+}
+
+pub(super) fn find(connection: &Connection, id: VmId) -> Result<Option<VmRecord>, Fault> {
+    query_optional(connection, "SELECT * FROM vms WHERE id = ?1", [id.to_string()], decode)
 }
 
 pub(super) fn decode(row: &Columns<'_>) -> Result<VmRecord, Fault> {
-    let vm = VmBooted {
-        id: row.parse("id")?,
-        account: row.parse("account")?,
-        name: row.parse_optional("name")?,
-        pid: row.number("pid")?,
-        ip: row.get("ip")?,
-        template: row.get("template")?,
-        vcpus: row.number("vcpus")?,
-        memory_mb: row.number("memory_mb")?,
-        metadata: row.json("metadata")?,
-        started_at: row.time("started_at")?,
-        expires_at: row.optional_time("expires_at")?,
-        ticket: row.parse_optional("ticket")?,
-        exec_id: row.get("exec_id")?,
-        boot: row.json("boot")?,
-    };
+    let vm = VmBooted::read(row)?;
     let end = match (row.optional_time("ended_at")?, row.get::<Option<String>>("end_reason")?) {
         (Some(at), Some(word)) => Some(VmEnd { at, reason: reason(word)? }),
         _ => None,
