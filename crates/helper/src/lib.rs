@@ -16,9 +16,9 @@ mod reaper;
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
-use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Pid, getpid, set_child_subreaper, set_dumpable_behavior};
 use skep_api::HelperKind;
-use skep_workspace::{Place, git::GitGrants};
+use skep_workspace::{Place, git::GitGrants, kill_descendants};
 use tokio::net::UnixStream;
 
 pub use error::Error;
@@ -58,14 +58,19 @@ pub fn confine(order: &HelperOrder) -> Result<(), Error> {
     fences::confine(&fences::FileAccess { roots, write, execute, read })
 }
 
-/// Serves the server until it disconnects.
+/// Serves the server until it disconnects, then ends all programs.
 ///
 /// # Errors
 /// The socket fails, or the signal handler cannot be installed.
 pub async fn serve(stream: UnixStream, order: HelperOrder) -> io::Result<()> {
     let helper = Helper::new(order)?;
     reaper::start(helper.commands())?;
-    skep_channel::guest::serve(stream, helper).await
+    let served = skep_channel::guest::serve(stream, helper).await;
+    // The kernel does it where this is the init process of a PID namespace.
+    if getpid() != Pid::INIT {
+        kill_descendants();
+    }
+    served
 }
 
 /// Further paths that all programs may read.

@@ -14,7 +14,7 @@ pub mod uid_pool;
 
 pub use cgroup::{Cgroup, CgroupLimits, CgroupTree};
 pub use error::Error;
-pub use process_spec::{Confinement, Jail, ProcessSpec, ResourceLimits, Seclusion};
+pub use process_spec::{Confinement, Jail, ProcessSpec, ResourceLimits, Seclusion, Session};
 pub use spawn::{Handles, Jailed, spawn};
 pub use stderr_pipe::StderrPipe;
 pub use uid_pool::{UidPool, UidRange};

@@ -26,6 +26,9 @@ pub enum Confinement {
     /// No further confinement: the process sees the machine as its user does, and inherits standard output, error and
     /// process group. It is killed when the thread that started it ends.
     User,
+    /// For a caller without root. The process keeps the caller's user and groups, so `uid` must be the caller's, and
+    /// loses all capabilities. It inherits standard output and standard error.
+    SameUser(Session),
     /// Its own PID namespace and scratch folders; otherwise the process sees the machine as its user does. It inherits
     /// standard output and standard error.
     Secluded(Seclusion),
@@ -37,6 +40,16 @@ impl Confinement {
     pub(crate) fn has_namespaces(&self) -> bool {
         matches!(self, Self::Secluded(_) | Self::Jail(_))
     }
+}
+
+/// The session of a process that keeps the caller's user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Session {
+    /// The caller's session and process group. The process is killed when the thread that started it ends.
+    Caller,
+    /// A session of its own, so that Ctrl-C on the caller's terminal does not reach the process.
+    New,
 }
 
 /// PID, mount and IPC namespaces: processes outside are not visible, and when the init process ends, all processes end.

@@ -138,7 +138,7 @@ fn send_spec(socket: &OwnedFd, text: &[u8], doors: &[OwnedFd], inherited: &[Owne
 /// a further report, by `execve`.
 fn receive_reports(socket: &OwnedFd, confinement: &Confinement, child: &Child) -> Result<Jailed, Error> {
     let mut jailed = match confinement {
-        Confinement::User => Some(open_child(child)?),
+        Confinement::User | Confinement::SameUser(_) => Some(open_child(child)?),
         Confinement::Secluded(_) | Confinement::Jail(_) => None,
     };
     loop {

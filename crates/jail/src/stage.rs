@@ -35,7 +35,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Confinement, Jail, ProcessSpec, ResourceLimits, seccomp};
+use crate::{Confinement, Jail, ProcessSpec, ResourceLimits, Session, seccomp};
 
 /// The running binary itself, for users who cannot access its folder, and in case the file was replaced.
 pub const SELF_EXE: &str = "/proc/self/exe";
@@ -97,7 +97,15 @@ fn run(socket: &OwnedFd) -> Result<(), StageError> {
         Confinement::User => {
             privileges::drop_all(&sent.order)?;
             // After the change of the user, which resets it.
-            set_parent_process_death_signal(Some(Signal::KILL)).step("end with the caller")?;
+            end_with_caller()?;
+            execute(&sent.order, inherited).map(|never| match never {})
+        }
+        Confinement::SameUser(session) => {
+            privileges::keep_user(&sent.order)?;
+            match session {
+                Session::Caller => end_with_caller()?,
+                Session::New => _ = setsid().step("new session")?,
+            }
             execute(&sent.order, inherited).map(|never| match never {})
         }
         Confinement::Secluded(seclusion) => {
@@ -118,6 +126,10 @@ fn run(socket: &OwnedFd) -> Result<(), StageError> {
             enter(socket, namespaces, || enter_jail(&sent.order, jail, inherited))
         }
     }
+}
+
+fn end_with_caller() -> Result<(), StageError> {
+    set_parent_process_death_signal(Some(Signal::KILL)).step("end with the caller")
 }
 
 fn enter(

@@ -12,6 +12,7 @@ use crate::{
     DataDir, Error,
     data_dir::{remove_dir_all, remove_file},
     lock::Lock,
+    privileges::has_root,
     records::Records,
     uid_blocks,
 };
@@ -53,8 +54,11 @@ fn record(record: &Path, tree: &CgroupTree) -> Result<(), Error> {
     fs::write(record, paths.join("\n")).map_err(Error::io(record.display().to_string()))
 }
 
-/// Removes all leftovers. The caller holds the lock.
+/// Removes all leftovers. The caller holds the lock. A keeper without root leaves none.
 pub(crate) fn remove_leftovers(data_dir: &DataDir) -> Result<(), Error> {
+    if !has_root() {
+        return Ok(());
+    }
     // Processes first: the resources that they hold cannot be removed before.
     recorded_trees(data_dir).iter().try_for_each(|path| skep_jail::cgroup::remove_tree(path))?;
     remove_file(&data_dir.cgroup_record())?;

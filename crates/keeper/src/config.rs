@@ -15,7 +15,7 @@ pub struct KeeperConfig {
     /// Addresses of the HTTP service.
     pub listen: Vec<SocketAddr>,
     /// The user that the server runs as. `None`: the owner of the first root, or the system user `skep` if that is root
-    /// or does not exist yet.
+    /// or does not exist yet. Without root it is always the keeper's own.
     pub user: Option<String>,
     /// The first root, for the default of `user`.
     pub first_root: Option<PathBuf>,
@@ -52,7 +52,8 @@ pub struct ServerConfig {
     pub git_helper: HelperConfig,
 }
 
-/// Configuration of a helper, the process that starts programs for callers. It runs as the server's user.
+/// Configuration of a helper, the process that starts programs for callers. It runs as the server's user. A keeper
+/// without root ignores all but the arguments and the environment.
 #[derive(Debug, Clone)]
 pub struct HelperConfig {
     /// The arguments that run `binary` as the helper. Descriptor 3 is its end of the server's stream. If it may create

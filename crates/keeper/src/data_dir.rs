@@ -10,7 +10,7 @@ use std::{
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
 
-use crate::{Error, User};
+use crate::{Error, User, privileges::has_root};
 
 /// Folder of sockets. They are not in the data directory because a socket's path is limited to 108 bytes.
 pub(crate) const RUN_DIR: &str = "/run/skep";
@@ -25,6 +25,7 @@ const HASH_DIGITS: usize = 12;
 /// keeper/      lock, records of VMs, disk layers; root alone
 /// admin.key    the first admin key; root alone
 /// ```
+/// Without root, all of it belongs to the keeper's user, who alone can read it.
 #[derive(Debug, Clone)]
 pub struct DataDir {
     path: PathBuf,
@@ -37,6 +38,13 @@ impl DataDir {
     /// # Errors
     /// It cannot be created, or other users may write to it.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        if !has_root() {
+            let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
+            create.map_err(Error::io(path.display().to_string()))?;
+            let found = Self::find(path)?;
+            create_dir_all(&found.keeper(), 0o700)?;
+            return Ok(found);
+        }
         create_dir_all(path, 0o755)?;
         let found = Self::find(path)?;
         found.allow_traversal()?;
@@ -61,9 +69,9 @@ impl DataDir {
         let path = path.canonicalize().map_err(Error::io(path.display().to_string()))?;
         let found = fs::metadata(&path).map_err(Error::io(path.display().to_string()))?;
         // Another user with write access could place symlinks where the keeper creates, writes and chowns files as
-        // root.
+        // root. Without root the owner decides who may write: the umask of many users lets their group do it.
         let uid = geteuid().as_raw();
-        if found.uid() != uid || found.mode() & 0o022 != 0 {
+        if has_root() && (found.uid() != uid || found.mode() & 0o022 != 0) {
             return Err(Error::UnsafePermissions { dir: path, uid });
         }
         let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
@@ -79,8 +87,10 @@ impl DataDir {
     pub(crate) fn give_to(&self, user: &User) -> Result<(), Error> {
         for folder in [self.server(), self.workspaces()] {
             create_dir_all(&folder, 0o700)?;
-            chown(&folder, Some(user.uid), Some(user.gid))
-                .map_err(Error::io(folder.display().to_string()))?;
+            if has_root() {
+                chown(&folder, Some(user.uid), Some(user.gid))
+                    .map_err(Error::io(folder.display().to_string()))?;
+            }
         }
         Ok(())
     }
@@ -208,7 +218,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(&dir.path().join("deep/data")).unwrap();
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(data.keeper()), mode(data.path().to_owned())), (0o700, 0o755));
+        let whole = if has_root() { 0o755 } else { 0o700 };
+        assert_eq!((mode(data.keeper()), mode(data.path().to_owned())), (0o700, whole));
         // Opening it a second time changes nothing.
         DataDir::open(data.path()).unwrap();
     }
@@ -228,14 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_may_write_to_is_refused_untouched() {
+    fn a_directory_that_others_may_write_to_is_refused_by_root_untouched() {
         let dir = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(outside.path(), dir.path().join("keeper")).unwrap();
         for mode in [0o777, 0o1777, 0o770, 0o702] {
             fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
-            let refused = DataDir::open(dir.path());
-            assert!(matches!(refused, Err(Error::UnsafePermissions { .. })), "{mode:o}: {refused:?}");
+            let opened = DataDir::open(dir.path());
+            let refused = matches!(opened, Err(Error::UnsafePermissions { .. }));
+            assert_eq!(refused, has_root(), "{mode:o}: {opened:?}");
             assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777, mode);
         }
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);

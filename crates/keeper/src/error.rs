@@ -6,9 +6,6 @@ use skep_api::{ErrorCode, ErrorKind, Failure, VmId};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The keeper was not started as root.
-    #[error("VMs need root: start `skep serve` as root")]
-    NotRoot,
     /// Another keeper has locked the data directory.
     #[error("{} is served by process {pid} at {address}; stop that one, or choose another --data-dir", dir.display())]
     Locked {
@@ -107,7 +104,7 @@ impl Error {
 
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NotRoot | Self::NoSwarm(_) => ErrorCode::SwarmUnavailable,
+            Self::NoSwarm(_) => ErrorCode::SwarmUnavailable,
             Self::UnknownVm(_) => ErrorCode::UnknownVm,
             Self::Ended(_) => ErrorCode::VmEnded,
             Self::VmExists(_) | Self::InvalidTemplateName(_) => ErrorCode::InvalidValue,

@@ -1,7 +1,8 @@
 //! Helpers: the processes that start programs for callers. Each server has one of each kind, and a new one if it died.
 //!
 //! Each helper is the init process of a PID namespace and has a cgroup of its own, in which it creates a group per
-//! command but cannot change its limits. When it ends, the kernel kills everything that it started.
+//! command but cannot change its limits. When it ends, the kernel kills everything that it started. Without root it has
+//! neither, and kills its programs itself when its stream closes.
 
 use std::{
     os::fd::OwnedFd,
@@ -13,13 +14,16 @@ use std::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use skep_api::HelperKind;
 use skep_jail::{
-    Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jailed, ProcessSpec, Seclusion, stage::SELF_EXE,
+    Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jailed, ProcessSpec, Seclusion, Session,
+    stage::SELF_EXE,
 };
 
-use crate::{DataDir, Error, HelperConfig, User, cleanup};
+use crate::{DataDir, Error, HelperConfig, User, cleanup, privileges::has_root};
 
 /// Helpers of one kind per server. Usually one; a second one if the stream of the first broke before it ended.
 const MAX_HELPERS_PER_KIND: usize = 4;
+/// How long a helper without a PID namespace may take to kill its programs, once its stream is closed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A killed process usually exits within milliseconds.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -69,8 +73,8 @@ impl Helpers {
         }
         state.started += 1;
         let name = format!("helper-{}", state.started);
-        let group =
-            state.tree(&self.data_dir).map(|tree| tree.create_group(&name, &limits(order))).transpose()?;
+        let tree = if has_root() { state.tree(&self.data_dir) } else { None };
+        let group = tree.map(|tree| tree.create_group(&name, &limits(order))).transpose()?;
         match self.spawn(order, group.as_ref()) {
             Ok((process, stream)) => {
                 state.living.push(RunningHelper { server, kind, process, group });
@@ -101,10 +105,7 @@ impl Helpers {
             uid: self.user.uid,
             gid: self.user.gid,
             groups: Vec::new(),
-            confinement: Confinement::Secluded(Seclusion {
-                scratch: order.scratch.clone(),
-                executable: order.executable.clone(),
-            }),
+            confinement: confinement(order),
         };
         let cgroup_doors = group.map(Cgroup::open_procs_files).transpose()?.unwrap_or_default();
         let handles =
@@ -134,6 +135,13 @@ impl Helpers {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn confinement(order: &HelperConfig) -> Confinement {
+    if !has_root() {
+        return Confinement::SameUser(Session::New);
+    }
+    Confinement::Secluded(Seclusion { scratch: order.scratch.clone(), executable: order.executable.clone() })
 }
 
 fn limits(order: &HelperConfig) -> CgroupLimits {
@@ -181,6 +189,10 @@ impl RunningHelper {
     }
 
     fn end(&mut self) -> Result<(), Error> {
+        if !has_root() {
+            // Killed, it would leave its programs running.
+            self.process.wait(EXIT_TIMEOUT)?;
+        }
         self.process.kill()?;
         self.process.wait(KILL_TIMEOUT)?;
         self.process.reap();

@@ -1,8 +1,8 @@
-//! The only privileged process. It owns the listening sockets, namespaces, taps, cgroups, jails and VMMs.
+//! The process that starts all others, and the only privileged one. It owns the listening sockets, namespaces, taps, cgroups, jails and VMMs.
 //!
 //! The keeper parses nothing that API callers send. It receives typed requests from the *server*, its unprivileged
 //! child, and validates them again. It restarts a server that dies. VMs outlive the server and the keeper: the next
-//! keeper takes them over, see `adopt`.
+//! keeper takes them over, see `adopt`. Without root there are no VMs, see `privileges`.
 
 mod admin_key;
 mod adopt;
@@ -15,6 +15,7 @@ mod error;
 mod footprint;
 mod helpers;
 mod lock;
+mod privileges;
 mod process_id;
 mod records;
 mod run;

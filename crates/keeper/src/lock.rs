@@ -16,7 +16,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{DataDir, Error};
+use crate::{DataDir, Error, data_dir::remove_file, privileges::has_root};
 
 /// How long to wait for children that a killed keeper was starting: until their `execve` they hold a copy of its lock.
 const INHERITED_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,6 +76,14 @@ impl Lock {
     /// # Errors
     /// [`Error::Locked`] if another process holds the lock.
     pub(crate) fn take(data_dir: &DataDir) -> Result<Self, Error> {
+        let lock = Self::take_file(data_dir)?;
+        match refuse_earlier_server(data_dir) {
+            Ok(()) => Ok(lock),
+            Err(error) => lock.release().and(Err(error)),
+        }
+    }
+
+    fn take_file(data_dir: &DataDir) -> Result<Self, Error> {
         let path = data_dir.keeper().join("lock");
         let failed = || Error::io(path.display().to_string());
         let begun = Instant::now();
@@ -124,8 +132,28 @@ impl Lock {
 
     /// Releases the lock. The file is removed while it is locked, so it cannot be another keeper's.
     pub(crate) fn release(self) -> Result<(), Error> {
-        crate::data_dir::remove_file(&self.path)
+        remove_file(&self.path)
     }
+}
+
+/// Refuses a directory that a server of an earlier version uses. Without root these had no keeper, and their lock was
+/// another file, which is removed unless a process holds it.
+fn refuse_earlier_server(data_dir: &DataDir) -> Result<(), Error> {
+    // The file is in the server's part, where root must not open anything.
+    if has_root() {
+        return Ok(());
+    }
+    let path = data_dir.server().join("lock");
+    let Ok(mut file) = File::open(&path) else { return Ok(()) };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        return remove_file(&path);
+    }
+    let mut text = String::new();
+    let _ = file.read_to_string(&mut text);
+    // `process PID at ADDRESS`
+    let mut words = text.split_whitespace().skip(1).step_by(2);
+    let pid = words.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    Err(locked(data_dir, Some(Holder { pid, address: words.next().map(str::to_owned) })))
 }
 
 /// `None` while the holder is writing.

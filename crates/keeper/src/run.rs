@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, os::fd::OwnedFd, process::ExitCode, sync::Arc};
 
-use rustix::process::{Resource, Rlimit, getpid, getrlimit, getuid, set_child_subreaper, setrlimit};
+use rustix::process::{Resource, Rlimit, getpid, getrlimit, set_child_subreaper, setrlimit};
 use skep_keeper_protocol::SwarmAvailability;
 
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
     data_dir::create_dir_all,
     helpers::Helpers,
     lock::Lock,
+    privileges::{has_root, protect_from_same_user},
     records::Records,
     stop_signal::{StopSignals, VmsAtStop},
     succession::ServerSupervisor,
@@ -26,11 +27,12 @@ use crate::{
 /// The data directory, the address or the user is not available; running VMs are left alone then. A first server that
 /// exits by itself is no error: its exit code is returned.
 pub fn run(mut order: KeeperConfig, started: impl FnOnce(&StartReport)) -> Result<ExitCode, Error> {
-    if !getuid().is_root() {
-        return Err(Error::NotRoot);
+    if has_root() {
+        // VMMs are children of a stage process that exits; as subreaper we inherit them and can reap them.
+        set_child_subreaper(Some(getpid())).map_err(Error::io("child subreaper"))?;
+    } else {
+        protect_from_same_user()?;
     }
-    // VMMs are children of a stage process that exits; as subreaper we inherit them and can reap them.
-    set_child_subreaper(Some(getpid())).map_err(Error::io("child subreaper"))?;
     raise_descriptor_limit().map_err(Error::io("limit of open files"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Error::io("runtime of the keeper"))?;
@@ -62,15 +64,17 @@ async fn run_locked(
     if survivors.is_empty() {
         cleanup::remove_leftovers(data_dir)?;
     }
-    let user = User::resolve(order.user.as_deref(), order.first_root.as_deref())?;
+    let user = if has_root() {
+        User::resolve(order.user.as_deref(), order.first_root.as_deref())?
+    } else {
+        User::current()
+    };
     data_dir.give_to(&user)?;
     let key = admin_key::find_or_create(data_dir)?;
     let listeners = listen(order)?;
     let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect::<Vec<_>>();
     let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     lock.publish_address(&text.join(", "))?;
-    create_dir_all(&data_dir.sockets(), 0o700)?;
-
     let (vmms, ability) = prepare_swarm(order, data_dir, survivors).await?;
     let no_swarm = match &ability {
         SwarmAvailability::Unable { reason } => Some(reason.clone()),
@@ -126,9 +130,14 @@ async fn prepare_swarm(
     data_dir: &DataDir,
     survivors: Vec<Survivor>,
 ) -> Result<(Option<Vmms>, SwarmAvailability), Error> {
-    let swarm = std::mem::replace(&mut order.swarm, Err(String::new()));
+    let swarm = match std::mem::replace(&mut order.swarm, Err(String::new())) {
+        // Expected, and no fault of the machine.
+        Err(reason) if !has_root() => return Ok((None, SwarmAvailability::Unable { reason })),
+        swarm => swarm,
+    };
     let prepared = async {
         let swarm = swarm.map_err(Error::NoSwarm)?;
+        create_dir_all(&data_dir.sockets(), 0o700)?;
         Vmms::prepare(data_dir.clone(), swarm, order.binary.clone(), survivors).await
     };
     match prepared.await {

@@ -3,10 +3,10 @@
 use std::{os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
 use rustix::process::Signal;
-use skep_jail::{Confinement, Handles, Jailed, ProcessSpec, stage::SELF_EXE};
+use skep_jail::{Confinement, Handles, Jailed, ProcessSpec, Session, stage::SELF_EXE};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::{Error, KeeperConfig, User};
+use crate::{Error, KeeperConfig, User, privileges::has_root};
 
 /// A killed process usually exits within milliseconds.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,6 +76,6 @@ fn server_spec(order: &KeeperConfig, user: &User) -> ProcessSpec {
         uid: user.uid,
         gid: user.gid,
         groups: Vec::new(),
-        confinement: Confinement::User,
+        confinement: if has_root() { Confinement::User } else { Confinement::SameUser(Session::Caller) },
     }
 }

@@ -55,7 +55,7 @@ impl TlsFiles {
 
     /// The pair, if it is newer than the edition `seen`. `serving` is the edition that the server uses, 0 if none yet.
     /// Blocks. Logs files that cannot be read any more.
-    pub fn newer_than(&self, seen: u64, serving: u64) -> Option<TlsPair> {
+    pub(crate) fn newer_than(&self, seen: u64, serving: u64) -> Option<TlsPair> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if serving == state.current.edition {
             state.serving = Some(state.current.clone());

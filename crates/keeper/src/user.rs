@@ -2,6 +2,8 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
+use rustix::process::{getegid, geteuid};
+
 use crate::Error;
 
 /// The fallback, created by the installation.
@@ -26,6 +28,14 @@ impl User {
         let passwd = fs::read_to_string(PASSWD).map_err(Error::io(PASSWD))?;
         let owner = first_root.and_then(|root| root.metadata().ok()).map(|found| (found.uid(), found.gid()));
         choose(&passwd, asked, owner)
+    }
+
+    /// The user of this process, which is the server's where the keeper does not run as root.
+    pub(crate) fn current() -> Self {
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
+        let known = passwd.lines().filter_map(parse).find(|user| user.uid == uid);
+        Self { name: known.map_or_else(|| uid.to_string(), |user| user.name), uid, gid }
     }
 
     /// Whether the user is root. Then only Landlock and dropped capabilities confine the server.

@@ -1,20 +1,16 @@
-//! Starts helper processes, through the keeper or as child processes.
+//! How the keeper starts helper processes.
 
 use std::{
     env, fs,
-    os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     sync::Arc,
 };
 
-use anyhow::Context;
-use rustix::io::fcntl_dupfd_cloexec;
-use skep_api::{ErrorCode, Failure, HelperKind};
+use rustix::process::geteuid;
+use skep_api::HelperKind;
 use skep_keeper::HelperConfig;
 use skep_keeper_protocol::ServerEnd;
 use skep_server::StartHelper;
-use tokio::net::UnixStream;
 
 use crate::settings::Settings;
 
@@ -29,8 +25,6 @@ const PROGRAM_DIRS: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/li
 /// Directories for temporary files of programs.
 const TEMPORARY: &str = "/tmp";
 const SHARED_MEMORY: &str = "/dev/shm";
-/// The descriptor at which a helper expects its socket to the server.
-const SERVER_FD: i32 = 3;
 
 /// How the keeper starts helpers of a kind.
 pub(crate) fn helper_order(settings: &Settings, kind: HelperKind) -> HelperConfig {
@@ -38,9 +32,10 @@ pub(crate) fn helper_order(settings: &Settings, kind: HelperKind) -> HelperConfi
         HelperKind::Commands => (None, half_of_memory()),
         HelperKind::Git => (Some(PROGRAM_DIRS.map(PathBuf::from).to_vec()), half_of_memory() / 2),
     };
-    let scratch = scratch(settings);
+    let has_root = geteuid().is_root();
+    let scratch = if has_root { scratch(settings) } else { Vec::new() };
     let mut environment = environment();
-    if !scratch.iter().any(|folder| folder == Path::new(TEMPORARY)) {
+    if has_root && !scratch.iter().any(|folder| folder == Path::new(TEMPORARY)) {
         environment.push(("TMPDIR".to_owned(), SHARED_MEMORY.to_owned()));
     }
     HelperConfig {
@@ -59,46 +54,6 @@ pub(crate) fn start_by_keeper(keeper: ServerEnd) -> StartHelper {
         let keeper = keeper.clone();
         Box::pin(async move { Ok(keeper.helper(kind).await?) })
     })
-}
-
-/// Starts helpers as child processes, without namespaces, control groups and scratch folders of their own.
-pub(crate) fn start_as_child(settings: &Settings) -> StartHelper {
-    let of = |kind| arguments(settings, kind, &[]);
-    let (commands, git) = (of(HelperKind::Commands), of(HelperKind::Git));
-    Arc::new(move |kind| {
-        let arguments = match kind {
-            HelperKind::Commands => commands.clone(),
-            HelperKind::Git => git.clone(),
-        };
-        Box::pin(async move {
-            start(&arguments).map_err(|error| Failure::new(ErrorCode::ExecUnavailable, format!("{error:#}")))
-        })
-    })
-}
-
-fn start(arguments: &[String]) -> anyhow::Result<UnixStream> {
-    let (ours, theirs) = UnixStream::pair().context("no socket pair")?;
-    let theirs = theirs.into_std()?;
-    theirs.set_nonblocking(false)?;
-    // Above the target number: dup2 onto the same number would leave it close-on-exec.
-    let theirs = fcntl_dupfd_cloexec(&theirs, SERVER_FD + 1)?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("skep").args(arguments).env_clear().envs(environment()).stdin(Stdio::null());
-    let pass_socket = move || {
-        // SAFETY: dup2 takes two numbers, and the second is not in use in the new process yet.
-        if unsafe { libc::dup2(theirs.as_raw_fd(), SERVER_FD) } == -1 {
-            return Err(std::io::Error::last_os_error());
-        }
-        // Ctrl-C on a terminal must reach only the server, which lets commands finish.
-        rustix::process::setsid()?;
-        Ok(())
-    };
-    // SAFETY: the closure makes two system calls between fork and exec; it allocates no memory and takes no lock.
-    unsafe { command.pre_exec(pass_socket) };
-    let mut child = command.spawn().context("the helper could not be started")?;
-    // The helper ends when its socket is closed; this thread reaps it.
-    std::thread::Builder::new().name("helper".to_owned()).spawn(move || child.wait())?;
-    Ok(ours)
 }
 
 fn arguments(settings: &Settings, kind: HelperKind, scratch: &[PathBuf]) -> Vec<String> {

@@ -1,7 +1,6 @@
 //! `skep`: the server, and the command that talks to it.
 
 mod account_roots;
-mod admin_key;
 mod allocator;
 mod bake_process;
 mod cli;
@@ -16,7 +15,6 @@ mod output;
 mod place;
 mod privileges;
 mod random;
-mod reexec;
 mod reload;
 mod remote_path;
 mod service;

@@ -1,9 +1,8 @@
-//! Runs the HTTP server; shared by a server alone and a server process under a keeper.
+//! Runs the HTTP server in the server process.
 
 use std::{future::Future, net::TcpListener, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, anyhow};
-use futures_util::FutureExt;
 use jiff::Timestamp;
 use skep_accounts::{DEFAULT_ACCOUNT, KeyHash};
 use skep_api::{ErrorCode, Failure};
@@ -147,11 +146,6 @@ impl StopSignals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
-    }
-
-    /// Whether a signal arrived that was not awaited.
-    pub(crate) fn is_signalled(&mut self) -> bool {
-        self.wait().now_or_never().is_some()
     }
 }
 

@@ -1,8 +1,7 @@
 //! The server's TLS certificate: where it comes from, and how a changed one is picked up.
 //!
 //! ```text
-//! keeper (root)    reads --tls-cert and --tls-key, hands the bytes to the server over their socket pair
-//! server alone     reads the two files itself
+//! files            the keeper reads --tls-cert and --tls-key, hands the bytes to the server over their socket pair
 //! self-signed      the server creates it in its part of the data directory
 //! ```
 
@@ -10,7 +9,6 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use skep_keeper::TlsFiles;
 use skep_keeper_protocol::{ServerEnd, TlsPair};
 use skep_server::tls::{self, Certificates, Pem, self_signed};
 
@@ -21,13 +19,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a self-signed certificate is checked for renewal.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// The process that reads the certificate files.
-pub(crate) enum PairReader {
-    /// The keeper, which may read files that the server may not.
-    Keeper(ServerEnd),
-    ThisProcess,
-}
-
 /// The certificate in use, and the source of its successors.
 pub(crate) struct Tls {
     pub(crate) certificates: Certificates,
@@ -36,7 +27,6 @@ pub(crate) struct Tls {
 
 enum Source {
     Keeper(ServerEnd, PairPaths, Editions),
-    Files(Box<TlsFiles>, PairPaths, Editions),
     SelfSigned(PathBuf, Vec<String>),
 }
 
@@ -63,18 +53,11 @@ impl Tls {
     ///
     /// # Errors
     /// A file cannot be read or used; the message names it.
-    pub(crate) async fn of(settings: &Settings, holder: PairReader) -> anyhow::Result<Option<Self>> {
-        match (settings.transport.tls_source()?, holder) {
-            (TlsSource::PlainText, _) => Ok(None),
-            (TlsSource::SelfSigned, _) => load_self_signed(settings).map(Some),
-            (TlsSource::Files { certificate, key }, PairReader::ThisProcess) => {
-                let files = TlsFiles::open(certificate.clone(), key.clone())?;
-                let first = files.newer_than(0, 0);
-                let names = PairPaths { certificate, key };
-                let (certificates, editions) = names.load_first(first)?;
-                Ok(Some(Self { certificates, source: Source::Files(Box::new(files), names, editions) }))
-            }
-            (TlsSource::Files { certificate, key }, PairReader::Keeper(keeper)) => {
+    pub(crate) async fn of(settings: &Settings, keeper: ServerEnd) -> anyhow::Result<Option<Self>> {
+        match settings.transport.tls_source()? {
+            TlsSource::PlainText => Ok(None),
+            TlsSource::SelfSigned => load_self_signed(settings).map(Some),
+            TlsSource::Files { certificate, key } => {
                 let names = PairPaths { certificate, key };
                 let (certificates, editions) = names.load_first(keeper.tls(0, 0).await?)?;
                 Ok(Some(Self { certificates, source: Source::Keeper(keeper, names, editions) }))
@@ -87,12 +70,6 @@ impl Tls {
         let Self { certificates, source } = self;
         match source {
             Source::SelfSigned(folder, names) => renew(&folder, &names, &certificates).await,
-            Source::Files(files, names, mut editions) => loop {
-                tokio::time::sleep(POLL_INTERVAL).await;
-                // Two system calls if nothing changed.
-                let newer = tokio::task::block_in_place(|| files.newer_than(editions.seen, editions.serving));
-                names.replace(newer, &certificates, &mut editions);
-            },
             Source::Keeper(keeper, names, mut editions) => {
                 // Fails only when the keeper is gone, and then the server ends too.
                 while let Ok(newer) = keeper.tls(editions.seen, editions.serving).await {

@@ -17,7 +17,7 @@ mod streamed;
 mod watch;
 
 pub use error::Error;
-pub use exec::{Commands, Output, Running};
+pub use exec::{Commands, Output, Running, kill_descendants};
 pub use fence::{Fence, SyscallFilter};
 pub use files::EntryLocks;
 pub use operations::{Run, run_by_name};

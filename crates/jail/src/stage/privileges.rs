@@ -3,7 +3,7 @@
 use std::io;
 
 use rustix::{
-    process::{Gid, Uid},
+    process::{DumpableBehavior, Gid, Uid, geteuid, set_dumpable_behavior},
     thread::{
         CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
         set_capabilities, set_capabilities_secure_bits, set_no_new_privs, set_thread_groups,
@@ -27,6 +27,22 @@ pub(super) fn drop_all(order: &ProcessSpec) -> Result<(), StageError> {
     set_thread_res_gid(gid, gid, gid).step("group id")?;
     set_thread_res_uid(uid, uid, uid).step("user id")?;
 
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+        .step("capabilities")?;
+    set_no_new_privs(true).step("no new privileges")
+}
+
+/// Drops all capabilities of a process that has no root, and keeps its user and groups.
+pub(super) fn keep_user(order: &ProcessSpec) -> Result<(), StageError> {
+    let uid = geteuid().as_raw();
+    // Uid 0 would get all capabilities back at `execve`.
+    if uid == 0 || uid != order.uid {
+        return Err(StageError(format!("uid {uid} cannot start a process as uid {}", order.uid)));
+    }
+    // Other processes of the same user must not take the descriptors of this one.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).step("no access for other processes")?;
+    clear_ambient_capability_set().step("ambient set")?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
         .step("capabilities")?;

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -13,7 +13,6 @@ use rustix::fs::OFlags;
 use skep_keeper::{DataDir, LockGuard, lock_data_dir};
 use skep_store::sqlite::{Restored, restore};
 
-use super::serve;
 use crate::{
     output,
     privileges::as_owner_of,
@@ -38,14 +37,6 @@ pub(crate) struct Restore {
     json: bool,
     #[command(flatten)]
     data_dir: DataDirOption,
-}
-
-/// Locks that keep servers from starting until they are dropped.
-enum ServerLock {
-    /// The lock of a keeper.
-    Keeper(#[expect(dead_code, reason = "held, not read")] LockGuard),
-    /// The lock of a server without a keeper.
-    Server(#[expect(dead_code, reason = "held, not read")] File),
 }
 
 pub(crate) fn run(verb: Restore) -> anyhow::Result<ExitCode> {
@@ -97,11 +88,8 @@ fn open(file: &Path) -> anyhow::Result<File> {
     Ok(opened)
 }
 
-fn lock_out_servers(data_dir: &DataFolder) -> anyhow::Result<ServerLock> {
-    let owner = data_dir.path().metadata().context("the data directory cannot be read")?.uid();
-    if rustix::process::geteuid().is_root() && owner == 0 {
-        return Ok(ServerLock::Keeper(lock_data_dir(&DataDir::open(data_dir.path())?, HOLDER_NOTE)?));
-    }
+/// Keeps servers from starting until the lock is dropped.
+fn lock_out_servers(data_dir: &DataFolder) -> anyhow::Result<LockGuard> {
     // A lock file that belongs to root would lock the owner out.
-    as_owner_of(&data_dir.server_dir(), || Ok(ServerLock::Server(serve::lock(data_dir)?)))
+    as_owner_of(data_dir.path(), || Ok(lock_data_dir(&DataDir::open(data_dir.path())?, HOLDER_NOTE)?))
 }

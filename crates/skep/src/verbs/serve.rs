@@ -1,11 +1,9 @@
-//! `skep serve`: as root, a keeper that starts the server process; otherwise a single process, which serves everything
-//! except VMs.
+//! `skep serve`: a keeper, which starts the server process. Without root there are no VMs.
 
 use std::{
     env,
-    fs::{DirBuilder, File},
-    io::{self, IsTerminal, Read, Seek, Write},
-    net::TcpListener,
+    fs::DirBuilder,
+    io::{self, IsTerminal},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -15,24 +13,19 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use rustix::{
-    fs::{FlockOperation, flock},
-    process::{DumpableBehavior, set_dumpable_behavior},
-};
+use rustix::process::geteuid;
 use skep_engine::Launcher;
 use skep_jail::UidRange;
 use skep_keeper::{DataDir, KeeperConfig, StartReport, SwarmConfig, User, VmLimits, holder};
 use skep_network::Subnet;
-use skep_server::{Metrics, RootRules, ready_swarm};
+use skep_server::RootRules;
 use skep_workspace::Location;
 
 use super::bake::bakery;
 use crate::{
-    admin_key, engine, helper_process, logging, output, reexec, reload,
-    service::{self, Listeners, ServerParts, StopSignals},
-    settings::{DataFolder, LogFormat, Settings},
+    engine, logging, output, reload,
+    settings::{LogFormat, Settings},
     templates::BaseTemplate,
-    tls::{PairReader, Tls},
 };
 
 /// Time for requests in progress once the server has to end: slightly more than the server's own limit.
@@ -65,11 +58,7 @@ pub(crate) fn run(verb: Serve) -> anyhow::Result<ExitCode> {
         return Err(error);
     }
     logging::init(&settings)?;
-    if rustix::process::geteuid().is_root() {
-        return run_keeper(&settings);
-    }
-    serve_alone(&settings)?;
-    Ok(ExitCode::SUCCESS)
+    run_keeper(&settings)
 }
 
 /// Errors of the settings that depend on each other or on this machine, with the name of the setting.
@@ -104,7 +93,7 @@ fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
         );
     }
     // The keeper refuses a directory that others may write to, but only after a bake.
-    if rustix::process::geteuid().is_root() && settings.data_dir.is_dir() {
+    if geteuid().is_root() && settings.data_dir.is_dir() {
         DataDir::find(&settings.data_dir)?;
     }
     Ok(())
@@ -112,7 +101,7 @@ fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
 
 /// Checks that the user exists as which the keeper starts the server.
 fn check_user(settings: &Settings) -> anyhow::Result<()> {
-    if rustix::process::geteuid().is_root() {
+    if geteuid().is_root() {
         User::resolve(settings.user.as_deref(), settings.root.first().map(PathBuf::as_path))?;
     }
     Ok(())
@@ -132,6 +121,9 @@ fn check_roots(settings: &Settings) -> anyhow::Result<()> {
 /// Runs the keeper until it is signalled to stop.
 fn run_keeper(settings: &Settings) -> anyhow::Result<ExitCode> {
     check_not_served(&settings.data_dir)?;
+    if !geteuid().is_root() {
+        create_roots(settings)?;
+    }
     let configured = reload::server_configuration(settings)?;
     let order = KeeperConfig {
         data_dir: settings.data_dir.clone(),
@@ -148,11 +140,7 @@ fn run_keeper(settings: &Settings) -> anyhow::Result<ExitCode> {
         server_config: configured,
         read_server_config: reload::reloader(settings.clone()),
         grace: GRACE,
-        swarm: swarm_order(settings).map_err(|error| {
-            let reason = output::one_line(&error);
-            tracing::error!(reason, "no VMs until the next start: {reason}");
-            reason
-        }),
+        swarm: swarm_or_reason(settings),
     };
     let format = settings.log_format;
     Ok(skep_keeper::run(order, move |begun: &StartReport| started(begun, format))?)
@@ -168,6 +156,26 @@ fn check_not_served(data_dir: &Path) -> anyhow::Result<()> {
         bail!("{dir} is served by process {pid} at {address}; stop that one, or choose another --data-dir");
     }
     Ok(())
+}
+
+/// Creates named roots, which belong to the user of this process. Root cannot know whose they are.
+fn create_roots(settings: &Settings) -> anyhow::Result<()> {
+    for root in &settings.root {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(root);
+        made.with_context(|| format!("{} cannot be created; name another by --root", root.display()))?;
+    }
+    Ok(())
+}
+
+fn swarm_or_reason(settings: &Settings) -> Result<SwarmConfig, String> {
+    if !geteuid().is_root() {
+        return Err(NO_ROOT.to_owned());
+    }
+    swarm_order(settings).map_err(|error| {
+        let reason = output::one_line(&error);
+        tracing::error!(reason, "no VMs until the next start: {reason}");
+        reason
+    })
 }
 
 /// What the keeper needs to run VMs. Bakes the template if necessary.
@@ -215,78 +223,6 @@ fn key_announcement(key: &str, file: &Path, is_terminal: bool) -> String {
     } else {
         format!("The admin key was created in {}", file.display())
     }
-}
-
-/// Serves everything except VMs in this process.
-fn serve_alone(settings: &Settings) -> anyhow::Result<()> {
-    for folder in settings.roots().iter().chain([&settings.data_dir, &settings.server_dir()]) {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.with_context(|| {
-            format!("{} cannot be created; choose another with --data-dir", folder.display())
-        })?;
-    }
-    // Programs run as the same user, and no namespace separates them from this process.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("the process cannot be made undumpable")?;
-    let mut lock = lock(&settings.folder())?;
-    let inherited = reexec::inherited_listeners(settings);
-    let is_first = inherited.is_none();
-    let listeners = inherited.map_or_else(|| listen(settings), Ok)?;
-    let kept = reexec::HeldListeners::of(&listeners)?;
-    write_holder(&mut lock, &listeners.api).context("the lock cannot be written")?;
-    let (key, new) = admin_key::load_or_create(&settings.admin_key())?;
-    if new {
-        announce_key(key.expose(), &settings.admin_key(), settings.log_format)?;
-    }
-    let restart = reexec::Restarts::of(settings);
-    let admin_key = service::AdminKey { hash: key.hash(), prefix: key.prefix().to_owned() };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let stopped = runtime.context("the asynchronous runtime could not start")?.block_on(async {
-        // Listens until the end of the process: a signal during a restart stops the server.
-        let mut stop = StopSignals::listen()?;
-        let tls = Tls::of(settings, PairReader::ThisProcess).await?;
-        let metrics = Metrics::default();
-        let store = service::open_store(settings, Some(admin_key), &metrics).await?;
-        let parts = ServerParts {
-            swarm: ready_swarm(Err(NO_ROOT.to_owned())),
-            helper: helper_process::start_as_child(settings),
-            restart: restart.handle(),
-            is_first,
-        };
-        service::serve(settings, listeners, metrics, store, parts, tls, restart.requested()).await?;
-        anyhow::Ok(stop.is_signalled())
-    })?;
-    if restart.is_requested() && !stopped { Err(kept.reexec()) } else { Ok(()) }
-}
-
-fn listen(settings: &Settings) -> anyhow::Result<Listeners> {
-    let bind = |address, flag| {
-        let bound = TcpListener::bind(address);
-        bound.with_context(|| format!("cannot listen at {address}; choose another with --{flag}"))
-    };
-    let metrics = settings.metrics_listen.map(|address| bind(address, "metrics-listen")).transpose()?;
-    Ok(Listeners { api: bind(settings.listen, "listen")?, vms: None, metrics })
-}
-
-/// Locks the data directory for one server. The lock is released when the process ends.
-pub(super) fn lock(folder: &DataFolder) -> anyhow::Result<File> {
-    let path = folder.server_dir().join("lock");
-    let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = open.with_context(|| format!("{} cannot be opened", path.display()))?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let mut holder = String::new();
-        let _ = file.read_to_string(&mut holder);
-        let holder = if holder.is_empty() { "another process" } else { holder.trim() };
-        let dir = folder.path().display();
-        bail!("{dir} is served by {holder}; stop that one, or choose another --data-dir");
-    }
-    Ok(file)
-}
-
-fn write_holder(lock: &mut File, listener: &TcpListener) -> io::Result<()> {
-    let address = listener.local_addr()?;
-    lock.set_len(0)?;
-    lock.rewind()?;
-    writeln!(lock, "process {} at {address}", std::process::id())
 }
 
 #[cfg(test)]

@@ -14,7 +14,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use rustix::fs::{FileType, fstat};
+use rustix::{
+    fs::{FileType, fstat},
+    process::{DumpableBehavior, set_dumpable_behavior},
+};
 use skep_engine::Driver;
 use skep_keeper_protocol::{ServerEnd, SwarmAvailability, Welcome, peek_welcome};
 use skep_server::{
@@ -30,7 +33,7 @@ use crate::{
     account_roots, engine, helper_process, logging, output,
     service::{self, AdminKey, Listeners, ServerParts},
     settings::Settings,
-    tls::{PairReader, Tls},
+    tls::Tls,
 };
 
 /// The descriptor of the keeper's socket.
@@ -38,6 +41,8 @@ const KEEPER_FD: i32 = 3;
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let keeper = keeper_socket()?;
+    // Without root, programs of callers run as the same user in the same PID namespace.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("the process cannot be made undumpable")?;
     let welcome = peek_welcome(keeper.as_fd())?;
     let settings: Settings =
         serde_json::from_value(welcome.settings).context("the keeper's settings are not ours")?;
@@ -134,7 +139,7 @@ async fn serve_with(
         })
         .transpose()?;
     let listeners = assign_listeners(listeners, &settings)?;
-    let tls = Tls::of(&settings, PairReader::Keeper(keeper.clone())).await?;
+    let tls = Tls::of(&settings, keeper.clone()).await?;
     let metrics = Metrics::default();
     let store = service::open_store(&settings, admin_key, &metrics).await?;
     let api = listeners.vms.as_ref().map(TcpListener::local_addr).transpose();

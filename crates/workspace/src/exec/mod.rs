@@ -22,6 +22,7 @@ mod supervise;
 
 pub use commands::Commands;
 pub use output::Output;
+pub use process_set::kill_descendants;
 pub use running::Running;
 
 use skep_api::{

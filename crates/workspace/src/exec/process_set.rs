@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 use super::cgroup::ControlGroup;
 
@@ -27,7 +27,7 @@ impl ProcessSet {
         match self {
             Self::Group(group) => group.kill(),
             Self::Descendants(shell) => {
-                kill_descendants(*shell);
+                kill_tree(*shell, |_| true);
                 Ok(())
             }
         }
@@ -42,12 +42,20 @@ impl ProcessSet {
     }
 }
 
+/// Kills everything that this process has started, also indirectly. It must be a subreaper, so that no descendant has
+/// left its tree.
+pub fn kill_descendants() {
+    let own = getpid();
+    kill_tree(own, |pid| pid != own);
+}
+
 /// Stops all processes before killing them: a running process could fork in the meantime.
-fn kill_descendants(shell: Pid) {
+fn kill_tree(first: Pid, meant: impl Fn(Pid) -> bool) {
     let mut stopped = Vec::new();
     let mut seen = Vec::new();
     for _ in 0..MAX_SCANS {
-        let unseen: Vec<Pid> = process_tree(shell).into_iter().filter(|pid| !seen.contains(pid)).collect();
+        let mut unseen = process_tree(first);
+        unseen.retain(|pid| meant(*pid) && !seen.contains(pid));
         if unseen.is_empty() {
             break;
         }
