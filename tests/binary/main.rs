@@ -21,6 +21,8 @@ mod terminal;
 mod tickets;
 mod tls;
 mod webhooks;
+#[cfg(not(feature = "root"))]
+mod without_root;
 
 #[cfg(feature = "root")]
 mod bake;

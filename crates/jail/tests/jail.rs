@@ -15,7 +15,7 @@ use libtest_mimic::{Arguments, Trial};
 use rustix::process::{getpid, getuid, set_child_subreaper};
 use skep_jail::{
     Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jail, ProcessSpec, ResourceLimits, Seclusion,
-    spawn,
+    Session, spawn,
 };
 
 const UID: u32 = 0x7fff_0000;
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         ("a_tree_is_removed_with_all_that_runs_in_it", a_tree_is_removed_with_all_that_runs_in_it),
         ("a_mere_user_sees_the_machine_without_privilege", a_mere_user_sees_the_machine_without_privilege),
         ("a_mere_user_ends_with_whoever_started_it", a_mere_user_ends_with_whoever_started_it),
+        ("root_starts_no_process_as_its_own_user", root_starts_no_process_as_its_own_user),
         ("only_the_named_folders_hold_programs", only_the_named_folders_hold_programs),
     ];
     let trials = trials.map(|(name, test)| {
@@ -276,6 +277,17 @@ fn a_mere_user_ends_with_whoever_started_it() {
     let jailed = starting.join().unwrap();
     assert!(jailed.wait(TIMEOUT).unwrap(), "it outlives the thread that started it");
     assert!(jailed.reap().is_some());
+}
+
+/// Uid 0 would get its capabilities back when it executes the program.
+fn root_starts_no_process_as_its_own_user() {
+    for (uid, session) in [(0, Session::Caller), (UID, Session::New)] {
+        let mut order = shell("true");
+        order.confinement = Confinement::SameUser(session);
+        order.uid = uid;
+        let refused = spawn(stage(), &order, Handles::default()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("uid 0 cannot start a process as uid {uid}")), "{refused}");
+    }
 }
 
 /// A copied program outside of these folders is neither executed directly nor by the dynamic loader; without the list
