@@ -12,7 +12,7 @@ use skep_channel::{
     Content, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler},
 };
-use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name};
+use skep_workspace::{Commands, Place};
 
 use crate::{error::Error, files::PriorUse, groups, identity, settle};
 
@@ -119,7 +119,7 @@ impl Handler for Agent {
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        Ok(run_by_name(name, &request, &self.place()?.for_call(call)).await?)
+        skep_host::run(&self.place()?, call, name, &request).await
     }
 
     async fn run_streamed(
@@ -128,29 +128,20 @@ impl Handler for Agent {
         request: Bytes,
         content: Content,
     ) -> Result<(Vec<u8>, Content), Failure> {
-        Ok(run_streamed_by_name(name, &request, content, &self.place()?).await?)
+        skep_host::run_streamed(&self.place()?, name, request, content).await
     }
 
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {
-        let place = self.place()?;
-        Ok(events(place.commands().start(id, &command, &place)?.attach(0, 0)))
+        skep_host::start(&self.place()?, id, &command)
     }
 
     fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure> {
-        Ok(events(self.base.commands().find(id)?.attach(stdout_offset, stderr_offset)))
+        skep_host::attach(self.base.commands(), id, stdout_offset, stderr_offset)
     }
 
     fn cancel(&self, id: &str) -> Result<(), Failure> {
-        self.base.commands().find(id)?.cancel();
-        Ok(())
+        skep_host::cancel(self.base.commands(), id)
     }
-}
-
-fn events(output: Output) -> Events {
-    Box::pin(futures_util::stream::unfold(output, async |mut output| {
-        let event = output.next().await?;
-        Some((event, output))
-    }))
 }
 
 /// A quarter of the memory: a request is held twice, as JSON and parsed.

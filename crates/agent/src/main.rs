@@ -17,14 +17,16 @@ mod mounts;
 mod network;
 mod port;
 mod power;
-mod reaper;
 mod settle;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
-use error::Error;
+use error::{Error, StepContext};
 use handler::Agent;
 use port::PortFile;
+
+/// Twice this is shorter than [`settle::QUIET_PERIOD`], so that no orphan is left to reap when a VM is saved.
+const ORPHAN_DELAY: Duration = Duration::from_millis(50);
 
 fn main() -> ExitCode {
     if let Some(status) = skep_workspace::git::serve_git_callback() {
@@ -51,7 +53,7 @@ fn run() -> Result<std::convert::Infallible, Error> {
         .build()
         .map_err(|source| Error::step("start the runtime", source))?;
     runtime.block_on(async {
-        reaper::start(agent.commands())?;
+        skep_host::reap_orphans(agent.commands(), ORPHAN_DELAY).context("listen for ended children")?;
         let port = PortFile::open()?;
         console::log("ready");
         loop {

@@ -8,7 +8,7 @@ use skep_channel::{
     AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport,
     guest::{Events, Handler},
 };
-use skep_workspace::{Commands, Output, Place, run_by_name, run_streamed_by_name};
+use skep_workspace::{Commands, Place};
 
 use crate::{Error, HelperOrder, fences, may_execute_written_files, place, readable_paths};
 
@@ -69,7 +69,7 @@ impl Handler for Helper {
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        Ok(run_by_name(name, &request, &self.account_place()?.for_call(call)).await?)
+        skep_host::run(self.account_place()?, call, name, &request).await
     }
 
     async fn run_streamed(
@@ -78,27 +78,18 @@ impl Handler for Helper {
         request: Bytes,
         content: Content,
     ) -> Result<(Vec<u8>, Content), Failure> {
-        Ok(run_streamed_by_name(name, &request, content, self.account_place()?).await?)
+        skep_host::run_streamed(self.account_place()?, name, request, content).await
     }
 
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {
-        let place = self.account_place()?;
-        Ok(events(place.commands().start(id, &command, place)?.attach(0, 0)))
+        skep_host::start(self.account_place()?, id, &command)
     }
 
     fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure> {
-        Ok(events(self.base.commands().find(id)?.attach(stdout_offset, stderr_offset)))
+        skep_host::attach(self.base.commands(), id, stdout_offset, stderr_offset)
     }
 
     fn cancel(&self, id: &str) -> Result<(), Failure> {
-        self.base.commands().find(id)?.cancel();
-        Ok(())
+        skep_host::cancel(self.base.commands(), id)
     }
-}
-
-fn events(output: Output) -> Events {
-    Box::pin(futures_util::stream::unfold(output, async |mut output| {
-        let event = output.next().await?;
-        Some((event, output))
-    }))
 }

@@ -12,9 +12,8 @@ mod error;
 mod fences;
 mod git_fence;
 mod handler;
-mod reaper;
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 
 use rustix::process::{DumpableBehavior, Pid, getpid, set_child_subreaper, set_dumpable_behavior};
 use skep_api::HelperKind;
@@ -24,6 +23,9 @@ use tokio::net::UnixStream;
 pub use error::Error;
 use git_fence::GitFences;
 use handler::Helper;
+
+/// Git's own children are awaited within this time also on a loaded machine.
+const ORPHAN_DELAY: Duration = Duration::from_millis(250);
 
 /// The configuration of a helper.
 #[derive(Debug, Clone)]
@@ -64,7 +66,7 @@ pub fn confine(order: &HelperOrder) -> Result<(), Error> {
 /// The socket fails, or the signal handler cannot be installed.
 pub async fn serve(stream: UnixStream, order: HelperOrder) -> io::Result<()> {
     let helper = Helper::new(order)?;
-    reaper::start(helper.commands())?;
+    skep_host::reap_orphans(helper.commands(), ORPHAN_DELAY)?;
     let served = skep_channel::guest::serve(stream, helper).await;
     // The kernel does it where this is the init process of a PID namespace.
     if getpid() != Pid::INIT {
