@@ -27,8 +27,11 @@ fn status_field(pid: u32, name: &str) -> String {
 
 /// The keeper's child whose command line begins like this.
 fn child(skep: &Skep, verb: &str) -> Option<u32> {
-    let keeper = skep.pid();
-    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
+    let threads = fs::read_dir(format!("/proc/{}/task", skep.pid())).unwrap().flatten();
+    // A thread may have ended since.
+    let children =
+        threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    let children = children.collect::<String>();
     let is_it = |pid: &&str| {
         let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         command.split('\0').nth(1) == Some(verb)
@@ -138,7 +141,7 @@ async fn a_server_that_dies_is_started_again_and_its_programs_end() {
 #[tokio::test]
 async fn a_root_that_is_named_is_made() {
     let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
-    let root = dir.path().join("made/for it");
+    let root = dir.path().join("workspaces/made/for it");
     let skep = Skep::start_on(dir, &["--root", root.to_str().unwrap()]).await;
     assert_eq!(run(&skep, "pwd").await.trim(), root.canonicalize().unwrap().to_str().unwrap());
 }

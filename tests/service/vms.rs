@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use skep_api::{AccountId, Scope, VmId, swarm::EndReason};
-use skep_store::{RecordEnd, VmBooted};
+use skep_api::{AccountId, Scope, VmId, VmName, swarm::EndReason};
+use skep_store::{RecordEnd, VmAttributes, VmBooted};
 
 use crate::harness::{self, Skep, refused};
 
@@ -100,13 +100,17 @@ async fn a_list_is_filtered_by_name_template_and_metadata() {
     let skep = Skep::start().await;
     let (own, other) = (skep.account.id, skep.other_account("other").await);
     let metadata = |job: Value| serde_json::Map::from_iter([("job id".to_owned(), job)]);
+    let with = |name: &Option<VmName>, metadata, vm: VmBooted| VmBooted {
+        attributes: VmAttributes { name: name.clone(), metadata, expires_at: None },
+        ..vm
+    };
     for (pid, job) in [(1, json!("7")), (2, json!(7)), (3, json!("8"))] {
-        record(&skep, VmBooted { attributes: with_metadata(job), ..booted(own, pid) }).await;
+        record(&skep, with(&None, metadata(job), booted(own, pid))).await;
     }
     let web = Some("web".parse().unwrap());
-    let named =
-        record(&skep, VmBooted { name: web.clone(), template: "mine".to_owned(), ..booted(own, 4) }).await;
-    record(&skep, VmBooted { name: web, metadata: metadata(json!("7")), ..booted(other, 5) }).await;
+    let mine = VmBooted { template: "mine".to_owned(), ..booted(own, 4) };
+    let named = record(&skep, with(&web, Default::default(), mine)).await;
+    record(&skep, with(&web, metadata(json!("7")), booted(other, 5))).await;
     let found = async |query: &str| {
         let mut pids = pids(&list(&skep, query).await);
         pids.sort_unstable();

@@ -40,7 +40,8 @@ impl DataDir {
     pub fn open(path: &Path) -> Result<Self, Error> {
         if !has_root() {
             let create = DirBuilder::new().recursive(true).mode(0o700).create(path);
-            create.map_err(Error::io(path.display().to_string()))?;
+            let failed = || format!("{} cannot be created; choose another --data-dir", path.display());
+            create.map_err(|error| Error::io(failed())(error))?;
             let found = Self::find(path)?;
             create_dir_all(&found.keeper(), 0o700)?;
             return Ok(found);

@@ -1,4 +1,4 @@
-//! `skep helper`: a process that starts programs for callers, started by the keeper or the server.
+//! `skep helper`: a process that starts programs for callers, started by the keeper.
 
 use std::{
     collections::BTreeMap,
