@@ -11,11 +11,8 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_accounts::KeySecret;
-use skep_api::{
-    Environment, Scope, VmId,
-    swarm::{BootReceipt, BootSource},
-};
-use skep_store::{KeyStore, NewKey, RecordBoots, RevokeKey, SqliteSettings, SqliteStore, VmBooted};
+use skep_api::{Environment, Scope};
+use skep_store::{KeyStore, NewKey, RevokeKey, SqliteSettings, SqliteStore};
 use tokio::time::timeout;
 
 use crate::harness::{Event, Follower, Skep};

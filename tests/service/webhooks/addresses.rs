@@ -7,7 +7,6 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use skep_egress::{Lookup, LookupFuture};
 use skep_server::WebhookSettings;
 
 use super::{
