@@ -3,16 +3,16 @@
 //! # What it saves
 //!
 //! In an emulated guest, most of the time of a short command goes into loading and linking `/bin/sh`: the first command
-//! of a VM was answered after 9 to 12 ms with a shell started on demand, and after 2.7 ms with one started ahead
-//! (medians of 50 VMs in software emulation, QEMU 7.2, two processors). With KVM nothing is translated and a shell is
-//! linked in about a millisecond, so the guest agent uses this crate only if the guest is emulated; the bake tells it so
-//! on the kernel's command line.
+//! of a VM was answered after 9 to 12 ms with a shell started on demand, and after 2.7 ms with one started ahead (measured
+//! with a prototype, QEMU 7.2 without KVM, two processors). Where no code is translated, `/bin/sh -c true` takes 0.9 ms as
+//! a whole (500 runs on the same machine, outside of VMs), so that little can be saved with KVM. The guest agent therefore
+//! uses this crate only if the guest is emulated; the bake enables it on the kernel's command line.
 //!
 //! # What it costs
 //!
-//! - Two traced processes in each VM, and the time to start the next shell after each command: some 20 ms in emulation,
-//!   for which a command that follows at once waits. A refill of the pool takes 62 ms longer until the shell is ready
-//!   (`docs/profile-boot.md`).
+//! - Two traced processes in each VM, and the time to prepare the next shell after each command. A command that follows at
+//!   once waits for that: 30 ms in place of 9 in emulation. Up to 62 ms of a refill of the pool pass until the shell is
+//!   ready (`docs/profile-boot.md`).
 //! - `ptrace`, machine code and the layout of the stack on x86-64, in `unsafe` code.
 //! - All copies of one zygote share the random numbers that the kernel gives to each program it starts (`AT_RANDOM`: stack
 //!   protector, pointer guard). The zygote is therefore replaced whenever the VM gets an identity.
