@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use skep_egress::{Lookup, LookupFuture};
 use skep_server::WebhookSettings;
 
 use super::{
