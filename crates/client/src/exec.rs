@@ -80,7 +80,7 @@ impl Client {
     /// `POST /api/exec`: runs a command in the VM that the request names, or on the server.
     ///
     /// # Errors
-    /// `unknown_vm`, `vm_ended`, `vm_paused`, `exec_failed`, `guest_timeout`, and those of every request.
+    /// `unknown_vm`, `vm_ended`, `exec_failed`, `guest_timeout`, and those of every request.
     pub async fn exec(&self, request: &ExecRequest) -> Result<Answered<ExecOutcome>> {
         self.post("api/exec", &ExecRequest { stream: None, ..request.clone() }).await
     }
@@ -109,7 +109,7 @@ impl Client {
     /// server. The offsets are those of [`ExecEvents`]; 0 returns all output that is still stored.
     ///
     /// # Errors
-    /// `unknown_vm`, `unknown_exec`, `vm_ended`, `vm_paused`, `guest_timeout`, and those of every request.
+    /// `unknown_vm`, `unknown_exec`, `vm_ended`, `guest_timeout`, and those of every request.
     pub async fn resume_exec(
         &self,
         vm: &str,

@@ -63,7 +63,6 @@ impl Endpoint for ReadFile {
             ErrorCode::UnknownVm,
             ErrorCode::UnknownPath,
             ErrorCode::VmEnded,
-            ErrorCode::VmPaused,
             ErrorCode::NotADirectory,
             ErrorCode::NotAFile,
             ErrorCode::PathOutsideRoots,

@@ -1,0 +1,72 @@
+//! Checks the refusals that operations declare against the sources.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{fs, path::Path};
+
+use skep_api::ErrorCode;
+
+/// The files that declare refusals, or list codes for another reason, below `crates/`.
+const LISTS: [&str; 6] = [
+    "api/src/error.rs",
+    "api/src/files/mod.rs",
+    "api/src/files/read.rs",
+    "api/src/git/mod.rs",
+    "server/src/openapi/refusals.rs",
+    // The codes that a guest may not send.
+    "channel/src/host/guest.rs",
+];
+
+/// The Rust sources below a folder, except for tests.
+fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !matches!(name, "tests" | "suite" | "target") {
+            sources(&path, found);
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            found.push((path.to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+/// Whether a text has this name as a whole word.
+fn has_word(text: &str, name: &str) -> bool {
+    let is_part = |character: char| character.is_alphanumeric() || character == '_';
+    text.match_indices(name).any(|(at, _)| {
+        let (before, after) = (text[..at].chars().next_back(), text[at + name.len()..].chars().next());
+        !before.is_some_and(is_part) && !after.is_some_and(is_part)
+    })
+}
+
+/// The codes that the lists declare and no other source names.
+fn never_constructed(sources: &[(String, String)]) -> Vec<String> {
+    let is_list = |path: &str| LISTS.iter().any(|list| path.ends_with(&format!("/{list}")));
+    let is_declared = |name: &str| {
+        let mut lists = sources.iter().filter(|(path, _)| is_list(path) && !path.ends_with("error.rs"));
+        lists.any(|(_, text)| has_word(text, name))
+    };
+    let is_constructed = |name: &str| {
+        let code = format!("Code::{name}");
+        let mut others = sources.iter().filter(|(path, _)| !is_list(path));
+        others.any(|(_, text)| has_word(&text.replace("ErrorCode::", "Code::"), &code))
+    };
+    let names = ErrorCode::ALL.iter().map(|code| format!("{code:?}"));
+    names.filter(|name| is_declared(name) && !is_constructed(name)).collect()
+}
+
+#[test]
+fn every_declared_refusal_is_constructed_somewhere() {
+    let mut found = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut found);
+    assert!(found.len() > 300, "{} sources", found.len());
+    assert_eq!(never_constructed(&found), [""; 0]);
+}
+
+#[test]
+fn a_refusal_that_is_only_declared_is_found() {
+    let source = |path: &str, text: &str| (format!("/crates/{path}"), text.to_owned());
+    let list = source("server/src/openapi/refusals.rs", "X = [UnknownVm, VmEnded]");
+    let other = source("swarm/src/error.rs", "Self::Ended => ErrorCode::VmEnded, ErrorCode::UnknownVmName");
+    assert_eq!(never_constructed(&[list, other]), ["UnknownVm"]);
+}
