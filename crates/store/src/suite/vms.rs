@@ -133,17 +133,16 @@ fn in_the_order_of_their_ids(vms: &mut [VmBooted]) {
     }
 }
 
+fn with_metadata(vm: VmBooted, metadata: serde_json::Map<String, serde_json::Value>) -> VmBooted {
+    VmBooted { attributes: VmAttributes { metadata, ..vm.attributes }, ..vm }
+}
+
 pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let metadata = |value| serde_json::Map::from_iter([("a \"b\".c".to_owned(), value)]);
     let values = [json!("7"), json!(7), json!(true), json!(1.5), json!({"x": 1}), json!(null), json!("süß")];
-    let mut vms: Vec<_> = (10..)
-        .zip(values)
-        .map(|(pid, value)| VmBooted {
-            attributes: VmAttributes { metadata: metadata(value), ..VmAttributes::default() },
-            ..booted(account, pid)
-        })
-        .collect();
+    let mut vms: Vec<_> =
+        (10..).zip(values).map(|(pid, value)| with_metadata(booted(account, pid), metadata(value))).collect();
     vms.push(VmBooted { template: "other".to_owned(), ..named(account, 30, "web") });
     in_the_order_of_their_ids(&mut vms);
     store.record_boots(boot(vms.clone())).await.unwrap();
