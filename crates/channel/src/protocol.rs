@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 /// Add one whenever an agent that was built before the change would refuse or misread a request of this release: a new
 /// name, place or type of a field, a header that is required, another framing. A field with a default, a new operation
 /// and a new route do not count: an agent ignores fields that it does not know, and its refusal of an unknown operation
-/// concerns that operation only. `GET /protocol`, its answer and the marker never change. A test of the
-/// channel (`encoding.rs`) pins requests and fails at such a change.
+/// concerns that operation only. In an operation with `deny_unknown_fields` an additional field counts as well.
+/// `GET /protocol`, its answer and the marker never change. A test of the channel (`encoding.rs`) pins requests and fails
+/// at such a change.
 ///
 /// 1. Agents that do not know `GET /protocol`.
 /// 2. `GET /protocol`.
