@@ -138,6 +138,7 @@ impl Route {
 
 /// What the server adds to an operation. Callers cannot send it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CallContext {
     /// Whom commits and tags name: the calling key.
     pub committer: Person,

@@ -13,17 +13,18 @@ use serde::{Deserialize, Serialize};
 /// Add one whenever an agent that was built before the change would refuse or misread a request of this release: a new
 /// name, place or type of a field, a header that is required, another framing. A field with a default, a new operation
 /// and a new route do not count: an agent ignores fields that it does not know, and its refusal of an unknown operation
-/// concerns that operation only. In an operation with `deny_unknown_fields` an additional field counts as well.
+/// concerns that operation only. In an operation with `deny_unknown_fields` an additional
+/// field counts as well, unless it is left out of requests that do not use it.
 /// `GET /protocol`, its answer and the marker never change. A test of the channel (`encoding.rs`) pins requests and fails
 /// at such a change.
 ///
 /// 1. Agents that do not know `GET /protocol`.
-/// 2. `GET /protocol`.
+/// 2. `GET /protocol`. The request of an endpoint is a `Call`: the operation, and what the server adds.
 pub const PROTOCOL: u32 = 2;
 
 /// The protocols in which this release can encode its requests. Raise the start together with [`PROTOCOL`], unless
 /// requests are still encoded for the earlier protocol too.
-pub const SUPPORTED_PROTOCOLS: RangeInclusive<u32> = 1..=PROTOCOL;
+pub const SUPPORTED_PROTOCOLS: RangeInclusive<u32> = 2..=PROTOCOL;
 
 /// The protocol of agents that do not know `GET /protocol`.
 pub const FIRST_PROTOCOL: u32 = 1;

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use skep_api::{
-    AbsolutePath,
+    AbsolutePath, Call,
     exec_stream::{SignalCommand, SignalName, WriteStdin},
     files::MakeFolder,
     path::PathEncoding,
@@ -31,7 +31,7 @@ POST /identity {"vm":"vm_1","hostname":"one","mac":[2,0,0,0,0,1],"ip":"10.77.0.2
 POST /hand-out {"moment":{"unix_time_ns":1,"seed":"00"},"env":{}}
 POST /rest
 POST /settle
-POST /operations/make-folder skep-call=call_ID {"path":"/made","mode":null}
+POST /operations/make-folder skep-call=call_ID {"context":{"committer":{"name":"skep","email":"skep@skep.invalid"},"reach":{"allow":[],"anywhere":false,"credentials":{}},"condition":"None"},"operation":{"path":"/made","mode":null}}
 POST /operations/signal-command skep-call=call_ID {"exec_id":"exec_1","signal":"SIGINT"}
 POST /streams/write-stdin \x00\x00\x00\x14{"exec_id":"exec_1"}
 PUT /commands/exec_ID {"command":"true","cwd":null,"env":{},"stdin":null,"timeout_ms":20000}
@@ -57,7 +57,7 @@ async fn requests_are_those_of_the_protocols_number() {
     let _ = guest.wait_until_prepared().await;
     let _ = guest.settle().await;
     let path = AbsolutePath::parse("path", "/made", PathEncoding::default()).expect("a path");
-    let _ = guest.call(&MakeFolder { path, mode: None }).await;
+    let _ = guest.call(&Call::from(MakeFolder { path, mode: None })).await;
     let _ = guest.call(&SignalCommand { exec_id: "exec_1".to_owned(), signal: SignalName::Int }).await;
     let _ = guest.call_streamed(&WriteStdin { exec_id: "exec_1".to_owned() }, None).await;
     let _ = guest.start(&command("true")).await;
