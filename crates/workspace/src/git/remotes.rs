@@ -83,7 +83,7 @@ impl Run for GitChangeRemote {
             RemoteChange::Remove => (repository.git().args(["remote", "remove", "--", &self.name]), None),
         };
         repository.run_checked(git).await?;
-        Ok(RemoteChanged { url: url.map(|url| redacted(url)), removed: url.is_none(), name: self.name })
+        Ok(RemoteChanged { url: url.map(redacted), removed: url.is_none(), name: self.name })
     }
 }
 
