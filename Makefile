@@ -97,7 +97,8 @@ fuzz: ## malformed frames into the host's end of the channel, FUZZ_SECONDS long 
 	@RUSTC_BOOTSTRAP=1 cargo fuzz run host_end -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60
 
 bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; ARGS are those of `skep bench boot`
-	@benches/boot $(SKEP) $(TEST_IMAGES) $(ARGS)
+	@cargo build --locked --release --package skep-engine --example plain_qemu
+	@benches/boot $(SKEP) target/release/examples/plain_qemu $(TEST_IMAGES) $(ARGS)
 
 # A minute of VMs for each hundred; SOAK_SEED=... runs one again. The work takes an hour.
 soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_GIT_ROUNDS calls of git while its settings are rewritten

@@ -1,6 +1,6 @@
 //! `skep bench`: measures a running server as a client.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -10,7 +10,6 @@ mod fleet;
 mod idle;
 mod machine;
 mod percentiles;
-mod plain_qemu;
 mod report;
 mod runs;
 mod table;
@@ -68,13 +67,6 @@ struct Boot {
     /// Time to measure the CPU cost of idle running VMs and of pool VMs; 0 to skip it.
     #[arg(long, value_name = "TIME", default_value = "5s")]
     idle: String,
-    /// Template folder on this machine whose kernel and root file system are also booted with plain QEMU, for
-    /// comparison.
-    #[arg(long, value_name = "DIR")]
-    plain: Option<PathBuf>,
-    /// Number of boots with plain QEMU.
-    #[arg(long, value_name = "NUMBER", default_value_t = 3, requires = "plain")]
-    plain_boots: u32,
     #[command(flatten)]
     connection: Connection,
 }

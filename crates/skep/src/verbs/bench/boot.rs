@@ -1,13 +1,10 @@
 //! The sequence of measurements.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use indicatif::ProgressBar;
-use skep_api::swarm::{EngineReport, Vm};
+use skep_api::swarm::Vm;
 use tokio::time::sleep;
 
 use super::{
@@ -16,7 +13,6 @@ use super::{
     idle,
     machine::Machine,
     percentiles::Percentiles,
-    plain_qemu::{self, PlainQemu},
     report::{Commands, Report},
     runs::Plan,
 };
@@ -26,8 +22,6 @@ use crate::{output, verbs::boot};
 const DEFAULT_CONCURRENCY: u32 = 4;
 /// Delay before the idle measurement, in which VMs finish the work of their last command.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
-/// Memory of the base template, used if no VM was booted that reports it.
-const BASE_MEMORY_MB: u64 = 128;
 
 /// Runs all requested measurements.
 pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report> {
@@ -46,7 +40,6 @@ pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report
         machine: first.as_ref().and_then(Machine::of),
     };
     fleet.end(first.iter().cloned()).await;
-    let memory_mb = first.as_ref().map_or(BASE_MEMORY_MB, |vm| vm.memory_mb);
     let mut runs = Vec::new();
     for mode in verb.mode.expand() {
         runs.push(plan.run(fleet, mode, &bar).await?);
@@ -55,12 +48,6 @@ pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report
     let idle = match plan.machine.filter(|_| !watched.is_zero()) {
         Some(machine) => measure_idle(fleet, &plan, machine, watched, &bar).await?,
         None => None,
-    };
-    let plain = match (&verb.plain, &status.engine) {
-        (Some(template), Some(engine)) => {
-            Some(boot_plain_qemu(template, engine, memory_mb, verb.plain_boots, &bar).await?)
-        }
-        _ => None,
     };
     bar.finish_and_clear();
     Ok(Report {
@@ -72,7 +59,6 @@ pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report
         runs,
         commands,
         idle,
-        plain,
         same_machine: plan.machine.is_some(),
     })
 }
@@ -137,17 +123,4 @@ async fn measure_idle(
     let rest = idle::measure(machine, &running, time).await;
     fleet.end(vms).await;
     Ok(Some(rest))
-}
-
-async fn boot_plain_qemu(
-    template: &Path,
-    engine: &EngineReport,
-    memory_mb: u64,
-    number: u32,
-    bar: &ProgressBar,
-) -> anyhow::Result<PlainQemu> {
-    bar.set_message(format!("{number} boots by plain QEMU"));
-    let (template, engine) = (template.to_owned(), engine.clone());
-    let boots = move || plain_qemu::boots(&template, &engine, memory_mb, number);
-    tokio::task::spawn_blocking(boots).await.context("plain QEMU could not be measured")
 }

@@ -3,9 +3,7 @@
 use serde::Serialize;
 use skep_api::swarm::{BootSource, Capacity, EngineReport};
 
-use super::{
-    Mode, Source, idle::Idle, machine::Cost, percentiles::Percentiles, plain_qemu::PlainQemu, runs::Sample,
-};
+use super::{Mode, Source, idle::Idle, machine::Cost, percentiles::Percentiles, runs::Sample};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -20,8 +18,6 @@ pub(super) struct Report {
     pub(super) commands: Option<Commands>,
     /// Idle VMs; null if not requested, or if the server runs on another machine.
     pub(super) idle: Option<Idle>,
-    /// Boots with plain QEMU; null if not requested.
-    pub(super) plain: Option<PlainQemu>,
     /// Whether the server runs on this machine, so that CPU time could be read.
     pub(super) same_machine: bool,
 }
@@ -115,13 +111,12 @@ impl Report {
     pub(super) fn failures(&self) -> Vec<&String> {
         let mut failures: Vec<&String> = self.runs.iter().flat_map(|run| &run.failures).collect();
         failures.extend(self.commands.iter().flat_map(|commands| &commands.failures));
-        failures.extend(self.plain.iter().flat_map(|plain| &plain.failures));
         failures.sort();
         failures.dedup();
         failures
     }
 
-    /// The number of failures of the server. Boots with plain QEMU do not count.
+    /// The number of failures.
     pub(super) fn failed(&self) -> usize {
         let of_runs: usize = self.runs.iter().map(|run| run.failures.len()).sum();
         of_runs + self.commands.as_ref().map_or(0, |commands| commands.failures.len())

@@ -43,11 +43,6 @@ fn rows(report: &Report) -> Vec<[String; 8]> {
     {
         rows.push(row(["commands", "-", "1", &format!("{number} x true, ms")], figures));
     }
-    if let Some((boots, figures)) =
-        report.plain.as_ref().and_then(|plain| Some((plain.boots, plain.ready_ms?)))
-    {
-        rows.push(row(["plain QEMU", "-", &boots.to_string(), "ready, ms"], figures));
-    }
     rows
 }
 
@@ -85,7 +80,6 @@ fn facts(report: &Report) -> Vec<String> {
             }
         }
     }
-    lines.extend(ratios(report));
     lines
 }
 
@@ -103,19 +97,4 @@ fn cost(run: &Run) -> Option<String> {
     Some(format!(
         "CPU         {mode}: {all:.0} ms per VM, of which {server:.0} ms keeper and server; other load {other:.0} % of the machine"
     ))
-}
-
-/// The ratio of a plain boot to a boot with its first command.
-fn ratios(report: &Report) -> Vec<String> {
-    let Some(plain) = report.plain.as_ref().and_then(|plain| plain.ready_ms) else { return Vec::new() };
-    let groups = report.runs.iter().flat_map(|run| run.groups.iter().map(move |group| (run.mode, group)));
-    groups
-        .map(|(mode, group)| {
-            let (times, source) = (plain.p50 / group.tti_ms.p50, source_of(group));
-            format!(
-                "comparison  {}, {source}: a plain boot takes {times:.0} times as long as boot and first command (p50)",
-                mode.name()
-            )
-        })
-        .collect()
 }

@@ -1,6 +1,11 @@
-//! Boots the template's kernel and root file system with plain QEMU, without a snapshot, for comparison.
+//! Boots the kernel and root file system of a template with plain QEMU, without a snapshot, one boot after the other, and
+//! prints the milliseconds until the guest agent accepts commands: one line for each boot.
+//!
+//! Usage: `plain_qemu TEMPLATE_DIR MEMORY_MB BOOTS`.
 
 use std::{
+    env,
+    error::Error,
     fs::File,
     io::{self, BufRead, BufReader},
     os::fd::OwnedFd,
@@ -11,13 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
-use serde::Serialize;
 use skep_api::swarm::EngineReport;
-use skep_engine::{Descriptors, LaunchSpec, Launcher, Purpose};
-
-use super::{fleet::milliseconds, machine::memory, percentiles::Percentiles};
-use crate::engine;
+use skep_engine::{Descriptors, Engine, LaunchSpec, Purpose};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 /// Printed by the guest agent on the console when it accepts commands.
@@ -25,39 +25,22 @@ const READY_LINE: &str = "skep-agent: ready";
 /// Time limit for a boot: an emulated guest on a busy machine may hang.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Results of boots with plain QEMU.
-#[derive(Debug, Serialize)]
-pub(super) struct PlainQemu {
-    pub(super) boots: u32,
-    /// From the start of QEMU until the guest accepts commands; null if no boot succeeded.
-    pub(super) ready_ms: Option<Percentiles>,
-    /// Null if it could not be read.
-    pub(super) private_mb: Option<Percentiles>,
-    pub(super) failures: Vec<String>,
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [template, memory_mb, boots] = arguments.as_slice() else {
+        return Err("usage: plain_qemu TEMPLATE_DIR MEMORY_MB BOOTS".into());
+    };
+    let memory_mb = memory_mb.parse()?;
+    let engine = skep_engine::select()?;
+    let append = kernel_command_line(&*engine, memory_mb)?;
+    let arguments = qemu_arguments(Path::new(template), engine.report(), memory_mb, &append);
+    for _ in 0..boots.parse::<u32>()? {
+        println!("{:.1}", boot(&arguments)?.as_secs_f64() * 1000.0);
+    }
+    Ok(())
 }
 
-/// Boots the template in a folder several times, one after the other. Blocks.
-pub(super) fn boots(template: &Path, engine: &EngineReport, memory_mb: u64, number: u32) -> PlainQemu {
-    let (mut ready, mut private, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-    let arguments = arguments(template, engine, memory_mb);
-    for _ in 0..number {
-        match arguments.as_deref().map_err(|error| io::Error::other(error.to_string())).and_then(boot) {
-            Ok((time, private_mb)) => {
-                ready.push(milliseconds(time));
-                private.extend(private_mb);
-            }
-            Err(error) => failures.push(format!("plain QEMU: {error}")),
-        }
-    }
-    PlainQemu {
-        boots: number,
-        ready_ms: Percentiles::of(ready),
-        private_mb: Percentiles::of(private),
-        failures,
-    }
-}
-
-fn boot(arguments: &[String]) -> io::Result<(Duration, Option<f64>)> {
+fn boot(arguments: &[String]) -> io::Result<Duration> {
     let begun = Instant::now();
     let mut vmm = KillOnDrop(
         Command::new(PROGRAM)
@@ -75,27 +58,23 @@ fn boot(arguments: &[String]) -> io::Result<(Duration, Option<f64>)> {
             let _ = sender.send(begun.elapsed());
         }
     });
-    match receiver.recv_timeout(BOOT_TIMEOUT) {
-        Ok(time) => Ok((time, memory(vmm.0.id()).map(|memory| memory.private_mb))),
-        Err(mpsc::RecvTimeoutError::Timeout) => {
-            Err(io::Error::other(format!("the guest did not boot within {BOOT_TIMEOUT:?}")))
+    receiver.recv_timeout(BOOT_TIMEOUT).map_err(|error| match error {
+        mpsc::RecvTimeoutError::Timeout => {
+            io::Error::other(format!("the guest did not boot within {BOOT_TIMEOUT:?}"))
         }
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Err(io::Error::other("QEMU ended before the guest had booted"))
-        }
-    }
+        mpsc::RecvTimeoutError::Disconnected => io::Error::other("QEMU ended before the guest had booted"),
+    })
 }
 
 /// QEMU arguments, with the devices that the guest agent needs.
-fn arguments(template: &Path, engine: &EngineReport, memory_mb: u64) -> anyhow::Result<Vec<String>> {
+fn qemu_arguments(template: &Path, engine: &EngineReport, memory_mb: u64, append: &str) -> Vec<String> {
     let file = |name: &str| template.join(name).display().to_string();
     let cpu = if engine.accel == "kvm" { "host" } else { "max" };
     let machine = format!("microvm,accel={},acpi=on,isa-serial=on", engine.accel);
-    let append = kernel_command_line(engine, memory_mb)?;
     let root = format!("if=none,id=root,format=raw,readonly=on,file={}", file("root.erofs"));
     // Changes of the guest go into a temporary file; the template is not modified.
     let layer = format!("if=none,id=layer,format=raw,snapshot=on,file={}", file("layer.ext4"));
-    Ok([
+    [
         "-nodefaults",
         "-no-user-config",
         "-no-reboot",
@@ -114,7 +93,7 @@ fn arguments(template: &Path, engine: &EngineReport, memory_mb: u64) -> anyhow::
         "-initrd",
         &file("initrd"),
         "-append",
-        &append,
+        append,
         "-drive",
         &root,
         "-device",
@@ -131,11 +110,11 @@ fn arguments(template: &Path, engine: &EngineReport, memory_mb: u64) -> anyhow::
         "virtserialport,chardev=agent,name=skep.agent",
     ]
     .map(str::to_owned)
-    .to_vec())
+    .to_vec()
 }
 
 /// The kernel command line of the bake: an emulated guest that calibrates its own clock may hang.
-fn kernel_command_line(engine: &EngineReport, memory_mb: u64) -> anyhow::Result<String> {
+fn kernel_command_line(engine: &dyn Engine, memory_mb: u64) -> Result<String, Box<dyn Error>> {
     let nothing = || File::open("/dev/null").map(OwnedFd::from);
     let descriptors = Descriptors {
         monitor: nothing()?,
@@ -150,9 +129,9 @@ fn kernel_command_line(engine: &EngineReport, memory_mb: u64) -> anyhow::Result<
     };
     let purpose = Purpose::Bake { agent_parameters: "" };
     let order = LaunchSpec { vcpus: 1, memory_mb, mac: [0; 6], purpose, descriptors };
-    let mut arguments = engine::from_report(engine)?.command(order).arguments.into_iter();
+    let mut arguments = engine.command(order).arguments.into_iter();
     let append = arguments.by_ref().skip_while(|word| word != "-append").nth(1);
-    append.context("the engine boots no kernel")
+    Ok(append.ok_or("the engine boots no kernel")?)
 }
 
 /// A process that is killed on drop.
