@@ -8,7 +8,7 @@ use skep_api::{
     keys::Limits,
 };
 
-use crate::{DEFAULT_ACCOUNT, Refusal};
+use crate::{DEFAULT_ACCOUNT, Error};
 
 pub const MAX_ACCOUNT_NAME_BYTES: usize = 63;
 /// The maximum number of roots, and of networks.
@@ -34,7 +34,7 @@ pub struct AccountGrant {
 ///
 /// # Errors
 /// The first invalid value.
-pub fn check_account(request: &CreateAccount) -> Result<AccountGrant, Refusal> {
+pub fn check_account(request: &CreateAccount) -> Result<AccountGrant, Error> {
     check_name(&request.name)?;
     request.roots.as_deref().map(check_roots).transpose()?;
     let allowed_ips = parse_networks(request.allowed_ips.as_deref().unwrap_or_default())?;
@@ -51,7 +51,7 @@ pub fn check_account(request: &CreateAccount) -> Result<AccountGrant, Refusal> {
 ///
 /// # Errors
 /// The first invalid value.
-pub fn check_account_change(request: &ChangeAccount) -> Result<ChangeAccount, Refusal> {
+pub fn check_account_change(request: &ChangeAccount) -> Result<ChangeAccount, Error> {
     request.roots.as_deref().map(check_roots).transpose()?;
     check_memory(request.max_memory_mb.flatten())?;
     let allowed_ips = request.allowed_ips.as_deref().map(parse_networks).transpose()?;
@@ -61,23 +61,23 @@ pub fn check_account_change(request: &ChangeAccount) -> Result<ChangeAccount, Re
 /// Checks whether requests can set the roots of the account with this name.
 ///
 /// # Errors
-/// [`Refusal::DefaultRoots`]: the roots of `default` come from the server's configuration, which every start applies
+/// [`Error::DefaultRoots`]: the roots of `default` come from the server's configuration, which every start applies
 /// again.
-pub fn check_can_set_roots(name: &str) -> Result<(), Refusal> {
-    if name == DEFAULT_ACCOUNT { Err(Refusal::DefaultRoots) } else { Ok(()) }
+pub fn check_can_set_roots(name: &str) -> Result<(), Error> {
+    if name == DEFAULT_ACCOUNT { Err(Error::DefaultRoots) } else { Ok(()) }
 }
 
-fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_name(name: &str) -> Result<(), Error> {
     let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_valid = name.len() <= MAX_ACCOUNT_NAME_BYTES
         && name.bytes().next().is_some_and(is_alphanumeric)
         && name.bytes().all(|byte| is_alphanumeric(byte) || byte == b'-');
-    if is_valid { Ok(()) } else { Err(Refusal::AccountName { name: truncated(name) }) }
+    if is_valid { Ok(()) } else { Err(Error::AccountName { name: truncated(name) }) }
 }
 
-fn check_roots(roots: &[String]) -> Result<(), Refusal> {
+fn check_roots(roots: &[String]) -> Result<(), Error> {
     if roots.is_empty() {
-        return Err(Refusal::NoRoots);
+        return Err(Error::NoRoots);
     }
     check_count("roots", roots.len())?;
     for root in roots {
@@ -92,36 +92,36 @@ fn check_roots(roots: &[String]) -> Result<(), Refusal> {
         } else {
             continue;
         };
-        return Err(Refusal::Root { root: truncated(root), why });
+        return Err(Error::Root { root: truncated(root), why });
     }
     Ok(())
 }
 
 /// Networks in canonical form: without host bits.
-fn parse_networks(given: &[String]) -> Result<Vec<String>, Refusal> {
+fn parse_networks(given: &[String]) -> Result<Vec<String>, Error> {
     check_count("allowed_ips", given.len())?;
     given.iter().map(|text| parse_network(text).map(|network| network.to_string())).collect()
 }
 
-fn parse_network(text: &str) -> Result<IpNet, Refusal> {
+fn parse_network(text: &str) -> Result<IpNet, Error> {
     let parsed = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-    let network = parsed.ok_or_else(|| Refusal::NotANetwork { text: truncated(text) })?.trunc();
+    let network = parsed.ok_or_else(|| Error::NotANetwork { text: truncated(text) })?.trunc();
     // IPv4 callers are compared as IPv4 addresses, so an IPv4-mapped IPv6 network would never match.
     match network {
         IpNet::V6(six) if six.prefix_len() >= 96 && six.network().to_ipv4_mapped().is_some() => {
-            Err(Refusal::MappedNetwork { text: truncated(text) })
+            Err(Error::MappedNetwork { text: truncated(text) })
         }
         network => Ok(network),
     }
 }
 
-fn check_count(field: &'static str, count: usize) -> Result<(), Refusal> {
-    if count > MAX_LIST_ENTRIES { Err(Refusal::TooMany { field, count }) } else { Ok(()) }
+fn check_count(field: &'static str, count: usize) -> Result<(), Error> {
+    if count > MAX_LIST_ENTRIES { Err(Error::TooMany { field, count }) } else { Ok(()) }
 }
 
-fn check_memory(max_memory_mb: Option<u64>) -> Result<(), Refusal> {
+fn check_memory(max_memory_mb: Option<u64>) -> Result<(), Error> {
     match max_memory_mb {
-        Some(mebibytes) if mebibytes > MAX_MEMORY_QUOTA_MB => Err(Refusal::MemoryLimit { mebibytes }),
+        Some(mebibytes) if mebibytes > MAX_MEMORY_QUOTA_MB => Err(Error::MemoryLimit { mebibytes }),
         _ => Ok(()),
     }
 }
@@ -178,7 +178,7 @@ mod tests {
             let refusal = with(&[wrong]).unwrap_err();
             assert!(refusal.to_string().contains("`roots`"), "{refusal}");
         }
-        assert_eq!(with(&[]), Err(Refusal::NoRoots));
+        assert_eq!(with(&[]), Err(Error::NoRoots));
         assert!(with(&["/a"; MAX_LIST_ENTRIES + 1]).is_err());
     }
 

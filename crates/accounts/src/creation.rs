@@ -8,7 +8,7 @@ use skep_api::{
 };
 
 use crate::{
-    Refusal,
+    Error,
     roles::{allowed_scopes, scopes_of},
     secret::redact_keys,
 };
@@ -43,13 +43,13 @@ pub struct KeyGrant {
 ///
 /// # Errors
 /// The first problem. Invalid values are reported before missing permissions.
-pub fn grant(request: &CreateKey, target: GrantContext<'_>, now: Timestamp) -> Result<KeyGrant, Refusal> {
+pub fn grant(request: &CreateKey, target: GrantContext<'_>, now: Timestamp) -> Result<KeyGrant, Error> {
     check_name(&request.name)?;
     let scopes = requested_scopes(request, target.account)?;
     match (request.role, &request.vm) {
-        (Some(Role::Vm), None) => return Err(Refusal::VmMissing),
+        (Some(Role::Vm), None) => return Err(Error::VmMissing),
         (Some(Role::Vm), Some(_)) | (_, None) => {}
-        (_, Some(_)) => return Err(Refusal::VmWithoutRole),
+        (_, Some(_)) => return Err(Error::VmWithoutRole),
     }
     check_expiry(request.expires_at, now)?;
     check_creator_scopes(&scopes, target.creator)?;
@@ -73,14 +73,14 @@ pub fn check_rotation(
     request: &RotateKey,
     creator: &[Scope],
     now: Timestamp,
-) -> Result<Option<Timestamp>, Refusal> {
+) -> Result<Option<Timestamp>, Error> {
     check_creator_scopes(&old.scopes, creator)?;
     if let Some(expires_at) = request.expires_at {
         check_expiry(expires_at, now)?;
         return Ok(expires_at);
     }
     match old.expires_at {
-        Some(expires_at) if expires_at <= now => Err(Refusal::SuccessorExpired { expires_at }),
+        Some(expires_at) if expires_at <= now => Err(Error::SuccessorExpired { expires_at }),
         expires_at => Ok(expires_at),
     }
 }
@@ -88,48 +88,48 @@ pub fn check_rotation(
 /// Refuses a time that is not in the future.
 ///
 /// # Errors
-/// [`Refusal::ExpiryPassed`].
-pub fn check_expiry(expires_at: Option<Timestamp>, now: Timestamp) -> Result<(), Refusal> {
+/// [`Error::ExpiryPassed`].
+pub fn check_expiry(expires_at: Option<Timestamp>, now: Timestamp) -> Result<(), Error> {
     match expires_at {
-        Some(expires_at) if expires_at <= now => Err(Refusal::ExpiryPassed { expires_at, now }),
+        Some(expires_at) if expires_at <= now => Err(Error::ExpiryPassed { expires_at, now }),
         _ => Ok(()),
     }
 }
 
-fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_name(name: &str) -> Result<(), Error> {
     let characters = name.chars().count();
     if !(1..=MAX_NAME_CHARACTERS).contains(&characters) {
-        return Err(Refusal::NameLength { characters });
+        return Err(Error::NameLength { characters });
     }
     if name.chars().any(char::is_control) {
-        return Err(Refusal::NameControl { name: name.to_owned() });
+        return Err(Error::NameControl { name: name.to_owned() });
     }
     if redact_keys(name) != name {
-        return Err(Refusal::NameHoldsKey);
+        return Err(Error::NameHoldsKey);
     }
     Ok(())
 }
 
-fn requested_scopes(request: &CreateKey, account: &str) -> Result<Vec<Scope>, Refusal> {
+fn requested_scopes(request: &CreateKey, account: &str) -> Result<Vec<Scope>, Error> {
     let wanted = match (request.role, &request.scopes) {
-        (None, None) => return Err(Refusal::NoPermissions),
-        (Some(_), Some(_)) => return Err(Refusal::RoleAndScopes),
+        (None, None) => return Err(Error::NoPermissions),
+        (Some(_), Some(_)) => return Err(Error::RoleAndScopes),
         (Some(role), None) => return Ok(scopes_of(role, account)),
         (None, Some(wanted)) => wanted,
     };
     if wanted.is_empty() {
-        return Err(Refusal::NoScopes);
+        return Err(Error::NoScopes);
     }
     let allowed = allowed_scopes(account);
     if wanted.iter().any(|scope| !allowed.contains(scope)) {
-        return Err(Refusal::ServerAdminElsewhere { account: account.to_owned() });
+        return Err(Error::ServerAdminElsewhere { account: account.to_owned() });
     }
     Ok(allowed.into_iter().filter(|scope| wanted.contains(scope)).collect())
 }
 
-fn check_creator_scopes(scopes: &[Scope], creator: &[Scope]) -> Result<(), Refusal> {
+fn check_creator_scopes(scopes: &[Scope], creator: &[Scope]) -> Result<(), Error> {
     let missing: Vec<Scope> = scopes.iter().copied().filter(|scope| !creator.contains(scope)).collect();
-    if missing.is_empty() { Ok(()) } else { Err(Refusal::Escalation { missing }) }
+    if missing.is_empty() { Ok(()) } else { Err(Error::Escalation { missing }) }
 }
 
 #[cfg(test)]
@@ -214,10 +214,10 @@ mod tests {
             (&vec![Scope::Admin], "acme", role(Role::Admin), admin[..admin.len() - 1].to_vec()),
         ] {
             let outcome = grant(&asked, GrantContext { account, creator }, now()).map(|_| ());
-            let expected = if missing.is_empty() { Ok(()) } else { Err(Refusal::Escalation { missing }) };
+            let expected = if missing.is_empty() { Ok(()) } else { Err(Error::Escalation { missing }) };
             assert_eq!(outcome, expected, "{:?} of {account} by {creator:?}", asked.role);
         }
-        assert_eq!(Refusal::Escalation { missing: vec![] }.code(), ErrorCode::ScopeMissing);
+        assert_eq!(Error::Escalation { missing: vec![] }.code(), ErrorCode::ScopeMissing);
     }
 
     #[test]
@@ -236,11 +236,11 @@ mod tests {
         let never = RotateKey { expires_at: Some(None) };
         assert_eq!(check_rotation(&old, &never, &scopes, now()), Ok(None));
         let past = RotateKey { expires_at: Some(Some(now())) };
-        assert!(matches!(check_rotation(&old, &past, &scopes, now()), Err(Refusal::ExpiryPassed { .. })));
+        assert!(matches!(check_rotation(&old, &past, &scopes, now()), Err(Error::ExpiryPassed { .. })));
         let expired = Key { expires_at: Some(now()), ..old };
         assert!(matches!(
             check_rotation(&expired, &same, &scopes, now()),
-            Err(Refusal::SuccessorExpired { .. })
+            Err(Error::SuccessorExpired { .. })
         ));
         assert_eq!(check_rotation(&expired, &never, &scopes, now()), Ok(None));
     }
@@ -250,6 +250,6 @@ mod tests {
         let asked = CreateKey { role: None, scopes: Some(vec![Scope::ServerAdmin]), ..request() };
         assert!(grant(&asked, OWNER, now()).is_ok());
         let refusal = grant(&asked, GrantContext { account: "acme", ..OWNER }, now()).unwrap_err();
-        assert_eq!(refusal, Refusal::ServerAdminElsewhere { account: "acme".to_owned() });
+        assert_eq!(refusal, Error::ServerAdminElsewhere { account: "acme".to_owned() });
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum Error {
     /// A token of an invalid form, or an unknown one. The text is exactly that of the specification.
     #[error("Invalid token")]
     InvalidToken,
@@ -101,7 +101,7 @@ pub enum Refusal {
     DefaultRoots,
 }
 
-impl Refusal {
+impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::InvalidToken => ErrorCode::InvalidToken,
@@ -135,8 +135,8 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<Error> for Failure {
+    fn from(refusal: Error) -> Self {
         Self::new(refusal.code(), refusal.to_string())
     }
 }

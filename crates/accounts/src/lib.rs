@@ -10,7 +10,7 @@ pub mod validity;
 
 pub use account::{AccountGrant, check_account, check_account_change, check_can_set_roots};
 pub use creation::{GrantContext, KeyGrant, check_expiry, check_rotation, grant};
-pub use error::Refusal;
+pub use error::Error;
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
 pub use secret::{KeyHash, KeySecret, redact_keys};
 pub use session::{SessionHash, SessionToken, session_end};

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use skep_api::Environment;
 use subtle::ConstantTimeEq;
 
-use crate::Refusal;
+use crate::Error;
 
 const KEY_START: &str = "sk-skep-";
 const HEX_DIGITS: usize = 64;
@@ -30,13 +30,13 @@ impl KeySecret {
     /// Parses a presented key. Only the form is checked.
     ///
     /// # Errors
-    /// [`Refusal::InvalidToken`] for any other form.
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let rest = text.strip_prefix(KEY_START).ok_or(Refusal::InvalidToken)?;
-        let (environment, digits) = rest.split_once('-').ok_or(Refusal::InvalidToken)?;
-        let environment = environment.parse().map_err(|_| Refusal::InvalidToken)?;
+    /// [`Error::InvalidToken`] for any other form.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let rest = text.strip_prefix(KEY_START).ok_or(Error::InvalidToken)?;
+        let (environment, digits) = rest.split_once('-').ok_or(Error::InvalidToken)?;
+        let environment = environment.parse().map_err(|_| Error::InvalidToken)?;
         if digits.len() != HEX_DIGITS || !digits.bytes().all(is_hex) {
-            return Err(Refusal::InvalidToken);
+            return Err(Error::InvalidToken);
         }
         Ok(Self { text: text.to_owned(), environment })
     }
@@ -134,11 +134,11 @@ impl fmt::Debug for KeyHash {
 }
 
 impl FromStr for KeyHash {
-    type Err = Refusal;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, Refusal> {
+    fn from_str(text: &str) -> Result<Self, Error> {
         if text.len() != HEX_DIGITS || !text.bytes().all(is_hex) {
-            return Err(Refusal::NotAHash { bytes: text.len() });
+            return Err(Error::NotAHash { bytes: text.len() });
         }
         let mut bytes = [0; 32];
         for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
@@ -209,7 +209,7 @@ mod tests {
             format!(" {good}"),
             format!("{good}\n"),
         ] {
-            assert_eq!(KeySecret::parse(&wrong).unwrap_err(), Refusal::InvalidToken, "{wrong:?}");
+            assert_eq!(KeySecret::parse(&wrong).unwrap_err(), Error::InvalidToken, "{wrong:?}");
         }
     }
 

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use skep_api::keys::Key;
 
 use crate::{
-    Refusal,
+    Error,
     secret::{hex, is_hex},
 };
 
@@ -28,12 +28,12 @@ impl SessionToken {
     /// Parses a presented token. Only the form is checked.
     ///
     /// # Errors
-    /// [`Refusal::InvalidToken`] for any other form.
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
+    /// [`Error::InvalidToken`] for any other form.
+    pub fn parse(text: &str) -> Result<Self, Error> {
         if text.len() == HEX_DIGITS && text.bytes().all(is_hex) {
             Ok(Self(text.to_owned()))
         } else {
-            Err(Refusal::InvalidToken)
+            Err(Error::InvalidToken)
         }
     }
 
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(SessionToken::parse(text).unwrap().hash().as_bytes(), token.hash().as_bytes());
         for wrong in ["", &text[1..], &format!("{text}0"), &text.to_uppercase(), &format!("{}é", &text[2..])]
         {
-            assert_eq!(SessionToken::parse(wrong).unwrap_err(), Refusal::InvalidToken, "{wrong:?}");
+            assert_eq!(SessionToken::parse(wrong).unwrap_err(), Error::InvalidToken, "{wrong:?}");
         }
         assert!(!format!("{token:?}").contains("ab"));
     }

@@ -3,16 +3,16 @@
 use jiff::Timestamp;
 use skep_api::keys::Key;
 
-use crate::Refusal;
+use crate::Error;
 
 /// Checks the record of a presented key. A rotated key stays valid beside its successor.
 ///
 /// # Errors
-/// [`Refusal::TokenExpired`] if the key has expired or was revoked.
-pub fn check_validity(key: &Key, now: Timestamp) -> Result<(), Refusal> {
+/// [`Error::TokenExpired`] if the key has expired or was revoked.
+pub fn check_validity(key: &Key, now: Timestamp) -> Result<(), Error> {
     // The time of a revocation is not compared, because the clock may have been set back since.
     let ended = key.revoked_at.is_some() || key.expires_at.is_some_and(|end| end <= now);
-    if ended { Err(Refusal::TokenExpired) } else { Ok(()) }
+    if ended { Err(Error::TokenExpired) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -53,14 +53,14 @@ mod tests {
             (None, Some(after), false),
             (Some(after), Some(before), false),
         ] {
-            let expected = if valid { Ok(()) } else { Err(Refusal::TokenExpired) };
+            let expected = if valid { Ok(()) } else { Err(Error::TokenExpired) };
             assert_eq!(check_validity(&key(expires, revoked, now), now), expected, "{expires:?} {revoked:?}");
         }
     }
 
     #[test]
     fn errors_have_the_text_of_the_specification() {
-        assert_eq!(Refusal::TokenExpired.to_string(), "Token expired");
-        assert_eq!(Refusal::InvalidToken.to_string(), "Invalid token");
+        assert_eq!(Error::TokenExpired.to_string(), "Token expired");
+        assert_eq!(Error::InvalidToken.to_string(), "Invalid token");
     }
 }

@@ -85,7 +85,7 @@ impl Authenticator {
         }
         check_validity(&key, now)?;
         if session.is_some_and(|session| session.expires_at <= now) {
-            return Err(skep_accounts::Refusal::TokenExpired.into());
+            return Err(skep_accounts::Error::TokenExpired.into());
         }
         let origin = Origin::from_extensions(extensions);
         let peer = origin.address();
@@ -102,7 +102,7 @@ impl Authenticator {
 
     async fn by_key(&self, secret: &KeySecret) -> Result<PresentedKey, Refusal> {
         let found = self.store.key_by_hash(secret.hash()).await?;
-        found.ok_or_else(|| skep_accounts::Refusal::InvalidToken.into())
+        found.ok_or_else(|| skep_accounts::Error::InvalidToken.into())
     }
 
     async fn by_session(
@@ -110,7 +110,7 @@ impl Authenticator {
         token: &SessionToken,
     ) -> Result<(PresentedKey, Option<CurrentSession>), Refusal> {
         let hash = token.hash();
-        let found = self.store.session(hash).await?.ok_or(skep_accounts::Refusal::InvalidToken)?;
+        let found = self.store.session(hash).await?.ok_or(skep_accounts::Error::InvalidToken)?;
         Ok((found.key, Some(CurrentSession { hash, expires_at: found.expires_at })))
     }
 }

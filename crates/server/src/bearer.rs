@@ -59,7 +59,7 @@ fn missing_token() -> Failure {
 }
 
 fn invalid_token() -> Failure {
-    skep_accounts::Refusal::InvalidToken.into()
+    skep_accounts::Error::InvalidToken.into()
 }
 
 #[cfg(test)]

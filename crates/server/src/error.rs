@@ -81,14 +81,14 @@ impl From<Failure> for Refusal {
     }
 }
 
-impl From<skep_accounts::Refusal> for Refusal {
-    fn from(refusal: skep_accounts::Refusal) -> Self {
+impl From<skep_accounts::Error> for Refusal {
+    fn from(refusal: skep_accounts::Error) -> Self {
         Failure::from(refusal).into()
     }
 }
 
-impl From<skep_tickets::Refusal> for Refusal {
-    fn from(refusal: skep_tickets::Refusal) -> Self {
+impl From<skep_tickets::Error> for Refusal {
+    fn from(refusal: skep_tickets::Error) -> Self {
         Failure::from(refusal).into()
     }
 }

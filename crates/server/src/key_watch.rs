@@ -46,7 +46,7 @@ async fn watch_key(store: Arc<dyn KeyStore>, key: Key, interval: Duration) -> Fa
                 }
             }
             Err(error) if error.code() == ErrorCode::UnknownKey => {
-                return skep_accounts::Refusal::TokenExpired.into();
+                return skep_accounts::Error::TokenExpired.into();
             }
             Err(error) => tracing::debug!(%error, "a streaming caller's key was not looked up"),
         }

@@ -8,7 +8,7 @@ use http::{
     header::{COOKIE, HOST, ORIGIN},
 };
 use jiff::Timestamp;
-use skep_accounts::{Refusal, SessionHash, SessionToken};
+use skep_accounts::{SessionHash, SessionToken};
 
 use crate::{bearer::has_key, door::origin::Origin};
 
@@ -32,7 +32,7 @@ pub(crate) fn session_token(
     uri: &Uri,
     headers: &HeaderMap,
     extensions: &Extensions,
-) -> Option<Result<SessionToken, Refusal>> {
+) -> Option<Result<SessionToken, skep_accounts::Error>> {
     // A key takes precedence, even where it is refused. VMs have no browser sessions.
     if has_key(headers) || Origin::from_extensions(extensions).is_from_vm() {
         return None;
@@ -45,9 +45,13 @@ pub(crate) fn session_token(
     }
     // Of two cookies of this name, one was set by an attacker, and it is unknown which.
     if tokens.next().is_some() {
-        return Some(Err(Refusal::InvalidToken));
+        return Some(Err(skep_accounts::Error::InvalidToken));
     }
-    Some(std::str::from_utf8(first).map_err(|_| Refusal::InvalidToken).and_then(SessionToken::parse))
+    Some(
+        std::str::from_utf8(first)
+            .map_err(|_| skep_accounts::Error::InvalidToken)
+            .and_then(SessionToken::parse),
+    )
 }
 
 /// Whether a request came under TLS.
@@ -129,7 +133,10 @@ mod tests {
 
     use super::*;
 
-    fn request(lines: &[(&'static str, &str)], encrypted: bool) -> Option<Result<String, Refusal>> {
+    fn request(
+        lines: &[(&'static str, &str)],
+        encrypted: bool,
+    ) -> Option<Result<String, skep_accounts::Error>> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());

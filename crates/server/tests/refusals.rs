@@ -6,16 +6,11 @@ use std::{fs, path::Path};
 
 use skep_api::ErrorCode;
 
-/// The files that declare refusals, or list codes for another reason, below `crates/`.
-const LISTS: [&str; 6] = [
-    "api/src/error.rs",
-    "api/src/files/mod.rs",
-    "api/src/files/read.rs",
-    "api/src/git/mod.rs",
-    "server/src/openapi/refusals.rs",
-    // The codes that a guest may not send.
-    "channel/src/host/guest.rs",
-];
+/// The files that declare the refusals of operations, below `crates/`.
+const DECLARING: [&str; 4] =
+    ["api/src/files/mod.rs", "api/src/files/read.rs", "api/src/git/mod.rs", "server/src/openapi/refusals.rs"];
+/// Other files that name codes without constructing them: the list of all codes, and of those that a guest may not send.
+const NAMING: [&str; 2] = ["api/src/error.rs", "channel/src/host/guest.rs"];
 
 /// The Rust sources below a folder, except for tests.
 fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
@@ -39,16 +34,17 @@ fn has_word(text: &str, name: &str) -> bool {
     })
 }
 
-/// The codes that the lists declare and no other source names.
+/// The codes that an operation declares and no other source names.
 fn never_constructed(sources: &[(String, String)]) -> Vec<String> {
-    let is_list = |path: &str| LISTS.iter().any(|list| path.ends_with(&format!("/{list}")));
+    let is_one_of = |path: &str, files: &[&str]| files.iter().any(|file| path.ends_with(&format!("/{file}")));
     let is_declared = |name: &str| {
-        let mut lists = sources.iter().filter(|(path, _)| is_list(path) && !path.ends_with("error.rs"));
-        lists.any(|(_, text)| has_word(text, name))
+        let mut declaring = sources.iter().filter(|(path, _)| is_one_of(path, &DECLARING));
+        declaring.any(|(_, text)| has_word(text, name))
     };
     let is_constructed = |name: &str| {
         let code = format!("Code::{name}");
-        let mut others = sources.iter().filter(|(path, _)| !is_list(path));
+        let is_other = |path: &str| !is_one_of(path, &DECLARING) && !is_one_of(path, &NAMING);
+        let mut others = sources.iter().filter(|(path, _)| is_other(path));
         others.any(|(_, text)| has_word(&text.replace("ErrorCode::", "Code::"), &code))
     };
     let names = ErrorCode::ALL.iter().map(|code| format!("{code:?}"));

@@ -68,7 +68,7 @@ pub enum Error {
     UnknownDependency { id: TicketId },
     /// The transition rules refuse the command.
     #[error(transparent)]
-    Ticket(#[from] skep_tickets::Refusal),
+    Ticket(#[from] skep_tickets::Error),
     /// A ticket that is in progress cannot be deleted without `force`.
     #[error(
         "`{id}` is held by {holder} (attempt {attempt}); wait until the attempt ends, or use `force=true` to delete the ticket anyway"

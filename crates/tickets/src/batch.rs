@@ -8,7 +8,7 @@ use skep_api::{
 };
 
 use crate::{
-    NewTicket, Refusal, cycle_among,
+    Error, NewTicket, cycle_among,
     fields::check_new_ticket,
     limits::{MAX_BATCH_TICKETS, MAX_DEPENDENCIES, MAX_REF_CHARACTERS},
     request::{check_count, deduplicated},
@@ -30,10 +30,10 @@ pub enum Dependency {
 ///
 /// # Errors
 /// The first invalid value, or a cycle.
-pub fn check_batch(request: CreateTickets) -> Result<Vec<(Option<String>, NewTicket)>, Refusal> {
+pub fn check_batch(request: CreateTickets) -> Result<Vec<(Option<String>, NewTicket)>, Error> {
     let tickets = request.tickets;
     if tickets.is_empty() {
-        return Err(Refusal::Value("`tickets` is empty; give 1 to 1000 tickets".to_owned()));
+        return Err(Error::Value("`tickets` is empty; give 1 to 1000 tickets".to_owned()));
     }
     check_count(tickets.len(), "tickets", MAX_BATCH_TICKETS)?;
     let places = indices_by_name(&tickets)?;
@@ -50,18 +50,18 @@ pub fn check_batch(request: CreateTickets) -> Result<Vec<(Option<String>, NewTic
 }
 
 /// Maps each name to the index of its ticket.
-fn indices_by_name(tickets: &[BatchTicket]) -> Result<HashMap<String, usize>, Refusal> {
+fn indices_by_name(tickets: &[BatchTicket]) -> Result<HashMap<String, usize>, Error> {
     let mut places = HashMap::new();
     for (place, ticket) in tickets.iter().enumerate() {
         let Some(name) = &ticket.reference else { continue };
         let characters = name.chars().count();
         if !(1..=MAX_REF_CHARACTERS).contains(&characters) {
-            return Err(Refusal::Value(format!(
+            return Err(Error::Value(format!(
                 "`tickets[{place}].ref` has {characters} characters; it must have 1 to {MAX_REF_CHARACTERS}"
             )));
         }
         if let Some(first) = places.insert(name.clone(), place) {
-            return Err(Refusal::Value(format!(
+            return Err(Error::Value(format!(
                 "`tickets[{first}].ref` and `tickets[{place}].ref` are both `{name}`; give each its own"
             )));
         }
@@ -73,17 +73,17 @@ fn parse_dependencies(
     ticket: &BatchTicket,
     place: usize,
     places: &HashMap<String, usize>,
-) -> Result<Vec<Dependency>, Refusal> {
+) -> Result<Vec<Dependency>, Error> {
     let mut needs = Vec::new();
     for (at, text) in ticket.dependencies.iter().flatten().enumerate() {
         let field = || format!("tickets[{place}].dependencies[{at}]");
         let need = match text.strip_prefix(SIBLING_PREFIX) {
             Some(name) => match places.get(name) {
                 Some(sibling) => Dependency::Sibling(*sibling),
-                None => return Err(Refusal::UnknownRef { field: field(), reference: name.to_owned() }),
+                None => return Err(Error::UnknownRef { field: field(), reference: name.to_owned() }),
             },
             None => Dependency::Ticket(text.parse().map_err(|_| {
-                Refusal::Value(format!("`{}` is `{text}`; it must be `ref:NAME` or a ticket's id", field()))
+                Error::Value(format!("`{}` is `{text}`; it must be `ref:NAME` or a ticket's id", field()))
             })?),
         };
         needs.push(need);
@@ -93,7 +93,7 @@ fn parse_dependencies(
     Ok(needs)
 }
 
-fn check_cycle(tickets: &[(Option<String>, NewTicket)]) -> Result<(), Refusal> {
+fn check_cycle(tickets: &[(Option<String>, NewTicket)]) -> Result<(), Error> {
     let siblings = |needs: &[Dependency]| {
         needs
             .iter()
@@ -106,7 +106,7 @@ fn check_cycle(tickets: &[(Option<String>, NewTicket)]) -> Result<(), Refusal> {
         Some((Some(name), _)) => format!("{SIBLING_PREFIX}{name}"),
         _ => format!("tickets[{place}]"),
     };
-    Err(Refusal::Cycle { path: way.into_iter().map(name).collect() })
+    Err(Error::Cycle { path: way.into_iter().map(name).collect() })
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Result<Vec<(Option<String>, NewTicket)>, Refusal> {
+    fn read(text: &str) -> Result<Vec<(Option<String>, NewTicket)>, Error> {
         check_batch(serde_json::from_str(text).unwrap())
     }
 

@@ -10,7 +10,7 @@ use crate::limits::MAX_NAMED_TICKETS;
 
 /// Why a command is refused, with the value that it concerns and what to do instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum Error {
     #[error(
         "`{id}` is held by {holder} (attempt {attempt}, until {until:.3}); claim another one, or wait until it is released"
     )]
@@ -102,7 +102,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::HeldBy { .. } => ErrorCode::ClaimLost,
@@ -124,8 +124,8 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Self {
+impl From<Error> for Failure {
+    fn from(refusal: Error) -> Self {
         Self::new(refusal.code(), refusal.to_string())
     }
 }

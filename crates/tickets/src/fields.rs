@@ -7,7 +7,7 @@ use skep_api::{
 };
 
 use crate::{
-    Dependency, Refusal, State, Ticket,
+    Dependency, Error, State, Ticket,
     limits::{
         ATTEMPT_LIMITS, DEFAULT_ATTEMPTS, DEFAULT_RUNTIME_MS, MAX_DEPENDENCIES, MAX_TEXT_BYTES,
         MAX_TITLE_CHARACTERS, RUNTIMES_MS,
@@ -76,7 +76,7 @@ impl Edits {
 ///
 /// # Errors
 /// The first invalid value.
-pub(crate) fn check_new_ticket(request: &CreateTicket, at: &str) -> Result<(), Refusal> {
+pub(crate) fn check_new_ticket(request: &CreateTicket, at: &str) -> Result<(), Error> {
     check_title(&request.title, at)?;
     check_text(request.description.as_deref(), &format!("{at}description"))?;
     check_object(request.metadata.as_ref(), &format!("{at}metadata"), MAX_TEXT_BYTES)?;
@@ -89,7 +89,7 @@ pub(crate) fn check_new_ticket(request: &CreateTicket, at: &str) -> Result<(), R
 ///
 /// # Errors
 /// The first invalid value.
-pub fn new_ticket(request: CreateTicket) -> Result<NewTicket, Refusal> {
+pub fn new_ticket(request: CreateTicket) -> Result<NewTicket, Error> {
     check_new_ticket(&request, "")?;
     let needs = deduplicated_dependencies(request.dependencies.as_deref().unwrap_or_default())?;
     Ok(NewTicket::from_request(request, needs.into_iter().map(Dependency::Ticket).collect()))
@@ -99,7 +99,7 @@ pub fn new_ticket(request: CreateTicket) -> Result<NewTicket, Refusal> {
 ///
 /// # Errors
 /// The first invalid value.
-pub fn parse_edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
+pub fn parse_edits(request: &ChangeTicket) -> Result<Edits, Error> {
     request.title.as_deref().map(|text| check_title(text, "")).transpose()?;
     check_text(request.description.value().map(String::as_str), "description")?;
     check_object(request.metadata.value(), "metadata", MAX_TEXT_BYTES)?;
@@ -122,7 +122,7 @@ pub fn parse_edits(request: &ChangeTicket) -> Result<Edits, Refusal> {
 ///
 /// # Errors
 /// The first change that is not permitted.
-pub fn check_edits(ticket: &Ticket, edits: &Edits) -> Result<(), Refusal> {
+pub fn check_edits(ticket: &Ticket, edits: &Edits) -> Result<(), Error> {
     let others = Edits { metadata: None, labels: None, ..edits.clone() };
     if matches!(ticket.state, State::Completed(_)) && !others.is_empty() {
         return Err(state_refusal(
@@ -144,22 +144,22 @@ fn round_up_to_millisecond(at: Timestamp) -> Timestamp {
     Timestamp::from_millisecond(at.as_millisecond() + beyond).unwrap_or(at)
 }
 
-fn deduplicated_dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Refusal> {
+fn deduplicated_dependencies(given: &[TicketId]) -> Result<Vec<TicketId>, Error> {
     let once = deduplicated(given.iter().copied());
     check_count(once.len(), "dependencies", MAX_DEPENDENCIES)?;
     Ok(once)
 }
 
-fn check_title(title: &str, at: &str) -> Result<(), Refusal> {
+fn check_title(title: &str, at: &str) -> Result<(), Error> {
     let characters = title.chars().count();
     if (1..=MAX_TITLE_CHARACTERS).contains(&characters) {
         return Ok(());
     }
-    Err(Refusal::Value(format!(
+    Err(Error::Value(format!(
         "`{at}title` has {characters} characters; it must have 1 to {MAX_TITLE_CHARACTERS}"
     )))
 }
 
-fn check_text(text: Option<&str>, field: &str) -> Result<(), Refusal> {
+fn check_text(text: Option<&str>, field: &str) -> Result<(), Error> {
     check_size(text.map_or(0, str::len), field, MAX_TEXT_BYTES)
 }

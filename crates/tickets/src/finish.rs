@@ -4,18 +4,14 @@ use jiff::Timestamp;
 use skep_api::{Patch, VmId, tickets::Object};
 
 use crate::{
-    Decision, Finish, FinishRequest, Lease, Refusal, Resolution, State, Step, StepKind, Ticket,
+    Decision, Error, Finish, FinishRequest, Lease, Resolution, State, Step, StepKind, Ticket,
     limits::DEFAULT_LEASE,
     transition::{
         claim_steps, require_holder, require_latest, require_ready, state_refusal, status_of, step,
     },
 };
 
-pub(crate) fn decide(
-    ticket: &Ticket,
-    finishing: &FinishRequest,
-    now: Timestamp,
-) -> Result<Decision, Refusal> {
+pub(crate) fn decide(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp) -> Result<Decision, Error> {
     let FinishRequest { attempt, assignee, .. } = finishing;
     match &ticket.state {
         State::Pending { lapsed } => {
@@ -25,7 +21,7 @@ pub(crate) fn decide(
                     if assignee.as_ref().is_some_and(|name| *name != lapsed.assignee) {
                         let (id, current) = (ticket.id, ticket.attempt);
                         let holder = lapsed.assignee.clone();
-                        return Err(Refusal::Superseded { id, attempt: current, current, holder });
+                        return Err(Error::Superseded { id, attempt: current, current, holder });
                     }
                     Ok(finish_decision(ticket, finishing, Some(&lapsed.assignee), lapsed.vm, now))
                 }
@@ -55,7 +51,7 @@ pub(crate) fn decide(
 
 /// A result alone does not say whether the work is done, so it is accepted only on a finished ticket, if it is the
 /// same result.
-pub(crate) fn decide_result_only(ticket: &Ticket, result: &Patch<Object>) -> Result<Decision, Refusal> {
+pub(crate) fn decide_result_only(ticket: &Ticket, result: &Patch<Object>) -> Result<Decision, Error> {
     match &ticket.state {
         State::Completed(finish) | State::Failed(finish) => same_result(ticket, finish, result),
         State::Pending { .. } | State::InProgress(_) => Err(state_refusal(
@@ -66,7 +62,7 @@ pub(crate) fn decide_result_only(ticket: &Ticket, result: &Patch<Object>) -> Res
     }
 }
 
-fn same_result(ticket: &Ticket, finish: &Finish, result: &Patch<Object>) -> Result<Decision, Refusal> {
+fn same_result(ticket: &Ticket, finish: &Finish, result: &Patch<Object>) -> Result<Decision, Error> {
     let same = match result {
         Patch::Absent => true,
         Patch::Null => finish.result.is_none(),
@@ -80,7 +76,7 @@ fn same_result(ticket: &Ticket, finish: &Finish, result: &Patch<Object>) -> Resu
 }
 
 /// Finishes a ticket that is not held: completing claims it in the same change, failing needs no attempt.
-fn finish_pending(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp) -> Result<Decision, Refusal> {
+fn finish_pending(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp) -> Result<Decision, Error> {
     match finishing.resolution {
         Resolution::Failed => Ok(finish_decision(ticket, finishing, None, None, now)),
         Resolution::Completed => {

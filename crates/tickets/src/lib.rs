@@ -30,7 +30,7 @@ pub use command::{
     Assignee, Claim, Command, EndCause, EndedAttempt, FinishRequest, LeaseRenewal, Release, Resolution,
 };
 pub use cycle::{cycle_among, find_cycle};
-pub use error::Refusal;
+pub use error::Error;
 pub use fields::{Edits, NewTicket, check_edits, new_ticket, parse_edits};
 pub use request::{ClaimAnyRequest, claim_any, deduplicated_labels, parse_heartbeat, parse_transition};
 pub use ticket::{Blockers, Finish, Holder, LapsedHolder, Lease, State, Ticket, Wait};

@@ -9,7 +9,7 @@ use skep_api::{
 };
 
 use crate::{
-    Assignee, Claim, Command, FinishRequest, LeaseRenewal, Refusal, Release, Resolution,
+    Assignee, Claim, Command, Error, FinishRequest, LeaseRenewal, Release, Resolution,
     limits::{
         CLAIM_COUNTS, LEASES_MS, MAX_ASSIGNEE_CHARACTERS, MAX_LABELS, MAX_PROGRESS_CHARACTERS,
         MAX_RESULT_BYTES, RETRY_DELAYS_MS, WAITS_MS,
@@ -20,7 +20,7 @@ use crate::{
 ///
 /// # Errors
 /// The first invalid value, or fields that contradict each other.
-pub fn parse_transition(request: &ChangeTicket, key_name: &str) -> Result<Option<Command>, Refusal> {
+pub fn parse_transition(request: &ChangeTicket, key_name: &str) -> Result<Option<Command>, Error> {
     let ChangeTicket { status, assignee, result, attempt, .. } = request;
     check_name(assignee.value().map(String::as_str), "assignee")?;
     check_object(result.value(), "result", MAX_RESULT_BYTES)?;
@@ -32,7 +32,7 @@ pub fn parse_transition(request: &ChangeTicket, key_name: &str) -> Result<Option
         (None, Patch::Null) => Some(release(request, false)),
         (Some(TicketStatus::Pending), _) => Some(release(request, true)),
         (Some(status), Patch::Null) => {
-            return Err(Refusal::Value(format!(
+            return Err(Error::Value(format!(
                 "`assignee` is null, which gives the ticket back, and `status` is {status}; leave one of them out"
             )));
         }
@@ -48,7 +48,7 @@ pub fn parse_transition(request: &ChangeTicket, key_name: &str) -> Result<Option
 }
 
 /// Refuses fields that have no meaning without others, instead of ignoring them.
-fn check_combination(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Refusal> {
+fn check_combination(request: &ChangeTicket, command: Option<&Command>) -> Result<(), Error> {
     if request.lease_ms.is_some() && !matches!(command, Some(Command::Claim(_))) {
         return Err(requires("lease_ms", "`status` `in_progress`"));
     }
@@ -64,7 +64,7 @@ fn check_combination(request: &ChangeTicket, command: Option<&Command>) -> Resul
         [("dependencies", request.dependencies.is_some()), ("not_before", !request.not_before.is_absent())]
     {
         if moves && given {
-            return Err(Refusal::Value(format!(
+            return Err(Error::Value(format!(
                 "`{field}` and a change of `status` or `assignee` cannot be in one request; send one after the other"
             )));
         }
@@ -72,8 +72,8 @@ fn check_combination(request: &ChangeTicket, command: Option<&Command>) -> Resul
     Ok(())
 }
 
-fn requires(field: &str, with: &str) -> Refusal {
-    Refusal::Value(format!("`{field}` is valid only with {with}; send both, or leave it out"))
+fn requires(field: &str, with: &str) -> Error {
+    Error::Value(format!("`{field}` is valid only with {with}; send both, or leave it out"))
 }
 
 fn release(request: &ChangeTicket, by_status: bool) -> Command {
@@ -127,7 +127,7 @@ pub struct ClaimAnyRequest {
 ///
 /// # Errors
 /// The first invalid value.
-pub fn claim_any(request: &ClaimTickets, key_name: &str) -> Result<ClaimAnyRequest, Refusal> {
+pub fn claim_any(request: &ClaimTickets, key_name: &str) -> Result<ClaimAnyRequest, Error> {
     check_name(request.assignee.as_deref(), "assignee")?;
     check_range(request.count, "count", &CLAIM_COUNTS)?;
     check_range(request.lease_ms, "lease_ms", &LEASES_MS)?;
@@ -137,7 +137,7 @@ pub fn claim_any(request: &ClaimTickets, key_name: &str) -> Result<ClaimAnyReque
         Some(Priorities::One(one)) => BTreeSet::from([*one]),
         Some(Priorities::Any(any)) if any.is_empty() => {
             let message = "`priority` is an empty list: nothing can be claimed by it; leave it out";
-            return Err(Refusal::Value(message.to_owned()));
+            return Err(Error::Value(message.to_owned()));
         }
         Some(Priorities::Any(any)) => any.iter().copied().collect(),
     };
@@ -155,12 +155,12 @@ pub fn claim_any(request: &ClaimTickets, key_name: &str) -> Result<ClaimAnyReque
 ///
 /// # Errors
 /// The first invalid value.
-pub fn parse_heartbeat(request: &Heartbeat) -> Result<LeaseRenewal, Refusal> {
+pub fn parse_heartbeat(request: &Heartbeat) -> Result<LeaseRenewal, Error> {
     check_name(request.assignee.as_deref(), "assignee")?;
     check_range(request.lease_ms, "lease_ms", &LEASES_MS)?;
     let characters = request.progress.as_deref().unwrap_or_default().chars().count();
     if characters > MAX_PROGRESS_CHARACTERS {
-        return Err(Refusal::Value(format!(
+        return Err(Error::Value(format!(
             "`progress` has {characters} characters; keep it to {MAX_PROGRESS_CHARACTERS}"
         )));
     }
@@ -172,7 +172,7 @@ pub fn parse_heartbeat(request: &Heartbeat) -> Result<LeaseRenewal, Refusal> {
 ///
 /// # Errors
 /// There are more than [`MAX_LABELS`].
-pub fn deduplicated_labels(given: &[Label], field: &str) -> Result<Vec<Label>, Refusal> {
+pub fn deduplicated_labels(given: &[Label], field: &str) -> Result<Vec<Label>, Error> {
     let once = deduplicated(given.iter().cloned());
     check_count(once.len(), field, MAX_LABELS)?;
     Ok(once)
@@ -184,32 +184,32 @@ pub(crate) fn deduplicated<T: Clone + Ord>(given: impl IntoIterator<Item = T>) -
     given.into_iter().filter(|one| seen.insert(one.clone())).collect()
 }
 
-pub(crate) fn check_count(count: usize, field: &str, limit: usize) -> Result<(), Refusal> {
+pub(crate) fn check_count(count: usize, field: &str, limit: usize) -> Result<(), Error> {
     if count > limit {
-        return Err(Refusal::Value(format!("`{field}` has {count} entries; keep it to {limit}")));
+        return Err(Error::Value(format!("`{field}` has {count} entries; keep it to {limit}")));
     }
     Ok(())
 }
 
-fn check_name(name: Option<&str>, field: &str) -> Result<(), Refusal> {
+fn check_name(name: Option<&str>, field: &str) -> Result<(), Error> {
     let Some(name) = name else { return Ok(()) };
     let characters = name.chars().count();
     if !(1..=MAX_ASSIGNEE_CHARACTERS).contains(&characters) {
-        return Err(Refusal::Value(format!(
+        return Err(Error::Value(format!(
             "`{field}` has {characters} characters; it must have 1 to {MAX_ASSIGNEE_CHARACTERS}"
         )));
     }
     Ok(())
 }
 
-pub(crate) fn check_object(object: Option<&Object>, field: &str, limit: usize) -> Result<(), Refusal> {
+pub(crate) fn check_object(object: Option<&Object>, field: &str, limit: usize) -> Result<(), Error> {
     let size = object.map_or(Ok(0), |object| serde_json::to_vec(object).map(|text| text.len()));
     check_size(size.unwrap_or(usize::MAX), field, limit)
 }
 
-pub(crate) fn check_size(size: usize, field: &str, limit: usize) -> Result<(), Refusal> {
+pub(crate) fn check_size(size: usize, field: &str, limit: usize) -> Result<(), Error> {
     if size > limit {
-        return Err(Refusal::TooLarge { field: field.to_owned(), size, limit });
+        return Err(Error::TooLarge { field: field.to_owned(), size, limit });
     }
     Ok(())
 }
@@ -218,9 +218,9 @@ pub(crate) fn check_range<T: Copy + PartialOrd + std::fmt::Display>(
     number: Option<T>,
     field: &str,
     range: &RangeInclusive<T>,
-) -> Result<(), Refusal> {
+) -> Result<(), Error> {
     match number {
-        Some(number) if !range.contains(&number) => Err(Refusal::Value(format!(
+        Some(number) if !range.contains(&number) => Err(Error::Value(format!(
             "`{field}` is {number}; it must be a whole number from {} to {}",
             range.start(),
             range.end()

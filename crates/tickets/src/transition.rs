@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use skep_api::tickets::{AttemptOutcome, Object, TicketStatus};
 
 use crate::{
-    Assignee, Blockers, Claim, Command, EndCause, EndedAttempt, Finish, Holder, LapsedHolder, Lease,
-    LeaseRenewal, Refusal, Release, State, Ticket, Wait, backoff, finish, limits::DEFAULT_LEASE,
+    Assignee, Blockers, Claim, Command, EndCause, EndedAttempt, Error, Finish, Holder, LapsedHolder, Lease,
+    LeaseRenewal, Release, State, Ticket, Wait, backoff, finish, limits::DEFAULT_LEASE,
 };
 
 /// The effect of a command.
@@ -62,7 +62,7 @@ impl StepKind {
 ///
 /// # Errors
 /// Why the command is refused.
-pub fn decide(ticket: &Ticket, command: &Command, now: Timestamp) -> Result<Decision, Refusal> {
+pub fn decide(ticket: &Ticket, command: &Command, now: Timestamp) -> Result<Decision, Error> {
     match command {
         Command::Claim(claim) => decide_claim(ticket, claim, now),
         Command::Finish(finishing) => finish::decide(ticket, finishing, now),
@@ -118,28 +118,28 @@ pub(crate) fn step(kind: StepKind, ticket: Ticket, assignee: Option<String>) -> 
     Step { kind, ticket, assignee }
 }
 
-pub(crate) fn require_ready(ticket: &Ticket, now: Timestamp) -> Result<(), Refusal> {
+pub(crate) fn require_ready(ticket: &Ticket, now: Timestamp) -> Result<(), Error> {
     if ticket.blockers.total > 0 {
         let Blockers { total, named } = ticket.blockers.clone();
-        return Err(Refusal::Blocked { id: ticket.id, total, named });
+        return Err(Error::Blocked { id: ticket.id, total, named });
     }
     match ticket.wait {
-        Wait::Until(until) if until > now => Err(Refusal::NotYet { id: ticket.id, until }),
+        Wait::Until(until) if until > now => Err(Error::NotYet { id: ticket.id, until }),
         _ => Ok(()),
     }
 }
 
-pub(crate) fn require_latest(ticket: &Ticket, attempt: Option<u32>) -> Result<(), Refusal> {
+pub(crate) fn require_latest(ticket: &Ticket, attempt: Option<u32>) -> Result<(), Error> {
     let (id, current) = (ticket.id, ticket.attempt);
     match attempt {
-        Some(attempt) if attempt > current => Err(Refusal::NeverBegun { id, attempt, current }),
+        Some(attempt) if attempt > current => Err(Error::NeverBegun { id, attempt, current }),
         Some(attempt) if attempt < current => {
             let lapsed = match &ticket.state {
                 State::Pending { lapsed } => lapsed.as_ref().map(|lapsed| lapsed.assignee.as_str()),
                 _ => None,
             };
             let holder = ticket.assignee().or(lapsed).unwrap_or("released since").to_owned();
-            Err(Refusal::Superseded { id, attempt, current, holder })
+            Err(Error::Superseded { id, attempt, current, holder })
         }
         _ => Ok(()),
     }
@@ -151,7 +151,7 @@ pub(crate) fn require_holder(
     holder: &Holder,
     attempt: Option<u32>,
     assignee: Option<&str>,
-) -> Result<(), Refusal> {
+) -> Result<(), Error> {
     require_latest(ticket, attempt)?;
     match assignee {
         Some(assignee) if assignee != holder.assignee => Err(held_refusal(ticket, holder)),
@@ -159,8 +159,8 @@ pub(crate) fn require_holder(
     }
 }
 
-fn held_refusal(ticket: &Ticket, holder: &Holder) -> Refusal {
-    Refusal::HeldBy {
+fn held_refusal(ticket: &Ticket, holder: &Holder) -> Error {
+    Error::HeldBy {
         id: ticket.id,
         holder: holder.assignee.clone(),
         attempt: ticket.attempt,
@@ -168,13 +168,13 @@ fn held_refusal(ticket: &Ticket, holder: &Holder) -> Refusal {
     }
 }
 
-fn decide_claim(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decision, Refusal> {
+fn decide_claim(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decision, Error> {
     let id = ticket.id;
     match &ticket.state {
         State::Pending { .. } => {
             require_latest(ticket, claim.attempt)?;
             if claim.attempt.is_some_and(|attempt| attempt > 0) {
-                return Err(Refusal::LeaseLost { id, attempt: ticket.attempt });
+                return Err(Error::LeaseLost { id, attempt: ticket.attempt });
             }
             require_ready(ticket, now)?;
             let (Assignee::Named(name) | Assignee::KeyName(name)) = &claim.assignee;
@@ -193,11 +193,11 @@ fn decide_claim(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decisi
     }
 }
 
-pub(crate) fn state_refusal(ticket: &Ticket, what: &'static str, way_out: &'static str) -> Refusal {
-    Refusal::State { id: ticket.id, status: ticket.status(), what, way_out }
+pub(crate) fn state_refusal(ticket: &Ticket, what: &'static str, way_out: &'static str) -> Error {
+    Error::State { id: ticket.id, status: ticket.status(), what, way_out }
 }
 
-fn decide_release(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<Decision, Refusal> {
+fn decide_release(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<Decision, Error> {
     match &ticket.state {
         // The caller's attempt is not checked: every attempt has ended.
         State::Pending { .. } => Ok(Decision::Nothing),
@@ -225,11 +225,11 @@ fn decide_release(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<
     }
 }
 
-fn decide_heartbeat(ticket: &Ticket, beat: &LeaseRenewal, now: Timestamp) -> Result<Decision, Refusal> {
+fn decide_heartbeat(ticket: &Ticket, beat: &LeaseRenewal, now: Timestamp) -> Result<Decision, Error> {
     match &ticket.state {
         State::Pending { .. } => {
             require_latest(ticket, beat.attempt)?;
-            Err(Refusal::LeaseLost { id: ticket.id, attempt: ticket.attempt })
+            Err(Error::LeaseLost { id: ticket.id, attempt: ticket.attempt })
         }
         State::InProgress(holder) => {
             require_holder(ticket, holder, beat.attempt, beat.assignee.as_deref())?;

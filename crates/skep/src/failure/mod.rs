@@ -52,7 +52,7 @@ fn local_code(error: &anyhow::Error) -> Option<ErrorCode> {
     error.chain().find_map(|cause| {
         let failure = cause.downcast_ref::<Failure>().map(|failure| failure.code);
         let store = || cause.downcast_ref::<skep_store::Error>().map(skep_store::Error::code);
-        failure.or_else(store).or_else(|| Some(cause.downcast_ref::<skep_accounts::Refusal>()?.code()))
+        failure.or_else(store).or_else(|| Some(cause.downcast_ref::<skep_accounts::Error>()?.code()))
     })
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct SettingValue {
 
 /// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct InvalidSetting {
     /// The setting; `None` if the whole file cannot be parsed.
     pub(crate) id: Option<String>,
     pub(crate) origin: Origin,
@@ -96,7 +96,7 @@ impl UncheckedSettings {
     }
 
     /// All settings, including those of the file, and all errors. Overridden values are checked too.
-    pub(crate) fn with_file(self, text: &str) -> (Vec<SettingValue>, Vec<Fault>) {
+    pub(crate) fn with_file(self, text: &str) -> (Vec<SettingValue>, Vec<InvalidSetting>) {
         let (from_file, mut faults) = parse_file(text);
         faults.extend(from_file.iter().filter_map(fault_of));
         let mut all = self.0;
@@ -135,18 +135,18 @@ fn as_flags(given: &SettingValue) -> impl Iterator<Item = OsString> {
     })
 }
 
-fn fault_of(given: &SettingValue) -> Option<Fault> {
+fn fault_of(given: &SettingValue) -> Option<InvalidSetting> {
     let error = strict_command().try_get_matches_from(as_flags(given)).err()?;
     let why = first_line(&error);
-    Some(Fault { id: Some(given.id.clone()), origin: given.origin.clone(), why })
+    Some(InvalidSetting { id: Some(given.id.clone()), origin: given.origin.clone(), why })
 }
 
 /// The values of a file, and its errors.
-fn parse_file(text: &str) -> (Vec<SettingValue>, Vec<Fault>) {
+fn parse_file(text: &str) -> (Vec<SettingValue>, Vec<InvalidSetting>) {
     let (table, errors) = DeTable::parse_recoverable(text);
     let line = |at: usize| text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
     if !errors.is_empty() {
-        let syntax_fault = |error: &toml::de::Error| Fault {
+        let syntax_fault = |error: &toml::de::Error| InvalidSetting {
             id: None,
             origin: Origin::File(line(error.span().map_or(0, |span| span.start))),
             why: error.message().to_owned(),
@@ -154,7 +154,7 @@ fn parse_file(text: &str) -> (Vec<SettingValue>, Vec<Fault>) {
         return (Vec::new(), errors.iter().map(syntax_fault).collect());
     }
     let known = super::setting_ids();
-    let (mut found, mut faults): (Vec<SettingValue>, Vec<Fault>) = (Vec::new(), Vec::new());
+    let (mut found, mut faults): (Vec<SettingValue>, Vec<InvalidSetting>) = (Vec::new(), Vec::new());
     let values: toml::Table = text.parse().unwrap_or_default();
     let mut keys: Vec<(usize, String)> =
         table.get_ref().keys().map(|key| (key.span().start, key.get_ref().to_string())).collect();
@@ -162,7 +162,7 @@ fn parse_file(text: &str) -> (Vec<SettingValue>, Vec<Fault>) {
     for (at, key) in keys {
         let (id, origin) = (key.replace('-', "_"), Origin::File(line(at)));
         let mut refuse =
-            |why: String| faults.push(Fault { id: Some(key.clone()), origin: origin.clone(), why });
+            |why: String| faults.push(InvalidSetting { id: Some(key.clone()), origin: origin.clone(), why });
         if !known.contains(&id) {
             refuse(format!("`{key}` is not a setting; the settings are: {}", known.join(", ")));
         } else if found.iter().any(|given| given.id == id) {

@@ -9,7 +9,7 @@ use super::serve;
 use crate::{
     output,
     settings::unchecked::{
-        Fault, Origin, SettingValue, UncheckedSettings, describe_origin, parse_settings, redacted,
+        InvalidSetting, Origin, SettingValue, UncheckedSettings, describe_origin, parse_settings, redacted,
     },
 };
 
@@ -73,7 +73,7 @@ pub(crate) fn run(verb: Config) -> anyhow::Result<ExitCode> {
     let (all, mut faults) = given.with_file(&text);
     if let (Some(error), Some(given)) = (unread, all.iter().find(|given| given.id == "config")) {
         let why = format!("the file cannot be read: {error}");
-        faults.push(Fault { id: Some(given.id.clone()), origin: given.origin.clone(), why });
+        faults.push(InvalidSetting { id: Some(given.id.clone()), origin: given.origin.clone(), why });
     }
     if faults.is_empty() {
         faults.extend(check_combination(&all));
@@ -92,16 +92,16 @@ pub(crate) fn run(verb: Config) -> anyhow::Result<ExitCode> {
 }
 
 /// Errors of settings that are valid individually but not together or not on this machine.
-fn check_combination(all: &[SettingValue]) -> Vec<Fault> {
+fn check_combination(all: &[SettingValue]) -> Vec<InvalidSetting> {
     let fault = |id: &str, why: String| {
         let origin =
             all.iter().find(|given| given.id == id).map_or(Origin::Default, |given| given.origin.clone());
-        Fault { id: Some(id.to_owned()), origin, why }
+        InvalidSetting { id: Some(id.to_owned()), origin, why }
     };
     match parse_settings(all) {
-        Err(why) => vec![Fault { id: None, origin: Origin::Default, why }],
+        Err(why) => vec![InvalidSetting { id: None, origin: Origin::Default, why }],
         Ok(settings) => match settings.resolved() {
-            Err(error) => vec![Fault { id: None, origin: Origin::Default, why: error.to_string() }],
+            Err(error) => vec![InvalidSetting { id: None, origin: Origin::Default, why: error.to_string() }],
             Ok(settings) => {
                 let found = serve::check(&settings).into_iter();
                 found.map(|(id, error)| fault(id, output::one_line(&error))).collect()
@@ -129,7 +129,7 @@ fn parts(origin: &Origin) -> (&'static str, Option<String>, Option<usize>) {
     }
 }
 
-fn report_fault(fault: &Fault, file: Option<&Path>) -> SettingError {
+fn report_fault(fault: &InvalidSetting, file: Option<&Path>) -> SettingError {
     let (_, variable, line) = parts(&fault.origin);
     SettingError {
         setting: fault.id.clone(),

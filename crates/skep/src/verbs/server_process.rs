@@ -134,9 +134,7 @@ async fn serve_with(
 ) -> anyhow::Result<()> {
     let Welcome { admin_key, swarm, succeeds, .. } = welcome;
     let admin_key = admin_key
-        .map(|key| {
-            Ok::<_, skep_accounts::Refusal>(AdminKey { hash: key.sha256.parse()?, prefix: key.prefix })
-        })
+        .map(|key| Ok::<_, skep_accounts::Error>(AdminKey { hash: key.sha256.parse()?, prefix: key.prefix }))
         .transpose()?;
     let listeners = assign_listeners(listeners, &settings)?;
     let tls = Tls::of(&settings, keeper.clone()).await?;

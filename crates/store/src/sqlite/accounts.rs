@@ -10,7 +10,7 @@ use skep_api::{AccountId, KeyId, keys::Limits};
 use super::{
     SqliteStore,
     columns::{Columns, execute, millis, query_all, query_optional, signed, to_json},
-    fault::Fault,
+    error::SqliteError,
     keys, vms, webhooks,
 };
 use crate::{
@@ -73,7 +73,7 @@ fn ensure_default(
     connection: &Connection,
     id: AccountId,
     command: &EnsureDefaultAccount,
-) -> Result<Account, Fault> {
+) -> Result<Account, SqliteError> {
     let new = CreateAccount {
         name: DEFAULT_ACCOUNT.to_owned(),
         roots: command.roots.clone(),
@@ -85,7 +85,7 @@ fn ensure_default(
     by_name(connection, DEFAULT_ACCOUNT)
 }
 
-fn create(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<Account, Fault> {
+fn create(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<Account, SqliteError> {
     if !insert(connection, id, command)? {
         return Err(Error::AccountNameTaken { name: command.name.clone() }.into());
     }
@@ -95,7 +95,7 @@ fn create(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
 }
 
 /// Inserts the row; returns whether the name was available.
-fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<bool, Fault> {
+fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<bool, SqliteError> {
     let inserted = execute(
         connection,
         "INSERT INTO accounts (id, name, roots, allowed_ips, max_vms, max_memory_mb, created_at)
@@ -115,7 +115,7 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
 }
 
 /// Changes the mutable fields of an account.
-fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Fault> {
+fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, SqliteError> {
     execute(
         connection,
         "UPDATE accounts SET roots = coalesce(:roots, roots),
@@ -141,7 +141,7 @@ fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Fa
 }
 
 /// Deletes an account without VMs; returns its last record and the keys that were revoked with it.
-fn delete(connection: &Connection, command: &DeleteAccount) -> Result<(Account, Vec<KeyId>), Fault> {
+fn delete(connection: &Connection, command: &DeleteAccount) -> Result<(Account, Vec<KeyId>), SqliteError> {
     let account = by_id(connection, command.account)?;
     if account.name == DEFAULT_ACCOUNT {
         return Err(Error::DefaultAccountStays.into());
@@ -165,7 +165,7 @@ fn delete(connection: &Connection, command: &DeleteAccount) -> Result<(Account, 
 }
 
 /// Returns a page of accounts, newest first. Ids are in the order of creation.
-fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, Fault> {
+fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, SqliteError> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut accounts = query_all(
@@ -182,7 +182,7 @@ fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, Fau
 }
 
 /// Replaces the roots of an account.
-fn set_roots(connection: &Connection, command: &SetAccountRoots) -> Result<Account, Fault> {
+fn set_roots(connection: &Connection, command: &SetAccountRoots) -> Result<Account, SqliteError> {
     let roots = to_json(&command.roots)?;
     let sql = "UPDATE accounts SET roots = ?2 WHERE id = ?1 AND deleted_at IS NULL";
     execute(connection, sql, params![command.account.to_string(), roots])?;
@@ -192,7 +192,7 @@ fn set_roots(connection: &Connection, command: &SetAccountRoots) -> Result<Accou
 }
 
 /// Returns the roots of all accounts except this one.
-pub(super) fn roots_of_others(connection: &Connection, name: &str) -> Result<Vec<AccountRoot>, Fault> {
+pub(super) fn roots_of_others(connection: &Connection, name: &str) -> Result<Vec<AccountRoot>, SqliteError> {
     let sql = "SELECT accounts.name AS name, each.value AS path
                FROM accounts, json_each(accounts.roots) AS each
                WHERE accounts.deleted_at IS NULL AND accounts.name <> ?1
@@ -205,7 +205,7 @@ pub(super) fn roots_of_others(connection: &Connection, name: &str) -> Result<Vec
 
 /// Fails if roots overlap with those of another account. Runs in the transaction that wrote them, so that one of two
 /// concurrent requests fails. Compares paths lexically; they are resolved already.
-fn check_roots(connection: &Connection, account: &Account) -> Result<(), Fault> {
+fn check_roots(connection: &Connection, account: &Account) -> Result<(), SqliteError> {
     let others = roots_of_others(connection, &account.name)?;
     for path in account.roots.iter().map(PathBuf::from) {
         let overlaps = |other: &&AccountRoot| path.starts_with(&other.path) || other.path.starts_with(&path);
@@ -216,7 +216,7 @@ fn check_roots(connection: &Connection, account: &Account) -> Result<(), Fault> 
     Ok(())
 }
 
-pub(super) fn by_id(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
+pub(super) fn by_id(connection: &Connection, id: AccountId) -> Result<Account, SqliteError> {
     let id = id.to_string();
     let sql = "SELECT * FROM accounts WHERE id = ?1 AND deleted_at IS NULL";
     let found = query_optional(connection, sql, [&id], decode)?;
@@ -224,19 +224,19 @@ pub(super) fn by_id(connection: &Connection, id: AccountId) -> Result<Account, F
 }
 
 /// Returns the account that another record refers to, which may be deleted.
-pub(super) fn by_id_or_deleted(connection: &Connection, id: AccountId) -> Result<Account, Fault> {
+pub(super) fn by_id_or_deleted(connection: &Connection, id: AccountId) -> Result<Account, SqliteError> {
     let id = id.to_string();
     let found = query_optional(connection, "SELECT * FROM accounts WHERE id = ?1", [&id], decode)?;
     found.ok_or_else(|| Error::UnknownAccount { account: id }.into())
 }
 
-pub(super) fn by_name(connection: &Connection, name: &str) -> Result<Account, Fault> {
+pub(super) fn by_name(connection: &Connection, name: &str) -> Result<Account, SqliteError> {
     let sql = "SELECT * FROM accounts WHERE name = ?1 AND deleted_at IS NULL";
     let found = query_optional(connection, sql, [name], decode)?;
     found.ok_or_else(|| Error::UnknownAccount { account: name.to_owned() }.into())
 }
 
-fn decode(row: &Columns<'_>) -> Result<Account, Fault> {
+fn decode(row: &Columns<'_>) -> Result<Account, SqliteError> {
     Ok(Account {
         id: row.parse("id")?,
         name: row.get("name")?,

@@ -6,12 +6,12 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::{
     columns::{execute, query_optional},
-    fault::Fault,
+    error::SqliteError,
     tickets,
 };
 
 /// Releases all tickets that were in progress when the backup was made, unless that is done already.
-pub(super) fn release_tickets(connection: &mut Connection) -> Result<(), Fault> {
+pub(super) fn release_tickets(connection: &mut Connection) -> Result<(), SqliteError> {
     let marked = "SELECT 1 FROM meta WHERE name = 'restored'";
     // Check without a write transaction, so that opening a store beside a running server does not wait for the write
     // lock.

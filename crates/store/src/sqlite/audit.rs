@@ -11,7 +11,7 @@ use skep_api::{
 use super::{
     SqliteStore,
     columns::{Columns, execute, invalid_column, millis, query_all},
-    fault::Fault,
+    error::SqliteError,
     history,
 };
 use crate::{AuditPage, AuditStore, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
@@ -35,7 +35,7 @@ impl AuditStore for SqliteStore {
 }
 
 /// Writes entries and ignores existing ones, because a batch may be retried.
-fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Fault> {
+fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), SqliteError> {
     for NewAuditEntry { id, account, entry } in entries {
         execute(
             connection,
@@ -60,7 +60,7 @@ fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Faul
     Ok(())
 }
 
-fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPage, Fault> {
+fn list(connection: &Connection, query: &ListAudit) -> Result<AuditPage, SqliteError> {
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut found = select(connection, query, Some(query.account.to_string()))?;
     if query.include_unattributed {
@@ -81,7 +81,7 @@ fn select(
     connection: &Connection,
     query: &ListAudit,
     account: Option<String>,
-) -> Result<Vec<(AuditId, AuditEntry)>, Fault> {
+) -> Result<Vec<(AuditId, AuditEntry)>, SqliteError> {
     let filter = &query.filter;
     let (mut done, mut refused, mut status, mut code) = (false, false, None, None);
     match filter.outcome {
@@ -116,7 +116,7 @@ fn select(
     )
 }
 
-fn decode(row: &Columns<'_>) -> Result<(AuditId, AuditEntry), Fault> {
+fn decode(row: &Columns<'_>) -> Result<(AuditId, AuditEntry), SqliteError> {
     let key = match row.parse_optional("key")? {
         Some(id) => Some(AuditKey { id, prefix: row.get("prefix")? }),
         None => None,
@@ -134,7 +134,7 @@ fn decode(row: &Columns<'_>) -> Result<(AuditId, AuditEntry), Fault> {
     Ok((row.parse("id")?, entry))
 }
 
-fn code_of(word: &str) -> Result<ErrorCode, Fault> {
+fn code_of(word: &str) -> Result<ErrorCode, SqliteError> {
     let known = ErrorCode::ALL.iter().copied().find(|code| code.as_str() == word);
     known.ok_or_else(|| invalid_column("code", format!("unknown error code `{word}`")))
 }

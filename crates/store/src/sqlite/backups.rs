@@ -18,7 +18,7 @@ use std::{
 use jiff::Timestamp;
 use rusqlite::Connection;
 
-use super::{fault::Fault, file::DatabaseFile, inspect};
+use super::{error::SqliteError, file::DatabaseFile, inspect};
 use crate::{Cause, Error, Result};
 
 /// How long a backup or restore waits for a writer.
@@ -52,7 +52,7 @@ pub fn backup(database: &Path) -> Result<Backup> {
     make_backup(database).map_err(|fault| fault.into_error(database))
 }
 
-fn make_backup(database: &Path) -> std::result::Result<Backup, Fault> {
+fn make_backup(database: &Path) -> std::result::Result<Backup, SqliteError> {
     let source = DatabaseFile::locate(database, BUSY_TIMEOUT)?.connection()?;
     let staged = StagingFile::create_locked(beside(database, "backup"))?;
     // `VACUUM INTO` accepts an empty file. One that SQLite creates could be readable by others.
@@ -82,19 +82,19 @@ pub fn restore(database: &Path, copy: &mut dyn Read, name: &Path) -> Result<Rest
         let old = replace(database, &staged.path)?;
         Ok(Restored { version: found.version, epoch, old })
     };
-    put().map_err(|fault: Fault| fault.into_error(database))
+    put().map_err(|fault: SqliteError| fault.into_error(database))
 }
 
-fn not_a_backup(name: &Path, fault: Fault) -> Error {
+fn not_a_backup(name: &Path, fault: SqliteError) -> Error {
     match fault {
-        Fault::Driver(error) => {
+        SqliteError::Driver(error) => {
             Error::NotABackup { path: name.to_owned(), why: Cause::from_error(&error).to_string() }
         }
         other => other.into_error(name),
     }
 }
 
-fn fill(staged: &StagingFile, copy: &mut dyn Read) -> std::result::Result<(), Fault> {
+fn fill(staged: &StagingFile, copy: &mut dyn Read) -> std::result::Result<(), SqliteError> {
     staged.file.set_len(0)?;
     for rest in ["-wal", "-shm", "-journal"] {
         remove(&with_suffix(&staged.path, rest))?;
@@ -105,13 +105,13 @@ fn fill(staged: &StagingFile, copy: &mut dyn Read) -> std::result::Result<(), Fa
 
 /// Starts a new epoch and returns it. Epochs are random, as in the first migration: restoring a backup twice must not
 /// give the same epoch twice.
-fn begin_epoch(path: &Path) -> std::result::Result<String, Fault> {
+fn begin_epoch(path: &Path) -> std::result::Result<String, SqliteError> {
     let connection = DatabaseFile::locate(path, BUSY_TIMEOUT)?.connection()?;
     // Without a WAL, the copy is a single file, which can be renamed atomically.
     let mode: String =
         connection.pragma_update_and_check(None, "journal_mode", "delete", |row| row.get(0))?;
     if mode != "delete" {
-        return Err(Fault::Unavailable(Cause::new(format!(
+        return Err(SqliteError::Unavailable(Cause::new(format!(
             "the journal mode of the copy is still `{mode}`"
         ))));
     }
@@ -128,7 +128,7 @@ fn begin_epoch(path: &Path) -> std::result::Result<String, Fault> {
 
 /// Replaces the database and returns the new path of the old one. At every moment a database exists at the path, and
 /// each old file has a name.
-fn replace(database: &Path, new: &Path) -> std::result::Result<Option<PathBuf>, Fault> {
+fn replace(database: &Path, new: &Path) -> std::result::Result<Option<PathBuf>, SqliteError> {
     let wal = with_suffix(database, "-wal");
     // With an empty WAL nothing is lost between the steps below. The checkpoint may fail if the database is damaged.
     if let Ok(connection) = Connection::open(database) {
@@ -147,7 +147,7 @@ fn replace(database: &Path, new: &Path) -> std::result::Result<Option<PathBuf>, 
 }
 
 /// Creates a second, unused name for the database.
-fn link_old(database: &Path) -> std::result::Result<Option<PathBuf>, Fault> {
+fn link_old(database: &Path) -> std::result::Result<Option<PathBuf>, SqliteError> {
     let now = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
     for number in 1_u32.. {
         let more = if number == 1 { String::new() } else { format!("-{number}") };
@@ -172,7 +172,7 @@ struct StagingFile {
 }
 
 impl StagingFile {
-    fn create_locked(path: PathBuf) -> std::result::Result<Self, Fault> {
+    fn create_locked(path: PathBuf) -> std::result::Result<Self, SqliteError> {
         loop {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -182,7 +182,7 @@ impl StagingFile {
                 Err(TryLockError::WouldBlock) => {
                     let busy =
                         format!("another process writes {}; wait until it has finished", path.display());
-                    return Err(Fault::Unavailable(Cause::new(busy)));
+                    return Err(SqliteError::Unavailable(Cause::new(busy)));
                 }
                 Err(TryLockError::Error(error)) => return Err(error.into()),
             }

@@ -10,7 +10,7 @@ use rusqlite::{
 use serde::{Serialize, de::DeserializeOwned};
 use skep_api::budget::Budget;
 
-use super::fault::Fault;
+use super::error::SqliteError;
 use crate::Cause;
 
 /// Returns the row of a query, if any. More than one row is an internal error.
@@ -18,8 +18,8 @@ pub(super) fn query_optional<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
-    decode: impl FnMut(&Columns<'_>) -> Result<T, Fault>,
-) -> Result<Option<T>, Fault> {
+    decode: impl FnMut(&Columns<'_>) -> Result<T, SqliteError>,
+) -> Result<Option<T>, SqliteError> {
     let mut rows = query_all(connection, sql, params, decode)?;
     let row = rows.pop();
     if rows.is_empty() { Ok(row) } else { Err(invalid_column("row", "the query returned more than one")) }
@@ -30,8 +30,8 @@ pub(super) fn query_all<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
-    mut decode: impl FnMut(&Columns<'_>) -> Result<T, Fault>,
-) -> Result<Vec<T>, Fault> {
+    mut decode: impl FnMut(&Columns<'_>) -> Result<T, SqliteError>,
+) -> Result<Vec<T>, SqliteError> {
     connection.prepare_cached(sql)?.query_and_then(params, |row| decode(&Columns::of(row)))?.collect()
 }
 
@@ -43,8 +43,8 @@ pub(super) fn page<T: Serialize>(
     params: impl Params,
     limit: u32,
     mut budget: Budget,
-    mut decode: impl FnMut(&Columns<'_>) -> Result<T, Fault>,
-) -> Result<(Vec<T>, bool), Fault> {
+    mut decode: impl FnMut(&Columns<'_>) -> Result<T, SqliteError>,
+) -> Result<(Vec<T>, bool), SqliteError> {
     let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
@@ -60,7 +60,7 @@ pub(super) fn page<T: Serialize>(
 }
 
 /// Executes a statement and returns the number of changed rows.
-pub(super) fn execute(connection: &Connection, sql: &str, params: impl Params) -> Result<usize, Fault> {
+pub(super) fn execute(connection: &Connection, sql: &str, params: impl Params) -> Result<usize, SqliteError> {
     Ok(connection.prepare_cached(sql)?.execute(params)?)
 }
 
@@ -70,12 +70,12 @@ pub(super) fn millis(time: Timestamp) -> i64 {
 }
 
 /// Encodes a list or an object as JSON.
-pub(super) fn to_json(value: &impl Serialize) -> Result<String, Fault> {
-    serde_json::to_string(value).map_err(|error| Fault::Internal(Cause::from_error(&error)))
+pub(super) fn to_json(value: &impl Serialize) -> Result<String, SqliteError> {
+    serde_json::to_string(value).map_err(|error| SqliteError::Internal(Cause::from_error(&error)))
 }
 
 /// Encodes an unsigned number.
-pub(super) fn signed(value: u64) -> Result<i64, Fault> {
+pub(super) fn signed(value: u64) -> Result<i64, SqliteError> {
     i64::try_from(value).map_err(|error| invalid_column("number", error))
 }
 
@@ -92,24 +92,24 @@ impl<'row> Columns<'row> {
     }
 
     /// A value in the type that rusqlite converts it to.
-    pub(super) fn get<T: FromSql>(&self, column: &str) -> Result<T, Fault> {
+    pub(super) fn get<T: FromSql>(&self, column: &str) -> Result<T, SqliteError> {
         Ok(self.row.get(self.index_of(column)?)?)
     }
 
     /// Whether the value is null. A following read of the column needs no search.
-    pub(super) fn is_null(&self, column: &str) -> Result<bool, Fault> {
+    pub(super) fn is_null(&self, column: &str) -> Result<bool, SqliteError> {
         let place = self.index_of(column)?;
         self.next.set(place);
         Ok(self.row.get_ref(place)? == ValueRef::Null)
     }
 
     /// Length of a text in bytes, without copying it.
-    pub(super) fn bytes(&self, column: &str) -> Result<usize, Fault> {
+    pub(super) fn bytes(&self, column: &str) -> Result<usize, SqliteError> {
         let text = self.row.get_ref(self.index_of(column)?)?.as_bytes();
         Ok(text.map_err(|error| invalid_column(column, error))?.len())
     }
 
-    fn index_of(&self, column: &str) -> Result<usize, Fault> {
+    fn index_of(&self, column: &str) -> Result<usize, SqliteError> {
         let statement: &Statement<'_> = self.row.as_ref();
         let (count, next) = (statement.column_count(), self.next.get());
         let found = (next..count)
@@ -120,33 +120,36 @@ impl<'row> Columns<'row> {
         Ok(place)
     }
 
-    pub(super) fn time(&self, column: &str) -> Result<Timestamp, Fault> {
+    pub(super) fn time(&self, column: &str) -> Result<Timestamp, SqliteError> {
         to_time(column, self.get(column)?)
     }
 
-    pub(super) fn optional_time(&self, column: &str) -> Result<Option<Timestamp>, Fault> {
+    pub(super) fn optional_time(&self, column: &str) -> Result<Option<Timestamp>, SqliteError> {
         self.get::<Option<i64>>(column)?.map(|value| to_time(column, value)).transpose()
     }
 
     /// A text that is parsed, such as an id.
-    pub(super) fn parse<T: FromStr<Err: Display>>(&self, column: &str) -> Result<T, Fault> {
+    pub(super) fn parse<T: FromStr<Err: Display>>(&self, column: &str) -> Result<T, SqliteError> {
         self.get::<String>(column)?.parse().map_err(|error| invalid_column(column, error))
     }
 
     /// A text that is parsed, or `None` for null.
-    pub(super) fn parse_optional<T: FromStr<Err: Display>>(&self, column: &str) -> Result<Option<T>, Fault> {
+    pub(super) fn parse_optional<T: FromStr<Err: Display>>(
+        &self,
+        column: &str,
+    ) -> Result<Option<T>, SqliteError> {
         let text = self.get::<Option<String>>(column)?;
         text.map(|text| text.parse().map_err(|error| invalid_column(column, error))).transpose()
     }
 
     /// A value encoded as JSON.
-    pub(super) fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, Fault> {
+    pub(super) fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, SqliteError> {
         let text = self.get::<String>(column)?;
         serde_json::from_str(&text).map_err(|error| invalid_column(column, error))
     }
 
     /// An unsigned number.
-    pub(super) fn number<T: TryFrom<i64, Error: StdError>>(&self, column: &str) -> Result<T, Fault> {
+    pub(super) fn number<T: TryFrom<i64, Error: StdError>>(&self, column: &str) -> Result<T, SqliteError> {
         self.get::<i64>(column)?.try_into().map_err(|error| invalid_column(column, error))
     }
 
@@ -154,17 +157,17 @@ impl<'row> Columns<'row> {
     pub(super) fn optional_number<T: TryFrom<i64, Error: StdError>>(
         &self,
         column: &str,
-    ) -> Result<Option<T>, Fault> {
+    ) -> Result<Option<T>, SqliteError> {
         let value = self.get::<Option<i64>>(column)?;
         value.map(|value| value.try_into().map_err(|error| invalid_column(column, error))).transpose()
     }
 }
 
 /// The error for a column with an invalid value.
-pub(super) fn invalid_column(column: &str, why: impl Display) -> Fault {
-    Fault::Internal(Cause::new(format!("column `{column}`: {why}")))
+pub(super) fn invalid_column(column: &str, why: impl Display) -> SqliteError {
+    SqliteError::Internal(Cause::new(format!("column `{column}`: {why}")))
 }
 
-fn to_time(column: &str, value: i64) -> Result<Timestamp, Fault> {
+fn to_time(column: &str, value: i64) -> Result<Timestamp, SqliteError> {
     Timestamp::from_millisecond(value).map_err(|error| invalid_column(column, error))
 }

@@ -11,9 +11,8 @@ use skep_api::{
 
 use super::{
     columns::{Columns, execute, millis, page, query_all, query_optional, to_json},
-    events,
-    fault::Fault,
-    webhooks,
+    error::SqliteError,
+    events, webhooks,
 };
 use crate::{
     DeliveryContent, DeliveryOutcome, DeliveryPage, DueDelivery, EnqueueDeliveries, Enqueued, Error,
@@ -35,7 +34,7 @@ struct LaggingWebhook {
 }
 
 /// Creates deliveries for unprocessed events of webhooks.
-pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> Result<Enqueued, Fault> {
+pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> Result<Enqueued, SqliteError> {
     let newest = events::span(connection)?.newest;
     let behind = query_all(
         connection,
@@ -73,7 +72,7 @@ fn deliver_next(
     webhook: &LaggingWebhook,
     command: &EnqueueDeliveries,
     newest: u64,
-) -> Result<u64, Fault> {
+) -> Result<u64, SqliteError> {
     let limit = command.events.max(1);
     let next = query_all(
         connection,
@@ -103,7 +102,7 @@ fn deliver_next(
 
 /// The newest delivery of a webhook. Ids of new ones are generated after it, because several may be created in a
 /// millisecond.
-fn newest_of(connection: &Connection, webhook: WebhookId) -> Result<Option<DeliveryId>, Fault> {
+fn newest_of(connection: &Connection, webhook: WebhookId) -> Result<Option<DeliveryId>, SqliteError> {
     let sql = "SELECT id FROM webhook_deliveries WHERE webhook = ?1 ORDER BY id DESC LIMIT 1";
     query_optional(connection, sql, [webhook.to_string()], |row| row.parse("id"))
 }
@@ -123,7 +122,7 @@ struct NewDelivery<'a> {
     data: Option<&'a Map<String, Value>>,
 }
 
-fn insert(connection: &Connection, new: &NewDelivery<'_>, at: Timestamp) -> Result<usize, Fault> {
+fn insert(connection: &Connection, new: &NewDelivery<'_>, at: Timestamp) -> Result<usize, SqliteError> {
     execute(
         connection,
         "INSERT INTO webhook_deliveries (id, webhook, sequence, event, type, data, state, next_at, created_at)
@@ -141,7 +140,7 @@ fn insert(connection: &Connection, new: &NewDelivery<'_>, at: Timestamp) -> Resu
 }
 
 /// Creates a test delivery, which is not an event.
-pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Delivery, Fault> {
+pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Delivery, SqliteError> {
     require_enabled(connection, command.account, command.webhook)?;
     let newest = events::span(connection)?.newest;
     let new = NewDelivery {
@@ -159,13 +158,13 @@ pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Del
 }
 
 /// Clears the pause that the endpoint requested, because a manual delivery is sent immediately.
-fn clear_hold(connection: &Connection, webhook: WebhookId) -> Result<(), Fault> {
+fn clear_hold(connection: &Connection, webhook: WebhookId) -> Result<(), SqliteError> {
     execute(connection, "UPDATE webhooks SET hold_until = NULL WHERE id = ?1", [webhook.to_string()])?;
     Ok(())
 }
 
 /// Schedules a delivery again, with no attempts counted.
-pub(super) fn redeliver(connection: &Connection, command: &Redeliver) -> Result<Delivery, Fault> {
+pub(super) fn redeliver(connection: &Connection, command: &Redeliver) -> Result<Delivery, SqliteError> {
     webhooks::by_id(connection, command.account, command.webhook)?;
     by_id(connection, command.webhook, command.delivery)?;
     require_enabled(connection, command.account, command.webhook)?;
@@ -175,7 +174,7 @@ pub(super) fn redeliver(connection: &Connection, command: &Redeliver) -> Result<
     by_id(connection, command.webhook, command.delivery)
 }
 
-fn require_enabled(connection: &Connection, account: AccountId, id: WebhookId) -> Result<(), Fault> {
+fn require_enabled(connection: &Connection, account: AccountId, id: WebhookId) -> Result<(), SqliteError> {
     match webhooks::by_id(connection, account, id)?.disabled {
         Some(_) => Err(Error::WebhookDisabled { id }.into()),
         None => Ok(()),
@@ -183,7 +182,7 @@ fn require_enabled(connection: &Connection, account: AccountId, id: WebhookId) -
 }
 
 /// Returns a page of a webhook's deliveries, newest first. Ids are in the order of creation.
-pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<DeliveryPage, Fault> {
+pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<DeliveryPage, SqliteError> {
     webhooks::by_id(connection, query.account, query.webhook)?;
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let (deliveries, more) = page(
@@ -199,7 +198,7 @@ pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<Del
 }
 
 /// Returns the deliveries of a webhook that are due.
-pub(super) fn due(connection: &Connection, query: ListDue) -> Result<Vec<DueDelivery>, Fault> {
+pub(super) fn due(connection: &Connection, query: ListDue) -> Result<Vec<DueDelivery>, SqliteError> {
     let sql = "SELECT id, event, sequence, data, tries, created_at FROM webhook_deliveries
                WHERE webhook = ?1 AND state = 'pending' AND next_at <= ?2 ORDER BY next_at, id LIMIT ?3";
     query_all(connection, sql, params![query.webhook.to_string(), millis(query.at), query.limit], |row| {
@@ -224,7 +223,7 @@ pub(super) fn due(connection: &Connection, query: ListDue) -> Result<Vec<DueDeli
 pub(super) fn record(
     connection: &Connection,
     command: &RecordAttempt,
-) -> Result<Option<DisabledReason>, Fault> {
+) -> Result<Option<DisabledReason>, SqliteError> {
     let id = command.delivery.to_string();
     let sql = "SELECT webhook, attempts FROM webhook_deliveries WHERE id = ?1";
     let found = query_optional(connection, sql, [&id], |row| {
@@ -251,7 +250,7 @@ fn update_webhook(
     connection: &Connection,
     webhook: &str,
     command: &RecordAttempt,
-) -> Result<Option<DisabledReason>, Fault> {
+) -> Result<Option<DisabledReason>, SqliteError> {
     if command.outcome == DeliveryOutcome::Delivered {
         let sql = "UPDATE webhooks SET failing_since = NULL, hold_until = NULL
                    WHERE id = ?1 AND (failing_since IS NOT NULL OR hold_until IS NOT NULL)";
@@ -276,7 +275,7 @@ fn update_webhook(
 }
 
 /// Deletes one batch of deliveries whose event or webhook was deleted, and deleted webhooks without deliveries.
-pub(super) fn delete_orphaned(connection: &Connection, batch: u32) -> Result<u64, Fault> {
+pub(super) fn delete_orphaned(connection: &Connection, batch: u32) -> Result<u64, SqliteError> {
     let oldest = events::span(connection)?.oldest;
     let sql = "DELETE FROM webhook_deliveries WHERE rowid IN (
                    SELECT rowid FROM webhook_deliveries WHERE sequence < ?1 ORDER BY sequence LIMIT ?2)";
@@ -291,7 +290,7 @@ pub(super) fn delete_orphaned(connection: &Connection, batch: u32) -> Result<u64
     Ok(gone as u64)
 }
 
-fn by_id(connection: &Connection, webhook: WebhookId, id: DeliveryId) -> Result<Delivery, Fault> {
+fn by_id(connection: &Connection, webhook: WebhookId, id: DeliveryId) -> Result<Delivery, SqliteError> {
     let sql = "SELECT * FROM webhook_deliveries WHERE webhook = ?1 AND id = ?2";
     let found = query_optional(connection, sql, [webhook.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| Error::UnknownDelivery { id: id.to_string() }.into())
@@ -302,7 +301,7 @@ fn sequence(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn decode(row: &Columns<'_>) -> Result<Delivery, Fault> {
+fn decode(row: &Columns<'_>) -> Result<Delivery, SqliteError> {
     Ok(Delivery {
         id: row.parse("id")?,
         event: row.get("event")?,

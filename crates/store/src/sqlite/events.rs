@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::{
     SqliteStore,
     columns::{Columns, execute, invalid_column, millis, query_all, query_optional, signed, to_json},
-    fault::Fault,
+    error::SqliteError,
     tickets,
 };
 use crate::{Event, EventKind, EventPage, EventScope, EventSpan, EventStore, ReadEvents, TicketWithSpan};
@@ -65,16 +65,16 @@ pub(super) fn append_for_ticket(
     connection: &Connection,
     ticket: &str,
     event: &NewEvent<'_>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     insert(connection, Some(ticket), event)
 }
 
 /// Writes an event, in the transaction of the change that it describes.
-pub(super) fn append(connection: &Connection, event: &NewEvent<'_>) -> Result<(), Fault> {
+pub(super) fn append(connection: &Connection, event: &NewEvent<'_>) -> Result<(), SqliteError> {
     insert(connection, None, event)
 }
 
-fn insert(connection: &Connection, ticket: Option<&str>, event: &NewEvent<'_>) -> Result<(), Fault> {
+fn insert(connection: &Connection, ticket: Option<&str>, event: &NewEvent<'_>) -> Result<(), SqliteError> {
     execute(
         connection,
         "INSERT INTO events (epoch, account, type, body, at, request_id, ticket)
@@ -91,7 +91,7 @@ fn insert(connection: &Connection, ticket: Option<&str>, event: &NewEvent<'_>) -
     Ok(())
 }
 
-fn after(connection: &Connection, sequence: u64, limit: u32) -> Result<Vec<Event>, Fault> {
+fn after(connection: &Connection, sequence: u64, limit: u32) -> Result<Vec<Event>, SqliteError> {
     // A sequence that does not fit the column is after all events.
     let sequence = i64::try_from(sequence).unwrap_or(i64::MAX);
     let sql = "SELECT * FROM events WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
@@ -99,7 +99,7 @@ fn after(connection: &Connection, sequence: u64, limit: u32) -> Result<Vec<Event
 }
 
 /// Returns a page of events with the range of stored events at that time.
-fn page(connection: &Connection, query: &ReadEvents) -> Result<EventPage, Fault> {
+fn page(connection: &Connection, query: &ReadEvents) -> Result<EventPage, SqliteError> {
     let after = i64::try_from(query.after).unwrap_or(i64::MAX);
     let limit = query.limit.max(1);
     match query.scope {
@@ -124,7 +124,7 @@ fn read_page(
     query: &ReadEvents,
     sql: &str,
     params: impl Params,
-) -> Result<EventPage, Fault> {
+) -> Result<EventPage, SqliteError> {
     let mut page =
         EventPage { events: Vec::new(), examined_to: query.after, more: false, span: span(connection)? };
     let (mut examined, mut bytes) = (0, 0);
@@ -156,7 +156,7 @@ fn read_page(
 const OUT_OF_ORDER_WINDOW: u64 = 1_000;
 
 /// Binary search for the position just before the first event at or after a time.
-fn position_before(connection: &Connection, since: Timestamp) -> Result<EventId, Fault> {
+fn position_before(connection: &Connection, since: Timestamp) -> Result<EventId, SqliteError> {
     let EventSpan { epoch, epoch_start: began, oldest, newest } = span(connection)?;
     let since = millis(since);
     // Events up to `low` are taken as earlier than `since`, those after `high` as later.
@@ -182,7 +182,7 @@ fn position_before(connection: &Connection, since: Timestamp) -> Result<EventId,
     Ok(EventId { epoch, sequence })
 }
 
-pub(super) fn span(connection: &Connection) -> Result<EventSpan, Fault> {
+pub(super) fn span(connection: &Connection) -> Result<EventSpan, SqliteError> {
     let sql = "SELECT (SELECT value FROM meta WHERE name = 'epoch') AS epoch,
                       (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'epoch_began') AS began,
                       (SELECT min(sequence) FROM events) AS oldest,
@@ -199,7 +199,7 @@ pub(super) fn span(connection: &Connection) -> Result<EventSpan, Fault> {
     span.ok_or_else(|| invalid_column("epoch", "it is missing"))
 }
 
-pub(super) fn decode(row: &Columns<'_>) -> Result<Event, Fault> {
+pub(super) fn decode(row: &Columns<'_>) -> Result<Event, SqliteError> {
     Ok(Event {
         sequence: row.number("sequence")?,
         epoch: row.get("epoch")?,
@@ -212,7 +212,7 @@ pub(super) fn decode(row: &Columns<'_>) -> Result<Event, Fault> {
     })
 }
 
-fn kind(word: &str) -> Result<EventKind, Fault> {
+fn kind(word: &str) -> Result<EventKind, SqliteError> {
     let known = EventKind::ALL.iter().copied().find(|kind| kind.as_str() == word);
     known.ok_or_else(|| invalid_column("type", format!("unknown event kind `{word}`")))
 }

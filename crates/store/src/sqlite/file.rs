@@ -11,7 +11,7 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
-use super::fault::Fault;
+use super::error::SqliteError;
 use crate::Cause;
 
 /// Page cache of the writer, in KiB. Enough for a change of a ticket on which ten thousand others depend.
@@ -27,7 +27,7 @@ pub(super) struct DatabaseFile {
 
 impl DatabaseFile {
     /// Locates the file, or creates an empty one with mode 0600. SQLite gives the same mode to the WAL and its index.
-    pub(super) fn locate_or_create(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
+    pub(super) fn locate_or_create(path: &Path, busy_timeout: Duration) -> Result<Self, SqliteError> {
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Ok(_) => {
                 // Sync the directory as well, otherwise a power failure may lose the new entry.
@@ -41,7 +41,7 @@ impl DatabaseFile {
     }
 
     /// Locates an existing file; never creates one.
-    pub(super) fn locate(path: &Path, busy_timeout: Duration) -> Result<Self, Fault> {
+    pub(super) fn locate(path: &Path, busy_timeout: Duration) -> Result<Self, SqliteError> {
         Ok(Self { path: path.to_owned(), busy_timeout, inode: inode(path)? })
     }
 
@@ -50,12 +50,12 @@ impl DatabaseFile {
     }
 
     /// Opens a connection for writing, whose commits are durable when they return.
-    pub(super) fn writer(&self) -> Result<Connection, Fault> {
+    pub(super) fn writer(&self) -> Result<Connection, SqliteError> {
         let connection = self.connect()?;
         let mode: String =
             connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
         if mode != "wal" {
-            return Err(Fault::Unavailable(Cause::new(format!(
+            return Err(SqliteError::Unavailable(Cause::new(format!(
                 "journal mode is `{mode}` where WAL was asked for"
             ))));
         }
@@ -66,18 +66,18 @@ impl DatabaseFile {
     }
 
     /// Opens a connection that can only read.
-    pub(super) fn reader(&self) -> Result<Connection, Fault> {
+    pub(super) fn reader(&self) -> Result<Connection, SqliteError> {
         let connection = self.connect()?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(connection)
     }
 
     /// Opens a connection that keeps the journal mode of the file.
-    pub(super) fn connection(&self) -> Result<Connection, Fault> {
+    pub(super) fn connection(&self) -> Result<Connection, SqliteError> {
         self.connect()
     }
 
-    fn connect(&self) -> Result<Connection, Fault> {
+    fn connect(&self) -> Result<Connection, SqliteError> {
         // No CREATE: a missing file is an error, not a new store. NO_MUTEX: only one thread at a time uses a
         // connection.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -95,11 +95,13 @@ impl DatabaseFile {
 
     /// Checks that the path still refers to the same file. SQLite would continue to write to a deleted or replaced
     /// file, and commits reported as durable would be lost.
-    pub(super) fn check_not_replaced(&self) -> Result<(), Fault> {
+    pub(super) fn check_not_replaced(&self) -> Result<(), SqliteError> {
         if inode(&self.path)? == self.inode {
             Ok(())
         } else {
-            Err(Fault::Unavailable(Cause::new("another file has replaced the database; restart the server")))
+            Err(SqliteError::Unavailable(Cause::new(
+                "another file has replaced the database; restart the server",
+            )))
         }
     }
 }

@@ -7,7 +7,7 @@ use skep_api::AccountId;
 use super::{
     SqliteStore, accounts,
     columns::{execute, millis, query_all},
-    fault::Fault,
+    error::SqliteError,
 };
 use crate::{GitCredential, GitStore, SetGitCredential};
 
@@ -27,7 +27,7 @@ impl GitStore for SqliteStore {
     }
 }
 
-fn set(connection: &Connection, command: &SetGitCredential) -> Result<(), Fault> {
+fn set(connection: &Connection, command: &SetGitCredential) -> Result<(), SqliteError> {
     accounts::by_id(connection, command.account)?;
     let GitCredential { host, username, encrypted_token: sealed, created_at } = &command.credential;
     execute(
@@ -41,7 +41,7 @@ fn set(connection: &Connection, command: &SetGitCredential) -> Result<(), Fault>
 }
 
 /// Returns the credentials of an account, ordered by host.
-fn list(connection: &Connection, account: AccountId) -> Result<Vec<GitCredential>, Fault> {
+fn list(connection: &Connection, account: AccountId) -> Result<Vec<GitCredential>, SqliteError> {
     let sql = "SELECT * FROM git_credentials WHERE account = ?1 ORDER BY host";
     query_all(connection, sql, [account.to_string()], |row| {
         Ok(GitCredential {
@@ -54,7 +54,7 @@ fn list(connection: &Connection, account: AccountId) -> Result<Vec<GitCredential
 }
 
 /// Deletes the credential for a host; returns whether it existed.
-fn remove(connection: &Connection, account: AccountId, host: &str) -> Result<bool, Fault> {
+fn remove(connection: &Connection, account: AccountId, host: &str) -> Result<bool, SqliteError> {
     let sql = "DELETE FROM git_credentials WHERE account = ?1 AND host = ?2";
     Ok(execute(connection, sql, params![account.to_string(), host])? == 1)
 }

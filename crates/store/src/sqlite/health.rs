@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::{SqliteStore, columns::execute, fault::Fault};
+use super::{SqliteStore, columns::execute, error::SqliteError};
 use crate::{Cause, Error, HealthStore};
 
 #[async_trait]
@@ -24,7 +24,7 @@ impl HealthStore for SqliteStore {
 
 /// Writes the current time in seconds. The row changes at most once per second, so that frequent requests to the public
 /// health route do not cause disk writes.
-fn check_write(connection: &Connection) -> Result<(), Fault> {
+fn check_write(connection: &Connection) -> Result<(), SqliteError> {
     execute(
         connection,
         "INSERT INTO meta (name, value) VALUES ('pinged_at', CAST(unixepoch() AS TEXT))
@@ -35,7 +35,7 @@ fn check_write(connection: &Connection) -> Result<(), Fault> {
 }
 
 /// Reads the row that [`check_write`] writes.
-fn check_read(connection: &Connection) -> Result<(), Fault> {
+fn check_read(connection: &Connection) -> Result<(), SqliteError> {
     connection.query_row("SELECT value FROM meta WHERE name = 'pinged_at'", [], |_| Ok(()))?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use super::{
     columns::{execute, invalid_column, millis, query_optional},
     deliveries,
-    fault::Fault,
+    error::SqliteError,
     run_logs, tickets, vms,
 };
 use crate::{TrimHistory, Trimmed};
@@ -14,7 +14,7 @@ use crate::{TrimHistory, Trimmed};
 const UNATTRIBUTED_DIVISOR: u64 = 5;
 
 /// Deletes one batch of records that are too old or exceed the space limit.
-pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Trimmed, Fault> {
+pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Trimmed, SqliteError> {
     let half = command.bytes / 2;
     let entries = if volume(connection, "strangers")? > half / UNATTRIBUTED_DIVISOR {
         // Checked first, because these entries alone may be the reason that the audit is too large.
@@ -46,7 +46,7 @@ pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Tri
 }
 
 /// Approximate size of a group of rows, in bytes.
-pub(super) fn volume(connection: &Connection, name: &str) -> Result<u64, Fault> {
+pub(super) fn volume(connection: &Connection, name: &str) -> Result<u64, SqliteError> {
     let found = query_optional(connection, "SELECT bytes FROM volumes WHERE name = ?1", [name], |row| {
         row.number("bytes")
     })?;

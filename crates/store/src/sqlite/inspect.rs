@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path, time::Duration};
 use rusqlite::Connection;
 
 use super::{
-    fault::Fault,
+    error::SqliteError,
     file::DatabaseFile,
     migrations::{self, LATEST},
     tickets,
@@ -40,7 +40,7 @@ pub fn inspect(database: &Path) -> Result<Inspection> {
     run(database, Duration::from_secs(5)).map_err(|fault| fault.into_error(database))
 }
 
-pub(super) fn run(path: &Path, busy_timeout: Duration) -> std::result::Result<Inspection, Fault> {
+pub(super) fn run(path: &Path, busy_timeout: Duration) -> std::result::Result<Inspection, SqliteError> {
     let connection = DatabaseFile::locate(path, busy_timeout)?.reader()?;
     let version = migrations::version(&connection)?;
     let sql = format!("PRAGMA integrity_check({MAX_PROBLEMS})");
@@ -66,7 +66,7 @@ pub(super) fn run(path: &Path, busy_timeout: Duration) -> std::result::Result<In
 
 impl Inspection {
     /// Fails if the database is damaged or this program does not support its version.
-    pub(super) fn require_sound(&self, path: &Path) -> std::result::Result<(), Fault> {
+    pub(super) fn require_sound(&self, path: &Path) -> std::result::Result<(), SqliteError> {
         let refused = |why: String| Err(Error::NotABackup { path: path.to_owned(), why }.into());
         if self.version > self.known {
             return Err(Error::NewerVersion {
@@ -86,7 +86,10 @@ impl Inspection {
 
 /// Compares tables, indexes, views and triggers with those that the migrations create. This detects databases of other
 /// programs and added triggers.
-fn schema_difference(connection: &Connection, version: i64) -> std::result::Result<Option<String>, Fault> {
+fn schema_difference(
+    connection: &Connection,
+    version: i64,
+) -> std::result::Result<Option<String>, SqliteError> {
     let mut ours = Connection::open_in_memory()?;
     migrations::migrate_to(&mut ours, version)?;
     let (expected, found) = (schema_objects(&ours)?, schema_objects(connection)?);
@@ -95,7 +98,7 @@ fn schema_difference(connection: &Connection, version: i64) -> std::result::Resu
         .map(|(kind, name)| format!("the {kind} `{name}` is not as in version {version} of skep's schema")))
 }
 
-fn schema_objects(connection: &Connection) -> std::result::Result<BTreeSet<(String, String)>, Fault> {
+fn schema_objects(connection: &Connection) -> std::result::Result<BTreeSet<(String, String)>, SqliteError> {
     // Tables of SQLite itself, such as statistics, are not part of the schema.
     let sql = "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
     let mut statement = connection.prepare(sql)?;
@@ -103,7 +106,7 @@ fn schema_objects(connection: &Connection) -> std::result::Result<BTreeSet<(Stri
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-fn dangling_reference(connection: &Connection) -> std::result::Result<Option<String>, Fault> {
+fn dangling_reference(connection: &Connection) -> std::result::Result<Option<String>, SqliteError> {
     let mut statement = connection.prepare("PRAGMA foreign_key_check")?;
     let mut rows = statement.query([])?;
     let Some(row) = rows.next()? else { return Ok(None) };

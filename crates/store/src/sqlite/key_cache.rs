@@ -21,7 +21,7 @@ use rusqlite::Connection;
 use skep_accounts::KeyHash;
 use tokio::sync::watch;
 
-use super::{fault::Fault, file::DatabaseFile};
+use super::{error::SqliteError, file::DatabaseFile};
 use crate::{Commit, CommitObserver, PresentedKey};
 
 /// Maximum number of cached keys. One more clears the cache.
@@ -91,7 +91,7 @@ struct Entries {
 
 impl KeyCache {
     /// Creates an empty cache. Its connection never waits for a lock, because lookups run on async threads.
-    pub(super) fn new(file: &DatabaseFile, commits: CommitCounter) -> Result<Self, Fault> {
+    pub(super) fn new(file: &DatabaseFile, commits: CommitCounter) -> Result<Self, SqliteError> {
         let connection = file.reader()?;
         connection.busy_timeout(Duration::ZERO)?;
         let kept = Entries {
@@ -137,7 +137,7 @@ impl KeyCache {
 impl Entries {
     /// Reads the counters and clears the cache if a key may have changed. A failed check is repeated at the next
     /// lookup.
-    fn refresh(&mut self, commits: u64) -> Result<(), Fault> {
+    fn refresh(&mut self, commits: u64) -> Result<(), SqliteError> {
         let asked = Instant::now();
         let number = read_data_version(&self.connection)?;
         if number != self.data_version {
@@ -153,12 +153,12 @@ impl Entries {
     }
 }
 
-fn read_data_version(connection: &Connection) -> Result<i64, Fault> {
+fn read_data_version(connection: &Connection) -> Result<i64, SqliteError> {
     let mut statement = connection.prepare_cached("PRAGMA data_version")?;
     Ok(statement.query_row([], |row| row.get(0))?)
 }
 
-fn read_keys_version(connection: &Connection) -> Result<KeysVersion, Fault> {
+fn read_keys_version(connection: &Connection) -> Result<KeysVersion, SqliteError> {
     let mut statement = connection.prepare_cached("SELECT count FROM key_changes")?;
     Ok(KeysVersion(statement.query_row([], |row| row.get(0))?))
 }

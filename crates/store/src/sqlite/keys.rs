@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 use super::{
     SqliteStore, accounts,
     columns::{self, Columns, execute, millis, query_all, query_optional},
+    error::SqliteError,
     events::{self, NewEvent},
-    fault::Fault,
     key_cache::Lookup,
     vms,
 };
@@ -83,7 +83,7 @@ impl KeyStore for SqliteStore {
     }
 }
 
-pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Result<KeyRecord, Fault> {
+pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Result<KeyRecord, SqliteError> {
     accounts::by_id(connection, command.account)?;
     if let Some(vm) = command.vm {
         vms::require_running(connection, command.account, vm)?;
@@ -97,7 +97,7 @@ pub(super) fn create(connection: &Connection, id: KeyId, command: &NewKey) -> Re
 }
 
 /// Inserts the row; returns whether the name was available.
-fn insert(connection: &Connection, id: KeyId, command: &NewKey) -> Result<bool, Fault> {
+fn insert(connection: &Connection, id: KeyId, command: &NewKey) -> Result<bool, SqliteError> {
     let inserted = execute(
         connection,
         "INSERT INTO keys (id, account, sha256, prefix, name, environment, role, scopes, vm, created_at, expires_at)
@@ -120,7 +120,7 @@ fn insert(connection: &Connection, id: KeyId, command: &NewKey) -> Result<bool, 
     Ok(inserted == 1)
 }
 
-fn append_created(connection: &Connection, key: &Key, command: &NewKey) -> Result<(), Fault> {
+fn append_created(connection: &Connection, key: &Key, command: &NewKey) -> Result<(), SqliteError> {
     let body = json!({
         "key": key.id,
         "name": key.name,
@@ -143,7 +143,11 @@ fn append_created(connection: &Connection, key: &Key, command: &NewKey) -> Resul
 }
 
 /// Returns the admin key of the account `default` with this hash, and creates it if it does not exist.
-fn ensure_admin(connection: &Connection, id: KeyId, command: &EnsureAdminKey) -> Result<KeyRecord, Fault> {
+fn ensure_admin(
+    connection: &Connection,
+    id: KeyId,
+    command: &EnsureAdminKey,
+) -> Result<KeyRecord, SqliteError> {
     if let Some(known) = by_hash(connection, command.hash)? {
         return Ok(known);
     }
@@ -174,7 +178,7 @@ fn ensure_admin(connection: &Connection, id: KeyId, command: &EnsureAdminKey) ->
 }
 
 /// Creates a key with the name and rights of an existing one. Both are valid.
-fn rotate(connection: &Connection, id: KeyId, command: &RotateKey) -> Result<KeyRecord, Fault> {
+fn rotate(connection: &Connection, id: KeyId, command: &RotateKey) -> Result<KeyRecord, SqliteError> {
     let rotated = execute(
         connection,
         "UPDATE keys SET rotated_at = ?3
@@ -209,7 +213,7 @@ fn append_rotated(
     successor: KeyId,
     at: Timestamp,
     request_id: Option<&str>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let body = json!({ "key": key.id, "name": key.name, "successor": successor });
     let event = NewEvent { account: key.account, kind: EventKind::KeyRotated, body, at, request_id };
     events::append(connection, &event)
@@ -224,7 +228,10 @@ fn not_valid(key: &Key) -> Error {
 }
 
 /// Revokes the keys of an account that are not revoked yet, and returns their ids.
-pub(super) fn revoke_all(connection: &Connection, command: &RevokeAllKeys) -> Result<Vec<KeyId>, Fault> {
+pub(super) fn revoke_all(
+    connection: &Connection,
+    command: &RevokeAllKeys,
+) -> Result<Vec<KeyId>, SqliteError> {
     accounts::by_id(connection, command.account)?;
     let sql = "SELECT * FROM keys WHERE account = ?1 AND revoked_at IS NULL AND id IS NOT ?2 ORDER BY id";
     let except = command.except.map(|id| id.to_string());
@@ -233,7 +240,7 @@ pub(super) fn revoke_all(connection: &Connection, command: &RevokeAllKeys) -> Re
 }
 
 /// Revokes a key, unless it is revoked already.
-fn revoke(connection: &Connection, command: &RevokeKey) -> Result<KeyRecord, Fault> {
+fn revoke(connection: &Connection, command: &RevokeKey) -> Result<KeyRecord, SqliteError> {
     let revoked = execute(
         connection,
         "UPDATE keys SET revoked_at = ?3 WHERE account = ?1 AND id = ?2 AND revoked_at IS NULL",
@@ -252,7 +259,7 @@ pub(super) fn revoke_keys_of_vm(
     vm: VmId,
     at: Timestamp,
     request_id: Option<&str>,
-) -> Result<Vec<KeyId>, Fault> {
+) -> Result<Vec<KeyId>, SqliteError> {
     let sql = "SELECT * FROM keys WHERE vm = ?1 AND revoked_at IS NULL ORDER BY id";
     let bound = query_all(connection, sql, [vm.to_string()], decode)?;
     revoke_each(connection, bound, at, request_id)
@@ -263,7 +270,7 @@ fn revoke_each(
     keys: Vec<KeyRecord>,
     at: Timestamp,
     request_id: Option<&str>,
-) -> Result<Vec<KeyId>, Fault> {
+) -> Result<Vec<KeyId>, SqliteError> {
     let mut revoked = Vec::new();
     for KeyRecord { key } in keys {
         let (account, id) = (key.account, key.id);
@@ -278,20 +285,20 @@ fn append_revoked(
     key: &Key,
     at: Timestamp,
     request_id: Option<&str>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let body = json!({ "key": key.id, "name": key.name, "vm": key.vm });
     let event = NewEvent { account: key.account, kind: EventKind::KeyRevoked, body, at, request_id };
     events::append(connection, &event)
 }
 
-fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> Result<KeyRecord, Fault> {
+fn by_id(connection: &Connection, account: AccountId, id: KeyId) -> Result<KeyRecord, SqliteError> {
     let sql = "SELECT * FROM keys WHERE account = ?1 AND id = ?2";
     let found = query_optional(connection, sql, [account.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| Error::UnknownKey { id }.into())
 }
 
 /// Returns the key with this hash, with its account.
-pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option<PresentedKey>, Fault> {
+pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option<PresentedKey>, SqliteError> {
     let Some(record) = by_hash(connection, hash)? else { return Ok(None) };
     // Includes keys of deleted accounts, which are revoked and so distinguished from unknown ones.
     let account = accounts::by_id_or_deleted(connection, record.key.account)?;
@@ -300,12 +307,12 @@ pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option
     Ok(Some(PresentedKey { record, account, vm_ip }))
 }
 
-fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, Fault> {
+fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, SqliteError> {
     query_optional(connection, "SELECT * FROM keys WHERE sha256 = ?1", [hash.as_bytes()], decode)
 }
 
 /// Returns a page of keys, newest first. Ids are in the order of creation.
-fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, Fault> {
+fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, SqliteError> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut keys = query_all(
@@ -321,7 +328,7 @@ fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, Fault> {
     Ok(KeyPage { keys, next })
 }
 
-fn record_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), Fault> {
+fn record_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), SqliteError> {
     for KeyUse { id, at } in uses {
         execute(
             connection,
@@ -332,7 +339,7 @@ fn record_uses(connection: &Connection, uses: &[KeyUse]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn decode(row: &Columns<'_>) -> Result<KeyRecord, Fault> {
+fn decode(row: &Columns<'_>) -> Result<KeyRecord, SqliteError> {
     let key = Key {
         id: row.parse("id")?,
         account: row.parse("account")?,

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 use rusqlite_migration::{M, Migrations};
 
-use super::fault::Fault;
+use super::error::SqliteError;
 use crate::Cause;
 
 const MIGRATIONS: &[M<'static>] = &[
@@ -31,29 +31,30 @@ pub(super) const LATEST: i64 = MIGRATIONS.len() as i64;
 /// Migrates the database to the newest version.
 ///
 /// # Errors
-/// [`Fault::NewerVersion`] if a newer skep wrote the database.
-pub(super) fn migrate(connection: &mut Connection) -> Result<(), Fault> {
+/// [`SqliteError::NewerVersion`] if a newer skep wrote the database.
+pub(super) fn migrate(connection: &mut Connection) -> Result<(), SqliteError> {
     let found = version(connection)?;
     if found > LATEST {
-        return Err(Fault::NewerVersion { found });
+        return Err(SqliteError::NewerVersion { found });
     }
     Migrations::from_slice(MIGRATIONS).to_latest(connection).map_err(to_fault)
 }
 
 /// Migrates an empty database to an older version, for comparison with others.
-pub(super) fn migrate_to(connection: &mut Connection, version: i64) -> Result<(), Fault> {
-    let version = usize::try_from(version).map_err(|error| Fault::Internal(Cause::from_error(&error)))?;
+pub(super) fn migrate_to(connection: &mut Connection, version: i64) -> Result<(), SqliteError> {
+    let version =
+        usize::try_from(version).map_err(|error| SqliteError::Internal(Cause::from_error(&error)))?;
     Migrations::from_slice(MIGRATIONS).to_version(connection, version).map_err(to_fault)
 }
 
-fn to_fault(error: rusqlite_migration::Error) -> Fault {
+fn to_fault(error: rusqlite_migration::Error) -> SqliteError {
     match error {
-        rusqlite_migration::Error::RusqliteError { err, .. } => Fault::Driver(err),
-        other => Fault::Internal(Cause::from_error(&other)),
+        rusqlite_migration::Error::RusqliteError { err, .. } => SqliteError::Driver(err),
+        other => SqliteError::Internal(Cause::from_error(&other)),
     }
 }
 
-pub(super) fn version(connection: &Connection) -> Result<i64, Fault> {
+pub(super) fn version(connection: &Connection) -> Result<i64, SqliteError> {
     Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }
 

@@ -7,8 +7,8 @@ mod audit;
 mod backups;
 mod columns;
 mod deliveries;
+mod error;
 mod events;
-mod fault;
 mod file;
 mod git;
 mod health;
@@ -43,7 +43,7 @@ use skep_api::KeyId;
 use tokio::sync::{broadcast, watch};
 
 use self::{
-    fault::Fault,
+    error::SqliteError,
     file::DatabaseFile,
     key_cache::{CommitCounter, KeyCache},
     readers::Readers,
@@ -105,7 +105,7 @@ impl SqliteStore {
         connection: Connection,
         file: Arc<DatabaseFile>,
         observer: Arc<dyn CommitObserver>,
-    ) -> std::result::Result<Self, Fault> {
+    ) -> std::result::Result<Self, SqliteError> {
         let (signal, commit_count) = watch::channel(0);
         let commits = CommitCounter::new(observer, signal);
         let (known_keys, path) = (KeyCache::new(&file, commits.clone())?, file.path().to_owned());
@@ -127,7 +127,7 @@ impl SqliteStore {
     /// Executes a command that revokes keys, and broadcasts their ids once it is durable.
     async fn run_revocation<T: Send + 'static>(
         &self,
-        command: impl Fn(&Connection) -> std::result::Result<(T, Vec<KeyId>), Fault> + Send + 'static,
+        command: impl Fn(&Connection) -> std::result::Result<(T, Vec<KeyId>), SqliteError> + Send + 'static,
     ) -> Result<T> {
         let listeners = self.revocations.clone();
         let notify = move |(_, revoked): &(T, Vec<KeyId>)| send_all(&listeners, revoked);
@@ -137,7 +137,7 @@ impl SqliteStore {
     /// Executes a command on tickets, and broadcasts the resulting signals once it is durable.
     async fn run_ticket_command<T: Send + 'static>(
         &self,
-        command: impl Fn(&Connection) -> std::result::Result<WithSignals<T>, Fault> + Send + 'static,
+        command: impl Fn(&Connection) -> std::result::Result<WithSignals<T>, SqliteError> + Send + 'static,
     ) -> Result<T> {
         let listeners = self.ticket_signals.clone();
         let notify = move |(_, signals): &WithSignals<T>| send_all(&listeners, signals);
@@ -147,7 +147,7 @@ impl SqliteStore {
     /// Executes a command that ends VMs, and broadcasts the revoked keys and the ticket signals once it is durable.
     async fn run_vm_end<T: Send + 'static>(
         &self,
-        command: impl Fn(&Connection) -> std::result::Result<(T, vms::Endings), Fault> + Send + 'static,
+        command: impl Fn(&Connection) -> std::result::Result<(T, vms::Endings), SqliteError> + Send + 'static,
     ) -> Result<T> {
         let (revocations, listeners) = (self.revocations.clone(), self.ticket_signals.clone());
         let notify = move |(_, endings): &(T, vms::Endings)| {
@@ -165,7 +165,7 @@ fn send_all<T: Clone>(listeners: &broadcast::Sender<T>, items: &[T]) {
     }
 }
 
-fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, Fault> {
+fn open(settings: &SqliteSettings) -> std::result::Result<SqliteStore, SqliteError> {
     let file = Arc::new(DatabaseFile::locate_or_create(&settings.path, settings.busy_timeout)?);
     let mut connection = file.writer()?;
     migrations::migrate(&mut connection)?;

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use super::{accounts, fault::Fault, file::DatabaseFile, migrations};
+use super::{accounts, error::SqliteError, file::DatabaseFile, migrations};
 use crate::{AccountRoot, Result};
 
 /// Returns the roots of all accounts, or nothing if there is no store yet. Blocks. A server may be running meanwhile.
@@ -16,7 +16,7 @@ pub fn account_roots(database: &Path) -> Result<Vec<AccountRoot>> {
     read_roots(database).map_err(|fault| fault.into_error(database))
 }
 
-fn read_roots(path: &Path) -> std::result::Result<Vec<AccountRoot>, Fault> {
+fn read_roots(path: &Path) -> std::result::Result<Vec<AccountRoot>, SqliteError> {
     let connection = DatabaseFile::locate(path, Duration::from_secs(5))?.reader()?;
     if migrations::version(&connection)? == 0 {
         return Ok(Vec::new());

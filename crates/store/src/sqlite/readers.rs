@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{fault::Fault, file::DatabaseFile};
+use super::{error::SqliteError, file::DatabaseFile};
 use crate::{Cause, Error};
 
 /// Maximum number of concurrent queries. They are CPU-bound, so that more would not be faster.
@@ -35,7 +35,7 @@ impl Readers {
     pub(super) async fn run<T, F>(&self, query: F) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, SqliteError> + Send + 'static,
     {
         let panicked = |_| internal_error("a query panicked", &self.file);
         let permits = Arc::clone(&self.permits);
@@ -66,7 +66,7 @@ fn spawn_query<T, F>(
 ) -> JoinHandle<Result<T, Error>>
 where
     T: Send + 'static,
-    F: FnOnce(&Connection) -> Result<T, Fault> + Send + 'static,
+    F: FnOnce(&Connection) -> Result<T, SqliteError> + Send + 'static,
 {
     spawn_blocking(move || {
         let outcome = read(&idle, &file, query).map_err(|fault| fault.into_error(file.path()));
@@ -76,14 +76,14 @@ where
 }
 
 fn internal_error(what: &str, file: &DatabaseFile) -> Error {
-    Fault::Internal(Cause::new(what)).into_error(file.path())
+    SqliteError::Internal(Cause::new(what)).into_error(file.path())
 }
 
 fn read<T>(
     idle: &Mutex<Vec<Connection>>,
     file: &DatabaseFile,
-    query: impl FnOnce(&Connection) -> Result<T, Fault>,
-) -> Result<T, Fault> {
+    query: impl FnOnce(&Connection) -> Result<T, SqliteError>,
+) -> Result<T, SqliteError> {
     let waiting = lock(idle).pop();
     let mut connection = match waiting {
         Some(connection) => connection,

@@ -6,7 +6,7 @@ use skep_api::{TicketId, VmId};
 
 use super::{
     columns::{execute, millis, query_all, query_optional, signed},
-    fault::Fault,
+    error::SqliteError,
 };
 use crate::{
     AppendLog, BootAttempt, Error, LogPage, LogPosition, MAX_ACCOUNT_LOG_BYTES, MIN_LOG_BYTES, ReadLog,
@@ -21,7 +21,7 @@ const SURPLUS_BATCH: u32 = 64;
 const EXPIRED_BATCH: u32 = 64;
 
 /// Creates the log of a VM that is booted for a ticket, if it is booted with a command.
-pub(super) fn create(connection: &Connection, vm: &VmBooted, work: &BootAttempt) -> Result<(), Fault> {
+pub(super) fn create(connection: &Connection, vm: &VmBooted, work: &BootAttempt) -> Result<(), SqliteError> {
     if vm.exec_id.is_some() {
         let sql = "INSERT INTO run_logs (vm, account, ticket, attempt) VALUES (?1, ?2, ?3, ?4)";
         let (id, account) = (vm.id.to_string(), vm.account.to_string());
@@ -31,14 +31,14 @@ pub(super) fn create(connection: &Connection, vm: &VmBooted, work: &BootAttempt)
 }
 
 /// Records that the command of a VM has ended, by itself or with the VM.
-pub(super) fn end(connection: &Connection, vm: VmId, at: Timestamp) -> Result<(), Fault> {
+pub(super) fn end(connection: &Connection, vm: VmId, at: Timestamp) -> Result<(), SqliteError> {
     let sql = "UPDATE run_logs SET ended_at = ?2 WHERE vm = ?1 AND ended_at IS NULL";
     execute(connection, sql, params![vm.to_string(), millis(at)])?;
     Ok(())
 }
 
 /// Appends output of a command, and deletes chunks beyond the limits.
-pub(super) fn append(connection: &Connection, command: &AppendLog) -> Result<(), Fault> {
+pub(super) fn append(connection: &Connection, command: &AppendLog) -> Result<(), SqliteError> {
     let AppendLog { vm, bytes, position } = command;
     let vm = vm.to_string();
     let found =
@@ -70,7 +70,7 @@ struct Log<'a> {
 
 impl Log<'_> {
     /// Appends as many bytes to the last chunk as fit, and returns their number.
-    fn append_to_last_chunk(&self, size: u64, bytes: &[u8]) -> Result<usize, Fault> {
+    fn append_to_last_chunk(&self, size: u64, bytes: &[u8]) -> Result<usize, SqliteError> {
         let sql =
             "SELECT sequence, offset, data FROM run_log_pieces WHERE vm = ?1 ORDER BY offset DESC LIMIT 1";
         let last = query_optional(self.connection, sql, [self.vm], |row| {
@@ -94,7 +94,7 @@ impl Log<'_> {
     }
 
     /// Deletes chunks of this log beyond its minimum, then the oldest chunks of the account beyond its limit.
-    fn delete_surplus(&self, size: u64) -> Result<(), Fault> {
+    fn delete_surplus(&self, size: u64) -> Result<(), SqliteError> {
         let sql = "DELETE FROM run_log_pieces WHERE vm = ?1 AND offset + length(data) <= ?2";
         execute(self.connection, sql, params![self.vm, signed(size.saturating_sub(MIN_LOG_BYTES))?])?;
         let oldest = "DELETE FROM run_log_pieces WHERE sequence IN
@@ -107,13 +107,13 @@ impl Log<'_> {
         Ok(())
     }
 
-    fn account_bytes(&self) -> Result<u64, Fault> {
+    fn account_bytes(&self) -> Result<u64, SqliteError> {
         let sql = "SELECT bytes FROM run_log_volumes WHERE account = ?1";
         Ok(query_optional(self.connection, sql, [self.account], |row| row.number("bytes"))?.unwrap_or(0))
     }
 }
 
-pub(super) fn position(connection: &Connection, vm: VmId) -> Result<LogPosition, Fault> {
+pub(super) fn position(connection: &Connection, vm: VmId) -> Result<LogPosition, SqliteError> {
     let sql = "SELECT stdout, stderr FROM run_logs WHERE vm = ?1";
     let found = query_optional(connection, sql, [vm.to_string()], |row| {
         Ok(LogPosition { stdout: row.number("stdout")?, stderr: row.number("stderr")? })
@@ -121,7 +121,7 @@ pub(super) fn position(connection: &Connection, vm: VmId) -> Result<LogPosition,
     Ok(found.unwrap_or_default())
 }
 
-pub(super) fn read(connection: &Connection, query: &ReadLog) -> Result<LogPage, Fault> {
+pub(super) fn read(connection: &Connection, query: &ReadLog) -> Result<LogPage, SqliteError> {
     check_access(connection, query)?;
     let sql = "SELECT * FROM run_logs WHERE ticket = ?1 AND account = ?2 AND (?3 IS NULL OR attempt = ?3)
                AND (?4 IS NULL OR vm = ?4) ORDER BY attempt DESC, vm DESC LIMIT 1";
@@ -146,7 +146,7 @@ pub(super) fn read(connection: &Connection, query: &ReadLog) -> Result<LogPage, 
 }
 
 /// Reads at most `limit` bytes from `offset` on.
-fn read_bytes(connection: &Connection, vm: VmId, offset: u64, limit: usize) -> Result<Vec<u8>, Fault> {
+fn read_bytes(connection: &Connection, vm: VmId, offset: u64, limit: usize) -> Result<Vec<u8>, SqliteError> {
     // A chunk that starts earlier ends before `offset`, because no chunk is longer.
     let before = i64::try_from(offset).unwrap_or(i64::MAX).saturating_sub(MAX_CHUNK_BYTES as i64);
     let sql =
@@ -165,7 +165,7 @@ fn read_bytes(connection: &Connection, vm: VmId, offset: u64, limit: usize) -> R
 }
 
 /// A key that is bound to a VM can only read the logs of tickets that this VM holds or held.
-fn check_access(connection: &Connection, query: &ReadLog) -> Result<(), Fault> {
+fn check_access(connection: &Connection, query: &ReadLog) -> Result<(), SqliteError> {
     let Some(vm) = query.caller_vm else { return Ok(()) };
     let sql = "SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND vm = ?2 AND account = ?3 LIMIT 1";
     let parameters = [query.ticket.to_string(), vm.to_string(), query.account.to_string()];
@@ -174,7 +174,7 @@ fn check_access(connection: &Connection, query: &ReadLog) -> Result<(), Fault> {
 }
 
 /// The error for a missing log: the ticket is unknown, or it has no such log.
-fn unknown(connection: &Connection, query: &ReadLog) -> Result<Error, Fault> {
+fn unknown(connection: &Connection, query: &ReadLog) -> Result<Error, SqliteError> {
     let sql = "SELECT 1 FROM tickets WHERE id = ?1 AND account = ?2
                UNION ALL SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND account = ?2 LIMIT 1";
     let parameters = [query.ticket.to_string(), query.account.to_string()];
@@ -189,7 +189,11 @@ fn unknown_ticket(id: TicketId) -> Error {
 
 /// Deletes one batch of chunks of logs that ended before this time, and such logs without chunks; returns the number of
 /// both.
-pub(super) fn delete_expired(connection: &Connection, before: Timestamp, batch: u32) -> Result<usize, Fault> {
+pub(super) fn delete_expired(
+    connection: &Connection,
+    before: Timestamp,
+    batch: u32,
+) -> Result<usize, SqliteError> {
     let sql = "DELETE FROM run_log_pieces WHERE sequence IN (
                    SELECT pieces.sequence FROM run_logs AS logs JOIN run_log_pieces AS pieces ON pieces.vm = logs.vm
                    WHERE logs.ended_at < ?1 LIMIT ?2)";

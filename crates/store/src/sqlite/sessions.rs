@@ -7,7 +7,7 @@ use skep_accounts::SessionHash;
 use super::{
     SqliteStore,
     columns::{execute, millis, query_optional},
-    fault::Fault,
+    error::SqliteError,
     keys,
 };
 use crate::{Error, NewSession, PresentedSession, SessionStore};
@@ -33,7 +33,7 @@ impl SessionStore for SqliteStore {
     }
 }
 
-fn create(connection: &Connection, command: &NewSession) -> Result<(), Fault> {
+fn create(connection: &Connection, command: &NewSession) -> Result<(), SqliteError> {
     let key = command.key.to_string();
     let known = query_optional(connection, "SELECT id FROM keys WHERE id = ?1", [&key], |row| {
         row.get::<String>("id")
@@ -59,7 +59,7 @@ fn create(connection: &Connection, command: &NewSession) -> Result<(), Fault> {
 }
 
 /// Returns the session with this hash, whether or not it is valid.
-fn presented(connection: &Connection, hash: SessionHash) -> Result<Option<PresentedSession>, Fault> {
+fn presented(connection: &Connection, hash: SessionHash) -> Result<Option<PresentedSession>, SqliteError> {
     let found = query_optional(
         connection,
         "SELECT keys.sha256 AS key_sha256, sessions.expires_at FROM sessions JOIN keys ON keys.id = sessions.key
@@ -73,6 +73,6 @@ fn presented(connection: &Connection, hash: SessionHash) -> Result<Option<Presen
 }
 
 /// Deletes a session; returns whether it existed.
-fn end(connection: &Connection, hash: SessionHash) -> Result<bool, Fault> {
+fn end(connection: &Connection, hash: SessionHash) -> Result<bool, SqliteError> {
     Ok(execute(connection, "DELETE FROM sessions WHERE sha256 = ?1", [hash.as_bytes()])? == 1)
 }

@@ -10,21 +10,21 @@ use skep_api::{AccountId, Label, TicketId, VmId, VmName, swarm::BootReceipt, tic
 
 use super::{
     columns::{Columns, millis, signed, to_json},
-    fault::Fault,
+    error::SqliteError,
 };
 
 /// A value of a column.
 pub(super) trait ColumnValue: Sized {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault>;
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault>;
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError>;
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError>;
 }
 
 /// A struct whose fields are columns. Implemented by [`column_set!`].
 pub(super) trait ColumnSet: Sized {
     fn columns() -> Vec<&'static str>;
     /// The values in the order of the columns.
-    fn bind(&self) -> Result<Vec<ToSqlOutput<'_>>, Fault>;
-    fn read(row: &Columns<'_>) -> Result<Self, Fault>;
+    fn bind(&self) -> Result<Vec<ToSqlOutput<'_>>, SqliteError>;
+    fn read(row: &Columns<'_>) -> Result<Self, SqliteError>;
 }
 
 /// Implements [`ColumnSet`] for a struct whose fields have the names of the columns: either for one that it defines, or for
@@ -46,7 +46,7 @@ macro_rules! column_set {
 
             fn bind(
                 &self,
-            ) -> Result<Vec<rusqlite::types::ToSqlOutput<'_>>, $crate::sqlite::fault::Fault> {
+            ) -> Result<Vec<rusqlite::types::ToSqlOutput<'_>>, $crate::sqlite::error::SqliteError> {
                 let sets = [
                     vec![$($crate::sqlite::table::ColumnValue::bind(&self.$field)?),+],
                     $(self.$inner.bind()?,)?
@@ -54,7 +54,7 @@ macro_rules! column_set {
                 Ok(sets.into_iter().flatten().collect())
             }
 
-            fn read(row: &$crate::sqlite::columns::Columns<'_>) -> Result<Self, $crate::sqlite::fault::Fault> {
+            fn read(row: &$crate::sqlite::columns::Columns<'_>) -> Result<Self, $crate::sqlite::error::SqliteError> {
                 Ok(Self {
                     $($field: $crate::sqlite::table::ColumnValue::read(row, stringify!($field))?,)+
                     $($inner: <$set>::read(row)?,)?
@@ -89,72 +89,72 @@ pub(super) fn update_sql(table: &str, columns: &[Vec<&str>]) -> String {
 }
 
 impl<T: ColumnValue> ColumnValue for Option<T> {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
         self.as_ref().map_or(Ok(ToSqlOutput::Owned(SqlValue::Null)), T::bind)
     }
 
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
         if row.is_null(column)? { Ok(None) } else { T::read(row, column).map(Some) }
     }
 }
 
 impl ColumnValue for String {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
         Ok(ToSqlOutput::from(self.as_str()))
     }
 
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
         row.get(column)
     }
 }
 
 impl ColumnValue for bool {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
         Ok(ToSqlOutput::from(*self))
     }
 
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
         row.get(column)
     }
 }
 
 impl ColumnValue for u32 {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
         Ok(ToSqlOutput::from(*self))
     }
 
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
         row.number(column)
     }
 }
 
 impl ColumnValue for u64 {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
         Ok(ToSqlOutput::from(signed(*self)?))
     }
 
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
         row.number(column)
     }
 }
 
 impl ColumnValue for Timestamp {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
         Ok(ToSqlOutput::from(millis(*self)))
     }
 
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
         row.time(column)
     }
 }
 
 /// No labels are null.
 impl ColumnValue for Vec<Label> {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
         if self.is_empty() { Ok(ToSqlOutput::Owned(SqlValue::Null)) } else { Ok(to_json(self)?.into()) }
     }
 
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
         if row.is_null(column)? { Ok(Vec::new()) } else { row.json(column) }
     }
 }
@@ -162,11 +162,11 @@ impl ColumnValue for Vec<Label> {
 macro_rules! text_columns {
     ($($type:ty),+ $(,)?) => {
         $(impl ColumnValue for $type {
-            fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+            fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
                 Ok(ToSqlOutput::from(self.to_string()))
             }
 
-            fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+            fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
                 row.parse(column)
             }
         })+
@@ -178,11 +178,11 @@ text_columns!(AccountId, TicketId, VmId, VmName, TicketStatus, IpAddr);
 macro_rules! json_columns {
     ($($type:ty),+ $(,)?) => {
         $(impl ColumnValue for $type {
-            fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+            fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
                 Ok(ToSqlOutput::from(to_json(self)?))
             }
 
-            fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+            fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
                 row.json(column)
             }
         })+

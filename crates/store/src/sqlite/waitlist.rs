@@ -7,7 +7,7 @@ use skep_api::{WaitlistId, budget::Budget, waitlist::WaitlistEntry};
 use super::{
     SqliteStore,
     columns::{Columns, execute, millis, query_all, query_optional},
-    fault::Fault,
+    error::SqliteError,
 };
 use crate::{Error, JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
 
@@ -31,7 +31,7 @@ impl WaitlistStore for SqliteStore {
 }
 
 /// Adds an address. Inserts a row even if the address is on the list, so that the response time does not reveal that.
-fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Result<(), Fault> {
+fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Result<(), SqliteError> {
     execute(
         connection,
         "INSERT INTO waitlist (id, address, email, name, company, use_case, joined_at)
@@ -50,7 +50,7 @@ fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Resu
 }
 
 /// Returns a page of the list, newest first. Each address appears once, with its first row.
-fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, Fault> {
+fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, SqliteError> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut entries = query_all(
@@ -70,7 +70,7 @@ fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, Fa
 }
 
 /// Deletes all rows of an address and returns the first of them.
-fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> Result<WaitlistEntry, Fault> {
+fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> Result<WaitlistEntry, SqliteError> {
     let (entry, address) = match command {
         RemoveFromWaitlist::Id(id) => {
             let sql = "SELECT * FROM waitlist WHERE id = ?1";
@@ -79,7 +79,7 @@ fn remove(connection: &Connection, command: &RemoveFromWaitlist) -> Result<Waitl
         }
         RemoveFromWaitlist::Email(email) => (email.clone(), Some(comparable(email))),
     };
-    let unknown = || Fault::from(Error::UnknownWaitlistEntry { entry: entry.clone() });
+    let unknown = || SqliteError::from(Error::UnknownWaitlistEntry { entry: entry.clone() });
     let address = address.ok_or_else(unknown)?;
     let sql = "SELECT * FROM waitlist WHERE address = ?1 ORDER BY id LIMIT 1";
     let first = query_optional(connection, sql, [&address], decode)?.ok_or_else(unknown)?;
@@ -93,7 +93,7 @@ fn comparable(email: &str) -> String {
     email.to_lowercase()
 }
 
-fn decode(row: &Columns<'_>) -> Result<WaitlistEntry, Fault> {
+fn decode(row: &Columns<'_>) -> Result<WaitlistEntry, SqliteError> {
     Ok(WaitlistEntry {
         id: row.parse("id")?,
         email: row.get("email")?,

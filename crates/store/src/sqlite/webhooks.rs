@@ -12,7 +12,7 @@ use super::{
     SqliteStore, accounts,
     columns::{Columns, execute, millis, query_all, query_optional, to_json},
     deliveries,
-    fault::Fault,
+    error::SqliteError,
 };
 use crate::{
     ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryPage, Disabled, DueDelivery, DueWebhook,
@@ -78,7 +78,7 @@ impl WebhookStore for SqliteStore {
     }
 }
 
-fn create(connection: &Connection, command: &CreateWebhook) -> Result<Webhook, Fault> {
+fn create(connection: &Connection, command: &CreateWebhook) -> Result<Webhook, SqliteError> {
     accounts::by_id(connection, command.account)?;
     let account = command.account.to_string();
     let sql = "SELECT count(*) AS count FROM webhooks WHERE account = ?1 AND deleted_at IS NULL";
@@ -105,7 +105,7 @@ fn create(connection: &Connection, command: &CreateWebhook) -> Result<Webhook, F
 }
 
 /// Changes the mutable fields of a webhook.
-fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<Webhook, Fault> {
+fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<Webhook, SqliteError> {
     execute(
         connection,
         "UPDATE webhooks SET
@@ -139,7 +139,7 @@ fn alter(connection: &Connection, command: &ChangeWebhook) -> Result<Webhook, Fa
 }
 
 /// Replaces the secret of a webhook.
-fn rotate(connection: &Connection, command: &RotateWebhook) -> Result<Webhook, Fault> {
+fn rotate(connection: &Connection, command: &RotateWebhook) -> Result<Webhook, SqliteError> {
     execute(
         connection,
         "UPDATE webhooks SET
@@ -158,7 +158,7 @@ fn rotate(connection: &Connection, command: &RotateWebhook) -> Result<Webhook, F
 }
 
 /// Marks a webhook as deleted and removes its secrets. The row is deleted after its deliveries.
-fn delete(connection: &Connection, command: DeleteWebhook) -> Result<(), Fault> {
+fn delete(connection: &Connection, command: DeleteWebhook) -> Result<(), SqliteError> {
     let DeleteWebhook { account, id, at } = command;
     if mark_deleted(connection, account, Some(id), at)? == 0 {
         return Err(unknown(id).into());
@@ -166,7 +166,11 @@ fn delete(connection: &Connection, command: DeleteWebhook) -> Result<(), Fault> 
     Ok(())
 }
 
-pub(super) fn delete_all(connection: &Connection, account: AccountId, at: Timestamp) -> Result<(), Fault> {
+pub(super) fn delete_all(
+    connection: &Connection,
+    account: AccountId,
+    at: Timestamp,
+) -> Result<(), SqliteError> {
     mark_deleted(connection, account, None, at)?;
     Ok(())
 }
@@ -176,7 +180,7 @@ fn mark_deleted(
     account: AccountId,
     id: Option<WebhookId>,
     at: Timestamp,
-) -> Result<usize, Fault> {
+) -> Result<usize, SqliteError> {
     execute(
         connection,
         "UPDATE webhooks SET deleted_at = ?3, secret = x'', previous_secret = NULL, previous_until = NULL
@@ -185,14 +189,18 @@ fn mark_deleted(
     )
 }
 
-pub(super) fn by_id(connection: &Connection, account: AccountId, id: WebhookId) -> Result<Webhook, Fault> {
+pub(super) fn by_id(
+    connection: &Connection,
+    account: AccountId,
+    id: WebhookId,
+) -> Result<Webhook, SqliteError> {
     let sql = "SELECT * FROM webhooks WHERE account = ?1 AND id = ?2 AND deleted_at IS NULL";
     let found = query_optional(connection, sql, [account.to_string(), id.to_string()], decode)?;
     found.ok_or_else(|| unknown(id).into())
 }
 
 /// Returns a page of an account's webhooks, newest first. Ids are in the order of creation.
-fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, Fault> {
+fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, SqliteError> {
     let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut webhooks = query_all(
@@ -209,7 +217,7 @@ fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, Fau
 }
 
 /// Returns each enabled webhook and when its next delivery is due.
-fn due(connection: &Connection) -> Result<Vec<DueWebhook>, Fault> {
+fn due(connection: &Connection) -> Result<Vec<DueWebhook>, SqliteError> {
     let sql = "SELECT id, account, failing_since, hold_until, (
                    SELECT min(next_at) FROM webhook_deliveries WHERE webhook = webhooks.id AND state = 'pending'
                ) AS next_at
@@ -229,7 +237,7 @@ fn unknown(id: WebhookId) -> Error {
     Error::UnknownWebhook { id: id.to_string() }
 }
 
-fn decode(row: &Columns<'_>) -> Result<Webhook, Fault> {
+fn decode(row: &Columns<'_>) -> Result<Webhook, SqliteError> {
     let previous = match (row.get("previous_secret")?, row.optional_time("previous_until")?) {
         (Some(secret), Some(until)) => Some(PreviousSecret { secret, until }),
         _ => None,

@@ -19,7 +19,7 @@ use std::{
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{fault::Fault, file::DatabaseFile};
+use super::{error::SqliteError, file::DatabaseFile};
 use crate::{Cause, Commit, CommitObserver, Error};
 
 /// Capacity of the queue. Senders wait while it is full.
@@ -47,7 +47,7 @@ impl Writer {
         connection: Connection,
         file: Arc<DatabaseFile>,
         observer: Arc<dyn CommitObserver>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, SqliteError> {
         let (queue, commands) = mpsc::channel(QUEUE_CAPACITY);
         let watched = Arc::clone(&file);
         let thread = thread::Builder::new()
@@ -61,7 +61,7 @@ impl Writer {
     pub(super) async fn run<T, F>(&self, command: F) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: Fn(&Connection) -> Result<T, Fault> + Send + 'static,
+        F: Fn(&Connection) -> Result<T, SqliteError> + Send + 'static,
     {
         self.run_and_notify(command, |_| ()).await
     }
@@ -71,11 +71,12 @@ impl Writer {
     pub(super) async fn run_and_notify<T, F, N>(&self, command: F, notify: N) -> Result<T, Error>
     where
         T: Send + 'static,
-        F: Fn(&Connection) -> Result<T, Fault> + Send + 'static,
+        F: Fn(&Connection) -> Result<T, SqliteError> + Send + 'static,
         N: FnOnce(&T) + Send + 'static,
     {
-        let gone =
-            || Fault::Unavailable(Cause::new("the store's writer has ended")).into_error(self.file.path());
+        let gone = || {
+            SqliteError::Unavailable(Cause::new("the store's writer has ended")).into_error(self.file.path())
+        };
         let (reply, answer) = oneshot::channel();
         let job = Command { command, outcome: None, notify, reply };
         let queue = self.queue.as_ref().ok_or_else(gone)?;
@@ -112,13 +113,13 @@ struct Command<T, F, N> {
 impl<T, F, N> Job for Command<T, F, N>
 where
     T: Send,
-    F: Fn(&Connection) -> Result<T, Fault> + Send,
+    F: Fn(&Connection) -> Result<T, SqliteError> + Send,
     N: FnOnce(&T) + Send,
 {
     fn run(&mut self, connection: &Connection, file: &DatabaseFile) -> Result<(), Error> {
         // A command that panics is rolled back like a failed one and must not affect the other commands of its batch.
         let outcome = catch_unwind(AssertUnwindSafe(|| (self.command)(connection)))
-            .unwrap_or_else(|_| Err(Fault::Internal(Cause::new("a command panicked"))))
+            .unwrap_or_else(|_| Err(SqliteError::Internal(Cause::new("a command panicked"))))
             .map_err(|fault| fault.into_error(file.path()));
         let result = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
         self.outcome = Some(outcome);
@@ -214,7 +215,7 @@ fn commit(
     batch: &mut [Box<dyn Job>],
     apart: Savepoints,
 ) -> Result<BatchCommitted, Error> {
-    let into_error = |error: rusqlite::Error| Fault::from(error).into_error(file.path());
+    let into_error = |error: rusqlite::Error| SqliteError::from(error).into_error(file.path());
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(into_error)?;
     for job in batch {
@@ -226,7 +227,8 @@ fn commit(
         // On a full or failing disk SQLite can roll back the whole transaction, including the other commands.
         if transaction.is_autocommit() {
             return Err(outcome.err().unwrap_or_else(|| {
-                Fault::Unavailable(Cause::new("the transaction was rolled back")).into_error(file.path())
+                SqliteError::Unavailable(Cause::new("the transaction was rolled back"))
+                    .into_error(file.path())
             }));
         }
         if apart == Savepoints::Yes {
@@ -287,12 +289,14 @@ mod tests {
         }
     }
 
-    fn job(command: impl Fn(&Connection) -> Result<usize, Fault> + Send + 'static) -> (Box<dyn Job>, Answer) {
+    fn job(
+        command: impl Fn(&Connection) -> Result<usize, SqliteError> + Send + 'static,
+    ) -> (Box<dyn Job>, Answer) {
         let (reply, answer) = oneshot::channel();
         (Box::new(Command { command, outcome: None, notify: |_: &usize| (), reply }), answer)
     }
 
-    fn insert(connection: &Connection, word: &str) -> Result<usize, Fault> {
+    fn insert(connection: &Connection, word: &str) -> Result<usize, SqliteError> {
         Ok(connection.execute("INSERT INTO words VALUES (?1)", [word])?)
     }
 
@@ -334,7 +338,7 @@ mod tests {
         let (lost, mut lost_answer) = job(|c| {
             // SQLite does the same when the disk is full.
             c.execute_batch("ROLLBACK")?;
-            Err(Fault::Unavailable(Cause::new("disk full")))
+            Err(SqliteError::Unavailable(Cause::new("disk full")))
         });
         let (a, mut a_answer) = job(|c| insert(c, "a"));
         let (b, mut b_answer) = job(|c| insert(c, "b"));

@@ -11,8 +11,8 @@ use skep_tickets::{State, Step, StepKind, Ticket, Wait};
 use super::{
     super::{
         columns::{self, execute, millis},
+        error::SqliteError,
         events::{self, NewEvent},
-        fault::Fault,
         vms,
     },
     dependencies,
@@ -46,7 +46,7 @@ pub(super) fn apply(
     call: &TicketCall,
     decided: Change<'_>,
     signals: &mut Vec<TicketSignal>,
-) -> Result<Row, Fault> {
+) -> Result<Row, SqliteError> {
     let Change { before, edited, mut edits, steps } = decided;
     let version = before.version + 1;
     let mut version_change = Some(json!([before.version, version]));
@@ -99,7 +99,7 @@ pub(super) fn append_derived(
     call: &TicketCall,
     steps: &[Step],
     signals: &mut Vec<TicketSignal>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     for step in steps {
         let (ticket, kind) = (&step.ticket, event_of(step.kind));
         append(connection, call, ticket, kind, None, json!(ticket.id), Object::new())?;
@@ -119,7 +119,7 @@ pub(super) fn append(
     assignee: Option<&str>,
     subject: Value,
     changes: Object,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let vm = match &ticket.state {
         State::Pending { lapsed } => lapsed.as_ref().and_then(|lapsed| lapsed.vm),
         _ => ticket.vm(),
@@ -177,7 +177,7 @@ fn record_attempt(
     call: &TicketCall,
     before: &Ticket,
     step: &Step,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let after = &step.ticket;
     let (id, attempt) = (after.id.to_string(), after.attempt);
     if step.kind == StepKind::Claimed {
@@ -211,7 +211,7 @@ pub(super) fn is_claimable(ticket: &Ticket) -> bool {
         && !matches!(ticket.wait, Wait::Until(_))
 }
 
-fn write_result(connection: &Connection, before: &Ticket, after: &Ticket) -> Result<(), Fault> {
+fn write_result(connection: &Connection, before: &Ticket, after: &Ticket) -> Result<(), SqliteError> {
     let (old, new) = (before.finish(), after.finish());
     if old.is_none() && new.is_none() {
         return Ok(());
@@ -252,7 +252,7 @@ pub(super) fn signal_end_of_vm(
     before: &Row,
     finished: bool,
     signals: &mut Vec<TicketSignal>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     if let State::InProgress(holder) = &before.ticket.state
         && let Some(vm) = holder.vm
         && vms::ends_with_attempt(connection, vm, before.ticket.id)?
@@ -281,7 +281,7 @@ fn update_dependents(
     call: &TicketCall,
     step: &Step,
     signals: &mut Vec<TicketSignal>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let finished = matches!(step.kind, StepKind::Completed | StepKind::Failed);
     if !finished || !dependencies::has_dependents(connection, step.ticket.id)? {
         return Ok(());

@@ -7,7 +7,7 @@ use skep_api::tickets::Object;
 use skep_tickets::{Command, LeaseRenewal, State, decide};
 
 use super::{
-    super::{columns::execute, fault::Fault},
+    super::{columns::execute, error::SqliteError},
     apply::{Change, apply},
     row::of_account,
 };
@@ -20,7 +20,7 @@ pub(in super::super) fn assign_to_vm(
     work: &BootAttempt,
     at: Timestamp,
     request_id: Option<&str>,
-) -> Result<Vec<TicketSignal>, Fault> {
+) -> Result<Vec<TicketSignal>, SqliteError> {
     let before = of_account(connection, vm.account, work.ticket)?;
     // The attempt is still held if the rules would accept a renewal.
     let holds = Command::Heartbeat(LeaseRenewal { attempt: Some(work.attempt), ..LeaseRenewal::default() });

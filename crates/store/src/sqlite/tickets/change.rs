@@ -10,7 +10,7 @@ use skep_tickets::{
 use super::{
     super::{
         columns::{execute as write, millis, signed},
-        fault::Fault,
+        error::SqliteError,
     },
     WithSignals,
     apply::{self, Change, apply, time_value},
@@ -24,7 +24,7 @@ use crate::{BeatTicket, ChangeTicket, Error, TicketSignal};
 pub(in super::super) fn change(
     connection: &Connection,
     command: &ChangeTicket,
-) -> Result<WithSignals<Record>, Fault> {
+) -> Result<WithSignals<Record>, SqliteError> {
     let ChangeTicket { call, id, expected, edits, transition } = command;
     check_vm_key(command)?;
     let before = find_for_caller(connection, call, *id)?;
@@ -72,7 +72,7 @@ fn affects_claims(edits: &Edits) -> bool {
 }
 
 /// A key that is bound to a VM may finish the ticket of that VM, and nothing else.
-fn check_vm_key(command: &ChangeTicket) -> Result<(), Fault> {
+fn check_vm_key(command: &ChangeTicket) -> Result<(), SqliteError> {
     let Some(vm) = command.call.vm else { return Ok(()) };
     let finishes = matches!(command.transition, Some(Command::Finish(_)));
     if finishes && command.edits.is_empty() {
@@ -84,12 +84,12 @@ fn check_vm_key(command: &ChangeTicket) -> Result<(), Fault> {
 pub(in super::super) fn beat(
     connection: &Connection,
     command: &BeatTicket,
-) -> Result<WithSignals<BeatAnswer>, Fault> {
+) -> Result<WithSignals<BeatAnswer>, SqliteError> {
     let row = find_for_caller(connection, &command.call, command.id)?;
     let decided = decide(&row.ticket, &Command::Heartbeat(command.beat.clone()), command.call.at)
         .map_err(Error::from)?;
     let Decision::Renewed(lease) = decided else {
-        return Err(Fault::Internal(crate::Cause::new("a beat did not renew the lease")));
+        return Err(SqliteError::Internal(crate::Cause::new("a beat did not renew the lease")));
     };
     renew(connection, &row, lease, command.progress.as_deref())?;
     let mut after = row;
@@ -104,7 +104,7 @@ pub(super) fn renew(
     row: &Row,
     lease: Lease,
     progress: Option<&str>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let sql = "UPDATE tickets SET lease_ms = ?4, lease_expires_at = ?5, beats = beats + 1, progress = coalesce(?6, progress)
                WHERE id = ?1 AND status = 'in_progress' AND attempt = ?2 AND beats = ?3";
     let (id, length) = (row.ticket.id.to_string(), signed(milliseconds(lease.length))?);
@@ -116,7 +116,7 @@ pub(super) fn renew(
     if changed == 1 {
         Ok(())
     } else {
-        Err(Fault::Internal(crate::Cause::new("a lease changed under the writer")))
+        Err(SqliteError::Internal(crate::Cause::new("a lease changed under the writer")))
     }
 }
 
@@ -129,7 +129,7 @@ pub(super) fn apply_renewal(row: &mut Row, lease: Lease) {
 }
 
 /// Applies edits, and returns the edited row with the old and new values. Texts and dependencies are written here.
-fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result<(Row, Object), Fault> {
+fn edit(connection: &Connection, command: &ChangeTicket, before: &Row) -> Result<(Row, Object), SqliteError> {
     let edits = &command.edits;
     let mut changes = Object::new();
     let mut after = before.clone();

@@ -2,10 +2,10 @@
 
 use rusqlite::Connection;
 
-use super::super::{columns::query_optional, fault::Fault};
+use super::super::{columns::query_optional, error::SqliteError};
 
 /// Describes a ticket whose entries in the label index differ from its labels, if there is one.
-pub(in super::super) fn check_label_index(connection: &Connection) -> Result<Option<String>, Fault> {
+pub(in super::super) fn check_label_index(connection: &Connection) -> Result<Option<String>, SqliteError> {
     let sql = "WITH truth AS (
                    SELECT t.account, l.value AS label, t.stage, t.priority, t.id AS ticket, t.status, t.updated_at
                    FROM tickets AS t, json_each(t.labels) AS l
@@ -21,7 +21,9 @@ pub(in super::super) fn check_label_index(connection: &Connection) -> Result<Opt
 }
 
 /// Describes a ticket whose counter of unfinished dependencies is wrong, if there is one.
-pub(in super::super) fn check_dependency_counters(connection: &Connection) -> Result<Option<String>, Fault> {
+pub(in super::super) fn check_dependency_counters(
+    connection: &Connection,
+) -> Result<Option<String>, SqliteError> {
     let sql = "SELECT id, unmet, truth FROM (
                    SELECT t.id, t.unmet, (
                        SELECT count(*) FROM ticket_dependencies AS d JOIN tickets AS p ON p.id = d.prerequisite
@@ -37,7 +39,7 @@ pub(in super::super) fn check_dependency_counters(connection: &Connection) -> Re
 
 /// Names an account whose ticket counts are wrong, or with a ticket whose `ready_at` does not match its stage, if there
 /// is one.
-pub(in super::super) fn check_state_counts(connection: &Connection) -> Result<Option<String>, Fault> {
+pub(in super::super) fn check_state_counts(connection: &Connection) -> Result<Option<String>, SqliteError> {
     let sql = "SELECT account FROM (
                    SELECT account, stage, count(*) AS tickets FROM tickets GROUP BY account, stage
                    EXCEPT SELECT account, stage, tickets FROM ticket_counts)

@@ -10,7 +10,7 @@ use skep_tickets::{Assignee, Claim, Command, Decision, decide};
 use super::{
     super::{
         columns::{invalid_column, query_all},
-        fault::Fault,
+        error::SqliteError,
     },
     WithSignals,
     apply::{Change, apply},
@@ -29,7 +29,7 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 pub(in super::super) fn claim(
     connection: &Connection,
     command: &ClaimTickets,
-) -> Result<WithSignals<Answered<ClaimedTickets>>, Fault> {
+) -> Result<WithSignals<Answered<ClaimedTickets>>, SqliteError> {
     let mut signals = Vec::new();
     // An answer without tickets is not stored, so that a retry may find some.
     let answered = idempotency::run_once(
@@ -46,7 +46,7 @@ fn claim_ready(
     connection: &Connection,
     command: &ClaimTickets,
     signals: &mut Vec<TicketSignal>,
-) -> Result<ClaimedTickets, Fault> {
+) -> Result<ClaimedTickets, SqliteError> {
     let order = Command::Claim(Claim {
         assignee: Assignee::Named(command.assignee.clone()),
         vm: None,
@@ -73,7 +73,7 @@ fn claim_ready(
     Ok(ClaimedTickets { tickets })
 }
 
-fn ready(connection: &Connection, command: &ClaimTickets) -> Result<Vec<TicketId>, Fault> {
+fn ready(connection: &Connection, command: &ClaimTickets) -> Result<Vec<TicketId>, SqliteError> {
     let wanted =
         |priority: &&Priority| command.priorities.is_empty() || command.priorities.contains(priority);
     let mut ids = Vec::new();
@@ -102,7 +102,7 @@ fn labelled(
     command: &ClaimTickets,
     priority: i64,
     limit: i64,
-) -> Result<Vec<TicketId>, Fault> {
+) -> Result<Vec<TicketId>, SqliteError> {
     let mut common = Intersection {
         connection,
         account: command.call.account.to_string(),

@@ -11,7 +11,7 @@ use skep_api::{
 use skep_tickets::{Blockers, Dependency, NewTicket, State, Ticket, Wait, ready_step};
 
 use super::{
-    super::{accounts, fault::Fault},
+    super::{accounts, error::SqliteError},
     TicketIdGenerator, WithSignals,
     apply::{append, append_derived, is_claimable},
     dependencies,
@@ -27,7 +27,7 @@ pub(in super::super) fn create(
     connection: &Connection,
     ids: &TicketIdGenerator,
     command: &CreateTickets,
-) -> Result<WithSignals<Answered<CreatedTickets>>, Fault> {
+) -> Result<WithSignals<Answered<CreatedTickets>>, SqliteError> {
     let mut signals = Vec::new();
     let answered = idempotency::run_once(
         connection,
@@ -44,7 +44,7 @@ fn create_all(
     ids: &TicketIdGenerator,
     command: &CreateTickets,
     signals: &mut Vec<TicketSignal>,
-) -> Result<CreatedTickets, Fault> {
+) -> Result<CreatedTickets, SqliteError> {
     accounts::by_id(connection, command.call.account)?;
     let new_ids: Vec<TicketId> = command.tickets.iter().map(|_| ids.next()).collect();
     let mut waits = Vec::with_capacity(new_ids.len());
@@ -73,7 +73,7 @@ fn prerequisites(
     call: &TicketCall,
     new: &NewTicket,
     own: &[TicketId],
-) -> Result<(Vec<TicketId>, u32), Fault> {
+) -> Result<(Vec<TicketId>, u32), SqliteError> {
     let mut unmet = 0;
     let mut all = Vec::with_capacity(new.dependencies.len());
     for dependency in &new.dependencies {
@@ -121,7 +121,7 @@ fn announce_created(
     call: &TicketCall,
     row: Row,
     signals: &mut Vec<TicketSignal>,
-) -> Result<Record, Fault> {
+) -> Result<Record, SqliteError> {
     let ticket = row.ticket.clone();
     let made = record(connection, row, call.at)?;
     append(connection, call, &ticket, EventKind::TicketCreated, None, json!(made), Object::new())?;

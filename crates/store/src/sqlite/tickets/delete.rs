@@ -13,7 +13,7 @@ use skep_tickets::{State, limits, ready_step};
 use super::{
     super::{
         columns::{execute, millis, query_all},
-        fault::Fault,
+        error::SqliteError,
     },
     WithSignals,
     apply::{Change, append, apply, signal_end_of_vm},
@@ -26,7 +26,7 @@ use crate::{DeleteTicket, Dependents, Error, EventKind, TicketSignal};
 pub(in super::super) fn delete(
     connection: &Connection,
     command: &DeleteTicket,
-) -> Result<WithSignals<DeletedTicket>, Fault> {
+) -> Result<WithSignals<DeletedTicket>, SqliteError> {
     let row = find_for_caller(connection, &command.call, command.id)?;
     check_version(&row, command.expected.as_deref())?;
     check_holder(&row, command)?;
@@ -42,7 +42,7 @@ pub(in super::super) fn delete(
     Ok((DeletedTicket { id: command.id, deleted: true }, signals))
 }
 
-fn check_holder(row: &Row, command: &DeleteTicket) -> Result<(), Fault> {
+fn check_holder(row: &Row, command: &DeleteTicket) -> Result<(), SqliteError> {
     match &row.ticket.state {
         State::InProgress(holder) if !command.force => Err(Error::TicketHeld {
             id: row.ticket.id,
@@ -54,13 +54,13 @@ fn check_holder(row: &Row, command: &DeleteTicket) -> Result<(), Fault> {
     }
 }
 
-fn refused(id: TicketId, unfinished: &[Blocker]) -> Fault {
+fn refused(id: TicketId, unfinished: &[Blocker]) -> SqliteError {
     let dependents = unfinished.iter().take(limits::MAX_NAMED_TICKETS).copied().collect();
     Error::HasDependents { id, total: unfinished.len(), dependents }.into()
 }
 
 /// Returns the dependents of a ticket that are not completed; with `unfinished`, failed ones are excluded too.
-fn dependents(connection: &Connection, id: TicketId, unfinished: bool) -> Result<Vec<Blocker>, Fault> {
+fn dependents(connection: &Connection, id: TicketId, unfinished: bool) -> Result<Vec<Blocker>, SqliteError> {
     let sql = "SELECT t.id, t.status FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
                WHERE d.prerequisite = ?1 AND t.status <> 'completed' AND (NOT ?2 OR t.status <> 'failed')
                ORDER BY d.dependent";
@@ -74,7 +74,7 @@ fn delete_dependents(
     connection: &Connection,
     command: &DeleteTicket,
     signals: &mut Vec<TicketSignal>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let mut all = BTreeSet::new();
     let mut open = vec![command.id];
     while let Some(id) = open.pop() {
@@ -100,7 +100,7 @@ fn detach(
     command: &DeleteTicket,
     row: &Row,
     signals: &mut Vec<TicketSignal>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let completed = row.ticket.status() == TicketStatus::Completed;
     if !completed {
         // Tickets that were completed before this dependency keep their record, but their counter must be correct.
@@ -128,7 +128,7 @@ fn remove(
     command: &DeleteTicket,
     row: &Row,
     signals: &mut Vec<TicketSignal>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let (id, at) = (row.ticket.id.to_string(), millis(command.call.at));
     append(
         connection,

@@ -5,31 +5,35 @@ use skep_api::{
     AccountId, TicketId,
     tickets::{Blocker, TicketStatus},
 };
-use skep_tickets::{Blockers, Refusal, find_cycle, limits};
+use skep_tickets::{Blockers, find_cycle, limits};
 
 use super::{
     super::{
         columns::{execute, query_all, query_optional},
-        fault::Fault,
+        error::SqliteError,
     },
     row,
 };
 use crate::Error;
 
 /// Returns the dependencies of a ticket, in the order in which they were given.
-pub(super) fn of(connection: &Connection, id: TicketId) -> Result<Vec<TicketId>, Fault> {
+pub(super) fn of(connection: &Connection, id: TicketId) -> Result<Vec<TicketId>, SqliteError> {
     let sql = "SELECT prerequisite FROM ticket_dependencies WHERE dependent = ?1 ORDER BY position";
     query_all(connection, sql, [id.to_string()], |row| row.parse("prerequisite"))
 }
 
 /// Whether any ticket depends on this one.
-pub(super) fn has_dependents(connection: &Connection, id: TicketId) -> Result<bool, Fault> {
+pub(super) fn has_dependents(connection: &Connection, id: TicketId) -> Result<bool, SqliteError> {
     let sql = "SELECT 1 FROM ticket_dependencies WHERE prerequisite = ?1 LIMIT 1";
     Ok(query_optional(connection, sql, [id.to_string()], |_| Ok(()))?.is_some())
 }
 
 /// Returns the dependencies of a ticket that are not completed.
-pub(super) fn blockers(connection: &Connection, id: TicketId, limit: usize) -> Result<Vec<Blocker>, Fault> {
+pub(super) fn blockers(
+    connection: &Connection,
+    id: TicketId,
+    limit: usize,
+) -> Result<Vec<Blocker>, SqliteError> {
     let sql = "SELECT p.id, p.status FROM ticket_dependencies AS d JOIN tickets AS p ON p.id = d.prerequisite
                WHERE d.dependent = ?1 AND p.status <> 'completed' ORDER BY d.position LIMIT ?2";
     row::blockers(connection, sql, id, limit)
@@ -40,7 +44,7 @@ pub(super) fn status_of(
     connection: &Connection,
     account: AccountId,
     id: TicketId,
-) -> Result<TicketStatus, Fault> {
+) -> Result<TicketStatus, SqliteError> {
     let sql = "SELECT status FROM tickets WHERE id = ?1 AND account = ?2";
     let found =
         query_optional(connection, sql, [id.to_string(), account.to_string()], |row| row.parse("status"))?;
@@ -49,7 +53,11 @@ pub(super) fn status_of(
 }
 
 /// Inserts the dependencies of a ticket.
-pub(super) fn insert(connection: &Connection, id: TicketId, prerequisites: &[TicketId]) -> Result<(), Fault> {
+pub(super) fn insert(
+    connection: &Connection,
+    id: TicketId,
+    prerequisites: &[TicketId],
+) -> Result<(), SqliteError> {
     let sql = "INSERT INTO ticket_dependencies (dependent, position, prerequisite) VALUES (?1, ?2, ?3)";
     for (position, prerequisite) in (0_i64..).zip(prerequisites) {
         execute(connection, sql, params![id.to_string(), position, prerequisite.to_string()])?;
@@ -63,7 +71,7 @@ pub(super) fn replace(
     account: AccountId,
     id: TicketId,
     prerequisites: &[TicketId],
-) -> Result<Blockers, Fault> {
+) -> Result<Blockers, SqliteError> {
     let mut blockers = Blockers::default();
     for prerequisite in prerequisites {
         let status = status_of(connection, account, *prerequisite)?;
@@ -81,13 +89,13 @@ pub(super) fn replace(
     })?;
     if let Some(path) = found {
         let path = path.into_iter().map(|id| id.to_string()).collect();
-        return Err(Error::from(Refusal::Cycle { path }).into());
+        return Err(Error::from(skep_tickets::Error::Cycle { path }).into());
     }
     execute(connection, "DELETE FROM ticket_dependencies WHERE dependent = ?1", [id.to_string()])?;
     insert(connection, id, prerequisites)?;
     Ok(blockers)
 }
 
-fn blockers_of_node(connection: &Connection, id: TicketId) -> Result<Vec<Blocker>, Fault> {
+fn blockers_of_node(connection: &Connection, id: TicketId) -> Result<Vec<Blocker>, SqliteError> {
     blockers(connection, id, limits::MAX_DEPENDENCIES)
 }

@@ -15,7 +15,7 @@ use skep_tickets::{Edits, NewTicket, State, limits};
 use super::{
     super::{
         columns::{Columns, execute, invalid_column, query_optional},
-        fault::Fault,
+        error::SqliteError,
         table::{ColumnSet, ColumnValue, column_set, insert_sql, select_sql, update_sql},
     },
     dependencies,
@@ -66,7 +66,7 @@ caller_fields! {
 }
 
 /// Converts a row to the record that callers read.
-pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result<Record, Fault> {
+pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result<Record, SqliteError> {
     let Row { ticket, fields, .. } = row;
     let texts = Texts::find(connection, ticket.id)?;
     let blocked_by = match ticket.blockers.total {
@@ -107,14 +107,14 @@ pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result
 }
 
 impl Texts {
-    fn find(connection: &Connection, ticket: TicketId) -> Result<Self, Fault> {
+    fn find(connection: &Connection, ticket: TicketId) -> Result<Self, SqliteError> {
         static SELECT: LazyLock<String> =
             LazyLock::new(|| select_sql("ticket_texts", &[Texts::columns()]) + " WHERE ticket = ?");
         let found = query_optional(connection, &SELECT, [ticket.to_string()], Self::read)?;
         found.ok_or_else(|| invalid_column("ticket_texts", format!("`{ticket}` has none")))
     }
 
-    pub(super) fn insert(&self, connection: &Connection, ticket: TicketId) -> Result<(), Fault> {
+    pub(super) fn insert(&self, connection: &Connection, ticket: TicketId) -> Result<(), SqliteError> {
         static INSERT: LazyLock<String> =
             LazyLock::new(|| insert_sql("ticket_texts", &[Texts::columns(), vec!["ticket"]]));
         let mut values = self.bind()?;
@@ -129,7 +129,7 @@ impl Texts {
         ticket: TicketId,
         edits: &Edits,
         changes: &mut Object,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SqliteError> {
         static UPDATE: LazyLock<String> =
             LazyLock::new(|| update_sql("ticket_texts", &[Texts::columns()]) + " WHERE ticket = ?");
         let mut texts = Self::find(connection, ticket)?;
@@ -156,11 +156,11 @@ pub(super) fn rank(priority: Priority) -> i64 {
 }
 
 impl ColumnValue for Priority {
-    fn bind(&self) -> Result<ToSqlOutput<'_>, Fault> {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
         Ok(ToSqlOutput::from(rank(*self)))
     }
 
-    fn read(row: &Columns<'_>, column: &str) -> Result<Self, Fault> {
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
         let stored: i64 = row.get(column)?;
         let found = Self::ALL.iter().copied().find(|priority| rank(*priority) == stored);
         found.ok_or_else(|| invalid_column(column, format!("unknown value {stored}")))

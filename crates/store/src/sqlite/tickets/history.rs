@@ -11,8 +11,8 @@ use skep_api::{
 use super::{
     super::{
         columns::{Columns, execute, invalid_column, millis, page, query_all},
+        error::SqliteError,
         events,
-        fault::Fault,
     },
     row::{self, unknown},
 };
@@ -27,7 +27,7 @@ const PAGE_BYTES: usize = 2 << 20;
 pub(in super::super) fn history(
     connection: &Connection,
     query: &ReadTicketHistory,
-) -> Result<TicketHistoryPage, Fault> {
+) -> Result<TicketHistoryPage, SqliteError> {
     let (id, account) = (query.id.to_string(), query.account.to_string());
     let sql = "SELECT * FROM events WHERE ticket = ?1 AND account = ?2 AND sequence > ?3 ORDER BY sequence LIMIT ?4";
     let after = i64::try_from(query.after.unwrap_or(0)).unwrap_or(i64::MAX);
@@ -49,7 +49,7 @@ pub(in super::super) fn history(
     if found.is_empty() && attempts.is_empty() {
         // The events may all have been deleted, so check whether the ticket exists.
         row::of_account(connection, query.account, query.id).map_err(|fault| match fault {
-            super::super::fault::Fault::Refused(_) => unknown(query.id),
+            super::super::error::SqliteError::Refused(_) => unknown(query.id),
             other => other,
         })?;
     }
@@ -58,7 +58,7 @@ pub(in super::super) fn history(
     Ok(TicketHistoryPage { events, attempts, next })
 }
 
-fn to_ticket_event(event: Event) -> Result<TicketEvent, Fault> {
+fn to_ticket_event(event: Event) -> Result<TicketEvent, SqliteError> {
     let id = event.id().to_string();
     let mut body = event.body;
     let mut take = |field: &str| body.remove(field).unwrap_or(Value::Null);
@@ -76,7 +76,7 @@ fn to_ticket_event(event: Event) -> Result<TicketEvent, Fault> {
     })
 }
 
-fn attempts(connection: &Connection, ticket: &str, account: &str) -> Result<Vec<Attempt>, Fault> {
+fn attempts(connection: &Connection, ticket: &str, account: &str) -> Result<Vec<Attempt>, SqliteError> {
     let sql =
         "SELECT * FROM ticket_attempts WHERE ticket = ?1 AND account = ?2 ORDER BY attempt DESC LIMIT ?3";
     let mut attempts = query_all(connection, sql, params![ticket, account, MAX_ATTEMPTS], decode)?;
@@ -84,7 +84,7 @@ fn attempts(connection: &Connection, ticket: &str, account: &str) -> Result<Vec<
     Ok(attempts)
 }
 
-fn decode(row: &Columns<'_>) -> Result<Attempt, Fault> {
+fn decode(row: &Columns<'_>) -> Result<Attempt, SqliteError> {
     Ok(Attempt {
         attempt: row.number("attempt")?,
         assignee: row.get("assignee")?,
@@ -101,7 +101,7 @@ pub(in super::super) fn delete_attempts(
     connection: &Connection,
     before: Timestamp,
     batch: u32,
-) -> Result<usize, Fault> {
+) -> Result<usize, SqliteError> {
     let sql = "DELETE FROM ticket_attempts WHERE rowid IN
                (SELECT rowid FROM ticket_attempts WHERE deleted_at < ?1 ORDER BY deleted_at LIMIT ?2)";
     execute(connection, sql, params![millis(before), batch])

@@ -7,7 +7,7 @@ use skep_api::AccountId;
 
 use super::super::{
     columns::{execute, invalid_column, millis, query_optional, to_json},
-    fault::Fault,
+    error::SqliteError,
 };
 use crate::{Answered, Error, IdempotentRequest, TicketCall};
 
@@ -22,8 +22,8 @@ pub(super) fn run_once<T: Serialize + DeserializeOwned>(
     call: &TicketCall,
     once: Option<&IdempotentRequest>,
     should_store: impl FnOnce(&T) -> bool,
-    work: impl FnOnce() -> Result<T, Fault>,
-) -> Result<Answered<T>, Fault> {
+    work: impl FnOnce() -> Result<T, SqliteError>,
+) -> Result<Answered<T>, SqliteError> {
     let Some(once) = once else { return Ok(Answered { answer: work()?, replayed: false }) };
     if let Some(answer) = find_answer(connection, call.account, once, call.at)? {
         return Ok(Answered { answer, replayed: true });
@@ -42,7 +42,7 @@ pub(in super::super) fn store_answer(
     once: &IdempotentRequest,
     at: Timestamp,
     answer: &impl Serialize,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let sql = "INSERT OR REPLACE INTO idempotency (account, path, key, body, answer, at)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let account = account.to_string();
@@ -63,7 +63,7 @@ pub(in super::super) fn find_answer<T: DeserializeOwned>(
     account: AccountId,
     once: &IdempotentRequest,
     at: Timestamp,
-) -> Result<Option<T>, Fault> {
+) -> Result<Option<T>, SqliteError> {
     let sql =
         "SELECT body, answer FROM idempotency WHERE account = ?1 AND path = ?2 AND key = ?3 AND at >= ?4";
     let parameters = params![account.to_string(), once.path, once.key, millis(oldest(at))];

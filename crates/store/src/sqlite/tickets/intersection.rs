@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 use skep_api::Label;
 
 use super::{
-    super::{columns::query_optional, fault::Fault},
+    super::{columns::query_optional, error::SqliteError},
     list::IndexRange,
 };
 
@@ -39,7 +39,7 @@ pub(super) struct Intersection<'a> {
 }
 
 impl Intersection<'_> {
-    pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
+    pub(super) fn next(&mut self) -> Result<Option<Entry>, SqliteError> {
         let mut words = self.terms.iter().cycle();
         let Some(first) = words.next() else { return Ok(None) };
         let Some(mut found) = self.seek(first, &self.after, false)? else { return Ok(None) };
@@ -58,7 +58,7 @@ impl Intersection<'_> {
     }
 
     /// Returns the first entry of a term after `from`, or at `from` if `or_equal`.
-    fn seek(&self, word: &Term<'_>, from: &Entry, or_equal: bool) -> Result<Option<Entry>, Fault> {
+    fn seek(&self, word: &Term<'_>, from: &Entry, or_equal: bool) -> Result<Option<Entry>, SqliteError> {
         let sql = sql_of(word, self.by_change, or_equal);
         let text = match word {
             Term::Label(label) => label.as_str(),

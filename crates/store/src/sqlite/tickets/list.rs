@@ -11,7 +11,7 @@ use skep_api::{
 use super::{
     super::{
         columns::{Columns, millis, query_all},
-        fault::Fault,
+        error::SqliteError,
         table::ColumnValue,
     },
     fields::{rank, record},
@@ -27,7 +27,10 @@ const MAX_PAGE_BYTES: usize = 8 << 20;
 /// Sort key of a ticket: rank, time of change and id; those that do not apply to the sort order are 0.
 type SortKey = (i64, i64, String);
 
-pub(in super::super) fn list(connection: &Connection, query: &ListTickets) -> Result<TicketPage, Fault> {
+pub(in super::super) fn list(
+    connection: &Connection,
+    query: &ListTickets,
+) -> Result<TicketPage, SqliteError> {
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let places = match query.filter.depends_on {
         Some(prerequisite) => dependents(connection, query, prerequisite, limit + 1)?,
@@ -108,7 +111,7 @@ fn cursor(query: &ListTickets) -> Option<SortKey> {
 }
 
 /// Merges the selected ranges and returns the first sort keys.
-fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result<Vec<SortKey>, Fault> {
+fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result<Vec<SortKey>, SqliteError> {
     let by_change = query.sort == TicketSort::Updated;
     let cursor = cursor(query);
     let account = query.account.to_string();
@@ -217,13 +220,13 @@ struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    fn of(source: Source<'a>, rank: i64, by_change: bool) -> Result<Self, Fault> {
+    fn of(source: Source<'a>, rank: i64, by_change: bool) -> Result<Self, SqliteError> {
         let mut stream = Self { source, rank, by_change, head: None };
         stream.advance()?;
         Ok(stream)
     }
 
-    fn advance(&mut self) -> Result<(), Fault> {
+    fn advance(&mut self) -> Result<(), SqliteError> {
         let next = match &mut self.source {
             Source::Intersection(common) => common.next()?,
             Source::Rows(rows) => match rows.next()? {
@@ -239,7 +242,11 @@ impl<'a> Stream<'a> {
     }
 }
 
-fn take(mut streams: Vec<Stream<'_>>, latest_first: bool, wanted: usize) -> Result<Vec<SortKey>, Fault> {
+fn take(
+    mut streams: Vec<Stream<'_>>,
+    latest_first: bool,
+    wanted: usize,
+) -> Result<Vec<SortKey>, SqliteError> {
     let mut places = Vec::new();
     while places.len() < wanted {
         let heads = streams.iter_mut().filter(|stream| stream.head.is_some());
@@ -262,7 +269,7 @@ fn dependents(
     query: &ListTickets,
     prerequisite: TicketId,
     wanted: usize,
-) -> Result<Vec<SortKey>, Fault> {
+) -> Result<Vec<SortKey>, SqliteError> {
     let filter = &query.filter;
     let ranges = ranges(filter);
     let sql = "SELECT t.id, t.stage, t.priority, t.updated_at, t.assignee, t.labels

@@ -6,7 +6,7 @@ use skep_api::{AccountId, tickets::AttemptOutcome};
 
 use super::super::{
     columns::{invalid_column, query_all, query_optional},
-    fault::Fault,
+    error::SqliteError,
 };
 use crate::{TicketCounts, TicketMetrics};
 
@@ -17,7 +17,7 @@ const MAX_ACCOUNTS: u32 = 1_000;
 pub(in super::super) fn metrics(
     connection: &Connection,
     account: Option<AccountId>,
-) -> Result<Vec<TicketMetrics>, Fault> {
+) -> Result<Vec<TicketMetrics>, SqliteError> {
     let sql = "SELECT id, name FROM accounts WHERE deleted_at IS NULL AND (?1 IS NULL OR id = ?1) ORDER BY id LIMIT ?2";
     let account = account.map(|account| account.to_string());
     let accounts = query_all(connection, sql, params![account, MAX_ACCOUNTS], |row| {
@@ -26,7 +26,7 @@ pub(in super::super) fn metrics(
     accounts.into_iter().map(|(id, name)| of_account(connection, &id, name)).collect()
 }
 
-fn of_account(connection: &Connection, id: &str, account: String) -> Result<TicketMetrics, Fault> {
+fn of_account(connection: &Connection, id: &str, account: String) -> Result<TicketMetrics, SqliteError> {
     let mut counts = TicketCounts::default();
     let sql = "SELECT stage, tickets FROM ticket_counts WHERE account = ?1";
     let stages =
@@ -50,7 +50,7 @@ fn of_account(connection: &Connection, id: &str, account: String) -> Result<Tick
     Ok(TicketMetrics { account, counts, outcomes, oldest_ready })
 }
 
-fn oldest_ready(connection: &Connection, account: &str) -> Result<Option<Timestamp>, Fault> {
+fn oldest_ready(connection: &Connection, account: &str) -> Result<Option<Timestamp>, SqliteError> {
     query_optional(connection, OLDEST_READY, [account], |row| row.time("ready_at"))
 }
 

@@ -14,7 +14,7 @@ use skep_tickets::{Ticket, limits};
 use super::{
     super::{
         columns::{Columns, invalid_column, query_all, query_optional},
-        fault::Fault,
+        error::SqliteError,
     },
     dependencies,
     fields::{Fields, record},
@@ -43,7 +43,7 @@ pub(in super::super) fn read(
     account: AccountId,
     id: TicketId,
     at: Timestamp,
-) -> Result<Record, Fault> {
+) -> Result<Record, SqliteError> {
     let row = of_account(connection, account, id)?;
     record(connection, row, at)
 }
@@ -56,7 +56,7 @@ pub(in super::super) fn read_of_vm(
     vm: VmId,
     id: TicketId,
     at: Timestamp,
-) -> Result<Record, Fault> {
+) -> Result<Record, SqliteError> {
     let row = of_account(connection, account, id)?;
     let sql = "SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND vm = ?2
                UNION ALL
@@ -74,7 +74,7 @@ pub(in super::super) fn why(
     account: AccountId,
     id: TicketId,
     at: Timestamp,
-) -> Result<Why, Fault> {
+) -> Result<Why, SqliteError> {
     let mut row = of_account(connection, account, id)?;
     row.ticket.blockers.named = dependencies::blockers(connection, id, limits::MAX_DEPENDENCIES)?;
     Ok(skep_tickets::why(&row.ticket, at))
@@ -86,7 +86,7 @@ pub(super) fn find_for_caller(
     connection: &Connection,
     call: &TicketCall,
     id: TicketId,
-) -> Result<Row, Fault> {
+) -> Result<Row, SqliteError> {
     let row = of_account(connection, call.account, id)?;
     if let Some(vm) = call.vm {
         let sql = "SELECT 1 FROM ticket_attempts WHERE ticket = ?1 AND vm = ?2 LIMIT 1";
@@ -96,16 +96,20 @@ pub(super) fn find_for_caller(
     Ok(row)
 }
 
-pub(super) fn of_account(connection: &Connection, account: AccountId, id: TicketId) -> Result<Row, Fault> {
+pub(super) fn of_account(
+    connection: &Connection,
+    account: AccountId,
+    id: TicketId,
+) -> Result<Row, SqliteError> {
     find(connection, id)?.filter(|row| row.account == account).ok_or_else(|| unknown(id))
 }
 
-pub(super) fn unknown(id: TicketId) -> Fault {
+pub(super) fn unknown(id: TicketId) -> SqliteError {
     Error::UnknownTicket { id: id.to_string() }.into()
 }
 
 /// A ticket of any account.
-pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>, Fault> {
+pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>, SqliteError> {
     let Some(mut row) = row_columns::find(connection, id)? else { return Ok(None) };
     if row.ticket.blockers.total > 0 {
         row.ticket.blockers.named = dependencies::blockers(connection, id, limits::MAX_NAMED_TICKETS)?;
@@ -114,7 +118,7 @@ pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>,
 }
 
 /// Fails unless the version of the ticket is one of the expected ones.
-pub(super) fn check_version(row: &Row, expected: Option<&[u64]>) -> Result<(), Fault> {
+pub(super) fn check_version(row: &Row, expected: Option<&[u64]>) -> Result<(), SqliteError> {
     match expected {
         Some(expected) if !expected.contains(&row.version) => {
             Err(Error::VersionStale { id: row.ticket.id, version: row.version }.into())
@@ -128,7 +132,7 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 }
 
 /// Decodes a nullable JSON object.
-pub(super) fn object(row: &Columns<'_>, column: &str) -> Result<Option<Object>, Fault> {
+pub(super) fn object(row: &Columns<'_>, column: &str) -> Result<Option<Object>, SqliteError> {
     let text = row.get::<Option<String>>(column)?;
     text.map(|text| serde_json::from_str(&text).map_err(|error| invalid_column(column, error))).transpose()
 }
@@ -139,7 +143,7 @@ pub(super) fn blockers(
     sql: &str,
     id: TicketId,
     limit: usize,
-) -> Result<Vec<Blocker>, Fault> {
+) -> Result<Vec<Blocker>, SqliteError> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     query_all(connection, sql, params![id.to_string(), limit], |row| {
         Ok(Blocker { id: row.parse("id")?, status: row.parse("status")? })

@@ -10,7 +10,7 @@ use skep_tickets::{Blockers, Finish, Holder, LapsedHolder, Lease, State, Ticket,
 use super::{
     super::{
         columns::{Columns, execute, invalid_column, query_optional},
-        fault::Fault,
+        error::SqliteError,
         table::{ColumnSet, ColumnValue, column_set, insert_sql, select_sql, update_sql},
     },
     fields::Fields,
@@ -52,7 +52,7 @@ column_set! {
     }
 }
 
-pub(super) fn insert(connection: &Connection, row: &Row) -> Result<(), Fault> {
+pub(super) fn insert(connection: &Connection, row: &Row) -> Result<(), SqliteError> {
     static INSERT: LazyLock<String> = LazyLock::new(|| {
         insert_sql("tickets", &[IdentityColumns::columns(), StateColumns::columns(), Fields::columns()])
     });
@@ -66,7 +66,7 @@ pub(super) fn insert(connection: &Connection, row: &Row) -> Result<(), Fault> {
 }
 
 /// Writes a changed row. Fails if it is not as it was read, although this transaction holds the write lock.
-pub(super) fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), Fault> {
+pub(super) fn update(connection: &Connection, before: &Row, after: &Row) -> Result<(), SqliteError> {
     static UPDATE: LazyLock<String> = LazyLock::new(|| {
         update_sql("tickets", &[StateColumns::columns(), Fields::columns()])
             + " WHERE id = ? AND status = ? AND attempt = ? AND version = ?"
@@ -80,11 +80,11 @@ pub(super) fn update(connection: &Connection, before: &Row, after: &Row) -> Resu
     if execute(connection, &UPDATE, params_from_iter(values))? == 1 {
         return Ok(());
     }
-    Err(Fault::Internal(crate::Cause::new(format!("ticket `{id}` changed under the writer"))))
+    Err(SqliteError::Internal(crate::Cause::new(format!("ticket `{id}` changed under the writer"))))
 }
 
 /// A ticket of any account. Its blockers are counted, but not named.
-pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>, Fault> {
+pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>, SqliteError> {
     static SELECT: LazyLock<String> = LazyLock::new(|| {
         let columns = [IdentityColumns::columns(), StateColumns::columns(), Fields::columns()];
         select_sql("tickets", &columns) + " WHERE id = ?"
@@ -92,7 +92,7 @@ pub(super) fn find(connection: &Connection, id: TicketId) -> Result<Option<Row>,
     query_optional(connection, &SELECT, [id.to_string()], |row| read(connection, row))
 }
 
-fn read(connection: &Connection, row: &Columns<'_>) -> Result<Row, Fault> {
+fn read(connection: &Connection, row: &Columns<'_>) -> Result<Row, SqliteError> {
     let identity = IdentityColumns::read(row)?;
     let columns = StateColumns::read(row)?;
     let ticket = Ticket {
@@ -154,7 +154,7 @@ impl StateColumns {
         }
     }
 
-    fn state(&self, connection: &Connection, id: TicketId) -> Result<State, Fault> {
+    fn state(&self, connection: &Connection, id: TicketId) -> Result<State, SqliteError> {
         let missing = |column: &str| invalid_column(column, format!("`{id}` has none"));
         match self.status {
             TicketStatus::Pending => {
@@ -175,7 +175,7 @@ impl StateColumns {
         }
     }
 
-    fn finish(&self, connection: &Connection, id: TicketId) -> Result<Finish, Fault> {
+    fn finish(&self, connection: &Connection, id: TicketId) -> Result<Finish, SqliteError> {
         let sql = "SELECT result FROM ticket_texts WHERE ticket = ?1";
         let result =
             query_optional(connection, sql, [id.to_string()], |row| object(row, "result"))?.flatten();

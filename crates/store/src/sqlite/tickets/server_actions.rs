@@ -12,7 +12,7 @@ use skep_tickets::{
 use super::{
     super::{
         columns::{self, execute, millis, query_all},
-        fault::Fault,
+        error::SqliteError,
         vms,
     },
     WithSignals,
@@ -29,7 +29,7 @@ use crate::{
 pub(in super::super) fn end_attempt(
     connection: &Connection,
     command: &EndAttempt,
-) -> Result<WithSignals<bool>, Fault> {
+) -> Result<WithSignals<bool>, SqliteError> {
     let nothing = Ok((false, Vec::new()));
     let Some(row) = find(connection, command.ticket)? else { return nothing };
     let State::InProgress(holder) = &row.ticket.state else { return nothing };
@@ -64,7 +64,7 @@ pub(in super::super) fn end_attempts_of_vm(
     reason: EndReason,
     at: Timestamp,
     request_id: Option<&str>,
-) -> Result<Vec<TicketSignal>, Fault> {
+) -> Result<Vec<TicketSignal>, SqliteError> {
     let cause = match reason {
         EndReason::Deleted | EndReason::Cleanup | EndReason::TicketEnded => EndCause::VmDeleted,
         _ => EndCause::VmEnded,
@@ -81,7 +81,7 @@ pub(in super::super) fn end_attempts_of_vm(
 pub(in super::super) fn apply_command_end(
     connection: &Connection,
     command: &RecordCommandEnd,
-) -> Result<Vec<TicketSignal>, Fault> {
+) -> Result<Vec<TicketSignal>, SqliteError> {
     let mut signals = Vec::new();
     for row in held_by(connection, command.vm)? {
         let call = server_call(&row, command.at, None);
@@ -103,7 +103,7 @@ pub(in super::super) fn apply_command_end(
 }
 
 /// The tickets that a VM holds.
-fn held_by(connection: &Connection, vm: VmId) -> Result<Vec<Row>, Fault> {
+fn held_by(connection: &Connection, vm: VmId) -> Result<Vec<Row>, SqliteError> {
     let sql = "SELECT id FROM tickets WHERE vm = ?1 AND status = 'in_progress' ORDER BY id";
     let held = query_all(connection, sql, [vm.to_string()], |row| row.parse::<TicketId>("id"))?;
     let rows = held.into_iter().map(|id| find(connection, id));
@@ -126,7 +126,7 @@ fn release(row: &Row) -> Release {
 }
 
 /// Stores the outcome of a command with the attempt. The result of the ticket does not change.
-fn store_attempt_result(connection: &Connection, row: &Row, evidence: &Object) -> Result<(), Fault> {
+fn store_attempt_result(connection: &Connection, row: &Row, evidence: &Object) -> Result<(), SqliteError> {
     let sql = "UPDATE ticket_attempts SET result = ?3 WHERE ticket = ?1 AND attempt = ?2";
     let (id, evidence) = (row.ticket.id.to_string(), columns::to_json(evidence)?);
     execute(connection, sql, params![id, row.ticket.attempt, evidence])?;
@@ -139,7 +139,7 @@ fn transition(
     row: &Row,
     command: &Command,
     signals: &mut Vec<TicketSignal>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     if let Decision::Changed(steps) = decide(&row.ticket, command, call.at).map_err(Error::from)? {
         apply(connection, call, Change::of(row, steps), signals)?;
     }
@@ -147,7 +147,7 @@ fn transition(
 }
 
 /// Releases all tickets that are in progress.
-pub(in super::super) fn release_all(connection: &Connection, at: Timestamp) -> Result<(), Fault> {
+pub(in super::super) fn release_all(connection: &Connection, at: Timestamp) -> Result<(), SqliteError> {
     let sql = "SELECT id FROM tickets WHERE status = 'in_progress' ORDER BY id";
     for id in query_all(connection, sql, [], |row| row.parse::<TicketId>("id"))? {
         let Some(row) = find(connection, id)? else { continue };
@@ -163,14 +163,14 @@ fn end(
     row: &Row,
     cause: EndCause,
     signals: &mut Vec<TicketSignal>,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let attempt = row.ticket.attempt;
     let earlier = ended_attempts(connection, row)?;
     transition(connection, call, row, &Command::EndAttempt { attempt, cause, earlier }, signals)
 }
 
 /// Returns the attempts that the server ended since the ticket was created or reopened, if no further one is allowed.
-fn ended_attempts(connection: &Connection, row: &Row) -> Result<Vec<EndedAttempt>, Fault> {
+fn ended_attempts(connection: &Connection, row: &Row) -> Result<Vec<EndedAttempt>, SqliteError> {
     if row.ticket.counted_attempts + 1 < row.ticket.max_attempts {
         return Ok(Vec::new());
     }
@@ -193,7 +193,7 @@ fn ended_attempts(connection: &Connection, row: &Row) -> Result<Vec<EndedAttempt
 pub(in super::super) fn wake(
     connection: &Connection,
     command: &WakeTicket,
-) -> Result<WithSignals<bool>, Fault> {
+) -> Result<WithSignals<bool>, SqliteError> {
     let nothing = Ok((false, Vec::new()));
     let Some(row) = find(connection, command.ticket)? else { return nothing };
     let sql =
@@ -219,14 +219,14 @@ fn server_call(row: &Row, at: Timestamp, request_id: Option<&str>) -> TicketCall
 }
 
 /// Extends all open leases to their full length from `at`.
-pub(in super::super) fn restart_leases(connection: &Connection, at: Timestamp) -> Result<(), Fault> {
+pub(in super::super) fn restart_leases(connection: &Connection, at: Timestamp) -> Result<(), SqliteError> {
     let sql = "UPDATE tickets SET lease_expires_at = ?1 + lease_ms WHERE status = 'in_progress'";
     execute(connection, sql, [millis(at)])?;
     Ok(())
 }
 
 /// Returns the open attempts.
-pub(in super::super) fn open_attempts(connection: &Connection) -> Result<Vec<OpenAttempt>, Fault> {
+pub(in super::super) fn open_attempts(connection: &Connection) -> Result<Vec<OpenAttempt>, SqliteError> {
     let sql = "SELECT id, attempt, beats, lease_ms, max_runtime_ms FROM tickets WHERE status = 'in_progress' ORDER BY id";
     query_all(connection, sql, [], |row| {
         Ok(OpenAttempt {
@@ -240,7 +240,7 @@ pub(in super::super) fn open_attempts(connection: &Connection) -> Result<Vec<Ope
 }
 
 /// Returns the tickets whose `not_before` is in the future.
-pub(in super::super) fn waiting(connection: &Connection) -> Result<Vec<WaitingTicket>, Fault> {
+pub(in super::super) fn waiting(connection: &Connection) -> Result<Vec<WaitingTicket>, SqliteError> {
     let sql = "SELECT id, not_before FROM tickets WHERE waiting = 1 ORDER BY not_before, id";
     query_all(connection, sql, [], |row| {
         Ok(WaitingTicket { ticket: row.parse("id")?, not_before: row.time("not_before")?, backoff: None })

@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use super::{
     super::{
         columns::{self, query_all},
-        fault::Fault,
+        error::SqliteError,
     },
     row::decode,
 };
@@ -15,13 +15,13 @@ use crate::{ListVms, VmFilter, VmMetrics, VmPage, VmRecord, VmSet, VmWithoutAtte
 const MAX_ACCOUNTS: u32 = 1_000;
 
 /// Returns the running VMs, oldest first.
-pub(super) fn running(connection: &Connection) -> Result<Vec<VmRecord>, Fault> {
+pub(super) fn running(connection: &Connection) -> Result<Vec<VmRecord>, SqliteError> {
     let sql = "SELECT * FROM vms WHERE ended_at IS NULL ORDER BY started_at, id";
     query_all(connection, sql, [], decode)
 }
 
 /// Returns the VMs that still run although their attempt at a ticket has ended, except those to be kept.
-pub(super) fn without_attempt(connection: &Connection) -> Result<Vec<VmWithoutAttempt>, Fault> {
+pub(super) fn without_attempt(connection: &Connection) -> Result<Vec<VmWithoutAttempt>, SqliteError> {
     let sql = "SELECT vms.id, vms.account, tickets.status IN ('completed', 'failed') IS TRUE AS finished
                FROM vms LEFT JOIN tickets ON tickets.id = vms.ticket AND tickets.vm = vms.id
                WHERE vms.ended_at IS NULL AND vms.ticket IS NOT NULL AND vms.keep_vm = 0
@@ -50,7 +50,7 @@ macro_rules! filter {
     };
 }
 
-pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, Fault> {
+pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, SqliteError> {
     // If the record of the cursor has been deleted, the comparison is null and the page empty. The records that would
     // follow are older and about to be deleted too.
     let sql = match query.set {
@@ -86,7 +86,7 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, F
 
 /// Returns the number and memory of running VMs for each account that is not deleted; beyond the maximum, for the
 /// oldest.
-pub(super) fn metrics(connection: &Connection) -> Result<Vec<VmMetrics>, Fault> {
+pub(super) fn metrics(connection: &Connection) -> Result<Vec<VmMetrics>, SqliteError> {
     let sql = "SELECT accounts.name AS account, count(vms.id) AS running, coalesce(sum(vms.memory_mb), 0) AS memory_mb
                FROM accounts LEFT JOIN vms ON vms.account = accounts.id AND vms.ended_at IS NULL
                WHERE accounts.deleted_at IS NULL

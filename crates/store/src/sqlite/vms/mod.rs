@@ -15,8 +15,8 @@ use self::row::{find, insert, update};
 use super::{
     SqliteStore, accounts,
     columns::{execute, millis, query_optional},
+    error::SqliteError,
     events::{self, NewEvent},
-    fault::Fault,
     keys, run_logs, tickets,
 };
 use crate::{
@@ -102,7 +102,7 @@ fn record_boots(
     connection: &Connection,
     key: KeyId,
     command: &RecordBoots,
-) -> Result<Vec<TicketSignal>, Fault> {
+) -> Result<Vec<TicketSignal>, SqliteError> {
     for vm in &command.vms {
         accounts::by_id(connection, vm.account)?;
         if let Some(name) = &vm.attributes.name {
@@ -128,7 +128,7 @@ fn record_boots(
 }
 
 /// Changes the attributes of a running VM.
-fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, Fault> {
+fn change_vm(connection: &Connection, command: &ChangeVm) -> Result<VmRecord, SqliteError> {
     let unknown = || Error::UnknownVm { vm: command.vm };
     let record = find(connection, command.vm)?.ok_or_else(unknown)?;
     if let Some(Some(name)) = &command.change.name {
@@ -159,7 +159,7 @@ fn require_name_available(
     account: AccountId,
     name: &VmName,
     but: VmId,
-) -> Result<(), Fault> {
+) -> Result<(), SqliteError> {
     let sql = "SELECT id FROM vms WHERE account = ?1 AND name = ?2 AND id <> ?3 AND ended_at IS NULL AND name IS NOT NULL";
     let parameters = [account.to_string(), name.to_string(), but.to_string()];
     match query_optional(connection, sql, parameters, |row| row.parse::<VmId>("id"))? {
@@ -169,7 +169,7 @@ fn require_name_available(
 }
 
 /// Records the end of a VM that still runs, and returns what ended with it.
-fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Endings), Fault> {
+fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Endings), SqliteError> {
     let ended = execute(
         connection,
         "UPDATE vms SET ended_at = ?2, end_reason = ?3 WHERE id = ?1 AND ended_at IS NULL",
@@ -198,7 +198,7 @@ fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, En
 fn record_command_end(
     connection: &Connection,
     command: &RecordCommandEnd,
-) -> Result<((), Vec<TicketSignal>), Fault> {
+) -> Result<((), Vec<TicketSignal>), SqliteError> {
     let ended = execute(
         connection,
         "UPDATE vms SET command_runs = 0 WHERE id = ?1 AND command_runs = 1",
@@ -214,7 +214,7 @@ fn record_command_end(
 }
 
 /// Records the end of those of these VMs that still run, and returns what ended with them.
-fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<VmRecord>, Endings), Fault> {
+fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<VmRecord>, Endings), SqliteError> {
     let (mut ended, mut endings) = (Vec::new(), Endings::default());
     for vm in &command.vms {
         let alive = "SELECT 1 FROM vms WHERE id = ?1 AND ended_at IS NULL";
@@ -230,14 +230,22 @@ fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<VmRecord>, 
 }
 
 /// Whether this VM runs and must end with its attempt at this ticket.
-pub(super) fn ends_with_attempt(connection: &Connection, vm: VmId, ticket: TicketId) -> Result<bool, Fault> {
+pub(super) fn ends_with_attempt(
+    connection: &Connection,
+    vm: VmId,
+    ticket: TicketId,
+) -> Result<bool, SqliteError> {
     let sql = "SELECT 1 FROM vms WHERE id = ?1 AND ticket = ?2 AND ended_at IS NULL AND keep_vm = 0";
     Ok(query_optional(connection, sql, [vm.to_string(), ticket.to_string()], |_| Ok(()))?.is_some())
 }
 
 /// Deletes one batch of records of VMs that ended before this time or are beyond the newest [`MAX_ENDED`], oldest end
 /// first. Records of VMs that a key was bound to are kept. Returns the number of deleted records.
-pub(super) fn delete_expired(connection: &Connection, before: Timestamp, batch: u32) -> Result<usize, Fault> {
+pub(super) fn delete_expired(
+    connection: &Connection,
+    before: Timestamp,
+    batch: u32,
+) -> Result<usize, SqliteError> {
     execute(
         connection,
         "DELETE FROM vms WHERE id IN (
@@ -252,21 +260,25 @@ pub(super) fn delete_expired(connection: &Connection, before: Timestamp, batch: 
 }
 
 /// Number of running VMs of this account.
-pub(super) fn count_running(connection: &Connection, account: AccountId) -> Result<u32, Fault> {
+pub(super) fn count_running(connection: &Connection, account: AccountId) -> Result<u32, SqliteError> {
     let sql = "SELECT count(*) AS vms FROM vms WHERE account = ?1 AND ended_at IS NULL";
     let count = query_optional(connection, sql, [account.to_string()], |row| row.number("vms"))?;
     Ok(count.unwrap_or(0))
 }
 
 /// Fails if the VM does not run or is not of this account.
-pub(super) fn require_running(connection: &Connection, account: AccountId, vm: VmId) -> Result<(), Fault> {
+pub(super) fn require_running(
+    connection: &Connection,
+    account: AccountId,
+    vm: VmId,
+) -> Result<(), SqliteError> {
     let sql = "SELECT 1 FROM vms WHERE id = ?1 AND account = ?2 AND ended_at IS NULL";
     let found = query_optional(connection, sql, [vm.to_string(), account.to_string()], |_| Ok(()))?;
     found.ok_or_else(|| Error::UnknownVm { vm }.into())
 }
 
 /// Address of a VM, if the VM is recorded.
-pub(super) fn ip_of(connection: &Connection, vm: VmId) -> Result<Option<IpAddr>, Fault> {
+pub(super) fn ip_of(connection: &Connection, vm: VmId) -> Result<Option<IpAddr>, SqliteError> {
     let ip = query_optional(connection, "SELECT ip FROM vms WHERE id = ?1", [vm.to_string()], |row| {
         row.parse("ip")
     })?;

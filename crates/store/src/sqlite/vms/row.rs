@@ -8,7 +8,7 @@ use skep_api::{VmId, swarm::EndReason};
 
 use super::super::{
     columns::{Columns, execute, invalid_column, query_optional},
-    fault::Fault,
+    error::SqliteError,
     table::{ColumnSet, ColumnValue, column_set, insert_sql, update_sql},
 };
 use crate::{VmAttributes, VmBooted, VmEnd, VmRecord};
@@ -19,7 +19,7 @@ column_set!(
 );
 column_set!(VmAttributes: name, metadata, expires_at);
 
-pub(super) fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<(), Fault> {
+pub(super) fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<(), SqliteError> {
     static INSERT: LazyLock<String> =
         LazyLock::new(|| insert_sql("vms", &[VmBooted::columns(), vec!["command_runs", "keep_vm"]]));
     let command_runs = vm.exec_id.is_some();
@@ -30,7 +30,11 @@ pub(super) fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> R
 }
 
 /// Writes the attributes of a running VM; returns whether it runs.
-pub(super) fn update(connection: &Connection, id: VmId, attributes: &VmAttributes) -> Result<bool, Fault> {
+pub(super) fn update(
+    connection: &Connection,
+    id: VmId,
+    attributes: &VmAttributes,
+) -> Result<bool, SqliteError> {
     static UPDATE: LazyLock<String> = LazyLock::new(|| {
         update_sql("vms", &[VmAttributes::columns()]) + " WHERE id = ? AND ended_at IS NULL"
     });
@@ -39,11 +43,11 @@ pub(super) fn update(connection: &Connection, id: VmId, attributes: &VmAttribute
     Ok(execute(connection, &UPDATE, params_from_iter(values))? == 1)
 }
 
-pub(super) fn find(connection: &Connection, id: VmId) -> Result<Option<VmRecord>, Fault> {
+pub(super) fn find(connection: &Connection, id: VmId) -> Result<Option<VmRecord>, SqliteError> {
     query_optional(connection, "SELECT * FROM vms WHERE id = ?1", [id.to_string()], decode)
 }
 
-pub(super) fn decode(row: &Columns<'_>) -> Result<VmRecord, Fault> {
+pub(super) fn decode(row: &Columns<'_>) -> Result<VmRecord, SqliteError> {
     let vm = VmBooted::read(row)?;
     let end = match (row.optional_time("ended_at")?, row.get::<Option<String>>("end_reason")?) {
         (Some(at), Some(word)) => Some(VmEnd { at, reason: reason(word)? }),
@@ -52,6 +56,6 @@ pub(super) fn decode(row: &Columns<'_>) -> Result<VmRecord, Fault> {
     Ok(VmRecord { vm, command_runs: row.get("command_runs")?, end })
 }
 
-fn reason(word: String) -> Result<EndReason, Fault> {
+fn reason(word: String) -> Result<EndReason, SqliteError> {
     serde_json::from_value(Value::String(word)).map_err(|error| invalid_column("end_reason", error))
 }

@@ -9,7 +9,7 @@ use crate::{Cause, Error};
 
 /// Why a command or query failed.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum SqliteError {
     Refused(Error),
     Driver(rusqlite::Error),
     /// The file cannot be used, for a reason that SQLite did not report.
@@ -22,25 +22,25 @@ pub(super) enum Fault {
     },
 }
 
-impl From<rusqlite::Error> for Fault {
+impl From<rusqlite::Error> for SqliteError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Driver(error)
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for SqliteError {
     fn from(error: Error) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<std::io::Error> for Fault {
+impl From<std::io::Error> for SqliteError {
     fn from(error: std::io::Error) -> Self {
         Self::Unavailable(Cause::from_error(&error))
     }
 }
 
-impl Fault {
+impl SqliteError {
     /// Converts to the public error; `path` is that of the database.
     pub(super) fn into_error(self, path: &Path) -> Error {
         let path = path.to_owned();
