@@ -178,6 +178,15 @@ mod tests {
         }
     }
 
+    /// A matcher that backtracks takes seconds for 24 repetitions and twice as long for each further one.
+    #[test]
+    fn a_pattern_that_makes_backtracking_exponential_is_matched_at_once() {
+        let pattern = Pattern::parse(["**/a/".repeat(48).as_bytes(), b"b"].concat().as_slice()).unwrap();
+        let folders = "a/".repeat(100);
+        assert!(!pattern.is_match(format!("{folders}c").as_bytes(), false));
+        assert!(pattern.is_match(format!("{folders}b").as_bytes(), false));
+    }
+
     #[test]
     fn special_patterns_are_left_to_git() {
         for odd in ["a**/b", "***", "**a", "[[:alpha:]]", "[a\\]]", "[]a]", "[a", "a\\", "[z-a]", "[a-]"] {
