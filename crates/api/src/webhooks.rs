@@ -122,7 +122,7 @@ pub struct ChangeWebhook {
     pub types: Option<Vec<String>>,
     /// The purpose of the webhook, for people; null removes it.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, max_length = 500, example = "notifies the dashboard"))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, max_length = 500, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$", example = "notifies the dashboard"))]
     pub description: Option<Option<String>>,
     /// Whether events are sent. Events that occur while it is false are never sent. Deliveries that were pending
     /// before continue.
