@@ -105,7 +105,7 @@ refusals! {
     DocsFileRefused = [UnknownRoute],
 }
 
-/// Changing a file by a route that is no endpoint.
+/// Refusals of routes that change files but are not endpoints.
 pub(crate) struct FilesWriteRefused;
 
 impl IntoResponses for FilesWriteRefused {
