@@ -102,6 +102,11 @@ fn qemu_arguments(template: &Path, engine: &EngineReport, memory_mb: u64, append
         &layer,
         "-device",
         "virtio-blk-device,drive=layer",
+        // A network card without a network: the guest agent brings it up.
+        "-netdev",
+        "hubport,id=network,hubid=0",
+        "-device",
+        "virtio-net-device,netdev=network",
         "-chardev",
         "null,id=agent",
         "-device",

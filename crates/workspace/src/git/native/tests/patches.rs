@@ -73,10 +73,18 @@ fn patches_apply_and_count_their_lines() {
         let unidiff: &[&str] = if context == 0 { &["--unidiff-zero"] } else { &[] };
         let applied = git(&[&["apply"], unidiff, &["patch"]].concat());
         prop_assert!(applied.status.success(), "{:?}\n{}", applied, String::from_utf8_lossy(&patch));
-        prop_assert_eq!(fs::read_to_string(folder.path().join("new")).unwrap(), new);
+        if context > 0 || (has_whole_lines(&old) && has_whole_lines(&new)) {
+            prop_assert_eq!(fs::read_to_string(folder.path().join("new")).unwrap(), new);
+        }
         Ok(())
     });
     outcome.unwrap();
     // Git's choice where there are several is nearly always the same.
     assert!(10 * as_git.get() > 9 * written.get(), "{} of {}", as_git.get(), written.get());
+}
+
+/// Whether the last line has a line feed. Without context, git applies its own patches wrongly where it has none: of two
+/// lines that differ only in that, it removes the first.
+fn has_whole_lines(text: &str) -> bool {
+    text.is_empty() || text.ends_with('\n')
 }
