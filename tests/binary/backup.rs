@@ -100,12 +100,12 @@ async fn a_restore_gives_tickets_back_and_tells_those_who_follow() {
     good(&run("restore", data_dir.path(), &[text(&file)]));
     let skep = Skep::start_on(data_dir, &[]).await;
     let follow = ["events", "--after", &seen, "-n", "3", "--json"];
-    let told = good(&output_of(&mut command(&skep, &follow)));
-    let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let types: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let lines = good(&output_of(&mut command(&skep, &follow)));
+    let events: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let types: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["stream.gap", "ticket.released", "ticket.ready"]);
-    assert_eq!((&told[0]["reason"], &told[0]["from"]), (&json!("restored"), &json!(seen)));
-    assert_eq!(told[1]["ticket"], json!(id));
+    assert_eq!((&events[0]["reason"], &events[0]["from"]), (&json!("restored"), &json!(seen)));
+    assert_eq!(events[1]["ticket"], json!(id));
     let ticket = skep.get(&format!("/api/tickets/{id}")).await.ok(200);
     assert_eq!((&ticket["status"], &ticket["attempt"]), (&json!("pending"), &json!(1)), "it did not count");
     assert_eq!(skep.get("/api/tickets").await.ok(200)["tickets"].as_array().unwrap().len(), 1);

@@ -1,7 +1,7 @@
 //! An HTTP proxy that takes `CONNECT` only and checks each address before it connects.
 //!
-//! A program that connects through this proxy alone passes the host name, whatever the URL spells and wherever a redirect
-//! leads.
+//! A program that connects only through this proxy sends it each host name, also after a redirect, and the proxy checks the
+//! address that it connects to.
 
 use std::{
     io,

@@ -125,7 +125,7 @@ pub struct GitLog {
     #[serde(default = "default_log")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: u32,
-    /// `next_cursor` of the previous page. The list continues consistently, whatever was committed since.
+    /// `next_cursor` of the previous page. Commits that were made since do not change the next pages.
     #[serde(default)]
     pub cursor: Option<String>,
 }
