@@ -60,19 +60,23 @@ pub fn confine(order: &HelperOrder) -> Result<(), Error> {
     fences::confine(&fences::FileAccess { roots, write, execute, read })
 }
 
-/// Serves the server until it disconnects, then ends all programs.
+/// Serves the server until it disconnects.
 ///
 /// # Errors
 /// The socket fails, or the signal handler cannot be installed.
 pub async fn serve(stream: UnixStream, order: HelperOrder) -> io::Result<()> {
     let helper = Helper::new(order)?;
     skep_host::reap_orphans(helper.commands(), ORPHAN_DELAY)?;
-    let served = skep_channel::guest::serve(stream, helper).await;
+    skep_channel::guest::serve(stream, helper).await
+}
+
+/// Kills all programs that this process has started, before it exits. [`serve`] does not do it: several helpers may
+/// share one process.
+pub fn kill_programs() {
     // The kernel does it where this is the init process of a PID namespace.
     if getpid() != Pid::INIT {
         kill_descendants();
     }
-    served
 }
 
 /// Further paths that all programs may read.
@@ -96,4 +100,25 @@ fn place(order: &HelperOrder) -> io::Result<Place> {
         }
     };
     Ok(if order.groups.is_some() { place } else { place.without_groups() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_one_helper_kills_no_other_program_of_the_process() {
+        let mut program = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let (server, helper) = UnixStream::pair().unwrap();
+        let kind = HelperKind::Commands;
+        let (roots, scratch, groups, git) = (Vec::new(), Vec::new(), None, GitGrants::default());
+        let order = HelperOrder { kind, roots, scratch, env: BTreeMap::new(), groups, git };
+        drop(server);
+        // Whether a connection that closes at once is an error does not matter here.
+        let _ = serve(helper, order).await;
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success(), "it ends by itself");
+    }
 }

@@ -63,10 +63,12 @@ pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
     // The runtime starts after the confinement, which does not apply to existing threads. A single thread is the parent
     // of all children.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("the asynchronous runtime could not start")?.block_on(async {
+    let served = runtime.context("the asynchronous runtime could not start")?.block_on(async {
         stream.set_nonblocking(true)?;
         skep_helper::serve(tokio::net::UnixStream::from_std(stream)?, order).await
-    })?;
+    });
+    skep_helper::kill_programs();
+    served?;
     Ok(ExitCode::SUCCESS)
 }
 
