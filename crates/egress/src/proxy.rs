@@ -25,6 +25,9 @@ use crate::{
 const MAX_HEAD_BYTES: usize = 8 << 10;
 /// Limit for receiving the head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait after a connection could not be accepted, usually because no descriptor is free: the connection
+/// stays in the queue, so that another attempt without a pause would fail at once.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Concurrent connections.
 const MAX_CONNECTIONS: usize = 32;
 
@@ -74,7 +77,10 @@ impl Drop for Proxy {
 async fn serve(listener: TcpListener, resolver: Resolver, refused: RefusedHost) {
     let mut connections = JoinSet::new();
     loop {
-        let Ok((caller, _)) = listener.accept().await else { continue };
+        let Ok((caller, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+            continue;
+        };
         while connections.len() >= MAX_CONNECTIONS {
             connections.join_next().await;
         }
