@@ -29,6 +29,9 @@ pub enum Error {
         /// The file, and how it differs.
         reason: String,
     },
+    /// A template that this release cannot use, though it is what was baked.
+    #[error("the template at {dir} is outdated: {reason}; bake it again: `skep bake`")]
+    OutdatedTemplate { dir: PathBuf, reason: String },
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
 }
@@ -43,7 +46,8 @@ impl Error {
         match self {
             Self::Missing { .. } => ErrorCode::SwarmUnavailable,
             Self::NoTemplate(_) => ErrorCode::UnknownTemplate,
-            Self::DamagedTemplate { .. } => ErrorCode::TemplateDamaged,
+            // Both are baked again, and no VM is booted before.
+            Self::DamagedTemplate { .. } | Self::OutdatedTemplate { .. } => ErrorCode::TemplateDamaged,
             Self::TimedOut { .. } => ErrorCode::GuestTimeout,
             Self::MonitorClosed(_) | Self::Refused { .. } | Self::Io { .. } => ErrorCode::Internal,
         }

@@ -11,7 +11,9 @@ use std::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::FileExt,
     },
+    panic::resume_unwind,
     path::{Path, PathBuf},
+    thread,
 };
 
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, ftruncate, memfd_create};
@@ -20,14 +22,22 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 
+mod checksum;
 mod verified_file;
 
+pub use checksum::checksum_of;
+use checksum::{ChecksumError, checksum};
 use verified_file::{FileError, VerifiedFile};
 
 pub const MANIFEST: &str = "manifest.json";
-/// Large enough that the time for hashing dominates the time for reading.
-const BLOCK_BYTES: usize = 1 << 20;
-const PAGE_OF_ZEROS: [u8; 4096] = [0; 4096];
+/// Number of the format that this release writes: fields of the manifest and how its checksums are computed.
+pub const FORMAT: u32 = 2;
+/// The format of manifests without a number. Their checksums covered the bytes of holes, too.
+const FIRST_FORMAT: u32 = 1;
+const RAM_NAME: &str = "skep-ram";
+/// Any uid may open guest memory by `/proc/self/fd`. QEMU 7.2 opens it read-write even to map it private; the seals
+/// protect it.
+const RAM_MODE: Mode = Mode::from_raw_mode(0o777);
 
 /// The files of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -70,6 +80,10 @@ impl TemplateFile {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
+    /// [`FORMAT`] of the release that wrote it.
+    // Left out of the JSON of the first format, so that the seals of its manifests stay valid.
+    #[serde(default = "first_format", skip_serializing_if = "is_first_format")]
+    pub format: u32,
     /// The hash of its inputs.
     pub key: String,
     pub vcpus: u32,
@@ -81,8 +95,17 @@ pub struct Manifest {
     pub protocol: Option<u32>,
     /// All inputs, for diagnosis only.
     pub inputs: BTreeMap<String, String>,
-    /// SHA-256 of each file, in hex.
+    /// The checksum of each file, by [`checksum_of`].
     pub sha256: BTreeMap<TemplateFile, String>,
+}
+
+fn first_format() -> u32 {
+    FIRST_FORMAT
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_first_format(format: &u32) -> bool {
+    *format == FIRST_FORMAT
 }
 
 /// The manifest file: the manifest with a checksum of its own, which detects damage of the manifest itself.
@@ -127,20 +150,26 @@ pub struct Template {
 }
 
 impl Template {
-    /// Reads every file, verifies its checksum and loads all but the root file system into sealed memory files. Blocks
-    /// for some seconds.
+    /// Reads the data of every file, verifies its checksum and loads all but the root file system into sealed memory
+    /// files. Blocks for a fraction of a second.
     ///
     /// # Errors
-    /// The template is missing or damaged; the message names the file.
+    /// The template is missing, outdated or damaged; the message names the file.
     pub fn load(dir: &Path) -> Result<Self, Error> {
         let manifest = read_manifest(dir)?;
-        let sealed = TemplateFile::ALL.into_iter().filter(|part| *part != TemplateFile::Root);
-        let sealed = sealed.map(|part| Ok((part, seal_in_memory(dir, &manifest, part)?)));
-        let sealed = sealed.collect::<Result<_, Error>>()?;
-        let wanted = checksum(dir, &manifest, TemplateFile::Root)?;
-        let root = VerifiedFile::open(&dir.join(TemplateFile::Root.file_name()), wanted);
-        let root = root.map_err(|unfit| template_error(dir, TemplateFile::Root, unfit))?;
-        Ok(Self { manifest, dir: dir.to_owned(), sealed, root })
+        if manifest.format != FORMAT {
+            let reason = format!("its manifest has format {}, this skep reads {FORMAT}", manifest.format);
+            return Err(Error::OutdatedTemplate { dir: dir.to_owned(), reason });
+        }
+        // The root file system is larger than all other files together.
+        let (sealed, root) = thread::scope(|scope| {
+            let root = scope.spawn(|| open_root(dir, &manifest));
+            let sealed = TemplateFile::ALL.into_iter().filter(|part| *part != TemplateFile::Root);
+            let sealed = sealed.map(|part| Ok((part, seal_in_memory(dir, &manifest, part)?)));
+            let sealed = sealed.collect::<Result<_, Error>>();
+            (sealed, root.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        Ok(Self { sealed: sealed?, root: root?, dir: dir.to_owned(), manifest })
     }
 
     pub fn dir(&self) -> &Path {
@@ -148,7 +177,7 @@ impl Template {
     }
 
     /// Checks that the template is unchanged since it was loaded. Cheap, unless metadata of the root file system's file
-    /// changed in a way that may be harmless: then the file is read again, which blocks for about a second. A damaged
+    /// changed in a way that may be harmless: then the file is read again, which blocks for a fraction of a second. A damaged
     /// template stays damaged.
     ///
     /// # Errors
@@ -206,14 +235,12 @@ pub fn read_manifest(dir: &Path) -> Result<Manifest, Error> {
     }
 }
 
-/// Creates a memory file for guest memory. Its mode allows a VMM with any uid to open it by `/proc/self/fd`.
+/// Creates a memory file for guest memory.
 ///
 /// # Errors
 /// No memory or no descriptor is available.
 pub fn create_ram(memory_mb: u64) -> Result<OwnedFd, Error> {
-    // QEMU 7.2 opens it read-write even to map it private. The seals protect it.
-    let mode = Mode::from_raw_mode(0o777);
-    memory_file("skep-ram", memory_mb << 20, mode).map_err(Error::io("memory file"))
+    memory_file(RAM_NAME, memory_mb << 20, RAM_MODE).map_err(Error::io("memory file"))
 }
 
 fn memory_file(name: &str, bytes: u64, mode: Mode) -> io::Result<OwnedFd> {
@@ -233,45 +260,18 @@ pub fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
         .map_err(Error::io("seal of a memory file"))
 }
 
-/// The SHA-256 of a file, in hex.
-///
-/// # Errors
-/// Reading failed.
-pub fn hash_file(path: &Path) -> io::Result<String> {
-    digest(&File::open(path)?, |_| Ok(()))
-        .map_err(|(DigestError::Read(error) | DigestError::Copy(error))| error)
-}
-
-/// The errors of [`digest`]. Only `Read` means that the file is damaged.
-enum DigestError {
-    Read(io::Error),
-    Copy(io::Error),
-}
-
-/// Hashes the whole file, independent of its position, and passes the content to `copy`.
-fn digest(file: &File, mut copy: impl FnMut(&[u8]) -> io::Result<()>) -> Result<String, DigestError> {
-    let mut hasher = Sha256::new();
-    let mut block = vec![0; BLOCK_BYTES];
-    let mut at = 0;
-    loop {
-        let read = match file.read_at(&mut block, at) {
-            Ok(0) => return Ok(hex(&hasher.finalize())),
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(DigestError::Read(error)),
-        };
-        hasher.update(&block[..read]);
-        copy(&block[..read]).map_err(DigestError::Copy)?;
-        at += read as u64;
-    }
-}
-
 /// Lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn checksum<'a>(dir: &Path, manifest: &'a Manifest, part: TemplateFile) -> Result<&'a str, Error> {
+fn open_root(dir: &Path, manifest: &Manifest) -> Result<VerifiedFile, Error> {
+    let wanted = checksum_in(dir, manifest, TemplateFile::Root)?;
+    let opened = VerifiedFile::open(&dir.join(TemplateFile::Root.file_name()), wanted);
+    opened.map_err(|unfit| template_error(dir, TemplateFile::Root, unfit))
+}
+
+fn checksum_in<'a>(dir: &Path, manifest: &'a Manifest, part: TemplateFile) -> Result<&'a str, Error> {
     let none = || template_error(dir, part, FileError::Damaged("no checksum in the manifest".to_owned()));
     manifest.sha256.get(&part).map(String::as_str).ok_or_else(none)
 }
@@ -287,58 +287,33 @@ fn template_error(dir: &Path, part: TemplateFile, unfit: FileError) -> Error {
     }
 }
 
-/// Copies a file into a sealed memory file and verifies the checksum of the copy.
+/// Copies the data of a file into a sealed memory file and verifies the checksum of the copy. Holes and pages of zeros take
+/// no memory, so that a disk layer of any size takes little.
 fn seal_in_memory(dir: &Path, manifest: &Manifest, part: TemplateFile) -> Result<File, Error> {
-    let wanted = checksum(dir, manifest, part)?;
+    let wanted = checksum_in(dir, manifest, part)?;
     let damaged = |reason: String| template_error(dir, part, FileError::Damaged(reason));
+    let unreadable = |error| template_error(dir, part, FileError::Io(error));
     let source = match File::open(dir.join(part.file_name())) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(error.to_string())),
-        other => other.map_err(|error| template_error(dir, part, FileError::Io(error)))?,
+        other => other.map_err(unreadable)?,
     };
-    let file = match part {
-        TemplateFile::Ram => create_ram(manifest.memory_mb)?,
-        _ => {
-            memory_file(part.file_name(), 0, Mode::from_raw_mode(0o444)).map_err(Error::io("memory file"))?
-        }
+    let length = source.metadata().map_err(unreadable)?.len();
+    let memory = match part {
+        TemplateFile::Ram => memory_file(RAM_NAME, length, RAM_MODE),
+        _ => memory_file(part.file_name(), length, Mode::from_raw_mode(0o444)),
     };
-    let mut memory = SparseWriter { file: file.into(), at: 0 };
-    let found = match digest(&source, |bytes| memory.append(bytes)) {
+    let memory = File::from(memory.map_err(Error::io("memory file"))?);
+    let found = match checksum(&source, |at, bytes| memory.write_all_at(bytes, at)) {
         Ok(found) => found,
-        Err(DigestError::Read(error)) => return Err(damaged(error.to_string())),
-        Err(DigestError::Copy(error)) => return Err(Error::io("memory file")(error)),
+        Err(ChecksumError::Read(error)) => return Err(damaged(error.to_string())),
+        Err(ChecksumError::Copy(error)) => return Err(Error::io("memory file")(error)),
     };
     if found != wanted {
         return Err(damaged(format!("SHA-256 is {found}, should be {wanted}")));
     }
-    let file = memory.finish().map_err(Error::io("memory file"))?.into();
-    seal_ram(&file)?;
-    Ok(file.into())
-}
-
-/// Skips pages of zeros, so that they take no memory.
-struct SparseWriter {
-    file: File,
-    at: u64,
-}
-
-impl SparseWriter {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        for page in bytes.chunks(PAGE_OF_ZEROS.len()) {
-            if *page != PAGE_OF_ZEROS[..page.len()] {
-                self.file.write_all_at(page, self.at)?;
-            }
-            self.at += page.len() as u64;
-        }
-        Ok(())
-    }
-
-    /// Extends the file by skipped zeros at its end, and returns it.
-    fn finish(self) -> io::Result<File> {
-        if self.file.metadata()?.len() < self.at {
-            self.file.set_len(self.at)?;
-        }
-        Ok(self.file)
-    }
+    let memory = memory.into();
+    seal_ram(&memory)?;
+    Ok(memory.into())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use skep_api::swarm::BASE_TEMPLATE;
 use skep_channel::{FIRST_PROTOCOL, UnsupportedProtocol};
 use skep_engine::{
     Engine,
-    template::{self, MANIFEST, Manifest, Template, TemplateFile, hash_file, read_manifest},
+    template::{self, FORMAT, MANIFEST, Manifest, Template, TemplateFile, checksum_of, read_manifest},
 };
 
 use crate::{
@@ -57,8 +57,8 @@ impl Bakery {
         image_dir::other_templates(&self.image_dir, &self.inputs()?.key())
     }
 
-    /// Returns the base template, and bakes it if it is missing, damaged or baked for other inputs. Takes some seconds,
-    /// or about a minute with a bake, and blocks.
+    /// Returns the base template, and bakes it if it is missing, damaged or baked for other inputs. Takes a
+    /// fraction of a second, or about a minute with a bake, and blocks.
     ///
     /// # Errors
     /// A program is missing or failed, the disk is full, or the guest did not boot or settle.
@@ -69,7 +69,9 @@ impl Bakery {
                 // Another process may be removing or baking it; checked again below, with the lock held.
                 Err(
                     Error::Engine(
-                        skep_engine::Error::DamagedTemplate { .. } | skep_engine::Error::NoTemplate(_),
+                        skep_engine::Error::DamagedTemplate { .. }
+                        | skep_engine::Error::OutdatedTemplate { .. }
+                        | skep_engine::Error::NoTemplate(_),
                     )
                     | Error::TemplateProtocol { .. },
                 ) => {}
@@ -83,7 +85,10 @@ impl Bakery {
         if let Some(dir) = self.find_for(&inputs) {
             match load_template(&dir) {
                 Err(
-                    error @ (Error::Engine(skep_engine::Error::DamagedTemplate { .. })
+                    error @ (Error::Engine(
+                        skep_engine::Error::DamagedTemplate { .. }
+                        | skep_engine::Error::OutdatedTemplate { .. },
+                    )
                     | Error::TemplateProtocol { .. }),
                 ) => {
                     self.report(&format!("{error}; baking it now"));
@@ -165,7 +170,7 @@ impl Bakery {
     }
 }
 
-/// Loads a template whose guest agent this release can speak to. Blocks for some seconds.
+/// Loads a template whose guest agent this release can speak to. Blocks for a fraction of a second.
 ///
 /// # Errors
 /// The template is missing or damaged, or its agent speaks an unsupported protocol.
@@ -182,9 +187,10 @@ fn manifest(inputs: &Inputs, protocol: u32, work: &Path) -> Result<Manifest, Err
         let path = work.join(part.file_name());
         let synced = File::open(&path).and_then(|file| file.sync_all());
         synced.map_err(Error::io(path.display()))?;
-        sha256.insert(part, hash_file(&path).map_err(Error::io(path.display()))?);
+        sha256.insert(part, checksum_of(&path).map_err(Error::io(path.display()))?);
     }
     Ok(Manifest {
+        format: FORMAT,
         key: inputs.key(),
         vcpus: VCPUS,
         memory_mb: MEMORY_MB,
@@ -221,7 +227,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let load = |protocol| {
             let (inputs, sha256) = (BTreeMap::new(), BTreeMap::new());
-            let manifest = Manifest { key: "k".to_owned(), vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
+            let format = FORMAT;
+            let manifest =
+                Manifest { format, key: "k".to_owned(), vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
             fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
             load_template(dir.path()).unwrap_err()
         };

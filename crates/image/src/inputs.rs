@@ -7,7 +7,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use skep_api::swarm::{EngineReport, Isolation};
-use skep_engine::template::hex;
+use skep_engine::template::{FORMAT, hex};
 
 use crate::{
     CACHE, Error, kernel,
@@ -61,6 +61,8 @@ impl Inputs {
             ("memory_mb", MEMORY_MB.to_string()),
             ("vcpus", VCPUS.to_string()),
             ("layer_mb", LAYER_MB.to_string()),
+            // So that releases with another format can share an image directory.
+            ("format", FORMAT.to_string()),
         ];
         let mut named: BTreeMap<String, String> = named.map(|(name, value)| (name.to_owned(), value)).into();
         // With KVM the guest sees the host's processor, and a saved state can only be restored on the same model.

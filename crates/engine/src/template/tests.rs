@@ -14,9 +14,10 @@ fn write_template(dir: &Path) {
         let content =
             if part == TemplateFile::Ram { vec![0; 1 << 20] } else { part.file_name().as_bytes().to_vec() };
         fs::write(dir.join(part.file_name()), content).unwrap();
-        sha256.insert(part, hash_file(&dir.join(part.file_name())).unwrap());
+        sha256.insert(part, checksum_of(&dir.join(part.file_name())).unwrap());
     }
     let manifest = Manifest {
+        format: FORMAT,
         key: "k".to_owned(),
         vcpus: 1,
         memory_mb: 1,
@@ -197,23 +198,30 @@ fn zeros_of_a_loaded_file_take_no_memory() {
     let dir = tempfile::tempdir().unwrap();
     write_template(dir.path());
     let layer = File::create(dir.path().join(TemplateFile::Layer.file_name())).unwrap();
-    layer.write_all_at(b"middle", 10 << 20).unwrap();
-    layer.set_len(64 << 20).unwrap();
+    layer.write_all_at(b"middle", 5 << 30).unwrap();
+    layer.set_len(10 << 30).unwrap();
     let mut manifest = read_manifest(dir.path()).unwrap();
-    let sha256 = hash_file(&dir.path().join(TemplateFile::Layer.file_name())).unwrap();
+    let sha256 = checksum_of(&dir.path().join(TemplateFile::Layer.file_name())).unwrap();
     manifest.sha256.insert(TemplateFile::Layer, sha256.clone());
     fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
     let opened = File::from(Template::load(dir.path()).unwrap().open(TemplateFile::Layer).unwrap());
     let found = opened.metadata().unwrap();
-    assert_eq!((found.len(), found.blocks() * 512), (64 << 20, 4096));
-    assert_eq!(digest(&opened, |_| Ok(())).ok(), Some(sha256));
+    assert_eq!((found.len(), found.blocks() * 512), (10 << 30, 4096));
+    assert_eq!(checksum(&opened, |_, _| Ok(())).ok(), Some(sha256));
 }
 
 #[test]
-fn a_manifest_from_before_the_protocol_number_is_read() {
+fn a_manifest_from_before_the_protocol_number_is_outdated_and_not_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let text = r#"{"key": "k", "vcpus": 1, "memory_mb": 1, "inputs": {"vcpus": "1"}, "sha256": {},
         "seal": "5b15c2b29ec21bbe91cca6c6e0b0768f4b54eddc0265677ff1fc3e892631aad8"}"#;
     fs::write(dir.path().join(MANIFEST), text).unwrap();
-    assert_eq!(read_manifest(dir.path()).unwrap().protocol, None);
+    let manifest = read_manifest(dir.path()).unwrap();
+    assert_eq!((manifest.format, manifest.protocol), (1, None));
+    let error = Template::load(dir.path()).unwrap_err();
+    assert!(matches!(error, Error::OutdatedTemplate { .. }), "{error}");
+    assert!(error.to_string().contains("format 1, this skep reads 2"), "{error}");
+    // A change of it is damage all the same.
+    fs::write(dir.path().join(MANIFEST), text.replace("\"vcpus\": 1", "\"vcpus\": 2")).unwrap();
+    assert!(matches!(Template::load(dir.path()), Err(Error::DamagedTemplate { .. })));
 }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{DigestError, digest};
+use super::{ChecksumError, checksum};
 
 /// File timestamps advance with the kernel's clock tick of at most 10 ms. Two changes within one tick have equal times.
 const MAX_CLOCK_TICK: Duration = Duration::from_millis(10);
@@ -88,7 +88,7 @@ impl VerifiedFile {
 
     /// Checks that the content is unchanged. Usually one system call. If only the ctime changed, the cause may be
     /// harmless, such as a removed link or a new mode, or a content change whose mtime was set back; then the file is
-    /// read again, which takes about a second.
+    /// read again, which takes a fraction of a second.
     pub(super) fn check(&self) -> Result<(), String> {
         // Locked while the file is read: concurrent callers need the same result.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,9 +127,9 @@ fn verify(file: &File, sha256: &str) -> Result<FileStamp, String> {
         wait_for_next_tick(facts()?);
         facts()?
     };
-    let found = match digest(file, |_| Ok(())) {
+    let found = match checksum(file, |_, _| Ok(())) {
         Ok(found) => found,
-        Err(DigestError::Read(error) | DigestError::Copy(error)) => return Err(error.to_string()),
+        Err(ChecksumError::Read(error) | ChecksumError::Copy(error)) => return Err(error.to_string()),
     };
     if found != *sha256 {
         return Err(format!("SHA-256 is {found}, should be {sha256}"));
