@@ -1,6 +1,9 @@
 //! Access to the package sources of this machine's apt, so that no mirror has to be configured.
 
-use std::path::Path;
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+};
 
 use crate::{
     Error,
@@ -65,9 +68,18 @@ pub(crate) fn proxies() -> Result<Vec<String>, Error> {
         .collect())
 }
 
-/// Returns the package with the newest kernel for VMs, and its version.
-pub(crate) fn kernel_package() -> Result<(String, String), Error> {
-    let shown = APT_CACHE.run(Path::new("/"), &["show", "--no-all-versions", "linux-image-cloud-amd64"])?;
+/// Returns the package with the newest kernel for VMs, and its version. Apt keeps its own cache below `cache`, if that
+/// can be written.
+pub(crate) fn kernel_package(cache: &Path) -> Result<(String, String), Error> {
+    // Container images turn apt's cache off, and parsing the package lists would be the longest part of a start. Apt
+    // renews the file when the lists change.
+    let cache = std::path::absolute(cache).map_err(Error::io(cache.display()))?;
+    let mut pkgcache = OsString::from("Dir::Cache::pkgcache=");
+    pkgcache.push(cache.join("pkgcache.bin"));
+    let show =
+        ["show", "--no-all-versions", "linux-image-cloud-amd64", "-o", "Dir::Cache::srcpkgcache=", "-o"];
+    let arguments: Vec<&OsStr> = show.iter().map(OsStr::new).chain([pkgcache.as_os_str()]).collect();
+    let shown = APT_CACHE.run(Path::new("/"), &arguments)?;
     parse_kernel(&shown).ok_or(Error::NoPackageLists)
 }
 

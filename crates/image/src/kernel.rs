@@ -49,7 +49,7 @@ impl Kernel {
 
 /// Returns the kernel version to use: that of apt, or else the latest in the cache.
 pub(crate) fn version(cache: &Path) -> Result<String, Error> {
-    match apt::kernel_package() {
+    match apt::kernel_package(cache) {
         Ok((_, version)) => Ok(version),
         Err(error) => cached_version(cache).ok_or(error),
     }
@@ -68,7 +68,7 @@ fn cached_version(cache: &Path) -> Option<String> {
 pub(crate) fn ensure(cache: &Path, version: &str, pen: &Containment) -> Result<Kernel, Error> {
     let dir = cache.join(format!("kernel-{version}"));
     if !dir.is_dir() {
-        let (package, _) = apt::kernel_package()?;
+        let (package, _) = apt::kernel_package(cache)?;
         let work = image_dir::create_partial(cache)?;
         extract(&package, version, work.path(), pen)?;
         // Otherwise a power failure might leave the name without the content, and later bakes would use it.
