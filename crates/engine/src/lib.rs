@@ -7,7 +7,6 @@ pub mod error;
 pub mod launch;
 pub mod machine;
 pub mod qemu;
-pub mod template;
 
 use std::{os::fd::OwnedFd, path::Path};
 

@@ -3,23 +3,23 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Write},
-    os::unix::fs::PermissionsExt,
+    io::Write,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use skep_api::swarm::BASE_TEMPLATE;
 use skep_channel::{FIRST_PROTOCOL, UnsupportedProtocol};
-use skep_engine::{
-    Engine,
-    template::{self, FORMAT, MANIFEST, Manifest, Template, TemplateFile, checksum_of, read_manifest},
+use skep_engine::Engine;
+use skep_template::{
+    FORMAT, MANIFEST, Manifest, Template, TemplateFile, checksum_of, read_manifest,
+    shelf::{self, CACHE, OtherTemplate},
 };
 
 use crate::{
-    CACHE, Error, Inputs, OtherTemplate, boot,
+    Error, Inputs, boot,
     environment::{BakeEnvironment, ResourceNames},
-    image_dir, initrd,
+    initrd,
     inputs::{MEMORY_MB, VCPUS},
     interrupt::SignalGuard,
     kernel, layer, root,
@@ -54,7 +54,7 @@ impl Bakery {
     /// # Errors
     /// The inputs or the image directory cannot be read.
     pub fn other_templates(&self) -> Result<Vec<OtherTemplate>, Error> {
-        image_dir::other_templates(&self.image_dir, &self.inputs()?.key())
+        Ok(shelf::other_templates(&self.image_dir, &self.inputs()?.key())?)
     }
 
     /// Returns the base template, and bakes it if it is missing, damaged or baked for other inputs. Takes a
@@ -68,10 +68,10 @@ impl Bakery {
             match load_template(&dir) {
                 // Another process may be removing or baking it; checked again below, with the lock held.
                 Err(
-                    Error::Engine(
-                        skep_engine::Error::DamagedTemplate { .. }
-                        | skep_engine::Error::OutdatedTemplate { .. }
-                        | skep_engine::Error::NoTemplate(_),
+                    Error::Template(
+                        skep_template::Error::Damaged { .. }
+                        | skep_template::Error::Outdated { .. }
+                        | skep_template::Error::Missing(_),
                     )
                     | Error::TemplateProtocol { .. },
                 ) => {}
@@ -79,20 +79,19 @@ impl Bakery {
             }
         }
         fs::create_dir_all(self.image_dir.join(CACHE)).map_err(Error::io(self.image_dir.display()))?;
-        let _turn = image_dir::lock(&self.image_dir, || {
+        let _turn = shelf::lock(&self.image_dir, || {
             self.report("another process is baking in this image directory; waiting for it");
         })?;
         if let Some(dir) = self.find_for(&inputs) {
             match load_template(&dir) {
                 Err(
-                    error @ (Error::Engine(
-                        skep_engine::Error::DamagedTemplate { .. }
-                        | skep_engine::Error::OutdatedTemplate { .. },
+                    error @ (Error::Template(
+                        skep_template::Error::Damaged { .. } | skep_template::Error::Outdated { .. },
                     )
                     | Error::TemplateProtocol { .. }),
                 ) => {
                     self.report(&format!("{error}; baking it now"));
-                    image_dir::remove(&dir)?;
+                    shelf::remove(&dir)?;
                 }
                 other => return other,
             }
@@ -109,12 +108,11 @@ impl Bakery {
     }
 
     fn find_for(&self, inputs: &Inputs) -> Option<PathBuf> {
-        let dir = template::template_dir(&self.image_dir, BASE_TEMPLATE, &inputs.key());
-        dir.join(MANIFEST).is_file().then_some(dir)
+        shelf::find(&self.image_dir, BASE_TEMPLATE, &inputs.key())
     }
 
     fn report_changed_inputs(&self, inputs: &Inputs) -> Result<(), Error> {
-        let others = image_dir::other_templates(&self.image_dir, &inputs.key())?;
+        let others = shelf::other_templates(&self.image_dir, &inputs.key())?;
         let newest = others.into_iter().find_map(|other| other.manifest);
         if let Some(difference) = newest.and_then(|manifest| inputs.difference_from(&manifest.inputs)) {
             self.report(&format!("the base template was baked {difference}: baking again"));
@@ -124,18 +122,18 @@ impl Bakery {
 
     /// The caller holds the lock of the image directory.
     fn bake_and_publish(&self, inputs: &Inputs) -> Result<PathBuf, Error> {
-        let dir = template::template_dir(&self.image_dir, BASE_TEMPLATE, &inputs.key());
+        let dir = shelf::template_dir(&self.image_dir, BASE_TEMPLATE, &inputs.key());
         let templates = self.image_dir.join(BASE_TEMPLATE);
         fs::create_dir_all(&templates).map_err(Error::io(templates.display()))?;
         // Ends processes of an earlier bake first, because they may still write to its partial directories.
         let place = BakeEnvironment::create(ResourceNames::of(&self.image_dir))?;
-        image_dir::clear_partial(&self.image_dir)?;
-        let work = image_dir::create_partial(&templates)?;
+        shelf::clear_partial(&self.image_dir)?;
+        let work = shelf::create_partial(&templates)?;
         let watch = SignalGuard::begin(ResourceNames::of(&self.image_dir))?;
         let baked = self.bake(inputs, work.path(), &place);
         // If a signal ended the bake, its own error is only a consequence.
         watch.check().and(baked)?;
-        publish(work, &dir).map_err(Error::io(dir.display()))?;
+        shelf::publish(work, &dir)?;
         Ok(dir)
     }
 
@@ -200,22 +198,6 @@ fn manifest(inputs: &Inputs, protocol: u32, work: &Path) -> Result<Manifest, Err
     })
 }
 
-fn publish(work: tempfile::TempDir, dir: &Path) -> io::Result<()> {
-    // A directory without a manifest is a template of which a part was removed.
-    if dir.is_dir() {
-        fs::remove_dir_all(dir)?;
-    }
-    fs::set_permissions(work.path(), fs::Permissions::from_mode(0o755))?;
-    fs::rename(work.path(), dir)?;
-    // Prevents the removal on drop: the directory has been renamed.
-    let _ = work.keep();
-    if let Some(shelf) = dir.parent() {
-        // Sync the directory as well, otherwise ext4 may lose the new name in a power failure.
-        File::open(shelf)?.sync_all()?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use skep_channel::PROTOCOL;
@@ -239,6 +221,6 @@ mod tests {
         assert!(text.contains(&format!("protocol {}, this skep", PROTOCOL + 1)), "{text}");
         assert!(text.ends_with("bake it again: `skep bake`"), "{text}");
         // Control: only its files are missing.
-        assert!(matches!(load(Some(PROTOCOL)), Error::Engine(skep_engine::Error::DamagedTemplate { .. })));
+        assert!(matches!(load(Some(PROTOCOL)), Error::Template(skep_template::Error::Damaged { .. })));
     }
 }

@@ -16,12 +16,10 @@ use std::{
 };
 
 use skep_channel::Guest;
-use skep_engine::{
-    Descriptors, Engine, LaunchSpec, Purpose,
-    template::{TemplateFile, create_ram},
-};
+use skep_engine::{Descriptors, Engine, LaunchSpec, Purpose};
 use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits, StderrPipe};
 use skep_network::{Network, Subnet};
+use skep_template::{TemplateFile, create_ram};
 use tokio::io::AsyncReadExt;
 
 use crate::{

@@ -9,9 +9,9 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use skep_engine::template::hex;
 use skep_jail::{Cgroup, CgroupLimits, CgroupTree};
 use skep_network::Network;
+use skep_template::hex;
 
 use crate::{Error, command::Containment};
 

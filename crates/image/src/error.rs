@@ -52,6 +52,8 @@ pub enum Error {
     #[error("no space left for a bake in {}: {cause}; it needs about 2 GB: free some space, or choose another directory with --image-dir", .dir.display())]
     DiskFull { dir: PathBuf, cause: String },
     #[error(transparent)]
+    Template(#[from] skep_template::Error),
+    #[error(transparent)]
     Engine(#[from] skep_engine::Error),
     /// The VMM of the bake failed and printed a reason.
     #[error("{source}; the VMM printed: {words}")]
@@ -71,7 +73,9 @@ impl Error {
     /// Converts errors about a full disk to [`Error::DiskFull`] with this image directory.
     pub(crate) fn with_image_dir(self, dir: &Path) -> Self {
         let full = match &self {
-            Self::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            Self::Io { source, .. } | Self::Template(skep_template::Error::Io { source, .. }) => {
+                source.kind() == io::ErrorKind::StorageFull
+            }
             // Programs report it as text, and run with a fixed locale.
             Self::Failed { words, .. } => words.contains("No space left on device"),
             _ => false,
@@ -89,6 +93,7 @@ impl Error {
 
     pub fn code(&self) -> ErrorCode {
         match self {
+            Self::Template(error) => error.code(),
             Self::Engine(error) | Self::Vmm { source: error, .. } => error.code(),
             _ => ErrorCode::SwarmUnavailable,
         }

@@ -7,10 +7,10 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use skep_api::swarm::{EngineReport, Isolation};
-use skep_engine::template::{FORMAT, hex};
+use skep_template::{FORMAT, hex, shelf::CACHE};
 
 use crate::{
-    CACHE, Error, kernel,
+    Error, kernel,
     layer::LAYER_MB,
     root::{PACKAGES, PACKAGES_RECIPE},
 };

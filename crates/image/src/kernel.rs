@@ -5,10 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use skep_template::shelf;
+
 use crate::{
     Error, apt,
     command::{Containment, Program},
-    image_dir,
 };
 
 const DPKG_DEB: Program = Program { name: "dpkg-deb", package: "dpkg" };
@@ -69,7 +70,7 @@ pub(crate) fn ensure(cache: &Path, version: &str, pen: &Containment) -> Result<K
     let dir = cache.join(format!("kernel-{version}"));
     if !dir.is_dir() {
         let (package, _) = apt::kernel_package(cache)?;
-        let work = image_dir::create_partial(cache)?;
+        let work = shelf::create_partial(cache)?;
         extract(&package, version, work.path(), pen)?;
         // Otherwise a power failure might leave the name without the content, and later bakes would use it.
         let synced = fs::File::open(work.path()).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));

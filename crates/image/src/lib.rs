@@ -4,10 +4,10 @@
 mod apt;
 mod bake;
 mod boot;
+mod clean;
 mod command;
 mod environment;
 mod error;
-mod image_dir;
 mod initrd;
 mod inputs;
 mod interrupt;
@@ -16,11 +16,9 @@ mod layer;
 mod root;
 
 pub use bake::{Bakery, Progress, load_template};
+pub use clean::clean;
 pub use error::Error;
-pub use image_dir::{IMAGE_DIR_ENTRIES, OtherTemplate, clean};
 pub use inputs::Inputs;
 
 /// The binary of the guest agent; `None` if it was not built before this crate.
 pub const AGENT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/agent.rs"));
-/// Subdirectory of an image directory for packages and kernels. Names of templates never begin with a dot.
-pub(crate) const CACHE: &str = ".cache";

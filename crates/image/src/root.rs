@@ -7,10 +7,11 @@ use std::{
     process::{Command, Stdio},
 };
 
+use skep_template::shelf;
+
 use crate::{
     Error, apt,
     command::{Containment, Program},
-    image_dir,
 };
 
 const MMDEBSTRAP: Program = Program { name: "mmdebstrap", package: "mmdebstrap" };
@@ -38,7 +39,7 @@ pub(crate) fn ensure_packages(cache: &Path, pen: &Containment) -> Result<PathBuf
     if archive.is_file() {
         return Ok(archive);
     }
-    let work = image_dir::create_partial(cache)?;
+    let work = shelf::create_partial(cache)?;
     let made = work.path().join("packages.tar");
     let mut command = Command::new(MMDEBSTRAP.name);
     command.args(["--mode=root", "--variant=minbase", "--format=tar"]);

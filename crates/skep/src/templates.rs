@@ -9,12 +9,9 @@ use std::{
 };
 
 use skep_api::{ErrorCode, Failure, swarm::BASE_TEMPLATE};
-use skep_engine::{
-    Error,
-    template::{Template, TemplateFile},
-};
 use skep_image::{Bakery, load_template};
 use skep_keeper::{OpenTemplate, Templates};
+use skep_template::{Error, Template, TemplateFile};
 
 use crate::{bake_process, output};
 
@@ -144,7 +141,7 @@ impl Inner {
 fn template_failure(error: Error) -> Failure {
     let code = error.code();
     let message = match error {
-        Error::DamagedTemplate { reason, .. } => format!(
+        Error::Damaged { reason, .. } => format!(
             "the template `{BASE_TEMPLATE}` is damaged ({reason}) and is being baked again; try again in a minute"
         ),
         error => format!("the template `{BASE_TEMPLATE}` cannot be used: {error}"),

@@ -120,8 +120,6 @@ impl From<Error> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn boot(source: Error) -> Failure {
@@ -136,8 +134,6 @@ mod tests {
 
     #[test]
     fn internals_of_the_server_are_hidden_from_callers() {
-        let damaged =
-            skep_engine::Error::DamagedTemplate { dir: "/var/lib/x".into(), reason: "ram".to_owned() };
         let gone = skep_engine::Error::MonitorClosed("`/var/lib/x` was not answered".to_owned());
         let failures = [
             (boot(keeper(ErrorCode::Internal)), ErrorCode::Internal),
@@ -147,7 +143,6 @@ mod tests {
             (boot(keeper(ErrorCode::InvalidValue)), ErrorCode::Internal),
             (boot(skep_keeper_protocol::Error::Closed.into()), ErrorCode::ShuttingDown),
             (boot(gone.into()), ErrorCode::BootFailed),
-            (boot(skep_engine::Error::NoTemplate(PathBuf::from("/var/lib/x")).into()), ErrorCode::BootFailed),
             (boot(skep_channel::Error::Ended.into()), ErrorCode::BootFailed),
             (
                 boot(
@@ -156,7 +151,6 @@ mod tests {
                 ErrorCode::BootFailed,
             ),
             (keeper(ErrorCode::Internal).into(), ErrorCode::Internal),
-            (Error::from(damaged).into(), ErrorCode::TemplateDamaged),
             (Error::from(skep_keeper_protocol::Error::Closed).into(), ErrorCode::ShuttingDown),
         ];
         for (failure, code) in failures {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use skep_api::swarm::Isolation;
-use skep_image::{Bakery, OtherTemplate};
+use skep_image::Bakery;
+use skep_template::shelf::OtherTemplate;
 
 use super::{super::bake::bakery, Finding};
 use crate::settings::Settings;

@@ -6,8 +6,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use skep_image::IMAGE_DIR_ENTRIES;
 use skep_keeper::{DataDir, Footprint, holder, other_data_dirs_have_resources};
+use skep_template::shelf;
 
 use super::unit::{UNIT_FILE, Unit};
 use crate::{output, settings::Settings};
@@ -112,7 +112,7 @@ impl Inventory {
             Some(dir) if others => {
                 self.kept.push(format!("the image directory {}: other servers may use it", dir.display()));
             }
-            Some(dir) => self.add_folder(dir, &IMAGE_DIR_ENTRIES, "the image directory")?,
+            Some(dir) => self.add_folder(dir, &shelf::ENTRIES, "the image directory")?,
             None => {}
         }
         self.add_folder(data_dir.path(), &DATA_DIR_ENTRIES, "the data directory")

@@ -7,6 +7,10 @@ use std::{
 };
 
 use super::*;
+use crate::{
+    MANIFEST,
+    checksum::{checksum, checksum_of},
+};
 
 fn write_template(dir: &Path) {
     let mut sha256 = BTreeMap::new();
@@ -59,10 +63,10 @@ fn one_flipped_bit_in_any_file_is_named_and_never_served() {
 #[test]
 fn a_missing_template_and_a_missing_file_are_distinguished() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(matches!(Template::load(dir.path()), Err(Error::NoTemplate(_))));
+    assert!(matches!(Template::load(dir.path()), Err(Error::Missing(_))));
     write_template(dir.path());
     fs::remove_file(dir.path().join(TemplateFile::State.file_name())).unwrap();
-    assert!(matches!(Template::load(dir.path()), Err(Error::DamagedTemplate { .. })));
+    assert!(matches!(Template::load(dir.path()), Err(Error::Damaged { .. })));
 }
 
 #[test]
@@ -219,9 +223,9 @@ fn a_manifest_from_before_the_protocol_number_is_outdated_and_not_damaged() {
     let manifest = read_manifest(dir.path()).unwrap();
     assert_eq!((manifest.format, manifest.protocol), (1, None));
     let error = Template::load(dir.path()).unwrap_err();
-    assert!(matches!(error, Error::OutdatedTemplate { .. }), "{error}");
+    assert!(matches!(error, Error::Outdated { .. }), "{error}");
     assert!(error.to_string().contains("format 1, this skep reads 2"), "{error}");
     // A change of it is damage all the same.
     fs::write(dir.path().join(MANIFEST), text.replace("\"vcpus\": 1", "\"vcpus\": 2")).unwrap();
-    assert!(matches!(Template::load(dir.path()), Err(Error::DamagedTemplate { .. })));
+    assert!(matches!(Template::load(dir.path()), Err(Error::Damaged { .. })));
 }

@@ -3,7 +3,6 @@
 
 use std::{
     fs::{File, Metadata},
-    io,
     os::unix::fs::MetadataExt,
     path::Path,
     sync::{Mutex, PoisonError},
@@ -11,14 +10,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{ChecksumError, checksum};
+use crate::{
+    checksum::{ChecksumError, checksum},
+    damage::{FileError, open_file},
+};
 
 /// File timestamps advance with the kernel's clock tick of at most 10 ms. Two changes within one tick have equal times.
 const MAX_CLOCK_TICK: Duration = Duration::from_millis(10);
 
 /// A file whose checksum was verified, and that can be checked for later changes.
 #[derive(Debug)]
-pub(super) struct VerifiedFile {
+pub(crate) struct VerifiedFile {
     file: File,
     sha256: String,
     state: Mutex<State>,
@@ -61,35 +63,23 @@ impl FileStamp {
     }
 }
 
-pub(super) enum FileError {
-    /// The file is missing or does not match its checksum.
-    Damaged(String),
-    /// The file cannot be opened for another reason.
-    Io(io::Error),
-}
-
 impl VerifiedFile {
     /// Opens the file and verifies its checksum.
-    pub(super) fn open(path: &Path, sha256: &str) -> Result<Self, FileError> {
-        let file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(FileError::Damaged(error.to_string()));
-            }
-            other => other.map_err(FileError::Io)?,
-        };
+    pub(crate) fn open(path: &Path, sha256: &str) -> Result<Self, FileError> {
+        let file = open_file(path)?;
         let facts = verify(&file, sha256).map_err(FileError::Damaged)?;
         Ok(Self { file, sha256: sha256.to_owned(), state: Mutex::new(State::Intact(facts)) })
     }
 
     /// The verified file, even if its path refers to another file by now.
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     /// Checks that the content is unchanged. Usually one system call. If only the ctime changed, the cause may be
     /// harmless, such as a removed link or a new mode, or a content change whose mtime was set back; then the file is
     /// read again, which takes a fraction of a second.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         // Locked while the file is read: concurrent callers need the same result.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let before = match &*state {

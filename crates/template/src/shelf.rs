@@ -1,26 +1,31 @@
-//! Contents of an image directory: its lock, partial directories of interrupted bakes, and templates for other inputs.
+//! The shelf of templates, an image directory: its lock, templates by name and key, and incomplete directories of
+//! interrupted bakes.
+//!
+//! The folder of a template is `<image-dir>/<name>/<key>/`. The key is a hash of all inputs, so that servers of different
+//! builds can share an image directory, and a template for other inputs is not found.
 
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     time::SystemTime,
 };
 
 use rustix::fs::{FlockOperation, flock};
 use skep_api::swarm::BASE_TEMPLATE;
-use skep_engine::template::{MANIFEST, Manifest, read_manifest};
 
-use crate::{CACHE, Error, environment::ResourceNames};
+use crate::{Error, MANIFEST, Manifest, read_manifest};
 
 /// Name prefix of directories that are not complete.
 const PARTIAL: &str = ".partial-";
+/// Subdirectory for packages and kernels. Names of templates never begin with a dot.
+pub const CACHE: &str = ".cache";
 /// Lock file, held during a bake.
-const LOCK: &str = ".lock";
+pub const LOCK: &str = ".lock";
 
 /// Names of everything that a bake creates in an image directory.
-pub const IMAGE_DIR_ENTRIES: [&str; 3] = [BASE_TEMPLATE, CACHE, LOCK];
+pub const ENTRIES: [&str; 3] = [BASE_TEMPLATE, CACHE, LOCK];
 
 /// A template that was baked for other inputs than the current ones. Another server may still use it.
 #[derive(Debug)]
@@ -31,31 +36,46 @@ pub struct OtherTemplate {
     pub manifest: Option<Manifest>,
 }
 
-/// Removes everything that a killed bake left on this machine and in its image directory, but no templates. Blocks.
-///
-/// # Errors
-/// [`Error::Baking`] while a bake is running there; or something could not be removed.
-pub fn clean(image_dir: &Path) -> Result<(), Error> {
-    let lock = image_dir.join(LOCK);
-    let held = match File::open(&lock) {
-        Ok(file) => Some(file),
-        // Nothing was baked there, or the directory was removed while processes of a bake may still run.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(Error::io(lock.display())(error)),
-    };
-    if let Some(file) = &held {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Baking(image_dir.to_owned())),
-            other => other.map_err(io::Error::from).map_err(Error::io(lock.display()))?,
-        }
-    }
-    ResourceNames::of(image_dir).clear()?;
-    clear_partial(image_dir)
+/// The folder of a template in an image directory.
+pub fn template_dir(image_dir: &Path, name: &str, key: &str) -> PathBuf {
+    image_dir.join(name).join(key)
 }
 
-/// Locks an image directory. Calls `waits` before waiting for another process. The lock is held until the file is
+/// Returns the folder of a template if it exists and is complete. Does not verify its content.
+pub fn find(image_dir: &Path, name: &str, key: &str) -> Option<PathBuf> {
+    let dir = template_dir(image_dir, name, key);
+    dir.join(MANIFEST).is_file().then_some(dir)
+}
+
+/// Makes a complete template visible under its key. The caller holds the lock.
+///
+/// # Errors
+/// It cannot be renamed or synced.
+pub fn publish(work: tempfile::TempDir, dir: &Path) -> Result<(), Error> {
+    let publish = || {
+        // A directory without a manifest is a template of which a part was removed.
+        if dir.is_dir() {
+            fs::remove_dir_all(dir)?;
+        }
+        fs::set_permissions(work.path(), fs::Permissions::from_mode(0o755))?;
+        fs::rename(work.path(), dir)?;
+        // Prevents the removal on drop: the directory has been renamed.
+        let _ = work.keep();
+        if let Some(shelf) = dir.parent() {
+            // Sync the directory as well, otherwise ext4 may lose the new name in a power failure.
+            File::open(shelf)?.sync_all()?;
+        }
+        Ok(())
+    };
+    publish().map_err(Error::io(dir.display()))
+}
+
+/// Locks an image directory. Calls `on_wait` before waiting for another process. The lock is held until the file is
 /// closed.
-pub(crate) fn lock(image_dir: &Path, on_wait: impl FnOnce()) -> Result<File, Error> {
+///
+/// # Errors
+/// The lock file cannot be created.
+pub fn lock(image_dir: &Path, on_wait: impl FnOnce()) -> Result<File, Error> {
     let path = image_dir.join(LOCK);
     let lock = File::create(&path).map_err(Error::io(path.display()))?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -68,15 +88,20 @@ pub(crate) fn lock(image_dir: &Path, on_wait: impl FnOnce()) -> Result<File, Err
 }
 
 /// Creates a directory for incomplete content. Accessible by root only, because it may contain set-user-id programs.
-pub(crate) fn create_partial(within: &Path) -> Result<tempfile::TempDir, Error> {
-    use std::os::unix::fs::PermissionsExt;
+///
+/// # Errors
+/// The directory cannot be written.
+pub fn create_partial(within: &Path) -> Result<tempfile::TempDir, Error> {
     let permissions = fs::Permissions::from_mode(0o700);
     let made = tempfile::Builder::new().prefix(PARTIAL).permissions(permissions).tempdir_in(within);
     made.map_err(Error::io(within.display()))
 }
 
 /// Removes the partial directories of interrupted bakes. The caller holds the lock.
-pub(crate) fn clear_partial(image_dir: &Path) -> Result<(), Error> {
+///
+/// # Errors
+/// The directory cannot be written.
+pub fn clear_partial(image_dir: &Path) -> Result<(), Error> {
     for folder in [image_dir.join(BASE_TEMPLATE), image_dir.join(CACHE)] {
         for path in subdirectories(&folder)?.into_iter().filter(|path| has_prefix(path, PARTIAL)) {
             fs::remove_dir_all(&path).map_err(Error::io(path.display()))?;
@@ -86,7 +111,10 @@ pub(crate) fn clear_partial(image_dir: &Path) -> Result<(), Error> {
 }
 
 /// Removes a template. Renames it first, so that no partly removed template can be found. The caller holds the lock.
-pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
+///
+/// # Errors
+/// The directory cannot be written.
+pub fn remove(dir: &Path) -> Result<(), Error> {
     let failed = || Error::io(dir.display());
     let parent = dir.parent().unwrap_or(dir);
     let trash = create_partial(parent)?;
@@ -95,7 +123,10 @@ pub(crate) fn remove(dir: &Path) -> Result<(), Error> {
 }
 
 /// Returns the templates with other keys, newest first.
-pub(crate) fn other_templates(image_dir: &Path, key: &str) -> Result<Vec<OtherTemplate>, Error> {
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn other_templates(image_dir: &Path, key: &str) -> Result<Vec<OtherTemplate>, Error> {
     let mut dirs = subdirectories(&image_dir.join(BASE_TEMPLATE))?;
     dirs.retain(|dir| !has_prefix(dir, ".") && !dir.ends_with(key));
     dirs.sort_by_key(|dir| std::cmp::Reverse(baked_at(dir)));
@@ -139,36 +170,6 @@ fn has_prefix(path: &Path, with: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_not_whole_is_cleared_away_and_templates_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        for path in ["base/.partial-a/root", "base/0123", ".cache/.partial-b", ".cache/kernel-1"] {
-            fs::create_dir_all(dir.path().join(path)).unwrap();
-        }
-        clean(dir.path()).unwrap();
-        for (path, stays) in [
-            ("base/.partial-a", false),
-            ("base/0123", true),
-            (".cache/.partial-b", false),
-            (".cache/kernel-1", true),
-        ] {
-            assert_eq!(dir.path().join(path).exists(), stays, "{path}");
-        }
-    }
-
-    #[test]
-    fn nothing_is_cleared_away_under_a_bake() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join("base/.partial-a")).unwrap();
-        let turn = lock(dir.path(), || panic!("nobody else bakes")).unwrap();
-        let refused = clean(dir.path()).unwrap_err();
-        assert!(matches!(refused, Error::Baking(_)), "{refused}");
-        assert!(dir.path().join("base/.partial-a").exists());
-        drop(turn);
-        clean(dir.path()).unwrap();
-        assert!(!dir.path().join("base/.partial-a").exists());
-    }
 
     #[test]
     fn a_removed_template_leaves_nothing() {

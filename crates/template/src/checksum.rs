@@ -11,15 +11,13 @@ use rustix::{
 };
 use sha2::{Digest, Sha256};
 
-use super::hex;
-
 const PAGE_BYTES: usize = 4096;
 const PAGE_OF_ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 /// Large enough that the time for hashing dominates the time for reading. A multiple of a page.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// The errors of [`checksum`]. Only `Read` means that the file is damaged.
-pub(super) enum ChecksumError {
+pub(crate) enum ChecksumError {
     Read(io::Error),
     Copy(io::Error),
 }
@@ -34,7 +32,7 @@ pub fn checksum_of(path: &Path) -> io::Result<String> {
 }
 
 /// Hashes the file, and passes its pages that are not zero to `copy`, with their offset and in ascending order.
-pub(super) fn checksum(
+pub(crate) fn checksum(
     file: &File,
     mut copy: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> Result<String, ChecksumError> {
@@ -84,6 +82,11 @@ fn runs(block: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
         at += bytes_of(block[at..].chunks(PAGE_BYTES).take_while(|page| !is_zero(page)).count(), at);
         (begin < at).then(|| (begin as u64, &block[begin..at]))
     })
+}
+
+/// Lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Hashes the runs of data apart from their layout, so that the bytes reach the hash function in large pieces. The layout

@@ -1,0 +1,72 @@
+//! Sealed memory files: what of a template does not depend on the disk after it was loaded.
+
+use std::{
+    fs::File,
+    io,
+    os::{fd::OwnedFd, unix::fs::FileExt},
+    path::Path,
+};
+
+use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, ftruncate, memfd_create};
+
+use crate::{
+    Error, Manifest, TemplateFile,
+    checksum::{ChecksumError, checksum},
+    damage::{FileError, open_file, template_error},
+};
+
+const RAM_NAME: &str = "skep-ram";
+/// Any uid may open guest memory by `/proc/self/fd`. QEMU 7.2 opens it read-write even to map it private; the seals
+/// protect it.
+const RAM_MODE: Mode = Mode::from_raw_mode(0o777);
+
+/// Creates a memory file for guest memory.
+///
+/// # Errors
+/// No memory or no descriptor is available.
+pub fn create_ram(memory_mb: u64) -> Result<OwnedFd, Error> {
+    memory_file(RAM_NAME, memory_mb << 20, RAM_MODE).map_err(Error::io("memory file"))
+}
+
+fn memory_file(name: &str, bytes: u64, mode: Mode) -> io::Result<OwnedFd> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, bytes)?;
+    fchmod(&file, mode)?;
+    Ok(file)
+}
+
+/// Seals a memory file, so that no holder of a descriptor can change it.
+///
+/// # Errors
+/// A process has mapped it shared and writable.
+pub(crate) fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
+    fcntl_add_seals(ram, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(io::Error::from)
+        .map_err(Error::io("seal of a memory file"))
+}
+
+/// Copies the data of a file into a sealed memory file and verifies the checksum of the copy. Holes and pages of zeros take
+/// no memory, so that a disk layer of any size takes little.
+pub(crate) fn seal_in_memory(dir: &Path, manifest: &Manifest, part: TemplateFile) -> Result<File, Error> {
+    let wanted = manifest.checksum(dir, part)?;
+    let damaged = |reason: String| template_error(dir, part, FileError::Damaged(reason));
+    let unusable = |error| template_error(dir, part, error);
+    let source = open_file(&dir.join(part.file_name())).map_err(unusable)?;
+    let length = source.metadata().map_err(|error| unusable(FileError::Io(error)))?.len();
+    let memory = match part {
+        TemplateFile::Ram => memory_file(RAM_NAME, length, RAM_MODE),
+        _ => memory_file(part.file_name(), length, Mode::from_raw_mode(0o444)),
+    };
+    let memory = File::from(memory.map_err(Error::io("memory file"))?);
+    let found = match checksum(&source, |at, bytes| memory.write_all_at(bytes, at)) {
+        Ok(found) => found,
+        Err(ChecksumError::Read(error)) => return Err(damaged(error.to_string())),
+        Err(ChecksumError::Copy(error)) => return Err(Error::io("memory file")(error)),
+    };
+    if found != wanted {
+        return Err(damaged(format!("SHA-256 is {found}, should be {wanted}")));
+    }
+    let memory = memory.into();
+    seal_ram(&memory)?;
+    Ok(memory.into())
+}

@@ -1,0 +1,101 @@
+//! A template that was loaded from its folder and is held open.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use crate::{
+    Error, FORMAT, Manifest, TemplateFile,
+    damage::{FileError, template_error},
+    memory::seal_in_memory,
+    read_manifest,
+    verified_file::VerifiedFile,
+};
+
+/// A template that was verified and is held open: its root file system as an open file, all other files as sealed
+/// memory files. It stays usable if its folder is moved or removed.
+#[derive(Debug)]
+pub struct Template {
+    pub manifest: Manifest,
+    dir: PathBuf,
+    /// All files but the root file system.
+    sealed: BTreeMap<TemplateFile, File>,
+    /// On disk, because sealed memory cannot be reclaimed and this file is large. Guests share it in the page cache.
+    root: VerifiedFile,
+}
+
+impl Template {
+    /// Reads the data of every file, verifies its checksum and loads all but the root file system into sealed memory
+    /// files. Blocks for a fraction of a second.
+    ///
+    /// # Errors
+    /// The template is missing, outdated or damaged; the message names the file.
+    pub fn load(dir: &Path) -> Result<Self, Error> {
+        let manifest = read_manifest(dir)?;
+        if manifest.format != FORMAT {
+            let reason = format!("its manifest has format {}, this skep reads {FORMAT}", manifest.format);
+            return Err(Error::Outdated { dir: dir.to_owned(), reason });
+        }
+        // The root file system is larger than all other files together.
+        let (sealed, root) = thread::scope(|scope| {
+            let root = scope.spawn(|| open_root(dir, &manifest));
+            let sealed = TemplateFile::ALL.into_iter().filter(|part| *part != TemplateFile::Root);
+            let sealed = sealed.map(|part| Ok((part, seal_in_memory(dir, &manifest, part)?)));
+            let sealed = sealed.collect::<Result<_, Error>>();
+            (sealed, root.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        Ok(Self { sealed: sealed?, root: root?, dir: dir.to_owned(), manifest })
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Checks that the template is unchanged since it was loaded. Cheap, unless metadata of the root file system's file
+    /// changed in a way that may be harmless: then the file is read again, which blocks for a fraction of a second. A damaged
+    /// template stays damaged.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], with what changed.
+    pub fn check(&self) -> Result<(), Error> {
+        self.root
+            .check()
+            .map_err(|reason| template_error(&self.dir, TemplateFile::Root, FileError::Damaged(reason)))
+    }
+
+    /// Opens one of its files for reading, with its own file position.
+    ///
+    /// # Errors
+    /// The limit of open descriptors is reached.
+    pub fn open(&self, part: TemplateFile) -> Result<OwnedFd, Error> {
+        // By its descriptor: the path may refer to another file by now.
+        let file = self.sealed.get(&part).unwrap_or(self.root.file());
+        let opened = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(opened.map_err(Error::io(self.dir.join(part.file_name()).display()))?.into())
+    }
+
+    /// The sealed memory file of the guest memory.
+    ///
+    /// # Errors
+    /// The limit of open descriptors is reached.
+    pub fn ram(&self) -> Result<OwnedFd, Error> {
+        let ram = self.sealed.get(&TemplateFile::Ram).ok_or(io::ErrorKind::NotFound.into());
+        let ram = ram.and_then(File::try_clone).map_err(Error::io("memory file"))?;
+        Ok(ram.into())
+    }
+}
+
+fn open_root(dir: &Path, manifest: &Manifest) -> Result<VerifiedFile, Error> {
+    let wanted = manifest.checksum(dir, TemplateFile::Root)?;
+    let opened = VerifiedFile::open(&dir.join(TemplateFile::Root.file_name()), wanted);
+    opened.map_err(|unfit| template_error(dir, TemplateFile::Root, unfit))
+}
+
+#[cfg(test)]
+mod tests;
