@@ -40,6 +40,16 @@ pub trait Driver: Send + Sync {
 pub trait Engine: Launcher + Driver {
     /// Its name, its acceleration and the reason for that.
     fn report(&self) -> &EngineReport;
+
+    /// The rate of the time stamp counter that an emulated guest is booted with, in kHz. It is saved with the guest's
+    /// memory. `None` with hardware acceleration, or if it could not be measured.
+    fn tsc_khz(&self) -> Option<u64>;
+}
+
+/// The part of an engine's name that saved states depend on: program and upstream version. The distribution's revision
+/// is left out, since its rebuilds and security updates keep the format of saved states.
+pub fn upstream_version(name: &str) -> &str {
+    name.split_once(" (").map_or(name, |(upstream, _)| upstream)
 }
 
 /// The engine for this machine.

@@ -44,9 +44,12 @@ impl Bakery {
     /// Returns the directory of the base template if it is baked for the current inputs. Does not verify its content.
     ///
     /// # Errors
-    /// The inputs cannot be read.
+    /// The inputs or the manifest cannot be read, or the template is for a machine with another clock.
     pub fn find(&self) -> Result<Option<PathBuf>, Error> {
-        Ok(self.find_for(&self.inputs()?))
+        let inputs = self.inputs()?;
+        let dir = self.find_for(&inputs);
+        dir.as_deref().map_or(Ok(()), |dir| inputs.check_clock(dir))?;
+        Ok(dir)
     }
 
     /// Returns templates that were baked for other inputs, newest first.
@@ -65,7 +68,7 @@ impl Bakery {
     pub fn load(&self) -> Result<Template, Error> {
         let inputs = self.inputs()?;
         if let Some(dir) = self.find_for(&inputs) {
-            match load_template(&dir) {
+            match inputs.check_clock(&dir).map_err(Error::from).and_then(|()| load_template(&dir)) {
                 // Another process may be removing or baking it; checked again below, with the lock held.
                 Err(
                     Error::Template(
@@ -83,7 +86,7 @@ impl Bakery {
             self.report("another process is baking in this image directory; waiting for it");
         })?;
         if let Some(dir) = self.find_for(&inputs) {
-            match load_template(&dir) {
+            match inputs.check_clock(&dir).map_err(Error::from).and_then(|()| load_template(&dir)) {
                 Err(
                     error @ (Error::Template(
                         skep_template::Error::Damaged { .. } | skep_template::Error::Outdated { .. },
@@ -104,7 +107,7 @@ impl Bakery {
     }
 
     fn inputs(&self) -> Result<Inputs, Error> {
-        Inputs::gather(&self.image_dir, self.engine.report(), self.agent, self.shell_ahead)
+        Inputs::gather(&self.image_dir, self.engine.as_ref(), self.agent, self.shell_ahead)
     }
 
     fn find_for(&self, inputs: &Inputs) -> Option<PathBuf> {
@@ -193,7 +196,7 @@ fn manifest(inputs: &Inputs, protocol: u32, work: &Path) -> Result<Manifest, Err
         vcpus: VCPUS,
         memory_mb: MEMORY_MB,
         protocol: Some(protocol),
-        inputs: inputs.named.clone(),
+        inputs: inputs.all(),
         sha256,
     })
 }

@@ -7,12 +7,14 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use skep_api::swarm::{EngineReport, Isolation};
-use skep_template::{FORMAT, hex, shelf::CACHE};
+use skep_engine::{Engine, upstream_version};
+use skep_template::{FORMAT, hex, read_manifest, shelf::CACHE};
 
 use crate::{
     Error, kernel,
     layer::LAYER_MB,
     root::{PACKAGES, PACKAGES_RECIPE},
+    tsc::{self, TSC_KHZ},
 };
 
 /// Version of the bake itself: devices, command line and warm-up. Must change whenever these do.
@@ -28,6 +30,8 @@ const KEY_DIGITS: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inputs {
     pub(crate) named: BTreeMap<String, String>,
+    /// The rate of the host's time stamp counter, where guests are emulated. Not in the key.
+    pub(crate) tsc_khz: Option<u64>,
     pub(crate) kernel: String,
     /// Whether guests keep a shell ready for the next command.
     pub(crate) prepares_shells: bool,
@@ -40,18 +44,19 @@ impl Inputs {
     /// No kernel is known, or the processor cannot be read.
     pub fn gather(
         image_dir: &Path,
-        engine: &EngineReport,
+        engine: &dyn Engine,
         agent: &[u8],
         shell_ahead: bool,
     ) -> Result<Self, Error> {
-        Self::new(kernel::version(&image_dir.join(CACHE))?, engine, agent, shell_ahead)
+        let kernel = kernel::version(&image_dir.join(CACHE))?;
+        Ok(Self { tsc_khz: engine.tsc_khz(), ..Self::new(kernel, engine.report(), agent, shell_ahead)? })
     }
 
     fn new(kernel: String, engine: &EngineReport, agent: &[u8], shell_ahead: bool) -> Result<Self, Error> {
         // Linking a shell takes long only where code is translated.
         let prepares_shells = shell_ahead && engine.isolation == Isolation::Emulated;
         let named = [
-            ("engine", engine.name.clone()),
+            ("engine", upstream_version(&engine.name).to_owned()),
             ("acceleration", engine.accel.clone()),
             ("kernel", kernel.clone()),
             ("agent", hex(&Sha256::digest(agent))),
@@ -71,7 +76,27 @@ impl Inputs {
             let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
             named.insert("processor".to_owned(), parse_processor(&text));
         }
-        Ok(Self { named, kernel, prepares_shells })
+        Ok(Self { named, tsc_khz: None, kernel, prepares_shells })
+    }
+
+    /// All inputs, as a manifest names them.
+    pub(crate) fn all(&self) -> BTreeMap<String, String> {
+        let rate = self.tsc_khz.map(|khz| (TSC_KHZ.to_owned(), khz.to_string()));
+        self.named.clone().into_iter().chain(rate).collect()
+    }
+
+    /// Checks that a template with the key of these inputs is not for a machine with another clock.
+    ///
+    /// # Errors
+    /// [`skep_template::Error::Outdated`], or the manifest cannot be read.
+    pub(crate) fn check_clock(&self, dir: &Path) -> Result<(), skep_template::Error> {
+        match tsc::difference(&read_manifest(dir)?.inputs, self.tsc_khz) {
+            None => Ok(()),
+            Some(difference) => Err(skep_template::Error::Outdated {
+                dir: dir.to_owned(),
+                reason: format!("it was baked {difference}"),
+            }),
+        }
     }
 
     /// Describes the differences from the inputs of a template, as the end of a sentence about it; `None` if there are
@@ -80,12 +105,13 @@ impl Inputs {
         let names: BTreeSet<&String> = self.named.keys().chain(baked.keys()).collect();
         let changes: Vec<String> = names
             .into_iter()
-            .filter(|name| self.named.get(*name) != baked.get(*name))
+            .filter(|name| *name != TSC_KHZ && self.named.get(*name) != baked.get(*name))
             .map(|name| {
                 let value =
                     |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or("none".to_owned());
                 describe_change(name, &value(baked), &value(&self.named))
             })
+            .chain(tsc::difference(baked, self.tsc_khz))
             .collect();
         (!changes.is_empty()).then(|| changes.join(", "))
     }
@@ -126,11 +152,13 @@ fn parse_processor(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use skep_template::{MANIFEST, Manifest};
+
     use super::*;
 
     fn inputs(pairs: &[(&str, &str)]) -> Inputs {
         let named = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Inputs { named, kernel: String::new(), prepares_shells: false }
+        Inputs { named, tsc_khz: None, kernel: String::new(), prepares_shells: false }
     }
 
     #[test]
@@ -168,6 +196,52 @@ mod tests {
         let [auto, off] = [true, false].map(|shell_ahead| inputs(Isolation::Hardware, shell_ahead));
         assert!(!auto.prepares_shells);
         assert_eq!(auto, off);
+    }
+
+    #[test]
+    fn a_revision_of_the_distribution_changes_no_key_and_another_version_does() {
+        let inputs = |name: &str| {
+            let (name, accel) = (name.to_owned(), "tcg".to_owned());
+            let engine = EngineReport { name, accel, isolation: Isolation::Emulated, reason: String::new() };
+            Inputs::new("6.1".to_owned(), &engine, b"agent", true).unwrap()
+        };
+        let baked = inputs("qemu 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b2)");
+        assert_eq!(baked, inputs("qemu 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)"));
+        let newer = inputs("qemu 7.2.23 (Debian 1:7.2+dfsg-7+deb12u19)");
+        assert_ne!(baked.key(), newer.key());
+        assert_eq!(
+            newer.difference_from(&baked.all()).unwrap(),
+            "for qemu 7.2.22, this machine has qemu 7.2.23"
+        );
+    }
+
+    #[test]
+    fn another_clock_is_a_difference_with_the_same_key() {
+        let at = |tsc_khz| Inputs { tsc_khz, ..inputs(&[("vcpus", "1")]) };
+        let baked = at(Some(2_600_000));
+        assert_eq!(baked.all()[TSC_KHZ], "2600000");
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = Manifest {
+            format: FORMAT,
+            key: baked.key(),
+            vcpus: 1,
+            memory_mb: 1,
+            protocol: None,
+            inputs: baked.all(),
+            sha256: BTreeMap::new(),
+        };
+        std::fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+        for near in [None, Some(2_600_100)] {
+            assert_eq!(at(near).difference_from(&baked.all()), None);
+            at(near).check_clock(dir.path()).unwrap();
+        }
+        let other = at(Some(2_100_000));
+        assert_eq!(other.key(), baked.key());
+        let words = "for a time stamp counter of 2600000 kHz, this machine has 2100000 kHz";
+        assert_eq!(other.difference_from(&baked.all()).unwrap(), words);
+        let outdated = other.check_clock(dir.path()).unwrap_err();
+        assert!(matches!(outdated, skep_template::Error::Outdated { .. }), "{outdated}");
+        assert!(outdated.to_string().contains(words), "{outdated}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod interrupt;
 mod kernel;
 mod layer;
 mod root;
+mod tsc;
 
 pub use bake::{Bakery, Progress, load_template};
 pub use clean::clean;

@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Duration of the measurement. More precision is not needed, because a guest's clock is set at its restore.
+/// Duration of the measurement. With the error of two samples, the rate is precise to some millionths.
 const MEASUREMENT_TIME: Duration = Duration::from_millis(20);
-/// Attempts to read both clocks without being preempted in between.
-const MAX_ATTEMPTS: u32 = 100;
+/// Attempts to read both clocks without being preempted in between. The best counts.
+const ATTEMPTS: u32 = 100;
 /// Maximum ticks between the two counter reads around a clock read: some microseconds.
 const MAX_READ_DISTANCE: u64 = 20_000;
 
@@ -25,13 +25,13 @@ pub(super) fn tsc_khz() -> Option<u64> {
 
 /// A time and the counter value at that time.
 fn sample() -> Option<(Instant, u64)> {
-    (0..MAX_ATTEMPTS).find_map(|_| {
+    let attempts = (0..ATTEMPTS).filter_map(|_| {
         let before = ticks();
         let now = Instant::now();
-        let after = ticks();
-        let apart = after.checked_sub(before)?;
-        (apart < MAX_READ_DISTANCE).then_some((now, before + apart / 2))
-    })
+        let apart = ticks().checked_sub(before)?;
+        (apart < MAX_READ_DISTANCE).then_some((apart, now, before + apart / 2))
+    });
+    attempts.min_by_key(|(apart, ..)| *apart).map(|(_, now, ticks)| (now, ticks))
 }
 
 fn ticks() -> u64 {
@@ -44,8 +44,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_measurements_agree() {
+    fn two_measurements_agree_within_the_tolerance_of_templates() {
         let (one, other) = (tsc_khz().unwrap(), tsc_khz().unwrap());
-        assert!(one.abs_diff(other) * 100 < one, "{one} and {other} kHz");
+        assert!(one.abs_diff(other) * 1000 < one, "{one} and {other} kHz");
     }
 }

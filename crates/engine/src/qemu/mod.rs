@@ -59,10 +59,13 @@ impl Engine for Qemu {
     fn report(&self) -> &EngineReport {
         &self.report
     }
+
+    fn tsc_khz(&self) -> Option<u64> {
+        self.tsc_khz
+    }
 }
 
-/// The version with the distribution's revision: security updates change only the revision, and may change saved
-/// states.
+/// The version with the distribution's revision, for diagnosis.
 fn version_in(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("QEMU emulator version ").map(str::trim)
 }
@@ -70,11 +73,23 @@ fn version_in(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::version_in;
+    use crate::upstream_version;
 
     #[test]
     fn the_version_contains_the_distributions_revision() {
         let said = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright (c)";
         assert_eq!(version_in(said), Some("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)"));
         assert_eq!(version_in("something else"), None);
+    }
+
+    #[test]
+    fn saved_states_depend_on_the_upstream_version_alone() {
+        for (name, upstream) in [
+            ("qemu 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b2)", "qemu 7.2.22"),
+            ("qemu 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)", "qemu 7.2.22"),
+            ("qemu 10.0.2", "qemu 10.0.2"),
+        ] {
+            assert_eq!(upstream_version(name), upstream);
+        }
     }
 }

@@ -74,6 +74,11 @@ fn template(bakery: &Bakery) -> Finding {
             format!("not baked for this kernel and QEMU in {}", bakery.image_dir.display()),
             "run `skep bake` (about a minute), or leave it to the next start",
         ),
+        Err(skep_image::Error::Template(error)) => Finding::warning(
+            TEMPLATE,
+            error.to_string(),
+            "run `skep bake` (about a minute), or leave it to the next start",
+        ),
         Err(error) => template_error(&error.into()),
     }
 }
