@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build run test check schemathesis clients audit bench fuzz soak clean
+.PHONY: help setup agent preload build run test check schemathesis clients audit bench fuzz soak clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -33,7 +33,11 @@ agent: setup
 	@CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
 		cargo build --locked --package skep-agent --profile guest --target $(TARGET) --target-dir target/guest
 
-build: agent ## build the guest agent and the binary, target/release/skep
+preload: setup
+	@echo "==> library that is preloaded into VMMs"
+	@cargo build --locked --package skep-preload --profile guest --target $(TARGET) --target-dir target/preload
+
+build: agent preload ## build what is embedded, and the binary, target/release/skep
 	@echo "==> skep (the first build takes some minutes)"
 	@cargo build --locked --release --package skep
 

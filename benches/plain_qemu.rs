@@ -134,7 +134,7 @@ fn kernel_command_line(engine: &dyn Engine, memory_mb: u64) -> Result<String, Bo
     };
     let purpose = Purpose::Bake { agent_parameters: "" };
     let order = LaunchSpec { vcpus: 1, memory_mb, mac: [0; 6], purpose, descriptors };
-    let mut arguments = engine.command(order).arguments.into_iter();
+    let mut arguments = engine.command(order)?.arguments.into_iter();
     let append = arguments.by_ref().skip_while(|word| word != "-append").nth(1);
     Ok(append.ok_or("the engine boots no kernel")?)
 }

@@ -113,7 +113,9 @@ async fn the_server_knows_nothing_of_the_environment_but_what_it_needs() {
     assert!(names.iter().all(|name| expected.contains(name)), "{names:?}");
     // Nor does a VMM.
     let vmm = skep.boot_one().await;
-    assert_eq!(fs::read_to_string(format!("/proc/{vmm}/environ")).unwrap(), "");
+    // Only what its guest's memory needs.
+    let environment = fs::read_to_string(format!("/proc/{vmm}/environ")).unwrap();
+    assert_eq!(environment, "LD_PRELOAD=/proc/self/fd/12\0SKEP_RAM_FD=7\0");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The memory of VMs: what a VM takes that works for long, and what callers read where its VMM is killed for memory.
 
-use std::{fs, path::PathBuf};
+use std::{fs, os::unix::fs::MetadataExt, path::PathBuf};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -59,6 +59,36 @@ async fn a_call_whose_vm_is_killed_for_memory_reads_so_and_the_vm_is_listed_as_e
     assert!(ended["ended_at"].is_string(), "{ended}");
     let living = skep.get("/api/vms").await.ok(200);
     assert_eq!((&living["vms"][0]["id"], living["vms"].as_array().unwrap().len()), (&other["id"], 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_a_guest_uses_is_not_allocated_in_the_template_too() {
+    let skep = Skep::start().await;
+    let vm = skep.boot(1).await.remove(0);
+    let pid = vm["pid"].as_u64().unwrap();
+    let before = template_memory(skep.pid());
+    // `tail` keeps the line: two thirds of what the guest has left.
+    let most = "kb=$(awk '/MemAvailable/ {print $2}' /proc/meminfo)
+        head -c $((kb * 2 / 3))K /dev/zero | tail -n 1 | wc -c";
+    let used: u64 = skep.output(pid, most).await.trim().parse().unwrap();
+    assert!(used > 24 << 20, "{used}");
+    let grown = template_memory(skep.pid()) - before;
+    assert!(grown < 5 << 20, "the template grew by {grown} bytes");
+
+    // Otherwise a few bytes of a hole would take 2 MiB.
+    let maps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let huge: Vec<&str> = maps.lines().filter(|line| line.starts_with("AnonHugePages:")).collect();
+    assert!(!huge.is_empty() && huge.iter().all(|line| line.ends_with(" 0 kB")), "{huge:?}");
+}
+
+/// The bytes that are allocated in the memory file of the template, which the keeper holds open.
+fn template_memory(keeper: u32) -> u64 {
+    let is_ram = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:skep-ram"))
+    };
+    let open = fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().map(|entry| entry.unwrap().path());
+    let ram = open.into_iter().find(is_ram).unwrap();
+    fs::metadata(ram).unwrap().blocks() * 512
 }
 
 /// The group that limits the memory of a VM.

@@ -1,5 +1,7 @@
 //! The errors of engines.
 
+use std::io;
+
 use skep_api::{ErrorCode, ErrorKind, Failure};
 
 #[derive(Debug, thiserror::Error)]
@@ -12,20 +14,32 @@ pub enum Error {
         /// The Debian package that contains it.
         package: &'static str,
     },
+    /// The engine was made to drive VMMs only.
+    #[error("this engine was not made to launch VMMs")]
+    NoLauncher,
     #[error("the monitor is gone: {0}")]
     MonitorClosed(String),
     #[error("the monitor refused `{command}`: {reason}")]
     Refused { command: &'static str, reason: String },
     #[error("the VMM did not {what} within {seconds} s")]
     TimedOut { what: &'static str, seconds: u64 },
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
 }
 
 impl Error {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Missing { .. } => ErrorCode::SwarmUnavailable,
             Self::TimedOut { .. } => ErrorCode::GuestTimeout,
-            Self::MonitorClosed(_) | Self::Refused { .. } => ErrorCode::Internal,
+            Self::NoLauncher | Self::MonitorClosed(_) | Self::Refused { .. } | Self::Io { .. } => {
+                ErrorCode::Internal
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf};
 
+use crate::Error;
+
 /// The number of the first descriptor that a VMM inherits. The others follow in order.
 pub const FIRST_FD: i32 = 3;
 
@@ -58,6 +60,8 @@ pub struct VmmCommand {
     pub program: PathBuf,
     /// Without the program's name.
     pub arguments: Vec<String>,
+    /// The complete environment.
+    pub environment: Vec<(String, String)>,
     /// The inherited descriptors, from [`FIRST_FD`] upward.
     pub descriptors: Vec<OwnedFd>,
     pub needs_kvm: bool,
@@ -67,7 +71,10 @@ pub struct VmmCommand {
 #[warn(missing_docs)]
 pub trait Launcher: Send + Sync {
     /// The command line of one VMM.
-    fn command(&self, order: LaunchSpec) -> VmmCommand;
+    ///
+    /// # Errors
+    /// The limit of open descriptors is reached.
+    fn command(&self, order: LaunchSpec) -> Result<VmmCommand, Error>;
 
     /// The maximum memory of a VMM in addition to its guest's, in MiB. The cgroup limit of a VM and its share of the
     /// machine's capacity are the sum of both.

@@ -58,5 +58,5 @@ pub fn upstream_version(name: &str) -> &str {
 /// No working engine is installed.
 pub fn select() -> Result<Box<dyn Engine>, Error> {
     let acceleration = acceleration::measure(Path::new("/dev/kvm"));
-    Ok(Box::new(qemu::Qemu::find(&acceleration)?))
+    Ok(Box::new(qemu::Qemu::find(&acceleration)?.with_preload()?))
 }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use skep_channel::Guest;
-use skep_engine::{Descriptors, Engine, LaunchSpec, Purpose};
+use skep_engine::{Descriptors, Engine, LaunchSpec, Purpose, VmmCommand};
 use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits, StderrPipe};
 use skep_network::{Network, Subnet};
 use skep_template::{TemplateFile, create_ram};
@@ -94,9 +94,8 @@ async fn boot(
         mac: tap.port.mac,
         purpose: Purpose::Bake { agent_parameters },
         descriptors: descriptors(work, &ram, tap.fd, [monitor.listener, agent.listener, console.listener])?,
-    });
-    let (program, descriptors) = (command.program, command.descriptors);
-    let order = order(program, command.arguments, command.needs_kvm);
+    })?;
+    let (order, descriptors) = order(command);
     let limits = CgroupLimits {
         memory_bytes: (MEMORY_MB + VMM_MB) << 20,
         pids: 64,
@@ -148,11 +147,12 @@ fn descriptors(
     })
 }
 
-fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> ProcessSpec {
-    ProcessSpec {
+fn order(command: VmmCommand) -> (ProcessSpec, Vec<OwnedFd>) {
+    let VmmCommand { program, arguments, environment, descriptors, needs_kvm } = command;
+    let order = ProcessSpec {
         program,
         arguments,
-        environment: Vec::new(),
+        environment,
         uid: BAKE_UID,
         gid: BAKE_UID,
         groups: Vec::new(),
@@ -161,7 +161,8 @@ fn order(program: PathBuf, arguments: Vec<String>, needs_kvm: bool) -> ProcessSp
             devices: if needs_kvm { vec!["/dev/kvm".into()] } else { Vec::new() },
             limits: ResourceLimits { open_files: 64, file_bytes: LAYER_MB << 20, processes: 64 },
         }),
-    }
+    };
+    (order, descriptors)
 }
 
 /// Waits until the guest has settled and saves its state. The VMM then ends by itself. Returns the protocol of the agent.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use skep_api::VmId;
+use skep_api::{Failure, VmId};
 use skep_engine::{Descriptors, LaunchSpec, Purpose, VmmCommand};
 use skep_jail::{
     Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits,
@@ -131,7 +131,7 @@ impl VmResources {
         self.stderr = Some(words);
 
         let SocketPairs { monitor, agent, console } = lines;
-        let command = site.swarm.launcher.command(LaunchSpec {
+        let launch = LaunchSpec {
             vcpus,
             memory_mb,
             mac: tap.port.mac,
@@ -147,7 +147,8 @@ impl VmResources {
                 root,
                 layer: for_vmm.into(),
             },
-        });
+        };
+        let command = site.swarm.launcher.command(launch).map_err(Failure::from)?;
         let (order, inherited) = jail_order(command, vm, uid, layer_bytes, site.swarm.limits.pids);
         let handles =
             Handles { cgroup_procs_files: group.open_procs_files()?, stderr: Some(stderr), inherited };
@@ -269,11 +270,11 @@ fn jail_order(
     layer_bytes: u64,
     pids: u64,
 ) -> (ProcessSpec, Vec<OwnedFd>) {
-    let VmmCommand { program, arguments, descriptors, needs_kvm } = command;
+    let VmmCommand { program, arguments, environment, descriptors, needs_kvm } = command;
     let order = ProcessSpec {
         program,
         arguments,
-        environment: Vec::new(),
+        environment,
         uid,
         gid: uid,
         groups: Vec::new(),

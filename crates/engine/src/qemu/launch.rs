@@ -3,8 +3,11 @@
 
 use std::os::fd::OwnedFd;
 
-use super::Qemu;
-use crate::launch::{FIRST_FD, LaunchSpec, Launcher, Purpose, VmmCommand};
+use super::{Qemu, preload};
+use crate::{
+    Error,
+    launch::{FIRST_FD, LaunchSpec, Launcher, Purpose, VmmCommand},
+};
 
 /// The kernel's command line.
 ///
@@ -25,19 +28,23 @@ impl Launcher for Qemu {
         if self.kvm { OTHER_OVERHEAD_MB } else { CODE_CACHE_MB + OTHER_OVERHEAD_MB }
     }
 
-    fn command(&self, order: LaunchSpec) -> VmmCommand {
-        let numbered = NumberedDescriptors::new(order.descriptors);
+    fn command(&self, order: LaunchSpec) -> Result<VmmCommand, Error> {
+        let mut numbered = NumberedDescriptors::new(order.descriptors);
         let mut arguments = self.machine(&order.purpose, order.vcpus, order.memory_mb, &numbered);
         arguments.extend(devices(&order.mac, &numbered));
+        let mut environment = Vec::new();
         if order.purpose == Purpose::Restore {
             arguments.extend(["-incoming".to_owned(), "defer".to_owned()]);
+            let preload = self.preload.as_ref().ok_or(Error::NoLauncher)?;
+            environment = preload::environment(numbered.add(preload.open()?), numbered.ram);
         }
-        VmmCommand {
+        Ok(VmmCommand {
             program: self.program.clone(),
             arguments,
+            environment,
             descriptors: numbered.descriptors,
             needs_kvm: self.kvm,
-        }
+        })
     }
 }
 
@@ -153,6 +160,12 @@ struct NumberedDescriptors {
 }
 
 impl NumberedDescriptors {
+    /// Adds a descriptor and returns its number.
+    fn add(&mut self, descriptor: OwnedFd) -> i32 {
+        self.descriptors.push(descriptor);
+        self.layer + 1
+    }
+
     fn new(fds: crate::launch::Descriptors) -> Self {
         let mut next = FIRST_FD - 1;
         let mut number = || {

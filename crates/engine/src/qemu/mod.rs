@@ -4,15 +4,18 @@ mod clock;
 mod driver;
 mod launch;
 mod monitor;
+mod preload;
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
 };
 
 use skep_api::swarm::EngineReport;
 
 use crate::{Engine, Error, acceleration::Acceleration};
+use preload::Preload;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 
@@ -23,10 +26,12 @@ pub struct Qemu {
     /// `None` with KVM, or if it could not be measured.
     tsc_khz: Option<u64>,
     report: EngineReport,
+    /// Only where VMMs are started.
+    preload: Option<Arc<Preload>>,
 }
 
 impl Qemu {
-    /// Finds the program and its version.
+    /// Finds the program and its version, to drive its VMMs. To launch some, [`Qemu::with_preload`] is needed too.
     ///
     /// # Errors
     /// It is missing, or does not run.
@@ -51,7 +56,17 @@ impl Qemu {
                 isolation: acceleration.isolation(),
                 reason: acceleration.reason.clone(),
             },
+            preload: None,
         })
+    }
+
+    /// Loads what restored VMMs need beside the program.
+    ///
+    /// # Errors
+    /// The program does not accept a preloaded library.
+    pub fn with_preload(self) -> Result<Self, Error> {
+        let preload = Preload::load(&self.program)?;
+        Ok(Self { preload: Some(Arc::new(preload)), ..self })
     }
 }
 

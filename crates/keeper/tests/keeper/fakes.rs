@@ -190,15 +190,16 @@ impl Launcher for FakeLauncher {
         64
     }
 
-    fn command(&self, order: LaunchSpec) -> VmmCommand {
+    fn command(&self, order: LaunchSpec) -> Result<VmmCommand, skep_engine::Error> {
         let program = if order.memory_mb == 1 { "/usr/bin/no-such-program" } else { "/usr/bin/python3" };
         let given = order.descriptors;
-        VmmCommand {
+        Ok(VmmCommand {
             program: program.into(),
             arguments: vec!["-c".to_owned(), VMM.to_owned()],
+            environment: Vec::new(),
             descriptors: vec![given.monitor, given.agent, given.console, given.tap, given.ram, given.layer],
             needs_kvm: false,
-        }
+        })
     }
 }
 

@@ -183,7 +183,7 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
     let bakery = bakery(settings, Arc::new(|step| tracing::info!(step, "bake: {step}")))?;
     let report = bakery.engine.report().clone();
     tracing::info!(engine = report.name, accel = report.accel, "engine {}: {}", report.name, report.reason);
-    let launcher = engine::from_report(&report)?;
+    let launcher = engine::from_report(&report)?.with_preload()?;
     let limits = VmLimits::with_overhead(launcher.overhead_mb());
     Ok(SwarmConfig {
         templates: BaseTemplate::load(&bakery)?,

@@ -1,9 +1,13 @@
-use std::{fs::File, path::PathBuf};
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use skep_api::swarm::{EngineReport, Isolation};
 
 use super::*;
-use crate::launch::Descriptors;
+use crate::{launch::Descriptors, qemu::preload::Preload};
 
 /// The complete command line of a VMM, one argument per line. A saved state only loads into the same devices.
 const PINNED: &str = "\
@@ -80,28 +84,31 @@ fn qemu(kvm: bool) -> Qemu {
         reason: String::new(),
     };
     let tsc_khz = (!kvm).then_some(2_596_100);
-    Qemu { program: PathBuf::from("/usr/bin/qemu-system-x86_64"), kvm, tsc_khz, report }
+    let preload = Some(Arc::new(Preload::load(Path::new("/usr/bin/python3")).unwrap()));
+    Qemu { program: PathBuf::from("/usr/bin/qemu-system-x86_64"), kvm, tsc_khz, report, preload }
 }
 
 fn command(kvm: bool, purpose: Purpose) -> VmmCommand {
     let some = || OwnedFd::from(File::open("/dev/null").unwrap());
-    qemu(kvm).command(LaunchSpec {
-        vcpus: 2,
-        memory_mb: 128,
-        mac: [0x02, 0, 0x0a, 0, 0, 0xff],
-        purpose,
-        descriptors: Descriptors {
-            monitor: some(),
-            agent: some(),
-            console: some(),
-            tap: some(),
-            ram: some(),
-            kernel: some(),
-            initrd: some(),
-            root: some(),
-            layer: some(),
-        },
-    })
+    qemu(kvm)
+        .command(LaunchSpec {
+            vcpus: 2,
+            memory_mb: 128,
+            mac: [0x02, 0, 0x0a, 0, 0, 0xff],
+            purpose,
+            descriptors: Descriptors {
+                monitor: some(),
+                agent: some(),
+                console: some(),
+                tap: some(),
+                ram: some(),
+                kernel: some(),
+                initrd: some(),
+                root: some(),
+                layer: some(),
+            },
+        })
+        .unwrap()
 }
 
 /// The values of an option, in order.
@@ -194,9 +201,20 @@ fn no_path_of_the_machine_but_descriptors_is_named() {
         for word in command.arguments.iter().filter(|word| word.contains('/')) {
             assert!(word.contains("/proc/self/fd/") || word.contains("/dev/fdset/"), "{word}");
         }
-        assert_eq!(command.descriptors.len(), 9);
+        assert_eq!(command.descriptors.len(), if purpose == Purpose::Restore { 10 } else { 9 });
         assert_eq!(command.needs_kvm, kvm);
     }
+}
+
+#[test]
+fn the_environment_has_the_preloaded_library_alone_and_only_where_memory_is_private() {
+    let environment = |purpose| command(false, purpose).environment;
+    assert_eq!(environment(BAKE), []);
+    let wanted = [("LD_PRELOAD", "/proc/self/fd/12"), ("SKEP_RAM_FD", "7")];
+    assert_eq!(
+        environment(Purpose::Restore),
+        wanted.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
 }
 
 #[test]

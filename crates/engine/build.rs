@@ -1,0 +1,22 @@
+//! Embeds the library that is preloaded into VMMs if it has been built. Without it, `cargo check` works, and VMs are
+//! refused with a hint to run `make`.
+
+use std::{env, fs, path::PathBuf};
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
+    println!("cargo::rerun-if-env-changed=SKEP_PRELOAD");
+    let library = match env::var_os("SKEP_PRELOAD") {
+        Some(path) => PathBuf::from(path),
+        None => root.join("target/preload/x86_64-unknown-linux-gnu/guest/libskep_preload.so"),
+    };
+    println!("cargo::rerun-if-changed={}", library.display());
+    let code = match fs::canonicalize(&library) {
+        Ok(path) => format!("Some(include_bytes!({path:?}))"),
+        Err(_) => "None".to_owned(),
+    };
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("preload.rs");
+    if let Err(error) = fs::write(&out, code) {
+        println!("cargo::error={}: {error}", out.display());
+    }
+}
