@@ -17,7 +17,7 @@ use attempts::{ATTEMPTS, Attempt, Control};
 use probe::{Canaries, Probe};
 
 /// The descriptors that a VMM starts with, after standard input, output and error.
-const INITIAL_DESCRIPTORS: [(&str, u32); 9] = [
+const INITIAL_DESCRIPTORS: [(&str, u32); 10] = [
     ("monitor", 3),
     ("agent", 4),
     ("console", 5),
@@ -27,6 +27,7 @@ const INITIAL_DESCRIPTORS: [(&str, u32); 9] = [
     ("initrd", 9),
     ("root", 10),
     ("layer", 11),
+    ("library", 12),
 ];
 
 /// The descriptors of a control, in place of those of a VMM.
@@ -37,7 +38,7 @@ if 'ram' in c['wanted']:
 if 'tap' in c['wanted']:
     c['tap'] = os.open('/dev/net/tun', os.O_RDWR)
     fcntl.ioctl(c['tap'], 0x400454ca, struct.pack('16sH22x', b'control', 0x1002))
-for name in ['kernel', 'initrd', 'root', 'layer']:
+for name in ['kernel', 'initrd', 'root', 'layer', 'library']:
     if name in c['wanted']:
         c[name] = os.open(c['file'], os.O_RDWR)
 ";

@@ -135,6 +135,14 @@ call(10, at, 4096, 3)
     machine("punch a hole into the sealed memory", "call(285, c['ram'], 3, 0, 4096)"),
     machine("add a seal to the memory", "fcntl.fcntl(c['ram'], 1033, 0x10)"),
     machine("change the mode of the sealed memory", "os.fchmod(c['ram'], 0o600)"),
+    // The library, which is loaded into all VMMs.
+    machine("write to the library", "os.pwrite(c['library'], b'mine', 0)"),
+    machine(
+        "write to the library by its path",
+        "os.write(os.open('/proc/self/fd/%d' % c['library'], os.O_RDWR), b'mine')",
+    ),
+    machine("shorten the library", "os.ftruncate(c['library'], 0)"),
+    machine("change the mode of the library", "os.fchmod(c['library'], 0o777)"),
     // The template's files.
     machine("write to the shared root file system", "os.pwrite(c['root'], b'mine', 0)"),
     machine(
