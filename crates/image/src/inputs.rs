@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Version of the bake itself: devices, command line and warm-up. Must change whenever these do.
-const BAKE_RECIPE: &str = "5";
+const BAKE_RECIPE: &str = "6";
 /// Memory of a guest of the base template, in MiB.
 pub(crate) const MEMORY_MB: u64 = 128;
 /// Virtual processors of a guest of the base template.

@@ -13,9 +13,16 @@ use crate::{
 ///
 /// `ipv6.disable`: VMs of a template would share its link-local address. `reboot=t` and `panic=-1`: a guest ends by a
 /// reset, which ends the VMM. Under emulation `norandmaps` is added: code at a new address would be translated again,
-/// which makes a command four times slower.
-const KERNEL_COMMAND_LINE: &str =
-    "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t ipv6.disable=1 random.trust_cpu=off";
+/// which makes a command four times slower. `init_on_free`: pages that the guest freed are zeros, which take no memory in
+/// the template, and a secret in them ends with its owner.
+const KERNEL_COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t ipv6.disable=1 \
+                                   random.trust_cpu=off init_on_free=1";
+
+/// Disks without a file. A restore may put files in their places, which a saved state does not depend on, so that VMs can
+/// have disks that their template did not know.
+const SPARE_DISKS: u8 = 4;
+/// The size that a guest sees of a spare disk until it reads it anew.
+const SPARE_DISK_BYTES: u64 = 1 << 40;
 
 /// Size of the emulator's cache of translated code, in MiB. QEMU's default is 1 GiB, which a guest fills within minutes
 /// of work. When the cache is full, QEMU flushes it and translates again.
@@ -107,7 +114,7 @@ impl Qemu {
     }
 }
 
-/// All devices of a guest: serial console, two disks, network and agent channel; and the monitor.
+/// All devices of a guest: serial console, root and layer, spare disks, network and agent channel; and the monitor.
 fn devices(mac: &[u8; 6], fds: &NumberedDescriptors) -> Vec<String> {
     let socket = |id: &str, fd: i32| format!("socket,id={id},fd={fd},server=on,wait=off");
     let disk = |id: &str, set: u8, read_only: &str| {
@@ -117,7 +124,7 @@ fn devices(mac: &[u8; 6], fds: &NumberedDescriptors) -> Vec<String> {
         )
     };
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-    to_arguments(&[
+    let mut arguments = to_arguments(&[
         ("-chardev", &socket("console", fds.console)),
         ("-serial", "chardev:console"),
         ("-chardev", &socket("monitor", fds.monitor)),
@@ -133,7 +140,14 @@ fn devices(mac: &[u8; 6], fds: &NumberedDescriptors) -> Vec<String> {
         ("-chardev", &socket("agent", fds.agent)),
         ("-device", "virtio-serial-device,max_ports=2"),
         ("-device", "virtserialport,chardev=agent,name=skep.agent"),
-    ])
+    ]);
+    // Last, so that the names and addresses of the others stay.
+    for number in 0..SPARE_DISKS {
+        let node = format!("driver=null-co,node-name=spare{number},size={SPARE_DISK_BYTES},read-zeroes=on");
+        let device = format!("virtio-blk-device,drive=spare{number},rerror=report,werror=report");
+        arguments.extend(to_arguments(&[("-blockdev", &node), ("-device", &device)]));
+    }
+    arguments
 }
 
 fn to_arguments(pairs: &[(&str, &str)]) -> Vec<String> {

@@ -37,7 +37,7 @@ memory-backend-file,id=ram,size=128M,mem-path=/proc/self/fd/7,share=<share>
 -initrd
 /proc/self/fd/9
 -append
-console=ttyS0 quiet loglevel=4 panic=-1 reboot=t ipv6.disable=1 random.trust_cpu=off<emulated>
+console=ttyS0 quiet loglevel=4 panic=-1 reboot=t ipv6.disable=1 random.trust_cpu=off init_on_free=1<emulated>
 -chardev
 socket,id=console,fd=5,server=on,wait=off
 -serial
@@ -67,7 +67,23 @@ socket,id=agent,fd=4,server=on,wait=off
 -device
 virtio-serial-device,max_ports=2
 -device
-virtserialport,chardev=agent,name=skep.agent";
+virtserialport,chardev=agent,name=skep.agent
+-blockdev
+driver=null-co,node-name=spare0,size=1099511627776,read-zeroes=on
+-device
+virtio-blk-device,drive=spare0,rerror=report,werror=report
+-blockdev
+driver=null-co,node-name=spare1,size=1099511627776,read-zeroes=on
+-device
+virtio-blk-device,drive=spare1,rerror=report,werror=report
+-blockdev
+driver=null-co,node-name=spare2,size=1099511627776,read-zeroes=on
+-device
+virtio-blk-device,drive=spare2,rerror=report,werror=report
+-blockdev
+driver=null-co,node-name=spare3,size=1099511627776,read-zeroes=on
+-device
+virtio-blk-device,drive=spare3,rerror=report,werror=report";
 
 /// The same, with the parts that depend on acceleration and purpose.
 fn pinned(accel: &str, cpu: &str, share: &str, emulated: &str) -> Vec<String> {
@@ -146,7 +162,7 @@ fn a_restore_has_those_of_its_bake_and_waits_with_private_memory() {
 }
 
 #[test]
-fn a_guest_has_at_most_six_devices() {
+fn a_guest_has_these_devices_and_no_others() {
     for (kvm, purpose) in EVERY {
         let arguments = command(kvm, purpose).arguments;
         let mut devices: Vec<&str> = values(&arguments, "-device");
@@ -159,6 +175,10 @@ fn a_guest_has_at_most_six_devices() {
             "virtio-net-device",
             "virtio-serial-device",
             "virtserialport",
+            "virtio-blk-device",
+            "virtio-blk-device",
+            "virtio-blk-device",
+            "virtio-blk-device",
             "chardev",
         ];
         assert_eq!(kinds, wanted, "{purpose:?}");
