@@ -80,6 +80,8 @@ const ROWS: &[Row] = &[
     row("cleanup", NO_VM),
     row("read_vm", NO_VM),
     sends("change_vm", "{}", NO_VM),
+    sends("pause_vm", "{}", NO_VM),
+    row("resume_vm", NO_VM),
     row("end_vm", NO_VM),
     row("console", NO_VM),
     sends("exec", r#"{"command": "id", "vm": 4242}"#, NO_VM),

@@ -131,7 +131,7 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
             "events",
         ],
     ),
-    (Operators, &["boot", "cleanup", "change_vm", "end_vm", "metrics"]),
+    (Operators, &["boot", "cleanup", "change_vm", "pause_vm", "resume_vm", "end_vm", "metrics"]),
     (
         Admins,
         &[

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use skep_api::{Failure, exec::RunCommand};
 use skep_channel::{
-    Content, HandOut, HandOutReport, Identity, IdentityReport,
+    Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler},
 };
 use skep_workspace::{Commands, Place};
@@ -106,6 +106,13 @@ impl Handler for Agent {
         self.base.commands().forget_ended();
         self.set_owner(Ownership::Owned(self.base.with_env(&hand_out.env)));
         Ok(report)
+    }
+
+    async fn set_clock(&self, moment: TimeAndSeed) -> Result<HandOutReport, Failure> {
+        if matches!(self.owner(), Ownership::NoIdentity) {
+            return Err(Error::NoIdentity.into());
+        }
+        Ok(identity::set_time_and_seed(&moment)?)
     }
 
     async fn wait_until_prepared(&self) -> Result<(), Failure> {

@@ -157,7 +157,7 @@ error_codes! {
     KeyNotValid = "key_not_valid" => Conflict,
     /// The VM ended during the request.
     VmEnded = "vm_ended" => Conflict,
-    /// The VM is paused.
+    /// The VM is paused, and the request needs it to run.
     VmPaused = "vm_paused" => Conflict,
     /// The request exceeds what is left of the account's quota.
     QuotaExceeded = "quota_exceeded" => Conflict,
@@ -285,6 +285,13 @@ impl Failure {
     pub fn unknown_vm(name: impl std::fmt::Display) -> Self {
         let message = format!("no VM `{name}` in this account; GET /api/swarm/status lists its VMs");
         Self::new(ErrorCode::UnknownVm, message)
+    }
+
+    /// The error for a request that needs a paused VM to run.
+    pub fn vm_paused(vm: crate::VmId) -> Self {
+        let message =
+            format!("VM {vm} is paused; resume it: `skep resume {vm}`, or POST /api/swarm/vm/{vm}/resume");
+        Self::new(ErrorCode::VmPaused, message)
     }
 
     /// The error for a template that does not exist.

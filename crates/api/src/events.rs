@@ -10,7 +10,7 @@ use crate::{
     KeyId, Role, Scope, VmId, VmName,
     ids::NotAnId,
     scope::{UnknownWord, words},
-    swarm::EndReason,
+    swarm::{EndReason, PausedTo},
     tickets::Ticket,
 };
 
@@ -88,7 +88,7 @@ pub struct VmEvent {
     /// The event's id: the epoch of the store, and the position in the order of commits.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
-    /// The type: `vm.booted`, `vm.renamed` or `vm.ended`.
+    /// The type: `vm.booted`, `vm.renamed`, `vm.paused`, `vm.resumed` or `vm.ended`.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "vm.booted"))]
     pub kind: String,
@@ -111,6 +111,9 @@ pub struct VmEvent {
     #[cfg_attr(feature = "openapi", schema(inline))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<VmName>,
+    /// With `vm.paused`: where the VM's memory is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_to: Option<PausedTo>,
     /// With `vm.ended`: why the VM ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,

@@ -26,6 +26,24 @@ pub enum VmState {
     Ended,
 }
 
+/// Where the memory of a paused VM is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum PausedTo {
+    /// In the memory of the VMM process, which continues to exist.
+    Memory,
+}
+
+impl PausedTo {
+    /// The value as it is sent, such as `memory`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+        }
+    }
+}
+
 /// How a VM was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -82,6 +100,9 @@ pub struct Vm {
     pub uptime: f64,
     /// The state of the VM.
     pub state: VmState,
+    /// Where the VM's memory is kept; only in records of paused VMs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_to: Option<PausedTo>,
     /// The template that the VM was restored from.
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub template: String,
@@ -198,6 +219,16 @@ pub struct ChangeRequest {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<VmName>, inline))]
     pub name: Option<Option<VmName>>,
+}
+
+/// Where to pause a VM. Body of `POST /api/swarm/vm/:pid/pause`. No body, an empty one and `{}` mean `memory`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PauseRequest {
+    /// Where the VM's memory is kept; default `memory`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<PausedTo>,
 }
 
 /// The booted VMs. Answer of `POST /api/swarm/boot`.

@@ -10,6 +10,7 @@
 //! | `GET /protocol` | | `{"protocol": N}`, see [`PROTOCOL`] |
 //! | `POST /identity` | [`Identity`] | [`IdentityReport`] |
 //! | `POST /hand-out` | [`HandOut`] | [`HandOutReport`] |
+//! | `POST /clock` | [`TimeAndSeed`] | [`HandOutReport`] |
 //! | `POST /rest` | | `{}` once the next command is prepared |
 //! | `POST /settle` | | `{}` |
 //! | `POST /operations/<name>`, header `skep-call` | the operation | its answer |

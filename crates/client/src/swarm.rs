@@ -2,7 +2,8 @@
 //! accepts.
 
 use skep_api::swarm::{
-    BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus, Vm, VmList,
+    BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest, SwarmStatus,
+    Vm, VmList,
 };
 
 use crate::{Answered, Client, Result, client::encode_segment};
@@ -62,6 +63,22 @@ impl Client {
     /// `unknown_vm`, and those of every request.
     pub async fn change_vm(&self, vm: &str, request: &ChangeRequest) -> Result<Answered<Vm>> {
         self.patch(&format!("api/swarm/vm/{}", encode_segment(vm)), request).await
+    }
+
+    /// `POST /api/swarm/vm/{pid}/pause`: stops the processors of a VM.
+    ///
+    /// # Errors
+    /// `unknown_vm`, `vm_ended`, `guest_timeout`, and those of every request.
+    pub async fn pause_vm(&self, vm: &str, request: &PauseRequest) -> Result<Answered<Vm>> {
+        self.post(&format!("api/swarm/vm/{}/pause", encode_segment(vm)), request).await
+    }
+
+    /// `POST /api/swarm/vm/{pid}/resume`: starts the processors of a paused VM.
+    ///
+    /// # Errors
+    /// `unknown_vm`, `vm_ended`, `guest_timeout`, and those of every request.
+    pub async fn resume_vm(&self, vm: &str) -> Result<Answered<Vm>> {
+        self.post(&format!("api/swarm/vm/{}/resume", encode_segment(vm)), &serde_json::Map::new()).await
     }
 
     /// `GET /api/swarm/vm/{pid}/console`: the last part of the serial console's output.

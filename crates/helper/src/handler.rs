@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use bytes::Bytes;
 use skep_api::{Failure, exec::RunCommand};
 use skep_channel::{
-    AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport,
+    AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler},
 };
 use skep_workspace::{Commands, Place};
@@ -56,6 +56,10 @@ impl Handler for Helper {
     }
 
     async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
+        Err(Error::NotAVm.into())
+    }
+
+    async fn set_clock(&self, _: TimeAndSeed) -> Result<HandOutReport, Failure> {
         Err(Error::NotAVm.into())
     }
 

@@ -68,6 +68,10 @@ pub enum EventKind {
     VmBooted,
     /// The name of a VM was changed or removed. Body: `vm`, `pid`, `name`, `from`.
     VmRenamed,
+    /// A VM was paused. Body: `vm`, `pid`, `name`, `paused_to`.
+    VmPaused,
+    /// A paused VM runs again. Body: `vm`, `pid`, `name`.
+    VmResumed,
     /// A VM ended. Body: `vm`, `pid`, `reason`.
     VmEnded,
 }
@@ -90,6 +94,8 @@ impl EventKind {
         Self::TicketDeleted,
         Self::VmBooted,
         Self::VmRenamed,
+        Self::VmPaused,
+        Self::VmResumed,
         Self::VmEnded,
     ];
 
@@ -112,6 +118,8 @@ impl EventKind {
             Self::TicketDeleted => "ticket.deleted",
             Self::VmBooted => "vm.booted",
             Self::VmRenamed => "vm.renamed",
+            Self::VmPaused => "vm.paused",
+            Self::VmResumed => "vm.resumed",
             Self::VmEnded => "vm.ended",
         }
     }

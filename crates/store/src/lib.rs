@@ -51,8 +51,8 @@ pub use ticket::{
 };
 pub use vm::{
     BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd,
-    VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet, VmStore,
-    VmWithoutAttempt,
+    RecordPause, VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet,
+    VmStore, VmWithoutAttempt,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
 pub use webhook::{

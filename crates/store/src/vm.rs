@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{
     AccountId, TicketId, VmId, VmName,
-    swarm::{BootAnswer, BootReceipt, EndReason, Vm, VmState},
+    swarm::{BootAnswer, BootReceipt, EndReason, PausedTo, Vm, VmState},
     tickets::Object,
 };
 
@@ -29,6 +29,8 @@ pub trait VmStore: Send + Sync {
     ) -> Result<Option<BootAnswer>>;
     /// Changes the attributes of a running VM and returns its record; fails with `UnknownVm`.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
+    /// Records whether a VM is paused, and returns its record; fails with `UnknownVm`.
+    async fn record_pause(&self, command: RecordPause) -> Result<VmRecord>;
     /// Records the end of a VM, the first time; fails with `UnknownVm`.
     async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
     /// Records the end of the command that a VM was booted with, the first time, and applies the outcome to the ticket
@@ -109,8 +111,8 @@ impl VmAttributes {
 }
 
 impl VmBooted {
-    /// Converts to the representation of the API, as a running VM with these attributes.
-    pub fn to_api(&self, attributes: VmAttributes, uptime: f64) -> Vm {
+    /// Converts to the representation of the API, as a live VM with these attributes.
+    pub fn to_api(&self, attributes: VmAttributes, paused_to: Option<PausedTo>, uptime: f64) -> Vm {
         let VmAttributes { name, metadata, expires_at } = attributes;
         Vm {
             pid: self.pid,
@@ -118,7 +120,8 @@ impl VmBooted {
             name,
             ip: self.ip.clone(),
             uptime,
-            state: VmState::Running,
+            state: if paused_to.is_some() { VmState::Paused } else { VmState::Running },
+            paused_to,
             template: self.template.clone(),
             started_at: self.started_at,
             expires_at,
@@ -146,7 +149,9 @@ pub struct VmRecord {
     pub vm: VmBooted,
     /// Whether the end of the command that the VM was booted with has not been recorded yet.
     pub command_runs: bool,
-    /// `None` while the VM runs.
+    /// Where the VM is paused; `None` if its processors run, or ran at its end.
+    pub paused_to: Option<PausedTo>,
+    /// `None` while the VM lives.
     pub end: Option<VmEnd>,
 }
 
@@ -156,21 +161,25 @@ impl VmRecord {
         let until = self.end.map_or(now, |end| end.at);
         // The wall clock may have been set back meanwhile.
         let uptime = until.duration_since(self.vm.started_at).as_secs_f64().max(0.0);
-        let vm = self.vm.to_api(self.vm.attributes.clone(), uptime);
+        let vm = self.vm.to_api(self.vm.attributes.clone(), self.paused_to, uptime);
         match self.end {
             None => vm,
             Some(VmEnd { at, reason }) => {
-                Vm { state: VmState::Ended, ended_at: Some(at), reason: Some(reason), ..vm }
+                Vm { state: VmState::Ended, paused_to: None, ended_at: Some(at), reason: Some(reason), ..vm }
             }
         }
     }
 }
 
-/// Selects running or ended VMs.
+/// Selects VMs by their state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VmSet {
-    /// Running VMs, newest first.
+    /// Running and paused VMs, newest first.
+    Live,
+    /// VMs whose processors run, newest first.
     Running,
+    /// Paused VMs, newest first.
+    Paused,
     /// Ended VMs, by their end, latest first.
     Ended,
 }
@@ -210,7 +219,8 @@ pub struct VmPage {
 pub struct VmMetrics {
     pub account: String,
     pub running: u64,
-    /// Memory of the running guests, in MiB.
+    pub paused: u64,
+    /// Memory of the running and paused guests, in MiB.
     pub memory_mb: u64,
 }
 
@@ -253,6 +263,16 @@ pub struct RecordBoots {
 pub struct ChangeVm {
     pub vm: VmId,
     pub change: VmChange,
+    pub at: Timestamp,
+    pub request_id: Option<String>,
+}
+
+/// Records that a VM is paused, or runs. Writes an event `vm.paused` or `vm.resumed` if that is a change.
+#[derive(Debug, Clone)]
+pub struct RecordPause {
+    pub vm: VmId,
+    /// `None`: it runs.
+    pub paused_to: Option<PausedTo>,
     pub at: Timestamp,
     pub request_id: Option<String>,
 }

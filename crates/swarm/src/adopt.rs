@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use skep_api::{ErrorCode, Failure, VmId, swarm::EndReason};
 use skep_channel::Guest;
 use skep_keeper_protocol::{AttachedVm, HeldVm};
-use skep_store::{EndVms, VmBooted, VmStore};
+use skep_store::{EndVms, VmRecord, VmStore};
 use tokio::time::timeout;
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     budget::Budget,
     console::ConsoleLog,
     restore::Restorer,
-    vm::{self, BootedVm, VmContext},
+    vm::{self, Live, Paused, RecordedVm, Running, VmContext},
 };
 
 /// Concurrent adoptions.
@@ -30,8 +30,8 @@ const MAX_CONCURRENT_ADOPTIONS: usize = 16;
 /// Time limit of one adoption. The server does not accept requests before all are done.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Adopts VMs that run and are recorded. Ends running VMs without a record, and records VMs that do not answer, or whose
-/// agent speaks another protocol, as lost.
+/// Adopts VMs that have a VMM and are recorded, each in the state on record. Ends VMs without a record, and records VMs
+/// that do not answer, or whose agent speaks another protocol, as lost.
 ///
 /// # Errors
 /// The keeper or the store is not available.
@@ -44,11 +44,10 @@ pub(crate) async fn adopt_vms(
     let alive = store.running_vms().await?;
     let busy: HashSet<VmId> =
         alive.iter().filter(|record| record.command_runs).map(|record| record.vm.id).collect();
-    let alive: Vec<VmBooted> = alive.into_iter().map(|record| record.vm).collect();
     let mut held: HashMap<VmId, HeldVm> = HashMap::new();
     for found in keeper.list().await? {
         let vm = found.launched.vm;
-        if alive.iter().any(|facts| facts.id == vm) {
+        if alive.iter().any(|record| record.vm.id == vm) {
             held.insert(vm, found);
         } else {
             tracing::warn!(
@@ -59,11 +58,11 @@ pub(crate) async fn adopt_vms(
             keeper.end(vm).await?;
         }
     }
-    let alive: Vec<_> = alive.into_iter().map(|facts| (held.remove(&facts.id), facts)).collect();
+    let alive: Vec<_> = alive.into_iter().map(|record| (held.remove(&record.vm.id), record)).collect();
     let mut outcomes = stream::iter(alive)
-        .map(|(held, facts)| async move {
-            let vm = facts.id;
-            let reached = timeout(ADOPTION_TIMEOUT, reconnect(restorer, budget, held, facts));
+        .map(|(held, record)| async move {
+            let vm = record.vm.id;
+            let reached = timeout(ADOPTION_TIMEOUT, reconnect(restorer, budget, held, record));
             (vm, reached.await.unwrap_or_else(|_| Err(skep_channel::Error::Timeout(ADOPTION_TIMEOUT).into())))
         })
         .buffer_unordered(MAX_CONCURRENT_ADOPTIONS);
@@ -109,32 +108,49 @@ async fn record_lost(store: &dyn VmStore, vms: Vec<VmId>, observer: &dyn Observe
     Ok(())
 }
 
-/// Reconnects to a VM and checks that its guest answers, in a protocol that this release speaks.
+/// Reconnects to a VM and puts it into the state on record. Checks that the guest of a VM that runs answers, in a
+/// protocol that this release speaks.
 async fn reconnect(
     restorer: &Restorer,
     budget: &Arc<Budget>,
     held: Option<HeldVm>,
-    facts: VmBooted,
-) -> Result<BootedVm, Error> {
+    record: VmRecord,
+) -> Result<RecordedVm, Error> {
+    let VmRecord { vm: facts, paused_to, .. } = record;
     let gone = |reason: &str| Error::from(Failure::new(ErrorCode::VmEnded, reason));
     let held = held.ok_or_else(|| gone("its process ended meanwhile"))?;
     if held.launched.pid != facts.pid {
         return Err(gone("it is another process than the one on record"));
     }
-    let AttachedVm { pidfd, monitor, agent, console, .. } = restorer.keeper.attach(facts.id).await?;
+    let AttachedVm { pidfd, monitor, agent, console: output, .. } = restorer.keeper.attach(facts.id).await?;
     let machine = restorer.driver.attach(monitor).await?;
-    if !machine.is_running().await? {
-        return Err(gone("its processors stand still"));
-    }
-    let log = ConsoleLog::default();
-    tokio::spawn(log.clone().follow(console));
-    let guest = Guest::connect(agent, ADOPTION_TIMEOUT).await?;
-    let protocol = guest.check_protocol().await?;
+    let console = ConsoleLog::default();
+    tokio::spawn(console.clone().follow(output));
+    let state = match (paused_to, machine.is_running().await?) {
+        (Some(_), runs) => {
+            // The earlier server ended while it resumed the VM.
+            if runs {
+                machine.pause().await?;
+            }
+            Live::Paused(Paused::adopted(machine))
+        }
+        // The earlier server ended while it paused the VM.
+        (None, false) => {
+            let resumed = Paused::adopted(machine).resume(&restorer.keeper, facts.id).await;
+            Live::Running(resumed.map_err(|(_, error)| error)?)
+        }
+        (None, true) => {
+            let guest = Guest::connect(agent, ADOPTION_TIMEOUT).await?;
+            guest.check_protocol().await?;
+            Live::Running(Running { machine, guest })
+        }
+    };
     let reservation = budget.reserve_running(facts.account, facts.memory_mb);
-    tracing::info!(vm = %facts.id, pid = facts.pid, protocol, "VM {} is taken over", facts.id);
+    let is_paused = paused_to.is_some();
+    tracing::info!(vm = %facts.id, pid = facts.pid, is_paused, "VM {} is taken over", facts.id);
     let arrived = monotonic_start(facts.started_at);
     let deadline = vm::deadline(facts.attributes.expires_at);
-    Ok(BootedVm { facts, guest, console: log, machine, pidfd, arrived, deadline, reservation })
+    Ok(RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state })
 }
 
 /// Converts the start time to the monotonic clock, for uptimes.

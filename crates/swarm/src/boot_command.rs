@@ -29,7 +29,8 @@ pub(crate) async fn start(vm: &VmHandle, store: &Arc<dyn VmStore>, command: &str
         stdin: Stdin::Empty,
         timeout_ms: u64::try_from(MAX_COMMAND_DURATION.as_millis()).unwrap_or(u64::MAX),
     };
-    vm.guest.start_detached(exec_id, &command).await?;
+    let guest = vm.running_guest().await.ok_or(skep_channel::Error::Ended)?;
+    guest.start_detached(exec_id, &command).await?;
     follow(vm, store);
     Ok(())
 }
@@ -75,9 +76,10 @@ enum CommandEnd {
 async fn wait_for_end(vm: &VmHandle, exec_id: &str, mut log: Option<RunLog>) -> CommandEnd {
     let mut pause = INITIAL_BACKOFF;
     loop {
+        let Some(guest) = vm.running_guest().await else { return CommandEnd::VmEnded };
         let end = match &mut log {
-            Some(log) => log.follow(vm, exec_id).await,
-            None => vm.guest.wait_for_exit(exec_id, MAX_COMMAND_DURATION).await,
+            Some(log) => log.follow(&guest, exec_id).await,
+            None => guest.wait_for_exit(exec_id, MAX_COMMAND_DURATION).await,
         };
         let error = match end {
             Ok(exit) => {
@@ -87,7 +89,7 @@ async fn wait_for_end(vm: &VmHandle, exec_id: &str, mut log: Option<RunLog>) -> 
             }
             Err(error) => error,
         };
-        if vm.guest.is_closed() {
+        if guest.is_closed() {
             return CommandEnd::VmEnded;
         }
         if error.code() == ErrorCode::UnknownExec {

@@ -18,7 +18,7 @@ use skep_api::{
     streams::StreamFile,
     tickets::{Object, RESULT_FILE},
 };
-use skep_channel::Error;
+use skep_channel::{Error, Guest};
 use skep_store::CommandOutcome;
 use tokio::time::{sleep, timeout};
 
@@ -87,14 +87,15 @@ fn evidence(exit: &ExecExit, tails: &[Tail; 2], bytes: usize) -> Object {
 /// Reads the result file. The outer `None`: the VM ended. The inner `None`: there is no file. `Err`: why it is invalid.
 async fn read_result_with_retries(vm: &VmHandle) -> Option<Result<Option<Object>, String>> {
     for _ in 0..MAX_ATTEMPTS {
-        let error = match timeout(READ_TIMEOUT, read_result(vm)).await {
+        let guest = vm.running_guest().await?;
+        let error = match timeout(READ_TIMEOUT, read_result(&guest)).await {
             Ok(Ok(Some(text))) => return Some(parse_result(&text).map(Some)),
             Ok(Ok(None)) => return Some(Ok(None)),
             Ok(Err(ReadError::Invalid(message))) => return Some(Err(message)),
             Ok(Err(ReadError::Guest(error))) => error.to_string(),
             Err(_) => format!("it was not read within {} s", READ_TIMEOUT.as_secs()),
         };
-        if vm.guest.is_closed() {
+        if guest.is_closed() {
             return None;
         }
         tracing::warn!(vm = %vm.facts.id, %error, "the result in VM {} was not read: {error}", vm.facts.id);
@@ -117,10 +118,10 @@ impl From<Error> for ReadError {
     }
 }
 
-async fn read_result(vm: &VmHandle) -> Result<Option<Vec<u8>>, ReadError> {
+async fn read_result(guest: &Guest) -> Result<Option<Vec<u8>>, ReadError> {
     let path = ticket_file::path(RESULT_FILE).map_err(|failure| ReadError::Invalid(failure.message))?;
     let read = StreamFile { path, range: None, if_range: None };
-    let mut content = match vm.guest.call_streamed(&read, None).await {
+    let mut content = match guest.call_streamed(&read, None).await {
         Ok((_, content)) => content,
         Err(Error::Refused(failure)) if failure.code == ErrorCode::UnknownPath => return Ok(None),
         Err(Error::Refused(failure)) if failure.code == ErrorCode::NotAFile => {
@@ -155,8 +156,9 @@ fn parse_result(text: &[u8]) -> Result<Object, String> {
 /// The last part of stdout and stderr, as the guest keeps them. `None` if the VM ended.
 async fn output_tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
     let mut tails = [Tail::default(), Tail::default()];
+    let guest = vm.running_guest().await?;
     let read = async {
-        let mut events = vm.guest.attach(exec_id, 0, 0, READ_TIMEOUT).await?.detached();
+        let mut events = guest.attach_detached(exec_id, 0, 0, READ_TIMEOUT).await?;
         let mut read = 0;
         // A guest may send more than it keeps.
         while read <= 3 * KEPT_OUTPUT_BYTES {
@@ -172,7 +174,7 @@ async fn output_tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
         Ok(())
     };
     if let Ok(Err(error)) = timeout(READ_TIMEOUT, read).await {
-        if vm.guest.is_closed() {
+        if guest.is_closed() {
             return None;
         }
         tracing::warn!(vm = %vm.facts.id, %error, "the output of the command of VM {} was not read: {error}", vm.facts.id);

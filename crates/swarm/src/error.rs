@@ -1,5 +1,7 @@
 //! The errors of the swarm.
 
+use std::time::Duration;
+
 use skep_api::{ErrorCode, ErrorKind, Failure, VmId, swarm::EndReason};
 
 /// An error of the swarm. Its message is for the log; callers get the message of its [`Failure`].
@@ -55,6 +57,17 @@ impl Error {
     /// Whether one guest or its VMM failed, so that a retry with another VM may succeed.
     pub(crate) fn affects_one_vm_only(&self) -> bool {
         matches!(self, Self::Guest(_) | Self::Engine(_))
+    }
+
+    /// The error of a pause or a resume. Errors of the VMM alone do not describe it.
+    pub(crate) fn of_transition(self) -> Self {
+        match self {
+            Self::Engine(skep_engine::Error::MonitorClosed(_)) => Self::VmEnded(None),
+            Self::Engine(skep_engine::Error::TimedOut { seconds, .. }) => {
+                skep_channel::Error::Timeout(Duration::from_secs(seconds)).into()
+            }
+            other => other,
+        }
     }
 
     /// The code of a boot that failed with this error. Codes of a guest or VMM do not describe the boot.

@@ -7,14 +7,14 @@ use skep_api::{
     VmId,
     exec::{ExecEvent, ExecExit},
 };
-use skep_channel::Error;
+use skep_channel::{Error, Guest};
 use skep_store::{AppendLog, LogPosition, VmStore};
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout_at},
 };
 
-use crate::{boot_command::MAX_COMMAND_DURATION, vm::VmHandle};
+use crate::boot_command::MAX_COMMAND_DURATION;
 
 /// How long output is buffered before it is written.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
@@ -56,15 +56,15 @@ impl RunLog {
     ///
     /// # Errors
     /// The guest refused, ended, or did not answer.
-    pub(crate) async fn follow(&mut self, vm: &VmHandle, exec_id: &str) -> Result<ExecExit, Error> {
-        let exit = self.buffer_events(vm, exec_id).await;
+    pub(crate) async fn follow(&mut self, guest: &Guest, exec_id: &str) -> Result<ExecExit, Error> {
+        let exit = self.buffer_events(guest, exec_id).await;
         self.flush().await;
         exit
     }
 
-    async fn buffer_events(&mut self, vm: &VmHandle, exec_id: &str) -> Result<ExecExit, Error> {
+    async fn buffer_events(&mut self, guest: &Guest, exec_id: &str) -> Result<ExecExit, Error> {
         let LogPosition { stdout, stderr } = self.position;
-        let mut events = vm.guest.attach(exec_id, stdout, stderr, MAX_COMMAND_DURATION).await?.detached();
+        let mut events = guest.attach_detached(exec_id, stdout, stderr, MAX_COMMAND_DURATION).await?;
         loop {
             let next = match self.flush_at {
                 None => Ok(events.next().await),

@@ -178,6 +178,31 @@ impl Swarm {
         self.registry().by_id(*account, vm)?.change(change, request_id).await
     }
 
+    /// Pauses a VM to memory, and returns its record. A paused VM stays as it is.
+    ///
+    /// # Errors
+    /// Unknown VM, a VM that ended meanwhile, a VMM that does not answer, or the store refused.
+    pub async fn pause(&self, account: &AccountId, vm: VmId, request_id: &str) -> Result<Vm, Error> {
+        self.registry().by_id(*account, vm)?.pause(request_id).await
+    }
+
+    /// Resumes a paused VM, and returns its record. A VM that runs stays as it is.
+    ///
+    /// # Errors
+    /// As [`Swarm::pause`]; a guest that does not answer.
+    pub async fn resume(&self, account: &AccountId, vm: VmId, request_id: &str) -> Result<Vm, Error> {
+        self.registry().by_id(*account, vm)?.resume(request_id).await
+    }
+
+    /// Checks that a VM runs.
+    ///
+    /// # Errors
+    /// Unknown or paused VM.
+    pub fn require_running(&self, account: &AccountId, vm: VmId) -> Result<(), Error> {
+        self.registry().by_id(*account, vm)?.guest()?;
+        Ok(())
+    }
+
     /// Allows the guest of a VM to reach the API, until the VM ends. For VMs that have an API key.
     ///
     /// # Errors
@@ -217,7 +242,7 @@ impl Swarm {
     /// Performs an operation in a VM. Dropping the future cancels it in the guest.
     ///
     /// # Errors
-    /// Unknown VM, a VM that ended meanwhile, a guest that does not answer, or a refusal of the guest.
+    /// Unknown or paused VM, a VM that ended meanwhile, a guest that does not answer, or a refusal of the guest.
     pub async fn call<O: Operation>(
         &self,
         account: &AccountId,
@@ -225,7 +250,8 @@ impl Swarm {
         operation: &O,
     ) -> Result<O::Answer, Error> {
         let handle = self.registry().by_id(*account, vm)?;
-        match handle.guest.call(operation).await {
+        let guest = handle.guest()?;
+        match guest.call(operation).await {
             Ok(answer) => Ok(answer),
             Err(error) => Err(handle.ending.explain(error).await),
         }
@@ -244,8 +270,9 @@ impl Swarm {
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Error> {
         let handle = self.registry().by_id(*account, vm)?;
-        match handle.guest.call_streamed(operation, content).await {
-            Ok((answer, content)) => Ok((answer, handle.ending.explain_content(handle.guest, content))),
+        let guest = handle.guest()?;
+        match guest.call_streamed(operation, content).await {
+            Ok((answer, content)) => Ok((answer, handle.ending.explain_content(guest, content))),
             Err(error) => Err(handle.ending.explain(error).await),
         }
     }
@@ -262,7 +289,8 @@ impl Swarm {
         command: RunCommand,
     ) -> Result<(ExecStream, EndReasonReceiver), Error> {
         let handle = self.registry().by_id(*account, vm)?;
-        match handle.guest.start(&command).await {
+        let guest = handle.guest()?;
+        match guest.start(&command).await {
             Ok(events) => Ok((events, handle.ending)),
             Err(error) => Err(handle.ending.explain(error).await),
         }
@@ -283,9 +311,15 @@ impl Swarm {
     ) -> Result<(ExecStream, EndReasonReceiver), Error> {
         let handle = self.registry().by_id(*account, vm)?;
         let of_boot = handle.facts.exec_id.as_deref() == Some(exec_id);
-        let limit = if of_boot { boot_command::MAX_COMMAND_DURATION } else { MAX_EXEC_DURATION };
-        match handle.guest.attach(exec_id, stdout_offset, stderr_offset, limit).await {
-            Ok(events) => Ok((if of_boot { events.detached() } else { events }, handle.ending)),
+        let guest = handle.guest()?;
+        let attached = if of_boot {
+            let limit = boot_command::MAX_COMMAND_DURATION;
+            guest.attach_detached(exec_id, stdout_offset, stderr_offset, limit).await
+        } else {
+            guest.attach(exec_id, stdout_offset, stderr_offset, MAX_EXEC_DURATION).await
+        };
+        match attached {
+            Ok(events) => Ok((events, handle.ending)),
             Err(error) => Err(handle.ending.explain(error).await),
         }
     }
@@ -365,7 +399,7 @@ impl Swarm {
         let mut handles = Vec::with_capacity(booted.len());
         for vm in booted {
             self.0.surroundings.observer.booted(&vm.facts.boot);
-            handles.push(vm::spawn_vm_task(vm, self.0.surroundings.clone()));
+            handles.push(vm::spawn_vm_task(vm.recorded(), self.0.surroundings.clone()));
         }
         self.start_work_or_end_vms(&handles, order).await?;
         // With an idempotency key the answer must equal the stored one.

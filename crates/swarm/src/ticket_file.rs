@@ -33,7 +33,8 @@ pub(crate) async fn write(vm: &VmHandle, store: &dyn TicketStore, work: &BootAtt
         condition: WriteCondition::None,
     };
     let bytes = stream::once(std::future::ready(Ok(Bytes::from(content)))).boxed();
-    let (_, nothing) = vm.guest.call_streamed(&upload, Some(bytes)).await?;
+    let guest = vm.running_guest().await.ok_or(skep_channel::Error::Ended)?;
+    let (_, nothing) = guest.call_streamed(&upload, Some(bytes)).await?;
     drop(nothing);
     Ok(())
 }

@@ -176,13 +176,13 @@ def supply(operation, case):
     nth = turn(operation)
     if not path or nth % 4 == 0:
         return
-    if operation in ("read_vm", "console", "change_vm", "exec_in_vm"):
+    if operation in ("read_vm", "console", "change_vm", "resume_vm", "exec_in_vm"):
         path["pid"] = vms.living() or path["pid"]
     elif operation == "exec_again":
         pid, command = vms.streamed()
         if command is not None:
             path.update(pid=pid, exec_id=command)
-    elif operation == "end_vm" and nth <= 3:
+    elif operation in ("end_vm", "pause_vm") and nth <= 3:
         with lock:
             path["pid"] = vms.boot() or path["pid"]
     elif operation == "read_key":

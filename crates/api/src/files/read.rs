@@ -63,6 +63,7 @@ impl Endpoint for ReadFile {
             ErrorCode::UnknownVm,
             ErrorCode::UnknownPath,
             ErrorCode::VmEnded,
+            ErrorCode::VmPaused,
             ErrorCode::NotADirectory,
             ErrorCode::NotAFile,
             ErrorCode::PathOutsideRoots,

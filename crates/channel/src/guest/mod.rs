@@ -15,7 +15,7 @@ use skep_api::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use crate::{AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport};
+use crate::{AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed};
 use shared_stream::{Session, SharedStream};
 
 /// The events of a command, each with the offset of its first byte in its stream.
@@ -39,6 +39,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<IdentityReport, Failure>> + Send;
     /// Assigns the VM to its owner. Fails if it has no identity.
     fn hand_out(&self, hand_out: HandOut) -> impl Future<Output = Result<HandOutReport, Failure>> + Send;
+    /// Sets the clock of a VM that stood still. Fails if it has no identity.
+    fn set_clock(&self, moment: TimeAndSeed) -> impl Future<Output = Result<HandOutReport, Failure>> + Send;
     /// Waits until the next command is prepared.
     fn wait_until_prepared(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Warms up the VM before the snapshot.

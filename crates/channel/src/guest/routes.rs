@@ -57,6 +57,10 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
             let hand_out = parse(&read(body, limit).await?)?;
             json(&handler.hand_out(hand_out).await?)
         }
+        (&Method::POST, ["clock"]) => {
+            let moment = parse(&read(body, limit).await?)?;
+            json(&handler.set_clock(moment).await?)
+        }
         (&Method::POST, ["rest"]) => {
             handler.wait_until_prepared().await?;
             json(&serde_json::Map::new())

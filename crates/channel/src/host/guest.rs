@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::{
@@ -15,10 +14,7 @@ use serde::{
     Serialize,
     de::{DeserializeOwned, IgnoredAny},
 };
-use skep_api::{
-    AnswerLimit, ErrorCode, ErrorKind, Failure, Operation,
-    exec::{ExecEvent, ExecExit, RunCommand},
-};
+use skep_api::{AnswerLimit, ErrorCode, ErrorKind, Failure, Operation};
 use tokio::{
     net::UnixStream,
     runtime::Handle,
@@ -27,11 +23,10 @@ use tokio::{
 };
 use ulid::Ulid;
 
-use super::{
-    Error, ExecStream, answer, cancel::CancelOnDrop, prefixed_stream::PrefixedStream, resync::resync,
-};
+use super::{Error, answer, cancel::CancelOnDrop, prefixed_stream::PrefixedStream, resync::resync};
 use crate::{
-    AccountRoots, FIRST_PROTOCOL, HandOut, HandOutReport, Identity, IdentityReport, UnsupportedProtocol,
+    AccountRoots, FIRST_PROTOCOL, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+    UnsupportedProtocol,
     account_roots::ACCOUNT_ROOTS_HEADER,
     head::BodyStream,
     protocol::{PROTOCOL_PATH, ProtocolReport},
@@ -44,7 +39,7 @@ const MAX_UPLOADS: usize = 8;
 /// The longest header with account roots: the guest accepts 16 KiB of headers.
 const MAX_ACCOUNT_ROOTS_BYTES: usize = 12 << 10;
 /// The time limit for setting an identity, for a cancellation, and for the head of a stream.
-const CONTROL_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const CONTROL_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit of [`Guest::settle`]: the guest runs several programs once, in emulation.
 const SETTLE_LIMIT: Duration = Duration::from_secs(240);
 /// After a failed request, how long to wait for the whole connection to be reported as lost.
@@ -56,7 +51,7 @@ const CLOSE_DETECTION_LIMIT: Duration = Duration::from_secs(1);
 pub struct Guest {
     requests: SendRequest<BodyStream>,
     closed: watch::Receiver<bool>,
-    runtime: Handle,
+    pub(super) runtime: Handle,
     /// Permits for uploads: all requests share the window of the connection.
     uploads: Arc<Semaphore>,
     account_roots: Option<HeaderValue>,
@@ -150,6 +145,16 @@ impl Guest {
         with_timeout(CONTROL_LIMIT, self.request_json(request, AnswerLimit::SHORT)).await
     }
 
+    /// Sets the clock of a guest that stood still, and reseeds its random number generator. Check the result with
+    /// [`HandOutReport::verify`].
+    ///
+    /// # Errors
+    /// The guest's error (`unknown_route` if its agent is of an earlier release), a lost connection, or a timeout.
+    pub async fn set_clock(&self, moment: &TimeAndSeed) -> Result<HandOutReport, Error> {
+        let request = request(Method::POST, "/clock", to_json(moment)?)?;
+        with_timeout(CONTROL_LIMIT, self.request_json(request, AnswerLimit::SHORT)).await
+    }
+
     /// Waits until the guest has prepared the next command. A VM that is paused after that runs the command with the
     /// least delay when it is resumed.
     ///
@@ -191,59 +196,6 @@ impl Guest {
         answer
     }
 
-    /// Starts a command and returns its events as they happen.
-    ///
-    /// # Errors
-    /// The guest's error, a lost connection, or a timeout. No command runs in these cases.
-    pub async fn start(&self, command: &RunCommand) -> Result<ExecStream, Error> {
-        let cancel = CancelOnDrop::new(self, new_id("exec"));
-        let request = request(Method::PUT, &format!("/commands/{}", cancel.id()), to_json(command)?)?;
-        self.stream(request, cancel, (0, 0), command.time_limit()).await
-    }
-
-    /// Starts a command under the given id. It keeps running when the caller or the connection goes away.
-    ///
-    /// # Errors
-    /// The guest's error, a lost connection, or a timeout.
-    pub async fn start_detached(&self, exec_id: &str, command: &RunCommand) -> Result<(), Error> {
-        let request = request(Method::PUT, &format!("/commands/{exec_id}"), to_json(command)?)?;
-        let cancel = CancelOnDrop::disarmed(self, exec_id.to_owned());
-        // The guest keeps the output for later readers.
-        self.stream(request, cancel, (0, 0), command.time_limit()).await.map(drop)
-    }
-
-    /// Waits for the end of a command without reading its output. Dropping the future does not end the command.
-    ///
-    /// # Errors
-    /// The guest's error, a lost connection, or a timeout.
-    pub async fn wait_for_exit(&self, exec_id: &str, limit: Duration) -> Result<ExecExit, Error> {
-        let mut events = self.attach(exec_id, u64::MAX, u64::MAX, limit).await?.detached();
-        while let Some(event) = events.next().await {
-            if let ExecEvent::Exit(exit) = event? {
-                return Ok(exit);
-            }
-        }
-        Err(Error::Malformed("the events of a command ended before its exit".to_owned()))
-    }
-
-    /// Reads the events of a command from these offsets on. The command must end within `limit`. Dropping the stream
-    /// before the exit kills the command.
-    ///
-    /// # Errors
-    /// The guest's error, a lost connection, or a timeout.
-    pub async fn attach(
-        &self,
-        exec_id: &str,
-        stdout_offset: u64,
-        stderr_offset: u64,
-        limit: Duration,
-    ) -> Result<ExecStream, Error> {
-        let path = format!("/commands/{exec_id}?stdout={stdout_offset}&stderr={stderr_offset}");
-        let request = request(Method::GET, &path, Bytes::new())?;
-        let cancel = CancelOnDrop::new(self, exec_id.to_owned());
-        self.stream(request, cancel, (stdout_offset, stderr_offset), limit).await
-    }
-
     pub(super) fn uploads(&self) -> &Arc<Semaphore> {
         &self.uploads
     }
@@ -258,38 +210,7 @@ impl Guest {
         let _ = self.closed.clone().wait_for(|closed| *closed).await;
     }
 
-    /// Cancels a command from a `drop` implementation, which cannot wait.
-    pub(super) fn cancel_later(&self, id: String) {
-        let guest = self.clone();
-        self.runtime.spawn(async move {
-            let Ok(request) = request(Method::DELETE, &format!("/commands/{id}"), Bytes::new()) else {
-                return;
-            };
-            let answer =
-                with_timeout(CONTROL_LIMIT, guest.request_json::<IgnoredAny>(request, AnswerLimit::SHORT))
-                    .await;
-            // The guest does not know calls that started no command or never reached it.
-            if let Err(error) = answer {
-                tracing::debug!(%id, %error, "the guest had no command to cancel");
-            }
-        });
-    }
-
-    async fn stream(
-        &self,
-        request: Request<BodyStream>,
-        mut cancel: CancelOnDrop,
-        offsets: (u64, u64),
-        limit: Duration,
-    ) -> Result<ExecStream, Error> {
-        let answer = with_timeout(CONTROL_LIMIT, self.send(request)).await;
-        if !matches!(answer, Ok(_) | Err(Error::Timeout(_))) {
-            cancel.disarm();
-        }
-        Ok(ExecStream::new(answer?.into_body(), cancel, offsets, limit))
-    }
-
-    async fn request_json<A: DeserializeOwned + Send + 'static>(
+    pub(super) async fn request_json<A: DeserializeOwned + Send + 'static>(
         &self,
         request: Request<BodyStream>,
         limit: AnswerLimit,
@@ -383,7 +304,7 @@ pub fn new_exec_id() -> String {
     new_id("exec")
 }
 
-fn new_id(kind: &str) -> String {
+pub(super) fn new_id(kind: &str) -> String {
     format!("{kind}_{}", Ulid::generate().to_string().to_ascii_lowercase())
 }
 
@@ -391,7 +312,7 @@ pub(super) fn to_json<T: Serialize>(value: &T) -> Result<Bytes, Error> {
     serde_json::to_vec(value).map(Bytes::from).map_err(Error::NotSerializable)
 }
 
-fn request(method: Method, path: &str, body: Bytes) -> Result<Request<BodyStream>, Error> {
+pub(super) fn request(method: Method, path: &str, body: Bytes) -> Result<Request<BodyStream>, Error> {
     // HTTP/2 requires an authority; its value does not matter here.
     let request = Request::builder().method(method).uri(format!("http://guest{path}"));
     request.body(Full::new(body).map_err(|never| match never {}).boxed_unsync()).map_err(malformed)

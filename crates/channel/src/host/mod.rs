@@ -5,6 +5,7 @@
 
 mod answer;
 mod cancel;
+mod commands;
 mod control;
 mod error;
 mod guest;

@@ -29,6 +29,7 @@ const REQUESTS: &str = r#"
 GET /protocol
 POST /identity {"vm":"vm_1","hostname":"one","mac":[2,0,0,0,0,1],"ip":"10.77.0.2","prefix_len":16,"gateway":null,"moment":{"unix_time_ns":1,"seed":"00"},"machine_id":"0","boot_id":"boot","env":{}}
 POST /hand-out {"moment":{"unix_time_ns":1,"seed":"00"},"env":{}}
+POST /clock {"unix_time_ns":1,"seed":"00"}
 POST /rest
 POST /settle
 POST /operations/make-folder skep-call=call_ID {"context":{"committer":{"name":"skep","email":"skep@skep.invalid"},"reach":{"allow":[],"anywhere":false,"credentials":{}},"condition":"None"},"operation":{"path":"/made","mode":null}}
@@ -54,6 +55,7 @@ async fn requests_are_those_of_the_protocols_number() {
     let _ = guest.check_protocol().await;
     let _ = guest.set_identity(&identity).await;
     let _ = guest.hand_out(&hand_out).await;
+    let _ = guest.set_clock(&hand_out.moment).await;
     let _ = guest.wait_until_prepared().await;
     let _ = guest.settle().await;
     let path = AbsolutePath::parse("path", "/made", PathEncoding::default()).expect("a path");

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use skep_api::{ErrorCode, Failure, exec::RunCommand};
 use skep_channel::{
-    Content, Guest, HandOut, HandOutReport, Identity, IdentityReport,
+    Content, Guest, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler, serve},
 };
 use skep_harness::ControlGroup;
@@ -70,6 +70,13 @@ impl Handler for Agent {
             return Err(Failure::new(ErrorCode::ExecFailed, "nobody yet"));
         }
         Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
+    }
+
+    async fn set_clock(&self, _: TimeAndSeed) -> Result<HandOutReport, Failure> {
+        if !self.has_identity.load(Ordering::Relaxed) {
+            return Err(Failure::new(ErrorCode::ExecFailed, "nobody yet"));
+        }
+        Ok(HandOutReport { reseeded: true, clock_step_ms: 12.5 })
     }
 
     async fn wait_until_prepared(&self) -> Result<(), Failure> {

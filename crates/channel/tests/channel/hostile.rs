@@ -11,7 +11,7 @@ use skep_api::{
     path::PathEncoding,
 };
 use skep_channel::{
-    Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
+    Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler, serve},
 };
 use tokio::{
@@ -81,6 +81,10 @@ impl Handler for HostileGuest {
     }
 
     async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
+        std::future::pending().await
+    }
+
+    async fn set_clock(&self, _: TimeAndSeed) -> Result<HandOutReport, Failure> {
         std::future::pending().await
     }
 

@@ -87,10 +87,14 @@ async fn an_operation_and_a_refusal_cross_unchanged() {
     let hand_out = HandOut { moment: TimeAndSeed::now(), env: BTreeMap::new() };
     let nobody = guest.hand_out(&hand_out).await.expect_err("a refusal");
     assert_eq!(nobody.code(), ErrorCode::ExecFailed);
+    let nobody = guest.set_clock(&hand_out.moment).await.expect_err("a refusal");
+    assert_eq!(nobody.code(), ErrorCode::ExecFailed);
     let report = guest.set_identity(&identity()).await.expect("a report");
     assert_eq!(report.verify(&identity()), Ok(()));
     let report = guest.hand_out(&hand_out).await.expect("a report");
     assert_eq!(report.verify(), Ok(()));
+    let report = guest.set_clock(&hand_out.moment).await.expect("a report");
+    assert_eq!((report.verify(), report.clock_step_ms), (Ok(()), 12.5));
 }
 
 #[tokio::test]

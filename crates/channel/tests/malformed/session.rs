@@ -9,7 +9,7 @@ use skep_api::{
     exec::{ExecEvent, ExecExit, RunCommand, Stdin},
 };
 use skep_channel::{
-    Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport,
+    Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler, serve},
     marker::Marker,
 };
@@ -163,6 +163,10 @@ impl Handler for WellBehavedGuest {
     }
 
     async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
+        self.cancel("").map(|()| unreachable!())
+    }
+
+    async fn set_clock(&self, _: TimeAndSeed) -> Result<HandOutReport, Failure> {
         self.cancel("").map(|()| unreachable!())
     }
 

@@ -95,7 +95,11 @@ pub(crate) fn parse_kinds(name: &str) -> Result<Vec<EventKind>, Failure> {
 pub(crate) const fn required_scope(kind: EventKind) -> Scope {
     match kind {
         EventKind::KeyCreated | EventKind::KeyRevoked | EventKind::KeyRotated => Scope::Admin,
-        EventKind::VmBooted | EventKind::VmRenamed | EventKind::VmEnded => Scope::SwarmRead,
+        EventKind::VmBooted
+        | EventKind::VmRenamed
+        | EventKind::VmPaused
+        | EventKind::VmResumed
+        | EventKind::VmEnded => Scope::SwarmRead,
         EventKind::TicketCreated
         | EventKind::TicketUpdated
         | EventKind::TicketReady

@@ -22,9 +22,8 @@ struct AccountLabels {
 pub(super) fn register(registry: &mut Registry, figures: Vec<VmMetrics>) {
     let states = Family::<StateLabels, Gauge>::default();
     let memory = Family::<AccountLabels, Gauge>::default();
-    for VmMetrics { account, running, memory_mb } in figures {
-        // No VM can be paused yet.
-        for (state, count) in [("running", running), ("paused", 0)] {
+    for VmMetrics { account, running, paused, memory_mb } in figures {
+        for (state, count) in [("running", running), ("paused", paused)] {
             let labels = StateLabels { account: account.clone(), state };
             states.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
         }

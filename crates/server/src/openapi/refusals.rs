@@ -39,28 +39,33 @@ refusals! {
     CleanupRefused = [SwarmUnavailable, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
     /// Operations on one VM that do not use its guest agent.
     VmRefused = [UnknownVm, SwarmUnavailable, ShuttingDown],
+    /// Pausing or resuming a VM.
+    PauseRefused = [UnknownVm, VmEnded, SwarmUnavailable, ShuttingDown, GuestTimeout],
+    ResumeRefused = [
+        UnknownVm, VmEnded, SwarmUnavailable, ShuttingDown, GuestTimeout, MalformedBody, BodyTooLarge, NotJson,
+    ],
     ChangeVmRefused = [UnknownVm, NameTaken, SwarmUnavailable, ShuttingDown],
     WatchRefused = [
-        UnknownVm, UnknownPath, VmEnded, NotADirectory, WatchLimit, PathOutsideRoots, PermissionDenied,
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, WatchLimit, PathOutsideRoots, PermissionDenied,
         TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
     RestartRefused = [RestartRefused, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
     /// A command on the server, or in a VM.
     ExecAnywhereRefused = [
-        UnknownVm, UnknownPath, VmEnded, NotADirectory, ExecFailed, PathOutsideRoots, ExecUnavailable,
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, ExecUnavailable,
         SwarmUnavailable, ShuttingDown, GuestTimeout,
     ],
     /// Deleting a Git credential.
     CredentialRefused = [UnknownCredential],
     /// A command in a VM.
     ExecRefused = [
-        UnknownVm, UnknownPath, VmEnded, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,
+        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,
         ShuttingDown, GuestTimeout,
     ],
     /// A command over a WebSocket.
-    DuplexRefused = [UpgradeRequired, UnknownVm, SwarmUnavailable, ShuttingDown],
+    DuplexRefused = [UpgradeRequired, UnknownVm, VmPaused, SwarmUnavailable, ShuttingDown],
     /// Reconnecting to a running command.
-    ExecReconnectRefused = [UnknownVm, UnknownExec, VmEnded, SwarmUnavailable, ShuttingDown, GuestTimeout],
+    ExecReconnectRefused = [UnknownVm, UnknownExec, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout],
     CreateKeyRefused = [UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable],
     /// Operations on one key.
     KeyRefused = [UnknownKey],

@@ -1,10 +1,10 @@
-//! Parses and checks the bodies of `POST /api/swarm/boot` and `PATCH /api/swarm/vm/:pid`.
+//! Parses and checks the bodies of boots, changes and pauses of VMs.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use skep_api::{
     ErrorCode, Failure, TicketId,
-    swarm::{API_URL_VARIABLE, BASE_TEMPLATE, BootRequest, ChangeRequest},
+    swarm::{API_URL_VARIABLE, BASE_TEMPLATE, BootRequest, ChangeRequest, PauseRequest, PausedTo},
     tickets::{RESULT_FILE, TICKET_FILE},
 };
 use skep_store::{VmAttributes, VmChange};
@@ -132,6 +132,18 @@ pub(super) fn parse_change(mut object: Object, call: &RequestInfo) -> Result<VmC
     let now = call.arrival.wall;
     let expires_at = ttl.map(|ttl| ttl.and_then(|ttl| now.checked_add(ttl).ok()));
     Ok(VmChange { name, metadata, expires_at })
+}
+
+/// Checks the body of a pause. There is one place to pause to.
+pub(super) fn check_pause(mut object: Object) -> Result<(), Failure> {
+    let to = object.take("to").unwrap_or_default();
+    if to == "disk" {
+        let message = "`to` is `disk`, which this release does not support; leave it out, or give `memory`";
+        return Err(Failure::new(ErrorCode::InvalidValue, message));
+    }
+    object.into_request::<PauseRequest>()?;
+    let (None | Some(PausedTo::Memory)) = Object::single("to", to).into_field("to")?;
+    Ok(())
 }
 
 /// Takes out `ttl_ms`. The outer `None` means absent, the inner one null.

@@ -10,8 +10,8 @@ use http::{HeaderMap, StatusCode};
 use skep_api::{
     Scope, VmRef,
     swarm::{
-        BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, SwarmStatus,
-        Vm,
+        BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest,
+        SwarmStatus, Vm,
     },
 };
 use skep_store::Store;
@@ -19,7 +19,7 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Answer, Routes,
-    boot::{BootDefaults, parse_boot, parse_change},
+    boot::{BootDefaults, check_pause, parse_boot, parse_change},
     boot_work::Booter,
     tickets::replayable_response,
 };
@@ -28,7 +28,9 @@ use crate::{
     error::Refusal,
     extract::{Caller, NoParameters, Query, RequestInfo, SwarmRead, SwarmWrite, VM_REFERENCE, VmPath},
     json::Json,
-    openapi::refusals::{BootRefused, ChangeVmRefused, CleanupRefused, VmRefused},
+    openapi::refusals::{
+        BootRefused, ChangeVmRefused, CleanupRefused, PauseRefused, ResumeRefused, VmRefused,
+    },
     swarm_handle::SwarmHandle,
     tickets::{IDEMPOTENCY_KEY_DESCRIPTION, InProgressRequests, idempotency_key},
 };
@@ -50,6 +52,8 @@ pub(crate) fn routes(state: SwarmState) -> Routes {
         routes!(boot).with_state(state.clone()),
         routes!(cleanup).with_state(state.clone()),
         routes!(vm, change_vm, end).with_state(state.clone()),
+        routes!(pause).with_state(state.clone()),
+        routes!(resume).with_state(state.clone()),
         routes!(console).with_state(state),
     ]
 }
@@ -227,6 +231,64 @@ async fn end(
     let ended = swarm.end(&caller.account.id, vm, call.id.as_str()).await?;
     call.audit.set_resource(ended.id);
     Ok(Json(DeleteAnswer { pid: ended.pid, id: ended.id, terminated: true }))
+}
+
+/// Pause a VM
+///
+/// Stops the processors of a VM: its processes stand still, and it uses no CPU. Its memory, its disk and its place in the
+/// quota and in the capacity of the machine stay in use, and its time to live goes on. A paused VM stays paused when the
+/// server is restarted. Until it is resumed, requests that need the VM to run answer 409 `vm_paused`. Those in progress
+/// stand still: they go on when the VM is resumed, or reach their own time limits. A VM that is paused already stays as
+/// it is.
+#[utoipa::path(
+    post, path = "/api/swarm/vm/{pid}/pause", tag = "swarm", operation_id = "pause_vm", security(("bearer" = ["swarm:write"])),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
+    request_body(content = inline(Option<PauseRequest>), example = json!({"to": "memory"})),
+    responses(
+        (status = 200, description = "The record", body = Vm),
+        PauseRefused,
+    )
+)]
+async fn pause(
+    State(state): State<SwarmState>,
+    caller: Caller<SwarmWrite>,
+    path: VmPath,
+    _: Query<NoParameters>,
+    call: RequestInfo,
+    object: Object,
+) -> Answer<Vm> {
+    let vm = path.vm()?;
+    check_pause(object)?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
+    call.audit.set_resource(vm);
+    Ok(Json(swarm.pause(&caller.account.id, vm, call.id.as_str()).await?))
+}
+
+/// Resume a VM
+///
+/// Starts the processors of a paused VM and sets its clock, which stood still. Its processes go on where they were. A VM
+/// that runs stays as it is.
+#[utoipa::path(
+    post, path = "/api/swarm/vm/{pid}/resume", tag = "swarm", operation_id = "resume_vm",
+    security(("bearer" = ["swarm:write"])),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
+    responses(
+        (status = 200, description = "The record", body = Vm),
+        ResumeRefused,
+    )
+)]
+async fn resume(
+    State(state): State<SwarmState>,
+    caller: Caller<SwarmWrite>,
+    path: VmPath,
+    _: Query<NoParameters>,
+    call: RequestInfo,
+    _: NoBody,
+) -> Answer<Vm> {
+    let vm = path.vm()?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
+    call.audit.set_resource(vm);
+    Ok(Json(swarm.resume(&caller.account.id, vm, call.id.as_str()).await?))
 }
 
 /// Read a VM's console

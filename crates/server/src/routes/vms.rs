@@ -77,10 +77,10 @@ async fn list(
     let position = query.cursor.as_deref().map(|cursor| page::position(cursor, &filter_hash)).transpose()?;
     let (limit, after) = page::check::<VmId>(query.limit, position)?;
     let set = match state {
-        // No VM can be paused yet.
-        Some(VmState::Paused) => return Ok(Json(VmList { vms: Vec::new(), next_cursor: None })),
+        None => VmSet::Live,
+        Some(VmState::Running) => VmSet::Running,
+        Some(VmState::Paused) => VmSet::Paused,
         Some(VmState::Ended) => VmSet::Ended,
-        Some(VmState::Running) | None => VmSet::Running,
     };
     let query = ListVms { account: caller.account.id, set, filter, limit, after };
     let VmPage { vms, next } = store.list_vms(query).await?;

@@ -26,9 +26,11 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mkdir;
 pub(crate) mod mv;
+pub(crate) mod pause;
 pub(crate) mod ps;
 pub(crate) mod rename;
 pub(crate) mod restore;
+pub(crate) mod resume;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod serve;
@@ -113,6 +115,10 @@ verbs! {
     webhook::Webhook online,
     /// Give a VM another name.
     rename::Rename online,
+    /// Stop the processors of VMs, which keep their memory.
+    pause::Pause online,
+    /// Let paused VMs go on.
+    resume::Resume online,
     /// End VMs.
     end::End online,
     /// End all VMs of the account.

@@ -14,7 +14,7 @@ use skep_api::{
     VmName,
     swarm::{Vm, VmState},
 };
-use skep_client::Client;
+use skep_client::{Answered, Client};
 use tokio::time::sleep;
 
 use super::boot::parse_milliseconds;
@@ -158,6 +158,15 @@ fn show_with_ended(vms: &[&Vm]) -> io::Result<()> {
         ]
     };
     output::table(["PID", "ID", "NAME", "STATE", "UPTIME", "ENDED", "REASON"], vms.iter().map(row))
+}
+
+/// Prints the state of a VM after a change of it.
+pub(super) fn show_state(vm: &Answered<Vm>, as_json: bool) -> io::Result<()> {
+    if as_json {
+        output::json(&vm.text)
+    } else {
+        output::line(&format!("{} {} {}", vm.pid, vm.id, state(vm)))
+    }
 }
 
 /// Abbreviates ids to the shortest length at which all of them differ.

@@ -23,6 +23,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0014_ticket_counts.sql")),
     M::up(include_str!("migrations/0015_vms_of_tickets.sql")),
     M::up(include_str!("migrations/0017_run_logs.sql")),
+    M::up(include_str!("migrations/0018_paused_vms.sql")),
 ];
 
 /// The newest schema version that this program supports.

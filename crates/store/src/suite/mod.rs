@@ -20,6 +20,7 @@ pub mod sessions;
 pub mod ticket_model;
 pub mod ticket_races;
 pub mod tickets;
+pub mod vm_pauses;
 pub mod vms;
 pub mod waitlist;
 pub mod webhooks;
@@ -78,6 +79,9 @@ macro_rules! store_suite {
             vms::lists_of_vms_are_filtered_by_name_template_and_metadata,
             vms::a_second_end_changes_nothing,
             vms::those_that_live_are_counted_by_account,
+            vm_pauses::a_pause_is_recorded_until_the_vm_is_resumed,
+            vm_pauses::a_vm_that_ended_is_not_paused_or_resumed,
+            vm_pauses::paused_vms_are_listed_and_counted_apart,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
             vms::records_of_vms_that_ended_are_kept_as_long_as_events,

@@ -26,8 +26,11 @@ pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let reversed = vms.iter().rev().cloned().collect();
     store.record_boots(boot(reversed)).await.unwrap();
     let alive = store.running_vms().await.unwrap();
-    let expected: Vec<_> =
-        vms.iter().cloned().map(|vm| VmRecord { vm, command_runs: false, end: None }).collect();
+    let expected: Vec<_> = vms
+        .iter()
+        .cloned()
+        .map(|vm| VmRecord { vm, command_runs: false, paused_to: None, end: None })
+        .collect();
     assert_eq!(alive, expected);
 
     let events = events_of(&*store, EventKind::VmBooted).await;
@@ -175,7 +178,7 @@ pub async fn lists_of_vms_are_filtered_by_name_template_and_metadata(store: Arc<
         (two, vec![]),
     ];
     for (filter, expected) in &cases {
-        assert_eq!(&found(VmSet::Running, filter.clone()).await, expected, "{filter:?}");
+        assert_eq!(&found(VmSet::Live, filter.clone()).await, expected, "{filter:?}");
     }
     for (vm, step) in vms.iter().zip(600..) {
         store.record_end(end(vm.id, EndReason::Deleted, step)).await.unwrap();
@@ -234,8 +237,9 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     let command = EndVms { vms: lost, reason: EndReason::Lost, at: moment(700) };
     let ended = store.end_vms(command.clone()).await.unwrap();
     let lost = Some(VmEnd { at: moment(700), reason: EndReason::Lost });
-    let expected: Vec<_> =
-        [2, 1].map(|at: usize| VmRecord { vm: vms[at].clone(), command_runs: false, end: lost }).into();
+    let expected: Vec<_> = [2, 1]
+        .map(|at: usize| VmRecord { vm: vms[at].clone(), command_runs: false, paused_to: None, end: lost })
+        .into();
     assert_eq!(ended, expected);
     assert!(store.end_vms(command).await.unwrap().is_empty());
     let alive: Vec<_> = store.running_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();

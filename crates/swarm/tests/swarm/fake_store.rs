@@ -1,21 +1,24 @@
 //! A fake store that records only boots, names and ends of VMs, and fails on demand.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, TicketId, VmId,
-    swarm::{BootAnswer, EndReason},
+    swarm::{BootAnswer, EndReason, PausedTo},
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
 };
 use skep_store::{
     Answered, AppendLog, BeatTicket, ChangeTicket, ChangeVm, ClaimTickets, CreateTickets, DeleteTicket,
     EndAttempt, EndVms, Ended, Error, IdempotentRequest, ListTickets, ListVms, LogPage, LogPosition,
-    OpenAttempt, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd, Result,
+    OpenAttempt, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, Result,
     TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore, VmBooted, VmEnd, VmMetrics,
     VmPage, VmRecord, VmStore, VmWithoutAttempt, WaitingTicket, WakeTicket,
 };
@@ -25,6 +28,7 @@ use tokio::sync::broadcast;
 pub(crate) struct FakeStore {
     fails: AtomicBool,
     alive: Mutex<Vec<VmBooted>>,
+    paused: Mutex<BTreeMap<VmId, PausedTo>>,
     ends: Mutex<Vec<(VmId, EndReason)>>,
 }
 
@@ -35,6 +39,24 @@ impl FakeStore {
 
     pub(crate) fn alive(&self) -> Vec<VmId> {
         self.alive.lock().unwrap().iter().map(|vm| vm.id).collect()
+    }
+
+    pub(crate) fn is_paused(&self, vm: VmId) -> bool {
+        self.paused.lock().unwrap().contains_key(&vm)
+    }
+
+    /// Changes the record behind the swarm's back.
+    pub(crate) fn set_paused(&self, vm: VmId, paused_to: Option<PausedTo>) {
+        let mut paused = self.paused.lock().unwrap();
+        match paused_to {
+            Some(to) => paused.insert(vm, to),
+            None => paused.remove(&vm),
+        };
+    }
+
+    fn record(&self, vm: VmBooted) -> VmRecord {
+        let paused_to = self.paused.lock().unwrap().get(&vm.id).copied();
+        VmRecord { vm, command_runs: false, paused_to, end: None }
     }
 
     pub(crate) fn forget(&self, vm: VmId) {
@@ -66,7 +88,7 @@ impl VmStore for FakeStore {
         let vm = alive.iter().position(|vm| vm.id == command.vm).map(|at| alive.swap_remove(at));
         let end = Some(VmEnd { at: command.at, reason: command.reason });
         Ok(Ended {
-            record: VmRecord { vm: vm.ok_or(Error::UnknownVm { vm: command.vm })?, command_runs: false, end },
+            record: VmRecord { end, ..self.record(vm.ok_or(Error::UnknownVm { vm: command.vm })?) },
             first: true,
         })
     }
@@ -77,7 +99,15 @@ impl VmStore for FakeStore {
         let vm =
             alive.iter_mut().find(|vm| vm.id == command.vm).ok_or(Error::UnknownVm { vm: command.vm })?;
         vm.attributes = vm.attributes.clone().with(command.change);
-        Ok(VmRecord { vm: vm.clone(), command_runs: false, end: None })
+        Ok(self.record(vm.clone()))
+    }
+
+    async fn record_pause(&self, command: RecordPause) -> Result<VmRecord> {
+        self.result_or_failure(())?;
+        let alive = self.alive.lock().unwrap();
+        let vm = alive.iter().find(|vm| vm.id == command.vm).ok_or(Error::UnknownVm { vm: command.vm })?;
+        self.set_paused(vm.id, command.paused_to);
+        Ok(self.record(vm.clone()))
     }
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
@@ -89,7 +119,7 @@ impl VmStore for FakeStore {
 
     async fn running_vms(&self) -> Result<Vec<VmRecord>> {
         let alive = self.alive.lock().unwrap().clone().into_iter();
-        self.result_or_failure(alive.map(|vm| VmRecord { vm, command_runs: false, end: None }).collect())
+        self.result_or_failure(alive.map(|vm| self.record(vm)).collect())
     }
 
     async fn record_command_end(&self, _: RecordCommandEnd) -> Result<()> {

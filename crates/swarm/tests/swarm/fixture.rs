@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     future::{Future, pending},
+    io::Write,
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
     process::{Child, Command},
@@ -20,7 +21,7 @@ use skep_api::{
     swarm::{BootAnswer, EngineReport, Isolation},
 };
 use skep_channel::{
-    Content, HandOut, HandOutReport, Identity, IdentityReport,
+    Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler, serve},
 };
 use skep_engine::{Driver, Machine, VmmEnd};
@@ -28,10 +29,12 @@ use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, KeeperEnd, Launched, Request, ServerEnd, SwarmAvailability, Welcome, pair,
 };
 use skep_swarm::{BootSpec, Error, Swarm, SwarmParts};
-use tokio::{net::UnixStream, task::JoinHandle};
+use tokio::{io::AsyncReadExt, net::UnixStream, task::JoinHandle};
 
 use crate::{fake_store::FakeStore, other_release::play};
 
+/// The length of an id such as `vm_01jv0000000000000000000000`.
+const VM_ID_BYTES: usize = 29;
 const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
 
 /// The state of the fake keeper, and how it fails.
@@ -50,10 +53,32 @@ pub(crate) struct FakeKeeper {
     pub(crate) commits: usize,
     /// Guests of VMs that are attached again have agents of another release, which answer this to `GET /protocol`.
     pub(crate) answer_of_other_release: Option<Vec<u8>>,
+    /// Monitors refuse to stop processors.
+    pub(crate) refuses_stops: bool,
+    /// Monitors refuse to start processors.
+    pub(crate) refuses_starts: bool,
+    /// How often guests were sent the time after a pause.
+    pub(crate) clocks_set: usize,
+    /// Agents are of a release that cannot set the clock.
+    pub(crate) agents_lack_clock: bool,
+    /// The commands that such agents ran.
+    pub(crate) commands: Vec<String>,
     vmms: BTreeMap<VmId, Vmm>,
 }
 
 impl FakeKeeper {
+    pub(crate) fn runs(&self, vm: VmId) -> bool {
+        self.vmms[&vm].runs
+    }
+
+    pub(crate) fn kill_process(&mut self, vm: VmId) {
+        self.vmms.get_mut(&vm).unwrap().process.kill().unwrap();
+    }
+
+    pub(crate) fn set_running(&mut self, vm: VmId, runs: bool) {
+        self.vmms.get_mut(&vm).unwrap().runs = runs;
+    }
+
     pub(crate) fn forget(&mut self, vm: VmId) {
         self.vmms.remove(&vm);
     }
@@ -63,8 +88,10 @@ struct Vmm {
     launched: Launched,
     committed: bool,
     process: Child,
+    /// Whether its processors run.
+    runs: bool,
     guest: Option<JoinHandle<()>>,
-    _streams: [StdStream; 2],
+    _streams: [StdStream; 3],
 }
 
 impl Drop for Vmm {
@@ -118,7 +145,7 @@ impl Fixture {
         };
         let parts = SwarmParts {
             keeper: server_end,
-            driver: Arc::new(FakeDriver),
+            driver: Arc::new(FakeDriver { keeper: keeper.clone() }),
             store: store.clone(),
             tickets: store.clone(),
             engine,
@@ -244,27 +271,37 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
     }
 }
 
-async fn attach(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
+async fn attach(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
     let [(monitor, m), (agent, guest), (console, c)] = [(); 3].map(|()| StdStream::pair().unwrap());
+    introduce(&m, vm);
     let (launched, pidfd) = {
+        let this = Arc::clone(keeper);
         let mut keeper = keeper.lock().unwrap();
         let hang_up = keeper.guests_hang_up > 0;
         let other_release = keeper.answer_of_other_release.clone();
         let vmm = keeper.vmms.get_mut(&vm).unwrap();
-        vmm.guest = (!hang_up).then(|| match other_release {
+        let unread = guest.try_clone().unwrap();
+        // The agent of a VM that stands still answers nobody.
+        vmm.guest = (!hang_up && vmm.runs).then(|| match other_release {
             Some(answer) => tokio::spawn(async move { play(tokio_stream(guest), &answer).await.unwrap() }),
-            None => spawn_guest(guest),
+            None => spawn_guest(guest, this),
         });
-        vmm._streams = [m, c];
+        let kept = if vmm.runs { c.try_clone().unwrap() } else { unread };
+        vmm._streams = [m, c, kept];
         (vmm.launched.clone(), pidfd_open(Pid::from_child(&vmm.process), PidfdFlags::NONBLOCK).unwrap())
     };
     let descriptors: Vec<OwnedFd> = vec![pidfd, monitor.into(), agent.into(), console.into()];
     answerer.answer(Answer::Attached(launched), &descriptors).await.unwrap();
 }
 
-fn spawn_guest(stream: StdStream) -> JoinHandle<()> {
+fn spawn_guest(stream: StdStream, keeper: Arc<Mutex<FakeKeeper>>) -> JoinHandle<()> {
     let stream = tokio_stream(stream);
-    tokio::spawn(async move { serve(stream, FakeGuest).await.unwrap() })
+    tokio::spawn(async move { serve(stream, FakeGuest(keeper)).await.unwrap() })
+}
+
+/// Tells the driver which VM a monitor belongs to.
+fn introduce(mut monitor: &StdStream, vm: VmId) {
+    monitor.write_all(vm.to_string().as_bytes()).unwrap();
 }
 
 fn tokio_stream(stream: StdStream) -> UnixStream {
@@ -272,7 +309,7 @@ fn tokio_stream(stream: StdStream) -> UnixStream {
     UnixStream::from_std(stream).unwrap()
 }
 
-async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
+async fn launch(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
     let (refused, hang_up, too_little) = {
         let mut keeper = keeper.lock().unwrap();
         keeper.launched += 1;
@@ -286,6 +323,7 @@ async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
         return answerer.answer(refusal, &[]).await.unwrap();
     }
     let [(monitor, m), (agent, guest), (console, c)] = [(); 3].map(|()| StdStream::pair().unwrap());
+    introduce(&m, vm);
     let process = Command::new("sleep").arg("600").spawn().unwrap();
     let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::NONBLOCK).unwrap();
     let launched = Launched {
@@ -299,8 +337,16 @@ async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
         vcpus: 1,
         memory_mb: 128,
     };
-    let guest = (!hang_up).then(|| spawn_guest(guest));
-    let vmm = Vmm { launched: launched.clone(), committed: false, process, guest, _streams: [m, c] };
+    let kept = c.try_clone().unwrap();
+    let guest = (!hang_up).then(|| spawn_guest(guest, Arc::clone(keeper)));
+    let vmm = Vmm {
+        launched: launched.clone(),
+        committed: false,
+        process,
+        runs: false,
+        guest,
+        _streams: [m, c, kept],
+    };
     keeper.lock().unwrap().vmms.insert(vm, vmm);
     let state = std::fs::File::open("/dev/null").unwrap();
     let mut descriptors: Vec<OwnedFd> =
@@ -314,7 +360,7 @@ async fn launch(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
 
 /// A fake guest that takes any identity and runs no commands.
 #[derive(Clone)]
-struct FakeGuest;
+struct FakeGuest(Arc<Mutex<FakeKeeper>>);
 
 impl Handler for FakeGuest {
     fn request_limit(&self) -> usize {
@@ -339,6 +385,15 @@ impl Handler for FakeGuest {
         Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
     }
 
+    async fn set_clock(&self, _: TimeAndSeed) -> Result<HandOutReport, Failure> {
+        let mut keeper = self.0.lock().unwrap();
+        if keeper.agents_lack_clock {
+            return Err(Failure::new(ErrorCode::UnknownRoute, "the agent has no route POST /clock"));
+        }
+        keeper.clocks_set += 1;
+        Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
+    }
+
     async fn wait_until_prepared(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -347,8 +402,13 @@ impl Handler for FakeGuest {
         Ok(())
     }
 
-    async fn run(&self, _: &str, _: &str, _: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        pending().await
+    async fn run(&self, _: &str, _: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        if !self.0.lock().unwrap().agents_lack_clock {
+            return pending().await;
+        }
+        let command: RunCommand = serde_json::from_slice(&request).unwrap();
+        self.0.lock().unwrap().commands.push(command.command);
+        Ok(ANSWER_OF_COMMAND.into())
     }
 
     async fn run_streamed(
@@ -373,36 +433,65 @@ impl Handler for FakeGuest {
     }
 }
 
+const ANSWER_OF_COMMAND: &str = r#"{"exit_code":0,"signal":null,"stdout":"","stderr":"","duration_ms":1,"timed_out":false,"truncated":false}"#;
+
 /// A fake driver that restores immediately and reports no shutdown reason.
-struct FakeDriver;
+struct FakeDriver {
+    keeper: Arc<Mutex<FakeKeeper>>,
+}
 
 struct FakeMachine {
+    vm: VmId,
+    keeper: Arc<Mutex<FakeKeeper>>,
     _monitor: UnixStream,
+}
+
+impl FakeDriver {
+    async fn machine(&self, mut monitor: UnixStream) -> FakeMachine {
+        let mut vm = [0; VM_ID_BYTES];
+        monitor.read_exact(&mut vm).await.unwrap();
+        let vm = std::str::from_utf8(&vm).unwrap().parse().unwrap();
+        FakeMachine { vm, keeper: Arc::clone(&self.keeper), _monitor: monitor }
+    }
+}
+
+impl FakeMachine {
+    fn set_running(&self, command: &'static str, runs: bool) -> Result<(), skep_engine::Error> {
+        let mut keeper = self.keeper.lock().unwrap();
+        if if runs { keeper.refuses_starts } else { keeper.refuses_stops } {
+            return Err(skep_engine::Error::Refused { command, reason: "a test".to_owned() });
+        }
+        let closed = || skep_engine::Error::MonitorClosed("a test".to_owned());
+        keeper.vmms.get_mut(&self.vm).ok_or_else(closed)?.runs = runs;
+        Ok(())
+    }
 }
 
 #[async_trait]
 impl Driver for FakeDriver {
     async fn restore(&self, monitor: UnixStream, _: OwnedFd) -> Result<Box<dyn Machine>, skep_engine::Error> {
-        Ok(Box::new(FakeMachine { _monitor: monitor }))
+        let machine = self.machine(monitor).await;
+        machine.set_running("cont", true)?;
+        Ok(Box::new(machine))
     }
 
     async fn attach(&self, monitor: UnixStream) -> Result<Box<dyn Machine>, skep_engine::Error> {
-        Ok(Box::new(FakeMachine { _monitor: monitor }))
+        Ok(Box::new(self.machine(monitor).await))
     }
 }
 
 #[async_trait]
 impl Machine for FakeMachine {
     async fn pause(&self) -> Result<(), skep_engine::Error> {
-        Ok(())
+        self.set_running("stop", false)
     }
 
     async fn resume(&self) -> Result<(), skep_engine::Error> {
-        Ok(())
+        self.set_running("cont", true)
     }
 
     async fn is_running(&self) -> Result<bool, skep_engine::Error> {
-        Ok(true)
+        Ok(self.keeper.lock().unwrap().runs(self.vm))
     }
 
     async fn save(&self, _: OwnedFd) -> Result<(), skep_engine::Error> {

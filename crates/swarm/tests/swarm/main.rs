@@ -8,6 +8,7 @@ mod fixture;
 mod names;
 #[path = "../../../channel/tests/channel/other_release.rs"]
 mod other_release;
+mod pause;
 
 use std::time::Duration;
 

@@ -158,7 +158,7 @@ async fn accept(
         Target::Vm(vm) => {
             // Checked before the upgrade, because then the refusal has an HTTP status.
             let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
-            swarm.vm(&caller.account.id, VmRef::Id(vm)).await?;
+            swarm.require_running(&caller.account.id, vm)?;
             Target::Vm(VmRef::Id(vm))
         }
         Target::Workspace => Target::Workspace,

@@ -54,9 +54,10 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, S
     // If the record of the cursor has been deleted, the comparison is null and the page empty. The records that would
     // follow are older and about to be deleted too.
     let sql = match query.set {
-        VmSet::Running => {
+        VmSet::Live | VmSet::Running | VmSet::Paused => {
             concat!(
-                "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NULL AND (?2 IS NULL OR id < ?2)",
+                "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NULL AND (?2 IS NULL OR id < ?2)
+                 AND (?7 IS NULL OR (paused_to IS NOT NULL) = ?7)",
                 filter!(),
                 " ORDER BY id DESC LIMIT ?3"
             )
@@ -64,11 +65,16 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, S
         VmSet::Ended => {
             concat!(
                 "SELECT * FROM vms WHERE account = ?1 AND ended_at IS NOT NULL
-                 AND (?2 IS NULL OR (ended_at, id) < (SELECT ended_at, id FROM vms WHERE id = ?2))",
+                 AND ?7 IS NULL AND (?2 IS NULL OR (ended_at, id) < (SELECT ended_at, id FROM vms WHERE id = ?2))",
                 filter!(),
                 " ORDER BY ended_at DESC, id DESC LIMIT ?3"
             )
         }
+    };
+    let paused = match query.set {
+        VmSet::Live | VmSet::Ended => None,
+        VmSet::Running => Some(false),
+        VmSet::Paused => Some(true),
     };
     let limit = query.limit.max(1);
     let after = query.after.map(|vm| vm.to_string());
@@ -76,7 +82,7 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, S
     let VmFilter { name, template, metadata } = &query.filter;
     let metadata = columns::to_json(metadata)?;
     let parameters =
-        params![query.account.to_string(), after, i64::from(limit) + 1, name, template, metadata];
+        params![query.account.to_string(), after, i64::from(limit) + 1, name, template, metadata, paused];
     let mut vms = query_all(connection, sql, parameters, decode)?;
     let more = vms.len() > limit as usize;
     vms.truncate(limit as usize);
@@ -84,10 +90,11 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, S
     Ok(VmPage { vms, next })
 }
 
-/// Returns the number and memory of running VMs for each account that is not deleted; beyond the maximum, for the
+/// Returns the numbers and memory of live VMs for each account that is not deleted; beyond the maximum, for the
 /// oldest.
 pub(super) fn metrics(connection: &Connection) -> Result<Vec<VmMetrics>, SqliteError> {
-    let sql = "SELECT accounts.name AS account, count(vms.id) AS running, coalesce(sum(vms.memory_mb), 0) AS memory_mb
+    let sql = "SELECT accounts.name AS account, count(vms.id) - count(vms.paused_to) AS running,
+                      count(vms.paused_to) AS paused, coalesce(sum(vms.memory_mb), 0) AS memory_mb
                FROM accounts LEFT JOIN vms ON vms.account = accounts.id AND vms.ended_at IS NULL
                WHERE accounts.deleted_at IS NULL
                GROUP BY accounts.id ORDER BY accounts.id LIMIT ?1";
@@ -95,6 +102,7 @@ pub(super) fn metrics(connection: &Connection) -> Result<Vec<VmMetrics>, SqliteE
         Ok(VmMetrics {
             account: row.get("account")?,
             running: row.number("running")?,
+            paused: row.number("paused")?,
             memory_mb: row.number("memory_mb")?,
         })
     })

@@ -9,7 +9,10 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use serde_json::json;
-use skep_api::{AccountId, KeyId, TicketId, VmId, VmName, swarm::BootAnswer};
+use skep_api::{
+    AccountId, KeyId, TicketId, VmId, VmName,
+    swarm::{BootAnswer, PausedTo},
+};
 
 use self::row::{find, insert, update};
 use super::{
@@ -21,8 +24,8 @@ use super::{
 };
 use crate::{
     AppendLog, ChangeVm, EndVms, Ended, Error, EventKind, IdempotentRequest, ListVms, LogPage, LogPosition,
-    NewKey, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, TicketSignal, VmBooted, VmMetrics, VmPage,
-    VmRecord, VmStore, VmWithoutAttempt,
+    NewKey, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, TicketSignal, VmBooted,
+    VmMetrics, VmPage, VmRecord, VmStore, VmWithoutAttempt,
 };
 
 /// Maximum number of records of ended VMs, so that many short-lived VMs cannot fill the disk within the retention time.
@@ -46,6 +49,10 @@ impl VmStore for SqliteStore {
 
     async fn change_vm(&self, command: ChangeVm) -> crate::Result<VmRecord> {
         self.writer.run(move |c| change_vm(c, &command)).await
+    }
+
+    async fn record_pause(&self, command: RecordPause) -> crate::Result<VmRecord> {
+        self.writer.run(move |c| record_pause(c, &command)).await
     }
 
     async fn record_end(&self, command: RecordEnd) -> crate::Result<Ended> {
@@ -166,6 +173,32 @@ fn require_name_available(
         Some(vm) => Err(Error::VmNameTaken { name: name.clone(), vm }.into()),
         None => Ok(()),
     }
+}
+
+/// Records that a live VM is paused, or runs.
+fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmRecord, SqliteError> {
+    let paused_to = command.paused_to.map(PausedTo::as_str);
+    let changed = execute(
+        connection,
+        "UPDATE vms SET paused_to = ?2 WHERE id = ?1 AND ended_at IS NULL AND paused_to IS NOT ?2",
+        params![command.vm.to_string(), paused_to],
+    )?;
+    let record = find(connection, command.vm)?.filter(|record| record.end.is_none());
+    let record = record.ok_or(Error::UnknownVm { vm: command.vm })?;
+    if changed == 1 {
+        let VmBooted { id, pid, attributes, .. } = &record.vm;
+        let (kind, body) = match paused_to {
+            Some(place) => {
+                let body = json!({ "vm": id, "pid": pid, "name": attributes.name, "paused_to": place });
+                (EventKind::VmPaused, body)
+            }
+            None => (EventKind::VmResumed, json!({ "vm": id, "pid": pid, "name": attributes.name })),
+        };
+        let request_id = command.request_id.as_deref();
+        let event = NewEvent { account: record.vm.account, kind, body, at: command.at, request_id };
+        events::append(connection, &event)?;
+    }
+    Ok(record)
 }
 
 /// Records the end of a VM that still runs, and returns what ended with it.

@@ -3,8 +3,9 @@
 use std::sync::LazyLock;
 
 use rusqlite::{Connection, params_from_iter};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use skep_api::{VmId, swarm::EndReason};
+use skep_api::VmId;
 
 use super::super::{
     columns::{Columns, execute, invalid_column, query_optional},
@@ -50,12 +51,15 @@ pub(super) fn find(connection: &Connection, id: VmId) -> Result<Option<VmRecord>
 pub(super) fn decode(row: &Columns<'_>) -> Result<VmRecord, SqliteError> {
     let vm = VmBooted::read(row)?;
     let end = match (row.optional_time("ended_at")?, row.get::<Option<String>>("end_reason")?) {
-        (Some(at), Some(word)) => Some(VmEnd { at, reason: reason(word)? }),
+        (Some(at), Some(word)) => Some(VmEnd { at, reason: parse("end_reason", word)? }),
         _ => None,
     };
-    Ok(VmRecord { vm, command_runs: row.get("command_runs")?, end })
+    let paused_to =
+        row.get::<Option<String>>("paused_to")?.map(|word| parse("paused_to", word)).transpose()?;
+    Ok(VmRecord { vm, command_runs: row.get("command_runs")?, paused_to, end })
 }
 
-fn reason(word: String) -> Result<EndReason, SqliteError> {
-    serde_json::from_value(Value::String(word)).map_err(|error| invalid_column("end_reason", error))
+/// Parses a word of the API.
+fn parse<T: DeserializeOwned>(column: &'static str, word: String) -> Result<T, SqliteError> {
+    serde_json::from_value(Value::String(word)).map_err(|error| invalid_column(column, error))
 }

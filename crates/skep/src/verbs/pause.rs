@@ -1,0 +1,37 @@
+//! `skep pause`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use skep_api::swarm::PauseRequest;
+
+use super::ps;
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+    target::vm_reference,
+};
+
+/// Stop the processors of VMs. Their processes stand still and use no CPU; their memory stays in use.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Pause {
+    /// VMs, each by process id, id, name, host name or address.
+    #[arg(required = true, value_name = "VM", value_parser = vm_reference)]
+    vms: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Pause) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let mut code = ExitCode::SUCCESS;
+    for vm in &verb.vms {
+        match client.pause_vm(vm, &PauseRequest::default()).await {
+            Ok(answer) => ps::show_state(&answer, verb.connection.json)?,
+            // A failure does not stop the loop: the other VMs are still paused.
+            Err(error) => code = output::report_error(&error.into()),
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,36 @@
+//! `skep resume`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::ps;
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+    target::vm_reference,
+};
+
+/// Let paused VMs go on where they were.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Resume {
+    /// VMs, each by process id, id, name, host name or address.
+    #[arg(required = true, value_name = "VM", value_parser = vm_reference)]
+    vms: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Resume) -> anyhow::Result<ExitCode> {
+    let client = verb.connection.client()?;
+    let mut code = ExitCode::SUCCESS;
+    for vm in &verb.vms {
+        match client.resume_vm(vm).await {
+            Ok(answer) => ps::show_state(&answer, verb.connection.json)?,
+            // A failure does not stop the loop: the other VMs are still resumed.
+            Err(error) => code = output::report_error(&error.into()),
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,106 @@
+//! Tests of paused VMs.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use skep_api::{
+    AccountId, ErrorCode, VmId,
+    swarm::{EndReason, PausedTo, VmState},
+};
+
+use super::{account_named, all_events, boot, booted, default_account, end, events_of, moment};
+use crate::{Event, EventKind, ListVms, RecordPause, Store, VmFilter, VmSet};
+
+fn pause(vm: VmId, paused_to: Option<PausedTo>, step: i64) -> RecordPause {
+    RecordPause { vm, paused_to, at: moment(step), request_id: Some("pause".to_owned()) }
+}
+
+const TO_MEMORY: Option<PausedTo> = Some(PausedTo::Memory);
+
+pub async fn a_pause_is_recorded_until_the_vm_is_resumed(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (vm, other) = (booted(account, 3), booted(account, 4));
+    store.record_boots(boot(vec![vm.clone(), other])).await.unwrap();
+    let state = async || {
+        let records = store.running_vms().await.unwrap();
+        assert_eq!(records[1].paused_to, None, "another VM was changed");
+        records[0].to_api(moment(900)).state
+    };
+    for round in 0..2 {
+        let at = 600 + round * 20;
+        // The second command of each kind changes nothing.
+        for repeated in 0..2 {
+            let paused = store.record_pause(pause(vm.id, TO_MEMORY, at + repeated)).await.unwrap();
+            assert_eq!((&paused.vm, paused.paused_to), (&vm, TO_MEMORY));
+            assert_eq!(state().await, VmState::Paused);
+        }
+        for repeated in 0..2 {
+            let resumed = store.record_pause(pause(vm.id, None, at + 10 + repeated)).await.unwrap();
+            assert_eq!((&resumed.vm, resumed.paused_to), (&vm, None));
+            assert_eq!(state().await, VmState::Running);
+        }
+    }
+    let told = |events: Vec<Event>| {
+        let told = events.into_iter().map(|event| (event.at, serde_json::Value::from(event.body)));
+        told.collect::<Vec<_>>()
+    };
+    let body = json!({ "vm": vm.id, "pid": vm.pid, "name": null });
+    let mut paused_body = body.clone();
+    paused_body["paused_to"] = json!("memory");
+    let paused = events_of(&*store, EventKind::VmPaused).await;
+    assert_eq!(paused[0].request_id.as_deref(), Some("pause"));
+    assert_eq!(told(paused), [(moment(600), paused_body.clone()), (moment(620), paused_body)]);
+    let resumed = events_of(&*store, EventKind::VmResumed).await;
+    assert_eq!(told(resumed), [(moment(610), body.clone()), (moment(630), body)]);
+}
+
+pub async fn a_vm_that_ended_is_not_paused_or_resumed(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (vm, paused) = (booted(account, 3), booted(account, 4));
+    store.record_boots(boot(vec![vm.clone(), paused.clone()])).await.unwrap();
+    store.record_pause(pause(paused.id, TO_MEMORY, 550)).await.unwrap();
+    for vm in [&vm, &paused] {
+        let ended = store.record_end(end(vm.id, EndReason::Expired, 600)).await.unwrap();
+        let shown = ended.record.to_api(moment(900));
+        assert_eq!((shown.state, shown.paused_to), (VmState::Ended, None));
+    }
+    let before = all_events(&*store).await.len();
+    for vm in [vm.id, paused.id, VmId::generate()] {
+        for paused_to in [None, TO_MEMORY] {
+            let refused = store.record_pause(pause(vm, paused_to, 700)).await.unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::UnknownVm);
+        }
+    }
+    assert_eq!(all_events(&*store).await.len(), before);
+}
+
+pub async fn paused_vms_are_listed_and_counted_apart(store: Arc<dyn Store>) {
+    let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    let vms: Vec<_> = [3, 4, 5].map(|pid| booted(own, pid)).into();
+    store.record_boots(boot(vms.clone())).await.unwrap();
+    store.record_boots(boot(vec![booted(other, 6)])).await.unwrap();
+    for vm in &vms[..2] {
+        store.record_pause(pause(vm.id, TO_MEMORY, 600)).await.unwrap();
+    }
+    let pids = async |account: AccountId, set| {
+        let query = ListVms { account, set, filter: VmFilter::default(), limit: 100, after: None };
+        let listed = store.list_vms(query).await.unwrap().vms;
+        let mut pids: Vec<_> = listed.into_iter().map(|record| record.vm.pid).collect();
+        pids.sort_unstable();
+        pids
+    };
+    assert_eq!(pids(own, VmSet::Live).await, [3, 4, 5]);
+    assert_eq!(pids(own, VmSet::Running).await, [5]);
+    assert_eq!(pids(own, VmSet::Paused).await, [3, 4]);
+    assert_eq!(pids(other, VmSet::Paused).await, [0; 0]);
+    let figures = async || {
+        let all = store.vm_metrics().await.unwrap();
+        let of = all.into_iter().find(|one| one.account == "default").unwrap();
+        (of.running, of.paused, of.memory_mb)
+    };
+    assert_eq!(figures().await, (1, 2, 3 * 512), "paused VMs keep their memory");
+    store.record_end(end(vms[0].id, EndReason::Deleted, 700)).await.unwrap();
+    assert_eq!(pids(own, VmSet::Paused).await, [4]);
+    assert_eq!(pids(own, VmSet::Ended).await, [3]);
+    assert_eq!(figures().await, (1, 1, 2 * 512));
+}

@@ -1,0 +1,115 @@
+//! One VM: the task that owns it, the states that it goes through, and the handle to the task.
+//!
+//! ```text
+//!   boot ──────▶ running ──── pause ───▶ paused ◀────── adoption of a
+//!                │ ▲   ▲ └── resume ──┘  │              paused VM
+//!   adoption ────┼─┘                     │
+//!                │                       │
+//!                └──▶ ending ◀───────────┘   DELETE, cleanup, expiry, the end of its ticket,
+//!                        │                   of its VMM or of its agent
+//!                        ▼
+//!                 the end is recorded, and the task is over
+//! ```
+//!
+//! A state owns what exists in it: only [`Running`] gives callers the connection to the guest, a [`Paused`] VM that was
+//! adopted has no such connection, and a state without a VMM would have neither. A transition takes the state and returns
+//! the next one, or the same one with the error, so only those of the drawing can be written.
+//!
+//! The record in the store is the truth. A pause stops the processors, then records that; a resume starts them, then
+//! records that. If the record fails, the transition is undone. If the server dies in between, the one that adopts the VM
+//! does the same.
+
+mod ending;
+mod handle;
+mod paused;
+mod running;
+mod task;
+
+use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
+
+use skep_api::swarm::Vm;
+use skep_channel::Guest;
+use skep_engine::Machine;
+use skep_keeper_protocol::ServerEnd;
+use skep_store::{VmBooted, VmStore};
+
+pub(crate) use self::{
+    handle::VmHandle,
+    paused::Paused,
+    running::Running,
+    task::{deadline, spawn_vm_task},
+};
+use crate::{Error, budget::Reservation, console::ConsoleLog, metrics::SharedObserver, registry::Registry};
+
+/// A booted VM that is not recorded yet.
+pub(crate) struct BootedVm {
+    pub(crate) facts: VmBooted,
+    pub(crate) guest: Guest,
+    pub(crate) console: ConsoleLog,
+    pub(crate) machine: Box<dyn Machine>,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) arrived: Instant,
+    /// When it expires, by the monotonic clock.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) reservation: Reservation,
+}
+
+/// A recorded VM that no task owns yet.
+pub(crate) struct RecordedVm {
+    pub(crate) facts: VmBooted,
+    pub(crate) console: ConsoleLog,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) arrived: Instant,
+    /// When it expires, by the monotonic clock.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) reservation: Reservation,
+    pub(crate) state: Live,
+}
+
+/// The states of a VM before its end.
+pub(crate) enum Live {
+    Running(Running),
+    Paused(Paused),
+}
+
+/// A transition that did not happen: the state that the VM is still in, and why.
+pub(crate) type Unchanged<State> = (State, Error);
+
+/// The dependencies of a VM's task.
+#[derive(Clone)]
+pub(crate) struct VmContext {
+    pub(crate) keeper: ServerEnd,
+    pub(crate) store: Arc<dyn VmStore>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) observer: SharedObserver,
+}
+
+impl BootedVm {
+    /// The record of the VM at its boot.
+    pub(crate) fn record(&self) -> Vm {
+        self.facts.to_api(self.facts.attributes.clone(), None, self.arrived.elapsed().as_secs_f64())
+    }
+
+    pub(crate) fn recorded(self) -> RecordedVm {
+        let Self { facts, guest, console, machine, pidfd, arrived, deadline, reservation } = self;
+        let state = Live::Running(Running { machine, guest });
+        RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state }
+    }
+}
+
+impl Live {
+    fn machine(&self) -> &dyn Machine {
+        match self {
+            Self::Running(vm) => &*vm.machine,
+            Self::Paused(vm) => &*vm.machine,
+        }
+    }
+
+    /// Waits until the connection to the agent is lost.
+    async fn agent_closed(&self) {
+        match self {
+            Self::Running(vm) => vm.guest.closed().await,
+            Self::Paused(vm) => vm.agent_closed().await,
+        }
+    }
+}

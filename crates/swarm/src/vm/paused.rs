@@ -1,0 +1,73 @@
+//! A VM whose processors are stopped, and whose memory stays with its VMM.
+
+use std::{future::pending, time::Duration};
+
+use skep_api::{VmId, swarm::PausedTo};
+use skep_channel::Guest;
+use skep_engine::Machine;
+use skep_keeper_protocol::ServerEnd;
+
+use super::{Running, Unchanged};
+use crate::{Error, hand_out};
+
+/// Time limit of the connection to the agent of a VM that was adopted while it was paused.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(crate) struct Paused {
+    pub(super) machine: Box<dyn Machine>,
+    /// The connection from before the pause, with the calls that stand still on it. `None` if this server has not seen the
+    /// VM run: the agent answers a new connection only when it runs.
+    guest: Option<Guest>,
+}
+
+impl Paused {
+    /// Where the memory is kept.
+    pub(crate) const TO: PausedTo = PausedTo::Memory;
+
+    pub(super) fn connected(machine: Box<dyn Machine>, guest: Guest) -> Self {
+        Self { machine, guest: Some(guest) }
+    }
+
+    /// A VM that another server paused.
+    pub(crate) fn adopted(machine: Box<dyn Machine>) -> Self {
+        Self { machine, guest: None }
+    }
+
+    /// Waits until the connection to the agent is lost.
+    pub(super) async fn agent_closed(&self) {
+        match &self.guest {
+            Some(guest) => guest.closed().await,
+            None => pending().await,
+        }
+    }
+
+    /// Starts the processors and sets the clock of the guest, which stood still.
+    ///
+    /// # Errors
+    /// The VMM or the guest did not answer or refused. The processors stand still then.
+    pub(crate) async fn resume(mut self, keeper: &ServerEnd, vm: VmId) -> Result<Running, Unchanged<Self>> {
+        match self.start(keeper, vm).await {
+            Ok(guest) => Ok(Running { machine: self.machine, guest }),
+            Err(error) => {
+                if let Err(error) = self.machine.pause().await {
+                    tracing::warn!(%vm, %error, "VM {vm} was not resumed, but may run: {error}");
+                }
+                Err((self, error))
+            }
+        }
+    }
+
+    async fn start(&mut self, keeper: &ServerEnd, vm: VmId) -> Result<Guest, Error> {
+        self.machine.resume().await?;
+        let guest = match &self.guest {
+            Some(guest) => guest.clone(),
+            None => {
+                let guest = Guest::connect(keeper.attach(vm).await?.agent, CONNECT_TIMEOUT).await?;
+                guest.check_protocol().await?;
+                self.guest.insert(guest).clone()
+            }
+        };
+        hand_out::set_clock(&guest).await?;
+        Ok(guest)
+    }
+}

@@ -1,0 +1,225 @@
+//! The task that owns a live VM.
+
+use std::{
+    os::fd::OwnedFd,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use skep_api::swarm::{EndReason, PausedTo};
+use skep_store::{RecordPause, VmAttributes, VmBooted};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{mpsc, watch},
+    time::{sleep_until, timeout},
+};
+
+use super::{
+    Live, Paused, RecordedVm, Running, VmContext, VmHandle,
+    ending::{Cause, Ending},
+    handle::{ChangeCommand, Command, GuestAccess, OtherCommand, StateCommand},
+};
+use crate::{Error, console::ConsoleLog, end_reason::EndReasonReceiver};
+
+/// How long to wait for a VMM to exit after the connection to its agent broke: the sockets of an exiting VMM close
+/// first.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Spawns the task of a VM and registers the VM.
+pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
+    let (command_sender, commands) = mpsc::channel(16);
+    let facts = Arc::new(vm.facts);
+    let (attributes, attributes_receiver) = watch::channel(facts.attributes.clone());
+    let (access, access_receiver) = watch::channel(GuestAccess::of(&vm.state));
+    let (ended, ending) = EndReasonReceiver::channel();
+    let handle = VmHandle {
+        facts: facts.clone(),
+        console: vm.console.clone(),
+        ending,
+        command_over: watch::Sender::new(false),
+        arrived: vm.arrived,
+        attributes: attributes_receiver,
+        access: access_receiver,
+        commands: command_sender,
+    };
+    context.registry.insert(handle.clone());
+    let task = VmTask {
+        deadline: vm.deadline,
+        facts,
+        console: vm.console,
+        context,
+        attributes,
+        access,
+        ended,
+        commands,
+    };
+    let (state, pidfd, reservation) = (vm.state, vm.pidfd, vm.reservation);
+    tokio::spawn(async move {
+        let (task, ending) = task.live(state, pidfd).await;
+        ending.finish(task, reservation).await;
+    });
+    handle
+}
+
+/// What the task has in every state.
+pub(super) struct VmTask {
+    pub(super) facts: Arc<VmBooted>,
+    pub(super) console: ConsoleLog,
+    pub(super) context: VmContext,
+    attributes: watch::Sender<VmAttributes>,
+    pub(super) access: watch::Sender<GuestAccess>,
+    /// Gets the reason of the end.
+    pub(super) ended: watch::Sender<Option<EndReason>>,
+    /// When it expires, by the monotonic clock.
+    deadline: Option<Instant>,
+    pub(super) commands: mpsc::Receiver<Command>,
+}
+
+impl VmTask {
+    /// Runs the commands until the VM must end.
+    async fn live(mut self, mut state: Live, pidfd: OwnedFd) -> (Self, Ending) {
+        let mut exited = pin!(exited(pidfd));
+        let cause = loop {
+            let deadline = self.deadline;
+            let command = tokio::select! {
+                Some(command) = self.commands.recv() => command,
+                () = &mut exited => break Cause::Exited,
+                () = sleep_until(deadline.unwrap_or_else(Instant::now).into()), if deadline.is_some() => {
+                    break Cause::Reason(EndReason::Expired);
+                }
+                () = state.agent_closed() => match timeout(EXIT_TIMEOUT, exited).await {
+                    Ok(()) => break Cause::Exited,
+                    Err(_) => {
+                        tracing::warn!(vm = %self.facts.id, "VM {} is ended: its agent is disconnected", self.facts.id);
+                        break Cause::Reason(EndReason::Failed);
+                    }
+                },
+            };
+            state = match command {
+                Command::End(command) => break Cause::Command(command),
+                Command::Other(OtherCommand::Change(command)) => {
+                    self.change(command).await;
+                    state
+                }
+                Command::Other(OtherCommand::Pause(command)) => self.pause(state, command).await,
+                Command::Other(OtherCommand::Resume(command)) => self.resume(state, command).await,
+            };
+        };
+        (self, Ending { state, cause })
+    }
+
+    /// Changes the record in the store first, then the attributes that readers see.
+    async fn change(&mut self, command: ChangeCommand) {
+        let timed = command.change.change.expires_at.is_some();
+        let changed = self.context.store.change_vm(command.change).await.map(|record| {
+            let attributes = record.vm.attributes;
+            if timed {
+                self.deadline = deadline(attributes.expires_at);
+            }
+            self.attributes.send_replace(attributes);
+        });
+        // Fails only if the caller is gone.
+        let _ = command.done.send(changed.map_err(Error::from));
+    }
+
+    async fn pause(&self, state: Live, command: StateCommand) -> Live {
+        let (state, outcome) = match state {
+            // A pause whose failure could not be undone is not recorded yet.
+            Live::Paused(_) => (state, self.record(Some(Paused::TO), &command).await),
+            Live::Running(running) => match running.pause().await {
+                Ok(paused) => self.record_paused(paused, &command).await,
+                Err((running, error)) => (Live::Running(running), Err(error)),
+            },
+        };
+        self.answer("paused", command, outcome);
+        state
+    }
+
+    async fn resume(&self, state: Live, command: StateCommand) -> Live {
+        let (state, outcome) = match state {
+            Live::Running(_) => (state, self.record(None, &command).await),
+            Live::Paused(paused) => match paused.resume(&self.context.keeper, self.facts.id).await {
+                Ok(running) => self.record_running(running, &command).await,
+                Err((paused, error)) => (Live::Paused(paused), Err(error)),
+            },
+        };
+        self.answer("resumed", command, outcome);
+        state
+    }
+
+    /// Records a pause, or undoes it.
+    async fn record_paused(&self, paused: Paused, command: &StateCommand) -> (Live, Result<(), Error>) {
+        // Before the record: who receives its event finds the new state.
+        self.access.send_replace(GuestAccess::Paused(Paused::TO));
+        let Err(error) = self.record(Some(Paused::TO), command).await else {
+            return (Live::Paused(paused), Ok(()));
+        };
+        let state = match paused.resume(&self.context.keeper, self.facts.id).await {
+            Ok(running) => Live::Running(running),
+            Err((paused, error)) => {
+                tracing::error!(vm = %self.facts.id, %error, "VM {} stands still, and runs on record: {error}", self.facts.id);
+                Live::Paused(paused)
+            }
+        };
+        self.access.send_replace(GuestAccess::of(&state));
+        (state, Err(error))
+    }
+
+    /// Records that a paused VM runs, or pauses it again.
+    async fn record_running(&self, running: Running, command: &StateCommand) -> (Live, Result<(), Error>) {
+        self.access.send_replace(GuestAccess::Running(running.guest.clone()));
+        let Err(error) = self.record(None, command).await else {
+            return (Live::Running(running), Ok(()));
+        };
+        let state = match running.pause().await {
+            Ok(paused) => Live::Paused(paused),
+            Err((running, error)) => {
+                tracing::error!(vm = %self.facts.id, %error, "VM {} runs, and is paused on record: {error}", self.facts.id);
+                Live::Running(running)
+            }
+        };
+        self.access.send_replace(GuestAccess::of(&state));
+        (state, Err(error))
+    }
+
+    async fn record(&self, paused_to: Option<PausedTo>, command: &StateCommand) -> Result<(), Error> {
+        let record = RecordPause {
+            vm: self.facts.id,
+            paused_to,
+            at: Timestamp::now(),
+            request_id: Some(command.request_id.clone()),
+        };
+        Ok(self.context.store.record_pause(record).await.map(drop)?)
+    }
+
+    fn answer(&self, what: &str, command: StateCommand, outcome: Result<(), Error>) {
+        let vm = self.facts.id;
+        match &outcome {
+            Ok(()) => tracing::info!(%vm, "VM {vm} is {what}"),
+            Err(error) => tracing::warn!(%vm, %error, "VM {vm} is not {what}: {error}"),
+        }
+        // Fails only if the caller is gone.
+        let _ = command.done.send(outcome.map_err(Error::of_transition));
+    }
+}
+
+/// Converts wall-clock time to the monotonic clock, so that a later change of the wall clock does not move the expiry.
+pub(crate) fn deadline(expires_at: Option<Timestamp>) -> Option<Instant> {
+    let left = expires_at?.duration_since(Timestamp::now());
+    Instant::now().checked_add(Duration::try_from(left).unwrap_or_default())
+}
+
+/// Waits until a process has ended: its pidfd becomes readable then.
+async fn exited(pidfd: OwnedFd) {
+    // SAFETY: the OwnedFd is moved in, so the descriptor stays open and unchanged as long as the registration exists.
+    match unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) } {
+        Ok(pidfd) => drop(pidfd.readable().await),
+        // Without it, the end is only noticed by the broken connection to the agent.
+        Err(error) => {
+            tracing::error!(%error, "a VMM's process cannot be watched");
+            std::future::pending::<()>().await;
+        }
+    }
+}
