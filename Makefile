@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent preload build run test check schemathesis clients audit bench fuzz soak clean
+.PHONY: help setup agent preload build run test check schemathesis clients audit bench fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -23,7 +23,7 @@ SOAK_BOOTS ?= 10000
 SOAK_GIT_ROUNDS ?= 2000
 
 help: ## list what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 setup: ## install what is missing (as root), or name it
 	@packaging/setup
@@ -59,7 +59,7 @@ check: build ## format, lints and the tests that need neither root nor VMs
 	@echo "==> format and lints"
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
 	@cargo fmt --all --check
-	@cargo clippy --locked --workspace --all-targets --features skep-tests/soak -- -D warnings
+	@cargo clippy --locked --workspace --all-targets --features skep-tests/soak,skep-tests/update -- -D warnings
 	@echo "==> tests that need neither root nor VMs"
 	@$(CARGO_TEST) --workspace --lib --bins
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --package skep-server --package skep-keeper-protocol \
@@ -112,6 +112,23 @@ soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends 
 		$(CARGO_TEST) --package skep-tests --features soak --test binary -- --nocapture --test-threads 1 \
 		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: unseeded::
 	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(CARGO_TEST) --package skep-service-tests --test service git::races::
+
+EARLIER ?=
+EARLIER_TREE := $(CURDIR)/target/earlier
+# The last release is the commit that dated it in the changelog.
+update-test: build ## VMs of an earlier revision after an update to this one; EARLIER=<git revision>, else the last release
+	@[ "$$(id -u)" = 0 ] || { echo "make update-test: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@revision="$(EARLIER)"; [ -n "$$revision" ] || revision=$$(git log -1 --format=%H -G'^## [0-9.]+ - ' -- CHANGELOG.md); \
+		[ -n "$$revision" ] || { echo "make update-test: name the earlier revision: EARLIER=<git revision>" >&2; exit 1; }; \
+		revision=$$(git rev-parse --verify "$$revision^{commit}"); \
+		echo "==> the earlier revision, $$revision (the first build takes some minutes)"; \
+		git worktree prune; \
+		[ -e $(EARLIER_TREE)/.git ] || git worktree add --quiet --detach $(EARLIER_TREE) "$$revision"; \
+		git -C $(EARLIER_TREE) checkout --quiet --force --detach "$$revision"
+	@$(MAKE) --directory $(EARLIER_TREE) build
+	@$(SKEP) bake --image-dir $(TEST_IMAGES)
+	@SKEP_EARLIER_BINARY=$(EARLIER_TREE)/$(SKEP) SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
+		$(CARGO_TEST) --package skep-tests --features update --test binary -- --nocapture update::
 
 clean: ## remove what was built
 	@cargo clean

@@ -92,5 +92,7 @@ mod template;
 mod tenants;
 #[cfg(feature = "soak")]
 mod unseeded;
+#[cfg(feature = "update")]
+mod update;
 #[cfg(feature = "root")]
 mod vm_api;
