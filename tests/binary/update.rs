@@ -80,6 +80,7 @@ async fn assert_lost(skep: &Skep, vm: &Value, unsupported: UnsupportedProtocol, 
     assert_eq!((&ended["vm"], &ended["pid"], &ended["reason"]), (&vm["id"], &vm["pid"], &json!("lost")));
     let log = skep.log();
     let reason = unsupported.to_string();
+    assert_eq!(ended["message"], json!(reason), "{ended}");
     assert!(log.lines().any(|line| line.contains(id) && line.contains(&reason)), "{reason}: {log}");
     assert_eq!(listed(skep).await, Vec::<Value>::new());
     assert_in_order(skep).await;

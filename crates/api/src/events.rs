@@ -117,6 +117,13 @@ pub struct VmEvent {
     /// With `vm.ended`: why the VM ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
+    /// With `vm.ended` and the reason `lost`: why the server could not take the VM over, in one sentence.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = "its guest agent speaks protocol 1, this skep speaks 2")
+    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// A change of a key.

@@ -72,7 +72,7 @@ pub enum EventKind {
     VmPaused,
     /// A paused VM runs again. Body: `vm`, `pid`, `name`.
     VmResumed,
-    /// A VM ended. Body: `vm`, `pid`, `reason`.
+    /// A VM ended. Body: `vm`, `pid`, `reason`, for some reasons `message`.
     VmEnded,
 }
 

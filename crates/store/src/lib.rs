@@ -52,7 +52,7 @@ pub use ticket::{
 pub use vm::{
     BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd,
     RecordPause, VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet,
-    VmStore, VmWithoutAttempt,
+    VmStore, VmToEnd, VmWithoutAttempt,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
 pub use webhook::{

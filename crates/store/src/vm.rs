@@ -319,7 +319,15 @@ pub struct Ended {
 /// the same events as [`RecordEnd`].
 #[derive(Debug, Clone)]
 pub struct EndVms {
-    pub vms: Vec<VmId>,
+    pub vms: Vec<VmToEnd>,
     pub reason: EndReason,
     pub at: Timestamp,
+}
+
+/// One VM of [`EndVms`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmToEnd {
+    pub vm: VmId,
+    /// Why it ends, in a short sentence for its owner; the event has it.
+    pub message: Option<String>,
 }

@@ -14,13 +14,14 @@ use jiff::Timestamp;
 use skep_api::{ErrorCode, Failure, VmId, swarm::EndReason};
 use skep_channel::Guest;
 use skep_keeper_protocol::{AttachedVm, HeldVm};
-use skep_store::{EndVms, VmRecord, VmStore};
+use skep_store::{EndVms, VmBooted, VmRecord, VmStore, VmToEnd};
 use tokio::time::timeout;
 
 use crate::{
     Error, Observer, boot_command,
     budget::Budget,
     console::ConsoleLog,
+    loss,
     restore::Restorer,
     vm::{self, Live, Paused, RecordedVm, Running, VmContext},
 };
@@ -78,9 +79,10 @@ pub(crate) async fn adopt_vms(
                 }
             }
             Err(error) => {
-                tracing::warn!(%vm, %error, "VM {vm} of an earlier start cannot be taken over: {error}");
+                let message = loss::message(&error);
+                tracing::warn!(%vm, %error, "VM {vm} of an earlier start is lost: {message}");
                 restorer.end_unrecorded(vm).await;
-                lost.push(vm);
+                lost.push(VmToEnd { vm, message: Some(message) });
             }
         }
     }
@@ -92,19 +94,21 @@ pub(crate) async fn adopt_vms(
 /// # Errors
 /// The store is not available.
 pub async fn record_all_as_lost(store: &dyn VmStore, observer: &dyn Observer) -> Result<(), Error> {
-    let alive = store.running_vms().await?.into_iter().map(|record| record.vm.id).collect();
-    record_lost(store, alive, observer).await
+    let mut lost = Vec::new();
+    for VmRecord { vm: VmBooted { id: vm, .. }, .. } in store.running_vms().await? {
+        let message = "the server was started again without support for VMs";
+        tracing::warn!(%vm, "VM {vm} of an earlier start is lost: {message}");
+        lost.push(VmToEnd { vm, message: Some(message.to_owned()) });
+    }
+    record_lost(store, lost, observer).await
 }
 
-async fn record_lost(store: &dyn VmStore, vms: Vec<VmId>, observer: &dyn Observer) -> Result<(), Error> {
+async fn record_lost(store: &dyn VmStore, vms: Vec<VmToEnd>, observer: &dyn Observer) -> Result<(), Error> {
     if vms.is_empty() {
         return Ok(());
     }
     let ended = store.end_vms(EndVms { vms, reason: EndReason::Lost, at: Timestamp::now() }).await?;
-    for record in ended {
-        tracing::warn!(vm = %record.vm.id, "VM {} of an earlier start is lost", record.vm.id);
-        observer.ended(EndReason::Lost);
-    }
+    ended.iter().for_each(|_| observer.ended(EndReason::Lost));
     Ok(())
 }
 
@@ -118,7 +122,7 @@ async fn reconnect(
 ) -> Result<RecordedVm, Error> {
     let VmRecord { vm: facts, paused_to, .. } = record;
     let gone = |reason: &str| Error::from(Failure::new(ErrorCode::VmEnded, reason));
-    let held = held.ok_or_else(|| gone("its process ended meanwhile"))?;
+    let held = held.ok_or_else(|| gone("its process ended while no server ran"))?;
     if held.launched.pid != facts.pid {
         return Err(gone("it is another process than the one on record"));
     }

@@ -16,6 +16,7 @@ mod end_reason;
 mod error;
 mod hand_out;
 mod identity;
+mod loss;
 mod metrics;
 mod parked_vm;
 mod pool;

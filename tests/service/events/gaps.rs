@@ -66,7 +66,7 @@ async fn an_event_id_of_another_epoch_of_the_store_begins_with_a_gap() {
                     .unwrap()
                     .iter()
                     .skip(2)
-                    .map(|record| record.vm.id)
+                    .map(|record| skep_store::VmToEnd { vm: record.vm.id, message: None })
                     .collect(),
                 reason: skep_api::swarm::EndReason::Deleted,
                 at: Timestamp::now(),

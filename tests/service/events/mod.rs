@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_accounts::KeySecret;
-use skep_api::{Environment, Scope};
-use skep_store::{KeyStore, NewKey, RevokeKey, SqliteSettings, SqliteStore};
+use skep_api::{Environment, Scope, swarm::EndReason};
+use skep_store::{EndVms, KeyStore, NewKey, RevokeKey, SqliteSettings, SqliteStore, VmToEnd};
 use tokio::time::timeout;
 
 use crate::harness::{Event, Follower, Skep};
@@ -70,6 +70,24 @@ async fn every_event_is_sent_once_in_order() {
         let request = skep.request(Method::GET, &format!("/api/events?after={begun}"));
         let mut again = Follower::of(request.header("last-event-id", *place)).await;
         assert_eq!(again.take(6 - seen).await, all[seen..]);
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_lost_vm_is_explained_in_a_sentence() {
+    let skep = Skep::start().await;
+    let mut follower = skep.follow("?types=vm.ended").await;
+    skep.boots(2).await;
+    let running = skep.store.running_vms().await.unwrap();
+    let messages = [Some("it did not answer within 30 s"), None];
+    let vms = running.iter().zip(messages);
+    let vms = vms.map(|(record, message)| VmToEnd { vm: record.vm.id, message: message.map(str::to_owned) });
+    let command = EndVms { vms: vms.collect(), reason: EndReason::Lost, at: Timestamp::now() };
+    skep.store.end_vms(command).await.unwrap();
+    for (told, message) in follower.take(2).await.iter().zip(messages) {
+        let event: skep_api::events::VmEvent = serde_json::from_value(told.data.clone()).unwrap();
+        assert_eq!((event.reason, event.message.as_deref()), (Some(EndReason::Lost), message));
+        assert_eq!(told.data.get("message").is_some(), message.is_some(), "{told:?}");
     }
 }
 

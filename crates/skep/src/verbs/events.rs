@@ -159,6 +159,7 @@ fn line(followed: &ReceivedEvent) -> String {
         ("pid", body.get("pid")),
         ("name", body.get("name")),
         ("reason", body.get("reason")),
+        ("message", body.get("message")),
     ];
     let named =
         named.into_iter().filter_map(|(name, value)| Some((name, value.filter(|one| !one.is_null())?)));
@@ -193,6 +194,12 @@ mod tests {
                 r#"{"id": "evt_a_1", "type": "key.revoked", "at": "2027-01-01T00:00:00Z", "key": "key_1", "vm": null,
                     "name": "ci"}"#,
                 "2027-01-01T00:00:00.000Z  key.revoked            key_1  name=ci",
+            ),
+            (
+                r#"{"id": "evt_a_1", "type": "vm.ended", "at": "2027-01-01T00:00:00Z", "vm": "vm_1", "pid": 7,
+                    "name": null, "reason": "lost", "message": "it did not answer within 30 s"}"#,
+                "2027-01-01T00:00:00.000Z  vm.ended               vm_1  pid=7  reason=lost  \
+                 message=it did not answer within 30 s",
             ),
         ] {
             let event = serde_json::from_str(json).unwrap();

@@ -38,7 +38,7 @@ use skep_api::{
 
 use crate::{
     Account, CreateAccount, DeleteAccount, EnsureAdminKey, EnsureDefaultAccount, Event, EventKind, NewKey,
-    RecordBoots, RecordEnd, RevokeKey, Store, VmAttributes, VmBooted,
+    RecordBoots, RecordEnd, RevokeKey, Store, VmAttributes, VmBooted, VmToEnd,
 };
 
 /// Expands to one test per function of the suite. Takes an async function that returns a guard and an empty store
@@ -267,6 +267,11 @@ pub fn boot(vms: Vec<VmBooted>) -> RecordBoots {
 
 pub fn end(vm: VmId, reason: EndReason, step: i64) -> RecordEnd {
     RecordEnd { vm, reason, at: moment(step), request_id: None }
+}
+
+/// A VM of `EndVms` without a message.
+pub fn lost(vm: VmId) -> VmToEnd {
+    VmToEnd { vm, message: None }
 }
 
 pub async fn all_events(store: &dyn Store) -> Vec<Event> {

@@ -7,8 +7,8 @@ use skep_api::{AccountId, ErrorCode, KeyId, swarm::EndReason};
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::{
-    account_named, boot, booted, counts, default_account, deletion, end, events_of, hash, moment, new_key,
-    revocation, secret,
+    account_named, boot, booted, counts, default_account, deletion, end, events_of, hash, lost, moment,
+    new_key, revocation, secret,
 };
 use crate::{EndVms, EventKind, RevokeAllKeys, RotateKey, Store};
 
@@ -112,7 +112,7 @@ pub async fn whoever_listens_is_told_of_every_revocation(store: Arc<dyn Store>) 
     assert_eq!(told.try_recv(), Ok(keys[0]));
     store.record_end(end(one.id, EndReason::Poweroff, 6)).await.unwrap();
     assert_eq!(told.try_recv(), Ok(keys[1]));
-    store.end_vms(EndVms { vms: vec![two.id], reason: EndReason::Lost, at: moment(7) }).await.unwrap();
+    store.end_vms(EndVms { vms: vec![lost(two.id)], reason: EndReason::Lost, at: moment(7) }).await.unwrap();
     assert_eq!(told.try_recv(), Ok(keys[2]));
     store.revoke_all_keys(all_of(account, Some(keys[4]), 8)).await.unwrap();
     assert_eq!(told.try_recv(), Ok(keys[3]));

@@ -11,7 +11,7 @@ use skep_api::{
 use skep_tickets::{Assignee, Claim, Command, Dependency, Edits, FinishRequest, NewTicket, Resolution};
 use tokio::sync::broadcast::Receiver;
 
-use super::{account_named, all_events, boot, booted, counts, default_account, end, moment};
+use super::{account_named, all_events, boot, booted, counts, default_account, end, lost, moment};
 use crate::{
     AttemptTimer, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents, EndAttempt, EndVms,
     EventKind, IdempotentRequest, ListTickets, OpenAttempt, ReadTicketHistory, Store, TicketCall,
@@ -299,8 +299,8 @@ pub async fn tickets_end_with_their_vms(store: Arc<dyn Store>) {
     let mut news = store.ticket_signals();
     store.record_end(end(vms[0].id, EndReason::Crashed, 600)).await.unwrap();
     store.record_end(end(vms[0].id, EndReason::Deleted, 600)).await.unwrap();
-    let lost = EndVms { vms: vec![vms[1].id], reason: EndReason::Lost, at: moment(700) };
-    store.end_vms(lost).await.unwrap();
+    let command = EndVms { vms: vec![lost(vms[1].id)], reason: EndReason::Lost, at: moment(700) };
+    store.end_vms(command).await.unwrap();
     let expected =
         [tickets[0], tickets[1]].map(|id| [TicketSignal::NotHeld(id), TicketSignal::Ready(account)]);
     assert_eq!(drain(&mut news), expected.concat());

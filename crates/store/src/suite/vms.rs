@@ -16,7 +16,7 @@ use super::{
 use crate::{
     BootAttempt, ChangeVm, CommandOutcome, DeleteTicket, Dependents, EndVms, EventKind, IdempotentRequest,
     ListVms, ReadTicketHistory, RecordBoots, RecordCommandEnd, Store, TicketSignal, TrimHistory,
-    VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmRecord, VmSet, VmWithoutAttempt,
+    VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmRecord, VmSet, VmToEnd, VmWithoutAttempt,
 };
 
 pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
@@ -233,7 +233,9 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     store.record_boots(boot(vms.clone())).await.unwrap();
     store.record_end(end(vms[0].id, EndReason::Deleted, 600)).await.unwrap();
     // One that has ended already and an unknown one, but not the last one.
-    let lost = vec![vms[2].id, VmId::generate(), vms[0].id, vms[1].id];
+    let lost = [vms[2].id, VmId::generate(), vms[0].id, vms[1].id];
+    let message = |vm| (vm != vms[1].id).then(|| format!("{vm} did not answer"));
+    let lost = lost.map(|vm| VmToEnd { vm, message: message(vm) }).into();
     let command = EndVms { vms: lost, reason: EndReason::Lost, at: moment(700) };
     let ended = store.end_vms(command.clone()).await.unwrap();
     let lost = Some(VmEnd { at: moment(700), reason: EndReason::Lost });
@@ -242,6 +244,9 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
         .into();
     assert_eq!(ended, expected);
     assert!(store.end_vms(command).await.unwrap().is_empty());
+    let events = events_of(&*store, EventKind::VmEnded).await;
+    let messages: Vec<_> = events.iter().map(|event| event.body.get("message").cloned()).collect();
+    assert_eq!(messages, [None, message(vms[2].id).map(Into::into), None]);
     let alive: Vec<_> = store.running_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
     assert_eq!(alive, [vms[3].id]);
     assert_eq!(counts(&*store).await["vm.ended"], 3);

@@ -2,7 +2,7 @@
 
 use skep_api::{VmRef, swarm::EndReason};
 
-use skep_channel::{FIRST_PROTOCOL, PROTOCOL, SUPPORTED_PROTOCOLS};
+use skep_channel::{FIRST_PROTOCOL, PROTOCOL, SUPPORTED_PROTOCOLS, UnsupportedProtocol};
 
 use crate::{
     fixture::Fixture,
@@ -51,6 +51,16 @@ async fn a_vm_that_only_the_store_has_or_that_does_not_answer_is_lost() {
     let mut ends = fixture.store.ends();
     ends.sort_by_key(|(vm, _)| *vm);
     assert_eq!(ends, [(vms[0].id, EndReason::Lost), (vms[1].id, EndReason::Lost)]);
+    let mut messages = fixture.store.messages();
+    messages.sort();
+    let message = |at: usize, text: &str| (vms[at].id, text.to_owned());
+    assert_eq!(
+        messages,
+        [
+            message(0, "its process ended while no server ran"),
+            message(1, "its guest agent closed the connection")
+        ]
+    );
     fixture.assert_nothing_left().await;
 }
 
@@ -72,6 +82,8 @@ async fn a_vm_whose_agent_speaks_an_unsupported_protocol_is_lost() {
     fixture.keeper(|keeper| keeper.answer_of_other_release = Some(answer_of(PROTOCOL + 1)));
     let fixture = fixture.restart().await;
     assert_eq!(fixture.store.ends(), [(vm, EndReason::Lost)]);
+    let unsupported = UnsupportedProtocol { protocol: PROTOCOL + 1 };
+    assert_eq!(fixture.store.messages(), [(vm, unsupported.to_string())]);
     fixture.swarm.vm(&fixture.account, VmRef::Id(vm)).await.unwrap_err();
     fixture.assert_nothing_left().await;
 }

@@ -20,7 +20,7 @@ use skep_store::{
     EndAttempt, EndVms, Ended, Error, IdempotentRequest, ListTickets, ListVms, LogPage, LogPosition,
     OpenAttempt, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, Result,
     TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore, VmBooted, VmEnd, VmMetrics,
-    VmPage, VmRecord, VmStore, VmWithoutAttempt, WaitingTicket, WakeTicket,
+    VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt, WaitingTicket, WakeTicket,
 };
 use tokio::sync::broadcast;
 
@@ -30,6 +30,7 @@ pub(crate) struct FakeStore {
     alive: Mutex<Vec<VmBooted>>,
     paused: Mutex<BTreeMap<VmId, PausedTo>>,
     ends: Mutex<Vec<(VmId, EndReason)>>,
+    messages: Mutex<Vec<(VmId, String)>>,
 }
 
 impl FakeStore {
@@ -65,6 +66,11 @@ impl FakeStore {
 
     pub(crate) fn ends(&self) -> Vec<(VmId, EndReason)> {
         self.ends.lock().unwrap().clone()
+    }
+
+    /// The messages of ends that have one.
+    pub(crate) fn messages(&self) -> Vec<(VmId, String)> {
+        self.messages.lock().unwrap().clone()
     }
 
     fn result_or_failure<T>(&self, value: T) -> Result<T> {
@@ -112,8 +118,11 @@ impl VmStore for FakeStore {
 
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>> {
         self.result_or_failure(())?;
-        self.ends.lock().unwrap().extend(command.vms.iter().map(|vm| (*vm, command.reason)));
-        self.alive.lock().unwrap().retain(|vm| !command.vms.contains(&vm.id));
+        for VmToEnd { vm, message } in command.vms {
+            self.ends.lock().unwrap().push((vm, command.reason));
+            self.messages.lock().unwrap().extend(message.map(|message| (vm, message)));
+            self.forget(vm);
+        }
         Ok(Vec::new())
     }
 
