@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use skep_api::{
     AccountId, KeyId, Label, TicketId, VmId,
     tickets::{
-        Attempt, AttemptOutcome, Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Priority, Ticket,
-        TicketEvent, TicketStatus, Why,
+        Attempt, AttemptOutcome, Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Heartbeat, Priority,
+        Ticket, TicketEvent, TicketStatus, Why,
     },
 };
-use skep_tickets::{Command, Edits, LeaseRenewal, NewTicket};
+use skep_tickets::{ClaimReady, Command, Edits, NewTicket};
 use tokio::sync::broadcast;
 
 use crate::{Result, VmWithoutAttempt};
@@ -117,23 +117,14 @@ pub struct ChangeTicket {
 pub struct BeatTicket {
     pub call: TicketCall,
     pub id: TicketId,
-    pub beat: LeaseRenewal,
-    /// Free text about the current work; `None` keeps the previous one.
-    pub progress: Option<String>,
+    pub beat: Heartbeat,
 }
 
 /// Claims ready tickets, most urgent first, then oldest first.
 #[derive(Debug, Clone)]
 pub struct ClaimTickets {
     pub call: TicketCall,
-    pub assignee: String,
-    /// Maximum number of tickets.
-    pub count: u32,
-    pub lease: Option<Duration>,
-    /// Only tickets with one of these priorities; empty matches all.
-    pub priorities: Vec<Priority>,
-    /// Only tickets that have all of these labels.
-    pub labels: Vec<Label>,
+    pub claim: ClaimReady,
     pub idempotency: Option<IdempotentRequest>,
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use skep_api::{
-    Patch, VmId,
-    tickets::{AttemptOutcome, Object},
+    Label, Patch, VmId,
+    tickets::{AttemptOutcome, Heartbeat, Object, Priority},
 };
 
 /// A command on a ticket.
@@ -19,8 +19,8 @@ pub enum Command {
     Release(Release),
     /// A result without a status. Accepted only as a repetition of the result that the ticket has.
     ResultOnly(Patch<Object>),
-    /// Renews the lease.
-    Heartbeat(LeaseRenewal),
+    /// Renews the lease. Its progress has no effect here.
+    Heartbeat(Heartbeat),
     /// Ends an attempt that its holder did not finish.
     EndAttempt {
         /// The attempt that ends. The command has no effect if another attempt is current.
@@ -47,7 +47,21 @@ pub struct Claim {
     pub lease: Option<Duration>,
 }
 
-/// The holder that a claim names. Only an explicit name renews a claim, so that of two processes with the same key
+/// A claim of tickets that are ready, whichever they are. The request of the API can leave out each field, and one default is
+/// the name of the caller's key; here every field has its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimReady {
+    /// The claim of each of them.
+    pub each: Claim,
+    /// The maximum number of tickets.
+    pub count: u32,
+    /// Only tickets with one of these priorities; empty matches all.
+    pub priorities: Vec<Priority>,
+    /// Only tickets that have all of these labels.
+    pub labels: Vec<Label>,
+}
+
+/// The holder that a request names. Only an explicit name renews a claim, so that of two processes with the same key
 /// only one gets the ticket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assignee {
@@ -57,6 +71,22 @@ pub enum Assignee {
     KeyName(String),
 }
 
+impl Assignee {
+    /// The name that the request gave.
+    pub fn named(&self) -> Option<&str> {
+        match self {
+            Self::Named(name) => Some(name),
+            Self::KeyName(_) => None,
+        }
+    }
+
+    /// The name of the holder after a successful claim.
+    pub fn name(&self) -> &str {
+        let (Self::Named(name) | Self::KeyName(name)) = self;
+        name
+    }
+}
+
 /// A request to complete or fail a ticket.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FinishRequest {
@@ -64,10 +94,8 @@ pub struct FinishRequest {
     pub result: Patch<Object>,
     /// The attempt of the caller.
     pub attempt: Option<u32>,
-    /// The holder that the caller claims to be.
-    pub assignee: Option<String>,
-    /// The name of the caller's key.
-    pub key_name: String,
+    /// The holder that the caller claims to be; checked only if the request names it.
+    pub assignee: Assignee,
 }
 
 /// How a ticket is finished.
@@ -88,17 +116,6 @@ pub struct Release {
     pub retry_after: Option<Duration>,
     /// Whether the request gave a status, which a retry requires.
     pub by_status: bool,
-}
-
-/// A heartbeat, which renews the lease.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeaseRenewal {
-    /// The attempt of the caller.
-    pub attempt: Option<u32>,
-    /// The holder that the caller claims to be.
-    pub assignee: Option<String>,
-    /// The new length of the lease; unchanged unless given.
-    pub lease: Option<Duration>,
 }
 
 /// Why an attempt ended without completion or release by its holder.

@@ -12,13 +12,13 @@ use crate::{
 };
 
 pub(crate) fn decide(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp) -> Result<Decision, Error> {
-    let FinishRequest { attempt, assignee, .. } = finishing;
+    let (attempt, named) = (finishing.attempt, finishing.assignee.named());
     match &ticket.state {
         State::Pending { lapsed } => {
-            require_latest(ticket, *attempt)?;
+            require_latest(ticket, attempt)?;
             match lapsed {
                 Some(lapsed) if attempt.is_some() => {
-                    if assignee.as_ref().is_some_and(|name| *name != lapsed.assignee) {
+                    if named.is_some_and(|name| name != lapsed.assignee) {
                         let (id, current) = (ticket.id, ticket.attempt);
                         let holder = lapsed.assignee.clone();
                         return Err(Error::Superseded { id, attempt: current, current, holder });
@@ -29,11 +29,11 @@ pub(crate) fn decide(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp)
             }
         }
         State::InProgress(holder) => {
-            require_holder(ticket, holder, *attempt, assignee.as_deref())?;
+            require_holder(ticket, holder, attempt, named)?;
             Ok(finish_decision(ticket, finishing, Some(&holder.assignee), holder.vm, now))
         }
         State::Completed(finish) | State::Failed(finish) => {
-            require_latest(ticket, *attempt)?;
+            require_latest(ticket, attempt)?;
             if ticket.status() == status_of(finishing.resolution) {
                 return same_result(ticket, finish, &finishing.result);
             }
@@ -81,7 +81,7 @@ fn finish_pending(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp) ->
         Resolution::Failed => Ok(finish_decision(ticket, finishing, None, None, now)),
         Resolution::Completed => {
             require_ready(ticket, now)?;
-            let name = finishing.assignee.as_ref().unwrap_or(&finishing.key_name);
+            let name = finishing.assignee.name();
             let mut steps = claim_steps(ticket, name, None, Lease::from(now, DEFAULT_LEASE), now);
             let claimed = steps.last().map_or_else(|| ticket.clone(), |step| step.ticket.clone());
             steps.push(finish_step(&claimed, finishing, Some(name), None, now));
@@ -93,7 +93,7 @@ fn finish_pending(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp) ->
 fn finish_decision(
     ticket: &Ticket,
     finishing: &FinishRequest,
-    assignee: Option<&String>,
+    assignee: Option<&str>,
     vm: Option<VmId>,
     now: Timestamp,
 ) -> Decision {
@@ -103,15 +103,19 @@ fn finish_decision(
 fn finish_step(
     ticket: &Ticket,
     finishing: &FinishRequest,
-    assignee: Option<&String>,
+    assignee: Option<&str>,
     vm: Option<VmId>,
     now: Timestamp,
 ) -> Step {
-    let finish =
-        Finish { assignee: assignee.cloned(), vm, result: finishing.result.value().cloned(), at: now };
+    let finish = Finish {
+        assignee: assignee.map(str::to_owned),
+        vm,
+        result: finishing.result.value().cloned(),
+        at: now,
+    };
     let (kind, state) = match finishing.resolution {
         Resolution::Completed => (StepKind::Completed, State::Completed(finish)),
         Resolution::Failed => (StepKind::Failed, State::Failed(finish)),
     };
-    step(kind, Ticket { state, ..ticket.clone() }, assignee.cloned())
+    step(kind, Ticket { state, ..ticket.clone() }, assignee.map(str::to_owned))
 }

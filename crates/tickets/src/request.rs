@@ -9,7 +9,7 @@ use skep_api::{
 };
 
 use crate::{
-    Assignee, Claim, Command, Error, FinishRequest, LeaseRenewal, Release, Resolution,
+    Assignee, Claim, ClaimReady, Command, Error, FinishRequest, Release, Resolution,
     limits::{
         CLAIM_COUNTS, LEASES_MS, MAX_ASSIGNEE_CHARACTERS, MAX_LABELS, MAX_PROGRESS_CHARACTERS,
         MAX_RESULT_BYTES, RETRY_DELAYS_MS, WAITS_MS,
@@ -36,7 +36,9 @@ pub fn parse_transition(request: &ChangeTicket, key_name: &str) -> Result<Option
                 "`assignee` is null, which gives the ticket back, and `status` is {status}; leave one of them out"
             )));
         }
-        (None | Some(TicketStatus::InProgress), _) => Some(Command::Claim(claim(request, key_name))),
+        (None | Some(TicketStatus::InProgress), _) => {
+            Some(Command::Claim(claim(assignee.value(), key_name, request.attempt, request.lease_ms)))
+        }
         (Some(TicketStatus::Completed), _) => Some(finish_request(request, Resolution::Completed, key_name)),
         (Some(TicketStatus::Failed), _) => Some(finish_request(request, Resolution::Failed, key_name)),
     };
@@ -85,13 +87,9 @@ fn release(request: &ChangeTicket, by_status: bool) -> Command {
     })
 }
 
-fn claim(request: &ChangeTicket, key_name: &str) -> Claim {
-    Claim {
-        assignee: assignee(request.assignee.value(), key_name),
-        vm: None,
-        attempt: request.attempt,
-        lease: request.lease_ms.map(Duration::from_millis),
-    }
+fn claim(named: Option<&String>, key_name: &str, attempt: Option<u32>, lease_ms: Option<u64>) -> Claim {
+    let lease = lease_ms.map(Duration::from_millis);
+    Claim { assignee: assignee(named, key_name), vm: None, attempt, lease }
 }
 
 fn finish_request(request: &ChangeTicket, resolution: Resolution, key_name: &str) -> Command {
@@ -99,8 +97,7 @@ fn finish_request(request: &ChangeTicket, resolution: Resolution, key_name: &str
         resolution,
         result: request.result.clone(),
         attempt: request.attempt,
-        assignee: request.assignee.value().cloned(),
-        key_name: key_name.to_owned(),
+        assignee: assignee(request.assignee.value(), key_name),
     })
 }
 
@@ -108,26 +105,11 @@ fn assignee(named: Option<&String>, key_name: &str) -> Assignee {
     named.map_or_else(|| Assignee::KeyName(key_name.to_owned()), |name| Assignee::Named(name.clone()))
 }
 
-/// A claim of any ready ticket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimAnyRequest {
-    pub assignee: String,
-    /// The maximum number of tickets.
-    pub count: u32,
-    pub lease: Option<Duration>,
-    /// Restricts the claim to these priorities; empty means all.
-    pub priorities: Vec<Priority>,
-    /// Labels that a ticket must all have.
-    pub labels: Vec<Label>,
-    /// How long to wait if no ticket can be claimed.
-    pub wait: Duration,
-}
-
-/// Checks a claim of any ready ticket.
+/// Checks a claim of ready tickets. Its `wait_ms` is checked, but is not part of the result.
 ///
 /// # Errors
 /// The first invalid value.
-pub fn claim_any(request: &ClaimTickets, key_name: &str) -> Result<ClaimAnyRequest, Error> {
+pub fn parse_claim(request: &ClaimTickets, key_name: &str) -> Result<ClaimReady, Error> {
     check_name(request.assignee.as_deref(), "assignee")?;
     check_range(request.count, "count", &CLAIM_COUNTS)?;
     check_range(request.lease_ms, "lease_ms", &LEASES_MS)?;
@@ -141,21 +123,19 @@ pub fn claim_any(request: &ClaimTickets, key_name: &str) -> Result<ClaimAnyReque
         }
         Some(Priorities::Any(any)) => any.iter().copied().collect(),
     };
-    Ok(ClaimAnyRequest {
-        assignee: request.assignee.clone().unwrap_or_else(|| key_name.to_owned()),
+    Ok(ClaimReady {
+        each: claim(request.assignee.as_ref(), key_name, None, request.lease_ms),
         count: request.count.unwrap_or(1),
-        lease: request.lease_ms.map(Duration::from_millis),
         priorities: wanted.into_iter().collect(),
         labels: deduplicated_labels(request.labels.as_deref().unwrap_or_default(), "labels")?,
-        wait: Duration::from_millis(request.wait_ms.unwrap_or(0)),
     })
 }
 
-/// Checks a heartbeat. Its progress is checked, but is not part of the result.
+/// Checks a heartbeat.
 ///
 /// # Errors
 /// The first invalid value.
-pub fn parse_heartbeat(request: &Heartbeat) -> Result<LeaseRenewal, Error> {
+pub fn check_heartbeat(request: &Heartbeat) -> Result<(), Error> {
     check_name(request.assignee.as_deref(), "assignee")?;
     check_range(request.lease_ms, "lease_ms", &LEASES_MS)?;
     let characters = request.progress.as_deref().unwrap_or_default().chars().count();
@@ -164,8 +144,7 @@ pub fn parse_heartbeat(request: &Heartbeat) -> Result<LeaseRenewal, Error> {
             "`progress` has {characters} characters; keep it to {MAX_PROGRESS_CHARACTERS}"
         )));
     }
-    let lease = request.lease_ms.map(Duration::from_millis);
-    Ok(LeaseRenewal { attempt: request.attempt, assignee: request.assignee.clone(), lease })
+    Ok(())
 }
 
 /// Removes duplicates, keeping the order.

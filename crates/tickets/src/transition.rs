@@ -1,11 +1,13 @@
 //! The transition table: the effect of each command in each state, or why it is refused.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use skep_api::tickets::{AttemptOutcome, Object, TicketStatus};
+use skep_api::tickets::{AttemptOutcome, Heartbeat, Object, TicketStatus};
 
 use crate::{
     Assignee, Blockers, Claim, Command, EndCause, EndedAttempt, Error, Finish, Holder, LapsedHolder, Lease,
-    LeaseRenewal, Release, State, Ticket, Wait, backoff, finish, limits::DEFAULT_LEASE,
+    Release, State, Ticket, Wait, backoff, finish, limits::DEFAULT_LEASE,
 };
 
 /// The effect of a command.
@@ -177,9 +179,8 @@ fn decide_claim(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decisi
                 return Err(Error::LeaseLost { id, attempt: ticket.attempt });
             }
             require_ready(ticket, now)?;
-            let (Assignee::Named(name) | Assignee::KeyName(name)) = &claim.assignee;
             let lease = Lease::from(now, claim.lease.unwrap_or(DEFAULT_LEASE));
-            Ok(Decision::Changed(claim_steps(ticket, name, claim.vm, lease, now)))
+            Ok(Decision::Changed(claim_steps(ticket, claim.assignee.name(), claim.vm, lease, now)))
         }
         State::InProgress(holder) => {
             let Assignee::Named(name) = &claim.assignee else { return Err(held_refusal(ticket, holder)) };
@@ -225,7 +226,7 @@ fn decide_release(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<
     }
 }
 
-fn decide_heartbeat(ticket: &Ticket, beat: &LeaseRenewal, now: Timestamp) -> Result<Decision, Error> {
+fn decide_heartbeat(ticket: &Ticket, beat: &Heartbeat, now: Timestamp) -> Result<Decision, Error> {
     match &ticket.state {
         State::Pending { .. } => {
             require_latest(ticket, beat.attempt)?;
@@ -233,7 +234,8 @@ fn decide_heartbeat(ticket: &Ticket, beat: &LeaseRenewal, now: Timestamp) -> Res
         }
         State::InProgress(holder) => {
             require_holder(ticket, holder, beat.attempt, beat.assignee.as_deref())?;
-            Ok(Decision::Renewed(Lease::from(now, beat.lease.unwrap_or(holder.lease.length))))
+            let length = beat.lease_ms.map_or(holder.lease.length, Duration::from_millis);
+            Ok(Decision::Renewed(Lease::from(now, length)))
         }
         State::Completed(_) | State::Failed(_) => {
             require_latest(ticket, beat.attempt)?;

@@ -9,11 +9,11 @@ use jiff::{Timestamp, ToSpan};
 use proptest::prelude::*;
 use skep_api::{
     Patch, TicketId,
-    tickets::{Blocker, Object, TicketStatus},
+    tickets::{Blocker, Heartbeat, Object, TicketStatus},
 };
 use skep_tickets::{
-    Assignee, Blockers, Claim, Command, Decision, EndCause, FinishRequest, LeaseRenewal, Release, Resolution,
-    State, Step, StepKind, Ticket, Wait, decide, find_cycle, ready_step,
+    Assignee, Blockers, Claim, Command, Decision, EndCause, FinishRequest, Release, Resolution, State, Step,
+    StepKind, Ticket, Wait, decide, find_cycle, ready_step,
 };
 
 const TICKETS: usize = 5;
@@ -116,12 +116,10 @@ impl Model {
                 let resolution = if completed { Resolution::Completed } else { Resolution::Failed };
                 let result = result
                     .map_or(Patch::Absent, |n| Patch::Value(Object::from_iter([("n".to_owned(), n.into())])));
-                let assignee = agent.map(|agent| format!("agent-{agent}"));
-                let key_name = "key".to_owned();
-                self.command(
-                    ticket,
-                    &Command::Finish(FinishRequest { resolution, result, attempt, assignee, key_name }),
-                );
+                let assignee = agent.map(|agent| Assignee::Named(format!("agent-{agent}")));
+                let assignee = assignee.unwrap_or_else(|| Assignee::KeyName("key".to_owned()));
+                let finish = FinishRequest { resolution, result, attempt, assignee };
+                self.command(ticket, &Command::Finish(finish));
             }
             Action::Release { ticket, attempt, rest, by_status } => {
                 let retry_after = Some(Duration::from_secs(rest.into()));
@@ -131,7 +129,7 @@ impl Model {
                 );
             }
             Action::Beat { ticket, attempt } => {
-                self.command(ticket, &Command::Heartbeat(LeaseRenewal { attempt, ..LeaseRenewal::default() }))
+                self.command(ticket, &Command::Heartbeat(Heartbeat { attempt, ..Heartbeat::default() }))
             }
             Action::End { ticket, attempt, cause } => {
                 self.command(ticket, &Command::EndAttempt { attempt, cause, earlier: Vec::new() });

@@ -7,11 +7,11 @@ use std::time::Duration;
 use jiff::{Timestamp, ToSpan};
 use skep_api::{
     ErrorCode, TicketId, VmId,
-    tickets::{Blocker, ChangeTicket, Object, TicketStatus},
+    tickets::{Blocker, ChangeTicket, Heartbeat, Object, TicketStatus},
 };
 use skep_tickets::{
-    Blockers, Command, Decision, EndCause, Finish, Holder, LapsedHolder, Lease, LeaseRenewal, State,
-    StepKind, Ticket, Wait, decide, parse_transition,
+    Blockers, Command, Decision, EndCause, Finish, Holder, LapsedHolder, Lease, State, StepKind, Ticket,
+    Wait, decide, parse_transition,
 };
 
 fn now() -> Timestamp {
@@ -276,7 +276,8 @@ fn every_row_of_the_transition_table_holds() {
 #[test]
 fn heartbeats_renew_only_the_current_attempt() {
     let beat = |attempt: Option<u32>, assignee: Option<&str>| {
-        Command::Heartbeat(LeaseRenewal { attempt, assignee: assignee.map(str::to_owned), lease: None })
+        let assignee = assignee.map(str::to_owned);
+        Command::Heartbeat(Heartbeat { attempt, assignee, ..Heartbeat::default() })
     };
     for (from, attempt, assignee, expected) in [
         (Held, None, None, Ok(())),

@@ -8,7 +8,9 @@ use skep_api::{
     swarm::EndReason,
     tickets::{CreateTicket, Object, Priority, Ticket, TicketStatus},
 };
-use skep_tickets::{Assignee, Claim, Command, Dependency, Edits, FinishRequest, NewTicket, Resolution};
+use skep_tickets::{
+    Assignee, Claim, ClaimReady, Command, Dependency, Edits, FinishRequest, NewTicket, Resolution,
+};
 use tokio::sync::broadcast::Receiver;
 
 use super::{account_named, all_events, boot, booted, counts, default_account, end, lost, moment};
@@ -56,23 +58,16 @@ pub fn completion(attempt: Option<u32>) -> Command {
         resolution: Resolution::Completed,
         result: Patch::Absent,
         attempt,
-        assignee: None,
-        key_name: "key".to_owned(),
+        assignee: Assignee::KeyName("key".to_owned()),
     })
 }
 
 /// Command to claim ready tickets.
 pub fn claims(account: AccountId, assignee: &str, count: u32) -> ClaimTickets {
-    let (lease, priorities, once) = (None, vec![], None);
-    ClaimTickets {
-        call: call(account, 30),
-        assignee: assignee.to_owned(),
-        count,
-        lease,
-        priorities,
-        labels: vec![],
-        idempotency: once,
-    }
+    let assignee = Assignee::Named(assignee.to_owned());
+    let each = Claim { assignee, vm: None, attempt: None, lease: None };
+    let claim = ClaimReady { each, count, priorities: vec![], labels: vec![] };
+    ClaimTickets { call: call(account, 30), claim, idempotency: None }
 }
 
 async fn read(store: &dyn Store, account: AccountId, id: TicketId) -> Ticket {

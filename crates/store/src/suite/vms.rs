@@ -344,8 +344,7 @@ pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Stor
         resolution: skep_tickets::Resolution::Failed,
         result: Patch::Value(kept.clone()),
         attempt: Some(1),
-        assignee: None,
-        key_name: "key".to_owned(),
+        assignee: skep_tickets::Assignee::KeyName("key".to_owned()),
     };
     let failed = skep_tickets::Command::Finish(failed);
     store.change_ticket(change(account, vms[2].ticket.unwrap(), failed)).await.unwrap();

@@ -13,7 +13,7 @@ use skep_api::{
     tickets::{Beat, ClaimTickets, ClaimedTickets, Heartbeat},
 };
 use skep_store::Answered;
-use skep_tickets::{claim_any, parse_heartbeat};
+use skep_tickets::{check_heartbeat, parse_claim};
 use tokio::time::{Instant, sleep_until};
 
 use super::{TicketsState, replayable_response, ticket_call, ticket_id};
@@ -53,18 +53,12 @@ pub(super) async fn claim(
     object: Object,
 ) -> Result<Response, Refusal> {
     let idempotency = idempotency_key(&headers, "/api/tickets/claim", &object)?;
-    let order = claim_any(&object.into_request::<ClaimTickets>()?, &caller.key.name)?;
+    let request: ClaimTickets = object.into_request()?;
+    let claim = parse_claim(&request, &caller.key.name)?;
+    let wait = Duration::from_millis(request.wait_ms.unwrap_or_default());
     let _begun = state.in_progress.begin(caller.account.id, idempotency.as_ref())?;
-    let command = skep_store::ClaimTickets {
-        call: ticket_call(&caller, &call),
-        assignee: order.assignee,
-        count: order.count,
-        lease: order.lease,
-        priorities: order.priorities,
-        labels: order.labels,
-        idempotency,
-    };
-    let claimed = state.claim_within(command, order.wait, &caller.key).await?;
+    let command = skep_store::ClaimTickets { call: ticket_call(&caller, &call), claim, idempotency };
+    let claimed = state.claim_within(command, wait, &caller.key).await?;
     if let [first, ..] = claimed.answer.tickets.as_slice() {
         call.audit.set_resource(first.id);
     }
@@ -123,12 +117,11 @@ pub(super) async fn beat(
     Segment(id): Segment,
     _: Query<NoParameters>,
     call: RequestInfo,
-    Body(request): Body<Heartbeat>,
+    Body(beat): Body<Heartbeat>,
 ) -> Answer<Beat> {
-    let beat = parse_heartbeat(&request)?;
+    check_heartbeat(&beat)?;
     let id = ticket_id(&id)?;
     call.audit.set_resource(id);
-    let command =
-        skep_store::BeatTicket { call: ticket_call(&caller, &call), id, beat, progress: request.progress };
+    let command = skep_store::BeatTicket { call: ticket_call(&caller, &call), id, beat };
     Ok(Json(state.store.beat_ticket(command).await?))
 }

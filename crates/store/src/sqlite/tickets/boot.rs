@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use serde_json::json;
-use skep_api::tickets::Object;
-use skep_tickets::{Command, LeaseRenewal, State, decide};
+use skep_api::tickets::{Heartbeat, Object};
+use skep_tickets::{Command, State, decide};
 
 use super::{
     super::{columns::execute, error::SqliteError},
@@ -23,7 +23,7 @@ pub(in super::super) fn assign_to_vm(
 ) -> Result<Vec<TicketSignal>, SqliteError> {
     let before = of_account(connection, vm.account, work.ticket)?;
     // The attempt is still held if the rules would accept a renewal.
-    let holds = Command::Heartbeat(LeaseRenewal { attempt: Some(work.attempt), ..LeaseRenewal::default() });
+    let holds = Command::Heartbeat(Heartbeat { attempt: Some(work.attempt), ..Heartbeat::default() });
     decide(&before.ticket, &holds, at).map_err(Error::from)?;
     let mut edited = before.clone();
     if let State::InProgress(holder) = &mut edited.ticket.state {

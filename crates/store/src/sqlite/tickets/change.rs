@@ -91,7 +91,7 @@ pub(in super::super) fn beat(
     let Decision::Renewed(lease) = decided else {
         return Err(SqliteError::Internal(crate::Cause::new("a beat did not renew the lease")));
     };
-    renew(connection, &row, lease, command.progress.as_deref())?;
+    renew(connection, &row, lease, command.beat.progress.as_deref())?;
     let mut after = row;
     apply_renewal(&mut after, lease);
     let answer = BeatAnswer { attempt: after.ticket.attempt, lease_expires_at: lease.expires_at };

@@ -2,10 +2,10 @@
 
 use rusqlite::{Connection, params};
 use skep_api::{
-    TicketId,
+    AccountId, Label, TicketId,
     tickets::{ClaimedTickets, Priority, TicketStatus},
 };
-use skep_tickets::{Assignee, Claim, Command, Decision, decide};
+use skep_tickets::{ClaimReady, Command, Decision, decide};
 
 use super::{
     super::{
@@ -47,14 +47,9 @@ fn claim_ready(
     command: &ClaimTickets,
     signals: &mut Vec<TicketSignal>,
 ) -> Result<ClaimedTickets, SqliteError> {
-    let order = Command::Claim(Claim {
-        assignee: Assignee::Named(command.assignee.clone()),
-        vm: None,
-        attempt: None,
-        lease: command.lease,
-    });
+    let order = Command::Claim(command.claim.each.clone());
     let (mut tickets, mut bytes) = (Vec::new(), 0);
-    for id in ready(connection, command)? {
+    for id in ready(connection, command.call.account, &command.claim)? {
         let before = of_account(connection, command.call.account, id)?;
         let Decision::Changed(steps) =
             decide(&before.ticket, &order, command.call.at).map_err(Error::from)?
@@ -73,22 +68,25 @@ fn claim_ready(
     Ok(ClaimedTickets { tickets })
 }
 
-fn ready(connection: &Connection, command: &ClaimTickets) -> Result<Vec<TicketId>, SqliteError> {
-    let wanted =
-        |priority: &&Priority| command.priorities.is_empty() || command.priorities.contains(priority);
+fn ready(
+    connection: &Connection,
+    account: AccountId,
+    claim: &ClaimReady,
+) -> Result<Vec<TicketId>, SqliteError> {
+    let account = account.to_string();
+    let wanted = |priority: &&Priority| claim.priorities.is_empty() || claim.priorities.contains(priority);
     let mut ids = Vec::new();
     for priority in Priority::ALL.iter().filter(wanted) {
-        let left = i64::from(command.count) - i64::try_from(ids.len()).unwrap_or(i64::MAX);
+        let left = i64::from(claim.count) - i64::try_from(ids.len()).unwrap_or(i64::MAX);
         if left <= 0 {
             break;
         }
-        if !command.labels.is_empty() {
-            ids.extend(labelled(connection, command, rank(*priority), left)?);
+        if !claim.labels.is_empty() {
+            ids.extend(labelled(connection, &account, &claim.labels, rank(*priority), left)?);
             continue;
         }
         let sql =
             "SELECT id FROM tickets WHERE account = ?1 AND stage = 1 AND priority = ?2 ORDER BY id LIMIT ?3";
-        let account = command.call.account.to_string();
         ids.extend(query_all(connection, sql, params![account, rank(*priority), left], |row| {
             row.parse::<TicketId>("id")
         })?);
@@ -96,17 +94,18 @@ fn ready(connection: &Connection, command: &ClaimTickets) -> Result<Vec<TicketId
     Ok(ids)
 }
 
-/// Returns ready tickets that have all labels of the claim.
+/// Returns ready tickets that have all of these labels.
 fn labelled(
     connection: &Connection,
-    command: &ClaimTickets,
+    account: &str,
+    labels: &[Label],
     priority: i64,
     limit: i64,
 ) -> Result<Vec<TicketId>, SqliteError> {
     let mut common = Intersection {
         connection,
-        account: command.call.account.to_string(),
-        terms: command.labels.iter().map(Term::Label).collect(),
+        account: account.to_owned(),
+        terms: labels.iter().map(Term::Label).collect(),
         range: IndexRange { status: TicketStatus::Pending, stage: READY, priority },
         by_change: false,
         all_stages: false,

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use skep_api::{Patch, TicketId, VmId, swarm::EndReason, tickets::Object};
 use skep_tickets::{
-    Command, Decision, EndCause, EndedAttempt, FinishRequest, Lease, Release, Resolution, State, decide,
+    Assignee, Command, Decision, EndCause, EndedAttempt, FinishRequest, Lease, Release, Resolution, State,
+    decide,
 };
 
 use super::{
@@ -115,9 +116,8 @@ fn completion(row: &Row, result: &Object) -> Command {
         resolution: Resolution::Completed,
         result: Patch::Value(result.clone()),
         attempt: Some(row.ticket.attempt),
-        assignee: None,
-        // Used only for tickets without a holder.
-        key_name: String::new(),
+        // The ticket has a holder, so the name of a key is not used.
+        assignee: Assignee::KeyName(String::new()),
     })
 }
 

@@ -6,10 +6,10 @@ use jiff::{Timestamp, ToSpan};
 use proptest::prelude::*;
 use skep_api::{
     AccountId, Label, Patch, TicketId,
-    tickets::{Object, Priority},
+    tickets::{Heartbeat, Object, Priority},
 };
 use skep_tickets::{
-    Assignee, Claim, Command, Dependency, Edits, FinishRequest, LeaseRenewal, NewTicket, Release, Resolution,
+    Assignee, Claim, ClaimReady, Command, Dependency, Edits, FinishRequest, NewTicket, Release, Resolution,
 };
 
 use super::super::tickets::new_ticket;
@@ -247,24 +247,19 @@ pub(super) fn to_command(
             })
         }
         Action::ClaimNext { agent, count, priorities, labels } => {
-            let (assignee, priorities) = (name(*agent), priorities.clone());
-            let (count, labels) = (*count, labels.iter().copied().map(label).collect());
-            ModelCommand::Claim(ClaimTickets {
-                call,
-                assignee,
-                count,
-                lease: None,
-                priorities,
-                labels,
-                idempotency: None,
-            })
+            let assignee = Assignee::Named(name(*agent));
+            let each = Claim { assignee, vm: None, attempt: None, lease: None };
+            let labels = labels.iter().copied().map(label).collect();
+            let claim = ClaimReady { each, count: *count, priorities: priorities.clone(), labels };
+            ModelCommand::Claim(ClaimTickets { call, claim, idempotency: None })
         }
         Action::Beat { ticket, attempt: which, agent, lease, progress } => {
             let id = pick(ticket)?;
             let attempt = which.of(known(id).attempt);
-            let beat = LeaseRenewal { attempt, assignee: agent.map(name), lease: lease.map(length) };
+            let lease_ms = lease.map(|lease| u64::try_from(length(lease).as_millis()).unwrap());
             let progress = progress.then(|| format!("at {at}"));
-            ModelCommand::Beat(BeatTicket { call, id, beat, progress })
+            let beat = Heartbeat { attempt, assignee: agent.map(name), lease_ms, progress };
+            ModelCommand::Beat(BeatTicket { call, id, beat })
         }
         Action::TimeUp { ticket, attempt: which, lease } => {
             let ticket = pick(ticket)?;
@@ -366,8 +361,8 @@ fn transition(step: &Transition, latest: u32) -> Option<Command> {
             resolution: if *completed { Resolution::Completed } else { Resolution::Failed },
             result: result.map_or(Patch::Absent, patch),
             attempt: attempt.of(latest),
-            assignee: agent.map(name),
-            key_name: KEY_NAME.to_owned(),
+            assignee: agent
+                .map_or_else(|| Assignee::KeyName(KEY_NAME.to_owned()), |agent| Assignee::Named(name(agent))),
         }),
         Transition::Release { attempt, agent, rest, by_status } => Command::Release(Release {
             attempt: attempt.of(latest),

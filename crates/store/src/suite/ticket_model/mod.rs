@@ -109,14 +109,13 @@ impl Comparison {
                 assert_eq!(answer, said.map(|()| self.model.record(id)), "{act:?} of {id}");
             }
             ModelCommand::Claim(command) => {
-                let (name, count) = (command.assignee.clone(), usize::try_from(command.count).unwrap());
-                let claimed = self.model.claim_next(&name, count, &command.priorities, &command.labels);
+                let claimed = self.model.claim_next(&command.claim);
                 let answer = self.store.claim_tickets(command).await.unwrap().answer;
                 let records: Vec<_> = claimed.iter().map(|id| self.model.record(*id)).collect();
                 assert_eq!(answer.tickets, records, "{act:?}");
             }
             ModelCommand::Beat(command) => {
-                let said = self.model.beat(command.id, &command.beat, command.progress.as_ref());
+                let said = self.model.beat(command.id, &command.beat);
                 let id = command.id;
                 let answer = self.store.beat_ticket(command).await.map_err(|error| error.code());
                 let answer = answer.map(|beat| (beat.attempt, Some(beat.lease_expires_at)));

@@ -11,7 +11,7 @@ use skep_api::{
     ErrorCode, Label, TicketId,
     tickets::{Attempt, AttemptOutcome, Blocker, Object, Priority, Ticket, TicketStatus},
 };
-use skep_tickets::NewTicket;
+use skep_tickets::{ClaimReady, NewTicket};
 
 use super::{actions::Known, model_ticket::ModelTicket};
 use crate::{DeleteTicket, Dependents, EventKind};
@@ -140,17 +140,12 @@ impl Model {
     }
 
     /// Claims the first `count` claimable tickets and returns their ids.
-    pub(super) fn claim_next(
-        &mut self,
-        assignee: &str,
-        count: usize,
-        priorities: &[Priority],
-        labels: &[Label],
-    ) -> Vec<TicketId> {
+    pub(super) fn claim_next(&mut self, command: &ClaimReady) -> Vec<TicketId> {
+        let ClaimReady { each, count, priorities, labels } = command;
         let mut claimed = self.claimable(priorities, labels);
-        claimed.truncate(count);
+        claimed.truncate(usize::try_from(*count).unwrap());
         for id in &claimed {
-            self.start_attempt(*id, assignee, None);
+            self.start_attempt(*id, each.assignee.name(), each.lease);
             self.increment_version(*id);
         }
         claimed

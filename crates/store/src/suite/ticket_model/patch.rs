@@ -1,10 +1,12 @@
 //! The model's rules for changes of tickets and renewals of leases.
 
+use std::time::Duration;
+
 use skep_api::{
     ErrorCode, Patch, TicketId,
-    tickets::{AttemptOutcome, Object, TicketStatus},
+    tickets::{AttemptOutcome, Heartbeat, Object, TicketStatus},
 };
-use skep_tickets::{Assignee, Claim, Command, Edits, FinishRequest, LeaseRenewal, Release, Resolution};
+use skep_tickets::{Assignee, Claim, Command, Edits, FinishRequest, Release, Resolution};
 
 use super::model::{Model, Outcome};
 use crate::EventKind;
@@ -128,9 +130,9 @@ impl Model {
     }
 
     /// Fails if the caller is not the holder.
-    fn require_holder(&self, id: TicketId, attempt: Option<u32>, name: Option<&String>) -> Outcome {
+    fn require_holder(&self, id: TicketId, attempt: Option<u32>, name: Option<&str>) -> Outcome {
         self.require_latest(id, attempt)?;
-        let holder = self.tickets[&id].record.assignee.as_ref();
+        let holder = self.tickets[&id].record.assignee.as_deref();
         if name.is_some() && name != holder { Err(ErrorCode::ClaimLost) } else { Ok(()) }
     }
 
@@ -155,40 +157,40 @@ impl Model {
         }
     }
 
-    pub(super) fn beat(&mut self, id: TicketId, beat: &LeaseRenewal, progress: Option<&String>) -> Outcome {
+    pub(super) fn beat(&mut self, id: TicketId, beat: &Heartbeat) -> Outcome {
         self.check_version(id, None)?;
         if self.tickets[&id].record.status != TicketStatus::InProgress {
             self.require_latest(id, beat.attempt)?;
             let pending = self.tickets[&id].record.status == TicketStatus::Pending;
             return Err(if pending { ErrorCode::LeaseLost } else { ErrorCode::TicketState });
         }
-        self.require_holder(id, beat.attempt, beat.assignee.as_ref())?;
-        self.renew(id, beat.lease, progress);
+        self.require_holder(id, beat.attempt, beat.assignee.as_deref())?;
+        self.renew(id, beat.lease_ms.map(Duration::from_millis), beat.progress.as_ref());
         Ok(())
     }
 
     fn finish(&mut self, id: TicketId, finishing: &FinishRequest) -> Result<bool, ErrorCode> {
-        let FinishRequest { resolution, result, attempt, assignee, key_name } = finishing;
+        let FinishRequest { resolution, result, attempt, assignee } = finishing;
         let completed = *resolution == Resolution::Completed;
         let record = &self.tickets[&id].record;
         match record.status {
             TicketStatus::InProgress => {
-                self.require_holder(id, *attempt, assignee.as_ref())?;
+                self.require_holder(id, *attempt, assignee.named())?;
                 let holder = self.tickets[&id].record.assignee.clone();
                 self.close(id, completed, holder, result.value().cloned());
             }
             TicketStatus::Pending => {
                 self.require_latest(id, *attempt)?;
                 match self.tickets[&id].lapsed.clone().filter(|_| attempt.is_some()) {
-                    Some(lapsed) if assignee.as_ref().is_some_and(|name| *name != lapsed) => {
+                    Some(lapsed) if assignee.named().is_some_and(|name| name != lapsed) => {
                         return Err(ErrorCode::Superseded);
                     }
                     Some(lapsed) => self.close(id, completed, Some(lapsed), result.value().cloned()),
                     None if completed => {
                         self.require_ready(id)?;
-                        let name = assignee.as_ref().unwrap_or(key_name);
+                        let name = assignee.name();
                         self.start_attempt(id, name, None);
-                        self.close(id, true, Some(name.clone()), result.value().cloned());
+                        self.close(id, true, Some(name.to_owned()), result.value().cloned());
                     }
                     None => self.close(id, false, None, result.value().cloned()),
                 }
@@ -219,7 +221,7 @@ impl Model {
         match self.tickets[&id].record.status {
             TicketStatus::Pending => return Ok(false),
             TicketStatus::InProgress => {
-                self.require_holder(id, release.attempt, release.assignee.as_ref())?;
+                self.require_holder(id, release.attempt, release.assignee.as_deref())?;
                 self.end_attempt(id, AttemptOutcome::Released, None);
                 self.record_event(id, EventKind::TicketReleased);
             }
