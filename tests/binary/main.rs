@@ -95,4 +95,6 @@ mod unseeded;
 #[cfg(feature = "update")]
 mod update;
 #[cfg(feature = "root")]
+mod usage;
+#[cfg(feature = "root")]
 mod vm_api;

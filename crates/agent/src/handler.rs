@@ -9,12 +9,16 @@ use std::{
 use bytes::Bytes;
 use skep_api::{Failure, exec::RunCommand};
 use skep_channel::{
-    Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+    Content, GuestUsage, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler},
 };
 use skep_workspace::{Commands, Place};
 
-use crate::{error::Error, files::PriorUse, groups, identity, settle};
+use crate::{
+    error::{Error, StepContext},
+    files::PriorUse,
+    groups, identity, settle, usage,
+};
 
 const HOME: &str = "/root";
 const KERNEL_COMMAND_LINE: &str = "/proc/cmdline";
@@ -123,6 +127,10 @@ impl Handler for Agent {
 
     async fn settle(&self) -> Result<(), Failure> {
         Ok(settle::settle(&self.base).await?)
+    }
+
+    fn usage(&self) -> Result<GuestUsage, Failure> {
+        Ok(usage::read().context("read the usage")?)
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {

@@ -18,6 +18,7 @@ mod network;
 mod port;
 mod power;
 mod settle;
+mod usage;
 
 use std::{process::ExitCode, time::Duration};
 

@@ -128,6 +128,9 @@ pub struct Vm {
     /// The id of the boot command, for `GET /api/swarm/vm/{pid}/exec/{exec_id}`.
     #[cfg_attr(feature = "openapi", schema(example = "exec_01jv0000000000000000000000"))]
     pub exec_id: Option<String>,
+    /// What the VM uses, sampled every second; null if it was not sampled yet, and in lists.
+    #[serde(default)]
+    pub usage: Option<VmUsage>,
     /// Measured times of the restore.
     pub boot: BootReceipt,
     /// When the VM ended; only in records of ended VMs.
@@ -137,6 +140,103 @@ pub struct Vm {
     /// Why the VM ended; only in records of ended VMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
+}
+
+/// What a VM currently uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VmUsage {
+    /// The processor time since the restore, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 1200))]
+    pub cpu_ms: u64,
+    /// The memory that the end of the VM would free, in MiB. Memory that VMs of a template share is not included.
+    #[cfg_attr(feature = "openapi", schema(example = 61))]
+    pub memory_mb: u64,
+}
+
+/// What a VM uses, and its limits. Answer of `GET /api/swarm/vm/{pid}/metrics`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VmMetrics {
+    /// The processors.
+    pub cpu: CpuMetrics,
+    /// The memory on the server's machine.
+    pub memory: MemoryMetrics,
+    /// The VM's own disk layer.
+    pub disk: DiskMetrics,
+    /// The network interface.
+    pub network: NetworkMetrics,
+    /// What the guest reports; null if it is paused or does not answer in time.
+    pub guest: Option<GuestMetrics>,
+}
+
+/// Use of processors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CpuMetrics {
+    /// The processor time since the restore, in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(example = 1200))]
+    pub used_ms: u64,
+    /// The number of virtual processors.
+    #[cfg_attr(feature = "openapi", schema(example = 2))]
+    pub vcpus: u32,
+}
+
+/// Use of memory on the server's machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MemoryMetrics {
+    /// The memory that the end of the VM would free, in MiB. Memory that VMs of a template share is not included.
+    #[cfg_attr(feature = "openapi", schema(example = 61))]
+    pub held_mb: u64,
+    /// The memory of the guest, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 1024))]
+    pub promised_mb: u64,
+    /// The memory charged to the VM, in MiB. Shared memory is charged to the first VM that used it.
+    #[cfg_attr(feature = "openapi", schema(example = 90))]
+    pub charged_mb: u64,
+    /// The limit of the charged memory, in MiB. A VM that exceeds it ends as `out_of_memory`.
+    #[cfg_attr(feature = "openapi", schema(example = 1408))]
+    pub limit_mb: u64,
+}
+
+/// Use of a VM's own disk layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DiskMetrics {
+    /// The space on the server's disk, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 3))]
+    pub used_mb: u64,
+    /// The size of the layer, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 10240))]
+    pub size_mb: u64,
+}
+
+/// Traffic of a VM since the restore, link-layer headers included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NetworkMetrics {
+    /// The bytes that the VM received.
+    #[cfg_attr(feature = "openapi", schema(example = 4096))]
+    pub received_bytes: u64,
+    /// The bytes that the VM sent.
+    #[cfg_attr(feature = "openapi", schema(example = 4096))]
+    pub sent_bytes: u64,
+}
+
+/// What only the guest knows. The guest is not trusted, so these values may be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GuestMetrics {
+    /// The processes of programs.
+    #[cfg_attr(feature = "openapi", schema(example = 4))]
+    pub processes: u32,
+    /// The memory that the guest's kernel manages, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 970))]
+    pub memory_mb: u64,
+    /// The memory that programs in the guest can still take, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 910))]
+    pub memory_available_mb: u64,
 }
 
 /// A page of VMs.

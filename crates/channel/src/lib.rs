@@ -13,6 +13,7 @@
 //! | `POST /clock` | [`TimeAndSeed`] | [`HandOutReport`] |
 //! | `POST /rest` | | `{}` once the next command is prepared |
 //! | `POST /settle` | | `{}` |
+//! | `GET /usage` | | [`GuestUsage`] |
 //! | `POST /operations/<name>`, header `skep-call` | the operation | its answer |
 //! | `POST /streams/<name>` | the operation as a [`Content`]'s head, then its bytes | its answer, then its bytes |
 //! | `PUT /commands/<id>` | `RunCommand` | its events, as [`wire`] frames |
@@ -26,6 +27,7 @@
 mod account_roots;
 #[cfg(feature = "guest")]
 pub mod guest;
+mod guest_usage;
 mod hand_out;
 mod head;
 #[cfg(feature = "host")]
@@ -36,6 +38,7 @@ mod protocol;
 pub mod wire;
 
 pub use account_roots::AccountRoots;
+pub use guest_usage::GuestUsage;
 pub use hand_out::{HandOut, HandOutReport, TimeAndSeed};
 pub use head::Content;
 #[cfg(feature = "host")]

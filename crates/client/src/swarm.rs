@@ -3,7 +3,7 @@
 
 use skep_api::swarm::{
     BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest, SwarmStatus,
-    Vm, VmList,
+    Vm, VmList, VmMetrics,
 };
 
 use crate::{Answered, Client, Result, client::encode_segment};
@@ -87,5 +87,13 @@ impl Client {
     /// `unknown_vm`, and those of every request.
     pub async fn console(&self, vm: &str) -> Result<Answered<Console>> {
         self.get(&format!("api/swarm/vm/{}/console", encode_segment(vm))).await
+    }
+
+    /// `GET /api/swarm/vm/{pid}/metrics`: what the VM uses now.
+    ///
+    /// # Errors
+    /// `unknown_vm`, and those of every request.
+    pub async fn vm_metrics(&self, vm: &str) -> Result<Answered<VmMetrics>> {
+        self.get(&format!("api/swarm/vm/{}/metrics", encode_segment(vm))).await
     }
 }

@@ -251,6 +251,16 @@ impl Cgroup {
         self.first_value(Hierarchy::memory_bytes)
     }
 
+    /// Memory of its processes that belongs to no file, in bytes: what its end would free.
+    pub fn anonymous_bytes(&self) -> u64 {
+        self.first_value(Hierarchy::anonymous_bytes)
+    }
+
+    /// The limit of its memory, in bytes. Zero if the group does not exist any more.
+    pub fn memory_limit_bytes(&self) -> u64 {
+        self.first_value(Hierarchy::memory_limit_bytes)
+    }
+
     /// CPU time of its processes, in microseconds.
     pub fn cpu_us(&self) -> u64 {
         self.first_value(Hierarchy::cpu_us)

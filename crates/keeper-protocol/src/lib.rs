@@ -10,8 +10,8 @@ mod socket;
 pub use error::Error;
 pub use keeper_end::{Answerer, KeeperEnd};
 pub use message::{
-    AdminKey, Answer, Envelope, HeldVm, LIST_PAGE_SIZE, Launched, MAX_PEM_BYTES, Request, SwarmAvailability,
-    TlsPair, Usage, Welcome,
+    AdminKey, Answer, Envelope, HeldVm, LIST_PAGE_SIZE, Launched, Load, MAX_PEM_BYTES, Request,
+    SwarmAvailability, TlsPair, Usage, Welcome,
 };
 pub use peek::peek_welcome;
 pub use server_end::{AttachedVm, LaunchedVm, ServerEnd};

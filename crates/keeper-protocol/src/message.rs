@@ -191,15 +191,32 @@ pub struct HeldVm {
     pub template: String,
     /// Whether it outlives its server.
     pub committed: bool,
+    pub load: Load,
 }
 
 /// The current resource usage of a VMM.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Usage {
-    /// Memory charged to its cgroup, in bytes.
+    pub load: Load,
+    /// Memory charged to its cgroup, in bytes. Shared pages are charged to the first VM that used them.
     pub memory_bytes: u64,
-    /// CPU time of all its threads, in microseconds.
-    pub cpu_us: u64,
+    /// The limit of this memory, in bytes.
+    pub memory_limit_bytes: u64,
     /// Disk space that its private layer occupies, in bytes.
     pub disk_bytes: u64,
+    /// Size of its private layer, in bytes.
+    pub disk_size_bytes: u64,
+    /// Bytes that it received from the network.
+    pub received_bytes: u64,
+    /// Bytes that it sent to the network.
+    pub sent_bytes: u64,
+}
+
+/// The part of the usage of a VMM that is sampled regularly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Its anonymous memory, in bytes: what its end would free.
+    pub held_bytes: u64,
+    /// CPU time of all its threads, in microseconds.
+    pub cpu_us: u64,
 }

@@ -12,7 +12,7 @@ use std::{
 
 use skep_api::{ErrorCode, Failure, VmId};
 use skep_keeper_protocol::{
-    Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PAGE_SIZE, Launched, Request, ServerEnd,
+    Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PAGE_SIZE, Launched, Load, Request, ServerEnd,
     SwarmAvailability, Usage, Welcome, pair,
 };
 use tokio::{io::AsyncReadExt, time::timeout};
@@ -105,7 +105,7 @@ async fn a_long_list_is_split_into_pages_that_fit_a_packet() {
         // As large as an entry can be.
         let held = |vm: &VmId| {
             let launched = Launched { template_key: "k".repeat(64), ..launched(*vm) };
-            HeldVm { launched, template: "t".repeat(63), committed: false }
+            HeldVm { launched, template: "t".repeat(63), committed: false, load: load() }
         };
         answerer.answer(Answer::List { vms: part.iter().map(held).collect() }, &[]).await.unwrap();
     }
@@ -130,6 +130,10 @@ async fn an_attachment_brings_streams() {
     assert_eq!((&word, got.launched.pid), (b"agent", 42));
 }
 
+fn load() -> Load {
+    Load { held_bytes: u64::MAX, cpu_us: u64::MAX }
+}
+
 #[tokio::test]
 async fn answers_match_their_requests_in_any_order() {
     let (mut keeper, server) = ends().await;
@@ -146,8 +150,16 @@ async fn answers_match_their_requests_in_any_order() {
 
     end_answerer.answer(Answer::Ended { out_of_memory: true }, &[]).await.unwrap();
     assert!(end.await.unwrap().unwrap());
-    let told = Usage { memory_bytes: 1, cpu_us: 2, disk_bytes: 3 };
-    usage_answerer.answer(Answer::Usage(told), &[]).await.unwrap();
+    let reported = Usage {
+        load: load(),
+        memory_bytes: 1,
+        memory_limit_bytes: 2,
+        disk_bytes: 3,
+        disk_size_bytes: 4,
+        received_bytes: 5,
+        sent_bytes: 6,
+    };
+    usage_answerer.answer(Answer::Usage(reported), &[]).await.unwrap();
     assert_eq!(usage.await.unwrap().unwrap().disk_bytes, 3);
 }
 

@@ -14,7 +14,7 @@ use skep_jail::{
     Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits,
     StderrPipe,
 };
-use skep_keeper_protocol::{HeldVm, Launched, Usage};
+use skep_keeper_protocol::{HeldVm, Launched, Load, Usage};
 use skep_network::{Port, Tap};
 
 use crate::{
@@ -172,7 +172,8 @@ impl VmResources {
             vcpus: vmm.vcpus,
             memory_mb: vmm.memory_mb,
         };
-        Some(HeldVm { launched, template: record.template.clone(), committed: record.committed })
+        let (template, committed) = (record.template.clone(), record.committed);
+        Some(HeldVm { launched, template, committed, load: self.load() })
     }
 
     /// Whether the VM outlives its server.
@@ -241,15 +242,25 @@ impl VmResources {
         self.out_of_memory
     }
 
+    /// The usage without the traffic, which [`Network`](skep_network::Network) counts.
     pub(crate) fn usage(&self) -> Usage {
-        let blocks =
-            self.layer.as_ref().and_then(|layer| layer.metadata().ok()).map_or(0, |found| found.blocks());
+        let layer = self.layer.as_ref().and_then(|layer| layer.metadata().ok());
+        let of_group = |figure: fn(&Cgroup) -> u64| self.group.as_ref().map_or(0, figure);
         Usage {
-            memory_bytes: self.group.as_ref().map_or(0, Cgroup::memory_bytes),
-            cpu_us: self.group.as_ref().map_or(0, Cgroup::cpu_us),
+            load: self.load(),
+            memory_bytes: of_group(Cgroup::memory_bytes),
+            memory_limit_bytes: of_group(Cgroup::memory_limit_bytes),
             // st_blocks counts 512-byte units, independent of the file system's block size.
-            disk_bytes: blocks * 512,
+            disk_bytes: layer.as_ref().map_or(0, |found| found.blocks() * 512),
+            disk_size_bytes: layer.map_or(0, |found| found.len()),
+            received_bytes: 0,
+            sent_bytes: 0,
         }
+    }
+
+    fn load(&self) -> Load {
+        let of_group = |figure: fn(&Cgroup) -> u64| self.group.as_ref().map_or(0, figure);
+        Load { held_bytes: of_group(Cgroup::anonymous_bytes), cpu_us: of_group(Cgroup::cpu_us) }
     }
 }
 

@@ -15,7 +15,7 @@ use skep_jail::{CgroupTree, UidPool};
 use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, LIST_PAGE_SIZE, Launched, Request, Usage, is_template_name,
 };
-use skep_network::Network;
+use skep_network::{Network, Traffic};
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use crate::{
@@ -148,7 +148,7 @@ impl Vmms {
                 let out_of_memory = self.end(vm).await?;
                 Ok((Answer::Ended { out_of_memory }, Vec::new()))
             }
-            Request::Usage { vm } => Ok((Answer::Usage(self.usage(vm)?), Vec::new())),
+            Request::Usage { vm } => Ok((Answer::Usage(self.usage(vm).await?), Vec::new())),
             Request::Commit { vm } => {
                 self.commit(vm).await?;
                 Ok((Answer::Committed, Vec::new()))
@@ -333,11 +333,14 @@ impl Vmms {
         }
     }
 
-    fn usage(&self, vm: VmId) -> Result<Usage, Error> {
-        match self.slots().get(&vm) {
-            Some(Slot::Running(belongings)) => Ok(belongings.usage()),
-            _ => Err(Error::UnknownVm(vm)),
-        }
+    async fn usage(&self, vm: VmId) -> Result<Usage, Error> {
+        let (usage, port) = match self.slots().get(&vm) {
+            Some(Slot::Running(belongings)) => (belongings.usage(), belongings.port.clone()),
+            _ => return Err(Error::UnknownVm(vm)),
+        };
+        let Some(port) = port else { return Ok(usage) };
+        let Traffic { received_bytes, sent_bytes } = self.network.traffic(port).await?;
+        Ok(Usage { received_bytes, sent_bytes, ..usage })
     }
 
     /// Ends the matching VMs. No other request may be in progress.

@@ -65,11 +65,19 @@ pub struct Port {
     slot: Slot,
 }
 
+/// The bytes that a VM received and sent, link-layer headers included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+}
+
 enum Request {
     Add(oneshot::Sender<Result<Tap, Error>>),
     Remove(Port, oneshot::Sender<Result<(), Error>>),
     Admit(Port, oneshot::Sender<Result<(), Error>>),
     Listen(oneshot::Sender<Result<TcpListener, Error>>),
+    Traffic(Port, oneshot::Sender<Result<Traffic, Error>>),
 }
 
 impl Network {
@@ -144,6 +152,16 @@ impl Network {
     pub async fn admit(&self, port: Port) -> Result<(), Error> {
         let (answer, outcome) = oneshot::channel();
         self.requests.send(Request::Admit(port, answer)).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
+    /// The traffic of the VM at this port since its tap was created.
+    ///
+    /// # Errors
+    /// The port was removed, or the system refused.
+    pub async fn traffic(&self, port: Port) -> Result<Traffic, Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.requests.send(Request::Traffic(port, answer)).await.map_err(|_| Error::ThreadGone)?;
         outcome.await.map_err(|_| Error::ThreadGone)?
     }
 
@@ -309,6 +327,9 @@ impl NetworkState {
                 Request::Listen(answer) => {
                     let _ = answer.send(listener::bind(self.subnet.gateway(), API_PORT).await);
                 }
+                Request::Traffic(port, answer) => {
+                    let _ = answer.send(self.traffic(&port).await);
+                }
             }
         }
     }
@@ -352,6 +373,12 @@ impl NetworkState {
         ruleset::admit(port.ip)?;
         self.admitted.insert(port.slot);
         Ok(())
+    }
+
+    async fn traffic(&self, port: &Port) -> Result<Traffic, Error> {
+        let counted = self.links.traffic(&port.name).await?.ok_or(Error::PortRemoved(port.ip))?;
+        // What the host receives over the tap, the VM has sent.
+        Ok(Traffic { received_bytes: counted.sent_bytes, sent_bytes: counted.received_bytes })
     }
 
     async fn remove(&mut self, port: &Port) -> Result<(), Error> {

@@ -13,6 +13,13 @@ pub(crate) struct Links {
     handle: Handle,
 }
 
+/// The bytes that the host received and sent over a link.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LinkTraffic {
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_bytes: u64,
+}
+
 impl Links {
     /// Spawns the netlink connection, so it must run in a Tokio runtime.
     pub(crate) fn connect() -> Result<Self, Error> {
@@ -82,6 +89,22 @@ impl Links {
             Err(error) if is_missing(&error) => Ok(()),
             other => other.map_err(Error::link(format!("removal of link {name}"))),
         }
+    }
+
+    /// The bytes that passed a link. `None` if it does not exist.
+    pub(crate) async fn traffic(&self, name: &str) -> Result<Option<LinkTraffic>, Error> {
+        let mut found = std::pin::pin!(self.handle.link().get().match_name(name.to_owned()).execute());
+        let link = match found.try_next().await {
+            Ok(link) => link,
+            Err(error) if is_missing(&error) => None,
+            Err(error) => return Err(Error::link(format!("counters of link {name}"))(error)),
+        };
+        Ok(link.into_iter().flat_map(|link| link.attributes).find_map(|attribute| match attribute {
+            LinkAttribute::Stats64(counters) => {
+                Some(LinkTraffic { received_bytes: counters.rx_bytes, sent_bytes: counters.tx_bytes })
+            }
+            _ => None,
+        }))
     }
 
     async fn index(&self, name: &str) -> Result<Option<u32>, Error> {

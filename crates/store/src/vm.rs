@@ -130,6 +130,7 @@ impl VmBooted {
             metadata,
             ticket: self.ticket,
             exec_id: self.exec_id.clone(),
+            usage: None,
             boot: self.boot,
             ended_at: None,
             reason: None,

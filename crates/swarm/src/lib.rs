@@ -26,6 +26,7 @@ mod restore;
 mod run_log;
 mod swarm;
 mod ticket_file;
+mod usage;
 mod vm;
 
 pub use adopt::record_all_as_lost;

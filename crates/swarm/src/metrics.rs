@@ -34,6 +34,8 @@ pub struct SwarmMetrics {
     /// Parked VMs by template.
     pub pool: BTreeMap<String, PoolState>,
     pub capacity: Capacity,
+    /// Memory that the ends of all VMs would free, in bytes.
+    pub held_bytes: u64,
     /// `None` if the keeper did not answer in time.
     pub vmms: Option<VmmCounts>,
 }
@@ -45,6 +47,7 @@ impl Default for SwarmMetrics {
             vms: Vec::new(),
             pool: BTreeMap::new(),
             capacity: Capacity { max_vms: 0, memory_mb: 0, memory_used_mb: 0 },
+            held_bytes: 0,
             vmms: Some(VmmCounts { committed: 0, uncommitted: 0 }),
         }
     }

@@ -8,7 +8,7 @@ use skep_api::{
     AccountId, ErrorCode, Failure, Operation, VmId, VmRef,
     exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
     keys::Limits,
-    swarm::{BASE_TEMPLATE, BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm},
+    swarm::{BASE_TEMPLATE, BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm, VmMetrics},
 };
 use skep_channel::{Content, ExecStream};
 use skep_engine::Driver;
@@ -28,6 +28,7 @@ use crate::{
     registry::Registry,
     restore::Restorer,
     round_ms, ticket_file,
+    usage::{self, UsageSamples},
     vm::{self, BootedVm, VmContext, VmHandle},
 };
 
@@ -75,6 +76,7 @@ struct Inner {
     budget: Arc<Budget>,
     engine: EngineReport,
     api: ApiAccess,
+    usage: UsageSamples,
 }
 
 impl Swarm {
@@ -90,6 +92,8 @@ impl Swarm {
             observer: parts.observer,
         };
         let api = ApiAccess::new(parts.keeper.clone(), parts.api);
+        let usage = UsageSamples::default();
+        tokio::spawn(usage.clone().run(parts.keeper.clone()));
         let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.overhead_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::adopt_vms(&restorer, &surroundings, &budget).await?;
@@ -97,12 +101,14 @@ impl Swarm {
         let pool = Pool::new(restorer, budget.clone(), size);
         tokio::spawn(refill::run(pool.clone()));
         let (tickets, engine) = (parts.tickets, parts.engine);
-        Ok(Self(Arc::new(Inner { booter: Booter { pool }, surroundings, tickets, budget, engine, api })))
+        let booter = Booter { pool };
+        Ok(Self(Arc::new(Inner { booter, surroundings, tickets, budget, engine, api, usage })))
     }
 
     /// The account's VMs, and the capacity of the machine.
     pub async fn status(&self, account: &AccountId) -> Result<SwarmStatus, Error> {
-        let vms: Vec<Vm> = self.registry().of(*account).iter().map(VmHandle::record).collect();
+        let vms = self.registry().of(*account);
+        let vms: Vec<Vm> = vms.iter().map(|vm| self.0.usage.add_to(vm.record())).collect();
         Ok(SwarmStatus {
             count: u32::try_from(vms.len()).unwrap_or(u32::MAX),
             vms,
@@ -161,7 +167,7 @@ impl Swarm {
     /// # Errors
     /// Unknown VM, or an ambiguous prefix of an id.
     pub async fn vm(&self, account: &AccountId, vm: VmRef) -> Result<Vm, Error> {
-        Ok(self.registry().find(*account, vm)?.record())
+        Ok(self.0.usage.add_to(self.registry().find(*account, vm)?.record()))
     }
 
     /// Changes name, metadata or expiry of a VM, and returns its record.
@@ -332,6 +338,15 @@ impl Swarm {
         Ok(self.registry().by_id(*account, vm)?.console.read())
     }
 
+    /// What a VM uses now.
+    ///
+    /// # Errors
+    /// Unknown VM, or the keeper is gone.
+    pub async fn vm_metrics(&self, account: &AccountId, vm: VmId) -> Result<VmMetrics, Error> {
+        let handle = self.registry().by_id(*account, vm)?;
+        usage::read(&self.0.surroundings.keeper, &handle).await
+    }
+
     /// Whether VMs can be booted. `Err`: the reason why not.
     pub fn health(&self) -> Result<(), String> {
         if self.0.surroundings.keeper.is_closed() { Err("the keeper is gone".to_owned()) } else { Ok(()) }
@@ -343,6 +358,7 @@ impl Swarm {
             vms: self.registry().states().into_iter().map(|state| (state, 1)).collect(),
             pool: self.0.booter.pool.state(),
             capacity: self.0.budget.capacity(),
+            held_bytes: self.0.usage.held_bytes(),
             vmms: metrics::count_vmms(&self.0.surroundings.keeper).await,
         }
     }

@@ -15,7 +15,9 @@ use skep_api::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use crate::{AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed};
+use crate::{
+    AccountRoots, Content, GuestUsage, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+};
 use shared_stream::{Session, SharedStream};
 
 /// The events of a command, each with the offset of its first byte in its stream.
@@ -45,6 +47,10 @@ pub trait Handler: Clone + Send + Sync + 'static {
     fn wait_until_prepared(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Warms up the VM before the snapshot.
     fn settle(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// The current resource usage inside the guest.
+    fn usage(&self) -> Result<GuestUsage, Failure> {
+        Err(Failure::new(ErrorCode::UnknownRoute, "this end of the channel is not in a guest"))
+    }
     /// Runs the operation of this name and returns its answer as JSON. `call` is the id of the call.
     fn run(
         &self,

@@ -69,6 +69,7 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
             handler.settle().await?;
             json(&serde_json::Map::new())
         }
+        (&Method::GET, ["usage"]) => json(&handler.usage()?),
         (&Method::POST, ["operations", name]) => {
             let call = head.headers.get(CALL).and_then(|value| value.to_str().ok()).unwrap_or_default();
             let answer = handler.run(call, name, read(body, limit).await?).await?;

@@ -25,7 +25,7 @@ use ulid::Ulid;
 
 use super::{Error, answer, cancel::CancelOnDrop, prefixed_stream::PrefixedStream, resync::resync};
 use crate::{
-    AccountRoots, FIRST_PROTOCOL, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+    AccountRoots, FIRST_PROTOCOL, GuestUsage, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     UnsupportedProtocol,
     account_roots::ACCOUNT_ROOTS_HEADER,
     head::BodyStream,
@@ -40,6 +40,8 @@ const MAX_UPLOADS: usize = 8;
 const MAX_ACCOUNT_ROOTS_BYTES: usize = 12 << 10;
 /// The time limit for setting an identity, for a cancellation, and for the head of a stream.
 pub(super) const CONTROL_LIMIT: Duration = Duration::from_secs(30);
+/// The time limit of [`Guest::usage`]: figures of a guest that is too busy to answer are left out.
+const USAGE_LIMIT: Duration = Duration::from_secs(2);
 /// The time limit of [`Guest::settle`]: the guest runs several programs once, in emulation.
 const SETTLE_LIMIT: Duration = Duration::from_secs(240);
 /// After a failed request, how long to wait for the whole connection to be reported as lost.
@@ -176,6 +178,15 @@ impl Guest {
         with_timeout(SETTLE_LIMIT, self.request_json::<IgnoredAny>(request, AnswerLimit::SHORT))
             .await
             .map(drop)
+    }
+
+    /// The current resource usage inside the guest.
+    ///
+    /// # Errors
+    /// The guest's error (`unknown_route` from an agent of an earlier release), a lost connection, or a timeout.
+    pub async fn usage(&self) -> Result<GuestUsage, Error> {
+        let request = request(Method::GET, "/usage", Bytes::new())?;
+        with_timeout(USAGE_LIMIT, self.request_json(request, AnswerLimit::SHORT)).await
     }
 
     /// Runs an operation in the guest. Dropping the future cancels the operation; losing the connection does not.

@@ -32,6 +32,7 @@ POST /hand-out {"moment":{"unix_time_ns":1,"seed":"00"},"env":{}}
 POST /clock {"unix_time_ns":1,"seed":"00"}
 POST /rest
 POST /settle
+GET /usage
 POST /operations/make-folder skep-call=call_ID {"context":{"committer":{"name":"skep","email":"skep@skep.invalid"},"reach":{"allow":[],"anywhere":false,"credentials":{}},"condition":"None"},"operation":{"path":"/made","mode":null}}
 POST /operations/signal-command skep-call=call_ID {"exec_id":"exec_1","signal":"SIGINT"}
 POST /streams/write-stdin \x00\x00\x00\x14{"exec_id":"exec_1"}
@@ -58,6 +59,7 @@ async fn requests_are_those_of_the_protocols_number() {
     let _ = guest.set_clock(&hand_out.moment).await;
     let _ = guest.wait_until_prepared().await;
     let _ = guest.settle().await;
+    let _ = guest.usage().await;
     let path = AbsolutePath::parse("path", "/made", PathEncoding::default()).expect("a path");
     let _ = guest.call(&Call::from(MakeFolder { path, mode: None })).await;
     let _ = guest.call(&SignalCommand { exec_id: "exec_1".to_owned(), signal: SignalName::Int }).await;

@@ -104,6 +104,22 @@ impl Hierarchy {
         self.read("memory", file)?.trim().parse().ok()
     }
 
+    pub(super) fn anonymous_bytes(&self) -> Option<u64> {
+        let key = match self.version {
+            Version::One => "total_rss",
+            Version::Two => "anon",
+        };
+        value_of_key(&self.read("memory", "memory.stat")?, key)
+    }
+
+    pub(super) fn memory_limit_bytes(&self) -> Option<u64> {
+        let file = match self.version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        };
+        self.read("memory", file)?.trim().parse().ok()
+    }
+
     pub(super) fn memory_limit_above(&self) -> Option<u64> {
         self.controls("memory").then(|| memory_limit_above(&self.root)).flatten()
     }

@@ -106,7 +106,10 @@ fn a_vmm_comes_and_goes_without_a_trace() {
     // The state's text proves the order of the descriptors, and the echo that the VMM accepted the stream.
     assert_eq!(keeper.send_word(&vm, "hello"), json!({"said": "hello", "state": "state"}));
     let usage = keeper.request(&json!({"usage": {"vm": vm.id}}));
-    assert!(usage["memory_bytes"].as_u64().unwrap() > 0, "{usage}");
+    for figure in ["memory_bytes", "memory_limit_bytes", "disk_size_bytes"] {
+        assert!(usage[figure].as_u64().unwrap() > 0, "{figure}: {usage}");
+    }
+    assert!(usage["load"]["held_bytes"].as_u64().unwrap() > 0, "{usage}");
     assert!(usage["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
     assert!(fixture.links().contains("vm0"), "{}", fixture.links());
     assert!(fixture.sockets().join(&vm.id).is_dir());

@@ -147,7 +147,7 @@ fn register_vms(registry: &mut Registry, counts: &[(VmState, usize)]) {
 }
 
 fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
-    let SwarmMetrics { vms, mut pool, capacity, vmms } = figures;
+    let SwarmMetrics { vms, mut pool, capacity, held_bytes, vmms } = figures;
     register_vms(registry, &vms);
     if pool.is_empty() {
         pool.insert(BASE_TEMPLATE.to_owned(), PoolState { ready: 0, target: 0 });
@@ -173,11 +173,13 @@ fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
     }
     let limit = ConstGauge::new(u64::from(capacity.max_vms));
     registry.register("capacity_vms", "VM limit of this machine", limit);
-    let mut bytes = |name: &str, help: &str, mb: u64| {
-        registry.register_with_unit(name, help, Unit::Bytes, ConstGauge::new(mb.saturating_mul(1 << 20)));
+    let mut bytes = |name: &str, help: &str, bytes: u64| {
+        registry.register_with_unit(name, help, Unit::Bytes, ConstGauge::new(bytes));
     };
-    bytes("capacity_memory", "Memory for VMs", capacity.memory_mb);
-    bytes("reserved_memory", "Memory reserved by the VMs of accounts", capacity.memory_used_mb);
+    let from_mb = |mb: u64| mb.saturating_mul(1 << 20);
+    bytes("capacity_memory", "Memory for VMs", from_mb(capacity.memory_mb));
+    bytes("reserved_memory", "Memory reserved by the VMs of accounts", from_mb(capacity.memory_used_mb));
+    bytes("held_memory", "Memory that the end of all VMs would free, those of the pool included", held_bytes);
 }
 
 fn signed(count: usize) -> i64 {

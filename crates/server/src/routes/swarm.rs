@@ -11,7 +11,7 @@ use skep_api::{
     Scope, VmRef,
     swarm::{
         BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest,
-        SwarmStatus, Vm,
+        SwarmStatus, Vm, VmMetrics,
     },
 };
 use skep_store::Store;
@@ -54,7 +54,8 @@ pub(crate) fn routes(state: SwarmState) -> Routes {
         routes!(vm, change_vm, end).with_state(state.clone()),
         routes!(pause).with_state(state.clone()),
         routes!(resume).with_state(state.clone()),
-        routes!(console).with_state(state),
+        routes!(console).with_state(state.clone()),
+        routes!(vm_metrics).with_state(state),
     ]
 }
 
@@ -312,4 +313,28 @@ async fn console(
     let vm = path.vm()?;
     let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     Ok(Json(swarm.console(&caller.account.id, vm).await?))
+}
+
+/// Read a VM's metrics
+///
+/// Returns what the VM uses of processors, memory, disk and network now, with the limits. `GET /api/swarm/vm/{pid}` has a
+/// sample of the last second in `usage`.
+#[utoipa::path(
+    get, path = "/api/swarm/vm/{pid}/metrics", tag = "swarm", operation_id = "vm_metrics",
+    security(("bearer" = ["swarm:read"])),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
+    responses(
+        (status = 200, description = "The metrics", body = VmMetrics),
+        VmRefused,
+    )
+)]
+async fn vm_metrics(
+    State(state): State<SwarmState>,
+    caller: Caller<SwarmRead>,
+    path: VmPath,
+    _: Query<NoParameters>,
+) -> Answer<VmMetrics> {
+    let vm = path.vm()?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
+    Ok(Json(swarm.vm_metrics(&caller.account.id, vm).await?))
 }

@@ -112,12 +112,13 @@ fn show(vms: &[Vm]) -> io::Result<()> {
             name(vm),
             state(vm).to_owned(),
             memory(vm),
+            cpu(vm),
             output::duration(vm.uptime),
             expires(vm, now),
             ticket(vm),
         ]
     };
-    let header = ["PID", "ID", "NAME", "STATE", "MEMORY", "UPTIME", "EXPIRES", "TICKET"];
+    let header = ["PID", "ID", "NAME", "STATE", "MEMORY", "CPU", "UPTIME", "EXPIRES", "TICKET"];
     output::table(header, vms.iter().zip(ids).map(row))
 }
 
@@ -133,14 +134,17 @@ fn show_wide(vms: &[Vm]) -> io::Result<()> {
             state(vm).to_owned(),
             vm.template.clone(),
             memory(vm),
+            cpu(vm),
             output::duration(vm.uptime),
             expires(vm, now),
             ticket(vm),
             ready(vm),
         ]
     };
-    let header =
-        ["PID", "ID", "NAME", "IP", "STATE", "TEMPLATE", "MEMORY", "UPTIME", "EXPIRES", "TICKET", "READY IN"];
+    let header = [
+        "PID", "ID", "NAME", "IP", "STATE", "TEMPLATE", "MEMORY", "CPU", "UPTIME", "EXPIRES", "TICKET",
+        "READY IN",
+    ];
     output::table(header, vms.iter().map(row))
 }
 
@@ -187,8 +191,17 @@ fn name(vm: &Vm) -> String {
     vm.name.as_ref().map_or_else(|| "-".to_owned(), VmName::to_string)
 }
 
+/// The memory that the VM holds, if it was sampled, and the memory of its guest.
 fn memory(vm: &Vm) -> String {
-    format!("{} MiB", vm.memory_mb)
+    match vm.usage {
+        Some(usage) => format!("{} / {} MiB", usage.memory_mb, vm.memory_mb),
+        None => format!("{} MiB", vm.memory_mb),
+    }
+}
+
+/// The processor time since the restore.
+fn cpu(vm: &Vm) -> String {
+    vm.usage.map_or_else(|| "-".to_owned(), |usage| output::duration(usage.cpu_ms as f64 / 1000.0))
 }
 
 fn ready(vm: &Vm) -> String {

@@ -18,7 +18,7 @@ use skep_api::{
     AccountId, ErrorCode, Failure, VmId,
     exec::RunCommand,
     keys::Limits,
-    swarm::{BootAnswer, EngineReport, Isolation},
+    swarm::{BootAnswer, EngineReport, Isolation, Vm},
 };
 use skep_channel::{
     Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
@@ -26,7 +26,7 @@ use skep_channel::{
 };
 use skep_engine::{Driver, Machine, VmmEnd};
 use skep_keeper_protocol::{
-    Answer, Answerer, HeldVm, KeeperEnd, Launched, Request, ServerEnd, SwarmAvailability, Welcome, pair,
+    Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, Request, ServerEnd, SwarmAvailability, Welcome, pair,
 };
 use skep_swarm::{BootSpec, Error, Swarm, SwarmParts};
 use tokio::{io::AsyncReadExt, net::UnixStream, task::JoinHandle};
@@ -188,6 +188,10 @@ impl Fixture {
         self.swarm.boot(&self.account, &FREE, order).await
     }
 
+    pub(crate) async fn records(&self) -> Vec<Vm> {
+        self.swarm.status(&self.account).await.unwrap().vms
+    }
+
     pub(crate) async fn count(&self) -> u32 {
         self.swarm.status(&self.account).await.unwrap().count
     }
@@ -244,6 +248,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
                     launched: vmm.launched.clone(),
                     template: "base".to_owned(),
                     committed: vmm.committed,
+                    load: Load { held_bytes: 60 << 20, cpu_us: 7000 },
                 };
                 let vms = keeper.lock().unwrap().vmms.values().map(held).collect();
                 answerer.answer(Answer::List { vms }, &[]).await.unwrap();

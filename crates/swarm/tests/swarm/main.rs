@@ -189,3 +189,13 @@ async fn a_keeper_that_closes_during_a_boot_is_reported_as_a_shutdown() {
     assert_eq!(failure.code, ErrorCode::ShuttingDown, "{failure}");
     assert_eq!(fixture.memory_used().await, 0);
 }
+
+#[tokio::test]
+async fn records_get_the_last_sample_of_the_keeper() {
+    let fixture = Fixture::new().await;
+    fixture.boot(1).await.unwrap();
+    let sampled = async || fixture.records().await.iter().all(|vm| vm.usage.is_some());
+    eventually("a sample", sampled).await;
+    let usage = fixture.records().await[0].usage.unwrap();
+    assert_eq!((usage.memory_mb, usage.cpu_ms), (60, 7));
+}

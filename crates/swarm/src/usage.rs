@@ -1,0 +1,91 @@
+//! What VMs use: samples of all VMs, and the metrics of one.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use skep_api::{
+    VmId,
+    swarm::{CpuMetrics, DiskMetrics, GuestMetrics, MemoryMetrics, NetworkMetrics, Vm, VmMetrics, VmUsage},
+};
+use skep_channel::GuestUsage;
+use skep_keeper_protocol::{Load, ServerEnd, Usage};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::{Error, vm::VmHandle};
+
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time limit of the keeper's answer to a sample.
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The last sample of each VM. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct UsageSamples(Arc<Mutex<HashMap<VmId, Load>>>);
+
+impl UsageSamples {
+    /// Adds the last sample of a VM to its record.
+    pub(crate) fn add_to(&self, record: Vm) -> Vm {
+        let load = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&record.id).copied();
+        Vm { usage: load.map(to_api), ..record }
+    }
+
+    /// The sum of the memory that all VMs hold, in bytes.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|load| load.held_bytes).sum()
+    }
+
+    /// Samples all VMs until the keeper is gone.
+    pub(crate) async fn run(self, keeper: ServerEnd) {
+        let mut ticks = interval(SAMPLE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !keeper.is_closed() {
+            ticks.tick().await;
+            // A keeper that does not answer is noticed elsewhere; until then, the last sample stays.
+            if let Ok(Ok(held)) = timeout(KEEPER_TIMEOUT, keeper.list()).await {
+                let sample = held.into_iter().map(|vm| (vm.launched.vm, vm.load)).collect();
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sample;
+            }
+        }
+    }
+}
+
+fn to_api(load: Load) -> VmUsage {
+    VmUsage { cpu_ms: load.cpu_us / 1000, memory_mb: load.held_bytes >> 20 }
+}
+
+/// Reads the current metrics of a VM.
+///
+/// # Errors
+/// The keeper does not hold it, or is gone.
+pub(crate) async fn read(keeper: &ServerEnd, vm: &VmHandle) -> Result<VmMetrics, Error> {
+    // A paused guest does not answer.
+    let guest = async { vm.guest().ok()?.usage().await.ok() };
+    let (usage, guest) = tokio::join!(keeper.usage(vm.facts.id), guest);
+    let usage = usage?;
+    Ok(VmMetrics {
+        cpu: CpuMetrics { used_ms: usage.load.cpu_us / 1000, vcpus: vm.facts.vcpus },
+        memory: memory(&usage, vm.facts.memory_mb),
+        disk: DiskMetrics { used_mb: usage.disk_bytes >> 20, size_mb: usage.disk_size_bytes >> 20 },
+        network: NetworkMetrics { received_bytes: usage.received_bytes, sent_bytes: usage.sent_bytes },
+        guest: guest.map(guest_metrics),
+    })
+}
+
+fn memory(usage: &Usage, promised_mb: u64) -> MemoryMetrics {
+    MemoryMetrics {
+        held_mb: usage.load.held_bytes >> 20,
+        promised_mb,
+        charged_mb: usage.memory_bytes >> 20,
+        limit_mb: usage.memory_limit_bytes >> 20,
+    }
+}
+
+fn guest_metrics(usage: GuestUsage) -> GuestMetrics {
+    GuestMetrics {
+        processes: usage.processes,
+        memory_mb: usage.memory_bytes >> 20,
+        memory_available_mb: usage.memory_available_bytes >> 20,
+    }
+}
