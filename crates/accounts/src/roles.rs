@@ -32,7 +32,7 @@ const fn has(role: Role, scope: Scope) -> bool {
 mod tests {
     use super::*;
 
-    fn words(role: Role, account: &str) -> String {
+    fn scope_names(role: Role, account: &str) -> String {
         scopes_of(role, account).iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" ")
     }
 
@@ -53,7 +53,7 @@ mod tests {
             (Role::Admin, "acme", format!("{operator} admin")),
             (Role::Admin, "default", format!("{operator} admin server:admin")),
         ] {
-            assert_eq!(words(role, account), expected, "{role} of {account}");
+            assert_eq!(scope_names(role, account), expected, "{role} of {account}");
         }
     }
 

@@ -133,9 +133,9 @@ async fn read_head(caller: &mut TcpStream) -> io::Result<Vec<u8>> {
 
 fn parse_connect(head: &[u8]) -> Option<(String, u16)> {
     let head = std::str::from_utf8(head).ok()?;
-    let mut words = head.lines().next()?.split(' ');
-    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
-    if method != "CONNECT" || !version.starts_with("HTTP/1.") || words.next().is_some() {
+    let mut fields = head.lines().next()?.split(' ');
+    let (method, target, version) = (fields.next()?, fields.next()?, fields.next()?);
+    if method != "CONNECT" || !version.starts_with("HTTP/1.") || fields.next().is_some() {
         return None;
     }
     let (host, port) = target.rsplit_once(':')?;

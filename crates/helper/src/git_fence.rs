@@ -251,15 +251,15 @@ mod tests {
                     return Ok(());
                 }
                 if git.try_wait().unwrap().is_some() {
-                    let mut words = String::new();
-                    git.stderr.take().unwrap().read_to_string(&mut words).unwrap();
-                    return Err(words);
+                    let mut stderr_text = String::new();
+                    git.stderr.take().unwrap().read_to_string(&mut stderr_text).unwrap();
+                    return Err(stderr_text);
                 }
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         };
-        let words = connects(Some(NetworkAccess::Nowhere)).unwrap_err();
-        assert!(words.contains("Permission denied"), "{words}");
+        let stderr_text = connects(Some(NetworkAccess::Nowhere)).unwrap_err();
+        assert!(stderr_text.contains("Permission denied"), "{stderr_text}");
         assert!(connects(Some(NetworkAccess::Port(port.wrapping_add(1).max(1)))).is_err());
         connects(Some(NetworkAccess::Port(port))).unwrap();
         connects(Some(NetworkAccess::Anywhere)).unwrap();

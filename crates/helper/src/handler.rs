@@ -40,11 +40,11 @@ impl Helper {
 
 impl Handler for Helper {
     /// The fence is made for each request: a root may be another folder by now.
-    fn for_account(&self, ground: AccountRoots) -> Result<Self, Failure> {
-        let (roots, write) = (ground.roots.clone(), self.order.scratch.clone());
+    fn for_account(&self, account_roots: AccountRoots) -> Result<Self, Failure> {
+        let (roots, write) = (account_roots.roots.clone(), self.order.scratch.clone());
         let (execute, read) = (may_execute_written_files(&self.order), readable_paths(&self.order));
         let fence = fences::fence(&fences::FileAccess { roots, write, execute, read })?;
-        Ok(Self { account_place: Some(self.base.for_account(ground.roots, fence)), ..self.clone() })
+        Ok(Self { account_place: Some(self.base.for_account(account_roots.roots, fence)), ..self.clone() })
     }
 
     fn request_limit(&self) -> usize {

@@ -104,14 +104,14 @@ async fn boot(
     };
     let group = place.group("vmm", &limits)?;
     let cgroup_doors = group.open_procs_files().map_err(jail_failed)?;
-    let (words, stderr) = StderrPipe::create().map_err(jail_failed)?;
+    let (stderr_pipe, stderr) = StderrPipe::create().map_err(jail_failed)?;
     let handles = Handles { cgroup_procs_files: cgroup_doors, stderr: Some(stderr), inherited: descriptors };
     let jailed = skep_jail::spawn(binary, &order, handles).map_err(jail_failed)?;
     let rest = settle_and_save(engine, [monitor.stream, agent.stream, console.stream], work, patience).await;
     let ended = wait_for_end(jailed, rest.is_ok());
     let removed = group.remove().map_err(jail_failed);
     // The cgroup is empty, so nothing writes to the pipe any more and the output is complete.
-    let protocol = rest.map_err(|error| error.with_vmm_output(&words.read(CONSOLE_BYTES as u64)))?;
+    let protocol = rest.map_err(|error| error.with_vmm_output(&stderr_pipe.read(CONSOLE_BYTES as u64)))?;
     ended.and(removed)?;
     // Files in an image directory belong to root.
     let layer = File::open(work.join(TemplateFile::Layer.file_name()));
@@ -251,10 +251,10 @@ impl ConsoleTail {
     async fn record(self, mut stream: tokio::net::UnixStream) {
         let mut block = vec![0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut block).await {
-            let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            said.extend_from_slice(&block[..read]);
-            let surplus = said.len().saturating_sub(CONSOLE_BYTES);
-            said.drain(..surplus);
+            let mut tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            tail.extend_from_slice(&block[..read]);
+            let surplus = tail.len().saturating_sub(CONSOLE_BYTES);
+            tail.drain(..surplus);
         }
     }
 

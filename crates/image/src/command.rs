@@ -57,14 +57,14 @@ impl Program {
 
     fn failed<A: AsRef<OsStr>>(&self, arguments: &[A], output: &Output) -> Error {
         let first =
-            arguments.first().map(|word| word.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
-        let words = String::from_utf8_lossy(&output.stderr);
-        let words = words.trim();
-        let from = words.char_indices().rev().take(MAX_STDERR_CHARS).last().map_or(0, |(at, _)| at);
+            arguments.first().map(|first| first.as_ref().to_string_lossy().into_owned()).unwrap_or_default();
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = message.trim();
+        let from = message.char_indices().rev().take(MAX_STDERR_CHARS).last().map_or(0, |(at, _)| at);
         Error::Failed {
             command: format!("{} {first} ...", self.name),
             status: output.status.to_string(),
-            words: words[from..].to_owned(),
+            message: message[from..].to_owned(),
         }
     }
 }

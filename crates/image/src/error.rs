@@ -19,8 +19,8 @@ pub enum Error {
         /// The Debian package that contains the program.
         package: &'static str,
     },
-    #[error("`{command}` failed ({status}): {words}")]
-    Failed { command: String, status: String, words: String },
+    #[error("`{command}` failed ({status}): {message}")]
+    Failed { command: String, status: String, message: String },
     /// Apt has no package lists of a Debian archive.
     #[error("apt has no Debian package lists; run `apt-get update` and check /etc/apt/sources.list.d")]
     NoPackageLists,
@@ -56,8 +56,8 @@ pub enum Error {
     #[error(transparent)]
     Engine(#[from] skep_engine::Error),
     /// The VMM of the bake failed and printed a reason.
-    #[error("{source}; the VMM printed: {words}")]
-    Vmm { source: skep_engine::Error, words: String },
+    #[error("{source}; the VMM printed: {message}")]
+    Vmm { source: skep_engine::Error, message: String },
     #[error("the jail of the bake: {0}")]
     Jail(String),
     #[error("{what}: {source}")]
@@ -77,16 +77,16 @@ impl Error {
                 source.kind() == io::ErrorKind::StorageFull
             }
             // Programs report it as text, and run with a fixed locale.
-            Self::Failed { words, .. } => words.contains("No space left on device"),
+            Self::Failed { message, .. } => message.contains("No space left on device"),
             _ => false,
         };
         if full { Self::DiskFull { dir: dir.to_owned(), cause: self.to_string() } } else { self }
     }
 
     /// Adds the output of the VMM to an error of the engine.
-    pub(crate) fn with_vmm_output(self, words: &str) -> Self {
+    pub(crate) fn with_vmm_output(self, message: &str) -> Self {
         match self {
-            Self::Engine(source) if !words.is_empty() => Self::Vmm { source, words: words.to_owned() },
+            Self::Engine(source) if !message.is_empty() => Self::Vmm { source, message: message.to_owned() },
             other => other,
         }
     }
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_recognised_from_programs_and_from_io() {
-        let words = "tar: usr: Cannot write: No space left on device".to_owned();
-        let failed = Error::Failed { command: "tar".to_owned(), status: "2".to_owned(), words };
+        let message = "tar: usr: Cannot write: No space left on device".to_owned();
+        let failed = Error::Failed { command: "tar".to_owned(), status: "2".to_owned(), message };
         for error in [failed, Error::io("ram")(io::ErrorKind::StorageFull.into())] {
             let message = error.with_image_dir(Path::new("/images")).to_string();
             assert!(message.starts_with("no space left") && message.contains("/images"), "{message}");

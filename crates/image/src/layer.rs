@@ -29,7 +29,7 @@ pub(crate) fn write(to: &Path, pen: &Containment) -> Result<(), Error> {
         "-E",
         "lazy_itable_init=1",
     ];
-    let mut words: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
-    words.push(to.as_os_str());
-    pen.run(&MKE2FS, Path::new("/"), &words).map(drop)
+    let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
+    arguments.push(to.as_os_str());
+    pen.run(&MKE2FS, Path::new("/"), &arguments).map(drop)
 }

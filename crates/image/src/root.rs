@@ -65,7 +65,7 @@ fn run_with_output(mut command: Command, work: &Path) -> Result<(), Error> {
     Err(Error::Failed {
         command: MMDEBSTRAP.name.to_owned(),
         status: status.to_string(),
-        words: format!("see its output above; it worked in {}", work.display()),
+        message: format!("see its output above; it worked in {}", work.display()),
     })
 }
 
@@ -83,9 +83,9 @@ pub(crate) fn write(
     configure(&tree, agent).map_err(Error::io(tree.display()))?;
     // With a fixed time and UUID, the same inputs make the same image.
     let options = ["-T0", "-U", "5ce9ba5e-0000-4000-8000-000000000000", "--quiet"];
-    let mut words: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
-    words.extend([to.as_os_str(), tree.as_os_str()]);
-    pen.run(&MKFS_EROFS, work, &words)?;
+    let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
+    arguments.extend([to.as_os_str(), tree.as_os_str()]);
+    pen.run(&MKFS_EROFS, work, &arguments)?;
     fs::remove_dir_all(&tree).map_err(Error::io(tree.display()))
 }
 

@@ -47,18 +47,18 @@ mod tests {
 
     #[test]
     fn the_content_is_read_while_a_writer_exists() {
-        let (words, writer) = StderrPipe::create().unwrap();
+        let (pipe, writer) = StderrPipe::create().unwrap();
         let mut writer = File::from(writer);
         writer.write_all(b"last words\n").unwrap();
-        assert_eq!(words.read(100), "last words");
+        assert_eq!(pipe.read(100), "last words");
         drop(writer);
     }
 
     #[test]
     fn no_more_is_read_than_asked_for() {
-        let (words, writer) = StderrPipe::create().unwrap();
+        let (pipe, writer) = StderrPipe::create().unwrap();
         let mut writer = File::from(writer);
         while writer.write(b"words ").is_ok() {}
-        assert_eq!(words.read(10), "words word");
+        assert_eq!(pipe.read(10), "words word");
     }
 }

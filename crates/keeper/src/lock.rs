@@ -151,9 +151,9 @@ fn refuse_earlier_server(data_dir: &DataDir) -> Result<(), Error> {
     let mut text = String::new();
     let _ = file.read_to_string(&mut text);
     // `process PID at ADDRESS`
-    let mut words = text.split_whitespace().skip(1).step_by(2);
-    let pid = words.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
-    Err(locked(data_dir, Some(Holder { pid, address: words.next().map(str::to_owned) })))
+    let mut values = text.split_whitespace().skip(1).step_by(2);
+    let pid = values.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+    Err(locked(data_dir, Some(Holder { pid, address: values.next().map(str::to_owned) })))
 }
 
 /// `None` while the holder is writing.

@@ -127,8 +127,8 @@ impl VmResources {
             .insert(site.tree.create_group(&vm.to_string(), &group_limits(site.swarm, memory_mb, vcpus))?);
         let (sockets, lines) = SocketDir::create(site.data_dir.sockets().join(vm.to_string()))?;
         self.sockets = Some(sockets);
-        let (words, stderr) = StderrPipe::create()?;
-        self.stderr = Some(words);
+        let (pipe, stderr) = StderrPipe::create()?;
+        self.stderr = Some(pipe);
 
         let SocketPairs { monitor, agent, console } = lines;
         let launch = LaunchSpec {
@@ -214,8 +214,9 @@ impl VmResources {
             }
             let status = jailed.reap();
             if ended_before {
-                let words = self.stderr.take().map(|words| words.read(MAX_STDERR_BYTES)).unwrap_or_default();
-                tracing::info!(%vm, pid = jailed.pid, ?status, words, "the VMM of {vm} had ended by itself");
+                let stderr =
+                    self.stderr.take().map(|stderr| stderr.read(MAX_STDERR_BYTES)).unwrap_or_default();
+                tracing::info!(%vm, pid = jailed.pid, ?status, stderr, "the VMM of {vm} had ended by itself");
             }
         }
         if let Some(group) = &self.group {

@@ -184,7 +184,7 @@ fn assert_exchange(listener: &TcpListener, guest: &str, ip: Ipv4Addr) {
     let script = "exec 3<>/dev/tcp/10.99.0.1/7700; echo hello >&3; cat <&3";
     let mut caller = Command::new("ip");
     caller.args(["netns", "exec", guest, "timeout", "5", "bash", "-c", script]);
-    let said = std::thread::spawn(move || caller.output().unwrap());
+    let output = std::thread::spawn(move || caller.output().unwrap());
     let mut word = String::new();
     while word.is_empty() {
         // Connections of earlier `reaches_port` checks come first.
@@ -193,7 +193,7 @@ fn assert_exchange(listener: &TcpListener, guest: &str, ip: Ipv4Addr) {
         BufReader::new(&stream).read_line(&mut word).unwrap();
         (&stream).write_all(b"and back").unwrap();
     }
-    assert_eq!((word.as_str(), said.join().unwrap().stdout.as_slice()), ("hello\n", &b"and back"[..]));
+    assert_eq!((word.as_str(), output.join().unwrap().stdout.as_slice()), ("hello\n", &b"and back"[..]));
 }
 
 #[tokio::test]

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_as_long_as_it_is_said_to_be() {
+    fn table_bytes_is_the_length_of_a_table() {
         let calls: [Syscall<'_>; 2] = [(1, &[2, 3]), (4, &[])];
         let bytes = table(&calls, [TABLE_END, 5, 6]);
         assert_eq!(bytes.len() as u64, table_bytes(2));

@@ -148,15 +148,15 @@ fn parse_failure(path: &str, error: &serde_json::Error) -> Failure {
     if !error.is_data() {
         return malformed(error);
     }
-    let words = error.to_string();
+    let message = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
-    let words = words.strip_suffix(&position).unwrap_or(&words);
-    match words.strip_prefix("duplicate field ") {
+    let message = message.strip_suffix(&position).unwrap_or(&message);
+    match message.strip_prefix("duplicate field ") {
         Some(field) => Failure::new(
             ErrorCode::MalformedBody,
             format!("the body is not a JSON object: the field {field} occurs twice"),
         ),
-        None => field_failure(path, words),
+        None => field_failure(path, message),
     }
 }
 

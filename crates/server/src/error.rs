@@ -112,10 +112,10 @@ fn error_chain(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {
-        let words = inner.to_string();
+        let message = inner.to_string();
         // A transparent variant repeats the text of its source.
-        if !text.ends_with(&words) {
-            text = format!("{text}: {words}");
+        if !text.ends_with(&message) {
+            text = format!("{text}: {message}");
         }
         source = inner.source();
     }

@@ -259,8 +259,8 @@ pub(crate) fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Failure>
     let pairs = serde_urlencoded::Deserializer::new(query_pairs(query)?);
     serde_path_to_error::deserialize(pairs).map_err(|error| {
         let path = error.path().to_string();
-        let words = error.into_inner().to_string();
-        let mut failure = field_failure(&path, &words);
+        let message = error.into_inner().to_string();
+        let mut failure = field_failure(&path, &message);
         failure.message = failure.message.replacen("unknown field", "unknown query parameter", 1);
         failure
     })

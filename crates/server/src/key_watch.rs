@@ -145,7 +145,7 @@ mod tests {
     }
 
     async fn ended(watch: JoinHandle<Failure>) {
-        let failure = timeout(TEST_TIMEOUT, watch).await.expect("nobody told the watch").unwrap();
+        let failure = timeout(TEST_TIMEOUT, watch).await.expect("the watch was not notified").unwrap();
         assert_eq!((failure.code, failure.message.as_str()), (ErrorCode::TokenExpired, "Token expired"));
     }
 

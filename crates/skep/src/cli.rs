@@ -46,32 +46,32 @@ mod tests {
     use super::*;
 
     /// Calls `call` for each verb without subcommands, with its command line.
-    fn each_verb(command: &clap::Command, words: &str, call: &mut impl FnMut(&str, &clap::Command)) {
+    fn each_verb(command: &clap::Command, path: &str, call: &mut impl FnMut(&str, &clap::Command)) {
         if !command.has_subcommands() {
-            call(words, command);
+            call(path, command);
         }
         for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
-            each_verb(verb, &format!("{words} {}", verb.get_name()), call);
+            each_verb(verb, &format!("{path} {}", verb.get_name()), call);
         }
     }
 
     #[test]
     fn help_groups_settings_and_connection_options() {
         let with_settings = ["skep serve", "skep bake", "skep doctor", "skep config check", "skep uninstall"];
-        each_verb(&Cli::command(), "skep", &mut |words, verb| {
+        each_verb(&Cli::command(), "skep", &mut |path, verb| {
             let heading = |id: &str| {
                 let argument = verb.get_arguments().find(|argument| argument.get_id() == id)?;
                 Some(argument.get_help_heading())
             };
-            assert_eq!(heading("max_headers").is_some(), with_settings.contains(&words), "{words}");
+            assert_eq!(heading("max_headers").is_some(), with_settings.contains(&path), "{path}");
             if heading("url").is_some() {
                 for id in ["url", "api_key", "ca_file", "data_dir"] {
-                    assert_eq!(heading(id), Some(Some("Connection")), "{words}: {id}");
+                    assert_eq!(heading(id), Some(Some("Connection")), "{path}: {id}");
                 }
-                assert_eq!(heading("json"), Some(None), "{words}");
+                assert_eq!(heading("json"), Some(None), "{path}");
                 let help = verb.clone().render_long_help().to_string();
-                let place = |heading| help.find(heading).unwrap_or_else(|| panic!("{words}: {help}"));
-                assert!(place("\nOptions:") < place("\nConnection:"), "{words}");
+                let place = |heading| help.find(heading).unwrap_or_else(|| panic!("{path}: {help}"));
+                assert!(place("\nOptions:") < place("\nConnection:"), "{path}");
             }
         });
     }
@@ -177,17 +177,17 @@ mod tests {
     }
 
     /// A verb and all below it. The settings are listed once, at `skep serve`, and the connection at `skep boot`.
-    fn summaries(verb: &clap::Command, words: &str, settings: &BTreeSet<String>, text: &mut String) {
-        *text += &format!("{words}: {}\n", verb.get_about().map(ToString::to_string).unwrap_or_default());
+    fn summaries(verb: &clap::Command, path: &str, settings: &BTreeSet<String>, text: &mut String) {
+        *text += &format!("{path}: {}\n", verb.get_about().map(ToString::to_string).unwrap_or_default());
         for argument in verb.get_arguments() {
-            let is_connection = argument.get_help_heading() == Some("Connection") && words != "skep boot";
-            let is_setting = settings.contains(argument.get_id().as_str()) && words != "skep serve";
+            let is_connection = argument.get_help_heading() == Some("Connection") && path != "skep boot";
+            let is_setting = settings.contains(argument.get_id().as_str()) && path != "skep serve";
             if !is_connection && !is_setting {
                 *text += &summary(argument);
             }
         }
         for below in verb.get_subcommands() {
-            summaries(below, &format!("{words} {}", below.get_name()), settings, text);
+            summaries(below, &format!("{path} {}", below.get_name()), settings, text);
         }
     }
 

@@ -189,11 +189,11 @@ pub(crate) fn report_error(error: &anyhow::Error) -> ExitCode {
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
-        let words = cause.to_string();
+        let message = cause.to_string();
         // A transparent layer repeats the text of the error that it wraps.
-        if !text.contains(&words) {
+        if !text.contains(&message) {
             let separator = if text.is_empty() { "" } else { ": " };
-            text = format!("{text}{separator}{words}");
+            text = format!("{text}{separator}{message}");
         }
     }
     text.replace('\n', " ")

@@ -334,13 +334,13 @@ fn values(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
         if found.iter().any(|(other, _)| *other == id) {
             return Err(format!("`{id}` is set twice, with `-` and with `_`"));
         }
-        let words = match value {
+        let values = match value {
             Value::Array(values) => {
                 values.iter().map(|value| value_text(key, value)).collect::<Result<_, _>>()?
             }
             value => vec![value_text(key, value)?],
         };
-        found.push((id, words));
+        found.push((id, values));
     }
     Ok(found)
 }
@@ -368,11 +368,11 @@ fn with_defaults(command: Command, verbs: &[String], values: &[(String, Vec<Stri
             command.mut_subcommand(name, |below| with_defaults(below, rest, values))
         }
         // Some verbs take only a few of the settings.
-        None => values.iter().fold(command, |command, (id, words)| {
+        None => values.iter().fold(command, |command, (id, values)| {
             let is_known = command.get_arguments().any(|argument| argument.get_id() == id.as_str());
-            let words = words.clone();
+            let values = values.clone();
             if is_known {
-                command.mut_arg(id.clone(), |argument| argument.default_values(words))
+                command.mut_arg(id.clone(), |argument| argument.default_values(values))
             } else {
                 command
             }

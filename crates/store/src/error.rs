@@ -166,14 +166,14 @@ pub enum Error {
 
 /// Formats the ids of tickets, and how many of `total` are not included.
 fn named(tickets: &[Blocker], total: usize) -> String {
-    let word = |one: &Blocker| match one.status {
+    let format_blocker = |one: &Blocker| match one.status {
         TicketStatus::InProgress => format!("{} (in_progress)", one.id),
         _ => one.id.to_string(),
     };
-    let words = tickets.iter().map(word).collect::<Vec<_>>().join(", ");
+    let list = tickets.iter().map(format_blocker).collect::<Vec<_>>().join(", ");
     match total.saturating_sub(tickets.len()) {
-        0 => words,
-        more => format!("{words} and {more} more"),
+        0 => list,
+        more => format!("{list} and {more} more"),
     }
 }
 
@@ -185,18 +185,18 @@ pub struct Cause(String);
 impl Cause {
     /// The messages of an error and of its chain of sources.
     pub(crate) fn from_error(error: &dyn std::error::Error) -> Self {
-        let mut words = error.to_string();
+        let mut message = error.to_string();
         let mut deeper = error.source();
         while let Some(cause) = deeper {
-            words = format!("{words}: {cause}");
+            message = format!("{message}: {cause}");
             deeper = cause.source();
         }
-        Self(words)
+        Self(message)
     }
 
     /// A cause that has no underlying error.
-    pub(crate) fn new(words: impl Into<String>) -> Self {
-        Self(words.into())
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
     }
 }
 

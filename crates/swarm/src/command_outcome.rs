@@ -215,7 +215,7 @@ mod tests {
     fn only_an_object_within_the_limits_is_a_result() {
         assert_eq!(parse_result(br#"{"a": 1}"#).unwrap()["a"], 1);
         let many = format!("{{\"a\": [{}0]}}", "0,".repeat(MAX_RESULT_COMMAS + 1));
-        for (text, words) in [
+        for (text, message) in [
             ("[1]", "not an object"),
             ("{", "not JSON"),
             ("", "not JSON"),
@@ -223,7 +223,7 @@ mod tests {
             (&many, "more than 250000 values"),
         ] {
             let refused = parse_result(text.as_bytes()).unwrap_err();
-            assert!(refused.contains(words), "{refused}");
+            assert!(refused.contains(message), "{refused}");
         }
     }
 

@@ -175,10 +175,10 @@ mod tests {
 
     #[test]
     fn the_keepers_message_about_a_damaged_template_is_passed_on() {
-        let said = Failure::new(ErrorCode::TemplateDamaged, "`base` is damaged (root.erofs)");
-        let refused = || Error::from(skep_keeper_protocol::Error::Refused(said.clone()));
-        assert_eq!(boot(refused()), said);
-        assert_eq!(Failure::from(refused()), said);
+        let failure = Failure::new(ErrorCode::TemplateDamaged, "`base` is damaged (root.erofs)");
+        let refused = || Error::from(skep_keeper_protocol::Error::Refused(failure.clone()));
+        assert_eq!(boot(refused()), failure);
+        assert_eq!(Failure::from(refused()), failure);
     }
 
     #[test]

@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_invalid_field() {
-        for (text, code, words) in [
+        for (text, code, message) in [
             (r#"{"tickets": []}"#, ErrorCode::InvalidValue, "`tickets` is empty"),
             (r#"{"tickets": [{"title": ""}]}"#, ErrorCode::InvalidValue, "`tickets[0].title`"),
             (
@@ -164,7 +164,7 @@ mod tests {
         ] {
             let refusal = read(text).unwrap_err();
             assert_eq!(refusal.code(), code, "{text}: {refusal}");
-            assert!(refusal.to_string().contains(words), "{text}: {refusal}");
+            assert!(refusal.to_string().contains(message), "{text}: {refusal}");
         }
     }
 }

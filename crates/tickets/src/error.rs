@@ -132,12 +132,12 @@ impl From<Error> for Failure {
 
 /// Lists blockers for a message: up to [`MAX_NAMED_TICKETS`] with id and status, and the number of the others.
 pub(crate) fn listed(total: u32, named: &[Blocker]) -> String {
-    let words = named.iter().take(MAX_NAMED_TICKETS).map(|one| format!("{} ({})", one.id, one.status));
-    let words = words.collect::<Vec<_>>().join(", ");
+    let list = named.iter().take(MAX_NAMED_TICKETS).map(|one| format!("{} ({})", one.id, one.status));
+    let list = list.collect::<Vec<_>>().join(", ");
     let shown = named.len().min(MAX_NAMED_TICKETS);
     match usize::try_from(total).unwrap_or(usize::MAX).saturating_sub(shown) {
-        0 => words,
+        0 => list,
         more if shown == 0 => format!("{more} tickets"),
-        more => format!("{words} and {more} more"),
+        more => format!("{list} and {more} more"),
     }
 }

@@ -203,15 +203,15 @@ impl Model {
         }
     }
 
-    fn record(&mut self, told: EventRecord) {
-        if told.kind == StepKind::Ready {
-            assert!(!self.announced[told.ticket], "it was said before");
-            self.announced[told.ticket] = true;
+    fn record(&mut self, event: EventRecord) {
+        if event.kind == StepKind::Ready {
+            assert!(!self.announced[event.ticket], "it was announced before");
+            self.announced[event.ticket] = true;
         } else {
             // After any other event, the ticket may become ready again, which needs a new event.
-            self.announced[told.ticket] = false;
+            self.announced[event.ticket] = false;
         }
-        self.events.push(told);
+        self.events.push(event);
     }
 
     /// Updates the tickets that depend on a completed ticket.
@@ -266,7 +266,7 @@ impl Model {
             let pending = ticket.status() == TicketStatus::Pending;
             assert_eq!(ticket.is_ready(self.now), pending && met && time, "{ticket:?}");
             if ticket.is_ready(self.now) {
-                assert!(self.announced[place], "nobody was told that {place} is ready");
+                assert!(self.announced[place], "no event announced that {place} is ready");
             }
             // At most one open attempt, and only while the ticket is in progress.
             let held = ticket.status() == TicketStatus::InProgress;
@@ -281,21 +281,21 @@ impl Model {
     /// Checks that the events lead to the current state.
     fn replay(&self) {
         for (place, ticket) in self.tickets.iter().enumerate() {
-            let own: Vec<&EventRecord> = self.events.iter().filter(|told| told.ticket == place).collect();
+            let own: Vec<&EventRecord> = self.events.iter().filter(|event| event.ticket == place).collect();
             let last = own.last();
-            assert_eq!(last.map_or(TicketStatus::Pending, |told| told.status), ticket.status());
-            assert_eq!(last.map_or(0, |told| told.attempt), ticket.attempt);
-            assert_eq!(last.and_then(|told| told.assignee.as_deref()), ticket.assignee());
+            assert_eq!(last.map_or(TicketStatus::Pending, |event| event.status), ticket.status());
+            assert_eq!(last.map_or(0, |event| event.attempt), ticket.attempt);
+            assert_eq!(last.and_then(|event| event.assignee.as_deref()), ticket.assignee());
             assert_eq!(
-                last.and_then(|told| told.result.clone()),
+                last.and_then(|event| event.result.clone()),
                 ticket.finish().and_then(|finish| finish.result.clone())
             );
-            assert_eq!(last.and_then(|told| told.not_before), ticket.wait.time());
+            assert_eq!(last.and_then(|event| event.not_before), ticket.wait.time());
             // A completed ticket has no further events.
-            let completed = own.iter().position(|told| told.status == TicketStatus::Completed);
+            let completed = own.iter().position(|event| event.status == TicketStatus::Completed);
             assert!(completed.is_none_or(|at| at + 1 == own.len()), "{own:?}");
         }
-        let claimed = self.events.iter().filter(|told| told.kind == StepKind::Claimed).count();
+        let claimed = self.events.iter().filter(|event| event.kind == StepKind::Claimed).count();
         assert_eq!(claimed, self.claims, "claims that were answered, and events of claims");
         let attempts: u32 = self.tickets.iter().map(|ticket| ticket.attempt).sum();
         assert_eq!(usize::try_from(attempts).unwrap(), self.claims);

@@ -29,9 +29,11 @@ pub trait Handler: Clone + Send + Sync + 'static {
     /// The longest request body that the memory allows, in bytes.
     fn request_limit(&self) -> usize;
     /// Returns the handler for a request with account roots. A VM has a single owner and refuses such requests.
-    fn for_account(&self, ground: AccountRoots) -> Result<Self, Failure> {
-        let message =
-            format!("this workspace has a single owner and takes no {} other roots", ground.roots.len());
+    fn for_account(&self, account_roots: AccountRoots) -> Result<Self, Failure> {
+        let message = format!(
+            "this workspace has a single owner and takes no {} other roots",
+            account_roots.roots.len()
+        );
         Err(Failure::new(ErrorCode::PathOutsideRoots, message))
     }
     /// Sets the identity of the VM, and reports what it reads back.

@@ -40,7 +40,9 @@ async fn route<H: Handler>(handler: H, request: Request<Incoming>) -> Result<Ans
         return json(&ProtocolReport { protocol: PROTOCOL });
     }
     match head.headers.get(ACCOUNT_ROOTS_HEADER) {
-        Some(ground) => handle(handler.for_account(parse(ground.as_bytes())?)?, head, body).await,
+        Some(account_roots) => {
+            handle(handler.for_account(parse(account_roots.as_bytes())?)?, head, body).await
+        }
         None => handle(handler, head, body).await,
     }
 }

@@ -93,15 +93,15 @@ async fn record(mut stream: UnixStream, requests: Arc<Mutex<String>>) {
 
 fn line(head: &http::request::Parts, body: &[u8]) -> String {
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
-    let mut words = vec![head.method.to_string(), without_ulid(path)];
+    let mut parts = vec![head.method.to_string(), without_ulid(path)];
     for (name, value) in head.headers.iter().filter(|(name, _)| *name != "content-length") {
-        words.push(format!("{name}={}", without_ulid(value.to_str().expect("text"))));
+        parts.push(format!("{name}={}", without_ulid(value.to_str().expect("text"))));
     }
     if !body.is_empty() {
         // The length of the head of a stream is binary.
-        words.push(body.escape_ascii().to_string().replace("\\\"", "\""));
+        parts.push(body.escape_ascii().to_string().replace("\\\"", "\""));
     }
-    format!("{}\n", words.join(" "))
+    format!("{}\n", parts.join(" "))
 }
 
 /// Replaces a generated id.

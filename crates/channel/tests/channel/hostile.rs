@@ -61,7 +61,7 @@ impl HostileGuest {
     }
 
     fn refusal(&self) -> Result<(), Failure> {
-        self.code.map_or(Ok(()), |code| Err(Failure::new(code, "says the guest")))
+        self.code.map_or(Ok(()), |code| Err(Failure::new(code, "refused by the guest")))
     }
 
     async fn connect(self) -> Guest {
@@ -123,15 +123,15 @@ impl Handler for HostileGuest {
 
 #[tokio::test]
 async fn a_guest_cannot_send_errors_about_keys_capacity_or_other_vms() {
-    let told = |code| async move {
+    let received = |code| async move {
         let guest = HostileGuest::refusing(code).connect().await;
         guest.call(&command("true")).await.expect_err("a refusal").code()
     };
     for code in [ErrorCode::UnknownPath, ErrorCode::InvalidValue, ErrorCode::PathOutsideRoots] {
-        assert_eq!(told(code).await, code);
+        assert_eq!(received(code).await, code);
     }
     for code in [ErrorCode::TokenExpired, ErrorCode::NoCapacity, ErrorCode::UnknownVm, ErrorCode::VmEnded] {
-        assert_eq!(told(code).await, ErrorCode::Internal, "{}", code.as_str());
+        assert_eq!(received(code).await, ErrorCode::Internal, "{}", code.as_str());
     }
 }
 

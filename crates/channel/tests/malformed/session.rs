@@ -97,11 +97,11 @@ async fn play_guest(mut guest: UnixStream, script: &Script) {
 
 /// Reads up to the host's request. Returns `false` if the host hung up.
 async fn wait_for_request(guest: &mut UnixStream) -> bool {
-    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    let (mut request, mut buffer) = (Vec::new(), [0; 4096]);
     let end = b"20000}";
-    while !said.windows(end.len()).any(|window| window == end) {
-        match guest.read(&mut piece).await {
-            Ok(count @ 1..) => said.extend_from_slice(&piece[..count]),
+    while !request.windows(end.len()).any(|window| window == end) {
+        match guest.read(&mut buffer).await {
+            Ok(count @ 1..) => request.extend_from_slice(&buffer[..count]),
             _ => return false,
         }
     }
@@ -136,18 +136,18 @@ pub(crate) async fn recorded(streamed: bool) -> Vec<u8> {
     let (mut from_guest, mut to_guest) = far.into_split();
     let upward = tokio::spawn(async move { tokio::io::copy(&mut from_host, &mut to_guest).await });
     let downward = tokio::spawn(async move {
-        let (mut said, mut piece) = (Vec::new(), [0; 4096]);
-        while let Ok(count @ 1..) = from_guest.read(&mut piece).await {
-            said.extend_from_slice(&piece[..count]);
-            if to_host.write_all(&piece[..count]).await.is_err() {
+        let (mut sent, mut buffer) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = from_guest.read(&mut buffer).await {
+            sent.extend_from_slice(&buffer[..count]);
+            if to_host.write_all(&buffer[..count]).await.is_err() {
                 break;
             }
         }
-        said
+        sent
     });
     play_host(host, streamed).await.expect("a good session");
     upward.abort();
-    downward.await.expect("what it said").split_off(Marker::BYTES)
+    downward.await.expect("the bytes of the guest").split_off(Marker::BYTES)
 }
 
 #[derive(Clone)]

@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn the_version_contains_the_distributions_revision() {
-        let said = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright (c)";
-        assert_eq!(version_in(said), Some("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)"));
+        let output = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright (c)";
+        assert_eq!(version_in(output), Some("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)"));
         assert_eq!(version_in("something else"), None);
     }
 

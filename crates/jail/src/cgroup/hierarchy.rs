@@ -255,17 +255,17 @@ mod tests {
     #[test]
     fn a_quota_has_its_own_files_in_each_version() {
         let limits = CgroupLimits { memory_bytes: 7, pids: 3, cpu_weight: 100, cpu_percent: Some(150) };
-        let said = |version, limits: &CgroupLimits| -> Vec<String> {
+        let lines = |version, limits: &CgroupLimits| -> Vec<String> {
             let values = limit_values(version, limits).into_iter();
             let values = values.filter(|(controller, ..)| *controller == "cpu");
             values.map(|(_, file, value)| format!("{file} {value}")).collect()
         };
         let one = ["cpu.shares 1024", "cpu.cfs_period_us 100000", "cpu.cfs_quota_us 150000"];
-        assert_eq!(said(Version::One, &limits), one);
-        assert_eq!(said(Version::Two, &limits), ["cpu.weight 100", "cpu.max 150000 100000"]);
+        assert_eq!(lines(Version::One, &limits), one);
+        assert_eq!(lines(Version::Two, &limits), ["cpu.weight 100", "cpu.max 150000 100000"]);
         let free = CgroupLimits { cpu_percent: None, ..limits };
-        assert_eq!(said(Version::One, &free), ["cpu.shares 1024"]);
-        assert_eq!(said(Version::Two, &free), ["cpu.weight 100"]);
+        assert_eq!(lines(Version::One, &free), ["cpu.shares 1024"]);
+        assert_eq!(lines(Version::Two, &free), ["cpu.weight 100"]);
     }
 
     #[test]

@@ -210,7 +210,7 @@ pub(crate) fn helper() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
     let group = arguments.last().cloned().unwrap_or_default();
     let own = PathBuf::from(&group).join("own");
-    let said = json!({
+    let report = json!({
         "pid": std::process::id(),
         "arguments": arguments,
         "environment": std::env::vars().collect::<Vec<_>>(),
@@ -228,7 +228,7 @@ pub(crate) fn helper() -> ExitCode {
             fs::write(entry.path().join("pids.max"), "max").is_ok()
         }),
     });
-    writeln!(stream, "{said}").unwrap();
+    writeln!(stream, "{report}").unwrap();
     let mut rest = Vec::new();
     let _ = io::Read::read_to_end(&mut stream, &mut rest);
     ExitCode::SUCCESS
@@ -348,7 +348,7 @@ impl FakeServer {
                 let usage = self.end.usage(vm()).await?;
                 Ok(serde_json::to_value(usage).unwrap())
             }
-            "say" => self.say(vm(), details).await,
+            "send_word" => self.send_word(vm(), details).await,
             "helper" => self.helper(&details["kind"]).await,
             "pass_lingering" => Ok(self.pass_lingering(details)),
             "leave_socket_open" => Ok(json!({"pid": spawn_socket_holder(&self.raw)})),
@@ -377,20 +377,20 @@ impl FakeServer {
         json!({})
     }
 
-    async fn say(&self, vm: VmId, details: &Value) -> Result<Value, Error> {
+    async fn send_word(&self, vm: VmId, details: &Value) -> Result<Value, Error> {
         let mut vms = self.vms.lock().await;
         let driven = vms.get_mut(&vm).unwrap();
         driven.monitor.write_all(details["word"].as_str().unwrap().as_bytes()).await.map_err(Error::Io)?;
         if details["wait"] == false {
             return Ok(json!({}));
         }
-        let mut said = [0; 100];
-        let length = driven.monitor.read(&mut said).await.map_err(Error::Io)?;
+        let mut answer = [0; 100];
+        let length = driven.monitor.read(&mut answer).await.map_err(Error::Io)?;
         let mut state = String::new();
         if let Some(file) = &mut driven.state {
             file.read_to_string(&mut state).map_err(Error::Io)?;
         }
-        Ok(json!({"said": String::from_utf8_lossy(&said[..length]), "state": state}))
+        Ok(json!({"answer": String::from_utf8_lossy(&answer[..length]), "state": state}))
     }
 
     fn whoami(&self, data_dir: &str) -> Value {

@@ -80,10 +80,10 @@ impl Fixture {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let said: Value =
+        let started: Value =
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("{}", fs::read_to_string(&log).unwrap()));
-        let address = said["address"].as_str().unwrap().to_owned();
-        (RunningKeeper { child, address, data_dir: self.data_dir(), log }, said["no_swarm"].clone())
+        let address = started["address"].as_str().unwrap().to_owned();
+        (RunningKeeper { child, address, data_dir: self.data_dir(), log }, started["no_swarm"].clone())
     }
 
     /// Runs a keeper that exits by itself. Returns its exit code and standard error.
@@ -209,7 +209,7 @@ impl RunningKeeper {
     pub(crate) fn assert_adopted(&self, vm: &LaunchedVm) {
         let attached = self.request(&json!({"attach": {"vm": vm.id}}));
         assert_eq!(attached, json!({"pid": vm.pid, "ip": vm.ip}), "{}", self.log());
-        assert_eq!(self.send_word(vm, "again"), json!({"said": "again", "state": ""}));
+        assert_eq!(self.send_word(vm, "again"), json!({"answer": "again", "state": ""}));
         let usage = self.request(&json!({"usage": {"vm": vm.id}}));
         assert!(usage["memory_bytes"].as_u64().unwrap() > 0, "{usage}");
         assert!(usage["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
@@ -224,11 +224,11 @@ impl RunningKeeper {
 
     /// Sends a word to the VMM and returns its answer.
     pub(crate) fn send_word(&self, vm: &LaunchedVm, word: &str) -> Value {
-        self.request(&json!({"say": {"vm": vm.id, "word": word}}))
+        self.request(&json!({"send_word": {"vm": vm.id, "word": word}}))
     }
 
     pub(crate) fn send_word_without_answer(&self, vm: &LaunchedVm, word: &str) {
-        self.request(&json!({"say": {"vm": vm.id, "word": word, "wait": false}}));
+        self.request(&json!({"send_word": {"vm": vm.id, "word": word, "wait": false}}));
     }
 
     pub(crate) fn whoami(&self) -> Value {

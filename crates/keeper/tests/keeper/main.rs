@@ -104,7 +104,7 @@ fn a_vmm_comes_and_goes_without_a_trace() {
     assert_eq!(keeper.list(), [vm.id.as_str()]);
     assert!(Path::new(&format!("/proc/{}", vm.pid)).exists());
     // The state's text proves the order of the descriptors, and the echo that the VMM accepted the stream.
-    assert_eq!(keeper.send_word(&vm, "hello"), json!({"said": "hello", "state": "state"}));
+    assert_eq!(keeper.send_word(&vm, "hello"), json!({"answer": "hello", "state": "state"}));
     let usage = keeper.request(&json!({"usage": {"vm": vm.id}}));
     for figure in ["memory_bytes", "memory_limit_bytes", "disk_size_bytes"] {
         assert!(usage[figure].as_u64().unwrap() > 0, "{figure}: {usage}");
@@ -127,8 +127,8 @@ fn a_vmm_comes_and_goes_without_a_trace() {
 fn the_server_has_no_privilege() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let told = keeper.whoami();
-    let status = told["status"].as_str().unwrap();
+    let view = keeper.whoami();
+    let status = view["status"].as_str().unwrap();
     for line in [
         "CapPrm:\t0000000000000000",
         "CapEff:\t0000000000000000",
@@ -139,13 +139,13 @@ fn the_server_has_no_privilege() {
     }
     assert!(status.contains("Uid:\t65534\t65534\t65534\t65534\n"), "{status}");
     assert!(status.contains("Groups:\t \n"), "{status}");
-    assert_eq!(told["keeper"], "Permission denied (os error 13)");
-    assert_eq!(told["admin_key"], "Permission denied (os error 13)");
-    assert_eq!(told["server"], "", "it cannot write its own part");
-    assert_eq!(told["descriptors"], json!(["0", "1", "2", "3"]));
-    assert_eq!(told["settings"], json!({"a": 1}));
+    assert_eq!(view["keeper"], "Permission denied (os error 13)");
+    assert_eq!(view["admin_key"], "Permission denied (os error 13)");
+    assert_eq!(view["server"], "", "it cannot write its own part");
+    assert_eq!(view["descriptors"], json!(["0", "1", "2", "3"]));
+    assert_eq!(view["settings"], json!({"a": 1}));
     let key = fs::read_to_string(fixture.data_dir().join("admin.key")).unwrap();
-    assert!(key.starts_with(told["key_prefix"].as_str().unwrap()));
+    assert!(key.starts_with(view["key_prefix"].as_str().unwrap()));
     keeper.stop();
 }
 
@@ -168,7 +168,7 @@ fn committed_vms_outlive_their_server() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let (vm, nobodys) = (keeper.launch_committed(), keeper.launch("base"));
-    assert_eq!(keeper.send_word(&vm, "hello")["said"], "hello");
+    assert_eq!(keeper.send_word(&vm, "hello")["answer"], "hello");
     keeper.kill_server();
     keeper.assert_adopted(&vm);
     assert!(is_gone(nobodys.pid));
@@ -401,9 +401,9 @@ fn clean_clears_what_a_crash_left_and_refuses_before() {
 fn a_second_keeper_gets_pid_and_address_of_the_first() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    let (status, said) = fixture.failing_keeper();
+    let (status, message) = fixture.failing_keeper();
     assert_ne!(status, 0);
-    assert!(said.contains(&keeper.pid().to_string()) && said.contains(&keeper.address), "{said}");
+    assert!(message.contains(&keeper.pid().to_string()) && message.contains(&keeper.address), "{message}");
     // The first keeper is not affected.
     keeper.launch("base");
     keeper.stop();
@@ -446,7 +446,7 @@ fn a_damaged_template_is_not_used() {
         wait_until("the VMM's end", || is_zombie(vm.pid));
         assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
     }
-    assert_eq!(keeper.send_word(&somebodys, "hello")["said"], "hello");
+    assert_eq!(keeper.send_word(&somebodys, "hello")["answer"], "hello");
     assert_eq!(keeper.list(), [somebodys.id.as_str()]);
 
     fs::remove_file(&damage).unwrap();

@@ -70,10 +70,10 @@ impl EventFilter {
         }
     }
 
-    pub(super) fn matches(&self, told: &BufferedEvent) -> bool {
-        told.account == self.account
-            && self.ticket.is_none_or(|ticket| told.ticket == Some(ticket))
-            && self.kinds.contains(&told.kind)
+    pub(super) fn matches(&self, event: &BufferedEvent) -> bool {
+        event.account == self.account
+            && self.ticket.is_none_or(|ticket| event.ticket == Some(ticket))
+            && self.kinds.contains(&event.kind)
     }
 }
 

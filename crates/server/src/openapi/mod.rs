@@ -284,8 +284,8 @@ fn describe_refusals(response: &mut Response) {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(ErrorBody::name())));
     let content = content.examples_from_iter(examples.collect::<BTreeMap<String, RefOr<Example>>>()).build();
     response.content.insert("application/json".to_owned(), content.into());
-    let words = codes.iter().map(|code| code.as_str());
-    let schema = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words));
+    let names = codes.iter().map(|code| code.as_str());
+    let schema = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names));
     let header = HeaderBuilder::new().description(Some("The stable code")).schema(Some(schema)).build();
     response.headers.insert("Skep-Error".to_owned(), header.into());
 }

@@ -137,11 +137,11 @@ pub(super) fn response_with_codes(codes: &[ErrorCode]) -> Response {
 /// Removes the codes from a response.
 pub(super) fn take_codes(response: &mut Response) -> Vec<ErrorCode> {
     let Some(mut extensions) = response.extensions.take() else { return Vec::new() };
-    let words = extensions.remove(CODES);
+    let codes = extensions.remove(CODES);
     if !extensions.is_empty() {
         response.extensions = Some(extensions);
     }
-    words.and_then(|words| serde_json::from_value(words).ok()).unwrap_or_default()
+    codes.and_then(|codes| serde_json::from_value(codes).ok()).unwrap_or_default()
 }
 
 /// An example message of a code. Tests and clients rely on the exact text of some.

@@ -200,7 +200,7 @@ mod tests {
         let commit = invocation("skep git commit -m x");
         assert_eq!(
             to_command_terms(&nothing.to_string(), Some(nothing.code()), &commit),
-            "there is nothing to commit in `/srv/p`: stage changes by `skep git add`, or say `--allow-empty`"
+            "there is nothing to commit in `/srv/p`: stage changes by `skep git add`, or pass `--allow-empty`"
         );
         let vm = skep_api::Failure::unknown_vm("9");
         assert_eq!(

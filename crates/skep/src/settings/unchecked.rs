@@ -71,14 +71,14 @@ impl FromArgMatches for UncheckedSettings {
         let flags = lenient_command();
         let given = flags.get_arguments().map(|argument| {
             let id = argument.get_id().to_string();
-            let words = matches.get_many::<OsString>(&id).into_iter().flatten().cloned().collect();
+            let values = matches.get_many::<OsString>(&id).into_iter().flatten().cloned().collect();
             let variable = argument.get_env().unwrap_or(OsStr::new("")).to_string_lossy().into_owned();
             let origin = match matches.value_source(&id) {
                 Some(ValueSource::CommandLine) => Origin::Flag,
                 Some(ValueSource::EnvVariable) => Origin::Environment(variable),
                 _ => Origin::Default,
             };
-            SettingValue { id, values: words, origin }
+            SettingValue { id, values, origin }
         });
         Ok(Self(given.collect()))
     }
@@ -169,7 +169,7 @@ fn parse_file(text: &str) -> (Vec<SettingValue>, Vec<InvalidSetting>) {
             refuse(format!("`{id}` is set twice, with `-` and with `_`"));
         } else if let Some(value) = values.get(&key) {
             match value_texts(&key, value) {
-                Ok(words) => found.push(SettingValue { id, values: words, origin }),
+                Ok(values) => found.push(SettingValue { id, values, origin }),
                 Err(why) => refuse(why),
             }
         }

@@ -111,8 +111,8 @@ fn check_combination(all: &[SettingValue]) -> Vec<InvalidSetting> {
 }
 
 fn value(given: &SettingValue) -> Option<String> {
-    let words: Vec<String> = given.values.iter().map(|word| redacted(word)).collect();
-    (!words.is_empty()).then(|| words.join(", "))
+    let values: Vec<String> = given.values.iter().map(|value| redacted(value)).collect();
+    (!values.is_empty()).then(|| values.join(", "))
 }
 
 fn line(given: &SettingValue) -> SettingLine {

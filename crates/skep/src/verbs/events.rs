@@ -148,8 +148,8 @@ fn line(followed: &ReceivedEvent) -> String {
         Some(id) => Some(id),
         None => body.get("vm").filter(|vm| event.kind.starts_with("vm.") && !vm.is_null()),
     };
-    let mut words = vec![format!("{:.3}", event.at), format!("{:<21}", event.kind)];
-    words.extend(subject.or_else(|| body.get("key")).map(text));
+    let mut fields = vec![format!("{:.3}", event.at), format!("{:<21}", event.kind)];
+    fields.extend(subject.or_else(|| body.get("key")).map(text));
     let record = body.get("ticket").and_then(Value::as_object);
     let actor = body.get("actor").and_then(|actor| actor.get("assignee"));
     let named = [
@@ -163,8 +163,8 @@ fn line(followed: &ReceivedEvent) -> String {
     ];
     let named =
         named.into_iter().filter_map(|(name, value)| Some((name, value.filter(|one| !one.is_null())?)));
-    words.extend(named.map(|(name, value)| format!("{name}={}", text(value))));
-    words.join("  ")
+    fields.extend(named.map(|(name, value)| format!("{name}={}", text(value))));
+    fields.join("  ")
 }
 
 /// Formats a value: a string without control characters, other values as JSON.

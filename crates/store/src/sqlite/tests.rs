@@ -316,8 +316,8 @@ async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
         raw.execute(sql, (id.to_string(), counted)).unwrap();
         let problems = problems();
         assert_eq!(problems.len(), usize::from(found), "{problems:?}");
-        let words = format!("`{id}` counts {counted} open dependencies and has 1");
-        assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
+        let expected = format!("`{id}` counts {counted} open dependencies and has 1");
+        assert!(problems.iter().all(|problem| problem.contains(&expected)), "{problems:?}");
     }
 }
 
@@ -341,8 +341,8 @@ async fn a_wrong_index_of_labels_and_a_wrong_count_are_found() {
         raw.execute(sql, [id.to_string()]).unwrap();
         let problems = problems();
         assert_eq!(problems.len(), usize::from(found), "{sql}: {problems:?}");
-        let words = format!("`{id}` is not in the index of label `a`");
-        assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
+        let expected = format!("`{id}` is not in the index of label `a`");
+        assert!(problems.iter().all(|problem| problem.contains(&expected)), "{problems:?}");
     }
 
     for (sql, found) in [
@@ -353,8 +353,8 @@ async fn a_wrong_index_of_labels_and_a_wrong_count_are_found() {
         raw.execute(sql, [account.to_string()]).unwrap();
         let problems = problems();
         assert_eq!(problems.len(), usize::from(found), "{sql}: {problems:?}");
-        let words = format!("of account `{account}` are not those of its tickets");
-        assert!(problems.iter().all(|problem| problem.contains(&words)), "{problems:?}");
+        let expected = format!("of account `{account}` are not those of its tickets");
+        assert!(problems.iter().all(|problem| problem.contains(&expected)), "{problems:?}");
     }
 }
 

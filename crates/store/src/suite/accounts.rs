@@ -153,7 +153,7 @@ pub async fn an_account_that_is_deleted_ends_with_its_keys(store: Arc<dyn Store>
     assert_eq!((&deleted.account, deleted.keys_revoked), (&account, 1));
     for (number, at) in [(1, 2), (2, 3)] {
         let presented = store.key_by_hash(hash(number)).await.unwrap().unwrap();
-        assert_eq!(presented.record.key.revoked_at, Some(moment(at)), "told from an unknown one");
+        assert_eq!(presented.record.key.revoked_at, Some(moment(at)), "distinguished from an unknown one");
     }
     assert_eq!(store.key_by_hash(hash(3)).await.unwrap().unwrap().record, kept);
     for error in [

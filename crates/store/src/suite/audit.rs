@@ -118,8 +118,12 @@ pub async fn entries_are_found_by_each_filter(store: Arc<dyn Store>) {
         (AuditFilter { since: Some(moment(2)), until: Some(moment(3)), ..none() }, vec!["2"]),
         (AuditFilter { key: Some(key), action: Some("end_vm".to_owned()), ..none() }, vec![]),
     ] {
-        let words = format!("{filter:?}");
-        assert_eq!(steps(&*store, ListAudit { filter, ..query(account, true) }).await, expected, "{words}");
+        let description = format!("{filter:?}");
+        assert_eq!(
+            steps(&*store, ListAudit { filter, ..query(account, true) }).await,
+            expected,
+            "{description}"
+        );
     }
 }
 

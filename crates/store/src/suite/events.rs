@@ -169,13 +169,13 @@ pub async fn a_record_contains_what_was_written_until_then(store: Arc<dyn Store>
     }
 }
 
-pub async fn each_commit_is_told(store: Arc<dyn Store>) {
+pub async fn each_commit_wakes_its_listeners(store: Arc<dyn Store>) {
     let mut commits = store.commits();
     for pid in 1..4 {
         commits.borrow_and_update();
         let account = default_account(&*store).await.id;
         commits.borrow_and_update();
         vms(&*store, account, pid..pid + 1).await;
-        assert!(commits.has_changed().unwrap(), "it is told before it is answered");
+        assert!(commits.has_changed().unwrap(), "listeners are woken before the call returns");
     }
 }

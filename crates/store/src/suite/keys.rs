@@ -57,7 +57,7 @@ pub async fn a_second_revocation_answers_the_record(store: Arc<dyn Store>) {
     let second = store.revoke_key(revocation(account, id, 6)).await.unwrap();
     assert_eq!(second, first);
     let presented = store.key_by_hash(hash(1)).await.unwrap().unwrap();
-    assert_eq!(presented.record, first, "a revoked key is told from an unknown one");
+    assert_eq!(presented.record, first, "a revoked key is distinguished from an unknown one");
 
     let events = events_of(&*store, EventKind::KeyRevoked).await;
     assert_eq!(events.len(), 1);
@@ -154,7 +154,7 @@ pub async fn a_new_admin_key_takes_the_name(store: Arc<dyn Store>) {
     assert_eq!(old.key.revoked_at, None, "it stays valid until somebody revokes it");
     let refused = store.create_key(new_key(account, "admin", 3)).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::NameTaken);
-    let told = events_of(&*store, EventKind::KeyRotated).await;
-    assert_eq!(told.len(), 1);
-    assert_eq!((&told[0].body["key"], &told[0].body["successor"]), (&json!(first), &json!(second.id)));
+    let events = events_of(&*store, EventKind::KeyRotated).await;
+    assert_eq!(events.len(), 1);
+    assert_eq!((&events[0].body["key"], &events[0].body["successor"]), (&json!(first), &json!(second.id)));
 }

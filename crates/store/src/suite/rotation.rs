@@ -95,7 +95,7 @@ pub async fn all_keys_of_an_account_are_revoked_but_one(store: Arc<dyn Store>) {
     assert_eq!(unknown.code(), ErrorCode::UnknownAccount);
 }
 
-pub async fn whoever_listens_is_told_of_every_revocation(store: Arc<dyn Store>) {
+pub async fn listeners_receive_every_revocation(store: Arc<dyn Store>) {
     default_account(&*store).await;
     let account = account_named(&*store, "acme").await.id;
     let (one, two) = (booted(account, 3), booted(account, 4));
@@ -106,17 +106,17 @@ pub async fn whoever_listens_is_told_of_every_revocation(store: Arc<dyn Store>) 
         command.vm = vm;
         keys.push(store.create_key(command).await.unwrap().key.id);
     }
-    let mut told = store.revocations();
-    assert_eq!(told.try_recv(), Err(TryRecvError::Empty), "nothing was revoked yet");
+    let mut revocations = store.revocations();
+    assert_eq!(revocations.try_recv(), Err(TryRecvError::Empty), "nothing was revoked yet");
     store.revoke_key(revocation(account, keys[0], 5)).await.unwrap();
-    assert_eq!(told.try_recv(), Ok(keys[0]));
+    assert_eq!(revocations.try_recv(), Ok(keys[0]));
     store.record_end(end(one.id, EndReason::Poweroff, 6)).await.unwrap();
-    assert_eq!(told.try_recv(), Ok(keys[1]));
+    assert_eq!(revocations.try_recv(), Ok(keys[1]));
     store.end_vms(EndVms { vms: vec![lost(two.id)], reason: EndReason::Lost, at: moment(7) }).await.unwrap();
-    assert_eq!(told.try_recv(), Ok(keys[2]));
+    assert_eq!(revocations.try_recv(), Ok(keys[2]));
     store.revoke_all_keys(all_of(account, Some(keys[4]), 8)).await.unwrap();
-    assert_eq!(told.try_recv(), Ok(keys[3]));
+    assert_eq!(revocations.try_recv(), Ok(keys[3]));
     store.delete_account(deletion(account, 9)).await.unwrap();
-    assert_eq!(told.try_recv(), Ok(keys[4]));
-    assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
+    assert_eq!(revocations.try_recv(), Ok(keys[4]));
+    assert_eq!(revocations.try_recv(), Err(TryRecvError::Empty));
 }

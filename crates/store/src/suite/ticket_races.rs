@@ -50,8 +50,8 @@ pub async fn one_of_many_claims_wins(store: Arc<dyn Store>) {
             let holder = won[0].assignee.as_deref().unwrap();
             for refusal in lost {
                 assert_eq!(refusal.code(), ErrorCode::ClaimLost);
-                let words = refusal.to_string();
-                assert!(words.contains(&format!("held by {holder} (attempt 1")), "{words}");
+                let message = refusal.to_string();
+                assert!(message.contains(&format!("held by {holder} (attempt 1")), "{message}");
             }
         }
         let (won, lost) = race(&store, account, |_| claim("same", None)).await;

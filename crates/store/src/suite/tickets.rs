@@ -136,7 +136,7 @@ pub async fn what_is_refused_leaves_nothing(store: Arc<dyn Store>) {
     assert!(store.list_tickets(query).await.unwrap().tickets.is_empty());
 }
 
-pub async fn whoever_listens_is_told_what_times_and_waiters_need(store: Arc<dyn Store>) {
+pub async fn listeners_receive_what_timers_and_waiting_claims_need(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let mut news = store.ticket_signals();
     let first = create_ticket(&*store, account, vec![]).await;
@@ -178,7 +178,7 @@ pub async fn leases_that_begin_anew_are_written_and_nothing_else(store: Arc<dyn 
     assert_eq!((store.open_attempts().await.unwrap(), all_events(&*store).await), (open, events));
 }
 
-pub async fn a_time_that_comes_is_said_once(store: Arc<dyn Store>) {
+pub async fn a_due_time_makes_a_ticket_ready_once(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let mut news = store.ticket_signals();
     // Has a higher precision than stored times, and must match nevertheless.
@@ -203,7 +203,7 @@ pub async fn a_time_that_comes_is_said_once(store: Arc<dyn Store>) {
     assert!(store.waiting_tickets().await.unwrap().is_empty());
 }
 
-pub async fn a_time_that_is_taken_away_before_its_timer_came_is_said_too(store: Arc<dyn Store>) {
+pub async fn a_ticket_becomes_ready_if_its_due_time_is_removed_before_the_timer(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let new = NewTicket { not_before: Some(moment(500)), ..new_ticket("a", vec![]) };
     let mut ids = Vec::new();

@@ -102,12 +102,12 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
     assert_eq!(store.change_vm(name(&web, None)).await.unwrap().vm.attributes.name, None);
     store.change_vm(name(&plain, Some("web"))).await.unwrap();
     let renamed = events_of(&*store, EventKind::VmRenamed).await;
-    let told = renamed.iter().map(|event| serde_json::Value::from(event.body.clone())).collect::<Vec<_>>();
+    let bodies = renamed.iter().map(|event| serde_json::Value::from(event.body.clone())).collect::<Vec<_>>();
     let expected = [
         json!({ "vm": web.id, "pid": web.pid, "name": null, "from": "web" }),
         json!({ "vm": plain.id, "pid": plain.pid, "name": "web", "from": null }),
     ];
-    assert_eq!(told, expected, "none where the name stays, or is refused");
+    assert_eq!(bodies, expected, "none where the name stays, or is refused");
     assert_eq!((renamed[0].at, renamed[0].request_id.as_deref()), (moment(550), Some("rename")));
     // The name is available again once its VM has ended; the record keeps it.
     store.record_end(end(plain.id, EndReason::Deleted, 600)).await.unwrap();
@@ -274,8 +274,8 @@ pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(sto
     assert_eq!(alive, std::slice::from_ref(&vm));
     let ticket = store.ticket(account, id, moment(900)).await.unwrap();
     assert_eq!((ticket.vm, ticket.assignee.as_deref(), ticket.attempt), (Some(vm.id), Some("booter"), 1));
-    let told = events_of(&*store, EventKind::TicketUpdated).await;
-    assert_eq!(told[0].body["changes"], json!({"vm": [null, vm.id], "version": [2, 3]}));
+    let events = events_of(&*store, EventKind::TicketUpdated).await;
+    assert_eq!(events[0].body["changes"], json!({"vm": [null, vm.id], "version": [2, 3]}));
     assert_eq!(ticket.version, 3);
     let key = store.key_by_hash(hash(7)).await.unwrap().unwrap().record.key;
     assert_eq!(key.vm, Some(vm.id));
@@ -302,8 +302,8 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
     store.record_command_end(ended(vm.id)).await.unwrap();
     let ticket = store.ticket(account, id, moment(960)).await.unwrap();
     assert_eq!((ticket.status.as_str(), ticket.vm), ("pending", None));
-    let told = events_of(&*store, EventKind::TicketLeaseExpired).await;
-    assert_eq!(told.len(), 1, "{told:?}");
+    let events = events_of(&*store, EventKind::TicketLeaseExpired).await;
+    assert_eq!(events.len(), 1, "{events:?}");
     assert_eq!(
         last_attempt(&*store, &vm).await,
         (Some(AttemptOutcome::CommandEnded), Some(evidence.clone()))
@@ -363,13 +363,13 @@ pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Stor
     let released = (Some(AttemptOutcome::Released), Some(object("b")));
     assert_eq!(records[1], ("pending", None, released));
     let failed = (Some(AttemptOutcome::Failed), Some(kept.clone()));
-    assert_eq!(records[2], ("failed", Some(kept), failed), "what it said itself stays");
-    let mut told = Vec::new();
+    assert_eq!(records[2], ("failed", Some(kept), failed), "the result that the agent sent stays");
+    let mut signals = Vec::new();
     while let Ok(news) = news.try_recv() {
-        told.extend(if let TicketSignal::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
+        signals.extend(if let TicketSignal::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
     }
     let ended = |vm: &VmBooted, finished| VmWithoutAttempt { account, vm: vm.id, finished };
-    assert_eq!(told, [ended(&vms[0], true), ended(&vms[1], false)]);
+    assert_eq!(signals, [ended(&vms[0], true), ended(&vms[1], false)]);
 }
 
 pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>) {
@@ -420,11 +420,11 @@ pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn St
     store.record_end(end(gone.id, EndReason::Crashed, 600)).await.unwrap();
     let expected = [(&completed, true), (&released, false), (&deleted, false)]
         .map(|(vm, finished)| VmWithoutAttempt { account, vm: vm.id, finished });
-    let mut told = Vec::new();
+    let mut signals = Vec::new();
     while let Ok(news) = news.try_recv() {
-        told.extend(if let TicketSignal::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
+        signals.extend(if let TicketSignal::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
     }
-    assert_eq!(told, expected);
+    assert_eq!(signals, expected);
     assert_eq!(store.vms_without_attempt().await.unwrap(), expected, "for a server that missed the news");
     for vm in [&completed, &released, &deleted] {
         store.record_end(end(vm.id, EndReason::TicketEnded, 700)).await.unwrap();

@@ -46,7 +46,7 @@ pub async fn who_joins_is_listed_newest_first(store: Arc<dyn Store>) {
     assert!(super::all_events(&*store).await.is_empty(), "who asked is nobody's event");
 }
 
-pub async fn an_address_is_listed_once_with_what_it_said_first(store: Arc<dyn Store>) {
+pub async fn an_address_is_listed_once_with_its_first_request(store: Arc<dyn Store>) {
     store.join_waitlist(join("Ada@Example.com", 1)).await.unwrap();
     let first = listed(&*store).await;
     for (email, step) in [("ada@example.com", 2), ("ADA@EXAMPLE.COM", 3), ("Ada@Example.com", 4)] {

@@ -64,7 +64,7 @@ fn ids<'a>(events: impl IntoIterator<Item = &'a Event>) -> Vec<String> {
     events.into_iter().map(|event| event.id().to_string()).collect()
 }
 
-fn told(deliveries: &[Delivery]) -> Vec<String> {
+fn events_in(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| delivery.event.clone()).collect()
 }
 
@@ -76,7 +76,7 @@ fn attempt(delivery: DeliveryId, status: u16, then: DeliveryOutcome, step: i64) 
             status: Some(status),
             duration_ms: 7,
             error: None,
-            answer: Some("said".to_owned()),
+            answer: Some("body".to_owned()),
         },
         outcome: then,
         endpoint_gone: false,
@@ -178,8 +178,8 @@ pub async fn events_become_deliveries_of_those_who_want_them_once(store: Arc<dyn
         }
         assert!(done.advanced && step < 99);
     }
-    assert_eq!(told(&deliveries(&*store, own, wants_vms).await), of("vm."));
-    assert_eq!(told(&deliveries(&*store, own, wants_keys).await), of("key."));
+    assert_eq!(events_in(&deliveries(&*store, own, wants_vms).await), of("vm."));
+    assert_eq!(events_in(&deliveries(&*store, own, wants_keys).await), of("key."));
     assert!(deliveries(&*store, other, foreign).await.is_empty());
     let again = enqueue(&*store, 100, 1_000).await;
     assert!(!again.behind && !again.advanced);
@@ -210,7 +210,7 @@ pub async fn too_many_deliveries_wait_as_events_and_none_is_lost(store: Arc<dyn 
         store.record_attempt(attempt(pending.id, 200, DeliveryOutcome::Delivered, 20)).await.unwrap();
         done = enqueue(&*store, 100, 3).await;
     }
-    assert_eq!(told(&deliveries(&*store, account, slow).await), expected);
+    assert_eq!(events_in(&deliveries(&*store, account, slow).await), expected);
 }
 
 pub async fn attempts_are_noted_and_followed(store: Arc<dyn Store>) {

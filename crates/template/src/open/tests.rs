@@ -150,13 +150,13 @@ fn a_change_of_a_loaded_root_file_system_is_named_for_good() {
         change(&file, &before);
         let error = template.check().unwrap_err();
         assert_eq!(error.code(), skep_api::ErrorCode::TemplateDamaged);
-        let said = error.to_string();
-        assert!(said.contains("root.erofs") && said.contains(reason), "{reason}: {said}");
+        let message = error.to_string();
+        assert!(message.contains("root.erofs") && message.contains(reason), "{reason}: {message}");
         // A guest may have read the damaged content.
         file.set_len(0).unwrap();
         file.write_all_at(b"root.erofs", 0).unwrap();
         set_modified(&file, &before);
-        assert_eq!(template.check().unwrap_err().to_string(), said);
+        assert_eq!(template.check().unwrap_err().to_string(), message);
     }
 }
 

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_full_says_so() {
+    fn a_full_disk_is_reported_as_such() {
         let mut file = File::options().write(true).open("/dev/full").unwrap();
         let mut pour = DirectWriter::with_cached_bytes(0);
         pour.write(&mut file, &[0; 10]).unwrap();

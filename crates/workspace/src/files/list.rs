@@ -93,14 +93,14 @@ fn entry(folder: &PathHandle, path: &std::path::Path, name: &OsStr) -> Result<Op
     };
     let target = target.map(|target| encode_path(&OsString::from_vec(target.into_bytes())));
     let target_encoding = target.as_ref().and_then(|(_, encoding)| *encoding);
-    let (told_name, name_encoding) = encode_path(name);
+    let (encoded_name, name_encoding) = encode_path(name);
     let whole = path.join(name);
     let whole = match name_encoding {
         None => whole.to_string_lossy().into_owned(),
         Some(_) => encode_path(whole.as_os_str()).0,
     };
     Ok(Some(FolderEntry {
-        name: told_name,
+        name: encoded_name,
         path: whole,
         name_encoding,
         r#type: file_type(kind),

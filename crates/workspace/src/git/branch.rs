@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_output_is_parsed_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse_branches(&text, &mut Budget::default());
         }
     }

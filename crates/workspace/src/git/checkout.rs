@@ -26,13 +26,13 @@ impl Run for GitCheckout {
         };
         let output = git.run().await?;
         if !output.is_success() {
-            let words = output.message();
+            let message = output.message();
             let unknown =
                 ["invalid reference", "unknown revision", "not a commit", "did not match", "bad revision"];
-            if unknown.iter().any(|text| words.contains(text)) {
+            if unknown.iter().any(|text| message.contains(text)) {
                 return Err(GitError::UnknownRevision { revision: self.revision }.into());
             }
-            return Err(GitError::from_message(words).into());
+            return Err(GitError::from_message(message).into());
         }
         let (branch, head) = tokio::try_join!(repository.branch_now(), repository.head())?;
         Ok(CheckedOut { detached: branch.is_none(), branch, head })

@@ -32,20 +32,20 @@ impl Run for GitCommit {
     }
 }
 
-fn commit_error(request: &GitCommit, words: String) -> GitError {
+fn commit_error(request: &GitCommit, message: String) -> GitError {
     let nothing = [
         "nothing to commit",
         "nothing added to commit",
         "no changes added to commit",
         "would make\nit empty",
     ];
-    if nothing.iter().any(|text| words.contains(text)) {
+    if nothing.iter().any(|text| message.contains(text)) {
         return GitError::NothingToCommit { path: request.path.as_path().display().to_string() };
     }
-    if words.contains("unmerged files") {
-        return GitError::Conflict { words };
+    if message.contains("unmerged files") {
+        return GitError::Conflict { message };
     }
-    GitError::from_message(words)
+    GitError::from_message(message)
 }
 
 async fn describe_head(repository: &Repository) -> Result<Committed, Error> {

@@ -37,17 +37,17 @@ impl Run for GitDiff {
 }
 
 /// Splits git's output into the list of files and the patch, which an empty field separates.
-fn parse_output(said: GitOutput) -> Option<Diff> {
-    let mut list = said.stdout;
+fn parse_output(output: GitOutput) -> Option<Diff> {
+    let mut list = output.stdout;
     let end = list.windows(2).position(|pair| pair == b"\0\0");
     let mut patch = end.map_or_else(Vec::new, |end| list.split_off(end + 2));
-    let mut truncated = said.truncated || patch.len() > MAX_DIFF_BYTES;
+    let mut truncated = output.truncated || patch.len() > MAX_DIFF_BYTES;
     patch.truncate(MAX_DIFF_BYTES);
     if end.is_some() {
         list.pop();
     }
     // A list that is cut may end anywhere.
-    let cut = list.len() > MAX_LIST_BYTES || (said.truncated && end.is_none());
+    let cut = list.len() > MAX_LIST_BYTES || (output.truncated && end.is_none());
     if cut {
         truncated = true;
         list.truncate(MAX_LIST_BYTES);
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_is_read_or_refused(text in "[\\x00:MAf0-9 \t]{0,60}", cut: bool) {
+        fn any_output_is_parsed_or_refused(text in "[\\x00:MAf0-9 \t]{0,60}", cut: bool) {
             let _ = parsed(text.as_bytes(), cut);
         }
     }

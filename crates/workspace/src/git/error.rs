@@ -34,23 +34,23 @@ pub enum GitError {
         /// The reason and a way out.
         why: String,
     },
-    #[error("the remote did not answer as it should: {words}")]
-    RemoteFailed { words: String },
-    #[error("the remote rejected the push: {words}")]
-    PushRejected { words: String },
+    #[error("the remote did not answer as it should: {message}")]
+    RemoteFailed { message: String },
+    #[error("the remote rejected the push: {message}")]
+    PushRejected { message: String },
     #[error(
-        "there is nothing to commit in `{path}`: stage changes by `POST /api/git/add`, or say `allow_empty: true`"
+        "there is nothing to commit in `{path}`: stage changes by `POST /api/git/add`, or pass `allow_empty: true`"
     )]
     NothingToCommit { path: String },
     #[error("there are no changes to stash in `{path}`, or no stash to apply or drop")]
     NothingStashed { path: String },
-    #[error("the changes conflict, and the work tree is as it was before: {words}")]
-    Conflict { words: String },
+    #[error("the changes conflict, and the work tree is as it was before: {message}")]
+    Conflict { message: String },
     /// A lock file of git exists.
     #[error(
-        "another git works in this repository, or one ended and left its lock; remove the lock once none runs: {words}"
+        "another git works in this repository, or one ended and left its lock; remove the lock once none runs: {message}"
     )]
-    Locked { words: String },
+    Locked { message: String },
     /// Another request of this process holds the write lock of the repository for too long.
     #[error("another request works on this repository; try again when it is done")]
     Busy,
@@ -67,19 +67,19 @@ pub enum GitError {
         command: &'static str,
     },
     /// The pack or content that was sent is incomplete.
-    #[error("the transfer is incomplete: {words}; try again")]
-    IncompleteTransfer { words: String },
+    #[error("the transfer is incomplete: {message}; try again")]
+    IncompleteTransfer { message: String },
     /// The file `shallow` is too long or malformed.
     #[error(
         "the repository's file `shallow` names more than {most} commits, or is malformed; fetch the complete history inside the VM"
     )]
     InvalidShallowFile { most: usize },
-    #[error("{words}")]
-    AlreadyExists { words: String },
-    #[error("{words}")]
-    UnknownPath { words: String },
-    #[error("git refused: {words}")]
-    Other { words: String },
+    #[error("{message}")]
+    AlreadyExists { message: String },
+    #[error("{message}")]
+    UnknownPath { message: String },
+    #[error("git refused: {message}")]
+    Other { message: String },
     /// The output of git does not have the documented format.
     #[error("internal error")]
     UnexpectedOutput {
@@ -116,17 +116,19 @@ impl GitError {
     }
 
     /// Classifies a failure by git's message.
-    pub(super) fn from_message(words: String) -> Self {
-        let says = |text: &str| words.contains(text);
-        if says(".lock': File exists") || says("Unable to create") && says(".lock") {
-            Self::Locked { words }
-        } else if says("already exists") || says("is already checked out") || says("already used by worktree")
+    pub(super) fn from_message(message: String) -> Self {
+        let contains = |text: &str| message.contains(text);
+        if contains(".lock': File exists") || contains("Unable to create") && contains(".lock") {
+            Self::Locked { message }
+        } else if contains("already exists")
+            || contains("is already checked out")
+            || contains("already used by worktree")
         {
-            Self::AlreadyExists { words }
-        } else if says("did not match any file") || says("pathspec") {
-            Self::UnknownPath { words }
+            Self::AlreadyExists { message }
+        } else if contains("did not match any file") || contains("pathspec") {
+            Self::UnknownPath { message }
         } else {
-            Self::Other { words }
+            Self::Other { message }
         }
     }
 }

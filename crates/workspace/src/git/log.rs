@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_output_is_parsed_or_refused(text in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = parse_commits(&text);
             let _ = PageStart::parse(&String::from_utf8_lossy(&text));
         }

@@ -28,8 +28,8 @@ impl Run for GitMerge {
         match integrate(&repository, &there, strategy, &place.context().committer, Some(&message)).await {
             // The message for a pull would propose its strategies.
             Err(Error::Git(GitError::Conflict { .. })) if self.ff_only => {
-                let words = "both sides have commits of their own; leave `ff_only` out".to_owned();
-                Err(GitError::Conflict { words }.into())
+                let message = "both sides have commits of their own; leave `ff_only` out".to_owned();
+                Err(GitError::Conflict { message }.into())
             }
             other => other,
         }

@@ -92,9 +92,9 @@ impl GitOutput {
     /// Both outputs as text for a message, at most 4,000 characters.
     pub(super) fn message(&self) -> String {
         let out = String::from_utf8_lossy(&self.stdout);
-        let words = format!("{}\n{}", self.stderr.trim(), out.trim());
-        let words = words.trim();
-        words.chars().take(4_000).collect()
+        let message = format!("{}\n{}", self.stderr.trim(), out.trim());
+        let message = message.trim();
+        message.chars().take(4_000).collect()
     }
 }
 
@@ -196,7 +196,7 @@ impl Git {
     pub(super) async fn run_with_input(self, content: Content) -> Result<GitOutput, Error> {
         let (limit, command) = (self.timeout, self.subcommand());
         match tokio::time::timeout(limit, self.collect_output(content)).await {
-            Ok(said) => said,
+            Ok(output) => output,
             Err(_) => Err(GitError::Timeout { command, seconds: limit.as_secs() }.into()),
         }
     }
@@ -251,7 +251,7 @@ impl Git {
             read_tail(&mut pipes.stderr, &mut complaints),
         );
         let status = group.wait().await;
-        fed.map_err(|source| GitError::IncompleteTransfer { words: source.to_string() })?;
+        fed.map_err(|source| GitError::IncompleteTransfer { message: source.to_string() })?;
         let complaints = String::from_utf8_lossy(&complaints).into_owned();
         tracing::debug!(complaints = %complaints.trim(), "git ended");
         Ok(GitOutput {

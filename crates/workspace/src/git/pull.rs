@@ -132,9 +132,10 @@ async fn merge_or_rebase(
         return Ok(());
     }
     // A merge or rebase that was begun earlier must not be aborted.
-    let words = output.message();
-    let is_others =
-        ["have not concluded", "unmerged files", "already a rebase"].iter().any(|text| words.contains(text));
+    let message = output.message();
+    let is_others = ["have not concluded", "unmerged files", "already a rebase"]
+        .iter()
+        .any(|text| message.contains(text));
     if let Some(verb) = abort.filter(|_| !is_others) {
         // If none was begun, this fails and changes nothing.
         repository.git().args([verb, "--abort"]).run().await?;
@@ -143,16 +144,16 @@ async fn merge_or_rebase(
 }
 
 fn integration_error(output: &GitOutput) -> GitError {
-    let words = output.message();
-    if words.contains("Not possible to fast-forward") || words.contains("not possible to fast-forward") {
-        let words =
-            "both sides have commits of their own; say `strategy: merge` or `strategy: rebase`".to_owned();
-        return GitError::Conflict { words };
+    let message = output.message();
+    if message.contains("Not possible to fast-forward") || message.contains("not possible to fast-forward") {
+        let message =
+            "both sides have commits of their own; pass `strategy: merge` or `strategy: rebase`".to_owned();
+        return GitError::Conflict { message };
     }
-    if ["CONFLICT", "would be overwritten", "could not apply"].iter().any(|text| words.contains(text)) {
-        return GitError::Conflict { words };
+    if ["CONFLICT", "would be overwritten", "could not apply"].iter().any(|text| message.contains(text)) {
+        return GitError::Conflict { message };
     }
-    GitError::from_message(words)
+    GitError::from_message(message)
 }
 
 /// Counts the new commits and the changed files.

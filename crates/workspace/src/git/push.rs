@@ -61,7 +61,9 @@ pub(super) async fn push_outcome(
         return Err(failed().into());
     };
     if line.flag == '!' {
-        return Err(GitError::PushRejected { words: rejection_message(&line.summary, &output.stderr) }.into());
+        return Err(
+            GitError::PushRejected { message: rejection_message(&line.summary, &output.stderr) }.into()
+        );
     }
     if !output.is_success() {
         return Err(failed().into());
@@ -100,10 +102,10 @@ fn find_status(text: &[u8], whole: &str) -> Option<RefStatus> {
 }
 
 /// Git's summary, followed by the messages of the remote.
-fn rejection_message(summary: &str, complaints: &str) -> String {
-    let words = complaints.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim);
-    let words: Vec<&str> = words.filter(|line| !line.is_empty()).collect();
-    let text = if words.is_empty() { summary.to_owned() } else { format!("{summary}: {}", words.join("; ")) };
+fn rejection_message(summary: &str, stderr: &str) -> String {
+    let lines = stderr.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim);
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let text = if lines.is_empty() { summary.to_owned() } else { format!("{summary}: {}", lines.join("; ")) };
     text.chars().take(4_000).collect()
 }
 
@@ -131,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_is_read(text in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_output_is_parsed(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = find_status(&text, "refs/heads/a");
         }
     }

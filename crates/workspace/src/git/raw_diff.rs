@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_output_is_parsed_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse_with_counts(&text);
         }
 

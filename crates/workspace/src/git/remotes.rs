@@ -62,11 +62,11 @@ impl Run for GitChangeRemote {
         })?;
         let (git, url) = match change {
             RemoteChange::Add(_) if is_known => {
-                let words = format!(
-                    "the remote `{}` already exists; say `replace: true` to change its URL",
+                let message = format!(
+                    "the remote `{}` already exists; pass `replace: true` to change its URL",
                     self.name
                 );
-                return Err(GitError::AlreadyExists { words }.into());
+                return Err(GitError::AlreadyExists { message }.into());
             }
             RemoteChange::SetUrl(_) | RemoteChange::Remove if !is_known => {
                 return Err(GitError::UnknownRemote { remote: self.name }.into());
@@ -133,8 +133,8 @@ impl RemoteRefs {
         let output =
             repository.run_checked(git.args([&format!("refs/remotes/{remote}/"), "refs/tags/"])).await?;
         if output.truncated {
-            let words = "the repository has more branches and tags than can be compared".to_owned();
-            return Err(GitError::Other { words }.into());
+            let message = "the repository has more branches and tags than can be compared".to_owned();
+            return Err(GitError::Other { message }.into());
         }
         let text = String::from_utf8_lossy(&output.stdout);
         let pairs = text.lines().filter_map(|line| line.split_once(' ')).filter(|(id, _)| is_hash(id));

@@ -154,7 +154,7 @@ impl Repository {
     async fn read_config(&self) -> Result<Vec<ConfigEntry>, Error> {
         let output = self.git().args(["config", "--list", "-z", "--no-includes"]).run().await?;
         if !output.is_success() {
-            return Err(GitError::Other { words: output.message() }.into());
+            return Err(GitError::Other { message: output.message() }.into());
         }
         // The overrides are listed too, after all others.
         let mut own = parse_config_list(&output.stdout);

@@ -52,7 +52,7 @@ fn changes_request(show: &GitShow, commit: &Commit) -> GitDiff {
 async fn shown_file(repository: &Repository, commit: &str, path: String) -> Result<ShownFile, Error> {
     let object = format!("{commit}:{path}");
     let unknown =
-        || GitError::UnknownPath { words: format!("there is no file `{path}` in the commit {commit}") };
+        || GitError::UnknownPath { message: format!("there is no file `{path}` in the commit {commit}") };
     let kind = repository.read_only_git().args(["cat-file", "-t", &object]).run().await?;
     if !kind.is_success() || kind.stdout_text() != "blob" {
         return Err(unknown().into());

@@ -124,8 +124,8 @@ fn add_entry(
 
 fn add_header(field: &[u8], status: &mut RepositoryStatus) {
     let text = String::from_utf8_lossy(field);
-    let mut words = text.splitn(3, ' ').skip(1);
-    let (Some(name), Some(value)) = (words.next(), words.next()) else { return };
+    let mut fields = text.splitn(3, ' ').skip(1);
+    let (Some(name), Some(value)) = (fields.next(), fields.next()) else { return };
     match name {
         "branch.oid" => status.head = Some(value.to_owned()).filter(|hash| is_hash(hash)),
         "branch.head" if value == "(detached)" => status.detached = true,
@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_output_is_parsed_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse_status(&text);
         }
     }

@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_said_is_read_or_passed_over(line in ".{0,80}") {
+        fn any_output_is_parsed_or_skipped(line in ".{0,80}") {
             let _ = parse_tag(&line);
         }
     }

@@ -73,7 +73,7 @@ impl Remote {
                     let pinned = pinned.map_err(|error| match error {
                         skep_egress::Error::Refused { .. } => refused(PRIVATE_ADDRESS_REASON),
                         skep_egress::Error::NotFound { ref source, .. } => {
-                            GitError::RemoteFailed { words: format!("{error}: {source}") }
+                            GitError::RemoteFailed { message: format!("{error}: {source}") }
                         }
                     })?;
                     pinned.first().to_string()
@@ -207,15 +207,15 @@ impl Transport {
         if let Some(host) = self.proxy.as_ref().and_then(Proxy::refused) {
             return GitError::RemoteForbidden { remote: host, why: PRIVATE_ADDRESS_REASON.to_owned() };
         }
-        let words = output.message();
-        if words.contains(".lock': File exists") {
-            return GitError::from_message(words);
+        let message = output.message();
+        if message.contains(".lock': File exists") {
+            return GitError::from_message(message);
         }
-        let words = words.replace(&self.url, "the remote");
-        if AUTHENTICATION_ERRORS.iter().any(|text| words.contains(text)) {
+        let message = message.replace(&self.url, "the remote");
+        if AUTHENTICATION_ERRORS.iter().any(|text| message.contains(text)) {
             let way_out = "store a token or a key that it accepts by `POST /api/git/credentials`";
-            return GitError::RemoteFailed { words: format!("it denied access; {way_out}: {words}") };
+            return GitError::RemoteFailed { message: format!("it denied access; {way_out}: {message}") };
         }
-        GitError::RemoteFailed { words }
+        GitError::RemoteFailed { message }
     }
 }

@@ -61,18 +61,18 @@ fn content(found: &PathHandle) -> String {
 
 #[test]
 fn what_lies_below_a_root_is_found() {
-    let ground = Fixture::new();
+    let fixture = Fixture::new();
     for name in ["one/file", "one/sub/../file", "one/./sub//file", "two/file", "one/../two/file"] {
-        assert_eq!(ground.content(name), INSIDE, "{name}");
+        assert_eq!(fixture.content(name), INSIDE, "{name}");
     }
-    assert!(ground.roots.find(&ground.at("one"), FinalLink::Follow).unwrap().is_directory());
-    assert_eq!(ground.code("one/nothing"), Some(ErrorCode::UnknownPath));
-    assert_eq!(ground.code("one/file/below"), Some(ErrorCode::NotADirectory));
+    assert!(fixture.roots.find(&fixture.at("one"), FinalLink::Follow).unwrap().is_directory());
+    assert_eq!(fixture.code("one/nothing"), Some(ErrorCode::UnknownPath));
+    assert_eq!(fixture.code("one/file/below"), Some(ErrorCode::NotADirectory));
 }
 
 #[test]
 fn no_name_leads_out() {
-    let ground = Fixture::new();
+    let fixture = Fixture::new();
     for name in [
         "outside/file",
         "one/../outside/file",
@@ -80,14 +80,14 @@ fn no_name_leads_out() {
         "one/../../../../etc/hostname",
         "",
     ] {
-        assert_eq!(ground.code(name), Some(ErrorCode::PathOutsideRoots), "{name}");
+        assert_eq!(fixture.code(name), Some(ErrorCode::PathOutsideRoots), "{name}");
     }
 }
 
 #[test]
 fn no_link_leads_out() {
-    let ground = Fixture::new();
-    let outside = ground.at("outside");
+    let fixture = Fixture::new();
+    let outside = fixture.at("outside");
     for (name, target) in [
         ("absolute", outside.join("file")),
         ("relative", PathBuf::from("../outside/file")),
@@ -96,63 +96,63 @@ fn no_link_leads_out() {
         ("root", PathBuf::from("/")),
         ("self", PathBuf::from("/proc/self/root")),
     ] {
-        symlink(target, ground.at("one").join(name)).unwrap();
+        symlink(target, fixture.at("one").join(name)).unwrap();
     }
-    symlink("folder", ground.at("one/twice")).unwrap();
+    symlink("folder", fixture.at("one/twice")).unwrap();
     for name in
         ["absolute", "relative", "far", "folder/file", "root/etc", "self/etc", "twice/file", "twice", "root"]
     {
-        assert_eq!(ground.code(&format!("one/{name}")), Some(ErrorCode::PathOutsideRoots), "{name}");
+        assert_eq!(fixture.code(&format!("one/{name}")), Some(ErrorCode::PathOutsideRoots), "{name}");
     }
     // The control: without roots these links do lead there.
-    assert_eq!(fs::read_to_string(ground.at("one/twice/file")).unwrap(), CANARY);
+    assert_eq!(fs::read_to_string(fixture.at("one/twice/file")).unwrap(), CANARY);
 }
 
 #[test]
 fn a_link_inside_is_followed_unless_the_link_itself_is_requested() {
-    let ground = Fixture::new();
-    symlink(ground.at("two/file"), ground.at("one/across")).unwrap();
-    symlink("sub", ground.at("one/beside")).unwrap();
-    symlink(ground.at("one/across"), ground.at("two/back")).unwrap();
+    let fixture = Fixture::new();
+    symlink(fixture.at("two/file"), fixture.at("one/across")).unwrap();
+    symlink("sub", fixture.at("one/beside")).unwrap();
+    symlink(fixture.at("one/across"), fixture.at("two/back")).unwrap();
     for name in ["one/across", "one/beside/file", "two/back"] {
-        assert_eq!(ground.content(name), INSIDE, "{name}");
+        assert_eq!(fixture.content(name), INSIDE, "{name}");
     }
-    let kept = ground.roots.find(&ground.at("one/across"), FinalLink::NoFollow).unwrap();
+    let kept = fixture.roots.find(&fixture.at("one/across"), FinalLink::NoFollow).unwrap();
     assert_eq!(kept.kind(), FileType::Symlink);
     assert!(kept.open_for_reading().is_err());
-    let followed = ground.roots.find(&ground.at("two/back"), FinalLink::Follow).unwrap();
-    assert_eq!(followed.path(), ground.at("two/file").canonicalize().unwrap());
+    let followed = fixture.roots.find(&fixture.at("two/back"), FinalLink::Follow).unwrap();
+    assert_eq!(followed.path(), fixture.at("two/file").canonicalize().unwrap());
 }
 
 #[test]
 fn links_that_never_end_are_refused() {
-    let ground = Fixture::new();
-    symlink("loop", ground.at("one/loop")).unwrap();
-    symlink(ground.at("two/b"), ground.at("one/a")).unwrap();
-    symlink(ground.at("one/a"), ground.at("two/b")).unwrap();
+    let fixture = Fixture::new();
+    symlink("loop", fixture.at("one/loop")).unwrap();
+    symlink(fixture.at("two/b"), fixture.at("one/a")).unwrap();
+    symlink(fixture.at("one/a"), fixture.at("two/b")).unwrap();
     for name in ["one/loop", "one/a", "two/b/deeper"] {
-        assert_eq!(ground.code(name), Some(ErrorCode::TooManyLinks), "{name}");
+        assert_eq!(fixture.code(name), Some(ErrorCode::TooManyLinks), "{name}");
     }
 }
 
 #[test]
 fn what_has_no_content_is_never_opened() {
-    let ground = Fixture::new();
-    mkfifoat(CWD, ground.at("one/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
-    let fifo = ground.roots.find(&ground.at("one/fifo"), FinalLink::Follow).unwrap();
+    let fixture = Fixture::new();
+    mkfifoat(CWD, fixture.at("one/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+    let fifo = fixture.roots.find(&fixture.at("one/fifo"), FinalLink::Follow).unwrap();
     assert!(fifo.open_for_reading().is_err() && fifo.open_for_appending().is_err());
 }
 
 #[test]
 fn no_more_is_read_than_is_asked_for() {
-    let ground = Fixture::new();
-    let found = |name: &str| ground.roots.find(&ground.at(name), FinalLink::Follow).unwrap();
+    let fixture = Fixture::new();
+    let found = |name: &str| fixture.roots.find(&fixture.at(name), FinalLink::Follow).unwrap();
     assert_eq!(found("one/file").content(3).unwrap(), &INSIDE.as_bytes()[..3]);
     // It grew after the lookup.
     let before = found("one/file");
-    fs::write(ground.at("one/file"), "x".repeat(100_000)).unwrap();
+    fs::write(fixture.at("one/file"), "x".repeat(100_000)).unwrap();
     assert_eq!(before.content(1 << 20).unwrap().len(), 100_000);
-    fs::File::create(ground.at("one/sparse")).unwrap().set_len(10 << 40).unwrap();
+    fs::File::create(fixture.at("one/sparse")).unwrap().set_len(10 << 40).unwrap();
     assert_eq!(found("one/sparse").content(8).unwrap(), [0; 8]);
 }
 
@@ -176,15 +176,15 @@ fn kernel_file_systems_inside_a_root_are_refused() {
 
 #[test]
 fn a_root_that_was_replaced_by_a_link_is_not_opened() {
-    let ground = Fixture::new();
-    let root = ground.at("one/sub");
+    let fixture = Fixture::new();
+    let root = fixture.at("one/sub");
     assert!(Roots::open([root.clone()]).is_ok());
-    fs::rename(&root, ground.at("one/moved")).unwrap();
-    symlink(ground.at("outside"), &root).unwrap();
+    fs::rename(&root, fixture.at("one/moved")).unwrap();
+    symlink(fixture.at("outside"), &root).unwrap();
     // The control: the path leads to the canary.
     assert_eq!(fs::read_to_string(root.join("file")).unwrap(), CANARY);
-    symlink(ground.at("."), ground.at("one/up")).unwrap();
-    for linked in [root, ground.at("one/up/outside"), PathBuf::from("/proc/self/root/etc")] {
+    symlink(fixture.at("."), fixture.at("one/up")).unwrap();
+    for linked in [root, fixture.at("one/up/outside"), PathBuf::from("/proc/self/root/etc")] {
         let error = Roots::open([linked.clone()]).unwrap_err();
         assert_eq!(error.code(), ErrorCode::NotADirectory, "{linked:?}");
         assert!(error.to_string().contains("symbolic link"), "{error}");
@@ -194,27 +194,27 @@ fn a_root_that_was_replaced_by_a_link_is_not_opened() {
 
 #[test]
 fn a_slot_is_a_name_in_a_folder_inside() {
-    let ground = Fixture::new();
-    symlink(ground.at("outside"), ground.at("one/out")).unwrap();
-    symlink(ground.at("outside/file"), ground.at("one/link")).unwrap();
-    let slot = ground.roots.slot(&ground.at("one/sub/new")).unwrap();
+    let fixture = Fixture::new();
+    symlink(fixture.at("outside"), fixture.at("one/out")).unwrap();
+    symlink(fixture.at("outside/file"), fixture.at("one/link")).unwrap();
+    let slot = fixture.roots.slot(&fixture.at("one/sub/new")).unwrap();
     assert_eq!(
         (slot.name().to_str(), slot.folder().path()),
-        (Some("new"), &*ground.at("one/sub").canonicalize().unwrap())
+        (Some("new"), &*fixture.at("one/sub").canonicalize().unwrap())
     );
     // The link itself is inside.
-    assert!(ground.roots.slot(&ground.at("one/link")).is_ok());
+    assert!(fixture.roots.slot(&fixture.at("one/link")).is_ok());
     for name in ["one/out/new", "one", "two", "outside/new", "one/..", "one/sub/../../two"] {
-        let error = ground.roots.slot(&ground.at(name)).err();
+        let error = fixture.roots.slot(&fixture.at(name)).err();
         assert_eq!(error.map(|error| error.code()), Some(ErrorCode::PathOutsideRoots), "{name}");
     }
 }
 
 #[test]
 fn a_path_that_is_exchanged_during_the_lookup_stays_inside() {
-    let ground = Fixture::new();
-    let (inside, link) = (ground.at("one/sub"), ground.at("one/exchanged"));
-    symlink(ground.at("outside"), &link).unwrap();
+    let fixture = Fixture::new();
+    let (inside, link) = (fixture.at("one/sub"), fixture.at("one/exchanged"));
+    symlink(fixture.at("outside"), &link).unwrap();
     let done = AtomicBool::new(false);
     let mut seen = 0;
     thread::scope(|scope| {
@@ -225,7 +225,7 @@ fn a_path_that_is_exchanged_during_the_lookup_stays_inside() {
         });
         for _ in 0..20_000 {
             for name in ["one/sub/file", "one/exchanged/file", "one/sub/../exchanged/../../one/sub/file"] {
-                let Ok(found) = ground.roots.find(&ground.at(name), FinalLink::Follow) else { continue };
+                let Ok(found) = fixture.roots.find(&fixture.at(name), FinalLink::Follow) else { continue };
                 assert_eq!(content(&found), INSIDE, "{name}");
                 seen += 1;
             }
@@ -243,15 +243,15 @@ fn name() -> impl Strategy<Value = &'static str> {
 proptest! {
     #[test]
     fn whatever_the_path_nothing_outside_is_found(names in prop::collection::vec(name(), 0..12)) {
-        let ground = Fixture::new();
-        symlink(ground.at("outside"), ground.at("one/out")).unwrap();
-        symlink(ground.at("two"), ground.at("one/across")).unwrap();
-        symlink("../..", ground.at("one/sub/up")).unwrap();
-        let path = ground.at("one").join(names.join("/").trim_start_matches('/'));
+        let fixture = Fixture::new();
+        symlink(fixture.at("outside"), fixture.at("one/out")).unwrap();
+        symlink(fixture.at("two"), fixture.at("one/across")).unwrap();
+        symlink("../..", fixture.at("one/sub/up")).unwrap();
+        let path = fixture.at("one").join(names.join("/").trim_start_matches('/'));
         for last in [FinalLink::Follow, FinalLink::NoFollow] {
-            if let Ok(found) = ground.roots.find(&path, last) {
+            if let Ok(found) = fixture.roots.find(&path, last) {
                 let real = fs::read_link(found.proc_path()).unwrap();
-                let below = ["one", "two"].map(|root| ground.at(root).canonicalize().unwrap());
+                let below = ["one", "two"].map(|root| fixture.at(root).canonicalize().unwrap());
                 prop_assert!(below.iter().any(|root| real.starts_with(root)), "{path:?} led to {real:?}");
             }
         }

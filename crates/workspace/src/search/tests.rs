@@ -73,49 +73,49 @@ impl Fixture {
 
 #[tokio::test]
 async fn names_are_found_and_no_link_is_followed() {
-    let ground = Fixture::new();
+    let fixture = Fixture::new();
     let all = [".hidden/file.rs", "fifo.rs", "src/deep/lib.rs", "src/main.rs", "target/out.rs"];
-    assert_eq!(ground.names(ground.searching("*.rs")).await, all);
-    let files = SearchFiles { r#type: Some(FileType::File), ..ground.searching("*.rs") };
+    assert_eq!(fixture.names(fixture.searching("*.rs")).await, all);
+    let files = SearchFiles { r#type: Some(FileType::File), ..fixture.searching("*.rs") };
     assert_eq!(
-        ground.names(files).await,
+        fixture.names(files).await,
         [".hidden/file.rs", "src/deep/lib.rs", "src/main.rs", "target/out.rs"]
     );
-    let seen = SearchFiles { hidden: false, ..ground.searching("*.rs") };
-    assert_eq!(ground.names(seen).await, ["fifo.rs", "src/deep/lib.rs", "src/main.rs", "target/out.rs"]);
-    let tracked = SearchFiles { gitignore: true, ..ground.searching("^(src|target)/.*rs$") };
-    assert_eq!(ground.names(tracked).await, ["src/deep/lib.rs", "src/main.rs"]);
-    assert_eq!(ground.names(ground.searching("src/*")).await, ["src/deep", "src/main.rs"]);
-    assert_eq!(ground.names(ground.searching("secret*")).await, [""; 0]);
-    let link = ground.names(ground.searching("out")).await;
+    let seen = SearchFiles { hidden: false, ..fixture.searching("*.rs") };
+    assert_eq!(fixture.names(seen).await, ["fifo.rs", "src/deep/lib.rs", "src/main.rs", "target/out.rs"]);
+    let tracked = SearchFiles { gitignore: true, ..fixture.searching("^(src|target)/.*rs$") };
+    assert_eq!(fixture.names(tracked).await, ["src/deep/lib.rs", "src/main.rs"]);
+    assert_eq!(fixture.names(fixture.searching("src/*")).await, ["src/deep", "src/main.rs"]);
+    assert_eq!(fixture.names(fixture.searching("secret*")).await, [""; 0]);
+    let link = fixture.names(fixture.searching("out")).await;
     assert_eq!(link, ["out"]);
 }
 
 #[tokio::test]
 async fn no_more_is_found_than_was_asked_for() {
-    let ground = Fixture::new();
-    let found = SearchFiles { limit: 2, ..ground.searching("*.rs") }.run(&ground.place).await.unwrap();
+    let fixture = Fixture::new();
+    let found = SearchFiles { limit: 2, ..fixture.searching("*.rs") }.run(&fixture.place).await.unwrap();
     assert_eq!((found.matches.len(), found.truncated), (2, true));
-    let found = SearchFiles { limit: 5, ..ground.searching("*.rs") }.run(&ground.place).await.unwrap();
+    let found = SearchFiles { limit: 5, ..fixture.searching("*.rs") }.run(&fixture.place).await.unwrap();
     assert_eq!((found.matches.len(), found.truncated), (5, false));
-    let lines = GrepFiles { limit: 1, ..ground.grepping("needle") }.run(&ground.place).await.unwrap();
+    let lines = GrepFiles { limit: 1, ..fixture.grepping("needle") }.run(&fixture.place).await.unwrap();
     assert_eq!((lines.matches.len(), lines.truncated), (1, true));
 }
 
 #[tokio::test]
 async fn lines_are_found_with_those_around_them() {
-    let ground = Fixture::new();
-    let grep = GrepFiles { glob: Some("src/**/*.rs".to_owned()), context: 1, ..ground.grepping("needle") };
-    let found = grep.run(&ground.place).await.unwrap();
+    let fixture = Fixture::new();
+    let grep = GrepFiles { glob: Some("src/**/*.rs".to_owned()), context: 1, ..fixture.grepping("needle") };
+    let found = grep.run(&fixture.place).await.unwrap();
     assert!(!found.truncated);
-    let told: Vec<_> = found
+    let matches: Vec<_> = found
         .matches
         .iter()
         .map(|found| (found.line, found.column, &*found.text, found.before.join("|"), found.after.join("|")))
         .collect();
     let text = |text: &str| text.to_owned();
     assert_eq!(
-        told,
+        matches,
         [
             (2, 1, "needle", text("one"), text("three")),
             (4, 1, "needle again", text("three"), text("five")),
@@ -126,31 +126,31 @@ async fn lines_are_found_with_those_around_them() {
 
 #[tokio::test]
 async fn a_grep_reads_files_alone_and_nothing_outside() {
-    let ground = Fixture::new();
-    let found = ground.grepping("needle").run(&ground.place).await.unwrap();
+    let fixture = Fixture::new();
+    let found = fixture.grepping("needle").run(&fixture.place).await.unwrap();
     let files: std::collections::BTreeSet<_> =
         found.matches.iter().map(|found| found.path.rsplit('/').next().unwrap()).collect();
     assert_eq!(files.into_iter().collect::<Vec<_>>(), ["file.rs", "lib.rs", "main.rs"]);
-    let one = GrepFiles { path: ground.path("src/main.rs"), ..ground.grepping("needle") };
-    assert_eq!(one.run(&ground.place).await.unwrap().matches.len(), 1);
+    let one = GrepFiles { path: fixture.path("src/main.rs"), ..fixture.grepping("needle") };
+    assert_eq!(one.run(&fixture.place).await.unwrap().matches.len(), 1);
     for (path, code) in [
         ("fifo.rs", ErrorCode::NotAFile),
         ("out", ErrorCode::PathOutsideRoots),
         ("out/secret.rs", ErrorCode::PathOutsideRoots),
         ("nothing", ErrorCode::UnknownPath),
     ] {
-        let grep = GrepFiles { path: ground.path(path), ..ground.grepping("needle") };
-        assert_eq!(grep.run(&ground.place).await.unwrap_err().code(), code, "{path}");
+        let grep = GrepFiles { path: fixture.path(path), ..fixture.grepping("needle") };
+        assert_eq!(grep.run(&fixture.place).await.unwrap_err().code(), code, "{path}");
     }
-    let wrong = ground.grepping("(").run(&ground.place).await.unwrap_err();
+    let wrong = fixture.grepping("(").run(&fixture.place).await.unwrap_err();
     assert_eq!(wrong.code(), ErrorCode::InvalidPattern);
 }
 
 #[tokio::test]
 async fn a_search_ends_when_it_is_cancelled() {
-    let ground = Fixture::new();
+    let fixture = Fixture::new();
     for folder in 0..300 {
-        let folder = ground.folder.path().join(format!("root/many/{folder}"));
+        let folder = fixture.folder.path().join(format!("root/many/{folder}"));
         fs::create_dir_all(&folder).unwrap();
         for file in 0..20 {
             fs::write(folder.join(file.to_string()), "").unwrap();
@@ -159,9 +159,9 @@ async fn a_search_ends_when_it_is_cancelled() {
     let (cancelled, waiting) = Cancellation::with_time_limit(TIME_LIMIT);
     drop(waiting);
     let (late, _waiting) = Cancellation::with_time_limit(Duration::ZERO);
-    let roots = ground.place.roots().unwrap();
+    let roots = fixture.place.roots().unwrap();
     for cancellation in [cancelled, late] {
-        let found = names::search(&roots, &ground.searching("*"), &cancellation).unwrap();
+        let found = names::search(&roots, &fixture.searching("*"), &cancellation).unwrap();
         assert!(found.truncated && found.matches.is_empty(), "{} were found", found.matches.len());
     }
 }
@@ -287,12 +287,12 @@ async fn lines_shared_by_many_matches_are_stored_once_and_the_answer_is_limited(
 
 #[tokio::test]
 async fn a_line_that_is_too_long_is_skipped_and_reported() {
-    let ground = Fixture::new();
-    fs::write(ground.folder.path().join("root/line"), vec![b'x'; 20 << 20]).unwrap();
-    let one = GrepFiles { path: ground.path("line"), ..ground.grepping("y") };
-    let found = one.run(&ground.place).await.unwrap();
+    let fixture = Fixture::new();
+    fs::write(fixture.folder.path().join("root/line"), vec![b'x'; 20 << 20]).unwrap();
+    let one = GrepFiles { path: fixture.path("line"), ..fixture.grepping("y") };
+    let found = one.run(&fixture.place).await.unwrap();
     assert_eq!((found.matches.len(), found.truncated), (0, true));
-    let found = ground.grepping("needle").run(&ground.place).await.unwrap();
+    let found = fixture.grepping("needle").run(&fixture.place).await.unwrap();
     assert_eq!((found.matches.len(), found.truncated), (4, true), "the other files are searched");
 }
 
@@ -306,14 +306,14 @@ async fn abandoned_searches_keep_their_permits() {
 
     use futures_util::FutureExt;
 
-    let ground = Fixture::new();
+    let fixture = Fixture::new();
     let begun = Arc::new(AtomicUsize::new(0));
     let (release, released) = mpsc::channel::<()>();
     let released = Arc::new(std::sync::Mutex::new(released));
     let (alive, ended) = mpsc::channel::<()>();
     for _ in 0..60 {
         let (begun, released, alive) = (Arc::clone(&begun), Arc::clone(&released), alive.clone());
-        let mut search = Box::pin(run_cancellable(&ground.place, move |_, _| {
+        let mut search = Box::pin(run_cancellable(&fixture.place, move |_, _| {
             begun.fetch_add(1, Ordering::Relaxed);
             let _ = released.lock().unwrap().recv();
             drop(alive);

@@ -37,7 +37,7 @@ impl Fixture {
         let is = |change: &FileChange| change.r#type == kind && change.path == path;
         while !self.seen.iter().any(is) {
             let lines = tokio::time::timeout(Duration::from_secs(20), self.changes.next()).await;
-            let lines = lines.unwrap_or_else(|_| panic!("{name} is not told; seen: {:?}", self.seen));
+            let lines = lines.unwrap_or_else(|_| panic!("{name} is not reported; seen: {:?}", self.seen));
             for line in lines.unwrap().unwrap().split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 self.seen.push(serde_json::from_slice(line).unwrap());
             }

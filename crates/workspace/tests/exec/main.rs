@@ -40,7 +40,7 @@ both_ways! {
     a_signal_is_named
     a_command_sees_a_clean_environment_and_its_own
     a_leading_dash_is_no_option
-    a_command_starts_where_it_was_told
+    a_command_starts_in_the_given_directory
     what_no_shell_can_run_is_refused
     the_longest_command_runs
     the_timeout_ends_all_that_was_started
@@ -109,7 +109,7 @@ async fn a_leading_dash_is_no_option(fixture: Fixture) {
     assert!(!outcome.stdout.contains('x'), "{}", outcome.stdout);
 }
 
-async fn a_command_starts_where_it_was_told(fixture: Fixture) {
+async fn a_command_starts_in_the_given_directory(fixture: Fixture) {
     let here = fixture.dir.path().canonicalize().expect("a path");
     assert_eq!(fixture.run("pwd").await.stdout.trim(), here.to_str().expect("text"));
     let mut elsewhere = request("pwd");

@@ -173,7 +173,7 @@ async fn a_command_that_a_prepared_shell_cannot_run_gets_a_new_one() {
     let loud = RunCommand { env: env("LD_DEBUG", "statistics"), ..request("true") };
     assert!(
         !ahead.run_command(loud).await.expect("it runs").stderr.is_empty(),
-        "the control: the loader says something"
+        "the control: the loader prints a warning"
     );
 }
 

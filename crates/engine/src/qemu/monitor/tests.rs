@@ -35,15 +35,16 @@ async fn answered(monitor: &Monitor, mut peer: &Peer, answer: &[u8]) -> Result<V
 async fn answers_reach_the_caller_between_events() {
     let (monitor, peer) = opened().await;
     let mut events = monitor.events();
-    let said = b"{\"event\": \"STOP\", \"timestamp\": {}}\n{\"return\": {\"running\": false}, \"id\": 2}\n";
-    assert_eq!(answered(&monitor, &peer, said).await.unwrap(), json!({"running": false}));
+    let messages =
+        b"{\"event\": \"STOP\", \"timestamp\": {}}\n{\"return\": {\"running\": false}, \"id\": 2}\n";
+    assert_eq!(answered(&monitor, &peer, messages).await.unwrap(), json!({"running": false}));
     timeout(TIMEOUT, events.changed()).await.unwrap().unwrap();
     let refused =
         answered(&monitor, &peer, b"{\"error\": {\"desc\": \"no\"}, \"id\": 3}\n").await.unwrap_err();
     assert!(matches!(&refused, Error::Refused { reason, .. } if reason == "no"), "{refused}");
     // A late answer or an error without a command id does not close the connection.
-    let said = b"{\"return\": 0, \"id\": 2}\n{\"error\": {}}\n{\"return\": 7, \"id\": 4}\n";
-    assert_eq!(answered(&monitor, &peer, said).await.unwrap(), json!(7));
+    let messages = b"{\"return\": 0, \"id\": 2}\n{\"error\": {}}\n{\"return\": 7, \"id\": 4}\n";
+    assert_eq!(answered(&monitor, &peer, messages).await.unwrap(), json!(7));
     drop(peer);
     assert_eq!(timeout(TIMEOUT, monitor.closed()).await.unwrap(), None);
 }

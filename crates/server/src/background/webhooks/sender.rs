@@ -67,7 +67,9 @@ pub(super) enum SendError {
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(words) | Self::Unreachable(words) | Self::Timeout(words) => f.write_str(words),
+            Self::Refused(message) | Self::Unreachable(message) | Self::Timeout(message) => {
+                f.write_str(message)
+            }
         }
     }
 }
@@ -164,10 +166,10 @@ impl Sender {
             // Loading the certificates of the system blocks.
             let built = tokio::task::spawn_blocking(move || client(guard)).await;
             built.map_err(|error| SendError::Unreachable(error.to_string()))?.map_err(|error| {
-                let words = root_cause(&error);
+                let message = root_cause(&error);
                 tracing::error!(
                     %error,
-                    "webhooks cannot be sent: {words}; install the system's CA certificates, or name a file by SSL_CERT_FILE"
+                    "webhooks cannot be sent: {message}; install the system's CA certificates, or name a file by SSL_CERT_FILE"
                 );
                 SendError::Unreachable("this server has no CA certificates, which https needs".to_owned())
             })

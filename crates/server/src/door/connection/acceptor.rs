@@ -156,7 +156,7 @@ impl Inner {
     fn warn_rejected(&self, full: &str) {
         let now = Instant::now();
         let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
-        if last_warning.is_none_or(|told| now - told >= WARN_INTERVAL) {
+        if last_warning.is_none_or(|last| now - last >= WARN_INTERVAL) {
             *last_warning = Some(now);
             match &self.listener {
                 ListenerKind::Main { .. } => tracing::warn!(

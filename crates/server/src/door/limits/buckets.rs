@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_gives_what_it_holds_and_says_when_there_is_more() {
+    fn a_bucket_gives_what_it_holds_and_reports_when_there_is_more() {
         let buckets = buckets(10, "3/h");
         for _ in 0..3 {
             buckets.take(&1).unwrap();

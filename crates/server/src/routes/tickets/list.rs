@@ -137,12 +137,12 @@ pub(super) fn check_limit(limit: Option<u32>) -> Result<u32, Failure> {
 /// Parses a comma-separated list into sorted, distinct values.
 fn parse_list<T: FromStr<Err: Display> + Ord>(field: &str, text: Option<&str>) -> Result<Vec<T>, Failure> {
     let Some(text) = text else { return Ok(Vec::new()) };
-    let words =
+    let values =
         text.split(',').map(|word| word.parse::<T>().map_err(|error| invalid(format!("`{field}`: {error}"))));
-    let mut words = words.collect::<Result<Vec<_>, _>>()?;
-    words.sort_unstable();
-    words.dedup();
-    Ok(words)
+    let mut values = values.collect::<Result<Vec<_>, _>>()?;
+    values.sort_unstable();
+    values.dedup();
+    Ok(values)
 }
 
 /// The hash that binds a cursor to its filter and order: with other ones it would skip some tickets and repeat others.

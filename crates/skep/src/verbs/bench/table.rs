@@ -46,8 +46,8 @@ fn rows(report: &Report) -> Vec<[String; 8]> {
     rows
 }
 
-fn row(words: [&str; 4], figures: Percentiles) -> [String; 8] {
-    let [mode, source, vms, name] = words.map(str::to_owned);
+fn row(labels: [&str; 4], figures: Percentiles) -> [String; 8] {
+    let [mode, source, vms, name] = labels.map(str::to_owned);
     let [p50, p95, p99, max] =
         [figures.p50, figures.p95, figures.p99, figures.max].map(|value| format!("{value:.1}"));
     [mode, source, vms, name, p50, p95, p99, max]

@@ -77,8 +77,8 @@ async fn keys_of(store: &SqliteStore) -> Vec<String> {
 
 #[tokio::test]
 async fn a_backup_of_a_store_in_use_has_all_that_was_answered() {
-    let ground = Fixture::new().filled().await;
-    let store = Arc::new(ground.open().await);
+    let fixture = Fixture::new().filled().await;
+    let store = Arc::new(fixture.open().await);
     let account = default_account(&*store).await.id;
     let writer = {
         let store = Arc::clone(&store);
@@ -93,7 +93,7 @@ async fn a_backup_of_a_store_in_use_has_all_that_was_answered() {
     };
     for _ in 0..3 {
         let before = keys_of(&store).await;
-        let database = ground.database();
+        let database = fixture.database();
         let made = tokio::task::spawn_blocking(move || backup(&database)).await.unwrap().unwrap();
         let other = Fixture::new();
         other.restore(&made.file).unwrap();
@@ -104,28 +104,28 @@ async fn a_backup_of_a_store_in_use_has_all_that_was_answered() {
         assert!(written.iter().enumerate().all(|(i, name)| **name == format!("key-{i:03}")), "{kept:?}");
     }
     writer.await.unwrap();
-    assert!(!ground.names().iter().any(|name| name.contains("backup")), "{:?}", ground.names());
+    assert!(!fixture.names().iter().any(|name| name.contains("backup")), "{:?}", fixture.names());
 }
 
 #[tokio::test]
 async fn a_restore_begins_a_new_epoch_and_keeps_the_old_store() {
-    let ground = Fixture::new().filled().await;
-    let made = backup(&ground.database()).unwrap();
+    let fixture = Fixture::new().filled().await;
+    let made = backup(&fixture.database()).unwrap();
     assert_eq!((made.version, made.size_bytes), (LATEST, made.file.metadata().unwrap().len()));
-    let store = ground.open().await;
+    let store = fixture.open().await;
     let account = default_account(&store).await.id;
     store.create_key(new_key(account, "later", 7)).await.unwrap();
     let epoch = all_events(&store).await[0].epoch.clone();
     drop(store);
 
-    let first = ground.restore(&made.file).unwrap();
+    let first = fixture.restore(&made.file).unwrap();
     let old = first.old.unwrap();
-    let second = ground.restore(&made.file).unwrap();
+    let second = fixture.restore(&made.file).unwrap();
     assert!(first.epoch != epoch && second.epoch != first.epoch, "{epoch} {} {}", first.epoch, second.epoch);
     assert_ne!(second.old.as_ref(), Some(&old), "what was kept is never replaced");
-    let mode = fs::metadata(ground.database()).unwrap().permissions().mode();
+    let mode = fs::metadata(fixture.database()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let store = ground.open().await;
+    let store = fixture.open().await;
     assert_eq!(keys_of(&store).await, ["admin"]);
     store.create_key(new_key(account, "afterwards", 8)).await.unwrap();
     let events = all_events(&store).await;
@@ -137,48 +137,48 @@ async fn a_restore_begins_a_new_epoch_and_keeps_the_old_store() {
 
 #[tokio::test]
 async fn a_restore_gives_back_what_was_held_once() {
-    let ground = Fixture::new().filled().await;
-    let store = ground.open().await;
+    let fixture = Fixture::new().filled().await;
+    let store = fixture.open().await;
     let account = default_account(&store).await.id;
     let held = create_ticket(&store, account, Vec::new()).await;
     store.change_ticket(change(account, held, claim("agent-7", None))).await.unwrap();
     let before = all_events(&store).await.last().unwrap().sequence;
     drop(store);
-    let made = backup(&ground.database()).unwrap();
-    let Restored { epoch, .. } = ground.restore(&made.file).unwrap();
-    let store = ground.open().await;
+    let made = backup(&fixture.database()).unwrap();
+    let Restored { epoch, .. } = fixture.restore(&made.file).unwrap();
+    let store = fixture.open().await;
     let ticket = store.ticket(account, held, moment(5)).await.unwrap();
     assert_eq!((ticket.status.as_str(), ticket.attempt, ticket.ready), ("pending", 1, true));
     let span = store.event_span().await.unwrap();
     assert_eq!((&span.epoch, span.epoch_start), (&epoch, before));
     let after: Vec<_> = store.events_after(before, 100).await.unwrap();
-    let told: Vec<_> = after.iter().map(|event| (event.kind.as_str(), event.epoch.as_str())).collect();
-    assert_eq!(told, [("ticket.released", epoch.as_str()), ("ticket.ready", epoch.as_str())]);
+    let events: Vec<_> = after.iter().map(|event| (event.kind.as_str(), event.epoch.as_str())).collect();
+    assert_eq!(events, [("ticket.released", epoch.as_str()), ("ticket.ready", epoch.as_str())]);
     let history = crate::ReadTicketHistory { account, id: held, limit: 100, after: None };
     let attempts = store.ticket_history(history).await.unwrap().attempts;
     assert_eq!(attempts[0].outcome.map(|outcome| outcome.as_str()), Some("released"));
     // Opening the store a second time does not release tickets again.
     store.change_ticket(change(account, held, claim("agent-8", None))).await.unwrap();
     drop(store);
-    let store = ground.open().await;
+    let store = fixture.open().await;
     assert_eq!(store.ticket(account, held, moment(5)).await.unwrap().status.as_str(), "in_progress");
-    assert!(problems_of(&ground).is_empty());
+    assert!(problems_of(&fixture).is_empty());
 }
 
-fn problems_of(ground: &Fixture) -> Vec<String> {
-    inspect(&ground.database()).unwrap().problems
+fn problems_of(fixture: &Fixture) -> Vec<String> {
+    inspect(&fixture.database()).unwrap().problems
 }
 
 #[tokio::test]
 async fn a_log_that_was_not_written_back_is_kept_with_its_store() {
-    let ground = Fixture::new().filled().await;
-    let made = backup(&ground.database()).unwrap();
+    let fixture = Fixture::new().filled().await;
+    let made = backup(&fixture.database()).unwrap();
     // Copies the database and WAL while they are open, as after a crash.
-    let (crashed, store) = (Fixture::new(), ground.open().await);
+    let (crashed, store) = (Fixture::new(), fixture.open().await);
     let account = default_account(&store).await.id;
     store.create_key(new_key(account, "in-the-log", 7)).await.unwrap();
     for suffix in ["", "-wal"] {
-        fs::copy(with_suffix(&ground.database(), suffix), with_suffix(&crashed.database(), suffix)).unwrap();
+        fs::copy(with_suffix(&fixture.database(), suffix), with_suffix(&crashed.database(), suffix)).unwrap();
     }
     drop(store);
     let old = crashed.restore(&made.file).unwrap().old.unwrap();
@@ -189,15 +189,15 @@ async fn a_log_that_was_not_written_back_is_kept_with_its_store() {
 
 #[tokio::test]
 async fn an_invalid_copy_is_refused_and_changes_nothing() {
-    let ground = Fixture::new().filled().await;
+    let fixture = Fixture::new().filled().await;
     let newer = LATEST + 7;
     let none = File::open("/dev/null").unwrap();
     let letter = {
-        let path = ground.folder.path().join("letter");
+        let path = fixture.folder.path().join("letter");
         fs::write(&path, "a letter, not a database. ".repeat(500)).unwrap();
         File::open(path).unwrap()
     };
-    let cut = ground.copy_with(|_| {});
+    let cut = fixture.copy_with(|_| {});
     let cut_short = tempfile::tempfile().unwrap();
     io::copy(&mut (&cut).take(9000), &mut &cut_short).unwrap();
     let copies = [
@@ -205,13 +205,13 @@ async fn an_invalid_copy_is_refused_and_changes_nothing() {
         (letter, ErrorCode::InvalidValue, "not a database"),
         (cut_short, ErrorCode::InvalidValue, ""),
         (
-            ground.copy_with(|c| c.pragma_update(None, "user_version", newer).unwrap()),
+            fixture.copy_with(|c| c.pragma_update(None, "user_version", newer).unwrap()),
             ErrorCode::StoreUnavailable,
             "version",
         ),
-        (ground.copy_with(|c| c.execute_batch("DROP TABLE keys").unwrap()), ErrorCode::InvalidValue, "keys"),
+        (fixture.copy_with(|c| c.execute_batch("DROP TABLE keys").unwrap()), ErrorCode::InvalidValue, "keys"),
         (
-            ground.copy_with(|c| {
+            fixture.copy_with(|c| {
                 let sql = "CREATE TRIGGER evil AFTER INSERT ON keys BEGIN DELETE FROM events; END";
                 c.execute_batch(sql).unwrap();
             }),
@@ -219,51 +219,51 @@ async fn an_invalid_copy_is_refused_and_changes_nothing() {
             "evil",
         ),
         (
-            ground.copy_with(|c| c.execute_batch("PRAGMA foreign_keys = 0; DELETE FROM accounts").unwrap()),
+            fixture.copy_with(|c| c.execute_batch("PRAGMA foreign_keys = 0; DELETE FROM accounts").unwrap()),
             ErrorCode::InvalidValue,
             "accounts",
         ),
     ];
-    let before = (ground.names(), fs::read(ground.database()).unwrap());
+    let before = (fixture.names(), fs::read(fixture.database()).unwrap());
     for (copy, code, word) in copies {
-        let error = ground.restore(&copy).unwrap_err();
+        let error = fixture.restore(&copy).unwrap_err();
         assert_eq!(error.code(), code, "{error}");
         assert!(error.to_string().contains("copy.db") && error.to_string().contains(word), "{word}: {error}");
         if code == ErrorCode::StoreUnavailable {
             assert!(error.to_string().contains(&format!("version {newer}")), "{error}");
         }
-        assert_eq!((ground.names(), fs::read(ground.database()).unwrap()), before);
+        assert_eq!((fixture.names(), fs::read(fixture.database()).unwrap()), before);
     }
     // Control: the unmodified copy is accepted.
-    ground.restore(&cut).unwrap();
+    fixture.restore(&cut).unwrap();
 }
 
 #[tokio::test]
 async fn concurrent_restores_are_refused() {
-    let ground = Fixture::new().filled().await;
-    let held = StagingFile::create_locked(beside(&ground.database(), "restoring")).unwrap();
-    let good = ground.copy_with(|_| {});
-    let error = ground.restore(&good).unwrap_err();
+    let fixture = Fixture::new().filled().await;
+    let held = StagingFile::create_locked(beside(&fixture.database(), "restoring")).unwrap();
+    let good = fixture.copy_with(|_| {});
+    let error = fixture.restore(&good).unwrap_err();
     let Error::Unavailable { source, .. } = &error else { panic!("{error:?}") };
     assert!(source.to_string().contains("another process"), "{source}");
     drop(held);
-    ground.restore(&good).unwrap();
+    fixture.restore(&good).unwrap();
     // Files that a killed backup or restore left are overwritten.
-    fs::write(beside(&ground.database(), "restoring"), "half").unwrap();
-    fs::write(beside(&ground.database(), "backup"), "half").unwrap();
-    let made = backup(&ground.database()).unwrap();
-    ground.restore(&made.file).unwrap();
+    fs::write(beside(&fixture.database(), "restoring"), "half").unwrap();
+    fs::write(beside(&fixture.database(), "backup"), "half").unwrap();
+    let made = backup(&fixture.database()).unwrap();
+    fixture.restore(&made.file).unwrap();
 }
 
 #[tokio::test]
 async fn an_inspection_finds_damage() {
-    let ground = Fixture::new().filled().await;
-    let found = inspect(&ground.database()).unwrap();
+    let fixture = Fixture::new().filled().await;
+    let found = inspect(&fixture.database()).unwrap();
     assert_eq!((found.version, found.problems.len()), (LATEST, 0), "{found:?}");
-    let connection = Connection::open(ground.database()).unwrap();
+    let connection = Connection::open(fixture.database()).unwrap();
     connection.execute_batch("PRAGMA foreign_keys = 0; DELETE FROM accounts").unwrap();
     drop(connection);
-    let found = inspect(&ground.database()).unwrap();
+    let found = inspect(&fixture.database()).unwrap();
     assert!(found.problems[0].contains("accounts"), "{found:?}");
-    assert!(inspect(&ground.folder.path().join("none.db")).is_err());
+    assert!(inspect(&fixture.folder.path().join("none.db")).is_err());
 }

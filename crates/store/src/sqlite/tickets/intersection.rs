@@ -40,14 +40,14 @@ pub(super) struct Intersection<'a> {
 
 impl Intersection<'_> {
     pub(super) fn next(&mut self) -> Result<Option<Entry>, SqliteError> {
-        let mut words = self.terms.iter().cycle();
-        let Some(first) = words.next() else { return Ok(None) };
+        let mut terms = self.terms.iter().cycle();
+        let Some(first) = terms.next() else { return Ok(None) };
         let Some(mut found) = self.seek(first, &self.after, false)? else { return Ok(None) };
         let mut agreed = 1;
         while agreed < self.terms.len()
-            && let Some(word) = words.next()
+            && let Some(term) = terms.next()
         {
-            match self.seek(word, &found, true)? {
+            match self.seek(term, &found, true)? {
                 None => return Ok(None),
                 Some(same) if same == found => agreed += 1,
                 Some(later) => (found, agreed) = (later, 1),

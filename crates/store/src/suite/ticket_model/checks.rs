@@ -230,8 +230,8 @@ impl Comparison {
             let known = attempts.filter(|attempt| attempt.outcome == Some(outcome)).count();
             assert_eq!(ends(outcome), u64::try_from(known).unwrap(), "{outcome}");
         }
-        let told = self.model.events.values().flatten();
-        let lapsed = told.filter(|kind| **kind == EventKind::TicketLeaseExpired).count();
+        let kinds = self.model.events.values().flatten();
+        let lapsed = kinds.filter(|kind| **kind == EventKind::TicketLeaseExpired).count();
         let counted = ends(AttemptOutcome::LeaseExpired) + ends(AttemptOutcome::MaxRuntime);
         assert_eq!(counted, u64::try_from(lapsed).unwrap());
     }

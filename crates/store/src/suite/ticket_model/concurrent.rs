@@ -37,32 +37,32 @@ struct Fixture {
 
 /// Distributes the actions among agents that run concurrently.
 pub(super) async fn run_concurrently(store: Arc<dyn Store>, account: AccountId, acts: Vec<Action>) {
-    let ground = Arc::new(Fixture::default());
-    ground.clock.store(10, Ordering::Relaxed);
-    ground.act(&*store, account, &create_initial()).await;
+    let fixture = Arc::new(Fixture::default());
+    fixture.clock.store(10, Ordering::Relaxed);
+    fixture.act(&*store, account, &create_initial()).await;
     let barrier = Arc::new(Barrier::new(AGENTS));
     let mut agents = JoinSet::new();
     for agent in 0..AGENTS {
         let own: Vec<Action> = acts.iter().skip(agent).step_by(AGENTS).cloned().collect();
-        let (ground, store, barrier) = (Arc::clone(&ground), Arc::clone(&store), Arc::clone(&barrier));
+        let (fixture, store, barrier) = (Arc::clone(&fixture), Arc::clone(&store), Arc::clone(&barrier));
         agents.spawn(async move {
             barrier.wait().await;
             for act in &own {
-                ground.act(&*store, account, act).await;
+                fixture.act(&*store, account, act).await;
             }
         });
     }
     agents.join_all().await;
-    let at = moment(ground.clock.load(Ordering::Relaxed));
+    let at = moment(fixture.clock.load(Ordering::Relaxed));
     checks::invariants(&*store, account, at).await;
     // Each attempt that started was returned to exactly one agent.
     let claims = checks::events(&*store, account).await.into_iter();
     let claims = claims.filter(|event| event.kind == EventKind::TicketClaimed);
     let number = |attempt: &serde_json::Value| u32::try_from(attempt.as_u64().unwrap()).unwrap();
     let begun: Vec<_> = claims.map(|event| (event.ticket.unwrap(), number(&event.body["attempt"]))).collect();
-    let told: Vec<_> = ground.holders.lock().unwrap().keys().copied().collect();
-    assert_eq!(begun.iter().copied().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>(), told);
-    assert_eq!(begun.len(), told.len(), "an attempt began twice");
+    let answered: Vec<_> = fixture.holders.lock().unwrap().keys().copied().collect();
+    assert_eq!(begun.iter().copied().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>(), answered);
+    assert_eq!(begun.len(), answered.len(), "an attempt began twice");
 }
 
 impl Fixture {
@@ -120,10 +120,6 @@ impl Fixture {
         let Some(assignee) = ticket.assignee.clone() else { return };
         let mut holders = self.holders.lock().unwrap();
         let known = holders.entry((ticket.id, ticket.attempt)).or_insert_with(|| assignee.clone());
-        assert_eq!(
-            *known, assignee,
-            "two were told that they hold attempt {} of {}",
-            ticket.attempt, ticket.id
-        );
+        assert_eq!(*known, assignee, "two agents were given attempt {} of {}", ticket.attempt, ticket.id);
     }
 }

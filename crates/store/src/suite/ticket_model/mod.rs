@@ -104,9 +104,9 @@ impl Comparison {
             ModelCommand::Create(command) => self.create(command).await,
             ModelCommand::Change(command) => {
                 let (id, expected, edits) = (command.id, command.expected.clone(), command.edits.clone());
-                let said = self.model.change(id, expected.as_deref(), &edits, command.transition.as_ref());
+                let outcome = self.model.change(id, expected.as_deref(), &edits, command.transition.as_ref());
                 let answer = self.store.change_ticket(command).await.map_err(|error| error.code());
-                assert_eq!(answer, said.map(|()| self.model.record(id)), "{act:?} of {id}");
+                assert_eq!(answer, outcome.map(|()| self.model.record(id)), "{act:?} of {id}");
             }
             ModelCommand::Claim(command) => {
                 let claimed = self.model.claim_next(&command.claim);
@@ -115,13 +115,13 @@ impl Comparison {
                 assert_eq!(answer.tickets, records, "{act:?}");
             }
             ModelCommand::Beat(command) => {
-                let said = self.model.beat(command.id, &command.beat);
+                let expected = self.model.beat(command.id, &command.beat);
                 let id = command.id;
                 let answer = self.store.beat_ticket(command).await.map_err(|error| error.code());
                 let answer = answer.map(|beat| (beat.attempt, Some(beat.lease_expires_at)));
                 let record = |()| self.model.record(id);
-                let said = said.map(record).map(|record| (record.attempt, record.lease_expires_at));
-                assert_eq!(answer, said, "{act:?} of {id}");
+                let expected = expected.map(record).map(|record| (record.attempt, record.lease_expires_at));
+                assert_eq!(answer, expected, "{act:?} of {id}");
             }
             ModelCommand::End(command) => {
                 let beats = match command.timer {
@@ -132,9 +132,9 @@ impl Comparison {
                 assert_eq!(self.store.end_attempt(command).await.unwrap(), ended, "{act:?}");
             }
             ModelCommand::Delete(command) => {
-                let said = self.model.delete(&command);
+                let expected = self.model.delete(&command);
                 let answer = self.store.delete_ticket(command).await.map_err(|error| error.code());
-                assert_eq!(answer.map(|_| ()), said, "{act:?}");
+                assert_eq!(answer.map(|_| ()), expected, "{act:?}");
             }
             ModelCommand::Pass { seconds, timers } => self.advance_clock(seconds, timers).await,
         }

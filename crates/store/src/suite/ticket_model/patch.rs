@@ -21,11 +21,11 @@ impl Model {
         step: Option<&Command>,
     ) -> Outcome {
         let kept = self.clone();
-        let said = self.try_change(id, expected, edits, step);
-        if said.is_err() {
+        let outcome = self.try_change(id, expected, edits, step);
+        if outcome.is_err() {
             *self = kept;
         }
-        said
+        outcome
     }
 
     fn try_change(

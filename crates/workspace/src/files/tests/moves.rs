@@ -5,15 +5,15 @@ use super::*;
 /// Moves the file repeatedly while another thread appends to it. Afterwards every line exists exactly once.
 fn no_line_is_lost_by_moves_to(target: &Path) {
     const LINES: usize = 300;
-    let ground = Fixture::new();
-    let (root, locks) = (ground.at(""), ground.place.entry_locks());
+    let fixture = Fixture::new();
+    let (root, locks) = (fixture.at(""), fixture.place.entry_locks());
     let roots = Roots::open([root, target.to_owned()]).unwrap();
     let to = |n: usize| target.join(format!("log-{n}"));
     let done = AtomicBool::new(false);
     let moved = std::thread::scope(|scope| {
         scope.spawn(|| {
             for line in 0..LINES {
-                let append = WriteFile { append: true, ..ground.writing("log", &format!("{line}\n")) };
+                let append = WriteFile { append: true, ..fixture.writing("log", &format!("{line}\n")) };
                 write::write(&roots, locks, &append, &WriteCondition::None).unwrap();
             }
             done.store(true, Ordering::SeqCst);
@@ -21,7 +21,7 @@ fn no_line_is_lost_by_moves_to(target: &Path) {
         let mut moved = 0;
         while !done.load(Ordering::SeqCst) {
             let path = AbsolutePath::parse("to", to(moved).to_str().unwrap(), PathEncoding::Plain).unwrap();
-            let request = MoveFile { from: ground.path("log"), to: path, overwrite: false };
+            let request = MoveFile { from: fixture.path("log"), to: path, overwrite: false };
             match relocate::move_file(&roots, locks, &request) {
                 Ok(_) => moved += 1,
                 Err(error) => {
@@ -32,7 +32,7 @@ fn no_line_is_lost_by_moves_to(target: &Path) {
         moved
     });
     assert!(moved > 0, "nothing was moved");
-    let texts = (0..moved).map(to).chain([ground.at("log")]).map(fs::read_to_string);
+    let texts = (0..moved).map(to).chain([fixture.at("log")]).map(fs::read_to_string);
     let text: String = texts.filter_map(Result::ok).collect();
     let mut lines: Vec<usize> = text.lines().map(|line| line.parse().unwrap()).collect();
     lines.sort_unstable();

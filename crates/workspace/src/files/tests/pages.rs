@@ -8,8 +8,8 @@ use super::*;
 
 #[tokio::test]
 async fn a_page_of_long_names_and_targets_ends_by_its_bytes() {
-    let ground = Fixture::new();
-    let folder = ground.at("links");
+    let fixture = Fixture::new();
+    let folder = fixture.at("links");
     fs::create_dir(&folder).unwrap();
     let count = 900;
     for number in 0..count {
@@ -19,8 +19,10 @@ async fn a_page_of_long_names_and_targets_ends_by_its_bytes() {
     }
     let (mut seen, mut pages, mut after) = (0, 0, None);
     for _ in 0..count {
-        let page =
-            ground.run(ListFolder { path: ground.path("links"), limit: 1_000, cursor: after }).await.unwrap();
+        let page = fixture
+            .run(ListFolder { path: fixture.path("links"), limit: 1_000, cursor: after })
+            .await
+            .unwrap();
         assert!(json_len(&page.entries) <= MAX_ANSWER_BYTES);
         seen += page.entries.len();
         pages += 1;

@@ -83,14 +83,14 @@ async fn export_refs(repository: &Repository) -> Result<Exported, Error> {
     let git = git.args(["--format=%(objectname) %(refname)", &most, "refs/heads/", "refs/tags/"]);
     let output = repository.run_checked(git).await?;
     let unreadable =
-        || GitError::Other { words: "a branch or a tag has a name that is not UTF-8".to_owned() };
+        || GitError::Other { message: "a branch or a tag has a name that is not UTF-8".to_owned() };
     let text = String::from_utf8(output.stdout).map_err(|_| unreadable())?;
     let refs: Vec<ExportedRef> = text.lines().filter_map(parse_ref).collect();
     if output.truncated || refs.len() > MAX_EXPORTED_REFS {
-        let words = format!(
+        let message = format!(
             "the repository has more than {MAX_EXPORTED_REFS} branches and tags; clone one branch, by `branch` and `depth`"
         );
-        return Err(GitError::Other { words }.into());
+        return Err(GitError::Other { message }.into());
     }
     let (branch, commit, boundary) =
         tokio::try_join!(repository.branch(), repository.head(), boundary::load(repository))?;

@@ -67,7 +67,7 @@ impl RunStreamed for GitImport {
 
 /// Refuses malformed exports. Names of references become input lines for git, which validates them further.
 pub(super) fn check_export(exported: &Exported) -> Result<(), Error> {
-    let refused = |words: &str| Err(GitError::Other { words: words.to_owned() }.into());
+    let refused = |message: &str| Err(GitError::Other { message: message.to_owned() }.into());
     if exported.refs.len() > MAX_EXPORTED_REFS {
         return refused("the source has too many branches and tags");
     }
@@ -155,7 +155,7 @@ pub(super) async fn check_complete(repository: &Repository, wanted: String) -> R
     if output.is_success() {
         Ok(())
     } else {
-        Err(GitError::IncompleteTransfer { words: output.message() }.into())
+        Err(GitError::IncompleteTransfer { message: output.message() }.into())
     }
 }
 

@@ -32,7 +32,7 @@ impl RunStreamed for GitJoin {
         let whole = ["rev-list", "--objects", "--quiet", &self.commit, "--not", "--all", "--"];
         let output = repository.read_only_git().args(whole).run().await?;
         if !output.is_success() {
-            return Err(GitError::IncompleteTransfer { words: output.message() }.into());
+            return Err(GitError::IncompleteTransfer { message: output.message() }.into());
         }
         let update = ["update-ref", "--", &format!("refs/remotes/{seen}"), &self.commit];
         repository.run_checked(repository.git().args(update)).await?;

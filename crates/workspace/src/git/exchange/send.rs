@@ -96,6 +96,6 @@ pub(super) async fn index_pack(repository: &Repository, pack: Content) -> Result
     if output.is_success() {
         Ok(())
     } else {
-        Err(GitError::IncompleteTransfer { words: output.message() }.into())
+        Err(GitError::IncompleteTransfer { message: output.message() }.into())
     }
 }

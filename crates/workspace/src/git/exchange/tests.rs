@@ -35,12 +35,15 @@ impl Fixture {
     }
 
     #[track_caller]
-    fn git(&self, words: &[&str]) -> String {
+    fn git(&self, arguments: &[&str]) -> String {
         let person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
         let mut git = Command::new("git");
-        git.args(person).args(words).current_dir(self.folder.path()).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        git.args(person)
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null");
         let output = git.output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 

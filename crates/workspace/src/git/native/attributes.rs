@@ -88,8 +88,8 @@ fn parse_rules(text: &[u8]) -> Option<Vec<Rule>> {
     }
     let mut lines = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
-        let mut words = line.split(blank).filter(|word| !word.is_empty());
-        let Some(pattern) = words.next().filter(|word| !word.starts_with(b"#")) else { continue };
+        let mut fields = line.split(blank).filter(|word| !word.is_empty());
+        let Some(pattern) = fields.next().filter(|word| !word.starts_with(b"#")) else { continue };
         // A quoted pattern, a macro definition, or a pattern that git does not allow.
         if pattern.starts_with(b"\"")
             || pattern.starts_with(b"[attr]")
@@ -98,7 +98,7 @@ fn parse_rules(text: &[u8]) -> Option<Vec<Rule>> {
         {
             return None;
         }
-        let effects = words.map(attribute_effects).collect::<Option<Vec<_>>>().map(|all| Effects {
+        let effects = fields.map(attribute_effects).collect::<Option<Vec<_>>>().map(|all| Effects {
             line_endings: all.iter().any(|effects| effects.line_endings),
             comparison: all.iter().any(|effects| effects.comparison),
         });

@@ -164,10 +164,10 @@ mod tests {
     fn what_git_writes_is_read() {
         let text = format!("{HEAD}gpgsig -----BEGIN\n \n more\n -----END\n\n\n one\ntwo \n\n  three\n\n");
         let id = ObjectId::from_bytes([1; 20]);
-        let told = ParsedCommit::parse(text.as_bytes()).unwrap().to_api(&id);
-        assert_eq!((told.subject.as_str(), told.body.as_str()), (" one two", "  three"));
-        assert_eq!((told.author.name.as_str(), told.committer.email.as_str()), ("A B", "c@d"));
-        assert_eq!(told.committer.date.as_second(), 6);
+        let commit = ParsedCommit::parse(text.as_bytes()).unwrap().to_api(&id);
+        assert_eq!((commit.subject.as_str(), commit.body.as_str()), (" one two", "  three"));
+        assert_eq!((commit.author.name.as_str(), commit.committer.email.as_str()), ("A B", "c@d"));
+        assert_eq!(commit.committer.date.as_second(), 6);
     }
 
     #[test]

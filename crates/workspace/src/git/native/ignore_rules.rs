@@ -108,9 +108,9 @@ mod tests {
             prop_assume!(rules.is_some());
             let rules = rules.unwrap();
             let folder = tempfile::tempdir().unwrap();
-            let git = |words: &[&str]| {
+            let git = |arguments: &[&str]| {
                 let mut git = Command::new("git");
-                git.args(words).current_dir(&folder).env_clear().env("PATH", "/usr/bin:/bin");
+                git.args(arguments).current_dir(&folder).env_clear().env("PATH", "/usr/bin:/bin");
                 git.env("HOME", "/nonexistent").env("GIT_CONFIG_NOSYSTEM", "1").output().unwrap()
             };
             git(&["init", "-q"]);

@@ -283,10 +283,10 @@ mod tests {
             parse(&[("a", 0), ("a.b", 0), ("a/b/c", 0), ("a/d", 0), ("a0", 0x1000), ("a0", 0x2000)]).unwrap();
         let names = |entries: Range<usize>, folder| {
             let children = index.children(entries, folder).unwrap();
-            let told = |child: &Child<'_>| {
+            let describe = |child: &Child<'_>| {
                 (String::from_utf8(child.name.to_vec()).unwrap(), child.is_folder, child.entries.clone())
             };
-            children.iter().map(told).collect::<Vec<_>>()
+            children.iter().map(describe).collect::<Vec<_>>()
         };
         let name = |name: &str, is_folder, entries| (name.to_owned(), is_folder, entries);
         assert_eq!(

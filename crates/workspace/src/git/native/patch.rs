@@ -129,7 +129,7 @@ impl Hunk<'_> {
             into.extend_from_slice(shorten_title(title)?);
         }
         into.push(b'\n');
-        let mut say = |sign: u8, lines: &[&[u8]]| {
+        let mut append = |sign: u8, lines: &[&[u8]]| {
             for line in lines {
                 into.push(sign);
                 into.extend_from_slice(line);
@@ -140,12 +140,12 @@ impl Hunk<'_> {
         };
         let mut here = self.old.start;
         for change in self.changes {
-            say(b' ', &old[here..change.old.start]);
-            say(b'-', &old[change.old.clone()]);
-            say(b'+', &new[change.new.clone()]);
+            append(b' ', &old[here..change.old.start]);
+            append(b'-', &old[change.old.clone()]);
+            append(b'+', &new[change.new.clone()]);
             here = change.old.end;
         }
-        say(b' ', &old[here..self.old.end]);
+        append(b' ', &old[here..self.old.end]);
         Some(())
     }
 }

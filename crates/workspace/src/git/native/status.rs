@@ -226,15 +226,18 @@ mod tests {
 
     #[test]
     fn only_unambiguous_renames_are_detected() {
-        let told = |pairs: &[FileChange]| {
+        let changes = |pairs: &[FileChange]| {
             staged_changes(pairs.to_vec(), &mut Budget::default())
                 .map(|all| all.into_iter().map(|one| (one.path, one.change, one.from)).collect::<Vec<_>>())
         };
         let renamed = |from: &str, to: &str| (to.to_owned(), ChangeKind::Renamed, Some(from.to_owned()));
-        assert_eq!(told(&[pair("a", Some(1), None), pair("b", None, Some(1))]).unwrap(), [renamed("a", "b")]);
+        assert_eq!(
+            changes(&[pair("a", Some(1), None), pair("b", None, Some(1))]).unwrap(),
+            [renamed("a", "b")]
+        );
         let more = [pair("a", Some(1), None), pair("b", None, Some(1)), pair("c", None, Some(2))];
-        assert_eq!(told(&more).unwrap()[1].1, ChangeKind::Added);
-        assert_eq!(told(&[pair("a", Some(1), None), pair("b", Some(2), Some(1))]).unwrap().len(), 2);
+        assert_eq!(changes(&more).unwrap()[1].1, ChangeKind::Added);
+        assert_eq!(changes(&[pair("a", Some(1), None), pair("b", Some(2), Some(1))]).unwrap().len(), 2);
         for unsure in [
             &[pair("a", Some(1), None), pair("b", None, Some(2))][..],
             &[pair("a", Some(1), None), pair("b", None, Some(1)), pair("c", None, Some(1))],
@@ -246,7 +249,7 @@ mod tests {
                 pair("d", None, Some(3)),
             ],
         ] {
-            assert!(told(unsure).is_none(), "{unsure:?}");
+            assert!(changes(unsure).is_none(), "{unsure:?}");
         }
     }
 }

@@ -52,20 +52,20 @@ impl Fixture {
     }
 
     #[track_caller]
-    fn git(&self, words: &[&str]) -> String {
-        self.git_at(1_700_000_000, words)
+    fn git(&self, arguments: &[&str]) -> String {
+        self.git_at(1_700_000_000, arguments)
     }
 
     #[track_caller]
-    fn git_at(&self, seconds: u64, words: &[&str]) -> String {
-        let output = self.try_git(seconds, words);
-        assert!(output.status.success(), "git {words:?}: {output:?}");
+    fn git_at(&self, seconds: u64, arguments: &[&str]) -> String {
+        let output = self.try_git(seconds, arguments);
+        assert!(output.status.success(), "git {arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    fn try_git(&self, seconds: u64, words: &[&str]) -> std::process::Output {
+    fn try_git(&self, seconds: u64, arguments: &[&str]) -> std::process::Output {
         let mut command = Command::new("git");
-        command.args(words).current_dir(self.at("")).env_clear().env("PATH", "/usr/bin:/bin");
+        command.args(arguments).current_dir(self.at("")).env_clear().env("PATH", "/usr/bin:/bin");
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", "/nonexistent").env("GIT_MERGE_AUTOEDIT", "no");
         let date = format!("{seconds} +0100");
         for who in ["AUTHOR", "COMMITTER"] {
@@ -119,11 +119,11 @@ impl Fixture {
         let mut cursor = None;
         loop {
             let log = self.answer_without_git(&self.log(name, revision, limit, cursor.clone()));
-            let said = self.answer_by_git(self.log(name, revision, limit, cursor)).unwrap();
-            assert_eq!(log.as_ref(), Some(&said), "{name} {revision:?}");
-            cursor = said.next_cursor.clone();
+            let expected = self.answer_by_git(self.log(name, revision, limit, cursor)).unwrap();
+            assert_eq!(log.as_ref(), Some(&expected), "{name} {revision:?}");
+            cursor = expected.next_cursor.clone();
             if cursor.is_none() {
-                return said;
+                return expected;
             }
         }
     }
@@ -131,9 +131,9 @@ impl Fixture {
     #[track_caller]
     fn assert_same_branches(&self, name: &str) -> Branches {
         let branches = self.answer_without_git(&self.branches(name));
-        let said = self.answer_by_git(self.branches(name)).unwrap();
-        assert_eq!(branches.as_ref(), Some(&said), "{name}");
-        said
+        let expected = self.answer_by_git(self.branches(name)).unwrap();
+        assert_eq!(branches.as_ref(), Some(&expected), "{name}");
+        expected
     }
 
     /// The reader must leave the operation to git.
@@ -175,7 +175,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Applies a step; impossible ones have no effect.
 fn apply_step(fixture: &Fixture, step: &Step, now: &mut i64, serial: usize) {
     let seconds = u64::try_from(*now).unwrap();
-    let run = |words: &[&str]| drop(fixture.try_git(seconds, words));
+    let run = |arguments: &[&str]| drop(fixture.try_git(seconds, arguments));
     let branch = |number: &u8| format!("b/{number}");
     match step {
         Step::Commit { message, later } => {
@@ -197,8 +197,8 @@ fn apply_step(fixture: &Fixture, step: &Step, now: &mut i64, serial: usize) {
         Step::Checkout(number) => run(&["checkout", "-q", &branch(number)]),
         Step::Merge(others) => {
             let others: Vec<_> = others.iter().map(branch).collect();
-            let words = ["merge", "-q", "-s", "ours", "--no-ff", "-m", "Join"];
-            run(&words.into_iter().chain(others.iter().map(String::as_str)).collect::<Vec<_>>());
+            let arguments = ["merge", "-q", "-s", "ours", "--no-ff", "-m", "Join"];
+            run(&arguments.into_iter().chain(others.iter().map(String::as_str)).collect::<Vec<_>>());
         }
         Step::Tag(number, true) => run(&["tag", "-f", "-a", "-m", "Tag", &format!("t{number}")]),
         Step::Tag(number, false) => run(&["tag", "-f", &format!("t{number}")]),
@@ -244,7 +244,7 @@ fn a_clone_knows_how_far_it_is_from_its_remote() {
     }
     fixture.git(&["clone", "-q", ".", "clone"]);
     fixture.commit("theirs");
-    let inside = |words: &[&str]| fixture.git(&[&["-C", "clone"], words].concat());
+    let inside = |arguments: &[&str]| fixture.git(&[&["-C", "clone"], arguments].concat());
     inside(&["commit", "-q", "--allow-empty", "-m", "ours"]);
     inside(&["commit", "-q", "--allow-empty", "-m", "ours too"]);
     inside(&["fetch", "-q"]);

@@ -116,7 +116,7 @@ mod tests {
         let mode = std::fs::metadata(files.0.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         assert_eq!(files.read_result(), Ok(None));
-        for (text, words) in [
+        for (text, message) in [
             ("[1]".to_owned(), "not an object"),
             ("{".to_owned(), "not JSON"),
             (String::new(), "not JSON"),
@@ -124,7 +124,7 @@ mod tests {
         ] {
             std::fs::write(files.result(), text).unwrap();
             let refused = files.read_result().unwrap_err();
-            assert!(refused.contains(words), "{refused}");
+            assert!(refused.contains(message), "{refused}");
         }
         std::fs::write(files.result(), r#"{"a": 1}"#).unwrap();
         assert_eq!(files.read_result().unwrap().unwrap()["a"], 1);

@@ -68,12 +68,12 @@ async fn a_clone_in_steps_equals_a_clone_by_git() {
         let import = import(&fixture, &ours, exported, branch);
         let (cloned, _) = import.run_streamed(content(pack), &fixture.place).await.unwrap();
         let source = fixture.folder.path().join(name).display().to_string();
-        let mut words = vec!["clone", "-q", "--no-local"];
+        let mut arguments = vec!["clone", "-q", "--no-local"];
         let (branch, depth) =
             (branch.map(|name| format!("--branch={name}")), depth.map(|depth| format!("--depth={depth}")));
-        words.extend(branch.as_deref().into_iter().chain(depth.as_deref()));
-        words.extend([source.as_str(), &plain]);
-        fixture.git(&words);
+        arguments.extend(branch.as_deref().into_iter().chain(depth.as_deref()));
+        arguments.extend([source.as_str(), &plain]);
+        fixture.git(&arguments);
         for look in [
             &["for-each-ref", "--format=%(refname) %(objectname) %(symref)"][..],
             &["rev-parse", "--symbolic-full-name", "HEAD"],

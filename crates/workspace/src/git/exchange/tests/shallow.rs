@@ -48,8 +48,8 @@ impl Remote {
     }
 
     #[track_caller]
-    fn git(&self, words: &[&str]) -> String {
-        self.fixture.git(words)
+    fn git(&self, arguments: &[&str]) -> String {
+        self.fixture.git(arguments)
     }
 
     /// Adds another user's commit to the main branch of the remote.

@@ -94,7 +94,7 @@ fn event() -> impl Strategy<Value = Event> {
 /// Applies an event; impossible ones have no effect.
 fn apply_event(fixture: &Fixture, event: &Event) {
     let at = |name: &usize| fixture.at(NAMES[*name]);
-    let run = |words: &[&str]| drop(fixture.try_git(1_700_000_000, words));
+    let run = |arguments: &[&str]| drop(fixture.try_git(1_700_000_000, arguments));
     let write = |path: &Path, content: &[u8]| {
         let _ = fs::create_dir_all(path.parent().unwrap());
         let _ = fs::write(path, content);
@@ -240,8 +240,8 @@ fn status_and_diff_are_those_of_git() {
     });
     outcome.unwrap();
     let share = |read: &Cell<usize>, asked: usize| 100 * read.get() / asked;
-    let told = (share(&statuses, asked.get()), share(&diffs, 3 * asked.get()));
-    assert!(told.0 > 70 && told.1 > 45, "in percent: {told:?}");
+    let shares = (share(&statuses, asked.get()), share(&diffs, 3 * asked.get()));
+    assert!(shares.0 > 70 && shares.1 > 45, "in percent: {shares:?}");
     assert!(10 * as_git.get() > 9 * diffs.get(), "{} of {}", as_git.get(), diffs.get());
 }
 
@@ -327,7 +327,7 @@ fn each_kind_of_repository_is_read_or_left_to_git() {
     fixture.write("clone/new", "");
     // A nested repository is left to git.
     assert_eq!(fixture.answer_without_git(&fixture.status("")), None);
-    let inside = |words: &[&str]| fixture.git(&[&["-C", "clone"], words].concat());
+    let inside = |arguments: &[&str]| fixture.git(&[&["-C", "clone"], arguments].concat());
     inside(&["commit", "-q", "--allow-empty", "-m", "Ahead"]);
     let status = fixture.assert_same_status("clone");
     assert_eq!(
@@ -388,7 +388,7 @@ fn config_and_index_features_are_left_to_git() {
         fs::write(fixture.at(".git/config"), before).unwrap();
     }
     let index = fs::read(fixture.at(".git/index")).unwrap();
-    for words in [
+    for arguments in [
         &["update-index", "--index-version", "4"][..],
         &["update-index", "--assume-unchanged", "file"],
         &["update-index", "--skip-worktree", "file"],
@@ -397,8 +397,8 @@ fn config_and_index_features_are_left_to_git() {
         &["add", "-N", "new"],
     ] {
         fixture.write("new", "");
-        fixture.git(words);
-        assert_eq!(fixture.answer_without_git(&fixture.status("")), None, "{words:?}");
+        fixture.git(arguments);
+        assert_eq!(fixture.answer_without_git(&fixture.status("")), None, "{arguments:?}");
         fs::write(fixture.at(".git/index"), &index).unwrap();
     }
     fixture.git(&["add", "new"]);
