@@ -11,7 +11,7 @@ use skep_store::RevokeKey;
 use crate::{
     harness::{Refused, Skep, refused},
     openapi::{Operation, document, operations},
-    route_methods::valid,
+    openapi_completeness::valid,
 };
 
 /// The expected answer to a valid request by a key with exactly the required scopes. An operation without a row fails.

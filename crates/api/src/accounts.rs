@@ -48,11 +48,19 @@ pub struct CreateAccount {
     pub allowed_ips: Option<Vec<String>>,
     /// The maximum number of VMs at the same time; default: no limit for this account.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64))]
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
     pub max_vms: Option<u32>,
     /// The maximum total memory of the account's VMs, in MiB; default: no limit for this account.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64))]
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
     pub max_memory_mb: Option<u64>,
 }
 
@@ -72,7 +80,7 @@ pub struct ChangeAccount {
         default,
         skip_serializing_if = "Option::is_none",
         serialize_with = "crate::patch::serialize",
-        deserialize_with = "crate::whole::patch"
+        deserialize_with = "crate::whole_number::patch"
     )]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, value_type = Option<u32>, example = 10))]
     pub max_vms: Option<Option<u32>>,
@@ -81,7 +89,7 @@ pub struct ChangeAccount {
         default,
         skip_serializing_if = "Option::is_none",
         serialize_with = "crate::patch::serialize",
-        deserialize_with = "crate::whole::patch"
+        deserialize_with = "crate::whole_number::patch"
     )]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64, value_type = Option<u64>, example = 4096))]
     pub max_memory_mb: Option<Option<u64>>,

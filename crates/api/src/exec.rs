@@ -62,7 +62,7 @@ pub struct ExecRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum VmField {
     /// The process id.
-    Pid(#[serde(deserialize_with = "crate::whole::required")] u64),
+    Pid(#[serde(deserialize_with = "crate::whole_number::required")] u64),
     /// The id, a unique beginning of it, the name, the host name or the address; or the process id as text.
     Text(String),
 }

@@ -33,7 +33,7 @@ mod time;
 mod vm_ref;
 pub mod waitlist;
 pub mod webhooks;
-mod whole;
+mod whole_number;
 
 pub use endpoint::{Call, CallContext, Endpoint};
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};

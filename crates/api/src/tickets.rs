@@ -239,25 +239,25 @@ ticket_requests! {
         change: Patch<Object>;
         /// How many attempts may end without completion or release before the ticket fails; default 5.
         #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000, example = 5))]
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole_number::optional")]
         max_attempts: Option<u32>,
         /// How many attempts may end without completion or release before the ticket fails.
         #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000, example = 5))]
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole_number::present")]
         change: Option<u32>;
         /// The maximum duration of one attempt, in milliseconds: 5 s to 30 days; default 24 h.
         #[cfg_attr(
             feature = "openapi",
             schema(minimum = 5000, maximum = 2_592_000_000_u64, example = 86_400_000)
         )]
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole_number::optional")]
         max_runtime_ms: Option<u64>,
         /// The maximum duration of one attempt, in milliseconds: 5 s to 30 days.
         #[cfg_attr(
             feature = "openapi",
             schema(minimum = 5000, maximum = 2_592_000_000_u64, example = 86_400_000)
         )]
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole_number::present")]
         change: Option<u64>;
         /// The earliest time at which the ticket can be claimed.
         #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
@@ -313,15 +313,15 @@ ticket_requests! {
         pub result: Patch<Object>,
         /// The attempt of the caller. The request is rejected if it is not the current one.
         #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, example = 1))]
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole_number::present")]
         pub attempt: Option<u32>,
         /// The duration of the lease without a heartbeat, in milliseconds: 5 s to 24 h; default 1 h.
         #[cfg_attr(feature = "openapi", schema(minimum = 5000, maximum = 86_400_000, example = 120_000))]
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole_number::present")]
         pub lease_ms: Option<u64>,
         /// With `pending`: how long the ticket cannot be claimed, in milliseconds; at most 30 days.
         #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 2_592_000_000_u64, example = 60_000))]
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole_number::present")]
         pub retry_after_ms: Option<u64>,
         /// The new title, 1 to 500 characters.
         #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
@@ -375,11 +375,19 @@ pub struct ClaimTickets {
     pub assignee: Option<String>,
     /// The maximum number of tickets to claim: 1 to 100; default 1.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100, example = 1))]
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
     pub count: Option<u32>,
     /// The duration of the lease without a heartbeat, in milliseconds: 5 s to 24 h; default 1 h.
     #[cfg_attr(feature = "openapi", schema(minimum = 5000, maximum = 86_400_000, example = 120_000))]
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
     pub lease_ms: Option<u64>,
     /// Restricts the claim to tickets of this priority or one of these; default: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -390,7 +398,11 @@ pub struct ClaimTickets {
     pub labels: Option<Vec<Label>>,
     /// How long to wait for a ticket if none can be claimed, in milliseconds: at most 60,000; default 0.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 60_000, example = 0))]
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
     pub wait_ms: Option<u64>,
 }
 
@@ -409,7 +421,11 @@ pub struct ClaimedTickets {
 pub struct Heartbeat {
     /// The attempt of the caller. The request is rejected if it is not the current one.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, example = 1))]
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
     pub attempt: Option<u32>,
     /// The holder, as given with the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -417,7 +433,11 @@ pub struct Heartbeat {
     pub assignee: Option<String>,
     /// The duration of the lease from now, in milliseconds: 5 s to 24 h; unchanged unless given.
     #[cfg_attr(feature = "openapi", schema(minimum = 5000, maximum = 86_400_000, example = 120_000))]
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::optional")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
     pub lease_ms: Option<u64>,
     /// The progress of the work, at most 2,000 characters; unchanged unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]

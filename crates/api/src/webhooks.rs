@@ -138,7 +138,11 @@ pub struct ChangeWebhook {
 pub struct RotateWebhook {
     /// How long messages are signed with both the old and the new secret, in milliseconds: at most 7 days; default 24
     /// hours. 0 invalidates the old secret at once.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::whole::present")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::present"
+    )]
     #[cfg_attr(feature = "openapi", schema(value_type = u64, minimum = 0, maximum = 604_800_000_u64, example = 86_400_000))]
     pub overlap_ms: Option<u64>,
 }

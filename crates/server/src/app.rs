@@ -39,8 +39,8 @@ use crate::{
     key_uses::KeyUses,
     metrics::{Collector, Metrics},
     openapi,
+    operation_runner::OperationRunner,
     percent::percent_decoded,
-    places::Places,
     request_log::observe,
     restart::Restart,
     routes::{
@@ -175,16 +175,16 @@ fn guarded_routes(
     let readings = parts.readings();
     let (store, vms) = (&parts.store, readings.vms.clone());
     let workspaces = Workspaces::new(parts.roots.clone());
-    let places = Places::new(vms.clone(), &parts.helper, &workspaces, parts.entry_locks()?);
+    let runner = OperationRunner::new(vms.clone(), &parts.helper, &workspaces, parts.entry_locks()?);
     let (closing, sessions) = (parts.closing.clone(), parts.sessions.clone());
     let vault = Vault::new(store.clone(), &parts.data_dir);
     let operations = OperationsState {
-        places: places.clone(),
+        runner: runner.clone(),
         vault: vault.clone(),
         allow: parts.git_allow.clone().into(),
     };
     let files = FilesState {
-        places: places.clone(),
+        runner: runner.clone(),
         store: store.clone(),
         closing: closing.clone(),
         watchers: WatchCounts::default(),
@@ -210,7 +210,7 @@ fn guarded_routes(
         operations::routes(&operations),
         git_credentials::routes(vault),
         admin::routes(Arc::clone(&parts.restart)),
-        exec::routes(ExecState { vms, places, store: store.clone(), closing, sessions }),
+        exec::routes(ExecState { vms, runner, store: store.clone(), closing, sessions }),
     ])
 }
 

@@ -8,7 +8,7 @@ use super::{Follower, kinds};
 use crate::{
     harness::{Refused, Skep, refused},
     openapi::document,
-    route_methods::valid,
+    openapi_completeness::valid,
 };
 
 async fn ask(skep: &Skep, scopes: &[Scope], query: &str) -> Refused {

@@ -35,7 +35,7 @@ use crate::{
     },
     json::Json,
     openapi::refusals::{ExecAnywhereRefused, ExecReconnectRefused, ExecRefused},
-    places::{Places, Target},
+    operation_runner::{OperationRunner, Target},
     swarm_handle::SwarmHandle,
 };
 
@@ -43,7 +43,7 @@ use crate::{
 pub(crate) struct ExecState {
     /// The swarm, or the reason why there is none.
     pub vms: SwarmHandle,
-    pub places: Places,
+    pub runner: OperationRunner,
     /// Used to check that the key of a streaming caller is still valid.
     pub store: Arc<dyn KeyStore>,
     /// True when the server is about to close the remaining connections.
@@ -96,7 +96,7 @@ async fn exec(
     let order = ExecOrder::parse(object, workspace(&caller))?;
     caller.require_scope(if order.vm.is_some() { Scope::SwarmExec } else { Scope::ServerAdmin })?;
     let chosen = Target::from_field(order.vm.as_ref())?;
-    Places::record_resource(&chosen, &call.audit);
+    OperationRunner::record_resource(&chosen, &call.audit);
     run(&state, &caller, chosen, order).await
 }
 
@@ -182,11 +182,11 @@ async fn run(
     order: ExecOrder,
 ) -> Result<Response, Refusal> {
     if let Some(encoding) = order.streamed {
-        let (events, ending) = state.places.stream(caller, chosen, order.command).await?;
+        let (events, ending) = state.runner.stream(caller, chosen, order.command).await?;
         let home = ending.map_or(ExecPlace::Server, ExecPlace::Vm);
         return Ok(exec_stream::answer(events, state, caller.key.clone(), home, encoding));
     }
-    Ok(Json(state.places.run(caller, chosen, order.command).await?).into_response())
+    Ok(Json(state.runner.run(caller, chosen, order.command).await?).into_response())
 }
 
 /// The parsed body, and its timeout in milliseconds.

@@ -51,7 +51,7 @@ async fn read(
         }
         return raw::read(&state, &caller, target, path, &headers).await;
     }
-    content::answer(state.places.run(&caller, target, Call::from(operation)).await?).await
+    content::answer(state.runner.run(&caller, target, Call::from(operation)).await?).await
 }
 
 /// The route, whose description has the raw bytes too.

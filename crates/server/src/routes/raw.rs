@@ -38,7 +38,7 @@ use crate::{
     json::Json,
     key_watch::{key_lost, server_closing},
     openapi::refusals::FilesWriteRefused,
-    places::{Places, Target},
+    operation_runner::{OperationRunner, Target},
     watchers::WatchCounts,
 };
 
@@ -48,7 +48,7 @@ const SHORT_BYTES: u64 = 256 << 10;
 /// The state of the routes that stream files.
 #[derive(Clone)]
 pub(crate) struct FilesState {
-    pub places: Places,
+    pub runner: OperationRunner,
     /// Used to check that the key of a streaming caller is still valid.
     pub store: Arc<dyn KeyStore>,
     /// True when the server is about to close the remaining connections.
@@ -67,7 +67,7 @@ pub(super) async fn read(
 ) -> Result<Response, Refusal> {
     let if_range = headers.get(IF_RANGE).map(|tag| tag.to_str().unwrap_or_default().trim().to_owned());
     let operation = StreamFile { path, range: range(headers), if_range };
-    let (file, content) = state.places.run_streamed(caller, chosen, operation, None).await?;
+    let (file, content) = state.runner.run_streamed(caller, chosen, operation, None).await?;
     let size = file.size_bytes;
     let (status, length, part) = match file.part {
         FilePart::Whole => (StatusCode::OK, size, None),
@@ -209,10 +209,10 @@ pub(super) async fn write_raw(
         condition: precondition(&parts.headers)?,
     };
     let chosen = Target::from_query(query.vm.as_deref())?;
-    Places::record_resource(&chosen, &call.audit);
+    OperationRunner::record_resource(&chosen, &call.audit);
     let times = parts.extensions.get().copied().unwrap_or_default();
     let written = with_content(body, times, |content| {
-        state.places.run_streamed(&caller, chosen, operation, Some(content))
+        state.runner.run_streamed(&caller, chosen, operation, Some(content))
     });
     let (written, _) = written.await?;
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };

@@ -27,7 +27,7 @@ use crate::{
     extract::{Caller, FilesRead, Query},
     key_watch::{key_lost, server_closing},
     openapi::refusals::WatchRefused,
-    places::Target,
+    operation_runner::Target,
     watchers::WatchPermit,
 };
 
@@ -74,7 +74,7 @@ pub(super) async fn watch(
     };
     let chosen = Target::from_query(query.vm.as_deref())?;
     let watcher = state.watchers.acquire(caller.account.id)?;
-    let (_, content) = state.places.run_streamed(&caller, chosen, operation, None).await?;
+    let (_, content) = state.runner.run_streamed(&caller, chosen, operation, None).await?;
     let watch = Watch {
         lines: Lines { content, buffer: BytesMut::new() },
         key_lost: Box::pin(key_lost(Arc::clone(&state.store), caller.key.clone())),

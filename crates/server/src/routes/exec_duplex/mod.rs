@@ -33,7 +33,7 @@ use crate::{
     extract::{Caller, ExecAnywhere, NoParameters, Query, RequestInfo, SwarmExec, VmPath},
     key_watch::{key_lost, server_closing},
     openapi::refusals::DuplexRefused,
-    places::{Places, Target},
+    operation_runner::{OperationRunner, Target},
 };
 use session::{End, Running, refuse, run_session};
 
@@ -103,7 +103,7 @@ async fn exec_duplex(
     };
     caller.require_scope(scope)?;
     let chosen = Target::from_query(query.vm.as_deref())?;
-    Places::record_resource(&chosen, &call.audit);
+    OperationRunner::record_resource(&chosen, &call.audit);
     accept(state, caller.identity(), chosen, upgrade).await
 }
 
@@ -209,7 +209,7 @@ async fn start(
     let text = first_message(socket).await?;
     let command =
         duplex_command(&text, default_cwd(&chosen, caller)).map_err(|failure| Some(failure.into()))?;
-    let (events, ending) = state.places.stream(caller, chosen, command).await.map_err(Some)?;
+    let (events, ending) = state.runner.stream(caller, chosen, command).await.map_err(Some)?;
     Ok(Running { events, home: ending.map_or(ExecPlace::Server, ExecPlace::Vm) })
 }
 

@@ -16,51 +16,51 @@ use crate::{
     auth::Identity,
     error::Refusal,
     extract::check_scope,
-    places::{Places, Target},
+    operation_runner::{OperationRunner, Target},
 };
 
 /// Sends a branch to its remote. Pushes from and to a VM are relayed by the server.
 pub(super) async fn push(
-    places: &Places,
+    runner: &OperationRunner,
     caller: &Identity,
     at: Target,
     push: Call<GitPush>,
 ) -> Result<Pushed, Refusal> {
-    match run_without_relay(places, caller, &at, &push).await {
+    match run_without_relay(runner, caller, &at, &push).await {
         Some(done) => done,
-        None => relayed_push(places, caller, at, push).await,
+        None => relayed_push(runner, caller, at, push).await,
     }
 }
 
 /// Fetches a branch, and merges or rebases the current one. Pulls into and from a VM are relayed by the server.
 pub(super) async fn pull(
-    places: &Places,
+    runner: &OperationRunner,
     caller: &Identity,
     at: Target,
     pull: Call<GitPull>,
 ) -> Result<Pulled, Refusal> {
-    match run_without_relay(places, caller, &at, &pull).await {
+    match run_without_relay(runner, caller, &at, &pull).await {
         Some(done) => done,
-        None => relayed_pull(places, caller, at, pull).await,
+        None => relayed_pull(runner, caller, at, pull).await,
     }
 }
 
 /// Fetches all branches of a remote. Fetches into and from a VM are relayed by the server.
 pub(super) async fn fetch(
-    places: &Places,
+    runner: &OperationRunner,
     caller: &Identity,
     at: Target,
     fetch: Call<GitFetchRemote>,
 ) -> Result<FetchedRefs, Refusal> {
-    match run_without_relay(places, caller, &at, &fetch).await {
+    match run_without_relay(runner, caller, &at, &fetch).await {
         Some(done) => done,
-        None => relayed_fetch(places, caller, at, fetch).await,
+        None => relayed_fetch(runner, caller, at, fetch).await,
     }
 }
 
 /// Runs an operation with git on the server, without a relay. `None` if the repository or its remote is in a VM.
 async fn run_without_relay<O: Operation + Run + Clone>(
-    places: &Places,
+    runner: &OperationRunner,
     caller: &Identity,
     at: &Target,
     operation: &O,
@@ -68,7 +68,7 @@ async fn run_without_relay<O: Operation + Run + Clone>(
     if *at != Target::Workspace {
         return None;
     }
-    match places.run(caller, Target::Workspace, operation.clone()).await {
+    match runner.run(caller, Target::Workspace, operation.clone()).await {
         Err(refusal) if refusal.failure().code == ErrorCode::RemoteForbidden => None,
         done => Some(done),
     }
@@ -76,23 +76,23 @@ async fn run_without_relay<O: Operation + Run + Clone>(
 
 /// Packs a branch in its place, and sends it to its remote.
 async fn relayed_push(
-    places: &Places,
+    runner: &OperationRunner,
     caller: &Identity,
     at: Target,
     push: Call<GitPush>,
 ) -> Result<Pushed, Refusal> {
-    let at = places.resolve(caller, at).await?;
+    let at = runner.resolve(caller, at).await?;
     let Call { context, operation: push } = push;
     let (path, remote, branch) = (push.path.clone(), push.remote.clone(), push.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: true };
-    let plan = places.run(caller, at.clone(), plan).await?;
+    let plan = runner.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, at, without_network(context, push)).await;
+        return runner.run(caller, at, without_network(context, push)).await;
     }
-    let remote = Remote::resolve(places, caller, plan.url, context.reach).await?;
+    let remote = Remote::resolve(runner, caller, plan.url, context.reach).await?;
     let commit = plan.commit.ok_or_else(|| Failure::new(ErrorCode::Internal, "internal error"))?;
     let pack = GitPack { path: push.path.clone(), commit: commit.clone() };
-    let (_, pack) = places.run_git_streamed(caller, at.clone(), &pack, None).await?;
+    let (_, pack) = runner.run_git_streamed(caller, at.clone(), &pack, None).await?;
     let send = GitSend {
         url: remote.url.clone(),
         here: remote.place.is_some(),
@@ -103,7 +103,7 @@ async fn relayed_push(
         boundary: plan.boundary,
         reach: remote.reach.clone(),
     };
-    let (sent, _) = remote.run(places, caller, &send, Some(pack)).await?;
+    let (sent, _) = remote.run(runner, caller, &send, Some(pack)).await?;
     let (remote, branch) = (plan.remote, plan.branch);
     let note = GitNotePush {
         path: push.path,
@@ -112,26 +112,26 @@ async fn relayed_push(
         commit: commit.clone(),
         set_upstream: push.set_upstream,
     };
-    places.run(caller, at, note).await?;
+    runner.run(caller, at, note).await?;
     Ok(Pushed { remote, branch, from: sent.from, to: commit, created: sent.created })
 }
 
 /// Fetches a branch for another place, which merges or rebases its current one.
 async fn relayed_pull(
-    places: &Places,
+    runner: &OperationRunner,
     caller: &Identity,
     at: Target,
     pull: Call<GitPull>,
 ) -> Result<Pulled, Refusal> {
-    let at = places.resolve(caller, at).await?;
+    let at = runner.resolve(caller, at).await?;
     let Call { context, operation: pull } = pull;
     let (path, remote, branch) = (pull.path.clone(), pull.remote.clone(), pull.branch.clone());
     let plan = GitExchange { path, remote, branch, pushes: false };
-    let plan = places.run(caller, at.clone(), plan).await?;
+    let plan = runner.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, at, without_network(context, pull)).await;
+        return runner.run(caller, at, without_network(context, pull)).await;
     }
-    let remote = Remote::resolve(places, caller, plan.url, context.reach).await?;
+    let remote = Remote::resolve(runner, caller, plan.url, context.reach).await?;
     if remote.place.is_some() {
         check_scope(caller, Scope::GitRead)?;
     }
@@ -143,7 +143,7 @@ async fn relayed_pull(
         boundary: plan.boundary,
         reach: remote.reach.clone(),
     };
-    let (fetched, pack) = remote.run(places, caller, &fetch, None).await?;
+    let (fetched, pack) = remote.run(runner, caller, &fetch, None).await?;
     let join = GitJoin {
         path: pull.path,
         remote: plan.remote,
@@ -152,27 +152,27 @@ async fn relayed_pull(
         strategy: pull.strategy,
         committer: context.committer,
     };
-    let (pulled, _) = places.run_git_streamed(caller, at, &join, Some(pack)).await?;
+    let (pulled, _) = runner.run_git_streamed(caller, at, &join, Some(pack)).await?;
     Ok(pulled)
 }
 
 /// Fetches all branches of a remote for another place.
 async fn relayed_fetch(
-    places: &Places,
+    runner: &OperationRunner,
     caller: &Identity,
     at: Target,
     fetch: Call<GitFetchRemote>,
 ) -> Result<FetchedRefs, Refusal> {
-    let at = places.resolve(caller, at).await?;
+    let at = runner.resolve(caller, at).await?;
     let Call { context, operation: fetch } = fetch;
     // The plan of a pull needs a branch, which is not used here.
     let (path, remote) = (fetch.path.clone(), fetch.remote.clone());
     let plan = GitExchange { path, remote, branch: Some("main".to_owned()), pushes: false };
-    let plan = places.run(caller, at.clone(), plan).await?;
+    let plan = runner.run(caller, at.clone(), plan).await?;
     if plan.is_local {
-        return places.run(caller, at, without_network(context, fetch)).await;
+        return runner.run(caller, at, without_network(context, fetch)).await;
     }
-    let remote = Remote::resolve(places, caller, plan.url, context.reach).await?;
+    let remote = Remote::resolve(runner, caller, plan.url, context.reach).await?;
     let source = match &remote.place {
         Some(_) => {
             check_scope(caller, Scope::GitRead)?;
@@ -181,9 +181,9 @@ async fn relayed_fetch(
         None => ExportSource::Url { url: remote.url.clone(), reach: remote.reach.clone() },
     };
     let export = GitExport { source, branch: None, depth: None, has: plan.has, has_boundary: plan.boundary };
-    let (exported, pack) = remote.run(places, caller, &export, None).await?;
+    let (exported, pack) = remote.run(runner, caller, &export, None).await?;
     let take = GitImportFetched { path: fetch.path, remote: plan.remote, prune: fetch.prune, exported };
-    let (taken, _) = places.run_git_streamed(caller, at, &take, Some(pack)).await?;
+    let (taken, _) = runner.run_git_streamed(caller, at, &take, Some(pack)).await?;
     Ok(taken)
 }
 
@@ -197,22 +197,22 @@ pub(super) enum CloneFrom {
 
 /// Clones a repository into another place. The target is checked before anything is packed.
 pub(super) async fn clone(
-    places: &Places,
+    runner: &OperationRunner,
     caller: &Identity,
     from: CloneFrom,
     target: Target,
     clone: Call<GitClone>,
 ) -> Result<Cloned, Refusal> {
-    let target = places.resolve(caller, target).await?;
+    let target = runner.resolve(caller, target).await?;
     let Call { context, operation: clone } = clone;
     let (remote, source, url) = match from {
         CloneFrom::Place(place, path) => {
             check_scope(caller, Scope::GitRead)?;
-            let place = places.resolve(caller, place).await?;
+            let place = runner.resolve(caller, place).await?;
             if place == target {
                 let url = path.as_path().to_string_lossy().into_owned();
                 let call = Call { context, operation: GitClone { url, ..clone } };
-                return places.run(caller, target.clone(), for_target(call, &target)).await;
+                return runner.run(caller, target.clone(), for_target(call, &target)).await;
             }
             let at = match &place {
                 Target::Workspace => RelayPlace::Server,
@@ -225,7 +225,7 @@ pub(super) async fn clone(
             (None, ExportSource::Url { url: url.clone(), reach: context.reach.clone() }, url)
         }
     };
-    places.run(caller, target.clone(), GitCheckTarget { path: clone.path.clone() }).await?;
+    runner.run(caller, target.clone(), GitCheckTarget { path: clone.path.clone() }).await?;
     let export = GitExport {
         source,
         branch: clone.branch.clone(),
@@ -234,12 +234,12 @@ pub(super) async fn clone(
         has_boundary: Vec::new(),
     };
     let (exported, pack) = match remote {
-        Some(place) => places.run_git_streamed(caller, place, &export, None).await?,
-        None => places.run_git_on_server(caller, &export, None).await?,
+        Some(place) => runner.run_git_streamed(caller, place, &export, None).await?,
+        None => runner.run_git_on_server(caller, &export, None).await?,
     };
     let reach = if target == Target::Workspace { context.reach } else { GitReach::default() };
     let import = GitImport { path: clone.path, url, branch: clone.branch, exported, reach };
-    let (cloned, _) = places.run_git_streamed(caller, target, &import, Some(pack)).await?;
+    let (cloned, _) = runner.run_git_streamed(caller, target, &import, Some(pack)).await?;
     Ok(cloned)
 }
 
@@ -263,7 +263,7 @@ struct Remote {
 impl Remote {
     /// Resolves the URL given by a VM, which is untrusted: a place in it is checked as if the caller had named it.
     async fn resolve(
-        places: &Places,
+        runner: &OperationRunner,
         caller: &Identity,
         url: String,
         reach: GitReach,
@@ -273,7 +273,7 @@ impl Remote {
             RelayPlace::Server => Target::Workspace,
             RelayPlace::Vm(vm) => Target::Vm(vm),
         };
-        let place = Some(places.resolve(caller, place).await?);
+        let place = Some(runner.resolve(caller, place).await?);
         let url = skep_api::path::percent_encoded(relayed.path.as_path().as_os_str());
         Ok(Self { url, place, reach: GitReach::default() })
     }
@@ -281,14 +281,14 @@ impl Remote {
     /// Runs the remote's part of an exchange in its place.
     async fn run<O: Operation>(
         &self,
-        places: &Places,
+        runner: &OperationRunner,
         caller: &Identity,
         operation: &O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Refusal> {
         match self.place.clone() {
-            Some(place) => places.run_git_streamed(caller, place, operation, content).await,
-            None => places.run_git_on_server(caller, operation, content).await,
+            Some(place) => runner.run_git_streamed(caller, place, operation, content).await,
+            None => runner.run_git_on_server(caller, operation, content).await,
         }
     }
 }

@@ -32,13 +32,13 @@ use crate::{
     extract::{Caller, Requirement},
     json::Json,
     openapi::endpoint::describe,
-    places::{Places, Target},
+    operation_runner::{OperationRunner, Target},
     vault::Vault,
 };
 
 #[derive(Clone)]
 pub(crate) struct OperationsState {
-    pub places: Places,
+    pub runner: OperationRunner,
     pub vault: Vault,
     /// Private addresses and hosts that git may reach.
     pub allow: Arc<[String]>,
@@ -99,7 +99,7 @@ where
         _ => GitReach::default(),
     };
     let context = CallContext { committer: key_as_person(&caller), reach, condition };
-    let answer = state.places.run(&caller, target, Call { context, operation }).await?;
+    let answer = state.runner.run(&caller, target, Call { context, operation }).await?;
     Ok(respond::<O>(answer))
 }
 

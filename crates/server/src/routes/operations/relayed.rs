@@ -12,7 +12,7 @@ use super::{
     exchange::{self, CloneFrom},
     key_as_person, respond, route,
 };
-use crate::{auth::Identity, error::Refusal, extract::Caller, places::Target, routes::Routes};
+use crate::{auth::Identity, error::Refusal, extract::Caller, operation_runner::Target, routes::Routes};
 
 pub(super) fn routes(state: &OperationsState) -> Routes {
     vec![
@@ -29,7 +29,7 @@ async fn push(
     request: OperationRequest<GitPush>,
 ) -> Result<Response, Refusal> {
     let (target, call) = with_context(&state, &caller, request).await?;
-    Ok(respond::<GitPush>(exchange::push(&state.places, &caller, target, call).await?))
+    Ok(respond::<GitPush>(exchange::push(&state.runner, &caller, target, call).await?))
 }
 
 async fn pull(
@@ -38,7 +38,7 @@ async fn pull(
     request: OperationRequest<GitPull>,
 ) -> Result<Response, Refusal> {
     let (target, call) = with_context(&state, &caller, request).await?;
-    Ok(respond::<GitPull>(exchange::pull(&state.places, &caller, target, call).await?))
+    Ok(respond::<GitPull>(exchange::pull(&state.runner, &caller, target, call).await?))
 }
 
 async fn fetch(
@@ -47,7 +47,7 @@ async fn fetch(
     request: OperationRequest<GitFetchRemote>,
 ) -> Result<Response, Refusal> {
     let (target, call) = with_context(&state, &caller, request).await?;
-    Ok(respond::<GitFetchRemote>(exchange::fetch(&state.places, &caller, target, call).await?))
+    Ok(respond::<GitFetchRemote>(exchange::fetch(&state.runner, &caller, target, call).await?))
 }
 
 async fn clone(
@@ -57,8 +57,8 @@ async fn clone(
 ) -> Result<Response, Refusal> {
     let (target, call) = with_context(&state, &caller, request).await?;
     let cloned = match relayed_source(&call.operation, &target)? {
-        Some(from) => exchange::clone(&state.places, &caller, from, target, call).await?,
-        None => state.places.run(&caller, target.clone(), exchange::for_target(call, &target)).await?,
+        Some(from) => exchange::clone(&state.runner, &caller, from, target, call).await?,
+        None => state.runner.run(&caller, target.clone(), exchange::for_target(call, &target)).await?,
     };
     Ok(respond::<GitClone>(cloned))
 }

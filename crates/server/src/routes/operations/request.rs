@@ -15,7 +15,7 @@ use crate::{
     body::{Object, read_object},
     error::Refusal,
     extract::{NoParameters, Query, RequestInfo, read_query},
-    places::{Places, Target},
+    operation_runner::{OperationRunner, Target},
 };
 
 /// The parameter that names a VM.
@@ -47,7 +47,7 @@ impl<O: Endpoint + 'static, S: Send + Sync> FromRequest<S> for OperationRequest<
         };
         let target = Target::from_field(vm.as_ref())?;
         if !matches!(O::ROUTE.method, skep_api::endpoint::Method::Get) {
-            Places::record_resource(&target, &call.audit);
+            OperationRunner::record_resource(&target, &call.audit);
         }
         Ok(Self { operation, target, condition })
     }

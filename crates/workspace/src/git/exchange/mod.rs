@@ -18,11 +18,11 @@ mod boundary;
 mod export;
 mod fetch;
 mod import;
+mod import_fetched;
 mod join;
 mod pack;
 mod plan;
 mod send;
-mod take;
 mod temporary;
 #[cfg(test)]
 mod tests;

@@ -23,7 +23,7 @@ use crate::{
 
 /// Runs operations in workspaces and VMs. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Places {
+pub(crate) struct OperationRunner {
     vms: SwarmHandle,
     commands: Helper,
     git: Helper,
@@ -57,7 +57,7 @@ impl Target {
     }
 }
 
-impl Places {
+impl OperationRunner {
     /// `locks` are shared with the predecessor of this server during a restart.
     pub(crate) fn new(
         vms: SwarmHandle,
