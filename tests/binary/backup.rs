@@ -25,11 +25,11 @@ fn good(output: &Output) -> String {
 }
 
 #[track_caller]
-fn refused(output: &Output, words: &[&str]) {
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    for word in words {
-        assert!(said.contains(word), "{word}: {said}");
+fn refused(output: &Output, expected: &[&str]) {
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    for word in expected {
+        assert!(message.contains(word), "{word}: {message}");
     }
 }
 
@@ -75,8 +75,8 @@ async fn a_backup_of_a_running_server_is_what_a_restore_brings_back() {
     refused(&run("restore", skep.data_dir.path(), &[text(&file)]), &["is served by process"]);
     assert_eq!(names(&skep).await, ["admin", "after", "before"], "a refused restore changes nothing");
     let data_dir = skep.stop();
-    let said = good(&run("restore", data_dir.path(), &[text(&file)]));
-    assert!(said.contains("before-restore"), "{said}");
+    let message = good(&run("restore", data_dir.path(), &[text(&file)]));
+    assert!(message.contains("before-restore"), "{message}");
     assert_eq!(kept(data_dir.path()).len(), 1);
     let skep = Skep::start_on(data_dir, &[]).await;
     assert_eq!(names(&skep).await, ["admin", "before"]);
@@ -146,13 +146,13 @@ async fn what_is_no_backup_is_refused_by_name_and_the_store_stays() {
     let used = kept_in.path().join("used.db");
     fs::write(&used, "x").unwrap();
     fs::write(kept_in.path().join("used.db-wal"), "x").unwrap();
-    for (file, words) in [
+    for (file, expected) in [
         (letter.as_path(), &["letter", "skep backup"][..]),
         (&pipe, &["pipe", "is no file"]),
         (&used, &["used.db", "log beside it"]),
         (Path::new("/no/such/file"), &["/no/such/file"]),
     ] {
-        refused(&run("restore", data_dir.path(), &[text(file)]), words);
+        refused(&run("restore", data_dir.path(), &[text(file)]), expected);
     }
     assert_eq!(kept(data_dir.path()), Vec::<String>::new());
     let skep = Skep::start_on(data_dir, &[]).await;

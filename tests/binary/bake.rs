@@ -18,13 +18,13 @@ use crate::harness::{
 /// A bake as far as the step that a word of its progress names.
 fn bake_until(step: &str, images: &Path) -> Child {
     let mut child = skep(&["bake"], images).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
-    let found = told.by_ref().map_while(Result::ok).any(|line| line.contains(step));
+    let mut progress = BufReader::new(child.stderr.take().unwrap()).lines();
+    let found = progress.by_ref().map_while(Result::ok).any(|line| line.contains(step));
     assert!(found, "the bake never came to `{step}`");
     child
 }
 
-fn said(output: &Output) -> String {
+fn stderr_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -38,7 +38,11 @@ async fn a_killed_bake_leaves_no_template_and_the_next_clears_its_remains_away()
             eventually("the VMM", async || left_of_bake(images).iter().any(|one| one.contains("qemu"))).await;
             let refused = clean(images);
             assert_eq!(refused.status.code(), Some(1));
-            assert!(said(&refused).contains(&images.display().to_string()), "{}", said(&refused));
+            assert!(
+                stderr_text(&refused).contains(&images.display().to_string()),
+                "{}",
+                stderr_text(&refused)
+            );
         }
         child.kill().unwrap();
         child.wait().unwrap();
@@ -46,17 +50,17 @@ async fn a_killed_bake_leaves_no_template_and_the_next_clears_its_remains_away()
         assert_eq!(templates(images), Vec::<PathBuf>::new(), "{step}");
         if step.starts_with("boot") {
             let cleaned = clean(images);
-            assert!(cleaned.status.success(), "{}", said(&cleaned));
+            assert!(cleaned.status.success(), "{}", stderr_text(&cleaned));
             assert_eq!(left_of_bake(images), Vec::<String>::new());
         }
     }
     let baked = bake(images);
-    assert!(baked.status.success(), "{}", said(&baked));
+    assert!(baked.status.success(), "{}", stderr_text(&baked));
     assert_eq!(left_of_bake(images), Vec::<String>::new());
     assert_eq!(templates(images).len(), 1);
     // Whole: it is checked, and not baked again.
     let again = bake(images);
-    assert!(again.status.success() && again.stderr.is_empty(), "{}", said(&again));
+    assert!(again.status.success() && again.stderr.is_empty(), "{}", stderr_text(&again));
     assert_eq!(again.stdout, baked.stdout);
 }
 

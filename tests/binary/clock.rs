@@ -95,8 +95,8 @@ fn time(vm: &Value, field: &str) -> Timestamp {
 
 /// The time in a guest.
 async fn time_inside(skep: &Skep, vm: &Value) -> Timestamp {
-    let said = skep.output(vm["pid"].as_u64().unwrap(), "date +%s").await;
-    Timestamp::from_second(said.parse().unwrap()).unwrap()
+    let output = skep.output(vm["pid"].as_u64().unwrap(), "date +%s").await;
+    Timestamp::from_second(output.parse().unwrap()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

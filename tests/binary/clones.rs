@@ -125,7 +125,7 @@ async fn fifty_clones_of_one_call_share_nothing_that_must_be_unique() {
     let answers = join_all(pids.iter().map(|pid| skep.output(*pid, UNIQUE))).await;
     for answer in &answers {
         let complete =
-            answer.lines().filter(|line| line.split_once(' ').is_some_and(|(_, said)| said.len() > 6));
+            answer.lines().filter(|line| line.split_once(' ').is_some_and(|(_, value)| value.len() > 6));
         assert_eq!(
             complete.count(),
             UNIQUE.lines().filter(|line| line.starts_with("echo")).count(),

@@ -188,9 +188,9 @@ async fn accounts_are_made_changed_and_deleted_by_command() {
 #[tokio::test]
 async fn the_doctor_names_the_engine_and_why() {
     let output = Command::new(binary()).args(["doctor", "--json"]).output().unwrap();
-    let said = stdout(&output);
-    assert!(said.contains("qemu"), "{said}");
-    assert!(said.contains("landlock") || said.contains("Landlock"), "{said}");
+    let output_text = stdout(&output);
+    assert!(output_text.contains("qemu"), "{output_text}");
+    assert!(output_text.contains("landlock") || output_text.contains("Landlock"), "{output_text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,8 +221,11 @@ async fn the_status_tells_of_the_pool_and_of_what_the_machine_holds() {
         stdout(&skep(&server, &["status"], "")).contains("base: 1 of 1 ready")
     })
     .await;
-    let said = stdout(&skep(&server, &["status"], ""));
-    assert!(said.contains("0 of 7") && said.contains("MiB") && said.contains("engine"), "{said}");
+    let output_text = stdout(&skep(&server, &["status"], ""));
+    assert!(
+        output_text.contains("0 of 7") && output_text.contains("MiB") && output_text.contains("engine"),
+        "{output_text}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,8 +241,8 @@ async fn exit_codes_tell_a_refusal_from_a_wrong_command_line_and_help_documents_
     for verb in
         ["boot", "ps", "exec", "run", "logs", "attach", "end", "cleanup", "status", "doctor", "bench boot"]
     {
-        let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
-        let help = stdout(&skep(&server, &words, ""));
+        let arguments: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
+        let help = stdout(&skep(&server, &arguments, ""));
         assert!(help.contains("Exit codes: "), "{verb}: {help}");
     }
 }
@@ -257,8 +260,8 @@ async fn a_signal_ends_the_command_in_the_vm_too() {
         (Signal::INT, 130, true),
     ] {
         let form: &[&str] = if json { &["--json"] } else { &[] };
-        let words = [&["exec"], form, &[&pid, "sleep 600"]].concat();
-        let mut child = command(&server, &words).stdout(Stdio::null()).spawn().unwrap();
+        let arguments = [&["exec"], form, &[&pid, "sleep 600"]].concat();
+        let mut child = command(&server, &arguments).stdout(Stdio::null()).spawn().unwrap();
         eventually("the command", sleeps).await;
         signal(&child, sent);
         let status = child.wait().unwrap();
@@ -324,12 +327,12 @@ fn a_boot_that_takes_long_shows_on_a_terminal_that_it_goes_on() {
         .stderr(end)
         .spawn()
         .unwrap();
-    let mut said = String::new();
-    while !said.contains("booting 3 VMs") {
+    let mut progress = String::new();
+    while !progress.contains("booting 3 VMs") {
         let mut block = [0; 256];
         // Nothing but an end of the process makes this fail.
         let read = terminal.read(&mut block).unwrap();
-        said.push_str(&String::from_utf8_lossy(&block[..read]));
+        progress.push_str(&String::from_utf8_lossy(&block[..read]));
     }
     child.kill().unwrap();
     child.wait().unwrap();
@@ -343,8 +346,8 @@ fn runs(report: &Value) -> Vec<(&str, &Value)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bench_measures_boots_out_of_the_pool_and_leaves_none() {
     let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--pool-size", "2"]).await;
-    let words = "bench boot -n 2 -c 2 --every 10ms --commands 3 --idle 300ms --json";
-    let report = answer(&output_of(&mut command(&server, &words.split(' ').collect::<Vec<_>>())));
+    let arguments = "bench boot -n 2 -c 2 --every 10ms --commands 3 --idle 300ms --json";
+    let report = answer(&output_of(&mut command(&server, &arguments.split(' ').collect::<Vec<_>>())));
     let modes: Vec<&str> = runs(&report).iter().map(|(mode, _)| *mode).collect();
     assert_eq!(modes, ["sequential", "staggered", "burst"]);
     for (mode, run) in runs(&report) {
@@ -368,8 +371,8 @@ async fn a_bench_measures_boots_out_of_the_pool_and_leaves_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bench_reports_cold_boots_separately_and_names_unavailable_measurements() {
     let server = Skep::start().await;
-    let words = "bench boot -n 1 --mode sequential --commands 0 --idle 0s --json";
-    let report = answer(&output_of(&mut command(&server, &words.split(' ').collect::<Vec<_>>())));
+    let arguments = "bench boot -n 1 --mode sequential --commands 0 --idle 0s --json";
+    let report = answer(&output_of(&mut command(&server, &arguments.split(' ').collect::<Vec<_>>())));
     assert_eq!(report["runs"][0]["groups"][0]["source"], "cold", "{report}");
     let refused = output_of(&mut command(&server, &["bench", "boot", "--source", "pool"]));
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
@@ -379,8 +382,8 @@ async fn a_bench_reports_cold_boots_separately_and_names_unavailable_measurement
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bench_whose_boots_fail_says_so_and_ends_with_1() {
     let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--max-vms", "1"]).await;
-    let words = "bench boot -n 2 -c 2 --mode burst --commands 0 --idle 0s --json";
-    let failed = output_of(&mut command(&server, &words.split(' ').collect::<Vec<_>>()));
+    let arguments = "bench boot -n 2 -c 2 --mode burst --commands 0 --idle 0s --json";
+    let failed = output_of(&mut command(&server, &arguments.split(' ').collect::<Vec<_>>()));
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
     let report: Value = serde_json::from_slice(&failed.stdout).unwrap();
     let run = &report["runs"][0];
@@ -394,8 +397,8 @@ async fn a_bench_whose_boots_fail_says_so_and_ends_with_1() {
 async fn a_bench_that_is_interrupted_ends_its_vms_and_no_others() {
     let server = Skep::start().await;
     let other = server.boot_one().await;
-    let words = ["bench", "boot", "-n", "1000", "-c", "2", "--mode", "burst"];
-    let mut child = command(&server, &words).stdout(Stdio::null()).spawn().unwrap();
+    let arguments = ["bench", "boot", "-n", "1000", "-c", "2", "--mode", "burst"];
+    let mut child = command(&server, &arguments).stdout(Stdio::null()).spawn().unwrap();
     eventually("its VMs", async || server.count().await > 1).await;
     signal(&child, Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(130));

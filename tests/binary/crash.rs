@@ -113,10 +113,10 @@ async fn doctor_clears_a_wreck_and_leaves_a_server_that_runs_alone() {
     let skep = Skep::start().await;
     let vmms = PidFd::vmms(&skep.boot(2).await);
     let refused = clean(skep.data_dir.path());
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(1), "{said}");
-    assert!(said.contains(&skep.pid().to_string()), "{said}");
-    assert!(said.contains(skep.url.trim_start_matches("http://")), "{said}");
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains(&skep.pid().to_string()), "{message}");
+    assert!(message.contains(skep.url.trim_start_matches("http://")), "{message}");
     assert_eq!(skep.count().await, 2);
     assert!(vmms.iter().all(PidFd::is_alive));
 

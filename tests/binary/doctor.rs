@@ -63,8 +63,8 @@ async fn the_doctor_looks_at_all_that_an_operator_must_know() {
     for finding in &findings {
         assert_eq!(finding["state"] == "ok", finding["way_out"].is_null(), "{finding}");
     }
-    let (state, said) = state_of(&findings, "store");
-    assert!(state == "ok" && said.contains("whole"), "a server that runs is no fault: {said}");
+    let (state, message) = state_of(&findings, "store");
+    assert!(state == "ok" && message.contains("whole"), "a server that runs is no fault: {message}");
     let bad =
         findings.iter().any(|finding| ["missing", "wrong"].contains(&finding["state"].as_str().unwrap()));
     assert_eq!(code, i32::from(bad));
@@ -84,11 +84,11 @@ async fn what_others_could_read_or_write_is_found() {
         assert_eq!(state_of(&doctor(data_dir).0, check).0, "ok", "{check}");
         fs::set_permissions(&path, Permissions::from_mode(bad)).unwrap();
         let (findings, code) = doctor(data_dir);
-        let (state, said) = state_of(&findings, check);
-        assert_eq!((state.as_str(), code), ("wrong", 1), "{said}");
+        let (state, message) = state_of(&findings, check);
+        assert_eq!((state.as_str(), code), ("wrong", 1), "{message}");
         assert!(
-            said.contains(way_out) && said.contains(path.to_str().unwrap().trim_end_matches('/')),
-            "{said}"
+            message.contains(way_out) && message.contains(path.to_str().unwrap().trim_end_matches('/')),
+            "{message}"
         );
         fs::set_permissions(&path, Permissions::from_mode(good)).unwrap();
     }
@@ -120,9 +120,9 @@ async fn roots_that_accounts_should_not_have_are_found() {
             &format!("UPDATE accounts SET roots = '[\"{}\"]' WHERE name = 'acme'", root.display()),
         );
         let (findings, _) = doctor(data_dir);
-        let (state, said) = state_of(&findings, "roots");
-        assert_eq!(state, "warning", "{root:?}: {said}");
-        assert!(said.contains("`acme`") && said.contains(named), "{root:?}: {said}");
+        let (state, message) = state_of(&findings, "roots");
+        assert_eq!(state, "warning", "{root:?}: {message}");
+        assert!(message.contains("`acme`") && message.contains(named), "{root:?}: {message}");
     }
 }
 
@@ -147,17 +147,17 @@ async fn a_root_that_is_a_mount_of_a_folder_in_the_servers_data_is_found() {
     let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
     let answer: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let (state, said) = state_of(answer["findings"].as_array().unwrap(), "roots");
-    assert!(state == "warning" && said.contains("server's own data"), "{state}: {said}");
+    let (state, message) = state_of(answer["findings"].as_array().unwrap(), "roots");
+    assert!(state == "warning" && message.contains("server's own data"), "{state}: {message}");
 }
 
 #[test]
 fn a_data_directory_where_nothing_can_be_written_is_found() {
-    let (state, said) = {
+    let (state, message) = {
         let (findings, _) = doctor(Path::new("/proc/skep-test"));
         state_of(&findings, "data")
     };
-    assert!(state == "wrong" && said.contains("--data-dir"), "{said}");
+    assert!(state == "wrong" && message.contains("--data-dir"), "{message}");
 }
 
 /// On a mount of its own, in a namespace of its own.
@@ -175,9 +175,12 @@ fn a_data_directory_on_a_file_system_that_is_mounted_read_only_is_found() {
         let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
         let answer: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-        let (state, said) = state_of(answer["findings"].as_array().unwrap(), "data");
-        assert_eq!((state.as_str(), output.status.code()), ("wrong", Some(1)), "{said}");
-        assert!(said.contains("read-only") && said.contains(data_dir.path().to_str().unwrap()), "{said}");
+        let (state, message) = state_of(answer["findings"].as_array().unwrap(), "data");
+        assert_eq!((state.as_str(), output.status.code()), ("wrong", Some(1)), "{message}");
+        assert!(
+            message.contains("read-only") && message.contains(data_dir.path().to_str().unwrap()),
+            "{message}"
+        );
     }
 }
 
@@ -201,9 +204,12 @@ async fn a_counter_of_tickets_that_is_not_true_is_found() {
     for (counted, good) in [(1, true), (0, false), (1, true)] {
         tamper(&store, &format!("UPDATE tickets SET unmet = {counted} WHERE id = '{id}'"));
         let (findings, _) = doctor(data_dir.path());
-        let (state, said) = state_of(&findings, "store");
-        assert_eq!(state, if good { "ok" } else { "wrong" }, "{said}");
-        assert!(good || said.contains(&format!("`{id}` counts 0 open dependencies and has 1")), "{said}");
+        let (state, message) = state_of(&findings, "store");
+        assert_eq!(state, if good { "ok" } else { "wrong" }, "{message}");
+        assert!(
+            good || message.contains(&format!("`{id}` counts 0 open dependencies and has 1")),
+            "{message}"
+        );
     }
 }
 
@@ -218,7 +224,7 @@ async fn a_store_that_is_damaged_is_found() {
     file.seek(SeekFrom::Start(4096)).unwrap();
     file.write_all(&vec![0xa5; whole.len() - 4096]).unwrap();
     let (findings, code) = doctor(data_dir.path());
-    let (state, said) = state_of(&findings, "store");
-    assert_eq!((state.as_str(), code), ("wrong", 1), "{said}");
-    assert!(said.contains("skep restore"), "{said}");
+    let (state, message) = state_of(&findings, "store");
+    assert_eq!((state.as_str(), code), ("wrong", 1), "{message}");
+    assert!(message.contains("skep restore"), "{message}");
 }

@@ -28,8 +28,8 @@ fn noise(length: usize) -> Vec<u8> {
     bytes
 }
 
-fn exec(server: &Skep, words: &[&str]) -> Command {
-    let mut command = command(server, &[&["exec"], words].concat());
+fn exec(server: &Skep, arguments: &[&str]) -> Command {
+    let mut command = command(server, &[&["exec"], arguments].concat());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

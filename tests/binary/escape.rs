@@ -86,23 +86,24 @@ fn template(probe: u32) -> Vec<String> {
 fn control(attempt: &Attempt, folder: &tempfile::TempDir, machine: &Value) -> Option<String> {
     // It gets its own canaries, because it may destroy them.
     let canaries = Canaries::new();
-    let told = canaries.describe();
+    let facts = canaries.describe();
     let wanted: Vec<&str> = INITIAL_DESCRIPTORS
         .iter()
         .map(|(name, _)| *name)
         .filter(|name| attempt.code.contains(&format!("c['{name}']")))
         .collect();
-    let more = json!({"wanted": wanted, "folders": [told["writable"]]});
+    let more = json!({"wanted": wanted, "folders": [facts["writable"]]});
     let code = format!("{DESCRIPTORS_OF_A_CONTROL}\n{}", attempt.code);
     let mut probe = Probe::outside(folder, attempt.control == Control::Namespaces);
-    let said = probe.attempt(&code, &merged(merged(machine.clone(), told), more));
+    let outcome = probe.attempt(&code, &merged(merged(machine.clone(), facts), more));
     let lacking = ["ENOSYS", "EAFNOSUPPORT", "ENODEV", "EOPNOTSUPP"];
     let absent = attempt.control == Control::IfBuiltIn
-        && lacking.iter().any(|errno| said == format!("refused: {errno}"));
+        && lacking.iter().any(|errno| outcome == format!("refused: {errno}"));
     if absent {
-        eprintln!("this kernel cannot `{}`: {said}", attempt.name);
+        eprintln!("this kernel cannot `{}`: {outcome}", attempt.name);
     }
-    (!absent && !said.starts_with("worked")).then(|| format!("no control for `{}`: {said}", attempt.name))
+    (!absent && !outcome.starts_with("worked"))
+        .then(|| format!("no control for `{}`: {outcome}", attempt.name))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,14 +114,14 @@ async fn no_attempt_leaves_the_jail_of_a_vmm() {
     let mut canaries = Canaries::new();
     let machine = machine(&skep, &vms[1]);
     let numbers: BTreeMap<&str, u32> = INITIAL_DESCRIPTORS.into_iter().collect();
-    let told = merged(merged(machine.clone(), canaries.describe()), json!(numbers));
+    let facts = merged(merged(machine.clone(), canaries.describe()), json!(numbers));
     let before = template(probe_pid);
 
     let mut faults = Vec::new();
     for attempt in ATTEMPTS {
-        let said = probe.attempt(attempt.code, &told);
-        if !said.starts_with("refused: ") {
-            faults.push(format!("a VMM can {}: {said}", attempt.name));
+        let outcome = probe.attempt(attempt.code, &facts);
+        if !outcome.starts_with("refused: ") {
+            faults.push(format!("a VMM can {}: {outcome}", attempt.name));
         }
         let touched = canaries.touched();
         if !touched.is_empty() {
@@ -141,8 +142,8 @@ async fn a_vmm_is_born_with_its_own_descriptors_and_no_others() {
     let (skep, _folder) = probe::start().await;
     let vm = skep.boot_one().await;
     let (mut probe, pid) = Probe::in_jail_of(vm);
-    let said = probe.attempt("import json; found = json.dumps(born_with)", &json!({}));
-    let text = said.strip_prefix("worked: '").and_then(|rest| rest.strip_suffix('\'')).expect(&said);
+    let outcome = probe.attempt("import json; found = json.dumps(born_with)", &json!({}));
+    let text = outcome.strip_prefix("worked: '").and_then(|rest| rest.strip_suffix('\'')).expect(&outcome);
     let mut open: BTreeMap<u32, String> = serde_json::from_str(text).unwrap();
     // The folder that the probe itself listed.
     open.retain(|_, target| !target.starts_with("/proc/"));
@@ -203,8 +204,8 @@ while found < 200:
         os._exit(0)
     found += 1";
     let (mut probe, _) = Probe::in_jail_of(pid_of(&vms[0]));
-    let said = probe.attempt(bomb, &json!({}));
-    let forked: usize = said.strip_prefix("worked: ").and_then(|rest| rest.parse().ok()).expect(&said);
+    let outcome = probe.attempt(bomb, &json!({}));
+    let forked: usize = outcome.strip_prefix("worked: ").and_then(|rest| rest.parse().ok()).expect(&outcome);
     let group = vms[0]["id"].as_str().unwrap();
     let living = processes_of(group);
     assert!(forked > 10 && living > 10 && living <= 64, "{forked} were forked, {living} live");
@@ -227,9 +228,9 @@ file = os.memfd_create('bomb')
 found = sum(os.write(file, bytes(1 << 20)) for _ in range(900))";
     for (code, vm) in [private, shared].into_iter().zip(&vms) {
         let (mut probe, _) = Probe::in_jail_of(pid_of(vm));
-        let said = probe.attempt(code, &json!({}));
+        let outcome = probe.attempt(code, &json!({}));
         // The kernel may kill the VMM as well.
-        assert!(said == "died: 9" || said == "gone", "{code}: {said}");
+        assert!(outcome == "died: 9" || outcome == "gone", "{code}: {outcome}");
         assert_eq!(Probe::outside(&folder, true).attempt(code, &json!({})), "worked: 943718400");
         assert_eq!(skep.output(pid_of(&vms[2]), "echo alive").await, "alive");
     }

@@ -186,8 +186,8 @@ async fn many_commands_at_once_do_not_mix() {
     let done = tokio::time::timeout(Duration::from_secs(60), futures_util::future::join_all(commands))
         .await
         .unwrap();
-    for (number, said) in done {
-        assert_eq!(said, number.to_string());
+    for (number, output) in done {
+        assert_eq!(output, number.to_string());
     }
 }
 

@@ -86,9 +86,9 @@ async fn a_bake_on_a_full_disk_says_so_and_leaves_nothing() {
         .arg(dir.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.to_lowercase().contains("no space left"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.to_lowercase().contains("no space left"), "{message}");
     let left = std::fs::read_dir(dir.path().join("base")).into_iter().flatten().flatten().count();
     assert_eq!(left, 0, "a template of a bake that failed");
     drop(mounted);

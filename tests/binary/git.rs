@@ -80,9 +80,9 @@ async fn write(fixture: &Fixture<'_>, name: &str, content: &str) {
 }
 
 /// Runs plain git, without the API.
-async fn git(fixture: &Fixture<'_>, name: &str, words: &str) -> String {
+async fn git(fixture: &Fixture<'_>, name: &str, arguments: &str) -> String {
     let person = "-c user.name=Ada -c user.email=ada@example.com -c safe.directory='*'";
-    fixture.shell(&format!("cd {name} && HOME=/nonexistent git {person} {words}")).await
+    fixture.shell(&format!("cd {name} && HOME=/nonexistent git {person} {arguments}")).await
 }
 
 fn paths(list: &Value) -> Vec<&str> {
@@ -284,12 +284,13 @@ impl Remote {
     }
 
     #[track_caller]
-    fn git(&self, words: &[&str]) -> String {
+    fn git(&self, arguments: &[&str]) -> String {
         let person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
-        let said = Command::new("git").args(person).args(words).current_dir(self.folder.path()).output();
-        let said = said.unwrap();
-        assert!(said.status.success(), "{words:?}: {said:?}");
-        String::from_utf8(said.stdout).unwrap().trim().to_owned()
+        let output =
+            Command::new("git").args(person).args(arguments).current_dir(self.folder.path()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     /// Commits to the remote, as another user.

@@ -131,8 +131,8 @@ async fn files_that_lie_in_a_guests_memory_leave_it_enough() {
         "for place in /dev/shm /run /dev/shm /run; do head -c 128M /dev/zero > $place/filled; done 2>&1
         df --output=pcent /dev/shm /run | grep -c 100%";
     let answer = pair.run(fill, 120_000).await;
-    let said = answer["stdout"].as_str().unwrap();
-    assert!(said.contains("No space left") && said.ends_with("2\n"), "{answer}");
+    let output = answer["stdout"].as_str().unwrap();
+    assert!(output.contains("No space left") && output.ends_with("2\n"), "{answer}");
     for name in ["/dev/shm/more", "/run/more"] {
         let upload = format!("/api/files/raw?vm={}&path={name}", pair.hog());
         let upload = pair.skep.request(Method::PUT, &upload).body(vec![0; 64 << 20]);
@@ -151,8 +151,8 @@ async fn a_disk_hog_fills_its_own_layer_and_no_more() {
     // Most of the space is reserved first without writing, so that little is left to fill.
     let fill = "fallocate -l 1900M /reserved; LC_ALL=C cat /dev/zero > /filled";
     let answer = pair.run(fill, 120_000).await;
-    let said = answer["stderr"].as_str().unwrap_or_default();
-    assert!(said.contains("No space left") || said.contains("Input/output error"), "{answer}");
+    let output = answer["stderr"].as_str().unwrap_or_default();
+    assert!(output.contains("No space left") || output.contains("Input/output error"), "{answer}");
     let (length, blocks) = layer_of(pair.hog());
     assert!(length <= LAYER_BYTES && blocks <= LAYER_BYTES, "{length} bytes, {blocks} on the disk");
     let filled = pair.skep.output(pair.hog(), "stat -c %s /filled; rm /reserved /filled; echo on").await;
@@ -227,11 +227,11 @@ async fn a_vmm_may_have_the_processors_of_its_guest_and_half_a_one() {
     let groups = skep.groups_of(vm["id"].as_str().unwrap());
     let found = groups.iter().flat_map(|group| {
         wanted.iter().filter_map(|(file, wanted)| {
-            let said = fs::read_to_string(group.join(file)).ok()?;
-            Some((said.trim().to_owned(), wanted.clone()))
+            let value = fs::read_to_string(group.join(file)).ok()?;
+            Some((value.trim().to_owned(), wanted.clone()))
         })
     });
     let found: Vec<_> = found.collect();
     assert!(!found.is_empty(), "no group of the VM has a quota: {groups:?}");
-    assert!(found.iter().all(|(said, wanted)| said == wanted), "{found:?}");
+    assert!(found.iter().all(|(value, wanted)| value == wanted), "{found:?}");
 }

@@ -23,9 +23,9 @@ async fn siblings_share_no_name_no_randomness_and_the_right_clock() {
     ] {
         let mut seen = BTreeSet::new();
         for vm in &vms {
-            let said = skep.output(vm["pid"].as_u64().unwrap(), what).await;
-            assert!(!said.is_empty(), "{what} said nothing");
-            assert!(seen.insert(said.clone()), "two siblings have {said:?} as `{what}`");
+            let value = skep.output(vm["pid"].as_u64().unwrap(), what).await;
+            assert!(!value.is_empty(), "{what} printed nothing");
+            assert!(seen.insert(value.clone()), "two siblings have {value:?} as `{what}`");
         }
     }
     for vm in &vms {

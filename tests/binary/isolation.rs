@@ -39,9 +39,9 @@ async fn a_listener_is_reached_at_its_address_and_not_by_a_sibling() {
     let itself = skep.output(server, &connect(&format!("{}/8000", ip(&vms[0])))).await;
     assert_eq!(itself, format!("{name} code 0"));
     let address: SocketAddr = format!("{}:8000", ip(&vms[0])).parse().unwrap();
-    let mut said = String::new();
-    connect_in_namespace(&skep.namespace(), address).await.unwrap().read_to_string(&mut said).unwrap();
-    assert_eq!(said, name);
+    let mut received = String::new();
+    connect_in_namespace(&skep.namespace(), address).await.unwrap().read_to_string(&mut received).unwrap();
+    assert_eq!(received, name);
 
     let reached = skep.output(sibling, &connect(&format!("{}/8000", ip(&vms[0])))).await;
     assert!(!reached.contains(&name) && !reached.ends_with("code 0"), "a sibling reached it: {reached}");

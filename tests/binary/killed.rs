@@ -1,5 +1,5 @@
 //! Server, keeper, VMMs and agents are killed at random times while VMs boot, end and run commands: every VM that a
-//! caller was told of exists, the output of each command is complete, and there is nothing else.
+//! caller received in an answer exists, the output of each command is complete, and there is nothing else.
 
 use std::{
     collections::BTreeMap,
@@ -70,10 +70,10 @@ impl Fault {
     }
 }
 
-/// The VMs that a caller was told of: process ids by VM id.
+/// The VMs in the answers that a caller received: process ids by VM id.
 type KnownVms = BTreeMap<String, u64>;
 
-fn told(vms: &[Value]) -> KnownVms {
+fn known_vms(vms: &[Value]) -> KnownVms {
     vms.iter().map(|vm| (vm["id"].as_str().unwrap().to_owned(), vm["pid"].as_u64().unwrap())).collect()
 }
 
@@ -85,14 +85,14 @@ struct InProgress {
 }
 
 impl InProgress {
-    fn begin(skep: &Skep, told: &KnownVms, dice: &mut Rng) -> Self {
+    fn begin(skep: &Skep, known_vms: &KnownVms, dice: &mut Rng) -> Self {
         let count = json!({"count": 1 + dice.below(2)});
         let boot = tokio::spawn(skep.request(Method::POST, "/api/swarm/boot").json(&count).send());
-        let end = told.keys().next().filter(|_| told.len() > 1).map(|id| {
+        let end = known_vms.keys().next().filter(|_| known_vms.len() > 1).map(|id| {
             let path = format!("/api/swarm/vm/{id}");
             (id.clone(), tokio::spawn(skep.request(Method::DELETE, &path).send()))
         });
-        let command = told.values().next_back().map(|pid| {
+        let command = known_vms.values().next_back().map(|pid| {
             let path = format!("/api/swarm/vm/{pid}/exec");
             let talk = json!({"command": TALK, "stream": true, "timeout": 600_000});
             (*pid, tokio::spawn(skep.request(Method::POST, &path).json(&talk).send()))
@@ -105,7 +105,7 @@ impl InProgress {
         match boot.await.unwrap() {
             Ok(answer) => {
                 let answer = answer.json::<Value>().await.unwrap_or_default();
-                told(answer["vms"].as_array().unwrap_or(&Vec::new()))
+                known_vms(answer["vms"].as_array().unwrap_or(&Vec::new()))
             }
             Err(_) => KnownVms::new(),
         }
@@ -127,8 +127,8 @@ async fn assert_whole(skep: &Skep, pid: u64, response: Response) {
     }
 }
 
-/// Injects the fault. Returns the affected VM, where the caller was told of it.
-async fn inject(blow: Fault, skep: Skep, told: &KnownVms, dice: &mut Rng) -> (Skep, Option<u64>) {
+/// Injects the fault. Returns the affected VM if the caller received an answer about it.
+async fn inject(blow: Fault, skep: Skep, known_vms: &KnownVms, dice: &mut Rng) -> (Skep, Option<u64>) {
     match blow {
         Fault::Planned => (planned(skep).await.start().await, None),
         Fault::Killed(victim) => (victim.kill(skep).await, None),
@@ -140,7 +140,7 @@ async fn inject(blow: Fault, skep: Skep, told: &KnownVms, dice: &mut Rng) -> (Sk
             (skep, Some(pid.into()))
         }
         Fault::Agent => {
-            let pids: Vec<u64> = told.values().copied().collect();
+            let pids: Vec<u64> = known_vms.values().copied().collect();
             let Some(pid) = dice.one_of(&pids) else { return (skep, None) };
             let path = format!("/api/swarm/vm/{pid}/exec");
             let answer = skep.post(&path, &json!({"command": END_OF_AGENT})).await;
@@ -167,18 +167,21 @@ async fn round(skep: Skep, mut known: KnownVms, blow: Fault, dice: &mut Rng) -> 
     }
     let ended = match end {
         Some((id, end)) => {
-            let told = matches!(end.await.unwrap(), Ok(answer) if answer.status() == 200);
+            let confirmed = matches!(end.await.unwrap(), Ok(answer) if answer.status() == 200);
             known.remove(&id);
-            Some((id, told))
+            Some((id, confirmed))
         }
         None => None,
     };
-    let found = self::told(&listed(&skep).await);
+    let found = known_vms(&listed(&skep).await);
     for (id, pid) in &known {
-        assert_eq!(found.get(id), Some(pid), "{blow:?}: {known:?} were told of, {found:?} are there");
+        assert_eq!(found.get(id), Some(pid), "{blow:?}: {known:?} were announced, {found:?} are there");
     }
-    if let Some((id, told)) = ended {
-        assert!(!told || !found.contains_key(&id), "{blow:?}: the end of {id} was told of, and it lives");
+    if let Some((id, confirmed)) = ended {
+        assert!(
+            !confirmed || !found.contains_key(&id),
+            "{blow:?}: the end of {id} was confirmed, and the VM lives"
+        );
     }
     if let Some((pid, command)) = command
         && let Ok(response) = command.await.unwrap()
@@ -200,7 +203,7 @@ async fn every_reported_vm_exists_whichever_process_is_killed() {
     eprintln!("SKEP_TEST_SEED={seed}");
     let mut dice = Rng(seed);
     let mut skep = Skep::start().await;
-    let mut known = told(&skep.boot(2).await);
+    let mut known = known_vms(&skep.boot(2).await);
     for number in 0..ROUNDS {
         let blow = Fault::of(number);
         eprintln!("round {number}: {blow:?}");
@@ -211,7 +214,7 @@ async fn every_reported_vm_exists_whichever_process_is_killed() {
         }
         // A VM for the fault of the next round.
         if known.is_empty() {
-            known = told(&skep.boot(1).await);
+            known = known_vms(&skep.boot(1).await);
         }
     }
     eventually("no VM but those", async || listed(&skep).await.len() == known.len()).await;

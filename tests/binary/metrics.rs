@@ -17,7 +17,7 @@ async fn metrics(skep: &Skep) -> String {
 
 #[tokio::test]
 async fn metrics_have_a_listener_of_their_own() {
-    // Free a moment ago; the server takes no port 0 that it could not tell of.
+    // The port was free a moment ago. The server refuses port 0, because it could not report the port that it got.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let data_dir = temp_dir();
     let skep = Skep::start_on(data_dir, &["--metrics-listen", &address]).await;

@@ -58,8 +58,8 @@ async fn a_vm_of_the_pool_is_as_new_as_a_cold_one() {
             skep.output(pid, command).await
         }
     };
-    let said = join_all(vms.iter().map(|vm| facts(vm["pid"].as_u64().unwrap()))).await;
-    let lines: Vec<Vec<&str>> = said.iter().map(|said| said.lines().collect()).collect();
+    let outputs = join_all(vms.iter().map(|vm| facts(vm["pid"].as_u64().unwrap()))).await;
+    let lines: Vec<Vec<&str>> = outputs.iter().map(|output| output.lines().collect()).collect();
     for lines in &lines {
         assert_eq!(lines[0], "me");
         let clock: i64 = lines.last().unwrap().parse().unwrap();
@@ -67,7 +67,7 @@ async fn a_vm_of_the_pool_is_as_new_as_a_cold_one() {
     }
     // Host name, machine id, boot id and randomness.
     for (one, other) in lines[0].iter().zip(&lines[1]).skip(1).take(4) {
-        assert_ne!(one, other, "{said:?}");
+        assert_ne!(one, other, "{outputs:?}");
     }
     full(&skep).await;
 }

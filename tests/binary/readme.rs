@@ -52,8 +52,8 @@ const FIRST: [(&str, &str); 3] = [
 
 /// Lines that follow events without end, and a command that causes an event. They are ended after their first output.
 const FOLLOWING: [(&str, &str); 2] = [
-    ("skep events --type", "skep ticket create told > created"),
-    ("skep watch", "date | skep write project/told"),
+    ("skep events --type", "skep ticket create announced > created"),
+    ("skep watch", "date | skep write project/changed"),
 ];
 
 /// Exit codes other than 0, by the beginning of a line.

@@ -54,7 +54,7 @@ struct Run {
 }
 
 impl Run {
-    fn said(&self) -> String {
+    fn output_text(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         format!("{}\n{}", text(&self.output.stdout), text(&self.output.stderr))
     }
@@ -117,8 +117,8 @@ async fn tried_often(skep: &Skep, document: &Value) -> Answers {
     let mut options: Vec<&str> = Vec::new();
     for _ in 0..ROUNDS {
         let run = run(skep, document, &options).await;
-        println!("{}", run.said());
-        assert!(run.output.status.success(), "{}", run.said());
+        println!("{}", run.output_text());
+        assert!(run.output.status.success(), "{}", run.output_text());
         for (name, answers) in run.answers {
             for (status, count) in answers {
                 *all.entry(name.clone()).or_default().entry(status).or_default() += count;
@@ -164,7 +164,7 @@ async fn a_document_that_is_wrong_is_found_out() {
     let document = skep.get("/api/openapi.json").await.ok(200);
     let only = ["--include-operation-id", "whoami", "--max-examples", "5", "--phases", "coverage,fuzzing"];
     let right = run(&skep, &document, &only).await;
-    assert!(right.output.status.success(), "{}", right.said());
+    assert!(right.output.status.success(), "{}", right.output_text());
     let whoami = "/paths/~1api~1whoami/get/responses/200/content/application~1json/schema";
     for (wrong, found) in [
         (json!({"type": "array"}), "Response violates schema"),
@@ -173,6 +173,6 @@ async fn a_document_that_is_wrong_is_found_out() {
         let mut document = document.clone();
         *document.pointer_mut(whoami).unwrap() = wrong;
         let run = run(&skep, &document, &only).await;
-        assert!(!run.output.status.success() && run.said().contains(found), "{}", run.said());
+        assert!(!run.output.status.success() && run.output_text().contains(found), "{}", run.output_text());
     }
 }

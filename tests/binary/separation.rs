@@ -151,17 +151,17 @@ async fn only_its_owner_comes_back_to_a_command() {
     // Neither by the VM that it runs in, nor by one of the caller's own.
     for (vm, code) in [(&pid, "unknown_vm"), (&their_pid, "unknown_exec")] {
         let answer = stranger.get(&format!("/api/swarm/vm/{vm}/exec/{exec}")).await;
-        let said = answer.refused(404, code).to_owned();
+        let message = answer.refused(404, code).to_owned();
         let nobody =
             stranger.get(&format!("/api/swarm/vm/{vm}/exec/{}", exec.replace(|_: char| true, "0"))).await;
         let of_nobody = nobody.refused(404, code).replace(&"0".repeat(exec.len()), &exec);
-        assert_eq!(said, of_nobody);
+        assert_eq!(message, of_nobody);
     }
     let path = format!("/api/swarm/vm/{pid}/exec/{exec}");
     let mut back = owner.request(Method::GET, &path).send().await.unwrap();
     assert_eq!(back.status(), 200);
-    let mut said = String::new();
-    while !said.contains("secret") {
-        said.push_str(&String::from_utf8_lossy(&back.chunk().await.unwrap().unwrap()));
+    let mut received = String::new();
+    while !received.contains("secret") {
+        received.push_str(&String::from_utf8_lossy(&back.chunk().await.unwrap().unwrap()));
     }
 }

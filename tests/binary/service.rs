@@ -32,9 +32,9 @@ fn a_flag_wins_over_the_variable_and_that_over_the_file() {
     for (variables, flags, counts) in
         [(&[][..], &[][..], "192.0.2.1:1"), (variable, &[], "192.0.2.2:2"), (variable, flag, "192.0.2.3:3")]
     {
-        let (code, said) = refusal(file, variables, flags);
-        assert_eq!(code, 1, "{said}");
-        assert!(said.contains(counts), "{counts} should count: {said}");
+        let (code, message) = refusal(file, variables, flags);
+        assert_eq!(code, 1, "{message}");
+        assert!(message.contains(counts), "{counts} should count: {message}");
     }
 }
 
@@ -59,9 +59,9 @@ fn a_setting_that_cannot_be_is_refused_by_name() {
         ("root = [[\"/a\"]]", "`root`"),
         ("log_level = ", "log_level"),
     ] {
-        let (code, said) = refusal(file, &[], &[]);
-        assert_eq!(code, 1, "{file}: {said}");
-        assert!(said.contains(named) && said.contains("skep.toml"), "{file}: {said}");
+        let (code, message) = refusal(file, &[], &[]);
+        assert_eq!(code, 1, "{file}: {message}");
+        assert!(message.contains(named) && message.contains("skep.toml"), "{file}: {message}");
     }
     for (variables, flags, named) in [
         (&[("SKEP_MAX_VMS", "none")][..], &[][..], "none"),
@@ -71,18 +71,18 @@ fn a_setting_that_cannot_be_is_refused_by_name() {
         (&[], &["--lisen", "127.0.0.1:0"], "--lisen"),
         (&[], &["--config", "/nowhere/skep.toml"], "/nowhere/skep.toml"),
     ] {
-        let (code, said) = refusal("listen = \"127.0.0.1:0\"", variables, flags);
-        assert_ne!(code, 0, "{variables:?} {flags:?}: {said}");
-        assert!(said.contains(named), "{variables:?} {flags:?}: {said}");
+        let (code, message) = refusal("listen = \"127.0.0.1:0\"", variables, flags);
+        assert_ne!(code, 0, "{variables:?} {flags:?}: {message}");
+        assert!(message.contains(named), "{variables:?} {flags:?}: {message}");
     }
 }
 
 #[test]
 fn an_address_that_others_reach_is_refused_with_the_way_out() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7700"] {
-        let (code, said) = refusal("", &[], &["--listen", address]);
-        assert_eq!(code, 1, "{said}");
-        assert!(said.contains(address) && said.contains("127.0.0.1"), "{said}");
+        let (code, message) = refusal("", &[], &["--listen", address]);
+        assert_eq!(code, 1, "{message}");
+        assert!(message.contains(address) && message.contains("127.0.0.1"), "{message}");
     }
 }
 
@@ -158,25 +158,25 @@ async fn a_service_manager_is_told_of_readiness_and_of_the_end() {
     // The server is another user than the tests.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let told = || {
+    let notifications = || {
         let mut bytes = [0; 1024];
         let length = socket.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
     let mut skep = Skep::start_as(temp_dir(), |command| _ = command.env("NOTIFY_SOCKET", &path)).await;
-    assert!(told().lines().any(|line| line == "READY=1"));
+    assert!(notifications().lines().any(|line| line == "READY=1"));
     skep.get("/api/whoami").await.ok(200);
     skep.ask_to_stop();
-    assert!(told().lines().any(|line| line == "STOPPING=1"));
+    assert!(notifications().lines().any(|line| line == "STOPPING=1"));
 }
 
 #[tokio::test]
 async fn a_second_server_on_the_data_directory_names_the_first() {
     let skep = Skep::start().await;
     let Output { status, stderr, .. } = output_of(&mut serve(skep.data_dir.path(), &[]));
-    let said = String::from_utf8_lossy(&stderr);
-    assert_eq!(status.code(), Some(1), "{said}");
-    assert!(said.contains(&skep.pid().to_string()), "{said}");
-    assert!(said.contains(skep.url.trim_start_matches("http://")), "{said}");
+    let message = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(1), "{message}");
+    assert!(message.contains(&skep.pid().to_string()), "{message}");
+    assert!(message.contains(skep.url.trim_start_matches("http://")), "{message}");
     skep.get("/api/whoami").await.ok(200);
 }

@@ -64,8 +64,8 @@ fn every_error_is_named_with_file_line_and_way_out() {
         assert_eq!((&error["line"], &error["variable"]), (&line, &variable), "{error}");
         assert!(!error["message"].as_str().unwrap().is_empty() && error["way_out"].is_string(), "{error}");
     }
-    let said = String::from_utf8(check("bogus = 1", &[], &[]).stderr).unwrap();
-    assert!(said.contains("skep.toml:1: bogus: ") && said.contains("=> "), "{said}");
+    let message = String::from_utf8(check("bogus = 1", &[], &[]).stderr).unwrap();
+    assert!(message.contains("skep.toml:1: bogus: ") && message.contains("=> "), "{message}");
 }
 
 #[test]
@@ -124,19 +124,19 @@ fn a_root_that_reaches_the_data_directory_is_refused_at_the_start() {
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(data_dir.join("server"), &link).unwrap();
     for root in [Path::new("/"), folder.path(), &data_dir.join("server"), &link] {
-        let said = refused_start(&data_dir, &["--root", root.to_str().unwrap()]);
-        assert!(said.contains("server's own data"), "{root:?}: {said}");
+        let message = refused_start(&data_dir, &["--root", root.to_str().unwrap()]);
+        assert!(message.contains("server's own data"), "{root:?}: {message}");
     }
-    let said = refused_start(&data_dir, &["--root", "/proc/self"]);
-    assert!(said.contains("/proc, /sys or /dev"), "{said}");
+    let message = refused_start(&data_dir, &["--root", "/proc/self"]);
+    assert!(message.contains("/proc, /sys or /dev"), "{message}");
     // The control: these roots pass a comparison of names.
     assert!(!link.starts_with(&data_dir) && !data_dir.starts_with(&link));
 }
 
 #[test]
 fn a_data_directory_that_cannot_be_made_is_refused_with_the_reason() {
-    let said = refused_start(Path::new("/proc/skep-test"), &[]);
-    assert!(said.contains("/proc/skep-test") && !said.contains("overflow"), "{said}");
+    let message = refused_start(Path::new("/proc/skep-test"), &[]);
+    assert!(message.contains("/proc/skep-test") && !message.contains("overflow"), "{message}");
 }
 
 /// As root, where a start bakes and makes folders.
@@ -164,8 +164,8 @@ fn settings_are_checked_before_anything_is_made_or_baked() {
             command.arg("--image-dir").arg(&images).env_remove("SKEP_IMAGE_DIR");
             let output = output_of(&mut command);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert!(said.contains(named) && !said.contains("bake:"), "{verb}: {said}");
+            let message = String::from_utf8(output.stderr).unwrap();
+            assert!(message.contains(named) && !message.contains("bake:"), "{verb}: {message}");
         }
     }
     assert!(!data_dir.exists() && !images.exists() && fs::read_dir(&open).unwrap().next().is_none());

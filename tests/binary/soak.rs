@@ -64,9 +64,9 @@ async fn soak(boots: u64, kill_servers: bool) {
     println!("{early} boots after {:.0?}: {before:?}", begun.elapsed());
     soak.run(seed + CLIENTS, boots - early).await;
     let after = Account::at_rest(&soak.skep, POOL).await;
-    println!("{boots} boots after {:.0?}: {after:?}\n{:#?}", begun.elapsed(), soak.told());
+    println!("{boots} boots after {:.0?}: {after:?}\n{:#?}", begun.elapsed(), soak.answers());
     after.assert_no_more_than(&before, 2 * CLIENTS as usize);
-    assert!(soak.told().contains_key("boot 201"));
+    assert!(soak.answers().contains_key("boot 201"));
     // The drop checks the rest.
 }
 
@@ -77,7 +77,7 @@ struct Soak {
     left: AtomicU64,
     killed: Mutex<Killed>,
     server_being_killed: tokio::sync::Mutex<()>,
-    told: Mutex<BTreeMap<String, u64>>,
+    answers: Mutex<BTreeMap<String, u64>>,
 }
 
 /// Who was killed.
@@ -95,12 +95,12 @@ impl Soak {
             left: AtomicU64::new(0),
             killed: Mutex::default(),
             server_being_killed: tokio::sync::Mutex::default(),
-            told: Mutex::default(),
+            answers: Mutex::default(),
         }
     }
 
-    fn told(&self) -> BTreeMap<String, u64> {
-        self.told.lock().unwrap().clone()
+    fn answers(&self) -> BTreeMap<String, u64> {
+        self.answers.lock().unwrap().clone()
     }
 
     /// Boots this many VMs by all clients, and ends them.
@@ -208,7 +208,7 @@ impl Soak {
             Ok(answer) => answer,
             Err(error) => {
                 assert!(self.kill_servers && !error.is_timeout(), "{what}: {error:?}");
-                *self.told.lock().unwrap().entry(format!("{what} lost")).or_default() += 1;
+                *self.answers.lock().unwrap().entry(format!("{what} lost")).or_default() += 1;
                 self.wait_for_server().await;
                 return None;
             }
@@ -217,8 +217,8 @@ impl Soak {
         if !answer.status.is_success() {
             answer.refused(status, code(&answer));
         }
-        let told = format!("{what} {status} {}", code(&answer));
-        *self.told.lock().unwrap().entry(told.trim_end().to_owned()).or_default() += 1;
+        let outcome = format!("{what} {status} {}", code(&answer));
+        *self.answers.lock().unwrap().entry(outcome.trim_end().to_owned()).or_default() += 1;
         Some(answer)
     }
 

@@ -30,8 +30,8 @@ def checksum(data):
     return ~total & 0xffff
 
 def ip(name, source, target):
-    said = b"skep-canary:" + name.encode() + b";"
-    udp = struct.pack("!4H", 9, 9, 8 + len(said), 0) + said
+    payload = b"skep-canary:" + name.encode() + b";"
+    udp = struct.pack("!4H", 9, 9, 8 + len(payload), 0) + payload
     head = lambda sum: struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, sum, source, target)
     return head(checksum(head(0))) + udp
 
@@ -43,7 +43,7 @@ def send(source, target, kind, payload):
     link.send(target + source + struct.pack("!H", kind) + payload)
 
 everybody, group = b"\xff" * 6, b"\x01\x00\x5e\x00\x00\x01"
-# First, while the bridge has not been told that the sibling is here.
+# First, while the bridge does not know the sibling's port yet.
 send(own_mac, sibling_mac, 0x800, ip("to-sibling", own_ip, sibling_ip))
 send(own_mac, gateway_mac, 0x800, ip("honest", own_ip, gateway_ip))
 send(own_mac, gateway_mac, 0x806, arp("honest-arp", own_mac, own_ip))

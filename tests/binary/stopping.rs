@@ -44,11 +44,11 @@ async fn answers_given_during_a_stop_still_hold_after_the_next_start() {
     // The server ends while they wait.
     let stopping = tokio::task::spawn_blocking(move || skep.stop_and_leave_vms());
 
-    let mut told = kept;
+    let mut answered = kept;
     for answer in join_all(burst).await {
         let answer = answer.unwrap().expect("a request that was under way is answered");
         match answer.status.as_u16() {
-            201 => told.extend(ids(answer.body["vms"].as_array().unwrap())),
+            201 => answered.extend(ids(answer.body["vms"].as_array().unwrap())),
             _ => assert!(answer.headers.contains_key("skep-error"), "{answer:?}"),
         }
     }
@@ -57,10 +57,10 @@ async fn answers_given_during_a_stop_still_hold_after_the_next_start() {
         if let Ok(answer) = answer.unwrap()
             && answer.status == 201
         {
-            told.extend(ids(answer.body["vms"].as_array().unwrap()));
+            answered.extend(ids(answer.body["vms"].as_array().unwrap()));
         }
     }
     let skep = stopping.await.unwrap().start().await;
-    assert_eq!(ids(&listed(&skep).await), told, "exactly what was told of is there");
+    assert_eq!(ids(&listed(&skep).await), answered, "exactly the VMs of successful answers exist");
     assert_in_order(&skep).await;
 }

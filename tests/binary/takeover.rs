@@ -219,10 +219,10 @@ async fn an_interrupted_end_of_a_vm_is_complete_or_has_no_effect() {
         let end = tokio::spawn(skep.request(Method::DELETE, &path).send());
         tokio::task::yield_now().await;
         skep = victim.kill(skep).await;
-        let told = matches!(end.await.unwrap(), Ok(answer) if answer.status() == 200);
+        let confirmed = matches!(end.await.unwrap(), Ok(answer) if answer.status() == 200);
         let left = ids(&listed(&skep).await);
         assert!(left.is_superset(&kept), "{victim:?}");
-        assert!(!told || left == kept, "{victim:?}: an end was told of, and the VM lives");
+        assert!(!confirmed || left == kept, "{victim:?}: an end was confirmed, and the VM lives");
         assert_in_order(&skep).await;
         if left != kept {
             skep.delete(&path).await.ok(200);
@@ -238,8 +238,8 @@ async fn vms_survive_a_restart_and_their_ttl_continues() {
     let brief = skep.post("/api/swarm/boot", &json!({"ttl_ms": 3000})).await.ok(201);
     let brief = brief["vms"][0]["id"].as_str().unwrap().to_owned();
     let wreck = skep.stop_and_leave_vms();
-    let said = fs::read_to_string(wreck.path().join("test.log")).unwrap();
-    assert!(said.contains("2 VMs live on") && said.contains("skep doctor --clean"), "{said}");
+    let log = fs::read_to_string(wreck.path().join("test.log")).unwrap();
+    assert!(log.contains("2 VMs live on") && log.contains("skep doctor --clean"), "{log}");
     let skep = wreck.start().await;
     assert_eq!(skep.output(pid, "cat /root/file").await, "before");
     eventually("the end of a time to live", async || {

@@ -54,20 +54,20 @@ async fn a_quota_binds_and_a_change_of_it_acts_on_the_next_boot() {
     let acme = skep.tenant("acme").await;
     let boot = async |tenant: &Tenant<'_>| tenant.post("/api/swarm/boot", &json!({"count": 1})).await;
     acme.change(&json!({"max_vms": 0})).await;
-    let said = boot(&acme).await.refused(409, "quota_exceeded").to_owned();
-    assert!(said.contains("0 of this account's 0"), "{said}");
+    let message = boot(&acme).await.refused(409, "quota_exceeded").to_owned();
+    assert!(message.contains("0 of this account's 0"), "{message}");
     acme.change(&json!({"max_vms": 1})).await;
     boot(&acme).await.ok(201);
-    let said = boot(&acme).await.refused(409, "quota_exceeded").to_owned();
-    assert!(said.contains("0 of this account's 1"), "{said}");
+    let message = boot(&acme).await.refused(409, "quota_exceeded").to_owned();
+    assert!(message.contains("0 of this account's 1"), "{message}");
     acme.post("/api/swarm/boot", &json!({"count": 2})).await.refused(400, "invalid_value");
     // The quota of another account is not affected.
     let other = skep.tenant("other").await;
     boot(&other).await.ok(201);
     // VMs beyond a quota live on; memory is a quota of its own.
     acme.change(&json!({"max_vms": null, "max_memory_mb": 1})).await;
-    let said = boot(&acme).await.refused(409, "quota_exceeded").to_owned();
-    assert!(said.contains("0 of this account's 1 MiB"), "{said}");
+    let message = boot(&acme).await.refused(409, "quota_exceeded").to_owned();
+    assert!(message.contains("0 of this account's 1 MiB"), "{message}");
     assert_eq!(acme.get("/api/swarm/status").await.ok(200)["count"], 1);
     let memory = acme.get("/api/swarm/status").await.ok(200)["vms"][0]["memory_mb"].as_u64().unwrap();
     acme.change(&json!({"max_memory_mb": 2 * memory})).await;
@@ -87,8 +87,8 @@ async fn an_account_with_vms_is_deleted_by_force_only() {
     let stream = streaming(&skep, &acme.key, &vm["pid"]).await;
     let stream_of_other = streaming(&skep, &other.key, &kept["pid"]).await;
     let path = format!("/api/accounts/{}", acme.id);
-    let said = skep.delete(&path).await.refused(409, "account_in_use").to_owned();
-    assert!(said.contains("`acme`") && said.contains("force=true"), "{said}");
+    let message = skep.delete(&path).await.refused(409, "account_in_use").to_owned();
+    assert!(message.contains("`acme`") && message.contains("force=true"), "{message}");
     assert_eq!(whoami(&skep, &acme.key).await.status, 200, "a refusal changes nothing");
     let deleted = skep.delete(&format!("{path}?force=true")).await.ok(200);
     assert_eq!((&deleted["vms_ended"], &deleted["keys_revoked"]), (&json!(1), &json!(1)), "{deleted}");

@@ -28,7 +28,7 @@ const AT_ONCE: usize = 8;
 /// The latest moment of a kill, in milliseconds after the first answer.
 const LATEST_MS: u64 = 400;
 
-/// The latest state of each ticket that agents were told, by version.
+/// The latest state of each ticket in the answers to agents, by version.
 #[derive(Debug, Default)]
 struct LastAnswers {
     tickets: BTreeMap<String, (u64, Value)>,
@@ -47,24 +47,24 @@ impl LastAnswers {
 }
 
 /// Makes, claims and finishes tickets until the server is gone.
-async fn work(skep: Arc<Skep>, agent: usize, told: Arc<Mutex<LastAnswers>>) {
+async fn work(skep: Arc<Skep>, agent: usize, last_answers: Arc<Mutex<LastAnswers>>) {
     let name = format!("agent-{agent}");
     for number in 0.. {
         let dependencies: Vec<Value> = {
-            let told = told.lock().await;
-            told.tickets.keys().nth(number % 7).into_iter().map(|id| json!(id)).collect()
+            let last_answers = last_answers.lock().await;
+            last_answers.tickets.keys().nth(number % 7).into_iter().map(|id| json!(id)).collect()
         };
         let body =
             json!({"title": format!("{name} {number}"), "dependencies": dependencies, "max_attempts": 1_000});
         let Ok(made) = try_send(skep.request(Method::POST, "/api/tickets").json(&body)).await else { return };
-        told.lock().await.record(&made.ok(201));
+        last_answers.lock().await.record(&made.ok(201));
         let order = json!({"assignee": name, "count": 2});
         let Ok(claimed) = try_send(skep.request(Method::POST, "/api/tickets/claim").json(&order)).await
         else {
             return;
         };
         for ticket in claimed.ok(200)["tickets"].as_array().unwrap() {
-            told.lock().await.record(ticket);
+            last_answers.lock().await.record(ticket);
             let path = format!("/api/tickets/{}", ticket["id"].as_str().unwrap());
             let status = ["completed", "completed", "failed", "pending"][(agent + number) % 4];
             let mut end = json!({"status": status, "attempt": ticket["attempt"]});
@@ -72,7 +72,7 @@ async fn work(skep: Arc<Skep>, agent: usize, told: Arc<Mutex<LastAnswers>>) {
                 end["result"] = json!({"by": name, "number": number});
             }
             let Ok(ended) = try_send(skep.request(Method::PATCH, &path).json(&end)).await else { return };
-            told.lock().await.record(&ended.ok(200));
+            last_answers.lock().await.record(&ended.ok(200));
         }
     }
 }
@@ -110,24 +110,24 @@ async fn replayed(skep: &Skep, id: &str) -> (Value, usize) {
 
 /// Checks that all answers still hold, and that every ticket equals its replayed events. Tickets that did not change
 /// since the last check are not replayed again.
-async fn check(skep: &Skep, told: &LastAnswers, replayed_before: &mut BTreeMap<String, Value>) {
+async fn check(skep: &Skep, last_answers: &LastAnswers, replayed_before: &mut BTreeMap<String, Value>) {
     let tickets = all(skep).await;
     let by_id: BTreeMap<&str, &Value> =
         tickets.iter().map(|one| (one["id"].as_str().unwrap(), one)).collect();
     let completed: BTreeSet<&str> =
         by_id.iter().filter(|(_, one)| one["status"] == "completed").map(|(id, _)| *id).collect();
     assert!(replayed_before.keys().all(|id| by_id.contains_key(id.as_str())), "a ticket is gone");
-    for (id, (version, said)) in &told.tickets {
+    for (id, (version, answered)) in &last_answers.tickets {
         let found = by_id.get(id.as_str()).unwrap_or_else(|| panic!("{id} was answered and is not there"));
-        assert!(found["version"].as_u64().unwrap() >= *version, "{found} was {said}");
-        assert!(found["attempt"].as_u64() >= said["attempt"].as_u64(), "{found} was {said}");
-        if found["version"] == said["version"] {
+        assert!(found["version"].as_u64().unwrap() >= *version, "{found} was {answered}");
+        assert!(found["attempt"].as_u64() >= answered["attempt"].as_u64(), "{found} was {answered}");
+        if found["version"] == answered["version"] {
             for field in ["status", "assignee", "attempt", "result", "title", "finished_at"] {
-                assert_eq!(found[field], said[field], "{field} of {id}");
+                assert_eq!(found[field], answered[field], "{field} of {id}");
             }
         }
-        if said["status"] == "completed" {
-            assert_eq!((&found["status"], &found["result"]), (&said["status"], &said["result"]));
+        if answered["status"] == "completed" {
+            assert_eq!((&found["status"], &found["result"]), (&answered["status"], &answered["result"]));
         }
     }
     let mut changed = Vec::new();
@@ -159,16 +159,16 @@ async fn check_events(skep: &Skep, ticket: &Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_answer_of_a_server_that_is_killed_is_true() {
     let mut skep = Skep::start().await;
-    let told = Arc::new(Mutex::new(LastAnswers::default()));
+    let last_answers = Arc::new(Mutex::new(LastAnswers::default()));
     let mut replayed = BTreeMap::new();
     for round in 0..ROUNDS {
         let running = Arc::new(skep);
-        let before = told.lock().await.answers;
+        let before = last_answers.lock().await.answers;
         let mut agents = JoinSet::new();
         for agent in 0..AGENTS {
-            agents.spawn(work(Arc::clone(&running), agent, Arc::clone(&told)));
+            agents.spawn(work(Arc::clone(&running), agent, Arc::clone(&last_answers)));
         }
-        while told.lock().await.answers == before {
+        while last_answers.lock().await.answers == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // At a different time in each round, whatever is in progress then.
@@ -180,10 +180,10 @@ async fn every_answer_of_a_server_that_is_killed_is_true() {
         if round + 1 == ROUNDS {
             replayed.clear();
         }
-        check(&skep, &*told.lock().await, &mut replayed).await;
+        check(&skep, &*last_answers.lock().await, &mut replayed).await;
     }
-    let told = told.lock().await;
-    assert!(told.tickets.len() > 20, "{} tickets were made", told.tickets.len());
+    let last_answers = last_answers.lock().await;
+    assert!(last_answers.tickets.len() > 20, "{} tickets were made", last_answers.tickets.len());
 }
 
 #[tokio::test]

@@ -77,10 +77,10 @@ fn status(skep: &Skep, trusted: &Path) -> Output {
 #[track_caller]
 fn is_served(skep: &Skep, trusted: &Path) {
     let output = status(skep, trusted);
-    // Without root there is no swarm to tell of; the refusal came by TLS all the same.
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let answered = output.status.success() || said.contains("VMs need root");
-    assert!(answered, "{output:?}; the server said:\n{}", skep.log());
+    // Without root there is no swarm to describe; the refusal was sent over TLS as well.
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    let answered = output.status.success() || message.contains("VMs need root");
+    assert!(answered, "{output:?}; the log of the server:\n{}", skep.log());
 }
 
 #[tokio::test]
@@ -139,12 +139,12 @@ async fn a_file_that_cannot_be_used_ends_the_start_and_is_named() {
         fs::write(data.path().join("test.log"), "").unwrap();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let output = output_of(&mut serve(data.path(), &options));
-        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success(), "{what}: {said}");
+        let message = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{what}: {message}");
         for word in named {
-            assert!(said.contains(word), "{what}: {said}");
+            assert!(message.contains(word), "{what}: {message}");
         }
-        assert!(!said.contains(pair.1.lines().nth(1).unwrap_or("BEGIN EC")), "{what}: {said}");
+        assert!(!message.contains(pair.1.lines().nth(1).unwrap_or("BEGIN EC")), "{what}: {message}");
     }
 }
 
@@ -183,8 +183,8 @@ async fn without_tls_nothing_but_loopback_is_served() {
     let data = temp_dir();
     fs::write(data.path().join("test.log"), "").unwrap();
     let output = output_of(serve_anywhere(data.path()).args(["--listen", "0.0.0.0:0"]));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("--trusted-proxy"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && message.contains("--trusted-proxy"), "{message}");
     // The control: with a trusted proxy it starts, and serves only that proxy.
     let skep = start(&["--trusted-proxy", "10.0.0.0/8"].map(str::to_owned)).await;
     let answer = send(skep.bare(Method::GET, "/api/health").header("x-forwarded-proto", "https")).await;

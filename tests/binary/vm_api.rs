@@ -109,10 +109,10 @@ async fn a_vm_reaches_the_api_with_its_own_key_and_no_other_vm_does() {
 async fn finishes_its_ticket(skep: &Skep, worker: &Worker) {
     let path = format!("/api/tickets/{}", worker.ticket);
     assert_eq!(skep.get(&path).await.ok(200)["status"], "in_progress");
-    let said = skep.output(worker.pid, readme_example()).await;
-    assert!(said.contains("\"title\":\"from inside\""), "{said}");
+    let output = skep.output(worker.pid, readme_example()).await;
+    assert!(output.contains("\"title\":\"from inside\""), "{output}");
     let record = skep.get(&path).await.ok(200);
-    assert_eq!(record["status"], "completed", "{said}");
+    assert_eq!(record["status"], "completed", "{output}");
     let name = skep.output(worker.pid, "hostname").await;
     assert_eq!(record["result"], json!({"by": name}));
 }

@@ -57,14 +57,14 @@ async fn no_event_is_lost_by_a_server_that_is_killed() {
         made.extend(working.await.unwrap());
         skep = start(Arc::into_inner(running).unwrap().killed()).await;
     }
-    let told = || -> Vec<String> {
+    let delivered = || -> Vec<String> {
         let events = events(&endpoint);
         let ids = events.values().map(|(_, message)| message["data"]["ticket"]["id"].as_str().unwrap());
         ids.map(str::to_owned).collect()
     };
-    eventually("every ticket that was answered is told of", async || {
-        let told = told();
-        made.iter().all(|id| told.contains(id))
+    eventually("every ticket that was answered is delivered", async || {
+        let delivered = delivered();
+        made.iter().all(|id| delivered.contains(id))
     })
     .await;
     assert!(made.len() > 20, "{} tickets were made", made.len());
@@ -90,7 +90,7 @@ async fn a_webhook_is_made_used_and_removed_by_command() {
     let endpoint = Receiver::start().await;
     let url = endpoint.url();
     let server = start(temp_dir()).await;
-    let skep = |words: &[&str]| run(&server, words);
+    let skep = |arguments: &[&str]| run(&server, arguments);
     let made = printed(&skep(&["create", &url, "--type", "ticket.created,vm.*", "-d", "tells the board"]));
     let (id, secret) = made.split_once('\n').unwrap();
     assert!(id.starts_with("wh_") && secret.starts_with("whsec_"), "{made}");
@@ -117,8 +117,8 @@ async fn a_webhook_is_made_used_and_removed_by_command() {
     assert_eq!((&updated["enabled"], &updated["description"]), (&json!(false), &Value::Null));
     assert!(printed(&skep(&["list"])).contains("disabled (requested)"));
     let refused = skep(&["test", id]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(1) && said.contains("is disabled"), "{said}");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && message.contains("is disabled"), "{message}");
     assert_eq!(skep(&["update", id]).status.code(), Some(1), "nothing to change");
     assert_eq!(printed(&skep(&["rm", id])), format!("{id} is deleted"));
     let gone = skep(&["show", id]);

@@ -163,7 +163,9 @@ impl Operation {
 
     fn row(&self) -> &'static Row {
         let found = ROWS.iter().find(|row| row.id == self.id());
-        found.unwrap_or_else(|| panic!("{} {} has no row here: say what it answers", self.method, self.path))
+        found.unwrap_or_else(|| {
+            panic!("{} {} has no row here; add one with its answers", self.method, self.path)
+        })
     }
 
     /// A request whose parameters are all invalid.

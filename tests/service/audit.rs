@@ -55,10 +55,10 @@ async fn what_is_done_to_an_account_names_it() {
     let revoked = skep.request(Method::DELETE, &format!("/api/keys?all=true&account={id}"));
     assert_eq!(revoked.send().await.unwrap().status(), 200);
     let found = entries(&skep, "", 2).await;
-    let mut told: Vec<_> =
+    let mut entries: Vec<_> =
         found.iter().map(|entry| (entry["action"].as_str().unwrap(), &entry["resource"])).collect();
-    told.sort_by_key(|(action, _)| *action);
-    assert_eq!(told, [("create_account", &made["id"]), ("revoke_all_keys", &made["id"])]);
+    entries.sort_by_key(|(action, _)| *action);
+    assert_eq!(entries, [("create_account", &made["id"]), ("revoke_all_keys", &made["id"])]);
 }
 
 #[tokio::test]

@@ -102,16 +102,16 @@ async fn invalid_headers_are_refused_with_the_specified_messages() {
     for (header, status, code) in invalid_headers(&skep.admin) {
         let shown = String::from_utf8_lossy(&header[..header.len().min(120)]).into_owned();
         let first = b"GET /api/whoami HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
-        let said = exchange(&skep, [&first[..], &header, b"\r\n"].concat()).await;
-        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {said}");
-        assert!(said.contains(&format!("\r\nskep-error: {code}\r\n")), "{shown:?}: {said}");
-        assert!(!said.contains(&skep.admin), "{shown:?}: {said}");
+        let response = exchange(&skep, [&first[..], &header, b"\r\n"].concat()).await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {response}");
+        assert!(response.contains(&format!("\r\nskep-error: {code}\r\n")), "{shown:?}: {response}");
+        assert!(!response.contains(&skep.admin), "{shown:?}: {response}");
     }
     let key = &skep.admin;
     let first = "GET /api/whoami HTTP/1.1\r\nhost: x\r\nconnection: close\r\n";
     for right in [format!("AUTHORIZATION:Bearer {key}"), format!("Authorization:\tbEARER\t \t{key} \t")] {
-        let said = exchange(&skep, format!("{first}{right}\r\n\r\n")).await;
-        assert!(said.starts_with("HTTP/1.1 200 "), "{right}: {said}");
+        let response = exchange(&skep, format!("{first}{right}\r\n\r\n")).await;
+        assert!(response.starts_with("HTTP/1.1 200 "), "{right}: {response}");
     }
 }
 

@@ -41,8 +41,8 @@ async fn a_wrong_method_is_refused_with_the_allowed_ones() {
         let public = path == "/api/health" || path == "/api/openapi.json";
         let request = if public { request } else { request.bearer_auth(&nothing) };
         let response = request.send().await.unwrap();
-        let told = response.headers()["allow"].to_str().unwrap().to_owned();
-        assert!(told.contains(allow), "{method} {path}: {told}");
+        let allowed = response.headers()["allow"].to_str().unwrap().to_owned();
+        assert!(allowed.contains(allow), "{method} {path}: {allowed}");
         let Refused { status, code, .. } = refused(response).await;
         assert_eq!((status, code.as_str()), (405, "method_not_allowed"), "{method} {path}");
     }

@@ -81,14 +81,14 @@ async fn an_invalid_key_id_is_answered_like_an_unknown_one() {
     let skep = Skep::start().await;
     let unknown = KeyId::generate().to_string();
     for method in [Method::GET, Method::DELETE] {
-        let mut words = Vec::new();
+        let mut messages = Vec::new();
         for id in [unknown.as_str(), "abc"] {
             let request = skep.request(method.clone(), &format!("/api/keys/{id}"));
             let Refused { status, code, message } = refused(request.send().await.unwrap()).await;
             assert_eq!((status, code.as_str()), (404, "unknown_key"));
-            words.push(message.replace(id, "ID"));
+            messages.push(message.replace(id, "ID"));
         }
-        assert_eq!(words[0], words[1]);
+        assert_eq!(messages[0], messages[1]);
     }
 }
 

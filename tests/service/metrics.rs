@@ -255,6 +255,6 @@ async fn what_dashboard_and_alerts_name_is_there() {
 }
 
 fn metrics_in(text: &str) -> BTreeSet<&str> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with("skep_") || word.starts_with("process_")).collect()
+    let names = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    names.filter(|word| word.starts_with("skep_") || word.starts_with("process_")).collect()
 }

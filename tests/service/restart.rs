@@ -42,8 +42,8 @@ async fn with_a_successor_connections_are_announced_to_close_before_they_are_clo
         .unwrap();
     skep.stop.take().unwrap().send(ShutdownKind::HandOver).unwrap();
     held.write_all(ask).await.unwrap();
-    let told = answer(&mut held).await;
-    assert!(told.starts_with("HTTP/1.1 200") && told.contains("connection: close"), "{told}");
+    let response = answer(&mut held).await;
+    assert!(response.starts_with("HTTP/1.1 200") && response.contains("connection: close"), "{response}");
     let mut rest = Vec::new();
     held.read_to_end(&mut rest).await.unwrap();
     assert!(running.await.unwrap().unwrap().text().await.unwrap().contains("done"));

@@ -74,8 +74,8 @@ async fn bytes_go_in_and_come_out_whole_and_in_parts() {
         let part = request.send().await.unwrap();
         assert_eq!(part.status().as_u16(), status, "{range}");
         if status == 206 {
-            let told = format!("bytes {}-{}/{}", expected.start, expected.end - 1, bytes.len());
-            assert_eq!(header(&part, "content-range"), told);
+            let content_range = format!("bytes {}-{}/{}", expected.start, expected.end - 1, bytes.len());
+            assert_eq!(header(&part, "content-range"), content_range);
         }
         assert!(part.bytes().await.unwrap() == bytes[expected], "{range}");
     }
@@ -212,11 +212,11 @@ async fn a_key_that_is_revoked_ends_its_streams() {
     file.chunk().await.unwrap().unwrap();
     revoke(&skep, &record).await;
     while let Ok(Some(_)) = file.chunk().await {}
-    let mut told = String::new();
+    let mut received = String::new();
     while let Some(chunk) = watch.chunk().await.unwrap() {
-        told.push_str(std::str::from_utf8(&chunk).unwrap());
+        received.push_str(std::str::from_utf8(&chunk).unwrap());
     }
-    assert!(told.contains("event: error") && told.contains("token_expired"), "{told}");
+    assert!(received.contains("event: error") && received.contains("token_expired"), "{received}");
 }
 
 async fn revoke(skep: &Skep, record: &skep_store::KeyRecord) {
@@ -233,18 +233,18 @@ async fn a_watch_tells_what_the_api_does() {
     put(&skep, "new/file").body("one").send().await.unwrap();
     put(&skep, "new/file").body("two").send().await.unwrap();
     skep.request(Method::DELETE, &format!("/api/files?path={}", skep.at("new"))).send().await.unwrap();
-    let mut told = String::new();
+    let mut received = String::new();
     let gone = format!("{{\"type\":\"deleted\",\"path\":\"{}\"}}", skep.at("new"));
-    while !told.contains(&gone) {
-        told.push_str(std::str::from_utf8(&watch.chunk().await.unwrap().unwrap()).unwrap());
+    while !received.contains(&gone) {
+        received.push_str(std::str::from_utf8(&watch.chunk().await.unwrap().unwrap()).unwrap());
     }
     for (kind, name) in
         [("created", "new"), ("created", "new/file"), ("modified", "new/file"), ("deleted", "new/file")]
     {
         let change = format!("event: change\ndata: {{\"type\":\"{kind}\",\"path\":\"{}\"}}", skep.at(name));
-        assert!(told.contains(&change), "{kind} {name}: {told}");
+        assert!(received.contains(&change), "{kind} {name}: {received}");
     }
-    assert!(!told.contains(".skep-"), "{told}");
+    assert!(!received.contains(".skep-"), "{received}");
 }
 
 #[tokio::test]

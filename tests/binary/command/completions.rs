@@ -14,15 +14,19 @@ fn skep(arguments: &[&str]) -> Output {
 }
 
 /// What bash offers for the last of these words.
-fn completed_by_bash(words: &[&str]) -> Vec<String> {
+fn completed_by_bash(arguments: &[&str]) -> Vec<String> {
     let script = r#"
         eval "$("$SKEP" completions bash)"
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
         _skep skep "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
         printf '%s\n' "${COMPREPLY[@]}"
     "#;
-    let output =
-        Command::new("bash").args(["-c", script, "bash"]).args(words).env("SKEP", binary()).output().unwrap();
+    let output = Command::new("bash")
+        .args(["-c", script, "bash"])
+        .args(arguments)
+        .env("SKEP", binary())
+        .output()
+        .unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }

@@ -114,9 +114,9 @@ async fn changes_are_watched_until_a_count_the_folders_end_or_a_signal() {
                 .stderr(Stdio::piped())
                 .spawn()
                 .unwrap();
-            let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+            let mut messages = BufReader::new(child.stderr.take().unwrap()).lines();
             // From now on no change is missed.
-            assert!(said.next().unwrap().unwrap().contains("watching"));
+            assert!(messages.next().unwrap().unwrap().contains("watching"));
             let lines = BufReader::new(child.stdout.take().unwrap()).lines();
             (child, lines.map(Result::unwrap))
         };

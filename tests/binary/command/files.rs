@@ -53,7 +53,7 @@ async fn both_places_are_written_read_and_searched_by_the_same_verbs() {
     let server = Skep::start().await;
     let vm = boot(&server);
     for place in [&[][..], &["--vm", &vm]] {
-        let run = |words: &[&str], input: &str| skep(&server, &[words, place].concat(), input);
+        let run = |arguments: &[&str], input: &str| skep(&server, &[arguments, place].concat(), input);
         let long = format!("first\n{}the needle\n", "hay\n".repeat(100_000));
         done(run(&["write", "notes/deep/long.txt", "--mode", "0600"], &long));
         done(run(&["write", "notes/deep/long.txt", "--append"], "last ü\n"));
@@ -121,15 +121,15 @@ async fn what_cannot_be_copied_is_named_and_nothing_half_is_left() {
     assert_eq!(done(skep(&server, &["cat", "taken/kept"], "")), "kept");
     assert!(!done(skep(&server, &["ls", "taken"], "")).contains("fifo"));
 
-    for words in [
+    for arguments in [
         &["cp", here, "elsewhere"][..],
         &["cp", "server:missing", here],
         &["cp", here, "server:/etc/cron.d"],
         &["cp", "server:taken/kept", here, "server:taken/kept"],
         &["cp", "99999999:/root", here],
     ] {
-        let refused = skep(&server, words, "");
-        assert_eq!(refused.status.code(), Some(1), "{words:?}: {refused:?}");
+        let refused = skep(&server, arguments, "");
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {refused:?}");
     }
     assert_eq!(fs::read_dir(&from).unwrap().count(), 2);
 }
@@ -203,9 +203,9 @@ async fn no_link_of_an_earlier_copy_is_followed() {
         for to in [into, "server:"] {
             let refused =
                 if name == "x" { copy("x/a", &format!("{to}/t").replace(":/", ":")) } else { copy("t", to) };
-            let said = String::from_utf8_lossy(&refused.stderr);
+            let message = String::from_utf8_lossy(&refused.stderr);
             assert!(
-                refused.status.code() == Some(1) && said.contains("remove it first"),
+                refused.status.code() == Some(1) && message.contains("remove it first"),
                 "{name}: {refused:?}"
             );
         }
@@ -256,15 +256,15 @@ fn a_copy_that_takes_long_shows_bytes_and_rate_on_a_terminal_only() {
     let (mut terminal, end) = super::terminal();
     let (mut pipe, other_end) = std::io::pipe().unwrap();
     let copy = |errors: Stdio| {
-        let words = ["cp", source, "web:file", "--url", &url, "--api-key", "x"];
-        Command::new(binary()).args(words).env("TERM", "xterm").stderr(errors).spawn().unwrap()
+        let arguments = ["cp", source, "web:file", "--url", &url, "--api-key", "x"];
+        Command::new(binary()).args(arguments).env("TERM", "xterm").stderr(errors).spawn().unwrap()
     };
     let (mut shown, mut silent) = (copy(end.into()), copy(other_end.into()));
-    let mut said = String::new();
-    while !(said.contains("64.00 MiB") && said.contains("/s")) {
+    let mut progress = String::new();
+    while !(progress.contains("64.00 MiB") && progress.contains("/s")) {
         let mut block = [0; 256];
         let read = terminal.read(&mut block).unwrap();
-        said.push_str(&String::from_utf8_lossy(&block[..read]));
+        progress.push_str(&String::from_utf8_lossy(&block[..read]));
     }
     for child in [&mut shown, &mut silent] {
         child.kill().unwrap();

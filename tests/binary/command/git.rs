@@ -18,8 +18,9 @@ async fn both_places_have_repositories_with_the_same_verbs() {
     let server = Skep::start().await;
     let vm = answer(&skep(&server, &["boot", "--json"], ""))["vms"][0]["id"].as_str().unwrap().to_owned();
     for place in [&[][..], &["--vm", &vm]] {
-        let run = |words: &[&str], input: &str| skep(&server, &[words, place].concat(), input);
-        let git = |words: &[&str]| run(&[&["git", words[0], "-C", "work"], &words[1..]].concat(), "");
+        let run = |arguments: &[&str], input: &str| skep(&server, &[arguments, place].concat(), input);
+        let git =
+            |arguments: &[&str]| run(&[&["git", arguments[0], "-C", "work"], &arguments[1..]].concat(), "");
         done(run(&["git", "init", "work"], ""));
         done(run(&["write", "work/notes.md"], "first\n"));
         let status = done(git(&["status"]));
@@ -49,7 +50,7 @@ async fn both_places_have_repositories_with_the_same_verbs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clone_is_pushed_from_and_pulled_into() {
     let server = Skep::start().await;
-    let run = |words: &[&str], input: &str| skep(&server, words, input);
+    let run = |arguments: &[&str], input: &str| skep(&server, arguments, input);
     done(run(&["git", "init", "origin"], ""));
     done(run(&["write", "origin/a"], "a\n"));
     done(run(&["git", "add", "-C", "origin"], ""));
@@ -78,10 +79,10 @@ async fn a_clone_is_pushed_from_and_pulled_into() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vm_works_on_a_clone_without_a_network() {
     let server = Skep::start().await;
-    let run = |words: &[&str], input: &str| skep(&server, words, input);
+    let run = |arguments: &[&str], input: &str| skep(&server, arguments, input);
     done(run(&["boot", "--name", "web"], ""));
-    let wrong = |words: &[&str]| {
-        let output = run(words, "");
+    let wrong = |arguments: &[&str]| {
+        let output = run(arguments, "");
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
@@ -121,7 +122,7 @@ async fn a_vm_works_on_a_clone_without_a_network() {
 
 /// Each ends at once, and leaves nothing.
 fn clones_that_cannot_work(server: &Skep) {
-    let run = |words: &[&str], input: &str| skep(server, words, input);
+    let run = |arguments: &[&str], input: &str| skep(server, arguments, input);
     for (source, target, why) in [
         ("server:missing", "web:x", "missing"),
         ("git://git.example.com/x", "web:x", "https://"),
@@ -130,8 +131,8 @@ fn clones_that_cannot_work(server: &Skep) {
         ("web:hub", "server:hub", "hub"),
     ] {
         let output = run(&["git", "clone", source, target], "");
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && words.contains(why), "{source}: {output:?}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && message.contains(why), "{source}: {output:?}");
     }
     assert!(!run(&["ls", "x", "--vm", "web"], "").status.success());
 }
@@ -139,7 +140,7 @@ fn clones_that_cannot_work(server: &Skep) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_is_read_from_standard_input_and_never_shown() {
     let server = Skep::start().await;
-    let run = |words: &[&str], input: &str| skep(&server, words, input);
+    let run = |arguments: &[&str], input: &str| skep(&server, arguments, input);
     done(run(&["git", "credentials", "set", "git.example.com", "--username", "ada"], "hunter2\n"));
     let listed = done(run(&["git", "credentials", "list"], ""));
     assert!(

@@ -38,27 +38,31 @@ async fn a_key_that_is_missing_unknown_or_revoked_is_described_by_its_origin() {
     let server = Skep::start().await;
     let empty = tempfile::tempdir().unwrap();
     let url = ("SKEP_URL", server.url.as_str());
-    let said = message(&bare(&["ps"], &[url], empty.path()), 1);
+    let error_text = message(&bare(&["ps"], &[url], empty.path()), 1);
     let file = empty.path().join("admin.key");
-    assert!(said.contains(&format!("{} does not exist", file.display())), "{said}");
-    assert!(said.contains("SKEP_API_KEY") && said.contains("--data-dir"), "{said}");
+    assert!(error_text.contains(&format!("{} does not exist", file.display())), "{error_text}");
+    assert!(error_text.contains("SKEP_API_KEY") && error_text.contains("--data-dir"), "{error_text}");
 
     let unknown = format!("sk-skep-prod-{}", "0f".repeat(32));
-    let said = message(&bare(&["ps"], &[url, ("SKEP_API_KEY", &unknown)], empty.path()), 1);
-    assert!(said.contains("sk-skep-prod-0f0f0f0f... from SKEP_API_KEY"), "{said}");
+    let error_text = message(&bare(&["ps"], &[url, ("SKEP_API_KEY", &unknown)], empty.path()), 1);
+    assert!(error_text.contains("sk-skep-prod-0f0f0f0f... from SKEP_API_KEY"), "{error_text}");
     fs::write(&file, &unknown).unwrap();
-    let said = message(&bare(&["ps"], &[url], empty.path()), 1);
-    assert!(said.contains(&format!("from {}", file.display())) && !said.contains(&unknown), "{said}");
-    let said = message(&bare(&["ps", "--api-key", "secret"], &[url], empty.path()), 1);
-    assert!(said.contains("--api-key is not a key") && !said.contains("secret"), "{said}");
+    let error_text = message(&bare(&["ps"], &[url], empty.path()), 1);
+    assert!(
+        error_text.contains(&format!("from {}", file.display())) && !error_text.contains(&unknown),
+        "{error_text}"
+    );
+    let error_text = message(&bare(&["ps", "--api-key", "secret"], &[url], empty.path()), 1);
+    assert!(error_text.contains("--api-key is not a key") && !error_text.contains("secret"), "{error_text}");
 
     let made = server.post("/api/keys", &json!({"name": "brief", "role": "agent"})).await.ok(201);
     server.delete(&format!("/api/keys/{}", made["id"].as_str().unwrap())).await.ok(200);
     let key = ("SKEP_API_KEY", made["key"].as_str().unwrap());
-    let said = message(&bare(&["ps"], &[url, key], empty.path()), 1);
+    let error_text = message(&bare(&["ps"], &[url, key], empty.path()), 1);
     assert!(
-        said.contains(made["prefix"].as_str().unwrap()) && said.contains("was revoked or has expired"),
-        "{said}"
+        error_text.contains(made["prefix"].as_str().unwrap())
+            && error_text.contains("was revoked or has expired"),
+        "{error_text}"
     );
 }
 
@@ -69,15 +73,18 @@ async fn a_server_that_cannot_be_reached_is_described_by_the_cause() {
     let secure = Skep::start_on(data_dir, &["--tls", "self-signed"]).await;
     let ps = |server: &Skep, url: &str| message(&skep(server, &["ps", "--url", url], ""), 1);
 
-    let said = ps(&plain, &plain.url.replace("http:", "https:"));
-    assert!(said.contains("does not use TLS") && said.contains("http://"), "{said}");
-    let said = ps(&secure, &secure.url);
-    assert!(said.contains("does not trust") && said.contains("--ca-file"), "{said}");
-    let said = ps(&secure, &secure.url.replace("https:", "http:"));
-    assert!(said.contains("accepts https only"), "{said}");
+    let error_text = ps(&plain, &plain.url.replace("http:", "https:"));
+    assert!(error_text.contains("does not use TLS") && error_text.contains("http://"), "{error_text}");
+    let error_text = ps(&secure, &secure.url);
+    assert!(error_text.contains("does not trust") && error_text.contains("--ca-file"), "{error_text}");
+    let error_text = ps(&secure, &secure.url.replace("https:", "http:"));
+    assert!(error_text.contains("accepts https only"), "{error_text}");
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let said = ps(&plain, &format!("http://{free}"));
-    assert!(said.contains("no server is running at") && said.contains("skep serve"), "{said}");
+    let error_text = ps(&plain, &format!("http://{free}"));
+    assert!(
+        error_text.contains("no server is running at") && error_text.contains("skep serve"),
+        "{error_text}"
+    );
 
     let certificate = secure.data_dir.path().join("server/tls/certificate.pem");
     let certificate = certificate.to_str().unwrap();
@@ -89,13 +96,14 @@ async fn a_server_that_cannot_be_reached_is_described_by_the_cause() {
 async fn a_refusal_names_verbs_and_flags() {
     let server = Skep::start().await;
     assert!(skep(&server, &["git", "init", "work"], "").status.success());
-    let said = message(&skep(&server, &["git", "commit", "-C", "work", "-m", "x"], ""), 1);
-    assert!(said.contains("`skep git add`") && said.contains("`--allow-empty`"), "{said}");
-    let said = message(&skep(&server, &["cat", "missing"], ""), 1);
-    assert!(said.contains("`skep ls`"), "{said}");
-    for said in [said, message(&skep(&server, &["keys", "revoke", "key_01jv0000000000000000000000"], ""), 1)]
+    let error_text = message(&skep(&server, &["git", "commit", "-C", "work", "-m", "x"], ""), 1);
+    assert!(error_text.contains("`skep git add`") && error_text.contains("`--allow-empty`"), "{error_text}");
+    let error_text = message(&skep(&server, &["cat", "missing"], ""), 1);
+    assert!(error_text.contains("`skep ls`"), "{error_text}");
+    for error_text in
+        [error_text, message(&skep(&server, &["keys", "revoke", "key_01jv0000000000000000000000"], ""), 1)]
     {
-        assert!(!said.contains("/api/") && !said.contains("GET "), "{said}");
+        assert!(!error_text.contains("/api/") && !error_text.contains("GET "), "{error_text}");
     }
     // The API keeps its own terms.
     let path = format!(
@@ -129,13 +137,16 @@ async fn a_usage_line_has_nothing_that_variables_set_and_foreign_verbs_lead_to_o
     let folder = tempfile::tempdir().unwrap();
     let variables = [("SKEP_URL", "http://127.0.0.1:1"), ("SKEP_API_KEY", "x")];
     let wrong = bare(&["boot", "--bogus"], &variables, folder.path());
-    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert_eq!(wrong.status.code(), Some(2), "{said}");
-    assert!(said.contains("Usage: skep boot [OPTIONS]") && !said.contains("--url"), "{said}");
+    let error_text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(2), "{error_text}");
+    assert!(
+        error_text.contains("Usage: skep boot [OPTIONS]") && !error_text.contains("--url"),
+        "{error_text}"
+    );
     for (word, verb) in
         [("stop", "skep cleanup"), ("list", "skep ps"), ("shell", "skep exec"), ("version", "skep --version")]
     {
-        let said = message(&bare(&[word], &[], folder.path()), 2);
-        assert!(said.contains(verb), "{word}: {said}");
+        let error_text = message(&bare(&[word], &[], folder.path()), 2);
+        assert!(error_text.contains(verb), "{word}: {error_text}");
     }
 }

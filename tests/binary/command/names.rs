@@ -56,8 +56,8 @@ async fn a_vm_goes_by_its_name_wherever_a_verb_takes_one() {
     rename(json!("Not a name")).await.refused(400, "invalid_value");
     rename(json!("web")).await.ok(200);
     renamed_by_command(&server, id);
-    let told = skep(&server, &["events", "--from-start", "--types", "vm.renamed", "-n", "3", "--json"], "");
-    let names: Vec<Value> = stdout(&told).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let output = skep(&server, &["events", "--from-start", "--types", "vm.renamed", "-n", "3", "--json"], "");
+    let names: Vec<Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&names[0]["from"], &names[0]["name"]), (&json!("web"), &json!("api")));
     assert_eq!((&names[1]["from"], &names[1]["name"]), (&json!("api"), &Value::Null));
     assert_eq!(stdout(&skep(&server, &["end", "web"], "")).trim(), format!("{} {id}", vm["pid"]));
@@ -66,7 +66,7 @@ async fn a_vm_goes_by_its_name_wherever_a_verb_takes_one() {
 
 /// The VM is called `web` before and afterwards.
 fn renamed_by_command(server: &Skep, id: &str) {
-    let run = |words: &[&str]| skep(server, &[&["rename"], words].concat(), "");
+    let run = |arguments: &[&str]| skep(server, &[&["rename"], arguments].concat(), "");
     assert!(stdout(&run(&["web", "builder-2"])).trim().ends_with(&format!("{id} builder-2")));
     assert_eq!(answer(&run(&["builder-2", "--none", "--json"]))["name"], Value::Null);
     assert_eq!(run(&["builder-2", "other"]).status.code(), Some(1), "it has no name any more");
@@ -87,9 +87,9 @@ fn in_the_store_too(server: &Skep, id: &str) {
     let pid = answer(&skep(server, &["ps", "--json"], ""))["vms"][0]["pid"].to_string();
     let dir = server.data_dir.path().to_str().unwrap();
     let create = |vm: &str, name: &str| {
-        let words =
+        let arguments =
             ["keys", "create", "--role", "vm", "--vm", vm, "--name", name, "--data-dir", dir, "--json"];
-        std::process::Command::new(binary()).args(words).output().unwrap()
+        std::process::Command::new(binary()).args(arguments).output().unwrap()
     };
     for (vm, name) in [("web", "a"), (pid.as_str(), "b"), (id, "c"), (&id[..20], "d")] {
         assert_eq!(answer(&create(vm, name))["vm"], id, "{vm}");
@@ -134,7 +134,7 @@ async fn a_key_of_a_vm_learns_no_other_vm_by_name_or_beginning() {
 async fn no_command_runs_on_the_server_unasked() {
     let server = Skep::start().await;
     let root = server.data_dir.path().join("workspaces/default");
-    for (words, why) in [
+    for (arguments, why) in [
         (&["exec", "touch ran"][..], "cannot be a VM"),
         (&["exec", "touch", "ran"], "no VM `touch`"),
         (&["exec", "", "touch ran"], "the VM is empty"),
@@ -152,10 +152,10 @@ async fn no_command_runs_on_the_server_unasked() {
         (&["cp", "/etc/hostname", ":ran"], "the VM before `:` is empty"),
         (&["end", ""], "the VM is empty"),
     ] {
-        let refused = skep(&server, words, "");
-        assert_eq!(refused.status.code(), Some(2), "{words:?}: {refused:?}");
-        assert!(stderr(&refused).contains(why), "{words:?}: {refused:?}");
-        assert!(!root.join("ran").exists(), "{words:?}");
+        let refused = skep(&server, arguments, "");
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {refused:?}");
+        assert!(stderr(&refused).contains(why), "{arguments:?}: {refused:?}");
+        assert!(!root.join("ran").exists(), "{arguments:?}");
     }
     // What they would have done.
     let run = skep(&server, &["exec", "--server", "mkdir sub; touch ran; pwd"], "");
@@ -186,8 +186,8 @@ async fn a_vm_can_be_booted_for_one_command() {
 async fn the_command_of_a_boot_is_looked_at_and_followed() {
     let server = Skep::start().await;
     let script = "echo begun; until test -e /root/go; do sleep 0.1; done; printf 'done \\377\\n'; exit 5";
-    let words = ["boot", "--name", "job", "--command", script, "--ttl", "1h", "--json"];
-    let exec_id = answer(&skep(&server, &words, ""))["vms"][0]["exec_id"].as_str().unwrap().to_owned();
+    let arguments = ["boot", "--name", "job", "--command", script, "--ttl", "1h", "--json"];
+    let exec_id = answer(&skep(&server, &arguments, ""))["vms"][0]["exec_id"].as_str().unwrap().to_owned();
     eventually("the output", async || stdout(&skep(&server, &["logs", "job"], "")).ends_with("begun\n"))
         .await;
     let logs = skep(&server, &["logs", "job"], "");
@@ -202,8 +202,8 @@ async fn the_command_of_a_boot_is_looked_at_and_followed() {
     assert_eq!(missing.status.code(), Some(1), "{missing:?}");
     assert_eq!(skep(&server, &["attach", "--vm", "job", "job"], "").status.code(), Some(2));
     assert!(skep(&server, &["write", "--vm", "job", "go"], "").status.success());
-    for words in [&["attach", "job"][..], &["attach", &exec_id], &["logs", "-f", "job"]] {
-        let followed = skep(&server, words, "");
+    for arguments in [&["attach", "job"][..], &["attach", &exec_id], &["logs", "-f", "job"]] {
+        let followed = skep(&server, arguments, "");
         // The exact bytes, of which the last is no text.
         assert_eq!(
             (followed.status.code(), followed.stdout.as_slice()),

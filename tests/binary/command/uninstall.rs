@@ -18,9 +18,9 @@ fn uninstall(data_dir: &Path, images: &Path, more: &[&str]) -> Command {
     command
 }
 
-fn words(value: &Value) -> String {
-    let words = value.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
-    words.collect::<Vec<_>>().join("\n")
+fn lines(value: &Value) -> String {
+    let lines = value.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Answers the command's question on a terminal. Returns its exit code and output.
@@ -30,18 +30,18 @@ fn answered(command: &mut Command, answer: &str) -> (Option<i32>, String) {
         command.stdin(end.try_clone().unwrap()).stderr(end).stdout(Stdio::null()).spawn().unwrap();
     // It keeps the other end of the terminal.
     command.stdin(Stdio::null()).stderr(Stdio::null());
-    let mut said = String::new();
+    let mut message = String::new();
     let mut read = |terminal: &mut File, until: &str| {
-        while !said.contains(until) {
+        while !message.contains(until) {
             let mut block = [0; 4096];
             let Ok(count) = terminal.read(&mut block) else { break };
-            said.push_str(&String::from_utf8_lossy(&block[..count]));
+            message.push_str(&String::from_utf8_lossy(&block[..count]));
         }
     };
     read(&mut terminal, "Type `yes`");
     terminal.write_all(answer.as_bytes()).unwrap();
     read(&mut terminal, "nothing was removed");
-    (child.wait().unwrap().code(), said)
+    (child.wait().unwrap().code(), message)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,8 +55,11 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
     let pid = skep.pid().to_string();
 
     let running = output_of(&mut uninstall(skep.data_dir.path(), images.path(), &["--yes"]));
-    let said = String::from_utf8_lossy(&running.stderr).into_owned();
-    assert!(running.status.code() == Some(1) && said.contains(&pid) && said.contains("stop it"), "{said}");
+    let message = String::from_utf8_lossy(&running.stderr).into_owned();
+    assert!(
+        running.status.code() == Some(1) && message.contains(&pid) && message.contains("stop it"),
+        "{message}"
+    );
     assert_eq!(skep.count().await, 2);
 
     let wreck = skep.stop_and_leave_vms();
@@ -66,10 +69,13 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
     assert!(!before.is_empty());
     let unasked = output_of(&mut uninstall(&data_dir, images.path(), &[]));
     assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
-    let (code, said) = answered(&mut uninstall(&data_dir, images.path(), &[]), "no\n");
-    assert_eq!(code, Some(1), "{said}");
+    let (code, message) = answered(&mut uninstall(&data_dir, images.path(), &[]), "no\n");
+    assert_eq!(code, Some(1), "{message}");
     let name = data_dir.file_name().unwrap().to_str().unwrap();
-    assert!(said.contains("2 VMs") && said.contains("netns/skep-") && said.contains(name), "{said}");
+    assert!(
+        message.contains("2 VMs") && message.contains("netns/skep-") && message.contains(name),
+        "{message}"
+    );
     assert_eq!(remains_of(&data_dir), before, "the control: nothing was removed");
 
     let keep = output_of(&mut uninstall(&data_dir, images.path(), &["--yes", "--keep-data", "--json"]));
@@ -78,9 +84,9 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
     assert!(data_dir.join("server/skep.db").exists() && data_dir.join("admin.key").exists());
 
     let done = output_of(&mut uninstall(&data_dir, images.path(), &["--yes", "--json"]));
-    let told: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
-    assert!(words(&told["removed"]).contains(name), "{told}");
-    let stays = words(&told["kept"]);
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+    assert!(lines(&report["removed"]).contains(name), "{report}");
+    let stays = lines(&report["kept"]);
     for word in ["mine", "image directory", "/usr/local/bin/skep"] {
         assert!(stays.contains(word), "{word}: {stays}");
     }

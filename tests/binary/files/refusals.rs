@@ -7,7 +7,7 @@ use super::fixture::{Fixture, percent_encoded};
 use crate::harness::{Answer, Skep, send};
 
 /// Status, code and message of a refusal, wherever the folder lies.
-fn words(fixture: &Fixture<'_>, answer: &Answer) -> (u16, String, String) {
+fn refusal(fixture: &Fixture<'_>, answer: &Answer) -> (u16, String, String) {
     let code = answer.headers.get("skep-error").map(|code| code.to_str().unwrap().to_owned());
     let message = answer.body["message"].as_str().unwrap_or_default();
     // A path's length differs with the folder's.
@@ -52,7 +52,7 @@ async fn refusals(fixture: &Fixture<'_>) -> Vec<(String, u16, String, String)> {
         (&name, &[], 400, "invalid_value"),
     ] {
         let answer = fixture.read(path, query).await;
-        let (found, found_code, message) = words(fixture, &answer);
+        let (found, found_code, message) = refusal(fixture, &answer);
         assert_eq!((found, found_code.as_str()), (status, code), "{fixture:?}: {path} {query:?}: {message}");
         all.push((format!("{path} {query:?}"), found, found_code, message));
     }
@@ -65,13 +65,13 @@ async fn other_refusals(fixture: &Fixture<'_>, all: &mut Vec<(String, u16, Strin
     let body = |name: &str| json!({"path": fixture.at(name), "content": "x"});
     for name in ["r", "r/fifo", "r/socket", "r/loop1", "r/full/f/x"] {
         let answer = fixture.write(&body(name)).await;
-        let (status, code, message) = words(fixture, &answer);
+        let (status, code, message) = refusal(fixture, &answer);
         assert!([409, 422].contains(&status), "{fixture:?}: {name}: {answer:?}");
         all.push((format!("write {name}"), status, code, message));
     }
     for (route, name) in [("/api/ls", "r/full/f"), ("/api/files/search", "r/full/f"), ("/api/ls", "r/none")] {
         let query: &[(&str, &str)] = if route == "/api/ls" { &[] } else { &[("pattern", "x")] };
-        let (status, code, message) = words(fixture, &fixture.get(route, name, query).await);
+        let (status, code, message) = refusal(fixture, &fixture.get(route, name, query).await);
         assert!([404, 409].contains(&status), "{route}");
         all.push((format!("{route} {name}"), status, code, message));
     }
@@ -79,7 +79,7 @@ async fn other_refusals(fixture: &Fixture<'_>, all: &mut Vec<(String, u16, Strin
         let query = [("pattern", pattern), ("syntax", "regex")];
         for route in ["/api/files/search", "/api/files/grep"] {
             let query = if route.ends_with("grep") { &query[..1] } else { &query[..] };
-            let (status, code, message) = words(fixture, &fixture.get(route, "r", query).await);
+            let (status, code, message) = refusal(fixture, &fixture.get(route, "r", query).await);
             assert_eq!((status, code.as_str()), (422, "invalid_pattern"), "{route} {pattern}: {message}");
             all.push((format!("{route} {pattern}"), status, code, message));
         }

@@ -145,7 +145,7 @@ async fn watched(fixture: &Fixture<'_>) {
     while !seen.contains(&last) {
         let event = tokio::time::timeout(Duration::from_secs(60), events.next()).await;
         let event =
-            event.unwrap_or_else(|_| panic!("{fixture:?}: nothing more is told: {seen:?}")).unwrap().unwrap();
+            event.unwrap_or_else(|_| panic!("{fixture:?}: no further event: {seen:?}")).unwrap().unwrap();
         assert_eq!(event.event, "change", "{event:?}");
         let change: Value = serde_json::from_str(&event.data).unwrap();
         let path = change["path"].as_str().unwrap().strip_prefix(&fixture.at("")).unwrap().to_owned();

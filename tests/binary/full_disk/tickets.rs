@@ -78,8 +78,8 @@ async fn a_claim_that_finds_the_disk_full_is_refused_whole() {
     send(named).await.refused(503, "store_unavailable");
     send(skep.request(Method::DELETE, &path)).await.refused(503, "store_unavailable");
     // A lease runs out meanwhile, and its end cannot be written.
-    let words = "a ticket's time is up and was not written";
-    eventually("the end of a lease", async || skep.log().contains(words)).await;
+    let warning = "a ticket's time is up and was not written";
+    eventually("the end of a lease", async || skep.log().contains(warning)).await;
     assert_eq!(listed(&skep, "in_progress").await, held.union(&lapses).cloned().collect());
     let before = ["ticket.created", "ticket.ready"].map(Value::from).to_vec();
     assert_eq!(history(&skep, next).await, (before.clone(), 0));

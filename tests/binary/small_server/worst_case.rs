@@ -75,9 +75,9 @@ fn long_name(number: usize) -> PathBuf {
     std::ffi::OsString::from_vec(name).into()
 }
 
-fn run_git(folder: &Path, words: &[&str]) -> String {
-    let git = Command::new("git").args(words).current_dir(folder).env("HOME", folder).output().unwrap();
-    assert!(git.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&git.stderr));
+fn run_git(folder: &Path, arguments: &[&str]) -> String {
+    let git = Command::new("git").args(arguments).current_dir(folder).env("HOME", folder).output().unwrap();
+    assert!(git.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&git.stderr));
     String::from_utf8(git.stdout).unwrap().trim().to_owned()
 }
 
@@ -100,7 +100,7 @@ fn lines(folder: &Path) {
 
 fn repository(folder: &Path) {
     new_repository(folder);
-    let git = |words: &[&str]| run_git(folder, words);
+    let git = |arguments: &[&str]| run_git(folder, arguments);
     fs::write(folder.join("large"), "old line\n".repeat(MIB)).unwrap();
     git(&["add", "."]);
     let message = folder.join(".git/message");

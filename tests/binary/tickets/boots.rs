@@ -379,9 +379,9 @@ async fn the_output_of_a_boot_command_can_be_read_during_and_after_its_vm() {
     server.wait_for_server_after(killed).await;
     server.output(pid, "touch /root/end").await;
     let expected = [b"a\xff\0b\nerr\n".as_slice(), &b"line\n".repeat(200_000), b"last\n"].concat();
-    let said = tokio::task::spawn_blocking(|| followed.wait_with_output().unwrap()).await.unwrap();
-    assert!(said.status.success(), "{said:?}");
-    assert!(said.stdout == expected, "{} bytes of {}", said.stdout.len(), expected.len());
+    let output = tokio::task::spawn_blocking(|| followed.wait_with_output().unwrap()).await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout == expected, "{} bytes of {}", output.stdout.len(), expected.len());
     eventually("the end of the VM", async || reason(&server, vm).await == "ticket_ended").await;
     let whole = harness::command(&server, &["ticket", "logs", &id, "--attempt", "1"]).output().unwrap();
     assert!(whole.status.success() && whole.stdout == expected, "{:?}", whole.stderr);

@@ -29,10 +29,10 @@ pub(super) fn answer(output: &Output) -> Value {
 }
 
 #[track_caller]
-pub(super) fn refused(output: &Output, words: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
+pub(super) fn refused(output: &Output, expected: &str) {
+    let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(said.contains(words) && said.lines().count() == 1, "{words}: {said}");
+    assert!(message.contains(expected) && message.lines().count() == 1, "{expected}: {message}");
 }
 
 /// Makes a ticket, and gives its id.
@@ -48,7 +48,7 @@ pub(super) async fn record(server: &Skep, id: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_is_made_worked_on_and_finished_by_command() {
     let server = Skep::start().await;
-    let skep = |words: &[&str]| run(&server, &[&["ticket"], words].concat());
+    let skep = |arguments: &[&str]| run(&server, &[&["ticket"], arguments].concat());
     let plan = printed(&skep(&["create", "Plan the port", "-p", "high", "-d", "all of it", "-m", "team=a"]));
     let port = printed(&skep(&["create", "Port the parser", "--after", &plan]));
     let shown = printed(&skep(&["show", &plan]));
@@ -105,8 +105,8 @@ async fn a_worker_runs_a_command_for_each_ticket_and_finishes_with_its_output() 
     // What waits for one of them is worked on too, once it is ready.
     let last = ticket(&server, json!({"title": "file", "dependencies": [ids[0]]})).await;
     let broken = ticket(&server, json!({"title": "broken"})).await;
-    let work = |words: &[&str]| {
-        run(&server, &[&["ticket", "work", "--drain", "--assignee", "agent-7"], words].concat())
+    let work = |arguments: &[&str]| {
+        run(&server, &[&["ticket", "work", "--drain", "--assignee", "agent-7"], arguments].concat())
     };
     let worked = work(&[AGENT]);
     // At least one failed.
@@ -142,12 +142,12 @@ async fn a_ticket_whose_command_cannot_be_started_is_given_back() {
 
     let id = ticket(&server, json!({"title": "x", "max_attempts": 1})).await;
     // A program that is not there, a line that names one, and a file that is no program.
-    for (attempt, words) in
+    for (attempt, arguments) in
         [(1, ["/no/such/program", "x"]), (2, ["/bin/sh", "-c"]), (3, ["/etc/hostname", "x"])]
     {
         let mut command = vec!["ticket", "work", "-n", "1", "--"];
-        command.extend(words);
-        if words[1] == "-c" {
+        command.extend(arguments);
+        if arguments[1] == "-c" {
             command.push("/no/such/program x");
         }
         let wrong = run(&server, &command);
@@ -158,17 +158,17 @@ async fn a_ticket_whose_command_cannot_be_started_is_given_back() {
 }
 
 #[track_caller]
-fn refused_at_last(output: &Output, words: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.lines().last().unwrap().contains(words), "{said}");
+fn refused_at_last(output: &Output, expected: &str) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.lines().last().unwrap().contains(expected), "{message}");
 }
 
 /// A worker whose command says in a file that it runs, and does so until it is ended.
 fn lasting(server: &Skep, pids: &Path) -> Child {
     let line = format!("sleep 600 & echo $! >> {0}; echo $$ >> {0}; wait", pids.display());
-    let words = ["ticket", "work", "--lease", "5s", "--json", &line];
-    command(server, &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    let arguments = ["ticket", "work", "--lease", "5s", "--json", &line];
+    command(server, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 /// Waits until the file names this number of processes, and returns them.
@@ -204,8 +204,8 @@ async fn a_worker_that_is_asked_to_end_gives_its_ticket_back() {
     }
     // Also one that only waits for work.
     let mut idle = command(&server, &["ticket", "work", "true"]).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(idle.stderr.take().unwrap()).lines();
-    assert!(said.next().unwrap().unwrap().contains("waits for work"));
+    let mut messages = BufReader::new(idle.stderr.take().unwrap()).lines();
+    assert!(messages.next().unwrap().unwrap().contains("waits for work"));
     kill_process(Pid::from_child(&idle), Signal::TERM).unwrap();
     assert_eq!(idle.wait().unwrap().code(), Some(143));
 }

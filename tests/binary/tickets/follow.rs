@@ -67,8 +67,8 @@ async fn make(server: &Skep, title: &str) {
 async fn a_follower_misses_nothing_whatever_happens_to_its_connection() {
     let mut server = Skep::start().await;
     let way = CuttableProxy::to(&server).await;
-    let words = ["events", "--types", "ticket.created", "--json"];
-    let mut follower = command(&server, &words);
+    let arguments = ["events", "--types", "ticket.created", "--json"];
+    let mut follower = command(&server, &arguments);
     let mut follower =
         follower.env("SKEP_URL", &way.url).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let lines = BufReader::new(follower.stdout.take().unwrap()).lines();
@@ -101,13 +101,13 @@ async fn a_follower_misses_nothing_whatever_happens_to_its_connection() {
             *way.target.lock().unwrap() = address(&server);
         }
     }
-    let told = || -> Vec<String> {
+    let seen_titles = || -> Vec<String> {
         let seen = seen.lock().unwrap();
         let titles = seen.iter().map(|event| event["ticket"]["title"].as_str().unwrap().to_owned());
         titles.filter(|title| title != "before").collect()
     };
-    eventually("all events", async || told().len() >= titles.len()).await;
-    assert_eq!(told(), titles);
+    eventually("all events", async || seen_titles().len() >= titles.len()).await;
+    assert_eq!(seen_titles(), titles);
     follower.kill().unwrap();
     follower.wait().unwrap();
     reading.join().unwrap();
@@ -126,16 +126,16 @@ async fn a_follower_goes_on_behind_an_event_and_shows_people_a_line_for_each() {
     let current = output_of(&mut command(&server, &["events", "--ticket", id, "-n", "1"]));
     let line = String::from_utf8(current.stdout).unwrap();
     assert!(line.contains("ticket.current") && line.contains("title=Port it"), "{line}");
-    let told = |words: &[&str]| {
-        let output = output_of(&mut command(&server, &[&["events", "--json"], words].concat()));
+    let first_event = |arguments: &[&str]| {
+        let output = output_of(&mut command(&server, &[&["events", "--json"], arguments].concat()));
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["id"].clone()
     };
-    let first = told(&["--from-start", "-n", "1"]);
+    let first = first_event(&["--from-start", "-n", "1"]);
     for since in ["1h", "30d", "2020-01-31", "2020-01-31T12:00:00Z"] {
-        assert_eq!(told(&["--since", since, "-n", "1"]), first, "{since}");
+        assert_eq!(first_event(&["--since", since, "-n", "1"]), first, "{since}");
     }
-    assert_eq!(told(&["--since", "90s", "--types", "ticket.*", "-n", "1"]), created);
+    assert_eq!(first_event(&["--since", "90s", "--types", "ticket.*", "-n", "1"]), created);
     for wrong in [&["--since", "soon"][..], &["--since", "9999-01-01"], &["--since", "1h", "--from-start"]] {
         let output = output_of(&mut command(&server, &[&["events"], wrong].concat()));
         assert_eq!(output.status.code(), Some(2), "{output:?}");

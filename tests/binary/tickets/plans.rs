@@ -24,7 +24,7 @@ const PLAN: &str = r#"{"tickets": [
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_is_made_from_a_file_and_worked_on_by_its_label() {
     let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
-    let skep = |words: &[&str]| run(&server, &[&["ticket"], words].concat());
+    let skep = |arguments: &[&str]| run(&server, &[&["ticket"], arguments].concat());
     let file = folder.path().join("plan.json");
     std::fs::write(&file, PLAN).unwrap();
     let file = file.to_str().unwrap();
@@ -36,12 +36,12 @@ async fn a_plan_is_made_from_a_file_and_worked_on_by_its_label() {
     piped.stdin.take().unwrap().write_all(PLAN.replace("plan/a", "plan/b").as_bytes()).unwrap();
     let second = answer(&piped.wait_with_output().unwrap());
     assert_eq!(second["tickets"][0]["blocked_by"][0]["id"], second["refs"]["plan"]);
-    for (text, words) in
+    for (text, message) in
         [("[1]", "not a batch"), (r#"{"tickets": [{"titel": "a"}]}"#, "`titel`"), ("", "not a batch")]
     {
         let wrong = folder.path().join("wrong.json");
         std::fs::write(&wrong, text).unwrap();
-        refused(&skep(&["batch", wrong.to_str().unwrap()]), words);
+        refused(&skep(&["batch", wrong.to_str().unwrap()]), message);
     }
     refused(&skep(&["batch", "/no/such/file"]), "cannot be read");
 
@@ -69,7 +69,7 @@ async fn a_plan_is_made_from_a_file_and_worked_on_by_its_label() {
 #[tokio::test(flavor = "multi_thread")]
 async fn open_tickets_are_listed_first_and_blocked_ones_alone() {
     let server = Skep::start().await;
-    let skep = |words: &[&str]| run(&server, &[&["ticket"], words].concat());
+    let skep = |arguments: &[&str]| run(&server, &[&["ticket"], arguments].concat());
     let mut all = Vec::new();
     for title in ["a", "b", "c", "d"] {
         all.push(ticket(&server, json!({"title": title})).await);
@@ -86,9 +86,9 @@ async fn open_tickets_are_listed_first_and_blocked_ones_alone() {
     let mut seen = Vec::new();
     let mut options = Vec::new();
     loop {
-        let mut words = vec!["list", "-n", "1"];
-        words.extend(options.iter().map(String::as_str));
-        let page = skep(&words);
+        let mut arguments = vec!["list", "-n", "1"];
+        arguments.extend(options.iter().map(String::as_str));
+        let page = skep(&arguments);
         seen.extend(ids(&printed(&page)));
         let more = String::from_utf8(page.stderr).unwrap();
         let Some(next) = more.trim_end().strip_prefix("There is more: ") else { break };
@@ -114,7 +114,7 @@ async fn open_tickets_are_listed_first_and_blocked_ones_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_is_edited_field_by_field() {
     let server = Skep::start().await;
-    let skep = |words: &[&str]| run(&server, &[&["ticket"], words].concat());
+    let skep = |arguments: &[&str]| run(&server, &[&["ticket"], arguments].concat());
     let first = ticket(&server, json!({"title": "first"})).await;
     let id = ticket(&server, json!({"title": "a", "dependencies": [first], "labels": ["one"]})).await;
     printed(&skep(&[
@@ -164,7 +164,7 @@ async fn a_ticket_is_edited_field_by_field() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tickets_are_deleted_and_their_history_is_read() {
     let server = Skep::start().await;
-    let skep = |words: &[&str]| run(&server, &[&["ticket"], words].concat());
+    let skep = |arguments: &[&str]| run(&server, &[&["ticket"], arguments].concat());
     let first = ticket(&server, json!({"title": "first"})).await;
     let id = ticket(&server, json!({"title": "a", "dependencies": [first]})).await;
     printed(&skep(&["edit", &id, "--title", "b"]));
@@ -188,7 +188,7 @@ async fn tickets_are_deleted_and_their_history_is_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_ends_with_the_last_ticket_and_its_exit_code_names_failures() {
     let server = Skep::start().await;
-    let skep = |words: &[&str]| run(&server, &[&["ticket"], words].concat());
+    let skep = |arguments: &[&str]| run(&server, &[&["ticket"], arguments].concat());
     let (a, b) = (ticket(&server, json!({"title": "a"})).await, ticket(&server, json!({"title": "b"})).await);
     let waits = |ids: &[&str]| {
         let mut waiting = command(&server, &[&["ticket", "wait"], ids].concat());

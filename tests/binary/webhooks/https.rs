@@ -164,8 +164,8 @@ fn is_refused(endpoint: &Endpoint, delivery: &Value, why: &str) {
     assert_ne!(delivery["state"], "delivered", "{delivery}");
     let attempt = &delivery["attempts"][0];
     assert_eq!(attempt["status"], Value::Null, "{delivery}");
-    let said = attempt["error"].as_str().unwrap();
-    assert!(said.contains("certificate") && said.contains(why), "{said}");
+    let error = attempt["error"].as_str().unwrap();
+    assert!(error.contains("certificate") && error.contains(why), "{error}");
     assert!(endpoint.connections() > 0, "the control: it was tried");
     assert_eq!(endpoint.requests(), []);
 }
@@ -178,7 +178,7 @@ async fn an_endpoint_is_trusted_by_the_authority_that_the_operator_names() {
 
     let endpoint = Endpoint::new(ours.for_server("127.0.0.1")).await;
     let (secret, delivery) = tried(&skep, &endpoint).await;
-    assert_eq!(delivery["state"], "delivered", "{delivery}; the server said:\n{}", skep.log());
+    assert_eq!(delivery["state"], "delivered", "{delivery}; the log of the server:\n{}", skep.log());
     let [(head, body)] = &endpoint.requests()[..] else { panic!("{:?}", endpoint.requests()) };
     let field = |name| header(head, name);
     let (id, timestamp, signature) =

@@ -34,7 +34,7 @@ pub enum Reply {
 
 impl Reply {
     pub fn status(status: u16) -> Self {
-        Self::With(status, Vec::new(), "said".to_owned())
+        Self::With(status, Vec::new(), "body".to_owned())
     }
 
     pub fn header(status: u16, name: &'static str, value: impl Into<String>) -> Self {

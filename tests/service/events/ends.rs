@@ -77,7 +77,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_can_resume() {
     let seen = got.lines().filter_map(|line| line.strip_prefix("id: "));
     let seen: Vec<&str> = seen.filter(|id| sequence(id) > sequence(&begun)).collect();
     assert!(!seen.is_empty() && seen.len() < 250, "{} of 250", seen.len());
-    assert!(seen.iter().zip(&all).all(|(id, told)| *id == told.id), "in order, from the first on");
+    assert!(seen.iter().zip(&all).all(|(id, event)| *id == event.id), "in order, from the first on");
     // The last event may be incomplete; the one before it is complete.
     let place = seen[seen.len() - 2];
     let mut again = skep.follow(&format!("?types=ticket.created&after={place}")).await;

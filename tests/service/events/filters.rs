@@ -86,8 +86,8 @@ async fn a_stream_begins_with_a_time() {
     skep.boots(1).await;
     assert_eq!(later.next().await.unwrap().kind, "vm.booted");
     let id = skep.simple("a").await;
-    let told = skep.follow(&format!("?ticket={id}&since=1970-01-01T00:00:00Z")).await.take(2).await;
-    assert_eq!(kinds(&told), ["ticket.created", "ticket.ready"], "no record: nothing is missing");
+    let events = skep.follow(&format!("?ticket={id}&since=1970-01-01T00:00:00Z")).await.take(2).await;
+    assert_eq!(kinds(&events), ["ticket.created", "ticket.ready"], "no record: nothing is missing");
     let both = refused(skep.get(&format!("/api/events?since={since}&after={}", all[0].id)).await).await;
     assert_eq!((both.status, both.code.as_str()), (400, "invalid_value"), "{}", both.message);
     let again = skep.request(Method::GET, "/api/events?types=vm.*&since=1970-01-01T00:00:00Z");

@@ -37,9 +37,9 @@ async fn an_event_id_older_than_the_kept_events_begins_with_a_gap() {
     }
     // A stream of one ticket sends its record in place of missing events.
     let mut follower = skep.follow(&format!("?ticket={id}&after={begun}")).await;
-    let told = follower.take(2).await;
-    assert_eq!((told[0].kind.as_str(), told[1].kind.as_str()), ("stream.gap", "ticket.current"));
-    assert_eq!(told[1].data["ticket"]["id"], json!(id));
+    let events = follower.take(2).await;
+    assert_eq!((events[0].kind.as_str(), events[1].kind.as_str()), ("stream.gap", "ticket.current"));
+    assert_eq!(events[1].data["ticket"]["id"], json!(id));
     skep.changed(&id, json!({"status": "in_progress"})).await;
     assert_eq!(follower.next().await.unwrap().kind, "ticket.claimed");
 }
@@ -52,10 +52,13 @@ async fn an_event_id_of_another_epoch_of_the_store_begins_with_a_gap() {
     let epoch = begun.split('_').nth(1).unwrap().to_owned();
     for foreign in [begun.replace(&epoch, "0123456789abcdef"), format!("evt_{epoch}_100000")] {
         let mut follower = skep.follow(&format!("?types=vm.*&after={foreign}")).await;
-        let told = follower.take(3).await;
-        assert_eq!((told[0].kind.as_str(), &told[0].data["reason"]), ("stream.gap", &json!("restored")));
-        assert_eq!(told[0].data["from"], json!(foreign));
-        assert!(told[1..].iter().all(|one| one.kind == "vm.booted" && one.id.contains(&epoch)), "{told:?}");
+        let events = follower.take(3).await;
+        assert_eq!((events[0].kind.as_str(), &events[0].data["reason"]), ("stream.gap", &json!("restored")));
+        assert_eq!(events[0].data["from"], json!(foreign));
+        assert!(
+            events[1..].iter().all(|one| one.kind == "vm.booted" && one.id.contains(&epoch)),
+            "{events:?}"
+        );
         skep.boots(1).await;
         skep.store
             .end_vms(skep_store::EndVms {

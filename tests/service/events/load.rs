@@ -43,7 +43,7 @@ async fn a_reader_that_is_killed_a_hundred_times_sees_every_event_once() {
         // Some disconnect before the first event, all of them while events are written.
         let most = (expected - seen.len()).min(kill % 20);
         seen.extend(follower.take(most).await);
-        place = seen.last().map_or_else(|| begun.clone(), |told: &Event| told.id.clone());
+        place = seen.last().map_or_else(|| begun.clone(), |event: &Event| event.id.clone());
     }
     let mut follower = skep.follow(&format!("?types=ticket.*&after={place}")).await;
     seen.extend(follower.take(expected - seen.len()).await);
@@ -65,9 +65,9 @@ async fn a_hundred_readers_miss_nothing_and_see_nothing_twice() {
             let mut follower = skep.follow(&format!("?types=ticket.*&after={begun}")).await;
             let mut seen = Vec::new();
             loop {
-                let told = follower.next().await.unwrap();
-                let last = told.kind == "ticket.failed";
-                seen.push(told);
+                let event = follower.next().await.unwrap();
+                let last = event.kind == "ticket.failed";
+                seen.push(event);
                 if last {
                     return sequences(&seen);
                 }

@@ -46,15 +46,15 @@ async fn every_event_is_sent_once_in_order() {
         ["ticket.created", "ticket.ready", "ticket.claimed", "vm.booted", "key.created", "key.revoked"];
     assert_eq!(kinds(&all), expected);
     assert!(all.windows(2).all(|pair| sequence(&pair[0].id) < sequence(&pair[1].id)), "{all:?}");
-    for told in &all {
-        assert_eq!((&told.data["id"], &told.data["type"]), (&json!(told.id), &json!(told.kind)));
-        assert!(told.data["at"].as_str().unwrap().ends_with('Z'), "{told:?}");
+    for event in &all {
+        assert_eq!((&event.data["id"], &event.data["type"]), (&json!(event.id), &json!(event.kind)));
+        assert!(event.data["at"].as_str().unwrap().ends_with('Z'), "{event:?}");
     }
     // The events agree with the history of the ticket and with the documented types.
     let history = skep.read(&format!("/api/tickets/{id}/history")).await;
-    let of_ticket: Vec<&Value> = all[..3].iter().map(|told| &told.data).collect();
+    let of_ticket: Vec<&Value> = all[..3].iter().map(|event| &event.data).collect();
     assert_eq!(of_ticket, history["events"].as_array().unwrap().iter().collect::<Vec<_>>());
-    let read = |told: &Event| told.data.to_string();
+    let read = |event: &Event| event.data.to_string();
     serde_json::from_str::<skep_api::tickets::TicketEvent>(&read(&all[0])).unwrap();
     let vm: skep_api::events::VmEvent = serde_json::from_str(&read(&all[3])).unwrap();
     assert_eq!((vm.pid, vm.request_id.as_deref()), (1, Some("boot-1")));
@@ -62,7 +62,7 @@ async fn every_event_is_sent_once_in_order() {
     assert_eq!((key.key, key.request_id), (record.key.id, None));
 
     // The stream resumes after every id with the same events, by the parameter and by the header.
-    let places: Vec<&String> = std::iter::once(&begun).chain(all.iter().map(|told| &told.id)).collect();
+    let places: Vec<&String> = std::iter::once(&begun).chain(all.iter().map(|event| &event.id)).collect();
     for (seen, place) in places[..6].iter().enumerate() {
         let mut again = skep.follow(&format!("?after={place}")).await;
         assert_eq!(again.take(6 - seen).await, all[seen..]);

@@ -171,8 +171,8 @@ async fn no_pager_is_started() {
     assert!(!canary.has_run());
     let mut control = std::process::Command::new("script");
     control.args(["-qec", "git log", "/dev/null"]).current_dir(&path).env("TERM", "xterm");
-    if let Ok(said) = control.output() {
-        assert!(canary.has_run(), "{said:?}");
+    if let Ok(output) = control.output() {
+        assert!(canary.has_run(), "{output:?}");
     }
 }
 

@@ -131,7 +131,7 @@ async fn a_host_without_a_trusted_certificate_gets_no_token() {
     let clone = json!({"url": host.url(), "path": skep.at("one")});
     let message = refused(send(&skep, "clone", clone).await, 409, "remote_failed").await;
     assert!(message.contains("certificate"), "{message}");
-    assert_eq!(host.large_files.unauthorized.load(Ordering::Relaxed), 0, "it heard nothing");
+    assert_eq!(host.large_files.unauthorized.load(Ordering::Relaxed), 0, "it received no request");
 }
 
 /// Writes a large file of this content, and commits it.
@@ -209,8 +209,8 @@ async fn a_repository_does_not_send_large_files_to_private_addresses() {
     ] {
         let _ = fs::remove_file(format!("{source}/large.bin"));
         send(&skep, verb, body).await;
-        let heard = host.large_files.unauthorized.load(Ordering::Relaxed);
-        assert!(heard == 0 || !can_restrict_ports(), "{verb}: the host heard of it {heard} times");
+        let requests = host.large_files.unauthorized.load(Ordering::Relaxed);
+        assert!(requests == 0 || !can_restrict_ports(), "{verb}: the host received {requests} requests");
     }
     // The control: plain git-lfs sends a request there. It would then prompt for a password, so its end is not awaited.
     let mut control = Command::new("git-lfs");
@@ -219,15 +219,15 @@ async fn a_repository_does_not_send_large_files_to_private_addresses() {
     let mut control = control.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let pointer = git(&source, &["cat-file", "blob", "HEAD:large.bin"]);
     control.stdin.take().unwrap().write_all(pointer.as_bytes()).unwrap();
-    let heard = async {
+    let request_arrived = async {
         while host.large_files.unauthorized.load(Ordering::Relaxed) == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await
         }
     };
-    let heard = tokio::time::timeout(Duration::from_secs(30), heard).await;
+    let request_arrived = tokio::time::timeout(Duration::from_secs(30), request_arrived).await;
     rustix::process::kill_process_group(Pid::from_child(&control), Signal::KILL).unwrap();
     control.wait().unwrap();
-    heard.expect("the control");
+    request_arrived.expect("the control");
 }
 
 #[tokio::test]

@@ -133,10 +133,10 @@ async fn require_token(
     next: Next,
 ) -> Response {
     let expected = format!("Basic {}", BASE64.encode(format!("{USER}:{TOKEN}").as_bytes()));
-    let said =
+    let authorized =
         request.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes() == expected.as_bytes());
     // URLs that `batch` returned carry their own token in the name.
-    if said || request.uri().path().starts_with("/large/") {
+    if authorized || request.uri().path().starts_with("/large/") {
         return next.run(request).await;
     }
     large.unauthorized.fetch_add(1, Ordering::Relaxed);

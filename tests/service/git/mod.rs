@@ -14,7 +14,7 @@ use std::{path::Path, process::Command};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, refused as told};
+use crate::harness::{Skep, refused as parse_refusal};
 
 /// Runs plain git, which follows all settings of the repository.
 fn try_git(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
@@ -28,16 +28,17 @@ fn try_git(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
     for who in ["AUTHOR", "COMMITTER"] {
         command.env(format!("GIT_{who}_NAME"), "Ada").env(format!("GIT_{who}_EMAIL"), "ada@example.com");
     }
-    let said = command.output().unwrap();
-    let words = format!("{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-    (said.status.success(), words)
+    let output = command.output().unwrap();
+    let output_text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.success(), output_text)
 }
 
 /// Runs plain git, which must succeed.
 fn git(folder: impl AsRef<Path>, arguments: &[&str]) -> String {
-    let (done, words) = try_git(folder, arguments);
-    assert!(done, "git {arguments:?}: {words}");
-    words
+    let (done, output_text) = try_git(folder, arguments);
+    assert!(done, "git {arguments:?}: {output_text}");
+    output_text
 }
 
 /// A repository in the workspace with one commit.
@@ -73,7 +74,7 @@ async fn post(skep: &Skep, verb: &str, body: Value) -> Value {
 
 /// The message of a refusal with this status and code.
 async fn refused(response: Response, status: u16, code: &str) -> String {
-    let refused = told(response).await;
+    let refused = parse_refusal(response).await;
     assert_eq!((refused.status, refused.code.as_str()), (status, code), "{}", refused.message);
     refused.message
 }

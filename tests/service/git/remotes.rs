@@ -287,14 +287,14 @@ pub(super) async fn backend(
         let mut backend = backend.spawn().unwrap();
         let mut stdin = backend.stdin.take().unwrap();
         let feeding = std::thread::spawn(move || stdin.write_all(&body));
-        let said = backend.wait_with_output().unwrap();
+        let output = backend.wait_with_output().unwrap();
         let _ = feeding.join();
-        said.stdout
+        output.stdout
     });
-    let said = ran.await.unwrap();
-    let end = said.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
-    let head = String::from_utf8_lossy(&said[..end]).into_owned();
-    let mut response = axum::body::Body::from(said[end + 4..].to_vec()).into_response();
+    let output = ran.await.unwrap();
+    let end = output.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8_lossy(&output[..end]).into_owned();
+    let mut response = axum::body::Body::from(output[end + 4..].to_vec()).into_response();
     for line in head.lines() {
         let (name, value) = line.split_once(": ").unwrap();
         if name == "Status" {

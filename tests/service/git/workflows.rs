@@ -202,8 +202,8 @@ async fn a_repository_of_somebody_else_is_read() {
     std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
     std::os::unix::fs::chown(format!("{path}/.git"), Some(12_345), None).unwrap();
     // The control: plain git refuses.
-    let (done, words) = try_git(&path, &["status"]);
-    assert!(!done && words.contains("dubious ownership"), "{words}");
+    let (done, output) = try_git(&path, &["status"]);
+    assert!(!done && output.contains("dubious ownership"), "{output}");
     assert_eq!(get(&skep, "status", &format!("path={path}")).await["clean"], true);
 }
 

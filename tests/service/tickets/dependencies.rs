@@ -74,14 +74,14 @@ async fn foreign_tickets_are_answered_like_unknown_ones() {
             .await;
     let theirs = theirs["id"].as_str().unwrap().to_owned();
     let nobodys = skep_api::TicketId::generate().to_string();
-    let mut words = Vec::new();
+    let mut messages = Vec::new();
     for id in [&theirs, &nobodys] {
         let body = json!({"title": "a", "dependencies": [id]});
         let found = refused(skep.call(Method::POST, "/api/tickets", &body).send().await.unwrap()).await;
         assert_eq!((found.status, found.code.as_str()), (422, "unknown_dependency"));
-        words.push(found.message.replace(id.as_str(), "X"));
+        messages.push(found.message.replace(id.as_str(), "X"));
     }
-    assert_eq!(words[0], words[1]);
+    assert_eq!(messages[0], messages[1]);
     assert_eq!(skep.read("/api/tickets").await["tickets"], json!([]));
     let claimed = done(skep.call(Method::POST, "/api/tickets/claim", &json!({})), 200).await;
     assert_eq!(claimed["tickets"], json!([]));

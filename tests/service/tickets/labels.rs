@@ -78,7 +78,7 @@ async fn what_is_no_label_is_refused_everywhere() {
     let many: Vec<String> = (0..33).map(|number| format!("label-{number}")).collect();
     let repeated = vec!["same"; 40];
     skep.ticket(json!({"title": "a", "labels": repeated})).await;
-    for (labels, words) in [
+    for (labels, message) in [
         (json!(["Plan"]), "`Plan` is not a label"),
         (json!([""]), "is not a label"),
         (json!(["a", "b,c"]), "`b,c` is not a label"),
@@ -100,7 +100,7 @@ async fn what_is_no_label_is_refused_everywhere() {
         for (method, path, body) in calls {
             let found = refused(skep.call(method, &path, &body).send().await.unwrap()).await;
             assert_eq!(found.status, 400, "{path} {body}: {}", found.message);
-            assert!(found.message.contains(words), "{path} {body}: {}", found.message);
+            assert!(found.message.contains(message), "{path} {body}: {}", found.message);
         }
     }
 }

@@ -27,8 +27,8 @@ fn ids(tickets: &[Value]) -> Vec<String> {
 /// A query, and the predicate that its tickets must meet.
 type Filter<'a> = (&'a str, Box<dyn Fn(&Value) -> bool + 'a>);
 
-fn one_of(ticket: &Value, field: &str, words: &[&str]) -> bool {
-    words.contains(&ticket[field].as_str().unwrap())
+fn one_of(ticket: &Value, field: &str, allowed: &[&str]) -> bool {
+    allowed.contains(&ticket[field].as_str().unwrap())
 }
 
 fn has_labels(ticket: &Value, labels: &[&str]) -> bool {

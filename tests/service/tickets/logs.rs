@@ -128,13 +128,13 @@ async fn a_log_that_is_followed_ends_with_its_command() {
     print(&skep, vm, b"late").await;
     end(&skep, vm).await;
     // A later attempt has its own log.
-    let told = events(stream).await;
-    let text: String = told.iter().filter_map(|(_, data)| data["data"].as_str()).collect();
-    assert_eq!(text, "early é late", "{told:?}");
-    assert_eq!(told.last().unwrap(), &("end".to_owned(), json!({"attempt": 1, "size_bytes": 13})));
-    assert!(told.iter().any(|(name, data)| name == "output" && data["offset"] == 13), "{told:?}");
-    let told = events(bytes).await;
-    let pieces = told.iter().filter_map(|(_, data)| data["data"].as_str());
+    let received = events(stream).await;
+    let text: String = received.iter().filter_map(|(_, data)| data["data"].as_str()).collect();
+    assert_eq!(text, "early é late", "{received:?}");
+    assert_eq!(received.last().unwrap(), &("end".to_owned(), json!({"attempt": 1, "size_bytes": 13})));
+    assert!(received.iter().any(|(name, data)| name == "output" && data["offset"] == 13), "{received:?}");
+    let received = events(bytes).await;
+    let pieces = received.iter().filter_map(|(_, data)| data["data"].as_str());
     let text: Vec<u8> = pieces.flat_map(|data| BASE64.decode(data.as_bytes()).unwrap()).collect();
     assert_eq!(text, b"\xc3\xa9 late");
     let found = refused(skep.get(&format!("/api/tickets/{id}/log?follow=true&attempt=2")).await).await;

@@ -71,23 +71,23 @@ const AMBIGUOUS: &[(&str, &str)] = &[
 async fn ambiguous_requests_are_refused_once() {
     let skep = Skep::start().await;
     for (what, head) in AMBIGUOUS {
-        let said = exchange(&skep, format!("{head}{LAST}")).await;
-        assert!(said.starts_with("HTTP/1.1 400 "), "{what}: {said}");
-        assert_eq!(answers(&said), 1, "{what}: {said}");
-        assert!(said.contains("\r\nskep-error: malformed_request\r\n"), "{what}: {said}");
-        assert!(said.contains("\r\nconnection: close\r\n"), "{what}: {said}");
+        let response = exchange(&skep, format!("{head}{LAST}")).await;
+        assert!(response.starts_with("HTTP/1.1 400 "), "{what}: {response}");
+        assert_eq!(answers(&response), 1, "{what}: {response}");
+        assert!(response.contains("\r\nskep-error: malformed_request\r\n"), "{what}: {response}");
+        assert!(response.contains("\r\nconnection: close\r\n"), "{what}: {response}");
     }
-    let said = exchange(&skep, LAST).await;
-    assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+    let response = exchange(&skep, LAST).await;
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
 }
 
 #[tokio::test]
 async fn the_same_holds_behind_a_request_that_was_served_and_byte_by_byte() {
     let skep = Skep::start().await;
     for (what, head) in AMBIGUOUS.iter().step_by(3) {
-        let said = exchange(&skep, format!("{HEALTH}{head}{LAST}")).await;
-        assert_eq!(answers(&said), 2, "{what}: {said}");
-        assert!(said.contains("HTTP/1.1 400 "), "{what}: {said}");
+        let response = exchange(&skep, format!("{HEALTH}{head}{LAST}")).await;
+        assert_eq!(answers(&response), 2, "{what}: {response}");
+        assert!(response.contains("HTTP/1.1 400 "), "{what}: {response}");
         let mut stream = connect(skep.address).await;
         stream.set_nodelay(true).unwrap();
         for byte in format!("{head}{LAST}").bytes() {
@@ -95,8 +95,8 @@ async fn the_same_holds_behind_a_request_that_was_served_and_byte_by_byte() {
                 break;
             }
         }
-        let said = rest(&mut stream).await;
-        assert!(answers(&said) <= 1 && !said.contains("HTTP/1.1 200 "), "{what}: {said}");
+        let response = rest(&mut stream).await;
+        assert!(answers(&response) <= 1 && !response.contains("HTTP/1.1 200 "), "{what}: {response}");
     }
 }
 
@@ -104,21 +104,21 @@ async fn the_same_holds_behind_a_request_that_was_served_and_byte_by_byte() {
 #[tokio::test]
 async fn requests_that_are_written_well_are_all_served() {
     let skep = Skep::start().await;
-    let said = exchange(&skep, format!("{HEALTH}\r\n{HEALTH}{LAST}")).await;
-    assert_eq!((answers(&said), said.matches("HTTP/1.1 200 ").count()), (3, 3), "{said}");
+    let response = exchange(&skep, format!("{HEALTH}\r\n{HEALTH}{LAST}")).await;
+    assert_eq!((answers(&response), response.matches("HTTP/1.1 200 ").count()), (3, 3), "{response}");
     let post = "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n\n\n\n\n";
-    let said = exchange(&skep, format!("{post}{LAST}")).await;
-    assert_eq!((answers(&said), said.matches("HTTP/1.1 200 ").count()), (2, 1), "{said}");
+    let response = exchange(&skep, format!("{post}{LAST}")).await;
+    assert_eq!((answers(&response), response.matches("HTTP/1.1 200 ").count()), (2, 1), "{response}");
 }
 
 #[tokio::test]
-async fn a_body_longer_than_said_is_no_second_request() {
+async fn a_body_longer_than_its_content_length_is_no_second_request() {
     let skep = Skep::start().await;
     let head =
         "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n";
-    let said = exchange(&skep, format!("{head}{{}}, \"name\": \"x\"}}\r\n\r\n{LAST}")).await;
-    assert_eq!(answers(&said), 2, "{said}");
-    assert!(said.starts_with("HTTP/1.1 401 ") && said.contains("HTTP/1.1 400 "), "{said}");
+    let response = exchange(&skep, format!("{head}{{}}, \"name\": \"x\"}}\r\n\r\n{LAST}")).await;
+    assert_eq!(answers(&response), 2, "{response}");
+    assert!(response.starts_with("HTTP/1.1 401 ") && response.contains("HTTP/1.1 400 "), "{response}");
 }
 
 #[tokio::test]
@@ -135,23 +135,23 @@ async fn nothing_is_read_after_a_chunked_body() {
         ("a negative number", "-2\r\n{}\r\n0\r\n\r\n", 400),
         ("a prefix", "0x2\r\n{}\r\n0\r\n\r\n", 400),
         ("more than a number holds", "fffffffffffffffff2\r\n{}\r\n0\r\n\r\n", 400),
-        ("longer than said", "1\r\n{}\r\n0\r\n\r\n", 400),
+        ("longer than its chunk size", "1\r\n{}\r\n0\r\n\r\n", 400),
         ("an endless extension", &format!("2;{}\r\n{{}}\r\n0\r\n\r\n", "x".repeat(20_000)), 400),
         ("a bare line feed", "2\n{}\r\n0\r\n\r\n", 400),
         ("a line feed in an extension", "2;a\nb\r\n{}\r\n0\r\n\r\n", 400),
         ("no end", "2\r\n{}\r\n0\r\nx", 400),
     ] {
-        let said = exchange(&skep, format!("{head}{chunks}{LAST}")).await;
-        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {said}");
-        assert_eq!(answers(&said), 1, "{what}: {said}");
+        let response = exchange(&skep, format!("{head}{chunks}{LAST}")).await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {response}");
+        assert_eq!(answers(&response), 1, "{what}: {response}");
     }
     // The body `{}` was read: the refusal names the missing fields.
-    let said = exchange(&skep, format!("{head}2\r\n{{}}\r\n0\r\n\r\n")).await;
+    let response = exchange(&skep, format!("{head}2\r\n{{}}\r\n0\r\n\r\n")).await;
     assert!(
-        said.contains("skep-error: missing_parameter") || said.contains("skep-error: invalid_value"),
-        "{said}"
+        response.contains("skep-error: missing_parameter") || response.contains("skep-error: invalid_value"),
+        "{response}"
     );
-    assert!(said.contains("connection: close"), "{said}");
+    assert!(response.contains("connection: close"), "{response}");
 }
 
 #[tokio::test]

@@ -33,9 +33,9 @@ async fn one_connection_too_many_is_closed_and_there_is_room_again_afterwards() 
         // Open connections are still served.
         let mut stream = open.pop().unwrap();
         stream.write_all(LAST.as_bytes()).await.unwrap();
-        let mut said = String::new();
-        stream.read_to_string(&mut said).await.unwrap();
-        assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
         drop(stream);
         // The server notices the closed connection with a delay.
         while !exchange(&skep, LAST).await.starts_with("HTTP/1.1 200 ") {}

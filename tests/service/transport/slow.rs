@@ -66,12 +66,15 @@ async fn a_body_that_takes_too_long_in_all_is_refused_although_it_never_stops() 
         }
         std::future::pending::<()>().await;
     };
-    let said = tokio::select! {
-        said = answer(&mut reading) => said,
+    let response = tokio::select! {
+        response = answer(&mut reading) => response,
         () = dribble => unreachable!(),
     };
-    assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("skep-error: malformed_body"), "{said}");
-    assert!(said.contains("longer than 150ms"), "{said}");
+    assert!(
+        response.starts_with("HTTP/1.1 400 ") && response.contains("skep-error: malformed_body"),
+        "{response}"
+    );
+    assert!(response.contains("longer than 150ms"), "{response}");
 }
 
 #[tokio::test]
@@ -85,8 +88,8 @@ async fn a_body_that_stops_is_refused() {
         );
         let mut stream = connect(skep.address).await;
         stream.write_all(head.as_bytes()).await.unwrap();
-        let said = answer(&mut stream).await;
-        assert!(said.starts_with("HTTP/1.1 400 ") && said.contains(why), "{said}");
+        let response = answer(&mut stream).await;
+        assert!(response.starts_with("HTTP/1.1 400 ") && response.contains(why), "{response}");
     }
 }
 
@@ -107,11 +110,14 @@ async fn a_body_that_comes_too_slowly_is_refused_although_it_never_stops() {
         }
         std::future::pending::<()>().await;
     };
-    let said = tokio::select! {
-        said = answer(&mut reading) => said,
+    let response = tokio::select! {
+        response = answer(&mut reading) => response,
         () = dribble => unreachable!(),
     };
-    assert!(said.starts_with("HTTP/1.1 400 ") && said.contains("less than 1 KiB/s came for 150ms"), "{said}");
+    assert!(
+        response.starts_with("HTTP/1.1 400 ") && response.contains("less than 1 KiB/s came for 150ms"),
+        "{response}"
+    );
 }
 
 /// A request with a large answer.

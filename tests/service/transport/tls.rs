@@ -48,8 +48,8 @@ pub(super) async fn trusting(
 
 async fn is_served(stream: &mut TlsStream<TcpStream>) {
     stream.write_all(HEALTH.as_bytes()).await.unwrap();
-    let said = answer(stream).await;
-    assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+    let response = answer(stream).await;
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
 }
 
 #[tokio::test]
@@ -124,12 +124,15 @@ async fn an_expired_certificate_is_shown_and_its_clients_say_so() {
 async fn plain_http_on_a_tls_listener_is_refused_with_403() {
     let pem = certificate(2100);
     let (skep, _) = serving(&pem).await;
-    let said = exchange(&skep, LAST).await;
-    assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
-    assert!(said.contains("skep-error: https_required") && said.contains("\"HTTPS required\""), "{said}");
+    let response = exchange(&skep, LAST).await;
+    assert!(response.starts_with("HTTP/1.1 403 "), "{response}");
+    assert!(
+        response.contains("skep-error: https_required") && response.contains("\"HTTPS required\""),
+        "{response}"
+    );
     for nonsense in [&b"\x16\x03\x01\0\x05hello"[..], b"\0\0\0\0", b"nonsense"] {
-        let said = exchange(&skep, nonsense).await;
-        assert!(!said.contains("HTTP/1.1"), "{said}");
+        let response = exchange(&skep, nonsense).await;
+        assert!(!response.contains("HTTP/1.1"), "{response}");
     }
     is_served(&mut trusting(&skep, &pem, &[]).await.unwrap()).await;
 }

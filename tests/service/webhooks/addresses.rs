@@ -73,8 +73,8 @@ async fn a_name_that_leads_inside_later_is_refused_then() {
     until(&skep, &made, |found| found.len() == 2).await;
     let delivery = tried(&skep, &made, 3).await;
     for attempt in attempts(&delivery) {
-        let said = attempt["error"].as_str().unwrap_or_else(|| panic!("{attempt}"));
-        assert!(said.contains("--webhook-allow") && !said.contains("127.0.0"), "{said}");
+        let error = attempt["error"].as_str().unwrap_or_else(|| panic!("{attempt}"));
+        assert!(error.contains("--webhook-allow") && !error.contains("127.0.0"), "{error}");
         assert_eq!(attempt["status"], Value::Null);
     }
     assert_eq!((outside.seen().len(), inside.seen().len()), (1, 0));
@@ -139,7 +139,7 @@ async fn https_endpoints_without_a_trusted_certificate_are_sent_nothing() {
     let delivery = tried(&skep, &made, 2).await;
     let error = attempts(&delivery)[0]["error"].as_str().unwrap();
     assert!(error.contains("certificate"), "{error}");
-    assert_eq!(read.load(std::sync::atomic::Ordering::SeqCst), 0, "nothing was told to it");
+    assert_eq!(read.load(std::sync::atomic::Ordering::SeqCst), 0, "it received nothing");
 }
 
 /// A TLS server with an untrusted certificate, which counts the bytes that it reads after the handshake.

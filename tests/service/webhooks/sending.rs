@@ -36,7 +36,7 @@ async fn an_event_is_sent_as_the_standard_says() {
     assert_eq!(found[0]["event"], seen.id());
     assert_eq!((&found[0]["type"], &found[0]["next_attempt_at"]), (&json!("ticket.created"), &Value::Null));
     assert_eq!(found[0]["attempts"][0]["status"], 200);
-    assert_eq!(found[0]["attempts"][0]["answer"], "said");
+    assert_eq!(found[0]["attempts"][0]["answer"], "body");
     let metrics = skep.get("/metrics").await.text().await.unwrap();
     assert!(metrics.contains("skep_webhook_attempts_total{outcome=\"delivered\"} 1"), "{metrics}");
 }

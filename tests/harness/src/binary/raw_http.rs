@@ -50,10 +50,10 @@ impl RawConnection {
     }
 
     /// Reads exactly this text from the server.
-    pub async fn expect(&mut self, words: &str) {
-        let mut said = vec![0; words.len()];
-        timeout(TIMEOUT, self.0.read_exact(&mut said)).await.unwrap().unwrap();
-        assert_eq!(String::from_utf8_lossy(&said), words);
+    pub async fn expect(&mut self, expected: &str) {
+        let mut received = vec![0; expected.len()];
+        timeout(TIMEOUT, self.0.read_exact(&mut received)).await.unwrap().unwrap();
+        assert_eq!(String::from_utf8_lossy(&received), expected);
     }
 
     /// Reads the answer up to the end of the connection.

@@ -98,9 +98,9 @@ impl Skep {
         let mut child = command.spawn().unwrap();
         let Some(url) = wait_for_address(&mut child, data_dir.path()).await else {
             let _ = child.kill();
-            let said = log(data_dir.path());
+            let log_text = log(data_dir.path());
             drop(StoppedServer(Some(data_dir)));
-            panic!("the server did not start; it said:\n{said}");
+            panic!("the server did not start; its log:\n{log_text}");
         };
         let key = std::fs::read_to_string(data_dir.path().join("admin.key")).unwrap().trim().to_owned();
         // Fails where another test has installed the provider before.
@@ -204,14 +204,14 @@ impl Skep {
         if self.wait_for_end() {
             faults::assert_none_in(&self.log());
             let left = leftovers::left_by_server(self.data_dir.path());
-            assert!(left.is_empty(), "left behind: {left:#?}; the server said:\n{}", self.log());
+            assert!(left.is_empty(), "left behind: {left:#?}; the log of the server:\n{}", self.log());
         }
     }
 
     /// Returns `false` where it had ended before.
     fn wait_for_end(&mut self) -> bool {
         let Some(mut child) = self.child.take() else { return false };
-        let said = |what: &str, dir: &Path| format!("{what}; the server said:\n{}", log(dir));
+        let with_log = |what: &str, dir: &Path| format!("{what}; the log of the server:\n{}", log(dir));
         let begun = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -220,14 +220,14 @@ impl Skep {
             if begun.elapsed() > STOP {
                 child.kill().unwrap();
                 child.wait().unwrap();
-                panic!("{}", said("the server did not stop at a signal", self.data_dir.path()));
+                panic!("{}", with_log("the server did not stop at a signal", self.data_dir.path()));
             }
             std::thread::sleep(Duration::from_millis(20));
         };
         assert!(
             status.success(),
             "{}",
-            said(&format!("the server ended with {status}"), self.data_dir.path())
+            with_log(&format!("the server ended with {status}"), self.data_dir.path())
         );
         true
     }
@@ -271,7 +271,7 @@ impl Drop for StoppedServer {
 impl Drop for Skep {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("the server said:\n{}", self.log());
+            eprintln!("the log of the server:\n{}", self.log());
             if let Some(child) = &mut self.child {
                 let _ = kill_process(Pid::from_child(child), Signal::INT);
                 let _ = child.wait();
@@ -369,8 +369,8 @@ pub fn output_of(command: &mut Command) -> Output {
 async fn wait_for_address(child: &mut Child, data_dir: &Path) -> Option<String> {
     let begun = Instant::now();
     while begun.elapsed() < START && child.try_wait().unwrap().is_none() {
-        let said = log(data_dir);
-        if let Some((_, rest)) = said.split_once("skep serves at ")
+        let log_text = log(data_dir);
+        if let Some((_, rest)) = log_text.split_once("skep serves at ")
             && let Some(url) = rest.split(|c: char| c.is_whitespace() || c == '"').next()
             && rest.contains('\n')
         {
