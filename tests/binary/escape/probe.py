@@ -39,12 +39,12 @@ def attempt(order, writer):
     try:
         exec("import os, signal, socket, resource, struct, mmap, fcntl, array, time", names)
         exec(order["code"], names)
-        said = "worked: " + repr(names.get("found"))
+        reply = "worked: " + repr(names.get("found"))
     except OSError as error:
-        said = "refused: " + errno.errorcode.get(error.errno, repr(error))
+        reply = "refused: " + errno.errorcode.get(error.errno, repr(error))
     except BaseException as error:
-        said = "broken: " + repr(error)
-    os.write(writer, said.encode()[:4000].replace(b'\n', b' ') + b'\n')
+        reply = "broken: " + repr(error)
+    os.write(writer, reply.encode()[:4000].replace(b'\n', b' ') + b'\n')
 
 
 def answer(order):
@@ -55,13 +55,13 @@ def answer(order):
         attempt(order, writer)
         os._exit(0)
     os.close(writer)
-    said = b""
+    reply = b""
     # To the end of the line: what an attempt leaves running holds the pipe open.
-    while not said.endswith(b"\n") and (piece := os.read(reader, 65536)):
-        said += piece
+    while not reply.endswith(b"\n") and (piece := os.read(reader, 65536)):
+        reply += piece
     os.close(reader)
     _, status = os.waitpid(child, 0)
-    return said.decode().rstrip() or "died: %d" % status
+    return reply.decode().rstrip() or "died: %d" % status
 
 
 def serve(orders, answers):

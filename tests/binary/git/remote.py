@@ -32,8 +32,8 @@ class Remote(http.server.BaseHTTPRequestHandler):
             HTTP_CONTENT_ENCODING=self.headers.get("Content-Encoding", ""),
             GIT_PROTOCOL=self.headers.get("Git-Protocol", ""),
         )
-        said = subprocess.run(["git", "http-backend"], env=env, input=self.rfile.read(length), capture_output=True)
-        head, _, body = said.stdout.partition(b"\r\n\r\n")
+        result = subprocess.run(["git", "http-backend"], env=env, input=self.rfile.read(length), capture_output=True)
+        head, _, body = result.stdout.partition(b"\r\n\r\n")
         lines = [line.split(": ", 1) for line in head.decode().split("\r\n") if line]
         self.send_response(next((int(value[:3]) for name, value in lines if name == "Status"), 200))
         for name, value in lines:
