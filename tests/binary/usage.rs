@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::harness::{Skep, connect_in_namespace, eventually};
 

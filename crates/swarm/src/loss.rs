@@ -24,7 +24,7 @@ fn of_guest(error: &skep_channel::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{path::PathBuf, time::Duration};
+    use std::time::Duration;
 
     use skep_api::{ErrorCode, Failure};
     use skep_channel::UnsupportedProtocol;
@@ -45,10 +45,7 @@ mod tests {
             (skep_channel::Error::Malformed(secret()).into(), "its guest agent sent an invalid answer"),
             (skep_channel::Error::Refused(refused()).into(), "its guest agent sent an invalid answer"),
             (skep_keeper_protocol::Error::Refused(refused()).into(), "its process could not be reached"),
-            (
-                skep_engine::Error::NoTemplate(PathBuf::from(secret())).into(),
-                "its process could not be reached",
-            ),
+            (skep_engine::Error::MonitorClosed(secret()).into(), "its process could not be reached"),
         ];
         for (error, expected) in cases {
             assert_eq!(message(&error), expected);
