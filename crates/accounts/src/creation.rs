@@ -1,4 +1,4 @@
-//! Which keys can be created or rotated, and by whom.
+//! The keys that a caller may create or rotate.
 
 use jiff::Timestamp;
 use skep_api::{

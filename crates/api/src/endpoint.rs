@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// An operation with a route of its own. Its value is the query or the JSON body that callers send, without `vm` and
-/// `path_encoding`, which say where the operation runs and how its paths are written.
+/// `path_encoding`, which name its place and the encoding of its paths.
 pub trait Endpoint: Operation {
     /// How callers reach the operation.
     const ROUTE: Route;
@@ -29,7 +29,7 @@ pub trait Endpoint: Operation {
         matches!(Self::ROUTE.success, Success::Created(_))
     }
 
-    /// The fields of a request that are paths, written as `path_encoding` says.
+    /// The fields of a request that are paths, in the encoding that `path_encoding` names.
     fn path_fields(_: &Map<String, Value>) -> &'static [&'static str] {
         Self::ROUTE.paths
     }
@@ -97,8 +97,8 @@ pub struct Route {
     pub example: &'static str,
     /// The scopes that the key needs, all of them. A VM needs `swarm:exec` in addition.
     pub scopes: &'static [Scope],
-    /// The refusals of the operation, beside those that all routes share.
-    pub refusals: &'static [ErrorCode],
+    /// The refusals of the operation in groups, beside those that all routes share.
+    pub refusals: &'static [&'static [ErrorCode]],
     /// The successful answers.
     pub success: Success,
     /// The maximum length of a body, in bytes.
@@ -140,7 +140,7 @@ impl Route {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallContext {
-    /// Whom commits and tags name: the calling key.
+    /// The committer of commits and tags: the calling key.
     pub committer: Person,
     /// The hosts that git may reach, and its credentials. Empty for an operation in a VM.
     pub reach: GitReach,

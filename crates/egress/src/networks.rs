@@ -34,7 +34,7 @@ pub(crate) fn parse_network(text: &str) -> Option<IpNet> {
     text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()
 }
 
-/// The IPv4 network that an IPv6 network of mapped addresses stands for; every other network unchanged.
+/// Converts an IPv6 network of IPv4-mapped addresses to the IPv4 network. Returns every other network unchanged.
 fn canonical(network: IpNet) -> IpNet {
     let IpNet::V6(six) = network else { return network };
     let length = six.prefix_len().checked_sub(96);

@@ -138,7 +138,7 @@ fn receive_all(socket: OwnedFd, requests: mpsc::Sender<Received>, last: &blockin
             Err(Error::Protocol("a request with descriptors".to_owned()))
         };
         let is_last = request.is_err();
-        // Sent before the descriptors are closed, which may block for ever.
+        // Sent before the descriptors are closed, which may block forever.
         if requests.blocking_send(request).is_err() || is_last {
             break;
         }

@@ -86,7 +86,7 @@ impl Helper {
     }
 }
 
-/// The failure for an error of a helper. Its messages speak of the server rather than of a VM.
+/// The failure for an error of a helper. Its messages name the server instead of a VM.
 pub(crate) fn helper_failure(error: Error) -> Failure {
     let unavailable = |message: &str| Failure::new(ErrorCode::ExecUnavailable, message);
     match error {

@@ -46,7 +46,7 @@ use crate::{
 
 /// How long running requests may take after the start of the shutdown.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long streams may take after the start of the shutdown. Their last message says how to resume, because their
+/// How long streams may take after the start of the shutdown. Their last message describes how to resume, because their
 /// source keeps running.
 const STREAM_GRACE: Duration = Duration::from_secs(25);
 /// How often the number of open connections is polled; axum-server has no notification for it.

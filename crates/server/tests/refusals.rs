@@ -7,8 +7,13 @@ use std::{fs, path::Path};
 use skep_api::ErrorCode;
 
 /// The files that declare the refusals of operations, below `crates/`.
-const DECLARING: [&str; 4] =
-    ["api/src/files/mod.rs", "api/src/files/read.rs", "api/src/git/mod.rs", "server/src/openapi/refusals.rs"];
+const DECLARING: [&str; 5] = [
+    "api/src/files/mod.rs",
+    "api/src/files/read.rs",
+    "api/src/git/mod.rs",
+    "api/src/refusals.rs",
+    "server/src/openapi/refusals.rs",
+];
 /// Other files that name codes without constructing them: the list of all codes, and of those that a guest may not send.
 const NAMING: [&str; 2] = ["api/src/error.rs", "channel/src/host/guest.rs"];
 

@@ -49,7 +49,7 @@ pub(crate) fn decide(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp)
     }
 }
 
-/// A result alone does not say whether the work is done, so it is accepted only on a finished ticket, if it is the
+/// A result alone does not show whether the work is done, so it is accepted only on a finished ticket, if it is the
 /// same result.
 pub(crate) fn decide_result_only(ticket: &Ticket, result: &Patch<Object>) -> Result<Decision, Error> {
     match &ticket.state {

@@ -18,6 +18,7 @@ use crate::{
     ErrorCode::{self, *},
     Scope,
     endpoint::{Method, Route},
+    refusals::{PATH, PLACE},
 };
 
 /// The largest content that is sent as JSON, in bytes of JSON. Larger content is streamed.
@@ -67,44 +68,21 @@ const WRITE: Route = Route {
 };
 
 /// Refusals of operations that read files.
-const READ_REFUSALS: &[ErrorCode] = &[
-    UnknownVm,
-    UnknownPath,
-    VmEnded,
-    VmPaused,
-    NotADirectory,
-    NotAFile,
-    PathOutsideRoots,
-    PermissionDenied,
-    BodyTooLarge,
-    NotText,
-    TooManyLinks,
-    InvalidPattern,
-    SwarmUnavailable,
-    ShuttingDown,
-    GuestTimeout,
-];
+const READ_REFUSALS: &[&[ErrorCode]] = &[PLACE, PATH, &[NotAFile, BodyTooLarge, NotText, InvalidPattern]];
 
 /// Refusals of operations that change files.
-pub const WRITE_REFUSALS: &[ErrorCode] = &[
-    UnknownVm,
-    UnknownPath,
-    VmEnded,
-    VmPaused,
-    NotADirectory,
-    NotAFile,
-    NotEmpty,
-    AlreadyExists,
-    PathOutsideRoots,
-    PermissionDenied,
-    PreconditionFailed,
-    NotText,
-    TooManyLinks,
-    TooDeep,
-    DiskFull,
-    FileBusy,
-    BodyTooLarge,
-    SwarmUnavailable,
-    ShuttingDown,
-    GuestTimeout,
+pub const WRITE_REFUSALS: &[&[ErrorCode]] = &[
+    PLACE,
+    PATH,
+    &[
+        NotAFile,
+        NotEmpty,
+        AlreadyExists,
+        PreconditionFailed,
+        NotText,
+        TooDeep,
+        DiskFull,
+        FileBusy,
+        BodyTooLarge,
+    ],
 ];

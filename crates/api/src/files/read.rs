@@ -9,6 +9,7 @@ use crate::{
     endpoint::{Endpoint, Route, Success, check_range},
     operation::Operation,
     path::{AbsolutePath, PathEncoding},
+    refusals::{PATH, PLACE},
 };
 
 /// Reads a range of bytes of a file.
@@ -60,22 +61,15 @@ impl Endpoint for ReadFile {
             streamed: all of them, or the one part that `Range` names if `If-Range` matches; `encoding`, `offset` and \
             `limit` are for JSON only.",
         refusals: &[
-            ErrorCode::UnknownVm,
-            ErrorCode::UnknownPath,
-            ErrorCode::VmEnded,
-            ErrorCode::VmPaused,
-            ErrorCode::NotADirectory,
-            ErrorCode::NotAFile,
-            ErrorCode::PathOutsideRoots,
-            ErrorCode::PermissionDenied,
-            ErrorCode::BodyTooLarge,
-            ErrorCode::NotText,
-            ErrorCode::TooManyLinks,
-            ErrorCode::NotAcceptable,
-            ErrorCode::RangeNotSatisfiable,
-            ErrorCode::SwarmUnavailable,
-            ErrorCode::ShuttingDown,
-            ErrorCode::GuestTimeout,
+            PLACE,
+            PATH,
+            &[
+                ErrorCode::NotAFile,
+                ErrorCode::BodyTooLarge,
+                ErrorCode::NotText,
+                ErrorCode::NotAcceptable,
+                ErrorCode::RangeNotSatisfiable,
+            ],
         ],
         success: Success::Done("The content"),
         ..READ

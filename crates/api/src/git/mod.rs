@@ -49,6 +49,7 @@ use crate::{
     Scope,
     endpoint::{Method, Route},
     operation::{HelperKind, Operation},
+    refusals::{PATH, PLACE, REPOSITORY},
 };
 
 /// The longest diff in an answer, in bytes before JSON encoding.
@@ -73,80 +74,18 @@ const WRITE: Route = Route {
 };
 
 /// Refusals of operations that read a repository.
-const READ_REFUSALS: &[ErrorCode] = &[
-    UnknownVm,
-    UnknownPath,
-    VmEnded,
-    VmPaused,
-    NotADirectory,
-    PathOutsideRoots,
-    PermissionDenied,
-    TooManyLinks,
-    UnknownRepository,
-    UnknownRevision,
-    HostileRepository,
-    RepositoryLocked,
-    GitRefused,
-    GitTimeout,
-    SwarmUnavailable,
-    ShuttingDown,
-    GuestTimeout,
-    BareRepository,
-    BodyTooLarge,
-];
+const READ_REFUSALS: &[&[ErrorCode]] = &[PLACE, PATH, REPOSITORY, &[BodyTooLarge]];
 
 /// Refusals of operations that change a repository.
-const WRITE_REFUSALS: &[ErrorCode] = &[
-    UnknownVm,
-    UnknownPath,
-    VmEnded,
-    VmPaused,
-    NotADirectory,
-    PathOutsideRoots,
-    PermissionDenied,
-    TooManyLinks,
-    UnknownRepository,
-    UnknownRevision,
-    HostileRepository,
-    RepositoryLocked,
-    GitRefused,
-    GitTimeout,
-    SwarmUnavailable,
-    ShuttingDown,
-    GuestTimeout,
-    BareRepository,
-    AlreadyExists,
-    NothingToCommit,
-    MergeConflict,
-    BodyTooLarge,
-];
+const WRITE_REFUSALS: &[&[ErrorCode]] =
+    &[PLACE, PATH, REPOSITORY, &[AlreadyExists, NothingToCommit, MergeConflict, BodyTooLarge]];
 
 /// Refusals of operations that contact a remote repository.
-const NETWORK_REFUSALS: &[ErrorCode] = &[
-    UnknownVm,
-    UnknownPath,
-    VmEnded,
-    VmPaused,
-    NotADirectory,
-    PathOutsideRoots,
-    PermissionDenied,
-    TooManyLinks,
-    UnknownRepository,
-    UnknownRevision,
-    HostileRepository,
-    RepositoryLocked,
-    GitRefused,
-    GitTimeout,
-    SwarmUnavailable,
-    ShuttingDown,
-    GuestTimeout,
-    BareRepository,
-    AlreadyExists,
-    MergeConflict,
-    UnknownRemote,
-    RemoteForbidden,
-    RemoteFailed,
-    PushRejected,
+const NETWORK_REFUSALS: &[&[ErrorCode]] = &[
+    PLACE,
+    PATH,
+    REPOSITORY,
+    &[AlreadyExists, MergeConflict, UnknownRemote, RemoteForbidden, RemoteFailed, PushRejected],
 ];
 
 macro_rules! operations {

@@ -113,7 +113,7 @@ impl Guest {
         Ok(Self { account_roots: Some(value), ..self.clone() })
     }
 
-    /// Asks for the protocol of the agent and checks that this end speaks it. For agents that may be of another release.
+    /// Asks for the protocol of the agent and checks that this end speaks it. Used for agents that may be of another release.
     ///
     /// # Errors
     /// [`Error::UnsupportedProtocol`], the guest's error, a lost connection, or a timeout.

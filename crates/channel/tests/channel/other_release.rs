@@ -1,5 +1,5 @@
-//! Guest agents of other releases, as far as a server hears of them before it sends operations. Shared with the tests of
-//! the swarm.
+//! Guest agents of other releases: the answers that a server receives from them before it sends operations. The tests of
+//! the swarm use this file, too.
 
 use skep_channel::marker::Scanner;
 use tokio::{

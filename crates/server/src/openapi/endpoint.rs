@@ -85,7 +85,7 @@ where
     for (status, response) in answers::<O>(route.success) {
         operation = operation.response(status, response);
     }
-    for (status, response) in responses_of(route.refusals) {
+    for (status, response) in responses_of(&route.refusals.concat()) {
         operation = operation.response(status, response);
     }
     operation

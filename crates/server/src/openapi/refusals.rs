@@ -115,7 +115,7 @@ pub(crate) struct FilesWriteRefused;
 
 impl IntoResponses for FilesWriteRefused {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        responses_of(WRITE_REFUSALS)
+        responses_of(&WRITE_REFUSALS.concat())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Structs whose fields are the columns of a table. A column is named once, where its struct is listed; its type says how
+//! Structs whose fields are the columns of a table. A column is named once, where its struct is listed; its type determines how
 //! it is bound and read.
 
 use std::{fmt::Write, net::IpAddr};

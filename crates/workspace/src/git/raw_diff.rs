@@ -20,7 +20,7 @@ pub(super) fn parse_with_counts(text: &[u8]) -> Option<Vec<DiffFile>> {
         let first = fields.next()?;
         let moved = matches!(change, ChangeKind::Renamed | ChangeKind::Copied);
         let (path, from) = if moved { (fields.next()?, Some(first)) } else { (first, None) };
-        // An unmerged path has a second entry; the first one says that it is unmerged.
+        // An unmerged path has a second entry; the first one marks it as unmerged.
         if places.contains_key(path) {
             continue;
         }

@@ -107,7 +107,7 @@ fn add_entry(
 ) -> Option<()> {
     let letters = after_blanks(field, 1)?;
     let (staged, modified) = (*letters.first()?, *letters.get(1)?);
-    // The letter tells which of the two was renamed.
+    // The letter shows which of the two was renamed.
     let from_of = |letter| from.filter(|_| matches!(letter, b'R' | b'C'));
     if staged != b'.' {
         status.staged.extend(budget.take_if_fits(changed_path(path, change_kind(staged)?, from_of(staged))));

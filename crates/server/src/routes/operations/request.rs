@@ -20,7 +20,7 @@ use crate::{
 
 /// The parameter that names a VM.
 const VM: &str = "vm";
-/// The parameter that says how paths are written.
+/// The parameter that names the encoding of paths.
 const PATH_ENCODING: &str = "path_encoding";
 
 /// An operation, where it runs, and its precondition.

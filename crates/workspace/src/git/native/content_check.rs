@@ -1,4 +1,4 @@
-//! Compares the contents of files whose metadata do not tell whether they changed, in several threads.
+//! Compares the contents of files whose metadata do not show whether they changed, in several threads.
 //!
 //! Such files were written in the same second as the index; after a checkout there can be thousands.
 

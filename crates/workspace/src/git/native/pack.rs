@@ -216,7 +216,7 @@ fn read_length(rest: &mut &[u8]) -> Option<u64> {
     }
 }
 
-/// A number without its zero bytes; each bit tells whether a byte is present.
+/// A number without its zero bytes; each bit shows whether a byte is present.
 fn read_sparse(rest: &mut &[u8], bits: u8) -> Option<usize> {
     let mut number = 0;
     for place in (0..4).filter(|place| bits & (1 << place) != 0) {

@@ -111,7 +111,7 @@ fn staged_changes(pairs: Vec<FileChange>, budget: &mut Budget) -> Option<Vec<Cha
 
 /// The kind of a change between these modes.
 pub(super) fn kind_of_change(old: Option<u32>, new: Option<u32>) -> ChangeKind {
-    // The upper bits tell a file from a link.
+    // The upper bits distinguish files from links.
     match (old, new) {
         (None, _) => ChangeKind::Added,
         (_, None) => ChangeKind::Deleted,

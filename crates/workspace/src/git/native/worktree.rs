@@ -33,9 +33,9 @@ const RULES_FILE: &[u8] = b".gitignore";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileState {
     Deleted,
-    /// It has changed. The mode is one of git's.
+    /// It has changed. The value is its current mode, as git encodes it.
     Changed(u32),
-    /// It may have changed; only its content tells. The mode is the same.
+    /// It may have changed, which only its content shows. The mode is the same.
     Uncertain,
 }
 

@@ -1,0 +1,22 @@
+//! Groups of error codes, of which routes compose the lists of their refusals.
+
+use crate::ErrorCode::{self, *};
+
+/// Refusals of operations that run in a workspace or in a VM.
+pub(crate) const PLACE: &[ErrorCode] =
+    &[UnknownVm, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout];
+
+/// Refusals of operations that resolve a path below the roots.
+pub(crate) const PATH: &[ErrorCode] =
+    &[UnknownPath, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks];
+
+/// Refusals of operations on a repository.
+pub(crate) const REPOSITORY: &[ErrorCode] = &[
+    UnknownRepository,
+    UnknownRevision,
+    HostileRepository,
+    RepositoryLocked,
+    GitRefused,
+    GitTimeout,
+    BareRepository,
+];
