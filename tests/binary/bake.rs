@@ -84,6 +84,10 @@ async fn a_bake_that_is_told_to_stop_leaves_nothing() {
 async fn a_damaged_template_is_named_and_baked_again_before_it_is_served() {
     let (images, dir) = images_with_template();
     flip_a_bit(&dir.join("ram"));
+    let looked =
+        skep(&["doctor"], images.path()).arg("--data-dir").arg(images.path().join("no-data")).output();
+    let findings = String::from_utf8(looked.unwrap().stdout).unwrap();
+    assert!(findings.contains("is damaged: ram: SHA-256"), "{findings}");
 
     let data_dir = temp_dir();
     let skep = Skep::start_on(data_dir, &["--image-dir", images.path().to_str().unwrap()]).await;

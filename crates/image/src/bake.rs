@@ -41,15 +41,17 @@ pub struct Bakery {
 }
 
 impl Bakery {
-    /// Returns the directory of the base template if it is baked for the current inputs. Does not verify its content.
+    /// Returns the directory of the base template if it is baked for the current inputs, and verifies its files. Blocks
+    /// for a fraction of a second.
     ///
     /// # Errors
-    /// The inputs or the manifest cannot be read, or the template is for a machine with another clock.
+    /// The inputs cannot be read, or the template is damaged or outdated.
     pub fn find(&self) -> Result<Option<PathBuf>, Error> {
         let inputs = self.inputs()?;
-        let dir = self.find_for(&inputs);
-        dir.as_deref().map_or(Ok(()), |dir| inputs.check_clock(dir))?;
-        Ok(dir)
+        let Some(dir) = self.find_for(&inputs) else { return Ok(None) };
+        inputs.check_clock(&dir)?;
+        skep_template::verify(&dir)?;
+        Ok(Some(dir))
     }
 
     /// Returns templates that were baked for other inputs, newest first.
@@ -68,7 +70,7 @@ impl Bakery {
     pub fn load(&self) -> Result<Template, Error> {
         let inputs = self.inputs()?;
         if let Some(dir) = self.find_for(&inputs) {
-            match inputs.check_clock(&dir).map_err(Error::from).and_then(|()| load_template(&dir)) {
+            match load_current(&inputs, &dir) {
                 // Another process may be removing or baking it; checked again below, with the lock held.
                 Err(
                     Error::Template(
@@ -86,7 +88,7 @@ impl Bakery {
             self.report("another process is baking in this image directory; waiting for it");
         })?;
         if let Some(dir) = self.find_for(&inputs) {
-            match inputs.check_clock(&dir).map_err(Error::from).and_then(|()| load_template(&dir)) {
+            match load_current(&inputs, &dir) {
                 Err(
                     error @ (Error::Template(
                         skep_template::Error::Damaged { .. } | skep_template::Error::Outdated { .. },
@@ -171,6 +173,12 @@ impl Bakery {
     }
 }
 
+/// Loads a template with the key of these inputs.
+fn load_current(inputs: &Inputs, dir: &Path) -> Result<Template, Error> {
+    inputs.check_clock(dir)?;
+    load_template(dir)
+}
+
 /// Loads a template whose guest agent this release can speak to. Blocks for a fraction of a second.
 ///
 /// # Errors
@@ -207,15 +215,33 @@ mod tests {
 
     use super::*;
 
+    fn write_manifest(dir: &Path, protocol: Option<u32>, inputs: BTreeMap<String, String>) {
+        let (key, sha256) = ("k".to_owned(), BTreeMap::new());
+        let manifest = Manifest { format: FORMAT, key, vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
+        fs::write(dir.join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_template_for_another_clock_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = |tsc_khz| {
+            let (named, kernel) = (BTreeMap::new(), String::new());
+            let inputs = Inputs { named, tsc_khz: Some(tsc_khz), kernel, prepares_shells: false };
+            load_current(&inputs, dir.path()).unwrap_err()
+        };
+        let inputs = BTreeMap::from([("tsc_khz".to_owned(), "2600000".to_owned())]);
+        write_manifest(dir.path(), Some(PROTOCOL), inputs);
+        let refused = load(2_100_000);
+        assert!(matches!(refused, Error::Template(skep_template::Error::Outdated { .. })), "{refused}");
+        // Control: only its files are missing.
+        assert!(matches!(load(2_600_000), Error::Template(skep_template::Error::Damaged { .. })));
+    }
+
     #[test]
     fn a_template_whose_agent_speaks_an_unsupported_protocol_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let load = |protocol| {
-            let (inputs, sha256) = (BTreeMap::new(), BTreeMap::new());
-            let format = FORMAT;
-            let manifest =
-                Manifest { format, key: "k".to_owned(), vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
-            fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+            write_manifest(dir.path(), protocol, BTreeMap::new());
             load_template(dir.path()).unwrap_err()
         };
         let refused = load(Some(PROTOCOL + 1));

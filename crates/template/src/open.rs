@@ -37,14 +37,10 @@ impl Template {
     /// # Errors
     /// The template is missing, outdated or damaged; the message names the file.
     pub fn load(dir: &Path) -> Result<Self, Error> {
-        let manifest = read_manifest(dir)?;
-        if manifest.format != FORMAT {
-            let reason = format!("its manifest has format {}, this skep reads {FORMAT}", manifest.format);
-            return Err(Error::Outdated { dir: dir.to_owned(), reason });
-        }
+        let manifest = read_current_manifest(dir)?;
         // The root file system is larger than all other files together.
         let (sealed, root) = thread::scope(|scope| {
-            let root = scope.spawn(|| open_root(dir, &manifest));
+            let root = scope.spawn(|| open_verified(dir, &manifest, TemplateFile::Root));
             let sealed = TemplateFile::ALL.into_iter().filter(|part| *part != TemplateFile::Root);
             let sealed = sealed.map(|part| Ok((part, seal_in_memory(dir, &manifest, part)?)));
             let sealed = sealed.collect::<Result<_, Error>>();
@@ -91,10 +87,28 @@ impl Template {
     }
 }
 
-fn open_root(dir: &Path, manifest: &Manifest) -> Result<VerifiedFile, Error> {
-    let wanted = manifest.checksum(dir, TemplateFile::Root)?;
-    let opened = VerifiedFile::open(&dir.join(TemplateFile::Root.file_name()), wanted);
-    opened.map_err(|unfit| template_error(dir, TemplateFile::Root, unfit))
+/// Verifies the checksum of every file of a template. Blocks for a fraction of a second.
+///
+/// # Errors
+/// Those of [`Template::load`].
+pub fn verify(dir: &Path) -> Result<(), Error> {
+    let manifest = read_current_manifest(dir)?;
+    TemplateFile::ALL.into_iter().try_for_each(|part| open_verified(dir, &manifest, part).map(drop))
+}
+
+fn read_current_manifest(dir: &Path) -> Result<Manifest, Error> {
+    let manifest = read_manifest(dir)?;
+    if manifest.format != FORMAT {
+        let reason = format!("its manifest has format {}, this skep reads {FORMAT}", manifest.format);
+        return Err(Error::Outdated { dir: dir.to_owned(), reason });
+    }
+    Ok(manifest)
+}
+
+fn open_verified(dir: &Path, manifest: &Manifest, part: TemplateFile) -> Result<VerifiedFile, Error> {
+    let wanted = manifest.checksum(dir, part)?;
+    let opened = VerifiedFile::open(&dir.join(part.file_name()), wanted);
+    opened.map_err(|unfit| template_error(dir, part, unfit))
 }
 
 #[cfg(test)]

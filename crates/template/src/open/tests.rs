@@ -36,6 +36,7 @@ fn write_template(dir: &Path) {
 fn a_whole_template_loads_and_its_memory_is_sealed() {
     let dir = tempfile::tempdir().unwrap();
     write_template(dir.path());
+    verify(dir.path()).unwrap();
     let template = Template::load(dir.path()).unwrap();
     let mut ram = File::from(template.ram().unwrap());
     assert_eq!(ram.metadata().unwrap().len(), 1 << 20);
@@ -54,9 +55,10 @@ fn one_flipped_bit_in_any_file_is_named_and_never_served() {
         let mut byte = [0];
         file.read_exact_at(&mut byte, 3).unwrap();
         file.write_all_at(&[byte[0] ^ 1], 3).unwrap();
-        let error = Template::load(dir.path()).unwrap_err();
-        assert!(error.to_string().contains(part.file_name()), "{error}");
-        assert_eq!(error.code(), skep_api::ErrorCode::TemplateDamaged);
+        for error in [Template::load(dir.path()).unwrap_err(), verify(dir.path()).unwrap_err()] {
+            assert!(error.to_string().contains(part.file_name()), "{error}");
+            assert_eq!(error.code(), skep_api::ErrorCode::TemplateDamaged);
+        }
     }
 }
 

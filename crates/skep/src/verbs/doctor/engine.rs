@@ -12,6 +12,7 @@ use crate::settings::Settings;
 /// The oldest QEMU that the tests run with.
 const OLDEST_TESTED: (u32, u32) = (7, 2);
 const TEMPLATE: &str = "template";
+const BAKE: &str = "run `skep bake` (about a minute), or leave it to the next start";
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut findings = engine();
@@ -72,13 +73,11 @@ fn template(bakery: &Bakery) -> Finding {
         Ok(None) => Finding::warning(
             TEMPLATE,
             format!("not baked for this kernel and QEMU in {}", bakery.image_dir.display()),
-            "run `skep bake` (about a minute), or leave it to the next start",
+            BAKE,
         ),
-        Err(skep_image::Error::Template(error)) => Finding::warning(
-            TEMPLATE,
-            error.to_string(),
-            "run `skep bake` (about a minute), or leave it to the next start",
-        ),
+        Err(skep_image::Error::Template(
+            error @ (skep_template::Error::Damaged { .. } | skep_template::Error::Outdated { .. }),
+        )) => Finding::warning(TEMPLATE, error.to_string(), BAKE),
         Err(error) => template_error(&error.into()),
     }
 }
