@@ -11,6 +11,8 @@ AGENT := target/guest/$(TARGET)/guest/skep-agent
 SKEP := target/release/skep
 # Tests bake once, into an image directory of their own.
 TEST_IMAGES := $(CURDIR)/target/images
+# The size of most VMs of tests, see `small_vms` in tests/harness.
+BAKE_FOR_TESTS = $(SKEP) bake --image-dir $(TEST_IMAGES) --base-memory-mb 128 --base-vcpus 1 --base-disk-mb 2048
 # What tests the API from its document lives in a virtual environment of its own.
 VENV := target/schemathesis
 # What generates clients from its document, and what those need.
@@ -48,7 +50,7 @@ run: build ## set up, build, bake the base template, serve until Ctrl-C
 test: check schemathesis clients ## all tests, with real VMs
 	@[ "$$(id -u)" = 0 ] || { echo "make test: VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
 	@echo "==> base template for the tests"
-	@$(SKEP) bake --image-dir $(TEST_IMAGES)
+	@$(BAKE_FOR_TESTS)
 	@echo "==> all tests: cgroups, jails, namespaces, VMs"
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
 		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis SKEP_CLIENTS=$(CURDIR)/$(CLIENTS) \
@@ -107,7 +109,7 @@ bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; A
 # A minute of VMs for each hundred; SOAK_SEED=... runs one again. The work takes an hour.
 soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_GIT_ROUNDS calls of git while its settings are rewritten
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
-	@$(SKEP) bake --image-dir $(TEST_IMAGES)
+	@$(BAKE_FOR_TESTS)
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
 		$(CARGO_TEST) --package skep-tests --features soak --test binary -- --nocapture --test-threads 1 \
 		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: unseeded::

@@ -75,6 +75,8 @@ mod schemathesis;
 #[cfg(feature = "root")]
 mod separation;
 #[cfg(feature = "root")]
+mod sizes;
+#[cfg(feature = "root")]
 mod small_server;
 #[cfg(feature = "soak")]
 mod soak;

@@ -82,7 +82,7 @@ async fn memory_that_a_guest_uses_is_not_allocated_in_the_template_too() {
 }
 
 /// The bytes that are allocated in the memory file of the template, which the keeper holds open.
-fn template_memory(keeper: u32) -> u64 {
+pub(crate) fn template_memory(keeper: u32) -> u64 {
     let is_ram = |path: &PathBuf| {
         fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:skep-ram"))
     };
@@ -92,10 +92,10 @@ fn template_memory(keeper: u32) -> u64 {
 }
 
 /// The group that limits the memory of a VM.
-struct MemoryGroup(PathBuf);
+pub(crate) struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
-    fn of(skep: &Skep, vm: &Value) -> Self {
+    pub(crate) fn of(skep: &Skep, vm: &Value) -> Self {
         let groups = skep.groups_of(vm["id"].as_str().unwrap());
         let has_limit = |group: &PathBuf| LIMITS.iter().any(|file| group.join(file).exists());
         Self(groups.into_iter().find(has_limit).unwrap())
@@ -106,7 +106,7 @@ impl MemoryGroup {
     }
 
     /// In bytes.
-    fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         fs::read_to_string(self.limit_file()).unwrap().trim().parse().unwrap()
     }
 

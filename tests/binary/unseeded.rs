@@ -19,7 +19,7 @@ use crate::{
     harness::{
         Skep, binary,
         images::{images_with, templates},
-        temp_dir,
+        small_vms, temp_dir,
     },
 };
 
@@ -63,6 +63,7 @@ fn without_reseed(at: &Path) {
 fn bake(program: &Path, images: &Path) -> PathBuf {
     let mut bake = Command::new(program);
     bake.args(["bake", "--image-dir"]).arg(images).stdin(Stdio::null());
+    small_vms(&mut bake);
     let baked = bake.output().unwrap();
     assert!(baked.status.success(), "{}", String::from_utf8_lossy(&baked.stderr));
     templates(images).pop().unwrap()

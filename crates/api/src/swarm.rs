@@ -115,10 +115,10 @@ pub struct Vm {
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,
     /// The number of virtual processors.
-    #[cfg_attr(feature = "openapi", schema(example = 1))]
+    #[cfg_attr(feature = "openapi", schema(example = 2))]
     pub vcpus: u32,
     /// The memory of the guest, in MiB.
-    #[cfg_attr(feature = "openapi", schema(example = 176))]
+    #[cfg_attr(feature = "openapi", schema(example = 1024))]
     pub memory_mb: u64,
     /// Additional data of the caller, not interpreted by the server.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
@@ -377,11 +377,11 @@ pub struct Capacity {
     /// The maximum number of VMs at the same time.
     #[cfg_attr(feature = "openapi", schema(example = 64))]
     pub max_vms: u32,
-    /// The memory available for VMs, in MiB.
-    #[cfg_attr(feature = "openapi", schema(example = 16384))]
+    /// The memory that VMs may be promised in total, in MiB: the memory for VMs times the setting `memory_overcommit`.
+    #[cfg_attr(feature = "openapi", schema(example = 65536))]
     pub memory_mb: u64,
-    /// The memory reserved for existing VMs, in MiB.
-    #[cfg_attr(feature = "openapi", schema(example = 176))]
+    /// The memory promised to existing VMs, in MiB: of their guests, and the overhead of their VMMs.
+    #[cfg_attr(feature = "openapi", schema(example = 1152))]
     pub memory_used_mb: u64,
 }
 

@@ -20,7 +20,7 @@ use crate::{
     Error, Inputs, boot,
     environment::{BakeEnvironment, ResourceNames},
     initrd,
-    inputs::{MEMORY_MB, VCPUS},
+    inputs::GuestSize,
     interrupt::SignalGuard,
     kernel, layer, root,
 };
@@ -33,6 +33,7 @@ pub struct Bakery {
     pub image_dir: PathBuf,
     pub agent: &'static [u8],
     pub engine: Box<dyn Engine>,
+    pub size: GuestSize,
     /// Whether guests keep a shell ready for the next command, if they are emulated. With KVM none does.
     pub shell_ahead: bool,
     /// Path of the `skep` binary, whose `stage` argument runs the jail's stage.
@@ -109,7 +110,7 @@ impl Bakery {
     }
 
     fn inputs(&self) -> Result<Inputs, Error> {
-        Inputs::gather(&self.image_dir, self.engine.as_ref(), self.agent, self.shell_ahead)
+        Inputs::gather(&self.image_dir, self.engine.as_ref(), self.agent, self.size, self.shell_ahead)
     }
 
     fn find_for(&self, inputs: &Inputs) -> Option<PathBuf> {
@@ -152,10 +153,11 @@ impl Bakery {
         root::write(&work.join(TemplateFile::Root.file_name()), &packages, self.agent, work, pen)?;
         fs::copy(kernel.image(), work.join(TemplateFile::Kernel.file_name())).map_err(Error::io("kernel"))?;
         initrd::write(&work.join(TemplateFile::Initrd.file_name()), self.agent, &kernel)?;
-        layer::write(&work.join(TemplateFile::Layer.file_name()), pen)?;
+        layer::write(&work.join(TemplateFile::Layer.file_name()), inputs.size.disk_mb, pen)?;
         self.report("boot of the guest, to be saved when idle");
         let parameters = if inputs.prepares_shells { skep_prepared_shell::KERNEL_PARAMETER } else { "" };
-        let protocol = boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work, parameters)?;
+        let protocol =
+            boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work, inputs.size, parameters)?;
         self.report("checksums");
         let manifest = manifest(inputs, protocol, work)?;
         let write = || {
@@ -201,8 +203,8 @@ fn manifest(inputs: &Inputs, protocol: u32, work: &Path) -> Result<Manifest, Err
     Ok(Manifest {
         format: FORMAT,
         key: inputs.key(),
-        vcpus: VCPUS,
-        memory_mb: MEMORY_MB,
+        vcpus: inputs.size.vcpus,
+        memory_mb: inputs.size.memory_mb,
         protocol: Some(protocol),
         inputs: inputs.all(),
         sha256,

@@ -25,8 +25,8 @@ use tokio::io::AsyncReadExt;
 use crate::{
     Error,
     environment::{BakeEnvironment, jail_failed, network_failed},
-    inputs::{MEMORY_MB, VCPUS},
-    layer::{self, LAYER_MB},
+    inputs::GuestSize,
+    layer,
 };
 
 /// Time limits of successive boot attempts. A cold boot takes 2 to 5 s in an emulator, and many times that under load.
@@ -53,6 +53,7 @@ pub(crate) fn boot_and_save(
     binary: &Path,
     place: &BakeEnvironment,
     work: &Path,
+    size: GuestSize,
     agent_parameters: &'static str,
 ) -> Result<u32, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -61,17 +62,17 @@ pub(crate) fn boot_and_save(
         .map_err(Error::io("runtime of the bake"))?;
     let [retried @ .., last] = BOOT_TIMEOUTS;
     for patience in retried {
-        match runtime.block_on(boot(engine, binary, work, place, agent_parameters, patience)) {
+        match runtime.block_on(boot(engine, binary, work, place, size, agent_parameters, patience)) {
             Err(Error::Guest { what: BOOT, cause, .. }) => {
                 tracing::warn!(cause, "the guest of the bake did not boot within {patience:?}: {cause}");
                 place.clear_boot()?;
                 // The guest may have mounted it.
-                layer::write(&work.join(TemplateFile::Layer.file_name()), &place.containment)?;
+                layer::write(&work.join(TemplateFile::Layer.file_name()), size.disk_mb, &place.containment)?;
             }
             outcome => return outcome,
         }
     }
-    runtime.block_on(boot(engine, binary, work, place, agent_parameters, last))
+    runtime.block_on(boot(engine, binary, work, place, size, agent_parameters, last))
 }
 
 async fn boot(
@@ -79,25 +80,26 @@ async fn boot(
     binary: &Path,
     work: &Path,
     place: &BakeEnvironment,
+    size: GuestSize,
     agent_parameters: &'static str,
     patience: Duration,
 ) -> Result<u32, Error> {
     let network = Network::create(place.name(), Subnet::default()).await.map_err(network_failed)?;
     let tap = network.add_tap().await.map_err(network_failed)?;
-    let ram = create_ram(MEMORY_MB)?;
+    let ram = create_ram(size.memory_mb)?;
     let [monitor, agent, console] =
         ["monitor", "agent", "console"].map(|name| ConnectedSocket::open(place.socket(name)));
     let (monitor, agent, console) = (monitor?, agent?, console?);
     let command = engine.command(LaunchSpec {
-        vcpus: VCPUS,
-        memory_mb: MEMORY_MB,
+        vcpus: size.vcpus,
+        memory_mb: size.memory_mb,
         mac: tap.port.mac,
         purpose: Purpose::Bake { agent_parameters },
         descriptors: descriptors(work, &ram, tap.fd, [monitor.listener, agent.listener, console.listener])?,
     })?;
-    let (order, descriptors) = order(command);
+    let (order, descriptors) = order(command, size.disk_mb);
     let limits = CgroupLimits {
-        memory_bytes: (MEMORY_MB + VMM_MB) << 20,
+        memory_bytes: (size.memory_mb + VMM_MB) << 20,
         pids: 64,
         cpu_weight: 100,
         cpu_percent: None,
@@ -147,7 +149,7 @@ fn descriptors(
     })
 }
 
-fn order(command: VmmCommand) -> (ProcessSpec, Vec<OwnedFd>) {
+fn order(command: VmmCommand, disk_mb: u64) -> (ProcessSpec, Vec<OwnedFd>) {
     let VmmCommand { program, arguments, environment, descriptors, needs_kvm } = command;
     let order = ProcessSpec {
         program,
@@ -159,7 +161,7 @@ fn order(command: VmmCommand) -> (ProcessSpec, Vec<OwnedFd>) {
         confinement: Confinement::Jail(Jail {
             hostname: "skep-bake".to_owned(),
             devices: if needs_kvm { vec!["/dev/kvm".into()] } else { Vec::new() },
-            limits: ResourceLimits { open_files: 64, file_bytes: LAYER_MB << 20, processes: 64 },
+            limits: ResourceLimits { open_files: 64, file_bytes: disk_mb << 20, processes: 64 },
         }),
     };
     (order, descriptors)

@@ -12,19 +12,24 @@ use skep_template::{FORMAT, hex, read_manifest, shelf::CACHE};
 
 use crate::{
     Error, kernel,
-    layer::LAYER_MB,
     root::{PACKAGES, PACKAGES_RECIPE},
     tsc::{self, TSC_KHZ},
 };
 
 /// Version of the bake itself: devices, command line and warm-up. Must change whenever these do.
 const BAKE_RECIPE: &str = "6";
-/// Memory of a guest of the base template, in MiB.
-pub(crate) const MEMORY_MB: u64 = 128;
-/// Virtual processors of a guest of the base template.
-pub(crate) const VCPUS: u32 = 1;
 /// Hex digits of the key: 64 bits of the hash distinguish bakes and are short enough to read.
 const KEY_DIGITS: usize = 16;
+
+/// The size of a template's guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestSize {
+    /// In MiB.
+    pub memory_mb: u64,
+    pub vcpus: u32,
+    /// Size of the private disk layer, in MiB. Its file is sparse.
+    pub disk_mb: u64,
+}
 
 /// The inputs of the base template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +38,7 @@ pub struct Inputs {
     /// The rate of the host's time stamp counter, where guests are emulated. Not in the key.
     pub(crate) tsc_khz: Option<u64>,
     pub(crate) kernel: String,
+    pub(crate) size: GuestSize,
     /// Whether guests keep a shell ready for the next command.
     pub(crate) prepares_shells: bool,
 }
@@ -46,13 +52,23 @@ impl Inputs {
         image_dir: &Path,
         engine: &dyn Engine,
         agent: &[u8],
+        size: GuestSize,
         shell_ahead: bool,
     ) -> Result<Self, Error> {
         let kernel = kernel::version(&image_dir.join(CACHE))?;
-        Ok(Self { tsc_khz: engine.tsc_khz(), ..Self::new(kernel, engine.report(), agent, shell_ahead)? })
+        Ok(Self {
+            tsc_khz: engine.tsc_khz(),
+            ..Self::new(kernel, engine.report(), agent, size, shell_ahead)?
+        })
     }
 
-    fn new(kernel: String, engine: &EngineReport, agent: &[u8], shell_ahead: bool) -> Result<Self, Error> {
+    fn new(
+        kernel: String,
+        engine: &EngineReport,
+        agent: &[u8],
+        size: GuestSize,
+        shell_ahead: bool,
+    ) -> Result<Self, Error> {
         // Linking a shell takes long only where code is translated.
         let prepares_shells = shell_ahead && engine.isolation == Isolation::Emulated;
         let named = [
@@ -63,9 +79,9 @@ impl Inputs {
             ("packages", format!("{PACKAGES_RECIPE} {}", PACKAGES.join(" "))),
             ("shell_ahead", if prepares_shells { "on" } else { "off" }.to_owned()),
             ("bake", BAKE_RECIPE.to_owned()),
-            ("memory_mb", MEMORY_MB.to_string()),
-            ("vcpus", VCPUS.to_string()),
-            ("layer_mb", LAYER_MB.to_string()),
+            ("memory_mb", size.memory_mb.to_string()),
+            ("vcpus", size.vcpus.to_string()),
+            ("layer_mb", size.disk_mb.to_string()),
             // So that releases with another format can share an image directory.
             ("format", FORMAT.to_string()),
         ];
@@ -76,7 +92,7 @@ impl Inputs {
             let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
             named.insert("processor".to_owned(), parse_processor(&text));
         }
-        Ok(Self { named, tsc_khz: None, kernel, prepares_shells })
+        Ok(Self { named, tsc_khz: None, kernel, size, prepares_shells })
     }
 
     /// All inputs, as a manifest names them.
@@ -156,9 +172,11 @@ mod tests {
 
     use super::*;
 
+    const SMALL: GuestSize = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
+
     fn inputs(pairs: &[(&str, &str)]) -> Inputs {
         let named = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Inputs { named, tsc_khz: None, kernel: String::new(), prepares_shells: false }
+        Inputs { named, tsc_khz: None, kernel: String::new(), size: SMALL, prepares_shells: false }
     }
 
     #[test]
@@ -187,7 +205,7 @@ mod tests {
         let inputs = |isolation, shell_ahead| {
             let accel = if isolation == Isolation::Emulated { "tcg" } else { "kvm" }.to_owned();
             let engine = EngineReport { name: "qemu".to_owned(), accel, isolation, reason: String::new() };
-            Inputs::new("6.1".to_owned(), &engine, b"agent", shell_ahead).unwrap()
+            Inputs::new("6.1".to_owned(), &engine, b"agent", SMALL, shell_ahead).unwrap()
         };
         let [auto, off] = [true, false].map(|shell_ahead| inputs(Isolation::Emulated, shell_ahead));
         assert!(auto.prepares_shells && !off.prepares_shells);
@@ -203,7 +221,7 @@ mod tests {
         let inputs = |name: &str| {
             let (name, accel) = (name.to_owned(), "tcg".to_owned());
             let engine = EngineReport { name, accel, isolation: Isolation::Emulated, reason: String::new() };
-            Inputs::new("6.1".to_owned(), &engine, b"agent", true).unwrap()
+            Inputs::new("6.1".to_owned(), &engine, b"agent", SMALL, true).unwrap()
         };
         let baked = inputs("qemu 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b2)");
         assert_eq!(baked, inputs("qemu 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)"));
@@ -242,6 +260,27 @@ mod tests {
         let outdated = other.check_clock(dir.path()).unwrap_err();
         assert!(matches!(outdated, skep_template::Error::Outdated { .. }), "{outdated}");
         assert!(outdated.to_string().contains(words), "{outdated}");
+    }
+
+    #[test]
+    fn each_part_of_the_size_is_in_the_key_and_named() {
+        let engine = EngineReport {
+            name: "qemu".to_owned(),
+            accel: "tcg".to_owned(),
+            isolation: Isolation::Emulated,
+            reason: String::new(),
+        };
+        let inputs = |size| Inputs::new("6.1".to_owned(), &engine, b"agent", size, false).unwrap();
+        let small = inputs(SMALL);
+        for (size, named) in [
+            (GuestSize { memory_mb: 1024, ..SMALL }, "with memory_mb 128, this skep has 1024"),
+            (GuestSize { vcpus: 2, ..SMALL }, "with vcpus 1, this skep has 2"),
+            (GuestSize { disk_mb: 10_240, ..SMALL }, "with layer_mb 2048, this skep has 10240"),
+        ] {
+            let other = inputs(size);
+            assert_ne!(other.key(), small.key(), "{size:?}");
+            assert_eq!(other.difference_from(&small.named).unwrap(), named);
+        }
     }
 
     #[test]

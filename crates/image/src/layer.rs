@@ -8,13 +8,11 @@ use crate::{
 };
 
 const MKE2FS: Program = Program { name: "mke2fs", package: "e2fsprogs" };
-/// Size of the file system for a VM's own files, in MiB. The file is sparse.
-pub(crate) const LAYER_MB: u64 = 2048;
 
-/// Writes the file. Without a journal, because the layer is deleted with its VM and a journal would be copied for each
+/// Writes the file, sparse, of this size in MiB. Without a journal, because the layer is deleted with its VM and a journal would be copied for each
 /// VM.
-pub(crate) fn write(to: &Path, pen: &Containment) -> Result<(), Error> {
-    let make = || File::create(to)?.set_len(LAYER_MB << 20);
+pub(crate) fn write(to: &Path, disk_mb: u64, pen: &Containment) -> Result<(), Error> {
+    let make = || File::create(to)?.set_len(disk_mb << 20);
     make().map_err(Error::io(to.display()))?;
     let options = [
         "-q",

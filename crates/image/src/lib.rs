@@ -19,7 +19,7 @@ mod tsc;
 pub use bake::{Bakery, Progress, load_template};
 pub use clean::clean;
 pub use error::Error;
-pub use inputs::Inputs;
+pub use inputs::{GuestSize, Inputs};
 
 /// The binary of the guest agent; `None` if it was not built before this crate.
 pub const AGENT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/agent.rs"));

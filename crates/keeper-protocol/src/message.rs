@@ -41,6 +41,10 @@ pub enum SwarmAvailability {
         max_vms: u32,
         /// Memory for VMs, in MiB.
         memory_mb: u64,
+        /// Memory that VMs may be promised in total, in MiB.
+        promises_mb: u64,
+        /// Memory of a guest of the base template, in MiB.
+        guest_memory_mb: u64,
         /// Memory of each VM in addition to its guest's, in MiB.
         overhead_mb: u64,
     },

@@ -9,13 +9,14 @@ use crate::{DataDir, Error, SwarmConfig, VmLimits};
 
 /// Share of the available memory for VMs, in percent. The rest is for the server and the page cache.
 const MEMORY_SHARE: u64 = 80;
-/// Overcommit of disk layers: how many layers are planned per free layer size. Most guests write little, and a guest
-/// that finds the disk full gets an error.
-const LAYER_OVERCOMMIT: u64 = 4;
 /// Memory that a launch must leave free, in MiB, so that the OOM killer of the kernel does not kill other processes.
 const RESERVED_MEMORY_MB: u64 = 256;
-/// Disk space that a launch must leave free, in MiB: the store writes to the same disk.
-const RESERVED_DISK_MB: u64 = 1024;
+/// Disk space that a launch must leave free, because the store writes to the same disk: this share of the disk, in
+/// percent, within these limits in MiB. Layers count by what guests have written: most write little, and a guest that
+/// finds the disk full gets an error.
+const RESERVED_DISK_SHARE: u64 = 5;
+const MIN_RESERVED_DISK_MB: u64 = 1 << 10;
+const MAX_RESERVED_DISK_MB: u64 = 5 << 10;
 /// Upper limit of VMs; more have not been tested.
 const MAX_VMS: u64 = 1000;
 
@@ -23,7 +24,6 @@ const MAX_VMS: u64 = 1000;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InUse {
     pub(crate) memory_bytes: u64,
-    pub(crate) disk_bytes: u64,
 }
 
 /// The resources for all VMs together.
@@ -32,6 +32,8 @@ pub(crate) struct Capacity {
     pub(crate) max_vms: u32,
     /// In MiB.
     pub(crate) memory_mb: u64,
+    /// The memory that VMs may be promised in total, in MiB.
+    pub(crate) promises_mb: u64,
 }
 
 /// # Errors
@@ -46,9 +48,19 @@ pub(crate) fn measure(
     let available_mb = free.memory_mb + (used.memory_bytes >> 20);
     let memory_mb =
         order.memory_mb.unwrap_or_else(|| memory_share_mb(available_mb, tree.memory_limit_bytes()));
-    let disk_mb = free.disk_mb + (used.disk_bytes >> 20);
-    let max_vms = order.max_vms.unwrap_or_else(|| vm_capacity(memory_mb, disk_mb, &order.limits));
-    Ok(Capacity { max_vms, memory_mb })
+    let promises_mb = overcommitted(memory_mb, order.memory_overcommit);
+    let max_vms = order.max_vms.unwrap_or_else(|| vm_capacity(promises_mb, &order.limits));
+    Ok(Capacity { max_vms, memory_mb, promises_mb })
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "exact up to 2^53 MiB, and the settings allow no negative number"
+)]
+fn overcommitted(memory_mb: u64, overcommit: f64) -> u64 {
+    (memory_mb as f64 * overcommit) as u64
 }
 
 /// Respects the limit of a container, which may have less memory than the machine.
@@ -71,31 +83,37 @@ pub(crate) fn check_now(data_dir: &DataDir, each: &VmLimits) -> Result<(), Error
 struct FreeResources {
     memory_mb: u64,
     disk_mb: u64,
+    /// Size of the disk below the data directory.
+    disk_size_mb: u64,
 }
 
 impl FreeResources {
     fn now(data_dir: &DataDir) -> Result<Self, Error> {
         let meminfo = fs::read_to_string("/proc/meminfo").map_err(Error::io("/proc/meminfo"))?;
         let disk = statvfs(data_dir.path()).map_err(Error::io(data_dir.path().display().to_string()))?;
-        Ok(Self { memory_mb: available_mb(&meminfo), disk_mb: (disk.f_bavail * disk.f_frsize) >> 20 })
+        Ok(Self {
+            memory_mb: available_mb(&meminfo),
+            disk_mb: (disk.f_bavail * disk.f_frsize) >> 20,
+            disk_size_mb: (disk.f_blocks * disk.f_frsize) >> 20,
+        })
     }
 
     fn check(self, each: &VmLimits) -> Result<(), Error> {
-        let wanted_mb = each.guest_memory_mb + each.overhead_mb;
+        let wanted_mb = each.promise_mb();
         if self.memory_mb < wanted_mb + RESERVED_MEMORY_MB {
             return Err(Error::NoMemory { free_mb: self.memory_mb, wanted_mb, kept_mb: RESERVED_MEMORY_MB });
         }
-        if self.disk_mb < RESERVED_DISK_MB {
-            return Err(Error::NoDisk { free_mb: self.disk_mb, kept_mb: RESERVED_DISK_MB });
+        let share_mb = self.disk_size_mb * RESERVED_DISK_SHARE / 100;
+        let kept_mb = share_mb.clamp(MIN_RESERVED_DISK_MB, MAX_RESERVED_DISK_MB);
+        if self.disk_mb < kept_mb {
+            return Err(Error::NoDisk { free_mb: self.disk_mb, kept_mb });
         }
         Ok(())
     }
 }
 
-fn vm_capacity(memory_mb: u64, disk_mb: u64, each: &VmLimits) -> u32 {
-    let by_memory = memory_mb / (each.guest_memory_mb + each.overhead_mb);
-    let by_disk = disk_mb * LAYER_OVERCOMMIT / each.layer_mb.max(1);
-    u32::try_from(by_memory.min(by_disk).min(MAX_VMS)).unwrap_or(u32::MAX)
+fn vm_capacity(promises_mb: u64, each: &VmLimits) -> u32 {
+    u32::try_from((promises_mb / each.promise_mb()).min(MAX_VMS)).unwrap_or(u32::MAX)
 }
 
 fn available_mb(meminfo: &str) -> u64 {
@@ -151,23 +169,36 @@ mod tests {
     }
 
     #[test]
-    fn the_scarcest_resource_limits_the_vms() {
-        let each = VmLimits { guest_memory_mb: 128, layer_mb: 2048, ..VmLimits::with_overhead(48) };
-        assert_eq!(vm_capacity(1760, 1 << 30, &each), 10);
-        assert_eq!(vm_capacity(1 << 30, 5_120, &each), 10);
-        assert_eq!(vm_capacity(1 << 30, 1 << 30, &each), 1000);
-        assert_eq!(vm_capacity(100, 1 << 30, &each), 0);
+    fn as_many_vms_as_can_be_promised_their_memory() {
+        let each = VmLimits::new(1024, 128);
+        assert_eq!(vm_capacity(11_520, &each), 10);
+        assert_eq!(vm_capacity(11_519, &each), 9);
+        assert_eq!(vm_capacity(1 << 40, &each), 1000);
+        assert_eq!(vm_capacity(100, &each), 0);
+        assert_eq!((overcommitted(1000, 4.0), overcommitted(1000, 1.5)), (4000, 1500));
     }
 
     #[test]
     fn a_launch_leaves_the_machine_what_it_needs() {
-        let each = VmLimits { guest_memory_mb: 128, ..VmLimits::with_overhead(48) };
-        let check = |memory_mb, disk_mb| FreeResources { memory_mb, disk_mb }.check(&each);
-        check(432, 1024).unwrap();
-        let (memory, disk) = (check(431, 1024).unwrap_err(), check(432, 1023).unwrap_err());
-        assert!(memory.to_string().contains("431 MiB") && memory.to_string().contains("176"), "{memory}");
-        assert!(disk.to_string().contains("1023 MiB"), "{disk}");
-        assert_eq!((memory.code(), disk.code()), (ErrorCode::NoCapacity, ErrorCode::NoCapacity));
+        let each = VmLimits::new(1024, 128);
+        let check = |memory_mb, disk_mb, disk_size_mb| {
+            FreeResources { memory_mb, disk_mb, disk_size_mb }.check(&each)
+        };
+        check(1408, 2000, 40_000).unwrap();
+        let memory = check(1407, 2000, 40_000).unwrap_err();
+        assert!(memory.to_string().contains("1407 MiB") && memory.to_string().contains("1152"), "{memory}");
+        // 5 % of the disk, but not less than 1 GiB and not more than 5 GiB.
+        let disks = [(1023, 60, "1024 MiB"), (1999, 40_000, "2000 MiB"), (5119, 1 << 20, "5120 MiB")];
+        for (free_mb, size_mb, kept) in disks {
+            let disk = check(1408, free_mb, size_mb).unwrap_err();
+            assert!(
+                disk.to_string().contains(kept) && disk.to_string().contains(&free_mb.to_string()),
+                "{disk}"
+            );
+            assert_eq!(disk.code(), ErrorCode::NoCapacity);
+            check(1408, free_mb + 1, size_mb).unwrap();
+        }
+        assert_eq!(memory.code(), ErrorCode::NoCapacity);
     }
 
     #[test]

@@ -86,6 +86,8 @@ pub struct SwarmConfig {
     pub max_vms: Option<u32>,
     /// Memory for all VMs, in MiB. `None`: 80 % of the memory that is available at the start.
     pub memory_mb: Option<u64>,
+    /// How many times that memory VMs may be promised in total: few use all of theirs. At least 1.
+    pub memory_overcommit: f64,
 }
 
 /// The limits of one VM, and what capacity planning assumes per VM.
@@ -93,14 +95,12 @@ pub struct SwarmConfig {
 pub struct VmLimits {
     /// Guest memory that capacity planning assumes per VM, in MiB: that of the largest template.
     pub guest_memory_mb: u64,
-    /// Size of the private disk layer, in MiB.
-    pub layer_mb: u64,
     /// Memory of the VMM in addition to the guest's, in MiB, from [`Launcher::overhead_mb`]. The sum of both is the
     /// limit of the cgroup and what capacity planning assumes.
     pub overhead_mb: u64,
     /// Processes and threads of the VMM.
     pub pids: u64,
-    /// CPU weight of its cgroup; the default of the kernel is 100.
+    /// CPU weight of its cgroup for each virtual processor; the default of the kernel is 100.
     pub cpu_weight: u64,
     /// CPU time of the VMM in addition to the guest's, in percent of one CPU: a thread of the VMM serves disk, network
     /// and console. The sum of both is the hard limit of the cgroup.
@@ -108,16 +108,14 @@ pub struct VmLimits {
 }
 
 impl VmLimits {
-    /// The default limits, with the memory overhead of the VMM in MiB.
-    pub fn with_overhead(overhead_mb: u64) -> Self {
-        Self {
-            guest_memory_mb: 128,
-            layer_mb: 2048,
-            overhead_mb,
-            pids: 64,
-            cpu_weight: 100,
-            cpu_overhead_percent: 50,
-        }
+    /// The memory that a VM may take, in MiB: its guest's and the overhead. It is promised to the VM as long as it runs.
+    pub(crate) fn promise_mb(&self) -> u64 {
+        self.guest_memory_mb + self.overhead_mb
+    }
+
+    /// The default limits, for this memory of a guest and overhead of its VMM, in MiB.
+    pub fn new(guest_memory_mb: u64, overhead_mb: u64) -> Self {
+        Self { guest_memory_mb, overhead_mb, pids: 64, cpu_weight: 100, cpu_overhead_percent: 50 }
     }
 }
 

@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getpid, getrlimit, set_child_subreaper, 
 use skep_keeper_protocol::SwarmAvailability;
 
 use crate::{
-    DataDir, Error, KeeperConfig, StartReport, User, admin_key,
+    DataDir, Error, KeeperConfig, StartReport, User, VmLimits, admin_key,
     adopt::{self, Survivor},
     capacity::Capacity,
     cleanup,
@@ -143,9 +143,16 @@ async fn prepare_swarm(
     match prepared.await {
         Ok(vmms) => {
             let (engine, capacity) = (vmms.swarm().engine.clone(), vmms.capacity());
-            let overhead_mb = vmms.swarm().limits.overhead_mb;
-            let Capacity { max_vms, memory_mb } = capacity;
-            let ability = SwarmAvailability::Able { engine, max_vms, memory_mb, overhead_mb };
+            let VmLimits { guest_memory_mb, overhead_mb, .. } = vmms.swarm().limits;
+            let Capacity { max_vms, memory_mb, promises_mb } = capacity;
+            let ability = SwarmAvailability::Able {
+                engine,
+                max_vms,
+                memory_mb,
+                promises_mb,
+                guest_memory_mb,
+                overhead_mb,
+            };
             Ok((Some(vmms), ability))
         }
         Err(error) => {

@@ -270,7 +270,7 @@ fn group_limits(swarm: &SwarmConfig, memory_mb: u64, vcpus: u32) -> CgroupLimits
     CgroupLimits {
         memory_bytes: (memory_mb + limits.overhead_mb) << 20,
         pids: limits.pids,
-        cpu_weight: limits.cpu_weight,
+        cpu_weight: limits.cpu_weight * u64::from(vcpus),
         cpu_percent: Some(u64::from(vcpus) * 100 + limits.cpu_overhead_percent),
     }
 }

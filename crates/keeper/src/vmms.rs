@@ -424,8 +424,7 @@ async fn adopt_or_create(
 }
 
 fn in_use<'a>(living: impl Iterator<Item = &'a VmResources>) -> InUse {
-    living.map(VmResources::usage).fold(InUse::default(), |sum, used| InUse {
-        memory_bytes: sum.memory_bytes + used.memory_bytes,
-        disk_bytes: sum.disk_bytes + used.disk_bytes,
-    })
+    living
+        .map(VmResources::usage)
+        .fold(InUse::default(), |sum, used| InUse { memory_bytes: sum.memory_bytes + used.memory_bytes })
 }

@@ -11,18 +11,26 @@ use std::{
 
 use anyhow::{Context, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
+use skep_image::GuestSize;
 
 /// The prefix of progress lines of `skep bake` on standard error.
 const STEP_PREFIX: &str = "bake: ";
 
 /// Bakes the base template if it is missing or damaged, logs each step and returns its folder. Blocks. If the calling
 /// thread ends first, the bake gets SIGTERM and leaves nothing behind.
-pub(crate) fn run(image_dir: &Path, shell_ahead: bool) -> anyhow::Result<PathBuf> {
+pub(crate) fn run(image_dir: &Path, size: GuestSize, shell_ahead: bool) -> anyhow::Result<PathBuf> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("bake").arg("--image-dir").arg(image_dir);
     // Flags, because the settings file and the environment may have changed since the keeper was started.
     command.args(["--shell-ahead", if shell_ahead { "auto" } else { "off" }]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (flag, value) in [
+        ("--base-memory-mb", size.memory_mb),
+        ("--base-vcpus", size.vcpus.into()),
+        ("--base-disk-mb", size.disk_mb),
+    ] {
+        command.arg(flag).arg(value.to_string());
+    }
     end_with_this_thread(&mut command);
     let mut child = command.spawn().context("the bake could not be started")?;
     let mut last_line = String::new();

@@ -17,9 +17,11 @@ use skep_egress::{InvalidEntry, check_entry};
 use skep_workspace::{Location, git::GitFilter};
 use toml::{Table, Value};
 
+mod base;
 mod transport;
 mod webhooks;
 
+pub(crate) use base::BaseSize;
 pub(crate) use transport::{TlsSource, Transport};
 use webhooks::Webhooks;
 
@@ -57,6 +59,12 @@ pub(crate) struct Settings {
     /// Memory for VMs, in MiB [default: most of the free memory at start].
     #[arg(long, env = "SKEP_MEMORY_MB", value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) memory_mb: Option<u64>,
+    /// How many times the memory for VMs they may be promised in total, at least 1: few VMs use all of their memory.
+    #[arg(long, env = "SKEP_MEMORY_OVERCOMMIT", value_name = "FACTOR", default_value = "4", value_parser = base::overcommit)]
+    pub(crate) memory_overcommit: f64,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) base: BaseSize,
     /// Number of VMs that are kept ready for boots [default: 4 per processor, at most a quarter of the maximum number of
     /// VMs].
     #[arg(long, env = "SKEP_POOL_SIZE", value_name = "NUMBER")]
@@ -349,6 +357,8 @@ fn value_text(key: &str, value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(number) => Ok(number.to_string()),
+        // The only setting that is not whole.
+        Value::Float(number) if key.replace('-', "_") == "memory_overcommit" => Ok(number.to_string()),
         Value::Boolean(truth) => Ok(truth.to_string()),
         other => Err(format!("`{key}` is a {}; give a string or a whole number", other.type_str())),
     }
@@ -383,6 +393,7 @@ fn with_defaults(command: Command, verbs: &[String], values: &[(String, Vec<Stri
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use skep_image::GuestSize;
     use tempfile::NamedTempFile;
 
     use super::*;
@@ -431,12 +442,30 @@ mod tests {
     }
 
     #[test]
+    fn the_size_of_vms_comes_from_the_file_and_a_change_needs_a_new_keeper() {
+        let file = "base_memory_mb = 2048\nbase_vcpus = 1\nbase_disk_mb = 4096\nmemory_overcommit = 1.5";
+        let settings = read(file, &[]).unwrap();
+        let size = GuestSize { memory_mb: 2048, vcpus: 1, disk_mb: 4096 };
+        assert_eq!((settings.base.guest(), settings.memory_overcommit), (size, 1.5));
+        for flag in ["--base-memory-mb", "--base-vcpus", "--base-disk-mb", "--memory-overcommit"] {
+            let other = read(file, &[flag, "512"]).unwrap();
+            let reason = crate::reload::needs_keeper_restart(&settings, &other).unwrap();
+            let name = flag.trim_start_matches("--").replace('-', "_");
+            assert!(reason.starts_with(&format!("`{name}` changed from ")), "{reason}");
+        }
+    }
+
+    #[test]
     fn a_file_that_cannot_be_used_names_the_key() {
         for (file, named) in [
             ("listen = \"x\"", "--listen"),
             ("config = \"x\"", "`config`"),
             ("max_vms = 1\nmax-vms = 2", "`max_vms`"),
             ("max_vms = 1.5", "`max_vms`"),
+            ("base_memory_mb = 64", "--base-memory-mb"),
+            ("base_vcpus = 0", "--base-vcpus"),
+            ("base_disk_mb = 64", "--base-disk-mb"),
+            ("memory_overcommit = 0.5", "--memory-overcommit"),
             ("[root]\na = 1", "`root`"),
             ("listen = ", "listen"),
         ] {

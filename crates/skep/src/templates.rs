@@ -9,7 +9,7 @@ use std::{
 };
 
 use skep_api::{ErrorCode, Failure, swarm::BASE_TEMPLATE};
-use skep_image::{Bakery, load_template};
+use skep_image::{Bakery, GuestSize, load_template};
 use skep_keeper::{OpenTemplate, Templates};
 use skep_template::{Error, Template, TemplateFile};
 
@@ -23,6 +23,7 @@ pub(crate) struct BaseTemplate(Arc<Inner>);
 
 struct Inner {
     image_dir: PathBuf,
+    size: GuestSize,
     shell_ahead: bool,
     current: Mutex<Current>,
 }
@@ -39,8 +40,8 @@ impl BaseTemplate {
     /// for another configuration.
     pub(crate) fn load(bakery: &Bakery) -> anyhow::Result<Arc<Self>> {
         let current = Current { template: Arc::new(bakery.load()?), edition: 0, baking: false };
-        let (image_dir, shell_ahead) = (bakery.image_dir.clone(), bakery.shell_ahead);
-        Ok(Arc::new(Self(Arc::new(Inner { image_dir, shell_ahead, current: Mutex::new(current) }))))
+        let (image_dir, size, shell_ahead) = (bakery.image_dir.clone(), bakery.size, bakery.shell_ahead);
+        Ok(Arc::new(Self(Arc::new(Inner { image_dir, size, shell_ahead, current: Mutex::new(current) }))))
     }
 }
 
@@ -110,7 +111,7 @@ impl Inner {
     fn rebake(&self) {
         let mut pause = MIN_RETRY_DELAY;
         loop {
-            let baked = bake_process::run(&self.image_dir, self.shell_ahead);
+            let baked = bake_process::run(&self.image_dir, self.size, self.shell_ahead);
             match baked.and_then(|dir| Ok(load_template(&dir)?)) {
                 Ok(template) => return self.install(template),
                 Err(error) => {

@@ -1,4 +1,4 @@
-//! Accounting of the machine's capacity. A boot reserves its share before it begins, so that concurrent boots cannot
+//! Accounting of the machine's capacity. Each VM is promised the memory of its guest and the overhead of its VMM. A boot reserves its share before it begins, so that concurrent boots cannot
 //! reserve the same memory twice. Parked VMs belong to no account and are ended if a boot needs their capacity.
 
 use std::{
@@ -11,7 +11,10 @@ use skep_api::{AccountId, ErrorCode, Failure, keys::Limits, swarm::Capacity};
 #[derive(Debug)]
 pub(crate) struct Budget {
     max_vms: u32,
+    /// Memory for VMs, in MiB.
     memory_mb: u64,
+    /// Memory that VMs may be promised in total, in MiB. More than the memory for VMs, because few use all of theirs.
+    promises_mb: u64,
     /// Memory of each VM in addition to its guest's, in MiB.
     overhead_mb: u64,
     allocations: Mutex<Allocations>,
@@ -47,8 +50,8 @@ pub(crate) struct ParkedReservation {
 }
 
 impl Budget {
-    pub(crate) fn new(max_vms: u32, memory_mb: u64, overhead_mb: u64) -> Self {
-        Self { max_vms, memory_mb, overhead_mb, allocations: Mutex::default() }
+    pub(crate) fn new(max_vms: u32, memory_mb: u64, promises_mb: u64, overhead_mb: u64) -> Self {
+        Self { max_vms, memory_mb, promises_mb, overhead_mb, allocations: Mutex::default() }
     }
 
     /// Reserves capacity for a parked VM. `None` if there is not enough.
@@ -57,7 +60,7 @@ impl Budget {
         let mut held = self.lock();
         let total = sum(&held.accounts);
         if total.vms + held.parked.vms >= self.max_vms
-            || total.memory_mb + held.parked.memory_mb + memory_mb > self.memory_mb
+            || total.memory_mb + held.parked.memory_mb + memory_mb > self.promises_mb
         {
             return None;
         }
@@ -73,7 +76,7 @@ impl Budget {
         let total = sum(&held.accounts);
         held.parked.vms > 0
             && (total.vms + held.parked.vms > self.max_vms
-                || total.memory_mb + held.parked.memory_mb > self.memory_mb)
+                || total.memory_mb + held.parked.memory_mb > self.promises_mb)
     }
 
     /// Reserves capacity for `vms` guests of `guest_mb` each.
@@ -89,7 +92,7 @@ impl Budget {
         let total = sum(&held.accounts);
         check_quota(limits, own, vms, guest_mb)?;
         let asked_mb = u64::from(vms) * (guest_mb + self.overhead_mb);
-        if total.vms.saturating_add(vms) > self.max_vms || total.memory_mb + asked_mb > self.memory_mb {
+        if total.vms.saturating_add(vms) > self.max_vms || total.memory_mb + asked_mb > self.promises_mb {
             return Err(self.no_capacity(total, vms, asked_mb));
         }
         let own = held.accounts.entry(account).or_default();
@@ -113,16 +116,16 @@ impl Budget {
 
     pub(crate) fn capacity(&self) -> Capacity {
         let total = sum(&self.lock().accounts);
-        Capacity { max_vms: self.max_vms, memory_mb: self.memory_mb, memory_used_mb: total.memory_mb }
+        Capacity { max_vms: self.max_vms, memory_mb: self.promises_mb, memory_used_mb: total.memory_mb }
     }
 
     fn no_capacity(&self, total: Usage, vms: u32, asked_mb: u64) -> Failure {
         Failure::new(
             ErrorCode::NoCapacity,
             format!(
-                "this machine holds {} VMs and {} MiB; {} VMs and {} MiB are used, and {vms} VMs with {asked_mb} MiB \
-                 were asked for; end some VMs or ask for fewer",
-                self.max_vms, self.memory_mb, total.vms, total.memory_mb
+                "this machine holds {} VMs, and its {} MiB for VMs may be promised up to {} MiB; {} VMs run, {} MiB are \
+                 promised to them, and {vms} VMs with {asked_mb} MiB were asked for; end some VMs or ask for fewer",
+                self.max_vms, self.memory_mb, self.promises_mb, total.vms, total.memory_mb
             ),
         )
     }
@@ -201,7 +204,7 @@ mod tests {
 
     #[test]
     fn capacity_is_not_reserved_twice_and_is_released() {
-        let budget = Arc::new(Budget::new(3, 10_000, 48));
+        let budget = Arc::new(Budget::new(3, 10_000, 10_000, 48));
         let account = AccountId::generate();
         let mut first = budget.reserve(account, &FREE, 2, 128).unwrap();
         let refused = budget.reserve(AccountId::generate(), &FREE, 2, 128).unwrap_err();
@@ -217,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_runs_already_is_counted_beyond_the_limits() {
-        let budget = Arc::new(Budget::new(1, 100, 48));
+        let budget = Arc::new(Budget::new(1, 100, 100, 48));
         let account = AccountId::generate();
         let held = [budget.reserve_running(account, 128), budget.reserve_running(account, 128)];
         assert_eq!(budget.capacity().memory_used_mb, 352);
@@ -228,16 +231,34 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_a_limit_of_its_own() {
-        let budget = Arc::new(Budget::new(100, 400, 48));
-        let refused = budget.reserve(AccountId::generate(), &FREE, 3, 128).unwrap_err();
+    fn memory_is_promised_up_to_a_limit_of_its_own() {
+        let budget = Arc::new(Budget::new(100, 400, 1600, 48));
+        assert_eq!(budget.capacity().memory_mb, 1600);
+        let account = AccountId::generate();
+        let _held = budget.reserve(account, &FREE, 1, 1024).unwrap();
+        let refused = budget.reserve(account, &FREE, 2, 256).unwrap_err();
         assert_eq!(refused.code, ErrorCode::NoCapacity);
-        budget.reserve(AccountId::generate(), &FREE, 2, 128).unwrap();
+        for named in ["400 MiB", "up to 1600 MiB", "1072 MiB are promised", "608 MiB were asked for"] {
+            assert!(refused.message.contains(named), "{named}: {refused}");
+        }
+        assert!(budget.reserve_parked(1024).is_none());
+        budget.reserve(account, &FREE, 1, 480).unwrap();
+    }
+
+    #[test]
+    fn a_quota_counts_the_memory_of_all_guests_whether_they_use_it_or_not() {
+        let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
+        let limits = Limits { max_vms: None, max_memory_mb: Some(2048) };
+        let account = AccountId::generate();
+        let _held = budget.reserve(account, &limits, 1, 1024).unwrap();
+        let refused = budget.reserve(account, &limits, 1, 1025).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::QuotaExceeded);
+        budget.reserve(account, &limits, 1, 1024).unwrap();
     }
 
     #[test]
     fn parked_vms_give_way_to_boots() {
-        let budget = Arc::new(Budget::new(3, 10_000, 48));
+        let budget = Arc::new(Budget::new(3, 10_000, 10_000, 48));
         let account = AccountId::generate();
         let _one = budget.reserve(account, &FREE, 1, 128).unwrap();
         let spaces = [budget.reserve_parked(128).unwrap(), budget.reserve_parked(128).unwrap()];
@@ -252,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_quota_names_both_numbers() {
-        let budget = Arc::new(Budget::new(100, 100_000, 48));
+        let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
         let account = AccountId::generate();
         let limits = Limits { max_vms: Some(4), max_memory_mb: Some(400) };
         let _held = budget.reserve(account, &limits, 2, 128).unwrap();

@@ -29,6 +29,8 @@ pub(crate) struct Pool {
     pub(crate) restorer: Arc<Restorer>,
     pub(crate) budget: Arc<Budget>,
     size: u32,
+    /// Memory of a guest of the base template, in MiB, which is reserved before the launch.
+    pub(crate) guest_mb: u64,
     inventory: Mutex<Inventory>,
     /// Notified when a VM was taken, added or removed.
     pub(crate) changed: Notify,
@@ -67,11 +69,12 @@ impl Drop for BootGuard<'_> {
 }
 
 impl Pool {
-    pub(crate) fn new(restorer: Arc<Restorer>, budget: Arc<Budget>, size: u32) -> Arc<Self> {
+    pub(crate) fn new(restorer: Arc<Restorer>, budget: Arc<Budget>, size: u32, guest_mb: u64) -> Arc<Self> {
         Arc::new(Self {
             restorer,
             budget,
             size,
+            guest_mb,
             inventory: Mutex::default(),
             changed: Notify::new(),
             boots_in_progress: watch::Sender::new(0),

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 
-use crate::{parked_vm::ParkedVm, pool::Pool, swarm::GUEST_MB};
+use crate::{parked_vm::ParkedVm, pool::Pool};
 
 /// How long a refill waits for boots in progress. Limited, so that the pool is refilled under constant load too.
 const MAX_WAIT_FOR_BOOTS: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ pub(crate) async fn run(pool: Arc<Pool>) {
     let mut pause = INITIAL_BACKOFF;
     while !pool.restorer.keeper.is_closed() {
         let changed = pool.changed.notified();
-        let Some(space) = pool.budget.reserve_parked(GUEST_MB) else {
+        let Some(space) = pool.budget.reserve_parked(pool.guest_mb) else {
             let _ = timeout(CHECK_INTERVAL, changed).await;
             continue;
         };

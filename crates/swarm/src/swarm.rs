@@ -32,8 +32,6 @@ use crate::{
     vm::{self, BootedVm, VmContext, VmHandle},
 };
 
-/// Memory of a guest of the base template, in MiB, for the reservation before the launch.
-pub(crate) const GUEST_MB: u64 = 128;
 /// How long a command may run while a caller waits for it, including the time for its answer.
 const MAX_EXEC_DURATION: Duration = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
 /// How long a command may continue after its ticket is finished.
@@ -56,6 +54,10 @@ pub struct SwarmParts {
     pub max_vms: u32,
     /// Memory for VMs, in MiB.
     pub memory_mb: u64,
+    /// Memory that VMs may be promised in total, in MiB.
+    pub promises_mb: u64,
+    /// Memory of a guest of the base template, in MiB.
+    pub guest_memory_mb: u64,
     /// Memory of each VM in addition to its guest's, in MiB.
     pub overhead_mb: u64,
     /// Target size of the pool. `None`: a default that depends on processors and capacity.
@@ -94,11 +96,12 @@ impl Swarm {
         let api = ApiAccess::new(parts.keeper.clone(), parts.api);
         let usage = UsageSamples::default();
         tokio::spawn(usage.clone().run(parts.keeper.clone()));
-        let budget = Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.overhead_mb));
+        let budget =
+            Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.promises_mb, parts.overhead_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::adopt_vms(&restorer, &surroundings, &budget).await?;
         let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
-        let pool = Pool::new(restorer, budget.clone(), size);
+        let pool = Pool::new(restorer, budget.clone(), size, parts.guest_memory_mb);
         tokio::spawn(refill::run(pool.clone()));
         let (tickets, engine) = (parts.tickets, parts.engine);
         let booter = Booter { pool };
@@ -134,7 +137,8 @@ impl Swarm {
         if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }
-        let reservation = self.0.budget.reserve(*account, limits, order.count, GUEST_MB)?;
+        let reservation =
+            self.0.budget.reserve(*account, limits, order.count, self.0.booter.pool.guest_mb)?;
         self.0.api.set_url_variable(&mut order);
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own, so that a cancelled request does not leave a partial boot behind.

@@ -128,9 +128,10 @@ fn swarm_order(data_dir: &Path) -> SwarmConfig {
         },
         subnet: "10.98.0.0/24".parse().unwrap(),
         uids: UidRange { base: 0x7200_0000, count: 1 << 18 },
-        limits: VmLimits::with_overhead(64),
+        limits: VmLimits::new(128, 64),
         max_vms: Some(MAX_VMS),
         memory_mb: None,
+        memory_overcommit: 1.0,
     }
 }
 

@@ -177,7 +177,7 @@ fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
         registry.register_with_unit(name, help, Unit::Bytes, ConstGauge::new(bytes));
     };
     let from_mb = |mb: u64| mb.saturating_mul(1 << 20);
-    bytes("capacity_memory", "Memory for VMs", from_mb(capacity.memory_mb));
+    bytes("capacity_memory", "Memory that VMs may be promised in total", from_mb(capacity.memory_mb));
     bytes("reserved_memory", "Memory reserved by the VMs of accounts", from_mb(capacity.memory_used_mb));
     bytes("held_memory", "Memory that the end of all VMs would free, those of the pool included", held_bytes);
 }

@@ -47,6 +47,7 @@ pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<
             "this binary was built without the guest agent; build it by `make run` or `make build`",
         )?,
         engine: skep_engine::select()?,
+        size: settings.base.guest(),
         shell_ahead: settings.shell_ahead == ShellAhead::Auto,
         binary: "/proc/self/exe".into(),
         progress,

@@ -71,6 +71,8 @@ pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
         ("metrics_listen", metrics.map_err(Into::into)),
         ("log_level", logging::check(settings)),
         ("data_dir", check_data_dir(settings)),
+        ("base_memory_mb", check_base(|| settings.base.check_memory(settings.memory_mb))),
+        ("base_vcpus", check_base(|| settings.base.check_vcpus())),
         ("user", check_user(settings)),
         ("root", check_roots(settings)),
     ];
@@ -97,6 +99,11 @@ fn check_data_dir(settings: &Settings) -> anyhow::Result<()> {
         DataDir::find(&settings.data_dir)?;
     }
     Ok(())
+}
+
+/// Checks the size of VMs, which only root can have.
+fn check_base(check: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    if geteuid().is_root() { check() } else { Ok(()) }
 }
 
 /// Checks that the user exists as which the keeper starts the server.
@@ -184,7 +191,7 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
     let report = bakery.engine.report().clone();
     tracing::info!(engine = report.name, accel = report.accel, "engine {}: {}", report.name, report.reason);
     let launcher = engine::from_report(&report)?.with_preload()?;
-    let limits = VmLimits::with_overhead(launcher.overhead_mb());
+    let limits = VmLimits::new(bakery.size.memory_mb, launcher.overhead_mb());
     Ok(SwarmConfig {
         templates: BaseTemplate::load(&bakery)?,
         launcher: Arc::new(launcher),
@@ -194,6 +201,7 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
         limits,
         max_vms: settings.max_vms,
         memory_mb: settings.memory_mb,
+        memory_overcommit: settings.memory_overcommit,
     })
 }
 

@@ -200,26 +200,28 @@ async fn start_swarm(
     api: Option<SocketAddr>,
     metrics: Metrics,
 ) -> anyhow::Result<Result<Swarm, String>> {
-    let (report, max_vms, memory_mb, overhead_mb) = match ability {
+    let (engine, max_vms, memory_mb, promises_mb, guest_memory_mb, overhead_mb) = match ability {
         SwarmAvailability::Unable { reason } => {
             skep_swarm::record_all_as_lost(&*store, &metrics).await?;
             return Ok(Err(reason));
         }
-        SwarmAvailability::Able { engine, max_vms, memory_mb, overhead_mb } => {
-            (engine, max_vms, memory_mb, overhead_mb)
+        SwarmAvailability::Able { engine, max_vms, memory_mb, promises_mb, guest_memory_mb, overhead_mb } => {
+            (engine, max_vms, memory_mb, promises_mb, guest_memory_mb, overhead_mb)
         }
     };
     // The report comes from the keeper, as this process cannot open /dev/kvm.
-    let driver: Arc<dyn Driver> = Arc::new(engine::from_report(&report)?);
+    let driver: Arc<dyn Driver> = Arc::new(engine::from_report(&engine)?);
     let observer = Arc::new(metrics);
     let parts = SwarmParts {
         keeper,
         driver,
         tickets: store.clone(),
         store,
-        engine: report,
+        engine,
         max_vms,
         memory_mb,
+        promises_mb,
+        guest_memory_mb,
         overhead_mb,
         pool_size,
         api,

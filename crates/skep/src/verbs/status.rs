@@ -26,7 +26,7 @@ pub(crate) async fn run(verb: Status) -> anyhow::Result<ExitCode> {
     }
     let capacity = swarm.capacity;
     output::line(&format!("VMs        {} of {}", swarm.count, capacity.max_vms))?;
-    output::line(&format!("memory     {} of {} MiB", capacity.memory_used_mb, capacity.memory_mb))?;
+    output::line(&format!("memory     {} of {} MiB promised", capacity.memory_used_mb, capacity.memory_mb))?;
     for (template, pool) in &swarm.pool {
         output::line(&format!("pool       {template}: {} of {} ready", pool.ready, pool.target))?;
     }

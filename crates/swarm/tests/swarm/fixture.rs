@@ -151,6 +151,8 @@ impl Fixture {
             engine,
             max_vms: 100,
             memory_mb: 100_000,
+            promises_mb: 100_000,
+            guest_memory_mb: 128,
             overhead_mb: 48,
             pool_size: Some(0),
             api: None,

@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{binary, output_of};
+use super::{binary, output_of, small_vms};
 
 fn test_images() -> PathBuf {
     let images = std::env::var_os("SKEP_TEST_IMAGES");
@@ -52,6 +52,7 @@ pub fn images_with(copied: &[&Path]) -> Images {
 pub fn skep(verb: &[&str], images: &Path) -> Command {
     let mut command = Command::new(binary());
     command.args(verb).arg("--image-dir").arg(images).stdin(Stdio::null());
+    small_vms(&mut command);
     command
 }
 

@@ -329,6 +329,13 @@ fn privileges(command: &mut Command, _data_dir: &Path) {
     };
     // Flags take precedence over these. A pool costs some seconds per server, and few tests need it.
     command.env("SKEP_IMAGE_DIR", images).env("SKEP_POOL_SIZE", "0");
+    small_vms(command);
+}
+
+/// The size of the VMs of tests: that of the template that `make test` bakes. Flags take precedence over it.
+pub fn small_vms(command: &mut Command) {
+    let size = [("SKEP_BASE_MEMORY_MB", "128"), ("SKEP_BASE_VCPUS", "1"), ("SKEP_BASE_DISK_MB", "2048")];
+    command.envs(size);
 }
 
 /// Without root there is no swarm, so a server under test gives root up first.

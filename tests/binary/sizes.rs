@@ -1,0 +1,70 @@
+//! VMs of the size that is the default, beside those of the other tests.
+
+use std::thread::available_parallelism;
+
+use serde_json::Value;
+
+use crate::{
+    harness::{Skep, temp_dir},
+    memory::{MemoryGroup, template_memory},
+};
+
+/// What each VM may take beside its guest's memory, in MiB: more is a code cache under emulation.
+const OVERHEADS_MB: [u64; 2] = [64, 128];
+/// Boots in all, some at a time.
+const BOOTS: usize = 20;
+const AT_ONCE: u32 = 4;
+
+/// Takes 90 % of the guest's memory, and counts the pages that it reads back.
+const USE_MOST: &str = "python3 -c \"
+total = int(open('/proc/meminfo').readline().split()[1])
+used = bytearray(total * 1024 * 9 // 10)
+for page in range(0, len(used), 4096):
+    used[page] = 1
+print(used.count(1), len(used) >> 20)
+\"";
+
+fn pid_of(vm: &Value) -> u64 {
+    vm["pid"].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_of_1024_mb_has_its_size_and_may_use_all_of_it() {
+    let vcpus = available_parallelism().unwrap().get().min(2).to_string();
+    let size = ["--base-memory-mb", "1024", "--base-vcpus", &vcpus, "--base-disk-mb", "10240"];
+    let skep = Skep::start_on(temp_dir(), &size).await;
+    let vm = skep.boot(1).await.remove(0);
+    assert_eq!((vm["memory_mb"].as_u64(), vm["vcpus"].to_string()), (Some(1024), vcpus.clone()));
+    let pid = pid_of(&vm);
+
+    assert_eq!(skep.output(pid, "nproc").await, vcpus);
+    let total = skep.output(pid, "awk '/MemTotal/ {print int($2 / 1024)}' /proc/meminfo").await;
+    assert!((900..1024).contains(&total.parse::<u32>().unwrap()), "{total} MiB");
+    let disk = skep.output(pid, "df --output=size -BM / | tail -n 1").await;
+    let disk: u32 = disk.trim().trim_end_matches('M').parse().unwrap();
+    assert!((9_500..=10_240).contains(&disk), "{disk} MiB");
+
+    let before = template_memory(skep.pid());
+    let used = skep.output(pid, USE_MOST).await;
+    let (pages, used_mb) = used.split_once(' ').unwrap();
+    let (pages, used_mb): (u64, u64) = (pages.parse().unwrap(), used_mb.parse().unwrap());
+    assert!(pages >= used_mb * 256 && used_mb > 800, "{used}");
+    let grown = template_memory(skep.pid()) - before;
+    assert!(grown < 5 << 20, "the template grew by {grown} bytes");
+    let limit_mb = MemoryGroup::of(&skep, &vm).limit() >> 20;
+    assert!(OVERHEADS_MB.contains(&(limit_mb - 1024)), "{limit_mb} MiB");
+    let counted = skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].clone();
+    assert_eq!(counted, limit_mb);
+    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+
+    for _ in 0..BOOTS / AT_ONCE as usize {
+        for vm in skep.boot(AT_ONCE).await {
+            assert_eq!(
+                skep.output(pid_of(&vm), "nproc; hostname").await.lines().next(),
+                Some(vcpus.as_str())
+            );
+            skep.delete(&format!("/api/swarm/vm/{}", pid_of(&vm))).await.ok(200);
+        }
+    }
+    assert_eq!(skep.count().await, 0);
+}
