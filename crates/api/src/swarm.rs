@@ -465,7 +465,7 @@ pub enum EndReason {
     Crashed,
     /// The kernel killed the VMM process for lack of memory.
     OutOfMemory,
-    /// The VM was missing after a restart of the server.
+    /// After a restart, the server did not find the VM or could not take it over.
     Lost,
     /// The boot failed, or the guest agent became unreachable.
     Failed,
