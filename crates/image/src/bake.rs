@@ -228,7 +228,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let load = |tsc_khz| {
             let (named, kernel) = (BTreeMap::new(), String::new());
-            let inputs = Inputs { named, tsc_khz: Some(tsc_khz), kernel, prepares_shells: false };
+            let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
+            let inputs = Inputs { named, tsc_khz: Some(tsc_khz), kernel, size, prepares_shells: false };
             load_current(&inputs, dir.path()).unwrap_err()
         };
         let inputs = BTreeMap::from([("tsc_khz".to_owned(), "2600000".to_owned())]);

@@ -100,7 +100,7 @@ mod tests {
     use std::{os::unix::fs::MetadataExt, process::Output};
 
     use super::*;
-    use crate::template::{create_ram, seal_ram};
+    use rustix::fs::ftruncate;
 
     /// Maps the memory file of 32 MiB privately, reads 8 MiB of its first hole and writes 8 MiB of its second.
     const TOUCH: &str = "
@@ -138,11 +138,13 @@ os.write(1, b'failed\\n' if mapped == ctypes.c_void_p(-1).value else b'mapped\\n
 
     /// A sealed memory file of 32 MiB with some pages of data, to be inherited.
     fn sealed_ram() -> File {
-        let ram = create_ram(32).unwrap();
+        let ram = memfd_create("ram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&ram, 32 << 20).unwrap();
         for mebibyte in DATA_AT {
             rustix::io::pwrite(&ram, b"data", mebibyte << 20).unwrap();
         }
-        seal_ram(&ram).unwrap();
+        let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&ram, seals).unwrap();
         fcntl_setfd(&ram, FdFlags::empty()).unwrap();
         ram.into()
     }
