@@ -128,8 +128,8 @@ async fn assert_whole(skep: &Skep, pid: u64, response: Response) {
 }
 
 /// Injects the fault. Returns the affected VM if the caller received an answer about it.
-async fn inject(blow: Fault, skep: Skep, known_vms: &KnownVms, dice: &mut Rng) -> (Skep, Option<u64>) {
-    match blow {
+async fn inject(fault: Fault, skep: Skep, known_vms: &KnownVms, dice: &mut Rng) -> (Skep, Option<u64>) {
+    match fault {
         Fault::Planned => (planned(skep).await.start().await, None),
         Fault::Killed(victim) => (victim.kill(skep).await, None),
         Fault::Vmm => {
@@ -155,11 +155,11 @@ async fn planned(skep: Skep) -> StoppedServer {
 }
 
 /// Runs one round. Returns the VMs that are known after it.
-async fn round(skep: Skep, mut known: KnownVms, blow: Fault, dice: &mut Rng) -> (Skep, KnownVms) {
+async fn round(skep: Skep, mut known: KnownVms, fault: Fault, dice: &mut Rng) -> (Skep, KnownVms) {
     let InProgress { boot, end, command } = InProgress::begin(&skep, &known, dice);
     // At a random time, which is the purpose of this test.
     tokio::time::sleep(Duration::from_millis(dice.below(LATEST_MS))).await;
-    let (skep, struck) = inject(blow, skep, &known, dice).await;
+    let (skep, struck) = inject(fault, skep, &known, dice).await;
     known.extend(InProgress::booted(boot).await);
     if let Some(struck) = struck {
         skep.wait_for_end_of(struck).await;
@@ -175,12 +175,12 @@ async fn round(skep: Skep, mut known: KnownVms, blow: Fault, dice: &mut Rng) -> 
     };
     let found = known_vms(&listed(&skep).await);
     for (id, pid) in &known {
-        assert_eq!(found.get(id), Some(pid), "{blow:?}: {known:?} were announced, {found:?} are there");
+        assert_eq!(found.get(id), Some(pid), "{fault:?}: {known:?} were announced, {found:?} are there");
     }
     if let Some((id, confirmed)) = ended {
         assert!(
             !confirmed || !found.contains_key(&id),
-            "{blow:?}: the end of {id} was confirmed, and the VM lives"
+            "{fault:?}: the end of {id} was confirmed, and the VM lives"
         );
     }
     if let Some((pid, command)) = command
@@ -205,9 +205,9 @@ async fn every_reported_vm_exists_whichever_process_is_killed() {
     let mut skep = Skep::start().await;
     let mut known = known_vms(&skep.boot(2).await);
     for number in 0..ROUNDS {
-        let blow = Fault::of(number);
-        eprintln!("round {number}: {blow:?}");
-        (skep, known) = round(skep, known, blow, &mut dice).await;
+        let fault = Fault::of(number);
+        eprintln!("round {number}: {fault:?}");
+        (skep, known) = round(skep, known, fault, &mut dice).await;
         while known.len() > KEPT {
             let (id, _) = known.pop_first().unwrap();
             skep.delete(&format!("/api/swarm/vm/{id}")).await.ok(200);

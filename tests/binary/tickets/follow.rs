@@ -66,11 +66,11 @@ async fn make(server: &Skep, title: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_follower_misses_nothing_whatever_happens_to_its_connection() {
     let mut server = Skep::start().await;
-    let way = CuttableProxy::to(&server).await;
+    let proxy = CuttableProxy::to(&server).await;
     let arguments = ["events", "--types", "ticket.created", "--json"];
     let mut follower = command(&server, &arguments);
     let mut follower =
-        follower.env("SKEP_URL", &way.url).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        follower.env("SKEP_URL", &proxy.url).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     let seen = Arc::new(Mutex::new(Vec::<Value>::new()));
     let noted = Arc::clone(&seen);
@@ -92,13 +92,13 @@ async fn a_follower_misses_nothing_whatever_happens_to_its_connection() {
             make(&server, &title).await;
             titles.push(title);
             if number == 2 {
-                way.cut();
+                proxy.cut();
             }
         }
         if round == 4 {
             server.kill();
             server = Skep::start_on(server.killed(), &[]).await;
-            *way.target.lock().unwrap() = address(&server);
+            *proxy.target.lock().unwrap() = address(&server);
         }
     }
     let seen_titles = || -> Vec<String> {

@@ -25,9 +25,9 @@ impl Waiters {
 
     /// Wakes the waiting claims of an account when the store reports a ready ticket, until it is dropped.
     pub(crate) async fn run(&self, store: &dyn TicketStore) -> Infallible {
-        let mut news = store.ticket_signals();
+        let mut signals = store.ticket_signals();
         loop {
-            match news.recv().await {
+            match signals.recv().await {
                 Ok(TicketSignal::Ready(account)) => {
                     let signal = self.lock().get(&account).cloned();
                     signal.iter().for_each(|signal| signal.notify_waiters());

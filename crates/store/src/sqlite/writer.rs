@@ -66,7 +66,7 @@ impl Writer {
         self.run_and_notify(command, |_| ()).await
     }
 
-    /// Like [`run`](Self::run), and calls `news` with a successful outcome once it is durable, even if the caller has
+    /// Like [`run`](Self::run), and calls `notify` with a successful outcome once it is durable, even if the caller has
     /// dropped the future.
     pub(super) async fn run_and_notify<T, F, N>(&self, command: F, notify: N) -> Result<T, Error>
     where

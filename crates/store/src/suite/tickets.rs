@@ -75,8 +75,8 @@ async fn read(store: &dyn Store, account: AccountId, id: TicketId) -> Ticket {
 }
 
 /// Returns all signals received so far.
-fn drain(news: &mut Receiver<TicketSignal>) -> Vec<TicketSignal> {
-    std::iter::from_fn(|| news.try_recv().ok()).collect()
+fn drain(signals: &mut Receiver<TicketSignal>) -> Vec<TicketSignal> {
+    std::iter::from_fn(|| signals.try_recv().ok()).collect()
 }
 
 pub async fn a_graph_is_kept_as_it_was_made(store: Arc<dyn Store>) {
@@ -138,10 +138,10 @@ pub async fn what_is_refused_leaves_nothing(store: Arc<dyn Store>) {
 
 pub async fn listeners_receive_what_timers_and_waiting_claims_need(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let mut news = store.ticket_signals();
+    let mut signals = store.ticket_signals();
     let first = create_ticket(&*store, account, vec![]).await;
     let second = create_ticket(&*store, account, vec![Dependency::Ticket(first)]).await;
-    assert_eq!(drain(&mut news), [TicketSignal::Ready(account)]);
+    assert_eq!(drain(&mut signals), [TicketSignal::Ready(account)]);
     store.change_ticket(change(account, first, claim("a", None))).await.unwrap();
     let held = OpenAttempt {
         ticket: first,
@@ -150,16 +150,16 @@ pub async fn listeners_receive_what_timers_and_waiting_claims_need(store: Arc<dy
         lease: Duration::from_secs(3_600),
         max_runtime: Duration::from_secs(86_400),
     };
-    assert_eq!(drain(&mut news), [TicketSignal::Held(held)]);
+    assert_eq!(drain(&mut signals), [TicketSignal::Held(held)]);
     assert_eq!(store.open_attempts().await.unwrap(), [held]);
     // A claim by the same assignee renews the lease.
     store.change_ticket(change(account, first, claim("a", None))).await.unwrap();
-    assert_eq!(drain(&mut news), [TicketSignal::Held(OpenAttempt { beats: 1, ..held })]);
+    assert_eq!(drain(&mut signals), [TicketSignal::Held(OpenAttempt { beats: 1, ..held })]);
     store.change_ticket(change(account, first, completion(Some(1)))).await.unwrap();
-    assert_eq!(drain(&mut news), [TicketSignal::NotHeld(first), TicketSignal::Ready(account)]);
+    assert_eq!(drain(&mut signals), [TicketSignal::NotHeld(first), TicketSignal::Ready(account)]);
     assert!(read(&*store, account, second).await.ready);
     assert!(store.change_ticket(change(account, first, claim("a", None))).await.is_err());
-    assert!(drain(&mut news).is_empty(), "a refusal is no news");
+    assert!(drain(&mut signals).is_empty(), "a refusal sends no signal");
 }
 
 pub async fn leases_that_begin_anew_are_written_and_nothing_else(store: Arc<dyn Store>) {
@@ -180,13 +180,13 @@ pub async fn leases_that_begin_anew_are_written_and_nothing_else(store: Arc<dyn 
 
 pub async fn a_due_time_makes_a_ticket_ready_once(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let mut news = store.ticket_signals();
+    let mut signals = store.ticket_signals();
     // Has a higher precision than stored times, and must match nevertheless.
     let not_before = moment(500) + Duration::from_nanos(999_999);
     let new = NewTicket { not_before: Some(not_before), ..new_ticket("a", vec![]) };
     let id = store.create_tickets(creation(account, vec![new])).await.unwrap().answer.tickets[0].id;
     assert_eq!(
-        drain(&mut news),
+        drain(&mut signals),
         [TicketSignal::Waiting(WaitingTicket { ticket: id, not_before, backoff: None })]
     );
     assert_eq!(store.waiting_tickets().await.unwrap().len(), 1);
@@ -197,7 +197,7 @@ pub async fn a_due_time_makes_a_ticket_ready_once(store: Arc<dyn Store>) {
     );
     assert!(store.wake_ticket(wake).await.unwrap());
     assert!(!store.wake_ticket(wake).await.unwrap());
-    assert_eq!(drain(&mut news), [TicketSignal::Ready(account)]);
+    assert_eq!(drain(&mut signals), [TicketSignal::Ready(account)]);
     assert_eq!(counts(&*store).await["ticket.ready"], 1);
     assert_eq!(read(&*store, account, id).await.version, 1);
     assert!(store.waiting_tickets().await.unwrap().is_empty());
@@ -291,14 +291,14 @@ pub async fn tickets_end_with_their_vms(store: Arc<dyn Store>) {
         store.change_ticket(change(account, id, claim("a", Some(vm.id)))).await.unwrap();
         tickets.push(id);
     }
-    let mut news = store.ticket_signals();
+    let mut signals = store.ticket_signals();
     store.record_end(end(vms[0].id, EndReason::Crashed, 600)).await.unwrap();
     store.record_end(end(vms[0].id, EndReason::Deleted, 600)).await.unwrap();
     let command = EndVms { vms: vec![lost(vms[1].id)], reason: EndReason::Lost, at: moment(700) };
     store.end_vms(command).await.unwrap();
     let expected =
         [tickets[0], tickets[1]].map(|id| [TicketSignal::NotHeld(id), TicketSignal::Ready(account)]);
-    assert_eq!(drain(&mut news), expected.concat());
+    assert_eq!(drain(&mut signals), expected.concat());
     for (id, status) in
         tickets.into_iter().zip([TicketStatus::Pending, TicketStatus::Pending, TicketStatus::InProgress])
     {

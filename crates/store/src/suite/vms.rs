@@ -265,9 +265,9 @@ async fn booted_for(store: &dyn Store, pid: u32) -> (VmBooted, RecordBoots) {
 
 pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(store: Arc<dyn Store>) {
     let (vm, command) = booted_for(&*store, 3).await;
-    let mut news = store.ticket_signals();
+    let mut signals = store.ticket_signals();
     store.record_boots(command).await.unwrap();
-    assert!(matches!(news.try_recv(), Ok(TicketSignal::Held(open)) if Some(open.ticket) == vm.ticket));
+    assert!(matches!(signals.try_recv(), Ok(TicketSignal::Held(open)) if Some(open.ticket) == vm.ticket));
     let (account, id) = (vm.account, vm.ticket.unwrap());
     let alive: Vec<VmBooted> =
         store.running_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
@@ -348,7 +348,7 @@ pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Stor
     };
     let failed = skep_tickets::Command::Finish(failed);
     store.change_ticket(change(account, vms[2].ticket.unwrap(), failed)).await.unwrap();
-    let mut news = store.ticket_signals();
+    let mut signals = store.ticket_signals();
     for (vm, outcome) in vms.iter().zip([done.clone(), back, done]) {
         let end = RecordCommandEnd { vm: vm.id, outcome, at: moment(950) };
         store.record_command_end(end).await.unwrap();
@@ -364,12 +364,12 @@ pub async fn a_command_completes_its_ticket_or_gives_it_back(store: Arc<dyn Stor
     assert_eq!(records[1], ("pending", None, released));
     let failed = (Some(AttemptOutcome::Failed), Some(kept.clone()));
     assert_eq!(records[2], ("failed", Some(kept), failed), "the result that the agent sent stays");
-    let mut signals = Vec::new();
-    while let Ok(news) = news.try_recv() {
-        signals.extend(if let TicketSignal::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
+    let mut ended_vms = Vec::new();
+    while let Ok(signal) = signals.try_recv() {
+        ended_vms.extend(if let TicketSignal::VmWithoutAttempt(ended) = signal { Some(ended) } else { None });
     }
     let ended = |vm: &VmBooted, finished| VmWithoutAttempt { account, vm: vm.id, finished };
-    assert_eq!(signals, [ended(&vms[0], true), ended(&vms[1], false)]);
+    assert_eq!(ended_vms, [ended(&vms[0], true), ended(&vms[1], false)]);
 }
 
 pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>) {
@@ -400,7 +400,7 @@ pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn St
     let account = kept.account;
     let ticket = |vm: &VmBooted| vm.ticket.unwrap();
     assert!(store.vms_without_attempt().await.unwrap().is_empty(), "all attempts go on");
-    let mut news = store.ticket_signals();
+    let mut signals = store.ticket_signals();
     for vm in [&kept, &completed] {
         store.change_ticket(change(account, ticket(vm), completion(Some(1)))).await.unwrap();
     }
@@ -420,12 +420,12 @@ pub async fn a_vm_is_to_end_with_its_attempt_unless_it_is_kept(store: Arc<dyn St
     store.record_end(end(gone.id, EndReason::Crashed, 600)).await.unwrap();
     let expected = [(&completed, true), (&released, false), (&deleted, false)]
         .map(|(vm, finished)| VmWithoutAttempt { account, vm: vm.id, finished });
-    let mut signals = Vec::new();
-    while let Ok(news) = news.try_recv() {
-        signals.extend(if let TicketSignal::VmWithoutAttempt(ended) = news { Some(ended) } else { None });
+    let mut ended_vms = Vec::new();
+    while let Ok(signal) = signals.try_recv() {
+        ended_vms.extend(if let TicketSignal::VmWithoutAttempt(ended) = signal { Some(ended) } else { None });
     }
-    assert_eq!(signals, expected);
-    assert_eq!(store.vms_without_attempt().await.unwrap(), expected, "for a server that missed the news");
+    assert_eq!(ended_vms, expected);
+    assert_eq!(store.vms_without_attempt().await.unwrap(), expected, "for a server that missed the signals");
     for vm in [&completed, &released, &deleted] {
         store.record_end(end(vm.id, EndReason::TicketEnded, 700)).await.unwrap();
     }

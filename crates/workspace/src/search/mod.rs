@@ -41,7 +41,7 @@ impl Run for SearchFiles {
     }
 
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-        run_cancellable(place, move |roots, leash| names::search(roots, &self, leash)).await
+        run_cancellable(place, move |roots, cancellation| names::search(roots, &self, cancellation)).await
     }
 }
 
@@ -51,7 +51,7 @@ impl Run for GrepFiles {
     }
 
     async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-        run_cancellable(place, move |roots, leash| grep::grep(roots, &self, leash)).await
+        run_cancellable(place, move |roots, cancellation| grep::grep(roots, &self, cancellation)).await
     }
 }
 

@@ -28,12 +28,14 @@ impl RunStreamed for WatchFolder {
         let place = place.clone();
         let begun = spawn_blocking(move || {
             let tree = Tree::watch(&*place.roots()?, self.path.as_path())?;
-            let news = tree.descriptor().map_err(|error| Error::of_path(self.path.as_path(), &error))?;
-            Ok::<_, Error>((tree, news))
+            let descriptor =
+                tree.descriptor().map_err(|error| Error::of_path(self.path.as_path(), &error))?;
+            Ok::<_, Error>((tree, descriptor))
         });
-        let (tree, news) = begun.await.map_err(|_| Error::WorkerFailed)??;
+        let (tree, descriptor) = begun.await.map_err(|_| Error::WorkerFailed)??;
         let answer = FolderWatched { folders: tree.folders() };
-        let watch = WatchState { tree, readiness: Readiness::new(news).map_err(|_| Error::WorkerFailed)? };
+        let watch =
+            WatchState { tree, readiness: Readiness::new(descriptor).map_err(|_| Error::WorkerFailed)? };
         Ok((answer, Box::pin(stream::unfold(Some(watch), |watch| async move { Some(watch?.next().await) }))))
     }
 }

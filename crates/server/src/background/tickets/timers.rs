@@ -22,7 +22,7 @@ const MAX_CONCURRENT: usize = 128;
 /// no attempt ends because the server was down.
 pub(crate) async fn run_timers(store: Arc<dyn TicketStore>) -> Infallible {
     // Subscribed before the store is read, so that no change in between is missed.
-    let mut news = store.ticket_signals();
+    let mut signals = store.ticket_signals();
     let mut deadlines = Deadlines::default();
     // Written before the timers start: the lease end that callers read must not be later than that of the timer.
     restart_leases(&*store).await;
@@ -32,7 +32,7 @@ pub(crate) async fn run_timers(store: Arc<dyn TicketStore>) -> Infallible {
         for chunk in due.chunks(MAX_CONCURRENT) {
             join_all(chunk.iter().map(|due| expire(&*store, *due))).await;
         }
-        apply_changes(&*store, &mut news, &mut deadlines).await;
+        apply_changes(&*store, &mut signals, &mut deadlines).await;
         deadlines.adjust_to_wall_clock(Now::read());
     }
 }
@@ -40,18 +40,18 @@ pub(crate) async fn run_timers(store: Arc<dyn TicketStore>) -> Infallible {
 /// Applies changes to the deadlines until one of them may have expired.
 async fn apply_changes(
     store: &dyn TicketStore,
-    news: &mut Receiver<TicketSignal>,
+    signals: &mut Receiver<TicketSignal>,
     deadlines: &mut Deadlines,
 ) {
     let far = Now::read().instant
         + if deadlines.uses_wall_clock() { WALL_CLOCK_INTERVAL } else { Duration::from_secs(3_600) };
     let next = deadlines.next().map_or(far, |next| next.min(far));
     tokio::select! {
-        change = news.recv() => apply_change(store, change, deadlines).await,
+        change = signals.recv() => apply_change(store, change, deadlines).await,
         () = sleep_until(next.into()) => return,
     }
     // A burst of changes is applied at once.
-    while let Ok(change) = news.try_recv() {
+    while let Ok(change) = signals.try_recv() {
         apply_change(store, Ok(change), deadlines).await;
     }
 }

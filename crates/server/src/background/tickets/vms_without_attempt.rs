@@ -21,10 +21,10 @@ pub(crate) async fn end_vms_without_attempt(
     // Without VM support in this process there is nothing to end.
     let Ok(swarm) = vms.swarm().await else { return pending().await };
     // Subscribed before the store is read, so that no VM in between is missed.
-    let mut news = tickets.ticket_signals();
+    let mut signals = tickets.ticket_signals();
     end_all(store, &swarm).await;
     loop {
-        match news.recv().await {
+        match signals.recv().await {
             Ok(TicketSignal::VmWithoutAttempt(ended)) => end(&swarm, ended),
             Ok(_) => {}
             Err(RecvError::Lagged(_)) => end_all(store, &swarm).await,

@@ -124,7 +124,7 @@ fn unstaged_changes(
     only: Option<&[u8]>,
 ) -> Option<Vec<ChangedFile>> {
     let (mut differ, mut held) = (Vec::new(), 0);
-    let mut known = walk_work_tree(top, index, None, &reader.leash)?.tracked;
+    let mut known = walk_work_tree(top, index, None, &reader.cancellation)?.tracked;
     known.retain(|(place, _)| is_below(index.entry(*place).path, only));
     for (place, now) in without_unchanged(reader, top, index, known)? {
         reader.check_active()?;

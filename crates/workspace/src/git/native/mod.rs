@@ -75,13 +75,13 @@ struct Reader<'a> {
     objects: Objects<'a>,
     packed_refs: Option<BTreeMap<String, ObjectId>>,
     commit_nodes: HashMap<ObjectId, CommitNode>,
-    leash: Cancellation,
+    cancellation: Cancellation,
 }
 
 impl Reader<'_> {
     /// `None` once the caller is gone or the time limit has passed.
     fn check_active(&self) -> Option<()> {
-        (!self.leash.is_cancelled()).then_some(())
+        (!self.cancellation.is_cancelled()).then_some(())
     }
 }
 
@@ -97,7 +97,7 @@ async fn read<T: Send + 'static>(
     }
     let permit = Arc::clone(&READ_PERMITS).acquire_owned().await.ok()?;
     let (place, path) = (place.clone(), path.cloned());
-    let (leash, _waiting) = Cancellation::with_time_limit(TIME_LIMIT);
+    let (cancellation, _waiting) = Cancellation::with_time_limit(TIME_LIMIT);
     let reading = tokio::task::spawn_blocking(move || {
         // The thread holds the permit until it ends, even if the caller is gone.
         let _permit = permit;
@@ -111,7 +111,7 @@ async fn read<T: Send + 'static>(
             objects,
             packed_refs: packed,
             commit_nodes: links,
-            leash,
+            cancellation,
         };
         reader.has_standard_layout()?;
         work(&mut reader)

@@ -65,7 +65,7 @@ fn compute_status(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
     let mut budget = Budget::default();
     let staged = staged_changes(reader.diff_index(tree, &index)?, &mut budget)?;
     let rules = reader.exclude_rules()?;
-    let found = walk_work_tree(&top, &index, Some(rules), &reader.leash)?;
+    let found = walk_work_tree(&top, &index, Some(rules), &reader.cancellation)?;
     let modified = unstaged_changes(reader, &top, &index, found.tracked, &mut budget)?;
     let fitting = |path: &[u8]| budget.take_if_fits(file_path(path));
     let conflicted: Vec<_> = index.conflicted().map_while(fitting).collect();

@@ -417,7 +417,7 @@ fn a_reading_ends_when_its_caller_is_gone() {
     fixture.commit("First");
     let roots = fixture.place.roots().unwrap();
     let repository = Repository::find_without_git(&fixture.place, Some(&fixture.path(""))).unwrap();
-    let reader = |leash| {
+    let reader = |cancellation| {
         let objects = Objects::new(&roots, repository.common_dir.join("objects"));
         Reader {
             roots: &roots,
@@ -425,7 +425,7 @@ fn a_reading_ends_when_its_caller_is_gone() {
             objects,
             packed_refs: None,
             commit_nodes: HashMap::new(),
-            leash,
+            cancellation,
         }
     };
     let (kept, waiting) = Cancellation::with_time_limit(Duration::from_secs(600));

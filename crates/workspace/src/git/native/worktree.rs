@@ -60,7 +60,7 @@ struct QueuedFolder {
 
 struct Walk<'a> {
     index: &'a Index,
-    leash: Cancellation,
+    cancellation: Cancellation,
     queue: Mutex<WorkQueue>,
     changed: Condvar,
 }
@@ -86,12 +86,12 @@ pub(super) fn walk_work_tree(
     top: &Arc<Folder>,
     index: &Index,
     rules: Option<Arc<IgnoreRules>>,
-    leash: &Cancellation,
+    cancellation: &Cancellation,
 ) -> Option<WalkResult> {
     let first =
         QueuedFolder { parent: Arc::clone(top), path: Vec::new(), entries: 0..index.len(), rules, depth: 0 };
     let work = Mutex::new(WorkQueue { folders: vec![first], ..WorkQueue::default() });
-    let walk = Walk { index, leash: leash.clone(), queue: work, changed: Condvar::new() };
+    let walk = Walk { index, cancellation: cancellation.clone(), queue: work, changed: Condvar::new() };
     let more = (index.len() / FILES_A_THREAD).min(MAX_THREADS - 1);
     let mut found = std::thread::scope(|scope| {
         // If no thread can be started, fewer do the work.
@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
 
     /// Examines one folder and returns those below it.
     fn examine_folder(&self, here: QueuedFolder, found: &mut WalkResult) -> Option<Vec<QueuedFolder>> {
-        if self.leash.is_cancelled() || here.depth > MAX_DEPTH {
+        if self.cancellation.is_cancelled() || here.depth > MAX_DEPTH {
             return None;
         }
         let folder = match here.path.strip_suffix(b"/") {
