@@ -63,6 +63,8 @@ mod killed;
 #[cfg(feature = "root")]
 mod memory;
 #[cfg(feature = "root")]
+mod pause;
+#[cfg(feature = "root")]
 mod pool;
 #[cfg(feature = "root")]
 mod processes;

@@ -27,7 +27,7 @@ pub trait VmStore: Send + Sync {
         once: IdempotentRequest,
         at: Timestamp,
     ) -> Result<Option<BootAnswer>>;
-    /// Changes the attributes of a running VM and returns its record; fails with `UnknownVm`.
+    /// Changes the attributes of a live VM and returns its record; fails with `UnknownVm`.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
     /// Records whether a VM is paused, and returns its record; fails with `UnknownVm`.
     async fn record_pause(&self, command: RecordPause) -> Result<VmRecord>;
@@ -39,8 +39,8 @@ pub trait VmStore: Send + Sync {
     /// Records the end of those of these VMs that still run, and returns their records in the order of the command.
     /// Unknown VMs are ignored.
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
-    /// Returns the running VMs of all accounts, oldest first.
-    async fn running_vms(&self) -> Result<Vec<VmRecord>>;
+    /// Returns the VMs of all accounts that have not ended, oldest first.
+    async fn live_vms(&self) -> Result<Vec<VmRecord>>;
     /// Returns the VMs of all accounts that still run although their attempt at a ticket has ended, except those to be
     /// kept.
     async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>>;
@@ -53,7 +53,7 @@ pub trait VmStore: Send + Sync {
     async fn log_position(&self, vm: VmId) -> Result<LogPosition>;
     /// Returns part of a log; fails with `UnknownTicket`, `UnknownLog`.
     async fn read_log(&self, query: ReadLog) -> Result<LogPage>;
-    /// Returns metrics about running VMs for each account.
+    /// Returns metrics about live VMs for each account.
     async fn vm_metrics(&self) -> Result<Vec<VmMetrics>>;
 }
 
@@ -82,7 +82,7 @@ pub struct VmBooted {
 /// What callers give at the boot of a VM and may change while it runs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct VmAttributes {
-    /// Unique among the running VMs of the account.
+    /// Unique among the live VMs of the account.
     pub name: Option<VmName>,
     pub metadata: Map<String, Value>,
     /// When the VM ends by itself; `None` means never.
@@ -259,7 +259,7 @@ pub struct RecordBoots {
     pub answer: Option<(IdempotentRequest, BootAnswer)>,
 }
 
-/// Changes the attributes of a running VM. Writes an event `vm.renamed` if the name changes.
+/// Changes the attributes of a live VM. Writes an event `vm.renamed` if the name changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChangeVm {
     pub vm: VmId,

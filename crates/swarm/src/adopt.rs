@@ -42,7 +42,7 @@ pub(crate) async fn adopt_vms(
     budget: &Arc<Budget>,
 ) -> Result<(), Error> {
     let VmContext { keeper, store, .. } = surroundings;
-    let alive = store.running_vms().await?;
+    let alive = store.live_vms().await?;
     let busy: HashSet<VmId> =
         alive.iter().filter(|record| record.command_runs).map(|record| record.vm.id).collect();
     let mut held: HashMap<VmId, HeldVm> = HashMap::new();
@@ -95,7 +95,7 @@ pub(crate) async fn adopt_vms(
 /// The store is not available.
 pub async fn record_all_as_lost(store: &dyn VmStore, observer: &dyn Observer) -> Result<(), Error> {
     let mut lost = Vec::new();
-    for VmRecord { vm: VmBooted { id: vm, .. }, .. } in store.running_vms().await? {
+    for VmRecord { vm: VmBooted { id: vm, .. }, .. } in store.live_vms().await? {
         let message = "the server was started again without support for VMs";
         tracing::warn!(%vm, "VM {vm} of an earlier start is lost: {message}");
         lost.push(VmToEnd { vm, message: Some(message.to_owned()) });
@@ -136,11 +136,11 @@ async fn reconnect(
             if runs {
                 machine.pause().await?;
             }
-            Live::Paused(Paused::adopted(machine))
+            Live::Paused(Paused::adopted(machine, agent))
         }
         // The earlier server ended while it paused the VM.
         (None, false) => {
-            let resumed = Paused::adopted(machine).resume(&restorer.keeper, facts.id).await;
+            let resumed = Paused::adopted(machine, agent).resume(&restorer.keeper, facts.id).await;
             Live::Running(resumed.map_err(|(_, error)| error)?)
         }
         (None, true) => {

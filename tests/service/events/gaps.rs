@@ -64,7 +64,7 @@ async fn an_event_id_of_another_epoch_of_the_store_begins_with_a_gap() {
             .end_vms(skep_store::EndVms {
                 vms: skep
                     .store
-                    .running_vms()
+                    .live_vms()
                     .await
                     .unwrap()
                     .iter()

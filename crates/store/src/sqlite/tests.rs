@@ -50,7 +50,7 @@ async fn opening_again_finds_all_of_it() {
     let store = SqliteStore::open(settings(&folder)).await.unwrap();
     assert_eq!(default_account(&store).await, account);
     assert_eq!(store.ensure_admin_key(admin_key(1)).await.unwrap(), admin);
-    assert_eq!(store.running_vms().await.unwrap().into_iter().map(|r| r.vm).collect::<Vec<_>>(), [alive]);
+    assert_eq!(store.live_vms().await.unwrap().into_iter().map(|r| r.vm).collect::<Vec<_>>(), [alive]);
     assert_eq!(all_events(&store).await, events, "the epoch too stays");
     assert!(store.session(session.hash).await.unwrap().is_some());
 }
@@ -183,7 +183,7 @@ async fn a_full_disk_loses_nothing_that_was_answered() {
         assert!(answered.len() < 10_000, "the disk never fills");
     };
     assert_eq!(error.code(), ErrorCode::StoreUnavailable, "{error:?}");
-    let kept: Vec<_> = store.running_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
+    let kept: Vec<_> = store.live_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
     answered.sort_unstable();
     assert_eq!(kept, answered);
     assert_eq!(all_events(&store).await.len(), answered.len());

@@ -29,7 +29,7 @@ pub async fn writers_at_once_are_all_durable(store: Arc<dyn Store>) {
     assert_eq!(made.len(), usize::from(WRITERS));
     let page = store.list_keys(ListKeys { account, limit: 1_000, before: None }).await.unwrap();
     assert_eq!(page.keys.iter().map(|record| record.key.id).collect::<BTreeSet<_>>(), made);
-    assert!(store.running_vms().await.unwrap().is_empty());
+    assert!(store.live_vms().await.unwrap().is_empty());
     for (kind, count) in counts(&*store).await {
         assert_eq!(count, usize::from(WRITERS), "{kind}");
     }
@@ -61,7 +61,7 @@ pub async fn a_refusal_harms_no_neighbour(store: Arc<dyn Store>) {
     );
     assert!(good.is_ok() && bad.is_err() && last.is_ok());
     assert!(named.is_ok() != taken.is_ok());
-    let pids: Vec<_> = store.running_vms().await.unwrap().into_iter().map(|record| record.vm.pid).collect();
+    let pids: Vec<_> = store.live_vms().await.unwrap().into_iter().map(|record| record.vm.pid).collect();
     assert_eq!(pids, [3, 6]);
     let counts = counts(&*store).await;
     assert_eq!((counts["vm.booted"], counts["key.created"]), (2, 1));

@@ -22,7 +22,7 @@ pub async fn a_pause_is_recorded_until_the_vm_is_resumed(store: Arc<dyn Store>) 
     let (vm, other) = (booted(account, 3), booted(account, 4));
     store.record_boots(boot(vec![vm.clone(), other])).await.unwrap();
     let state = async || {
-        let records = store.running_vms().await.unwrap();
+        let records = store.live_vms().await.unwrap();
         assert_eq!(records[1].paused_to, None, "another VM was changed");
         records[0].to_api(moment(900)).state
     };

@@ -25,7 +25,7 @@ pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     // Oldest first, independent of the order in the command.
     let reversed = vms.iter().rev().cloned().collect();
     store.record_boots(boot(reversed)).await.unwrap();
-    let alive = store.running_vms().await.unwrap();
+    let alive = store.live_vms().await.unwrap();
     let expected: Vec<_> = vms
         .iter()
         .cloned()
@@ -48,7 +48,7 @@ pub async fn boots_are_all_or_none(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let twice = booted(account, 4);
     store.record_boots(boot(vec![booted(account, 3), twice.clone(), twice])).await.unwrap_err();
-    assert!(store.running_vms().await.unwrap().is_empty());
+    assert!(store.live_vms().await.unwrap().is_empty());
     assert!(all_events(&*store).await.is_empty());
 }
 
@@ -67,8 +67,8 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     assert_eq!((changed.expires_at, changed.metadata), (Some(moment(900)), metadata));
     let never = changing(VmChange { expires_at: Some(None), ..VmChange::default() });
     let changed = store.change_vm(never).await.unwrap().vm;
-    assert_eq!((changed.attributes.expires_at, &changed), (None, &store.running_vms().await.unwrap()[0].vm));
-    assert_eq!(store.running_vms().await.unwrap()[1].vm, other, "no other VM changes");
+    assert_eq!((changed.attributes.expires_at, &changed), (None, &store.live_vms().await.unwrap()[0].vm));
+    assert_eq!(store.live_vms().await.unwrap()[1].vm, other, "no other VM changes");
     store.record_end(end(vm.id, EndReason::Deleted, 600)).await.unwrap();
     assert_eq!(store.change_vm(nothing).await.unwrap_err().code(), ErrorCode::UnknownVm);
 }
@@ -88,7 +88,7 @@ pub async fn a_name_belongs_to_one_living_vm_of_an_account(store: Arc<dyn Store>
     assert_eq!(taken.code(), ErrorCode::NameTaken);
     assert!(taken.to_string().contains(&web.id.to_string()), "{taken}");
     assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
-    assert_eq!(store.running_vms().await.unwrap().len(), 3);
+    assert_eq!(store.live_vms().await.unwrap().len(), 3);
 
     let name = |vm: &VmBooted, name: Option<&str>| ChangeVm {
         vm: vm.id,
@@ -199,7 +199,7 @@ pub async fn a_second_end_changes_nothing(store: Arc<dyn Store>) {
     let second = store.record_end(end(vm.id, EndReason::Deleted, 700)).await.unwrap();
     assert!(!second.first);
     assert_eq!(second.record, first.record);
-    assert!(store.running_vms().await.unwrap().is_empty());
+    assert!(store.live_vms().await.unwrap().is_empty());
 
     let events = events_of(&*store, EventKind::VmEnded).await;
     assert_eq!(events.len(), 1);
@@ -247,7 +247,7 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     let events = events_of(&*store, EventKind::VmEnded).await;
     let messages: Vec<_> = events.iter().map(|event| event.body.get("message").cloned()).collect();
     assert_eq!(messages, [None, message(vms[2].id).map(Into::into), None]);
-    let alive: Vec<_> = store.running_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
+    let alive: Vec<_> = store.live_vms().await.unwrap().into_iter().map(|record| record.vm.id).collect();
     assert_eq!(alive, [vms[3].id]);
     assert_eq!(counts(&*store).await["vm.ended"], 3);
 }
@@ -269,8 +269,7 @@ pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(sto
     store.record_boots(command).await.unwrap();
     assert!(matches!(signals.try_recv(), Ok(TicketSignal::Held(open)) if Some(open.ticket) == vm.ticket));
     let (account, id) = (vm.account, vm.ticket.unwrap());
-    let alive: Vec<VmBooted> =
-        store.running_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
+    let alive: Vec<VmBooted> = store.live_vms().await.unwrap().into_iter().map(|record| record.vm).collect();
     assert_eq!(alive, std::slice::from_ref(&vm));
     let ticket = store.ticket(account, id, moment(900)).await.unwrap();
     assert_eq!((ticket.vm, ticket.assignee.as_deref(), ticket.attempt), (Some(vm.id), Some("booter"), 1));
@@ -292,7 +291,7 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
     let vm = command.vms[0].clone();
     let (account, id) = (vm.account, vm.ticket.unwrap());
     store.record_boots(command).await.unwrap();
-    let alive = store.running_vms().await.unwrap();
+    let alive = store.live_vms().await.unwrap();
     assert_eq!((alive[0].command_runs, alive[0].vm.exec_id.as_deref()), (true, Some("exec_1")));
     let evidence = serde_json::Map::from_iter([("exit_code".to_owned(), json!(7))]);
     let ended = |vm| {
@@ -309,7 +308,7 @@ pub async fn an_attempt_ends_with_the_command_of_its_boot(store: Arc<dyn Store>)
         (Some(AttemptOutcome::CommandEnded), Some(evidence.clone()))
     );
     assert_eq!(ticket.result, None, "it is the attempt's");
-    let alive = store.running_vms().await.unwrap();
+    let alive = store.live_vms().await.unwrap();
     assert_eq!((alive.len(), alive[0].command_runs), (1, false), "the VM lives on");
     // A second end changes nothing.
     let before = all_events(&*store).await.len();
@@ -381,7 +380,7 @@ pub async fn a_vm_whose_attempt_has_ended_is_not_recorded(store: Arc<dyn Store>)
     let before = all_events(&*store).await.len();
     let refused = store.record_boots(command).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Superseded);
-    assert!(store.running_vms().await.unwrap().is_empty());
+    assert!(store.live_vms().await.unwrap().is_empty());
     assert!(store.key_by_hash(hash(7)).await.unwrap().is_none());
     assert_eq!(all_events(&*store).await.len(), before, "nothing of it is left");
 }
@@ -479,7 +478,7 @@ pub async fn records_of_vms_that_ended_are_kept_as_long_as_events(store: Arc<dyn
     let command = TrimHistory { before: moment(603), bytes: 1 << 40, batch: 1 };
     while !store.trim_history(command).await.unwrap().is_empty() {}
     assert_eq!(ended().await, [7, 6, 4], "what ended before, but for the VM of a key");
-    let alive = store.running_vms().await.unwrap();
+    let alive = store.live_vms().await.unwrap();
     assert_eq!(alive.into_iter().map(|record| record.vm.pid).collect::<Vec<_>>(), [8]);
 }
 

@@ -6,6 +6,7 @@ use skep_api::{VmId, swarm::PausedTo};
 use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::ServerEnd;
+use tokio::net::UnixStream;
 
 use super::{Running, Unchanged};
 use crate::{Error, hand_out};
@@ -15,9 +16,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Paused {
     pub(super) machine: Box<dyn Machine>,
-    /// The connection from before the pause, with the calls that stand still on it. `None` if this server has not seen the
-    /// VM run: the agent answers a new connection only when it runs.
-    guest: Option<Guest>,
+    agent: Agent,
+}
+
+/// The agent, which answers a new connection only when its VM runs.
+enum Agent {
+    /// The connection from before the pause, with the calls that stand still on it.
+    Connected(Guest),
+    /// The stream to an agent that this server has not talked to. `None` after an attempt that failed. The VMM serves one
+    /// stream at a time, so there is no other one meanwhile.
+    Unconnected(Option<UnixStream>),
 }
 
 impl Paused {
@@ -25,19 +33,19 @@ impl Paused {
     pub(crate) const TO: PausedTo = PausedTo::Memory;
 
     pub(super) fn connected(machine: Box<dyn Machine>, guest: Guest) -> Self {
-        Self { machine, guest: Some(guest) }
+        Self { machine, agent: Agent::Connected(guest) }
     }
 
     /// A VM that another server paused.
-    pub(crate) fn adopted(machine: Box<dyn Machine>) -> Self {
-        Self { machine, guest: None }
+    pub(crate) fn adopted(machine: Box<dyn Machine>, agent: UnixStream) -> Self {
+        Self { machine, agent: Agent::Unconnected(Some(agent)) }
     }
 
     /// Waits until the connection to the agent is lost.
     pub(super) async fn agent_closed(&self) {
-        match &self.guest {
-            Some(guest) => guest.closed().await,
-            None => pending().await,
+        match &self.agent {
+            Agent::Connected(guest) => guest.closed().await,
+            Agent::Unconnected(_) => pending().await,
         }
     }
 
@@ -59,12 +67,17 @@ impl Paused {
 
     async fn start(&mut self, keeper: &ServerEnd, vm: VmId) -> Result<Guest, Error> {
         self.machine.resume().await?;
-        let guest = match &self.guest {
-            Some(guest) => guest.clone(),
-            None => {
-                let guest = Guest::connect(keeper.attach(vm).await?.agent, CONNECT_TIMEOUT).await?;
+        let guest = match &mut self.agent {
+            Agent::Connected(guest) => guest.clone(),
+            Agent::Unconnected(stream) => {
+                let stream = match stream.take() {
+                    Some(stream) => stream,
+                    None => keeper.attach(vm).await?.agent,
+                };
+                let guest = Guest::connect(stream, CONNECT_TIMEOUT).await?;
                 guest.check_protocol().await?;
-                self.guest.insert(guest).clone()
+                self.agent = Agent::Connected(guest.clone());
+                guest
             }
         };
         hand_out::set_clock(&guest).await?;

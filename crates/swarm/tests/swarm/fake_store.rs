@@ -126,7 +126,7 @@ impl VmStore for FakeStore {
         Ok(Vec::new())
     }
 
-    async fn running_vms(&self) -> Result<Vec<VmRecord>> {
+    async fn live_vms(&self) -> Result<Vec<VmRecord>> {
         let alive = self.alive.lock().unwrap().clone().into_iter();
         self.result_or_failure(alive.map(|vm| self.record(vm)).collect())
     }

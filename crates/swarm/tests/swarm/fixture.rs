@@ -9,7 +9,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
     process::{Child, Command},
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -91,7 +91,7 @@ struct Vmm {
     /// Whether its processors run.
     runs: bool,
     guest: Option<JoinHandle<()>>,
-    _streams: [StdStream; 3],
+    _streams: [StdStream; 2],
 }
 
 impl Drop for Vmm {
@@ -287,23 +287,28 @@ async fn attach(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
         let hang_up = keeper.guests_hang_up > 0;
         let other_release = keeper.answer_of_other_release.clone();
         let vmm = keeper.vmms.get_mut(&vm).unwrap();
-        let unread = guest.try_clone().unwrap();
-        // The agent of a VM that stands still answers nobody.
-        vmm.guest = (!hang_up && vmm.runs).then(|| match other_release {
+        // A VMM serves one stream at a time.
+        vmm.guest.take().into_iter().for_each(|guest| guest.abort());
+        vmm.guest = (!hang_up).then(|| match other_release {
             Some(answer) => tokio::spawn(async move { play(tokio_stream(guest), &answer).await.unwrap() }),
-            None => spawn_guest(guest, this),
+            None => spawn_guest(vm, guest, this),
         });
-        let kept = if vmm.runs { c.try_clone().unwrap() } else { unread };
-        vmm._streams = [m, c, kept];
+        vmm._streams = [m, c];
         (vmm.launched.clone(), pidfd_open(Pid::from_child(&vmm.process), PidfdFlags::NONBLOCK).unwrap())
     };
     let descriptors: Vec<OwnedFd> = vec![pidfd, monitor.into(), agent.into(), console.into()];
     answerer.answer(Answer::Attached(launched), &descriptors).await.unwrap();
 }
 
-fn spawn_guest(stream: StdStream, keeper: Arc<Mutex<FakeKeeper>>) -> JoinHandle<()> {
+fn spawn_guest(vm: VmId, stream: StdStream, keeper: Arc<Mutex<FakeKeeper>>) -> JoinHandle<()> {
     let stream = tokio_stream(stream);
-    tokio::spawn(async move { serve(stream, FakeGuest(keeper)).await.unwrap() })
+    tokio::spawn(async move {
+        // The agent of a VM that stands still answers nobody.
+        while !keeper.lock().unwrap().vmms.get(&vm).is_some_and(|vmm| vmm.runs) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        serve(stream, FakeGuest(keeper)).await.unwrap();
+    })
 }
 
 /// Tells the driver which VM a monitor belongs to.
@@ -344,16 +349,9 @@ async fn launch(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
         vcpus: 1,
         memory_mb: 128,
     };
-    let kept = c.try_clone().unwrap();
-    let guest = (!hang_up).then(|| spawn_guest(guest, Arc::clone(keeper)));
-    let vmm = Vmm {
-        launched: launched.clone(),
-        committed: false,
-        process,
-        runs: false,
-        guest,
-        _streams: [m, c, kept],
-    };
+    let guest = (!hang_up).then(|| spawn_guest(vm, guest, Arc::clone(keeper)));
+    let vmm =
+        Vmm { launched: launched.clone(), committed: false, process, runs: false, guest, _streams: [m, c] };
     keeper.lock().unwrap().vmms.insert(vm, vmm);
     let state = std::fs::File::open("/dev/null").unwrap();
     let mut descriptors: Vec<OwnedFd> =

@@ -213,7 +213,7 @@ async fn find_running_vm(store: &SqliteStore, account: &Account, given: &str) ->
     let unknown =
         || anyhow!("no VM `{given}` runs in the account `{}`; `skep ps` lists its VMs", account.name);
     let wanted = VmRef::parse(given).ok_or_else(unknown)?;
-    let vms = store.running_vms().await?;
+    let vms = store.live_vms().await?;
     let is_wanted = |vm: &VmBooted| match &wanted {
         VmRef::Pid(pid) => vm.pid == *pid,
         VmRef::Id(id) => vm.id == *id,

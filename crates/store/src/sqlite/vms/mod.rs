@@ -67,7 +67,7 @@ impl VmStore for SqliteStore {
         self.run_vm_end(move |c| end_vms(c, &command)).await
     }
 
-    async fn running_vms(&self) -> crate::Result<Vec<VmRecord>> {
+    async fn live_vms(&self) -> crate::Result<Vec<VmRecord>> {
         self.readers.run(list::running).await
     }
 

@@ -1,0 +1,384 @@
+//! Pausing and resuming real VMs. What stands still is seen by counters that guests write to their consoles, which the
+//! server reads also while a VM is paused.
+
+use std::{collections::BTreeSet, fs};
+
+use futures_util::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Skep, command, eventually, output_of, send},
+    takeover::{VICTIMS, assert_in_order, listed},
+};
+
+/// Counts in memory, and writes each number to the console.
+const COUNT: &str =
+    "(n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.02; done) </dev/null >/dev/console 2>&1 &";
+/// So many numbers of a VM that runs are a while in which a paused one would have counted too.
+const WHILE: u64 = 60;
+/// How far a guest's clock may be off after a request of a loaded machine. A pause of these tests takes longer.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_millis(800);
+
+/// A VM that counts.
+struct Counter<'a> {
+    skep: &'a Skep,
+    pid: u64,
+    path: String,
+}
+
+impl<'a> Counter<'a> {
+    async fn boot(skep: &'a Skep) -> Self {
+        let counter = at(skep, &booted(skep).await);
+        counter.passes(1).await;
+        counter
+    }
+
+    /// All numbers on the console.
+    async fn numbers(&self) -> Vec<u64> {
+        let console = self.skep.get(&format!("{}/console", self.path)).await.ok(200);
+        let text = console["console"].as_str().unwrap();
+        // The last line may not be whole.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().filter_map(|line| line.trim().strip_prefix("tick ")?.parse().ok()).collect()
+    }
+
+    async fn last(&self) -> u64 {
+        self.numbers().await.last().copied().unwrap_or(0)
+    }
+
+    async fn passes(&self, number: u64) {
+        eventually(&format!("number {number} of VM {}", self.pid), async || self.last().await >= number)
+            .await;
+    }
+
+    /// Waits until this VM has counted on for a while.
+    async fn counts_on(&self) {
+        self.passes(self.last().await + WHILE).await;
+    }
+
+    async fn pause(&self) -> Value {
+        self.skep.post(&format!("{}/pause", self.path), &json!({})).await.ok(200)
+    }
+
+    async fn resume(&self) -> Value {
+        send(self.skep.request(Method::POST, &format!("{}/resume", self.path))).await.ok(200)
+    }
+
+    /// The CPU time of the VMM, in ticks of the kernel.
+    fn cpu_ticks(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    async fn assert_clock_is_right(&self) {
+        let before = Timestamp::now();
+        let output = self.skep.output(self.pid, "date -u +%Y-%m-%dT%H:%M:%S.%NZ").await;
+        let (clock, after) = (output.parse::<Timestamp>().unwrap(), Timestamp::now());
+        let near = before - CLOCK_TOLERANCE..=after + CLOCK_TOLERANCE;
+        assert!(near.contains(&clock), "{before} {clock} {after}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_vm_stands_still_and_goes_on_where_it_was() {
+    let skep = Skep::start().await;
+    let (vm, other) = (Counter::boot(&skep).await, Counter::boot(&skep).await);
+    stands_still(&vm, &other).await;
+    is_refused_where_it_must_run(&skep, &vm).await;
+    is_shown_as_paused(&skep, &vm).await;
+    calls_go_on_or_reach_their_limits(&skep, &vm, &other).await;
+    is_paused_by_its_own_account_and_scope_only(&skep, &vm).await;
+    goes_by_the_command(&skep, &vm).await;
+    requests_at_once_end_in_one_state(&skep, &vm, &other).await;
+    ends_in_every_way(&skep, vm, other).await;
+    assert_in_order(&skep).await;
+}
+
+async fn stands_still(vm: &Counter<'_>, other: &Counter<'_>) {
+    let skep = vm.skep;
+    skep.output(vm.pid, "echo in-memory > /dev/shm/kept; echo on-disk > /root/kept").await;
+    let used = skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].clone();
+    let paused = vm.pause().await;
+    assert_eq!((&paused["state"], &paused["paused_to"]), (&json!("paused"), &json!("memory")), "{paused}");
+    assert_eq!(vm.pause().await["state"], "paused", "again");
+    // What it printed before may be under way to the server.
+    other.counts_on().await;
+    let (number, cpu, busy) = (vm.last().await, vm.cpu_ticks(), other.cpu_ticks());
+    other.counts_on().await;
+    assert_eq!(vm.last().await, number, "it counted while it was paused");
+    let (cpu, busy) = (vm.cpu_ticks() - cpu, other.cpu_ticks() - busy);
+    assert!(cpu * 20 <= busy, "it used {cpu} ticks of CPU time, another VM {busy}");
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    assert_eq!(status["capacity"]["memory_used_mb"], used, "{status}");
+
+    let resumed = vm.resume().await;
+    assert_eq!((&resumed["state"], &resumed["paused_to"]), (&json!("running"), &Value::Null), "{resumed}");
+    assert_eq!(vm.resume().await["state"], "running", "again");
+    vm.assert_clock_is_right().await;
+    assert_eq!(skep.output(vm.pid, "cat /dev/shm/kept /root/kept").await, "in-memory\non-disk");
+    vm.passes(number + WHILE).await;
+    let numbers = vm.numbers().await;
+    assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+}
+
+async fn is_refused_where_it_must_run(skep: &Skep, vm: &Counter<'_>) {
+    vm.pause().await;
+    let pid = vm.pid;
+    let exec = json!({"command": "true"});
+    let answers = [
+        skep.post(&format!("{}/exec", vm.path), &exec).await,
+        skep.post("/api/exec", &json!({"command": "true", "vm": pid})).await,
+        skep.post("/api/exec", &json!({"command": "true", "vm": pid, "stream": true})).await,
+        skep.get(&format!("{}/exec/exec_1", vm.path)).await,
+        skep.get(&format!("{}/exec", vm.path)).await,
+        skep.get(&format!("/api/files/read?path=/etc/hostname&vm={pid}")).await,
+        skep.get(&format!("/api/files/list?path=/etc&vm={pid}")).await,
+        skep.get(&format!("/api/files/watch?path=/etc&vm={pid}")).await,
+        skep.post("/api/files/write", &json!({"path": "/root/new", "content": "", "vm": pid})).await,
+        send(skep.request(Method::PUT, &format!("/api/files/raw?path=/root/new&vm={pid}")).body("x")).await,
+        skep.get(&format!("/api/git/status?path=/root&vm={pid}")).await,
+        skep.post("/api/git/init", &json!({"path": "/root/repository", "vm": pid})).await,
+    ];
+    for answer in answers {
+        assert!(answer.refused(409, "vm_paused").contains("skep resume vm_"), "{answer:?}");
+    }
+    // Without the guest.
+    skep.get(&vm.path).await.ok(200);
+    skep.get(&format!("{}/console", vm.path)).await.ok(200);
+    let change = json!({"name": "sleeper", "metadata": {"a": 1}});
+    let changed = send(skep.request(Method::PATCH, &vm.path).json(&change)).await.ok(200);
+    assert_eq!((&changed["name"], &changed["state"]), (&json!("sleeper"), &json!("paused")));
+    vm.resume().await;
+    skep.output(pid, "true").await;
+    for (to, named) in [("disk", "`disk`, which this release does not support"), ("tape", "tape")] {
+        let refused = skep.post(&format!("{}/pause", vm.path), &json!({"to": to})).await;
+        assert!(refused.refused(400, "invalid_value").contains(named), "{refused:?}");
+    }
+    skep.post(&format!("{}/pause", vm.path), &json!({"how": 1})).await.refused(400, "unknown_field");
+    assert_eq!(skep.get(&vm.path).await.ok(200)["state"], "running", "a refusal pauses nothing");
+}
+
+async fn is_shown_as_paused(skep: &Skep, vm: &Counter<'_>) {
+    vm.pause().await;
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    let states: BTreeSet<&str> =
+        status["vms"].as_array().unwrap().iter().map(|vm| vm["state"].as_str().unwrap()).collect();
+    assert_eq!(states, BTreeSet::from(["paused", "running"]));
+    for (query, count) in [("", 2), ("?state=running", 1), ("?state=paused", 1), ("?state=ended", 0)] {
+        let list = skep.get(&format!("/api/vms{query}")).await.ok(200);
+        assert_eq!(list["vms"].as_array().unwrap().len(), count, "{query}: {list}");
+    }
+    let metrics = send(skep.request(Method::GET, "/metrics")).await;
+    let text = metrics.body.as_str().unwrap();
+    for line in ["skep_vms{state=\"paused\"} 1", "skep_account_vms{account=\"default\",state=\"paused\"} 1"] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
+    vm.resume().await;
+}
+
+async fn calls_go_on_or_reach_their_limits(skep: &Skep, vm: &Counter<'_>, other: &Counter<'_>) {
+    let exec = |command: &str, timeout: u64| {
+        let request = skep.request(Method::POST, &format!("{}/exec", vm.path));
+        let request = request.json(&json!({"command": command, "timeout": timeout}));
+        tokio::spawn(async move { send(request).await })
+    };
+    let slow = "touch /dev/shm/begun; while [ ! -e /dev/shm/go ]; do sleep 0.1; done; echo went on";
+    let goes_on = exec(slow, 600_000);
+    let reaches_its_limit = exec("touch /dev/shm/second; sleep 600", 3000);
+    let begun = async || skep.output(vm.pid, "ls /dev/shm").await;
+    eventually("both commands", async || begun().await.contains("begun") && begun().await.contains("second"))
+        .await;
+    vm.pause().await;
+    other.counts_on().await;
+    assert!(!goes_on.is_finished());
+    // Either the guest ended it right before the pause, or the server gives up.
+    let limited = reaches_its_limit.await.unwrap();
+    assert!([200, 504].contains(&limited.status.as_u16()), "{limited:?}");
+    vm.resume().await;
+    skep.output(vm.pid, "touch /dev/shm/go").await;
+    assert_eq!(goes_on.await.unwrap().ok(200)["stdout"], "went on\n");
+    vm.assert_clock_is_right().await;
+}
+
+async fn is_paused_by_its_own_account_and_scope_only(skep: &Skep, vm: &Counter<'_>) {
+    let other = skep.tenant("acme").await;
+    let request = json!({"name": "reader", "scopes": ["swarm:read", "swarm:exec"]});
+    let reader = skep.post("/api/keys", &request).await.ok(201)["key"].as_str().unwrap().to_owned();
+    for verb in ["pause", "resume"] {
+        let path = format!("{}/{verb}", vm.path);
+        other.post(&path, &json!({})).await.refused(404, "unknown_vm");
+        other.post(&format!("/api/swarm/vm/{}/{verb}", vm.pid), &json!({})).await.refused(404, "unknown_vm");
+        let missing = skep.bare(Method::POST, &path).bearer_auth(&reader).json(&json!({}));
+        send(missing).await.refused(403, "scope_missing");
+        send(skep.bare(Method::POST, &path)).await.refused(401, "missing_token");
+    }
+    assert_eq!(skep.get(&vm.path).await.ok(200)["state"], "running");
+}
+
+async fn goes_by_the_command(skep: &Skep, vm: &Counter<'_>) {
+    let run = |words: &[&str]| {
+        let output = output_of(&mut command(skep, words));
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let id = vm.path.rsplit_once('/').unwrap().1;
+    assert_eq!(run(&["pause", "sleeper"]), (Some(0), format!("{} {id} paused\n", vm.pid)));
+    assert!(run(&["ps"]).1.lines().any(|line| line.contains("sleeper") && line.contains("paused")));
+    let (code, said) = run(&["exec", "sleeper", "true"]);
+    assert!(code != Some(0) && said.contains(&format!("skep resume {id}")), "{said}");
+    assert_eq!(run(&["resume", "sleeper"]), (Some(0), format!("{} {id} running\n", vm.pid)));
+    assert_eq!(run(&["pause", "nobody", "sleeper"]).0, Some(1), "the second one is paused all the same");
+    assert_eq!(skep.get(&vm.path).await.ok(200)["state"], "paused");
+    let resumed: Value = serde_json::from_str(&run(&["resume", "sleeper", "--json"]).1).unwrap();
+    assert_eq!(resumed["state"], "running");
+    let words = ["events", "--from-start", "--types", "vm.paused,vm.resumed", "-n", "2", "--json"];
+    let told: Vec<Value> = run(&words).1.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        (&told[0]["type"], &told[0]["vm"], &told[0]["paused_to"]),
+        (&json!("vm.paused"), &json!(id), &json!("memory"))
+    );
+    assert_eq!((&told[1]["type"], &told[1]["vm"]), (&json!("vm.resumed"), &json!(id)));
+}
+
+async fn requests_at_once_end_in_one_state(skep: &Skep, vm: &Counter<'_>, other: &Counter<'_>) {
+    for _ in 0..4 {
+        let verbs = ["pause", "resume", "pause", "resume", "resume", "pause", "resume", "pause"];
+        let requests = verbs.map(|verb| async move {
+            let answer = skep.post(&format!("{}/{verb}", vm.path), &json!({})).await.ok(200);
+            assert_eq!(answer["state"], if verb == "pause" { "paused" } else { "running" });
+        });
+        join_all(requests).await;
+        let state = skep.get(&vm.path).await.ok(200)["state"].clone();
+        assert_eq!(skep.get("/api/vms?name=sleeper").await.ok(200)["vms"][0]["state"], state, "on record");
+        other.counts_on().await;
+        let number = vm.last().await;
+        if state == "running" {
+            vm.passes(number + WHILE).await;
+        } else {
+            other.counts_on().await;
+            assert_eq!(vm.last().await, number);
+        }
+    }
+    vm.resume().await;
+    vm.counts_on().await;
+}
+
+async fn ends_in_every_way(skep: &Skep, deleted: Counter<'_>, cleaned: Counter<'_>) {
+    deleted.pause().await;
+    skep.delete(&deleted.path).await.ok(200);
+    skep.get(&deleted.path).await.refused(404, "unknown_vm");
+
+    let expired = Counter::boot(skep).await;
+    expired.pause().await;
+    send(skep.request(Method::PATCH, &expired.path).json(&json!({"ttl_ms": 1}))).await.ok(200);
+    skep.wait_for_end_of(expired.pid).await;
+
+    let killed = Counter::boot(skep).await;
+    killed.pause().await;
+    crate::harness::kill(u32::try_from(killed.pid).unwrap());
+    skep.wait_for_end_of(killed.pid).await;
+
+    // An end among pauses and resumes.
+    let raced = Counter::boot(skep).await;
+    let requests = ["pause", "resume", "pause", "resume"].map(|verb| format!("{}/{verb}", raced.path));
+    let body = json!({});
+    let requests = join_all(requests.iter().map(|path| skep.post(path, &body)));
+    let (answers, ended) = tokio::join!(requests, skep.delete(&raced.path));
+    ended.ok(200);
+    for answer in answers.iter().filter(|answer| answer.status != 200) {
+        assert_eq!(answer.status, 404, "{answer:?}");
+    }
+
+    cleaned.pause().await;
+    assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 1);
+    let ended = skep.get("/api/vms?state=ended").await.ok(200);
+    let reasons: Vec<&str> =
+        ended["vms"].as_array().unwrap().iter().map(|vm| vm["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons, ["cleanup", "deleted", "crashed", "expired", "deleted"]);
+
+    let tenant = skep.tenant("doomed").await;
+    let vm = tenant.boot().await;
+    tenant.post(&format!("/api/swarm/vm/{}/pause", vm["pid"]), &json!({})).await.ok(200);
+    let account = format!("/api/accounts/{}", tenant.id);
+    skep.delete(&account).await.refused(409, "account_in_use");
+    skep.delete(&format!("{account}?force=true")).await.ok(200);
+    skep.wait_for_end_of(vm["pid"].as_u64().unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_vm_stays_paused_when_server_or_keeper_are_killed() {
+    let mut skep = Skep::start().await;
+    let (counting, control) = (booted(&skep).await, booted(&skep).await);
+    for victim in VICTIMS {
+        let before = at(&skep, &counting).pause().await;
+        skep = victim.kill(skep).await;
+        let (vm, other) = (at(&skep, &counting), at(&skep, &control));
+        let after = skep.get(&vm.path).await.ok(200);
+        for fact in ["id", "pid", "ip", "state", "paused_to"] {
+            assert_eq!(before[fact], after[fact], "{victim:?}: {fact}");
+        }
+        skep.post(&format!("{}/exec", vm.path), &json!({"command": "true"})).await.refused(409, "vm_paused");
+        other.counts_on().await;
+        // The console has only what was printed since the start of this server.
+        assert_eq!(vm.last().await, 0, "{victim:?}: it counted while it was paused");
+        vm.resume().await;
+        vm.assert_clock_is_right().await;
+        assert_eq!(skep.output(vm.pid, "cat /dev/shm/kept").await, "kept");
+        vm.counts_on().await;
+    }
+    assert_in_order(&skep).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_during_a_pause_or_a_resume_leaves_the_state_on_record() {
+    let mut skep = Skep::start().await;
+    let (counting, control) = (booted(&skep).await, booted(&skep).await);
+    for round in 0..8_u32 {
+        let verb = if round % 2 == 0 { "pause" } else { "resume" };
+        let path = format!("{}/{verb}", at(&skep, &counting).path);
+        let request = tokio::spawn(skep.request(Method::POST, &path).json(&json!({})).send());
+        // From before the request arrives until after its answer.
+        tokio::time::sleep(std::time::Duration::from_millis(u64::from(round / 2) * 4)).await;
+        skep = VICTIMS[0].kill(skep).await;
+        let answered = request.await.unwrap().is_ok_and(|answer| answer.status() == 200);
+        let (vm, other) = (at(&skep, &counting), at(&skep, &control));
+        let state = skep.get(&vm.path).await.ok(200)["state"].clone();
+        let asked_for = if verb == "pause" { "paused" } else { "running" };
+        assert!(!answered || state == asked_for, "round {round}: {state} after an answered {verb}");
+        other.counts_on().await;
+        let number = vm.last().await;
+        if state == "running" {
+            vm.passes(number + WHILE).await;
+            vm.assert_clock_is_right().await;
+        } else {
+            other.counts_on().await;
+            assert_eq!(vm.last().await, number, "round {round}");
+        }
+        // The next round asks for the other state.
+        if asked_for == "paused" {
+            vm.pause().await
+        } else {
+            vm.resume().await
+        };
+    }
+    at(&skep, &counting).resume().await;
+    assert_eq!(listed(&skep).await.len(), 2);
+    assert_in_order(&skep).await;
+}
+
+async fn booted(skep: &Skep) -> Value {
+    let vm = skep.boot(1).await.remove(0);
+    skep.output(vm["pid"].as_u64().unwrap(), &format!("echo kept > /dev/shm/kept; {COUNT}")).await;
+    vm
+}
+
+/// A VM that counts, on this server.
+fn at<'a>(skep: &'a Skep, vm: &Value) -> Counter<'a> {
+    Counter {
+        skep,
+        pid: vm["pid"].as_u64().unwrap(),
+        path: format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap()),
+    }
+}
