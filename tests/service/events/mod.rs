@@ -78,7 +78,7 @@ async fn the_end_of_a_lost_vm_is_explained_in_a_sentence() {
     let skep = Skep::start().await;
     let mut follower = skep.follow("?types=vm.ended").await;
     skep.boots(2).await;
-    let running = skep.store.running_vms().await.unwrap();
+    let running = skep.store.live_vms().await.unwrap();
     let messages = [Some("it did not answer within 30 s"), None];
     let vms = running.iter().zip(messages);
     let vms = vms.map(|(record, message)| VmToEnd { vm: record.vm.id, message: message.map(str::to_owned) });
