@@ -135,7 +135,7 @@ async fn is_refused_where_it_must_run(skep: &Skep, vm: &Counter<'_>) {
         skep.get(&format!("{}/exec/exec_1", vm.path)).await,
         skep.get(&format!("{}/exec", vm.path)).await,
         skep.get(&format!("/api/files/read?path=/etc/hostname&vm={pid}")).await,
-        skep.get(&format!("/api/files/list?path=/etc&vm={pid}")).await,
+        skep.get(&format!("/api/ls?path=/etc&vm={pid}")).await,
         skep.get(&format!("/api/files/watch?path=/etc&vm={pid}")).await,
         skep.post("/api/files/write", &json!({"path": "/root/new", "content": "", "vm": pid})).await,
         send(skep.request(Method::PUT, &format!("/api/files/raw?path=/root/new&vm={pid}")).body("x")).await,
