@@ -1,5 +1,8 @@
-//! Accounting of the machine's capacity. Each VM is promised the memory of its guest and the overhead of its VMM. A boot reserves its share before it begins, so that concurrent boots cannot
-//! reserve the same memory twice. Parked VMs belong to no account and are ended if a boot needs their capacity.
+//! Accounting of the machine's capacity.
+//!
+//! Each VM is promised the memory of its guest and the overhead of its VMM. A boot reserves its share before it begins, so
+//! that concurrent boots cannot reserve the same memory twice. Parked VMs belong to no account and are ended if a boot needs
+//! their capacity.
 
 use std::{
     collections::HashMap,
