@@ -86,7 +86,8 @@ async fn a_vmm_lives_in_a_jail_of_its_own() {
         }
         let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
         let devices = command.split('\0').filter(|word| *word == "-device").count();
-        assert!(devices < 6, "{devices} devices and a serial line");
+        // Root, layer, four spare disks, network, serial bus and the agent's port.
+        assert!(devices <= 9, "{devices} devices and a serial line");
         assert!(!command.contains("user,") && command.contains("elevateprivileges=deny"), "{command}");
     }
 }

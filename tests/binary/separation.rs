@@ -24,6 +24,9 @@ const fn operation(method: Method, path: &'static str, body: &'static str) -> Op
 const OPERATIONS: &[Operation] = &[
     operation(Method::GET, "/api/swarm/vm/VM", ""),
     operation(Method::GET, "/api/swarm/vm/VM/console", ""),
+    operation(Method::GET, "/api/swarm/vm/VM/metrics", ""),
+    operation(Method::POST, "/api/swarm/vm/VM/pause", "{}"),
+    operation(Method::POST, "/api/swarm/vm/VM/resume", "{}"),
     operation(Method::PATCH, "/api/swarm/vm/VM", r#"{"metadata": {"touched": true}}"#),
     operation(Method::PATCH, "/api/swarm/vm/VM", r#"{"ttl_ms": 600000}"#),
     operation(Method::PATCH, "/api/swarm/vm/VM", "{}"),

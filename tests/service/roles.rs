@@ -120,6 +120,7 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
             "read_vm",
             "list_vms",
             "console",
+            "vm_metrics",
             "list_git_credentials",
             "list_tickets",
             "create_ticket",

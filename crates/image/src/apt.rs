@@ -68,19 +68,27 @@ pub(crate) fn proxies() -> Result<Vec<String>, Error> {
         .collect())
 }
 
-/// Returns the package with the newest kernel for VMs, and its version. Apt keeps its own cache below `cache`, if that
-/// can be written.
+/// Returns the package with the newest kernel for VMs, and its version. Apt keeps its own cache in the folder `cache`.
 pub(crate) fn kernel_package(cache: &Path) -> Result<(String, String), Error> {
-    // Container images turn apt's cache off, and parsing the package lists would be the longest part of a start. Apt
-    // renews the file when the lists change.
+    let options = cache_options(cache)?;
+    let show = ["show", "--no-all-versions", "linux-image-cloud-amd64"];
+    let arguments: Vec<&OsStr> =
+        show.iter().map(OsStr::new).chain(options.iter().map(OsString::as_os_str)).collect();
+    let shown = APT_CACHE.run(Path::new("/"), &arguments)?;
+    parse_kernel(&shown).ok_or(Error::NoPackageLists)
+}
+
+/// Container images turn apt's cache off, and parsing the package lists would be the longest part of a start. Apt renews
+/// the file when the lists change.
+fn cache_options(cache: &Path) -> Result<Vec<OsString>, Error> {
+    // Apt takes every path below /dev/null for the device itself, and would change its mode as it does that of a cache.
+    if !cache.is_dir() {
+        return Ok(Vec::new());
+    }
     let cache = std::path::absolute(cache).map_err(Error::io(cache.display()))?;
     let mut pkgcache = OsString::from("Dir::Cache::pkgcache=");
     pkgcache.push(cache.join("pkgcache.bin"));
-    let show =
-        ["show", "--no-all-versions", "linux-image-cloud-amd64", "-o", "Dir::Cache::srcpkgcache=", "-o"];
-    let arguments: Vec<&OsStr> = show.iter().map(OsStr::new).chain([pkgcache.as_os_str()]).collect();
-    let shown = APT_CACHE.run(Path::new("/"), &arguments)?;
-    parse_kernel(&shown).ok_or(Error::NoPackageLists)
+    Ok(vec!["-o".into(), "Dir::Cache::srcpkgcache=".into(), "-o".into(), pkgcache])
 }
 
 /// Parses package and version from a line such as `Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)`.
@@ -104,6 +112,17 @@ pub(crate) fn download(package: &str, version: &str, into: &Path, pen: &Containm
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn apt_is_given_a_cache_only_in_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pkgcache.bin").display().to_string();
+        let options = cache_options(folder.path()).unwrap();
+        assert_eq!(options.last().unwrap().to_str().unwrap(), format!("Dir::Cache::pkgcache={path}"));
+        for none in [Path::new("/dev/null/images/.cache"), &folder.path().join("missing")] {
+            assert!(cache_options(none).unwrap().is_empty(), "{}", none.display());
+        }
+    }
 
     #[test]
     fn other_peoples_archives_are_left_out() {

@@ -117,7 +117,7 @@ verbs! {
     rename::Rename online,
     /// Stop the processors of VMs, which keep their memory.
     pause::Pause online,
-    /// Let paused VMs go on.
+    /// Continue paused VMs.
     resume::Resume online,
     /// End VMs.
     end::End online,

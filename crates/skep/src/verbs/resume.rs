@@ -11,7 +11,7 @@ use crate::{
     target::vm_reference,
 };
 
-/// Continue paused VMs where they were.
+/// Continue paused VMs where they were stopped.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Resume {
