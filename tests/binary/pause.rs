@@ -233,13 +233,14 @@ async fn goes_by_the_command(skep: &Skep, vm: &Counter<'_>) {
     assert_eq!(skep.get(&vm.path).await.ok(200)["state"], "paused");
     let resumed: Value = serde_json::from_str(&run(&["resume", "sleeper", "--json"]).1).unwrap();
     assert_eq!(resumed["state"], "running");
-    let words = ["events", "--from-start", "--types", "vm.paused,vm.resumed", "-n", "2", "--json"];
-    let told: Vec<Value> = run(&words).1.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let arguments = ["events", "--from-start", "--types", "vm.paused,vm.resumed", "-n", "2", "--json"];
+    let events: Vec<Value> =
+        run(&arguments).1.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(
-        (&told[0]["type"], &told[0]["vm"], &told[0]["paused_to"]),
+        (&events[0]["type"], &events[0]["vm"], &events[0]["paused_to"]),
         (&json!("vm.paused"), &json!(id), &json!("memory"))
     );
-    assert_eq!((&told[1]["type"], &told[1]["vm"]), (&json!("vm.resumed"), &json!(id)));
+    assert_eq!((&events[1]["type"], &events[1]["vm"]), (&json!("vm.resumed"), &json!(id)));
 }
 
 async fn requests_at_once_end_in_one_state(skep: &Skep, vm: &Counter<'_>, other: &Counter<'_>) {

@@ -84,10 +84,10 @@ async fn the_end_of_a_lost_vm_is_explained_in_a_sentence() {
     let vms = vms.map(|(record, message)| VmToEnd { vm: record.vm.id, message: message.map(str::to_owned) });
     let command = EndVms { vms: vms.collect(), reason: EndReason::Lost, at: Timestamp::now() };
     skep.store.end_vms(command).await.unwrap();
-    for (told, message) in follower.take(2).await.iter().zip(messages) {
-        let event: skep_api::events::VmEvent = serde_json::from_value(told.data.clone()).unwrap();
-        assert_eq!((event.reason, event.message.as_deref()), (Some(EndReason::Lost), message));
-        assert_eq!(told.data.get("message").is_some(), message.is_some(), "{told:?}");
+    for (event, message) in follower.take(2).await.iter().zip(messages) {
+        let body: skep_api::events::VmEvent = serde_json::from_value(event.data.clone()).unwrap();
+        assert_eq!((body.reason, body.message.as_deref()), (Some(EndReason::Lost), message));
+        assert_eq!(event.data.get("message").is_some(), message.is_some(), "{event:?}");
     }
 }
 

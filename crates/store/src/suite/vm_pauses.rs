@@ -40,18 +40,18 @@ pub async fn a_pause_is_recorded_until_the_vm_is_resumed(store: Arc<dyn Store>) 
             assert_eq!(state().await, VmState::Running);
         }
     }
-    let told = |events: Vec<Event>| {
-        let told = events.into_iter().map(|event| (event.at, serde_json::Value::from(event.body)));
-        told.collect::<Vec<_>>()
+    let with_times = |events: Vec<Event>| {
+        let events = events.into_iter().map(|event| (event.at, serde_json::Value::from(event.body)));
+        events.collect::<Vec<_>>()
     };
     let body = json!({ "vm": vm.id, "pid": vm.pid, "name": null });
     let mut paused_body = body.clone();
     paused_body["paused_to"] = json!("memory");
     let paused = events_of(&*store, EventKind::VmPaused).await;
     assert_eq!(paused[0].request_id.as_deref(), Some("pause"));
-    assert_eq!(told(paused), [(moment(600), paused_body.clone()), (moment(620), paused_body)]);
+    assert_eq!(with_times(paused), [(moment(600), paused_body.clone()), (moment(620), paused_body)]);
     let resumed = events_of(&*store, EventKind::VmResumed).await;
-    assert_eq!(told(resumed), [(moment(610), body.clone()), (moment(630), body)]);
+    assert_eq!(with_times(resumed), [(moment(610), body.clone()), (moment(630), body)]);
 }
 
 pub async fn a_vm_that_ended_is_not_paused_or_resumed(store: Arc<dyn Store>) {
