@@ -303,7 +303,7 @@ async fn attach(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
 fn spawn_guest(vm: VmId, stream: StdStream, keeper: Arc<Mutex<FakeKeeper>>) -> JoinHandle<()> {
     let stream = tokio_stream(stream);
     tokio::spawn(async move {
-        // The agent of a VM that stands still answers nobody.
+        // The agent of a paused VM does not answer.
         while !keeper.lock().unwrap().vmms.get(&vm).is_some_and(|vmm| vmm.runs) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
