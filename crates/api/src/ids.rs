@@ -91,6 +91,16 @@ ulid_id!(
     VmId, "vm_", "a VM's id (`vm_` and 26 characters)"
 );
 ulid_id!(
+    /// The id of a template: `tpl_` and 26 characters. Never reused.
+    TemplateId, "tpl_", "a template's id (`tpl_` and 26 characters)"
+);
+
+impl TemplateId {
+    /// The template `base`, with the same id in every installation.
+    pub const BASE: Self = Self(Ulid::nil());
+}
+
+ulid_id!(
     /// The id of a key's record, which is not secret: `key_` and 26 characters.
     KeyId, "key_", "a key's id (`key_` and 26 characters)"
 );

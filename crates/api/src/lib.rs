@@ -29,6 +29,7 @@ pub mod scope;
 pub mod session;
 pub mod streams;
 pub mod swarm;
+pub mod templates;
 pub mod tickets;
 mod time;
 mod vm_ref;
@@ -38,7 +39,7 @@ mod whole_number;
 
 pub use endpoint::{Call, CallContext, Endpoint};
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
-pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TicketId, VmId, WaitlistId, WebhookId};
+pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TemplateId, TicketId, VmId, WaitlistId, WebhookId};
 pub use label::{InvalidLabel, Label};
 pub use operation::{AnswerLimit, HelperKind, Operation};
 pub use patch::Patch;
