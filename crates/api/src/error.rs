@@ -149,6 +149,12 @@ error_codes! {
     /// The account `default` cannot be deleted, and its settings that come from the server's configuration cannot be
     /// changed.
     AccountProtected = "account_protected" => Conflict,
+    /// The template belongs to the server or to another account, so this one cannot delete it.
+    TemplateProtected = "template_protected" => Conflict,
+    /// VMs or other templates of the account need the template.
+    TemplateInUse = "template_in_use" => Conflict,
+    /// The template is being built or could not be built, so no VM can be restored from it.
+    TemplateNotReady = "template_not_ready" => Conflict,
     /// The account still has VMs.
     AccountInUse = "account_in_use" => Conflict,
     /// The folder intended for the account's workspace already holds files of another account.
@@ -296,7 +302,10 @@ impl Failure {
 
     /// The error for a template that does not exist.
     pub fn unknown_template(name: impl std::fmt::Display) -> Self {
-        Self::new(ErrorCode::UnknownTemplate, format!("no template `{name}`; this server has `base`"))
+        Self::new(
+            ErrorCode::UnknownTemplate,
+            format!("no template `{name}`; `GET /api/templates` lists those that this account may use"),
+        )
     }
 
     /// The kind of [`Self::code`].

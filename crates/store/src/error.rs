@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{
     ErrorCode, ErrorKind, Failure, KeyId, TicketId, VmId, VmName, WebhookId,
+    templates::TemplateName,
     tickets::{Blocker, TicketStatus},
 };
 
@@ -59,6 +60,28 @@ pub enum Error {
     /// The waitlist has no entry with this id or address.
     #[error("no waitlist entry `{entry}`; `GET /api/waitlist` lists all entries")]
     UnknownWaitlistEntry { entry: String },
+    /// No such template that the account sees.
+    #[error("no template `{template}`; `GET /api/templates` lists those that this account may use")]
+    UnknownTemplate {
+        /// The name or id in the request.
+        template: String,
+    },
+    #[error(
+        "the name `{name}` belongs to another template; choose another one, or delete that template first"
+    )]
+    TemplateNameTaken { name: TemplateName },
+    /// The template belongs to the server, or to another account.
+    #[error("the template `{name}` does not belong to this account, which therefore cannot delete it")]
+    TemplateProtected { name: TemplateName },
+    /// VMs that live were restored from the template, or other templates were made from it.
+    #[error("the template `{name}` is used by {users}; end or delete them first")]
+    TemplateInUse { name: TemplateName, users: String },
+    #[error("this account has {most} templates, which is the maximum; delete one first")]
+    TooManyTemplates { most: u32 },
+    #[error(
+        "{most} templates of this account are being built, which is the maximum; wait until one is ready"
+    )]
+    TooManyBuilds { most: u32 },
     #[error("no ticket `{id}`; `GET /api/tickets` lists those of this account")]
     UnknownTicket { id: String },
     /// A dependency is not a ticket of this account.
@@ -203,9 +226,13 @@ impl Cause {
 impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NameTaken { .. } | Self::AccountNameTaken { .. } | Self::VmNameTaken { .. } => {
-                ErrorCode::NameTaken
-            }
+            Self::NameTaken { .. }
+            | Self::AccountNameTaken { .. }
+            | Self::VmNameTaken { .. }
+            | Self::TemplateNameTaken { .. } => ErrorCode::NameTaken,
+            Self::UnknownTemplate { .. } => ErrorCode::UnknownTemplate,
+            Self::TemplateProtected { .. } => ErrorCode::TemplateProtected,
+            Self::TemplateInUse { .. } => ErrorCode::TemplateInUse,
             Self::KeyNotValid { .. } => ErrorCode::KeyNotValid,
             Self::DefaultAccountStays => ErrorCode::AccountProtected,
             Self::AccountInUse { .. } => ErrorCode::AccountInUse,
@@ -226,7 +253,9 @@ impl Error {
             Self::UnknownWebhook { .. } => ErrorCode::UnknownWebhook,
             Self::UnknownDelivery { .. } => ErrorCode::UnknownDelivery,
             Self::WebhookDisabled { .. } => ErrorCode::WebhookDisabled,
-            Self::TooManyWebhooks { .. } => ErrorCode::QuotaExceeded,
+            Self::TooManyWebhooks { .. } | Self::TooManyTemplates { .. } | Self::TooManyBuilds { .. } => {
+                ErrorCode::QuotaExceeded
+            }
             Self::NewerVersion { .. } | Self::Unavailable { .. } => ErrorCode::StoreUnavailable,
             Self::Internal { .. } => ErrorCode::Internal,
         }

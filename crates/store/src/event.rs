@@ -64,6 +64,15 @@ pub enum EventKind {
     /// A failed ticket was made pending again.
     TicketReopened,
     TicketDeleted,
+    /// The build of a template began. Body of all template events: `template`, `name`.
+    TemplateBuilding,
+    /// A template was built, or built again.
+    TemplateReady,
+    /// A template could not be built. Body: `template`, `name`, `reason`.
+    TemplateFailed,
+    /// A template does not fit this machine, kernel or version of skep any more. Body: `template`, `name`, `reason`.
+    TemplateOutdated,
+    TemplateDeleted,
     /// A VM was booted. Body: `vm`, `pid`.
     VmBooted,
     /// The name of a VM was changed or removed. Body: `vm`, `pid`, `name`, `from`.
@@ -92,6 +101,11 @@ impl EventKind {
         Self::TicketFailed,
         Self::TicketReopened,
         Self::TicketDeleted,
+        Self::TemplateBuilding,
+        Self::TemplateReady,
+        Self::TemplateFailed,
+        Self::TemplateOutdated,
+        Self::TemplateDeleted,
         Self::VmBooted,
         Self::VmRenamed,
         Self::VmPaused,
@@ -116,6 +130,11 @@ impl EventKind {
             Self::TicketFailed => "ticket.failed",
             Self::TicketReopened => "ticket.reopened",
             Self::TicketDeleted => "ticket.deleted",
+            Self::TemplateBuilding => "template.building",
+            Self::TemplateReady => "template.ready",
+            Self::TemplateFailed => "template.failed",
+            Self::TemplateOutdated => "template.outdated",
+            Self::TemplateDeleted => "template.deleted",
             Self::VmBooted => "vm.booted",
             Self::VmRenamed => "vm.renamed",
             Self::VmPaused => "vm.paused",

@@ -18,6 +18,7 @@ pub mod sqlite;
 mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
+mod template;
 mod ticket;
 mod vm;
 mod waitlist;
@@ -43,6 +44,10 @@ pub use run_log::{AppendLog, LogPage, LogPosition, MAX_ACCOUNT_LOG_BYTES, MIN_LO
 pub use session::{NewSession, PresentedSession, SessionStore};
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
+pub use template::{
+    CreateTemplate, DeleteTemplate, EnsureBaseTemplate, KnownTemplate, ListTemplates, RecordTemplateState,
+    TemplatePage, TemplateStatus, TemplateStore,
+};
 pub use ticket::{
     Answered, AttemptTimer, BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents,
     EndAttempt, IdempotentRequest, ListTickets, OpenAttempt, ReadTicketHistory, TicketCall, TicketCounts,

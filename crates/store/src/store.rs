@@ -1,8 +1,8 @@
 //! The trait [`Store`].
 
 use crate::{
-    AccountStore, AuditStore, EventStore, GitStore, HealthStore, KeyStore, SessionStore, TicketStore,
-    VmStore, WaitlistStore, WebhookStore,
+    AccountStore, AuditStore, EventStore, GitStore, HealthStore, KeyStore, SessionStore, TemplateStore,
+    TicketStore, VmStore, WaitlistStore, WebhookStore,
 };
 
 /// Persistent state of the server: the sum of one trait for each subject. Code takes the traits that it uses.
@@ -14,6 +14,7 @@ pub trait Store:
     AccountStore
     + KeyStore
     + SessionStore
+    + TemplateStore
     + VmStore
     + TicketStore
     + EventStore
@@ -29,6 +30,7 @@ impl<T> Store for T where
     T: AccountStore
         + KeyStore
         + SessionStore
+        + TemplateStore
         + VmStore
         + TicketStore
         + EventStore

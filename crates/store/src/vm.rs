@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{
-    AccountId, TicketId, VmId, VmName,
+    AccountId, TemplateId, TicketId, VmId, VmName,
     swarm::{BootAnswer, BootReceipt, EndReason, PausedTo, Vm, VmState},
     tickets::Object,
 };
@@ -17,7 +17,8 @@ use crate::{AppendLog, IdempotentRequest, LogPage, LogPosition, NewKey, ReadLog,
 #[async_trait]
 #[warn(missing_docs)]
 pub trait VmStore: Send + Sync {
-    /// Records VMs that were booted together; fails with `UnknownAccount`, and for a ticket with `UnknownTicket`,
+    /// Records VMs that were booted together; fails with `UnknownAccount`, `UnknownTemplate` if their template was
+    /// deleted meanwhile, and for a ticket with `UnknownTicket`,
     /// `NameTaken`, and with `Ticket` if its attempt has ended meanwhile.
     async fn record_boots(&self, command: RecordBoots) -> Result<()>;
     /// Returns the stored answer of an earlier boot with the same idempotency key; fails with `IdempotencyMismatch`.
@@ -66,7 +67,9 @@ pub struct VmBooted {
     pub pid: u32,
     /// Address inside skep's network namespace.
     pub ip: String,
+    /// The name of the template at the boot.
     pub template: String,
+    pub template_id: TemplateId,
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,

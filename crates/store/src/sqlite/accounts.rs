@@ -11,7 +11,7 @@ use super::{
     SqliteStore,
     columns::{Columns, execute, millis, query_all, query_optional, signed, to_json},
     error::SqliteError,
-    keys, vms, webhooks,
+    keys, templates, vms, webhooks,
 };
 use crate::{
     Account, AccountDeleted, AccountPage, AccountRoot, AccountStore, ChangeAccount, CreateAccount,
@@ -158,6 +158,7 @@ fn delete(connection: &Connection, command: &DeleteAccount) -> Result<(Account, 
     };
     let revoked = keys::revoke_all(connection, &revocation)?;
     webhooks::delete_all(connection, account.id, command.at)?;
+    templates::delete_all(connection, account.id)?;
     let sql = "UPDATE accounts SET deleted_at = ?2 WHERE id = ?1 AND deleted_at IS NULL";
     execute(connection, sql, params![account.id.to_string(), millis(command.at)])?;
     execute(connection, "DELETE FROM git_credentials WHERE account = ?1", [account.id.to_string()])?;

@@ -24,6 +24,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0015_vms_of_tickets.sql")),
     M::up(include_str!("migrations/0017_run_logs.sql")),
     M::up(include_str!("migrations/0018_paused_vms.sql")),
+    M::up(include_str!("migrations/0019_templates.sql")),
 ];
 
 /// The newest schema version that this program supports.

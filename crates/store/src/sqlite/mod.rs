@@ -22,6 +22,7 @@ mod readers;
 mod run_logs;
 mod sessions;
 mod table;
+mod templates;
 #[cfg(test)]
 mod tests;
 mod tickets;

@@ -6,7 +6,9 @@ use std::{fmt::Write, net::IpAddr};
 use jiff::Timestamp;
 use rusqlite::types::{ToSqlOutput, Value as SqlValue};
 use serde_json::{Map, Value};
-use skep_api::{AccountId, Label, TicketId, VmId, VmName, swarm::BootReceipt, tickets::TicketStatus};
+use skep_api::{
+    AccountId, Label, TemplateId, TicketId, VmId, VmName, swarm::BootReceipt, tickets::TicketStatus,
+};
 
 use super::{
     columns::{Columns, millis, signed, to_json},
@@ -173,7 +175,7 @@ macro_rules! text_columns {
     };
 }
 
-text_columns!(AccountId, TicketId, VmId, VmName, TicketStatus, IpAddr);
+text_columns!(AccountId, TemplateId, TicketId, VmId, VmName, TicketStatus, IpAddr);
 
 macro_rules! json_columns {
     ($($type:ty),+ $(,)?) => {

@@ -17,6 +17,7 @@ pub mod large_tickets;
 pub mod rotation;
 pub mod run_logs;
 pub mod sessions;
+pub mod templates;
 pub mod ticket_model;
 pub mod ticket_races;
 pub mod tickets;
@@ -31,7 +32,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use skep_accounts::{KeyHash, KeySecret};
 use skep_api::{
-    AccountId, Environment, KeyId, Role, Scope, VmId,
+    AccountId, Environment, KeyId, Role, Scope, TemplateId, VmId,
     keys::Limits,
     swarm::{BootReceipt, BootSource, EndReason},
 };
@@ -82,6 +83,16 @@ macro_rules! store_suite {
             vm_pauses::a_pause_is_recorded_until_the_vm_is_resumed,
             vm_pauses::a_vm_that_ended_is_not_paused_or_resumed,
             vm_pauses::paused_vms_are_listed_and_counted_apart,
+            templates::a_template_is_kept_as_it_was_made_and_built,
+            templates::a_template_is_found_by_name_and_id_by_its_account_alone,
+            templates::templates_are_listed_once_base_first,
+            templates::a_name_belongs_to_one_template_of_an_account,
+            templates::templates_and_builds_of_an_account_are_limited,
+            templates::a_template_that_is_used_is_not_deleted,
+            templates::a_vm_of_a_template_that_was_deleted_is_not_recorded,
+            templates::a_state_is_recorded_once_with_its_event,
+            templates::the_answer_of_a_named_creation_is_kept_with_it,
+            templates::templates_end_with_their_account,
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
             vms::records_of_vms_that_ended_are_kept_as_long_as_events,
@@ -239,6 +250,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
         pid,
         ip: format!("10.77.0.{pid}"),
         template: "base".to_owned(),
+        template_id: TemplateId::BASE,
         vcpus: 2,
         memory_mb: 512,
         started_at: moment(i64::from(pid)),

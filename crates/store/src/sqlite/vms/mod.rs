@@ -20,7 +20,7 @@ use super::{
     columns::{execute, millis, query_optional},
     error::SqliteError,
     events::{self, NewEvent},
-    keys, run_logs, tickets,
+    keys, run_logs, templates, tickets,
 };
 use crate::{
     AppendLog, ChangeVm, EndVms, Ended, Error, EventKind, IdempotentRequest, ListVms, LogPage, LogPosition,
@@ -115,6 +115,7 @@ fn record_boots(
         if let Some(name) = &vm.attributes.name {
             require_name_available(connection, vm.account, name, vm.id)?;
         }
+        templates::record_use(connection, vm, command.at)?;
         insert(connection, vm, command.attempt.as_ref().is_some_and(|work| work.keep_vm))?;
         let event = NewEvent {
             account: vm.account,

@@ -1,0 +1,293 @@
+//! Tests of templates.
+
+use std::sync::Arc;
+
+use skep_api::{
+    AccountId, ErrorCode, TemplateId,
+    swarm::EndReason,
+    templates::{GuestSize, Template, TemplateSource, TemplateState},
+};
+
+use super::{
+    account_named, all_events, boot, booted, counts, default_account, deletion, end, events_of, moment,
+};
+use crate::{
+    CreateTemplate, DeleteTemplate, EnsureBaseTemplate, EventKind, IdempotentRequest, ListTemplates,
+    RecordTemplateState, Store, TemplateStatus, VmBooted,
+};
+
+const BASE_SIZE: GuestSize = GuestSize { memory_mb: 1024, vcpus: 2, disk_mb: 10_240 };
+const SIZE: GuestSize = GuestSize { memory_mb: 4096, vcpus: 4, disk_mb: 20_480 };
+
+async fn with_base(store: &dyn Store) -> AccountId {
+    store.ensure_base_template(EnsureBaseTemplate { size: BASE_SIZE, at: moment(1) }).await.unwrap();
+    default_account(store).await.id
+}
+
+fn new(account: AccountId, name: &str) -> CreateTemplate {
+    CreateTemplate {
+        id: TemplateId::generate(),
+        account,
+        name: name.parse().unwrap(),
+        parent: TemplateId::BASE,
+        size: SIZE,
+        description: Some("for\tbuilds".to_owned()),
+        max_templates: 5,
+        max_building: 5,
+        at: moment(2),
+        request_id: Some(format!("create-{name}")),
+        once: None,
+    }
+}
+
+async fn made(store: &dyn Store, account: AccountId, name: &str) -> Template {
+    store.create_template(new(account, name)).await.unwrap()
+}
+
+async fn record(store: &dyn Store, template: TemplateId, status: TemplateStatus) -> bool {
+    store.record_template_state(RecordTemplateState { template, status, at: moment(3) }).await.unwrap()
+}
+
+fn ready() -> TemplateStatus {
+    TemplateStatus::Ready { key: "k1".to_owned(), size_bytes: 700, own_bytes: 100 }
+}
+
+fn delete(account: AccountId, id: TemplateId) -> DeleteTemplate {
+    DeleteTemplate { account, id, at: moment(9), request_id: Some("delete".to_owned()) }
+}
+
+fn vm_of(account: AccountId, template: &Template, pid: u32) -> VmBooted {
+    VmBooted { template: template.name.to_string(), template_id: template.id, ..booted(account, pid) }
+}
+
+pub async fn a_template_is_kept_as_it_was_made_and_built(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let command = new(account, "big");
+    let made = store.create_template(command.clone()).await.unwrap();
+    let expected = Template {
+        name: command.name.clone(),
+        id: command.id,
+        source: TemplateSource::Setup,
+        parent: Some("base".parse().unwrap()),
+        state: TemplateState::Building,
+        progress: None,
+        error: None,
+        memory_mb: 4096,
+        vcpus: 4,
+        disk_mb: 20_480,
+        size_bytes: None,
+        own_bytes: None,
+        public: false,
+        description: command.description.clone(),
+        account: Some(account),
+        created_at: moment(2),
+        last_used_at: None,
+        children: 0,
+        vms: 0,
+    };
+    assert_eq!(made, expected);
+    assert_eq!(store.template(account, "big").await.unwrap(), expected);
+    let progress = Some("boot".to_owned());
+    assert!(record(&*store, made.id, TemplateStatus::Building { progress: progress.clone() }).await);
+    assert_eq!(store.template(account, "big").await.unwrap(), Template { progress, ..expected.clone() });
+    assert!(record(&*store, made.id, ready()).await);
+    let built =
+        Template { state: TemplateState::Ready, size_bytes: Some(700), own_bytes: Some(100), ..expected };
+    assert_eq!(store.template(account, "big").await.unwrap(), built);
+    store.record_boots(boot(vec![vm_of(account, &built, 4)])).await.unwrap();
+    let used = store.template(account, "big").await.unwrap();
+    assert_eq!(used, Template { last_used_at: Some(moment(500)), vms: 1, ..built });
+    let base = store.template(account, "base").await.unwrap();
+    assert_eq!((base.id, base.account, base.public, base.children), (TemplateId::BASE, None, true, 1));
+    assert_eq!((base.source, base.memory_mb, base.vcpus), (TemplateSource::Base, 1024, 2));
+    // A later start with other settings.
+    let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
+    store.ensure_base_template(EnsureBaseTemplate { size, at: moment(7) }).await.unwrap();
+    let resized = store.template(account, "base").await.unwrap();
+    assert_eq!(resized, Template { memory_mb: 128, vcpus: 1, disk_mb: 2048, ..base });
+}
+
+pub async fn a_template_is_found_by_name_and_id_by_its_account_alone(store: Arc<dyn Store>) {
+    let own = with_base(&*store).await;
+    let other = account_named(&*store, "acme").await.id;
+    let template = made(&*store, own, "big").await;
+    let id = template.id.to_string();
+    assert_eq!(store.template(own, &id).await.unwrap(), template);
+    for reference in ["big", &id, "nothing", ""] {
+        let refused = store.template(other, reference).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::UnknownTemplate);
+        assert!(refused.to_string().contains(reference), "{refused}");
+    }
+    let refused = store.delete_template(delete(other, template.id)).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::UnknownTemplate);
+    // Of a template that both see, each account sees only its own users.
+    assert_eq!(store.template(other, "base").await.unwrap().children, 0);
+    let child = CreateTemplate { parent: template.id, ..new(other, "theirs") };
+    assert_eq!(store.create_template(child).await.unwrap_err().code(), ErrorCode::UnknownTemplate);
+}
+
+pub async fn templates_are_listed_once_base_first(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let other = account_named(&*store, "acme").await.id;
+    made(&*store, other, "theirs").await;
+    let mut expected = vec![TemplateId::BASE];
+    for name in ["c", "a", "b"] {
+        expected.push(made(&*store, account, name).await.id);
+    }
+    expected.sort_unstable();
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list_templates(ListTemplates { account, limit: 2, after }).await.unwrap();
+        seen.extend(page.templates.iter().map(|template| template.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, expected);
+    let known = store.known_templates().await.unwrap();
+    assert_eq!(known.len(), 5);
+    assert_eq!((known[0].id, known[0].account), (TemplateId::BASE, None));
+}
+
+pub async fn a_name_belongs_to_one_template_of_an_account(store: Arc<dyn Store>) {
+    let own = with_base(&*store).await;
+    let other = account_named(&*store, "acme").await.id;
+    let first = made(&*store, own, "big").await;
+    for name in ["big", "base"] {
+        let refused = store.create_template(new(own, name)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NameTaken);
+        assert!(refused.to_string().contains(name), "{refused}");
+    }
+    let theirs = made(&*store, other, "big").await;
+    assert_eq!(store.template(own, "big").await.unwrap().id, first.id);
+    assert_eq!(store.template(other, "big").await.unwrap().id, theirs.id);
+    store.delete_template(delete(own, first.id)).await.unwrap();
+    assert_ne!(made(&*store, own, "big").await.id, first.id);
+    assert_eq!(counts(&*store).await["template.building"], 3);
+}
+
+pub async fn templates_and_builds_of_an_account_are_limited(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let limited = |name: &str| CreateTemplate { max_templates: 3, max_building: 2, ..new(account, name) };
+    let first = store.create_template(limited("a")).await.unwrap();
+    store.create_template(limited("b")).await.unwrap();
+    let refused = store.create_template(limited("c")).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::QuotaExceeded);
+    assert!(refused.to_string().contains("2 templates of this account are being built"), "{refused}");
+    record(&*store, first.id, TemplateStatus::Failed { reason: "no disk".to_owned() }).await;
+    store.create_template(limited("c")).await.unwrap();
+    record(&*store, first.id, ready()).await;
+    let refused = store.create_template(limited("d")).await.unwrap_err();
+    assert!(refused.to_string().contains("has 3 templates"), "{refused}");
+    let other = account_named(&*store, "acme").await.id;
+    store.create_template(CreateTemplate { account: other, ..limited("d") }).await.unwrap();
+}
+
+pub async fn a_template_that_is_used_is_not_deleted(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let template = made(&*store, account, "big").await;
+    let child = CreateTemplate { parent: template.id, ..new(account, "bigger") };
+    let child = store.create_template(child).await.unwrap();
+    assert_eq!(child.parent, Some(template.name.clone()));
+    let vm = vm_of(account, &template, 3);
+    store.record_boots(boot(vec![vm.clone()])).await.unwrap();
+    let seen = store.template(account, "big").await.unwrap();
+    assert_eq!((seen.children, seen.vms), (1, 1));
+    let refused = store.delete_template(delete(account, template.id)).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::TemplateInUse);
+    for named in [vm.id.to_string().as_str(), "`bigger`", "`big`"] {
+        assert!(refused.to_string().contains(named), "{named}: {refused}");
+    }
+    store.record_end(end(vm.id, EndReason::Deleted, 600)).await.unwrap();
+    let refused = store.delete_template(delete(account, template.id)).await.unwrap_err();
+    assert!(!refused.to_string().contains("vm_") && refused.to_string().contains("`bigger`"), "{refused}");
+    store.delete_template(delete(account, child.id)).await.unwrap();
+    let deleted = store.delete_template(delete(account, template.id)).await.unwrap();
+    assert_eq!((deleted.id, deleted.name), (template.id, template.name.clone()));
+    let again = store.delete_template(delete(account, template.id)).await.unwrap_err();
+    assert_eq!(again.code(), ErrorCode::UnknownTemplate);
+    let base = store.delete_template(delete(account, TemplateId::BASE)).await.unwrap_err();
+    assert_eq!(base.code(), ErrorCode::TemplateProtected);
+    assert_eq!(counts(&*store).await["template.deleted"], 2);
+    // The records of VMs outlive their template.
+    let live = store.live_vms().await.unwrap();
+    assert!(live.is_empty());
+    let vms = crate::ListVms {
+        account,
+        set: crate::VmSet::Ended,
+        filter: Default::default(),
+        limit: 9,
+        after: None,
+    };
+    assert_eq!(store.list_vms(vms).await.unwrap().vms[0].vm.template, "big");
+}
+
+pub async fn a_vm_of_a_template_that_was_deleted_is_not_recorded(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let template = made(&*store, account, "big").await;
+    store.delete_template(delete(account, template.id)).await.unwrap();
+    let refused = store.record_boots(boot(vec![vm_of(account, &template, 3)])).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::UnknownTemplate);
+    assert!(store.live_vms().await.unwrap().is_empty());
+    // The template `base` exists without a record.
+    store.record_boots(boot(vec![booted(account, 4)])).await.unwrap();
+}
+
+pub async fn a_state_is_recorded_once_with_its_event(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let id = made(&*store, account, "big").await.id;
+    let reason = || "another processor".to_owned();
+    let steps = [
+        (ready(), true),
+        (ready(), false),
+        (TemplateStatus::Damaged { reason: "layer".to_owned() }, true),
+        (ready(), true),
+        (TemplateStatus::Outdated { reason: reason() }, true),
+        (TemplateStatus::Outdated { reason: reason() }, false),
+        (TemplateStatus::Building { progress: None }, true),
+        (TemplateStatus::Failed { reason: reason() }, true),
+    ];
+    for (status, changes) in steps {
+        let state = status.state();
+        let error = status.reason().map(str::to_owned);
+        assert_eq!(record(&*store, id, status).await, changes, "{state}");
+        let seen = store.template(account, "big").await.unwrap();
+        assert_eq!((seen.state, seen.error), (state, error));
+        assert_eq!(seen.size_bytes, Some(700), "{state}");
+    }
+    let kinds: Vec<_> = all_events(&*store).await.iter().map(|event| event.kind.as_str()).collect();
+    let expected =
+        ["building", "ready", "ready", "outdated", "failed"].map(|kind| format!("template.{kind}"));
+    assert_eq!(kinds, expected);
+    let failed = events_of(&*store, EventKind::TemplateFailed).await.remove(0);
+    assert_eq!((failed.account, &failed.body["reason"]), (account, &reason().into()));
+    assert_eq!((&failed.body["template"], &failed.body["name"]), (&id.to_string().into(), &"big".into()));
+    // The template of the server changes without an event.
+    assert!(record(&*store, TemplateId::BASE, ready()).await);
+    assert!(!record(&*store, TemplateId::generate(), ready()).await);
+    assert_eq!(all_events(&*store).await.len(), 5);
+}
+
+pub async fn the_answer_of_a_named_creation_is_kept_with_it(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let once = IdempotentRequest { path: "/api/templates", key: "k".to_owned(), body_hash: [1; 32] };
+    let stored = |once: IdempotentRequest| store.stored_template_answer(account, once, moment(3));
+    assert_eq!(stored(once.clone()).await.unwrap(), None);
+    let command = CreateTemplate { once: Some(once.clone()), ..new(account, "big") };
+    let made = store.create_template(command).await.unwrap();
+    assert_eq!(stored(once.clone()).await.unwrap(), Some(made));
+    let other = IdempotentRequest { body_hash: [2; 32], ..once };
+    assert_eq!(stored(other).await.unwrap_err().code(), ErrorCode::IdempotencyMismatch);
+}
+
+pub async fn templates_end_with_their_account(store: Arc<dyn Store>) {
+    let own = with_base(&*store).await;
+    let other = account_named(&*store, "acme").await.id;
+    let parent = made(&*store, other, "big").await;
+    store.create_template(CreateTemplate { parent: parent.id, ..new(other, "bigger") }).await.unwrap();
+    let kept = made(&*store, own, "kept").await;
+    store.delete_account(deletion(other, 5)).await.unwrap();
+    let known: Vec<_> = store.known_templates().await.unwrap().into_iter().map(|known| known.id).collect();
+    assert_eq!(known, [TemplateId::BASE, kept.id]);
+}
