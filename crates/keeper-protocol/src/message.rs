@@ -1,12 +1,11 @@
 //! The messages. Each is one packet of the socket pair: JSON, with file descriptors attached.
 //!
-//! No message contains a path, command line or name that a caller chose, except a template's name, which both ends
-//! check.
+//! No message contains a path, command line or name that a caller chose.
 
 use std::{fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
-use skep_api::{Failure, HelperKind, VmId, swarm::EngineReport};
+use skep_api::{Failure, HelperKind, TemplateId, VmId, swarm::EngineReport, templates::GuestSize};
 
 /// The first packet, from keeper to server. Attached are the listening sockets of the HTTP service, in the order of the
 /// settings, and then that of the API for VMs, if there is one.
@@ -70,8 +69,8 @@ pub enum Request {
     Launch {
         /// The id of the new VM.
         vm: VmId,
-        /// The template's name: `[a-z0-9][a-z0-9-]{0,62}`.
-        template: String,
+        /// The template to restore it from.
+        template: TemplateId,
     },
     /// End a VMM and remove its resources: process, tap, cgroup, sockets, disk layer. Answered when they are removed.
     End { vm: VmId },
@@ -107,10 +106,27 @@ pub enum Request {
     },
     /// Open new streams to a VM that an earlier server controlled.
     Attach { vm: VmId },
+    /// Build a template from the disk of another one. Answered at once; [`Request::TemplateStatus`] reports the outcome.
+    BuildTemplate { template: TemplateId, parent: TemplateId, size: GuestSize },
+    /// Report the state of a template.
+    TemplateStatus { template: TemplateId },
+    /// List the templates in the order of their ids, one page at a time.
+    ListTemplates {
+        /// Only templates with greater ids. `None` for the first page.
+        after: Option<TemplateId>,
+    },
+    /// Remove a template that no VM uses, with its files, or end its build. Answered when its files are removed.
+    RemoveTemplate { template: TemplateId },
 }
 
 /// Page size of [`Request::List`], so that an answer fits into a packet.
 pub const LIST_PAGE_SIZE: usize = 100;
+
+/// Page size of [`Request::ListTemplates`].
+pub const TEMPLATE_PAGE_SIZE: usize = 32;
+
+/// Size limit of a text in a [`TemplateState`], in bytes, so that a page of templates fits into a packet.
+pub const MAX_TEMPLATE_TEXT_BYTES: usize = 500;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -145,7 +161,56 @@ pub enum Answer {
     Alone,
     /// Attached, in this order: the VMM's pidfd, and connected streams of monitor, agent channel and console.
     Attached(Launched),
+    /// The build is queued or runs.
+    Building,
+    Template(TemplateStatus),
+    /// Templates. A page of [`TEMPLATE_PAGE_SIZE`] templates may be followed by another one.
+    Templates {
+        /// In the order of their ids.
+        templates: Vec<TemplateStatus>,
+    },
+    /// The files of the template are removed.
+    TemplateRemoved,
     Refused(Failure),
+}
+
+/// A template that the keeper has, builds, or failed to build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateStatus {
+    pub template: TemplateId,
+    /// `None` for `base`.
+    pub parent: Option<TemplateId>,
+    pub size: GuestSize,
+    pub state: TemplateState,
+}
+
+/// The state of a template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TemplateState {
+    Building {
+        /// What is being done.
+        step: String,
+    },
+    Ready {
+        /// The hash of its inputs.
+        key: String,
+        /// Space that its files occupy, in bytes.
+        size_bytes: u64,
+        /// The part of it that no other template shares, in bytes.
+        own_bytes: u64,
+    },
+    Failed {
+        failure: Failure,
+    },
+    /// Its files do not match their checksums. It is being built again.
+    Damaged {
+        reason: String,
+    },
+    /// Its inputs changed. It is being built again.
+    Outdated {
+        reason: String,
+    },
 }
 
 /// Size limit of a certificate with its chain, and of a key, so that both fit into a packet with escaped line ends.
@@ -192,7 +257,7 @@ pub struct Launched {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HeldVm {
     pub launched: Launched,
-    pub template: String,
+    pub template: TemplateId,
     /// Whether it outlives its server.
     pub committed: bool,
     pub load: Load,

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use skep_api::{HelperKind, VmId};
+use skep_api::{HelperKind, TemplateId, VmId};
 use tokio::{
     net::UnixStream,
     sync::{oneshot, watch},
@@ -60,7 +60,7 @@ struct Inner {
     closed: watch::Sender<bool>,
 }
 
-type Reply = (Answer, Vec<OwnedFd>);
+pub(crate) type Reply = (Answer, Vec<OwnedFd>);
 type Waiter = oneshot::Sender<Reply>;
 
 impl ServerEnd {
@@ -86,9 +86,8 @@ impl ServerEnd {
     ///
     /// # Errors
     /// The keeper refused, or is gone.
-    pub async fn launch(&self, vm: VmId, template: &str) -> Result<LaunchedVm, Error> {
-        let request = Request::Launch { vm, template: template.to_owned() };
-        match self.request(request).await? {
+    pub async fn launch(&self, vm: VmId, template: TemplateId) -> Result<LaunchedVm, Error> {
+        match self.request(Request::Launch { vm, template }).await? {
             (Answer::Launched(launched), descriptors) => unpack(launched, descriptors),
             (other, _) => Err(unexpected(&other)),
         }
@@ -245,7 +244,7 @@ impl ServerEnd {
         let _ = self.0.closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    async fn request(&self, request: Request) -> Result<Reply, Error> {
+    pub(crate) async fn request(&self, request: Request) -> Result<Reply, Error> {
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
         let (waiter, reply) = oneshot::channel();
         self.0.with_waiting(|waiting| waiting.insert(id, waiter)).ok_or(Error::Closed)?;
@@ -321,6 +320,6 @@ fn stream(descriptor: OwnedFd) -> Result<UnixStream, Error> {
     UnixStream::from_std(stream).map_err(Error::Io)
 }
 
-fn unexpected(answer: &Answer) -> Error {
+pub(crate) fn unexpected(answer: &Answer) -> Error {
     Error::Protocol(format!("an answer to another question: {answer:?}"))
 }

@@ -10,10 +10,11 @@ use std::{
     time::Duration,
 };
 
-use skep_api::{ErrorCode, Failure, VmId};
+use skep_api::{ErrorCode, Failure, TemplateId, VmId, templates::GuestSize};
 use skep_keeper_protocol::{
-    Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PAGE_SIZE, Launched, Load, Request, ServerEnd,
-    SwarmAvailability, Usage, Welcome, pair,
+    Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PAGE_SIZE, Launched, Load, MAX_TEMPLATE_TEXT_BYTES,
+    Request, ServerEnd, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState, TemplateStatus, Usage, Welcome,
+    pair,
 };
 use tokio::{io::AsyncReadExt, time::timeout};
 
@@ -75,9 +76,11 @@ async fn answer_launch(answerer: Answerer, vm: VmId) -> [UnixStream; 3] {
 async fn a_launch_brings_streams_and_the_state() {
     let (mut keeper, server) = ends().await;
     let vm = VmId::generate();
-    let asked = tokio::spawn(async move { server.launch(vm, "base").await });
+    let asked = tokio::spawn(async move { server.launch(vm, TemplateId::BASE).await });
     let (request, answerer) = keeper.receive().await.unwrap().unwrap();
-    assert!(matches!(request, Request::Launch { vm: asked, template } if asked == vm && template == "base"));
+    assert!(
+        matches!(request, Request::Launch { vm: asked, template } if asked == vm && template == TemplateId::BASE)
+    );
     let [_, mut agent, _] = answer_launch(answerer, vm).await;
     let mut got = asked.await.unwrap().unwrap();
     assert_eq!((got.launched.vm, got.launched.pid), (vm, 42));
@@ -105,12 +108,34 @@ async fn a_long_list_is_split_into_pages_that_fit_a_packet() {
         // As large as an entry can be.
         let held = |vm: &VmId| {
             let launched = Launched { template_key: "k".repeat(64), ..launched(*vm) };
-            HeldVm { launched, template: "t".repeat(63), committed: false, load: load() }
+            HeldVm { launched, template: TemplateId::BASE, committed: false, load: load() }
         };
         answerer.answer(Answer::List { vms: part.iter().map(held).collect() }, &[]).await.unwrap();
     }
     let listed: Vec<VmId> = asked.await.unwrap().unwrap().iter().map(|held| held.launched.vm).collect();
     assert_eq!(listed, all);
+}
+
+#[tokio::test]
+async fn a_page_of_templates_with_long_texts_fits_a_packet() {
+    let (mut keeper, server) = ends().await;
+    let asked = tokio::spawn(async move { server.list_templates().await });
+    // Each character is escaped in JSON.
+    let failure = Failure::new(ErrorCode::Internal, "\n".repeat(MAX_TEMPLATE_TEXT_BYTES));
+    let status = |_| TemplateStatus {
+        template: TemplateId::generate(),
+        parent: Some(TemplateId::generate()),
+        size: GuestSize { memory_mb: u64::MAX, vcpus: u32::MAX, disk_mb: u64::MAX },
+        state: TemplateState::Failed { failure: failure.clone() },
+    };
+    let all: Vec<TemplateStatus> = (0..TEMPLATE_PAGE_SIZE + 1).map(status).collect();
+    for (page, after) in [(&all[..TEMPLATE_PAGE_SIZE], None), (&all[TEMPLATE_PAGE_SIZE..], Some(31))] {
+        let (request, answerer) = keeper.receive().await.unwrap().unwrap();
+        let Request::ListTemplates { after: asked } = request else { panic!("{request:?}") };
+        assert_eq!(asked, after.map(|at: usize| all[at].template));
+        answerer.answer(Answer::Templates { templates: page.to_vec() }, &[]).await.unwrap();
+    }
+    assert_eq!(asked.await.unwrap().unwrap(), all);
 }
 
 #[tokio::test]
@@ -166,7 +191,7 @@ async fn answers_match_their_requests_in_any_order() {
 #[tokio::test]
 async fn a_refusal_keeps_its_message() {
     let (mut keeper, server) = ends().await;
-    let asked = tokio::spawn(async move { server.launch(VmId::generate(), "nope").await });
+    let asked = tokio::spawn(async move { server.launch(VmId::generate(), TemplateId::generate()).await });
     let (_, answerer) = keeper.receive().await.unwrap().unwrap();
     let refusal = Failure::new(ErrorCode::UnknownTemplate, "there is no template `nope`");
     answerer.answer(Answer::Refused(refusal.clone()), &[]).await.unwrap();
@@ -180,7 +205,7 @@ async fn a_vm_whose_launch_was_cancelled_is_ended() {
     let (mut keeper, server) = ends().await;
     let vm = VmId::generate();
     let asking = server.clone();
-    let asked = tokio::spawn(async move { asking.launch(vm, "base").await });
+    let asked = tokio::spawn(async move { asking.launch(vm, TemplateId::BASE).await });
     let (_, answerer) = keeper.receive().await.unwrap().unwrap();
     asked.abort();
     assert!(asked.await.unwrap_err().is_cancelled());
