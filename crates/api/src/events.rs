@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    KeyId, Role, Scope, VmId, VmName,
+    KeyId, Role, Scope, TemplateId, VmId, VmName,
     ids::NotAnId,
     scope::{UnknownWord, words},
     swarm::{EndReason, PausedTo},
+    templates::TemplateName,
     tickets::Ticket,
 };
 
@@ -124,6 +125,34 @@ pub struct VmEvent {
     )]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// A change of a template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TemplateEvent {
+    /// The event's id: the epoch of the store, and the position in the order of commits.
+    #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
+    pub id: String,
+    /// The type: `template.building`, `template.ready`, `template.failed`, `template.outdated` or `template.deleted`.
+    #[serde(rename = "type")]
+    #[cfg_attr(feature = "openapi", schema(example = "template.ready"))]
+    pub kind: String,
+    /// When the change was committed.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
+    #[serde(with = "crate::time")]
+    pub at: Timestamp,
+    /// The request that caused the change; null if the server itself made it.
+    pub request_id: Option<String>,
+    /// The id of the template.
+    pub template: TemplateId,
+    /// The name of the template.
+    #[cfg_attr(feature = "openapi", schema(inline))]
+    pub name: TemplateName,
+    /// With `template.failed` and `template.outdated`: why no VM can be restored from the template.
+    #[cfg_attr(feature = "openapi", schema(example = "it was built for another processor"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A change of a key.

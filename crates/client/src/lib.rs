@@ -14,6 +14,7 @@ mod git_credentials;
 mod keys;
 mod place;
 mod swarm;
+mod templates;
 mod ticket_log;
 mod tickets;
 mod watch;

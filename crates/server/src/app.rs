@@ -60,6 +60,7 @@ use crate::{
         raw::FilesState,
         session::{self, SessionState},
         swarm::{self, SwarmState},
+        templates::{self, TemplatesState},
         tickets::{self, TicketsState},
         vms as vms_list,
         waitlist::{self, WaitlistState},
@@ -67,6 +68,7 @@ use crate::{
         whoami,
     },
     swarm_handle::{SwarmHandle, SwarmReceiver},
+    templates::TemplateBuilds,
     tickets::{InProgressRequests, Waiters},
     vault::Vault,
     watchers::WatchCounts,
@@ -103,6 +105,8 @@ pub struct Parts {
     pub proxies: TrustedProxies,
     /// Requests that wait for a claimable ticket.
     pub(crate) waiters: Waiters,
+    /// Templates that are handed to the keeper to be built.
+    pub(crate) builds: TemplateBuilds,
     pub(crate) tail: Tail,
     /// How webhook secrets are encrypted, and which addresses webhooks may reach.
     pub(crate) outgoing: WebhookContext,
@@ -202,6 +206,12 @@ fn guarded_routes(
             in_progress: InProgressRequests::default(),
         }),
         vms_list::routes(store.clone()),
+        templates::routes(TemplatesState {
+            store: store.clone(),
+            vms: vms.clone(),
+            builds: parts.builds.clone(),
+            in_progress: InProgressRequests::default(),
+        }),
         event_and_ticket_routes(parts),
         webhooks::routes(parts.webhook_state()),
         waitlist::routes(WaitlistState::new(store.clone(), Arc::clone(limiter))),

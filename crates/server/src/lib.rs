@@ -36,6 +36,7 @@ mod seal;
 mod server_error;
 mod session;
 mod swarm_handle;
+mod templates;
 mod tickets;
 mod utf8_decoder;
 mod vault;

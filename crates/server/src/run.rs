@@ -143,6 +143,7 @@ pub async fn run(
         limits,
         proxies,
         waiters: background.waiters.clone(),
+        builds: background.builds.clone(),
         tail: background.tail.clone(),
         outgoing,
         stopping: stop,

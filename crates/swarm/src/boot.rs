@@ -15,7 +15,7 @@ use skep_store::{VmAttributes, VmBooted};
 
 use crate::{
     BootSpec, Error, budget::Reservation, parked_vm::ParkedVm, pool::Pool, restore::Restored, round_ms,
-    vm::BootedVm,
+    template::BootTemplate, vm::BootedVm,
 };
 
 /// Concurrent restores. They are CPU-bound, so more would only delay each of them.
@@ -31,16 +31,17 @@ impl Booter {
         &self,
         account: AccountId,
         order: &BootSpec,
+        template: &Arc<BootTemplate>,
         mut reservation: Reservation,
     ) -> Result<Vec<BootedVm>, Error> {
         let _under_way = self.pool.guard_boot();
-        let mut parked = self.pool.take(&order.template, order.count).into_iter();
+        let mut parked = self.pool.take(template, order.count).into_iter();
         self.pool.evict_if_overcommitted().await;
         let parts: Vec<(Option<ParkedVm>, Reservation)> =
             (0..order.count).map(|_| (parked.next(), reservation.split_one())).collect();
         let failing = AtomicBool::new(false);
         let mut boots = stream::iter(parts)
-            .map(|(parked, part)| self.boot_one(account, order, parked, part, &failing))
+            .map(|(parked, part)| self.boot_one(account, order, template, parked, part, &failing))
             .buffer_unordered(MAX_CONCURRENT_BOOTS);
         let mut booted = Vec::new();
         let mut failed = None;
@@ -61,7 +62,7 @@ impl Booter {
         drop(boots);
         // A VM that was ready early may have ended since.
         let ended = booted.iter().find(|vm| vm.guest.is_closed());
-        match failed.or_else(|| ended.map(|vm| not_booted(vm.facts.id, order, Error::EndedEarly))) {
+        match failed.or_else(|| ended.map(|vm| not_booted(vm.facts.id, template, Error::EndedEarly))) {
             None => Ok(booted),
             Some(error) => {
                 self.end_unrecorded(booted).await;
@@ -80,6 +81,7 @@ impl Booter {
         &self,
         account: AccountId,
         order: &BootSpec,
+        template: &BootTemplate,
         parked: Option<ParkedVm>,
         reservation: Reservation,
         failing: &AtomicBool,
@@ -92,7 +94,9 @@ impl Booter {
                 return Ok(None);
             }
             match parked.hand_out(&self.pool.restorer.keeper, &order.env, order.arrived).await {
-                Ok(receipt) => return Ok(Some(booted(account, order, parked.vm, receipt, reservation))),
+                Ok(receipt) => {
+                    return Ok(Some(booted(account, order, template, parked.vm, receipt, reservation)));
+                }
                 Err(error) => {
                     tracing::warn!(vm = %id, %error, "VM {id} of the pool could not be handed out; another takes its place");
                     self.pool.restorer.end_unrecorded(id).await;
@@ -102,25 +106,29 @@ impl Booter {
         if failing.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let (id, restored) = match self.restore(order).await {
+        let (id, restored) = match self.restore(order, template).await {
             // One retry: the failure of one guest or VMM does not predict the next.
             Err((_, error)) if error.affects_one_vm_only() && !failing.load(Ordering::Relaxed) => {
-                self.restore(order).await
+                self.restore(order, template).await
             }
             first => first,
         }
-        .map_err(|(id, error)| not_booted(id, order, error))?;
+        .map_err(|(id, error)| not_booted(id, template, error))?;
         if let Err(error) = self.pool.restorer.keeper.commit(id).await {
             self.pool.restorer.end_unrecorded(id).await;
-            return Err(not_booted(id, order, error.into()));
+            return Err(not_booted(id, template, error.into()));
         }
         let receipt = cold_receipt(&restored, order);
-        Ok(Some(booted(account, order, restored, receipt, reservation)))
+        Ok(Some(booted(account, order, template, restored, receipt, reservation)))
     }
 
-    async fn restore(&self, order: &BootSpec) -> Result<(VmId, Restored), (VmId, Error)> {
+    async fn restore(
+        &self,
+        order: &BootSpec,
+        template: &BootTemplate,
+    ) -> Result<(VmId, Restored), (VmId, Error)> {
         let id = VmId::generate();
-        let restored = self.pool.restorer.restore(id, &order.template, Some(&order.env)).await;
+        let restored = self.pool.restorer.restore(id, template.id, Some(&order.env)).await;
         restored.map(|restored| (id, restored)).map_err(|error| (id, error))
     }
 }
@@ -139,6 +147,7 @@ fn cold_receipt(restored: &Restored, order: &BootSpec) -> BootReceipt {
 fn booted(
     account: AccountId,
     order: &BootSpec,
+    template: &BootTemplate,
     vm: Restored,
     boot: BootReceipt,
     reservation: Reservation,
@@ -149,7 +158,8 @@ fn booted(
         account,
         pid: launched.pid,
         ip: launched.ip.to_string(),
-        template: order.template.clone(),
+        template: template.name.clone(),
+        template_id: template.id,
         vcpus: launched.vcpus,
         memory_mb: launched.memory_mb,
         started_at: order.started_at,
@@ -166,6 +176,6 @@ fn booted(
     BootedVm { facts, guest, console, machine, pidfd, arrived: order.arrived, deadline, reservation }
 }
 
-fn not_booted(vm: VmId, order: &BootSpec, source: Error) -> Error {
-    Error::NotBooted { vm, template: order.template.clone(), source: Box::new(source) }
+fn not_booted(vm: VmId, template: &BootTemplate, source: Error) -> Error {
+    Error::NotBooted { vm, template: template.name.clone(), source: Box::new(source) }
 }

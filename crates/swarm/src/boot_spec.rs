@@ -13,6 +13,7 @@ pub struct BootSpec {
     pub count: u32,
     /// With a name only if `count` is 1; without an expiry, which follows from `ttl`.
     pub attributes: VmAttributes,
+    /// Name or id of the template.
     pub template: String,
     /// Time until the VMs end by themselves.
     pub ttl: Option<Duration>,

@@ -117,6 +117,11 @@ impl Budget {
         Reservation { budget: self.clone(), account, vms: 1, guest_mb }
     }
 
+    /// Memory for VMs, in MiB.
+    pub(crate) fn memory_mb(&self) -> u64 {
+        self.memory_mb
+    }
+
     pub(crate) fn capacity(&self) -> Capacity {
         let total = sum(&self.lock().accounts);
         Capacity { max_vms: self.max_vms, memory_mb: self.promises_mb, memory_used_mb: total.memory_mb }

@@ -5,12 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use skep_api::TemplateId;
+
 /// After this time the weight of a boot is halved.
 const HALF_LIFE: Duration = Duration::from_secs(300);
 
 /// Recent boots by template.
 #[derive(Debug, Default)]
-pub(crate) struct Demand(BTreeMap<String, DecayingWeight>);
+pub(crate) struct Demand(BTreeMap<TemplateId, DecayingWeight>);
 
 #[derive(Debug, Clone, Copy)]
 struct DecayingWeight {
@@ -26,33 +28,37 @@ impl DecayingWeight {
 }
 
 impl Demand {
-    pub(crate) fn record_boots(&mut self, template: &str, vms: u32, now: Instant) {
-        let booted = self.0.entry(template.to_owned()).or_insert(DecayingWeight { weight: 0.0, at: now });
+    pub(crate) fn record_boots(&mut self, template: TemplateId, vms: u32, now: Instant) {
+        let booted = self.0.entry(template).or_insert(DecayingWeight { weight: 0.0, at: now });
         *booted = DecayingWeight { weight: booted.weight(now) + f64::from(vms), at: now };
     }
 
+    pub(crate) fn forget(&mut self, template: TemplateId) {
+        self.0.remove(&template);
+    }
+
     /// The share of each template in a pool of `size` VMs. `first` has the weight of one boot even without boots.
-    pub(crate) fn shares(&self, size: u32, first: &str, now: Instant) -> BTreeMap<String, u32> {
-        let mut weights: BTreeMap<&str, f64> =
-            self.0.iter().map(|(name, booted)| (name.as_str(), booted.weight(now))).collect();
+    pub(crate) fn shares(&self, size: u32, first: TemplateId, now: Instant) -> BTreeMap<TemplateId, u32> {
+        let mut weights: BTreeMap<TemplateId, f64> =
+            self.0.iter().map(|(template, booted)| (*template, booted.weight(now))).collect();
         // The weight of one boot at this moment.
         *weights.entry(first).or_default() += 1.0;
         let total: f64 = weights.values().sum();
         let mut left = size;
-        let mut shares: BTreeMap<String, u32> = weights
+        let mut shares: BTreeMap<TemplateId, u32> = weights
             .iter()
-            .map(|(name, weight)| {
+            .map(|(template, weight)| {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to size")]
                 let share = ((f64::from(size) * weight / total).floor() as u32).min(left);
                 left -= share;
-                ((*name).to_owned(), share)
+                (*template, share)
             })
             .collect();
         // The remainder of rounding goes to the templates with the greatest weights.
-        let mut names: Vec<(&str, f64)> = weights.into_iter().collect();
-        names.sort_by(|one, other| other.1.total_cmp(&one.1));
-        for (name, _) in names.iter().cycle().take(if names.is_empty() { 0 } else { left as usize }) {
-            *shares.entry((*name).to_owned()).or_default() += 1;
+        let mut ranked: Vec<(TemplateId, f64)> = weights.into_iter().collect();
+        ranked.sort_by(|one, other| other.1.total_cmp(&one.1));
+        for (template, _) in ranked.iter().cycle().take(if ranked.is_empty() { 0 } else { left as usize }) {
+            *shares.entry(*template).or_default() += 1;
         }
         shares
     }
@@ -64,31 +70,36 @@ mod tests {
 
     use super::*;
 
+    const BASE: TemplateId = TemplateId::BASE;
+
     #[test]
     fn the_whole_pool_is_for_the_first_template_until_another_is_booted() {
-        let now = Instant::now();
+        let (now, mine) = (Instant::now(), TemplateId::generate());
         let mut demand = Demand::default();
-        assert_eq!(demand.shares(8, "base", now), BTreeMap::from([("base".to_owned(), 8)]));
-        demand.record_boots("mine", 7, now);
-        let shares = demand.shares(8, "base", now);
-        assert_eq!((shares["base"], shares["mine"]), (1, 7));
+        assert_eq!(demand.shares(8, BASE, now), BTreeMap::from([(BASE, 8)]));
+        demand.record_boots(mine, 7, now);
+        let shares = demand.shares(8, BASE, now);
+        assert_eq!((shares[&BASE], shares[&mine]), (1, 7));
         // After a long time the boots have no weight any more.
         let later = now + HALF_LIFE * 20;
-        assert_eq!(demand.shares(8, "base", later)["base"], 8);
+        assert_eq!(demand.shares(8, BASE, later)[&BASE], 8);
+        demand.forget(mine);
+        assert_eq!(demand.shares(8, BASE, now), BTreeMap::from([(BASE, 8)]));
     }
 
     proptest! {
         #[test]
         fn shares_sum_up_to_the_size(
             size in 0_u32..100,
-            asked in prop::collection::vec(("[a-c]", 1_u32..50, 0_u64..2000), 0..12),
+            asked in prop::collection::vec((0_usize..3, 1_u32..50, 0_u64..2000), 0..12),
         ) {
             let begin = Instant::now();
+            let templates = [(); 3].map(|()| TemplateId::generate());
             let mut demand = Demand::default();
-            for (name, vms, second) in &asked {
-                demand.record_boots(name, *vms, begin + Duration::from_secs(*second));
+            for (template, vms, second) in &asked {
+                demand.record_boots(templates[*template], *vms, begin + Duration::from_secs(*second));
             }
-            let shares = demand.shares(size, "base", begin + Duration::from_secs(2000));
+            let shares = demand.shares(size, BASE, begin + Duration::from_secs(2000));
             prop_assert_eq!(shares.values().sum::<u32>(), size);
         }
     }

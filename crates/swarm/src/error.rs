@@ -59,6 +59,12 @@ impl Error {
         matches!(self, Self::Guest(_) | Self::Engine(_))
     }
 
+    /// Whether the template is the cause, so that no VM of it can be restored.
+    pub(crate) fn is_of_template(&self) -> bool {
+        use ErrorCode::{TemplateDamaged, TemplateNotReady, UnknownTemplate};
+        matches!(self.code(), UnknownTemplate | TemplateNotReady | TemplateDamaged)
+    }
+
     /// The error of a pause or a resume. Errors of the VMM alone do not describe it.
     pub(crate) fn of_transition(self) -> Self {
         match self {
@@ -80,6 +86,7 @@ impl Error {
             _ => match self.code() {
                 code @ (ErrorCode::UnknownTemplate
                 | ErrorCode::TemplateDamaged
+                | ErrorCode::TemplateNotReady
                 | ErrorCode::NoCapacity
                 | ErrorCode::SwarmUnavailable
                 | ErrorCode::ShuttingDown) => code,
@@ -103,11 +110,16 @@ impl From<Error> for Failure {
             (_, Error::Guest(error)) => return error.into(),
             (_, error @ Error::VmEnded(_)) => error.to_string(),
             (_, Error::Store(error)) => return error.into(),
-            // The keeper's message for this is meant for callers: it names the file and the consequence.
-            (ErrorCode::TemplateDamaged, Error::Keeper(skep_keeper_protocol::Error::Refused(failure))) => {
+            // The keeper's message for these is meant for callers: it names the file or reason, and the consequence.
+            (
+                ErrorCode::TemplateDamaged | ErrorCode::TemplateNotReady,
+                Error::Keeper(skep_keeper_protocol::Error::Refused(failure)),
+            ) => {
                 return failure;
             }
-            (ErrorCode::TemplateDamaged, Error::NotBooted { source, .. }) => return (*source).into(),
+            (ErrorCode::TemplateDamaged | ErrorCode::TemplateNotReady, Error::NotBooted { source, .. }) => {
+                return (*source).into();
+            }
             (ErrorCode::BootFailed, _) => {
                 "a VM did not come up, so none of this boot is left; try again, and read the \
                                            server's log if it happens again"

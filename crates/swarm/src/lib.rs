@@ -25,6 +25,7 @@ mod registry;
 mod restore;
 mod run_log;
 mod swarm;
+mod template;
 mod ticket_file;
 mod usage;
 mod vm;
@@ -36,7 +37,9 @@ pub use error::Error;
 pub use metrics::{Observer, SwarmMetrics, VmmCounts};
 pub use skep_api::exec::ExecEvent;
 pub use skep_channel::ExecStream;
+pub use skep_keeper_protocol::{TemplateState, TemplateStatus};
 pub use swarm::{Swarm, SwarmParts};
+pub use template::require_ready;
 
 /// In milliseconds, rounded to microseconds.
 fn round_ms(time: std::time::Duration) -> f64 {

@@ -11,7 +11,7 @@ use crate::{
     round_ms,
 };
 use skep_api::{
-    VmId,
+    TemplateId, VmId,
     exec::{RunCommand, Stdin},
     swarm::{BootReceipt, BootSource},
 };
@@ -28,7 +28,7 @@ pub(crate) struct ParkedVm {
 
 impl ParkedVm {
     /// Restores and parks a VM. Nothing is left behind after an error.
-    pub(crate) async fn create(restorer: &Restorer, template: &str) -> Result<Self, Error> {
+    pub(crate) async fn create(restorer: &Restorer, template: TemplateId) -> Result<Self, Error> {
         let id = VmId::generate();
         let vm = restorer.restore(id, template, None).await?;
         match warm_up(&vm).await {

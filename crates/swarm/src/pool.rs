@@ -12,10 +12,7 @@ use std::{
     time::Instant,
 };
 
-use skep_api::{
-    VmId,
-    swarm::{BASE_TEMPLATE, PoolState},
-};
+use skep_api::{AccountId, TemplateId, VmId, swarm::PoolState};
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -23,14 +20,14 @@ use crate::{
     demand::Demand,
     parked_vm::ParkedVm,
     restore::Restorer,
+    template::BootTemplate,
 };
 
 pub(crate) struct Pool {
     pub(crate) restorer: Arc<Restorer>,
     pub(crate) budget: Arc<Budget>,
     size: u32,
-    /// Memory of a guest of the base template, in MiB, which is reserved before the launch.
-    pub(crate) guest_mb: u64,
+    base: Arc<BootTemplate>,
     inventory: Mutex<Inventory>,
     /// Notified when a VM was taken, added or removed.
     pub(crate) changed: Notify,
@@ -47,15 +44,17 @@ struct PooledVm {
 #[derive(Default)]
 struct Inventory {
     /// By template, oldest first.
-    ready: BTreeMap<String, VecDeque<PooledVm>>,
+    ready: BTreeMap<TemplateId, VecDeque<PooledVm>>,
     /// Number of restores in progress, by template.
-    restoring: BTreeMap<String, u32>,
+    restoring: BTreeMap<TemplateId, u32>,
     demand: Demand,
+    /// The templates with boots, as the last boot found them.
+    templates: BTreeMap<TemplateId, Arc<BootTemplate>>,
 }
 
 impl Inventory {
-    fn ready(&self, template: &str) -> u32 {
-        self.ready.get(template).map_or(0, |shelf| u32::try_from(shelf.len()).unwrap_or(u32::MAX))
+    fn ready(&self, template: TemplateId) -> u32 {
+        self.ready.get(&template).map_or(0, |shelf| u32::try_from(shelf.len()).unwrap_or(u32::MAX))
     }
 }
 
@@ -69,13 +68,20 @@ impl Drop for BootGuard<'_> {
 }
 
 impl Pool {
-    pub(crate) fn new(restorer: Arc<Restorer>, budget: Arc<Budget>, size: u32, guest_mb: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        restorer: Arc<Restorer>,
+        budget: Arc<Budget>,
+        size: u32,
+        base: Arc<BootTemplate>,
+    ) -> Arc<Self> {
+        let inventory =
+            Inventory { templates: BTreeMap::from([(base.id, Arc::clone(&base))]), ..Inventory::default() };
         Arc::new(Self {
             restorer,
             budget,
             size,
-            guest_mb,
-            inventory: Mutex::default(),
+            base,
+            inventory: Mutex::new(inventory),
             changed: Notify::new(),
             boots_in_progress: watch::Sender::new(0),
         })
@@ -88,10 +94,11 @@ impl Pool {
     }
 
     /// Takes up to `count` VMs of a template, oldest first.
-    pub(crate) fn take(&self, template: &str, count: u32) -> Vec<ParkedVm> {
+    pub(crate) fn take(&self, template: &Arc<BootTemplate>, count: u32) -> Vec<ParkedVm> {
         let mut shelves = self.inventory();
-        shelves.demand.record_boots(template, count, Instant::now());
-        let shelf = shelves.ready.entry(template.to_owned()).or_default();
+        shelves.demand.record_boots(template.id, count, Instant::now());
+        shelves.templates.insert(template.id, Arc::clone(template));
+        let shelf = shelves.ready.entry(template.id).or_default();
         let taken = shelf.len().min(count as usize);
         let taken: Vec<ParkedVm> = shelf.drain(..taken).map(|waiting| waiting.parked).collect();
         drop(shelves);
@@ -114,47 +121,69 @@ impl Pool {
         }
     }
 
-    pub(crate) fn state(&self) -> BTreeMap<String, PoolState> {
+    /// The pool of each template that the account sees, or of all templates, by name. Pools of templates with the same
+    /// name, which belong to different accounts, are added up.
+    pub(crate) fn state(&self, account: Option<AccountId>) -> BTreeMap<String, PoolState> {
         let shelves = self.inventory();
-        let shares = shelves.demand.shares(self.size, BASE_TEMPLATE, Instant::now());
-        shares
-            .into_iter()
-            .map(|(name, target)| {
-                let ready = shelves.ready(&name);
-                (name, PoolState { ready, target })
-            })
-            .filter(|(_, state)| state.ready > 0 || state.target > 0)
-            .collect()
+        let shares = shelves.demand.shares(self.size, self.base.id, Instant::now());
+        let mut states = BTreeMap::new();
+        for (id, target) in shares {
+            let Some(template) = shelves.templates.get(&id) else { continue };
+            let ready = shelves.ready(id);
+            if (ready > 0 || target > 0) && account.is_none_or(|account| template.is_visible_to(account)) {
+                let state = states.entry(template.name.clone()).or_insert(PoolState { ready: 0, target: 0 });
+                *state = PoolState { ready: state.ready + ready, target: state.target + target };
+            }
+        }
+        states
     }
 
-    /// A template below its share. Counts a restore of it as in progress.
-    pub(super) fn next_wanted(&self) -> Option<String> {
+    /// A template below its share whose guest fits the budget, with the reservation for it. Counts a restore of it as
+    /// in progress.
+    pub(super) fn begin_restore(&self) -> Option<(TemplateId, ParkedReservation)> {
         let mut shelves = self.inventory();
-        let shares = shelves.demand.shares(self.size, BASE_TEMPLATE, Instant::now());
-        let (name, _) = shares.into_iter().find(|(name, target)| {
-            shelves.ready(name) + shelves.restoring.get(name).copied().unwrap_or(0) < *target
+        let shares = shelves.demand.shares(self.size, self.base.id, Instant::now());
+        let (id, space) = shares.into_iter().find_map(|(id, target)| {
+            let coming = shelves.restoring.get(&id).copied().unwrap_or(0);
+            let template = shelves.templates.get(&id).filter(|_| shelves.ready(id) + coming < target)?;
+            Some((id, self.budget.reserve_parked(template.memory_mb)?))
         })?;
-        *shelves.restoring.entry(name.clone()).or_default() += 1;
-        Some(name)
+        *shelves.restoring.entry(id).or_default() += 1;
+        Some((id, space))
+    }
+
+    /// Ends the parked VMs of a template, and restores no further ones until it is booted again.
+    pub(crate) async fn forget(&self, template: TemplateId) {
+        let parked = {
+            let mut shelves = self.inventory();
+            shelves.demand.forget(template);
+            if template != self.base.id {
+                shelves.templates.remove(&template);
+            }
+            shelves.ready.remove(&template).unwrap_or_default()
+        };
+        for waiting in parked {
+            self.restorer.end_unrecorded(waiting.parked.id()).await;
+        }
+        self.changed.notify_waiters();
     }
 
     /// Ends a restore in progress: adds the VM to the pool, or nothing if the restore failed.
     pub(super) fn finish_restore(
         self: &Arc<Self>,
-        template: &str,
+        template: TemplateId,
         parked: Option<(ParkedVm, ParkedReservation)>,
     ) {
         let mut shelves = self.inventory();
-        if let Some(coming) = shelves.restoring.get_mut(template) {
+        if let Some(coming) = shelves.restoring.get_mut(&template) {
             *coming -= 1;
         }
         if let Some((parked, space)) = parked {
             let (pool, guest, id) = (Arc::clone(self), parked.vm.guest.clone(), parked.id());
-            let template = template.to_owned();
-            shelves.ready.entry(template.clone()).or_default().push_back(PooledVm { parked, _space: space });
+            shelves.ready.entry(template).or_default().push_back(PooledVm { parked, _space: space });
             tokio::spawn(async move {
                 guest.closed().await;
-                pool.remove_ended(&template, id).await;
+                pool.remove_ended(template, id).await;
             });
         }
         drop(shelves);
@@ -162,10 +191,10 @@ impl Pool {
     }
 
     /// Removes a parked VM that ended. Does nothing if it was taken meanwhile.
-    async fn remove_ended(&self, template: &str, id: VmId) {
+    async fn remove_ended(&self, template: TemplateId, id: VmId) {
         let dead = {
             let mut shelves = self.inventory();
-            let shelf = shelves.ready.entry(template.to_owned()).or_default();
+            let shelf = shelves.ready.entry(template).or_default();
             let at = shelf.iter().position(|waiting| waiting.parked.id() == id);
             at.and_then(|at| shelf.remove(at))
         };

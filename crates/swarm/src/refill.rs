@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use skep_api::TemplateId;
 use tokio::time::{sleep, timeout};
 
 use crate::{parked_vm::ParkedVm, pool::Pool};
@@ -22,12 +23,7 @@ pub(crate) async fn run(pool: Arc<Pool>) {
     let mut pause = INITIAL_BACKOFF;
     while !pool.restorer.keeper.is_closed() {
         let changed = pool.changed.notified();
-        let Some(space) = pool.budget.reserve_parked(pool.guest_mb) else {
-            let _ = timeout(CHECK_INTERVAL, changed).await;
-            continue;
-        };
-        let Some(template) = pool.next_wanted() else {
-            drop(space);
+        let Some((template, space)) = pool.begin_restore() else {
             let _ = timeout(CHECK_INTERVAL, changed).await;
             continue;
         };
@@ -35,15 +31,21 @@ pub(crate) async fn run(pool: Arc<Pool>) {
             async { pool.boots_in_progress.subscribe().wait_for(|boots| *boots == 0).await.map(drop) };
         let _ = timeout(MAX_WAIT_FOR_BOOTS, no_boots).await;
         let begun = Instant::now();
-        match ParkedVm::create(&pool.restorer, &template).await {
+        match ParkedVm::create(&pool.restorer, template).await {
             Ok(parked) => {
-                pool.finish_restore(&template, Some((parked, space)));
+                pool.finish_restore(template, Some((parked, space)));
                 pause = INITIAL_BACKOFF;
                 // Refills take at most half of the time.
                 sleep(begun.elapsed()).await;
             }
+            // The keeper builds it again or has removed it. The other templates need not wait for that.
+            Err(error) if template != TemplateId::BASE && error.is_of_template() => {
+                pool.finish_restore(template, None);
+                pool.forget(template).await;
+                tracing::info!(%template, %error, "the pool has no VMs of {template} for now: {error}");
+            }
             Err(error) => {
-                pool.finish_restore(&template, None);
+                pool.finish_restore(template, None);
                 tracing::warn!(%error, "the pool cannot be refilled now: {error}");
                 sleep(pause).await;
                 pause = (pause * 2).min(MAX_BACKOFF);

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use skep_api::{ErrorCode, VmId};
+use skep_api::{ErrorCode, TemplateId, VmId};
 use skep_channel::{Guest, IdentityReport};
 use skep_engine::{Driver, Machine};
 use skep_keeper_protocol::{Launched, LaunchedVm, ServerEnd};
@@ -45,7 +45,7 @@ impl Restorer {
     pub(crate) async fn restore(
         &self,
         id: VmId,
-        template: &str,
+        template: TemplateId,
         env: Option<&BTreeMap<String, String>>,
     ) -> Result<Restored, Error> {
         let outcome = match self.keeper.launch(id, template).await {

@@ -1,39 +1,37 @@
 //! The interface of the swarm for the server.
 
+mod calls;
+mod record;
+mod templates;
+
 use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Duration};
 
 use futures_util::future::join_all;
-use jiff::Timestamp;
 use skep_api::{
-    AccountId, ErrorCode, Failure, Operation, VmId, VmRef,
-    exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
+    AccountId, ErrorCode, VmId, VmRef,
     keys::Limits,
-    swarm::{BASE_TEMPLATE, BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm, VmMetrics},
+    swarm::{BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm, VmMetrics},
 };
-use skep_channel::{Content, ExecStream};
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{RecordBoots, TicketStore, VmChange, VmStore, VmWithoutAttempt};
+use skep_store::{TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt};
 use tokio::time::timeout;
 
 use crate::{
-    BootSpec, EndReasonReceiver, Error, Observer, SwarmMetrics, adopt,
+    BootSpec, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
     boot::Booter,
-    boot_command,
     budget::Budget,
     metrics,
     pool::Pool,
     refill,
     registry::Registry,
     restore::Restorer,
-    round_ms, ticket_file,
+    template::{BootTemplate, Templates},
     usage::{self, UsageSamples},
-    vm::{self, BootedVm, VmContext, VmHandle},
+    vm::VmContext,
 };
 
-/// How long a command may run while a caller waits for it, including the time for its answer.
-const MAX_EXEC_DURATION: Duration = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
 /// How long a command may continue after its ticket is finished.
 const COMMAND_EXIT_GRACE: Duration = Duration::from_secs(5);
 /// Default pool size per processor: enough for a burst of boots until the pool is refilled.
@@ -48,6 +46,8 @@ pub struct SwarmParts {
     pub store: Arc<dyn VmStore>,
     /// Read for the file in a VM that is booted for a ticket.
     pub tickets: Arc<dyn TicketStore>,
+    /// Read for the template of a boot.
+    pub templates: Arc<dyn TemplateStore>,
     /// Shown in the status.
     pub engine: EngineReport,
     /// Limit of concurrent VMs.
@@ -75,6 +75,7 @@ struct Inner {
     booter: Booter,
     surroundings: VmContext,
     tickets: Arc<dyn TicketStore>,
+    templates: Templates,
     budget: Arc<Budget>,
     engine: EngineReport,
     api: ApiAccess,
@@ -101,11 +102,13 @@ impl Swarm {
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::adopt_vms(&restorer, &surroundings, &budget).await?;
         let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
-        let pool = Pool::new(restorer, budget.clone(), size, parts.guest_memory_mb);
+        let base = Arc::new(BootTemplate::base(parts.guest_memory_mb));
+        let pool = Pool::new(restorer, budget.clone(), size, Arc::clone(&base));
+        let templates = Templates { store: parts.templates, base };
         tokio::spawn(refill::run(pool.clone()));
         let (tickets, engine) = (parts.tickets, parts.engine);
         let booter = Booter { pool };
-        Ok(Self(Arc::new(Inner { booter, surroundings, tickets, budget, engine, api, usage })))
+        Ok(Self(Arc::new(Inner { booter, surroundings, tickets, templates, budget, engine, api, usage })))
     }
 
     /// The account's VMs, and the capacity of the machine.
@@ -115,7 +118,7 @@ impl Swarm {
         Ok(SwarmStatus {
             count: u32::try_from(vms.len()).unwrap_or(u32::MAX),
             vms,
-            pool: self.0.booter.pool.state(),
+            pool: self.0.booter.pool.state(Some(*account)),
             capacity: self.0.budget.capacity(),
             engine: Some(self.0.engine.clone()),
         })
@@ -124,26 +127,23 @@ impl Swarm {
     /// Boots all VMs of a request, or none.
     ///
     /// # Errors
-    /// Unknown template, quota, capacity, or a VM that did not start.
+    /// A template that is unknown or not ready, quota, capacity, or a VM that did not start.
     pub async fn boot(
         &self,
         account: &AccountId,
         limits: &Limits,
         mut order: BootSpec,
     ) -> Result<BootAnswer, Error> {
-        if order.template != BASE_TEMPLATE {
-            return Err(Failure::unknown_template(&order.template).into());
-        }
+        let template = self.0.templates.find(*account, &order.template).await?;
         if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }
-        let reservation =
-            self.0.budget.reserve(*account, limits, order.count, self.0.booter.pool.guest_mb)?;
+        let reservation = self.0.budget.reserve(*account, limits, order.count, template.memory_mb)?;
         self.0.api.set_url_variable(&mut order);
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own, so that a cancelled request does not leave a partial boot behind.
         tokio::spawn(async move {
-            let booted = swarm.0.booter.boot_all(account, &order, reservation).await?;
+            let booted = swarm.0.booter.boot_all(account, &order, &template, reservation).await?;
             swarm.record(booted, &order).await
         })
         .await?
@@ -249,91 +249,6 @@ impl Swarm {
         }
     }
 
-    /// Performs an operation in a VM. Dropping the future cancels it in the guest.
-    ///
-    /// # Errors
-    /// Unknown or paused VM, a VM that ended meanwhile, a guest that does not answer, or a refusal of the guest.
-    pub async fn call<O: Operation>(
-        &self,
-        account: &AccountId,
-        vm: VmId,
-        operation: &O,
-    ) -> Result<O::Answer, Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        let guest = handle.guest()?;
-        match guest.call(operation).await {
-            Ok(answer) => Ok(answer),
-            Err(error) => Err(handle.ending.explain(error).await),
-        }
-    }
-
-    /// Performs an operation whose request or answer is followed by a byte stream. Dropping the future or the stream
-    /// cancels it in the guest.
-    ///
-    /// # Errors
-    /// As [`Swarm::call`].
-    pub async fn call_streamed<O: Operation>(
-        &self,
-        account: &AccountId,
-        vm: VmId,
-        operation: &O,
-        content: Option<Content>,
-    ) -> Result<(O::Answer, Content), Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        let guest = handle.guest()?;
-        match guest.call_streamed(operation, content).await {
-            Ok((answer, content)) => Ok((answer, handle.ending.explain_content(guest, content))),
-            Err(error) => Err(handle.ending.explain(error).await),
-        }
-    }
-
-    /// Runs a command in a VM and streams its output. Dropping the stream ends the command. If the events break off,
-    /// the [`EndReasonReceiver`] has the reason.
-    ///
-    /// # Errors
-    /// As [`Swarm::call`].
-    pub async fn exec_stream(
-        &self,
-        account: &AccountId,
-        vm: VmId,
-        command: RunCommand,
-    ) -> Result<(ExecStream, EndReasonReceiver), Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        let guest = handle.guest()?;
-        match guest.start(&command).await {
-            Ok(events) => Ok((events, handle.ending)),
-            Err(error) => Err(handle.ending.explain(error).await),
-        }
-    }
-
-    /// Attaches to a running command at these output offsets. Dropping the stream ends the command, unless it is the
-    /// command of the boot. If the events break off, the [`EndReasonReceiver`] has the reason.
-    ///
-    /// # Errors
-    /// As [`Swarm::call`]; unknown command.
-    pub async fn exec_attach(
-        &self,
-        account: &AccountId,
-        vm: VmId,
-        exec_id: &str,
-        stdout_offset: u64,
-        stderr_offset: u64,
-    ) -> Result<(ExecStream, EndReasonReceiver), Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        let of_boot = handle.facts.exec_id.as_deref() == Some(exec_id);
-        let guest = handle.guest()?;
-        let attached = if of_boot {
-            let limit = boot_command::MAX_COMMAND_DURATION;
-            guest.attach_detached(exec_id, stdout_offset, stderr_offset, limit).await
-        } else {
-            guest.attach(exec_id, stdout_offset, stderr_offset, MAX_EXEC_DURATION).await
-        };
-        match attached {
-            Ok(events) => Ok((events, handle.ending)),
-            Err(error) => Err(handle.ending.explain(error).await),
-        }
-    }
-
     /// The serial log.
     ///
     /// # Errors
@@ -360,73 +275,15 @@ impl Swarm {
     pub async fn metrics(&self) -> SwarmMetrics {
         SwarmMetrics {
             vms: self.registry().states().into_iter().map(|state| (state, 1)).collect(),
-            pool: self.0.booter.pool.state(),
+            pool: self.0.booter.pool.state(None),
             capacity: self.0.budget.capacity(),
             held_bytes: self.0.usage.held_bytes(),
             vmms: metrics::count_vmms(&self.0.surroundings.keeper).await,
         }
     }
 
-    /// Starts the work of booted VMs. If that fails, ends all of them.
-    async fn start_work_or_end_vms(&self, vms: &[VmHandle], order: &BootSpec) -> Result<(), Error> {
-        let Err(error) = self.start_work(vms, order).await else { return Ok(()) };
-        let request_id = order.request_id.as_str();
-        // The boot request itself ends them, so it does not count as an attempt at the ticket.
-        for end in join_all(vms.iter().map(|vm| vm.end(EndReason::Deleted, Some(request_id)))).await {
-            if let Err(error) = end {
-                tracing::warn!(%error, "a VM whose command did not start is not ended yet: {error}");
-            }
-        }
-        Err(error)
-    }
-
-    /// Writes the ticket file into the VM that works on it, and starts the command of the boot in all VMs.
-    async fn start_work(&self, vms: &[VmHandle], order: &BootSpec) -> Result<(), Error> {
-        let store = &self.0.surroundings.store;
-        if let (Some(work), [vm]) = (&order.work, vms) {
-            ticket_file::write(vm, &*self.0.tickets, work).await?;
-        }
-        let Some(command) = &order.command else { return Ok(()) };
-        let starts = join_all(vms.iter().map(|vm| boot_command::start(vm, store, command))).await;
-        starts.into_iter().collect()
-    }
-
     fn registry(&self) -> &Registry {
         &self.0.surroundings.registry
-    }
-
-    async fn record(&self, booted: Vec<BootedVm>, order: &BootSpec) -> Result<BootAnswer, Error> {
-        let mut vms: Vec<Vm> = booted.iter().map(BootedVm::record).collect();
-        vms.sort_by_key(|vm| vm.id);
-        let mut answer = BootAnswer { vms, elapsed_ms: round_ms(order.arrived.elapsed()) };
-        let command = RecordBoots {
-            vms: booted.iter().map(|vm| vm.facts.clone()).collect(),
-            at: Timestamp::now(),
-            request_id: Some(order.request_id.clone()),
-            attempt: order.work.clone(),
-            answer: order.once.clone().map(|once| (once, answer.clone())),
-        };
-        // Before the record, which makes the VM's API key valid: no guest command runs yet, and after a refusal of the
-        // keeper nothing is recorded.
-        let recorded = match self.0.api.admit_all(&booted, order).await {
-            Ok(()) => self.0.surroundings.store.record_boots(command).await.map_err(Error::from),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = recorded {
-            self.0.booter.end_unrecorded(booted).await;
-            return Err(error);
-        }
-        let mut handles = Vec::with_capacity(booted.len());
-        for vm in booted {
-            self.0.surroundings.observer.booted(&vm.facts.boot);
-            handles.push(vm::spawn_vm_task(vm.recorded(), self.0.surroundings.clone()));
-        }
-        self.start_work_or_end_vms(&handles, order).await?;
-        // With an idempotency key the answer must equal the stored one.
-        if order.once.is_none() {
-            answer.elapsed_ms = round_ms(order.arrived.elapsed());
-        }
-        Ok(answer)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Routes never reach these tasks. Both sides share handles, which are in the modules of their subjects.
 
 mod retention;
+mod templates;
 mod tickets;
 mod webhooks;
 
@@ -13,10 +14,12 @@ use skep_store::Store;
 pub(crate) use self::webhooks::Dispatcher;
 use self::{
     retention::Retention,
+    templates::reconcile_templates,
     tickets::{end_vms_without_attempt, run_timers},
 };
 use crate::{
-    audit::AuditQueue, events::Tail, key_uses::KeyUses, swarm_handle::SwarmHandle, tickets::Waiters,
+    audit::AuditQueue, events::Tail, key_uses::KeyUses, swarm_handle::SwarmHandle, templates::TemplateBuilds,
+    tickets::Waiters,
 };
 
 /// The state of the background tasks.
@@ -31,6 +34,8 @@ pub(crate) struct Background {
     pub webhooks: Dispatcher,
     /// Used to end VMs whose attempt at a ticket has ended.
     pub vms: SwarmHandle,
+    /// The builds that the routes of templates begin.
+    pub builds: TemplateBuilds,
 }
 
 impl Background {
@@ -43,6 +48,7 @@ impl Background {
             tail: Tail::default(),
             webhooks,
             vms,
+            builds: TemplateBuilds::default(),
         }
     }
 
@@ -56,6 +62,7 @@ impl Background {
             never = self.tail.run(store) => never,
             never = self.webhooks.run() => never,
             never = run_timers(self.store.clone()) => never,
+            never = reconcile_templates(store, self.vms.clone(), self.builds.clone()) => never,
             never = end_vms_without_attempt(store, store, self.vms.clone()) => never,
         }
     }

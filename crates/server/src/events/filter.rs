@@ -83,7 +83,7 @@ pub(crate) fn parse_kinds(name: &str) -> Result<Vec<EventKind>, Failure> {
     if kinds.is_empty() {
         let known: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
         let message = format!(
-            "`types` names `{name}`, which is not an event type; known: ticket.*, vm.*, key.*, {}",
+            "`types` names `{name}`, which is not an event type; known: ticket.*, vm.*, template.*, key.*, {}",
             known.join(", ")
         );
         return Err(Failure::new(ErrorCode::InvalidValue, message));
@@ -95,7 +95,12 @@ pub(crate) fn parse_kinds(name: &str) -> Result<Vec<EventKind>, Failure> {
 pub(crate) const fn required_scope(kind: EventKind) -> Scope {
     match kind {
         EventKind::KeyCreated | EventKind::KeyRevoked | EventKind::KeyRotated => Scope::Admin,
-        EventKind::VmBooted
+        EventKind::TemplateBuilding
+        | EventKind::TemplateReady
+        | EventKind::TemplateFailed
+        | EventKind::TemplateOutdated
+        | EventKind::TemplateDeleted
+        | EventKind::VmBooted
         | EventKind::VmRenamed
         | EventKind::VmPaused
         | EventKind::VmResumed
@@ -131,7 +136,7 @@ mod tests {
     fn a_list_is_narrowed_and_a_name_is_refused() {
         let all = [Scope::TicketsRead, Scope::SwarmRead, Scope::Admin];
         assert_eq!(wanted(&all, None, false), Ok(EventKind::ALL.len()));
-        assert_eq!(wanted(&[Scope::SwarmRead], None, false), Ok(5));
+        assert_eq!(wanted(&[Scope::SwarmRead], None, false), Ok(10));
         assert_eq!(wanted(&all, Some("vm.booted,key.*"), false), Ok(4));
         assert_eq!(wanted(&all, None, true), Ok(11));
         assert_eq!(wanted(&all, Some("ticket.failed,vm.*"), true), Ok(1));

@@ -276,8 +276,16 @@ fn event_stream(document: &mut Value) -> Result<(), String> {
     let schemas = part(document, "/components/schemas")?;
     let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
     let names: Vec<&str> = kinds.chain([TICKET_CURRENT, STREAM_GAP, "error"]).collect();
-    let data = ["TicketEvent", "VmEvent", "KeyEvent", "CurrentTicket", "StreamGap", "StreamRefusal"]
-        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    let data = [
+        "TicketEvent",
+        "VmEvent",
+        "TemplateEvent",
+        "KeyEvent",
+        "CurrentTicket",
+        "StreamGap",
+        "StreamRefusal",
+    ]
+    .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
     schemas["EventStreamEvent"] = json!({
         "type": "object",
         "description": "One server-sent event of an account.",
@@ -290,8 +298,8 @@ fn event_stream(document: &mut Value) -> Result<(), String> {
             },
             "data": {
                 "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                "description": "JSON: `TicketEvent` of `ticket.*`, `VmEvent` of `vm.*`, `KeyEvent` of `key.*`, \
-                                `CurrentTicket` of `ticket.current`, `StreamGap` of `stream.gap`, `StreamRefusal` of `error`.",
+                "description": "JSON: `TicketEvent` of `ticket.*`, `VmEvent` of `vm.*`, `TemplateEvent` of `template.*`, \
+                                `KeyEvent` of `key.*`, `CurrentTicket` of `ticket.current`, `StreamGap` of `stream.gap`, `StreamRefusal` of `error`.",
             },
         },
     });

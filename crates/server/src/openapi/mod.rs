@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use http::Method;
 use skep_api::{
     ErrorBody, ErrorCode, Failure,
-    events::{CurrentTicket, KeyEvent, StreamGap, VmEvent},
+    events::{CurrentTicket, KeyEvent, StreamGap, TemplateEvent, VmEvent},
     exec::{ExecData, ExecExit, StreamRefusal},
     exec_stream::{ExecControl, ExecNotice},
     run_log::LogEnd,
@@ -86,6 +86,7 @@ enum Needs {
     StreamRefusal,
     TicketEvent,
     VmEvent,
+    TemplateEvent,
     KeyEvent,
     CurrentTicket,
     StreamGap
@@ -102,6 +103,7 @@ pub(crate) fn base_document() -> openapi::OpenApi {
         tag("accounts", "Tenants: each has its own keys, VMs and files, which no other account sees"),
         tag("session", "Browser sessions"),
         tag("swarm", "MicroVMs, restored from a snapshot"),
+        tag("templates", "The snapshots that VMs are restored from"),
         tag("files", "Files of the workspace, or of a VM"),
         tag("git", "Git repositories of the workspace, or of a VM"),
         tag("exec", "Commands, on the server or inside VMs"),

@@ -32,9 +32,16 @@ refusals! {
     /// An operation that takes no body, and refuses one.
     BodyRefused = [MalformedBody, BodyTooLarge, NotJson],
     BootRefused = [
-        UnknownTemplate, UnknownTicket, NameTaken, QuotaExceeded, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState,
+        UnknownTemplate, UnknownTicket, NameTaken, TemplateNotReady, QuotaExceeded, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState,
         IdempotencyInProgress, IdempotencyMismatch, TemplateDamaged, NoCapacity, SwarmUnavailable, BootFailed, ShuttingDown, GuestTimeout,
     ],
+    /// Reading a template.
+    TemplateRefused = [UnknownTemplate],
+    CreateTemplateRefused = [
+        UnknownTemplate, NameTaken, TemplateNotReady, QuotaExceeded, IdempotencyInProgress, IdempotencyMismatch,
+        TemplateDamaged, SwarmUnavailable, ShuttingDown,
+    ],
+    DeleteTemplateRefused = [UnknownTemplate, TemplateProtected, TemplateInUse],
     /// Ending all VMs.
     CleanupRefused = [SwarmUnavailable, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
     /// Operations on one VM that do not use its guest agent.

@@ -25,6 +25,7 @@ pub(crate) mod page;
 pub(crate) mod raw;
 pub(crate) mod session;
 pub(crate) mod swarm;
+pub(crate) mod templates;
 pub(crate) mod tickets;
 pub(crate) mod vms;
 pub(crate) mod waitlist;

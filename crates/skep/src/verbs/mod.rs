@@ -36,6 +36,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod server_process;
 pub(crate) mod status;
+pub(crate) mod template;
 pub(crate) mod ticket;
 pub(crate) mod uninstall;
 pub(crate) mod watch;
@@ -109,10 +110,12 @@ verbs! {
     git::Git online,
     /// Create, claim and finish tickets.
     ticket::Ticket online,
-    /// Print events of tickets, VMs and keys as they occur.
+    /// Print events of tickets, VMs, templates and keys as they occur.
     events::Events online,
     /// Send events to an HTTP endpoint.
     webhook::Webhook online,
+    /// List, create and delete templates, from which VMs are booted.
+    template::Template online,
     /// Give a VM another name.
     rename::Rename online,
     /// Stop the processors of VMs, which keep their memory.

@@ -216,6 +216,7 @@ async fn start_swarm(
         keeper,
         driver,
         tickets: store.clone(),
+        templates: store.clone(),
         store,
         engine,
         max_vms,

@@ -148,6 +148,7 @@ impl Fixture {
             driver: Arc::new(FakeDriver { keeper: keeper.clone() }),
             store: store.clone(),
             tickets: store.clone(),
+            templates: store.clone(),
             engine,
             max_vms: 100,
             memory_mb: 100_000,
@@ -248,7 +249,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
             Request::List { .. } => {
                 let held = |vmm: &Vmm| HeldVm {
                     launched: vmm.launched.clone(),
-                    template: "base".to_owned(),
+                    template: TemplateId::BASE,
                     committed: vmm.committed,
                     load: Load { held_bytes: 60 << 20, cpu_us: 7000 },
                 };

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use skep_api::{
-    AccountId, VmId,
+    AccountId, TemplateId, VmId,
     swarm::{BootReceipt, BootSource},
 };
 use skep_store::{RecordBoots, VmBooted};
@@ -29,6 +29,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
         pid,
         ip: "10.77.0.2".to_owned(),
         template: "base".to_owned(),
+        template_id: TemplateId::BASE,
         vcpus: 1,
         memory_mb: 128,
         started_at: Timestamp::now(),

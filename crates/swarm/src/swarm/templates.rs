@@ -1,0 +1,53 @@
+//! Builds and removals of templates, which the keeper does.
+
+use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
+use skep_keeper_protocol::TemplateStatus;
+
+use super::Swarm;
+use crate::Error;
+
+impl Swarm {
+    /// Begins to build a template from the disk of another one.
+    ///
+    /// # Errors
+    /// The keeper refused, or is gone. The message is meant for callers.
+    pub async fn build_template(
+        &self,
+        template: TemplateId,
+        parent: TemplateId,
+        size: GuestSize,
+    ) -> Result<(), Failure> {
+        match self.0.surroundings.keeper.build_template(template, parent, size).await {
+            Err(skep_keeper_protocol::Error::Refused(failure)) if failure.code != ErrorCode::Internal => {
+                Err(failure)
+            }
+            other => other.map_err(|error| Error::from(error).into()),
+        }
+    }
+
+    /// The templates that the keeper has or builds, in the order of their ids.
+    ///
+    /// # Errors
+    /// The keeper is gone.
+    pub async fn templates(&self) -> Result<Vec<TemplateStatus>, Error> {
+        Ok(self.0.surroundings.keeper.list_templates().await?)
+    }
+
+    /// Ends the parked VMs of a template, and removes it with its files.
+    ///
+    /// # Errors
+    /// VMs or templates use it, the keeper could not remove it, or is gone. A template that the keeper does not have is
+    /// no error.
+    pub async fn remove_template(&self, template: TemplateId) -> Result<(), Error> {
+        self.0.booter.pool.forget(template).await;
+        match self.0.surroundings.keeper.remove_template(template).await {
+            Err(error) if error.code() != ErrorCode::UnknownTemplate => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The most memory that a guest can have on this machine, in MiB.
+    pub fn max_guest_memory_mb(&self) -> u64 {
+        self.0.budget.memory_mb()
+    }
+}

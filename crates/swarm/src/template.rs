@@ -1,0 +1,100 @@
+//! Templates as boots see them.
+
+use std::sync::Arc;
+
+use skep_api::{
+    AccountId, ErrorCode, Failure, TemplateId,
+    swarm::BASE_TEMPLATE,
+    templates::{Template, TemplateState},
+};
+use skep_store::TemplateStore;
+
+use crate::Error;
+
+/// A template from which VMs are booted.
+#[derive(Debug)]
+pub(crate) struct BootTemplate {
+    pub(crate) id: TemplateId,
+    pub(crate) name: String,
+    /// The only account that sees it. `None` if all do.
+    pub(crate) account: Option<AccountId>,
+    /// Memory of a guest, in MiB.
+    pub(crate) memory_mb: u64,
+}
+
+impl BootTemplate {
+    pub(crate) fn base(memory_mb: u64) -> Self {
+        Self { id: TemplateId::BASE, name: BASE_TEMPLATE.to_owned(), account: None, memory_mb }
+    }
+
+    pub(crate) fn is_visible_to(&self, account: AccountId) -> bool {
+        self.account.is_none_or(|owner| owner == account)
+    }
+}
+
+impl From<Template> for BootTemplate {
+    fn from(template: Template) -> Self {
+        Self {
+            id: template.id,
+            name: template.name.into(),
+            account: template.account.filter(|_| !template.public),
+            memory_mb: template.memory_mb,
+        }
+    }
+}
+
+/// Finds the template of a boot.
+pub(crate) struct Templates {
+    pub(crate) store: Arc<dyn TemplateStore>,
+    pub(crate) base: Arc<BootTemplate>,
+}
+
+impl Templates {
+    /// The template with this name or id that VMs of the account can be restored from.
+    ///
+    /// # Errors
+    /// `unknown_template`, `template_not_ready`, `template_damaged`.
+    pub(crate) async fn find(&self, account: AccountId, reference: &str) -> Result<Arc<BootTemplate>, Error> {
+        // The keeper has the state of `base`: it is baked again while the server runs, and a boot is not to wait for
+        // the record.
+        if reference == BASE_TEMPLATE || reference.parse() == Ok(TemplateId::BASE) {
+            return Ok(Arc::clone(&self.base));
+        }
+        let template = self.store.template(account, reference).await?;
+        require_ready(&template)?;
+        Ok(Arc::new(template.into()))
+    }
+}
+
+/// Checks that VMs can be restored from a template, and templates be made from it.
+///
+/// # Errors
+/// `template_not_ready`, `template_damaged`.
+pub fn require_ready(template: &Template) -> Result<(), Failure> {
+    let Template { name, state, .. } = template;
+    let reason = template.error.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let (code, message) = match state {
+        TemplateState::Ready => return Ok(()),
+        TemplateState::Building => (
+            ErrorCode::TemplateNotReady,
+            format!("the template `{name}` is being built; try again when it is ready"),
+        ),
+        TemplateState::Failed => (
+            ErrorCode::TemplateNotReady,
+            format!("the template `{name}` could not be built{reason}; delete it and create it again"),
+        ),
+        TemplateState::Outdated => (
+            ErrorCode::TemplateNotReady,
+            format!(
+                "the template `{name}` is outdated{reason} and is being built again; try again in a minute"
+            ),
+        ),
+        TemplateState::Damaged => (
+            ErrorCode::TemplateDamaged,
+            format!(
+                "the template `{name}` is damaged{reason} and is being built again; try again in a minute"
+            ),
+        ),
+    };
+    Err(Failure::new(code, message))
+}
