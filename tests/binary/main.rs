@@ -93,6 +93,8 @@ mod takeover;
 #[cfg(feature = "root")]
 mod template;
 #[cfg(feature = "root")]
+mod templates;
+#[cfg(feature = "root")]
 mod tenants;
 #[cfg(feature = "soak")]
 mod unseeded;

@@ -12,13 +12,14 @@ use crate::harness::{Skep, binary, output_of};
 const README: &str = include_str!("../../README.md");
 
 /// Blocks that are not run, by a command in them, and why.
-const OTHER_BLOCKS: [(&str, &str); 5] = [
+const OTHER_BLOCKS: [(&str, &str); 6] = [
     ("agents, SDKs", "it is a picture"),
     ("make run", "it builds skep and serves until Ctrl-C; all tests begin with its build"),
     (
         "systemctl disable --now skep",
         "it removes a service of the machine; `command::uninstall` does so in namespaces",
     ),
+    ("skep template create big", "it needs 4 processors and builds for a minute; `templates` does so with a smaller one"),
     ("cat token", "no test reaches a git server elsewhere"),
     ("auth=", "it is for a VM with a ticket; `vm_api` runs it there"),
 ];

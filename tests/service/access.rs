@@ -46,6 +46,7 @@ const fn asks(id: &'static str, query: &'static str, answer: Answer) -> Row {
 
 const OUTSIDE: Answer = Unknown(403, "path_outside_roots");
 const NO_VM: Answer = Unknown(503, "swarm_unavailable");
+const NO_TEMPLATE: Answer = Unknown(404, "unknown_template");
 const NO_KEY: Answer = Unknown(404, "unknown_key");
 const NO_TICKET: Answer = Unknown(404, "unknown_ticket");
 const NO_WEBHOOK: Answer = Unknown(404, "unknown_webhook");
@@ -76,6 +77,10 @@ const ROWS: &[Row] = &[
     row("delete_account", NO_ACCOUNT),
     row("swarm_status", Done(200)),
     row("list_vms", Done(200)),
+    row("list_templates", Done(200)),
+    sends("create_template", r#"{"name": "made", "from": "base"}"#, NO_VM),
+    row("read_template", NO_TEMPLATE),
+    row("delete_template", NO_TEMPLATE),
     sends("boot", "{}", NO_VM),
     row("cleanup", NO_VM),
     row("read_vm", NO_VM),

@@ -30,6 +30,7 @@ mod routes;
 mod session;
 mod store_faults;
 mod streams;
+mod templates;
 mod tickets;
 mod transport;
 mod unread;

@@ -119,6 +119,8 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
             "swarm_status",
             "read_vm",
             "list_vms",
+            "list_templates",
+            "read_template",
             "console",
             "vm_metrics",
             "list_git_credentials",
@@ -132,7 +134,20 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
             "events",
         ],
     ),
-    (Operators, &["boot", "cleanup", "change_vm", "pause_vm", "resume_vm", "end_vm", "metrics"]),
+    (
+        Operators,
+        &[
+            "boot",
+            "cleanup",
+            "change_vm",
+            "pause_vm",
+            "resume_vm",
+            "end_vm",
+            "create_template",
+            "delete_template",
+            "metrics",
+        ],
+    ),
     (
         Admins,
         &[

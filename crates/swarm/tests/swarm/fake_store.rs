@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use skep_api::{
     AccountId, TicketId, VmId,
     swarm::{BootAnswer, EndReason, PausedTo},
+    templates::Template,
     tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
 };
 use skep_store::{
@@ -31,6 +32,7 @@ pub(crate) struct FakeStore {
     paused: Mutex<BTreeMap<VmId, PausedTo>>,
     ends: Mutex<Vec<(VmId, EndReason)>>,
     messages: Mutex<Vec<(VmId, String)>>,
+    pub(crate) templates: Mutex<Vec<Template>>,
 }
 
 impl FakeStore {

@@ -15,7 +15,7 @@ use std::{
 use async_trait::async_trait;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_api::{
-    AccountId, ErrorCode, Failure, VmId,
+    AccountId, ErrorCode, Failure, TemplateId, VmId,
     exec::RunCommand,
     keys::Limits,
     swarm::{BootAnswer, EngineReport, Isolation, Vm},
@@ -41,6 +41,10 @@ const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
 #[derive(Default)]
 pub(crate) struct FakeKeeper {
     pub(crate) launched: usize,
+    /// The templates of all launches.
+    pub(crate) templates_launched: Vec<TemplateId>,
+    /// The templates that were removed.
+    pub(crate) removed: Vec<TemplateId>,
     pub(crate) launches_until_refusal: Option<usize>,
     pub(crate) hands_over_too_little: bool,
     /// So many of the next guests close their channel.
@@ -79,6 +83,11 @@ impl FakeKeeper {
         self.vmms.get_mut(&vm).unwrap().runs = runs;
     }
 
+    /// How many VMs of a template there are.
+    pub(crate) fn count_of(&self, template: TemplateId) -> usize {
+        self.vmms.values().filter(|vmm| vmm.template == template).count()
+    }
+
     pub(crate) fn forget(&mut self, vm: VmId) {
         self.vmms.remove(&vm);
     }
@@ -86,6 +95,7 @@ impl FakeKeeper {
 
 struct Vmm {
     launched: Launched,
+    template: TemplateId,
     committed: bool,
     process: Child,
     /// Whether its processors run.
@@ -114,7 +124,11 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) async fn new() -> Self {
-        Self::start(Arc::default(), Arc::default(), AccountId::generate()).await
+        Self::with_pool(0).await
+    }
+
+    pub(crate) async fn with_pool(size: u32) -> Self {
+        Self::start(Arc::default(), Arc::default(), AccountId::generate(), size).await
     }
 
     /// Starts another swarm, as after a crash of the server.
@@ -126,10 +140,15 @@ impl Fixture {
         keeper.lock().unwrap().vmms.values_mut().for_each(|vmm| {
             vmm.guest.take().into_iter().for_each(|guest| guest.abort());
         });
-        Self::start(keeper, store, account).await
+        Self::start(keeper, store, account, 0).await
     }
 
-    async fn start(keeper: Arc<Mutex<FakeKeeper>>, store: Arc<FakeStore>, account: AccountId) -> Self {
+    async fn start(
+        keeper: Arc<Mutex<FakeKeeper>>,
+        store: Arc<FakeStore>,
+        account: AccountId,
+        pool_size: u32,
+    ) -> Self {
         let (keeper_socket, server_socket) = pair().unwrap();
         let end = KeeperEnd::new(keeper_socket).unwrap();
         let swarm = SwarmAvailability::Unable { reason: "a test".to_owned() };
@@ -155,7 +174,7 @@ impl Fixture {
             promises_mb: 100_000,
             guest_memory_mb: 128,
             overhead_mb: 48,
-            pool_size: Some(0),
+            pool_size: Some(pool_size),
             api: None,
             observer: Arc::new(()),
         };
@@ -231,7 +250,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
         let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: refused"));
         match request {
             Request::Launch { .. } if keeper.lock().unwrap().goes_away => return,
-            Request::Launch { vm, .. } => launch(vm, answerer, &keeper).await,
+            Request::Launch { vm, template } => launch(vm, template, answerer, &keeper).await,
             Request::End { .. } if keeper.lock().unwrap().refuses_ends => {
                 answerer.answer(refusal, &[]).await.unwrap();
             }
@@ -249,7 +268,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
             Request::List { .. } => {
                 let held = |vmm: &Vmm| HeldVm {
                     launched: vmm.launched.clone(),
-                    template: TemplateId::BASE,
+                    template: vmm.template,
                     committed: vmm.committed,
                     load: Load { held_bytes: 60 << 20, cpu_us: 7000 },
                 };
@@ -268,7 +287,19 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
                 answerer.answer(Answer::Committed, &[]).await.unwrap();
             }
             Request::Attach { vm } => attach(vm, answerer, &keeper).await,
-            Request::Usage { .. }
+            Request::RemoveTemplate { template } => {
+                let in_use = {
+                    let mut keeper = keeper.lock().unwrap();
+                    keeper.removed.push(template);
+                    keeper.count_of(template) > 0
+                };
+                let answer = if in_use { refusal } else { Answer::TemplateRemoved };
+                answerer.answer(answer, &[]).await.unwrap();
+            }
+            Request::BuildTemplate { .. }
+            | Request::TemplateStatus { .. }
+            | Request::ListTemplates { .. }
+            | Request::Usage { .. }
             | Request::AdmitToApi { .. }
             | Request::Tls { .. }
             | Request::Helper { .. }
@@ -322,10 +353,16 @@ fn tokio_stream(stream: StdStream) -> UnixStream {
     UnixStream::from_std(stream).unwrap()
 }
 
-async fn launch(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
+async fn launch(
+    vm: VmId,
+    template: TemplateId,
+    answerer: Answerer,
+    keeper: &Arc<Mutex<FakeKeeper>>,
+) {
     let (refused, hang_up, too_little) = {
         let mut keeper = keeper.lock().unwrap();
         keeper.launched += 1;
+        keeper.templates_launched.push(template);
         let refused = keeper.launches_until_refusal.is_some_and(|until| keeper.launched > until);
         let hang_up = keeper.guests_hang_up > 0;
         keeper.guests_hang_up = keeper.guests_hang_up.saturating_sub(1);
@@ -352,7 +389,7 @@ async fn launch(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
     };
     let guest = (!hang_up).then(|| spawn_guest(vm, guest, Arc::clone(keeper)));
     let vmm =
-        Vmm { launched: launched.clone(), committed: false, process, runs: false, guest, _streams: [m, c] };
+        Vmm { launched: launched.clone(), template, committed: false, process, runs: false, guest, _streams: [m, c] };
     keeper.lock().unwrap().vmms.insert(vm, vmm);
     let state = std::fs::File::open("/dev/null").unwrap();
     let mut descriptors: Vec<OwnedFd> =

@@ -4,11 +4,13 @@
 
 mod adopt;
 mod fake_store;
+mod fake_templates;
 mod fixture;
 mod names;
 #[path = "../../../channel/tests/channel/other_release.rs"]
 mod other_release;
 mod pause;
+mod templates;
 
 use std::time::Duration;
 
