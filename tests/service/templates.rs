@@ -8,9 +8,7 @@ use skep_api::{
     events::TemplateEvent,
     templates::{GuestSize, Template},
 };
-use skep_store::{
-    CreateTemplate, EnsureBaseTemplate, RecordTemplateState, TemplateStatus, VmBooted,
-};
+use skep_store::{CreateTemplate, EnsureBaseTemplate, RecordTemplateState, TemplateStatus, VmBooted};
 
 use crate::harness::{self, Skep, refused};
 

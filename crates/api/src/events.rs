@@ -147,7 +147,10 @@ pub struct TemplateEvent {
     /// The id of the template.
     pub template: TemplateId,
     /// The name of the template.
-    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(value_type = String, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$", example = "big")
+    )]
     pub name: TemplateName,
     /// With `template.failed` and `template.outdated`: why no VM can be restored from the template.
     #[cfg_attr(feature = "openapi", schema(example = "it was built for another processor"))]

@@ -127,7 +127,10 @@ words! {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Template {
     /// The name, unique among the account's templates.
-    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(value_type = String, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$", example = "big")
+    )]
     pub name: TemplateName,
     /// The unique and stable id.
     pub id: TemplateId,
@@ -197,7 +200,10 @@ pub struct TemplateList {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateTemplate {
     /// The name, unique among the account's templates; not `base`.
-    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(value_type = String, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$", example = "big")
+    )]
     pub name: TemplateName,
     /// The name or id of the template whose disk the new one begins with. It must be `ready`.
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
@@ -225,7 +231,10 @@ pub struct CreateTemplate {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedTemplate {
     /// The name that the template had.
-    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(value_type = String, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$", example = "big")
+    )]
     pub name: TemplateName,
     /// The id of the template.
     pub id: TemplateId,

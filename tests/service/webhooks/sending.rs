@@ -54,7 +54,7 @@ async fn each_webhook_is_sent_what_it_asked_for_and_nothing_of_others() {
     let made = request.json(&json!({"url": tenants.url()})).send().await.unwrap();
     assert_eq!(made.status(), 201);
     let made: Value = made.json().await.unwrap();
-    assert_eq!(made["types"], json!(["key.*", "ticket.*", "vm.*"]));
+    assert_eq!(made["types"], json!(["key.*", "ticket.*", "template.*", "vm.*"]));
     webhook(&skep, &tickets.url(), &["ticket.created"]).await;
     webhook(&skep, &keys.url(), &["key.*"]).await;
     let own = ticket(&skep, "of default").await;

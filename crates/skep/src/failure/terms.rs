@@ -5,7 +5,7 @@ use skep_api::ErrorCode;
 use crate::invocation::Invocation;
 
 /// API operations and the verbs that call them. `*` matches one segment of a path.
-const VERBS: [(&str, &str); 53] = [
+const VERBS: [(&str, &str); 57] = [
     ("GET /api/swarm/status", "skep ps"),
     ("GET /api/vms", "skep ps --all"),
     ("POST /api/swarm/boot", "skep boot"),
@@ -13,6 +13,10 @@ const VERBS: [(&str, &str); 53] = [
     ("DELETE /api/swarm/vm/*", "skep end"),
     ("PATCH /api/swarm/vm/*", "skep rename"),
     ("POST /api/swarm/vm/*/exec", "skep exec"),
+    ("GET /api/templates", "skep template list"),
+    ("GET /api/templates/*", "skep template show"),
+    ("POST /api/templates", "skep template create"),
+    ("DELETE /api/templates/*", "skep template rm"),
     ("POST /api/exec", "skep exec"),
     ("GET /api/ls", "skep ls"),
     ("GET /api/files/read", "skep cat"),
@@ -64,12 +68,14 @@ const VERBS: [(&str, &str); 53] = [
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 /// Fields whose flag has a different name.
-const FLAG_ALIASES: [(&str, &str); 10] = [
+const FLAG_ALIASES: [(&str, &str); 12] = [
     ("scopes", "scope"),
     ("roots", "root"),
     ("allowed_ips", "allowed_ip"),
     ("types", "type"),
     ("ttl_ms", "ttl"),
+    ("memory_mb", "memory"),
+    ("disk_mb", "disk"),
     ("dependencies", "after"),
     ("ref", "revision"),
     ("to", "revision"),

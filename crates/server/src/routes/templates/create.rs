@@ -166,10 +166,11 @@ impl Order {
     fn size(&self, parent: &Template) -> Result<GuestSize, Failure> {
         let disk_mb = self.disk_mb.unwrap_or(parent.disk_mb);
         if disk_mb < parent.disk_mb {
+            // The name of the parent is not quoted: clients replace quoted fields, and it may be that of one.
             return Err(invalid(format!(
-                "`disk_mb` is {disk_mb}, and the disk of `{}` has {} MiB; give at least that, because files may lie \
-                 anywhere on it",
-                parent.name, parent.disk_mb
+                "`disk_mb` is {disk_mb}, and the template in `from` has {} MiB; give at least that, because files may \
+                 lie anywhere on its disk",
+                parent.disk_mb
             )));
         }
         let memory_mb = self.memory_mb.unwrap_or(parent.memory_mb);
