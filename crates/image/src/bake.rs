@@ -1,14 +1,14 @@
-//! Bakes the base template. The directory of a template appears atomically once it is complete.
+//! Bakes a template. Its directory appears atomically once it is complete.
 
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::Write,
+    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use skep_api::swarm::BASE_TEMPLATE;
+use skep_api::{swarm::BASE_TEMPLATE, templates::GuestSize};
 use skep_channel::{FIRST_PROTOCOL, UnsupportedProtocol};
 use skep_engine::Engine;
 use skep_template::{
@@ -17,10 +17,10 @@ use skep_template::{
 };
 
 use crate::{
-    Error, Inputs, boot,
+    Error, Inputs, Origin, boot,
+    command::Containment,
     environment::{BakeEnvironment, ResourceNames},
     initrd,
-    inputs::GuestSize,
     interrupt::SignalGuard,
     kernel, layer, root,
 };
@@ -28,11 +28,14 @@ use crate::{
 /// Callback that receives a message for each step of a bake.
 pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Bakes the base template and finds baked ones.
+/// Bakes a template and finds it if it is baked.
+#[derive(Clone)]
 pub struct Bakery {
+    pub origin: Origin,
+    /// The template directory, with the cache of packages and kernels.
     pub image_dir: PathBuf,
     pub agent: &'static [u8],
-    pub engine: Box<dyn Engine>,
+    pub engine: Arc<dyn Engine>,
     pub size: GuestSize,
     /// Whether guests keep a shell ready for the next command, if they are emulated. With KVM none does.
     pub shell_ahead: bool,
@@ -42,7 +45,7 @@ pub struct Bakery {
 }
 
 impl Bakery {
-    /// Returns the directory of the base template if it is baked for the current inputs, and verifies its files. Blocks
+    /// Returns the directory of the template if it is baked for the current inputs, and verifies its files. Blocks
     /// for a fraction of a second.
     ///
     /// # Errors
@@ -55,15 +58,27 @@ impl Bakery {
         Ok(Some(dir))
     }
 
+    /// Like [`Self::find`], but does not verify the files, which a load does.
+    ///
+    /// # Errors
+    /// The inputs cannot be read, or the template is outdated.
+    pub fn locate(&self) -> Result<Option<PathBuf>, Error> {
+        let inputs = self.inputs()?;
+        let Some(dir) = self.find_for(&inputs) else { return Ok(None) };
+        inputs.check_clock(&dir)?;
+        check_protocol(&dir)?;
+        Ok(Some(dir))
+    }
+
     /// Returns templates that were baked for other inputs, newest first.
     ///
     /// # Errors
     /// The inputs or the image directory cannot be read.
     pub fn other_templates(&self) -> Result<Vec<OtherTemplate>, Error> {
-        Ok(shelf::other_templates(&self.image_dir, &self.inputs()?.key())?)
+        Ok(shelf::other_templates(self.shelf(), &self.name(), &self.inputs()?.key())?)
     }
 
-    /// Returns the base template, and bakes it if it is missing, damaged or baked for other inputs. Takes a
+    /// Returns the template, and bakes it if it is missing, damaged or baked for other inputs. Takes a
     /// fraction of a second, or about a minute with a bake, and blocks.
     ///
     /// # Errors
@@ -85,7 +100,8 @@ impl Bakery {
             }
         }
         fs::create_dir_all(self.image_dir.join(CACHE)).map_err(Error::io(self.image_dir.display()))?;
-        let _turn = shelf::lock(&self.image_dir, || {
+        fs::create_dir_all(self.shelf()).map_err(Error::io(self.shelf().display()))?;
+        let _turn = shelf::lock(self.shelf(), || {
             self.report("another process is baking in this image directory; waiting for it");
         })?;
         if let Some(dir) = self.find_for(&inputs) {
@@ -104,38 +120,71 @@ impl Bakery {
         } else {
             self.report_changed_inputs(&inputs)?;
         }
-        let dir = self.bake_and_publish(&inputs).map_err(|error| error.with_image_dir(&self.image_dir))?;
-        self.report(&format!("template `{BASE_TEMPLATE}` is baked: {}", dir.display()));
+        let dir = self.bake_and_publish(&inputs).map_err(|error| error.with_image_dir(self.shelf()))?;
+        self.report(&format!("template `{}` is baked: {}", self.name(), dir.display()));
         load_template(&dir)
     }
 
+    /// The directory that has the folder of the template.
+    fn shelf(&self) -> &Path {
+        match &self.origin {
+            Origin::Packages => &self.image_dir,
+            Origin::Parent { shelf, .. } => shelf,
+        }
+    }
+
+    fn name(&self) -> String {
+        match &self.origin {
+            Origin::Packages => BASE_TEMPLATE.to_owned(),
+            Origin::Parent { id, .. } => id.to_string(),
+        }
+    }
+
     fn inputs(&self) -> Result<Inputs, Error> {
-        Inputs::gather(&self.image_dir, self.engine.as_ref(), self.agent, self.size, self.shell_ahead)
+        let (engine, agent) = (self.engine.as_ref(), self.agent);
+        let inputs = Inputs::gather(&self.image_dir, engine, agent, self.size, self.shell_ahead)?;
+        match &self.origin {
+            Origin::Packages => Ok(inputs),
+            Origin::Parent { parent, .. } => Ok(inputs.with_parent(&read_manifest(parent)?.key)),
+        }
     }
 
     fn find_for(&self, inputs: &Inputs) -> Option<PathBuf> {
-        shelf::find(&self.image_dir, BASE_TEMPLATE, &inputs.key())
+        shelf::find(self.shelf(), &self.name(), &inputs.key())
+    }
+
+    /// Returns how the newest template that was baked for other inputs differs from the current ones, as the end of a
+    /// sentence about it. `None` if there is no such template.
+    ///
+    /// # Errors
+    /// The inputs or the directory cannot be read.
+    pub fn difference(&self) -> Result<Option<String>, Error> {
+        self.difference_from(&self.inputs()?)
+    }
+
+    fn difference_from(&self, inputs: &Inputs) -> Result<Option<String>, Error> {
+        let others = shelf::other_templates(self.shelf(), &self.name(), &inputs.key())?;
+        let newest = others.into_iter().find_map(|other| other.manifest);
+        Ok(newest.and_then(|manifest| inputs.difference_from(&manifest.inputs)))
     }
 
     fn report_changed_inputs(&self, inputs: &Inputs) -> Result<(), Error> {
-        let others = shelf::other_templates(&self.image_dir, &inputs.key())?;
-        let newest = others.into_iter().find_map(|other| other.manifest);
-        if let Some(difference) = newest.and_then(|manifest| inputs.difference_from(&manifest.inputs)) {
-            self.report(&format!("the base template was baked {difference}: baking again"));
+        if let Some(difference) = self.difference_from(inputs)? {
+            self.report(&format!("the template `{}` was baked {difference}: baking again", self.name()));
         }
         Ok(())
     }
 
-    /// The caller holds the lock of the image directory.
+    /// The caller holds the lock of the directory.
     fn bake_and_publish(&self, inputs: &Inputs) -> Result<PathBuf, Error> {
-        let dir = shelf::template_dir(&self.image_dir, BASE_TEMPLATE, &inputs.key());
-        let templates = self.image_dir.join(BASE_TEMPLATE);
+        let dir = shelf::template_dir(self.shelf(), &self.name(), &inputs.key());
+        let templates = self.shelf().join(self.name());
         fs::create_dir_all(&templates).map_err(Error::io(templates.display()))?;
         // Ends processes of an earlier bake first, because they may still write to its partial directories.
-        let place = BakeEnvironment::create(ResourceNames::of(&self.image_dir))?;
-        shelf::clear_partial(&self.image_dir)?;
+        let place = BakeEnvironment::create(ResourceNames::of(self.shelf()))?;
+        shelf::clear_partial(self.shelf())?;
         let work = shelf::create_partial(&templates)?;
-        let watch = SignalGuard::begin(ResourceNames::of(&self.image_dir))?;
+        let watch = SignalGuard::begin(ResourceNames::of(self.shelf()))?;
         let baked = self.bake(inputs, work.path(), &place);
         // If a signal ended the bake, its own error is only a consequence.
         watch.check().and(baked)?;
@@ -144,20 +193,23 @@ impl Bakery {
     }
 
     fn bake(&self, inputs: &Inputs, work: &Path, place: &BakeEnvironment) -> Result<(), Error> {
-        let (cache, pen) = (self.image_dir.join(CACHE), &place.containment);
-        self.report("kernel: Debian's linux-image-cloud-amd64");
-        let kernel = kernel::ensure(&cache, &inputs.kernel, pen)?;
-        self.report("packages of the root file system (about a minute the first time)");
-        let packages = root::ensure_packages(&cache, pen)?;
-        self.report("root file system, initial ramdisk, private layer");
-        root::write(&work.join(TemplateFile::Root.file_name()), &packages, self.agent, work, pen)?;
-        fs::copy(kernel.image(), work.join(TemplateFile::Kernel.file_name())).map_err(Error::io("kernel"))?;
-        initrd::write(&work.join(TemplateFile::Initrd.file_name()), self.agent, &kernel)?;
-        layer::write(&work.join(TemplateFile::Layer.file_name()), inputs.size.disk_mb, pen)?;
-        self.report("boot of the guest, to be saved when idle");
-        let parameters = if inputs.prepares_shells { skep_prepared_shell::KERNEL_PARAMETER } else { "" };
-        let protocol =
-            boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work, inputs.size, parameters)?;
+        let pen = &place.containment;
+        let layer = work.join(TemplateFile::Layer.file_name());
+        let disk_mb = inputs.size.disk_mb;
+        let protocol = match &self.origin {
+            Origin::Packages => {
+                self.write_system(inputs, work, pen)?;
+                self.boot(inputs, work, place, &|| layer::write_empty(&layer, disk_mb, pen))?
+            }
+            Origin::Parent { parent, .. } => {
+                self.report("files and disk of the parent");
+                for part in [TemplateFile::Root, TemplateFile::Kernel, TemplateFile::Initrd] {
+                    share(&parent.join(part.file_name()), &work.join(part.file_name()))?;
+                }
+                let parent = parent.join(TemplateFile::Layer.file_name());
+                self.boot(inputs, work, place, &|| layer::write_copy(&parent, &layer, disk_mb, pen))?
+            }
+        };
         self.report("checksums");
         let manifest = manifest(inputs, protocol, work)?;
         let write = || {
@@ -170,8 +222,46 @@ impl Bakery {
         write().map_err(Error::io(MANIFEST))
     }
 
+    /// Writes kernel, initial ramdisk and root file system from packages.
+    fn write_system(&self, inputs: &Inputs, work: &Path, pen: &Containment) -> Result<(), Error> {
+        let cache = self.image_dir.join(CACHE);
+        self.report("kernel: Debian's linux-image-cloud-amd64");
+        let kernel = kernel::ensure(&cache, &inputs.kernel, pen)?;
+        self.report("packages of the root file system (about a minute the first time)");
+        let packages = root::ensure_packages(&cache, pen)?;
+        self.report("root file system, initial ramdisk, private layer");
+        root::write(&work.join(TemplateFile::Root.file_name()), &packages, self.agent, work, pen)?;
+        fs::copy(kernel.image(), work.join(TemplateFile::Kernel.file_name())).map_err(Error::io("kernel"))?;
+        initrd::write(&work.join(TemplateFile::Initrd.file_name()), self.agent, &kernel)
+    }
+
+    /// Boots the guest, and returns the protocol of its agent.
+    fn boot(
+        &self,
+        inputs: &Inputs,
+        work: &Path,
+        place: &BakeEnvironment,
+        write_layer: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<u32, Error> {
+        self.report("boot of the guest, to be saved when idle");
+        let parameters = if inputs.prepares_shells { skep_prepared_shell::KERNEL_PARAMETER } else { "" };
+        let engine = self.engine.as_ref();
+        boot::boot_and_save(engine, &self.binary, place, work, inputs.size, parameters, write_layer)
+    }
+
     fn report(&self, step: &str) {
         (self.progress)(step);
+    }
+}
+
+/// Makes a file of the parent a file of the template, too. Both have the same content on disk, if they are on one file
+/// system.
+fn share(parent: &Path, to: &Path) -> Result<(), Error> {
+    match fs::hard_link(parent, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+            fs::copy(parent, to).map(drop).map_err(Error::io(to.display()))
+        }
+        other => other.map_err(Error::io(to.display())),
     }
 }
 
@@ -186,10 +276,14 @@ fn load_current(inputs: &Inputs, dir: &Path) -> Result<Template, Error> {
 /// # Errors
 /// The template is missing or damaged, or its agent speaks an unsupported protocol.
 pub fn load_template(dir: &Path) -> Result<Template, Error> {
-    let protocol = read_manifest(dir)?.protocol.unwrap_or(FIRST_PROTOCOL);
-    UnsupportedProtocol::check(protocol)
-        .map_err(|source| Error::TemplateProtocol { dir: dir.to_owned(), source })?;
+    check_protocol(dir)?;
     Ok(Template::load(dir)?)
+}
+
+fn check_protocol(dir: &Path) -> Result<(), Error> {
+    let protocol = read_manifest(dir)?.protocol.unwrap_or(FIRST_PROTOCOL);
+    let checked = UnsupportedProtocol::check(protocol);
+    checked.map_err(|source| Error::TemplateProtocol { dir: dir.to_owned(), source })
 }
 
 fn manifest(inputs: &Inputs, protocol: u32, work: &Path) -> Result<Manifest, Error> {

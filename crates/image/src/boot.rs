@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use skep_api::templates::GuestSize;
 use skep_channel::Guest;
 use skep_engine::{Descriptors, Engine, LaunchSpec, Purpose, VmmCommand};
 use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits, StderrPipe};
@@ -25,8 +26,6 @@ use tokio::io::AsyncReadExt;
 use crate::{
     Error,
     environment::{BakeEnvironment, jail_failed, network_failed},
-    inputs::GuestSize,
-    layer,
 };
 
 /// Time limits of successive boot attempts. A cold boot takes 2 to 5 s in an emulator, and many times that under load.
@@ -47,7 +46,8 @@ const VMM_MB: u64 = 512;
 /// Outside the range of the VMs' uids, which begins at `0x7000_0000`.
 const BAKE_UID: u32 = 0x7100_0000;
 
-/// Boots the guest and saves memory and device state beside the other files in `work`. Returns the protocol of its agent.
+/// Boots the guest and saves memory and device state beside the other files in `work`. `write_layer` writes its disk layer,
+/// again for each attempt. Returns the protocol of its agent.
 pub(crate) fn boot_and_save(
     engine: &dyn Engine,
     binary: &Path,
@@ -55,7 +55,9 @@ pub(crate) fn boot_and_save(
     work: &Path,
     size: GuestSize,
     agent_parameters: &'static str,
+    write_layer: &dyn Fn() -> Result<(), Error>,
 ) -> Result<u32, Error> {
+    write_layer()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -67,7 +69,7 @@ pub(crate) fn boot_and_save(
                 tracing::warn!(cause, "the guest of the bake did not boot within {patience:?}: {cause}");
                 place.clear_boot()?;
                 // The guest may have mounted it.
-                layer::write(&work.join(TemplateFile::Layer.file_name()), size.disk_mb, &place.containment)?;
+                write_layer()?;
             }
             outcome => return outcome,
         }

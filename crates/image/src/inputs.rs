@@ -6,7 +6,10 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use skep_api::swarm::{EngineReport, Isolation};
+use skep_api::{
+    swarm::{EngineReport, Isolation},
+    templates::GuestSize,
+};
 use skep_engine::{Engine, upstream_version};
 use skep_template::{FORMAT, hex, read_manifest, shelf::CACHE};
 
@@ -18,20 +21,12 @@ use crate::{
 
 /// Version of the bake itself: devices, command line and warm-up. Must change whenever these do.
 const BAKE_RECIPE: &str = "6";
+/// Name of the input that is the key of the parent.
+const PARENT: &str = "parent";
 /// Hex digits of the key: 64 bits of the hash distinguish bakes and are short enough to read.
 const KEY_DIGITS: usize = 16;
 
-/// The size of a template's guests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GuestSize {
-    /// In MiB.
-    pub memory_mb: u64,
-    pub vcpus: u32,
-    /// Size of the private disk layer, in MiB. Its file is sparse.
-    pub disk_mb: u64,
-}
-
-/// The inputs of the base template.
+/// The inputs of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inputs {
     pub(crate) named: BTreeMap<String, String>,
@@ -95,6 +90,12 @@ impl Inputs {
         Ok(Self { named, tsc_khz: None, kernel, size, prepares_shells })
     }
 
+    /// Adds the template whose disk this one begins with.
+    pub(crate) fn with_parent(mut self, parent_key: &str) -> Self {
+        self.named.insert(PARENT.to_owned(), parent_key.to_owned());
+        self
+    }
+
     /// All inputs, as a manifest names them.
     pub(crate) fn all(&self) -> BTreeMap<String, String> {
         let rate = self.tsc_khz.map(|khz| (TSC_KHZ.to_owned(), khz.to_string()));
@@ -147,8 +148,9 @@ fn describe_change(name: &str, was: &str, is: &str) -> String {
         // The value contains the name of the engine.
         "engine" => format!("for {was}, this machine has {is}"),
         "kernel" | "processor" | "acceleration" => format!("for {name} {was}, this machine has {is}"),
-        // The value is a hash and not useful to readers.
+        // These values are hashes and not useful to readers.
         "agent" => "with another guest agent".to_owned(),
+        PARENT => "from an earlier state of its parent".to_owned(),
         _ => format!("with {name} {was}, this skep has {is}"),
     }
 }

@@ -1,6 +1,7 @@
-//! The private disk layer: an empty ext4 on a sparse file, which the guest mounts over the shared root.
+//! The private disk layer: an ext4 on a sparse file, which the guest mounts over the shared root. It is empty, or begins
+//! as a copy of the parent's.
 
-use std::{fs::File, path::Path};
+use std::{ffi::OsStr, fs::File, path::Path};
 
 use crate::{
     Error,
@@ -8,10 +9,13 @@ use crate::{
 };
 
 const MKE2FS: Program = Program { name: "mke2fs", package: "e2fsprogs" };
+const E2FSCK: Program = Program { name: "e2fsck", package: "e2fsprogs" };
+const RESIZE2FS: Program = Program { name: "resize2fs", package: "e2fsprogs" };
+const CP: Program = Program { name: "cp", package: "coreutils" };
 
-/// Writes the file, sparse, of this size in MiB. Without a journal, because the layer is deleted with its VM and a journal would be copied for each
-/// VM.
-pub(crate) fn write(to: &Path, disk_mb: u64, pen: &Containment) -> Result<(), Error> {
+/// Writes an empty file system, sparse, of this size in MiB. Without a journal, because the layer is deleted with its VM and
+/// a journal would be copied for each VM.
+pub(crate) fn write_empty(to: &Path, disk_mb: u64, pen: &Containment) -> Result<(), Error> {
     let make = || File::create(to)?.set_len(disk_mb << 20);
     make().map_err(Error::io(to.display()))?;
     let options = [
@@ -27,7 +31,23 @@ pub(crate) fn write(to: &Path, disk_mb: u64, pen: &Containment) -> Result<(), Er
         "-E",
         "lazy_itable_init=1",
     ];
-    let mut arguments: Vec<&std::ffi::OsStr> = options.iter().map(std::ffi::OsStr::new).collect();
+    let mut arguments: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
     arguments.push(to.as_os_str());
     pen.run(&MKE2FS, Path::new("/"), &arguments).map(drop)
+}
+
+/// Writes a copy of a parent's layer, sparse, grown to this size in MiB. The parent was saved while its guest ran, so its
+/// file system is repaired first, as after a crash.
+pub(crate) fn write_copy(parent: &Path, to: &Path, disk_mb: u64, pen: &Containment) -> Result<(), Error> {
+    let dir = Path::new("/");
+    let run = |program: &Program, arguments: &[&OsStr]| pen.run(program, dir, arguments);
+    let [parent, file] = [parent, to].map(Path::as_os_str);
+    run(&CP, &["--sparse=always".as_ref(), "--reflink=auto".as_ref(), "--".as_ref(), parent, file])?;
+    // It has the owner and the mode of a file of the image directory.
+    let grow = || File::options().write(true).open(to)?.set_len(disk_mb << 20);
+    grow().map_err(Error::io(to.display()))?;
+    // `-y` repairs; the second run fails if something is left.
+    let _ = run(&E2FSCK, &["-f".as_ref(), "-y".as_ref(), file]);
+    run(&E2FSCK, &["-f".as_ref(), "-n".as_ref(), file])?;
+    run(&RESIZE2FS, &[file]).map(drop)
 }

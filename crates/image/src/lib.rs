@@ -1,5 +1,5 @@
-//! Builds ("bakes") the base template: root file system, kernel, initial ramdisk, and the saved state of a booted
-//! guest.
+//! Builds ("bakes") templates: root file system, kernel, initial ramdisk, and the saved state of a booted guest. The
+//! base template is made of packages, others begin with the disk of their parent.
 
 mod apt;
 mod bake;
@@ -13,13 +13,15 @@ mod inputs;
 mod interrupt;
 mod kernel;
 mod layer;
+mod origin;
 mod root;
 mod tsc;
 
 pub use bake::{Bakery, Progress, load_template};
 pub use clean::clean;
 pub use error::Error;
-pub use inputs::{GuestSize, Inputs};
+pub use inputs::Inputs;
+pub use origin::Origin;
 
 /// The binary of the guest agent; `None` if it was not built before this crate.
 pub const AGENT: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/agent.rs"));

@@ -2,9 +2,10 @@
 
 use std::{net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 
-use skep_api::{Failure, swarm::EngineReport};
+use skep_api::{Failure, TemplateId, swarm::EngineReport, templates::GuestSize};
 use skep_engine::Launcher;
 use skep_jail::UidRange;
+use skep_keeper_protocol::TemplateStatus;
 use skep_network::Subnet;
 
 use crate::TlsFiles;
@@ -125,15 +126,30 @@ pub trait Templates: Send + Sync {
     /// Opens a template without checking it for damage. Blocks. May be called concurrently.
     ///
     /// # Errors
-    /// There is no template of this name.
-    fn open(&self, name: &str) -> Result<OpenTemplate, Failure>;
+    /// There is no such template, or it cannot be used now; the message says why.
+    fn open(&self, template: TemplateId) -> Result<OpenTemplate, Failure>;
 
     /// Checks that the files of an edition have not changed since it was loaded. A damaged edition stays damaged and is
     /// replaced by a new one. Blocks. Called several times per VM, so it must be cheap for unchanged files.
     ///
     /// # Errors
     /// The edition is damaged.
-    fn check(&self, name: &str, edition: u64) -> Result<(), Failure>;
+    fn check(&self, template: TemplateId, edition: u64) -> Result<(), Failure>;
+
+    /// Queues the build of a template from the disk of another one.
+    ///
+    /// # Errors
+    /// The parent is unknown or cannot be used, the size is out of range, or too many builds are queued.
+    fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure>;
+
+    /// All templates, in the order of their ids: those that exist, are being built, or failed since this keeper was started.
+    fn list(&self) -> Vec<TemplateStatus>;
+
+    /// Removes a template with its files, or ends its build. Blocks.
+    ///
+    /// # Errors
+    /// It is unknown, `base`, or another template's parent.
+    fn remove(&self, template: TemplateId) -> Result<(), Failure>;
 }
 
 /// The open files of a template for one VM. All descriptors but `ram` are opened anew for each VM, because file
@@ -142,7 +158,7 @@ pub trait Templates: Send + Sync {
 pub struct OpenTemplate {
     /// The hash of its inputs.
     pub key: String,
-    /// Starts at 0 and grows by one each time a template of this name was found damaged and replaced.
+    /// Starts at 0 and grows by one each time the template was found damaged and replaced.
     pub edition: u64,
     pub vcpus: u32,
     /// Memory of the guest, in MiB.

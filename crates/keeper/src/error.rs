@@ -74,8 +74,6 @@ pub enum Error {
     UnknownVm(VmId),
     #[error("VM {0} has ended")]
     Ended(VmId),
-    #[error("`{0}` is not a valid template name: use at most 63 lower-case letters, digits and `-`")]
-    InvalidTemplateName(String),
     /// This machine cannot run VMs, with the reason.
     #[error("{0}")]
     NoSwarm(String),
@@ -107,7 +105,7 @@ impl Error {
             Self::NoSwarm(_) => ErrorCode::SwarmUnavailable,
             Self::UnknownVm(_) => ErrorCode::UnknownVm,
             Self::Ended(_) => ErrorCode::VmEnded,
-            Self::VmExists(_) | Self::InvalidTemplateName(_) => ErrorCode::InvalidValue,
+            Self::VmExists(_) => ErrorCode::InvalidValue,
             Self::NoUids
             | Self::VmLimitReached(_)
             | Self::NoMemory { .. }

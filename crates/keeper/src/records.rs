@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
-use skep_api::VmId;
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use skep_api::{TemplateId, VmId, swarm::BASE_TEMPLATE};
 
 use crate::{DataDir, Error, data_dir::remove_file, disk_layer::FileId, process_id::ProcessId};
 
@@ -49,7 +49,8 @@ pub(crate) struct Record {
     pub(crate) tap: String,
     pub(crate) ip: Ipv4Addr,
     pub(crate) mac: [u8; 6],
-    pub(crate) template: String,
+    #[serde(deserialize_with = "template_of_record")]
+    pub(crate) template: TemplateId,
     /// Whether the VM outlives the server that launched it.
     pub(crate) committed: bool,
     /// Whether the guest may reach the API. Absent in records of earlier releases.
@@ -68,6 +69,12 @@ pub(crate) struct VmmRecord {
     pub(crate) layer: FileId,
 }
 
+/// Records of earlier releases name the only template that there was.
+fn template_of_record<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TemplateId, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text == BASE_TEMPLATE { Ok(TemplateId::BASE) } else { text.parse().map_err(D::Error::custom) }
+}
+
 impl Record {
     /// The record of a VM that is about to be launched on this port.
     pub(crate) fn pending(
@@ -75,7 +82,7 @@ impl Record {
         vm: VmId,
         uid: u32,
         port: &skep_network::Port,
-        template: String,
+        template: TemplateId,
     ) -> Self {
         let skep_network::Port { name, ip, mac, .. } = port;
         let (tap, ip, mac) = (name.clone(), *ip, *mac);
@@ -193,7 +200,7 @@ mod tests {
             tap: "vm0".to_owned(),
             ip: Ipv4Addr::LOCALHOST,
             mac: [2, 0, 0, 0, 0, 1],
-            template: "base".to_owned(),
+            template: TemplateId::generate(),
             committed: true,
             reaches_api: true,
             vmm: None,
@@ -213,6 +220,11 @@ mod tests {
         fs::write(data_dir.records().join("half.new"), "{").unwrap();
         fs::write(data_dir.records().join("text.json"), "hello").unwrap();
         assert_eq!(records.read(), std::slice::from_ref(&kept));
+        let text = fs::read_to_string(records.path(kept.vm)).unwrap();
+        let earlier = text.replace(&kept.template.to_string(), BASE_TEMPLATE);
+        assert_ne!(text, earlier);
+        fs::write(records.path(kept.vm), earlier).unwrap();
+        assert_eq!(records.read(), [Record { template: TemplateId::BASE, ..kept.clone() }]);
         let reason = |vm| records.read_one(&records.path(vm)).unwrap_err().to_string();
         assert_eq!(reason(newer.vm), "it has version 2, and this skep reads version 1");
         assert_eq!(reason(copied.vm), format!("it is a copy of the record of {}", kept.vm));

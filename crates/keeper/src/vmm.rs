@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use skep_api::{Failure, VmId};
+use skep_api::{Failure, TemplateId, VmId};
 use skep_engine::{Descriptors, LaunchSpec, Purpose, VmmCommand};
 use skep_jail::{
     Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits,
@@ -89,17 +89,17 @@ impl VmResources {
         vm: VmId,
         uid: u32,
         tap: Tap,
-        name: String,
+        template: TemplateId,
     ) -> Result<[OwnedFd; 5], Error> {
         // The record comes before any resource that outlives this process. The tap does not: it vanishes with its
         // descriptor, which only this process holds so far.
-        let record = Record::pending(site.boot_id.to_owned(), vm, uid, &tap.port, name.clone());
+        let record = Record::pending(site.boot_id.to_owned(), vm, uid, &tap.port, template);
         site.records.write(self.record.insert(record))?;
-        let template = site.swarm.templates.open(&name)?;
-        self.edition = Some(template.edition);
-        site.swarm.templates.check(&name, template.edition)?;
-        let (vcpus, memory_mb, template_key) = (template.vcpus, template.memory_mb, template.key.clone());
-        let (descriptors, layer) = self.spawn(site, vm, uid, tap, template)?;
+        let opened = site.swarm.templates.open(template)?;
+        self.edition = Some(opened.edition);
+        site.swarm.templates.check(template, opened.edition)?;
+        let (vcpus, memory_mb, template_key) = (opened.vcpus, opened.memory_mb, opened.key.clone());
+        let (descriptors, layer) = self.spawn(site, vm, uid, tap, opened)?;
         if let (Some(record), Some(jailed)) = (&mut self.record, &self.jailed) {
             let process = ProcessId::of(jailed)?;
             record.vmm = Some(VmmRecord { process, template_key, vcpus, memory_mb, layer });
@@ -172,7 +172,7 @@ impl VmResources {
             vcpus: vmm.vcpus,
             memory_mb: vmm.memory_mb,
         };
-        let (template, committed) = (record.template.clone(), record.committed);
+        let (template, committed) = (record.template, record.committed);
         Some(HeldVm { launched, template, committed, load: self.load() })
     }
 
@@ -182,8 +182,13 @@ impl VmResources {
     }
 
     /// The template that the VM was restored from, with its edition. `None` if an earlier keeper launched it.
-    pub(crate) fn origin(&self) -> Option<(String, u64)> {
-        Some((self.record.as_ref()?.template.clone(), self.edition?))
+    pub(crate) fn origin(&self) -> Option<(TemplateId, u64)> {
+        Some((self.template()?, self.edition?))
+    }
+
+    /// The template that the VM was restored from.
+    pub(crate) fn template(&self) -> Option<TemplateId> {
+        Some(self.record.as_ref()?.template)
     }
 
     /// Kills the VMM and removes nothing.

@@ -1,6 +1,7 @@
 //! The VMMs of a data directory, and the server's requests that concern them.
 
 mod record_updates;
+mod templates;
 
 use std::{
     collections::HashMap,
@@ -10,11 +11,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use skep_api::{ErrorCode, VmId};
+use skep_api::{ErrorCode, TemplateId, VmId};
 use skep_jail::{CgroupTree, UidPool};
-use skep_keeper_protocol::{
-    Answer, Answerer, HeldVm, LIST_PAGE_SIZE, Launched, Request, Usage, is_template_name,
-};
+use skep_keeper_protocol::{Answer, Answerer, HeldVm, LIST_PAGE_SIZE, Launched, Request, Usage};
 use skep_network::{Network, Traffic};
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
@@ -157,6 +156,20 @@ impl Vmms {
                 self.admit_to_api(vm).await?;
                 Ok((Answer::Admitted, Vec::new()))
             }
+            Request::BuildTemplate { template, parent, size } => {
+                self.build_template(template, parent, size)?;
+                Ok((Answer::Building, Vec::new()))
+            }
+            Request::TemplateStatus { template } => {
+                Ok((Answer::Template(self.template_status(template)?), Vec::new()))
+            }
+            Request::ListTemplates { after } => {
+                Ok((Answer::Templates { templates: self.list_templates(after) }, Vec::new()))
+            }
+            Request::RemoveTemplate { template } => {
+                self.remove_template(template).await?;
+                Ok((Answer::TemplateRemoved, Vec::new()))
+            }
             // `serving` answers these requests.
             Request::Tls { .. }
             | Request::Helper { .. }
@@ -171,10 +184,11 @@ impl Vmms {
         }
     }
 
-    async fn launch(self: &Arc<Self>, vm: VmId, template: String) -> Result<(Launched, Vec<OwnedFd>), Error> {
-        if !is_template_name(&template) {
-            return Err(Error::InvalidTemplateName(template));
-        }
+    async fn launch(
+        self: &Arc<Self>,
+        vm: VmId,
+        template: TemplateId,
+    ) -> Result<(Launched, Vec<OwnedFd>), Error> {
         capacity::check_now(&self.data_dir, &self.swarm.limits)?;
         self.reserve(vm)?;
         let mut belongings = VmResources::default();
@@ -198,10 +212,10 @@ impl Vmms {
     }
 
     /// Checks that the template that a VM was restored from is undamaged.
-    async fn check_origin(self: &Arc<Self>, origin: Option<(String, u64)>) -> Result<(), Error> {
-        let Some((template, edition)) = origin.clone() else { return Ok(()) };
+    async fn check_origin(self: &Arc<Self>, origin: Option<(TemplateId, u64)>) -> Result<(), Error> {
+        let Some((template, edition)) = origin else { return Ok(()) };
         let this = Arc::clone(self);
-        let checking = spawn_blocking(move || this.swarm.templates.check(&template, edition));
+        let checking = spawn_blocking(move || this.swarm.templates.check(template, edition));
         let checked = checking.await.map_err(|error| Error::io("template")(std::io::Error::other(error)))?;
         checked.map_err(|failure| {
             let error = failure.into();
@@ -212,11 +226,11 @@ impl Vmms {
 
     /// If the error says that the template is damaged, kills the uncommitted VMMs of this and earlier editions. They
     /// stay in the table until the server notices and requests their end. Committed VMs keep running.
-    fn kill_uncommitted_if_damaged(&self, origin: Option<&(String, u64)>, error: &Error) {
+    fn kill_uncommitted_if_damaged(&self, origin: Option<&(TemplateId, u64)>, error: &Error) {
         let Some((template, damaged)) = origin.filter(|_| error.code() == ErrorCode::TemplateDamaged) else {
             return;
         };
-        let is_meant = |(name, edition): (String, u64)| name == *template && edition <= *damaged;
+        let is_meant = |(other, edition): (TemplateId, u64)| other == *template && edition <= *damaged;
         for (vm, held) in self.slots().iter() {
             if let Slot::Running(belongings) = held
                 && !belongings.committed()
@@ -245,7 +259,7 @@ impl Vmms {
     async fn build(
         self: &Arc<Self>,
         vm: VmId,
-        template: String,
+        template: TemplateId,
         belongings: &mut VmResources,
     ) -> Result<(Launched, Vec<OwnedFd>), Error> {
         // The semaphore is never closed, so this never fails.

@@ -1,43 +1,43 @@
-//! Runs `skep bake` in a process of its own: a bake handles the signals of its process itself, and the keeper must keep
+//! Runs a bake in a process of its own: a bake handles the signals of its process itself, and the keeper must keep
 //! receiving its own.
 
 use std::{
     ffi::OsString,
     io::{BufRead, BufReader},
-    os::unix::{ffi::OsStringExt, process::CommandExt},
-    path::{Path, PathBuf},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStringExt, process::CommandExt},
+    },
+    path::PathBuf,
     process::{Command, Stdio},
 };
 
 use anyhow::{Context, bail};
-use rustix::process::{Signal, set_parent_process_death_signal};
-use skep_image::GuestSize;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal};
+use skep_image::{Bakery, Origin};
 
 /// The prefix of progress lines of `skep bake` on standard error.
 const STEP_PREFIX: &str = "bake: ";
 
-/// Bakes the base template if it is missing or damaged, logs each step and returns its folder. Blocks. If the calling
-/// thread ends first, the bake gets SIGTERM and leaves nothing behind.
-pub(crate) fn run(image_dir: &Path, size: GuestSize, shell_ahead: bool) -> anyhow::Result<PathBuf> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("bake").arg("--image-dir").arg(image_dir);
-    // Flags, because the settings file and the environment may have changed since the keeper was started.
-    command.args(["--shell-ahead", if shell_ahead { "auto" } else { "off" }]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    for (flag, value) in [
-        ("--base-memory-mb", size.memory_mb),
-        ("--base-vcpus", size.vcpus.into()),
-        ("--base-disk-mb", size.disk_mb),
-    ] {
-        command.arg(flag).arg(value.to_string());
-    }
+/// Bakes a template if it is missing or damaged, logs and reports each step, and returns its folder. `started` gets the
+/// pidfd of the process. Blocks. If the calling thread ends first, the bake gets SIGTERM and leaves nothing behind.
+pub(crate) fn run(
+    bakery: &Bakery,
+    started: impl FnOnce(OwnedFd),
+    report: impl Fn(&str),
+) -> anyhow::Result<PathBuf> {
+    let mut command = command(bakery);
     end_with_this_thread(&mut command);
     let mut child = command.spawn().context("the bake could not be started")?;
+    started(pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context("pidfd of the bake")?);
     let mut last_line = String::new();
     for line in child.stderr.take().into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {
         let line = line.context("the output of the bake cannot be read")?;
         match line.strip_prefix(STEP_PREFIX) {
-            Some(step) => tracing::info!(step, "bake: {step}"),
+            Some(step) => {
+                tracing::info!(step, "bake: {step}");
+                report(step);
+            }
             None => last_line = line,
         }
     }
@@ -48,6 +48,31 @@ pub(crate) fn run(image_dir: &Path, size: GuestSize, shell_ahead: bool) -> anyho
     let mut dir = output.stdout;
     dir.truncate(dir.trim_ascii_end().len());
     Ok(PathBuf::from(OsString::from_vec(dir)))
+}
+
+/// The command with all settings of the bakery as flags, because the settings file and the environment may have changed
+/// since the keeper was started.
+fn command(bakery: &Bakery) -> Command {
+    let Bakery { image_dir, size, shell_ahead, origin, .. } = bakery;
+    let mut command = Command::new("/proc/self/exe");
+    match origin {
+        Origin::Packages => _ = command.arg("bake"),
+        Origin::Parent { id, shelf, parent } => {
+            command.arg("bake-template").args(["--id", &id.to_string()]);
+            command.arg("--shelf").arg(shelf).arg("--parent").arg(parent);
+        }
+    }
+    command.arg("--image-dir").arg(image_dir);
+    command.args(["--shell-ahead", if *shell_ahead { "auto" } else { "off" }]);
+    for (flag, value) in [
+        ("--base-memory-mb", size.memory_mb),
+        ("--base-vcpus", size.vcpus.into()),
+        ("--base-disk-mb", size.disk_mb),
+    ] {
+        command.arg(flag).arg(value.to_string());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 fn end_with_this_thread(command: &mut Command) {

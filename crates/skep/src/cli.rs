@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::{
     connection::EXIT_CODES,
-    verbs::{Verb, helper},
+    verbs::{Verb, bake_template, helper},
 };
 
 /// A workspace server for AI agents: files, git and commands, on the server and in microVMs.
@@ -26,6 +26,8 @@ pub(crate) enum Internal {
     ServerProcess,
     /// The process that starts programs for callers.
     Helper(helper::Helper),
+    /// The process that builds a template from another one.
+    BakeTemplate(bake_template::BakeTemplate),
     /// The process that jails itself and then executes the VMM.
     Stage,
 }

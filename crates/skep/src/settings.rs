@@ -393,7 +393,7 @@ fn with_defaults(command: Command, verbs: &[String], values: &[(String, Vec<Stri
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use skep_image::GuestSize;
+    use skep_api::templates::GuestSize;
     use tempfile::NamedTempFile;
 
     use super::*;

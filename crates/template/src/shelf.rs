@@ -1,7 +1,8 @@
 //! The shelf of templates, an image directory: its lock, templates by name and key, and incomplete directories of
 //! interrupted bakes.
 //!
-//! The folder of a template is `<image-dir>/<name>/<key>/`. The key is a hash of all inputs, so that servers of different
+//! The folder of a template is `<image-dir>/<name>/<key>/`; the name is `base`, or the id of a template that was built from
+//! another one. The key is a hash of all inputs, so that servers of different
 //! builds can share an image directory, and a template for other inputs is not found.
 
 use std::{
@@ -102,7 +103,8 @@ pub fn create_partial(within: &Path) -> Result<tempfile::TempDir, Error> {
 /// # Errors
 /// The directory cannot be written.
 pub fn clear_partial(image_dir: &Path) -> Result<(), Error> {
-    for folder in [image_dir.join(BASE_TEMPLATE), image_dir.join(CACHE)] {
+    let folders = subdirectories(image_dir)?;
+    for folder in folders.into_iter().filter(|folder| !has_prefix(folder, PARTIAL)) {
         for path in subdirectories(&folder)?.into_iter().filter(|path| has_prefix(path, PARTIAL)) {
             fs::remove_dir_all(&path).map_err(Error::io(path.display()))?;
         }
@@ -122,12 +124,12 @@ pub fn remove(dir: &Path) -> Result<(), Error> {
     trash.close().map_err(failed())
 }
 
-/// Returns the templates with other keys, newest first.
+/// Returns the templates of this name with other keys, newest first.
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn other_templates(image_dir: &Path, key: &str) -> Result<Vec<OtherTemplate>, Error> {
-    let mut dirs = subdirectories(&image_dir.join(BASE_TEMPLATE))?;
+pub fn other_templates(image_dir: &Path, name: &str, key: &str) -> Result<Vec<OtherTemplate>, Error> {
+    let mut dirs = subdirectories(&image_dir.join(name))?;
     dirs.retain(|dir| !has_prefix(dir, ".") && !dir.ends_with(key));
     dirs.sort_by_key(|dir| std::cmp::Reverse(baked_at(dir)));
     dirs.into_iter()
@@ -149,6 +151,33 @@ fn disk_bytes(dir: &Path) -> io::Result<u64> {
         bytes += entry?.metadata()?.blocks() * 512;
     }
     Ok(bytes)
+}
+
+/// The space that the files of a template occupy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// All its files, in bytes.
+    pub all: u64,
+    /// Without the files that it shares with other templates, in bytes.
+    pub own: u64,
+}
+
+impl Footprint {
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn of(dir: &Path) -> Result<Self, Error> {
+        let read = || {
+            let mut sum = Self { all: 0, own: 0 };
+            for entry in fs::read_dir(dir)? {
+                let found = entry?.metadata()?;
+                let bytes = found.blocks() * 512;
+                sum.all += bytes;
+                sum.own += if found.nlink() == 1 { bytes } else { 0 };
+            }
+            Ok(sum)
+        };
+        read().map_err(Error::io(dir.display()))
+    }
 }
 
 /// Returns the subdirectories of a directory; none if it does not exist.
@@ -188,7 +217,7 @@ mod tests {
             fs::create_dir_all(dir.path().join("base").join(key)).unwrap();
             fs::write(dir.path().join("base").join(key).join("ram"), vec![1; 8192]).unwrap();
         }
-        let found = other_templates(dir.path(), "wanted").unwrap();
+        let found = other_templates(dir.path(), "base", "wanted").unwrap();
         assert_eq!(found.len(), 1);
         assert!(found[0].dir.ends_with("other") && found[0].manifest.is_none());
         assert!(found[0].disk_bytes >= 8192);

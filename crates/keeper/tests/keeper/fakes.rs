@@ -21,8 +21,9 @@ use rustix::net::{
 };
 use serde_json::{Value, json};
 use skep_api::{
-    ErrorCode, Failure, VmId,
+    ErrorCode, Failure, TemplateId, VmId,
     swarm::{EngineReport, Isolation},
+    templates::GuestSize,
 };
 use skep_engine::{LaunchSpec, Launcher, VmmCommand};
 use skep_jail::UidRange;
@@ -30,7 +31,7 @@ use skep_keeper::{
     HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig, SwarmConfig, Templates,
     VmLimits,
 };
-use skep_keeper_protocol::{AdminKey, Error, ServerEnd};
+use skep_keeper_protocol::{AdminKey, Error, ServerEnd, TemplateStatus};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -140,8 +141,17 @@ struct FakeTemplates {
     damage: PathBuf,
 }
 
+/// Names of the templates that tests launch, in the order of their ids.
+const TEMPLATES: [&str; 4] = ["base", "unknown", "missing-program", "no-layer"];
+
+fn template_id(name: &str) -> TemplateId {
+    let at = TEMPLATES.iter().position(|known| *known == name).unwrap();
+    format!("tpl_{at:026}").parse().unwrap()
+}
+
 impl Templates for FakeTemplates {
-    fn open(&self, name: &str) -> Result<OpenTemplate, Failure> {
+    fn open(&self, template: TemplateId) -> Result<OpenTemplate, Failure> {
+        let name = *TEMPLATES.iter().find(|name| template_id(name) == template).unwrap();
         if name == "unknown" {
             return Err(Failure::new(ErrorCode::UnknownTemplate, "there is no template `unknown`"));
         }
@@ -169,9 +179,21 @@ impl Templates for FakeTemplates {
         })
     }
 
-    fn check(&self, name: &str, _edition: u64) -> Result<(), Failure> {
+    fn build(&self, _: TemplateId, _: TemplateId, _: GuestSize) -> Result<(), Failure> {
+        unreachable!("no test builds templates")
+    }
+
+    fn list(&self) -> Vec<TemplateStatus> {
+        Vec::new()
+    }
+
+    fn remove(&self, template: TemplateId) -> Result<(), Failure> {
+        Err(Failure::unknown_template(&template.to_string()))
+    }
+
+    fn check(&self, template: TemplateId, _edition: u64) -> Result<(), Failure> {
         if self.damage.exists() {
-            let message = format!("the template `{name}` is damaged");
+            let message = format!("the template {template} is damaged");
             return Err(Failure::new(ErrorCode::TemplateDamaged, message));
         }
         Ok(())
@@ -324,7 +346,8 @@ impl FakeServer {
         let vm = || details["vm"].as_str().unwrap().parse::<VmId>().unwrap();
         match verb.as_str() {
             "launch" => {
-                let launched = self.end.launch(vm(), details["template"].as_str().unwrap()).await?;
+                let launched =
+                    self.end.launch(vm(), template_id(details["template"].as_str().unwrap())).await?;
                 let (pid, ip) = (launched.launched.pid, launched.launched.ip);
                 let driven = VmMonitor { monitor: launched.monitor, state: Some(launched.state) };
                 self.vms.lock().await.insert(vm(), driven);

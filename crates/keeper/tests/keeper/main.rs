@@ -412,12 +412,9 @@ fn a_second_keeper_gets_pid_and_address_of_the_first() {
 fn a_launch_that_fails_is_undone() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
-    for (template, code) in [
-        ("unknown", "unknown_template"),
-        ("../base", "invalid_value"),
-        ("missing-program", "internal"),
-        ("no-layer", "internal"),
-    ] {
+    for (template, code) in
+        [("unknown", "unknown_template"), ("missing-program", "internal"), ("no-layer", "internal")]
+    {
         let id = skep_api::VmId::generate();
         let answer = keeper.request(&json!({"launch": {"vm": id, "template": template}}));
         assert_eq!(answer["refused"], code, "{template}: {answer}");

@@ -5,7 +5,7 @@ use std::{fs, num::NonZero, thread::available_parallelism};
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use skep_image::GuestSize;
+use skep_api::templates::GuestSize;
 
 const DEFAULT_MEMORY_MB: u64 = 1024;
 const DEFAULT_VCPUS: u32 = 2;

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{getpid, set_child_subreaper};
-use skep_image::{AGENT, Bakery, Progress};
+use skep_image::{AGENT, Bakery, Origin, Progress};
 
 use super::serve;
 use crate::{
@@ -29,11 +29,16 @@ pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
     if let Some((_, error)) = serve::check(&settings).into_iter().next() {
         return Err(error);
     }
+    let bar = ProgressBar::new_spinner();
+    bake(&bakery(&settings, progress(&bar))?, &bar)
+}
+
+/// Bakes, and prints the folder of the template.
+pub(super) fn bake(bakery: &Bakery, bar: &ProgressBar) -> anyhow::Result<ExitCode> {
     // The VMMs outlive their parent, the stage. Without this, a keeper that started the bake would inherit them and not
     // reap them.
     set_child_subreaper(Some(getpid())).context("the bake cannot wait for its processes")?;
-    let bar = ProgressBar::new_spinner();
-    let done = bakery(&settings, progress(&bar))?.load();
+    let done = bakery.load();
     bar.finish_and_clear();
     output::line(&done?.dir().display().to_string())?;
     Ok(ExitCode::SUCCESS)
@@ -42,11 +47,12 @@ pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
 /// The bakery for these settings.
 pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<Bakery> {
     Ok(Bakery {
+        origin: Origin::Packages,
         image_dir: settings.image_dir(),
         agent: AGENT.context(
             "this binary was built without the guest agent; build it by `make run` or `make build`",
         )?,
-        engine: skep_engine::select()?,
+        engine: skep_engine::select()?.into(),
         size: settings.base.guest(),
         shell_ahead: settings.shell_ahead == ShellAhead::Auto,
         binary: "/proc/self/exe".into(),
@@ -55,7 +61,7 @@ pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<
 }
 
 /// Reports each step: as a line, and on a terminal also with a spinner.
-fn progress(bar: &ProgressBar) -> Progress {
+pub(super) fn progress(bar: &ProgressBar) -> Progress {
     if !rustix::termios::isatty(io::stderr()) {
         return Arc::new(|step| output::eprint_line(&format!("bake: {step}")));
     }

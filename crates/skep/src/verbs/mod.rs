@@ -5,6 +5,7 @@ pub(crate) mod attach;
 pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bake;
+pub(crate) mod bake_template;
 pub(crate) mod bench;
 pub(crate) mod boot;
 pub(crate) mod cat;

@@ -25,7 +25,7 @@ use super::bake::bakery;
 use crate::{
     engine, logging, output, reload,
     settings::{LogFormat, Settings},
-    templates::BaseTemplate,
+    templates::Shelf,
 };
 
 /// Time for requests in progress once the server has to end: slightly more than the server's own limit.
@@ -193,7 +193,7 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
     let launcher = engine::from_report(&report)?.with_preload()?;
     let limits = VmLimits::new(bakery.size.memory_mb, launcher.overhead_mb());
     Ok(SwarmConfig {
-        templates: BaseTemplate::load(&bakery)?,
+        templates: Arc::new(Shelf::load(&bakery, &settings.data_dir)?),
         launcher: Arc::new(launcher),
         engine: report,
         subnet: Subnet::default(),

@@ -62,7 +62,10 @@ pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
     }
     if ended.state == TemplateState::Failed {
         let reason = ended.error.as_deref().unwrap_or("the reason is not known");
-        bail!("the template `{0}` could not be built: {reason}; `skep template rm {0}` removes it", ended.name);
+        bail!(
+            "the template `{0}` could not be built: {reason}; `skep template rm {0}` removes it",
+            ended.name
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -101,7 +104,9 @@ mod tests {
         for (text, expected) in [("512M", 512), ("4G", 4096), ("20g", 20_480), ("0m", 0)] {
             assert_eq!(parse_mebibytes(text), Ok(expected), "{text}");
         }
-        for wrong in ["", "4", "G", "-1G", "4.5G", "4T", "4GB", "ä", "99999999999999999999G", "18446744073709551615G"] {
+        for wrong in
+            ["", "4", "G", "-1G", "4.5G", "4T", "4GB", "ä", "99999999999999999999G", "18446744073709551615G"]
+        {
             assert!(parse_mebibytes(wrong).unwrap_err().contains("512M"), "{wrong}");
         }
     }

@@ -8,23 +8,23 @@ use std::{
     time::Duration,
 };
 
-use skep_api::{ErrorCode, Failure, swarm::BASE_TEMPLATE};
-use skep_image::{Bakery, GuestSize, load_template};
-use skep_keeper::{OpenTemplate, Templates};
-use skep_template::{Error, Template, TemplateFile};
+use skep_api::{ErrorCode, Failure, TemplateId, swarm::BASE_TEMPLATE};
+use skep_image::{Bakery, load_template};
+use skep_keeper::OpenTemplate;
+use skep_keeper_protocol::{TemplateState, TemplateStatus};
+use skep_template::{Error, Template, shelf::Footprint};
 
+use super::open;
 use crate::{bake_process, output};
 
 /// Delay before the first retry of a failed bake; it doubles up to the maximum.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 
-pub(crate) struct BaseTemplate(Arc<Inner>);
+pub(super) struct BaseTemplate(Arc<Inner>);
 
 struct Inner {
-    image_dir: PathBuf,
-    size: GuestSize,
-    shell_ahead: bool,
+    bakery: Bakery,
     current: Mutex<Current>,
 }
 
@@ -38,47 +38,48 @@ struct Current {
 impl BaseTemplate {
     /// Loads the template. Bakes it first, which blocks for a minute or more, if it is missing, damaged or was baked
     /// for another configuration.
-    pub(crate) fn load(bakery: &Bakery) -> anyhow::Result<Arc<Self>> {
+    pub(super) fn load(bakery: &Bakery) -> anyhow::Result<Arc<Self>> {
         let current = Current { template: Arc::new(bakery.load()?), edition: 0, baking: false };
-        let (image_dir, size, shell_ahead) = (bakery.image_dir.clone(), bakery.size, bakery.shell_ahead);
-        Ok(Arc::new(Self(Arc::new(Inner { image_dir, size, shell_ahead, current: Mutex::new(current) }))))
+        let bakery = bakery.clone();
+        Ok(Arc::new(Self(Arc::new(Inner { bakery, current: Mutex::new(current) }))))
     }
 }
 
-impl Templates for BaseTemplate {
-    fn open(&self, name: &str) -> Result<OpenTemplate, Failure> {
-        if name != BASE_TEMPLATE {
-            return Err(Failure::unknown_template(name));
-        }
+impl BaseTemplate {
+    pub(super) fn open(&self) -> Result<OpenTemplate, Failure> {
         let (template, edition) = self.0.current();
-        let open = |part| template.open(part).map_err(template_failure);
-        Ok(OpenTemplate {
-            key: template.manifest.key.clone(),
-            edition,
-            vcpus: template.manifest.vcpus,
-            memory_mb: template.manifest.memory_mb,
-            ram: template.ram().map_err(template_failure)?,
-            kernel: open(TemplateFile::Kernel)?,
-            initrd: open(TemplateFile::Initrd)?,
-            root: open(TemplateFile::Root)?,
-            state: open(TemplateFile::State)?,
-            layer: open(TemplateFile::Layer)?,
-        })
+        open(&template, edition).map_err(template_failure)
     }
 
-    fn check(&self, name: &str, edition: u64) -> Result<(), Failure> {
-        if name != BASE_TEMPLATE {
-            return Err(Failure::unknown_template(name));
-        }
+    pub(super) fn check(&self, edition: u64) -> Result<(), Failure> {
         let (template, current) = self.0.current();
         if edition != current {
-            let message = format!("the template `{name}` was damaged and has been baked again; try again");
+            let message =
+                format!("the template `{BASE_TEMPLATE}` was damaged and has been baked again; try again");
             return Err(Failure::new(ErrorCode::TemplateDamaged, message));
         }
         template.check().map_err(|error| {
             Inner::start_rebake(&self.0, edition, &error);
             template_failure(error)
         })
+    }
+
+    /// The folder with its files.
+    pub(super) fn dir(&self) -> PathBuf {
+        self.0.lock().template.dir().to_owned()
+    }
+
+    pub(super) fn status(&self) -> TemplateStatus {
+        let current = self.0.lock();
+        let key = current.template.manifest.key.clone();
+        let state = if current.baking {
+            TemplateState::Damaged { reason: "its files changed; it is being baked again".to_owned() }
+        } else {
+            // Without its files, for example after their removal, VMs still boot from what is held open.
+            let footprint = Footprint::of(current.template.dir()).unwrap_or_default();
+            TemplateState::Ready { key, size_bytes: footprint.all, own_bytes: footprint.own }
+        };
+        TemplateStatus { template: TemplateId::BASE, parent: None, size: self.0.bakery.size, state }
     }
 }
 
@@ -111,7 +112,7 @@ impl Inner {
     fn rebake(&self) {
         let mut pause = MIN_RETRY_DELAY;
         loop {
-            let baked = bake_process::run(&self.image_dir, self.size, self.shell_ahead);
+            let baked = bake_process::run(&self.bakery, |_| {}, |_| {});
             match baked.and_then(|dir| Ok(load_template(&dir)?)) {
                 Ok(template) => return self.install(template),
                 Err(error) => {

@@ -1,0 +1,120 @@
+//! Builds templates, one after the other, in a thread.
+
+use std::{
+    collections::VecDeque,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+use skep_api::{ErrorCode, Failure, TemplateId};
+
+/// Builds that may wait.
+const MAX_WAITING: usize = 16;
+
+/// The builds that wait, and the one that runs.
+#[derive(Debug, Default)]
+pub(super) struct BuildQueue {
+    builds: Mutex<Builds>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Builds {
+    waiting: VecDeque<TemplateId>,
+    running: Option<TemplateId>,
+}
+
+impl BuildQueue {
+    /// Queues a build that a caller asked for.
+    pub(super) fn push(&self, template: TemplateId) -> Result<(), Failure> {
+        let mut builds = self.lock();
+        if builds.waiting.len() >= MAX_WAITING {
+            let message = format!("{MAX_WAITING} templates wait for their build already; try again later");
+            return Err(Failure::new(ErrorCode::NoCapacity, message));
+        }
+        builds.waiting.push_back(template);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Queues the build of a template that existed, whatever waits already.
+    pub(super) fn push_again(&self, template: TemplateId) {
+        let mut builds = self.lock();
+        if !builds.waiting.contains(&template) && builds.running != Some(template) {
+            builds.waiting.push_back(template);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for the next build, which counts as running until `finish`.
+    pub(super) fn next(&self) -> TemplateId {
+        let mut builds = self.lock();
+        loop {
+            if let Some(template) = builds.waiting.pop_front() {
+                builds.running = Some(template);
+                return template;
+            }
+            builds = self.changed.wait(builds).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends the build that runs.
+    pub(super) fn finish(&self) {
+        self.lock().running = None;
+        self.changed.notify_all();
+    }
+
+    /// Removes a build that waits. `false` if there is none.
+    pub(super) fn cancel(&self, template: TemplateId) -> bool {
+        let mut builds = self.lock();
+        let before = builds.waiting.len();
+        builds.waiting.retain(|waiting| *waiting != template);
+        builds.waiting.len() < before
+    }
+
+    /// Waits until this template is not being built.
+    pub(super) fn wait_for_end_of(&self, template: TemplateId) {
+        let mut builds = self.lock();
+        while builds.running == Some(template) {
+            builds = self.changed.wait(builds).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Builds> {
+        self.builds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    #[test]
+    fn builds_run_in_the_order_of_their_requests_and_wait_up_to_a_limit() {
+        let queue = BuildQueue::default();
+        let ids: Vec<TemplateId> = (0..=MAX_WAITING).map(|_| TemplateId::generate()).collect();
+        for id in &ids[..MAX_WAITING] {
+            queue.push(*id).unwrap();
+        }
+        assert_eq!(queue.push(ids[MAX_WAITING]).unwrap_err().code, ErrorCode::NoCapacity);
+        queue.push_again(ids[0]);
+        assert!(queue.cancel(ids[1]) && !queue.cancel(ids[1]));
+        assert_eq!([queue.next(), queue.next()], [ids[0], ids[2]]);
+    }
+
+    #[test]
+    fn the_end_of_a_build_is_waited_for() {
+        let (queue, id) = (Arc::new(BuildQueue::default()), TemplateId::generate());
+        queue.wait_for_end_of(id);
+        queue.push(id).unwrap();
+        assert_eq!(queue.next(), id);
+        // It runs, so it is not queued a second time.
+        queue.push_again(id);
+        assert!(!queue.cancel(id));
+        let other = Arc::clone(&queue);
+        let finishing = thread::spawn(move || other.finish());
+        queue.wait_for_end_of(id);
+        finishing.join().unwrap();
+    }
+}

@@ -1,0 +1,84 @@
+//! The templates of the keeper: `base`, and those that were built from other ones.
+
+mod base;
+mod build_queue;
+mod built;
+mod recipe;
+
+use std::{path::Path, sync::Arc};
+
+use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
+use skep_image::Bakery;
+use skep_keeper::{OpenTemplate, Templates};
+use skep_keeper_protocol::TemplateStatus;
+use skep_template::{Template, TemplateFile};
+
+use base::BaseTemplate;
+use built::BuiltTemplates;
+pub(crate) use recipe::{Recipe, built_templates};
+
+/// The directory of built templates in a data directory. It is the image directory too, unless that is set.
+const DIRECTORY: &str = "templates";
+
+/// All templates.
+pub(crate) struct Shelf {
+    base: Arc<BaseTemplate>,
+    built: BuiltTemplates,
+}
+
+impl Shelf {
+    /// Loads `base`, and bakes it first if needed, which blocks for a minute or more. Begins to build the other templates
+    /// again that need it.
+    pub(crate) fn load(bakery: &Bakery, data_dir: &Path) -> anyhow::Result<Self> {
+        let base = BaseTemplate::load(bakery)?;
+        let built = BuiltTemplates::load(bakery.clone(), data_dir.join(DIRECTORY), Arc::clone(&base))?;
+        Ok(Self { base, built })
+    }
+}
+
+impl Templates for Shelf {
+    fn open(&self, template: TemplateId) -> Result<OpenTemplate, Failure> {
+        if template == TemplateId::BASE { self.base.open() } else { self.built.open(template) }
+    }
+
+    fn check(&self, template: TemplateId, edition: u64) -> Result<(), Failure> {
+        if template == TemplateId::BASE {
+            self.base.check(edition)
+        } else {
+            self.built.check(template, edition)
+        }
+    }
+
+    fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure> {
+        self.built.build(template, Recipe { parent, size })
+    }
+
+    fn list(&self) -> Vec<TemplateStatus> {
+        // Its id is the smallest.
+        std::iter::once(self.base.status()).chain(self.built.list()).collect()
+    }
+
+    fn remove(&self, template: TemplateId) -> Result<(), Failure> {
+        if template == TemplateId::BASE {
+            let message = "the template `base` cannot be deleted: other templates begin with it";
+            return Err(Failure::new(ErrorCode::TemplateProtected, message));
+        }
+        self.built.remove(template)
+    }
+}
+
+/// Opens all files of a template for one VM.
+fn open(template: &Template, edition: u64) -> Result<OpenTemplate, skep_template::Error> {
+    Ok(OpenTemplate {
+        key: template.manifest.key.clone(),
+        edition,
+        vcpus: template.manifest.vcpus,
+        memory_mb: template.manifest.memory_mb,
+        ram: template.ram()?,
+        kernel: template.open(TemplateFile::Kernel)?,
+        initrd: template.open(TemplateFile::Initrd)?,
+        root: template.open(TemplateFile::Root)?,
+        state: template.open(TemplateFile::State)?,
+        layer: template.open(TemplateFile::Layer)?,
+    })
+}

@@ -1,0 +1,88 @@
+//! What a built template is made of, in a file beside it, so that it can be built again.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use skep_api::{TemplateId, templates::GuestSize};
+use skep_image::{Bakery, Origin};
+
+const FILE: &str = "recipe.json";
+
+/// What a template is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recipe {
+    /// The template whose disk it begins with.
+    pub(crate) parent: TemplateId,
+    pub(crate) size: GuestSize,
+}
+
+impl Recipe {
+    /// Writes it to the folder of a template, which is created.
+    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        serde_json::to_writer(&mut file, self)?;
+        file.as_file().sync_all()?;
+        file.persist(folder.join(FILE))?;
+        Ok(())
+    }
+
+    fn read(folder: &Path) -> anyhow::Result<Self> {
+        let path = folder.join(FILE);
+        let text = fs::read(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is malformed", path.display()))
+    }
+
+    /// The bakery of this template, given its parent's folder.
+    pub(crate) fn bakery(&self, bakery: &Bakery, shelf: &Path, id: TemplateId, parent: PathBuf) -> Bakery {
+        let origin = Origin::Parent { id, shelf: shelf.to_owned(), parent };
+        Bakery { origin, size: self.size, ..bakery.clone() }
+    }
+}
+
+/// The recipes of all built templates, in the order of their ids: a parent comes before its children. Unusable ones are
+/// logged and skipped.
+pub(crate) fn built_templates(shelf: &Path) -> io::Result<Vec<(TemplateId, Recipe)>> {
+    let entries = match fs::read_dir(shelf) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<TemplateId>().ok()) else {
+            continue;
+        };
+        match Recipe::read(&entry.path()) {
+            Ok(recipe) => found.push((id, recipe)),
+            Err(error) => tracing::warn!("the template {id} is not used: {error:#}"),
+        }
+    }
+    found.sort_by_key(|(id, _)| *id);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recipes_are_found_again_and_other_folders_are_no_templates() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(built_templates(&dir.path().join("none")).unwrap(), []);
+        let size = GuestSize { memory_mb: 256, vcpus: 2, disk_mb: 3072 };
+        let recipe = Recipe { parent: TemplateId::BASE, size };
+        let (first, second) = (TemplateId::generate(), TemplateId::generate_after(None));
+        let (first, second) = (first.min(second), first.max(second));
+        recipe.write(&dir.path().join(second.to_string())).unwrap();
+        recipe.write(&dir.path().join(first.to_string())).unwrap();
+        for other in ["base/0123", ".cache", &TemplateId::generate().to_string()] {
+            fs::create_dir_all(dir.path().join(other)).unwrap();
+        }
+        assert_eq!(built_templates(dir.path()).unwrap(), [(first, recipe), (second, recipe)]);
+    }
+}
