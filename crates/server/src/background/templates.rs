@@ -68,7 +68,8 @@ async fn reconcile(
     for template in known {
         let status = match held.remove(&template.id) {
             Some(status) => to_store(status.state),
-            None if under_way.contains(&template.id) => continue,
+            // What the keeper refused to build failed with its reason.
+            None if under_way.contains(&template.id) || template.state == TemplateState::Failed => continue,
             None => lost(&template),
         };
         log_outdated(&template, &status, reported);
