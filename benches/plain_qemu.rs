@@ -17,7 +17,7 @@ use std::{
 };
 
 use skep_api::swarm::EngineReport;
-use skep_engine::{Descriptors, Engine, LaunchSpec, Purpose};
+use skep_engine::{Descriptors, DiskLimits, Engine, LaunchSpec, Purpose};
 
 const PROGRAM: &str = "qemu-system-x86_64";
 /// Printed by the guest agent on the console when it accepts commands.
@@ -133,7 +133,14 @@ fn kernel_command_line(engine: &dyn Engine, memory_mb: u64) -> Result<String, Bo
         layer: nothing()?,
     };
     let purpose = Purpose::Bake { agent_parameters: "" };
-    let order = LaunchSpec { vcpus: 1, memory_mb, mac: [0; 6], purpose, descriptors };
+    let order = LaunchSpec {
+        vcpus: 1,
+        memory_mb,
+        mac: [0; 6],
+        disk_limits: DiskLimits::default(),
+        purpose,
+        descriptors,
+    };
     let mut arguments = engine.command(order)?.arguments.into_iter();
     let append = arguments.by_ref().skip_while(|word| word != "-append").nth(1);
     Ok(append.ok_or("the engine boots no kernel")?)

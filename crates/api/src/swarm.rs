@@ -210,6 +210,30 @@ pub struct DiskMetrics {
     /// The size of the layer, in MiB.
     #[cfg_attr(feature = "openapi", schema(example = 10240))]
     pub size_mb: u64,
+    /// What the guest read and wrote; null if that could not be read yet.
+    pub traffic: Option<DiskTrafficMetrics>,
+}
+
+/// What a guest read from and wrote to its own disk layer since the restore, by its disk device. While the VM does not
+/// answer, these are the last known values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DiskTrafficMetrics {
+    /// The bytes that the guest read.
+    #[cfg_attr(feature = "openapi", schema(example = 65_536))]
+    pub read_bytes: u64,
+    /// The bytes that the guest wrote.
+    #[cfg_attr(feature = "openapi", schema(example = 1_048_576))]
+    pub written_bytes: u64,
+    /// The read operations.
+    #[cfg_attr(feature = "openapi", schema(example = 9))]
+    pub reads: u64,
+    /// The write operations.
+    #[cfg_attr(feature = "openapi", schema(example = 40))]
+    pub writes: u64,
+    /// The requests of the guest to write caches to the disk.
+    #[cfg_attr(feature = "openapi", schema(example = 4))]
+    pub flushes: u64,
 }
 
 /// Traffic of a VM since the restore, link-layer headers included.

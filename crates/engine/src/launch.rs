@@ -1,6 +1,6 @@
 //! What a VMM is started with, independent of the engine. Used in the keeper.
 
-use std::{os::fd::OwnedFd, path::PathBuf};
+use std::{num::NonZero, os::fd::OwnedFd, path::PathBuf};
 
 use crate::Error;
 
@@ -37,8 +37,19 @@ pub struct LaunchSpec {
     pub memory_mb: u64,
     /// MAC address of the guest's network device.
     pub mac: [u8; 6],
+    pub disk_limits: DiskLimits,
     pub purpose: Purpose,
     pub descriptors: Descriptors,
+}
+
+/// The speed that the disks of one VM have together, for reads and writes. After a second without any, a VM may do those
+/// of one second at once. Saved states do not depend on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskLimits {
+    /// Per second. `None`: unlimited.
+    pub bytes: Option<NonZero<u64>>,
+    /// Per second. `None`: unlimited.
+    pub operations: Option<NonZero<u64>>,
 }
 
 /// Why a VMM is started.

@@ -15,8 +15,8 @@ use skep_api::swarm::EngineReport;
 use tokio::net::UnixStream;
 
 pub use error::Error;
-pub use launch::{Descriptors, LaunchSpec, Launcher, Purpose, VmmCommand};
-pub use machine::{Machine, VmmEnd};
+pub use launch::{Descriptors, DiskLimits, LaunchSpec, Launcher, Purpose, VmmCommand};
+pub use machine::{DiskTraffic, Machine, VmmEnd};
 
 /// Controls VMMs over their monitors. Used in the server and when a template is baked.
 #[async_trait]

@@ -16,6 +16,19 @@ pub enum VmmEnd {
     HostRequest,
 }
 
+/// What a guest read from and wrote to its private disk layer since its VMM was started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskTraffic {
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    /// Read operations.
+    pub reads: u64,
+    /// Write operations.
+    pub writes: u64,
+    /// Requests to write caches to the disk.
+    pub flushes: u64,
+}
+
 /// A running VMM.
 #[async_trait]
 #[warn(missing_docs)]
@@ -28,6 +41,9 @@ pub trait Machine: Send + Sync {
 
     /// Whether the processors run.
     async fn is_running(&self) -> Result<bool, Error>;
+
+    /// Reads the counters of the private disk layer.
+    async fn disk_traffic(&self) -> Result<DiskTraffic, Error>;
 
     /// Saves the device state, without memory, into `state`, and ends the VMM. Memory and disk are already files.
     async fn save(&self, state: OwnedFd) -> Result<(), Error>;

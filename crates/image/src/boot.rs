@@ -17,7 +17,7 @@ use std::{
 
 use skep_api::templates::GuestSize;
 use skep_channel::Guest;
-use skep_engine::{Descriptors, Engine, LaunchSpec, Purpose, VmmCommand};
+use skep_engine::{Descriptors, DiskLimits, Engine, LaunchSpec, Purpose, VmmCommand};
 use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits, StderrPipe};
 use skep_network::{Network, Subnet};
 use skep_template::{TemplateFile, create_ram};
@@ -96,6 +96,7 @@ async fn boot(
         vcpus: size.vcpus,
         memory_mb: size.memory_mb,
         mac: tap.port.mac,
+        disk_limits: DiskLimits::default(),
         purpose: Purpose::Bake { agent_parameters },
         descriptors: descriptors(work, &ram, tap.fd, [monitor.listener, agent.listener, console.listener])?,
     })?;

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 
 use skep_api::{Failure, TemplateId, swarm::EngineReport, templates::GuestSize};
-use skep_engine::Launcher;
+use skep_engine::{DiskLimits, Launcher};
 use skep_jail::UidRange;
 use skep_keeper_protocol::TemplateStatus;
 use skep_network::Subnet;
@@ -106,6 +106,7 @@ pub struct VmLimits {
     /// CPU time of the VMM in addition to the guest's, in percent of one CPU: a thread of the VMM serves disk, network
     /// and console. The sum of both is the hard limit of the cgroup.
     pub cpu_overhead_percent: u64,
+    pub disk: DiskLimits,
 }
 
 impl VmLimits {
@@ -114,9 +115,10 @@ impl VmLimits {
         self.guest_memory_mb + self.overhead_mb
     }
 
-    /// The default limits, for this memory of a guest and overhead of its VMM, in MiB.
+    /// The default limits, for this memory of a guest and overhead of its VMM, in MiB. Disks are unlimited.
     pub fn new(guest_memory_mb: u64, overhead_mb: u64) -> Self {
-        Self { guest_memory_mb, overhead_mb, pids: 64, cpu_weight: 100, cpu_overhead_percent: 50 }
+        let disk = DiskLimits::default();
+        Self { guest_memory_mb, overhead_mb, pids: 64, cpu_weight: 100, cpu_overhead_percent: 50, disk }
     }
 }
 

@@ -135,6 +135,7 @@ impl VmResources {
             vcpus,
             memory_mb,
             mac: tap.port.mac,
+            disk_limits: site.swarm.limits.disk,
             purpose: Purpose::Restore,
             descriptors: Descriptors {
                 monitor: monitor.listener,

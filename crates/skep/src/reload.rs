@@ -55,7 +55,7 @@ pub(crate) fn reload_settings() -> anyhow::Result<Settings> {
 
 /// The reason why a restart of the server alone does not suffice: the keeper uses this setting itself.
 pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<String> {
-    let shown = |settings: &Settings| -> [(&'static str, String); 12] {
+    let shown = |settings: &Settings| -> [(&'static str, String); 14] {
         [
             ("listen", settings.listen.to_string()),
             ("metrics_listen", format!("{:?}", settings.metrics_listen)),
@@ -69,6 +69,8 @@ pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<
             ("base_memory_mb", settings.base.base_memory_mb.to_string()),
             ("base_vcpus", settings.base.base_vcpus.to_string()),
             ("base_disk_mb", settings.base.base_disk_mb.to_string()),
+            ("vm_disk_mbps", settings.vm_disk.vm_disk_mbps.to_string()),
+            ("vm_disk_iops", settings.vm_disk.vm_disk_iops.to_string()),
         ]
     };
     let changed = shown(before).into_iter().zip(shown(now)).find(|(before, now)| before != now);

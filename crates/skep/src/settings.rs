@@ -19,10 +19,12 @@ use toml::{Table, Value};
 
 mod base;
 mod transport;
+mod vm_disk;
 mod webhooks;
 
 pub(crate) use base::BaseSize;
 pub(crate) use transport::{TlsSource, Transport};
+use vm_disk::VmDiskSpeed;
 use webhooks::Webhooks;
 
 use crate::invocation;
@@ -65,6 +67,9 @@ pub(crate) struct Settings {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) base: BaseSize,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) vm_disk: VmDiskSpeed,
     /// Number of VMs that are kept ready for boots [default: 4 per processor, at most a quarter of the maximum number of
     /// VMs].
     #[arg(long, env = "SKEP_POOL_SIZE", value_name = "NUMBER")]
@@ -443,11 +448,19 @@ mod tests {
 
     #[test]
     fn the_size_of_vms_comes_from_the_file_and_a_change_needs_a_new_keeper() {
-        let file = "base_memory_mb = 2048\nbase_vcpus = 1\nbase_disk_mb = 4096\nmemory_overcommit = 1.5";
+        let file = "base_memory_mb = 2048\nbase_vcpus = 1\nbase_disk_mb = 4096\nmemory_overcommit = 1.5\nvm_disk_mbps = 50\nvm_disk_iops = 0";
         let settings = read(file, &[]).unwrap();
         let size = GuestSize { memory_mb: 2048, vcpus: 1, disk_mb: 4096 };
         assert_eq!((settings.base.guest(), settings.memory_overcommit), (size, 1.5));
-        for flag in ["--base-memory-mb", "--base-vcpus", "--base-disk-mb", "--memory-overcommit"] {
+        assert_eq!((settings.vm_disk.vm_disk_mbps, settings.vm_disk.vm_disk_iops), (50, 0));
+        for flag in [
+            "--base-memory-mb",
+            "--base-vcpus",
+            "--base-disk-mb",
+            "--memory-overcommit",
+            "--vm-disk-mbps",
+            "--vm-disk-iops",
+        ] {
             let other = read(file, &[flag, "512"]).unwrap();
             let reason = crate::reload::needs_keeper_restart(&settings, &other).unwrap();
             let name = flag.trim_start_matches("--").replace('-', "_");
@@ -466,6 +479,8 @@ mod tests {
             ("base_vcpus = 0", "--base-vcpus"),
             ("base_disk_mb = 64", "--base-disk-mb"),
             ("memory_overcommit = 0.5", "--memory-overcommit"),
+            ("vm_disk_mbps = 1000001", "--vm-disk-mbps"),
+            ("vm_disk_iops = 99", "--vm-disk-iops"),
             ("[root]\na = 1", "`root`"),
             ("listen = ", "listen"),
         ] {

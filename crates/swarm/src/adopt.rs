@@ -13,6 +13,7 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use skep_api::{ErrorCode, Failure, VmId, swarm::EndReason};
 use skep_channel::Guest;
+use skep_engine::Machine;
 use skep_keeper_protocol::{AttachedVm, HeldVm};
 use skep_store::{EndVms, VmBooted, VmRecord, VmStore, VmToEnd};
 use tokio::time::timeout;
@@ -127,7 +128,7 @@ async fn reconnect(
         return Err(gone("it is another process than the one on record"));
     }
     let AttachedVm { pidfd, monitor, agent, console: output, .. } = restorer.keeper.attach(facts.id).await?;
-    let machine = restorer.driver.attach(monitor).await?;
+    let machine: Arc<dyn Machine> = restorer.driver.attach(monitor).await?.into();
     let console = ConsoleLog::default();
     tokio::spawn(console.clone().follow(output));
     let state = match (paused_to, machine.is_running().await?) {
@@ -154,7 +155,9 @@ async fn reconnect(
     tracing::info!(vm = %facts.id, pid = facts.pid, is_paused, "VM {} is taken over", facts.id);
     let arrived = monotonic_start(facts.started_at);
     let deadline = vm::deadline(facts.attributes.expires_at);
-    Ok(RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state })
+    // What it did under an earlier server is not counted by this one.
+    let counted_traffic = None;
+    Ok(RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state, counted_traffic })
 }
 
 /// Converts the start time to the monotonic clock, for uptimes.

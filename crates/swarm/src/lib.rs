@@ -12,6 +12,7 @@ mod budget;
 mod command_outcome;
 mod console;
 mod demand;
+mod disk_traffic;
 mod end_reason;
 mod error;
 mod hand_out;

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use skep_api::swarm::{BootReceipt, Capacity, EndReason, PoolState, VmState};
+use skep_engine::DiskTraffic;
 use skep_keeper_protocol::ServerEnd;
 use tokio::time::timeout;
 
@@ -36,6 +37,8 @@ pub struct SwarmMetrics {
     pub capacity: Capacity,
     /// Memory that the ends of all VMs would free, in bytes.
     pub held_bytes: u64,
+    /// What the guests of all VMs of accounts did with their disks since the start of this server, with VMs that ended.
+    pub disk: DiskTraffic,
     /// `None` if the keeper did not answer in time.
     pub vmms: Option<VmmCounts>,
 }
@@ -48,6 +51,7 @@ impl Default for SwarmMetrics {
             pool: BTreeMap::new(),
             capacity: Capacity { max_vms: 0, memory_mb: 0, memory_used_mb: 0 },
             held_bytes: 0,
+            disk: DiskTraffic::default(),
             vmms: Some(VmmCounts { committed: 0, uncommitted: 0 }),
         }
     }

@@ -69,6 +69,11 @@ impl Registry {
         self.lock().values().filter(|handle| handle.facts.account == account).cloned().collect()
     }
 
+    /// The VMs of all accounts.
+    pub(crate) fn all(&self) -> Vec<VmHandle> {
+        self.lock().values().cloned().collect()
+    }
+
     /// The states of the VMs of all accounts.
     pub(crate) fn states(&self) -> Vec<VmState> {
         self.lock().values().map(VmHandle::state).collect()

@@ -22,6 +22,7 @@ use crate::{
     api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
+    disk_traffic::DiskTotals,
     metrics,
     pool::Pool,
     refill,
@@ -93,6 +94,7 @@ impl Swarm {
             store: parts.store,
             registry: Arc::new(Registry::default()),
             observer: parts.observer,
+            disk_totals: DiskTotals::default(),
         };
         let api = ApiAccess::new(parts.keeper.clone(), parts.api);
         let usage = UsageSamples::default();
@@ -273,11 +275,14 @@ impl Swarm {
 
     /// Metrics of the whole swarm, over all accounts.
     pub async fn metrics(&self) -> SwarmMetrics {
+        join_all(self.registry().all().iter().map(|vm| vm.disk.read())).await;
+        let disk = self.0.surroundings.disk_totals.read();
         SwarmMetrics {
             vms: self.registry().states().into_iter().map(|state| (state, 1)).collect(),
             pool: self.0.booter.pool.state(None),
             capacity: self.0.budget.capacity(),
             held_bytes: self.0.usage.held_bytes(),
+            disk,
             vmms: metrics::count_vmms(&self.0.surroundings.keeper).await,
         }
     }

@@ -8,9 +8,13 @@ use std::{
 
 use skep_api::{
     VmId,
-    swarm::{CpuMetrics, DiskMetrics, GuestMetrics, MemoryMetrics, NetworkMetrics, Vm, VmMetrics, VmUsage},
+    swarm::{
+        CpuMetrics, DiskMetrics, DiskTrafficMetrics, GuestMetrics, MemoryMetrics, NetworkMetrics, Vm,
+        VmMetrics, VmUsage,
+    },
 };
 use skep_channel::GuestUsage;
+use skep_engine::DiskTraffic;
 use skep_keeper_protocol::{Load, ServerEnd, Usage};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -62,15 +66,29 @@ fn to_api(load: Load) -> VmUsage {
 pub(crate) async fn read(keeper: &ServerEnd, vm: &VmHandle) -> Result<VmMetrics, Error> {
     // A paused guest does not answer.
     let guest = async { vm.guest().ok()?.usage().await.ok() };
-    let (usage, guest) = tokio::join!(keeper.usage(vm.facts.id), guest);
+    let (usage, guest, traffic) = tokio::join!(keeper.usage(vm.facts.id), guest, vm.disk.read());
     let usage = usage?;
     Ok(VmMetrics {
         cpu: CpuMetrics { used_ms: usage.load.cpu_us / 1000, vcpus: vm.facts.vcpus },
         memory: memory(&usage, vm.facts.memory_mb),
-        disk: DiskMetrics { used_mb: usage.disk_bytes >> 20, size_mb: usage.disk_size_bytes >> 20 },
+        disk: disk(&usage, traffic),
         network: NetworkMetrics { received_bytes: usage.received_bytes, sent_bytes: usage.sent_bytes },
         guest: guest.map(guest_metrics),
     })
+}
+
+fn disk(usage: &Usage, traffic: Option<DiskTraffic>) -> DiskMetrics {
+    DiskMetrics {
+        used_mb: usage.disk_bytes >> 20,
+        size_mb: usage.disk_size_bytes >> 20,
+        traffic: traffic.map(|traffic| DiskTrafficMetrics {
+            read_bytes: traffic.read_bytes,
+            written_bytes: traffic.written_bytes,
+            reads: traffic.reads,
+            writes: traffic.writes,
+            flushes: traffic.flushes,
+        }),
+    }
 }
 
 fn memory(usage: &Usage, promised_mb: u64) -> MemoryMetrics {

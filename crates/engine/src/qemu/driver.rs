@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::{net::UnixStream, sync::watch::Receiver, time::timeout};
 
-use super::{Qemu, monitor::Monitor};
-use crate::{Driver, Error, Machine, VmmEnd};
+use super::{LAYER_NODE, Qemu, monitor::Monitor};
+use crate::{DiskTraffic, Driver, Error, Machine, VmmEnd};
 
 /// Time limit of a migration. A state of 25 KB loads in milliseconds.
 const MIGRATION_TIMEOUT_SECONDS: u64 = 30;
@@ -62,6 +62,14 @@ impl Machine for QemuMachine {
         Ok(status.get("running").and_then(Value::as_bool).unwrap_or(false))
     }
 
+    async fn disk_traffic(&self) -> Result<DiskTraffic, Error> {
+        let devices = self.monitor.call("query-blockstats", json!({})).await?;
+        layer_traffic(&devices).ok_or_else(|| Error::Refused {
+            command: "query-blockstats",
+            reason: format!("no counters of the disk `{LAYER_NODE}` in its answer"),
+        })
+    }
+
     async fn save(&self, state: OwnedFd) -> Result<(), Error> {
         self.pause().await?;
         exclude_memory(&self.monitor).await?;
@@ -114,5 +122,42 @@ impl QemuMachine {
     async fn migration_status(&self) -> Result<String, Error> {
         let answer = self.monitor.call("query-migrate", json!({})).await?;
         Ok(answer.get("status").and_then(Value::as_str).unwrap_or_default().to_owned())
+    }
+}
+
+/// The counters of the device that has the private layer.
+fn layer_traffic(devices: &Value) -> Option<DiskTraffic> {
+    let is_layer = |device: &&Value| device["node-name"] == LAYER_NODE;
+    let counters = &devices.as_array()?.iter().find(is_layer)?["stats"];
+    let counter = |name| counters[name].as_u64();
+    Some(DiskTraffic {
+        read_bytes: counter("rd_bytes")?,
+        written_bytes: counter("wr_bytes")?,
+        reads: counter("rd_operations")?,
+        writes: counter("wr_operations")?,
+        flushes: counter("flush_operations")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counters_are_those_of_the_layer() {
+        let stats = json!({
+            "rd_bytes": 1, "wr_bytes": 2, "rd_operations": 3, "wr_operations": 4, "flush_operations": 5
+        });
+        let of_root = json!({"node-name": "root", "stats": {"rd_bytes": 9}});
+        let of_layer = json!({"node-name": "layer", "stats": stats});
+        let traffic = DiskTraffic { read_bytes: 1, written_bytes: 2, reads: 3, writes: 4, flushes: 5 };
+        assert_eq!(layer_traffic(&json!([of_root, of_layer])), Some(traffic));
+        // A compromised VMM may answer anything.
+        let negative = json!({"node-name": "layer", "stats": {"rd_bytes": -1}});
+        for other in
+            [json!([of_root]), json!([]), json!({}), json!(null), json!([1, "layer"]), json!([negative])]
+        {
+            assert_eq!(layer_traffic(&other), None, "{other}");
+        }
     }
 }

@@ -3,10 +3,12 @@
 
 use std::os::fd::OwnedFd;
 
-use super::{Qemu, preload};
+use serde_json::{Map, json};
+
+use super::{LAYER_NODE, Qemu, preload};
 use crate::{
     Error,
-    launch::{FIRST_FD, LaunchSpec, Launcher, Purpose, VmmCommand},
+    launch::{DiskLimits, FIRST_FD, LaunchSpec, Launcher, Purpose, VmmCommand},
 };
 
 /// The kernel's command line.
@@ -38,7 +40,7 @@ impl Launcher for Qemu {
     fn command(&self, order: LaunchSpec) -> Result<VmmCommand, Error> {
         let mut numbered = NumberedDescriptors::new(order.descriptors);
         let mut arguments = self.machine(&order.purpose, order.vcpus, order.memory_mb, &numbered);
-        arguments.extend(devices(&order.mac, &numbered));
+        arguments.extend(devices(&order.mac, &order.disk_limits, &numbered));
         let mut environment = Vec::new();
         if order.purpose == Purpose::Restore {
             arguments.extend(["-incoming".to_owned(), "defer".to_owned()]);
@@ -115,12 +117,15 @@ impl Qemu {
 }
 
 /// All devices of a guest: serial console, root and layer, spare disks, network and agent channel; and the monitor.
-fn devices(mac: &[u8; 6], fds: &NumberedDescriptors) -> Vec<String> {
+fn devices(mac: &[u8; 6], limits: &DiskLimits, fds: &NumberedDescriptors) -> Vec<String> {
     let socket = |id: &str, fd: i32| format!("socket,id={id},fd={fd},server=on,wait=off");
+    // The filter counts each request against the limits of the group. It is no device, so a saved state does not depend on
+    // it. Flushes need no limit: QEMU ignores one that follows no write.
     let disk = |id: &str, set: u8, read_only: &str| {
         format!(
-            "driver=raw,node-name={id},read-only={read_only},file.driver=file,file.filename=/dev/fdset/{set},\
-             file.locking=off"
+            "driver=throttle,node-name={id},throttle-group=disks,read-only={read_only},file.driver=raw,\
+             file.read-only={read_only},file.file.driver=file,file.file.filename=/dev/fdset/{set},\
+             file.file.locking=off"
         )
     };
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -131,8 +136,9 @@ fn devices(mac: &[u8; 6], fds: &NumberedDescriptors) -> Vec<String> {
         ("-mon", "chardev=monitor,mode=control"),
         ("-add-fd", &format!("fd={},set=1", fds.root)),
         ("-add-fd", &format!("fd={},set=2", fds.layer)),
+        ("-object", &throttle_group(limits)),
         ("-blockdev", &disk("root", 1, "on")),
-        ("-blockdev", &disk("layer", 2, "off")),
+        ("-blockdev", &disk(LAYER_NODE, 2, "off")),
         ("-device", "virtio-blk-device,drive=root,rerror=report,werror=report"),
         ("-device", "virtio-blk-device,drive=layer,rerror=report,werror=report"),
         ("-netdev", &format!("tap,id=net,fd={}", fds.tap)),
@@ -148,6 +154,18 @@ fn devices(mac: &[u8; 6], fds: &NumberedDescriptors) -> Vec<String> {
         arguments.extend(to_arguments(&[("-blockdev", &node), ("-device", &device)]));
     }
     arguments
+}
+
+/// The limits that all disks of the VM share.
+fn throttle_group(limits: &DiskLimits) -> String {
+    let mut fields = Map::new();
+    for (name, limit) in [("bps", limits.bytes), ("iops", limits.operations)] {
+        let Some(limit) = limit else { continue };
+        fields.insert(format!("{name}-total"), limit.get().into());
+        // Without it, only those of 100 ms may be done at once, and each command that begins would wait.
+        fields.insert(format!("{name}-total-max"), limit.get().into());
+    }
+    json!({"qom-type": "throttle-group", "id": "disks", "limits": fields}).to_string()
 }
 
 fn to_arguments(pairs: &[(&str, &str)]) -> Vec<String> {

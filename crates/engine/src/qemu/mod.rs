@@ -18,6 +18,8 @@ use crate::{Engine, Error, acceleration::Acceleration};
 use preload::Preload;
 
 const PROGRAM: &str = "qemu-system-x86_64";
+/// The name of the block node that the device of the private disk layer uses.
+const LAYER_NODE: &str = "layer";
 
 #[derive(Debug, Clone)]
 pub struct Qemu {

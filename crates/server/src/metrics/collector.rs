@@ -9,6 +9,7 @@ use prometheus_client::{
         text::{encode_eof, encode_registry},
     },
     metrics::{
+        counter::ConstCounter,
         family::Family,
         gauge::{ConstGauge, Gauge},
     },
@@ -147,7 +148,7 @@ fn register_vms(registry: &mut Registry, counts: &[(VmState, usize)]) {
 }
 
 fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
-    let SwarmMetrics { vms, mut pool, capacity, held_bytes, vmms } = figures;
+    let SwarmMetrics { vms, mut pool, capacity, held_bytes, disk, vmms } = figures;
     register_vms(registry, &vms);
     if pool.is_empty() {
         pool.insert(BASE_TEMPLATE.to_owned(), PoolState { ready: 0, target: 0 });
@@ -180,6 +181,19 @@ fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
     bytes("capacity_memory", "Memory that VMs may be promised in total", from_mb(capacity.memory_mb));
     bytes("reserved_memory", "Memory reserved by the VMs of accounts", from_mb(capacity.memory_used_mb));
     bytes("held_memory", "Memory that the end of all VMs would free, those of the pool included", held_bytes);
+    for (name, help, bytes) in [
+        ("vm_disk_read", "Bytes that guests read from their own disk layers", disk.read_bytes),
+        ("vm_disk_written", "Bytes that guests wrote to their own disk layers", disk.written_bytes),
+    ] {
+        registry.register_with_unit(name, help, Unit::Bytes, ConstCounter::new(bytes));
+    }
+    for (name, help, operations) in [
+        ("vm_disk_reads", "Read operations of guests on their own disk layers", disk.reads),
+        ("vm_disk_writes", "Write operations of guests on their own disk layers", disk.writes),
+        ("vm_disk_flushes", "Requests of guests to write caches to their own disk layers", disk.flushes),
+    ] {
+        registry.register(name, help, ConstCounter::new(operations));
+    }
 }
 
 fn signed(count: usize) -> i64 {

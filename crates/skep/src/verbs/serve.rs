@@ -191,7 +191,10 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
     let report = bakery.engine.report().clone();
     tracing::info!(engine = report.name, accel = report.accel, "engine {}: {}", report.name, report.reason);
     let launcher = engine::from_report(&report)?.with_preload()?;
-    let limits = VmLimits::new(bakery.size.memory_mb, launcher.overhead_mb());
+    let limits = VmLimits {
+        disk: settings.vm_disk.limits(),
+        ..VmLimits::new(bakery.size.memory_mb, launcher.overhead_mb())
+    };
     Ok(SwarmConfig {
         templates: Arc::new(Shelf::load(&bakery, &settings.data_dir)?),
         launcher: Arc::new(launcher),

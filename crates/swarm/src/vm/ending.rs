@@ -20,6 +20,8 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// How long to wait for the shutdown event of a VMM that exited. It is already in the monitor's socket then.
 const SHUTDOWN_EVENT_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a VMM that is ended may take to report what its disk did.
+const LAST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(250);
 /// The message of a guest kernel's panic on the serial console.
 const PANIC_MESSAGE: &str = "Kernel panic - not syncing";
 
@@ -49,6 +51,10 @@ impl Ending {
             Some(_) => None,
             None => timeout(SHUTDOWN_EVENT_TIMEOUT, self.state.machine().ended()).await.unwrap_or(None),
         };
+        if given_reason.is_some() {
+            // The last chance to count what it did; read once more for the totals.
+            let _ = timeout(LAST_SAMPLE_TIMEOUT, task.disk.read()).await;
+        }
         let out_of_memory = remove_resources(&mut task, &mut command).await;
         let reason = given_reason.unwrap_or_else(|| end_reason(&task, reported_end, out_of_memory));
         let facts = &task.facts;

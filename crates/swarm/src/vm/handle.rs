@@ -12,7 +12,7 @@ use skep_store::{ChangeVm, VmAttributes, VmBooted, VmChange};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Live, Paused};
-use crate::{Error, console::ConsoleLog, end_reason::EndReasonReceiver};
+use crate::{Error, console::ConsoleLog, disk_traffic::DiskMeter, end_reason::EndReasonReceiver};
 
 /// A handle to a VM's task. Cheap to clone.
 #[derive(Clone)]
@@ -20,6 +20,7 @@ pub(crate) struct VmHandle {
     pub(crate) facts: Arc<VmBooted>,
     pub(crate) console: ConsoleLog,
     pub(crate) ending: EndReasonReceiver,
+    pub(crate) disk: DiskMeter,
     /// Whether the end of the command of the boot is recorded, or is not awaited.
     pub(super) command_over: watch::Sender<bool>,
     pub(super) arrived: Instant,

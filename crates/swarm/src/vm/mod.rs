@@ -29,7 +29,7 @@ use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use skep_api::swarm::Vm;
 use skep_channel::Guest;
-use skep_engine::Machine;
+use skep_engine::{DiskTraffic, Machine};
 use skep_keeper_protocol::ServerEnd;
 use skep_store::{VmBooted, VmStore};
 
@@ -39,7 +39,10 @@ pub(crate) use self::{
     running::Running,
     task::{deadline, spawn_vm_task},
 };
-use crate::{Error, budget::Reservation, console::ConsoleLog, metrics::SharedObserver, registry::Registry};
+use crate::{
+    Error, budget::Reservation, console::ConsoleLog, disk_traffic::DiskTotals, metrics::SharedObserver,
+    registry::Registry,
+};
 
 /// A booted VM that is not recorded yet.
 pub(crate) struct BootedVm {
@@ -64,6 +67,8 @@ pub(crate) struct RecordedVm {
     pub(crate) deadline: Option<Instant>,
     pub(crate) reservation: Reservation,
     pub(crate) state: Live,
+    /// What its disk did before and is counted already; `None` for all.
+    pub(crate) counted_traffic: Option<DiskTraffic>,
 }
 
 /// The states of a VM before its end.
@@ -82,6 +87,7 @@ pub(crate) struct VmContext {
     pub(crate) store: Arc<dyn VmStore>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) observer: SharedObserver,
+    pub(crate) disk_totals: DiskTotals,
 }
 
 impl BootedVm {
@@ -92,16 +98,17 @@ impl BootedVm {
 
     pub(crate) fn recorded(self) -> RecordedVm {
         let Self { facts, guest, console, machine, pidfd, arrived, deadline, reservation } = self;
-        let state = Live::Running(Running { machine, guest });
-        RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state }
+        let state = Live::Running(Running { machine: machine.into(), guest });
+        let counted_traffic = Some(DiskTraffic::default());
+        RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state, counted_traffic }
     }
 }
 
 impl Live {
-    fn machine(&self) -> &dyn Machine {
+    fn machine(&self) -> &Arc<dyn Machine> {
         match self {
-            Self::Running(vm) => &*vm.machine,
-            Self::Paused(vm) => &*vm.machine,
+            Self::Running(vm) => &vm.machine,
+            Self::Paused(vm) => &vm.machine,
         }
     }
 

@@ -1,6 +1,6 @@
 //! A VM whose processors are stopped, and whose memory stays with its VMM.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use skep_api::{VmId, swarm::PausedTo};
 use skep_channel::Guest;
@@ -15,7 +15,7 @@ use crate::{Error, hand_out};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Paused {
-    pub(super) machine: Box<dyn Machine>,
+    pub(super) machine: Arc<dyn Machine>,
     agent: Agent,
 }
 
@@ -32,12 +32,12 @@ impl Paused {
     /// Where the memory is kept.
     pub(crate) const TO: PausedTo = PausedTo::Memory;
 
-    pub(super) fn connected(machine: Box<dyn Machine>, guest: Guest) -> Self {
+    pub(super) fn connected(machine: Arc<dyn Machine>, guest: Guest) -> Self {
         Self { machine, agent: Agent::Connected(guest) }
     }
 
     /// A VM that another server paused.
-    pub(crate) fn adopted(machine: Box<dyn Machine>, agent: UnixStream) -> Self {
+    pub(crate) fn adopted(machine: Arc<dyn Machine>, agent: UnixStream) -> Self {
         Self { machine, agent: Agent::Unconnected(Some(agent)) }
     }
 

@@ -1,12 +1,14 @@
 //! A VM whose processors run.
 
+use std::sync::Arc;
+
 use skep_channel::Guest;
 use skep_engine::Machine;
 
 use super::{Paused, Unchanged};
 
 pub(crate) struct Running {
-    pub(crate) machine: Box<dyn Machine>,
+    pub(crate) machine: Arc<dyn Machine>,
     pub(crate) guest: Guest,
 }
 

@@ -21,7 +21,7 @@ use super::{
     ending::{Cause, Ending},
     handle::{ChangeCommand, Command, GuestAccess, OtherCommand, StateCommand},
 };
-use crate::{Error, console::ConsoleLog, end_reason::EndReasonReceiver};
+use crate::{Error, console::ConsoleLog, disk_traffic::DiskMeter, end_reason::EndReasonReceiver};
 
 /// How long to wait for a VMM to exit after the connection to its agent broke: the sockets of an exiting VMM close
 /// first.
@@ -34,10 +34,12 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
     let (attributes, attributes_receiver) = watch::channel(facts.attributes.clone());
     let (access, access_receiver) = watch::channel(GuestAccess::of(&vm.state));
     let (ended, ending) = EndReasonReceiver::channel();
+    let disk = DiskMeter::new(vm.state.machine(), vm.counted_traffic, context.disk_totals.clone());
     let handle = VmHandle {
         facts: facts.clone(),
         console: vm.console.clone(),
         ending,
+        disk: disk.clone(),
         command_over: watch::Sender::new(false),
         arrived: vm.arrived,
         attributes: attributes_receiver,
@@ -49,6 +51,7 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
         deadline: vm.deadline,
         facts,
         console: vm.console,
+        disk,
         context,
         attributes,
         access,
@@ -67,6 +70,7 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
 pub(super) struct VmTask {
     pub(super) facts: Arc<VmBooted>,
     pub(super) console: ConsoleLog,
+    pub(super) disk: DiskMeter,
     pub(super) context: VmContext,
     attributes: watch::Sender<VmAttributes>,
     pub(super) access: watch::Sender<GuestAccess>,

@@ -24,7 +24,7 @@ use skep_channel::{
     Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler, serve},
 };
-use skep_engine::{Driver, Machine, VmmEnd};
+use skep_engine::{DiskTraffic, Driver, Machine, VmmEnd};
 use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, Request, ServerEnd, SwarmAvailability, Welcome, pair,
 };
@@ -535,6 +535,10 @@ impl Machine for FakeMachine {
 
     async fn is_running(&self) -> Result<bool, skep_engine::Error> {
         Ok(self.keeper.lock().unwrap().runs(self.vm))
+    }
+
+    async fn disk_traffic(&self) -> Result<DiskTraffic, skep_engine::Error> {
+        Ok(DiskTraffic::default())
     }
 
     async fn save(&self, _: OwnedFd) -> Result<(), skep_engine::Error> {

@@ -1,5 +1,6 @@
 use std::{
     fs::File,
+    num::NonZero,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -10,8 +11,7 @@ use super::*;
 use crate::{launch::Descriptors, qemu::preload::Preload};
 
 /// The complete command line of a VMM, one argument per line. A saved state only loads into the same devices.
-const PINNED: &str = "\
--nodefaults
+const PINNED: &str = r#"-nodefaults
 -no-user-config
 -no-reboot
 -display
@@ -50,10 +50,12 @@ chardev=monitor,mode=control
 fd=10,set=1
 -add-fd
 fd=11,set=2
+-object
+{"id":"disks","limits":{},"qom-type":"throttle-group"}
 -blockdev
-driver=raw,node-name=root,read-only=on,file.driver=file,file.filename=/dev/fdset/1,file.locking=off
+driver=throttle,node-name=root,throttle-group=disks,read-only=on,file.driver=raw,file.read-only=on,file.file.driver=file,file.file.filename=/dev/fdset/1,file.file.locking=off
 -blockdev
-driver=raw,node-name=layer,read-only=off,file.driver=file,file.filename=/dev/fdset/2,file.locking=off
+driver=throttle,node-name=layer,throttle-group=disks,read-only=off,file.driver=raw,file.read-only=off,file.file.driver=file,file.file.filename=/dev/fdset/2,file.file.locking=off
 -device
 virtio-blk-device,drive=root,rerror=report,werror=report
 -device
@@ -83,7 +85,7 @@ virtio-blk-device,drive=spare2,rerror=report,werror=report
 -blockdev
 driver=null-co,node-name=spare3,size=1099511627776,read-zeroes=on
 -device
-virtio-blk-device,drive=spare3,rerror=report,werror=report";
+virtio-blk-device,drive=spare3,rerror=report,werror=report"#;
 
 /// The same, with the parts that depend on acceleration and purpose.
 fn pinned(accel: &str, cpu: &str, share: &str, emulated: &str) -> Vec<String> {
@@ -105,12 +107,17 @@ fn qemu(kvm: bool) -> Qemu {
 }
 
 fn command(kvm: bool, purpose: Purpose) -> VmmCommand {
+    limited(kvm, purpose, DiskLimits::default())
+}
+
+fn limited(kvm: bool, purpose: Purpose, disk_limits: DiskLimits) -> VmmCommand {
     let some = || OwnedFd::from(File::open("/dev/null").unwrap());
     qemu(kvm)
         .command(LaunchSpec {
             vcpus: 2,
             memory_mb: 128,
             mac: [0x02, 0, 0x0a, 0, 0, 0xff],
+            disk_limits,
             purpose,
             descriptors: Descriptors {
                 monitor: some(),
@@ -159,6 +166,26 @@ fn a_restore_has_those_of_its_bake_and_waits_with_private_memory() {
     let restore = |kvm| command(kvm, Purpose::Restore).arguments;
     assert_eq!(restore(false), wanted(pinned("tcg,tb-size=64", "max,-erms", "off", " norandmaps")));
     assert_eq!(restore(true), wanted(pinned("kvm", "host", "off", "")));
+}
+
+/// Both disks share the limits, since the shared root too may have to be read from the host's disk.
+#[test]
+fn limits_of_the_disks_change_the_group_of_their_filter_and_nothing_else() {
+    let limits =
+        |bytes, operations| DiskLimits { bytes: NonZero::new(bytes), operations: NonZero::new(operations) };
+    for (limits, wanted) in [
+        (limits(7, 0), r#"{"bps-total":7,"bps-total-max":7}"#),
+        (limits(0, 9), r#"{"iops-total":9,"iops-total-max":9}"#),
+        (limits(7, 9), r#"{"bps-total":7,"bps-total-max":7,"iops-total":9,"iops-total-max":9}"#),
+    ] {
+        let arguments = limited(false, Purpose::Restore, limits).arguments;
+        let unlimited = command(false, Purpose::Restore).arguments;
+        let differences: Vec<_> =
+            unlimited.iter().zip(&arguments).filter(|(one, other)| one != other).collect();
+        let [(_, group)] = differences.as_slice() else { panic!("{differences:?}") };
+        assert_eq!(**group, format!(r#"{{"id":"disks","limits":{wanted},"qom-type":"throttle-group"}}"#));
+        assert_eq!(arguments.len(), unlimited.len());
+    }
 }
 
 #[test]
