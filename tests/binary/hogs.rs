@@ -22,26 +22,30 @@ const KEPT_BYTES: usize = 1 << 20;
 const RECOVERY: Duration = Duration::from_secs(240);
 
 /// A guest and its sibling.
-struct Pair {
-    skep: Skep,
+pub(crate) struct Pair {
+    pub(crate) skep: Skep,
     hog: Value,
     sibling: u64,
 }
 
 impl Pair {
     async fn start() -> Self {
-        let skep = Skep::start().await;
+        Self::of(Skep::start().await).await
+    }
+
+    /// Boots both on this server.
+    pub(crate) async fn of(skep: Skep) -> Self {
         let vms = skep.boot(2).await;
         let sibling = vms[1]["pid"].as_u64().unwrap();
         Self { skep, hog: vms[0].clone(), sibling }
     }
 
-    fn hog(&self) -> u64 {
+    pub(crate) fn hog(&self) -> u64 {
         self.hog["pid"].as_u64().unwrap()
     }
 
     /// Runs a command in the hog with a timeout, while the sibling works.
-    async fn run(&self, command: &str, timeout_ms: u64) -> Value {
+    pub(crate) async fn run(&self, command: &str, timeout_ms: u64) -> Value {
         let request = json!({"command": command, "timeout": timeout_ms});
         let path = format!("/api/swarm/vm/{}/exec", self.hog());
         let hog = self.skep.post(&path, &request);
@@ -52,13 +56,13 @@ impl Pair {
         answer.unwrap().body
     }
 
-    async fn others_work(&self) {
+    pub(crate) async fn others_work(&self) {
         assert_eq!(self.skep.output(self.sibling, "echo alive | tr a-z A-Z").await, "ALIVE");
         assert_eq!(self.skep.get("/api/health").await.ok(200)["status"], "ok");
     }
 
     /// Waits until the hog works again, or has ended with a reported reason.
-    async fn is_well_or_ended(&self) {
+    pub(crate) async fn is_well_or_ended(&self) {
         let path = format!("/api/swarm/vm/{}", self.hog());
         let begun = Instant::now();
         loop {
@@ -77,7 +81,7 @@ impl Pair {
     }
 }
 
-const BOMB: &str = "bomb() { bomb | bomb & }; bomb; sleep 600";
+pub(crate) const BOMB: &str = "bomb() { bomb | bomb & }; bomb; sleep 600";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_bomb_in_a_guest_costs_nobody_else_anything() {
@@ -101,7 +105,7 @@ async fn a_guest_recovers_from_a_fork_bomb() {
 }
 
 /// Takes memory until it gets no more.
-const TAKE_ALL: &str = "exec python3 -c 'taken = []
+pub(crate) const TAKE_ALL: &str = "exec python3 -c 'taken = []
 while True: taken.append(bytearray(1 << 20))'";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,7 +166,7 @@ async fn a_disk_hog_fills_its_own_layer_and_no_more() {
 }
 
 /// Length and space on the disk of a VMM's private layer, in bytes.
-fn layer_of(vmm: u64) -> (u64, u64) {
+pub(crate) fn layer_of(vmm: u64) -> (u64, u64) {
     let open = fs::read_dir(format!("/proc/{vmm}/fd")).unwrap().flatten();
     let layer = open.filter(|entry| {
         let target = fs::read_link(entry.path()).unwrap_or_default().display().to_string();

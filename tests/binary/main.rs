@@ -39,6 +39,8 @@ mod confinement;
 #[cfg(feature = "root")]
 mod crash;
 #[cfg(feature = "root")]
+mod disk_speed;
+#[cfg(feature = "root")]
 mod duplex;
 #[cfg(feature = "root")]
 mod escape;

@@ -91,6 +91,44 @@ fn what_serve_would_refuse_is_refused() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot be read"), "{missing:?}");
 }
 
+/// The sizes and speeds of VMs that no server takes, with what each message names.
+#[test]
+fn a_size_or_speed_that_vms_cannot_have_is_refused_with_its_value_and_the_range() {
+    for (setting, value, named) in [
+        ("base_memory_mb", "0", "0 is not in 128.."),
+        ("base_memory_mb", "127", "127 is not in 128.."),
+        ("base_memory_mb", "-1", "-1"),
+        ("base_vcpus", "0", "0 is not in 1.."),
+        ("base_vcpus", "4294967296", "4294967296"),
+        ("base_disk_mb", "0", "0 is not in 128..=1048576"),
+        ("base_disk_mb", "127", "127 is not in 128..=1048576"),
+        ("base_disk_mb", "1000000000", "1000000000 is not in 128..=1048576"),
+        ("vm_disk_mbps", "1000000000", "1000000000 is not in 0..=1000000"),
+        ("vm_disk_iops", "1", "`1` is neither 0, for no limit, nor a number from 100 to 10000000"),
+        ("memory_overcommit", "0", "`0` is not a number from 1 to 1000"),
+        // Only root has VMs, so only root is told what the machine does not have.
+        #[cfg(feature = "root")]
+        ("base_memory_mb", "1000000000", "`base_memory_mb` is 1000000000; a VM has from 128 to "),
+        #[cfg(feature = "root")]
+        ("base_vcpus", "1000000000", "`base_vcpus` is 1000000000; a VM has from 1 to "),
+    ] {
+        let flag = format!("--{}={value}", setting.replace('_', "-"));
+        let file = format!("{setting} = {value}\n");
+        for (file, flags) in [("", vec!["--json", &flag]), (&file, vec!["--json"])] {
+            let output = check(file, &[], &flags);
+            let answer = json(&output);
+            assert_eq!(output.status.code(), Some(1), "{setting} = {value}: {answer}");
+            let error = &answer["errors"][0];
+            assert_eq!(error["setting"], setting, "{answer}");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(named), "{setting} = {value}: {message}");
+        }
+    }
+    // The control: each at the edge of its range.
+    let edges = "base_memory_mb = 128\nbase_vcpus = 1\nbase_disk_mb = 1048576\nvm_disk_mbps = 0\nvm_disk_iops = 100\n";
+    assert_eq!(json(&check(edges, &[], &["--json"]))["valid"], true);
+}
+
 #[test]
 fn a_filter_is_one_that_the_system_knows() {
     let known = tempfile::NamedTempFile::new().unwrap();

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Skep, connect_in_namespace, eventually};
 
@@ -36,6 +36,9 @@ async fn the_metrics_of_a_vm_follow_what_it_does() {
     let idle_grown = |pointer| figure(&idle_after, pointer).saturating_sub(figure(&idle_before, pointer));
     for (pointer, least) in [
         ("/disk/used_mb", 20),
+        ("/disk/traffic/written_bytes", 20 << 20),
+        ("/disk/traffic/writes", 20),
+        ("/disk/traffic/flushes", 1),
         ("/memory/held_mb", 15),
         ("/cpu/used_ms", 10),
         ("/network/received_bytes", 54),
@@ -44,7 +47,7 @@ async fn the_metrics_of_a_vm_follow_what_it_does() {
     ] {
         assert!(grown(pointer) >= least, "{pointer}: {before} then {after}");
     }
-    for pointer in ["/disk/used_mb", "/memory/held_mb", "/guest/processes"] {
+    for pointer in ["/disk/used_mb", "/disk/traffic/written_bytes", "/memory/held_mb", "/guest/processes"] {
         assert!(
             idle_grown(pointer) < grown(pointer),
             "{pointer} of the other VM: {idle_before} then {idle_after}"
@@ -67,9 +70,39 @@ async fn records_have_a_sample_of_the_usage_and_lists_of_the_store_have_none() {
     let usage = skep.get("/api/swarm/status").await.ok(200)["vms"][0]["usage"].clone();
     assert!(figure(&usage, "/memory_mb") > 0 && usage["cpu_ms"].is_u64(), "{usage}");
     assert_eq!(skep.get("/api/vms").await.ok(200)["vms"][0]["usage"], Value::Null);
+    assert!(total(&skep, "skep_held_memory_bytes").await > 1e6);
+}
+
+/// The value of a metric of the server.
+async fn total(skep: &Skep, name: &str) -> f64 {
     let text = skep.get("/metrics").await.ok(200);
-    let held = text.as_str().unwrap().lines().find_map(|line| line.strip_prefix("skep_held_memory_bytes "));
-    assert!(held.unwrap().parse::<f64>().unwrap() > 1e6, "{held:?}");
+    let line = text.as_str().unwrap().lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_disk_of_a_vm_did_is_counted_while_it_is_paused_and_after_it_has_ended() {
+    const WRITTEN: f64 = 4e6;
+    let skep = Skep::start().await;
+    let vm = skep.boot(1).await.remove(0);
+    let (pid, path) = (vm["pid"].as_u64().unwrap(), format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap()));
+    assert!(total(&skep, "skep_vm_disk_written_bytes_total").await < WRITTEN);
+    skep.output(pid, "dd if=/dev/zero of=/written bs=1M count=4 conv=fsync; head -c 1M /dev/vdb").await;
+    skep.post(&format!("{path}/pause"), &json!({})).await.ok(200);
+    let paused = metrics(&skep, &vm).await;
+    assert!(figure(&paused, "/disk/traffic/written_bytes") > 4_000_000, "{paused}");
+    assert!(figure(&paused, "/disk/traffic/read_bytes") >= 1 << 20, "{paused}");
+    assert!(figure(&paused, "/disk/traffic/reads") > 0, "{paused}");
+    skep.post(&format!("{path}/resume"), &json!({})).await.ok(200);
+    // No sample is taken between this write and the end of the VM.
+    skep.output(pid, "dd if=/dev/zero of=/more bs=1M count=4 conv=fsync").await;
+    skep.delete(&path).await.ok(200);
+    let ended = total(&skep, "skep_vm_disk_written_bytes_total").await;
+    assert!(ended > 2.0 * WRITTEN && ended < 10.0 * WRITTEN, "{ended}");
+    assert!(total(&skep, "skep_vm_disk_read_bytes_total").await >= 1e6);
+    for name in ["skep_vm_disk_reads_total", "skep_vm_disk_writes_total", "skep_vm_disk_flushes_total"] {
+        assert!(total(&skep, name).await > 0.0, "{name}");
+    }
 }
 
 #[tokio::test]
