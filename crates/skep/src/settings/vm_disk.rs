@@ -11,8 +11,7 @@ const MAX_MBPS: u64 = 1_000_000;
 /// With fewer, no guest starts a command in time.
 const OPERATIONS: RangeInclusive<u64> = 100..=10_000_000;
 
-/// The defaults are a tenth of what one NVMe disk did (2,100 MB/s and 25,000 operations one after the other), and two
-/// fifths of a SATA disk's speed: enough for one VM, and others find the disk free.
+/// The reason for the defaults is in docs/architecture/decisions.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub(crate) struct VmDiskSpeed {
     /// What a VM may read from and write to its disks in a second, in MB (1,000,000 bytes); 0 for no limit. After a quiet
