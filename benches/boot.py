@@ -7,6 +7,11 @@ import json
 import statistics
 import sys
 
+from figures import figure
+
+# Of a VM out of the pool, at the median.
+POOL_READY_MS = 5
+
 
 def main(report_path, plain_path):
     with open(report_path) as file:
@@ -19,6 +24,8 @@ def main(report_path, plain_path):
             for name, figures in group.items():
                 if isinstance(figures, dict):
                     row(run["mode"], group["source"], group["vms"], name, figures)
+            if run["mode"] == "sequential" and group["source"] == "pool":
+                figure("ready from the pool, p50", group["ready_ms"]["p50"], POOL_READY_MS, " ms")
         print(f"success {run['mode']}: {run['succeeded']} of {run['vms']}, in {run['elapsed_ms'] / 1000:.1f} s")
     commands = report["commands"]
     if commands and commands["elapsed_ms"]:
