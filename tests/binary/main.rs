@@ -95,6 +95,8 @@ mod takeover;
 #[cfg(feature = "root")]
 mod template;
 #[cfg(feature = "root")]
+mod template_updates;
+#[cfg(feature = "root")]
 mod templates;
 #[cfg(feature = "root")]
 mod tenants;

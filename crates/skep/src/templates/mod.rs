@@ -5,7 +5,10 @@ mod build_queue;
 mod built;
 mod recipe;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_image::Bakery;
@@ -17,8 +20,13 @@ use base::BaseTemplate;
 use built::BuiltTemplates;
 pub(crate) use recipe::{Recipe, built_templates};
 
-/// The directory of built templates in a data directory. It is the image directory too, unless that is set.
+/// It is the image directory too, unless that is set.
 const DIRECTORY: &str = "templates";
+
+/// The directory of built templates in a data directory.
+pub(crate) fn shelf_of(data_dir: &Path) -> PathBuf {
+    data_dir.join(DIRECTORY)
+}
 
 /// All templates.
 pub(crate) struct Shelf {
@@ -31,7 +39,7 @@ impl Shelf {
     /// again that need it.
     pub(crate) fn load(bakery: &Bakery, data_dir: &Path) -> anyhow::Result<Self> {
         let base = BaseTemplate::load(bakery)?;
-        let built = BuiltTemplates::load(bakery.clone(), data_dir.join(DIRECTORY), Arc::clone(&base))?;
+        let built = BuiltTemplates::load(bakery.clone(), shelf_of(data_dir), Arc::clone(&base))?;
         Ok(Self { base, built })
     }
 }

@@ -6,11 +6,12 @@ use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
 
-use crate::{output, settings::Settings};
+use crate::{output, settings::Settings, templates::shelf_of};
 
 /// The exit codes of the other verbs, in terms of this one.
 const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, possibly with warnings, or everything was removed; 1 something is missing or wrong, or the removal failed; 2 the command line is wrong.";
 
+mod built_templates;
 mod engine;
 mod git;
 mod installation;
@@ -124,6 +125,11 @@ fn clean(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
         skep_keeper::clean_data_dir(data_dir)?;
     }
     skep_image::clean(&image_dir)?;
+    // Built templates have their own directory, unless the image directory is not set.
+    let shelf = shelf_of(data_dir);
+    if shelf != image_dir {
+        skep_image::clean(&shelf)?;
+    }
     if json {
         output::value(&serde_json::json!({"cleaned": [data_dir, image_dir]}))?;
         return Ok(ExitCode::SUCCESS);

@@ -1,12 +1,12 @@
 //! Checks the VM engine and the templates.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use skep_api::swarm::Isolation;
 use skep_image::Bakery;
 use skep_template::shelf::OtherTemplate;
 
-use super::{super::bake::bakery, Finding};
+use super::{super::bake::bakery, Finding, built_templates};
 use crate::settings::Settings;
 
 /// The oldest QEMU that the tests run with.
@@ -18,8 +18,11 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut findings = engine();
     match bakery(settings, Arc::new(|_| {})) {
         Ok(bakery) => {
-            findings.push(template(&bakery));
+            let base = bakery.find();
+            let dir = base.as_ref().ok().cloned().flatten();
+            findings.push(template(&bakery, base));
             findings.extend(other_templates(&bakery));
+            findings.extend(built_templates::findings(settings, &bakery, dir));
         }
         Err(error) => findings.push(template_error(&error)),
     }
@@ -67,8 +70,8 @@ fn version(name: &str) -> Finding {
     }
 }
 
-fn template(bakery: &Bakery) -> Finding {
-    match bakery.find() {
+fn template(bakery: &Bakery, found: Result<Option<PathBuf>, skep_image::Error>) -> Finding {
+    match found {
         Ok(Some(dir)) => Finding::ok(TEMPLATE, format!("baked: {}", dir.display())),
         Ok(None) => Finding::warning(
             TEMPLATE,
