@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, command, eventually};
+use crate::harness::{Skep, command, eventually, images::flip_a_bit};
 
 /// The size of `base` in tests, and that of the template.
 const BASE_DISK_MB: u64 = 2048;
@@ -44,6 +44,22 @@ async fn has_its_size(skep: &Skep, vm: &Value, vcpus: &str) {
     let disk: u64 = disk.trim().trim_end_matches('M').parse().unwrap();
     assert!((BASE_DISK_MB + 512..=DISK_MB).contains(&disk), "{disk} MiB");
     skep.output(pid, "dd if=/dev/urandom of=/root/file bs=1M count=64 && sync && rm /root/file").await;
+}
+
+/// Follows the record until it has this state. Each change of state or progress may take as long as anything that tests
+/// wait for.
+async fn reaches(skep: &Skep, name: &str, state: &str) -> Value {
+    let mut seen = skep.get(&format!("/api/templates/{name}")).await.ok(200);
+    while seen["state"] != state {
+        assert_ne!(seen["state"], "failed", "{seen}");
+        let before = (seen["state"].clone(), seen["progress"].clone());
+        eventually("the next step of the build", async || {
+            seen = skep.get(&format!("/api/templates/{name}")).await.ok(200);
+            (&seen["state"], &seen["progress"]) != (&before.0, &before.1)
+        })
+        .await;
+    }
+    seen
 }
 
 fn kinds(skep: &Skep, count: &str) -> Vec<String> {
@@ -129,4 +145,42 @@ async fn a_template_outlives_its_server_and_belongs_to_its_account() {
     let seen = get("/api/templates/big").await.ok(200);
     assert_eq!((&seen["state"], &seen["vms"]), (&json!("ready"), &json!(1)));
     assert_eq!(get("/api/swarm/status").await.ok(200)["vms"][0]["template"], "big");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
+    let skep = Skep::start().await;
+    let order = json!({"name": "big", "from": "base", "memory_mb": MEMORY_MB});
+    let id = skep.post("/api/templates", &order).await.ok(202)["id"].as_str().unwrap().to_owned();
+    eventually("the boot of the guest", async || {
+        let seen = skep.get("/api/templates/big").await.ok(200);
+        seen["progress"].as_str().is_some_and(|step| step.contains("boot of the guest"))
+    })
+    .await;
+    // The keeper ends with the build, and the next one begins it again.
+    let skep = skep.crash().start().await;
+    reaches(&skep, "big", "ready").await;
+    assert_eq!(kinds(&skep, "2"), ["template.building", "template.ready"]);
+
+    let key = std::fs::read_dir(files_of(&skep, &id)).unwrap().map(|entry| entry.unwrap().path());
+    let key: Vec<PathBuf> = key.filter(|path| path.is_dir()).collect();
+    let [dir] = key.as_slice() else { panic!("{key:?}") };
+    skep.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201);
+    skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+    flip_a_bit(&dir.join("layer.ext4"));
+    let message = skep.post("/api/swarm/boot", &json!({"template": "big"})).await;
+    let message = message.refused(422, "template_damaged");
+    assert!(message.contains("layer.ext4"), "{message}");
+    // The server's own template is another one.
+    skep.post("/api/swarm/boot", &json!({})).await.ok(201);
+    eventually("the record of the damage, or its repair", async || {
+        let boot = skep.post("/api/swarm/boot", &json!({"template": "big"})).await;
+        boot.status == 201 || skep.get("/api/templates/big").await.ok(200)["state"] != "ready"
+    })
+    .await;
+    reaches(&skep, "big", "ready").await;
+    eventually("a boot after the repair", async || {
+        skep.post("/api/swarm/boot", &json!({"template": "big"})).await.status == 201
+    })
+    .await;
 }
