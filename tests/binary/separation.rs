@@ -127,6 +127,8 @@ async fn a_foreign_vm_is_answered_as_one_that_does_not_exist() {
         assert_eq!((&status["vms"], &status["count"]), (&json!([]), &json!(0)), "{status}");
         assert_eq!(caller.post("/api/swarm/cleanup", &json!({})).await.ok(200), json!({"terminated": 0}));
         assert!(!status.to_string().contains(&id));
+        let samples = caller.get("/api/swarm/metrics").await.ok(200);
+        assert!(!samples.to_string().contains(&id), "{samples}");
     }
     // Nothing of it came through.
     let now = owner.get(&format!("/api/swarm/vm/{id}")).await.ok(200);

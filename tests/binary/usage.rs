@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, connect_in_namespace, eventually};
+use crate::harness::{Skep, Tenant, connect_in_namespace, eventually};
 
 /// Holds 20 MiB of memory and 20 MiB of disk until it is killed.
 const HOLD: &str = "dd if=/dev/zero of=/held bs=1M count=20 conv=fsync 2>/dev/null
@@ -113,4 +113,68 @@ async fn the_metrics_of_other_accounts_are_not_found() {
     skep.tenant("other").await.get(&path).await.refused(404, "unknown_vm");
     // The control: the owner reads them.
     skep.get(&path).await.ok(200);
+}
+
+#[tokio::test]
+async fn samples_have_the_vms_of_the_account_alone_and_can_be_followed() {
+    let skep = Skep::start().await;
+    let (owner, stranger) = (skep.tenant("acme").await, skep.tenant("other").await);
+    let vm = owner.boot().await;
+    let latest = async |by: &Tenant<'_>| {
+        let found = by.get("/api/swarm/metrics").await.ok(200);
+        assert_eq!((&found["interval_ms"], &found["truncated"]), (&json!(2000), &json!(false)));
+        found["samples"].as_array().unwrap().last().cloned().unwrap_or_default()
+    };
+    eventually("a sample with a share of processors", async || {
+        latest(&owner).await.pointer("/vms/0/cpu_percent").is_some_and(Value::is_number)
+    })
+    .await;
+    let sample = latest(&owner).await;
+    assert_eq!((&sample["vms"][0]["id"], &sample["vms"][0]["pid"]), (&vm["id"], &vm["pid"]), "{sample}");
+    assert_eq!((&sample["totals"]["vms"], sample["vms"].as_array().unwrap().len()), (&json!(1), 1));
+    assert_eq!(sample["totals"]["memory_mb"], sample["vms"][0]["memory_mb"]);
+    assert!(figure(&sample, "/totals/memory_mb") > 0, "{sample}");
+    let theirs = latest(&stranger).await;
+    assert_eq!((&theirs["vms"], &theirs["totals"]["vms"]), (&json!([]), &json!(0)), "{theirs}");
+
+    let since = sample["at"].as_str().unwrap();
+    let later = owner.get(&format!("/api/swarm/metrics?since={since}")).await.ok(200);
+    let times = later["samples"].as_array().unwrap().iter().map(|one| one["at"].as_str().unwrap());
+    assert!(times.into_iter().all(|at| at > since), "{later}");
+    let request = owner.request(reqwest::Method::GET, "/api/swarm/metrics?follow=true");
+    let mut stream = request.header("last-event-id", since).send().await.unwrap();
+    let mut text = String::new();
+    while text.matches("\n\n").count() < 2 {
+        text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    let ids: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+    assert!(ids.len() >= 2 && ids[0] > since && ids[1] > ids[0], "{text}");
+    assert!(text.contains("event: sample\n") && text.contains(vm["id"].as_str().unwrap()), "{text}");
+}
+
+#[tokio::test]
+async fn the_operator_sees_the_machine_and_a_boot_reports_its_receipt() {
+    let skep = Skep::start().await;
+    let vm = skep.boot(1).await.remove(0);
+    let system = skep.get("/api/system").await.ok(200);
+    assert_eq!(system["swarm"]["vms"], json!(1), "{system}");
+    assert_eq!(system["versions"]["engine"], system["swarm"]["engine"]["name"]);
+    assert_eq!(
+        (&system["swarm"]["damaged_templates"], &system["swarm_unavailable"]),
+        (&json!([]), &Value::Null)
+    );
+    assert!(
+        figure(&system, "/disk/free_bytes") > 0 && figure(&system, "/memory/available_mb") > 0,
+        "{system}"
+    );
+    let request =
+        skep.request(reqwest::Method::GET, "/api/events?types=vm.booted&since=2020-01-01T00:00:00Z");
+    let mut stream = request.send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("vm.booted") || !text.ends_with("\n\n") {
+        text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
+    let event: Value = serde_json::from_str(data).unwrap();
+    assert_eq!((&event["vm"], &event["boot"]), (&vm["id"], &vm["boot"]), "{event}");
 }

@@ -62,7 +62,7 @@ use Audience::{Admins, Agents, AgentsAndVms, EveryKey, EveryOtherKey, Operators,
 const PERMISSIONS: &[(Audience, &[&str])] = &[
     (Public, &["health", "openapi", "root", "docs", "docs_file", "join_waitlist"]),
     (EveryKey, &["whoami"]),
-    (EveryOtherKey, &["create_session", "read_session", "end_session"]),
+    (EveryOtherKey, &["create_session", "create_session_link", "read_session", "end_session"]),
     (
         AgentsAndVms,
         &[
@@ -117,6 +117,7 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
         Agents,
         &[
             "swarm_status",
+            "swarm_metrics",
             "read_vm",
             "list_vms",
             "list_templates",
@@ -125,6 +126,7 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
             "vm_metrics",
             "list_git_credentials",
             "list_tickets",
+            "count_tickets",
             "create_ticket",
             "create_tickets",
             "claim_tickets",
@@ -180,6 +182,7 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
             "change_account",
             "delete_account",
             "restart",
+            "system",
             "list_waitlist",
             "remove_from_waitlist",
         ],

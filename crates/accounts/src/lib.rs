@@ -13,5 +13,7 @@ pub use creation::{GrantContext, KeyGrant, check_expiry, check_rotation, grant};
 pub use error::Error;
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
 pub use secret::{KeyHash, KeySecret, redact_keys};
-pub use session::{SessionHash, SessionToken, session_end};
+pub use session::{
+    SessionHash, SessionToken, check_session, idle_session_end, session_end, session_link_end,
+};
 pub use validity::check_validity;

@@ -14,6 +14,10 @@ use crate::{
 const HEX_DIGITS: usize = 64;
 /// The maximum duration of a session.
 const MAX_SESSION_DURATION: SignedDuration = SignedDuration::from_hours(12);
+/// How long a session lasts without a request.
+const MAX_IDLE_DURATION: SignedDuration = SignedDuration::from_mins(60);
+/// How long a link that opens a session is valid.
+const LINK_DURATION: SignedDuration = SignedDuration::from_mins(10);
 
 /// The token of a browser session: 64 hexadecimal digits. Only [`SessionToken::expose`] reveals it.
 #[derive(Clone)]
@@ -55,7 +59,7 @@ impl fmt::Debug for SessionToken {
 }
 
 /// The SHA-256 hash of a session token. It is only used as a lookup key, so it needs no comparison in constant time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionHash([u8; 32]);
 
 impl SessionHash {
@@ -70,10 +74,33 @@ impl fmt::Debug for SessionHash {
     }
 }
 
-/// When a session that begins now ends: after 12 hours, or when its key expires if that is earlier.
+/// When a session that begins now ends at the latest: after 12 hours, or when its key expires if that is earlier.
 pub fn session_end(key: &Key, now: Timestamp) -> Timestamp {
-    let latest = now.checked_add(MAX_SESSION_DURATION).unwrap_or(Timestamp::MAX);
+    end_of_key_or(key, now, MAX_SESSION_DURATION)
+}
+
+/// When a link that is created now ceases to open a session: after 10 minutes, or when its key expires if that is
+/// earlier.
+pub fn session_link_end(key: &Key, now: Timestamp) -> Timestamp {
+    end_of_key_or(key, now, LINK_DURATION)
+}
+
+fn end_of_key_or(key: &Key, now: Timestamp, duration: SignedDuration) -> Timestamp {
+    let latest = now.checked_add(duration).unwrap_or(Timestamp::MAX);
     key.expires_at.map_or(latest, |end| end.min(latest))
+}
+
+/// When a session ends unless another request uses it: 60 minutes after its last use, but not later than `expires_at`.
+pub fn idle_session_end(last_used_at: Timestamp, expires_at: Timestamp) -> Timestamp {
+    last_used_at.checked_add(MAX_IDLE_DURATION).unwrap_or(Timestamp::MAX).min(expires_at)
+}
+
+/// Checks that a session has not ended by its age or by a time without a request.
+///
+/// # Errors
+/// [`Error::TokenExpired`].
+pub fn check_session(last_used_at: Timestamp, expires_at: Timestamp, now: Timestamp) -> Result<(), Error> {
+    if now < idle_session_end(last_used_at, expires_at) { Ok(()) } else { Err(Error::TokenExpired) }
 }
 
 #[cfg(test)]
@@ -90,5 +117,25 @@ mod tests {
             assert_eq!(SessionToken::parse(wrong).unwrap_err(), Error::InvalidToken, "{wrong:?}");
         }
         assert!(!format!("{token:?}").contains("ab"));
+    }
+
+    #[test]
+    fn a_session_ends_an_hour_after_its_last_use_or_at_its_end() {
+        let minute = |number: i64| Timestamp::from_second(number * 60).unwrap();
+        for (last_used, ends, now, valid) in [
+            (0, 720, 59, true),
+            (0, 720, 60, false),
+            (700, 720, 719, true),
+            (700, 720, 720, false),
+            (0, 30, 29, true),
+            (0, 30, 30, false),
+        ] {
+            let checked = check_session(minute(last_used), minute(ends), minute(now));
+            assert_eq!(checked.is_ok(), valid, "{last_used} {ends} {now}");
+        }
+        assert!(
+            check_session(minute(0), minute(720), minute(-5)).is_ok(),
+            "a clock that was set back ends nothing"
+        );
     }
 }

@@ -100,6 +100,8 @@ error_codes! {
     VmKeyLimited = "vm_key_limited" => Forbidden,
     /// The API address for VMs accepts only the calling VM's own key, and only the operations served there.
     VmKeyRequired = "vm_key_required" => Forbidden,
+    /// The operation needs the key itself, not a browser session.
+    KeyRequired = "key_required" => Forbidden,
     /// The path does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
     /// The remote's address is private, or of a kind that git may not use here.

@@ -10,7 +10,7 @@ use crate::{
     KeyId, Role, Scope, TemplateId, VmId, VmName,
     ids::NotAnId,
     scope::{UnknownWord, words},
-    swarm::{EndReason, PausedTo},
+    swarm::{BootReceipt, EndReason, PausedTo},
     templates::TemplateName,
     tickets::Ticket,
 };
@@ -83,7 +83,7 @@ pub struct Event {
 }
 
 /// A change of a VM.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct VmEvent {
     /// The event's id: the epoch of the store, and the position in the order of commits.
@@ -108,6 +108,9 @@ pub struct VmEvent {
     #[cfg_attr(feature = "openapi", schema(inline))]
     #[serde(default)]
     pub name: Option<VmName>,
+    /// With `vm.booted`: how the VM was booted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<BootReceipt>,
     /// With `vm.renamed`: the previous name; null or absent if the VM had none.
     #[cfg_attr(feature = "openapi", schema(inline))]
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use crate::swarm_samples::{SampleTotals, SwarmSample, SwarmSamples, VmSample};
 use crate::{TicketId, VmId, VmName};
 
 /// The template of a boot that names none.

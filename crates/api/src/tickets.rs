@@ -11,6 +11,8 @@ use crate::{
     scope::{UnknownWord, words},
 };
 
+pub use crate::ticket_lists::{TicketList, TicketSummary, TicketSummaryList, TicketTotals};
+
 /// A JSON object.
 pub type Object = Map<String, Value>;
 
@@ -456,16 +458,6 @@ pub struct Beat {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub lease_expires_at: Timestamp,
-}
-
-/// A page of tickets.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct TicketList {
-    /// The tickets, in the requested order.
-    pub tickets: Vec<Ticket>,
-    /// The cursor of the next page; null on the last page. It is valid only with the same filter.
-    pub next_cursor: Option<String>,
 }
 
 /// The answer of `DELETE /api/tickets/:id`.

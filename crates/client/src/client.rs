@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, header::AUTHORIZATION};
 use reqwest::{Certificate, RequestBuilder, Response, Url};
 use serde::{Serialize, de::DeserializeOwned};
-use skep_api::{ErrorBody, ErrorCode, health::Health, keys::WhoAmI};
+use skep_api::{ErrorBody, ErrorCode, health::Health, keys::WhoAmI, system::System};
 
 use crate::{Answered, ConnectionFault, Error, Result};
 
@@ -73,6 +73,14 @@ impl Client {
     /// `store_unavailable`, and those of every request: see [`Error`].
     pub async fn health(&self) -> Result<Answered<Health>> {
         self.get("api/health").await
+    }
+
+    /// `GET /api/system`: the state of the machine.
+    ///
+    /// # Errors
+    /// Those of every request: see [`Error`].
+    pub async fn system(&self) -> Result<Answered<System>> {
+        self.get("api/system").await
     }
 
     /// `GET /api/openapi.json`.

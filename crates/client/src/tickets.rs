@@ -4,11 +4,14 @@ use skep_api::{
     TicketId,
     tickets::{
         Beat, ChangeTicket, ClaimTickets, ClaimedTickets, CreateTicket, CreateTickets, CreatedTickets,
-        DeletedTicket, Heartbeat, Ticket, TicketHistory, TicketList, Why,
+        DeletedTicket, Heartbeat, Ticket, TicketHistory, TicketList, TicketSummaryList, TicketTotals, Why,
     },
 };
 
-use crate::{Answered, Client, Result, client::encode_segment};
+use crate::{
+    Answered, Client, Result,
+    client::{encode_segment, with_query},
+};
 
 /// Selects tickets. Fields that are `None` do not restrict the selection.
 #[derive(Debug, Clone, Default)]
@@ -25,12 +28,36 @@ pub struct TicketQuery {
     pub ready: Option<bool>,
     /// A ticket that the selected ones depend on.
     pub depends_on: Option<TicketId>,
+    /// A ticket with which the selected ones are connected by dependencies.
+    pub related_to: Option<TicketId>,
+    /// A text that title or id of a ticket contains, in any case.
+    pub search: Option<String>,
     /// The order: `created`, `priority` or `-updated_at`.
     pub sort: Option<String>,
     /// The maximum number of tickets, 1 to 1,000.
     pub limit: Option<u32>,
     /// The `next_cursor` of the previous page.
     pub cursor: Option<String>,
+}
+
+impl TicketQuery {
+    fn path(&self, view: Option<&str>) -> String {
+        let given = [
+            ("status", self.status.clone()),
+            ("priority", self.priority.clone()),
+            ("assignee", self.assignee.clone()),
+            ("label", self.label.clone()),
+            ("ready", self.ready.map(|ready| ready.to_string())),
+            ("depends_on", self.depends_on.map(|id| id.to_string())),
+            ("related_to", self.related_to.map(|id| id.to_string())),
+            ("q", self.search.clone()),
+            ("view", view.map(str::to_owned)),
+            ("sort", self.sort.clone()),
+            ("limit", self.limit.map(|limit| limit.to_string())),
+            ("cursor", self.cursor.clone()),
+        ];
+        with_query("api/tickets", &given)
+    }
 }
 
 /// Options for the deletion of a ticket.
@@ -47,23 +74,25 @@ impl Client {
     /// `GET /api/tickets`: a page of tickets.
     ///
     /// # Errors
-    /// `invalid_value`, and those of every request: see [`crate::Error`].
+    /// `invalid_value`; `unknown_ticket` for the one of `related_to`; and those of every request: see [`crate::Error`].
     pub async fn tickets(&self, query: &TicketQuery) -> Result<Answered<TicketList>> {
-        let given = [
-            ("status", query.status.clone()),
-            ("priority", query.priority.clone()),
-            ("assignee", query.assignee.clone()),
-            ("label", query.label.clone()),
-            ("ready", query.ready.map(|ready| ready.to_string())),
-            ("depends_on", query.depends_on.map(|id| id.to_string())),
-            ("sort", query.sort.clone()),
-            ("limit", query.limit.map(|limit| limit.to_string())),
-            ("cursor", query.cursor.clone()),
-        ];
-        let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let pairs: Vec<String> =
-            given.map(|(name, value)| format!("{name}={}", encode_segment(&value))).collect();
-        self.get(&format!("api/tickets?{}", pairs.join("&"))).await
+        self.get(&query.path(None)).await
+    }
+
+    /// `GET /api/tickets?view=summary`: a page of tickets without descriptions, results and metadata.
+    ///
+    /// # Errors
+    /// As [`Client::tickets`].
+    pub async fn ticket_summaries(&self, query: &TicketQuery) -> Result<Answered<TicketSummaryList>> {
+        self.get(&query.path(Some("summary"))).await
+    }
+
+    /// `GET /api/tickets/summary`: how many tickets there are, by status.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn ticket_totals(&self) -> Result<Answered<TicketTotals>> {
+        self.get("api/tickets/summary").await
     }
 
     /// `POST /api/tickets`: creates a ticket.

@@ -13,6 +13,7 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
 };
+use jiff::Timestamp;
 use skep_api::{ErrorCode, Failure};
 use skep_store::Store;
 use skep_workspace::EntryLocks;
@@ -40,6 +41,7 @@ use crate::{
     metrics::{Collector, Metrics},
     openapi,
     operation_runner::OperationRunner,
+    own_url::PublicUrl,
     percent::percent_decoded,
     request_log::observe,
     restart::Restart,
@@ -60,6 +62,8 @@ use crate::{
         raw::FilesState,
         session::{self, SessionState},
         swarm::{self, SwarmState},
+        swarm_metrics::{self, SwarmMetricsState},
+        system::{self, SystemState},
         templates::{self, TemplatesState},
         tickets::{self, TicketsState},
         vms as vms_list,
@@ -103,6 +107,8 @@ pub struct Parts {
     pub git_allow: Vec<String>,
     /// The proxies whose `X-Forwarded-*` headers are used.
     pub proxies: TrustedProxies,
+    /// The address in links to this server.
+    pub public_url: Option<PublicUrl>,
     /// Requests that wait for a claimable ticket.
     pub(crate) waiters: Waiters,
     /// Templates that are handed to the keeper to be built.
@@ -127,9 +133,10 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let (document_text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let documented_cell = Arc::new(OnceLock::new());
     let [health, public @ ..] = public_routes(&parts, &limiter, &document_text);
-    let guarded = guarded_routes(&parts, &limiter, &actions)?;
-    let Parts { store, key_uses: uses, metrics: counted, audit: queue, limits, proxies, .. } = parts;
-    let gate = Arc::new(Authenticator::new(store, uses, Arc::clone(&limiter)));
+    let gate =
+        Arc::new(Authenticator::new(parts.store.clone(), parts.key_uses.clone(), Arc::clone(&limiter)));
+    let guarded = guarded_routes(&parts, &limiter, &actions, &gate)?;
+    let Parts { metrics: counted, audit: queue, limits, proxies, .. } = parts;
     let entrance = Arc::new(Admission::new(proxies, limiter, &limits));
     let documented_layer = from_fn_with_state(Arc::clone(&documented_cell), check_documented);
     let guarded = documented(guarded).layer(documented_layer.clone());
@@ -175,6 +182,7 @@ fn guarded_routes(
     parts: &Parts,
     limiter: &Arc<Limiter>,
     actions: &Arc<OnceLock<Arc<Actions>>>,
+    gate: &Arc<Authenticator>,
 ) -> Result<Vec<Routes>, Failure> {
     let readings = parts.readings();
     let (store, vms) = (&parts.store, readings.vms.clone());
@@ -196,7 +204,11 @@ fn guarded_routes(
     Ok(vec![
         whoami::routes(),
         metrics::routes(readings),
-        session::routes(SessionState { store: store.clone() }),
+        session::routes(SessionState {
+            store: store.clone(),
+            gate: Arc::clone(gate),
+            public_url: parts.public_url.clone(),
+        }),
         keys::routes(KeysState { store: Arc::clone(store), vms: vms.clone() }),
         accounts::routes(AccountsState { store: Arc::clone(store), vms: vms.clone(), workspaces }),
         swarm::routes(SwarmState {
@@ -213,6 +225,7 @@ fn guarded_routes(
             in_progress: InProgressRequests::default(),
         }),
         event_and_ticket_routes(parts),
+        reading_routes(parts, &vms),
         webhooks::routes(parts.webhook_state()),
         waitlist::routes(WaitlistState::new(store.clone(), Arc::clone(limiter))),
         audit::routes(AuditLogState { store: store.clone(), actions: Arc::clone(actions) }),
@@ -236,6 +249,22 @@ fn event_and_ticket_routes(parts: &Parts) -> Routes {
     };
     let mut routes = events::routes(events);
     routes.extend(tickets::routes(tickets));
+    routes
+}
+
+/// Routes that read the state of the machine and samples of its VMs.
+fn reading_routes(parts: &Parts, vms: &SwarmHandle) -> Routes {
+    let mut routes = swarm_metrics::routes(SwarmMetricsState {
+        vms: vms.clone(),
+        store: parts.store.clone(),
+        stopping: parts.stopping.clone(),
+    });
+    routes.extend(system::routes(SystemState {
+        vms: vms.clone(),
+        data_dir: parts.data_dir.clone(),
+        started: Instant::now(),
+        started_at: Timestamp::now(),
+    }));
     routes
 }
 

@@ -3,25 +3,28 @@
 use std::{net::IpAddr, sync::Arc};
 
 use axum::{
-    extract::{Request, State},
+    extract::{MatchedPath, Request, State},
     middleware::Next,
     response::Response,
 };
-use http::{Extensions, HeaderMap, Uri};
+use http::{Extensions, HeaderMap, Method, Uri};
 use jiff::Timestamp;
-use skep_accounts::{KeySecret, SessionToken, check_validity};
-use skep_api::keys::Key;
+use skep_accounts::{KeySecret, SessionToken, check_session, check_validity};
+use skep_api::{ErrorCode, keys::Key};
 use skep_store::{Account, PresentedKey, Store};
 
 use crate::{
     audit_context::AuditContext,
-    bearer::token_of_request,
+    bearer::{has_key, token_of_request},
     door::{address, limits::Limiter, origin::Origin, vm_listener},
     error::Refusal,
     key_uses::KeyUses,
     memory::{MemoryBudget, RequestMemory},
     session::{self, CurrentSession},
 };
+
+/// The path of sessions.
+pub(crate) const SESSION_PATH: &str = "/api/session";
 
 /// An authenticated caller: its key and its account.
 #[derive(Debug, Clone)]
@@ -84,9 +87,6 @@ impl Authenticator {
             trail.set_key(&key);
         }
         check_validity(&key, now)?;
-        if session.is_some_and(|session| session.expires_at <= now) {
-            return Err(skep_accounts::Error::TokenExpired.into());
-        }
         let origin = Origin::from_extensions(extensions);
         let peer = origin.address();
         if origin.is_from_vm() {
@@ -96,8 +96,57 @@ impl Authenticator {
             address::check(&found.account.allowed_ips, peer)?;
         }
         self.uses.record(key.id, now);
+        if let Some(session) = session {
+            self.uses.record_session(session.hash, now);
+        }
         let memory = self.memory.for_request(found.account.id);
         Ok(Identity { key, account: found.account, peer, session, memory })
+    }
+
+    /// Takes the link with this token, which opens one session, and returns its key. It can not be used again, even if
+    /// it is refused.
+    ///
+    /// # Errors
+    /// `missing_token` for a page of another origin; `invalid_token`, `token_expired`, `address_not_allowed`,
+    /// `rate_limited`.
+    pub(crate) async fn redeem_link(
+        &self,
+        token: &str,
+        uri: &Uri,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<Key, Refusal> {
+        if session::is_cross_origin(uri, headers, extensions) {
+            return Err(Refusal::new(ErrorCode::MissingToken, "Missing token"));
+        }
+        let address = Origin::from_extensions(extensions).address();
+        let taken = self.take_link(token, address, extensions).await;
+        let key = taken.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
+        self.limiter.count_key(key.id)?;
+        Ok(key)
+    }
+
+    async fn take_link(
+        &self,
+        token: &str,
+        address: Option<IpAddr>,
+        extensions: &Extensions,
+    ) -> Result<Key, Refusal> {
+        let token = SessionToken::parse(token)?;
+        let found = self.store.take_session_link(token.hash()).await?;
+        let link = found.ok_or(skep_accounts::Error::InvalidToken)?;
+        let key = link.key.record.key;
+        if let Some(trail) = AuditContext::from_extensions(extensions) {
+            trail.set_key(&key);
+        }
+        let now = Timestamp::now();
+        check_validity(&key, now)?;
+        if link.expires_at <= now {
+            return Err(skep_accounts::Error::TokenExpired.into());
+        }
+        address::check(&link.key.account.allowed_ips, address)?;
+        self.uses.record(key.id, now);
+        Ok(key)
     }
 
     async fn by_key(&self, secret: &KeySecret) -> Result<PresentedKey, Refusal> {
@@ -111,6 +160,7 @@ impl Authenticator {
     ) -> Result<(PresentedKey, Option<CurrentSession>), Refusal> {
         let hash = token.hash();
         let found = self.store.session(hash).await?.ok_or(skep_accounts::Error::InvalidToken)?;
+        check_session(found.last_used_at, found.expires_at, Timestamp::now())?;
         Ok((found.key, Some(CurrentSession { hash, expires_at: found.expires_at })))
     }
 }
@@ -121,8 +171,19 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refusal> {
+    if takes_link(&request) {
+        return Ok(next.run(request).await);
+    }
     let identity = gate.authenticate_request(request.uri(), request.headers(), request.extensions()).await?;
     let memory = identity.memory.clone();
     request.extensions_mut().insert(Arc::new(identity));
     Ok(next.run(request).await.map(|body| memory.attach_to(body)))
+}
+
+/// Whether a request may log in by a link: it creates a session, and has no key. A session that it may have is ignored.
+fn takes_link(request: &Request) -> bool {
+    request.method() == Method::POST
+        && request.extensions().get::<MatchedPath>().is_some_and(|path| path.as_str() == SESSION_PATH)
+        && !has_key(request.headers())
+        && !Origin::from_extensions(request.extensions()).is_from_vm()
 }

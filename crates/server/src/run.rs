@@ -38,6 +38,7 @@ use crate::{
         tls::{Certificates, warn_of_expiry},
     },
     metrics::{self, Metrics},
+    own_url::PublicUrl,
     restart::{CLOSE_NOTICE, announce_close},
     server_error::Error,
     swarm_handle::SwarmHandle,
@@ -87,6 +88,8 @@ pub struct ServerOptions {
     pub git_allow: Vec<String>,
     /// The proxies whose `X-Forwarded-*` headers are used.
     pub proxies: TrustedProxies,
+    /// The address in links to this server; `None`: the address that the request was sent to.
+    pub public_url: Option<PublicUrl>,
     pub limits: Limits,
     pub webhooks: WebhookSettings,
 }
@@ -122,8 +125,7 @@ pub async fn run(
     let dispatcher = Dispatcher::new(store, &outgoing, options.webhooks, metrics, stop.clone());
     let vms = SwarmHandle::new(options.swarm.clone());
     let background = Background::new(Arc::clone(&options.store), dispatcher, vms);
-    let acceptor = tls.as_ref().map(Certificates::server_config).transpose()?;
-    let tls_acceptor = acceptor.map(|config| TlsAcceptor::from(Arc::new(config)));
+    let tls_acceptor = tls_acceptor(tls.as_ref())?;
     let (sessions, shared) = (TaskTracker::new(), Arc::new(limits.clone()));
     let main_acceptor =
         ConnectionAcceptor::new(Arc::clone(&shared), proxies.clone(), tls_acceptor, stop.clone());
@@ -142,6 +144,7 @@ pub async fn run(
         audit: background.audit.clone(),
         limits,
         proxies,
+        public_url: options.public_url,
         waiters: background.waiters.clone(),
         builds: background.builds.clone(),
         tail: background.tail.clone(),
@@ -161,6 +164,11 @@ pub async fn run(
     };
     background.finish().await;
     ended.map_err(Error::Listener)
+}
+
+fn tls_acceptor(certificates: Option<&Certificates>) -> Result<Option<TlsAcceptor>, Error> {
+    let config = certificates.map(Certificates::server_config).transpose()?;
+    Ok(config.map(|config| TlsAcceptor::from(Arc::new(config))))
 }
 
 /// The stages of a shutdown. Each signal becomes true once.

@@ -23,7 +23,7 @@ const SECURE_COOKIE: &str = "__Host-skep_session";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CurrentSession {
     pub hash: SessionHash,
-    /// When the session expires.
+    /// When the session expires at the latest.
     pub expires_at: Timestamp,
 }
 
@@ -85,8 +85,14 @@ fn is_same_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> bool {
     (origin.is_some() || site.is_some()) && origin_agrees && site_agrees
 }
 
+/// Whether a browser reports that a page of another origin sent the request.
+pub(crate) fn is_cross_origin(uri: &Uri, headers: &HeaderMap, extensions: &Extensions) -> bool {
+    let is_from_browser = headers.contains_key(ORIGIN) || headers.contains_key(SEC_FETCH_SITE);
+    is_from_browser && !is_same_origin(uri, headers, is_encrypted(extensions))
+}
+
 /// The origin that the request was sent to, as a browser writes it; `None` where `Host` and the authority contradict.
-fn own_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> Option<String> {
+pub(crate) fn own_origin(uri: &Uri, headers: &HeaderMap, encrypted: bool) -> Option<String> {
     let host = single(headers, &HOST)
         .ok()?
         .map(|host| host.to_str().ok())

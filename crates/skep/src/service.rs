@@ -1,15 +1,21 @@
 //! Runs the HTTP server in the server process.
 
-use std::{future::Future, net::TcpListener, path::PathBuf, sync::Arc};
+use std::{
+    future::Future,
+    io::{self, IsTerminal},
+    net::TcpListener,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
-use skep_accounts::{DEFAULT_ACCOUNT, KeyHash};
-use skep_api::{ErrorCode, Failure};
+use skep_accounts::{DEFAULT_ACCOUNT, KeyHash, check_validity};
+use skep_api::{ErrorCode, Failure, session::SessionLink};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
-    BootDefaults, Metrics, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper, SwarmReceiver,
-    WebhookSettings, tls::self_signed,
+    BootDefaults, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper,
+    SwarmReceiver, WebhookSettings, link_for_operator, tls::self_signed,
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use tokio::{
@@ -50,6 +56,8 @@ pub(crate) struct ServerParts {
     pub(crate) restart: RestartHandle,
     /// Whether this is the first server and not a restart; only the first one prints the startup message.
     pub(crate) is_first: bool,
+    /// The hash of the first admin key, for a login link on the terminal.
+    pub(crate) admin_key: Option<KeyHash>,
 }
 
 /// How routes request a restart, and the state of these requests.
@@ -149,6 +157,25 @@ impl StopSignals {
     }
 }
 
+/// Completes with the kind of the shutdown, after SIGTERM, SIGINT or `end`.
+async fn shutdown(
+    mut stop: StopSignals,
+    mut succession: watch::Receiver<RestartState>,
+    end: impl Future<Output = ()> + Send,
+) -> ShutdownKind {
+    tokio::select! {
+        () = stop.wait() => {}
+        () = end => {}
+    }
+    // The keeper's answer and the order to end arrive at the same time; wait until the answer is known.
+    let known = succession.wait_for(|succession| succession.granted || succession.pending == 0).await;
+    if known.is_ok_and(|succession| succession.granted) {
+        return ShutdownKind::HandOver;
+    }
+    notify_service_manager(&[sd_notify::NotifyState::Stopping]);
+    ShutdownKind::Final
+}
+
 /// Serves until SIGTERM, SIGINT, or `end`.
 pub(crate) async fn serve(
     settings: &Settings,
@@ -159,25 +186,14 @@ pub(crate) async fn serve(
     tls: Option<Tls>,
     end: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    let ServerParts { swarm, helper, restart: RestartHandle { restart, mut succession }, is_first } = parts;
-    let mut stop = StopSignals::listen()?;
-    let shutdown = async move {
-        tokio::select! {
-            () = stop.wait() => {}
-            () = end => {}
-        }
-        // The keeper's answer and the order to end arrive at the same time; wait until the answer is known.
-        let known = succession.wait_for(|succession| succession.granted || succession.pending == 0).await;
-        if known.is_ok_and(|succession| succession.granted) {
-            return ShutdownKind::HandOver;
-        }
-        notify_service_manager(&[sd_notify::NotifyState::Stopping]);
-        ShutdownKind::Final
-    };
+    let ServerParts { swarm, helper, restart: RestartHandle { restart, succession }, is_first, admin_key } =
+        parts;
+    let shutdown = shutdown(StopSignals::listen()?, succession, end);
     if is_first {
+        let link = link_for_terminal(settings, &*store, admin_key, &listener, tls.is_some()).await;
         let no_swarm = swarm.borrow().as_ref().and_then(|swarm| swarm.as_ref().err().cloned());
         let (listener, metrics) = (&listener, metrics_listener.as_ref());
-        print_startup_message(settings, listener, metrics, no_swarm.as_ref(), tls.is_some())?;
+        print_startup_message(settings, listener, metrics, no_swarm.as_ref(), tls.is_some(), link)?;
     }
     let max_vms = settings.max_vms.unwrap_or(0).max(MAX_BOOT_COUNT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
@@ -196,6 +212,7 @@ pub(crate) async fn serve(
         metrics_listener,
         tls: tls.as_ref().map(|tls| tls.certificates.clone()),
         proxies: settings.transport.proxies(),
+        public_url: settings.transport.public_url.clone(),
         limits: settings.transport.limits(),
         git_allow: settings.git_allow.clone(),
         webhooks: WebhookSettings { allow, ..WebhookSettings::default() },
@@ -213,6 +230,32 @@ fn notify_service_manager(state: &[sd_notify::NotifyState<'_>]) {
     }
 }
 
+/// A login link of the first admin key, if the message goes to a terminal: other readers of the output, such as the
+/// journal, store it.
+async fn link_for_terminal(
+    settings: &Settings,
+    store: &dyn Store,
+    admin_key: Option<KeyHash>,
+    listener: &TcpListener,
+    encrypted: bool,
+) -> Option<SessionLink> {
+    if settings.log_format == LogFormat::Json || !io::stdout().is_terminal() {
+        return None;
+    }
+    let address = listener.local_addr().ok()?;
+    let url = settings.transport.public_url.clone();
+    let url = url.unwrap_or_else(|| PublicUrl::of_listener(address, encrypted));
+    let key = store.key_by_hash(admin_key?).await.ok()??.record.key;
+    check_validity(&key, Timestamp::now()).ok()?;
+    match link_for_operator(store, &key, &url).await {
+        Ok(link) => Some(link),
+        Err(reason) => {
+            tracing::warn!(reason, "no login link was created: {reason}");
+            None
+        }
+    }
+}
+
 /// Prints the address, the key file, and commands to try. With JSON logs, logs the address and the key file instead.
 fn print_startup_message(
     settings: &Settings,
@@ -220,6 +263,7 @@ fn print_startup_message(
     metrics: Option<&TcpListener>,
     no_swarm: Option<&String>,
     encrypted: bool,
+    link: Option<SessionLink>,
 ) -> anyhow::Result<()> {
     let scheme = if encrypted { "https" } else { "http" };
     let url = format!("{scheme}://{}", listener.local_addr().context("the listening socket has no address")?);
@@ -234,6 +278,9 @@ fn print_startup_message(
     }
     if let Some(reason) = no_swarm {
         lines.push(format!("No VMs can be booted here: {reason}"));
+    }
+    if let Some(SessionLink { url, .. }) = link {
+        lines.push(format!("Log a browser in once, within 10 minutes: {url}"));
     }
     // A reader of both streams, such as a journal, expects JSON on each line.
     if settings.log_format == LogFormat::Json {

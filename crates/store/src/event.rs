@@ -73,7 +73,7 @@ pub enum EventKind {
     /// A template does not fit this machine, kernel or version of skep any more. Body: `template`, `name`, `reason`.
     TemplateOutdated,
     TemplateDeleted,
-    /// A VM was booted. Body: `vm`, `pid`.
+    /// A VM was booted. Body: `vm`, `pid`, `name`, `boot`.
     VmBooted,
     /// The name of a VM was changed or removed. Body: `vm`, `pid`, `name`, `from`.
     VmRenamed,

@@ -41,7 +41,7 @@ pub use key::{
     RevokeAllKeys, RevokeKey, RotateKey,
 };
 pub use run_log::{AppendLog, LogPage, LogPosition, MAX_ACCOUNT_LOG_BYTES, MIN_LOG_BYTES, ReadLog};
-pub use session::{NewSession, PresentedSession, SessionStore};
+pub use session::{NewSession, NewSessionLink, PresentedSession, SessionStore, SessionUse};
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
 pub use template::{

@@ -8,7 +8,7 @@ use skep_api::{
     AccountId, KeyId, Label, TicketId, VmId,
     tickets::{
         Attempt, AttemptOutcome, Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Heartbeat, Priority,
-        Ticket, TicketEvent, TicketStatus, Why,
+        Ticket, TicketEvent, TicketStatus, TicketSummary, TicketTotals, Why,
     },
 };
 use skep_tickets::{ClaimReady, Command, Edits, NewTicket};
@@ -41,8 +41,13 @@ pub trait TicketStore: Send + Sync {
     /// `UnknownTicket`.
     async fn ticket_of_vm(&self, account: AccountId, vm: VmId, id: TicketId, at: Timestamp)
     -> Result<Ticket>;
-    /// Returns a page of an account's tickets.
+    /// Returns a page of an account's tickets; fails with `UnknownTicket` for the one of `related_to`.
     async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage>;
+    /// Like [`list_tickets`](Self::list_tickets), without reading descriptions, results and metadata.
+    async fn list_ticket_summaries(&self, query: ListTickets) -> Result<TicketPage<TicketSummary>>;
+    /// Returns how many tickets an account has. The cost does not depend on the number of tickets, except of those
+    /// that wait for a time alone.
+    async fn ticket_totals(&self, account: AccountId) -> Result<TicketTotals>;
     /// Returns a page of the history of a ticket, which may be deleted; fails with `UnknownTicket`.
     async fn ticket_history(&self, query: ReadTicketHistory) -> Result<TicketHistoryPage>;
     /// Returns why a ticket is not ready or not progressing; fails with `UnknownTicket`.
@@ -197,6 +202,10 @@ pub struct TicketFilter {
     pub ready: Option<bool>,
     /// Only tickets that depend on this one.
     pub depends_on: Option<TicketId>,
+    /// Only tickets that are connected with this one by dependencies in either direction, itself included.
+    pub related_to: Option<TicketId>,
+    /// Only tickets whose title or id contains this text, without regard to case.
+    pub search: Option<String>,
 }
 
 /// The order of a list of tickets.
@@ -232,10 +241,12 @@ pub struct ListTickets {
     pub at: Timestamp,
 }
 
-/// A page of tickets. It has fewer than `limit` tickets if their records are very large.
+/// A page of tickets. It has fewer than `limit` tickets if their records are very large, or if a search examined many.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TicketPage {
-    pub tickets: Vec<Ticket>,
+pub struct TicketPage<T = Ticket> {
+    pub tickets: Vec<T>,
+    /// With `related_to`: whether more than a thousand tickets are connected; the page is then of the nearest thousand.
+    pub truncated: Option<bool>,
     /// `after` of the next page; `None` on the last page.
     pub next: Option<TicketPosition>,
 }

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     budget::{Budget, ParkedReservation},
+    damage::TemplateDamage,
     demand::Demand,
     parked_vm::ParkedVm,
     restore::Restorer,
@@ -29,6 +30,8 @@ pub(crate) struct Pool {
     size: u32,
     base: Arc<BootTemplate>,
     inventory: Mutex<Inventory>,
+    /// Templates that could not be restored because they are damaged.
+    pub(crate) damage: TemplateDamage,
     /// Notified when a VM was taken, added or removed.
     pub(crate) changed: Notify,
     /// Number of boots in progress.
@@ -82,6 +85,7 @@ impl Pool {
             size,
             base,
             inventory: Mutex::new(inventory),
+            damage: TemplateDamage::default(),
             changed: Notify::new(),
             boots_in_progress: watch::Sender::new(0),
         })

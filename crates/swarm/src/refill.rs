@@ -31,7 +31,9 @@ pub(crate) async fn run(pool: Arc<Pool>) {
             async { pool.boots_in_progress.subscribe().wait_for(|boots| *boots == 0).await.map(drop) };
         let _ = timeout(MAX_WAIT_FOR_BOOTS, no_boots).await;
         let begun = Instant::now();
-        match ParkedVm::create(&pool.restorer, template).await {
+        let created = ParkedVm::create(&pool.restorer, template).await;
+        pool.damage.record(template, &created);
+        match created {
             Ok(parked) => {
                 pool.finish_restore(template, Some((parked, space)));
                 pause = INITIAL_BACKOFF;

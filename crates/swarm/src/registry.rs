@@ -7,7 +7,7 @@ use std::{
 
 use skep_api::{AccountId, ErrorCode, Failure, IdPrefix, VmId, VmName, VmRef, swarm::VmState};
 
-use crate::vm::VmHandle;
+use crate::{history::Owned, vm::VmHandle};
 
 /// How many VMs the error for an ambiguous id prefix names.
 const MAX_NAMED_CANDIDATES: usize = 3;
@@ -72,6 +72,15 @@ impl Registry {
     /// The VMs of all accounts.
     pub(crate) fn all(&self) -> Vec<VmHandle> {
         self.lock().values().cloned().collect()
+    }
+
+    /// The VMs of all accounts with their owners.
+    pub(crate) fn owned(&self) -> Vec<Owned> {
+        let owned = |handle: &VmHandle| {
+            let facts = &handle.facts;
+            Owned { vm: facts.id, account: facts.account, pid: facts.pid }
+        };
+        self.lock().values().map(owned).collect()
     }
 
     /// The states of the VMs of all accounts.

@@ -11,6 +11,7 @@ use skep_api::{
     AccountId, ErrorCode, VmId, VmRef,
     keys::Limits,
     swarm::{BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm, VmMetrics},
+    system::SwarmState,
 };
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
@@ -23,6 +24,7 @@ use crate::{
     boot::Booter,
     budget::Budget,
     disk_traffic::DiskTotals,
+    history::MetricsHistory,
     metrics,
     pool::Pool,
     refill,
@@ -81,6 +83,7 @@ struct Inner {
     engine: EngineReport,
     api: ApiAccess,
     usage: UsageSamples,
+    history: MetricsHistory,
 }
 
 impl Swarm {
@@ -98,7 +101,9 @@ impl Swarm {
         };
         let api = ApiAccess::new(parts.keeper.clone(), parts.api);
         let usage = UsageSamples::default();
-        tokio::spawn(usage.clone().run(parts.keeper.clone()));
+        let history = MetricsHistory::default();
+        let registry = Arc::clone(&surroundings.registry);
+        tokio::spawn(usage.clone().run(parts.keeper.clone(), registry, history.clone()));
         let budget =
             Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.promises_mb, parts.overhead_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
@@ -110,7 +115,17 @@ impl Swarm {
         tokio::spawn(refill::run(pool.clone()));
         let (tickets, engine) = (parts.tickets, parts.engine);
         let booter = Booter { pool };
-        Ok(Self(Arc::new(Inner { booter, surroundings, tickets, templates, budget, engine, api, usage })))
+        Ok(Self(Arc::new(Inner {
+            booter,
+            surroundings,
+            tickets,
+            templates,
+            budget,
+            engine,
+            api,
+            usage,
+            history,
+        })))
     }
 
     /// The account's VMs, and the capacity of the machine.
@@ -271,6 +286,23 @@ impl Swarm {
     /// Whether VMs can be booted. `Err`: the reason why not.
     pub fn health(&self) -> Result<(), String> {
         if self.0.surroundings.keeper.is_closed() { Err("the keeper is gone".to_owned()) } else { Ok(()) }
+    }
+
+    /// Samples of what the VMs use.
+    pub fn history(&self) -> MetricsHistory {
+        self.0.history.clone()
+    }
+
+    /// The state of the swarm over all accounts.
+    pub fn state(&self) -> SwarmState {
+        SwarmState {
+            engine: self.0.engine.clone(),
+            capacity: self.0.budget.capacity(),
+            pool: self.0.booter.pool.state(None),
+            vms: u32::try_from(self.registry().states().len()).unwrap_or(u32::MAX),
+            memory_held_mb: self.0.usage.held_bytes() >> 20,
+            damaged_templates: self.0.booter.pool.damage.list(),
+        }
     }
 
     /// Metrics of the whole swarm, over all accounts.

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use skep_api::{
     VmId,
     swarm::{
@@ -16,9 +17,14 @@ use skep_api::{
 use skep_channel::GuestUsage;
 use skep_engine::DiskTraffic;
 use skep_keeper_protocol::{Load, ServerEnd, Usage};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use crate::{Error, vm::VmHandle};
+use crate::{
+    Error,
+    history::{self, MetricsHistory},
+    registry::Registry,
+    vm::VmHandle,
+};
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit of the keeper's answer to a sample.
@@ -40,8 +46,9 @@ impl UsageSamples {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|load| load.held_bytes).sum()
     }
 
-    /// Samples all VMs until the keeper is gone.
-    pub(crate) async fn run(self, keeper: ServerEnd) {
+    /// Samples all VMs until the keeper is gone, and records every second sample in the history.
+    pub(crate) async fn run(self, keeper: ServerEnd, registry: Arc<Registry>, history: MetricsHistory) {
+        let mut recorded: Option<Instant> = None;
         let mut ticks = interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !keeper.is_closed() {
@@ -49,6 +56,13 @@ impl UsageSamples {
             // A keeper that does not answer is noticed elsewhere; until then, the last sample stays.
             if let Ok(Ok(held)) = timeout(KEEPER_TIMEOUT, keeper.list()).await {
                 let sample = held.into_iter().map(|vm| (vm.launched.vm, vm.load)).collect();
+                // The timer may fire a little early or late.
+                if recorded
+                    .is_none_or(|last| last.elapsed() + SAMPLE_INTERVAL / 2 >= history::SAMPLE_INTERVAL)
+                {
+                    history.record(Timestamp::now(), registry.owned(), &sample);
+                    recorded = Some(Instant::now());
+                }
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sample;
             }
         }

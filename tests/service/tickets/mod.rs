@@ -9,6 +9,7 @@ mod leases;
 mod lifecycle;
 mod lists;
 mod logs;
+mod search;
 pub(crate) mod vms;
 
 pub(crate) use crate::harness::done;

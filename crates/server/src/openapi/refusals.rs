@@ -29,8 +29,10 @@ macro_rules! refusals {
 refusals! {
     /// Operations that only need the store.
     StoreRefused = [StoreUnavailable],
-    /// An operation that takes no body, and refuses one.
-    BodyRefused = [MalformedBody, BodyTooLarge, NotJson],
+    /// Creating a link that opens a session.
+    SessionLinkRefused = [KeyRequired, InvalidValue, MalformedBody, BodyTooLarge, NotJson],
+    /// Reading samples of the swarm.
+    SwarmSamplesRefused = [SwarmUnavailable, ShuttingDown],
     BootRefused = [
         UnknownTemplate, UnknownTicket, NameTaken, TemplateNotReady, QuotaExceeded, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState,
         IdempotencyInProgress, IdempotencyMismatch, TemplateDamaged, NoCapacity, SwarmUnavailable, BootFailed, ShuttingDown, GuestTimeout,

@@ -21,10 +21,10 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::Routes;
 use crate::{
+    access_watch::access_lost,
     error::Refusal,
     events::{Cursor, EventFilter, Reader, Tail, current, gap, keep_alive},
     extract::{Caller, EventsAny, Query},
-    key_watch::key_lost,
     openapi::refusals::TicketRefused,
 };
 
@@ -110,7 +110,7 @@ async fn events(
         state.begin(caller.account.id, from, filter.ticket()).await?;
     let id = HeaderValue::from_str(&start.at.to_string());
     let mut stopping = state.stopping.clone();
-    let lost = key_lost(state.store.clone(), caller.key.clone());
+    let lost = access_lost(state.store.clone(), &caller);
     let end = Box::pin(async move {
         tokio::select! {
             failure = lost => failure,

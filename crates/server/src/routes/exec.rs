@@ -14,7 +14,7 @@ use skep_api::{
         VM_HOME, VmField,
     },
 };
-use skep_store::KeyStore;
+use skep_store::Store;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use utoipa::IntoParams;
@@ -45,7 +45,7 @@ pub(crate) struct ExecState {
     pub vms: SwarmHandle,
     pub runner: OperationRunner,
     /// Used to check that the key of a streaming caller is still valid.
-    pub store: Arc<dyn KeyStore>,
+    pub store: Arc<dyn Store>,
     /// True when the server is about to close the remaining connections.
     pub closing: watch::Receiver<bool>,
     /// Tracks the WebSockets, for which the server waits at shutdown.
@@ -172,7 +172,7 @@ async fn exec_again(
     let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
     let (events, ending) = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
     let encoding = offsets.encoding.unwrap_or_default();
-    Ok(exec_stream::answer(events, &state, caller.key.clone(), ExecPlace::Vm(ending), encoding))
+    Ok(exec_stream::answer(events, &state, &caller, ExecPlace::Vm(ending), encoding))
 }
 
 async fn run(
@@ -184,7 +184,7 @@ async fn run(
     if let Some(encoding) = order.streamed {
         let (events, ending) = state.runner.stream(caller, chosen, order.command).await?;
         let home = ending.map_or(ExecPlace::Server, ExecPlace::Vm);
-        return Ok(exec_stream::answer(events, state, caller.key.clone(), home, encoding));
+        return Ok(exec_stream::answer(events, state, caller, home, encoding));
     }
     Ok(Json(state.runner.run(caller, chosen, order.command).await?).into_response())
 }

@@ -13,16 +13,16 @@ use serde::Serialize;
 use skep_api::{
     ErrorCode, Failure,
     exec::{EXEC_ID_HEADER, ExecData, OutputEncoding, StreamRefusal},
-    keys::Key,
 };
 use skep_swarm::{EndReasonReceiver, ExecEvent, ExecStream};
 
 use super::exec::ExecState;
 use crate::{
+    access_watch::{access_lost, server_closing},
+    auth::Identity,
     error,
     error::Refusal,
     helper,
-    key_watch::{key_lost, server_closing},
     utf8_decoder::Utf8Decoder,
 };
 
@@ -33,7 +33,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 pub(super) fn answer(
     events: ExecStream,
     state: &ExecState,
-    key: Key,
+    caller: &Identity,
     home: ExecPlace,
     encoding: OutputEncoding,
 ) -> Response {
@@ -43,7 +43,7 @@ pub(super) fn answer(
         home,
         stdout: OutputEncoder::new(encoding),
         stderr: OutputEncoder::new(encoding),
-        key_lost: Box::pin(key_lost(Arc::clone(&state.store), key)),
+        access_lost: Box::pin(access_lost(Arc::clone(&state.store), caller)),
         closing: Box::pin(server_closing(state.closing.clone())),
     };
     let mut answer =
@@ -128,7 +128,7 @@ struct CommandStream {
     stderr: OutputEncoder,
     /// Kept from event to event: recreated for each event, its look-up would never finish while a command floods its
     /// output.
-    key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
+    access_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
     /// Completes when the server is about to close the remaining connections.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
@@ -147,7 +147,7 @@ impl CommandStream {
         let events = self.events.as_mut()?;
         let next = tokio::select! {
             next = events.next() => next,
-            failure = &mut self.key_lost => return Some(self.fail(failure.into())),
+            failure = &mut self.access_lost => return Some(self.fail(failure.into())),
             () = &mut self.closing => return Some(self.detach()),
         };
         let (stdout_end, stderr_end) = (events.stdout_offset(), events.stderr_offset());

@@ -25,6 +25,8 @@ pub(crate) mod page;
 pub(crate) mod raw;
 pub(crate) mod session;
 pub(crate) mod swarm;
+pub(crate) mod swarm_metrics;
+pub(crate) mod system;
 pub(crate) mod templates;
 pub(crate) mod tickets;
 pub(crate) mod vms;

@@ -20,23 +20,22 @@ use serde::Deserialize;
 use skep_api::{
     AbsolutePath, ErrorCode,
     files::{FileWritten, parse_mode},
-    keys::Key,
     path::PathEncoding,
     streams::{ByteRange, FilePart, StreamFile, StreamedFile, UploadFile},
 };
-use skep_store::KeyStore;
+use skep_store::Store;
 use skep_workspace::Content;
 use tokio::sync::watch;
 use utoipa::IntoParams;
 
 use super::operations::precondition;
 use crate::{
+    access_watch::{access_lost, server_closing},
     auth::Identity,
     body_stream::with_content,
     error::Refusal,
     extract::{Caller, FilesWrite, Query, RequestInfo},
     json::Json,
-    key_watch::{key_lost, server_closing},
     openapi::refusals::FilesWriteRefused,
     operation_runner::{OperationRunner, Target},
     watchers::WatchCounts,
@@ -50,7 +49,7 @@ const SHORT_BYTES: u64 = 256 << 10;
 pub(crate) struct FilesState {
     pub runner: OperationRunner,
     /// Used to check that the key of a streaming caller is still valid.
-    pub store: Arc<dyn KeyStore>,
+    pub store: Arc<dyn Store>,
     /// True when the server is about to close the remaining connections.
     pub closing: watch::Receiver<bool>,
     /// Limits the watches of each account.
@@ -78,7 +77,7 @@ pub(super) async fn read(
         FilePart::Unsatisfiable => return Ok(unsatisfiable(size)),
     };
     let content =
-        if length > SHORT_BYTES { until_revoked_or_closing(content, state, &caller.key) } else { content };
+        if length > SHORT_BYTES { until_revoked_or_closing(content, state, caller) } else { content };
     let mut answer = Response::new(HttpBody::from_stream(content));
     *answer.status_mut() = status;
     let answer_headers = answer.headers_mut();
@@ -112,9 +111,9 @@ fn unsatisfiable(size: u64) -> Response {
     answer
 }
 
-/// The same content, which ends with an error when the key is lost or the server shuts down.
-fn until_revoked_or_closing(content: Content, state: &FilesState, key: &Key) -> Content {
-    let lost = Box::pin(key_lost(Arc::clone(&state.store), key.clone()));
+/// The same content, which ends with an error when the key or the session is lost or the server shuts down.
+fn until_revoked_or_closing(content: Content, state: &FilesState, caller: &Identity) -> Content {
+    let lost = Box::pin(access_lost(Arc::clone(&state.store), caller));
     let closing = Box::pin(server_closing(state.closing.clone()));
     Box::pin(stream::unfold(Some((content, lost, closing)), |state| async move {
         let (mut content, mut lost, mut closing) = state?;

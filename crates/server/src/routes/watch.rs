@@ -23,9 +23,9 @@ use utoipa::IntoParams;
 
 use super::raw::FilesState;
 use crate::{
+    access_watch::{access_lost, server_closing},
     error::{self, Refusal},
     extract::{Caller, FilesRead, Query},
-    key_watch::{key_lost, server_closing},
     openapi::refusals::WatchRefused,
     operation_runner::Target,
     watchers::WatchPermit,
@@ -77,7 +77,7 @@ pub(super) async fn watch(
     let (_, content) = state.runner.run_streamed(&caller, chosen, operation, None).await?;
     let watch = Watch {
         lines: Lines { content, buffer: BytesMut::new() },
-        key_lost: Box::pin(key_lost(Arc::clone(&state.store), caller.key.clone())),
+        access_lost: Box::pin(access_lost(Arc::clone(&state.store), &caller)),
         closing: Box::pin(server_closing(state.closing.clone())),
         _watcher: watcher,
     };
@@ -114,7 +114,7 @@ impl Lines {
 
 struct Watch {
     lines: Lines,
-    key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
+    access_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
     /// Completes when the server is about to close the remaining connections.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
     _watcher: WatchPermit,
@@ -126,7 +126,7 @@ impl Watch {
             let mut watch = watch?;
             let ending = tokio::select! {
                 biased;
-                failure = &mut watch.key_lost => failure.into(),
+                failure = &mut watch.access_lost => failure.into(),
                 () = &mut watch.closing => Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; watch again"),
                 change = watch.lines.next() => match change {
                     Ok(Some(change)) => return Some((Ok(change_event(&change)), Some(watch))),

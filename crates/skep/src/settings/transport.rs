@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::{Args, ValueEnum, value_parser};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use skep_server::{Limits, Rate, TrustedProxies};
+use skep_server::{Limits, PublicUrl, Rate, TrustedProxies};
 
 use super::lifetime;
 
@@ -25,6 +25,10 @@ pub(crate) struct Transport {
     /// times.
     #[arg(long, env = "SKEP_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) trusted_proxy: Vec<IpNet>,
+    /// Address under which browsers reach the server, such as https://skep.example, for the links that `skep open` prints
+    /// [default: the address that the request for a link was sent to, if it is an address of the server].
+    #[arg(long, env = "SKEP_PUBLIC_URL", value_name = "URL")]
+    pub(crate) public_url: Option<PublicUrl>,
     /// Maximum number of open connections.
     #[arg(long, env = "SKEP_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "16384",
         value_parser = value_parser!(u32).range(1..))]

@@ -27,6 +27,7 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mkdir;
 pub(crate) mod mv;
+pub(crate) mod open;
 pub(crate) mod pause;
 pub(crate) mod ps;
 pub(crate) mod rename;
@@ -37,6 +38,7 @@ pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod server_process;
 pub(crate) mod status;
+pub(crate) mod system;
 pub(crate) mod template;
 pub(crate) mod ticket;
 pub(crate) mod uninstall;
@@ -129,6 +131,10 @@ verbs! {
     cleanup::Cleanup online,
     /// Show the number of VMs, memory, pool and VM engine.
     status::Status online,
+    /// Show the server's versions, disk, memory, VMs and damaged templates.
+    system::System online,
+    /// Print a link that logs a browser in once, with the rights of the key in use.
+    open::Open online,
     /// Measure boot times and cost of VMs on a running server.
     bench::Bench online,
     /// Show the key in use: its account, scopes and limits.

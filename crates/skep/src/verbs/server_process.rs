@@ -136,6 +136,7 @@ async fn serve_with(
     let admin_key = admin_key
         .map(|key| Ok::<_, skep_accounts::Error>(AdminKey { hash: key.sha256.parse()?, prefix: key.prefix }))
         .transpose()?;
+    let admin_hash = admin_key.as_ref().map(|key| key.hash);
     let listeners = assign_listeners(listeners, &settings)?;
     let tls = Tls::of(&settings, keeper.clone()).await?;
     let metrics = Metrics::default();
@@ -150,6 +151,7 @@ async fn serve_with(
         helper: helper_process::start_by_keeper(keeper.clone()),
         restart: service::restart_by_keeper(keeper.clone()),
         is_first: !succeeds,
+        admin_key: admin_hash,
     };
     // Without its keeper, a server could not end the VMs that it boots.
     let gone = async move { keeper.closed().await };

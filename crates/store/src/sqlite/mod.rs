@@ -40,6 +40,7 @@ pub use self::{
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
+use skep_accounts::SessionHash;
 use skep_api::KeyId;
 use tokio::sync::{broadcast, watch};
 
@@ -55,6 +56,8 @@ use crate::{Cause, CommitObserver, Error, Result, TicketSignal};
 
 /// Capacity of the channel of revocations. A receiver that lags must look its keys up again.
 const REVOCATION_CAPACITY: usize = 1024;
+/// Capacity of the channel of ended sessions. A receiver that lags must look its sessions up again.
+const ENDED_SESSION_CAPACITY: usize = 256;
 /// Capacity of the channel of ticket signals. A receiver that lags must read the open attempts and waiting tickets
 /// again.
 const SIGNAL_CAPACITY: usize = 16_384;
@@ -84,6 +87,7 @@ pub struct SqliteStore {
     key_cache: KeyCache,
     path: PathBuf,
     revocations: broadcast::Sender<KeyId>,
+    ended_sessions: broadcast::Sender<SessionHash>,
     ticket_ids: Arc<TicketIdGenerator>,
     ticket_signals: broadcast::Sender<TicketSignal>,
     commits: watch::Receiver<u64>,
@@ -119,6 +123,7 @@ impl SqliteStore {
             key_cache: known_keys,
             path,
             revocations,
+            ended_sessions: broadcast::channel(ENDED_SESSION_CAPACITY).0,
             ticket_ids,
             ticket_signals: ticket_news,
             commits: commit_count,

@@ -18,6 +18,7 @@ pub mod rotation;
 pub mod run_logs;
 pub mod sessions;
 pub mod templates;
+pub mod ticket_lists;
 pub mod ticket_model;
 pub mod ticket_races;
 pub mod tickets;
@@ -73,6 +74,16 @@ macro_rules! store_suite {
             sessions::a_session_leads_to_its_key_until_it_is_ended,
             sessions::a_session_shows_that_its_key_was_revoked,
             sessions::a_key_has_a_hundred_sessions_and_the_newest_stay,
+            sessions::uses_of_a_session_are_noted_and_never_go_back,
+            sessions::the_end_of_a_session_is_announced_once,
+            sessions::a_link_is_taken_once_and_shows_its_key,
+            sessions::callers_at_once_take_a_link_once,
+            sessions::a_key_has_a_hundred_links_and_the_newest_stay,
+            ticket_lists::titles_and_ids_are_searched_without_regard_to_case,
+            ticket_lists::a_summary_has_what_the_record_has,
+            ticket_lists::related_tickets_are_connected_in_both_directions,
+            ticket_lists::a_large_graph_is_cut_to_the_nearest_tickets,
+            ticket_lists::tickets_are_counted_by_what_they_wait_for,
             vms::boots_are_recorded_as_they_were,
             vms::boots_are_all_or_none,
             vms::what_may_change_of_a_vm_changes_while_it_lives,

@@ -38,7 +38,7 @@ pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     for (event, vm) in events.iter().zip(vms.iter().rev()) {
         assert_eq!(
             serde_json::Value::from(event.body.clone()),
-            json!({ "vm": vm.id, "pid": vm.pid, "name": null })
+            json!({ "vm": vm.id, "pid": vm.pid, "name": null, "boot": vm.boot })
         );
         assert_eq!((event.at, event.request_id.as_deref()), (moment(500), Some("boot")));
     }

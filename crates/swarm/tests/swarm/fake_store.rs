@@ -14,7 +14,9 @@ use skep_api::{
     AccountId, TicketId, VmId,
     swarm::{BootAnswer, EndReason, PausedTo},
     templates::Template,
-    tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
+    tickets::{
+        Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, TicketSummary, TicketTotals, Why,
+    },
 };
 use skep_store::{
     Answered, AppendLog, BeatTicket, ChangeTicket, ChangeVm, ClaimTickets, CreateTickets, DeleteTicket,
@@ -210,6 +212,14 @@ impl TicketStore for FakeStore {
     }
 
     async fn list_tickets(&self, _: ListTickets) -> Result<TicketPage> {
+        unreachable!()
+    }
+
+    async fn list_ticket_summaries(&self, _: ListTickets) -> Result<TicketPage<TicketSummary>> {
+        unreachable!()
+    }
+
+    async fn ticket_totals(&self, _: AccountId) -> Result<TicketTotals> {
         unreachable!()
     }
 

@@ -19,7 +19,7 @@ use skep_api::{AccountId, Environment, Role, Scope};
 use skep_client::Client;
 use skep_helper::HelperOrder;
 use skep_server::{
-    BootDefaults, Limits, Metrics, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper,
+    BootDefaults, Limits, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper,
     TrustedProxies, WebhookSettings, ready_swarm, run, tls::Certificates,
 };
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
@@ -74,6 +74,7 @@ pub struct Options {
     pub git: GitGrants,
     pub restart: Restart,
     pub webhooks: WebhookSettings,
+    pub public_url: Option<PublicUrl>,
 }
 
 impl Default for Options {
@@ -83,7 +84,7 @@ impl Default for Options {
         let restart: Restart = Arc::new(|| Box::pin(async { Ok(()) }));
         let webhooks = WebhookSettings::default();
         let (proxies, git) = (TrustedProxies::default(), GitGrants::default());
-        Self { limits, proxies, tls: None, git_allow: vec![], git, restart, webhooks }
+        Self { limits, proxies, tls: None, git_allow: vec![], git, restart, webhooks, public_url: None }
     }
 }
 
@@ -132,7 +133,7 @@ impl Skep {
 
     async fn start_in(data: Arc<TempDir>, options: Options) -> Self {
         faults::watch();
-        let Options { limits, proxies, tls, git_allow, git, restart, webhooks } = options;
+        let Options { limits, proxies, tls, git_allow, git, restart, webhooks, public_url } = options;
         let metrics = Metrics::default();
         let store = open_store(&data, &metrics).await;
         let root = data.path().join("workspaces/default");
@@ -160,6 +161,7 @@ impl Skep {
             metrics_listener: Some(metrics_listener),
             tls,
             proxies,
+            public_url,
             limits,
             git_allow,
             webhooks,

@@ -25,10 +25,13 @@ use super::{
     plain_text::refuse_plain_text,
     socket::Socket,
 };
-use crate::door::{
-    limits::{Connections, Limits},
-    origin::{Transport, TrustedProxies},
-    vm_listener::{MAX_CONNECTIONS_PER_VM, MAX_VM_CONNECTIONS},
+use crate::{
+    door::{
+        limits::{Connections, Limits},
+        origin::{Transport, TrustedProxies},
+        vm_listener::{MAX_CONNECTIONS_PER_VM, MAX_VM_CONNECTIONS},
+    },
+    own_url::LocalAddress,
 };
 
 /// The connection preface of HTTP/2.
@@ -91,7 +94,7 @@ impl ConnectionAcceptor {
     }
 }
 
-type ConnectionService<S> = AddExtension<AddExtension<S, Exchanges>, Transport>;
+type ConnectionService<S> = AddExtension<AddExtension<AddExtension<S, Exchanges>, Transport>, LocalAddress>;
 type Accepted<S> = (GuardedStream<Socket>, ConnectionService<S>);
 
 impl<S: Send + 'static> Accept<TcpStream, S> for ConnectionAcceptor {
@@ -109,6 +112,7 @@ impl Inner {
     async fn accept<S>(&self, stream: TcpStream, service: S) -> io::Result<Accepted<S>> {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?.ip();
+        let local = LocalAddress(stream.local_addr()?);
         // A proxy opens connections for many callers, so the limit per address does not apply to it.
         let by_address =
             !matches!(&self.listener, ListenerKind::Main { proxies, .. } if proxies.contains(peer));
@@ -131,6 +135,7 @@ impl Inner {
         let exchanges = Exchanges::new();
         let service = Extension(exchanges.clone()).layer(service);
         let service = Extension(carrier).layer(service);
+        let service = Extension(local).layer(service);
         let limits = Arc::clone(&self.limits);
         let guarded = GuardedStream::new(Parts { stream, first, is_http2, exchanges, limits, permit });
         Ok((guarded, service))

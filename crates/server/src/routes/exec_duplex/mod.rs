@@ -28,10 +28,10 @@ use super::{
     exec_stream::ExecPlace,
 };
 use crate::{
+    access_watch::{access_lost, server_closing},
     auth::Identity,
     error::Refusal,
     extract::{Caller, ExecAnywhere, NoParameters, Query, RequestInfo, SwarmExec, VmPath},
-    key_watch::{key_lost, server_closing},
     openapi::refusals::DuplexRefused,
     operation_runner::{OperationRunner, Target},
 };
@@ -180,7 +180,7 @@ async fn accept(
 async fn serve(mut socket: WebSocket, state: &ExecState, caller: &Identity, chosen: Target) {
     let aborted = async {
         tokio::select! {
-            failure = key_lost(Arc::clone(&state.store), caller.key.clone()) => End::Refused(failure.into()),
+            failure = access_lost(Arc::clone(&state.store), caller) => End::Refused(failure.into()),
             () = server_closing(state.closing.clone()) => End::Closing,
         }
     };

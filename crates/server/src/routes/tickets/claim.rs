@@ -8,21 +8,19 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
-use skep_api::{
-    keys::Key,
-    tickets::{Beat, ClaimTickets, ClaimedTickets, Heartbeat},
-};
+use skep_api::tickets::{Beat, ClaimTickets, ClaimedTickets, Heartbeat};
 use skep_store::Answered;
 use skep_tickets::{check_heartbeat, parse_claim};
 use tokio::time::{Instant, sleep_until};
 
 use super::{TicketsState, replayable_response, ticket_call, ticket_id};
 use crate::{
+    access_watch::access_lost,
+    auth::Identity,
     body::{Body, Object},
     error::Refusal,
     extract::{Caller, NoParameters, Query, RequestInfo, Segment, TicketWrite, TicketsWrite},
     json::Json,
-    key_watch::key_lost,
     openapi::refusals::{BeatRefused, ClaimRefused},
     routes::Answer,
     tickets::{IDEMPOTENCY_KEY_DESCRIPTION, idempotency_key},
@@ -58,7 +56,7 @@ pub(super) async fn claim(
     let wait = Duration::from_millis(request.wait_ms.unwrap_or_default());
     let _begun = state.in_progress.begin(caller.account.id, idempotency.as_ref())?;
     let command = skep_store::ClaimTickets { call: ticket_call(&caller, &call), claim, idempotency };
-    let claimed = state.claim_within(command, wait, &caller.key).await?;
+    let claimed = state.claim_within(command, wait, &caller).await?;
     if let [first, ..] = claimed.answer.tickets.as_slice() {
         call.audit.set_resource(first.id);
     }
@@ -71,12 +69,12 @@ impl TicketsState {
         mut self,
         mut command: skep_store::ClaimTickets,
         wait: Duration,
-        key: &Key,
+        caller: &Identity,
     ) -> Result<Answered<ClaimedTickets>, Refusal> {
         let deadline = Instant::now() + wait;
         let signal = self.waiters.signal(command.call.account);
         let mut is_last_try = wait.is_zero();
-        let mut lost = std::pin::pin!(key_lost(self.store.clone(), key.clone()));
+        let mut lost = std::pin::pin!(access_lost(self.store.clone(), caller));
         loop {
             // Enabled before the claim, so that a ticket that becomes ready later wakes this call.
             let mut woken = std::pin::pin!(signal.notified());

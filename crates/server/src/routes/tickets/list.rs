@@ -4,24 +4,32 @@ use std::{fmt::Display, str::FromStr};
 
 use axum::extract::State;
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use skep_api::{
-    AccountId, ErrorCode, Failure, Label, TicketId, budget::MAX_ANSWER_BYTES, tickets::TicketList,
+    AccountId, ErrorCode, Failure, Label, TicketId,
+    budget::MAX_ANSWER_BYTES,
+    tickets::{TicketList, TicketSummaryList, TicketTotals},
 };
-use skep_store::{ListTickets, TicketFilter, TicketPosition, TicketSort};
-use utoipa::{IntoParams, ToSchema};
+use skep_store::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
+use utoipa::{
+    IntoParams, PartialSchema, ToSchema,
+    openapi::{Ref, RefOr, Schema, schema::AnyOfBuilder},
+};
 
 use super::TicketsState;
 use crate::{
-    extract::{Caller, Query, TicketsRead},
+    extract::{Caller, NoParameters, Query, TicketsRead},
     json::Json,
+    openapi::refusals::TicketRefused,
     routes::Answer,
 };
 
 /// Entries on a page without `limit`.
 const DEFAULT_PAGE: u32 = 500;
 const MAX_PAGE: u32 = 1_000;
+/// The longest text to search for, in characters.
+const MAX_SEARCH_CHARS: usize = 200;
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
@@ -35,6 +43,16 @@ enum Sort {
     /// The latest change first.
     #[serde(rename = "-updated_at")]
     Updated,
+}
+
+/// Which fields of the tickets a list has.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum View {
+    /// All fields.
+    Full,
+    /// Those of a summary.
+    Summary,
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -67,6 +85,17 @@ pub(super) struct TicketsQuery {
     /// A ticket that they depend on.
     #[param(inline)]
     depends_on: Option<TicketId>,
+    /// A ticket with which they are connected by dependencies, in either direction and over any number of steps; itself
+    /// included. Of more than 1,000 connected tickets the nearest ones are listed, and `truncated` is true.
+    #[param(inline)]
+    related_to: Option<TicketId>,
+    /// A text, 1 to 200 characters, that their title or id contains, in any case. A page may have fewer tickets than
+    /// `limit`, even none, and a `next_cursor`, because a search examines at most 100,000 tickets for one page.
+    #[param(min_length = 1, max_length = 200, example = "parser")]
+    q: Option<String>,
+    /// `summary` leaves out `description`, `result` and `metadata`. Default: the whole records.
+    #[param(inline)]
+    view: Option<View>,
     /// `created` (default) is oldest first; `priority` is the order in which they are claimed; `-updated_at` begins
     /// with the latest change.
     #[param(inline)]
@@ -85,19 +114,80 @@ pub(super) struct TicketsQuery {
 #[utoipa::path(
     get, path = "/api/tickets", tag = "tickets", operation_id = "list_tickets", params(TicketsQuery),
     security(("bearer" = ["tickets:read"])),
-    responses((status = 200, description = "A page of tickets", body = TicketList))
+    responses(
+        (status = 200, description = "A page of tickets; with `view=summary`, of summaries", body = TicketListAnswer,
+         example = json!({"tickets": [], "next_cursor": null})),
+        TicketRefused,
+    )
 )]
 pub(super) async fn list(
     State(state): State<TicketsState>,
     caller: Caller<TicketsRead>,
     Query(query): Query<TicketsQuery>,
-) -> Answer<TicketList> {
+) -> Answer<TicketListAnswer> {
+    let view = query.view.unwrap_or(View::Full);
     let query = query.parse(caller.account.id)?;
     let filter_hash = filter_hash(&query);
     caller.memory.reserve(MAX_ANSWER_BYTES as u64).await?;
-    let page = state.store.list_tickets(query).await?;
-    let next_cursor = page.next.map(|next| format!("{filter_hash}.{}", encode_position(next)));
-    Ok(Json(TicketList { tickets: page.tickets, next_cursor }))
+    let cursor =
+        |next: Option<TicketPosition>| next.map(|next| format!("{filter_hash}.{}", encode_position(next)));
+    Ok(Json(match view {
+        View::Full => {
+            let TicketPage { tickets, truncated, next } = state.store.list_tickets(query).await?;
+            TicketListAnswer::Full(TicketList { tickets, truncated, next_cursor: cursor(next) })
+        }
+        View::Summary => {
+            let TicketPage { tickets, truncated, next } = state.store.list_ticket_summaries(query).await?;
+            TicketListAnswer::Summary(TicketSummaryList { tickets, truncated, next_cursor: cursor(next) })
+        }
+    }))
+}
+
+/// A page of tickets in the requested view.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum TicketListAnswer {
+    Full(TicketList),
+    Summary(TicketSummaryList),
+}
+
+// Derived, it would be `oneOf`, which an empty page contradicts: it is valid in either view.
+impl PartialSchema for TicketListAnswer {
+    fn schema() -> RefOr<Schema> {
+        let item = |name| Ref::from_schema_name(name);
+        let description = Some("A page of tickets, or of summaries with `view=summary`.");
+        AnyOfBuilder::new()
+            .description(description)
+            .item(item(TicketList::name()))
+            .item(item(TicketSummaryList::name()))
+            .into()
+    }
+}
+
+impl ToSchema for TicketListAnswer {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((TicketList::name().into_owned(), TicketList::schema()));
+        schemas.push((TicketSummaryList::name().into_owned(), TicketSummaryList::schema()));
+        TicketList::schemas(schemas);
+        TicketSummaryList::schemas(schemas);
+    }
+}
+
+/// Count tickets
+///
+/// Returns how many tickets the account has, by status. Pending tickets are `ready`, `blocked` by a dependency that is
+/// not completed, or `waiting` for a time alone. The cost hardly depends on the number of tickets.
+#[utoipa::path(
+    get, path = "/api/tickets/summary", tag = "tickets", operation_id = "count_tickets",
+    security(("bearer" = ["tickets:read"])),
+    responses((status = 200, description = "The numbers of tickets", body = TicketTotals))
+)]
+pub(super) async fn totals(
+    State(state): State<TicketsState>,
+    caller: Caller<TicketsRead>,
+    _: Query<NoParameters>,
+) -> Answer<TicketTotals> {
+    Ok(Json(state.store.ticket_totals(caller.account.id).await?))
 }
 
 impl TicketsQuery {
@@ -112,6 +202,8 @@ impl TicketsQuery {
             )?,
             ready: self.ready,
             depends_on: self.depends_on,
+            related_to: self.related_to,
+            search: self.q.map(check_search).transpose()?,
         };
         let sort = match self.sort {
             None | Some(Sort::Created) => TicketSort::Created,
@@ -122,6 +214,13 @@ impl TicketsQuery {
         let mut query = ListTickets { account, filter, sort, limit, after: None, at: Timestamp::now() };
         query.after = self.cursor.as_deref().map(|cursor| parse_cursor(cursor, &query)).transpose()?;
         Ok(query)
+    }
+}
+
+fn check_search(text: String) -> Result<String, Failure> {
+    match text.chars().count() {
+        1..=MAX_SEARCH_CHARS => Ok(text),
+        length => Err(invalid(format!("`q` has {length} characters; it must have 1 to {MAX_SEARCH_CHARS}"))),
     }
 }
 

@@ -27,10 +27,10 @@ use utoipa::IntoParams;
 
 use super::{TicketsState, ticket_id};
 use crate::{
+    access_watch::{access_lost, server_closing},
     error::{self, Refusal},
     extract::{Caller, Query, Segment, TicketRead},
     json::Json,
-    key_watch::{key_lost, server_closing},
     openapi::refusals::TicketLogRefused,
     utf8_decoder::Utf8Decoder,
 };
@@ -120,7 +120,7 @@ pub(super) async fn log(
         ReadLog { attempt: Some(first_page.attempt), vm: Some(first_page.vm), limit: PIECE_BYTES, ..read };
     let followed = LogStream {
         commits: state.store.commits(),
-        key_lost: Box::pin(key_lost(state.store.clone(), caller.key.clone())),
+        access_lost: Box::pin(access_lost(state.store.clone(), &caller)),
         closing: Box::pin(server_closing(state.stopping.clone())),
         store: state.store,
         next_read,
@@ -175,7 +175,7 @@ struct LogStream {
     /// Decodes the output to text, and keeps an incomplete last character. `None`: base64.
     text: Option<Utf8Decoder>,
     commits: watch::Receiver<u64>,
-    key_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
+    access_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
     /// Completes when the server shuts down.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
@@ -200,10 +200,10 @@ impl LogStream {
 
     /// The next event, and whether it is the last.
     async fn next(&mut self) -> Result<(Event, bool), Refusal> {
-        let Self { store, next_read, text, commits, key_lost, closing } = self;
+        let Self { store, next_read, text, commits, access_lost, closing } = self;
         tokio::select! {
             biased;
-            failure = key_lost => Err(failure.into()),
+            failure = access_lost => Err(failure.into()),
             () = closing => Err(Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; reconnect with the last offset")),
             page = next_page(store, next_read, commits) => {
                 let page = page?;

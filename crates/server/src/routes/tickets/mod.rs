@@ -46,6 +46,7 @@ pub(crate) struct TicketsState {
 pub(crate) fn routes(state: TicketsState) -> Routes {
     vec![
         routes!(list::list, create::create).with_state(state.clone()),
+        routes!(list::totals).with_state(state.clone()),
         routes!(create::create_batch).with_state(state.clone()),
         routes!(claim::claim).with_state(state.clone()),
         routes!(read::read, change::change, change::delete).with_state(state.clone()),

@@ -12,7 +12,7 @@ use skep_api::{
     Label, Patch, TicketId,
     tickets::{
         ChangeTicket, ClaimTickets, Heartbeat as Beat, Object, Priorities, Priority, Ticket as Record,
-        TicketStatus,
+        TicketStatus, TicketSummary,
     },
 };
 use skep_client::Answered;
@@ -70,7 +70,8 @@ pub(super) async fn claim(verb: Claim) -> anyhow::Result<ExitCode> {
     } else if claimed.tickets.is_empty() {
         output::eprint_line("no ticket is ready");
     } else {
-        table(&claimed.tickets)?;
+        let claimed: Vec<TicketSummary> = claimed.value.tickets.into_iter().map(Into::into).collect();
+        table(&claimed)?;
     }
     Ok(ExitCode::SUCCESS)
 }

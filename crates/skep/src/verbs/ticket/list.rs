@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+use bytes::Bytes;
 use clap::Args;
-use skep_api::{Label, TicketId, tickets::Ticket};
-use skep_client::TicketQuery;
+use skep_api::{Label, TicketId, tickets::TicketSummary};
+use skep_client::{Client, TicketQuery};
 
 use super::show::{join_labels, table};
 use crate::{connection::Connection, output};
@@ -42,6 +43,15 @@ pub(super) struct List {
     /// List only tickets that depend on this one.
     #[arg(long, value_name = "ID")]
     depends_on: Option<TicketId>,
+    /// List only tickets that are connected with this one by dependencies; at most 1000, the nearest ones.
+    #[arg(long, value_name = "ID")]
+    related_to: Option<TicketId>,
+    /// List only tickets whose title or id contains this text, in any case.
+    #[arg(short, long, value_name = "TEXT")]
+    q: Option<String>,
+    /// With --json: leave out descriptions, results and metadata.
+    #[arg(long)]
+    summary: bool,
     /// Order: created (oldest first), priority (the order of claims) or -updated_at (latest change first).
     #[arg(long, value_name = "ORDER", allow_hyphen_values = true)]
     sort: Option<String>,
@@ -64,13 +74,15 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
         label: (!verb.labels.is_empty()).then(|| join_labels(&verb.labels, ",")),
         ready: (verb.ready || verb.blocked).then_some(verb.ready),
         depends_on: verb.depends_on,
+        related_to: verb.related_to,
+        search: verb.q,
         sort: verb.sort,
         limit: Some(verb.limit),
         cursor: verb.cursor,
     };
     let client = verb.connection.client()?;
     if verb.connection.json {
-        output::json(&client.tickets(&query).await?.text)?;
+        output::json(&answer(&client, &query, verb.summary).await?)?;
         return Ok(ExitCode::SUCCESS);
     }
     // Without --sort, finished tickets are sorted by their latest change.
@@ -80,14 +92,14 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
     };
     let finished = format!("--status {FINISHED}{sorted}");
     if query.status.is_some() || query.cursor.is_some() {
-        let page = client.tickets(&query).await?.value;
+        let page = client.ticket_summaries(&query).await?.value;
         // After the last page of open tickets, the list continues with the finished ones.
         let was_open = query.cursor.is_some() && query.status.as_deref() == Some(OPEN);
         let next = page.next_cursor.map(|cursor| format!("--cursor {cursor}"));
         return show(&page.tickets, next.or(was_open.then_some(finished)));
     }
     let open = TicketQuery { status: Some(OPEN.to_owned()), ..query.clone() };
-    let first = client.tickets(&open).await?.value;
+    let first = client.ticket_summaries(&open).await?.value;
     if let Some(cursor) = first.next_cursor {
         return show(&first.tickets, Some(format!("--status {OPEN} --cursor {cursor}")));
     }
@@ -98,12 +110,21 @@ pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
     }
     let query =
         TicketQuery { status: Some(FINISHED.to_owned()), sort: Some(sort), limit: Some(left), ..query };
-    let second = client.tickets(&query).await?.value;
+    let second = client.ticket_summaries(&query).await?.value;
     tickets.extend(second.tickets);
     show(&tickets, second.next_cursor.map(|cursor| format!("{finished} --cursor {cursor}")))
 }
 
-fn show(tickets: &[Ticket], more: Option<String>) -> anyhow::Result<ExitCode> {
+/// The answer of the API, unchanged.
+async fn answer(client: &Client, query: &TicketQuery, summary: bool) -> Result<Bytes, skep_client::Error> {
+    if summary {
+        Ok(client.ticket_summaries(query).await?.text)
+    } else {
+        Ok(client.tickets(query).await?.text)
+    }
+}
+
+fn show(tickets: &[TicketSummary], more: Option<String>) -> anyhow::Result<ExitCode> {
     table(tickets)?;
     if let Some(options) = more {
         output::eprint_line(&format!("There is more: {options}"));

@@ -8,6 +8,7 @@ mod history;
 mod list;
 mod logs;
 mod show;
+mod summary;
 mod wait;
 mod work;
 
@@ -34,6 +35,8 @@ enum Verb {
     Batch(batch::Batch),
     /// List tickets, open ones first.
     List(list::List),
+    /// Count tickets by status.
+    Summary(summary::Summary),
     /// Show a ticket.
     Show(show::Show),
     /// Change the fields of a ticket.
@@ -71,6 +74,7 @@ pub(crate) async fn run(verb: Ticket) -> anyhow::Result<ExitCode> {
         Verb::Create(verb) => edit::create(verb).await,
         Verb::Batch(verb) => batch::run(verb).await,
         Verb::List(verb) => list::list(verb).await,
+        Verb::Summary(verb) => summary::summary(verb).await,
         Verb::Edit(verb) => edit::edit(verb).await,
         Verb::Delete(verb) => edit::delete(verb).await,
         Verb::History(verb) => history::run(verb).await,

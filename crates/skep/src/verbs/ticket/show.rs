@@ -3,7 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use skep_api::{Label, TicketId, tickets::Ticket};
+use skep_api::{
+    Label, TicketId,
+    tickets::{Ticket, TicketSummary},
+};
 
 use crate::{connection::Connection, output};
 
@@ -12,11 +15,11 @@ pub(super) fn join_labels(labels: &[Label], between: &str) -> String {
 }
 
 /// Prints tickets as a table.
-pub(super) fn table(tickets: &[Ticket]) -> anyhow::Result<()> {
-    let row = |ticket: &Ticket| {
+pub(super) fn table(tickets: &[TicketSummary]) -> anyhow::Result<()> {
+    let row = |ticket: &TicketSummary| {
         [
             ticket.id.to_string(),
-            state(ticket),
+            if ticket.ready { "ready".to_owned() } else { ticket.status.to_string() },
             ticket.priority.to_string(),
             ticket.attempt.to_string(),
             ticket.assignee.as_deref().map_or_else(|| "-".to_owned(), printable),

@@ -2,21 +2,23 @@
 //! that its filter selects and reads only the entries that it needs, so that its cost does not depend on the number of
 //! tickets. The exception is ready tickets by time of change, which are searched among all pending ones.
 
+use jiff::Timestamp;
 use rusqlite::{CachedStatement, Connection, Rows, ToSql};
 use skep_api::{
-    Label, TicketId,
-    tickets::{Priority, Ticket as Record, TicketStatus},
+    TicketId,
+    tickets::{Priority, TicketStatus},
 };
 
 use super::{
     super::{
-        columns::{Columns, millis, query_all},
+        columns::{Columns, invalid_column, millis},
         error::SqliteError,
-        table::ColumnValue,
     },
-    fields::{rank, record},
+    chosen::{Chosen, chosen},
+    fields::rank,
     intersection::{Intersection, Term},
-    row::{find, size_bytes},
+    search::{MAX_EXAMINED, Search},
+    summary::Listed,
 };
 use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
 
@@ -24,41 +26,66 @@ use crate::{ListTickets, TicketFilter, TicketPage, TicketPosition, TicketSort};
 /// record that reaches it.
 const MAX_PAGE_BYTES: usize = 8 << 20;
 
-/// Sort key of a ticket: rank, time of change and id; those that do not apply to the sort order are 0.
-type SortKey = (i64, i64, String);
+/// Columns of the statements whose rows have the title.
+const COLUMNS_WITH_TITLE: usize = 3;
 
-pub(in super::super) fn list(
+/// Sort key of a ticket: rank, time of change and id; those that do not apply to the sort order are 0.
+pub(super) type SortKey = (i64, i64, String);
+
+pub(in super::super) fn list<T: Listed>(
     connection: &Connection,
     query: &ListTickets,
-) -> Result<TicketPage, SqliteError> {
-    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
-    let places = match query.filter.depends_on {
-        Some(prerequisite) => dependents(connection, query, prerequisite, limit + 1)?,
-        None => merged(connection, query, limit + 1)?,
-    };
-    let more = places.len() > limit;
-    let (mut tickets, mut size) = (Vec::new(), 0);
-    for (_, _, id) in places.into_iter().take(limit) {
-        if size >= MAX_PAGE_BYTES {
-            return Ok(page(tickets, query.sort, true));
-        }
-        let id: TicketId = id.parse().map_err(|error| super::super::columns::invalid_column("id", error))?;
-        let Some(row) = find(connection, id)? else { continue };
-        let ticket = record(connection, row, query.at)?;
-        size += size_bytes(&ticket);
-        tickets.push(ticket);
-    }
-    Ok(page(tickets, query.sort, more))
+) -> Result<TicketPage<T>, SqliteError> {
+    list_examining(connection, query, MAX_EXAMINED)
 }
 
-fn page(tickets: Vec<Record>, sort: TicketSort, more: bool) -> TicketPage {
-    let position = |last: &Record| match sort {
-        TicketSort::Created => TicketPosition::Created(last.id),
-        TicketSort::Priority => TicketPosition::Priority(last.priority, last.id),
-        TicketSort::Updated => TicketPosition::Updated(last.updated_at, last.id),
+/// Like [`list`]; a search examines at most `examined` tickets.
+fn list_examining<T: Listed>(
+    connection: &Connection,
+    query: &ListTickets,
+    examined: usize,
+) -> Result<TicketPage<T>, SqliteError> {
+    let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
+    let (Chosen { mut places, truncated }, mut more) = match chosen(connection, query, limit + 1)? {
+        Some(chosen) => (chosen, None),
+        None => {
+            let merged = merged(connection, query, limit + 1, examined)?;
+            (Chosen { places: merged.places, truncated: None }, merged.stopped_at)
+        }
     };
-    let next = tickets.last().filter(|_| more).map(position);
-    TicketPage { tickets, next }
+    if places.len() > limit {
+        places.truncate(limit);
+        more = places.last().cloned();
+    }
+    let (mut tickets, mut size) = (Vec::new(), 0);
+    let mut previous = None;
+    for place in places {
+        if size >= MAX_PAGE_BYTES {
+            more = previous;
+            break;
+        }
+        let id: TicketId = place.2.parse().map_err(|error| invalid_column("id", error))?;
+        let Some(ticket) = T::read(connection, id, query.at)? else { continue };
+        size += ticket.size_bytes();
+        tickets.push(ticket);
+        previous = Some(place);
+    }
+    let next = more.map(|place| position(query.sort, &place)).transpose()?;
+    Ok(TicketPage { tickets, truncated, next })
+}
+
+/// Converts a sort key to a cursor.
+fn position(sort: TicketSort, (rank_of, at, id): &SortKey) -> Result<TicketPosition, SqliteError> {
+    let id = id.parse().map_err(|error| invalid_column("id", error))?;
+    let priority = || Priority::ALL.iter().copied().find(|priority| rank(*priority) == *rank_of);
+    let position = match sort {
+        TicketSort::Created => Some(TicketPosition::Created(id)),
+        TicketSort::Priority => priority().map(|priority| TicketPosition::Priority(priority, id)),
+        TicketSort::Updated => {
+            Timestamp::from_millisecond(*at).ok().map(|at| TicketPosition::Updated(at, id))
+        }
+    };
+    position.ok_or_else(|| invalid_column("sort key", format!("`{rank_of}`, `{at}` is none")))
 }
 
 /// An index range.
@@ -70,7 +97,7 @@ pub(super) struct IndexRange {
 }
 
 /// Returns the index ranges that a filter selects.
-fn ranges(filter: &TicketFilter) -> Vec<IndexRange> {
+pub(super) fn ranges(filter: &TicketFilter) -> Vec<IndexRange> {
     let statuses: &[TicketStatus] =
         if filter.statuses.is_empty() { TicketStatus::ALL } else { &filter.statuses };
     let stages = statuses.iter().flat_map(|status| stages_of(*status).iter().map(|stage| (*stage, *status)));
@@ -99,7 +126,7 @@ fn stages_of(status: TicketStatus) -> &'static [i64] {
 }
 
 /// Returns the sort key after which the page starts, if its cursor is of the same sort order.
-fn cursor(query: &ListTickets) -> Option<SortKey> {
+pub(super) fn cursor(query: &ListTickets) -> Option<SortKey> {
     match (query.sort, query.after?) {
         (TicketSort::Created, TicketPosition::Created(id)) => Some((0, 0, id.to_string())),
         (TicketSort::Priority, TicketPosition::Priority(priority, id)) => {
@@ -110,13 +137,26 @@ fn cursor(query: &ListTickets) -> Option<SortKey> {
     }
 }
 
-/// Merges the selected ranges and returns the first sort keys.
-fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result<Vec<SortKey>, SqliteError> {
+/// The first sort keys of the merged ranges.
+struct Merged {
+    places: Vec<SortKey>,
+    /// Where a search stopped because it examined as much as a page may.
+    stopped_at: Option<SortKey>,
+}
+
+/// Merges the selected ranges and returns the first sort keys. A search examines at most `examined` tickets.
+fn merged(
+    connection: &Connection,
+    query: &ListTickets,
+    wanted: usize,
+    examined: usize,
+) -> Result<Merged, SqliteError> {
     let by_change = query.sort == TicketSort::Updated;
     let cursor = cursor(query);
     let account = query.account.to_string();
     let assignee = query.filter.assignee.as_ref();
-    let sql = sql_of(by_change, assignee.is_some());
+    let search = query.filter.search.as_deref().map(Search::of);
+    let sql = sql_of(by_change, assignee.is_some(), search.is_some());
     // The index by time of change contains all pending tickets together. If both ready and waiting ones are selected,
     // one range without a condition on the stage is read, because reading each separately would skip all entries of the
     // other.
@@ -132,7 +172,7 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
         {
             continue;
         }
-        let statement = (!labelled).then(|| connection.prepare_cached(sql)).transpose()?;
+        let statement = (!labelled).then(|| connection.prepare_cached(&sql)).transpose()?;
         statements.push((statement, range));
     }
     let mut streams = Vec::with_capacity(statements.len());
@@ -159,7 +199,7 @@ fn merged(connection: &Connection, query: &ListTickets, wanted: usize) -> Result
         let rows = statement.query(params.as_slice())?;
         streams.push(Stream::of(Source::Rows(rows), rank, by_change)?);
     }
-    take(streams, by_change, wanted)
+    take(connection, streams, by_change, wanted, search.map(|search| (search, examined)))
 }
 
 /// Start position in the range of a priority.
@@ -173,30 +213,23 @@ fn start_position(sort: TicketSort, cursor: Option<&SortKey>, priority: i64) -> 
     }
 }
 
-fn sql_of(by_change: bool, assignee: bool) -> &'static str {
-    match (by_change, assignee) {
-        (false, false) => {
-            "SELECT id, updated_at FROM tickets
-             WHERE account = :account AND stage = :stage AND priority = :priority AND id > :id ORDER BY id"
-        }
-        (false, true) => {
-            "SELECT id, updated_at FROM tickets
-             WHERE account = :account AND assignee = :assignee AND stage = :stage AND priority = :priority AND id > :id
+fn sql_of(by_change: bool, assignee: bool, with_title: bool) -> String {
+    let columns = if with_title { "id, updated_at, title" } else { "id, updated_at" };
+    let of_assignee = if assignee { "AND assignee = :assignee" } else { "" };
+    if !by_change {
+        return format!(
+            "SELECT {columns} FROM tickets
+             WHERE account = :account {of_assignee} AND stage = :stage AND priority = :priority AND id > :id
              ORDER BY id"
-        }
-        (true, false) => {
-            "SELECT id, updated_at FROM tickets INDEXED BY tickets_by_change
-             WHERE account = :account AND status = :status AND priority = :priority AND (updated_at, id) < (:at, :id)
-                 AND (:stage IS NULL OR stage = :stage)
-             ORDER BY updated_at DESC, id DESC"
-        }
-        (true, true) => {
-            "SELECT id, updated_at FROM tickets INDEXED BY tickets_of_assignee_by_change
-             WHERE account = :account AND assignee = :assignee AND status = :status AND priority = :priority
-                 AND (updated_at, id) < (:at, :id) AND (:stage IS NULL OR stage = :stage)
-             ORDER BY updated_at DESC, id DESC"
-        }
+        );
     }
+    let index = if assignee { "tickets_of_assignee_by_change" } else { "tickets_by_change" };
+    format!(
+        "SELECT {columns} FROM tickets INDEXED BY {index}
+         WHERE account = :account {of_assignee} AND status = :status AND priority = :priority
+             AND (updated_at, id) < (:at, :id) AND (:stage IS NULL OR stage = :stage)
+         ORDER BY updated_at DESC, id DESC"
+    )
 }
 
 /// Returns the terms of a filter with labels.
@@ -217,23 +250,30 @@ struct Stream<'a> {
     rank: i64,
     by_change: bool,
     head: Option<SortKey>,
+    /// The title of the head, if the rows have it.
+    title: Option<String>,
 }
 
 impl<'a> Stream<'a> {
     fn of(source: Source<'a>, rank: i64, by_change: bool) -> Result<Self, SqliteError> {
-        let mut stream = Self { source, rank, by_change, head: None };
+        let mut stream = Self { source, rank, by_change, head: None, title: None };
         stream.advance()?;
         Ok(stream)
     }
 
     fn advance(&mut self) -> Result<(), SqliteError> {
+        self.title = None;
         let next = match &mut self.source {
             Source::Intersection(common) => common.next()?,
             Source::Rows(rows) => match rows.next()? {
                 None => None,
                 Some(row) => {
                     let columns = Columns::of(row);
-                    Some((columns.get::<i64>("updated_at")?, columns.get("id")?))
+                    let next = (columns.get::<i64>("updated_at")?, columns.get("id")?);
+                    if row.as_ref().column_count() == COLUMNS_WITH_TITLE {
+                        self.title = Some(columns.get("title")?);
+                    }
+                    Some(next)
                 }
             },
         };
@@ -242,12 +282,16 @@ impl<'a> Stream<'a> {
     }
 }
 
+/// Takes the first sort keys of the streams. With a search, those of matching tickets, until as many as its limit are
+/// examined.
 fn take(
+    connection: &Connection,
     mut streams: Vec<Stream<'_>>,
     latest_first: bool,
     wanted: usize,
-) -> Result<Vec<SortKey>, SqliteError> {
-    let mut places = Vec::new();
+    search: Option<(Search, usize)>,
+) -> Result<Merged, SqliteError> {
+    let (mut places, mut examined) = (Vec::new(), 0);
     while places.len() < wanted {
         let heads = streams.iter_mut().filter(|stream| stream.head.is_some());
         // Linear search suffices: there is at most one stream for each stage of each priority.
@@ -257,46 +301,75 @@ fn take(
             heads.min_by(|a, b| a.head.cmp(&b.head))
         };
         let Some(stream) = next else { break };
-        places.extend(stream.head.take());
+        let (Some(place), title) = (stream.head.take(), stream.title.take()) else { break };
         stream.advance()?;
+        let Some((search, limit)) = &search else {
+            places.push(place);
+            continue;
+        };
+        examined += 1;
+        let stopped_at = (examined >= *limit).then(|| place.clone());
+        if search.matches_place(connection, &place.2, title.as_deref())? {
+            places.push(place);
+        }
+        if stopped_at.is_some() {
+            return Ok(Merged { places, stopped_at });
+        }
     }
-    Ok(places)
+    Ok(Merged { places, stopped_at: None })
 }
 
-/// Returns the sort keys of matching dependents of a ticket. Examines all its dependents and no other tickets.
-fn dependents(
-    connection: &Connection,
-    query: &ListTickets,
-    prerequisite: TicketId,
-    wanted: usize,
-) -> Result<Vec<SortKey>, SqliteError> {
-    let filter = &query.filter;
-    let ranges = ranges(filter);
-    let sql = "SELECT t.id, t.stage, t.priority, t.updated_at, t.assignee, t.labels
-               FROM ticket_dependencies AS d JOIN tickets AS t ON t.id = d.dependent
-               WHERE d.prerequisite = ?1 AND t.account = ?2 ORDER BY d.dependent";
-    let params = [prerequisite.to_string(), query.account.to_string()];
-    let found = query_all(connection, sql, params, |row| {
-        let (stage, priority) = (row.get::<i64>("stage")?, row.get::<i64>("priority")?);
-        let assignee: Option<String> = row.get("assignee")?;
-        let own = Vec::<Label>::read(row, "labels")?;
-        let fits = ranges.iter().any(|one| (one.stage, one.priority) == (stage, priority))
-            && (filter.assignee.is_none() || filter.assignee == assignee)
-            && filter.labels.iter().all(|label| own.contains(label));
-        let rank = if query.sort == TicketSort::Priority { priority } else { 0 };
-        let at = if query.sort == TicketSort::Updated { row.get("updated_at")? } else { 0 };
-        Ok(fits.then_some((rank, at, row.get("id")?)))
-    })?;
-    let cursor = cursor(query);
-    let latest_first = query.sort == TicketSort::Updated;
-    let comes_after = |place: &SortKey| {
-        cursor.as_ref().is_none_or(|begins| if latest_first { place < begins } else { place > begins })
-    };
-    let mut places: Vec<SortKey> = found.into_iter().flatten().filter(comes_after).collect();
-    places.sort_unstable();
-    if latest_first {
-        places.reverse();
+#[cfg(test)]
+mod tests {
+    use rusqlite::params;
+    use skep_api::{AccountId, tickets::TicketSummary};
+
+    use super::*;
+    use crate::sqlite::migrations::migrate;
+
+    /// Inserts a ticket without texts.
+    fn insert(connection: &Connection, account: AccountId, after: Option<TicketId>, title: &str) -> TicketId {
+        let id = TicketId::generate_after(after);
+        let sql = "INSERT INTO tickets (id, account, title, priority, status, attempt, counted, max_attempts,
+                       max_runtime_ms, waiting, unmet, version, created_at, updated_at)
+                   VALUES (?1, ?2, ?3, 1, 'pending', 0, 0, 5, 1000, 0, 0, 1, 0, 0)";
+        connection.execute(sql, params![id.to_string(), account.to_string(), title]).unwrap();
+        id
     }
-    places.truncate(wanted);
-    Ok(places)
+
+    #[test]
+    fn a_search_that_examined_its_limit_continues_on_the_next_page() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection).unwrap();
+        let account = AccountId::generate();
+        let sql =
+            "INSERT INTO accounts (id, name, roots, allowed_ips, created_at) VALUES (?1, 'a', '[]', '[]', 0)";
+        connection.execute(sql, [account.to_string()]).unwrap();
+        let (mut last, mut wanted) = (None, Vec::new());
+        for number in 0..95 {
+            let title = if number % 30 == 7 { "needle" } else { "hay" };
+            let id = insert(&connection, account, last, title);
+            last = Some(id);
+            if title == "needle" {
+                wanted.push(id);
+            }
+        }
+        for sort in [TicketSort::Created, TicketSort::Priority, TicketSort::Updated] {
+            let filter = TicketFilter { search: Some("needle".to_owned()), ..TicketFilter::default() };
+            let at = Timestamp::now();
+            let mut query = ListTickets { account, filter, sort, limit: 50, after: None, at };
+            let (mut found, mut pages) = (Vec::new(), 0);
+            loop {
+                let page: TicketPage<TicketSummary> = list_examining(&connection, &query, 10).unwrap();
+                found.extend(page.tickets.into_iter().map(|ticket| ticket.id));
+                pages += 1;
+                query.after = page.next;
+                if query.after.is_none() {
+                    break;
+                }
+            }
+            found.sort_unstable();
+            assert_eq!((&found, pages), (&wanted, 10), "{sort:?}");
+        }
+    }
 }

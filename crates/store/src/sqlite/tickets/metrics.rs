@@ -26,7 +26,8 @@ pub(in super::super) fn metrics(
     accounts.into_iter().map(|(id, name)| of_account(connection, &id, name)).collect()
 }
 
-fn of_account(connection: &Connection, id: &str, account: String) -> Result<TicketMetrics, SqliteError> {
+/// Returns the number of tickets of an account in each stage, from the counters.
+pub(super) fn counts(connection: &Connection, id: &str) -> Result<TicketCounts, SqliteError> {
     let mut counts = TicketCounts::default();
     let sql = "SELECT stage, tickets FROM ticket_counts WHERE account = ?1";
     let stages =
@@ -42,6 +43,11 @@ fn of_account(connection: &Connection, id: &str, account: String) -> Result<Tick
         };
         *count = tickets;
     }
+    Ok(counts)
+}
+
+fn of_account(connection: &Connection, id: &str, account: String) -> Result<TicketMetrics, SqliteError> {
+    let counts = counts(connection, id)?;
     let sql = "SELECT outcome, attempts FROM ticket_outcomes WHERE account = ?1";
     let outcomes = query_all(connection, sql, [id], |row| {
         Ok((row.parse::<AttemptOutcome>("outcome")?, row.number::<u64>("attempts")?))

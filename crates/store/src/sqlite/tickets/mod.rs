@@ -5,6 +5,7 @@ mod apply;
 mod boot;
 mod change;
 mod check;
+mod chosen;
 mod claim;
 mod create;
 mod delete;
@@ -17,7 +18,9 @@ mod list;
 mod metrics;
 mod row;
 mod row_columns;
+mod search;
 mod server_actions;
+mod summary;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,7 +28,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, TicketId, VmId,
-    tickets::{Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, Why},
+    tickets::{
+        Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, TicketSummary, TicketTotals, Why,
+    },
 };
 use tokio::sync::broadcast;
 
@@ -39,6 +44,7 @@ use self::{
     metrics::metrics,
     row::{read_of_vm, why},
     server_actions::{end_attempt, open_attempts, restart_leases, waiting, wake},
+    summary::totals,
 };
 use super::SqliteStore;
 use crate::{
@@ -119,6 +125,14 @@ impl TicketStore for SqliteStore {
 
     async fn list_tickets(&self, query: ListTickets) -> Result<TicketPage> {
         self.readers.run(move |c| list(c, &query)).await
+    }
+
+    async fn list_ticket_summaries(&self, query: ListTickets) -> Result<TicketPage<TicketSummary>> {
+        self.readers.run(move |c| list(c, &query)).await
+    }
+
+    async fn ticket_totals(&self, account: AccountId) -> Result<TicketTotals> {
+        self.readers.run(move |c| totals(c, account)).await
     }
 
     async fn ticket_history(&self, query: ReadTicketHistory) -> Result<TicketHistoryPage> {

@@ -120,7 +120,7 @@ fn record_boots(
         let event = NewEvent {
             account: vm.account,
             kind: EventKind::VmBooted,
-            body: json!({ "vm": vm.id, "pid": vm.pid, "name": vm.attributes.name }),
+            body: json!({ "vm": vm.id, "pid": vm.pid, "name": vm.attributes.name, "boot": vm.boot }),
             at: command.at,
             request_id: command.request_id.as_deref(),
         };

@@ -1,0 +1,109 @@
+//! `GET /api/system`.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use axum::extract::State;
+use jiff::Timestamp;
+use skep_api::system::{DiskSpace, MachineMemory, System, Versions};
+use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+
+use super::{Answer, Routes};
+use crate::{
+    error::Refusal,
+    extract::{Caller, NoParameters, Query, ServerAdmin},
+    json::Json,
+    request::API_VERSION,
+    swarm_handle::SwarmHandle,
+};
+
+#[derive(Clone)]
+pub(crate) struct SystemState {
+    pub vms: SwarmHandle,
+    pub data_dir: PathBuf,
+    pub started: Instant,
+    pub started_at: Timestamp,
+}
+
+pub(crate) fn routes(state: SystemState) -> Routes {
+    vec![routes!(system).with_state(state)]
+}
+
+/// Read the state of the machine
+///
+/// Returns versions, uptime, the space of the data directory's disk, the memory of the machine, and over all accounts the
+/// VMs, the pool and the damaged templates.
+#[utoipa::path(
+    get, path = "/api/system", tag = "server", operation_id = "system", security(("bearer" = ["server:admin"])),
+    responses((status = 200, description = "The machine and the server", body = System))
+)]
+async fn system(
+    State(state): State<SystemState>,
+    _: Caller<ServerAdmin>,
+    _: Query<NoParameters>,
+) -> Answer<System> {
+    let SystemState { vms, data_dir, started, started_at } = state;
+    let (swarm, swarm_unavailable) = match vms.swarm_now() {
+        Ok(swarm) => (Some(swarm.state()), None),
+        Err(failure) => (None, Some(failure.message)),
+    };
+    let read = tokio::task::spawn_blocking(move || Ok::<_, io::Error>((disk(&data_dir)?, memory()?))).await;
+    let read = read.map_err(|error| Refusal::internal(error.to_string()))?;
+    let (disk, memory) = read.map_err(|error| Refusal::internal(error.to_string()))?;
+    Ok(Json(System {
+        versions: Versions {
+            skep: env!("CARGO_PKG_VERSION").to_owned(),
+            api: API_VERSION.to_owned(),
+            kernel: kernel(),
+            engine: swarm.as_ref().map(|swarm| swarm.engine.name.clone()),
+        },
+        started_at,
+        uptime: started.elapsed().as_secs_f64(),
+        disk,
+        memory,
+        swarm,
+        swarm_unavailable,
+    }))
+}
+
+fn disk(data_dir: &Path) -> io::Result<DiskSpace> {
+    let disk = rustix::fs::statvfs(data_dir)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+    Ok(DiskSpace { size_bytes: bytes(disk.f_blocks), free_bytes: bytes(disk.f_bavail) })
+}
+
+fn memory() -> io::Result<MachineMemory> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    parse_memory(&text).ok_or_else(|| io::Error::other("/proc/meminfo cannot be parsed"))
+}
+
+fn parse_memory(meminfo: &str) -> Option<MachineMemory> {
+    let megabytes = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(kilobytes >> 10)
+    };
+    Some(MachineMemory { total_mb: megabytes("MemTotal")?, available_mb: megabytes("MemAvailable")? })
+}
+
+fn kernel() -> String {
+    let name = rustix::system::uname();
+    format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn total_and_available_memory_are_parsed() {
+        let text = "MemTotal:       24576000 kB\nMemFree:  10 kB\nMemAvailable:   12288000 kB\n";
+        assert_eq!(parse_memory(text), Some(MachineMemory { total_mb: 24_000, available_mb: 12_000 }));
+        for wrong in ["", "MemTotal: 1 kB\n", "MemTotal: x kB\nMemAvailable: 1 kB\n"] {
+            assert_eq!(parse_memory(wrong), None, "{wrong:?}");
+        }
+    }
+}

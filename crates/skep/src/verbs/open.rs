@@ -1,0 +1,28 @@
+//! `skep open`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::{
+    connection::{Connection, EXIT_CODES},
+    output,
+};
+
+/// Print a link that logs a browser in once, within 10 minutes, with the rights of the key in use.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Open {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) async fn run(verb: Open) -> anyhow::Result<ExitCode> {
+    let answer = verb.connection.client()?.create_session_link().await?;
+    if verb.connection.json {
+        output::json(&answer.text)?;
+    } else {
+        output::line(&answer.url)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
