@@ -19,7 +19,10 @@ const OTHER_BLOCKS: [(&str, &str); 6] = [
         "systemctl disable --now skep",
         "it removes a service of the machine; `command::uninstall` does so in namespaces",
     ),
-    ("skep template create big", "it needs 4 processors and builds for a minute; `templates` does so with a smaller one"),
+    (
+        "skep template create big",
+        "it needs 4 processors and builds for a minute; `templates` does so with a smaller one",
+    ),
     ("cat token", "no test reaches a git server elsewhere"),
     ("auth=", "it is for a VM with a ticket; `vm_api` runs it there"),
 ];

@@ -27,7 +27,8 @@ fn run(skep: &Skep, arguments: &[&str]) -> (Option<i32>, String, String) {
 
 /// Creates the template by the command, which waits until it is ready.
 fn create(skep: &Skep, name: &str, vcpus: &str) -> Value {
-    let arguments = ["template", "create", name, "--memory", "256M", "--vcpus", vcpus, "--disk", "3G", "--json"];
+    let arguments =
+        ["template", "create", name, "--memory", "256M", "--vcpus", vcpus, "--disk", "3G", "--json"];
     let (code, out, errors) = run(skep, &arguments);
     assert_eq!(code, Some(0), "{errors}");
     serde_json::from_str(&out).unwrap()
@@ -75,7 +76,10 @@ async fn a_template_of_another_size_is_built_booted_and_deleted() {
     let vcpus = available_parallelism().unwrap().get().min(2).to_string();
     let big = create(&skep, "big", &vcpus);
     let id = big["id"].as_str().unwrap();
-    assert_eq!((&big["state"], &big["memory_mb"], &big["disk_mb"]), (&json!("ready"), &json!(256), &json!(3072)));
+    assert_eq!(
+        (&big["state"], &big["memory_mb"], &big["disk_mb"]),
+        (&json!("ready"), &json!(256), &json!(3072))
+    );
     assert!(big["own_bytes"].as_u64().unwrap() > 0 && files_of(&skep, id).is_dir(), "{big}");
     let too_small = json!({"name": "small", "from": "big", "disk_mb": BASE_DISK_MB});
     let message = skep.post("/api/templates", &too_small).await;
