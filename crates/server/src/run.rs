@@ -117,9 +117,7 @@ pub async fn run(
 ) -> Result<(), Error> {
     let ServerOptions { listener, vm_listener, metrics_listener, tls, proxies, limits, .. } = options;
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
-    let (closing, close) = watch::channel(false);
-    let (stopping, stop) = watch::channel(false);
-    let (draining, drain) = watch::channel(false);
+    let [(closing, close), (stopping, stop), (draining, drain)] = [(); 3].map(|()| watch::channel(false));
     let outgoing = WebhookContext::new(&options.data_dir, &options.webhooks.allow);
     let (store, metrics) = (Arc::clone(&options.store), options.metrics.clone());
     let dispatcher = Dispatcher::new(store, &outgoing, options.webhooks, metrics, stop.clone());
