@@ -65,6 +65,8 @@ mod killed;
 #[cfg(feature = "root")]
 mod memory;
 #[cfg(feature = "root")]
+mod memory_guard;
+#[cfg(feature = "root")]
 mod pause;
 #[cfg(feature = "root")]
 mod pool;

@@ -46,7 +46,11 @@ async fn a_call_whose_vm_is_killed_for_memory_reads_so_and_the_vm_is_listed_as_e
     let hog = exec(json!({"command": "head -c 40M /dev/zero | tail -n 1 | wc -c"})).await;
     let answers = [("the hog", hog), ("the other call", waiting.await.unwrap())];
     for (call, answer) in answers {
-        assert_eq!(answer.refused(409, "vm_ended"), "the VM ended: out_of_memory", "{call}");
+        assert_eq!(
+            answer.refused(409, "vm_ended"),
+            "the VM ended: out_of_memory (the kernel killed its VMM for memory)",
+            "{call}"
+        );
     }
     let events = streamed.await.unwrap().body;
     assert!(events.as_str().unwrap().contains("the VM ended: out_of_memory"), "{events}");

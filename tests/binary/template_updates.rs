@@ -51,6 +51,6 @@ async fn an_update_makes_a_template_outdated_and_it_is_built_again() {
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["template.building", "template.ready", "template.outdated", "template.ready"]);
-    let reason = events[2]["data"]["reason"].as_str().unwrap();
+    let reason = events[2]["reason"].as_str().unwrap();
     assert!(reason.contains("shell_ahead"), "{reason}");
 }

@@ -77,6 +77,7 @@ async fn only_the_key_of_the_vm_that_calls_counts() {
         reason: skep_api::swarm::EndReason::Deleted,
         at: jiff::Timestamp::now(),
         request_id: None,
+        message: None,
     };
     skep.store.record_end(end).await.unwrap();
     is_refused(whoami(&skep, OWN, &own_key).await, 403, "token_expired");

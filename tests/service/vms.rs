@@ -26,7 +26,7 @@ async fn record(skep: &Skep, vm: VmBooted) -> VmId {
 }
 
 async fn end(skep: &Skep, vm: VmId, reason: EndReason, second: i64) {
-    let command = RecordEnd { vm, reason, at: moment(second), request_id: None };
+    let command = RecordEnd { vm, reason, at: moment(second), request_id: None, message: None };
     skep.store.record_end(command).await.unwrap();
 }
 

@@ -11,6 +11,10 @@ const ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: &str = "+memory +pids";
 /// Memory that is reserved for the agent and the kernel, in KiB.
 const RESERVED_KIB: u64 = 8 << 10;
+/// The kernel's own reserve, in KiB, at most. Where transparent huge pages are on, it takes a twentieth of the memory, up
+/// to 64 MiB, which commands lack then (`min_free_kbytes` in the kernel's Documentation/admin-guide/sysctl/vm.rst).
+const MAX_MIN_FREE_KIB: u64 = 8 << 10;
+const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 /// The approximate memory of the smallest process, including that of the kernel, in KiB.
 const PROCESS_KIB: u64 = 256;
 
@@ -27,6 +31,7 @@ pub(crate) fn prepare() -> Result<(), Error> {
 
 /// Limits commands to the memory that is available now. Called after the warm-up.
 pub(crate) fn limit() -> Result<(), Error> {
+    lower_min_free().context(format!("set {MIN_FREE}"))?;
     let meminfo = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
     let kib = |key: &str| memory_kib(&meminfo, key);
     let memory = kib("MemAvailable:").saturating_sub(RESERVED_KIB).max(RESERVED_KIB) << 10;
@@ -36,6 +41,11 @@ pub(crate) fn limit() -> Result<(), Error> {
             .context(format!("limit {file} of commands"))?;
     }
     Ok(())
+}
+
+fn lower_min_free() -> io::Result<()> {
+    let now = fs::read_to_string(MIN_FREE)?.trim().parse::<u64>().map_err(io::Error::other)?;
+    if now > MAX_MIN_FREE_KIB { fs::write(MIN_FREE, MAX_MIN_FREE_KIB.to_string()) } else { Ok(()) }
 }
 
 /// A value of `/proc/meminfo` in KiB; 0 if it is missing.

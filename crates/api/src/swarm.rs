@@ -396,7 +396,7 @@ pub struct EngineReport {
 }
 
 /// The capacity of the machine for VMs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Capacity {
     /// The maximum number of VMs at the same time.
@@ -408,6 +408,16 @@ pub struct Capacity {
     /// The memory promised to existing VMs, in MiB: of their guests, and the overhead of their VMMs.
     #[cfg_attr(feature = "openapi", schema(example = 1152))]
     pub memory_used_mb: u64,
+    /// The same as `memory_used_mb`.
+    #[cfg_attr(feature = "openapi", schema(example = 1152))]
+    pub memory_promised_mb: u64,
+    /// The memory that VMs really take, in MiB: of their VMMs, and of the templates that they share.
+    #[cfg_attr(feature = "openapi", schema(example = 104))]
+    pub memory_held_mb: u64,
+    /// The memory of the machine that is still available, in MiB. Less than a tenth of it, or 512 MiB, is not given to
+    /// further VMs. Null until it is measured.
+    #[cfg_attr(feature = "openapi", schema(example = 20000))]
+    pub memory_available_mb: Option<u64>,
 }
 
 /// The pool of VMs restored in advance from one template.

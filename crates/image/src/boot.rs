@@ -18,7 +18,9 @@ use std::{
 use skep_api::templates::GuestSize;
 use skep_channel::Guest;
 use skep_engine::{Descriptors, DiskLimits, Engine, LaunchSpec, Purpose, VmmCommand};
-use skep_jail::{CgroupLimits, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits, StderrPipe};
+use skep_jail::{
+    CgroupLimits, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits, StderrPipe, oom_score_adj,
+};
 use skep_network::{Network, Subnet};
 use skep_template::{TemplateFile, create_ram};
 use tokio::io::AsyncReadExt;
@@ -161,6 +163,7 @@ fn order(command: VmmCommand, disk_mb: u64) -> (ProcessSpec, Vec<OwnedFd>) {
         uid: BAKE_UID,
         gid: BAKE_UID,
         groups: Vec::new(),
+        oom_score_adj: oom_score_adj::VMM,
         confinement: Confinement::Jail(Jail {
             hostname: "skep-bake".to_owned(),
             devices: if needs_kvm { vec!["/dev/kvm".into()] } else { Vec::new() },

@@ -2,6 +2,7 @@
 //!
 //! Supports version 2, version 1, and both at once (*hybrid*: limits by version 1, killing by version 2).
 
+mod headroom;
 mod hierarchy;
 mod mounts;
 
@@ -12,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use hierarchy::memory_limit_above;
+pub use headroom::{MemoryHeadroom, memory_headroom_above};
 use hierarchy::{Hierarchy, Version};
 
 use crate::Error;
@@ -66,9 +67,10 @@ impl CgroupTree {
         )))
     }
 
-    /// The lowest memory limit of the groups above the tree, in bytes, for example that of a container.
-    pub fn memory_limit_bytes(&self) -> Option<u64> {
-        self.hierarchies.iter().filter_map(Hierarchy::memory_limit_above).min()
+    /// What the memory limits of the groups above the tree leave. `None` if there is no limit.
+    pub fn memory_headroom(&self) -> Option<MemoryHeadroom> {
+        let above = self.hierarchies.iter().filter(|hierarchy| hierarchy.controls("memory"));
+        above.filter_map(|part| memory_headroom_above(&part.root)).min_by_key(|left| left.available_bytes)
     }
 
     /// The paths of the tree, to be recorded for [`remove_tree`] after a crash.

@@ -5,6 +5,7 @@
 
 pub mod cgroup;
 mod error;
+pub mod oom_score_adj;
 mod process_spec;
 mod seccomp;
 mod spawn;
@@ -12,7 +13,7 @@ pub mod stage;
 mod stderr_pipe;
 pub mod uid_pool;
 
-pub use cgroup::{Cgroup, CgroupLimits, CgroupTree};
+pub use cgroup::{Cgroup, CgroupLimits, CgroupTree, MemoryHeadroom};
 pub use error::Error;
 pub use process_spec::{Confinement, Jail, ProcessSpec, ResourceLimits, Seclusion, Session};
 pub use spawn::{Handles, Jailed, spawn};

@@ -16,6 +16,9 @@ pub struct ProcessSpec {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
+    /// How much the kernel prefers the process when it must kill one for memory, see [`crate::oom_score_adj`]. Its
+    /// children inherit it.
+    pub oom_score_adj: i16,
     pub confinement: Confinement,
 }
 

@@ -35,7 +35,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Confinement, Jail, ProcessSpec, ResourceLimits, Session, seccomp};
+use crate::{Confinement, Jail, ProcessSpec, ResourceLimits, Session, oom_score_adj, seccomp};
 
 /// The running binary itself, for users who cannot access its folder, and in case the file was replaced.
 pub const SELF_EXE: &str = "/proc/self/exe";
@@ -89,6 +89,8 @@ fn run(socket: &OwnedFd) -> Result<(), StageError> {
     let sent: StageMessage = serde_json::from_slice(&packet.bytes).step("message")?;
     let mut procs_files = packet.descriptors;
     let inherited = procs_files.split_off(sent.cgroup_doors.min(procs_files.len()));
+    // Before privileges are dropped: only a privileged process may lower it.
+    oom_score_adj::set(sent.order.oom_score_adj).step("priority for the OOM killer")?;
     for file in procs_files {
         // 0 means the writing process.
         File::from(file).write_all(b"0").step("join the control group")?;

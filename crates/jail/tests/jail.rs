@@ -331,6 +331,7 @@ fn shell(script: &str) -> ProcessSpec {
         uid: UID,
         gid: UID,
         groups: vec![],
+        oom_score_adj: skep_jail::oom_score_adj::VMM,
         confinement: Confinement::Jail(Jail {
             hostname: "jailed".to_owned(),
             devices: vec![],

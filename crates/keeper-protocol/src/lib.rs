@@ -2,6 +2,7 @@
 
 mod error;
 mod keeper_end;
+mod memory;
 pub mod message;
 mod peek;
 mod server_end;
@@ -10,6 +11,7 @@ mod templates;
 
 pub use error::Error;
 pub use keeper_end::{Answerer, KeeperEnd};
+pub use memory::{MachineMemory, OutOfMemory};
 pub use message::{
     AdminKey, Answer, Envelope, HeldVm, LIST_PAGE_SIZE, Launched, Load, MAX_PEM_BYTES,
     MAX_TEMPLATE_TEXT_BYTES, Request, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState, TemplateStatus,

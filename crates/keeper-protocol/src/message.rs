@@ -7,6 +7,8 @@ use std::{fmt, net::Ipv4Addr};
 use serde::{Deserialize, Serialize};
 use skep_api::{Failure, HelperKind, TemplateId, VmId, swarm::EngineReport, templates::GuestSize};
 
+use crate::{MachineMemory, OutOfMemory};
+
 /// The first packet, from keeper to server. Attached are the listening sockets of the HTTP service, in the order of the
 /// settings, and then that of the API for VMs, if there is one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -76,6 +78,8 @@ pub enum Request {
     End { vm: VmId },
     /// Report the current resource usage of a VMM.
     Usage { vm: VmId },
+    /// Report the memory of the machine.
+    Memory,
     /// Mark the VM as owned, so that it outlives this server. Uncommitted VMs end with their server.
     Commit { vm: VmId },
     /// Allow the guest of a VM to reach the API at the bridge's address, until the VM ends.
@@ -136,10 +140,11 @@ pub enum Answer {
     Launched(Launched),
     /// All resources of the VM are removed.
     Ended {
-        /// Whether the kernel killed it for memory.
-        out_of_memory: bool,
+        /// Whether and why it was ended for want of memory.
+        out_of_memory: Option<OutOfMemory>,
     },
     Usage(Usage),
+    Memory(MachineMemory),
     Committed,
     Admitted,
     /// Running VMs. A page of [`LIST_PAGE_SIZE`] VMs may be followed by another one.

@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use crate::{
-    Answer, Envelope, Error, HeldVm, LIST_PAGE_SIZE, Launched, Request, TlsPair, Usage, Welcome,
-    socket::Socket,
+    Answer, Envelope, Error, HeldVm, LIST_PAGE_SIZE, Launched, MachineMemory, OutOfMemory, Request, TlsPair,
+    Usage, Welcome, socket::Socket,
 };
 
 /// A VMM that waits for its guest state, with the descriptors to control it.
@@ -93,11 +93,11 @@ impl ServerEnd {
         }
     }
 
-    /// Ends a VMM and removes its resources. Returns whether the kernel had killed it for memory.
+    /// Ends a VMM and removes its resources. Returns whether and why it was ended for want of memory.
     ///
     /// # Errors
     /// The keeper does not hold it, or is gone.
-    pub async fn end(&self, vm: VmId) -> Result<bool, Error> {
+    pub async fn end(&self, vm: VmId) -> Result<Option<OutOfMemory>, Error> {
         match self.request(Request::End { vm }).await? {
             (Answer::Ended { out_of_memory }, _) => Ok(out_of_memory),
             (other, _) => Err(unexpected(&other)),
@@ -111,6 +111,17 @@ impl ServerEnd {
     pub async fn usage(&self, vm: VmId) -> Result<Usage, Error> {
         match self.request(Request::Usage { vm }).await? {
             (Answer::Usage(usage), _) => Ok(usage),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// The memory of the machine.
+    ///
+    /// # Errors
+    /// It cannot be read, or the keeper is gone.
+    pub async fn memory(&self) -> Result<MachineMemory, Error> {
+        match self.request(Request::Memory).await? {
+            (Answer::Memory(memory), _) => Ok(memory),
             (other, _) => Err(unexpected(&other)),
         }
     }

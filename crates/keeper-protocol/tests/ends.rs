@@ -13,8 +13,8 @@ use std::{
 use skep_api::{ErrorCode, Failure, TemplateId, VmId, templates::GuestSize};
 use skep_keeper_protocol::{
     Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PAGE_SIZE, Launched, Load, MAX_TEMPLATE_TEXT_BYTES,
-    Request, ServerEnd, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState, TemplateStatus, Usage, Welcome,
-    pair,
+    OutOfMemory, Request, ServerEnd, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState, TemplateStatus,
+    Usage, Welcome, pair,
 };
 use tokio::{io::AsyncReadExt, time::timeout};
 
@@ -173,8 +173,8 @@ async fn answers_match_their_requests_in_any_order() {
     let (request, end_answerer) = keeper.receive().await.unwrap().unwrap();
     assert!(matches!(request, Request::End { vm } if vm == second));
 
-    end_answerer.answer(Answer::Ended { out_of_memory: true }, &[]).await.unwrap();
-    assert!(end.await.unwrap().unwrap());
+    end_answerer.answer(Answer::Ended { out_of_memory: Some(OutOfMemory::Kernel) }, &[]).await.unwrap();
+    assert_eq!(end.await.unwrap().unwrap(), Some(OutOfMemory::Kernel));
     let reported = Usage {
         load: load(),
         memory_bytes: 1,

@@ -89,6 +89,8 @@ pub struct SwarmConfig {
     pub memory_mb: Option<u64>,
     /// How many times that memory VMs may be promised in total: few use all of theirs. At least 1.
     pub memory_overcommit: f64,
+    /// Whether a VM is ended before the machine has no memory left. If not, the kernel kills a process then.
+    pub memory_guard: bool,
 }
 
 /// The limits of one VM, and what capacity planning assumes per VM.
@@ -152,6 +154,9 @@ pub trait Templates: Send + Sync {
     /// # Errors
     /// It is unknown, `base`, or another template's parent.
     fn remove(&self, template: TemplateId) -> Result<(), Failure>;
+
+    /// What the memory files of the loaded templates take, in bytes.
+    fn memory_bytes(&self) -> u64;
 }
 
 /// The open files of a template for one VM. All descriptors but `ram` are opened anew for each VM, because file

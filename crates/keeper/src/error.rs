@@ -48,12 +48,11 @@ pub enum Error {
     VmLimitReached(u32),
     /// A launch would take memory that is reserved for the machine.
     #[error(
-        "{free_mb} MiB of memory are free on this machine; a VM needs {wanted_mb} MiB, and {kept_mb} MiB are reserved; \
-         end some VMs or other programs"
+        "{available_mb} MiB of memory are available on this machine, and {kept_mb} MiB are reserved; end some VMs or \
+         other programs"
     )]
     NoMemory {
-        free_mb: u64,
-        wanted_mb: u64,
+        available_mb: u64,
         /// Reserved for the machine.
         kept_mb: u64,
     },

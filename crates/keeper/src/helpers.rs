@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use skep_api::HelperKind;
 use skep_jail::{
     Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jailed, ProcessSpec, Seclusion, Session,
-    stage::SELF_EXE,
+    oom_score_adj, stage::SELF_EXE,
 };
 
 use crate::{DataDir, Error, HelperConfig, User, cleanup, privileges::has_root};
@@ -105,6 +105,7 @@ impl Helpers {
             uid: self.user.uid,
             gid: self.user.gid,
             groups: Vec::new(),
+            oom_score_adj: oom_score_adj::HELPER,
             confinement: confinement(order),
         };
         let cgroup_doors = group.map(Cgroup::open_procs_files).transpose()?.unwrap_or_default();

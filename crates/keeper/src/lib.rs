@@ -15,6 +15,7 @@ mod error;
 mod footprint;
 mod helpers;
 mod lock;
+mod memory;
 mod privileges;
 mod process_id;
 mod records;

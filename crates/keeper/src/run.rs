@@ -3,7 +3,9 @@
 use std::{net::TcpListener, os::fd::OwnedFd, process::ExitCode, sync::Arc};
 
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, set_child_subreaper, setrlimit};
+use skep_jail::oom_score_adj;
 use skep_keeper_protocol::SwarmAvailability;
+use tokio::task::JoinHandle;
 
 use crate::{
     DataDir, Error, KeeperConfig, StartReport, User, VmLimits, admin_key,
@@ -13,6 +15,7 @@ use crate::{
     data_dir::create_dir_all,
     helpers::Helpers,
     lock::Lock,
+    memory,
     privileges::{has_root, protect_from_same_user},
     records::Records,
     stop_signal::{StopSignals, VmsAtStop},
@@ -30,6 +33,7 @@ pub fn run(mut order: KeeperConfig, started: impl FnOnce(&StartReport)) -> Resul
     if has_root() {
         // VMMs are children of a stage process that exits; as subreaper we inherit them and can reap them.
         set_child_subreaper(Some(getpid())).map_err(Error::io("child subreaper"))?;
+        oom_score_adj::set(oom_score_adj::KEEPER).map_err(Error::io("priority for the OOM killer"))?;
     } else {
         protect_from_same_user()?;
     }
@@ -87,6 +91,8 @@ async fn run_locked(
         user: user.clone(),
         no_swarm,
     });
+    let vmms = vmms.map(Arc::new);
+    let guard = vmms.as_ref().and_then(start_memory_guard);
     let helpers = Arc::new(Helpers::new(order.binary.clone(), user.clone(), data_dir.clone()));
     let supervisor = ServerSupervisor {
         order,
@@ -94,16 +100,25 @@ async fn run_locked(
         key: key.public,
         ability,
         listeners: listeners.into_iter().map(OwnedFd::from).collect(),
-        vmms: vmms.map(Arc::new),
+        vmms,
         helpers,
     };
     let outcome = supervisor.until_stopped(&mut stop).await;
+    if let Some(guard) = guard {
+        guard.abort();
+        // The task holds the VMMs until it has ended.
+        let _ = guard.await;
+    }
     let cleared = supervisor.helpers.close();
     if let Some(vmms) = supervisor.vmms.and_then(Arc::into_inner) {
         release_vms(vmms, outcome.as_ref().map_or(VmsAtStop::Keep, |(_, wish)| *wish)).await?;
     }
     let (code, _) = outcome?;
     cleared.map(|()| code)
+}
+
+fn start_memory_guard(vmms: &Arc<Vmms>) -> Option<JoinHandle<()>> {
+    vmms.swarm().memory_guard.then(|| tokio::spawn(memory::run_guard(Arc::clone(vmms))))
 }
 
 /// Removes VMs and their resources, or logs that the VMs keep running.

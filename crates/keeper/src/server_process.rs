@@ -3,7 +3,7 @@
 use std::{os::fd::OwnedFd, process::ExitStatus, time::Duration};
 
 use rustix::process::Signal;
-use skep_jail::{Confinement, Handles, Jailed, ProcessSpec, Session, stage::SELF_EXE};
+use skep_jail::{Confinement, Handles, Jailed, ProcessSpec, Session, oom_score_adj, stage::SELF_EXE};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{Error, KeeperConfig, User, privileges::has_root};
@@ -76,6 +76,7 @@ fn server_spec(order: &KeeperConfig, user: &User) -> ProcessSpec {
         uid: user.uid,
         gid: user.gid,
         groups: Vec::new(),
+        oom_score_adj: oom_score_adj::SERVER,
         confinement: if has_root() { Confinement::User } else { Confinement::SameUser(Session::Caller) },
     }
 }

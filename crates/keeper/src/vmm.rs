@@ -12,9 +12,9 @@ use skep_api::{Failure, TemplateId, VmId};
 use skep_engine::{Descriptors, LaunchSpec, Purpose, VmmCommand};
 use skep_jail::{
     Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits,
-    StderrPipe,
+    StderrPipe, oom_score_adj,
 };
-use skep_keeper_protocol::{HeldVm, Launched, Load, Usage};
+use skep_keeper_protocol::{HeldVm, Launched, Load, OutOfMemory, Usage};
 use skep_network::{Port, Tap};
 
 use crate::{
@@ -44,7 +44,16 @@ pub(crate) struct VmResources {
     sockets: Option<SocketDir>,
     layer: Option<File>,
     stderr: Option<StderrPipe>,
-    out_of_memory: bool,
+    out_of_memory: Option<OutOfMemory>,
+}
+
+/// The memory of one VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldMemory {
+    /// Its anonymous memory, in bytes: what its end would free.
+    pub(crate) held_bytes: u64,
+    /// The memory of its guest, in bytes.
+    pub(crate) guest_bytes: u64,
 }
 
 pub(crate) struct LaunchContext<'a> {
@@ -77,7 +86,7 @@ impl VmResources {
             sockets: Some(sockets),
             // The pipe closed with the keeper that read it.
             stderr: None,
-            out_of_memory: false,
+            out_of_memory: None,
         }
     }
 
@@ -192,6 +201,27 @@ impl VmResources {
         Some(self.record.as_ref()?.template)
     }
 
+    /// Kills the VMM for want of memory and removes nothing. Returns the process to wait for, or `None` if no VMM
+    /// runs.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub(crate) fn kill_for_memory(&mut self, reason: OutOfMemory) -> Result<Option<Jailed>, Error> {
+        let Some(jailed) = &self.jailed else { return Ok(None) };
+        let pidfd = jailed.pidfd.try_clone().map_err(Error::io("pidfd"))?;
+        jailed.kill()?;
+        self.out_of_memory = Some(reason);
+        Ok(Some(Jailed { pid: jailed.pid, pidfd }))
+    }
+
+    /// Memory that the VM holds and memory of its guest, in bytes. `None` if it has no VMM, or one that was killed for
+    /// memory.
+    pub(crate) fn memory_share(&self) -> Option<HeldMemory> {
+        let memory_mb = self.record.as_ref()?.vmm.as_ref()?.memory_mb;
+        let killed = self.out_of_memory.is_some();
+        (!killed).then(|| HeldMemory { held_bytes: self.load().held_bytes, guest_bytes: memory_mb << 20 })
+    }
+
     /// Kills the VMM and removes nothing.
     pub(crate) fn kill(&self) -> Result<(), Error> {
         self.jailed.as_ref().map_or(Ok(()), |jailed| Ok(jailed.kill()?))
@@ -227,7 +257,8 @@ impl VmResources {
         }
         if let Some(group) = &self.group {
             // Read after the processes exited and before the group is removed.
-            self.out_of_memory |= group.oom_kills() > 0;
+            let by_kernel = (group.oom_kills() > 0).then_some(OutOfMemory::Kernel);
+            self.out_of_memory = self.out_of_memory.or(by_kernel);
             group.remove()?;
         }
         if let Some(sockets) = &self.sockets {
@@ -244,8 +275,8 @@ impl VmResources {
         Ok(())
     }
 
-    /// Whether the kernel killed the VMM for memory. Known after `release`.
-    pub(crate) fn out_of_memory(&self) -> bool {
+    /// Why the VM was ended for want of memory, if it was. Known after `release`.
+    pub(crate) fn out_of_memory(&self) -> Option<OutOfMemory> {
         self.out_of_memory
     }
 
@@ -296,6 +327,7 @@ fn jail_order(
         uid,
         gid: uid,
         groups: Vec::new(),
+        oom_score_adj: oom_score_adj::VMM,
         confinement: Confinement::Jail(Jail {
             hostname: vm.to_string(),
             devices: if needs_kvm { vec!["/dev/kvm".into()] } else { Vec::new() },

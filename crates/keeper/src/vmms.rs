@@ -1,5 +1,6 @@
 //! The VMMs of a data directory, and the server's requests that concern them.
 
+mod memory;
 mod record_updates;
 mod templates;
 
@@ -13,7 +14,7 @@ use std::{
 
 use skep_api::{ErrorCode, TemplateId, VmId};
 use skep_jail::{CgroupTree, UidPool};
-use skep_keeper_protocol::{Answer, Answerer, HeldVm, LIST_PAGE_SIZE, Launched, Request, Usage};
+use skep_keeper_protocol::{Answer, Answerer, HeldVm, LIST_PAGE_SIZE, Launched, OutOfMemory, Request, Usage};
 use skep_network::{Network, Traffic};
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
@@ -77,7 +78,7 @@ impl Vmms {
             let api = network.listen().await;
             let api =
                 api.inspect_err(|error| tracing::error!(%error, "VMs do not reach the API: {error}")).ok();
-            let capacity = capacity::measure(&swarm, &data_dir, &tree, in_use(living.values()))?;
+            let capacity = capacity::measure(&swarm, &tree, in_use(living.values()))?;
             Ok((tree, network, api, living, capacity, boot_id()?))
         };
         match made.await {
@@ -148,6 +149,7 @@ impl Vmms {
                 Ok((Answer::Ended { out_of_memory }, Vec::new()))
             }
             Request::Usage { vm } => Ok((Answer::Usage(self.usage(vm).await?), Vec::new())),
+            Request::Memory => Ok((Answer::Memory(self.memory()?), Vec::new())),
             Request::Commit { vm } => {
                 self.commit(vm).await?;
                 Ok((Answer::Committed, Vec::new()))
@@ -189,7 +191,7 @@ impl Vmms {
         vm: VmId,
         template: TemplateId,
     ) -> Result<(Launched, Vec<OwnedFd>), Error> {
-        capacity::check_now(&self.data_dir, &self.swarm.limits)?;
+        capacity::check_now(&self.data_dir, &self.memory()?)?;
         self.reserve(vm)?;
         let mut belongings = VmResources::default();
         let built = self.build(vm, template, &mut belongings).await;
@@ -302,7 +304,7 @@ impl Vmms {
         }
     }
 
-    async fn end(self: &Arc<Self>, vm: VmId) -> Result<bool, Error> {
+    async fn end(self: &Arc<Self>, vm: VmId) -> Result<Option<OutOfMemory>, Error> {
         let belongings = {
             let mut held = self.slots();
             match held.insert(vm, Slot::Busy) {
@@ -318,7 +320,11 @@ impl Vmms {
     }
 
     /// Removes a VM's resources and its slot. After an error the slot stays, so that the end can be requested again.
-    async fn clear(self: &Arc<Self>, vm: VmId, belongings: VmResources) -> Result<bool, Error> {
+    async fn clear(
+        self: &Arc<Self>,
+        vm: VmId,
+        belongings: VmResources,
+    ) -> Result<Option<OutOfMemory>, Error> {
         let this = Arc::clone(self);
         let cleared = spawn_blocking(move || {
             let mut belongings = belongings;

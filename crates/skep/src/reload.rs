@@ -55,7 +55,7 @@ pub(crate) fn reload_settings() -> anyhow::Result<Settings> {
 
 /// The reason why a restart of the server alone does not suffice: the keeper uses this setting itself.
 pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<String> {
-    let shown = |settings: &Settings| -> [(&'static str, String); 14] {
+    let shown = |settings: &Settings| -> [(&'static str, String); 15] {
         [
             ("listen", settings.listen.to_string()),
             ("metrics_listen", format!("{:?}", settings.metrics_listen)),
@@ -63,9 +63,10 @@ pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<
             ("image_dir", settings.image_dir().display().to_string()),
             ("shell_ahead", format!("{:?}", settings.shell_ahead).to_lowercase()),
             ("user", format!("{:?}", settings.user)),
-            ("max_vms", format!("{:?}", settings.max_vms)),
-            ("memory_mb", format!("{:?}", settings.memory_mb)),
-            ("memory_overcommit", settings.memory_overcommit.to_string()),
+            ("max_vms", format!("{:?}", settings.capacity.max_vms)),
+            ("memory_mb", format!("{:?}", settings.capacity.memory_mb)),
+            ("memory_overcommit", settings.capacity.memory_overcommit.to_string()),
+            ("memory_guard", format!("{:?}", settings.capacity.memory_guard).to_lowercase()),
             ("base_memory_mb", settings.base.base_memory_mb.to_string()),
             ("base_vcpus", settings.base.base_vcpus.to_string()),
             ("base_disk_mb", settings.base.base_disk_mb.to_string()),

@@ -195,7 +195,7 @@ pub(crate) async fn serve(
         let (listener, metrics) = (&listener, metrics_listener.as_ref());
         print_startup_message(settings, listener, metrics, no_swarm.as_ref(), tls.is_some(), link)?;
     }
-    let max_vms = settings.max_vms.unwrap_or(0).max(MAX_BOOT_COUNT);
+    let max_vms = settings.capacity.max_vms.unwrap_or(0).max(MAX_BOOT_COUNT);
     let boot = BootDefaults { max_vms, ttl: settings.default_ttl };
     let allow = settings.webhooks.webhook_allow.clone();
     let order = ServerOptions {

@@ -18,11 +18,13 @@ use skep_workspace::{Location, git::GitFilter};
 use toml::{Table, Value};
 
 mod base;
+mod capacity;
 mod transport;
 mod vm_disk;
 mod webhooks;
 
 pub(crate) use base::BaseSize;
+pub(crate) use capacity::{CapacitySettings, MemoryGuard};
 pub(crate) use transport::{TlsSource, Transport};
 use vm_disk::VmDiskSpeed;
 use webhooks::Webhooks;
@@ -55,15 +57,9 @@ pub(crate) struct Settings {
     /// User that the server runs as [default: the owner of the first root, or `skep`].
     #[arg(long, env = "SKEP_USER", value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Maximum number of running VMs [default: as many as the memory for VMs allows].
-    #[arg(long, env = "SKEP_MAX_VMS", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) max_vms: Option<u32>,
-    /// Memory for VMs, in MiB [default: most of the free memory at start].
-    #[arg(long, env = "SKEP_MEMORY_MB", value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) memory_mb: Option<u64>,
-    /// How many times the memory for VMs they may be promised in total, at least 1: few VMs use all of their memory.
-    #[arg(long, env = "SKEP_MEMORY_OVERCOMMIT", value_name = "FACTOR", default_value = "4", value_parser = base::overcommit)]
-    pub(crate) memory_overcommit: f64,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) capacity: CapacitySettings,
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) base: BaseSize,
@@ -431,7 +427,7 @@ mod tests {
         let file = "listen = \"127.0.0.1:1\"\nmax_vms = 7\nroot = [\"/a\", \"/b\"]\nlog-format = \"json\"";
         let settings = read(file, &["--max-vms", "9"]).unwrap();
         assert_eq!(settings.listen, "127.0.0.1:1".parse().unwrap());
-        assert_eq!(settings.max_vms, Some(9));
+        assert_eq!(settings.capacity.max_vms, Some(9));
         assert_eq!(settings.roots(), [Path::new("/a"), Path::new("/b")]);
         assert_eq!(settings.log_format, LogFormat::Json);
         assert_eq!(settings.log_level, "info");
@@ -451,7 +447,7 @@ mod tests {
         let file = "base_memory_mb = 2048\nbase_vcpus = 1\nbase_disk_mb = 4096\nmemory_overcommit = 1.5\nvm_disk_mbps = 50\nvm_disk_iops = 0";
         let settings = read(file, &[]).unwrap();
         let size = GuestSize { memory_mb: 2048, vcpus: 1, disk_mb: 4096 };
-        assert_eq!((settings.base.guest(), settings.memory_overcommit), (size, 1.5));
+        assert_eq!((settings.base.guest(), settings.capacity.memory_overcommit), (size, 1.5));
         assert_eq!((settings.vm_disk.vm_disk_mbps, settings.vm_disk.vm_disk_iops), (50, 0));
         for flag in [
             "--base-memory-mb",

@@ -289,6 +289,8 @@ pub struct RecordEnd {
     pub at: Timestamp,
     /// The request that ended the VM, if any.
     pub request_id: Option<String>,
+    /// More about the reason, for the event.
+    pub message: Option<String>,
 }
 
 /// Records the end of the command that a VM was booted with. An attempt that the VM still holds ends with it.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use skep_api::{AccountId, ErrorCode, Failure, keys::Limits, swarm::Capacity};
+use skep_keeper_protocol::MachineMemory;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -21,6 +22,27 @@ pub(crate) struct Budget {
     /// Memory of each VM in addition to its guest's, in MiB.
     overhead_mb: u64,
     allocations: Mutex<Allocations>,
+    /// The last sample. `None` until there is one.
+    sample: Mutex<Option<MemorySample>>,
+}
+
+/// The memory of the machine, and what of it VMs hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MemorySample {
+    pub(crate) machine: MachineMemory,
+    /// Anonymous memory of all VMMs, in bytes.
+    pub(crate) held_bytes: u64,
+}
+
+impl MemorySample {
+    /// What VMs and the templates that they share take, in MiB.
+    fn held_mb(&self) -> u64 {
+        (self.held_bytes + self.machine.templates_bytes) >> 20
+    }
+
+    fn available_mb(&self) -> u64 {
+        self.machine.available_bytes >> 20
+    }
 }
 
 #[derive(Debug, Default)]
@@ -54,11 +76,35 @@ pub(crate) struct ParkedReservation {
 
 impl Budget {
     pub(crate) fn new(max_vms: u32, memory_mb: u64, promises_mb: u64, overhead_mb: u64) -> Self {
-        Self { max_vms, memory_mb, promises_mb, overhead_mb, allocations: Mutex::default() }
+        Self {
+            max_vms,
+            memory_mb,
+            promises_mb,
+            overhead_mb,
+            allocations: Mutex::default(),
+            sample: Mutex::default(),
+        }
+    }
+
+    /// Takes a sample, by which boots are admitted.
+    pub(crate) fn observe(&self, sample: MemorySample) {
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner) = Some(sample);
+    }
+
+    fn sample(&self) -> Option<MemorySample> {
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the memory of the machine is too low for this number of further VMs, by the last sample.
+    pub(crate) fn lacks_memory(&self, vms: u32) -> bool {
+        self.sample().is_some_and(|sample| !sample.machine.admits(vms))
     }
 
     /// Reserves capacity for a parked VM. `None` if there is not enough.
     pub(crate) fn reserve_parked(self: &Arc<Self>, guest_mb: u64) -> Option<ParkedReservation> {
+        if self.sample().is_some_and(|sample| !sample.machine.admits_parking()) {
+            return None;
+        }
         let memory_mb = guest_mb + self.overhead_mb;
         let mut held = self.lock();
         let total = sum(&held.accounts);
@@ -95,6 +141,9 @@ impl Budget {
         let total = sum(&held.accounts);
         check_quota(limits, own, vms, guest_mb)?;
         let asked_mb = u64::from(vms) * (guest_mb + self.overhead_mb);
+        if let Some(sample) = self.sample().filter(|sample| !sample.machine.admits(vms)) {
+            return Err(self.no_memory(total, &sample, vms, asked_mb));
+        }
         if total.vms.saturating_add(vms) > self.max_vms || total.memory_mb + asked_mb > self.promises_mb {
             return Err(self.no_capacity(total, vms, asked_mb));
         }
@@ -124,7 +173,32 @@ impl Budget {
 
     pub(crate) fn capacity(&self) -> Capacity {
         let total = sum(&self.lock().accounts);
-        Capacity { max_vms: self.max_vms, memory_mb: self.promises_mb, memory_used_mb: total.memory_mb }
+        let sample = self.sample();
+        Capacity {
+            max_vms: self.max_vms,
+            memory_mb: self.promises_mb,
+            memory_used_mb: total.memory_mb,
+            memory_promised_mb: total.memory_mb,
+            memory_held_mb: sample.map_or(0, |sample| sample.held_mb()),
+            memory_available_mb: sample.map(|sample| sample.available_mb()),
+        }
+    }
+
+    fn no_memory(&self, total: Usage, sample: &MemorySample, vms: u32, asked_mb: u64) -> Failure {
+        Failure::new(
+            ErrorCode::NoCapacity,
+            format!(
+                "{} MiB of memory are available on this machine, and {} MiB stay reserved{}; of the {} MiB for VMs, {} MiB \
+                 are held and {} MiB promised, and {vms} VMs with {asked_mb} MiB were asked for; end some VMs or other \
+                 programs, or ask for fewer",
+                sample.available_mb(),
+                sample.machine.reserved_bytes() >> 20,
+                if sample.machine.under_pressure { " (all tasks stall for memory)" } else { "" },
+                self.memory_mb,
+                sample.held_mb(),
+                total.memory_mb
+            ),
+        )
     }
 
     fn no_capacity(&self, total: Usage, vms: u32, asked_mb: u64) -> Failure {
@@ -277,6 +351,43 @@ mod tests {
         assert!(budget.is_overcommitted());
         drop(spaces);
         assert!(!budget.is_overcommitted());
+    }
+
+    #[test]
+    fn a_boot_leaves_the_machine_its_reserve_and_the_pool_some_more() {
+        let budget = Arc::new(Budget::new(100, 10_000, 40_000, 128));
+        let observe = |available_mb: u64| {
+            let machine = MachineMemory {
+                available_bytes: available_mb << 20,
+                total_bytes: 10_000 << 20,
+                templates_bytes: 40 << 20,
+                under_pressure: false,
+            };
+            budget.observe(MemorySample { machine, held_bytes: 60 << 20 });
+        };
+        let account = AccountId::generate();
+        // What a boot takes is not what it is promised.
+        observe(1128);
+        assert!(!budget.lacks_memory(2) && budget.lacks_memory(3));
+        let held = budget.reserve(account, &FREE, 2, 1024).unwrap();
+        assert!(budget.reserve_parked(1024).is_none());
+        let refused = budget.reserve(account, &FREE, 3, 1024).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NoCapacity);
+        for named in [
+            "1128 MiB of memory are available",
+            "1000 MiB stay reserved",
+            "10000 MiB for VMs",
+            "100 MiB are held",
+            "2304 MiB promised",
+            "3 VMs with 3456 MiB",
+        ] {
+            assert!(refused.message.contains(named), "{named}: {refused}");
+        }
+        let capacity = budget.capacity();
+        assert_eq!((capacity.memory_held_mb, capacity.memory_available_mb), (100, Some(1128)));
+        drop(held);
+        observe(1564);
+        budget.reserve_parked(1024).unwrap();
     }
 
     #[test]

@@ -21,7 +21,10 @@ impl TemplateDamage {
                 self.lock().remove(&template);
             }
             Err(error) if error.code() == ErrorCode::TemplateDamaged => {
-                self.lock().insert(template, DamagedTemplate { template: name(template), message: error.to_string() });
+                self.lock().insert(
+                    template,
+                    DamagedTemplate { template: name(template), message: error.to_string() },
+                );
             }
             Err(_) => {}
         }

@@ -1,6 +1,6 @@
 //! Why a VM ended, for calls that were in progress at that time.
 
-use std::{io, time::Duration};
+use std::{fmt, io, time::Duration};
 
 use futures_util::TryStreamExt;
 use skep_api::swarm::EndReason;
@@ -14,12 +14,27 @@ const REASON_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a broken answer waits to learn whether the whole connection is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Why a VM ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmEnding {
+    pub reason: EndReason,
+    /// More about it, for callers.
+    pub message: Option<String>,
+}
+
+impl fmt::Display for VmEnding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.reason.as_str())?;
+        self.message.as_ref().map_or(Ok(()), |message| write!(f, " ({message})"))
+    }
+}
+
 /// Receives the reason of a VM's end. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct EndReasonReceiver(watch::Receiver<Option<EndReason>>);
+pub struct EndReasonReceiver(watch::Receiver<Option<VmEnding>>);
 
 impl EndReasonReceiver {
-    pub(crate) fn channel() -> (watch::Sender<Option<EndReason>>, Self) {
+    pub(crate) fn channel() -> (watch::Sender<Option<VmEnding>>, Self) {
         let (sender, receiver) = watch::channel(None);
         (sender, Self(receiver))
     }
@@ -46,9 +61,9 @@ impl EndReasonReceiver {
     }
 
     /// Waits for the reason. `None` after a timeout.
-    async fn reason(&self) -> Option<EndReason> {
+    async fn reason(&self) -> Option<VmEnding> {
         let mut known = self.0.clone();
         let known = timeout(REASON_TIMEOUT, known.wait_for(Option::is_some)).await;
-        known.ok().and_then(Result::ok).and_then(|reason| *reason)
+        known.ok().and_then(Result::ok).and_then(|ending| ending.clone())
     }
 }

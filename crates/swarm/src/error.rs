@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use skep_api::{ErrorCode, ErrorKind, Failure, VmId, swarm::EndReason};
+use skep_api::{ErrorCode, ErrorKind, Failure, VmId};
+
+use crate::VmEnding;
 
 /// An error of the swarm. Its message is for the log; callers get the message of its [`Failure`].
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +31,8 @@ pub enum Error {
     #[error("it ended right after its boot")]
     EndedEarly,
     /// The VM ended during a call. `None` if the reason was not known in time.
-    #[error("the VM ended{}", reason_after_colon(*.0))]
-    VmEnded(Option<EndReason>),
+    #[error("the VM ended{}", after_colon(.0.as_ref()))]
+    VmEnded(Option<VmEnding>),
     /// A task of the swarm panicked or was cancelled.
     #[error("a task of the swarm ended early: {0}")]
     Task(#[from] tokio::task::JoinError),
@@ -96,8 +98,8 @@ impl Error {
     }
 }
 
-fn reason_after_colon(reason: Option<EndReason>) -> String {
-    reason.map(|reason| format!(": {}", reason.as_str())).unwrap_or_default()
+fn after_colon(ending: Option<&VmEnding>) -> String {
+    ending.map(|ending| format!(": {ending}")).unwrap_or_default()
 }
 
 /// Hides paths and internals of the server from callers; the log has them.

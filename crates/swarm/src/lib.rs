@@ -35,7 +35,7 @@ mod vm;
 
 pub use adopt::record_all_as_lost;
 pub use boot_spec::BootSpec;
-pub use end_reason::EndReasonReceiver;
+pub use end_reason::{EndReasonReceiver, VmEnding};
 pub use error::Error;
 pub use history::{MetricsHistory, Recorded, SAMPLE_INTERVAL};
 pub use metrics::{Observer, SwarmMetrics, VmmCounts};

@@ -49,7 +49,7 @@ impl Default for SwarmMetrics {
         Self {
             vms: Vec::new(),
             pool: BTreeMap::new(),
-            capacity: Capacity { max_vms: 0, memory_mb: 0, memory_used_mb: 0 },
+            capacity: Capacity::default(),
             held_bytes: 0,
             disk: DiskTraffic::default(),
             vmms: Some(VmmCounts { committed: 0, uncommitted: 0 }),

@@ -125,6 +125,23 @@ impl Pool {
         }
     }
 
+    /// Ends all parked VMs if the memory of the machine is low.
+    pub(crate) async fn evict_if_memory_is_low(&self) {
+        if self.budget.lacks_memory(0) {
+            self.evict_all().await;
+        }
+    }
+
+    /// Ends all parked VMs. Returns whether there were any.
+    pub(crate) async fn evict_all(&self) -> bool {
+        let mut any = false;
+        while let Some(waiting) = self.pop_any() {
+            any = true;
+            self.restorer.end_unrecorded(waiting.parked.id()).await;
+        }
+        any
+    }
+
     /// The pool of each template that the account sees, or of all templates, by name. Pools of templates with the same
     /// name, which belong to different accounts, are added up.
     pub(crate) fn state(&self, account: Option<AccountId>) -> BTreeMap<String, PoolState> {

@@ -22,7 +22,7 @@ use crate::{
     BootSpec, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
     boot::Booter,
-    budget::Budget,
+    budget::{Budget, Reservation},
     disk_traffic::DiskTotals,
     history::MetricsHistory,
     metrics,
@@ -103,7 +103,6 @@ impl Swarm {
         let usage = UsageSamples::default();
         let history = MetricsHistory::default();
         let registry = Arc::clone(&surroundings.registry);
-        tokio::spawn(usage.clone().run(parts.keeper.clone(), registry, history.clone()));
         let budget =
             Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.promises_mb, parts.overhead_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
@@ -112,6 +111,7 @@ impl Swarm {
         let base = Arc::new(BootTemplate::base(parts.guest_memory_mb));
         let pool = Pool::new(restorer, budget.clone(), size, Arc::clone(&base));
         let templates = Templates { store: parts.templates, base };
+        tokio::spawn(usage.clone().run(pool.clone(), registry, history.clone()));
         tokio::spawn(refill::run(pool.clone()));
         let (tickets, engine) = (parts.tickets, parts.engine);
         let booter = Booter { pool };
@@ -155,7 +155,7 @@ impl Swarm {
         if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }
-        let reservation = self.0.budget.reserve(*account, limits, order.count, template.memory_mb)?;
+        let reservation = self.reserve(*account, limits, order.count, template.memory_mb).await?;
         self.0.api.set_url_variable(&mut order);
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own, so that a cancelled request does not leave a partial boot behind.
@@ -164,6 +164,23 @@ impl Swarm {
             swarm.record(booted, &order).await
         })
         .await?
+    }
+
+    /// Reserves capacity for a boot. If memory is low, parked VMs make room first.
+    async fn reserve(
+        &self,
+        account: AccountId,
+        limits: &Limits,
+        vms: u32,
+        guest_mb: u64,
+    ) -> Result<Reservation, Error> {
+        let (budget, pool) = (&self.0.budget, &self.0.booter.pool);
+        if budget.lacks_memory(vms) {
+            // The sample may be a second old, and the memory of parked VMs is free once they have ended.
+            pool.evict_all().await;
+            self.0.usage.take(pool).await?;
+        }
+        Ok(budget.reserve(account, limits, vms, guest_mb)?)
     }
 
     /// Ends all VMs of the account. Returns how many this call ended.

@@ -21,7 +21,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::{
     Error,
+    budget::MemorySample,
     history::{self, MetricsHistory},
+    pool::Pool,
     registry::Registry,
     vm::VmHandle,
 };
@@ -46,26 +48,42 @@ impl UsageSamples {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|load| load.held_bytes).sum()
     }
 
-    /// Samples all VMs until the keeper is gone, and records every second sample in the history.
-    pub(crate) async fn run(self, keeper: ServerEnd, registry: Arc<Registry>, history: MetricsHistory) {
+    /// Samples all VMs and the memory of the machine until the keeper is gone, and records every second sample in the
+    /// history. Ends parked VMs when memory is low.
+    pub(crate) async fn run(self, pool: Arc<Pool>, registry: Arc<Registry>, history: MetricsHistory) {
+        let keeper = pool.restorer.keeper.clone();
         let mut recorded: Option<Instant> = None;
         let mut ticks = interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !keeper.is_closed() {
             ticks.tick().await;
             // A keeper that does not answer is noticed elsewhere; until then, the last sample stays.
-            if let Ok(Ok(held)) = timeout(KEEPER_TIMEOUT, keeper.list()).await {
-                let sample = held.into_iter().map(|vm| (vm.launched.vm, vm.load)).collect();
-                // The timer may fire a little early or late.
-                if recorded
+            let taken = timeout(KEEPER_TIMEOUT, self.take(&pool)).await;
+            // The timer may fire a little early or late.
+            if taken.is_ok_and(|taken| taken.is_ok())
+                && recorded
                     .is_none_or(|last| last.elapsed() + SAMPLE_INTERVAL / 2 >= history::SAMPLE_INTERVAL)
-                {
-                    history.record(Timestamp::now(), registry.owned(), &sample);
-                    recorded = Some(Instant::now());
-                }
-                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sample;
+            {
+                self.record(&registry, &history);
+                recorded = Some(Instant::now());
             }
+            pool.evict_if_memory_is_low().await;
         }
+    }
+
+    fn record(&self, registry: &Registry, history: &MetricsHistory) {
+        let sample = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        history.record(Timestamp::now(), registry.owned(), &sample);
+    }
+
+    /// Takes one sample.
+    pub(crate) async fn take(&self, pool: &Pool) -> Result<(), Error> {
+        let keeper = &pool.restorer.keeper;
+        let (held, machine) = tokio::try_join!(keeper.list(), keeper.memory())?;
+        let sample = held.into_iter().map(|vm| (vm.launched.vm, vm.load)).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sample;
+        pool.budget.observe(MemorySample { machine, held_bytes: self.held_bytes() });
+        Ok(())
     }
 }
 

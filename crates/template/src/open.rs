@@ -4,7 +4,10 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
     panic::resume_unwind,
     path::{Path, PathBuf},
     thread,
@@ -84,6 +87,13 @@ impl Template {
         let ram = self.sealed.get(&TemplateFile::Ram).ok_or(io::ErrorKind::NotFound.into());
         let ram = ram.and_then(File::try_clone).map_err(Error::io("memory file"))?;
         Ok(ram.into())
+    }
+
+    /// What its memory files take, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let sizes = self.sealed.values().filter_map(|file| file.metadata().ok());
+        // stat(2) counts blocks of 512 bytes.
+        sizes.map(|found| found.blocks() * 512).sum()
     }
 }
 

@@ -55,7 +55,10 @@ async fn held_by(skep: &Skep, id: &str, vm: VmId) {
 }
 
 async fn ended(skep: &Skep, vm: VmId, reason: EndReason) {
-    skep.store.record_end(RecordEnd { vm, reason, at: Timestamp::now(), request_id: None }).await.unwrap();
+    skep.store
+        .record_end(RecordEnd { vm, reason, at: Timestamp::now(), request_id: None, message: None })
+        .await
+        .unwrap();
 }
 
 #[tokio::test]

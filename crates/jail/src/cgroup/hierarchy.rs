@@ -120,10 +120,6 @@ impl Hierarchy {
         self.read("memory", file)?.trim().parse().ok()
     }
 
-    pub(super) fn memory_limit_above(&self) -> Option<u64> {
-        self.controls("memory").then(|| memory_limit_above(&self.root)).flatten()
-    }
-
     pub(super) fn cpu_us(&self) -> Option<u64> {
         match self.version {
             Version::One => {
@@ -138,18 +134,6 @@ impl Hierarchy {
     fn read(&self, controller: &str, file: &str) -> Option<String> {
         if self.controls(controller) { fs::read_to_string(self.root.join(file)).ok() } else { None }
     }
-}
-
-/// The lowest memory limit of all ancestors of a group, in bytes, in either version.
-pub fn memory_limit_above(group: &Path) -> Option<u64> {
-    let limit = |path: PathBuf| {
-        let limit = fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()?;
-        // No limit is "max" in version 2, and a huge number in version 1.
-        (limit < 1 << 60).then_some(limit)
-    };
-    let files = ["memory.max", "memory.limit_in_bytes"];
-    let above = group.ancestors().skip(1);
-    above.flat_map(|above| files.map(|file| above.join(file))).filter_map(limit).min()
 }
 
 /// The values to write for these limits: controller, file, value.
@@ -175,7 +159,7 @@ fn limit_values(version: Version, limits: &CgroupLimits) -> Vec<(&'static str, &
 }
 
 /// The value of a line `key value`.
-fn value_of_key(text: &str, key: &str) -> Option<u64> {
+pub(super) fn value_of_key(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 

@@ -133,6 +133,7 @@ fn swarm_order(data_dir: &Path) -> SwarmConfig {
         max_vms: Some(MAX_VMS),
         memory_mb: None,
         memory_overcommit: 1.0,
+        memory_guard: false,
     }
 }
 
@@ -150,6 +151,10 @@ fn template_id(name: &str) -> TemplateId {
 }
 
 impl Templates for FakeTemplates {
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
     fn open(&self, template: TemplateId) -> Result<OpenTemplate, Failure> {
         let name = *TEMPLATES.iter().find(|name| template_id(name) == template).unwrap();
         if name == "unknown" {
@@ -362,7 +367,7 @@ impl FakeServer {
             }
             "commit" => self.end.commit(vm()).await.map(|()| json!({})),
             "admit_to_api" => self.end.admit_to_api(vm()).await.map(|()| json!({})),
-            "end" => Ok(json!({"out_of_memory": self.end.end(vm()).await?})),
+            "end" => Ok(json!({"out_of_memory": self.end.end(vm()).await?.is_some()})),
             "list" => {
                 let held = self.end.list().await?;
                 let vms: Vec<VmId> = held.iter().map(|held| held.launched.vm).collect();

@@ -181,6 +181,13 @@ fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
     bytes("capacity_memory", "Memory that VMs may be promised in total", from_mb(capacity.memory_mb));
     bytes("reserved_memory", "Memory reserved by the VMs of accounts", from_mb(capacity.memory_used_mb));
     bytes("held_memory", "Memory that the end of all VMs would free, those of the pool included", held_bytes);
+    if let Some(available_mb) = capacity.memory_available_mb {
+        bytes(
+            "available_memory",
+            "Memory of the machine that is available, for VMs too",
+            from_mb(available_mb),
+        );
+    }
     for (name, help, bytes) in [
         ("vm_disk_read", "Bytes that guests read from their own disk layers", disk.read_bytes),
         ("vm_disk_written", "Bytes that guests wrote to their own disk layers", disk.written_bytes),

@@ -77,7 +77,7 @@ async fn status(
             vms: Vec::new(),
             count: 0,
             pool: Default::default(),
-            capacity: Capacity { max_vms: 0, memory_mb: 0, memory_used_mb: 0 },
+            capacity: Capacity::default(),
             engine: None,
         })),
     }

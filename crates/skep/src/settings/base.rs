@@ -68,12 +68,6 @@ impl BaseSize {
     }
 }
 
-/// Parses the factor by which memory may be promised.
-pub(super) fn overcommit(text: &str) -> Result<f64, String> {
-    let factor = text.parse::<f64>().ok().filter(|factor| (1.0..=1000.0).contains(factor));
-    factor.ok_or_else(|| format!("`{text}` is not a number from 1 to 1000"))
-}
-
 fn default_memory_mb() -> u64 {
     DEFAULT_MEMORY_MB.min(memory_share_mb()).max(MIN_MEMORY_MB)
 }
@@ -110,13 +104,5 @@ mod tests {
         assert!(refused.contains("128 to") && refused.contains("80 %"), "{refused}");
         let refused = huge.check_vcpus().unwrap_err().to_string();
         assert!(refused.contains("`base_vcpus` is 1048576") && refused.contains("from 1 to"), "{refused}");
-    }
-
-    #[test]
-    fn memory_is_promised_at_least_once() {
-        assert_eq!((overcommit("1"), overcommit("1.5")), (Ok(1.0), Ok(1.5)));
-        for wrong in ["0.9", "-4", "NaN", "inf", "much", ""] {
-            assert!(overcommit(wrong).unwrap_err().contains("from 1 to 1000"), "{wrong}");
-        }
     }
 }

@@ -237,7 +237,7 @@ mod tests {
         assert!(one(&all, "user").values.is_empty());
         let settings = parse_settings(&all).unwrap();
         assert_eq!(
-            (settings.max_vms, settings.root.len(), settings.log_level.as_str()),
+            (settings.capacity.max_vms, settings.root.len(), settings.log_level.as_str()),
             (Some(9), 2, "info")
         );
     }

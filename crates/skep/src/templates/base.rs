@@ -51,6 +51,10 @@ impl BaseTemplate {
         open(&template, edition).map_err(template_failure)
     }
 
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.0.lock().template.memory_bytes()
+    }
+
     pub(super) fn check(&self, edition: u64) -> Result<(), Failure> {
         let (template, current) = self.0.current();
         if edition != current {

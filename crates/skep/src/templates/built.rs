@@ -114,6 +114,16 @@ impl BuiltTemplates {
         })
     }
 
+    /// What the memory files of loaded templates take, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let table = self.0.table();
+        let loaded = table.templates.values().filter_map(|entry| match &entry.phase {
+            Phase::Ready(ready) => ready.loaded.as_ref(),
+            _ => None,
+        });
+        loaded.map(|template| template.memory_bytes()).sum()
+    }
+
     pub(super) fn list(&self) -> Vec<TemplateStatus> {
         let table = self.0.table();
         table.templates.iter().map(|(id, entry)| entry.status(*id)).collect()

@@ -57,6 +57,10 @@ impl Templates for Shelf {
         }
     }
 
+    fn memory_bytes(&self) -> u64 {
+        self.base.memory_bytes() + self.built.memory_bytes()
+    }
+
     fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure> {
         self.built.build(template, Recipe { parent, size })
     }

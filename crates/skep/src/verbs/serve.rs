@@ -24,7 +24,7 @@ use skep_workspace::Location;
 use super::bake::bakery;
 use crate::{
     engine, logging, output, reload,
-    settings::{LogFormat, Settings},
+    settings::{LogFormat, MemoryGuard, Settings},
     templates::Shelf,
 };
 
@@ -71,7 +71,7 @@ pub(crate) fn check(settings: &Settings) -> Vec<(&'static str, anyhow::Error)> {
         ("metrics_listen", metrics.map_err(Into::into)),
         ("log_level", logging::check(settings)),
         ("data_dir", check_data_dir(settings)),
-        ("base_memory_mb", check_base(|| settings.base.check_memory(settings.memory_mb))),
+        ("base_memory_mb", check_base(|| settings.base.check_memory(settings.capacity.memory_mb))),
         ("base_vcpus", check_base(|| settings.base.check_vcpus())),
         ("user", check_user(settings)),
         ("root", check_roots(settings)),
@@ -202,9 +202,10 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
         subnet: Subnet::default(),
         uids: UidRange { base: UidRange::DEFAULT_BASE, count: VM_UIDS },
         limits,
-        max_vms: settings.max_vms,
-        memory_mb: settings.memory_mb,
-        memory_overcommit: settings.memory_overcommit,
+        max_vms: settings.capacity.max_vms,
+        memory_mb: settings.capacity.memory_mb,
+        memory_overcommit: settings.capacity.memory_overcommit,
+        memory_guard: settings.capacity.memory_guard == MemoryGuard::On,
     })
 }
 

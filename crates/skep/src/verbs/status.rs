@@ -27,6 +27,12 @@ pub(crate) async fn run(verb: Status) -> anyhow::Result<ExitCode> {
     let capacity = swarm.capacity;
     output::line(&format!("VMs        {} of {}", swarm.count, capacity.max_vms))?;
     output::line(&format!("memory     {} of {} MiB promised", capacity.memory_used_mb, capacity.memory_mb))?;
+    if let Some(available_mb) = capacity.memory_available_mb {
+        output::line(&format!(
+            "           {} MiB held, {available_mb} MiB available",
+            capacity.memory_held_mb
+        ))?;
+    }
     for (template, pool) in &swarm.pool {
         output::line(&format!("pool       {template}: {} of {} ready", pool.ready, pool.target))?;
     }

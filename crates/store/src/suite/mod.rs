@@ -289,7 +289,7 @@ pub fn boot(vms: Vec<VmBooted>) -> RecordBoots {
 }
 
 pub fn end(vm: VmId, reason: EndReason, step: i64) -> RecordEnd {
-    RecordEnd { vm, reason, at: moment(step), request_id: None }
+    RecordEnd { vm, reason, at: moment(step), request_id: None, message: None }
 }
 
 /// A VM of `EndVms` without a message.

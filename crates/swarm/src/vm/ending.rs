@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use skep_api::{ErrorCode, swarm::EndReason};
 use skep_engine::VmmEnd;
+use skep_keeper_protocol::OutOfMemory;
 use skep_store::{RecordEnd, VmStore};
 use tokio::time::{sleep, timeout};
 
@@ -13,7 +14,7 @@ use super::{
     handle::{Command, EndCommand},
     task::VmTask,
 };
-use crate::{Error, budget::Reservation};
+use crate::{Error, budget::Reservation, end_reason::VmEnding};
 
 /// Back-off between attempts at the keeper or the store. Doubles up to `MAX_BACKOFF`.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
@@ -55,16 +56,17 @@ impl Ending {
             // The last chance to count what it did; read once more for the totals.
             let _ = timeout(LAST_SAMPLE_TIMEOUT, task.disk.read()).await;
         }
-        let out_of_memory = remove_resources(&mut task, &mut command).await;
-        let reason = given_reason.unwrap_or_else(|| end_reason(&task, reported_end, out_of_memory));
+        let memory = remove_resources(&mut task, &mut command).await;
+        let reason = given_reason.unwrap_or_else(|| end_reason(&task, reported_end, memory.is_some()));
+        let message = memory.filter(|_| reason == EndReason::OutOfMemory).map(|memory| memory.to_string());
         let facts = &task.facts;
         tracing::info!(vm = %facts.id, pid = facts.pid, reason = reason.as_str(), "VM {} ended", facts.id);
-        let end = RecordEnd { vm: facts.id, reason, at: Timestamp::now(), request_id };
+        let end = RecordEnd { vm: facts.id, reason, at: Timestamp::now(), request_id, message };
         let recorded = task.context.store.record_end(end.clone()).await;
         let VmTask { facts, context, ended, mut commands, access, .. } = task;
         context.registry.remove(end.vm);
         // After the removal from the registry, so that a caller who gets the reason does not find the VM any more.
-        ended.send_replace(Some(reason));
+        ended.send_replace(Some(VmEnding { reason, message: end.message.clone() }));
         // Who waits for the VM to run learns that it ended.
         drop(access);
         context.observer.ended(reason);
@@ -89,16 +91,16 @@ impl Ending {
     }
 }
 
-/// Lets the keeper remove the VM's resources, and returns whether the kernel killed it for memory. Retries until
+/// Lets the keeper remove the VM's resources, and returns whether and why it was ended for want of memory. Retries until
 /// that succeeds. Meanwhile the VM stays listed and counted, and requests to end it get the keeper's error.
-async fn remove_resources(task: &mut VmTask, command: &mut Option<EndCommand>) -> bool {
+async fn remove_resources(task: &mut VmTask, command: &mut Option<EndCommand>) -> Option<OutOfMemory> {
     let vm = task.facts.id;
     let mut pause = INITIAL_BACKOFF;
     loop {
         let error = match task.context.keeper.end(vm).await {
             Ok(out_of_memory) => return out_of_memory,
             // Its resources are already removed.
-            Err(error) if error.code() == ErrorCode::UnknownVm => return false,
+            Err(error) if error.code() == ErrorCode::UnknownVm => return None,
             Err(error) => error,
         };
         tracing::error!(%vm, %error, "VM {vm} cannot be ended now");

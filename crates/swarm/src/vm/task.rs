@@ -21,7 +21,12 @@ use super::{
     ending::{Cause, Ending},
     handle::{ChangeCommand, Command, GuestAccess, OtherCommand, StateCommand},
 };
-use crate::{Error, console::ConsoleLog, disk_traffic::DiskMeter, end_reason::EndReasonReceiver};
+use crate::{
+    Error,
+    console::ConsoleLog,
+    disk_traffic::DiskMeter,
+    end_reason::{EndReasonReceiver, VmEnding},
+};
 
 /// How long to wait for a VMM to exit after the connection to its agent broke: the sockets of an exiting VMM close
 /// first.
@@ -75,7 +80,7 @@ pub(super) struct VmTask {
     attributes: watch::Sender<VmAttributes>,
     pub(super) access: watch::Sender<GuestAccess>,
     /// Gets the reason of the end.
-    pub(super) ended: watch::Sender<Option<EndReason>>,
+    pub(super) ended: watch::Sender<Option<VmEnding>>,
     /// When it expires, by the monotonic clock.
     deadline: Option<Instant>,
     pub(super) commands: mpsc::Receiver<Command>,

@@ -26,7 +26,8 @@ use skep_channel::{
 };
 use skep_engine::{DiskTraffic, Driver, Machine, VmmEnd};
 use skep_keeper_protocol::{
-    Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, Request, ServerEnd, SwarmAvailability, Welcome, pair,
+    Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, MachineMemory, OutOfMemory, Request, ServerEnd,
+    SwarmAvailability, Welcome, pair,
 };
 use skep_swarm::{BootSpec, Error, Swarm, SwarmParts};
 use tokio::{io::AsyncReadExt, net::UnixStream, task::JoinHandle};
@@ -35,6 +36,8 @@ use crate::{fake_store::FakeStore, other_release::play};
 
 /// The length of an id such as `vm_01jv0000000000000000000000`.
 const VM_ID_BYTES: usize = 29;
+/// Memory of the machine, in MiB.
+const TOTAL_MB: u64 = 10_000;
 const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
 
 /// The state of the fake keeper, and how it fails.
@@ -51,7 +54,9 @@ pub(crate) struct FakeKeeper {
     pub(crate) guests_hang_up: usize,
     pub(crate) refuses_ends: bool,
     /// Reports ends as caused by a lack of memory.
-    pub(crate) out_of_memory: bool,
+    pub(crate) out_of_memory: Option<OutOfMemory>,
+    /// Available memory of the machine, in MiB. `None`: plenty.
+    pub(crate) available_mb: Option<u64>,
     pub(crate) goes_away: bool,
     pub(crate) refuses_commits: bool,
     pub(crate) commits: usize,
@@ -259,6 +264,16 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
                     None => Answer::Refused(Failure::new(ErrorCode::UnknownVm, "none")),
                 };
                 answerer.answer(answer, &[]).await.unwrap();
+            }
+            Request::Memory => {
+                let available_mb = keeper.lock().unwrap().available_mb.unwrap_or(TOTAL_MB);
+                let memory = MachineMemory {
+                    available_bytes: available_mb << 20,
+                    total_bytes: TOTAL_MB << 20,
+                    templates_bytes: 0,
+                    under_pressure: false,
+                };
+                answerer.answer(Answer::Memory(memory), &[]).await.unwrap();
             }
             Request::List { .. } => {
                 let held = |vmm: &Vmm| HeldVm {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use skep_api::{ErrorCode, Failure, exec::RunCommand, swarm::EndReason};
 use skep_harness::eventually;
+use skep_keeper_protocol::OutOfMemory;
 
 use fixture::Fixture;
 
@@ -140,11 +141,37 @@ async fn a_guest_that_closes_its_channel_is_ended() {
 }
 
 #[tokio::test]
+async fn a_boot_is_refused_while_memory_is_low() {
+    let fixture = Fixture::new().await;
+    fixture.keeper(|keeper| keeper.available_mb = Some(1050));
+    let refused = async || Failure::from(fixture.boot(1).await.unwrap_err());
+    eventually("the sample", async || {
+        fixture.swarm.metrics().await.capacity.memory_available_mb == Some(1050)
+    })
+    .await;
+    let failure = refused().await;
+    assert_eq!(failure.code, ErrorCode::NoCapacity);
+    assert!(failure.message.contains("1050 MiB of memory are available"), "{failure}");
+    // The machine is asked again before a boot is refused.
+    fixture.keeper(|keeper| keeper.available_mb = Some(1064));
+    fixture.boot(1).await.unwrap();
+}
+
+#[tokio::test]
 async fn calls_in_progress_get_the_reason_of_their_vms_end() {
     let fixture = Fixture::new().await;
     let (swarm, account) = (&fixture.swarm, &fixture.account);
-    for (out_of_memory, expected) in [(true, "the VM ended: out_of_memory"), (false, "the VM ended: crashed")]
-    {
+    let guard = OutOfMemory::Guard { held_mb: 900, share_mb: 300, available_mb: 20 };
+    let cases = [
+        (Some(OutOfMemory::Kernel), "the VM ended: out_of_memory (the kernel killed its VMM for memory)"),
+        (
+            Some(guard),
+            "the VM ended: out_of_memory (only 20 MiB of the machine's memory were available, and of all VMs this one \
+             exceeded its share most: it held 900 MiB, its share was 300 MiB)",
+        ),
+        (None, "the VM ended: crashed"),
+    ];
+    for (out_of_memory, expected) in cases {
         fixture.keeper(|keeper| keeper.out_of_memory = out_of_memory);
         let vm = fixture.boot(1).await.unwrap().vms[0].id;
         let (mut events, ending) = swarm.exec_stream(account, vm, self::command()).await.unwrap();

@@ -26,7 +26,8 @@ pub(super) fn findings(settings: &Settings, bakery: &Bakery, base: Option<PathBu
             return vec![Finding::missing(CHECK, detail, "see its owner and mode")];
         }
     };
-    let mut usable: BTreeMap<TemplateId, PathBuf> = base.map(|dir| (TemplateId::BASE, dir)).into_iter().collect();
+    let mut usable: BTreeMap<TemplateId, PathBuf> =
+        base.map(|dir| (TemplateId::BASE, dir)).into_iter().collect();
     let mut findings = Vec::new();
     for (id, recipe) in recipes {
         let found = usable.get(&recipe.parent).cloned().map(|parent| {
@@ -51,12 +52,15 @@ pub(super) fn findings(settings: &Settings, bakery: &Bakery, base: Option<PathBu
 /// Returns the folder of a template that can be used, and the finding. `Err`: the finding about one that cannot.
 fn verify(id: TemplateId, recipe: &Recipe, bakery: &Bakery) -> Result<(PathBuf, Finding), Finding> {
     let size = recipe.size;
-    let named = format!("{id} ({} MiB, {} processors, {} MiB of disk)", size.memory_mb, size.vcpus, size.disk_mb);
+    let named =
+        format!("{id} ({} MiB, {} processors, {} MiB of disk)", size.memory_mb, size.vcpus, size.disk_mb);
     let unusable = |reason: String| Finding::warning(CHECK, format!("{named}: {reason}"), BUILD);
     let found = bakery.find().map_err(|error| unusable(output::one_line(&error.into())))?;
     let Some(dir) = found else {
         let difference = bakery.difference().ok().flatten();
-        return Err(unusable(difference.map_or("not built yet".to_owned(), |difference| format!("built {difference}"))));
+        return Err(unusable(
+            difference.map_or("not built yet".to_owned(), |difference| format!("built {difference}")),
+        ));
     };
     let own_mb = Footprint::of(&dir).map_or(0, |footprint| footprint.own >> 20);
     let finding = Finding::ok(CHECK, format!("{named}: built, {own_mb} MiB of its own"));

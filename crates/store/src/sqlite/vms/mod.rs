@@ -56,7 +56,7 @@ impl VmStore for SqliteStore {
     }
 
     async fn record_end(&self, command: RecordEnd) -> crate::Result<Ended> {
-        self.run_vm_end(move |c| record_end(c, &command, None)).await
+        self.run_vm_end(move |c| record_end(c, &command)).await
     }
 
     async fn record_command_end(&self, command: RecordCommandEnd) -> crate::Result<()> {
@@ -202,12 +202,8 @@ fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmReco
     Ok(record)
 }
 
-/// Records the end of a VM that still runs, and returns what ended with it. The event has the message.
-fn record_end(
-    connection: &Connection,
-    command: &RecordEnd,
-    message: Option<&str>,
-) -> Result<(Ended, Endings), SqliteError> {
+/// Records the end of a VM that still runs, and returns what ended with it.
+fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, Endings), SqliteError> {
     let ended = execute(
         connection,
         "UPDATE vms SET ended_at = ?2, end_reason = ?3 WHERE id = ?1 AND ended_at IS NULL",
@@ -217,8 +213,8 @@ fn record_end(
     let mut endings = Endings::default();
     if ended == 1 {
         let mut body = json!({ "vm": record.vm.id, "pid": record.vm.pid, "name": record.vm.attributes.name, "reason": command.reason });
-        if let Some(message) = message {
-            body["message"] = message.into();
+        if let Some(message) = &command.message {
+            body["message"] = message.as_str().into();
         }
         let event = NewEvent {
             account: record.vm.account,
@@ -258,11 +254,11 @@ fn record_command_end(
 /// Records the end of those of these VMs that still run, and returns what ended with them.
 fn end_vms(connection: &Connection, command: &EndVms) -> Result<(Vec<VmRecord>, Endings), SqliteError> {
     let (mut ended, mut endings) = (Vec::new(), Endings::default());
-    for VmToEnd { vm, message } in &command.vms {
+    for VmToEnd { vm, message } in command.vms.clone() {
         let alive = "SELECT 1 FROM vms WHERE id = ?1 AND ended_at IS NULL";
         if query_optional(connection, alive, [vm.to_string()], |_| Ok(()))?.is_some() {
-            let end = RecordEnd { vm: *vm, reason: command.reason, at: command.at, request_id: None };
-            let (one, with_it) = record_end(connection, &end, message.as_deref())?;
+            let end = RecordEnd { vm, reason: command.reason, at: command.at, request_id: None, message };
+            let (one, with_it) = record_end(connection, &end)?;
             ended.push(one.record);
             endings.keys.extend(with_it.keys);
             endings.tickets.extend(with_it.tickets);

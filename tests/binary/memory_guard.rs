@@ -1,0 +1,200 @@
+//! VMs that together use more memory than the machine has: which of them end, and who lives on.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use futures_util::future::select_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use crate::harness::{Answer, Skep, binary, command, output_of, send, temp_dir};
+
+/// The memory of the machine.
+const MACHINE_BYTES: u64 = 4 << 30;
+const VMS: u32 = 20;
+/// VMs that must end before a test is over.
+const ENDS: usize = 3;
+/// CAP_SYS_RESOURCE, which a process needs to lower its value, see capabilities(7).
+const CAP_SYS_RESOURCE: u32 = 24;
+/// Touches 50 MB each second, up to 700 MB.
+const TOUCH: &str = "python3 -c \"
+import time
+held = []
+for _ in range(140):
+    held.append(bytearray(5 << 20))
+    held[-1][::4096] = b'x' * 1280
+    time.sleep(0.1)
+time.sleep(3600)
+\"";
+
+/// A control group with a memory limit, which is the top of the hierarchy for what runs in it: a small machine.
+struct SmallMachine {
+    group: PathBuf,
+    folder: TempDir,
+}
+
+impl SmallMachine {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (base, limit, mount) = match Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
+            true => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "-t cgroup -o memory"),
+            false => ("/sys/fs/cgroup", "memory.max", "-t cgroup2"),
+        };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let group = Path::new(base).join(format!("machine-of-test-{}-{number}", std::process::id()));
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join(limit), MACHINE_BYTES.to_string()).unwrap();
+        let folder = temp_dir();
+        let enter = folder.path().join("enter");
+        let script = format!(
+            "#!/bin/sh\nset -e\necho 0 > {group}/cgroup.procs\nexec unshare --mount --cgroup sh -ec '\n\
+             umount {base}\nmount {mount} cgroup {base}\nexec {skep} \"$@\"' skep \"$@\"\n",
+            group = group.display(),
+            skep = binary().display(),
+        );
+        fs::write(&enter, script).unwrap();
+        fs::set_permissions(&enter, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { group, folder }
+    }
+
+    async fn start(&self, guard: &str) -> Skep {
+        let options = [
+            "--base-memory-mb",
+            "1024",
+            "--base-vcpus",
+            "1",
+            "--base-disk-mb",
+            "10240",
+            "--memory-overcommit",
+            "10",
+            "--memory-guard",
+            guard,
+        ];
+        let alter = |command: &mut Command| _ = command.args(options);
+        Skep::start_by(&self.folder.path().join("enter"), temp_dir(), alter).await
+    }
+}
+
+impl Drop for SmallMachine {
+    fn drop(&mut self) {
+        // The server in it has ended before.
+        let _ = fs::remove_dir(&self.group);
+    }
+}
+
+fn may_lower() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(effective.trim(), 16).unwrap() & (1 << CAP_SYS_RESOURCE) != 0
+}
+
+fn id_of(vm: &Value) -> &str {
+    vm["id"].as_str().unwrap()
+}
+
+/// Lets the VMs touch memory until some have ended. Returns what the callers of these read.
+async fn fill_memory(skep: &Skep, vms: &[Value]) -> Vec<String> {
+    let touch = |vm: &Value| -> JoinHandle<Answer> {
+        let request = skep.request(Method::POST, &format!("/api/swarm/vm/{}/exec", id_of(vm)));
+        tokio::spawn(send(request.json(&json!({"command": TOUCH, "timeout": 600_000}))))
+    };
+    let mut running: Vec<_> = vms.iter().map(touch).collect();
+    let mut read = Vec::new();
+    while read.len() < ENDS {
+        let (answer, _, rest) = select_all(running).await;
+        read.push(answer.unwrap().refused(409, "vm_ended").to_owned());
+        running = rest;
+    }
+    running.iter().for_each(JoinHandle::abort);
+    read
+}
+
+/// The messages of the first VMs that ended, from their events.
+fn messages_of_ends(skep: &Skep) -> Vec<String> {
+    let count = ENDS.to_string();
+    let arguments = ["events", "--from-start", "--type", "vm.ended", "--json", "--count", &count];
+    let output = output_of(&mut command(skep, &arguments));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let message = |line: &str| {
+        let event: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(event["reason"], "out_of_memory", "{line}");
+        event["message"].as_str().unwrap().to_owned()
+    };
+    lines.lines().map(message).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_vm_that_exceeds_its_share_most_ends_before_the_kernel_kills_any_process() {
+    let machine = SmallMachine::new();
+    let skep = machine.start("on").await;
+    let other = skep.tenant("other").await;
+    let others_vm = other.boot().await;
+    let vms = skep.boot(VMS).await;
+    let capacity = &skep.get("/api/swarm/status").await.ok(200)["capacity"];
+    let available = capacity["memory_available_mb"].as_u64().unwrap();
+    assert!(available < MACHINE_BYTES >> 20, "the limit is that of the machine: {capacity}");
+    let processes = [Some(skep.pid()), skep.server_pid()];
+
+    for message in fill_memory(&skep, &vms).await {
+        assert!(message.starts_with("the VM ended: out_of_memory (only "), "{message}");
+        assert!(message.contains("exceeded its share most"), "{message}");
+    }
+    for message in messages_of_ends(&skep) {
+        assert!(message.contains("exceeded its share most"), "not by the kernel: {message}");
+    }
+    // No memory for another VM, and the VM of the account that used none lives on.
+    let refused = skep.post("/api/swarm/boot", &json!({"count": VMS})).await;
+    let message = refused.refused(503, "no_capacity");
+    assert!(message.contains("MiB of memory are available"), "{message}");
+    let path = format!("/api/swarm/vm/{}/exec", id_of(&others_vm));
+    let answer = other.post(&path, &json!({"command": "echo lives"})).await.ok(200);
+    assert_eq!(answer["stdout"], "lives\n");
+    assert_eq!([Some(skep.pid()), skep.server_pid()], processes);
+    skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+    drop(skep);
+}
+
+/// The control: it is the guard that ended them.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_guard_the_kernel_kills() {
+    let machine = SmallMachine::new();
+    let skep = machine.start("off").await;
+    let vms = skep.boot(VMS).await;
+    for message in fill_memory(&skep, &vms).await {
+        assert_eq!(message, "the VM ended: out_of_memory (the kernel killed its VMM for memory)");
+    }
+    skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+    drop(skep);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kernel_kills_a_vm_before_the_server_and_the_server_before_the_keeper() {
+    let skep = Skep::start().await;
+    let vm = skep.boot_one().await;
+    let score = |pid: u32| -> i16 {
+        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+        text.trim().parse().unwrap()
+    };
+    // Starts a helper, and a command, which says its own.
+    let own = "cat /proc/self/oom_score_adj";
+    let answer = skep.post("/api/exec", &json!({"command": own})).await.ok(200);
+    assert_eq!(answer["stdout"], "500\n");
+    // A container may lack the capability; then the values that would be lowered stay as they are.
+    let mine = score(std::process::id());
+    let lowered = |value: i16| if may_lower() { value } else { mine };
+    assert_eq!(score(skep.pid()), lowered(-900));
+    assert_eq!(score(u32::try_from(vm).unwrap()), 500);
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", skep.pid())).unwrap();
+    let vmms = skep.vmms();
+    let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+    let mut others: Vec<i16> = children.filter(|pid| !vmms.contains(pid)).map(score).collect();
+    others.sort_unstable();
+    assert_eq!(others, [lowered(-800), 500], "server and helper");
+}
