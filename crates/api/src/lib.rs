@@ -8,6 +8,7 @@ pub mod accounts;
 pub mod admin;
 pub mod audit;
 pub mod budget;
+pub mod egress;
 pub mod endpoint;
 pub mod error;
 pub mod events;

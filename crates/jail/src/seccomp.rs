@@ -107,11 +107,11 @@ const NAMESPACE_FLAGS: &[i32] = &[
 /// This bit marks system calls of the x32 ABI, which do the same as those without it.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Installs the filters for this process and the program that it executes.
+/// Denies this process, and the program that it executes, the system calls that jailed processes do not need.
 ///
 /// # Errors
 /// The kernel does not support seccomp filters.
-pub(crate) fn install_filters() -> io::Result<()> {
+pub fn deny_system_calls() -> io::Result<()> {
     apply_filter(&main_filter().map_err(io::Error::other)?).map_err(io::Error::other)?;
     apply_filter(&clone3_filter().map_err(io::Error::other)?).map_err(io::Error::other)
 }

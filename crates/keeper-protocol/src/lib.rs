@@ -1,5 +1,6 @@
 //! The protocol between server and keeper over a socket pair: its messages and both ends.
 
+mod egress;
 mod error;
 mod keeper_end;
 mod memory;
@@ -9,6 +10,7 @@ mod server_end;
 mod socket;
 mod templates;
 
+pub use egress::{EgressAnswer, EgressKeeperEnd, EgressProcessEnd, EgressRequest};
 pub use error::Error;
 pub use keeper_end::{Answerer, KeeperEnd};
 pub use memory::{MachineMemory, OutOfMemory};

@@ -1,0 +1,138 @@
+//! The messages between keeper and egress process, in packets like those between keeper and server.
+
+use std::{net::Ipv4Addr, os::fd::OwnedFd, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use skep_api::egress::{EgressPolicy, EgressReport};
+use tokio::{
+    sync::Mutex,
+    time::{error::Elapsed, timeout},
+};
+
+use crate::{Envelope, Error, socket::Socket};
+
+/// How long the egress process may take for an answer, which needs no input or output. A stopped process is treated as
+/// one that has ended.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A request of the keeper.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressRequest {
+    /// Apply this policy to the VM at this address. Connections that it forbids end.
+    Set { vm: Ipv4Addr, policy: EgressPolicy },
+    /// The VM at this address has ended: end its connections and forget it.
+    Forget { vm: Ipv4Addr },
+    /// Serve the VMs. The policies of all VMs are set.
+    Serve,
+    /// Report what the VM at this address tried.
+    Report { vm: Ipv4Addr },
+}
+
+/// An answer of the egress process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressAnswer {
+    Done,
+    Report(EgressReport),
+}
+
+/// The keeper's end. Requests are answered in their order.
+#[derive(Debug)]
+pub struct EgressKeeperEnd {
+    socket: Socket,
+    /// Number of the last request.
+    last: Mutex<u64>,
+}
+
+/// The end of the egress process.
+#[derive(Debug)]
+pub struct EgressProcessEnd(Socket);
+
+impl EgressKeeperEnd {
+    /// Must run in a Tokio runtime.
+    ///
+    /// # Errors
+    /// This is not a socket.
+    pub fn new(descriptor: OwnedFd) -> Result<Self, Error> {
+        Ok(Self { socket: Socket::new(descriptor)?, last: Mutex::new(0) })
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// The process is gone or does not answer in time.
+    pub async fn request(&self, request: EgressRequest) -> Result<EgressAnswer, Error> {
+        let mut last = self.last.lock().await;
+        *last += 1;
+        let id = *last;
+        let answered = timeout(ANSWER_TIMEOUT, async {
+            self.socket.send(&Envelope { id, body: request }, &[]).await?;
+            loop {
+                let received = self.socket.receive::<Envelope<EgressAnswer>>().await?;
+                let (envelope, _) = received.ok_or(Error::Closed)?;
+                // An earlier answer belongs to a request whose future was dropped.
+                if envelope.id == id {
+                    return Ok(envelope.body);
+                }
+            }
+        });
+        answered.await.unwrap_or_else(|_: Elapsed| Err(Error::Closed))
+    }
+}
+
+impl EgressProcessEnd {
+    /// Must run in a Tokio runtime.
+    ///
+    /// # Errors
+    /// This is not a socket.
+    pub fn new(descriptor: OwnedFd) -> Result<Self, Error> {
+        Ok(Self(Socket::new(descriptor)?))
+    }
+
+    /// The next request. `None` if the keeper is gone.
+    ///
+    /// # Errors
+    /// The packet is not a request.
+    pub async fn receive(&self) -> Result<Option<Envelope<EgressRequest>>, Error> {
+        Ok(self.0.receive().await?.map(|(envelope, _)| envelope))
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// The keeper is gone.
+    pub async fn answer(&self, id: u64, answer: EgressAnswer) -> Result<(), Error> {
+        self.0.send(&Envelope { id, body: answer }, &[]).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_to_a_dropped_request_is_not_taken_for_another() {
+        let (ours, theirs) = crate::pair().unwrap();
+        let (keeper, process) = (EgressKeeperEnd::new(ours).unwrap(), EgressProcessEnd::new(theirs).unwrap());
+        let vm = Ipv4Addr::new(10, 77, 0, 2);
+        let mut dropped = Box::pin(keeper.request(EgressRequest::Serve));
+        assert!(futures_util::poll!(&mut dropped).is_pending());
+        drop(dropped);
+        let serve = async {
+            while let Some(Envelope { id, body }) = process.receive().await.unwrap() {
+                let answer = match body {
+                    EgressRequest::Report { .. } => EgressAnswer::Report(EgressReport::default()),
+                    _ => EgressAnswer::Done,
+                };
+                process.answer(id, answer).await.unwrap();
+            }
+        };
+        let ask = async {
+            let answer = keeper.request(EgressRequest::Report { vm }).await.unwrap();
+            assert!(matches!(answer, EgressAnswer::Report(_)), "{answer:?}");
+            drop(keeper);
+        };
+        tokio::join!(serve, ask);
+    }
+}

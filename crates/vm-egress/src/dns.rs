@@ -1,0 +1,219 @@
+//! The DNS forwarder: answers names that a VM's policy allows with addresses that stand for them.
+//!
+//! It asks nobody: a name is looked up when the VM connects. Other types of records have an empty answer, so that no
+//! program connects by IPv6, or encrypts the name that it connects to.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use hickory_resolver::proto::{
+    op::{Message, MessageType, OpCode, Query, ResponseCode},
+    rr::{DNSClass, RData, Record, RecordType, rdata::A},
+};
+use skep_api::egress::{EgressVerdict, is_name, normalized};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+    time::timeout,
+};
+
+use crate::{
+    names::Names,
+    proxy::{accept, source_of},
+    vms::{Target, Vm, Vms},
+};
+
+/// How long a VM may keep the address of a name, in seconds. The address means the same name for good, but a name that
+/// the policy allows meanwhile should be usable soon.
+const TTL: u32 = 60;
+/// Limit of a query over UDP, in bytes. A query has a single question.
+const MAX_QUERY_BYTES: usize = 1232;
+/// How long a connection may be idle.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answers queries over UDP.
+pub(crate) async fn serve_udp(socket: UdpSocket, vms: Arc<Vms>, names: Arc<Names>) {
+    let mut query = [0; MAX_QUERY_BYTES];
+    loop {
+        let Ok((length, source)) = socket.recv_from(&mut query).await else { continue };
+        let Some(vm) = vm_of(&vms, source) else { continue };
+        if let Some(answer) = answer(&vm, &names, &query[..length]) {
+            // A full send buffer loses the answer, and the VM asks again.
+            let _ = socket.try_send_to(&answer, source);
+        }
+    }
+}
+
+/// Answers queries over TCP.
+pub(crate) async fn serve_tcp(listener: TcpListener, vms: Arc<Vms>, names: Arc<Names>) {
+    loop {
+        let (stream, source) = accept(&listener).await;
+        let Some(vm) = vm_of(&vms, source) else { continue };
+        let Ok(permit) = Arc::clone(&vm.connections).try_acquire_owned() else { continue };
+        let names = Arc::clone(&names);
+        tokio::spawn(async move {
+            let _permit = permit;
+            // Ends by an error at the latest: of the stream or of the time limit.
+            let _ = serve_stream(stream, &vm, &names).await;
+        });
+    }
+}
+
+async fn serve_stream(mut stream: TcpStream, vm: &Vm, names: &Names) -> std::io::Result<()> {
+    loop {
+        let length = timeout(IDLE_TIMEOUT, stream.read_u16()).await??;
+        let mut query = vec![0; usize::from(length)];
+        timeout(IDLE_TIMEOUT, stream.read_exact(&mut query)).await??;
+        let Some(answer) = answer(vm, names, &query) else { return Ok(()) };
+        let length = u16::try_from(answer.len()).map_err(std::io::Error::other)?;
+        let framed = [&length.to_be_bytes()[..], &answer].concat();
+        timeout(IDLE_TIMEOUT, stream.write_all(&framed)).await??;
+    }
+}
+
+fn vm_of(vms: &Vms, source: SocketAddr) -> Option<Arc<Vm>> {
+    vms.find(source_of(source)?)
+}
+
+/// The answer to a query. `None` if it gets none: it is no query, or the VM asks too often.
+fn answer(vm: &Vm, names: &Names, query: &[u8]) -> Option<Vec<u8>> {
+    vm.query_rate.check().ok()?;
+    let query = Message::from_vec(query).ok()?;
+    if query.metadata.message_type != MessageType::Query {
+        return None;
+    }
+    let mut answer = Message::response(query.metadata.id, query.metadata.op_code);
+    answer.metadata.recursion_desired = query.metadata.recursion_desired;
+    answer.metadata.recursion_available = true;
+    answer.metadata.response_code = match query.queries.as_slice() {
+        [question] if query.metadata.op_code == OpCode::Query => {
+            answer.add_query(question.clone());
+            match address(vm, names, question) {
+                Ok(Some(address)) => {
+                    answer.add_answer(Record::from_rdata(question.name().clone(), TTL, RData::A(A(address))));
+                    ResponseCode::NoError
+                }
+                Ok(None) => ResponseCode::NoError,
+                Err(code) => code,
+            }
+        }
+        _ => ResponseCode::NotImp,
+    };
+    answer.to_vec().ok()
+}
+
+/// The address for a question. `None` for a type of record that names do not have here.
+fn address(vm: &Vm, names: &Names, question: &Query) -> Result<Option<Ipv4Addr>, ResponseCode> {
+    let name = normalized(&question.name().to_ascii());
+    if !is_name(&name) {
+        return Err(ResponseCode::Refused);
+    }
+    let refuse = |reason: String| {
+        let target = Target { name: Some(name.as_str().into()), address: None, port: None };
+        vm.note(&target, EgressVerdict::Refused, Some(reason));
+        ResponseCode::Refused
+    };
+    if !vm.policy().permits_lookup(&name) {
+        return Err(refuse("the policy does not allow the name".to_owned()));
+    }
+    if question.query_class() != DNSClass::IN || question.query_type() != RecordType::A {
+        return Ok(None);
+    }
+    let address = names.address(&name).map_err(|error| refuse(error.to_string()))?;
+    if vm.note_name(address) {
+        Ok(Some(address))
+    } else {
+        Err(refuse("the VM uses too many names".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_resolver::proto::rr::Name;
+    use proptest::prelude::*;
+    use skep_api::egress::EgressPolicy;
+
+    use super::*;
+
+    const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+    fn vm(policy: &str) -> Arc<Vm> {
+        let vms = Vms::default();
+        let policy =
+            if policy == "all" { EgressPolicy::All } else { EgressPolicy::listing(&[policy]).unwrap() };
+        vms.set(VM, policy);
+        vms.find(VM).unwrap()
+    }
+
+    fn names() -> Names {
+        Names::open(tempfile::tempfile().unwrap()).unwrap()
+    }
+
+    fn query(name: &str, kind: RecordType) -> Vec<u8> {
+        let mut message = Message::query();
+        message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+        message.to_vec().unwrap()
+    }
+
+    fn ask(vm: &Vm, names: &Names, name: &str, kind: RecordType) -> (ResponseCode, Vec<String>) {
+        let answer = Message::from_vec(&answer(vm, names, &query(name, kind)).unwrap()).unwrap();
+        let records = answer.answers.iter().map(|record| record.data.to_string()).collect();
+        (answer.metadata.response_code, records)
+    }
+
+    #[tokio::test]
+    async fn allowed_names_only_are_answered() {
+        let (vm, names) = (vm("*.example.com"), names());
+        let a = |name: &str| ask(&vm, &names, name, RecordType::A);
+        assert_eq!(a("api.example.com."), (ResponseCode::NoError, vec!["198.18.0.1".to_owned()]));
+        assert_eq!(a("API.Example.com."), (ResponseCode::NoError, vec!["198.18.0.1".to_owned()]));
+        assert_eq!(a("b.example.com."), (ResponseCode::NoError, vec!["198.18.0.2".to_owned()]));
+        for other in ["example.com.", "localhost.", "evil.example.", "."] {
+            assert_eq!(a(other), (ResponseCode::Refused, vec![]), "{other}");
+        }
+        for kind in [RecordType::AAAA, RecordType::HTTPS, RecordType::SVCB, RecordType::TXT] {
+            assert_eq!(ask(&vm, &names, "api.example.com.", kind), (ResponseCode::NoError, vec![]), "{kind}");
+        }
+        let report = vm.report();
+        assert_eq!((report.refused, report.tries[0].name.as_deref()), (3, Some("example.com")));
+    }
+
+    #[tokio::test]
+    async fn a_vm_that_asks_too_often_gets_no_answer() {
+        let (vm, names) = (vm("all"), names());
+        let asked = (0..1000).filter_map(|_| answer(&vm, &names, &query("a.example.", RecordType::A)));
+        let answered = asked.count();
+        assert!((200..1000).contains(&answered), "{answered}");
+    }
+
+    #[tokio::test]
+    async fn queries_over_tcp_are_answered_and_an_idle_connection_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let vms = Arc::new(Vms::default());
+        vms.set(Ipv4Addr::LOCALHOST, EgressPolicy::All);
+        tokio::spawn(serve_tcp(listener, vms, Arc::new(names())));
+        let query = query("a.example.", RecordType::A);
+        client.write_u16(query.len() as u16).await.unwrap();
+        client.write_all(&query).await.unwrap();
+        let mut answer = vec![0; usize::from(client.read_u16().await.unwrap())];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(Message::from_vec(&answer).unwrap().answers.len(), 1);
+        tokio::time::pause();
+        assert_eq!(client.read(&mut answer).await.unwrap(), 0, "the server closes it");
+    }
+
+    proptest! {
+        #[test]
+        fn any_query_is_answered_or_ignored(mut bytes in prop::collection::vec(any::<u8>(), 0..80), header: bool) {
+            if header && bytes.len() >= 12 {
+                // One question, which may have loops of pointers.
+                bytes[..12].copy_from_slice(&[0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+            }
+            let _ = answer(&vm("all"), &names(), &bytes);
+        }
+    }
+}

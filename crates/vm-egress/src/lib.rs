@@ -1,0 +1,26 @@
+//! The egress process: connects VMs to hosts outside, by the policy of each VM.
+//!
+//! ```text
+//! VM ── TCP, redirected ──► proxy ── policy, first bytes ──► look-up, judged address ──► host
+//!    ── DNS ─────────────► forwarder: allowed names get addresses that stand for them
+//! ```
+//! The process has no privilege. Its listeners are sockets of the VMs' network namespace that the keeper passes, and the
+//! source address of a connection identifies the VM, since the packet filter drops others. Its own sockets are in the
+//! host's namespace, so it is the only connection between both.
+
+mod confine;
+mod connection;
+mod control;
+mod dns;
+mod first_bytes;
+mod meter;
+mod names;
+mod outside;
+mod proxy;
+mod rules;
+mod vms;
+
+pub use confine::confine;
+pub use control::{Listeners, Settings, serve};
+pub use names::Names;
+pub use rules::Rules;

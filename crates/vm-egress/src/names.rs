@@ -1,0 +1,133 @@
+//! The names of an installation and the addresses that stand for them.
+//!
+//! Each name gets a number by its first use, which a file keeps: a line for each name. An address in a VM's cache means
+//! the same name after a restart, and in every VM. Whether a VM may use a name is decided by its policy.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
+    net::Ipv4Addr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// 198.18.0.0/15, which is for tests of devices (RFC 2544) and not routed.
+const FIRST: u32 = Ipv4Addr::new(198, 18, 0, 0).to_bits();
+/// Number of addresses of the network.
+const NETWORK_SIZE: u32 = 1 << 17;
+/// Limit of names of an installation.
+const MAX_NAMES: usize = 65_536;
+
+/// The table of names.
+#[derive(Debug)]
+pub struct Names(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    file: File,
+    names: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, u32>,
+}
+
+/// Why a name gets no address.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("the limit of {MAX_NAMES} names on this server is reached")]
+    Full,
+    #[error("the file of names cannot be written: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Names {
+    /// Reads the names of a file that is open for reading and writing. An incomplete last line is removed.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn open(mut file: File) -> io::Result<Self> {
+        let (mut names, mut numbers, mut complete) = (Vec::new(), HashMap::new(), 0);
+        file.rewind()?;
+        let mut lines = BufReader::new(&file);
+        let mut line = String::new();
+        while names.len() < MAX_NAMES && lines.read_line(&mut line)? > 0 && line.ends_with('\n') {
+            complete += line.len() as u64;
+            let name: Arc<str> = line.trim_end().into();
+            numbers.insert(Arc::clone(&name), names.len() as u32);
+            names.push(name);
+            line.clear();
+        }
+        file.set_len(complete)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(Self(Mutex::new(State { file, names, numbers })))
+    }
+
+    /// The address that stands for a name, which is normalized. A new name is written to the file first: the page cache
+    /// takes the line without waiting for the disk.
+    pub(crate) fn address(&self, name: &str) -> Result<Ipv4Addr, Error> {
+        let mut state = self.state();
+        if let Some(number) = state.numbers.get(name) {
+            return Ok(address(*number));
+        }
+        if state.names.len() == MAX_NAMES {
+            return Err(Error::Full);
+        }
+        state.file.write_all(format!("{name}\n").as_bytes())?;
+        let (number, name) = (state.names.len() as u32, Arc::<str>::from(name));
+        state.numbers.insert(Arc::clone(&name), number);
+        state.names.push(name);
+        Ok(address(number))
+    }
+
+    /// The name that an address stands for. `None` if no name has it yet.
+    pub(crate) fn name(&self, address: Ipv4Addr) -> Option<Arc<str>> {
+        let number = address.to_bits().checked_sub(FIRST + 1)?;
+        self.state().names.get(number as usize).cloned()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether an address stands for a name or may do so later.
+pub(crate) fn is_of_name(address: Ipv4Addr) -> bool {
+    address.to_bits().checked_sub(FIRST).is_some_and(|offset| offset < NETWORK_SIZE)
+}
+
+fn address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(FIRST + 1 + number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_keeps_its_address() {
+        let file = tempfile::tempfile().unwrap();
+        let names = Names::open(file.try_clone().unwrap()).unwrap();
+        let [one, two] = ["one.example", "two.example"].map(|name| names.address(name).unwrap());
+        assert_eq!([one, two], [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)]);
+        assert_eq!(names.address("one.example").unwrap(), one);
+        drop(names);
+        (&file).write_all(b"half.exam").unwrap();
+
+        let names = Names::open(file).unwrap();
+        assert_eq!(names.name(two).as_deref(), Some("two.example"));
+        assert_eq!(names.address("three.example").unwrap(), Ipv4Addr::new(198, 18, 0, 3));
+        assert_eq!(names.address("two.example").unwrap(), two);
+        for other in [[198, 18, 0, 0], [198, 18, 0, 9], [198, 17, 255, 255], [255, 255, 255, 255]] {
+            assert_eq!(names.name(other.into()), None);
+        }
+    }
+
+    #[test]
+    fn the_number_of_names_is_limited() {
+        let lines: String = (0..MAX_NAMES).map(|number| format!("n{number}\n")).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(lines.as_bytes()).unwrap();
+        let names = Names::open(file).unwrap();
+        assert!(matches!(names.address("another.example"), Err(Error::Full)));
+        let last = names.address(&format!("n{}", MAX_NAMES - 1)).unwrap();
+        assert!(is_of_name(last) && !is_of_name([198, 20, 0, 0].into()), "{last}");
+    }
+}

@@ -1,0 +1,111 @@
+//! The operator's rules, which apply to all VMs: which addresses may be connected to at all.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+
+use skep_egress::{Allowlist, Networks, is_public};
+
+/// Any port: nothing is sent.
+const PROBE_PORT: u16 = 9;
+
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    /// Hosts and networks that may be connected to although they are not public.
+    pub allow: Allowlist,
+    /// Hosts and networks that may not be connected to. Comes before `allow`.
+    pub deny: Allowlist,
+    /// Networks that count as public.
+    pub public: Networks,
+}
+
+/// Why an address is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AddressRefusal {
+    #[error("the operator forbids it")]
+    Denied,
+    #[error("the address belongs to the server's machine")]
+    OwnAddress,
+    #[error("the address is not public")]
+    NotPublic,
+}
+
+impl Rules {
+    /// Whether this address of a name, or without a name, may be connected to.
+    pub(crate) fn judge(&self, name: Option<&str>, address: IpAddr) -> Result<(), AddressRefusal> {
+        let address = address.to_canonical();
+        if self.deny.has_address(address) || name.is_some_and(|name| self.deny.names(name)) {
+            return Err(AddressRefusal::Denied);
+        }
+        if self.lists(name, address) {
+            return Ok(());
+        }
+        if !is_public(address) && !self.public.contains(address) {
+            return Err(AddressRefusal::NotPublic);
+        }
+        if is_own(address) { Err(AddressRefusal::OwnAddress) } else { Ok(()) }
+    }
+
+    /// Whether the operator allows this target, even if it is the machine itself.
+    pub(crate) fn lists(&self, name: Option<&str>, address: IpAddr) -> bool {
+        self.allow.has_address(address) || name.is_some_and(|name| self.allow.names(name))
+    }
+}
+
+/// Whether this machine has the address: packets to it would have it as their source as well.
+fn is_own(address: IpAddr) -> bool {
+    let unspecified = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED),
+    };
+    let source = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
+        // Sends nothing, only selects the route.
+        socket.connect((address, PROBE_PORT))?;
+        socket.local_addr()
+    });
+    // Without a route the address cannot be reached, and the connection fails.
+    source.is_ok_and(|source| source.ip() == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(entries: &[&str]) -> Allowlist {
+        Allowlist::parse(&entries.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn only_public_and_listed_addresses_are_permitted() {
+        let judge = |rules: &Rules, address: &str| rules.judge(None, address.parse().unwrap());
+        let none = Rules::default();
+        assert_eq!(judge(&none, "1.1.1.1"), Ok(()));
+        for private in
+            ["127.0.0.1", "0.0.0.0", "10.1.2.3", "169.254.169.254", "203.0.113.7", "::ffff:10.0.0.1"]
+        {
+            assert_eq!(judge(&none, private), Err(AddressRefusal::NotPublic), "{private}");
+        }
+        let rules = Rules {
+            allow: list(&["10.1.0.0/16"]),
+            deny: list(&["10.1.2.0/24", "1.1.1.1", "bad.example"]),
+            public: Networks::parse(&["203.0.113.0/24", "127.0.0.0/8"]),
+        };
+        assert_eq!(judge(&rules, "10.1.3.3"), Ok(()));
+        assert_eq!(judge(&rules, "203.0.113.7"), Ok(()));
+        assert_eq!(judge(&rules, "10.1.2.3"), Err(AddressRefusal::Denied));
+        assert_eq!(judge(&rules, "1.1.1.1"), Err(AddressRefusal::Denied));
+        let named = rules.judge(Some("bad.example"), "8.8.8.8".parse().unwrap());
+        assert_eq!(named, Err(AddressRefusal::Denied));
+        // An address of this machine is refused also in a network that counts as public.
+        assert_eq!(judge(&rules, "127.0.0.1"), Err(AddressRefusal::OwnAddress));
+        let listed = Rules { allow: list(&["127.0.0.1"]), ..rules };
+        assert_eq!(judge(&listed, "127.0.0.1"), Ok(()));
+    }
+
+    #[test]
+    fn a_host_is_allowed_by_name() {
+        let rules = Rules { allow: list(&["registry.internal"]), ..Rules::default() };
+        let address = "10.0.0.5".parse().unwrap();
+        assert_eq!(rules.judge(Some("registry.internal"), address), Ok(()));
+        assert_eq!(rules.judge(Some("other.internal"), address), Err(AddressRefusal::NotPublic));
+        assert_eq!(rules.judge(None, address), Err(AddressRefusal::NotPublic));
+    }
+}
