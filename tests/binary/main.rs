@@ -43,6 +43,8 @@ mod disk_speed;
 #[cfg(feature = "root")]
 mod duplex;
 #[cfg(feature = "root")]
+mod egress;
+#[cfg(feature = "root")]
 mod escape;
 #[cfg(feature = "root")]
 mod exec;

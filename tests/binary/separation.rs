@@ -25,6 +25,7 @@ const OPERATIONS: &[Operation] = &[
     operation(Method::GET, "/api/swarm/vm/VM", ""),
     operation(Method::GET, "/api/swarm/vm/VM/console", ""),
     operation(Method::GET, "/api/swarm/vm/VM/metrics", ""),
+    operation(Method::GET, "/api/swarm/vm/VM/egress", ""),
     operation(Method::POST, "/api/swarm/vm/VM/pause", "{}"),
     operation(Method::POST, "/api/swarm/vm/VM/resume", "{}"),
     operation(Method::PATCH, "/api/swarm/vm/VM", r#"{"metadata": {"touched": true}}"#),

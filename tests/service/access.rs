@@ -93,6 +93,7 @@ const ROWS: &[Row] = &[
     row("end_vm", NO_VM),
     row("console", NO_VM),
     row("vm_metrics", NO_VM),
+    row("vm_egress", NO_VM),
     sends("exec", r#"{"command": "id", "vm": 4242}"#, NO_VM),
     sends("exec_in_vm", r#"{"command": "id"}"#, NO_VM),
     asks("exec_duplex", "?vm=4242", NO_VM),

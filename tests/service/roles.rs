@@ -124,6 +124,7 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
             "read_template",
             "console",
             "vm_metrics",
+            "vm_egress",
             "list_git_credentials",
             "list_tickets",
             "count_tickets",

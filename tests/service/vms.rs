@@ -101,7 +101,7 @@ async fn a_list_is_filtered_by_name_template_and_metadata() {
     let (own, other) = (skep.account.id, skep.other_account("other").await);
     let metadata = |job: Value| serde_json::Map::from_iter([("job id".to_owned(), job)]);
     let with = |name: &Option<VmName>, metadata, vm: VmBooted| VmBooted {
-        attributes: VmAttributes { name: name.clone(), metadata, expires_at: None },
+        attributes: VmAttributes { name: name.clone(), metadata, ..VmAttributes::default() },
         ..vm
     };
     for (pid, job) in [(1, json!("7")), (2, json!(7)), (3, json!("8"))] {

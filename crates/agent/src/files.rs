@@ -4,6 +4,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
+    net::Ipv4Addr,
     os::unix::fs::symlink,
     path::Path,
 };
@@ -17,6 +18,7 @@ const KERNEL_BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const HOSTNAME: LinkedFile = LinkedFile { memory: "/run/skep/hostname", path: "/etc/hostname" };
 const HOSTS: LinkedFile = LinkedFile { memory: "/run/skep/hosts", path: "/etc/hosts" };
 const MACHINE_ID: LinkedFile = LinkedFile { memory: "/run/machine-id", path: "/etc/machine-id" };
+const RESOLV_CONF: LinkedFile = LinkedFile { memory: "/run/skep/resolv.conf", path: "/etc/resolv.conf" };
 /// Marks the line in `/etc/hosts` that the agent manages; other lines are kept.
 const MANAGED_LINE_MARKER: &str = "# this VM";
 /// A placeholder as long as the host names of VMs.
@@ -67,8 +69,9 @@ pub(crate) fn prepare() -> Result<(), Error> {
     fs::write(HOSTS.memory, hosts_with(LOCAL_HOSTS, PLACEHOLDER_NAME)).context("write the hosts")?;
     fs::write(HOSTNAME.memory, format!("{PLACEHOLDER_NAME}\n")).context("write the host name")?;
     fs::write(MACHINE_ID.memory, format!("{:032}\n", 0)).context("write the machine id")?;
+    fs::write(RESOLV_CONF.memory, name_server("255.255.255.255")).context("write the name server")?;
     fs::write(BOOT_ID, format!("{:036}\n", 0)).context("write the boot id")?;
-    for published in [HOSTS, HOSTNAME, MACHINE_ID] {
+    for published in [HOSTS, HOSTNAME, MACHINE_ID, RESOLV_CONF] {
         published.link().context(format!("link {}", published.path))?;
     }
     rustix::mount::mount_bind(BOOT_ID, KERNEL_BOOT_ID).context("mount the boot id")
@@ -91,6 +94,15 @@ fn hosts_with(before: &str, name: &str) -> String {
     let mut hosts: String = others.flat_map(|line| [line, "\n"]).collect();
     hosts.push_str(&format!("127.0.1.1\t{name} {MANAGED_LINE_MARKER}\n"));
     hosts
+}
+
+/// Names the server of the network as the name server. It answers what the VM's policy allows.
+pub(crate) fn write_name_server(server: Ipv4Addr, prior_use: PriorUse) -> Result<(), Error> {
+    RESOLV_CONF.write(&name_server(&server.to_string()), prior_use).context("write the name server")
+}
+
+fn name_server(address: &str) -> String {
+    format!("nameserver {address}\n")
 }
 
 pub(crate) fn write_machine_id(id: &str, prior_use: PriorUse) -> Result<(), Error> {

@@ -16,6 +16,9 @@ pub(crate) fn apply(identity: &Identity, prior_use: PriorUse) -> Result<Identity
     sethostname(identity.hostname.as_bytes()).context("set the host name")?;
     network::configure(identity)?;
     files::write_hostname(&identity.hostname, prior_use)?;
+    if let Some(gateway) = identity.gateway {
+        files::write_name_server(gateway, prior_use)?;
+    }
     files::write_machine_id(&identity.machine_id, prior_use)?;
     files::write_boot_id(&identity.boot_id, prior_use)?;
     // Last: programs that watch this file find everything else in place.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use crate::swarm_samples::{SampleTotals, SwarmSample, SwarmSamples, VmSample};
-use crate::{TicketId, VmId, VmName};
+use crate::{TicketId, VmId, VmName, egress::EgressPolicy};
 
 /// The template of a boot that names none.
 pub const BASE_TEMPLATE: &str = "base";
@@ -115,6 +115,10 @@ pub struct Vm {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,
+    /// What the VM may connect to outside: `"none"`, `"all"`, or `{"allow": [...], "ports": [...]}`.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    #[serde(default)]
+    pub egress: EgressPolicy,
     /// The number of virtual processors.
     #[cfg_attr(feature = "openapi", schema(example = 2))]
     pub vcpus: u32,
@@ -301,6 +305,13 @@ pub struct BootRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// What the VMs may connect to outside: `"none"` (default); `"all"`, which means all public addresses; or
+    /// `{"allow": [...], "ports": [...]}` with up to 64 host names, `*.HOST` for all names below one, and IPv4 networks or
+    /// addresses, and up to 64 ports (default: every port). The server itself, its network, and private, link-local and
+    /// metadata addresses are never reached, unless the operator allows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>, example = json!({"allow": ["api.example.com"]})))]
+    pub egress: Option<EgressPolicy>,
     /// Environment variables for every command in the VMs. They never appear in a record, an event or a log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<BTreeMap<String, String>>,
@@ -344,6 +355,10 @@ pub struct ChangeRequest {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<VmName>, inline))]
     pub name: Option<Option<VmName>>,
+    /// What the VM may connect to outside, as at the boot. Connections that it forbids end; the others stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>, example = json!({"allow": ["api.example.com"]})))]
+    pub egress: Option<EgressPolicy>,
 }
 
 /// Where to pause a VM. Body of `POST /api/swarm/vm/:pid/pause`. No body, an empty one and `{}` mean `memory`.

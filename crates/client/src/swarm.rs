@@ -1,9 +1,12 @@
 //! Requests of `/api/swarm`. A VM is given as text: its process id, id or name, or another reference that the API
 //! accepts.
 
-use skep_api::swarm::{
-    BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest, SwarmStatus,
-    Vm, VmList, VmMetrics,
+use skep_api::{
+    egress::EgressReport,
+    swarm::{
+        BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest,
+        SwarmStatus, Vm, VmList, VmMetrics,
+    },
 };
 
 use crate::{Answered, Client, Result, client::encode_segment};
@@ -95,5 +98,13 @@ impl Client {
     /// `unknown_vm`, and those of every request.
     pub async fn vm_metrics(&self, vm: &str) -> Result<Answered<VmMetrics>> {
         self.get(&format!("api/swarm/vm/{}/metrics", encode_segment(vm))).await
+    }
+
+    /// `GET /api/swarm/vm/{pid}/egress`: what the VM may connect to outside, and what it tried.
+    ///
+    /// # Errors
+    /// `unknown_vm`, and those of every request.
+    pub async fn vm_egress(&self, vm: &str) -> Result<Answered<EgressReport>> {
+        self.get(&format!("api/swarm/vm/{}/egress", encode_segment(vm))).await
     }
 }

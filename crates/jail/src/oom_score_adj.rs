@@ -4,7 +4,7 @@ use std::{fs, io};
 
 /// Of the keeper, whose end would end nothing but leave VMs without a parent.
 pub const KEEPER: i16 = -900;
-/// Of the server.
+/// Of the server and the egress process.
 pub const SERVER: i16 = -800;
 /// Of a helper, whose programs inherit it: they cannot raise their own, because they begin as copies of a process that is
 /// not dumpable.

@@ -104,6 +104,22 @@ const NAMESPACE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNET,
 ];
 
+/// The sockets that a process may create.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sockets {
+    Unix,
+    UnixAndInternet,
+}
+
+impl Sockets {
+    fn families(self) -> &'static [i32] {
+        match self {
+            Self::Unix => &[libc::AF_UNIX],
+            Self::UnixAndInternet => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
+        }
+    }
+}
+
 /// This bit marks system calls of the x32 ABI, which do the same as those without it.
 const X32_BIT: u32 = 0x4000_0000;
 
@@ -111,12 +127,12 @@ const X32_BIT: u32 = 0x4000_0000;
 ///
 /// # Errors
 /// The kernel does not support seccomp filters.
-pub fn deny_system_calls() -> io::Result<()> {
-    apply_filter(&main_filter().map_err(io::Error::other)?).map_err(io::Error::other)?;
+pub fn deny_system_calls(sockets: Sockets) -> io::Result<()> {
+    apply_filter(&main_filter(sockets).map_err(io::Error::other)?).map_err(io::Error::other)?;
     apply_filter(&clone3_filter().map_err(io::Error::other)?).map_err(io::Error::other)
 }
 
-fn main_filter() -> Result<BpfProgram, seccompiler::BackendError> {
+fn main_filter(sockets: Sockets) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, vec![])).collect();
     let namespaces = NAMESPACE_FLAGS.iter().map(|flag| {
         let flag = u64::from(flag.cast_unsigned());
@@ -130,11 +146,14 @@ fn main_filter() -> Result<BpfProgram, seccompiler::BackendError> {
     let keeps = (libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE).cast_unsigned();
     let reserves = u64::from(libc::FALLOC_FL_KEEP_SIZE.cast_unsigned());
     rules.insert(libc::SYS_fallocate, vec![rule(1, SeccompCmpOp::MaskedEq(u64::from(keeps)), reserves)?]);
-    // Only Unix sockets: the network namespace is empty, but vsock and the kernel's crypto API ignore namespaces. Some
-    // other families, such as TIPC, support `socketpair` as well.
-    let other_family = || rule(0, SeccompCmpOp::Ne, u64::from(libc::AF_UNIX.cast_unsigned()));
+    // Vsock and the kernel's crypto API ignore namespaces. Some other families, such as TIPC, support `socketpair` as
+    // well.
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        rules.insert(call, vec![other_family()?]);
+        let other_family = sockets
+            .families()
+            .iter()
+            .map(|family| condition(0, SeccompCmpOp::Ne, u64::from(family.cast_unsigned())));
+        rules.insert(call, vec![SeccompRule::new(other_family.collect::<Result<_, _>>()?)?]);
     }
     let mut program = x32_prologue();
     program.extend(compile(rules, libc::EPERM)?);
@@ -148,7 +167,15 @@ fn clone3_filter() -> Result<BpfProgram, seccompiler::BackendError> {
 
 /// A condition on the lower half of one argument.
 fn rule(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
-    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
+    SeccompRule::new(vec![condition(argument, operator, value)?])
+}
+
+fn condition(
+    argument: u8,
+    operator: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, seccompiler::BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
 }
 
 fn compile(
@@ -173,8 +200,10 @@ mod tests {
 
     #[test]
     fn the_programs_compile_within_the_kernels_limit() {
-        let program = main_filter().unwrap();
-        assert!(program.len() > DENIED.len() && program.len() < 4096, "{}", program.len());
+        for sockets in [Sockets::Unix, Sockets::UnixAndInternet] {
+            let program = main_filter(sockets).unwrap();
+            assert!(program.len() > DENIED.len() && program.len() < 4096, "{}", program.len());
+        }
         assert!(clone3_filter().is_ok());
     }
 }

@@ -163,7 +163,7 @@ fn enter_jail(order: &ProcessSpec, jail: &Jail, inherited: Vec<OwnedFd>) -> Resu
     umask(rustix::fs::Mode::from_raw_mode(0o077));
     descriptors::ignore_file_size_signal().step("SIGXFSZ")?;
     privileges::drop_all(order)?;
-    seccomp::deny_system_calls().step("seccomp")?;
+    seccomp::deny_system_calls(seccomp::Sockets::Unix).step("seccomp")?;
     execute(order, inherited)
 }
 

@@ -5,7 +5,12 @@
 use std::{fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
-use skep_api::{Failure, HelperKind, TemplateId, VmId, swarm::EngineReport, templates::GuestSize};
+use skep_api::{
+    Failure, HelperKind, TemplateId, VmId,
+    egress::{EgressPolicy, EgressReport},
+    swarm::EngineReport,
+    templates::GuestSize,
+};
 
 use crate::{MachineMemory, OutOfMemory};
 
@@ -84,6 +89,10 @@ pub enum Request {
     Commit { vm: VmId },
     /// Allow the guest of a VM to reach the API at the bridge's address, until the VM ends.
     AdmitToApi { vm: VmId },
+    /// Set what the guest of a VM may connect to outside. Answered when that holds.
+    SetEgress { vm: VmId, policy: EgressPolicy },
+    /// Report what the guest of a VM may connect to, and what it tried.
+    EgressReport { vm: VmId },
     /// List the running VMs in the order of their ids, one page at a time.
     List {
         /// Only VMs with greater ids. `None` for the first page.
@@ -147,6 +156,8 @@ pub enum Answer {
     Memory(MachineMemory),
     Committed,
     Admitted,
+    EgressSet,
+    EgressReport(EgressReport),
     /// Running VMs. A page of [`LIST_PAGE_SIZE`] VMs may be followed by another one.
     List {
         /// In the order of their ids.

@@ -10,7 +10,10 @@ use std::{
     },
 };
 
-use skep_api::{HelperKind, TemplateId, VmId};
+use skep_api::{
+    HelperKind, TemplateId, VmId,
+    egress::{EgressPolicy, EgressReport},
+};
 use tokio::{
     net::UnixStream,
     sync::{oneshot, watch},
@@ -145,6 +148,28 @@ impl ServerEnd {
     pub async fn admit_to_api(&self, vm: VmId) -> Result<(), Error> {
         match self.request(Request::AdmitToApi { vm }).await? {
             (Answer::Admitted, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sets what the guest of a VM may connect to outside, until the VM ends. A later keeper preserves this.
+    ///
+    /// # Errors
+    /// The keeper does not hold it, cannot record it, has no egress process, or is gone.
+    pub async fn set_egress(&self, vm: VmId, policy: EgressPolicy) -> Result<(), Error> {
+        match self.request(Request::SetEgress { vm, policy }).await? {
+            (Answer::EgressSet, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// What the guest of a VM may connect to outside, and what it tried.
+    ///
+    /// # Errors
+    /// As [`ServerEnd::set_egress`].
+    pub async fn egress_report(&self, vm: VmId) -> Result<EgressReport, Error> {
+        match self.request(Request::EgressReport { vm }).await? {
+            (Answer::EgressReport(report), _) => Ok(report),
             (other, _) => Err(unexpected(&other)),
         }
     }

@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, fs};
 
-use skep_api::VmId;
+use skep_api::{VmId, egress::EgressPolicy};
 use skep_jail::{CgroupTree, Jailed, UidPool};
 use skep_network::{KnownAddress, Network, Port};
 
@@ -64,8 +64,11 @@ pub(crate) async fn adopt(
     // A service manager may have run the earlier keeper in another cgroup.
     cleanup::remove_other_trees(data_dir, &tree)?;
     cleanup::record_cgroups(data_dir, &tree)?;
-    let known =
-        |survivor: &Survivor| KnownAddress { ip: survivor.record.ip, admitted: survivor.record.reaches_api };
+    let known = |survivor: &Survivor| KnownAddress {
+        ip: survivor.record.ip,
+        admitted: survivor.record.reaches_api,
+        egress: swarm.egress.is_some() && survivor.record.egress != EgressPolicy::None,
+    };
     let addresses = survivors.iter().map(known).collect();
     let (network, mut ports) = Network::adopt(&data_dir.name(), swarm.subnet, addresses).await?;
     let mut living = HashMap::new();

@@ -73,6 +73,16 @@ pub struct HelperConfig {
     pub pids: u64,
 }
 
+/// Configuration of the egress process.
+#[derive(Debug, Clone)]
+pub struct EgressConfig {
+    /// The arguments that run `binary` as the egress process. Its descriptors are, from 3: its end of the keeper's
+    /// socket, the listeners for connections, for DNS over UDP and for DNS over TCP, and the file of names.
+    pub arguments: Vec<String>,
+    /// Memory limit, in bytes.
+    pub memory_bytes: u64,
+}
+
 pub struct SwarmConfig {
     pub templates: Arc<dyn Templates>,
     /// Builds the command line of a VMM.
@@ -80,6 +90,8 @@ pub struct SwarmConfig {
     /// The engine and why it was selected.
     pub engine: EngineReport,
     pub subnet: Subnet,
+    /// `None`: no VM reaches anything outside.
+    pub egress: Option<EgressConfig>,
     /// User ids for VMMs. All data directories of a machine share the range.
     pub uids: UidRange,
     pub limits: VmLimits,

@@ -121,6 +121,11 @@ impl DataDir {
         self.keeper().join("layers")
     }
 
+    /// The names that VMs connected to, which the egress process writes.
+    pub(crate) fn egress_names(&self) -> PathBuf {
+        self.keeper().join("egress-names")
+    }
+
     pub(crate) fn records(&self) -> PathBuf {
         self.keeper().join("vms")
     }

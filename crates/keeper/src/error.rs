@@ -73,6 +73,9 @@ pub enum Error {
     UnknownVm(VmId),
     #[error("VM {0} has ended")]
     Ended(VmId),
+    /// There is no egress process, or it does not answer.
+    #[error("VMs of this server reach nothing outside: {0}")]
+    NoEgress(&'static str),
     /// This machine cannot run VMs, with the reason.
     #[error("{0}")]
     NoSwarm(String),
@@ -101,7 +104,7 @@ impl Error {
 
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NoSwarm(_) => ErrorCode::SwarmUnavailable,
+            Self::NoSwarm(_) | Self::NoEgress(_) => ErrorCode::SwarmUnavailable,
             Self::UnknownVm(_) => ErrorCode::UnknownVm,
             Self::Ended(_) => ErrorCode::VmEnded,
             Self::VmExists(_) => ErrorCode::InvalidValue,

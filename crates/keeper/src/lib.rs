@@ -11,6 +11,7 @@ mod cleanup;
 mod config;
 mod data_dir;
 mod disk_layer;
+mod egress;
 mod error;
 mod footprint;
 mod helpers;
@@ -33,8 +34,8 @@ mod vmms;
 
 pub use cleanup::clean_data_dir;
 pub use config::{
-    HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig, StartReport, SwarmConfig,
-    Templates, VmLimits,
+    EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig, StartReport,
+    SwarmConfig, Templates, VmLimits,
 };
 pub use data_dir::DataDir;
 pub use error::Error;

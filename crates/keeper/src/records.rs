@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use skep_api::{TemplateId, VmId, swarm::BASE_TEMPLATE};
+use skep_api::{TemplateId, VmId, egress::EgressPolicy, swarm::BASE_TEMPLATE};
 
 use crate::{DataDir, Error, data_dir::remove_file, disk_layer::FileId, process_id::ProcessId};
 
@@ -56,6 +56,9 @@ pub(crate) struct Record {
     /// Whether the guest may reach the API. Absent in records of earlier releases.
     #[serde(default)]
     pub(crate) reaches_api: bool,
+    /// What the guest may connect to. Absent in records of earlier releases.
+    #[serde(default)]
+    pub(crate) egress: EgressPolicy,
     /// `None` until the VMM runs.
     pub(crate) vmm: Option<VmmRecord>,
 }
@@ -97,6 +100,7 @@ impl Record {
             template,
             committed: false,
             reaches_api: false,
+            egress: EgressPolicy::None,
             vmm: None,
         }
     }
@@ -203,6 +207,7 @@ mod tests {
             template: TemplateId::generate(),
             committed: true,
             reaches_api: true,
+            egress: EgressPolicy::listing(&["api.example.com"]).unwrap(),
             vmm: None,
         }
     }

@@ -3,12 +3,13 @@
 use std::{
     fs::File,
     io,
+    net::Ipv4Addr,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::Path,
     time::Duration,
 };
 
-use skep_api::{Failure, TemplateId, VmId};
+use skep_api::{Failure, TemplateId, VmId, egress::EgressPolicy};
 use skep_engine::{Descriptors, LaunchSpec, Purpose, VmmCommand};
 use skep_jail::{
     Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jail, Jailed, ProcessSpec, ResourceLimits,
@@ -189,6 +190,12 @@ impl VmResources {
     /// Whether the VM outlives its server.
     pub(crate) fn committed(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.committed)
+    }
+
+    /// What the VM may connect to outside, by its address. `None` if that is nothing.
+    pub(crate) fn egress(&self) -> Option<(Ipv4Addr, EgressPolicy)> {
+        let record = self.record.as_ref().filter(|record| record.egress != EgressPolicy::None)?;
+        Some((record.ip, record.egress.clone()))
     }
 
     /// The template that the VM was restored from, with its edition. `None` if an earlier keeper launched it.

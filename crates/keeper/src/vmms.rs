@@ -24,6 +24,7 @@ use crate::{
     capacity::{self, Capacity, InUse},
     cleanup,
     data_dir::create_dir_all,
+    egress::{Egress, EgressParts},
     process_id::boot_id,
     records::Records,
     uid_blocks::UidBlock,
@@ -42,6 +43,8 @@ pub(crate) struct Vmms {
     network: Network,
     /// Listener of the API for VMs. `None` if another program uses the address.
     api: Option<TcpListener>,
+    /// `None` if VMs reach nothing outside.
+    egress: Option<Egress>,
     uids: Mutex<UidPool>,
     uid_block: UidBlock,
     slots: Mutex<HashMap<VmId, Slot>>,
@@ -78,11 +81,21 @@ impl Vmms {
             let api = network.listen().await;
             let api =
                 api.inspect_err(|error| tracing::error!(%error, "VMs do not reach the API: {error}")).ok();
+            let policies = living.values().filter_map(VmResources::egress).collect();
+            let parts = EgressParts { data_dir: &data_dir, binary: &binary, tree: &tree, network: &network };
+            let egress = match &swarm.egress {
+                Some(config) => Egress::start(config, parts, &mut uids, policies).await.map(Some),
+                None => Ok(None),
+            };
+            let egress = egress.unwrap_or_else(|error| {
+                tracing::error!(%error, "VMs reach nothing outside: {error}");
+                None
+            });
             let capacity = capacity::measure(&swarm, &tree, in_use(living.values()))?;
-            Ok((tree, network, api, living, capacity, boot_id()?))
+            Ok((tree, network, api, egress, living, capacity, boot_id()?))
         };
         match made.await {
-            Ok((tree, network, api, living, capacity, boot_id)) => Ok(Self {
+            Ok((tree, network, api, egress, living, capacity, boot_id)) => Ok(Self {
                 uids: Mutex::new(uids),
                 slots: Mutex::new(
                     living.into_iter().map(|(vm, found)| (vm, Slot::Running(Box::new(found)))).collect(),
@@ -97,6 +110,7 @@ impl Vmms {
                 tree,
                 network,
                 api,
+                egress,
                 uid_block: claim,
             }),
             Err(error) => {
@@ -171,6 +185,13 @@ impl Vmms {
             Request::RemoveTemplate { template } => {
                 self.remove_template(template).await?;
                 Ok((Answer::TemplateRemoved, Vec::new()))
+            }
+            Request::SetEgress { vm, policy } => {
+                self.set_egress(vm, policy).await?;
+                Ok((Answer::EgressSet, Vec::new()))
+            }
+            Request::EgressReport { vm } => {
+                Ok((Answer::EgressReport(self.egress_report(vm).await?), Vec::new()))
             }
             // `serving` answers these requests.
             Request::Tls { .. }
@@ -334,7 +355,10 @@ impl Vmms {
         let (mut belongings, outcome) =
             cleared.await.map_err(|error| Error::io("end of a VM")(std::io::Error::other(error)))?;
         let outcome = match (outcome, belongings.port.clone()) {
-            (Ok(()), Some(port)) => self.network.remove(port).await.map_err(Error::from),
+            (Ok(()), Some(port)) => {
+                self.forget_egress(port.ip).await;
+                self.network.remove(port).await.map_err(Error::from)
+            }
             (outcome, _) => outcome,
         };
         match outcome {
@@ -385,7 +409,8 @@ impl Vmms {
 
     /// Removes network and cgroups, and kills the processes that are still in them.
     pub(crate) async fn close(self) -> Result<(), Error> {
-        let Self { tree, network, uid_block: claim, records, .. } = self;
+        let Self { tree, network, egress, uid_block: claim, records, .. } = self;
+        drop(egress);
         let network = network.close().await;
         let tree = spawn_blocking(move || tree.remove()).await;
         tree.map_err(|error| Error::io("end of the control groups")(std::io::Error::other(error)))??;

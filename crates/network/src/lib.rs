@@ -1,8 +1,9 @@
 //! The network of the VMs: a network namespace with a bridge, and a tap with its own address for each VM.
 //!
 //! Processes in the namespace can connect to every VM. VMs cannot open connections: neither to the bridge's address,
-//! nor to the host, nor to other VMs; see [`ruleset`]. The only exception is the API at the bridge's address, for VMs
-//! that were [admitted](Network::admit).
+//! nor to the host, nor to other VMs; see [`ruleset`]. The exceptions are the API at the bridge's address, for VMs that
+//! were [admitted](Network::admit), and the listeners of the egress process, for VMs that have
+//! [egress](Network::set_egress).
 
 mod addresses;
 mod error;
@@ -28,10 +29,15 @@ pub use subnet::Subnet;
 use addresses::{AddressPool, Slot};
 use links::Links;
 use namespace::Namespace;
+use ruleset::VmSet;
 
 pub const BRIDGE: &str = "skep0";
 /// The port of the API at the bridge's address.
 pub const API_PORT: u16 = 7700;
+/// The port that connections of VMs to the outside are redirected to.
+const EGRESS_PORT: u16 = 7701;
+/// The port of the DNS forwarder at the bridge's address.
+const DNS_PORT: u16 = 53;
 /// Capacity of the request queue of the network thread. The keeper launches only a few VMs concurrently.
 const QUEUE_CAPACITY: usize = 16;
 
@@ -72,11 +78,22 @@ pub struct Traffic {
     pub sent_bytes: u64,
 }
 
+/// Sockets in the namespace of the VMs for the egress process, in the order in which it inherits them.
+#[derive(Debug)]
+pub struct EgressListeners {
+    /// To this one the packet filter redirects connections.
+    pub proxy: OwnedFd,
+    pub dns_udp: OwnedFd,
+    pub dns_tcp: OwnedFd,
+}
+
 enum Request {
     Add(oneshot::Sender<Result<Tap, Error>>),
     Remove(Port, oneshot::Sender<Result<(), Error>>),
     Admit(Port, oneshot::Sender<Result<(), Error>>),
+    SetEgress(Port, bool, oneshot::Sender<Result<(), Error>>),
     Listen(oneshot::Sender<Result<TcpListener, Error>>),
+    ListenForEgress(oneshot::Sender<Result<EgressListeners, Error>>),
     Traffic(Port, oneshot::Sender<Result<Traffic, Error>>),
 }
 
@@ -145,6 +162,28 @@ impl Network {
         outcome.await.map_err(|_| Error::ThreadGone)?
     }
 
+    /// Opens the listeners of the egress process. Waits like [`Network::listen`].
+    ///
+    /// # Errors
+    /// As [`Network::listen`].
+    pub async fn listen_for_egress(&self) -> Result<EgressListeners, Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.requests.send(Request::ListenForEgress(answer)).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
+    /// Sets whether connections of the VM at this port to the outside go to the egress process, until the port is
+    /// removed.
+    ///
+    /// # Errors
+    /// The port was removed, or the system refused.
+    pub async fn set_egress(&self, port: Port, redirected: bool) -> Result<(), Error> {
+        let (answer, outcome) = oneshot::channel();
+        let request = Request::SetEgress(port, redirected, answer);
+        self.requests.send(request).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
     /// Allows the VM at this port to reach the API, until the port is removed.
     ///
     /// # Errors
@@ -205,6 +244,8 @@ pub struct KnownAddress {
     pub ip: Ipv4Addr,
     /// Whether the VM was admitted to the API.
     pub admitted: bool,
+    /// Whether its connections to the outside went to the egress process.
+    pub egress: bool,
 }
 
 enum StartMode {
@@ -248,6 +289,8 @@ struct NetworkState {
     addresses: AddressPool,
     /// VMs that may reach the API.
     admitted: BTreeSet<Slot>,
+    /// VMs whose connections to the outside go to the egress process.
+    egress: BTreeSet<Slot>,
 }
 
 impl NetworkState {
@@ -279,10 +322,15 @@ impl NetworkState {
                 if known.admitted {
                     inside.admitted.insert(slot);
                 }
+                if known.egress {
+                    inside.egress.insert(slot);
+                }
             }
         }
-        let admitted: Vec<Ipv4Addr> = inside.admitted.iter().map(|slot| subnet.address(*slot)).collect();
-        ruleset::load(subnet, &admitted)?;
+        let addresses = |slots: &BTreeSet<Slot>| -> Vec<Ipv4Addr> {
+            slots.iter().map(|slot| subnet.address(*slot)).collect()
+        };
+        ruleset::load(subnet, &addresses(&inside.admitted), &addresses(&inside.egress))?;
         let fixed = |name: &str| name == BRIDGE || name == "lo";
         for name in names.iter().filter(|name| !fixed(name) && ports.iter().all(|port| port.name != **name)) {
             inside.links.delete(name).await?;
@@ -293,7 +341,7 @@ impl NetworkState {
     async fn build(subnet: Subnet) -> Result<Self, Error> {
         namespace::disable_forwarding()?;
         // The filter first, so that no frame passes without it.
-        ruleset::load(subnet, &[])?;
+        ruleset::load(subnet, &[], &[])?;
         let links = Links::connect()?;
         links.set_up("lo").await?;
         let bridge = links.add_bridge(BRIDGE, subnet.mac(subnet.gateway())).await?;
@@ -303,7 +351,14 @@ impl NetworkState {
     }
 
     fn new(links: Links, bridge: u32, subnet: Subnet) -> Self {
-        Self { links, bridge, subnet, addresses: AddressPool::new(subnet.slots()), admitted: BTreeSet::new() }
+        Self {
+            links,
+            bridge,
+            subnet,
+            addresses: AddressPool::new(subnet.slots()),
+            admitted: BTreeSet::new(),
+            egress: BTreeSet::new(),
+        }
     }
 
     async fn serve_requests(mut self, mut queue: mpsc::Receiver<Request>) {
@@ -323,6 +378,12 @@ impl NetworkState {
                 }
                 Request::Admit(port, answer) => {
                     let _ = answer.send(self.admit(&port));
+                }
+                Request::SetEgress(port, redirected, answer) => {
+                    let _ = answer.send(self.set_egress(&port, redirected));
+                }
+                Request::ListenForEgress(answer) => {
+                    let _ = answer.send(listener::bind_for_egress(self.subnet.gateway()).await);
                 }
                 Request::Listen(answer) => {
                     let _ = answer.send(listener::bind(self.subnet.gateway(), API_PORT).await);
@@ -370,8 +431,23 @@ impl NetworkState {
         if !self.addresses.is_taken(port.slot) {
             return Err(Error::PortRemoved(port.ip));
         }
-        ruleset::admit(port.ip)?;
+        ruleset::add(VmSet::ApiCallers, port.ip)?;
         self.admitted.insert(port.slot);
+        Ok(())
+    }
+
+    /// Blocks for some milliseconds.
+    fn set_egress(&mut self, port: &Port, redirected: bool) -> Result<(), Error> {
+        if !self.addresses.is_taken(port.slot) {
+            return Err(Error::PortRemoved(port.ip));
+        }
+        if redirected {
+            ruleset::add(VmSet::Egress, port.ip)?;
+            self.egress.insert(port.slot);
+        } else if self.egress.contains(&port.slot) {
+            ruleset::remove(VmSet::Egress, port.ip)?;
+            self.egress.remove(&port.slot);
+        }
         Ok(())
     }
 
@@ -385,9 +461,10 @@ impl NetworkState {
         self.links.delete(&port.name).await?;
         // Before the address can be assigned to another VM.
         if self.admitted.contains(&port.slot) {
-            ruleset::revoke(port.ip)?;
+            ruleset::remove(VmSet::ApiCallers, port.ip)?;
             self.admitted.remove(&port.slot);
         }
+        self.set_egress(port, false)?;
         self.addresses.release(port.slot);
         Ok(())
     }

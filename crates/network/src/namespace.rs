@@ -114,10 +114,12 @@ pub(crate) fn disable_forwarding() -> Result<(), Error> {
         ("ipv4/conf/all/rp_filter", "1"),
         ("ipv6/conf/all/disable_ipv6", "1"),
         ("ipv6/conf/default/disable_ipv6", "1"),
+        // Frames between ports of the bridge are filtered by the bridge table only.
+        ("bridge/bridge-nf-call-iptables", "0"),
     ] {
         let path = Path::new("/proc/sys/net").join(setting);
-        // A kernel without IPv6 has no such setting.
-        if setting.starts_with("ipv6") && !path.exists() {
+        // A kernel without IPv6, or without filters of bridged packets, has no such setting.
+        if !setting.starts_with("ipv4") && !path.exists() {
             continue;
         }
         let write = || OpenOptions::new().write(true).open(&path)?.write_all(value.as_bytes());

@@ -7,6 +7,10 @@
 //! The inet table has one exception: VMs in the set `api_callers` reach the API at the bridge's address. Their packets
 //! are accepted without connection tracking, so a VM that is removed from the set is cut off at once, and a VM that
 //! opens many connections cannot fill the table of tracked connections.
+//!
+//! For VMs in the set `egress`, connections to addresses outside the subnet are redirected to the listener of the egress
+//! process, and the bridge's address answers DNS. A VM that is removed from the set is cut off at once as well, because
+//! packets of VMs are accepted by their set, also those of tracked connections.
 
 use std::{
     fmt::Write as _,
@@ -15,15 +19,33 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{API_PORT, BRIDGE, Error, Subnet, addresses::Slot};
+use crate::{API_PORT, BRIDGE, DNS_PORT, EGRESS_PORT, Error, Subnet, addresses::Slot};
+
+/// A set of the inet table with VMs, which are added while they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VmSet {
+    /// They may reach the API.
+    ApiCallers,
+    /// Their connections to the outside go to the egress process.
+    Egress,
+}
+
+impl VmSet {
+    fn name(self) -> &'static str {
+        match self {
+            Self::ApiCallers => "api_callers",
+            Self::Egress => "egress",
+        }
+    }
+}
 
 pub(crate) fn tap_name(slot: Slot) -> String {
     format!("vm{}", slot.0)
 }
 
 /// The ruleset of a subnet in the format of `nft -f`. It replaces an earlier one in a single transaction. `callers` are
-/// the VMs that may reach the API.
-pub fn text(subnet: Subnet, callers: &[Ipv4Addr]) -> String {
+/// the VMs that may reach the API, `egress` those whose connections to the outside go to the egress process.
+pub fn text(subnet: Subnet, callers: &[Ipv4Addr], egress: &[Ipv4Addr]) -> String {
     let mut senders = String::new();
     for slot in (0..subnet.slots()).map(Slot) {
         let ip = subnet.address(slot);
@@ -31,8 +53,10 @@ pub fn text(subnet: Subnet, callers: &[Ipv4Addr]) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(senders, "      \"{}\" . {mac} . {ip},", tap_name(slot));
     }
-    let callers: String =
-        callers.iter().map(|ip| format!("add element inet skep api_callers {{ {ip} }}\n")).collect();
+    let elements = |set: VmSet, vms: &[Ipv4Addr]| -> String {
+        vms.iter().map(|ip| format!("add element inet skep {} {{ {ip} }}\n", set.name())).collect()
+    };
+    let elements = elements(VmSet::ApiCallers, callers) + &elements(VmSet::Egress, egress);
     let gateway = subnet.gateway();
     format!(
         // `delete` fails for a missing table, so the table is added first.
@@ -56,6 +80,13 @@ table inet skep {{
   set api_callers {{
     type ipv4_addr
   }}
+  set egress {{
+    type ipv4_addr
+  }}
+  chain steer {{
+    type nat hook prerouting priority -100; policy accept;
+    iifname "{BRIDGE}" ip saddr @egress ip daddr != {subnet} meta l4proto tcp redirect to :{EGRESS_PORT}
+  }}
   chain requests {{
     type filter hook prerouting priority raw; policy accept;
     iifname "{BRIDGE}" ip saddr @api_callers ip daddr {gateway} tcp dport {API_PORT} notrack
@@ -68,34 +99,40 @@ table inet skep {{
     type filter hook input priority 0; policy drop;
     iifname "lo" accept
     iifname "{BRIDGE}" ip saddr @api_callers ip daddr {gateway} tcp dport {API_PORT} accept
+    iifname "{BRIDGE}" ip saddr @egress ct status dnat tcp dport {EGRESS_PORT} accept
+    iifname "{BRIDGE}" ip saddr @egress ip daddr {gateway} meta l4proto {{ tcp, udp }} th dport {DNS_PORT} accept
+    iifname "{BRIDGE}" ct direction original ct state established,related drop
     ct state established,related accept
   }}
   chain forward {{
     type filter hook forward priority 0; policy drop;
   }}
 }}
-{callers}"#
+{elements}"#
     )
 }
 
 /// Loads the ruleset into the namespace of this thread.
-pub(crate) fn load(subnet: Subnet, callers: &[Ipv4Addr]) -> Result<(), Error> {
-    run(&text(subnet, callers))
+pub(crate) fn load(subnet: Subnet, callers: &[Ipv4Addr], egress: &[Ipv4Addr]) -> Result<(), Error> {
+    run(&text(subnet, callers, egress))
 }
 
-/// Allows a VM to reach the API. Idempotent.
-pub(crate) fn admit(ip: Ipv4Addr) -> Result<(), Error> {
-    run(&format!("{ENSURE_SET}add element inet skep api_callers {{ {ip} }}\n"))
+/// Adds a VM to a set. Idempotent.
+pub(crate) fn add(set: VmSet, ip: Ipv4Addr) -> Result<(), Error> {
+    let name = set.name();
+    run(&format!("{}add element inet skep {name} {{ {ip} }}\n", ensure(set)))
 }
 
-/// Revokes the permission of [`admit`]. Idempotent, because the element is added before it is deleted.
-pub(crate) fn revoke(ip: Ipv4Addr) -> Result<(), Error> {
-    let element = format!("element inet skep api_callers {{ {ip} }}\n");
-    run(&format!("{ENSURE_SET}add {element}delete {element}"))
+/// Removes a VM from a set. Idempotent, because the element is added before it is deleted.
+pub(crate) fn remove(set: VmSet, ip: Ipv4Addr) -> Result<(), Error> {
+    let element = format!("element inet skep {} {{ {ip} }}\n", set.name());
+    run(&format!("{}add {element}delete {element}", ensure(set)))
 }
 
-/// Creates the set if it is missing: the end of a VM must not fail because another program removed the table.
-const ENSURE_SET: &str = "add table inet skep\nadd set inet skep api_callers { type ipv4_addr; }\n";
+/// Creates a set if it is missing: the end of a VM must not fail because another program removed the table.
+fn ensure(set: VmSet) -> String {
+    format!("add table inet skep\nadd set inet skep {} {{ type ipv4_addr; }}\n", set.name())
+}
 
 /// Runs `nft` in the namespace of this thread, which the program inherits.
 fn run(script: &str) -> Result<(), Error> {
@@ -122,13 +159,19 @@ mod tests {
 
     #[test]
     fn every_tap_has_a_rule() {
-        let rules = text("10.9.8.0/29".parse().unwrap(), &[]);
+        let rules = text("10.9.8.0/29".parse().unwrap(), &[], &[]);
         assert!(rules.contains("\"vm0\" . 02:53:0a:09:08:02 . 10.9.8.2,"), "{rules}");
         assert!(rules.contains("\"vm4\" . 02:53:0a:09:08:06 . 10.9.8.6,"), "{rules}");
         assert!(!rules.contains("vm5"), "{rules}");
         assert_eq!(rules.matches("policy drop").count(), 3);
         assert!(!rules.contains("add element"), "{rules}");
-        let rules = text("10.9.8.0/29".parse().unwrap(), &["10.9.8.3".parse().unwrap()]);
-        assert!(rules.ends_with("add element inet skep api_callers { 10.9.8.3 }\n"), "{rules}");
+        let rules = text(
+            "10.9.8.0/29".parse().unwrap(),
+            &["10.9.8.3".parse().unwrap()],
+            &["10.9.8.4".parse().unwrap()],
+        );
+        let elements =
+            "add element inet skep api_callers { 10.9.8.3 }\nadd element inet skep egress { 10.9.8.4 }\n";
+        assert!(rules.ends_with(elements), "{rules}");
     }
 }

@@ -111,7 +111,9 @@ async fn a_network_is_taken_over_with_the_ports_that_live() {
     fixture.text("nft delete table inet skep");
     let elsewhere = Ipv4Addr::new(10, 98, 0, 2);
 
-    let wanted = [kept.port.ip, gone_ip, elsewhere].map(|ip| KnownAddress { ip, admitted: true }).to_vec();
+    let wanted = [kept.port.ip, gone_ip, elsewhere]
+        .map(|ip| KnownAddress { ip, admitted: true, egress: true })
+        .to_vec();
     let (network, ports) = Network::adopt(&fixture.name, subnet, wanted).await.unwrap();
     assert_eq!(ports, std::slice::from_ref(&kept.port));
     let link = fixture.text(&format!("ip -d link show {}", kept.port.name));

@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::{
     connection::EXIT_CODES,
-    verbs::{Verb, bake_template, helper},
+    verbs::{Verb, bake_template, egress_process, helper},
 };
 
 /// A workspace server for AI agents: files, git and commands, on the server and in microVMs.
@@ -28,6 +28,8 @@ pub(crate) enum Internal {
     Helper(helper::Helper),
     /// The process that builds a template from another one.
     BakeTemplate(bake_template::BakeTemplate),
+    /// The process that connects VMs to hosts outside.
+    EgressProcess(egress_process::EgressProcess),
     /// The process that jails itself and then executes the VMM.
     Stage,
 }

@@ -32,7 +32,7 @@ use std::{env, ffi::OsString, process::ExitCode};
 
 use cli::{Cli, Internal};
 use settings::ParseError;
-use verbs::{Verb, bake_template, helper, server_process};
+use verbs::{Verb, bake_template, egress_process, helper, server_process};
 
 fn main() -> ExitCode {
     if let Some(status) = skep_workspace::git::serve_git_callback() {
@@ -71,6 +71,7 @@ fn run_internal(verb: Internal) -> anyhow::Result<ExitCode> {
         Internal::ServerProcess => server_process::run(),
         Internal::Helper(verb) => helper::run(verb),
         Internal::BakeTemplate(verb) => bake_template::run(verb),
+        Internal::EgressProcess(verb) => egress_process::run(verb),
         Internal::Stage => Ok(skep_jail::stage::main()),
     }
 }

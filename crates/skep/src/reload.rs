@@ -55,7 +55,7 @@ pub(crate) fn reload_settings() -> anyhow::Result<Settings> {
 
 /// The reason why a restart of the server alone does not suffice: the keeper uses this setting itself.
 pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<String> {
-    let shown = |settings: &Settings| -> [(&'static str, String); 15] {
+    let shown = |settings: &Settings| -> [(&'static str, String); 20] {
         [
             ("listen", settings.listen.to_string()),
             ("metrics_listen", format!("{:?}", settings.metrics_listen)),
@@ -67,6 +67,11 @@ pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<
             ("memory_mb", format!("{:?}", settings.capacity.memory_mb)),
             ("memory_overcommit", settings.capacity.memory_overcommit.to_string()),
             ("memory_guard", format!("{:?}", settings.capacity.memory_guard).to_lowercase()),
+            ("egress", format!("{:?}", settings.egress.egress).to_lowercase()),
+            ("egress_allow", format!("{:?}", settings.egress.egress_allow)),
+            ("egress_deny", format!("{:?}", settings.egress.egress_deny)),
+            ("egress_public", format!("{:?}", settings.egress.egress_public)),
+            ("egress_resolver", format!("{:?}", settings.egress.egress_resolver)),
             ("base_memory_mb", settings.base.base_memory_mb.to_string()),
             ("base_vcpus", settings.base.base_vcpus.to_string()),
             ("base_disk_mb", settings.base.base_disk_mb.to_string()),

@@ -19,12 +19,14 @@ use toml::{Table, Value};
 
 mod base;
 mod capacity;
+mod egress;
 mod transport;
 mod vm_disk;
 mod webhooks;
 
 pub(crate) use base::BaseSize;
 pub(crate) use capacity::{CapacitySettings, MemoryGuard};
+pub(crate) use egress::{Egress, EgressUse};
 pub(crate) use transport::{TlsSource, Transport};
 use vm_disk::VmDiskSpeed;
 use webhooks::Webhooks;
@@ -94,6 +96,9 @@ pub(crate) struct Settings {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) webhooks: Webhooks,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) egress: Egress,
     /// Format of log lines.
     #[arg(long, env = "SKEP_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,

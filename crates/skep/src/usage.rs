@@ -105,7 +105,7 @@ mod tests {
             let (error, _) = error(&["skep", word]);
             let text = error.to_string();
             assert!(
-                !["stage", "server-process", "helper"]
+                !["stage", "server-process", "helper", "egress-process"]
                     .iter()
                     .any(|hidden| text.contains(&format!("'{hidden}'"))),
                 "{text}"

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{
     AccountId, TemplateId, TicketId, VmId, VmName,
+    egress::EgressPolicy,
     swarm::{BootAnswer, BootReceipt, EndReason, PausedTo, Vm, VmState},
     tickets::Object,
 };
@@ -90,6 +91,7 @@ pub struct VmAttributes {
     pub metadata: Map<String, Value>,
     /// When the VM ends by itself; `None` means never.
     pub expires_at: Option<Timestamp>,
+    pub egress: EgressPolicy,
 }
 
 /// Changes of [`VmAttributes`]. A field that is `None` stays as it is; the inner `None` removes the value.
@@ -99,6 +101,7 @@ pub struct VmChange {
     /// Replaces all metadata.
     pub metadata: Option<Map<String, Value>>,
     pub expires_at: Option<Option<Timestamp>>,
+    pub egress: Option<EgressPolicy>,
 }
 
 impl VmAttributes {
@@ -109,6 +112,7 @@ impl VmAttributes {
             name: change.name.unwrap_or(self.name),
             metadata: change.metadata.unwrap_or(self.metadata),
             expires_at: change.expires_at.unwrap_or(self.expires_at),
+            egress: change.egress.unwrap_or(self.egress),
         }
     }
 }
@@ -116,7 +120,7 @@ impl VmAttributes {
 impl VmBooted {
     /// Converts to the representation of the API, as a live VM with these attributes.
     pub fn to_api(&self, attributes: VmAttributes, paused_to: Option<PausedTo>, uptime: f64) -> Vm {
-        let VmAttributes { name, metadata, expires_at } = attributes;
+        let VmAttributes { name, metadata, expires_at, egress } = attributes;
         Vm {
             pid: self.pid,
             id: self.id,
@@ -128,6 +132,7 @@ impl VmBooted {
             template: self.template.clone(),
             started_at: self.started_at,
             expires_at,
+            egress,
             vcpus: self.vcpus,
             memory_mb: self.memory_mb,
             metadata,

@@ -9,6 +9,7 @@ use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Durat
 use futures_util::future::join_all;
 use skep_api::{
     AccountId, ErrorCode, VmId, VmRef,
+    egress::EgressReport,
     keys::Limits,
     swarm::{BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm, VmMetrics},
     system::SwarmState,
@@ -298,6 +299,15 @@ impl Swarm {
     pub async fn vm_metrics(&self, account: &AccountId, vm: VmId) -> Result<VmMetrics, Error> {
         let handle = self.registry().by_id(*account, vm)?;
         usage::read(&self.0.surroundings.keeper, &handle).await
+    }
+
+    /// What a VM may connect to outside, and what it tried.
+    ///
+    /// # Errors
+    /// Unknown VM, or the keeper has no answer.
+    pub async fn egress(&self, account: &AccountId, vm: VmId) -> Result<EgressReport, Error> {
+        self.registry().by_id(*account, vm)?;
+        Ok(self.0.surroundings.keeper.egress_report(vm).await?)
     }
 
     /// Whether VMs can be booted. `Err`: the reason why not.

@@ -27,5 +27,5 @@ pub fn confine() -> io::Result<()> {
         ruleset.create()?.restrict_self()
     };
     rules().map_err(io::Error::other)?;
-    skep_jail::deny_system_calls()
+    skep_jail::deny_system_calls(skep_jail::Sockets::UnixAndInternet)
 }

@@ -223,3 +223,6 @@ pub(crate) fn reset(stream: TcpStream) {
     // After an error it ends by an ordinary close.
     let _ = set_socket_linger(&stream, Some(Duration::ZERO));
 }
+
+#[cfg(test)]
+mod tests;

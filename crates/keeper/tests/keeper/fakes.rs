@@ -128,6 +128,7 @@ fn swarm_order(data_dir: &Path) -> SwarmConfig {
             reason: "a test".to_owned(),
         },
         subnet: "10.98.0.0/24".parse().unwrap(),
+        egress: None,
         uids: UidRange { base: 0x7200_0000, count: 1 << 18 },
         limits: VmLimits::new(128, 64),
         max_vms: Some(MAX_VMS),

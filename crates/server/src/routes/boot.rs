@@ -80,7 +80,12 @@ pub(super) fn parse_boot(
     let order = BootSpec {
         // In range, as `take_whole` checked.
         count: u32::try_from(count).unwrap_or(max_vms),
-        attributes: VmAttributes { name: request.name, metadata, expires_at: None },
+        attributes: VmAttributes {
+            name: request.name,
+            metadata,
+            expires_at: None,
+            egress: request.egress.unwrap_or_default(),
+        },
         template,
         ttl,
         env,
@@ -125,13 +130,13 @@ fn check_command(command: &str) -> Result<(), Failure> {
 
 pub(super) fn parse_change(mut object: Object, call: &RequestInfo) -> Result<VmChange, Failure> {
     let ttl = take_ttl(&mut object)?;
-    let ChangeRequest { metadata, name, .. } = object.into_request()?;
+    let ChangeRequest { metadata, name, egress, .. } = object.into_request()?;
     if let Some(metadata) = &metadata {
         check_metadata(metadata)?;
     }
     let now = call.arrival.wall;
     let expires_at = ttl.map(|ttl| ttl.and_then(|ttl| now.checked_add(ttl).ok()));
-    Ok(VmChange { name, metadata, expires_at })
+    Ok(VmChange { name, metadata, expires_at, egress })
 }
 
 /// Checks the body of a pause. There is one place to pause to.

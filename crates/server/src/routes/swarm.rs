@@ -9,6 +9,7 @@ use axum::{
 use http::{HeaderMap, StatusCode};
 use skep_api::{
     Scope, VmRef,
+    egress::EgressReport,
     swarm::{
         BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest,
         SwarmStatus, Vm, VmMetrics,
@@ -55,7 +56,8 @@ pub(crate) fn routes(state: SwarmState) -> Routes {
         routes!(pause).with_state(state.clone()),
         routes!(resume).with_state(state.clone()),
         routes!(console).with_state(state.clone()),
-        routes!(vm_metrics).with_state(state),
+        routes!(vm_metrics).with_state(state.clone()),
+        routes!(egress).with_state(state),
     ]
 }
 
@@ -313,6 +315,30 @@ async fn console(
     let vm = path.vm()?;
     let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     Ok(Json(swarm.console(&caller.account.id, vm).await?))
+}
+
+/// Read a VM's connections
+///
+/// Returns what the VM may connect to outside, its open connections and bytes, and the last 100 tries to connect or to look
+/// up a name, with the reasons of refusals.
+#[utoipa::path(
+    get, path = "/api/swarm/vm/{pid}/egress", tag = "swarm", operation_id = "vm_egress",
+    security(("bearer" = ["swarm:read"])),
+    params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
+    responses(
+        (status = 200, description = "The policy, the counters and the tries", body = EgressReport),
+        VmRefused,
+    )
+)]
+async fn egress(
+    State(state): State<SwarmState>,
+    caller: Caller<SwarmRead>,
+    path: VmPath,
+    _: Query<NoParameters>,
+) -> Answer<EgressReport> {
+    let vm = path.vm()?;
+    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
+    Ok(Json(swarm.egress(&caller.account.id, vm).await?))
 }
 
 /// Read a VM's metrics

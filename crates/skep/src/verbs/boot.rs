@@ -7,11 +7,12 @@ use clap::Args;
 use serde_json::{Map, Value};
 use skep_api::{
     TicketId, VmName,
+    egress::EgressPolicy,
     swarm::{BootAnswer, BootRequest},
 };
 use skep_client::{Answered, Client};
 
-use super::ps::show_booted;
+use super::{egress::parse_policy, ps::show_booted};
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -39,6 +40,10 @@ pub(crate) struct Boot {
     /// Metadata for the record of each VM; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
+    /// What the VMs may connect to outside: `none`, `all` for all public addresses, or hosts, `*.HOST` and IPv4 networks with
+    /// commas between them [default: none].
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
+    egress: Option<EgressPolicy>,
     /// Environment variable for all commands in the VMs; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
@@ -66,6 +71,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         template: verb.template,
         ttl_ms: verb.ttl.as_deref().map(parse_milliseconds).transpose()?,
         metadata: if verb.metadata.is_empty() { None } else { Some(parse_metadata(&verb.metadata)?) },
+        egress: verb.egress,
         env: if verb.env.is_empty() { None } else { Some(parse_pairs(&verb.env)?) },
         ticket: verb.ticket,
         command: verb.command,

@@ -14,6 +14,8 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod cp;
 pub(crate) mod doctor;
+pub(crate) mod egress;
+pub(crate) mod egress_process;
 pub(crate) mod end;
 pub(crate) mod events;
 pub(crate) mod exec;
@@ -121,6 +123,8 @@ verbs! {
     template::Template online,
     /// Give a VM another name.
     rename::Rename online,
+    /// Print or change what a VM may connect to outside.
+    egress::Egress online,
     /// Stop the processors of VMs, which keep their memory.
     pause::Pause online,
     /// Continue paused VMs.

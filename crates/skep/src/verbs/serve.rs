@@ -16,7 +16,7 @@ use clap::Args;
 use rustix::process::geteuid;
 use skep_engine::Launcher;
 use skep_jail::UidRange;
-use skep_keeper::{DataDir, KeeperConfig, StartReport, SwarmConfig, User, VmLimits, holder};
+use skep_keeper::{DataDir, EgressConfig, KeeperConfig, StartReport, SwarmConfig, User, VmLimits, holder};
 use skep_network::Subnet;
 use skep_server::RootRules;
 use skep_workspace::Location;
@@ -24,7 +24,7 @@ use skep_workspace::Location;
 use super::bake::bakery;
 use crate::{
     engine, logging, output, reload,
-    settings::{LogFormat, MemoryGuard, Settings},
+    settings::{EgressUse, LogFormat, MemoryGuard, Settings},
     templates::Shelf,
 };
 
@@ -32,6 +32,8 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(35);
 /// Number of user ids for VMMs, shared by all data directories of a machine.
 const VM_UIDS: u32 = 1 << 16;
+/// Memory limit of the egress process, in bytes.
+const EGRESS_MEMORY_BYTES: u64 = 256 << 20;
 /// Environment variables that the server process inherits.
 const PASSED_VARIABLES: [&str; 8] = [
     "PATH",
@@ -200,6 +202,10 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
         launcher: Arc::new(launcher),
         engine: report,
         subnet: Subnet::default(),
+        egress: (settings.egress.egress == EgressUse::On).then(|| EgressConfig {
+            arguments: settings.egress.arguments(),
+            memory_bytes: EGRESS_MEMORY_BYTES,
+        }),
         uids: UidRange { base: UidRange::DEFAULT_BASE, count: VM_UIDS },
         limits,
         max_vms: settings.capacity.max_vms,

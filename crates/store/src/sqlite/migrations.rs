@@ -26,6 +26,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0018_paused_vms.sql")),
     M::up(include_str!("migrations/0019_templates.sql")),
     M::up(include_str!("migrations/0020_session_links.sql")),
+    M::up(include_str!("migrations/0021_egress_of_vms.sql")),
 ];
 
 /// The newest schema version that this program supports.

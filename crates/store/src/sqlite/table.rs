@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use rusqlite::types::{ToSqlOutput, Value as SqlValue};
 use serde_json::{Map, Value};
 use skep_api::{
-    AccountId, Label, TemplateId, TicketId, VmId, VmName, swarm::BootReceipt, tickets::TicketStatus,
+    AccountId, Label, TemplateId, TicketId, VmId, VmName, egress::EgressPolicy, swarm::BootReceipt,
+    tickets::TicketStatus,
 };
 
 use super::{
@@ -191,4 +192,4 @@ macro_rules! json_columns {
     };
 }
 
-json_columns!(Map<String, Value>, BootReceipt);
+json_columns!(Map<String, Value>, BootReceipt, EgressPolicy);

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use serde_json::json;
 use skep_api::{
     AccountId, ErrorCode, Patch, VmId,
+    egress::EgressPolicy,
     swarm::{BootAnswer, EndReason},
     tickets::{AttemptOutcome, Object},
 };
@@ -65,6 +66,9 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     let written = changing(VmChange { metadata: Some(metadata.clone()), ..VmChange::default() });
     let changed = store.change_vm(written).await.unwrap().vm.attributes;
     assert_eq!((changed.expires_at, changed.metadata), (Some(moment(900)), metadata));
+    let egress = EgressPolicy::listing(&["api.example.com"]).unwrap();
+    let opened = changing(VmChange { egress: Some(egress.clone()), ..VmChange::default() });
+    assert_eq!(store.change_vm(opened).await.unwrap().vm.attributes.egress, egress);
     let never = changing(VmChange { expires_at: Some(None), ..VmChange::default() });
     let changed = store.change_vm(never).await.unwrap().vm;
     assert_eq!((changed.attributes.expires_at, &changed), (None, &store.live_vms().await.unwrap()[0].vm));

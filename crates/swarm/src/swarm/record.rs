@@ -2,7 +2,10 @@
 
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use skep_api::swarm::{BootAnswer, EndReason, Vm};
+use skep_api::{
+    egress::EgressPolicy,
+    swarm::{BootAnswer, EndReason, Vm},
+};
 use skep_store::RecordBoots;
 
 use super::Swarm;
@@ -26,7 +29,11 @@ impl Swarm {
         };
         // Before the record, which makes the VM's API key valid: no guest command runs yet, and after a refusal of the
         // keeper nothing is recorded.
-        let recorded = match self.0.api.admit_all(&booted, order).await {
+        let prepared = match self.0.api.admit_all(&booted, order).await {
+            Ok(()) => self.set_egress_of_all(&booted).await,
+            Err(error) => Err(error),
+        };
+        let recorded = match prepared {
             Ok(()) => self.0.surroundings.store.record_boots(command).await.map_err(Error::from),
             Err(error) => Err(error),
         };
@@ -69,5 +76,14 @@ impl Swarm {
         let Some(command) = &order.command else { return Ok(()) };
         let starts = join_all(vms.iter().map(|vm| boot_command::start(vm, store, command))).await;
         starts.into_iter().collect()
+    }
+
+    /// Sets the policies of booted VMs. A VM without one reaches nothing.
+    async fn set_egress_of_all(&self, booted: &[BootedVm]) -> Result<(), Error> {
+        for vm in booted.iter().filter(|vm| vm.facts.attributes.egress != EgressPolicy::None) {
+            let policy = vm.facts.attributes.egress.clone();
+            self.0.surroundings.keeper.set_egress(vm.facts.id, policy).await?;
+        }
+        Ok(())
     }
 }

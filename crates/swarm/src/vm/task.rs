@@ -119,8 +119,14 @@ impl VmTask {
         (self, Ending { state, cause })
     }
 
-    /// Changes the record in the store first, then the attributes that readers see.
+    /// Changes the policy of connections first, then the record in the store, then the attributes that readers see.
     async fn change(&mut self, command: ChangeCommand) {
+        if let Some(egress) = command.change.change.egress.clone()
+            && let Err(error) = self.context.keeper.set_egress(command.change.vm, egress).await
+        {
+            let _ = command.done.send(Err(error.into()));
+            return;
+        }
         let timed = command.change.change.expires_at.is_some();
         let changed = self.context.store.change_vm(command.change).await.map(|record| {
             let attributes = record.vm.attributes;

@@ -306,6 +306,8 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
             | Request::ListTemplates { .. }
             | Request::Usage { .. }
             | Request::AdmitToApi { .. }
+            | Request::SetEgress { .. }
+            | Request::EgressReport { .. }
             | Request::Tls { .. }
             | Request::Helper { .. }
             | Request::Restart

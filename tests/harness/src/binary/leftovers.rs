@@ -46,8 +46,11 @@ pub fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
         paths.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect()
     };
     let trees = cgroups(&name);
-    let mut groups = trees.iter().flat_map(|tree| names(tree.clone())).filter(|path| path.is_dir());
-    let procs = trees.iter().flat_map(|tree| names(tree.clone())).filter(|group| {
+    // Beside them there is the group of the egress process.
+    let is_of_vm = |path: &PathBuf| path.file_name().is_some_and(|name| name != "egress");
+    let mut groups =
+        trees.iter().flat_map(|tree| names(tree.clone())).filter(|path| path.is_dir() && is_of_vm(path));
+    let procs = trees.iter().flat_map(|tree| names(tree.clone())).filter(is_of_vm).filter(|group| {
         fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|procs| !procs.trim().is_empty())
     });
     let processes = stems(&mut procs.into_iter());

@@ -90,6 +90,7 @@ impl Fleet {
             template: self.template.clone(),
             ttl_ms: Some(TTL_MS),
             metadata: Some(Map::from_iter([(MEASUREMENT_KEY.to_owned(), Value::String(self.mark.clone()))])),
+            egress: None,
             env: None,
             ticket: None,
             command: None,

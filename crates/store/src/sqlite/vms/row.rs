@@ -18,7 +18,7 @@ column_set!(
     VmBooted: id, account, pid, ip, template, template_id, vcpus, memory_mb, started_at, ticket, exec_id, boot;
     attributes: VmAttributes
 );
-column_set!(VmAttributes: name, metadata, expires_at);
+column_set!(VmAttributes: name, metadata, expires_at, egress);
 
 pub(super) fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<(), SqliteError> {
     static INSERT: LazyLock<String> =

@@ -1,0 +1,103 @@
+//! The network of the test.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    os::fd::AsFd,
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/egress/world.py");
+/// Names that the world's name server knows.
+const NAMES: [&str; 8] = [
+    "api.test=203.0.113.7",
+    "b.test=203.0.113.7",
+    "a.wild.test=203.0.113.7",
+    "other.test=203.0.113.7",
+    "own.test=203.0.113.1",
+    "loop.test=127.0.0.1",
+    "priv.test=10.9.0.1",
+    "meta.test=169.254.169.254",
+];
+/// Addresses outside. The first ones are public for the test.
+const ADDRESSES: [&str; 5] =
+    ["203.0.113.7/24", "203.0.113.8/24", "203.0.113.53/24", "10.9.0.1/24", "169.254.169.254/16"];
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Two namespaces, of the server's machine and of the world, with web servers in both.
+pub(super) struct World {
+    machine: String,
+    outside: String,
+    servers: Vec<Child>,
+}
+
+impl World {
+    /// Runs a test on a thread in the namespace of the machine. All processes that it starts are there as well.
+    pub(super) fn run(test: impl AsyncFnOnce() + Send + 'static) {
+        let ran = std::thread::spawn(|| {
+            let mut world = World::create();
+            let namespace = File::open(format!("/run/netns/{}", world.machine)).unwrap();
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            let (machine, outside) = (world.machine.clone(), world.outside.clone());
+            world.start_server(&machine, "machine", &[]);
+            world.start_server(&outside, "world", &NAMES);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(test());
+        });
+        if let Err(panic) = ran.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn create() -> Self {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = |side: &str| format!("skep-test-{}-{number}-{side}", std::process::id());
+        let world = Self { machine: name("machine"), outside: name("world"), servers: Vec::new() };
+        let (machine, outside) = (&world.machine, &world.outside);
+        ip(&["netns", "add", machine]);
+        ip(&["netns", "add", outside]);
+        ip(&["-n", machine, "link", "add", "up0", "type", "veth", "peer", "name", "down0", "netns", outside]);
+        for (namespace, link) in [(machine, "lo"), (machine, "up0"), (outside, "lo"), (outside, "down0")] {
+            ip(&["-n", namespace, "link", "set", link, "up"]);
+        }
+        ip(&["-n", machine, "address", "add", "203.0.113.1/24", "dev", "up0"]);
+        for address in ADDRESSES {
+            ip(&["-n", outside, "address", "add", address, "dev", "down0"]);
+        }
+        for network in ["10.9.0.0/24", "169.254.0.0/16"] {
+            ip(&["-n", machine, "route", "add", network, "dev", "up0"]);
+        }
+        world
+    }
+
+    fn start_server(&mut self, namespace: &str, name: &str, names: &[&str]) {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, "/usr/bin/python3", SERVER, name]).args(names);
+        let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        assert_eq!(ready.trim(), "ready", "{name}");
+        self.servers.push(server);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        for namespace in [&self.machine, &self.outside] {
+            let _ = Command::new("ip").args(["netns", "delete", namespace]).status();
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    let done = Command::new("ip").args(arguments).output().unwrap();
+    assert!(done.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
