@@ -131,7 +131,7 @@ pub struct EgressTry {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EgressReport {
     /// The policy.
-    #[cfg_attr(feature = "openapi", schema(value_type = Value))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Value, example = "all"))]
     pub policy: EgressPolicy,
     /// The connections that are open.
     #[cfg_attr(feature = "openapi", schema(example = 2))]
