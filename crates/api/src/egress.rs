@@ -126,12 +126,24 @@ pub struct EgressTry {
     pub reason: Option<String>,
 }
 
+/// The schema of a policy in an answer: a text or an object, which [`EgressPolicy`] defines.
+#[cfg(feature = "openapi")]
+pub(crate) fn policy_schema() -> utoipa::openapi::schema::Object {
+    utoipa::openapi::ObjectBuilder::new()
+        .schema_type(utoipa::openapi::schema::SchemaType::AnyValue)
+        .description(Some(
+            "What the VM may connect to outside: `\"none\"`, `\"all\"`, or `{\"allow\": [...], \"ports\": [...]}`.",
+        ))
+        .examples(["none"])
+        .build()
+}
+
 /// What a VM may connect to, and what it tried. Answer of `GET /api/swarm/vm/{pid}/egress`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EgressReport {
     /// The policy.
-    #[cfg_attr(feature = "openapi", schema(value_type = Value, example = "all"))]
+    #[cfg_attr(feature = "openapi", schema(schema_with = policy_schema))]
     pub policy: EgressPolicy,
     /// The connections that are open.
     #[cfg_attr(feature = "openapi", schema(example = 2))]

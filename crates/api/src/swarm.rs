@@ -116,7 +116,7 @@ pub struct Vm {
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,
     /// What the VM may connect to outside: `"none"`, `"all"`, or `{"allow": [...], "ports": [...]}`.
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value, example = "none"))]
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
     #[serde(default)]
     pub egress: EgressPolicy,
     /// The number of virtual processors.
