@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, command, eventually, images::flip_a_bit};
+use crate::harness::{Skep, command, eventually, images::flip_a_bit, temp_dir};
 
 /// The size of `base` in tests, and that of the template.
 const BASE_DISK_MB: u64 = 2048;
@@ -72,7 +72,7 @@ fn kinds(skep: &Skep, count: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_of_another_size_is_built_booted_and_deleted() {
-    let skep = Skep::start().await;
+    let skep = Skep::start_on(temp_dir(), &["--pool-size", "4"]).await;
     let vcpus = available_parallelism().unwrap().get().min(2).to_string();
     let big = create(&skep, "big", &vcpus);
     let id = big["id"].as_str().unwrap();
@@ -171,7 +171,10 @@ async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
     let [dir] = key.as_slice() else { panic!("{key:?}") };
     skep.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201);
     skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+    // A loaded template is in sealed memory, so only the next server meets the damage.
+    let data_dir = skep.stop();
     flip_a_bit(&dir.join("layer.ext4"));
+    let skep = Skep::start_on(data_dir, &[]).await;
     let message = skep.post("/api/swarm/boot", &json!({"template": "big"})).await;
     let message = message.refused(422, "template_damaged");
     assert!(message.contains("layer.ext4"), "{message}");

@@ -4,10 +4,7 @@ use std::{net::Ipv4Addr, os::fd::OwnedFd, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use skep_api::egress::{EgressPolicy, EgressReport};
-use tokio::{
-    sync::Mutex,
-    time::{error::Elapsed, timeout},
-};
+use tokio::{sync::Mutex, time::timeout};
 
 use crate::{Envelope, Error, socket::Socket};
 
@@ -77,7 +74,7 @@ impl EgressKeeperEnd {
                 }
             }
         });
-        answered.await.unwrap_or_else(|_: Elapsed| Err(Error::Closed))
+        answered.await.unwrap_or(Err(Error::Closed))
     }
 }
 

@@ -104,11 +104,7 @@ async fn run_locked(
         helpers,
     };
     let outcome = supervisor.until_stopped(&mut stop).await;
-    if let Some(guard) = guard {
-        guard.abort();
-        // The task holds the VMMs until it has ended.
-        let _ = guard.await;
-    }
+    stop_memory_guard(guard).await;
     let cleared = supervisor.helpers.close();
     if let Some(vmms) = supervisor.vmms.and_then(Arc::into_inner) {
         release_vms(vmms, outcome.as_ref().map_or(VmsAtStop::Keep, |(_, wish)| *wish)).await?;
@@ -119,6 +115,14 @@ async fn run_locked(
 
 fn start_memory_guard(vmms: &Arc<Vmms>) -> Option<JoinHandle<()>> {
     vmms.swarm().memory_guard.then(|| tokio::spawn(memory::run_guard(Arc::clone(vmms))))
+}
+
+/// Ends the task, which holds the VMMs until then.
+async fn stop_memory_guard(guard: Option<JoinHandle<()>>) {
+    if let Some(guard) = guard {
+        guard.abort();
+        let _ = guard.await;
+    }
 }
 
 /// Removes VMs and their resources, or logs that the VMs keep running.

@@ -158,53 +158,53 @@ impl Vmms {
                 let (launched, descriptors) = self.launch(vm, template).await?;
                 Ok((Answer::Launched(launched), descriptors))
             }
-            Request::End { vm } => {
-                let out_of_memory = self.end(vm).await?;
-                Ok((Answer::Ended { out_of_memory }, Vec::new()))
-            }
-            Request::Usage { vm } => Ok((Answer::Usage(self.usage(vm).await?), Vec::new())),
-            Request::Memory => Ok((Answer::Memory(self.memory()?), Vec::new())),
-            Request::Commit { vm } => {
-                self.commit(vm).await?;
-                Ok((Answer::Committed, Vec::new()))
-            }
-            Request::AdmitToApi { vm } => {
-                self.admit_to_api(vm).await?;
-                Ok((Answer::Admitted, Vec::new()))
-            }
-            Request::BuildTemplate { template, parent, size } => {
-                self.build_template(template, parent, size)?;
-                Ok((Answer::Building, Vec::new()))
-            }
-            Request::TemplateStatus { template } => {
-                Ok((Answer::Template(self.template_status(template)?), Vec::new()))
-            }
-            Request::ListTemplates { after } => {
-                Ok((Answer::Templates { templates: self.list_templates(after) }, Vec::new()))
-            }
-            Request::RemoveTemplate { template } => {
-                self.remove_template(template).await?;
-                Ok((Answer::TemplateRemoved, Vec::new()))
-            }
-            Request::SetEgress { vm, policy } => {
-                self.set_egress(vm, policy).await?;
-                Ok((Answer::EgressSet, Vec::new()))
-            }
-            Request::EgressReport { vm } => {
-                Ok((Answer::EgressReport(self.egress_report(vm).await?), Vec::new()))
-            }
-            // `serving` answers these requests.
-            Request::Tls { .. }
-            | Request::Helper { .. }
-            | Request::Restart
-            | Request::Ready
-            | Request::Unable { .. } => Err(Error::NoCertificate),
-            Request::List { after } => Ok((Answer::List { vms: self.list(after) }, Vec::new())),
             Request::Attach { vm } => {
                 let (launched, descriptors) = self.attach(vm)?;
                 Ok((Answer::Attached(launched), descriptors.into()))
             }
+            request => Ok((self.answer(request).await?, Vec::new())),
         }
+    }
+
+    /// Performs a request whose answer has no descriptors.
+    async fn answer(self: &Arc<Self>, request: Request) -> Result<Answer, Error> {
+        Ok(match request {
+            Request::End { vm } => Answer::Ended { out_of_memory: self.end(vm).await? },
+            Request::Usage { vm } => Answer::Usage(self.usage(vm).await?),
+            Request::Memory => Answer::Memory(self.memory()?),
+            Request::List { after } => Answer::List { vms: self.list(after) },
+            Request::Commit { vm } => {
+                self.commit(vm).await?;
+                Answer::Committed
+            }
+            Request::AdmitToApi { vm } => {
+                self.admit_to_api(vm).await?;
+                Answer::Admitted
+            }
+            Request::BuildTemplate { template, parent, size } => {
+                self.build_template(template, parent, size)?;
+                Answer::Building
+            }
+            Request::TemplateStatus { template } => Answer::Template(self.template_status(template)?),
+            Request::ListTemplates { after } => Answer::Templates { templates: self.list_templates(after) },
+            Request::RemoveTemplate { template } => {
+                self.remove_template(template).await?;
+                Answer::TemplateRemoved
+            }
+            Request::SetEgress { vm, policy } => {
+                self.set_egress(vm, policy).await?;
+                Answer::EgressSet
+            }
+            Request::EgressReport { vm } => Answer::EgressReport(self.egress_report(vm).await?),
+            // `perform` and `serving` answer these requests.
+            Request::Launch { .. }
+            | Request::Attach { .. }
+            | Request::Tls { .. }
+            | Request::Helper { .. }
+            | Request::Restart
+            | Request::Ready
+            | Request::Unable { .. } => return Err(Error::NoCertificate),
+        })
     }
 
     async fn launch(

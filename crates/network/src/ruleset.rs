@@ -45,6 +45,7 @@ pub(crate) fn tap_name(slot: Slot) -> String {
 
 /// The ruleset of a subnet in the format of `nft -f`. It replaces an earlier one in a single transaction. `callers` are
 /// the VMs that may reach the API, `egress` those whose connections to the outside go to the egress process.
+#[expect(clippy::too_many_lines, reason = "one text")]
 pub fn text(subnet: Subnet, callers: &[Ipv4Addr], egress: &[Ipv4Addr]) -> String {
     let mut senders = String::new();
     for slot in (0..subnet.slots()).map(Slot) {

@@ -218,12 +218,7 @@ fn guarded_routes(
             in_progress: InProgressRequests::default(),
         }),
         vms_list::routes(store.clone()),
-        templates::routes(TemplatesState {
-            store: store.clone(),
-            vms: vms.clone(),
-            builds: parts.builds.clone(),
-            in_progress: InProgressRequests::default(),
-        }),
+        template_routes(parts, &vms),
         event_and_ticket_routes(parts),
         reading_routes(parts, &vms),
         webhooks::routes(parts.webhook_state()),
@@ -235,6 +230,15 @@ fn guarded_routes(
         admin::routes(Arc::clone(&parts.restart)),
         exec::routes(ExecState { vms, runner, store: store.clone(), closing, sessions }),
     ])
+}
+
+fn template_routes(parts: &Parts, vms: &SwarmHandle) -> Routes {
+    templates::routes(TemplatesState {
+        store: parts.store.clone(),
+        vms: vms.clone(),
+        builds: parts.builds.clone(),
+        in_progress: InProgressRequests::default(),
+    })
 }
 
 fn event_and_ticket_routes(parts: &Parts) -> Routes {

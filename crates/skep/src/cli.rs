@@ -27,7 +27,7 @@ pub(crate) enum Internal {
     /// The process that starts programs for callers.
     Helper(helper::Helper),
     /// The process that builds a template from another one.
-    BakeTemplate(bake_template::BakeTemplate),
+    BakeTemplate(Box<bake_template::BakeTemplate>),
     /// The process that connects VMs to hosts outside.
     EgressProcess(egress_process::EgressProcess),
     /// The process that jails itself and then executes the VMM.

@@ -70,7 +70,7 @@ fn run_internal(verb: Internal) -> anyhow::Result<ExitCode> {
     match verb {
         Internal::ServerProcess => server_process::run(),
         Internal::Helper(verb) => helper::run(verb),
-        Internal::BakeTemplate(verb) => bake_template::run(verb),
+        Internal::BakeTemplate(verb) => bake_template::run(*verb),
         Internal::EgressProcess(verb) => egress_process::run(verb),
         Internal::Stage => Ok(skep_jail::stage::main()),
     }

@@ -21,7 +21,7 @@ impl Vmms {
 
     pub(super) fn template_status(&self, template: TemplateId) -> Result<TemplateStatus, Error> {
         let found = self.swarm.templates.list().into_iter().find(|status| status.template == template);
-        Ok(shortened(found.ok_or_else(|| Failure::unknown_template(&template.to_string()))?))
+        Ok(shortened(found.ok_or_else(|| Failure::unknown_template(template.to_string()))?))
     }
 
     pub(super) fn list_templates(&self, after: Option<TemplateId>) -> Vec<TemplateStatus> {

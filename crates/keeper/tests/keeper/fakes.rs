@@ -194,7 +194,7 @@ impl Templates for FakeTemplates {
     }
 
     fn remove(&self, template: TemplateId) -> Result<(), Failure> {
-        Err(Failure::unknown_template(&template.to_string()))
+        Err(Failure::unknown_template(template.to_string()))
     }
 
     fn check(&self, template: TemplateId, _edition: u64) -> Result<(), Failure> {

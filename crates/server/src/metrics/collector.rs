@@ -20,7 +20,7 @@ use skep_api::{
     swarm::{BASE_TEMPLATE, PoolState, Vm, VmState},
 };
 use skep_store::{Store, TicketMetrics};
-use skep_swarm::SwarmMetrics;
+use skep_swarm::{DiskTraffic, SwarmMetrics};
 
 use super::{Format, Metrics, PREFIX, process::Usage, tickets, vms};
 use crate::{error::Refusal, swarm_handle::SwarmHandle};
@@ -188,6 +188,10 @@ fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
             from_mb(available_mb),
         );
     }
+    register_disk_traffic(registry, &disk);
+}
+
+fn register_disk_traffic(registry: &mut Registry, disk: &DiskTraffic) {
     for (name, help, bytes) in [
         ("vm_disk_read", "Bytes that guests read from their own disk layers", disk.read_bytes),
         ("vm_disk_written", "Bytes that guests wrote to their own disk layers", disk.written_bytes),

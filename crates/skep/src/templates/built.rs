@@ -138,7 +138,7 @@ impl BuiltTemplates {
                 return Err(Failure::new(ErrorCode::TemplateInUse, message));
             }
             if table.templates.remove(&id).is_none() {
-                return Err(Failure::unknown_template(&id.to_string()));
+                return Err(Failure::unknown_template(id.to_string()));
             }
             if let Some((_, process)) = table.builder.as_ref().filter(|(building, _)| *building == id) {
                 // Fails only if it has ended. It removes what it made.
@@ -239,7 +239,7 @@ impl Inner {
         }
         let table = self.table();
         let entry =
-            table.templates.get(&parent).ok_or_else(|| Failure::unknown_template(&parent.to_string()))?;
+            table.templates.get(&parent).ok_or_else(|| Failure::unknown_template(parent.to_string()))?;
         match &entry.phase {
             Phase::Ready(ready) => Ok(ready.dir.clone()),
             _ => Err(entry.refusal(parent)),
@@ -250,7 +250,7 @@ impl Inner {
     fn loaded(&self, id: TemplateId) -> Result<(Arc<Template>, u64), Failure> {
         let (dir, edition) = {
             let table = self.table();
-            let entry = table.templates.get(&id).ok_or_else(|| Failure::unknown_template(&id.to_string()))?;
+            let entry = table.templates.get(&id).ok_or_else(|| Failure::unknown_template(id.to_string()))?;
             match &entry.phase {
                 Phase::Ready(Ready { loaded: Some(template), .. }) => {
                     return Ok((Arc::clone(template), entry.edition));
@@ -278,7 +278,7 @@ impl Inner {
         };
         let mut table = self.table();
         let Some(entry) = table.templates.get_mut(&id) else {
-            return Failure::unknown_template(&id.to_string());
+            return Failure::unknown_template(id.to_string());
         };
         if entry.edition == edition && matches!(entry.phase, Phase::Ready(_)) {
             tracing::error!(%error, "{error}; it is built again, and no VM is booted from it before");

@@ -14,18 +14,20 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use jiff::Timestamp;
 use rustix::{
     fs::{FileType, fstat},
     process::{DumpableBehavior, set_dumpable_behavior},
 };
+use skep_api::TemplateId;
 use skep_engine::Driver;
-use skep_keeper_protocol::{ServerEnd, SwarmAvailability, Welcome, peek_welcome};
+use skep_keeper_protocol::{ServerEnd, SwarmAvailability, TemplateState, Welcome, peek_welcome};
 use skep_server::{
     Metrics, SwarmReceiver,
     confine::{AllowedPaths, Confinement, Rules, confine},
     ready_swarm,
 };
-use skep_store::Store;
+use skep_store::{EnsureBaseTemplate, RecordTemplateState, Store, TemplateStatus};
 use skep_swarm::{Swarm, SwarmParts};
 use tokio::sync::watch;
 
@@ -194,6 +196,19 @@ fn take_over(
     coming
 }
 
+/// Records the template `base` before the first request, so that templates can be made from it at once.
+async fn record_base(keeper: &ServerEnd, store: &dyn Store) -> anyhow::Result<()> {
+    let (template, at) = (TemplateId::BASE, Timestamp::now());
+    let base = keeper.template_status(template).await?;
+    store.ensure_base_template(EnsureBaseTemplate { size: base.size, at }).await?;
+    // The server records every other state as soon as it serves.
+    if let TemplateState::Ready { key, size_bytes, own_bytes } = base.state {
+        let status = TemplateStatus::Ready { key, size_bytes, own_bytes };
+        store.record_template_state(RecordTemplateState { template, status, at }).await?;
+    }
+    Ok(())
+}
+
 async fn start_swarm(
     keeper: ServerEnd,
     store: Arc<dyn Store>,
@@ -211,6 +226,7 @@ async fn start_swarm(
             (engine, max_vms, memory_mb, promises_mb, guest_memory_mb, overhead_mb)
         }
     };
+    record_base(&keeper, &*store).await?;
     // The report comes from the keeper, as this process cannot open /dev/kvm.
     let driver: Arc<dyn Driver> = Arc::new(engine::from_report(&engine)?);
     let observer = Arc::new(metrics);

@@ -140,12 +140,10 @@ impl Skep {
         std::fs::create_dir_all(&root).unwrap();
         let command = EnsureDefaultAccount { roots: vec![root.display().to_string()], at: Timestamp::now() };
         let account = store.ensure_default_account(command).await.unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let vm_listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let vm_address = vm_listener.local_addr().unwrap();
-        let metrics_listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let metrics_address = metrics_listener.local_addr().unwrap();
+        let [listener, vm_listener, metrics_listener] =
+            [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [address, vm_address, metrics_address] =
+            [&listener, &vm_listener, &metrics_listener].map(|listener| listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<ShutdownKind>();
         let order = ServerOptions {
             listener,
