@@ -67,7 +67,7 @@ impl CgroupTree {
         )))
     }
 
-    /// What the memory limits of the groups above the tree leave. `None` if there is no limit.
+    /// How much memory the limits of the groups above the tree leave. `None` if there is no limit.
     pub fn memory_headroom(&self) -> Option<MemoryHeadroom> {
         let above = self.hierarchies.iter().filter(|hierarchy| hierarchy.controls("memory"));
         above.filter_map(|part| memory_headroom_above(&part.root)).min_by_key(|left| left.available_bytes)

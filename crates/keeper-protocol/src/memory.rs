@@ -1,4 +1,4 @@
-//! The memory of the machine: whether it admits another VM, and what ends a VM for want of it.
+//! The memory of the machine: whether it admits another VM, and why a VM was ended when it ran out.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct MachineMemory {
     pub total_bytes: u64,
     /// The part of it in memory files of templates, which VMs share, in bytes.
     pub templates_bytes: u64,
-    /// Whether all tasks of the machine stall for want of memory.
+    /// Whether all tasks of the machine stall because they wait for memory.
     pub under_pressure: bool,
 }
 
@@ -46,7 +46,7 @@ impl MachineMemory {
     }
 }
 
-/// Why a VM was ended for want of memory.
+/// Why a VM was ended because memory ran out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutOfMemory {

@@ -149,7 +149,7 @@ pub enum Answer {
     Launched(Launched),
     /// All resources of the VM are removed.
     Ended {
-        /// Whether and why it was ended for want of memory.
+        /// Whether and why it was ended because memory ran out.
         out_of_memory: Option<OutOfMemory>,
     },
     Usage(Usage),

@@ -96,7 +96,7 @@ impl ServerEnd {
         }
     }
 
-    /// Ends a VMM and removes its resources. Returns whether and why it was ended for want of memory.
+    /// Ends a VMM and removes its resources. Returns whether and why it was ended because memory ran out.
     ///
     /// # Errors
     /// The keeper does not hold it, or is gone.

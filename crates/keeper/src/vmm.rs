@@ -208,7 +208,7 @@ impl VmResources {
         Some(self.record.as_ref()?.template)
     }
 
-    /// Kills the VMM for want of memory and removes nothing. Returns the process to wait for, or `None` if no VMM
+    /// Kills the VMM because memory ran out and removes nothing. Returns the process to wait for, or `None` if no VMM
     /// runs.
     ///
     /// # Errors
@@ -282,7 +282,7 @@ impl VmResources {
         Ok(())
     }
 
-    /// Why the VM was ended for want of memory, if it was. Known after `release`.
+    /// Why the VM was ended because memory ran out, if it was. Known after `release`.
     pub(crate) fn out_of_memory(&self) -> Option<OutOfMemory> {
         self.out_of_memory
     }

@@ -1,4 +1,4 @@
-//! What the memory limits above a group leave.
+//! How much memory the limits above a group leave.
 
 use std::{fs, path::Path};
 

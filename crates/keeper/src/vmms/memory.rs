@@ -1,4 +1,4 @@
-//! The memory of the machine and of all VMs, and the end of a VM for want of it.
+//! The memory of the machine and of all VMs, and the end of a VM when it runs out.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Vmms {
                 killed
             }
             Err(error) => {
-                tracing::error!(%vm, %error, "VM {vm} should end for want of memory, and does not: {error}");
+                tracing::error!(%vm, %error, "VM {vm} should end because memory ran out, and does not: {error}");
                 None
             }
         }

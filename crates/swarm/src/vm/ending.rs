@@ -91,7 +91,7 @@ impl Ending {
     }
 }
 
-/// Lets the keeper remove the VM's resources, and returns whether and why it was ended for want of memory. Retries until
+/// Lets the keeper remove the VM's resources, and returns whether and why it was ended because memory ran out. Retries until
 /// that succeeds. Meanwhile the VM stays listed and counted, and requests to end it get the keeper's error.
 async fn remove_resources(task: &mut VmTask, command: &mut Option<EndCommand>) -> Option<OutOfMemory> {
     let vm = task.facts.id;
