@@ -1,0 +1,52 @@
+import createClient, { type Middleware } from 'openapi-fetch';
+
+import { ApiError } from './error';
+import type { components, paths } from './schema';
+
+export { ApiError } from './error';
+
+/** A schema of the API's document by its name. */
+export type Schema<Name extends keyof components['schemas']> = components['schemas'][Name];
+
+/** The typed client. Requests carry the cookie of the session. */
+export const api = createClient<paths>({ baseUrl: '', credentials: 'same-origin' });
+
+type SessionEnd = (error: ApiError) => void;
+let onSessionEnd: SessionEnd = () => {};
+
+/** Registers what is called when an answer says that there is no session any more. */
+export function whenSessionEnds(handler: SessionEnd): void {
+  onSessionEnd = handler;
+}
+
+/** Reads the refusal of `response`, and reports the end of the session. */
+export async function refusalOf(response: Response): Promise<ApiError> {
+  const body: unknown = await response
+    .clone()
+    .json()
+    .catch(() => null);
+  const error = ApiError.of(response, body);
+  if (error.status === 401) onSessionEnd(error);
+  return error;
+}
+
+const refusals: Middleware = {
+  async onResponse({ response }) {
+    if (!response.ok) throw await refusalOf(response);
+  },
+  onError({ error }) {
+    if (error instanceof ApiError) return error;
+    return error instanceof DOMException && error.name === 'AbortError' ? error : ApiError.noAnswer();
+  },
+};
+api.use(refusals);
+
+/**
+ * The answer of a call of {@link api}.
+ *
+ * @throws ApiError for a refusal, and where there was no answer
+ */
+export async function unwrap<T>(call: Promise<{ data?: T }>): Promise<T> {
+  // A refusal was thrown by the middleware; an answer without content has no data.
+  return (await call).data as T;
+}

@@ -1,0 +1,79 @@
+import type { StreamState } from './protocol';
+import { followShared } from './shared';
+
+/** An event of the account. Its other fields depend on the type. */
+export interface SkepEvent {
+  id: string;
+  type: string;
+  at: string;
+  request_id: string | null;
+  [field: string]: unknown;
+}
+
+type Handler = (event: SkepEvent) => void;
+
+interface Subscription {
+  types: readonly string[];
+  handler: Handler;
+}
+
+const subscriptions = new Set<Subscription>();
+const returns = new Set<() => void>();
+
+/** The state of the stream, for the page to show. */
+export const connection: { state: StreamState; message: string } = $state({ state: 'waiting', message: '' });
+
+let end: (() => void) | null = null;
+let wasLive = false;
+
+/** Opens the stream of the account's events. */
+export function openEvents(): void {
+  end ??= followShared('/api/events', (message) => {
+    if (message.kind === 'event') return dispatch(message.type, message.data);
+    connection.state = message.state;
+    connection.message = message.message;
+    if (message.state !== 'live') return;
+    // What changed while the stream was away may be missing in it, so that the pages read again.
+    if (wasLive) for (const reload of returns) reload();
+    wasLive = true;
+  });
+}
+
+export function closeEvents(): void {
+  end?.();
+  end = null;
+  wasLive = false;
+}
+
+function dispatch(type: string, data: string): void {
+  if (type === 'stream.gap') {
+    for (const reload of returns) reload();
+    return;
+  }
+  const event = JSON.parse(data) as SkepEvent;
+  for (const { types, handler } of subscriptions) {
+    if (types.some((wanted) => matches(wanted, type))) handler(event);
+  }
+}
+
+/** Whether `wanted`, such as `ticket.*` or `vm.ended`, covers `type`. */
+function matches(wanted: string, type: string): boolean {
+  return wanted.endsWith('*') ? type.startsWith(wanted.slice(0, -1)) : wanted === type;
+}
+
+/**
+ * Calls `handler` for each event of these types (`vm.booted`, `ticket.*`).
+ *
+ * @returns what ends it
+ */
+export function onEvent(types: readonly string[], handler: Handler): () => void {
+  const subscription = { types, handler };
+  subscriptions.add(subscription);
+  return () => subscriptions.delete(subscription);
+}
+
+/** Calls `reload` whenever the stream came back and events may be missing. */
+export function onReturn(reload: () => void): () => void {
+  returns.add(reload);
+  return () => returns.delete(reload);
+}

@@ -1,0 +1,16 @@
+/** What a tab and the shared worker say to each other. */
+
+/** `live`: the stream is open. `waiting`: it broke, and is opened again. `refused`: the server does not serve it. */
+export type StreamState = 'waiting' | 'live' | 'refused';
+
+export type ToWorker =
+  | { kind: 'follow'; path: string }
+  | { kind: 'leave'; path: string }
+  /** The session changed: all streams are opened again. */
+  | { kind: 'reopen' }
+  /** The tab goes away. */
+  | { kind: 'close' };
+
+export type FromWorker =
+  | { kind: 'state'; path: string; state: StreamState; status: number; code: string; message: string }
+  | { kind: 'event'; path: string; type: string; data: string };

@@ -1,0 +1,3 @@
+import type { Route } from '../../app/routes';
+
+export const routes: Route[] = [];

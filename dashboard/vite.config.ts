@@ -1,0 +1,15 @@
+import { svelte } from '@sveltejs/vite-plugin-svelte';
+import { defineConfig } from 'vite';
+
+export default defineConfig({
+  base: '/ui/',
+  plugins: [svelte()],
+  build: {
+    // The policy of the page allows files of the server only.
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    target: 'es2023',
+  },
+  worker: { format: 'es' },
+  server: { proxy: { '/api': process.env.SKEP_URL ?? 'http://127.0.0.1:7700' } },
+});
