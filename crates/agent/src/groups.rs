@@ -15,6 +15,10 @@ const RESERVED_KIB: u64 = 8 << 10;
 /// to 64 MiB, which commands lack then (`min_free_kbytes` in the kernel's Documentation/admin-guide/sysctl/vm.rst).
 const MAX_MIN_FREE_KIB: u64 = 8 << 10;
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
+/// From this size on, in KiB, commands get at least [`LARGE_PERMILLE`] of the memory: what the kernel frees late, such as
+/// the pages that each processor keeps for itself, is up to 20 MiB and not yet available after the warm-up.
+const LARGE_KIB: u64 = 512 << 10;
+const LARGE_PERMILLE: u64 = 915;
 /// The approximate memory of the smallest process, including that of the kernel, in KiB.
 const PROCESS_KIB: u64 = 256;
 
@@ -34,13 +38,18 @@ pub(crate) fn limit() -> Result<(), Error> {
     lower_min_free().context(format!("set {MIN_FREE}"))?;
     let meminfo = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
     let kib = |key: &str| memory_kib(&meminfo, key);
-    let memory = kib("MemAvailable:").saturating_sub(RESERVED_KIB).max(RESERVED_KIB) << 10;
+    let memory = memory_limit_kib(kib("MemTotal:"), kib("MemAvailable:")) << 10;
     let processes = (kib("MemTotal:") / PROCESS_KIB).max(64);
     for (file, value) in [("memory.max", memory), ("pids.max", processes)] {
         fs::write(Path::new(PARENT).join(file), value.to_string())
             .context(format!("limit {file} of commands"))?;
     }
     Ok(())
+}
+
+fn memory_limit_kib(total: u64, available: u64) -> u64 {
+    let measured = available.saturating_sub(RESERVED_KIB).max(RESERVED_KIB);
+    if total < LARGE_KIB { measured } else { measured.max(total * LARGE_PERMILLE / 1000) }
 }
 
 fn lower_min_free() -> io::Result<()> {
@@ -56,7 +65,15 @@ pub(crate) fn memory_kib(meminfo: &str, key: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::memory_kib;
+    use super::{memory_kib, memory_limit_kib};
+
+    #[test]
+    fn a_large_guest_gives_its_commands_nine_tenths_and_a_small_one_what_is_available() {
+        assert_eq!(memory_limit_kib(96_132, 56_000), 56_000 - 8_192);
+        assert_eq!(memory_limit_kib(995_504, 895_000), 910_886);
+        assert_eq!(memory_limit_kib(995_504, 930_000), 930_000 - 8_192);
+        assert_eq!(memory_limit_kib(20_000, 4_000), 8_192);
+    }
 
     #[test]
     fn memory_is_read_in_kib() {

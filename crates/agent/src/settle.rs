@@ -55,9 +55,10 @@ pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
     commands.discard_prepared_shell();
     commands.wait_until_idle().await;
     commands.forget_ended();
-    groups::limit()?;
     sync();
+    // The memory of ended commands is free only then, and their limit is measured by what is free.
     tokio::time::sleep(QUIET_PERIOD).await;
+    groups::limit()?;
     console::log("at rest");
     Ok(())
 }
