@@ -128,14 +128,37 @@ pub struct EgressTry {
 
 /// The schema of a policy in an answer: a text or an object, which [`EgressPolicy`] defines.
 #[cfg(feature = "openapi")]
-pub(crate) fn policy_schema() -> utoipa::openapi::schema::Object {
-    utoipa::openapi::ObjectBuilder::new()
-        .schema_type(utoipa::openapi::schema::SchemaType::AnyValue)
+pub(crate) fn policy_schema() -> utoipa::openapi::Schema {
+    use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Type};
+    let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
+    let port =
+        ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(f64::from(u16::MAX)));
+    let word = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["none", "all"]));
+    let allow = ArrayBuilder::new()
+        .items(text)
+        .min_items(Some(1))
+        .max_items(Some(MAX_ENTRIES))
+        .description(Some("Host names, `*.HOST` for all names below one, IPv4 networks and addresses."))
+        .examples([serde_json::json!(["api.example.com"])]);
+    let ports = ArrayBuilder::new()
+        .items(port)
+        .min_items(Some(1))
+        .max_items(Some(MAX_PORTS))
+        .description(Some("The ports that connections may go to; default: every port."))
+        .examples([serde_json::json!([443])]);
+    let list = ObjectBuilder::new().property("allow", allow).required("allow").property("ports", ports);
+    OneOfBuilder::new()
+        .item(word)
+        .item(list)
         .description(Some(
-            "What the VM may connect to outside: `\"none\"`, `\"all\"`, or `{\"allow\": [...], \"ports\": [...]}`.",
+            "What the VM may connect to outside: `\"none\"` (default); `\"all\"`, which means all public addresses; or \
+             `{\"allow\": [...], \"ports\": [...]}` with host names, `*.HOST` for all names below one, and IPv4 networks \
+             or addresses, and ports (default: every port). The server itself, its network, and private, link-local and \
+             metadata addresses are never reached, unless the operator allows them.",
         ))
-        .examples(["none"])
+        .examples([serde_json::json!({"allow": ["api.example.com"]})])
         .build()
+        .into()
 }
 
 /// What a VM may connect to, and what it tried. Answer of `GET /api/swarm/vm/{pid}/egress`.

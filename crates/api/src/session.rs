@@ -24,7 +24,7 @@ pub struct Session {
 pub struct CreateSession {
     /// The token of a link of `POST /api/session/links`, instead of a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false, pattern = "^[0-9a-f]{64}$"))]
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[0-9a-f]{64}$"))]
     pub token: Option<String>,
 }
 

@@ -310,7 +310,7 @@ pub struct BootRequest {
     /// addresses, and up to 64 ports (default: every port). The server itself, its network, and private, link-local and
     /// metadata addresses are never reached, unless the operator allows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>, example = json!({"allow": ["api.example.com"]})))]
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
     pub egress: Option<EgressPolicy>,
     /// Environment variables for every command in the VMs. They never appear in a record, an event or a log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -357,7 +357,7 @@ pub struct ChangeRequest {
     pub name: Option<Option<VmName>>,
     /// What the VM may connect to outside, as at the boot. Connections that it forbids end; the others stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>, example = json!({"allow": ["api.example.com"]})))]
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
     pub egress: Option<EgressPolicy>,
 }
 

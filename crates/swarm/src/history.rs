@@ -106,6 +106,8 @@ impl MetricsHistory {
         let bytes = SAMPLE_BYTES + accounts.values().map(|points| bytes(points)).sum::<usize>();
         let sequence = *self.0.latest.borrow() + 1;
         let mut samples = self.samples();
+        // Callers name a sample by its time, which the API gives in milliseconds.
+        let at = in_milliseconds(at);
         samples.kept.push_back(Arc::new(Sample { sequence, at, accounts, bytes }));
         samples.bytes += bytes;
         while samples.kept.len() > MAX_SAMPLES || (samples.bytes > MAX_BYTES && samples.kept.len() > 1) {
@@ -193,7 +195,8 @@ fn sample_of(account: AccountId, previous: Option<&Sample>, sample: &Sample) -> 
             memory_mb: point.memory_mb.into(),
         })
         .collect();
-    let cpu_percent = vms.iter().filter_map(|vm| vm.cpu_percent).sum();
+    // The sum of no numbers is -0.0.
+    let cpu_percent = vms.iter().filter_map(|vm| vm.cpu_percent).fold(0.0, |sum, one| sum + one);
     let totals = SampleTotals {
         vms: u32::try_from(vms.len()).unwrap_or(u32::MAX),
         cpu_percent: rounded(cpu_percent),
@@ -207,6 +210,10 @@ fn sample_of(account: AccountId, previous: Option<&Sample>, sample: &Sample) -> 
 fn percent(used_ms: u64, elapsed: SignedDuration) -> Option<f64> {
     let elapsed = elapsed.as_secs_f64() * 1000.0;
     (elapsed > 0.0).then(|| rounded(used_ms as f64 / elapsed * 100.0))
+}
+
+fn in_milliseconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_millisecond(at.as_millisecond()).unwrap_or(at)
 }
 
 fn rounded(percent: f64) -> f64 {

@@ -51,6 +51,18 @@ fn a_clock_that_is_set_back_gives_no_share() {
 }
 
 #[test]
+fn a_sample_is_not_after_its_own_time_in_milliseconds() {
+    let (history, account) = (MetricsHistory::default(), AccountId::generate());
+    let at = second(0) + jiff::SignedDuration::from_micros(1_700);
+    history.record(at, Vec::new(), &HashMap::new());
+    let sample = history.after(account, None).samples.remove(0);
+    let named: Timestamp = format!("{:.3}", sample.at).parse().unwrap();
+    assert!(history.after(account, Some(named)).samples.is_empty(), "{sample:?}");
+    assert_eq!(history.position(Some(named)), history.position(None));
+    assert!(sample.totals.cpu_percent.is_sign_positive(), "{sample:?}");
+}
+
+#[test]
 fn fifteen_minutes_are_kept() {
     let history = MetricsHistory::default();
     for at in 0..1_000 {

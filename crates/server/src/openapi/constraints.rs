@@ -200,10 +200,13 @@ fn streams(document: &mut Value) -> Result<(), String> {
     }
     watch_stream(document)?;
     log_stream(document)?;
+    sample_stream(document)?;
     each_operation(document, |operation| {
-        let watches = operation["operationId"] == "watch_files" || operation["operationId"] == "ticket_log";
-        let content = operation.pointer_mut("/responses/200/content/text~1event-stream");
-        if let Some(content) = content.filter(|_| !watches) {
+        let described = ["watch_files", "ticket_log", "swarm_metrics"].map(Value::from);
+        if described.contains(&operation["operationId"]) {
+            return;
+        }
+        if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream") {
             *content = json!({
                 "schema": {"$ref": "#/components/schemas/ExecStreamEvent"},
                 "example": {"event": "stdout", "data": "{\"data\":\"skep-vm\\n\",\"offset\":8}"},
@@ -267,6 +270,39 @@ fn log_stream(document: &mut Value) -> Result<(), String> {
     *part(document, content)? = json!({
         "schema": {"$ref": "#/components/schemas/TicketLogEvent"},
         "example": {"event": "output", "data": "{\"data\":\"hello\\n\",\"offset\":6}"},
+    });
+    Ok(())
+}
+
+/// The samples of what VMs use.
+fn sample_stream(document: &mut Value) -> Result<(), String> {
+    let schemas = part(document, "/components/schemas")?;
+    let data = ["SwarmSample", "StreamRefusal"]
+        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    schemas["SwarmSampleEvent"] = json!({
+        "type": "object",
+        "description": "One server-sent event of the samples of the VMs.",
+        "required": ["event", "data"],
+        "properties": {
+            "id": {"type": "string", "description": "Value for `Last-Event-ID` when reconnecting; absent on `error`."},
+            "event": {
+                "type": "string", "enum": ["sample", "error"],
+                "description": "The type. `error`: the stream ends with this reason.",
+            },
+            "data": {
+                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+                "description": "JSON: `SwarmSample` of `sample`, `StreamRefusal` of `error`.",
+            },
+        },
+    });
+    let content = "/paths/~1api~1swarm~1metrics/get/responses/200/content/text~1event-stream";
+    *part(document, content)? = json!({
+        "schema": {"$ref": "#/components/schemas/SwarmSampleEvent"},
+        "example": {
+            "id": "2026-05-01T12:00:00.000Z",
+            "event": "sample",
+            "data": "{\"at\":\"2026-05-01T12:00:00.000Z\",\"totals\":{\"vms\":0,\"cpu_percent\":0.0,\"memory_mb\":0},\"vms\":[]}",
+        },
     });
     Ok(())
 }
