@@ -39,8 +39,11 @@ preload: setup
 	@echo "==> library that is preloaded into VMMs"
 	@cargo build --locked --package skep-preload --profile guest --target $(TARGET) --target-dir target/preload
 
+# The dashboard's types come from the API's document, which the binary prints; then the binary embeds the dashboard.
 build: agent preload ## build what is embedded, and the binary, target/release/skep
 	@echo "==> skep (the first build takes some minutes)"
+	@cargo build --locked --release --package skep
+	@packaging/dashboard $(SKEP)
 	@cargo build --locked --release --package skep
 
 run: build ## set up, build, bake the base template, serve until Ctrl-C

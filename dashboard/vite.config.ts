@@ -5,6 +5,9 @@ export default defineConfig({
   base: '/ui/',
   plugins: [svelte()],
   build: {
+    assetsDir: 'files',
+    // The licences of what the bundle contains.
+    license: { fileName: 'files/licenses.txt' },
     // The policy of the page allows files of the server only.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },

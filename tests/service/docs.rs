@@ -114,7 +114,7 @@ async fn the_root_leads_browsers_to_the_page_and_programs_to_the_document() {
     for accept in ["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/html"] {
         let browser = get(accept).await;
         assert_eq!(browser.status(), 303, "{accept}");
-        assert_eq!(browser.headers()["location"], "/docs");
+        assert_eq!(browser.headers()["location"], "/ui/");
     }
     for accept in ["*/*", "application/json", "application/json, text/html;q=0.5"] {
         let answer = get(accept).await;

@@ -10,6 +10,7 @@ mod accounts;
 mod audit;
 mod auth;
 mod boot;
+mod dashboard;
 mod docs;
 mod duplex;
 mod errors;

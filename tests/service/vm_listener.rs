@@ -106,6 +106,7 @@ async fn health_is_the_only_public_route_for_vms() {
     for (method, path) in [
         (Method::GET, "/api/openapi.json"),
         (Method::GET, "/docs"),
+        (Method::GET, "/ui/"),
         (Method::GET, "/"),
         (Method::POST, "/api/waitlist"),
     ] {

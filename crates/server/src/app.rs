@@ -51,6 +51,7 @@ use crate::{
         admin,
         audit::{self, AuditLogState},
         boot::BootDefaults,
+        dashboard::{self, Dashboard},
         docs,
         events::{self, EventsState},
         exec::{self, ExecState},
@@ -116,6 +117,8 @@ pub struct Parts {
     pub(crate) tail: Tail,
     /// How webhook secrets are encrypted, and which addresses webhooks may reach.
     pub(crate) outgoing: WebhookContext,
+    /// The dashboard; `None` if this binary was built without it.
+    pub dashboard: Option<Dashboard>,
     /// True once the server is to stop: requests that wait for a ticket return.
     pub stopping: watch::Receiver<bool>,
     /// True once the remaining connections are about to be closed.
@@ -136,6 +139,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let gate =
         Arc::new(Authenticator::new(parts.store.clone(), parts.key_uses.clone(), Arc::clone(&limiter)));
     let guarded = guarded_routes(&parts, &limiter, &actions, &gate)?;
+    let pages = dashboard::router(parts.dashboard);
     let Parts { metrics: counted, audit: queue, limits, proxies, .. } = parts;
     let entrance = Arc::new(Admission::new(proxies, limiter, &limits));
     let documented_layer = from_fn_with_state(Arc::clone(&documented_cell), check_documented);
@@ -153,6 +157,7 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let _ = documented_cell.set(DocumentedRoutes::from_document(&description));
     let fallback = Router::new().fallback(unknown_route).with_state(gate);
     Ok(router
+        .merge(pages)
         .fallback_service(fallback)
         .layer(from_fn_with_state(Arc::clone(&entrance), admit))
         .layer(CatchPanicLayer::custom(panicked))

@@ -61,7 +61,7 @@ pub use metrics::{Metrics, check_metrics_address};
 pub use own_url::PublicUrl;
 pub use request::{API_VERSION, REQUEST_ID, SKEP_VERSION};
 pub use restart::{Restart, ShutdownKind};
-pub use routes::boot::BootDefaults;
+pub use routes::{boot::BootDefaults, dashboard::Dashboard};
 pub use run::{ServerOptions, check_address, run};
 pub use server_error::Error;
 pub use session_links::link_for_operator;

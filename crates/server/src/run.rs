@@ -29,8 +29,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    BootDefaults, Limits, Restart, RootRules, ShutdownKind, StartHelper, SwarmReceiver, TrustedProxies,
-    WebhookSettings,
+    BootDefaults, Dashboard, Limits, Restart, RootRules, ShutdownKind, StartHelper, SwarmReceiver,
+    TrustedProxies, WebhookSettings,
     app::{Parts, router},
     background::{Background, Dispatcher},
     door::{
@@ -90,6 +90,8 @@ pub struct ServerOptions {
     pub proxies: TrustedProxies,
     /// The address in links to this server; `None`: the address that the request was sent to.
     pub public_url: Option<PublicUrl>,
+    /// The dashboard; `None` if this binary was built without it.
+    pub dashboard: Option<Dashboard>,
     pub limits: Limits,
     pub webhooks: WebhookSettings,
 }
@@ -143,6 +145,7 @@ pub async fn run(
         limits,
         proxies,
         public_url: options.public_url,
+        dashboard: options.dashboard,
         waiters: background.waiters.clone(),
         builds: background.builds.clone(),
         tail: background.tail.clone(),

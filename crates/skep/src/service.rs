@@ -14,8 +14,8 @@ use skep_accounts::{DEFAULT_ACCOUNT, KeyHash, check_validity};
 use skep_api::{ErrorCode, Failure, session::SessionLink};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
-    BootDefaults, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper,
-    SwarmReceiver, WebhookSettings, link_for_operator, tls::self_signed,
+    BootDefaults, Dashboard, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind,
+    StartHelper, SwarmReceiver, WebhookSettings, link_for_operator, tls::self_signed,
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use tokio::{
@@ -213,6 +213,7 @@ pub(crate) async fn serve(
         tls: tls.as_ref().map(|tls| tls.certificates.clone()),
         proxies: settings.transport.proxies(),
         public_url: settings.transport.public_url.clone(),
+        dashboard: dashboard(),
         limits: settings.transport.limits(),
         git_allow: settings.git_allow.clone(),
         webhooks: WebhookSettings { allow, ..WebhookSettings::default() },
@@ -222,6 +223,18 @@ pub(crate) async fn serve(
     }
     notify_service_manager(&[sd_notify::NotifyState::Ready]);
     Ok(skep_server::run(order, shutdown).await?)
+}
+
+/// The dashboard, if this binary has it.
+pub(crate) fn dashboard() -> Option<Dashboard> {
+    #[cfg(feature = "dashboard")]
+    {
+        skep_dashboard::PAGE.map(|page| Dashboard { page, files: skep_dashboard::files })
+    }
+    #[cfg(not(feature = "dashboard"))]
+    {
+        None
+    }
 }
 
 fn notify_service_manager(state: &[sd_notify::NotifyState<'_>]) {

@@ -1,4 +1,4 @@
-//! `GET /` and `GET /docs`: Swagger UI for the OpenAPI document, served entirely from this binary.
+//! `GET /` leads browsers to the dashboard. `GET /docs`: Swagger UI for the OpenAPI document, served entirely from this binary.
 
 use std::{borrow::Cow, io::Read, sync::Arc};
 
@@ -49,21 +49,21 @@ pub(crate) fn routes() -> Routes {
 /// The service
 ///
 /// Public. Returns the name of the service and the paths of this document and of its page. Browsers, which prefer
-/// `text/html`, are redirected to `/docs`.
+/// `text/html`, are redirected to the dashboard at `/ui/`.
 #[utoipa::path(
     get, path = "/", tag = "public", operation_id = "root", security(()),
     responses(
         (status = 200, description = "The service", body = Service, example = json!({
             "name": "skep", "version": "0.1.0", "openapi": "/api/openapi.json", "docs": "/docs"
         })),
-        (status = 303, description = "Redirect to `/docs`", content_type = "text/html", body = String,
-            headers(("Location" = String, description = "`/docs`")), example = json!("")),
+        (status = 303, description = "Redirect to `/ui/`", content_type = "text/html", body = String,
+            headers(("Location" = String, description = "`/ui/`")), example = json!("")),
     )
 )]
 async fn root(_: Query<NoParameters>, headers: HeaderMap) -> Response {
     let vary = [(VARY, HeaderValue::from_static("accept"))];
     if prefers_html(&headers) {
-        return (vary, Redirect::to("/docs")).into_response();
+        return (vary, Redirect::to("/ui/")).into_response();
     }
     let (openapi, docs) = ("/api/openapi.json".to_owned(), "/docs".to_owned());
     let version = env!("CARGO_PKG_VERSION").to_owned();

@@ -9,6 +9,7 @@ pub(crate) mod audit;
 pub(crate) mod boot;
 mod boot_work;
 mod content;
+pub(crate) mod dashboard;
 pub(crate) mod docs;
 pub(crate) mod events;
 pub(crate) mod exec;

@@ -30,6 +30,7 @@ pub(crate) mod man;
 pub(crate) mod mkdir;
 pub(crate) mod mv;
 pub(crate) mod open;
+pub(crate) mod openapi;
 pub(crate) mod pause;
 pub(crate) mod ps;
 pub(crate) mod rename;
@@ -163,6 +164,8 @@ verbs! {
     uninstall::Uninstall local,
     /// Print a script that completes commands in a shell.
     completions::Completions local,
+    /// Print the OpenAPI document.
+    openapi::Openapi online,
     /// Write the manual pages.
     man::Man local,
 }

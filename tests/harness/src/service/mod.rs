@@ -19,8 +19,8 @@ use skep_api::{AccountId, Environment, Role, Scope};
 use skep_client::Client;
 use skep_helper::HelperOrder;
 use skep_server::{
-    BootDefaults, Limits, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind, StartHelper,
-    TrustedProxies, WebhookSettings, ready_swarm, run, tls::Certificates,
+    BootDefaults, Dashboard, Limits, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind,
+    StartHelper, TrustedProxies, WebhookSettings, ready_swarm, run, tls::Certificates,
 };
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use skep_workspace::git::GitGrants;
@@ -75,6 +75,7 @@ pub struct Options {
     pub restart: Restart,
     pub webhooks: WebhookSettings,
     pub public_url: Option<PublicUrl>,
+    pub dashboard: Option<Dashboard>,
 }
 
 impl Default for Options {
@@ -84,7 +85,8 @@ impl Default for Options {
         let restart: Restart = Arc::new(|| Box::pin(async { Ok(()) }));
         let webhooks = WebhookSettings::default();
         let (proxies, git) = (TrustedProxies::default(), GitGrants::default());
-        Self { limits, proxies, tls: None, git_allow: vec![], git, restart, webhooks, public_url: None }
+        let (tls, public_url, dashboard) = (None, None, None);
+        Self { limits, proxies, tls, git_allow: vec![], git, restart, webhooks, public_url, dashboard }
     }
 }
 
@@ -133,7 +135,8 @@ impl Skep {
 
     async fn start_in(data: Arc<TempDir>, options: Options) -> Self {
         faults::watch();
-        let Options { limits, proxies, tls, git_allow, git, restart, webhooks, public_url } = options;
+        let Options { limits, proxies, tls, git_allow, git, restart, webhooks, public_url, dashboard } =
+            options;
         let metrics = Metrics::default();
         let store = open_store(&data, &metrics).await;
         let root = data.path().join("workspaces/default");
@@ -160,6 +163,7 @@ impl Skep {
             tls,
             proxies,
             public_url,
+            dashboard,
             limits,
             git_allow,
             webhooks,
