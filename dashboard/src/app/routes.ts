@@ -18,7 +18,7 @@ export interface Route {
   path: string;
   title: string;
   /** A page is a chunk of its own. */
-  load: () => Promise<{ default: Component<PageProps> }>;
+  load: () => Promise<{ default: Component<PageProps> | Component<Record<string, never>> }>;
   /** The scope without which the page has nothing to show. */
   scope?: Scope;
 }

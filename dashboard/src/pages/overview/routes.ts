@@ -1,3 +1,3 @@
 import type { Route } from '../../app/routes';
 
-export const routes: Route[] = [];
+export const routes: Route[] = [{ path: '/ui/', title: 'Overview', load: () => import('./OverviewPage.svelte') }];

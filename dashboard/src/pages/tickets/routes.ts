@@ -1,3 +1,7 @@
 import type { Route } from '../../app/routes';
 
-export const routes: Route[] = [];
+export const routes: Route[] = [
+  { path: '/ui/tickets', title: 'Tickets', scope: 'tickets:read', load: () => import('./TicketsPage.svelte') },
+  { path: '/ui/tickets/new', title: 'New ticket', scope: 'tickets:write', load: () => import('./NewTicketPage.svelte') },
+  { path: '/ui/tickets/:id', title: 'Ticket', scope: 'tickets:read', load: () => import('./TicketPage.svelte') },
+];

@@ -1,0 +1,47 @@
+import { api, unwrap, type Schema } from '../../api/client';
+import { messageOf } from '../../api/error';
+import { confirm } from '../../components/confirm.svelte';
+import { notify } from '../../components/notices.svelte';
+
+type Vm = Schema<'Vm'>;
+
+const path = ({ pid }: Vm): { pid: string } => ({ pid: String(pid) });
+
+/** What a reader calls a VM. */
+export function nameOf({ name, pid }: Vm): string {
+  return name ? `${name} (${pid})` : String(pid);
+}
+
+async function report(action: Promise<unknown>, done: string): Promise<void> {
+  try {
+    await action;
+    notify(done, 'good');
+  } catch (error) {
+    notify(messageOf(error), 'danger');
+  }
+}
+
+export async function pause(vm: Vm): Promise<void> {
+  await report(unwrap(api.POST('/api/swarm/vm/{pid}/pause', { params: { path: path(vm) } })), `The VM ${nameOf(vm)} is paused.`);
+}
+
+export async function resume(vm: Vm): Promise<void> {
+  await report(unwrap(api.POST('/api/swarm/vm/{pid}/resume', { params: { path: path(vm) } })), `The VM ${nameOf(vm)} runs again.`);
+}
+
+/** Ends VMs, after a question. Returns whether they were to be ended. */
+export async function end(vms: readonly Vm[]): Promise<boolean> {
+  const which = vms.length === 1 && vms[0] ? `the VM ${nameOf(vms[0])}` : `${vms.length} VMs`;
+  const text = 'Their processes, memory and disks are gone. This cannot be undone.';
+  if (!(await confirm(`End ${which}?`, { text, action: 'End', danger: true }))) return false;
+  const ends = vms.map((vm) => unwrap(api.DELETE('/api/swarm/vm/{pid}', { params: { path: path(vm) } })));
+  await report(Promise.all(ends), `Ended ${which}.`);
+  return true;
+}
+
+/** Ends all VMs of the account, after a question. */
+export async function cleanUp(count: number): Promise<void> {
+  const text = `All VMs of this account end (${count} now), with their processes, memory and disks. This cannot be undone.`;
+  if (!(await confirm('Clean up the swarm?', { text, action: 'End all VMs', danger: true }))) return;
+  await report(unwrap(api.POST('/api/swarm/cleanup', {})), 'All VMs have ended.');
+}
