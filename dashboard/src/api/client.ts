@@ -19,6 +19,11 @@ export function whenSessionEnds(handler: SessionEnd): void {
   onSessionEnd = handler;
 }
 
+/** Reports the end of the session if `error` says so. */
+export function noticeSessionEnd(error: ApiError): void {
+  if (error.status === 401) onSessionEnd(error);
+}
+
 /** Reads the refusal of `response`, and reports the end of the session. */
 export async function refusalOf(response: Response): Promise<ApiError> {
   const body: unknown = await response
@@ -26,7 +31,7 @@ export async function refusalOf(response: Response): Promise<ApiError> {
     .json()
     .catch(() => null);
   const error = ApiError.of(response, body);
-  if (error.status === 401) onSessionEnd(error);
+  noticeSessionEnd(error);
   return error;
 }
 

@@ -1,3 +1,4 @@
+import { ApiError, noticeSessionEnd } from '../api/client';
 import type { StreamState } from './protocol';
 import { followShared } from './shared';
 
@@ -32,6 +33,8 @@ export function openEvents(): void {
     if (message.kind === 'event') return dispatch(message.type, message.data);
     connection.state = message.state;
     connection.message = message.message;
+    // The worker that asked knows nothing of this page's session.
+    if (message.state === 'refused') noticeSessionEnd(new ApiError(message.status, message.code, message.message));
     if (message.state !== 'live') return;
     // What changed while the stream was away may be missing in it, so that the pages read again.
     if (wasLive) for (const reload of returns) reload();

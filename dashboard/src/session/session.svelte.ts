@@ -26,10 +26,10 @@ class Session {
       else await this.#read();
     } catch (error) {
       this.state = 'signed-out';
-      if (token || !(error instanceof ApiError && error.status === 401)) {
+      if (!(error instanceof ApiError && error.status === 401)) {
         this.ended = error instanceof Error ? error.message : String(error);
       } else {
-        this.ended = '';
+        this.ended = token ? 'The link was used before, or has expired. Log in with a key, or by another link.' : '';
       }
     }
   }

@@ -1,0 +1,54 @@
+import { once } from 'node:events';
+import http from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+
+/** A proxy in front of a server, which counts what only the server's side of a connection shows: a shared worker's requests. */
+export class Proxy {
+  url = '';
+  /** The paths of the requests that came, without queries. */
+  readonly paths: string[] = [];
+  /** The paths of the requests whose answers are not complete. */
+  readonly open: string[] = [];
+  /** The most connections that were open at once. */
+  mostConnections = 0;
+  readonly #sockets = new Set<Socket>();
+  readonly #server: http.Server;
+
+  private constructor(target: string) {
+    const { hostname, port } = new URL(target);
+    this.#server = http.createServer((request, response) => {
+      const path = new URL(request.url ?? '/', target).pathname;
+      this.paths.push(path);
+      this.open.push(path);
+      response.on('close', () => this.open.splice(this.open.indexOf(path), 1));
+      const { method, url, headers } = request;
+      const forwarded = http.request({ hostname, port, method, path: url, headers }, (answer) => {
+        response.writeHead(answer.statusCode ?? 502, answer.headers);
+        response.flushHeaders();
+        answer.pipe(response);
+      });
+      forwarded.on('error', () => response.destroy());
+      response.on('close', () => forwarded.destroy());
+      request.pipe(forwarded);
+    });
+    this.#server.on('connection', (socket) => {
+      this.#sockets.add(socket);
+      this.mostConnections = Math.max(this.mostConnections, this.#sockets.size);
+      socket.on('close', () => this.#sockets.delete(socket));
+    });
+  }
+
+  static async start(target: string): Promise<Proxy> {
+    const proxy = new Proxy(target);
+    proxy.#server.listen(0, '127.0.0.1');
+    await once(proxy.#server, 'listening');
+    proxy.url = `http://127.0.0.1:${(proxy.#server.address() as AddressInfo).port}`;
+    return proxy;
+  }
+
+  async stop(): Promise<void> {
+    this.#server.close();
+    this.#server.closeAllConnections();
+    await once(this.#server, 'close');
+  }
+}

@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import type { Page } from 'playwright-core';
+
+import { live } from './harness/browser.ts';
+import { Proxy } from './harness/proxy.ts';
+import { Suite } from './harness/suite.ts';
+import { eventually } from './harness/wait.ts';
+
+const suite = new Suite();
+
+/** A browser opens at most six connections to a server that speaks HTTP/1.1. */
+const TABS = 10;
+
+async function waiting(page: Page): Promise<void> {
+  await page.getByRole('status').filter({ hasText: 'Connecting to the server' }).waitFor();
+}
+
+/** Asks the API from the page, as the page's own requests do. */
+function ask(page: Page, path: string): Promise<number> {
+  return page.evaluate(async (path) => (await fetch(path)).status, path);
+}
+
+test('ten tabs over plain HTTP stay live by one stream of events', async (context) => {
+  const proxy = await Proxy.start(suite.skep.url);
+  context.after(() => proxy.stop());
+  const profile = await suite.profile({ baseURL: proxy.url });
+  profile.allowOrigin(proxy.url);
+  const first = await profile.loggedIn(suite.skep.key);
+  await live(first);
+  const pages = [first];
+  while (pages.length < TABS) pages.push(await profile.newPage());
+  await Promise.all(pages.map(live));
+  assert.equal(proxy.open.filter((path) => path === '/api/events').length, 1);
+  assert.ok(proxy.mostConnections <= 6, `${proxy.mostConnections} connections`);
+  // All tabs ask at once while the stream is open: with a stream each, the seventh would wait for ever.
+  const statuses = await Promise.all(pages.map((page) => ask(page, '/api/whoami')));
+  assert.deepEqual(statuses, Array<number>(TABS).fill(200));
+
+  const control = await first.evaluate(async () => {
+    const streams = Array.from({ length: 8 }, () => new AbortController());
+    const opened: number[] = [];
+    streams.forEach(({ signal }, index) => {
+      void fetch('/api/events', { signal, cache: 'no-store' }).then(
+        () => opened.push(index),
+        () => {},
+      );
+    });
+    const asked = await Promise.race([
+      fetch('/api/whoami').then(() => 'answered'),
+      new Promise((resolve) => setTimeout(resolve, 3_000, 'waits')),
+    ]);
+    for (const stream of streams) stream.abort();
+    return asked;
+  });
+  assert.equal(control, 'waits', 'the browser has no limit of connections, so that this test shows nothing');
+  await Promise.all(pages.slice(1).map((page) => page.close()));
+  await live(first);
+});
+
+test('the stream ends when the last tab is closed', async (context) => {
+  const proxy = await Proxy.start(suite.skep.url);
+  context.after(() => proxy.stop());
+  const profile = await suite.profile({ baseURL: proxy.url });
+  profile.allowOrigin(proxy.url);
+  const page = await profile.loggedIn(suite.skep.key);
+  const other = await profile.newPage();
+  await Promise.all([live(page), live(other)]);
+  const streams = (): number => proxy.open.filter((path) => path === '/api/events').length;
+  assert.equal(streams(), 1);
+  await page.close();
+  await live(other);
+  assert.equal(streams(), 1);
+  await other.close();
+  await eventually('the end of the stream', () => streams() === 0 || undefined);
+});
+
+test('a page comes back by itself after a restart of the server', async () => {
+  const profile = await suite.profile();
+  const pages = [await profile.loggedIn(suite.skep.key)];
+  pages.push(await profile.newPage('/ui/tickets'));
+  await Promise.all(pages.map(live));
+  const loads = await Promise.all(pages.map((page) => page.evaluate(() => performance.timeOrigin)));
+  await profile.whileAway(async () => {
+    await suite.skep.restart(async () => {
+      await Promise.all(pages.map(waiting));
+    });
+    await Promise.all(pages.map(live));
+  });
+  // The pages were not loaded again, and the session goes on.
+  assert.deepEqual(await Promise.all(pages.map((page) => page.evaluate(() => performance.timeOrigin))), loads);
+  for (const page of pages) assert.equal(await ask(page, '/api/whoami'), 200);
+});

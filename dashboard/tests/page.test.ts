@@ -1,0 +1,108 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { live } from './harness/browser.ts';
+import { Suite } from './harness/suite.ts';
+
+const suite = new Suite();
+
+const POLICY =
+  "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-R'; style-src-attr 'unsafe-inline'; " +
+  "img-src 'self' data: blob:; font-src 'self'; connect-src 'self'; worker-src 'self'; base-uri 'none'; " +
+  "form-action 'none'; frame-ancestors 'none'";
+
+test('each page has the policy, with a nonce of its own that the page carries', async () => {
+  const nonces = new Set<string>();
+  for (const path of ['/ui/', '/ui/swarm/4242', '/ui/none']) {
+    const answer = await fetch(suite.skep.url + path);
+    assert.equal(answer.status, 200, path);
+    const policy = answer.headers.get('content-security-policy') ?? '';
+    const nonce = /'nonce-([^']+)'/.exec(policy)?.[1] ?? '';
+    assert.equal(policy.replace(`nonce-${nonce}`, 'nonce-R'), POLICY);
+    assert.ok((await answer.text()).includes(`nonce="${nonce}"`), 'the page lacks the nonce of its policy');
+    nonces.add(nonce);
+  }
+  assert.equal(nonces.size, 3);
+});
+
+test('the browser enforces the policy, and the guard of these tests sees it', async () => {
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key);
+  await page.evaluate(() => {
+    const script = document.createElement('script');
+    script.textContent = 'globalThis.canary = true';
+    document.body.append(script);
+    const button = document.createElement('button');
+    button.setAttribute('onclick', 'globalThis.canary = true');
+    document.body.append(button);
+    button.click();
+    return fetch('http://127.0.0.2:9/').catch(() => {});
+  });
+  assert.equal(await page.evaluate(() => (globalThis as { canary?: boolean }).canary), undefined);
+  const faults = profile.takeFaults().join('\n');
+  for (const expected of ['policy: script-src-elem refused inline', 'policy: script-src-attr', 'policy: connect-src', 'console: ']) {
+    assert.ok(faults.includes(expected), `${expected} is not in:\n${faults}`);
+  }
+});
+
+test('files are kept by the browser for ever, under names that contain a hash of their content', async () => {
+  const page = await (await fetch(`${suite.skep.url}/ui/`)).text();
+  const files = [...page.matchAll(/(?:src|href)="(\/ui\/files\/[^"]+)"/g)].map(([, file]) => file ?? '');
+  assert.ok(files.some((file) => file.endsWith('.js')) && files.some((file) => file.endsWith('.css')), page);
+  for (const file of files) {
+    assert.match(file, /-[\w-]{8}\.\w+$/);
+    const answer = await fetch(suite.skep.url + file, { headers: { 'Accept-Encoding': 'br, gzip' } });
+    assert.equal(answer.status, 200, file);
+    assert.match(answer.headers.get('cache-control') ?? '', /immutable/, file);
+    assert.match(answer.headers.get('cache-control') ?? '', /max-age=31536000/, file);
+    if (file.endsWith('.js')) assert.match(answer.headers.get('content-type') ?? '', /^text\/javascript/);
+  }
+});
+
+test('what the first page loads has at most 120 KB', async () => {
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key);
+  await live(page);
+  const files = await page.evaluate(() =>
+    [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+      .map((entry) => entry as PerformanceResourceTiming)
+      .filter(({ name }) => new URL(name).pathname.startsWith('/ui/'))
+      .map(({ name, encodedBodySize }) => ({ name, size: encodedBodySize })),
+  );
+  const sum = files.reduce((all, { size }) => all + size, 0);
+  assert.ok(files.length >= 3, JSON.stringify(files));
+  assert.ok(sum > 10_000 && sum <= 120_000, `${sum} bytes: ${JSON.stringify(files)}`);
+});
+
+test('paths below /ui/ are the page, every other unknown path is a refusal in JSON', async () => {
+  for (const path of ['/ui/swarm', '/ui/tickets/tkt_x?tab=log', '/ui/keys', '/ui/no/such/page']) {
+    const answer = await fetch(suite.skep.url + path, { headers: { Accept: 'text/html' } });
+    assert.equal(answer.status, 200, path);
+    assert.match(answer.headers.get('content-type') ?? '', /^text\/html/, path);
+  }
+  for (const path of ['/uix', '/swarm', '/ui/files/none-00000000.js', '/api/none', '/index.html', '/favicon.ico']) {
+    const answer = await suite.skep.send('GET', path);
+    assert.equal(answer.status, 404, path);
+    assert.match(answer.headers.get('content-type') ?? '', /^application\/json/, path);
+    assert.equal(((await answer.json()) as { error: string }).error, 'Not Found', path);
+  }
+});
+
+test('a deep link opens its page after the login, and an unknown one says so', async () => {
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/no/such/page?x=1');
+  await page.getByText('There is no such page').waitFor();
+  assert.equal(page.url(), `${suite.skep.url}/ui/no/such/page?x=1`);
+  await page.getByRole('link', { name: 'Go to the overview' }).click();
+  assert.equal(new URL(page.url()).pathname, '/ui/');
+  await page.goBack();
+  await page.getByText('There is no such page').waitFor();
+});
+
+test('a browser that opens the address of the server gets the dashboard, a program the description of the service', async () => {
+  const profile = await suite.profile();
+  const page = await profile.newPage('/');
+  assert.equal(page.url(), `${suite.skep.url}/ui/`);
+  const service = await fetch(`${suite.skep.url}/`);
+  assert.equal(((await service.json()) as { name: string }).name, 'skep');
+});

@@ -1,0 +1,121 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import type { Page } from 'playwright-core';
+
+import { live, logIn } from './harness/browser.ts';
+import { Suite } from './harness/suite.ts';
+
+const suite = new Suite();
+
+/** All that the page could have stored, as one text. */
+async function stored(page: Page): Promise<string> {
+  return page.evaluate(async () => {
+    const texts = [JSON.stringify(localStorage), JSON.stringify(sessionStorage), document.cookie, location.href];
+    for (const { name = '' } of await indexedDB.databases()) {
+      const database = await new Promise<IDBDatabase>((resolve, reject) => {
+        const opening = indexedDB.open(name);
+        opening.onsuccess = () => resolve(opening.result);
+        opening.onerror = () => reject(opening.error);
+      });
+      for (const store of database.objectStoreNames) {
+        const reading = database.transaction(store).objectStore(store).getAll();
+        texts.push(await new Promise((resolve) => (reading.onsuccess = () => resolve(JSON.stringify(reading.result)))));
+      }
+      database.close();
+    }
+    for (const name of await caches.keys()) {
+      for (const { url } of await (await caches.open(name)).keys()) texts.push(url);
+    }
+    return texts.join('\n');
+  });
+}
+
+test('a key logs in, and the browser stores neither it nor the token of the session', async () => {
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key);
+  await live(page);
+  const cookies = await profile.context.cookies();
+  const session = cookies.find(({ name }) => name === 'skep_session');
+  assert.ok(session?.httpOnly, JSON.stringify(cookies));
+  assert.equal(session.sameSite, 'Strict');
+  await page.evaluate(() => localStorage.setItem('control', 'a canary in the storage'));
+  const text = await stored(page);
+  assert.ok(text.includes('a canary in the storage'), 'the test does not see what is stored');
+  for (const secret of [suite.skep.key, suite.skep.key.slice(-32), session.value]) {
+    assert.ok(!text.includes(secret), 'a secret is in the storage of the browser');
+    assert.ok(!(await page.content()).includes(secret), 'a secret is in the page');
+  }
+});
+
+test('a key that is not valid is refused with the message of the API, and another one may follow', async () => {
+  const profile = await suite.profile();
+  profile.expect({ status: 401, path: /^\/api\/session$/ });
+  const page = await profile.newPage();
+  const key = page.getByLabel('Key', { exact: true });
+  await key.fill(`${suite.skep.key.slice(0, -4)}0000`);
+  await page.getByRole('button', { name: 'Log in' }).click();
+  const alert = page.getByRole('alert');
+  await alert.waitFor();
+  const refusal = await suite.skep.send('GET', '/api/whoami', undefined, `${suite.skep.key.slice(0, -4)}0000`);
+  const { message } = (await refusal.json()) as { message: string };
+  assert.equal(refusal.status, 401);
+  assert.equal(await alert.textContent(), message);
+  assert.equal(await key.getAttribute('aria-invalid'), 'true');
+  await logIn(page, suite.skep.key);
+});
+
+test('a link logs in once, and its token stays neither in the address nor in the history', async () => {
+  const { url } = await suite.skep.call('POST', '/api/session/links');
+  const token: string = url.split('#login=')[1];
+  assert.match(token, /^[0-9a-f]{64}$/);
+  const first = await suite.profile();
+  const page = await first.newPage(url);
+  await page.getByRole('navigation', { name: 'Pages' }).waitFor();
+  assert.equal(page.url(), `${suite.skep.url}/ui/`);
+  assert.ok(!(await stored(page)).includes(token));
+  const states = await page.evaluate(() => JSON.stringify(history.state) + location.href);
+  assert.ok(!states.includes(token));
+
+  const second = await suite.profile();
+  const again = await second.newPage(url);
+  await again.getByLabel('Key', { exact: true }).waitFor();
+  const status = again.getByRole('status').first();
+  await status.waitFor();
+  assert.match((await status.textContent()) ?? '', /^The link was used before, or has expired/);
+  assert.equal((await second.context.cookies()).length, 0);
+});
+
+test('a session that the server ends leads to the login, and back to where it was', async () => {
+  const profile = await suite.profile();
+  const { id, key } = await suite.newKey('ends');
+  const page = await profile.loggedIn(key, '/ui/tickets?status=failed');
+  await live(page);
+  const [cookie] = await profile.context.cookies();
+  // The refusal may come by the stream, or by what the page asks next.
+  profile.expect({ status: 401, path: /^\/api\// });
+  await suite.skep.call('DELETE', `/api/keys/${id}`);
+  await page.getByLabel('Key', { exact: true }).waitFor();
+  assert.match((await page.getByRole('status').first().textContent()) ?? '', /session has ended/);
+  const [after] = await profile.context.cookies();
+  assert.ok(!after || after.value === cookie?.value);
+  await logIn(page, suite.skep.key);
+  assert.equal(new URL(page.url()).pathname + new URL(page.url()).search, '/ui/tickets?status=failed');
+  await live(page);
+});
+
+test('logging out ends the session on the server', async () => {
+  const profile = await suite.profile();
+  profile.expect({ status: 401, path: /^\/api\// });
+  const page = await profile.loggedIn(suite.skep.key);
+  const [cookie] = await profile.context.cookies();
+  assert.ok(cookie);
+  const whoami = (): Promise<Response> =>
+    fetch(`${suite.skep.url}/api/whoami`, {
+      headers: { Cookie: `skep_session=${cookie.value}`, Origin: suite.skep.url },
+    });
+  assert.equal((await whoami()).status, 200);
+  await page.getByRole('button', { name: 'Log out' }).click();
+  await page.getByLabel('Key', { exact: true }).waitFor();
+  assert.equal((await whoami()).status, 401);
+});
