@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import type { Page } from 'playwright-core';
 
-import { live, logIn } from './harness/browser.ts';
+import { live, logIn, type Profile } from './harness/browser.ts';
 import { Suite } from './harness/suite.ts';
 
 const suite = new Suite();
@@ -86,23 +86,36 @@ test('a link logs in once, and its token stays neither in the address nor in the
   assert.equal((await second.context.cookies()).length, 0);
 });
 
-test('a session that the server ends leads to the login, and back to where it was', async () => {
-  const profile = await suite.profile();
-  const { id, key } = await suite.newKey('ends');
-  const page = await profile.loggedIn(key, '/ui/tickets?status=failed');
-  await live(page);
+/** Ends the session of the profile as another program would, by its cookie. */
+async function endSession(profile: Profile): Promise<void> {
   const [cookie] = await profile.context.cookies();
-  // The refusal may come by the stream, or by what the page asks next.
-  profile.expect({ status: 401, path: /^\/api\// });
-  await suite.skep.call('DELETE', `/api/keys/${id}`);
-  await page.getByLabel('Key', { exact: true }).waitFor();
-  assert.match((await page.getByRole('status').first().textContent()) ?? '', /session has ended/);
-  const [after] = await profile.context.cookies();
-  assert.ok(!after || after.value === cookie?.value);
-  await logIn(page, suite.skep.key);
-  assert.equal(new URL(page.url()).pathname + new URL(page.url()).search, '/ui/tickets?status=failed');
-  await live(page);
-});
+  const headers = { Cookie: `skep_session=${cookie?.value}`, Origin: suite.skep.url };
+  const answer = await fetch(`${suite.skep.url}/api/session`, { method: 'DELETE', headers });
+  assert.deepEqual(await answer.json(), { ended: true });
+}
+
+for (const [what, end] of [
+  ['session that the server ends', (profile: Profile) => endSession(profile)],
+  ['key that is revoked', (_: Profile, id: string) => suite.skep.call('DELETE', `/api/keys/${id}`)],
+] as const) {
+  test(`a ${what} leads to the login in all tabs, and back to where it was`, async () => {
+    const profile = await suite.profile();
+    // The refusal comes by the stream, or by what the page asks next.
+    profile.expect({ status: 401, path: /^\/api\// }, { status: 403, path: /^\/api\// });
+    const { id, key } = await suite.newKey(`of the ${what}`);
+    const page = await profile.loggedIn(key, '/ui/tickets?status=failed');
+    const other = await profile.newPage('/ui/keys');
+    await Promise.all([live(page), live(other)]);
+    await end(profile, id);
+    for (const tab of [page, other]) {
+      await tab.getByLabel('Key', { exact: true }).waitFor();
+      assert.match((await tab.getByRole('status').first().textContent()) ?? '', /session has ended/);
+    }
+    await logIn(page, suite.skep.key);
+    assert.equal(page.url(), `${suite.skep.url}/ui/tickets?status=failed`);
+    await live(page);
+  });
+}
 
 test('logging out ends the session on the server', async () => {
   const profile = await suite.profile();

@@ -19,9 +19,9 @@ export function whenSessionEnds(handler: SessionEnd): void {
   onSessionEnd = handler;
 }
 
-/** Reports the end of the session if `error` says so. */
+/** Reports the end of the session if `error` says so: it has ended, or its key has expired or was revoked. */
 export function noticeSessionEnd(error: ApiError): void {
-  if (error.status === 401) onSessionEnd(error);
+  if (error.status === 401 || error.code === 'token_expired') onSessionEnd(error);
 }
 
 /** Reads the refusal of `response`, and reports the end of the session. */
