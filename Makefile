@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent preload build run test check schemathesis clients audit bench fuzz soak update-test clean
+.PHONY: help setup agent preload build run test test-dashboard soak-dashboard check schemathesis clients audit bench fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -25,7 +25,7 @@ SOAK_BOOTS ?= 10000
 SOAK_GIT_ROUNDS ?= 2000
 
 help: ## list what there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "make %-11s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
 
 setup: ## install what is missing (as root), or name it
 	@packaging/setup
@@ -58,6 +58,20 @@ test: check schemathesis clients ## all tests, with real VMs
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
 		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis SKEP_CLIENTS=$(CURDIR)/$(CLIENTS) \
 		$(CARGO_TEST) --workspace --features skep-tests/root
+	@$(MAKE) --no-print-directory test-dashboard
+
+# One file after another: each has a server and a browser of its own.
+TEST_DASHBOARD = SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) packaging/node npm run --prefix dashboard --silent
+test-dashboard: build ## the dashboard in a browser (Chromium), with real VMs; needs root
+	@[ "$$(id -u)" = 0 ] || { echo "make test-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@$(BAKE_FOR_TESTS)
+	@echo "==> the dashboard in a browser"
+	@$(TEST_DASHBOARD) test
+
+soak-dashboard: build ## the dashboard with 1,000 VMs and 10,000 tickets, and a picture of each page in target/pictures
+	@[ "$$(id -u)" = 0 ] || { echo "make soak-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@$(BAKE_FOR_TESTS)
+	@$(TEST_DASHBOARD) soak
 
 # The tests of these crates that are left out make cgroups, namespaces and jails, which needs root.
 check: build ## format, lints and the tests that need neither root nor VMs

@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import type { Page } from 'playwright-core';
+
+import { live } from './harness/browser.ts';
+import { findings, FOR_CONTENT, open, pagesOf, populate } from './harness/pages.ts';
+import { Suite } from './harness/suite.ts';
+
+const suite = new Suite(...FOR_CONTENT);
+
+/** Each sets the canary if the page takes it for more than text. */
+const HOSTILE = [
+  '<script>globalThis.canary = 1</script>',
+  '<img src=x onerror="globalThis.canary = 2">',
+  '<svg onload="globalThis.canary = 3"><a xlink:href="javascript:globalThis.canary = 4">x</a></svg>',
+  '[click](javascript:globalThis.canary=5) <javascript:globalThis.canary=6>',
+  '\u202Egnp.exe\u2066 {{constructor.constructor("globalThis.canary = 7")()}} {@html x}',
+  `"><iframe srcdoc="<script>parent.canary = 8</script>"></iframe>${'x'.repeat(10_000)}`,
+];
+
+async function canary(page: Page): Promise<unknown> {
+  return page.evaluate(() => (globalThis as { canary?: unknown }).canary);
+}
+
+/** Elements and addresses that only a text could have brought. */
+async function foreign(page: Page): Promise<string[]> {
+  return page.evaluate(() =>
+    [...document.querySelectorAll('*')]
+      .filter((element) => {
+        const handlers = [...element.attributes].some(({ name }) => name.startsWith('on'));
+        const address = element.getAttribute('href') ?? element.getAttribute('xlink:href') ?? '';
+        const added = element.matches('main :is(script, iframe, object, embed), main img[src="x"]');
+        return handlers || added || /^\s*(javascript|vbscript|data):/i.test(address);
+      })
+      .map((element) => element.outerHTML.slice(0, 200)),
+  );
+}
+
+test('the canary fires where a hostile text is taken for markup', async () => {
+  const profile = await suite.profile();
+  // A page without the policy, of the same address.
+  await profile.context.route('**/control', (route) => route.fulfill({ contentType: 'text/html', body: HOSTILE.join('\n') }));
+  await profile.context.route('**/x', (route) => route.fulfill({ status: 200, body: '' }));
+  const page = await profile.newPage('/ui/control');
+  await page.waitForFunction(() => (globalThis as { canary?: unknown }).canary !== undefined);
+  assert.ok((await foreign(page)).length > 0);
+});
+
+/** What a page did with a text that it should only show. */
+async function taken(page: Page): Promise<string[]> {
+  const found = await foreign(page);
+  const set = await canary(page);
+  if (set !== undefined) found.push(`the canary was set to ${String(set)}`);
+  const [content = 0, window = 0] = await page.evaluate(() => {
+    const { scrollWidth, clientWidth } = document.documentElement;
+    return [scrollWidth, clientWidth];
+  });
+  if (content > window) found.push(`the page is wider than the window: ${content} > ${window}`);
+  return found;
+}
+
+for (const [index, text] of HOSTILE.entries()) {
+  test(`the hostile text ${index + 1} of callers is shown as text on each page`, async () => {
+    const profile = await suite.profile();
+    const page = await profile.loggedIn(suite.skep.key);
+    const content = await populate(suite.skep, text);
+    assert.deepEqual(await findings(page, pagesOf(content), () => taken(page)), []);
+    await open(page, `/ui/tickets/${content.ticket}`);
+    assert.ok((await page.getByRole('main').textContent())?.includes(text.slice(0, 40)), 'the text is not shown');
+  });
+}
+
+test('a hostile name of a key and of an account is text in the navigation', async () => {
+  for (const text of HOSTILE) {
+    const profile = await suite.profile();
+    const { key } = await suite.newKey(`k${text.slice(0, 90)}`);
+    const page = await profile.loggedIn(key, '/ui/none');
+    await live(page);
+    const shown = await page.getByRole('banner').locator('bdi').first().textContent();
+    assert.equal(shown, `k${text.slice(0, 90)}`);
+    assert.equal(await canary(page), undefined);
+    assert.deepEqual(await foreign(page), []);
+  }
+});
