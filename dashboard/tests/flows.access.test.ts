@@ -5,7 +5,6 @@ import { promisify } from 'node:util';
 
 import { live } from './harness/browser.ts';
 import { Suite } from './harness/suite.ts';
-import { eventually } from './harness/wait.ts';
 
 const suite = new Suite();
 const run = promisify(execFile);
@@ -20,21 +19,24 @@ test('a key that is created in the dashboard works with curl, is shown once, and
   const profile = await suite.profile();
   const page = await profile.loggedIn(suite.skep.key, '/ui/keys');
   await live(page);
-  await page.getByRole('button', { name: 'Create a key' }).click();
-  const form = page.getByRole('dialog');
-  await form.getByLabel('Name').fill('made in a browser');
-  await form.getByRole('button', { name: /^Create/ }).click();
-  const secret = page.getByText(/^sk-skep-[\w-]{20,}$/);
+  await page.getByRole('button', { name: 'Create key' }).click();
+  const form = page.getByRole('dialog', { name: 'Create a key' });
+  await form.getByLabel('Name', { exact: true }).fill('made in a browser');
+  await form.getByRole('button', { name: 'Create', exact: true }).click();
+  const shown = page.getByRole('dialog', { name: 'The key made in a browser' });
+  const secret = shown.getByText(/^sk-skep-\S+$/);
   await secret.waitFor();
   const key = ((await secret.textContent()) ?? '').trim();
   assert.equal(await curl(key), '200');
-  await page.getByRole('dialog').getByRole('button', { name: /^(Done|Close|I have)/ }).last().click();
-  await page.getByRole('link', { name: 'made in a browser' }).waitFor();
+  await shown.getByRole('button', { name: 'I have copied it' }).click();
+  const row = page.getByRole('row').filter({ hasText: 'made in a browser' });
+  await row.getByText('active').waitFor();
   assert.ok(!(await page.content()).includes(key), 'the key is still in the page');
 
-  await page.getByRole('link', { name: 'made in a browser' }).click();
-  await page.getByRole('button', { name: 'Revoke' }).click();
-  await page.getByRole('dialog').getByRole('button', { name: 'Revoke' }).click();
-  await eventually('the refusal of the revoked key', async () => ((await curl(key)) === '403' ? true : undefined));
-  assert.ok(!(await page.content()).includes(key));
+  await row.getByRole('button', { name: 'Actions for the key made in a browser' }).click();
+  await page.getByRole('menuitem', { name: 'Revoke' }).click();
+  assert.equal(await curl(key), '200', 'the key was revoked before the question was answered');
+  await page.getByRole('dialog', { name: 'Revoke the key made in a browser?' }).getByRole('button', { name: 'Revoke' }).click();
+  await row.waitFor({ state: 'detached' });
+  assert.equal(await curl(key), '403');
 });
