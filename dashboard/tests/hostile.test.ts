@@ -71,6 +71,35 @@ for (const [index, text] of HOSTILE.entries()) {
   });
 }
 
+test('hostile names of files and branches, and a hostile console, are shown as text', async () => {
+  const name = '<img src=x onerror="globalThis.canary = 9">';
+  const branch = '<img/src=x/onerror=globalThis.canary=10>';
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { name: 'hostile' });
+  const [{ pid }] = vms;
+  const command = [
+    'touch "$NAME" "$(printf "\\342\\200\\256gpj.exe")"',
+    'git init -q -b "$BRANCH" repository && cd repository && cp "../$NAME" .',
+    'git add . && git -c user.name="$NAME" -c user.email=x@y.z commit -qm "$NAME"',
+    'printf "%s\\n\\033]0;x\\007" "$NAME" > /dev/console',
+  ].join(' && ');
+  const exec = { command, env: { NAME: name, BRANCH: branch } };
+  const { exit_code, stderr } = await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, exec);
+  assert.equal(exit_code, 0, stderr);
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key);
+  await open(page, `/ui/swarm/${pid}`);
+  const tabs = await page.getByRole('main').getByRole('navigation').getByRole('link').all();
+  const paths = await Promise.all(tabs.map(async (tab) => (await tab.getAttribute('href')) ?? ''));
+  assert.ok(paths.length > 3, `the page of a VM has the tabs ${paths.join(', ')}`);
+  const shown: string[] = [];
+  const look = async (): Promise<string[]> => {
+    shown.push((await page.getByRole('main').textContent()) ?? '');
+    return taken(page);
+  };
+  assert.deepEqual(await findings(page, paths.map((path) => ({ name: path, path })), look), []);
+  assert.ok(shown.some((text) => text.includes(name)), 'no page shows the name of the file');
+});
+
 test('a hostile name of a key and of an account is text in the navigation', async () => {
   for (const text of HOSTILE) {
     const profile = await suite.profile();

@@ -40,8 +40,8 @@ export interface Content {
   pid: number | null;
 }
 
-/** What a server needs for {@link populate}: nothing answers at the address of its webhook. */
-export const FOR_CONTENT = ['--webhook-allow', '127.0.0.1/32'] as const;
+/** What a server needs for {@link populate} more than once: nothing answers at the address of its webhook. */
+export const FOR_CONTENT = ['--webhook-allow', '127.0.0.1/32', '--waitlist-limit', '1000/s'] as const;
 
 /** Gives a server something of each kind to show; `text` stands wherever a caller may write one. */
 export async function populate(skep: Skep, text: string, pid: number | null = null): Promise<Content> {
