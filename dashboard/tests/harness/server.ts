@@ -32,7 +32,13 @@ export class Skep {
   /** Starts a server on a free port and waits until it serves. */
   static async start(...options: string[]): Promise<Skep> {
     const skep = new Skep(options);
-    await skep.#start('127.0.0.1:0');
+    try {
+      await skep.#start('127.0.0.1:0');
+    } catch (error) {
+      // Nobody else knows the server, so that nobody else would stop it.
+      skep.#child?.kill('SIGINT');
+      throw error;
+    }
     return skep;
   }
 
