@@ -22,7 +22,7 @@ test('two VMs are booted by the form, and one runs a command whose output is sho
   });
   for (const pid of pids) await page.getByRole('link', { name: new RegExp(`\\b${pid}\\b`) }).waitFor();
 
-  await page.goto(`/ui/swarm/${pids[0]}?tab=commands`);
+  await page.goto(`/ui/swarm/${pids[0]}?tab=command`);
   const command = page.getByLabel('Command', { exact: true });
   await command.fill('uname -a');
   await command.press('Enter');

@@ -14,7 +14,7 @@ test('a graph of tickets changes live while agents claim and complete by the API
   const page = await profile.loggedIn(suite.skep.key, `/ui/tickets/graph?related_to=${first.id}`);
   await live(page);
   const node = (title: string) => page.getByRole('main').locator('.svelte-flow__node').filter({ hasText: title });
-  await node('Design it').getByText('pending').waitFor();
+  await node('Design it').getByText('ready').waitFor();
   await node('Build it').waitFor();
   const loaded = await page.evaluate(() => performance.timeOrigin);
 

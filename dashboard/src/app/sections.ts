@@ -20,6 +20,8 @@ export const sections: readonly { label: string; entries: readonly Section[] }[]
     label: 'Tickets',
     entries: [
       { label: 'List', href: '/ui/tickets', scope: 'tickets:read' },
+      { label: 'Board', href: '/ui/tickets/board', scope: 'tickets:read' },
+      { label: 'Graph', href: '/ui/tickets/graph', scope: 'tickets:read' },
     ],
   },
   {
@@ -27,6 +29,7 @@ export const sections: readonly { label: string; entries: readonly Section[] }[]
     entries: [
       { label: 'Keys', href: '/ui/keys', scope: 'admin' },
       { label: 'Accounts', href: '/ui/accounts', scope: 'server:admin' },
+      { label: 'Webhooks', href: '/ui/webhooks', scope: 'admin' },
       { label: 'Audit', href: '/ui/audit', scope: 'admin' },
       { label: 'Waitlist', href: '/ui/waitlist', scope: 'server:admin' },
     ],
