@@ -14,5 +14,6 @@ export default defineConfig({
     target: 'es2023',
   },
   worker: { format: 'es' },
-  server: { proxy: { '/api': process.env.SKEP_URL ?? 'http://127.0.0.1:7700' } },
+  // The host stays that of the page, because a session may only write from its own origin.
+  server: { proxy: { '/api': { target: process.env.SKEP_URL ?? 'http://127.0.0.1:7700', changeOrigin: false } } },
 });
