@@ -49,6 +49,8 @@ export function closeEvents(): void {
 }
 
 function dispatch(type: string, data: string): void {
+  // The reason why the server ends the stream, which is opened again or refused then.
+  if (type === 'error') return;
   if (type === 'stream.gap') {
     for (const reload of returns) reload();
     return;

@@ -9,8 +9,6 @@ export class Proxy {
   readonly paths: string[] = [];
   /** The paths of the requests whose answers are not complete. */
   readonly open: string[] = [];
-  /** The most connections that were open at once. */
-  mostConnections = 0;
   readonly #sockets = new Set<Socket>();
   readonly #server: http.Server;
 
@@ -33,7 +31,6 @@ export class Proxy {
     });
     this.#server.on('connection', (socket) => {
       this.#sockets.add(socket);
-      this.mostConnections = Math.max(this.mostConnections, this.#sockets.size);
       socket.on('close', () => this.#sockets.delete(socket));
     });
   }
