@@ -277,8 +277,8 @@ fn log_stream(document: &mut Value) -> Result<(), String> {
 /// The samples of what VMs use.
 fn sample_stream(document: &mut Value) -> Result<(), String> {
     let schemas = part(document, "/components/schemas")?;
-    let data = ["SwarmSample", "StreamRefusal"]
-        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    let data =
+        ["SwarmSample", "StreamRefusal"].map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
     schemas["SwarmSampleEvent"] = json!({
         "type": "object",
         "description": "One server-sent event of the samples of the VMs.",
