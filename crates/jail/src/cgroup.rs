@@ -106,6 +106,14 @@ impl CgroupTree {
         parts.iter().all(|part| part.root.join("cgroup.procs").exists()).then_some(Cgroup { parts })
     }
 
+    /// Removes a group, and kills its processes.
+    ///
+    /// # Errors
+    /// A process does not end, or the system refused.
+    pub fn remove_group(&self, name: &str) -> Result<(), Error> {
+        self.paths().try_for_each(|root| remove_tree(&root.join(name)))
+    }
+
     /// Removes all groups for which `kept` is false, and kills their processes.
     ///
     /// # Errors

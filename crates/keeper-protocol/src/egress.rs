@@ -4,9 +4,17 @@ use std::{net::Ipv4Addr, os::fd::OwnedFd, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use skep_api::egress::{EgressPolicy, EgressReport};
-use tokio::{sync::Mutex, time::timeout};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Mutex,
+    time::timeout,
+};
 
 use crate::{Envelope, Error, socket::Socket};
+
+/// Version of these messages, and of the descriptors and signals of the process. A keeper adopts a process of its own
+/// version only.
+pub const EGRESS_PROTOCOL: u32 = 1;
 
 /// How long the egress process may take for an answer, which needs no input or output. A stopped process is treated as
 /// one that has ended.
@@ -20,7 +28,7 @@ pub enum EgressRequest {
     Set { vm: Ipv4Addr, policy: EgressPolicy },
     /// The VM at this address has ended: end its connections and forget it.
     Forget { vm: Ipv4Addr },
-    /// Serve the VMs. The policies of all VMs are set.
+    /// Serve the VMs. The policies of all VMs were set on this connection: VMs without one are forgotten.
     Serve,
     /// Report what the VM at this address tried.
     Report { vm: Ipv4Addr },
@@ -34,6 +42,10 @@ pub enum EgressAnswer {
     Report(EgressReport),
 }
 
+/// The socket at which the egress process awaits its keeper, and the next one.
+#[derive(Debug)]
+pub struct EgressControl(AsyncFd<OwnedFd>);
+
 /// The keeper's end. Requests are answered in their order.
 #[derive(Debug)]
 pub struct EgressKeeperEnd {
@@ -45,6 +57,25 @@ pub struct EgressKeeperEnd {
 /// The end of the egress process.
 #[derive(Debug)]
 pub struct EgressProcessEnd(Socket);
+
+impl EgressControl {
+    /// Must run in a Tokio runtime.
+    ///
+    /// # Errors
+    /// This is not a socket.
+    pub fn new(listener: OwnedFd) -> Result<Self, Error> {
+        crate::socket::register(listener).map(Self)
+    }
+
+    /// Waits for a keeper.
+    ///
+    /// # Errors
+    /// The connection cannot be accepted.
+    pub async fn accept(&self) -> Result<EgressProcessEnd, Error> {
+        let accepted = self.0.async_io(Interest::READABLE, |listener| skep_packet::accept(listener)).await;
+        EgressProcessEnd::new(accepted.map_err(Error::Io)?)
+    }
+}
 
 impl EgressKeeperEnd {
     /// Must run in a Tokio runtime.

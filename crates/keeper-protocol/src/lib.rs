@@ -10,7 +10,9 @@ mod server_end;
 mod socket;
 mod templates;
 
-pub use egress::{EgressAnswer, EgressKeeperEnd, EgressProcessEnd, EgressRequest};
+pub use egress::{
+    EGRESS_PROTOCOL, EgressAnswer, EgressControl, EgressKeeperEnd, EgressProcessEnd, EgressRequest,
+};
 pub use error::Error;
 pub use keeper_end::{Answerer, KeeperEnd};
 pub use memory::{MachineMemory, OutOfMemory};

@@ -11,22 +11,26 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::Error;
 
+/// Registers a socket with the Tokio runtime that this is called in.
+pub(crate) fn register(descriptor: OwnedFd) -> Result<AsyncFd<OwnedFd>, Error> {
+    let non_blocking = || -> Result<(), Errno> {
+        let flags = rustix::fs::fcntl_getfl(&descriptor)?;
+        rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)
+    };
+    non_blocking().map_err(|error| Error::Io(error.into()))?;
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    // SAFETY: the `OwnedFd` is moved in, so the descriptor stays open and unchanged as long as the `AsyncFd` exists.
+    let registered = unsafe { AsyncFd::register_with_interest(descriptor, interest) };
+    registered.map_err(|error| Error::Io(error.into()))
+}
+
 #[derive(Debug)]
 pub(crate) struct Socket(AsyncFd<OwnedFd>);
 
 impl Socket {
     /// Must run in a Tokio runtime.
     pub(crate) fn new(descriptor: OwnedFd) -> Result<Self, Error> {
-        let non_blocking = || -> Result<(), Errno> {
-            let flags = rustix::fs::fcntl_getfl(&descriptor)?;
-            rustix::fs::fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK)
-        };
-        non_blocking().map_err(|error| Error::Io(error.into()))?;
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        // SAFETY: the `OwnedFd` is moved in, so the descriptor stays open and unchanged as long as the `AsyncFd`
-        // exists.
-        let registered = unsafe { AsyncFd::register_with_interest(descriptor, interest) };
-        Ok(Self(registered.map_err(|error| Error::Io(error.into()))?))
+        register(descriptor).map(Self)
     }
 
     /// Deregisters the descriptor from the runtime and returns it.

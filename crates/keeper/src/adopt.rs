@@ -12,7 +12,8 @@ use skep_network::{KnownAddress, Network, Port};
 
 use crate::{
     DataDir, Error, SwarmConfig, cleanup,
-    data_dir::remove_dir_all,
+    data_dir::{EGRESS_SOCKET, remove_dir_all},
+    egress,
     process_id::boot_id,
     records::{Record, Records, VmmRecord},
     sockets::SocketDir,
@@ -84,11 +85,12 @@ pub(crate) async fn adopt(
     }
     let is_adopted = |name: &str| name.parse().is_ok_and(|vm: VmId| living.contains_key(&vm));
     // Processes first: the resources that they hold cannot be removed before.
-    tree.remove_all_but(is_adopted)?;
+    // The egress process is adopted, or ended, when it is started.
+    tree.remove_all_but(|name| is_adopted(name) || (swarm.egress.is_some() && name == egress::GROUP))?;
     for port in ports {
         network.remove(port).await?;
     }
-    remove_sockets(data_dir, is_adopted)?;
+    remove_sockets(data_dir, |name| is_adopted(name) || name == EGRESS_SOCKET)?;
     Records::of(data_dir).remove_all_but(|vm| living.contains_key(&vm))?;
     Ok(SwarmResources { tree, network, living })
 }

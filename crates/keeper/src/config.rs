@@ -76,8 +76,8 @@ pub struct HelperConfig {
 /// Configuration of the egress process.
 #[derive(Debug, Clone)]
 pub struct EgressConfig {
-    /// The arguments that run `binary` as the egress process. Its descriptors are, from 3: its end of the keeper's
-    /// socket, the listeners for connections, for DNS over UDP and for DNS over TCP, and the file of names.
+    /// The arguments that run `binary` as the egress process. Its descriptors are, from 3: the socket that keepers
+    /// connect to, the listeners for connections, for DNS over UDP and for DNS over TCP, and the file of names.
     pub arguments: Vec<String>,
     /// Memory limit, in bytes.
     pub memory_bytes: u64,

@@ -16,6 +16,8 @@ use crate::{Error, User, privileges::has_root};
 pub(crate) const RUN_DIR: &str = "/run/skep";
 /// Hex digits of the hash that identifies a data directory.
 const HASH_DIGITS: usize = 12;
+/// The name of the egress process's socket, beside the folders of VMs.
+pub(crate) const EGRESS_SOCKET: &str = "egress.sock";
 
 /// A data directory.
 ///
@@ -124,6 +126,16 @@ impl DataDir {
     /// The names that VMs connected to, which the egress process writes.
     pub(crate) fn egress_names(&self) -> PathBuf {
         self.keeper().join("egress-names")
+    }
+
+    /// The record of the egress process.
+    pub(crate) fn egress_record(&self) -> PathBuf {
+        self.keeper().join("egress.json")
+    }
+
+    /// The socket at which the egress process awaits its keeper.
+    pub(crate) fn egress_socket(&self) -> PathBuf {
+        self.sockets().join(EGRESS_SOCKET)
     }
 
     pub(crate) fn records(&self) -> PathBuf {

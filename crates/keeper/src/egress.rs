@@ -2,24 +2,29 @@
 //! own, and no privilege.
 //!
 //! The keeper has the policies and keeps the listeners open: when the process ends, it starts another one, and
-//! connections of VMs wait meanwhile. The process ends with the keeper's socket.
+//! connections of VMs wait meanwhile. The process outlives the keeper with the policies that it has, as VMs do, and the
+//! next keeper adopts it: with its listeners, and giving it all policies again. One that speaks another protocol is
+//! asked by a signal to accept nothing more, and another process takes its place with the same listeners.
+
+mod record;
 
 use std::{
     collections::BTreeMap,
-    fs::OpenOptions,
+    fs::{File, OpenOptions, TryLockError},
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use rustix::process::Signal;
 use skep_api::egress::{EgressPolicy, EgressReport};
 use skep_jail::{
     Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jailed, ProcessSpec, Seclusion, UidPool,
     oom_score_adj, stage::SELF_EXE,
 };
-use skep_keeper_protocol::{EgressAnswer, EgressKeeperEnd, EgressRequest};
+use skep_keeper_protocol::{EGRESS_PROTOCOL, EgressAnswer, EgressKeeperEnd, EgressRequest};
 use skep_network::{EgressListeners, Network};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -28,10 +33,15 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{DataDir, EgressConfig, Error};
+use self::record::{Record, Use, listeners_of};
+use crate::{
+    DataDir, EgressConfig, Error,
+    data_dir::remove_file,
+    process_id::{ProcessId, boot_id},
+};
 
 /// The control group.
-const GROUP: &str = "egress";
+pub(crate) const GROUP: &str = "egress";
 /// Limit of processes and threads.
 const PIDS: u64 = 16;
 /// Between the end of a process and the start of the next one.
@@ -40,6 +50,12 @@ const RESTART_DELAY: Duration = Duration::from_millis(100);
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// A killed process usually exits within milliseconds.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long connections of a process that was replaced live on.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a replaced process may take until it writes no names any more.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two attempts to lock the file of names.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(crate) struct Egress {
     shared: Arc<Shared>,
@@ -54,7 +70,10 @@ struct Shared {
     uid: u32,
     group: Cgroup,
     listeners: EgressListeners,
-    names: PathBuf,
+    data_dir: DataDir,
+    boot_id: String,
+    /// A process of an earlier keeper whose connections may still end by themselves.
+    replaced: Mutex<Option<Jailed>>,
     policies: Mutex<BTreeMap<Ipv4Addr, EgressPolicy>>,
     /// The running process, once it has all policies.
     running: watch::Sender<Option<Arc<Running>>>,
@@ -74,31 +93,47 @@ pub(crate) struct EgressParts<'a> {
 }
 
 impl Egress {
-    /// Starts the process with these policies of VMs, without waiting for it.
+    /// Adopts the process of an earlier keeper, or starts one, with these policies of VMs, without waiting for it.
     pub(crate) async fn start(
         config: &EgressConfig,
         parts: EgressParts<'_>,
         uids: &mut UidPool,
         policies: Vec<(Ipv4Addr, EgressPolicy)>,
     ) -> Result<Self, Error> {
-        let listeners = parts.network.listen_for_egress().await?;
-        let limits = CgroupLimits {
-            memory_bytes: config.memory_bytes,
-            pids: PIDS,
-            cpu_weight: 100,
-            cpu_percent: None,
+        let boot_id = boot_id()?;
+        let Found { group, process, listeners } = find(config, &parts, &boot_id)?;
+        let listeners = match listeners {
+            Some(listeners) => listeners,
+            None => parts.network.listen_for_egress().await?,
         };
+        let (adopted, replaced, uid) = match process {
+            Some((Use::Adopt, process, uid)) => {
+                (Some(process), None, Some(uid).filter(|uid| uids.adopt(*uid)))
+            }
+            Some((Use::Replace, process, uid)) => {
+                // Until the next start of the keeper no other process gets it.
+                uids.adopt(uid);
+                (None, Some(process), None)
+            }
+            None => (None, None, None),
+        };
+        let adopted = adopted.and_then(|process| connect(&parts.data_dir.egress_socket(), process));
         let shared = Arc::new(Shared {
             binary: parts.binary.to_owned(),
             config: config.clone(),
-            uid: uids.take()?,
-            group: parts.tree.create_group(GROUP, &limits)?,
+            uid: uid.map_or_else(|| uids.take(), Ok)?,
+            group,
             listeners,
-            names: parts.data_dir.egress_names(),
+            data_dir: parts.data_dir.clone(),
+            boot_id,
+            replaced: Mutex::default(),
             policies: Mutex::new(policies.into_iter().collect()),
             running: watch::Sender::default(),
         });
-        let supervisor = tokio::spawn(Arc::clone(&shared).supervise());
+        if let Some(process) = replaced {
+            shared.replace(process)?;
+        }
+        let supervisor = tokio::spawn(Arc::clone(&shared).supervise(adopted));
         Ok(Self { shared, supervisor, changing: tokio::sync::Mutex::default() })
     }
 
@@ -106,6 +141,10 @@ impl Egress {
     pub(crate) async fn set(&self, vm: Ipv4Addr, policy: EgressPolicy) -> Result<(), Error> {
         let _changing = self.changing.lock().await;
         let before = self.shared.policies().insert(vm, policy.clone());
+        if before.as_ref().is_some_and(|before| *before != policy) {
+            // It cannot be asked to end what the new policy forbids.
+            self.shared.end_replaced();
+        }
         let applied = self.request(EgressRequest::Set { vm, policy }).await;
         if applied.is_err() {
             // The next process gets what the VM had.
@@ -150,11 +189,65 @@ impl Egress {
     }
 }
 
+impl Egress {
+    /// Ends the process. Without this call it lives on for the next keeper. Blocks.
+    pub(crate) fn end(self) -> Result<(), Error> {
+        self.supervisor.abort();
+        self.shared.end_replaced();
+        if let Some(running) = self.shared.running.send_replace(None) {
+            running.end();
+        }
+        remove_file(&self.shared.data_dir.egress_record())?;
+        remove_file(&self.shared.data_dir.egress_socket())
+    }
+}
+
 impl Drop for Egress {
     fn drop(&mut self) {
         self.supervisor.abort();
-        if let Some(running) = self.shared.running.send_replace(None) {
-            running.end();
+    }
+}
+
+/// What an earlier keeper left.
+struct Found {
+    group: Cgroup,
+    /// With its user id.
+    process: Option<(Use, Jailed, u32)>,
+    listeners: Option<EgressListeners>,
+}
+
+/// Looks for a usable process in the control group. Others in it are killed, and the group is made anew.
+fn find(config: &EgressConfig, parts: &EgressParts<'_>, boot_id: &str) -> Result<Found, Error> {
+    let found = parts.tree.find(GROUP).zip(Record::read(&parts.data_dir.egress_record()));
+    let usable = found.and_then(|(group, record)| {
+        let usage = record.usage(boot_id, &config.arguments)?;
+        let process = record.open(&group)?;
+        let listeners = listeners_of(&process, parts.network)?;
+        Some(Found { group, process: Some((usage, process, record.uid)), listeners: Some(listeners) })
+    });
+    if let Some(found) = usable {
+        return Ok(found);
+    }
+    if parts.tree.find(GROUP).is_some() {
+        parts.tree.remove_group(GROUP)?;
+    }
+    let limits =
+        CgroupLimits { memory_bytes: config.memory_bytes, pids: PIDS, cpu_weight: 100, cpu_percent: None };
+    Ok(Found { group: parts.tree.create_group(GROUP, &limits)?, process: None, listeners: None })
+}
+
+/// Connects to a process of an earlier keeper. One that cannot be connected to is killed.
+fn connect(socket: &Path, process: Jailed) -> Option<Running> {
+    let control = skep_packet::connect(socket)
+        .map_err(skep_keeper_protocol::Error::Io)
+        .and_then(EgressKeeperEnd::new)
+        .inspect_err(|error| tracing::warn!(%error, "the egress process cannot be adopted: {error}"));
+    match control {
+        Ok(control) => Some(Running { process, control }),
+        Err(_) => {
+            // After an error it has ended.
+            let _ = process.kill();
+            None
         }
     }
 }
@@ -179,9 +272,17 @@ impl Running {
 }
 
 impl Shared {
-    async fn supervise(self: Arc<Self>) {
+    async fn supervise(self: Arc<Self>, mut adopted: Option<Running>) {
         loop {
-            match self.run_once().await {
+            let ran = match adopted.take() {
+                Some(running) => {
+                    let pid = running.process.pid;
+                    tracing::info!(pid, "the egress process is taken over");
+                    self.run(running).await
+                }
+                None => self.run_once().await,
+            };
+            match ran {
                 Ok(()) => tracing::warn!("the egress process has ended and is started again"),
                 Err(error) => tracing::error!(%error, "the egress process cannot be started: {error}"),
             }
@@ -195,8 +296,13 @@ impl Shared {
         let spawned = spawn_blocking(move || this.spawn()).await;
         let (process, socket) = spawned
             .map_err(|error| Error::io("start of the egress process")(std::io::Error::other(error)))??;
-        let watched = process.pidfd.try_clone().map_err(Error::io("pidfd of the egress process"))?;
-        let running = Arc::new(Running { process, control: EgressKeeperEnd::new(socket)? });
+        self.run(Running { process, control: EgressKeeperEnd::new(socket)? }).await
+    }
+
+    /// Gives a process the policies and waits until it ends.
+    async fn run(self: &Arc<Self>, running: Running) -> Result<(), Error> {
+        let watched = running.process.pidfd.try_clone().map_err(Error::io("pidfd of the egress process"))?;
+        let running = Arc::new(running);
         // SAFETY: the `OwnedFd` is moved in, so the descriptor stays open and unchanged as long as the `AsyncFd` exists.
         let ended = unsafe { AsyncFd::register_with_interest(watched, Interest::READABLE) };
         let ended =
@@ -221,10 +327,13 @@ impl Shared {
     }
 
     fn spawn(&self) -> Result<(Jailed, OwnedFd), Error> {
-        let (ours, theirs) = skep_keeper_protocol::pair()?;
-        let mut options = OpenOptions::new();
-        let names = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&self.names);
-        let names = names.map_err(Error::io(self.names.display().to_string()))?;
+        let names = self.lock_names()?;
+        let path = self.data_dir.egress_socket();
+        remove_file(&path)?;
+        let failed = || Error::io(path.display().to_string());
+        let control = skep_packet::listen(&path).map_err(failed())?;
+        // Before the process exists, so that it learns of the keeper's end at any time.
+        let ours = skep_packet::connect(&path).map_err(failed())?;
         let process = ProcessSpec {
             program: SELF_EXE.into(),
             arguments: self.config.arguments.clone(),
@@ -236,14 +345,74 @@ impl Shared {
             confinement: Confinement::Secluded(Seclusion { scratch: Vec::new(), executable: None }),
         };
         let EgressListeners { proxy, dns_udp, dns_tcp } = &self.listeners;
-        let mut inherited = vec![theirs];
+        let mut inherited = vec![control];
         for listener in [proxy, dns_udp, dns_tcp] {
             inherited.push(listener.try_clone().map_err(Error::io("listener of the egress process"))?);
         }
         inherited.push(names.into());
         let cgroup_procs_files = self.group.open_procs_files()?;
         let handles = Handles { cgroup_procs_files, inherited, ..Handles::default() };
-        Ok((skep_jail::spawn(&self.binary, &process, handles)?, ours))
+        let spawned = skep_jail::spawn(&self.binary, &process, handles)?;
+        let record = ProcessId::of(&spawned).and_then(|process| {
+            let arguments = self.config.arguments.clone();
+            let (boot_id, uid) = (self.boot_id.clone(), self.uid);
+            let record = Record { boot_id, process, uid, protocol: EGRESS_PROTOCOL, arguments };
+            record.write(&self.data_dir.egress_record())
+        });
+        match record {
+            Ok(()) => Ok((spawned, ours)),
+            Err(error) => {
+                let _ = spawned.kill();
+                let _ = spawned.wait(KILL_TIMEOUT);
+                spawned.reap();
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens the file of names for one process: a replaced one writes to it until it has seen the signal. One that does
+    /// not react is killed.
+    fn lock_names(&self) -> Result<File, Error> {
+        let path = self.data_dir.egress_names();
+        let failed = || Error::io(path.display().to_string());
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(failed())?;
+        let begun = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if begun.elapsed() < RELEASE_TIMEOUT + KILL_TIMEOUT => {
+                    if begun.elapsed() > RELEASE_TIMEOUT {
+                        self.end_replaced();
+                    }
+                    std::thread::sleep(LOCK_INTERVAL);
+                }
+                Err(error) => return Err(failed()(error.into())),
+            }
+        }
+    }
+
+    /// Has a process accept nothing more, and lets its connections live on for a while.
+    fn replace(self: &Arc<Self>, process: Jailed) -> Result<(), Error> {
+        tracing::info!(pid = process.pid, "the egress process speaks another protocol and is replaced");
+        process.signal(Signal::TERM)?;
+        *self.replaced.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
+        let this = Arc::downgrade(self);
+        tokio::spawn(async move {
+            sleep(DRAIN_TIMEOUT).await;
+            if let Some(this) = this.upgrade() {
+                this.end_replaced();
+            }
+        });
+        Ok(())
+    }
+
+    fn end_replaced(&self) {
+        if let Some(process) = self.replaced.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // After an error it has ended.
+            let _ = process.kill();
+        }
     }
 
     fn policies(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, EgressPolicy>> {

@@ -410,7 +410,10 @@ impl Vmms {
     /// Removes network and cgroups, and kills the processes that are still in them.
     pub(crate) async fn close(self) -> Result<(), Error> {
         let Self { tree, network, egress, uid_block: claim, records, .. } = self;
-        drop(egress);
+        if let Some(egress) = egress {
+            let end = spawn_blocking(move || egress.end()).await;
+            end.map_err(|error| Error::io("end of the egress process")(std::io::Error::other(error)))??;
+        }
         let network = network.close().await;
         let tree = spawn_blocking(move || tree.remove()).await;
         tree.map_err(|error| Error::io("end of the control groups")(std::io::Error::other(error)))??;

@@ -16,7 +16,7 @@ mod tap;
 
 use std::{
     collections::BTreeSet,
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, SocketAddrV4, TcpListener},
     os::fd::OwnedFd,
     thread::JoinHandle,
 };
@@ -85,6 +85,18 @@ pub struct EgressListeners {
     pub proxy: OwnedFd,
     pub dns_udp: OwnedFd,
     pub dns_tcp: OwnedFd,
+}
+
+impl EgressListeners {
+    /// Whether these are sockets at the bridge's address of this subnet, with the ports that they should have.
+    pub fn are_of(&self, subnet: Subnet) -> bool {
+        let has = |socket: &OwnedFd, port: u16| {
+            let address =
+                rustix::net::getsockname(socket).ok().and_then(|found| SocketAddrV4::try_from(found).ok());
+            address == Some(SocketAddrV4::new(subnet.gateway(), port))
+        };
+        has(&self.proxy, EGRESS_PORT) && has(&self.dns_udp, DNS_PORT) && has(&self.dns_tcp, DNS_PORT)
+    }
 }
 
 enum Request {

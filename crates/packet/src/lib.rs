@@ -1,4 +1,4 @@
-//! Packets of bytes and file descriptors over a socket pair.
+//! Packets of bytes and file descriptors over a socket pair or a connection to a path.
 //!
 //! `SOCK_SEQPACKET` preserves packet boundaries, so a reader never gets a partial packet. All descriptors that are
 //! created or received here have `CLOEXEC` set.
@@ -7,11 +7,13 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
 };
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
+    socketpair,
 };
 
 /// Maximum size of a packet.
@@ -35,6 +37,40 @@ pub struct Packet {
 /// The limit of open descriptors is reached.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Listens for connections at a path, which must not exist.
+///
+/// # Errors
+/// The path is taken or too long for a socket, or the system call failed.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let socket = unconnected()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 1)?;
+    Ok(socket)
+}
+
+/// Accepts a connection. On a non-blocking socket `WouldBlock` means that there is none yet.
+///
+/// # Errors
+/// The system call failed.
+pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(rustix::io::retry_on_intr(|| rustix::net::accept_with(&listener, SocketFlags::CLOEXEC))?)
+}
+
+/// Connects to a path. Does not block: if the queue of the listener is full, it fails with `WouldBlock`.
+///
+/// # Errors
+/// Nobody listens there, or the system call failed.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = unconnected()?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn unconnected() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Sends one packet. On a non-blocking socket `WouldBlock` means that nothing was sent.

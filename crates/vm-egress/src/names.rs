@@ -83,6 +83,11 @@ impl Names {
         self.state().names.get(number as usize).cloned()
     }
 
+    /// Lets another process use the file. No more names are added here.
+    pub(crate) fn release(&self) -> io::Result<()> {
+        self.state().file.unlock()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
 //! What the process knows of each VM: its policy, limits, counters and last tries.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     net::{IpAddr, Ipv4Addr},
     num::NonZeroU32,
     sync::{
@@ -42,7 +42,7 @@ pub(crate) struct Vm {
     refused: AtomicU64,
     tries: Mutex<VecDeque<EgressTry>>,
     /// The addresses of names that were looked up.
-    names: Mutex<std::collections::HashSet<Ipv4Addr>>,
+    names: Mutex<HashSet<Ipv4Addr>>,
 }
 
 /// The target of a connection or of a look-up.
@@ -70,6 +70,11 @@ impl Vms {
         if let Some(vm) = self.vms().remove(&vm) {
             vm.policy.send_replace(Arc::new(EgressPolicy::None));
         }
+    }
+
+    /// The addresses of all VMs.
+    pub(crate) fn addresses(&self) -> HashSet<Ipv4Addr> {
+        self.vms().keys().copied().collect()
     }
 
     fn vms(&self) -> MutexGuard<'_, HashMap<Ipv4Addr, Arc<Vm>>> {

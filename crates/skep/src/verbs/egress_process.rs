@@ -14,7 +14,7 @@ use skep_egress::{Allowlist, Networks};
 use skep_vm_egress::{Listeners, Rules, Settings};
 
 /// The descriptors that the keeper passes, in their order.
-const KEEPER_FD: i32 = 3;
+const CONTROL_FD: i32 = 3;
 const PROXY_FD: i32 = 4;
 const DNS_UDP_FD: i32 = 5;
 const DNS_TCP_FD: i32 = 6;
@@ -37,7 +37,7 @@ pub(crate) struct EgressProcess {
 }
 
 pub(crate) fn run(verb: EgressProcess) -> anyhow::Result<ExitCode> {
-    let keeper = inherited(KEEPER_FD, FileType::Socket)?;
+    let control = inherited(CONTROL_FD, FileType::Socket)?;
     let listeners = Listeners {
         proxy: inherited(PROXY_FD, FileType::Socket)?.into(),
         dns_udp: inherited(DNS_UDP_FD, FileType::Socket)?.into(),
@@ -54,7 +54,7 @@ pub(crate) fn run(verb: EgressProcess) -> anyhow::Result<ExitCode> {
     // The runtime starts after the confinement, which does not apply to existing threads.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("the asynchronous runtime could not start")?;
-    runtime.block_on(skep_vm_egress::serve(keeper, listeners, settings))?;
+    runtime.block_on(skep_vm_egress::serve(control, listeners, settings))?;
     Ok(ExitCode::SUCCESS)
 }
 

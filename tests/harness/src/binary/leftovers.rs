@@ -48,6 +48,7 @@ pub fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
     let trees = cgroups(&name);
     // Beside them there is the group of the egress process.
     let is_of_vm = |path: &PathBuf| path.file_name().is_some_and(|name| name != "egress");
+    let is_socket_of_vm = |path: &PathBuf| path.file_name().is_some_and(|name| name != "egress.sock");
     let mut groups =
         trees.iter().flat_map(|tree| names(tree.clone())).filter(|path| path.is_dir() && is_of_vm(path));
     let procs = trees.iter().flat_map(|tree| names(tree.clone())).filter(is_of_vm).filter(|group| {
@@ -56,7 +57,7 @@ pub fn of_vms(data_dir: &Path) -> [(&'static str, BTreeSet<String>); 4] {
     let processes = stems(&mut procs.into_iter());
     [
         ("records", stems(&mut names(data_dir.join("keeper/vms")))),
-        ("sockets", stems(&mut names(format!("/run/skep/{name}").into()))),
+        ("sockets", stems(&mut names(format!("/run/skep/{name}").into()).filter(is_socket_of_vm))),
         ("control groups", stems(&mut groups)),
         ("processes", processes),
     ]
