@@ -1,0 +1,171 @@
+//! What happens to connections of VMs while the processes around them end and start.
+
+use std::{fs, path::Path};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use skep_harness::{binary::send, eventually, process::kill, temp_dir};
+
+use super::{OPTIONS, assert_policies, boot, fetch, policy, world::World};
+use crate::harness::Skep;
+
+/// Runs in a VM until its file is removed: connects to an allowed host, and to others that must stay closed.
+const PROBE: &str = "touch /root/probing; while test -e /root/probing; do
+    curl -s -m 20 http://api.test/ > /dev/null; echo $? >> /root/allowed
+    for url in http://other.test/ http://203.0.113.7/ http://priv.test/ http://10.9.0.1/; do
+        curl -s -m 20 $url > /dev/null && echo $url >> /root/open
+    done
+done > /dev/null 2>&1 &";
+
+/// The id of the egress process, by the keeper's record.
+fn recorded(data_dir: &Path) -> u32 {
+    let record: Value = serde_json::from_slice(&fs::read(record_path(data_dir)).unwrap()).unwrap();
+    u32::try_from(record["process"]["pid"].as_u64().unwrap()).unwrap()
+}
+
+fn record_path(data_dir: &Path) -> std::path::PathBuf {
+    data_dir.join("keeper/egress.json")
+}
+
+fn is_alive(pid: u32) -> bool {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline"));
+    line.is_ok_and(|line| line.contains("egress-process"))
+}
+
+async fn lines(skep: &Skep, vm: u64, file: &str) -> usize {
+    skep.output(vm, &format!("touch {file}; wc -l < {file}")).await.trim().parse().unwrap()
+}
+
+/// Waits until the probe has connected again to the allowed host, twice: the first one may have begun before.
+async fn wait_for_probes(skep: &Skep, vm: u64) {
+    let before = lines(skep, vm, "/root/allowed").await;
+    eventually("connections of the probe", async || lines(skep, vm, "/root/allowed").await > before + 2)
+        .await;
+}
+
+/// Ends the probe. Asserts that it reached nothing that it must not, and returns how many connections failed.
+async fn end_probe(skep: &Skep, vm: u64) -> usize {
+    skep.output(vm, "rm /root/probing").await;
+    assert_eq!(lines(skep, vm, "/root/open").await, 0, "{}", skep.output(vm, "cat /root/open").await);
+    skep.output(vm, "grep -vc '^0$' /root/allowed || true").await.trim().parse().unwrap()
+}
+
+/// Begins a connection that receives a line now and then.
+async fn begin_long_connection(skep: &Skep, vm: u64) {
+    let command =
+        "(curl -sS -N http://203.0.113.8/slow > /root/long; touch /root/long.over) > /dev/null 2>&1 &";
+    skep.output(vm, command).await;
+    wait_for_growth(skep, vm).await;
+}
+
+async fn wait_for_growth(skep: &Skep, vm: u64) {
+    let size = async || skep.output(vm, "stat -c %s /root/long || echo 0").await;
+    let before = size().await;
+    eventually("bytes of the long connection", async || size().await != before).await;
+    assert_ne!(skep.exec(vm, "test -e /root/long.over").await["exit_code"], 0, "it ended");
+}
+
+#[test]
+fn connections_live_on_while_the_keeper_and_the_server_end_and_start() {
+    World::run(async || {
+        let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+        let vms =
+            [boot(&skep, policy()).await, boot(&skep, json!("all")).await, boot(&skep, json!("none")).await];
+        begin_long_connection(&skep, vms[0]).await;
+        skep.output(vms[0], PROBE).await;
+        wait_for_probes(&skep, vms[0]).await;
+        let process = recorded(skep.data_dir.path());
+
+        let server = skep.server_pid().unwrap();
+        kill(server);
+        skep.wait_for_server_after(server).await;
+        wait_for_probes(&skep, vms[0]).await;
+
+        let skep = skep.stop_and_leave_vms().start_with(&OPTIONS).await;
+        wait_for_probes(&skep, vms[0]).await;
+        let skep = skep.crash().start_with(&OPTIONS).await;
+        wait_for_probes(&skep, vms[0]).await;
+
+        assert_eq!(recorded(skep.data_dir.path()), process, "it is adopted");
+        wait_for_growth(&skep, vms[0]).await;
+        assert_eq!(end_probe(&skep, vms[0]).await, 0, "a new connection failed");
+        assert_policies(&skep, vms).await;
+        // The adopted process obeys the new keeper.
+        let change = json!({"egress": "none"});
+        send(skep.request(Method::PATCH, &format!("/api/swarm/vm/{}", vms[0])).json(&change)).await.ok(200);
+        eventually("the end of the connection", async || {
+            skep.exec(vms[0], "test -e /root/long.over").await["exit_code"] == 0
+        })
+        .await;
+        assert!(fetch(&skep, vms[0], "http://api.test/").await.is_err());
+    });
+}
+
+#[test]
+fn nothing_is_open_or_lost_when_the_egress_process_is_killed_with_the_others() {
+    World::run(async || {
+        let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+        let vms =
+            [boot(&skep, policy()).await, boot(&skep, json!("all")).await, boot(&skep, json!("none")).await];
+        skep.output(vms[0], PROBE).await;
+        wait_for_probes(&skep, vms[0]).await;
+
+        // Egress, then server.
+        kill(recorded(skep.data_dir.path()));
+        let server = skep.server_pid().unwrap();
+        kill(server);
+        skep.wait_for_server_after(server).await;
+        wait_for_probes(&skep, vms[0]).await;
+        // Server, then egress.
+        let server = skep.server_pid().unwrap();
+        kill(server);
+        kill(recorded(skep.data_dir.path()));
+        skep.wait_for_server_after(server).await;
+        wait_for_probes(&skep, vms[0]).await;
+        // Egress, then keeper.
+        let process = recorded(skep.data_dir.path());
+        kill(process);
+        let skep = skep.crash().start_with(&OPTIONS).await;
+        wait_for_probes(&skep, vms[0]).await;
+        assert_ne!(recorded(skep.data_dir.path()), process);
+        // Keeper, then egress.
+        let process = recorded(skep.data_dir.path());
+        let crashed = skep.crash();
+        kill(process);
+        let skep = crashed.start_with(&OPTIONS).await;
+        wait_for_probes(&skep, vms[0]).await;
+
+        end_probe(&skep, vms[0]).await;
+        assert_policies(&skep, vms).await;
+    });
+}
+
+#[test]
+fn a_process_of_another_protocol_keeps_its_connections_until_a_policy_changes() {
+    World::run(async || {
+        let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+        let vm = boot(&skep, policy()).await;
+        begin_long_connection(&skep, vm).await;
+        skep.output(vm, PROBE).await;
+        wait_for_probes(&skep, vm).await;
+        let old = recorded(skep.data_dir.path());
+        let path = record_path(skep.data_dir.path());
+        let stopped = skep.stop_and_leave_vms();
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        record["protocol"] = json!(0);
+        fs::write(&path, record.to_string()).unwrap();
+
+        let skep = stopped.start_with(&OPTIONS).await;
+        wait_for_probes(&skep, vm).await;
+        eventually("the new process", async || recorded(skep.data_dir.path()) != old).await;
+        wait_for_growth(&skep, vm).await;
+        assert!(is_alive(old));
+        assert_eq!(end_probe(&skep, vm).await, 0, "a new connection failed");
+
+        let change = json!({"egress": {"allow": ["api.test"]}});
+        send(skep.request(Method::PATCH, &format!("/api/swarm/vm/{vm}")).json(&change)).await.ok(200);
+        eventually("the end of the old process", async || !is_alive(old)).await;
+        assert_eq!(fetch(&skep, vm, "http://api.test/").await.as_deref(), Ok("world api.test"));
+        assert!(fetch(&skep, vm, "http://203.0.113.8/").await.is_err());
+    });
+}
