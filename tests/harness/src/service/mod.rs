@@ -114,6 +114,13 @@ async fn open_store(data: &TempDir, metrics: &Metrics) -> Arc<dyn Store> {
     Arc::new(SqliteStore::open(settings).await.unwrap())
 }
 
+async fn default_account(data: &TempDir, store: &dyn Store) -> Account {
+    let root = data.path().join("workspaces/default");
+    std::fs::create_dir_all(&root).unwrap();
+    let command = EnsureDefaultAccount { roots: vec![root.display().to_string()], at: Timestamp::now() };
+    store.ensure_default_account(command).await.unwrap()
+}
+
 impl Skep {
     pub async fn start() -> Self {
         Self::start_with(Options::default()).await
@@ -139,10 +146,7 @@ impl Skep {
             options;
         let metrics = Metrics::default();
         let store = open_store(&data, &metrics).await;
-        let root = data.path().join("workspaces/default");
-        std::fs::create_dir_all(&root).unwrap();
-        let command = EnsureDefaultAccount { roots: vec![root.display().to_string()], at: Timestamp::now() };
-        let account = store.ensure_default_account(command).await.unwrap();
+        let account = default_account(&data, &*store).await;
         let [listener, vm_listener, metrics_listener] =
             [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let [address, vm_address, metrics_address] =
