@@ -64,12 +64,14 @@ test: check schemathesis clients ## all tests, with real VMs
 TEST_DASHBOARD = SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) packaging/node npm run --prefix dashboard --silent
 test-dashboard: build ## the dashboard in a browser (Chromium), with real VMs; needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make test-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@packaging/setup browser
 	@$(BAKE_FOR_TESTS)
 	@echo "==> the dashboard in a browser"
 	@$(TEST_DASHBOARD) test
 
 soak-dashboard: build ## the dashboard with 1,000 VMs and 10,000 tickets, and a picture of each page in target/pictures
 	@[ "$$(id -u)" = 0 ] || { echo "make soak-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@packaging/setup browser
 	@$(BAKE_FOR_TESTS)
 	@$(TEST_DASHBOARD) soak
 
