@@ -2,6 +2,7 @@
 //! stands for the internet, with public addresses and private ones.
 
 mod life;
+mod limits;
 mod world;
 
 use reqwest::Method;
@@ -193,4 +194,14 @@ fn assert_confined(pid: u32) {
     assert!(uid > 1 << 16, "{uid}");
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert!(groups.contains("/egress"), "{groups}");
+    // Version 1 has a hierarchy for memory alone.
+    let paths = groups.lines().filter_map(|line| line.rsplit_once(':'));
+    let limits: Vec<String> = paths
+        .flat_map(|(_, path)| {
+            ["/sys/fs/cgroup{}/memory.max", "/sys/fs/cgroup/memory{}/memory.limit_in_bytes"]
+                .map(|file| file.replace("{}", path))
+        })
+        .filter_map(|file| std::fs::read_to_string(file).ok())
+        .collect();
+    assert!(limits.iter().any(|limit| limit.trim() == (256_u64 << 20).to_string()), "{limits:?}");
 }

@@ -203,6 +203,16 @@ impl EgressPolicy {
         }
     }
 
+    /// Whether the policy lists this very name, rather than allowing it by a wildcard or with all others.
+    pub fn lists_name(&self, name: &str) -> bool {
+        match self {
+            Self::None | Self::All => false,
+            Self::Listed(list) => {
+                list.entries.iter().any(|entry| matches!(entry, EgressEntry::Name(listed) if listed == name))
+            }
+        }
+    }
+
     /// Whether a connection to this name and port is permitted.
     pub fn permits_name(&self, name: &str, port: u16) -> bool {
         self.permits_lookup(name) && self.permits_port(port)

@@ -6,6 +6,7 @@
 //! next keeper adopts it: with its listeners, and giving it all policies again. One that speaks another protocol is
 //! asked by a signal to accept nothing more, and another process takes its place with the same listeners.
 
+mod earlier;
 mod record;
 
 use std::{
@@ -21,8 +22,8 @@ use std::{
 use rustix::process::Signal;
 use skep_api::egress::{EgressPolicy, EgressReport};
 use skep_jail::{
-    Cgroup, CgroupLimits, CgroupTree, Confinement, Handles, Jailed, ProcessSpec, Seclusion, UidPool,
-    oom_score_adj, stage::SELF_EXE,
+    Cgroup, CgroupTree, Confinement, Handles, Jailed, ProcessSpec, Seclusion, UidPool, oom_score_adj,
+    stage::SELF_EXE,
 };
 use skep_keeper_protocol::{EGRESS_PROTOCOL, EgressAnswer, EgressKeeperEnd, EgressRequest};
 use skep_network::{EgressListeners, Network};
@@ -33,7 +34,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::record::{Record, Use, listeners_of};
+use self::{
+    earlier::{Found, connect, find},
+    record::{Record, Use},
+};
 use crate::{
     DataDir, EgressConfig, Error,
     data_dir::remove_file,
@@ -205,50 +209,6 @@ impl Egress {
 impl Drop for Egress {
     fn drop(&mut self) {
         self.supervisor.abort();
-    }
-}
-
-/// What an earlier keeper left.
-struct Found {
-    group: Cgroup,
-    /// With its user id.
-    process: Option<(Use, Jailed, u32)>,
-    listeners: Option<EgressListeners>,
-}
-
-/// Looks for a usable process in the control group. Others in it are killed, and the group is made anew.
-fn find(config: &EgressConfig, parts: &EgressParts<'_>, boot_id: &str) -> Result<Found, Error> {
-    let found = parts.tree.find(GROUP).zip(Record::read(&parts.data_dir.egress_record()));
-    let usable = found.and_then(|(group, record)| {
-        let usage = record.usage(boot_id, &config.arguments)?;
-        let process = record.open(&group)?;
-        let listeners = listeners_of(&process, parts.network)?;
-        Some(Found { group, process: Some((usage, process, record.uid)), listeners: Some(listeners) })
-    });
-    if let Some(found) = usable {
-        return Ok(found);
-    }
-    if parts.tree.find(GROUP).is_some() {
-        parts.tree.remove_group(GROUP)?;
-    }
-    let limits =
-        CgroupLimits { memory_bytes: config.memory_bytes, pids: PIDS, cpu_weight: 100, cpu_percent: None };
-    Ok(Found { group: parts.tree.create_group(GROUP, &limits)?, process: None, listeners: None })
-}
-
-/// Connects to a process of an earlier keeper. One that cannot be connected to is killed.
-fn connect(socket: &Path, process: Jailed) -> Option<Running> {
-    let control = skep_packet::connect(socket)
-        .map_err(skep_keeper_protocol::Error::Io)
-        .and_then(EgressKeeperEnd::new)
-        .inspect_err(|error| tracing::warn!(%error, "the egress process cannot be adopted: {error}"));
-    match control {
-        Ok(control) => Some(Running { process, control }),
-        Err(_) => {
-            // After an error it has ended.
-            let _ = process.kill();
-            None
-        }
     }
 }
 

@@ -55,7 +55,8 @@ pub(crate) fn reload_settings() -> anyhow::Result<Settings> {
 
 /// The reason why a restart of the server alone does not suffice: the keeper uses this setting itself.
 pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<String> {
-    let shown = |settings: &Settings| -> [(&'static str, String); 20] {
+    let shown = |settings: &Settings| -> [(&'static str, String); 25] {
+        let limits = &settings.egress.egress_limits;
         [
             ("listen", settings.listen.to_string()),
             ("metrics_listen", format!("{:?}", settings.metrics_listen)),
@@ -72,6 +73,11 @@ pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<
             ("egress_deny", format!("{:?}", settings.egress.egress_deny)),
             ("egress_public", format!("{:?}", settings.egress.egress_public)),
             ("egress_resolver", format!("{:?}", settings.egress.egress_resolver)),
+            ("egress_connections", limits.egress_connections.to_string()),
+            ("egress_connections_of_all", limits.egress_connections_of_all.to_string()),
+            ("egress_new_connections", limits.egress_new_connections.to_string()),
+            ("egress_mbit", limits.egress_mbit.to_string()),
+            ("egress_idle", limits.egress_idle.to_string()),
             ("base_memory_mb", settings.base.base_memory_mb.to_string()),
             ("base_vcpus", settings.base.base_vcpus.to_string()),
             ("base_disk_mb", settings.base.base_disk_mb.to_string()),

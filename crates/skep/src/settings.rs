@@ -26,7 +26,7 @@ mod webhooks;
 
 pub(crate) use base::BaseSize;
 pub(crate) use capacity::{CapacitySettings, MemoryGuard};
-pub(crate) use egress::{Egress, EgressUse};
+pub(crate) use egress::{Egress, EgressLimits, EgressUse};
 pub(crate) use transport::{TlsSource, Transport};
 use vm_disk::VmDiskSpeed;
 use webhooks::Webhooks;

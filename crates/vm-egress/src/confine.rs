@@ -29,3 +29,73 @@ pub fn confine() -> io::Result<()> {
     rules().map_err(io::Error::other)?;
     skep_jail::deny_system_calls(skep_jail::Sockets::UnixAndInternet)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        net::{TcpListener, TcpStream},
+        process::Command,
+    };
+
+    use rustix::{
+        net::{AddressFamily, SocketType},
+        process::{Pid, Signal, kill_process},
+        thread::{UnshareFlags, unshare_unsafe},
+    };
+
+    use super::*;
+
+    /// What an attacker in the process would try, and whether it succeeds.
+    fn attacks(other: Pid, folder: &std::path::Path) -> Vec<(&'static str, bool)> {
+        let socket = |family| rustix::net::socket(family, SocketType::RAW, None).is_ok();
+        // SAFETY: no descriptor table is unshared.
+        let unshare = |flags| unsafe { unshare_unsafe(flags) }.is_ok();
+        vec![
+            ("read a file", File::open("/etc/passwd").is_ok()),
+            ("list a folder", std::fs::read_dir("/").is_ok()),
+            ("create a file", File::create(folder.join("new")).is_ok()),
+            ("run a program", Command::new("/bin/true").status().is_ok()),
+            ("signal another process", kill_process(other, Signal::CONT).is_ok()),
+            ("open a netlink socket", socket(AddressFamily::NETLINK)),
+            ("open a packet socket", socket(AddressFamily::PACKET)),
+            ("make a mount namespace", unshare(UnshareFlags::NEWNS)),
+        ]
+    }
+
+    /// The confinement applies to the thread that calls it, as the process has no other one.
+    #[test]
+    fn a_confined_process_reads_no_file_and_reaches_no_other_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut other = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_child(&other);
+        let tried = |confined: bool| {
+            let path = folder.path().to_owned();
+            let thread = std::thread::spawn(move || {
+                if confined {
+                    confine().unwrap();
+                }
+                let attacks = attacks(pid, &path);
+                // What it is for goes on.
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                attacks
+            });
+            thread.join().unwrap()
+        };
+        let succeeded = |attacks: Vec<(&'static str, bool)>| -> Vec<&str> {
+            attacks.into_iter().filter(|(_, succeeded)| *succeeded).map(|(name, _)| name).collect()
+        };
+        let (free, confined) = (tried(false), tried(true));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(succeeded(confined), Vec::<&str>::new());
+        // Without privileges the sockets and the namespace are denied to anybody.
+        let free = succeeded(free);
+        for control in
+            ["read a file", "list a folder", "create a file", "run a program", "signal another process"]
+        {
+            assert!(free.contains(&control), "{control}: {free:?}");
+        }
+    }
+}

@@ -31,8 +31,6 @@ use crate::{
 const SILENCE: Duration = Duration::from_millis(300);
 /// How long the rest of a ClientHello or of a request's head may take.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that moves no bytes for this long ends.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// The buffer of each direction, in bytes.
 const BUFFER_BYTES: usize = 8 << 10;
 
@@ -132,7 +130,7 @@ async fn relay(
     let peer = outside.peer_addr().ok().map(|peer| peer.ip());
     vm.note(&Target { address: peer, ..target.clone() }, EgressVerdict::Allowed, None);
     // Errors from here on are the end of the connection, which both ends learn by the drop of the streams.
-    let _ = copy(vm, guest, outside, &first).await;
+    let _ = copy(vm, guest, outside, &first, proxy.vms.limits().idle).await;
     Ok(())
 }
 
@@ -179,14 +177,19 @@ fn check_hosts(policy: &EgressPolicy, port: u16, hosts: Vec<String>) -> Result<(
     }
 }
 
-async fn copy(vm: &Vm, guest: &mut TcpStream, mut outside: TcpStream, first: &[u8]) -> io::Result<()> {
+async fn copy(
+    vm: &Vm,
+    guest: &mut TcpStream,
+    mut outside: TcpStream,
+    first: &[u8],
+    idle_time: Duration,
+) -> io::Result<()> {
     outside.write_all(first).await?;
-    vm.sent.fetch_add(first.len() as u64, Ordering::Relaxed);
+    vm.sent.total.fetch_add(first.len() as u64, Ordering::Relaxed);
     let moved = Arc::new(AtomicU64::new(0));
-    let idle = idle(&moved);
-    let mut guest = Metered { stream: guest, total: Arc::clone(&vm.sent), moved: Arc::clone(&moved) };
-    let mut outside =
-        Metered { stream: &mut outside, total: Arc::clone(&vm.received), moved: Arc::clone(&moved) };
+    let idle = idle(&moved, idle_time);
+    let mut guest = Metered::new(guest, &vm.sent, &moved);
+    let mut outside = Metered::new(&mut outside, &vm.received, &moved);
     tokio::select! {
         copied = copy_bidirectional_with_sizes(&mut guest, &mut outside, BUFFER_BYTES, BUFFER_BYTES) => {
             if copied.is_err() {
@@ -201,7 +204,7 @@ async fn copy(vm: &Vm, guest: &mut TcpStream, mut outside: TcpStream, first: &[u
 }
 
 /// Waits until no bytes have moved for the idle time.
-async fn idle(moved: &AtomicU64) {
+async fn idle(moved: &AtomicU64, idle_time: Duration) {
     let mut before = None;
     loop {
         let now = Some(moved.load(Ordering::Relaxed));
@@ -209,7 +212,7 @@ async fn idle(moved: &AtomicU64) {
             return;
         }
         before = now;
-        sleep(IDLE_TIMEOUT).await;
+        sleep(idle_time).await;
     }
 }
 

@@ -15,17 +15,16 @@ use tokio::{
 
 use crate::{
     dns,
+    limits::Limits,
     names::Names,
     outside::{Outside, resolver_config},
     proxy::Proxy,
     rules::Rules,
-    vms::MAX_CONNECTIONS,
+    vms::Vms,
 };
 
-/// Limit of the connections of all VMs.
-const MAX_ALL_CONNECTIONS: u64 = 8000;
-/// Descriptors for anything but connections of the proxy.
-const OTHER_DESCRIPTORS: u64 = 64 + MAX_CONNECTIONS as u64;
+/// Descriptors for anything but connections of the proxy, such as those for DNS.
+const OTHER_DESCRIPTORS: u64 = 1088;
 
 /// How long connections live on after another process has taken the place of this one.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
@@ -43,6 +42,7 @@ pub struct Listeners {
 #[derive(Debug)]
 pub struct Settings {
     rules: Rules,
+    limits: Limits,
     names: Names,
     resolver: (ResolverConfig, ResolverOpts),
 }
@@ -52,8 +52,8 @@ impl Settings {
     ///
     /// # Errors
     /// The file or the settings of the machine's name servers cannot be read.
-    pub fn read(rules: Rules, names: File, resolvers: &[SocketAddr]) -> io::Result<Self> {
-        Ok(Self { rules, names: Names::open(names)?, resolver: resolver_config(resolvers)? })
+    pub fn read(rules: Rules, limits: Limits, names: File, resolvers: &[SocketAddr]) -> io::Result<Self> {
+        Ok(Self { rules, limits, names: Names::open(names)?, resolver: resolver_config(resolvers)? })
     }
 }
 
@@ -67,9 +67,10 @@ pub async fn serve(control: OwnedFd, listeners: Listeners, settings: Settings) -
     let mut replaced = signal(SignalKind::terminate())?;
     let (config, options) = settings.resolver;
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let connections = (descriptors.saturating_sub(OTHER_DESCRIPTORS) / 3).clamp(1, MAX_ALL_CONNECTIONS);
+    let connections = (descriptors.saturating_sub(OTHER_DESCRIPTORS) / 3)
+        .clamp(1, u64::from(settings.limits.all_connections.get()));
     let proxy = Arc::new(Proxy {
-        vms: Arc::default(),
+        vms: Arc::new(Vms::new(settings.limits)),
         names: Arc::new(settings.names),
         outside: Outside::new(config, options, settings.rules)?,
         connections: Arc::new(Semaphore::new(connections as usize)),

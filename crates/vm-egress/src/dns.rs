@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    names::Names,
+    names::{ChosenBy, Names},
     proxy::{accept, source_of},
     vms::{Target, Vm, Vms},
 };
@@ -116,13 +116,15 @@ fn address(vm: &Vm, names: &Names, question: &Query) -> Result<Option<Ipv4Addr>,
         vm.note(&target, EgressVerdict::Refused, Some(reason));
         ResponseCode::Refused
     };
-    if !vm.policy().permits_lookup(&name) {
+    let policy = vm.policy();
+    if !policy.permits_lookup(&name) {
         return Err(refuse("the policy does not allow the name".to_owned()));
     }
     if question.query_class() != DNSClass::IN || question.query_type() != RecordType::A {
         return Ok(None);
     }
-    let address = names.address(&name).map_err(|error| refuse(error.to_string()))?;
+    let chosen = if policy.lists_name(&name) { ChosenBy::Policy } else { ChosenBy::Guest };
+    let address = names.address(&name, chosen).map_err(|error| refuse(error.to_string()))?;
     if vm.note_name(address) {
         Ok(Some(address))
     } else {
@@ -137,11 +139,12 @@ mod tests {
     use skep_api::egress::EgressPolicy;
 
     use super::*;
+    use crate::limits::Limits;
 
     const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
     fn vm(policy: &str) -> Arc<Vm> {
-        let vms = Vms::default();
+        let vms = Vms::new(Limits::default());
         let policy =
             if policy == "all" { EgressPolicy::All } else { EgressPolicy::listing(&[policy]).unwrap() };
         vms.set(VM, policy);
@@ -193,7 +196,7 @@ mod tests {
     async fn queries_over_tcp_are_answered_and_an_idle_connection_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let vms = Arc::new(Vms::default());
+        let vms = Arc::new(Vms::new(Limits::default()));
         vms.set(Ipv4Addr::LOCALHOST, EgressPolicy::All);
         tokio::spawn(serve_tcp(listener, vms, Arc::new(names())));
         let query = query("a.example.", RecordType::A);

@@ -13,6 +13,7 @@ mod connection;
 mod control;
 mod dns;
 mod first_bytes;
+mod limits;
 mod meter;
 mod names;
 mod outside;
@@ -22,5 +23,6 @@ mod vms;
 
 pub use confine::confine;
 pub use control::{Listeners, Settings, serve};
+pub use limits::Limits;
 pub use names::Names;
 pub use rules::Rules;

@@ -1,6 +1,7 @@
-//! A stream that counts the bytes that are read from it.
+//! A stream that counts the bytes that are read from it, and reads them at the rate of its VM.
 
 use std::{
+    future::Future,
     io,
     pin::Pin,
     sync::{
@@ -13,14 +14,25 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    time::{Sleep, sleep_until},
 };
+
+use crate::vms::Direction;
 
 pub(crate) struct Metered<'a> {
     pub(crate) stream: &'a mut TcpStream,
-    /// Bytes of all connections of a VM.
-    pub(crate) total: Arc<AtomicU64>,
+    /// Of all connections of a VM.
+    direction: Arc<Direction>,
+    /// Until when nothing is read.
+    pause: Option<Pin<Box<Sleep>>>,
     /// Bytes of this connection, in both directions.
-    pub(crate) moved: Arc<AtomicU64>,
+    moved: Arc<AtomicU64>,
+}
+
+impl<'a> Metered<'a> {
+    pub(crate) fn new(stream: &'a mut TcpStream, direction: &Arc<Direction>, moved: &Arc<AtomicU64>) -> Self {
+        Self { stream, direction: Arc::clone(direction), pause: None, moved: Arc::clone(moved) }
+    }
 }
 
 impl AsyncRead for Metered<'_> {
@@ -29,11 +41,18 @@ impl AsyncRead for Metered<'_> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(pause) = &mut self.pause {
+            std::task::ready!(pause.as_mut().poll(cx));
+            self.pause = None;
+        }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut *self.stream).poll_read(cx, buffer);
         let read = (buffer.filled().len() - before) as u64;
-        self.total.fetch_add(read, Ordering::Relaxed);
+        self.direction.total.fetch_add(read, Ordering::Relaxed);
         self.moved.fetch_add(read, Ordering::Relaxed);
+        if read > 0 {
+            self.pause = self.direction.rate.count(read).map(|next| Box::pin(sleep_until(next)));
+        }
         outcome
     }
 }

@@ -17,6 +17,18 @@ const FIRST: u32 = Ipv4Addr::new(198, 18, 0, 0).to_bits();
 const NETWORK_SIZE: u32 = 1 << 17;
 /// Limit of names of an installation.
 const MAX_NAMES: usize = 65_536;
+/// Of these, names that no policy lists: of wildcards and of `all`. The guest chooses them, so it could take all numbers
+/// for ever. The rest is for names that a caller of the API has listed in a policy.
+const MAX_UNLISTED: usize = MAX_NAMES / 4 * 3;
+
+/// Who has chosen a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChosenBy {
+    /// The policy lists it.
+    Policy,
+    /// The policy allows it by a wildcard or allows all.
+    Guest,
+}
 
 /// The table of names.
 #[derive(Debug)]
@@ -32,6 +44,8 @@ struct State {
 /// Why a name gets no address.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
+    #[error("the limit of names on this server is reached; list the name in the policy of the VM")]
+    FullForUnlisted,
     #[error("the limit of {MAX_NAMES} names on this server is reached")]
     Full,
     #[error("the file of names cannot be written: {0}")]
@@ -62,13 +76,16 @@ impl Names {
 
     /// The address that stands for a name, which is normalized. A new name is written to the file first: the page cache
     /// takes the line without waiting for the disk.
-    pub(crate) fn address(&self, name: &str) -> Result<Ipv4Addr, Error> {
+    pub(crate) fn address(&self, name: &str, chosen: ChosenBy) -> Result<Ipv4Addr, Error> {
         let mut state = self.state();
         if let Some(number) = state.numbers.get(name) {
             return Ok(address(*number));
         }
-        if state.names.len() == MAX_NAMES {
-            return Err(Error::Full);
+        match (state.names.len(), chosen) {
+            (MAX_NAMES.., _) => return Err(Error::Full),
+            // Listed names count too: the order of the first uses is all that the file has.
+            (MAX_UNLISTED.., ChosenBy::Guest) => return Err(Error::FullForUnlisted),
+            _ => {}
         }
         state.file.write_all(format!("{name}\n").as_bytes())?;
         let (number, name) = (state.names.len() as u32, Arc::<str>::from(name));
@@ -110,19 +127,35 @@ mod tests {
     fn a_name_keeps_its_address() {
         let file = tempfile::tempfile().unwrap();
         let names = Names::open(file.try_clone().unwrap()).unwrap();
-        let [one, two] = ["one.example", "two.example"].map(|name| names.address(name).unwrap());
+        let [one, two] =
+            ["one.example", "two.example"].map(|name| names.address(name, ChosenBy::Policy).unwrap());
         assert_eq!([one, two], [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)]);
-        assert_eq!(names.address("one.example").unwrap(), one);
+        assert_eq!(names.address("one.example", ChosenBy::Guest).unwrap(), one);
         drop(names);
         (&file).write_all(b"half.exam").unwrap();
 
         let names = Names::open(file).unwrap();
         assert_eq!(names.name(two).as_deref(), Some("two.example"));
-        assert_eq!(names.address("three.example").unwrap(), Ipv4Addr::new(198, 18, 0, 3));
-        assert_eq!(names.address("two.example").unwrap(), two);
+        assert_eq!(names.address("three.example", ChosenBy::Guest).unwrap(), Ipv4Addr::new(198, 18, 0, 3));
+        assert_eq!(names.address("two.example", ChosenBy::Guest).unwrap(), two);
         for other in [[198, 18, 0, 0], [198, 18, 0, 9], [198, 17, 255, 255], [255, 255, 255, 255]] {
             assert_eq!(names.name(other.into()), None);
         }
+    }
+
+    #[test]
+    fn names_that_guests_choose_leave_numbers_for_those_that_policies_list() {
+        let names = Names::open(tempfile::tempfile().unwrap()).unwrap();
+        let taken = (0..MAX_NAMES)
+            .take_while(|number| names.address(&format!("n{number}.example"), ChosenBy::Guest).is_ok())
+            .count();
+        assert_eq!(taken, MAX_UNLISTED);
+        let refused = names.address("api.example", ChosenBy::Guest);
+        assert!(matches!(refused, Err(Error::FullForUnlisted)), "{refused:?}");
+        let listed = names.address("api.example", ChosenBy::Policy).unwrap();
+        // A name that has a number keeps it, whoever asks.
+        assert_eq!(names.address("api.example", ChosenBy::Guest).unwrap(), listed);
+        assert!(names.address("n7.example", ChosenBy::Guest).is_ok());
     }
 
     #[test]
@@ -131,8 +164,8 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(lines.as_bytes()).unwrap();
         let names = Names::open(file).unwrap();
-        assert!(matches!(names.address("another.example"), Err(Error::Full)));
-        let last = names.address(&format!("n{}", MAX_NAMES - 1)).unwrap();
+        assert!(matches!(names.address("another.example", ChosenBy::Policy), Err(Error::Full)));
+        let last = names.address(&format!("n{}", MAX_NAMES - 1), ChosenBy::Guest).unwrap();
         assert!(is_of_name(last) && !is_of_name([198, 20, 0, 0].into()), "{last}");
     }
 }

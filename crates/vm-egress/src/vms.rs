@@ -15,11 +15,10 @@ use jiff::Timestamp;
 use skep_api::egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict};
 use tokio::sync::{Semaphore, watch};
 
-/// Connections of a VM, including those for DNS.
-pub(crate) const MAX_CONNECTIONS: usize = 1024;
-/// New connections of a VM in a second, and at once.
-const CONNECTION_RATE: NonZeroU32 = NonZeroU32::new(200).unwrap();
-const CONNECTION_BURST: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+use crate::limits::{Bucket, Limits};
+
+/// How many seconds' new connections a VM may open at once.
+const CONNECTION_BURST: NonZeroU32 = NonZeroU32::new(5).unwrap();
 /// Queries of a VM in a second.
 const QUERY_RATE: NonZeroU32 = NonZeroU32::new(200).unwrap();
 /// Different names that a VM may look up.
@@ -29,16 +28,20 @@ const MAX_TRIES: usize = 100;
 
 /// All VMs, by address.
 #[derive(Debug, Default)]
-pub(crate) struct Vms(Mutex<HashMap<Ipv4Addr, Arc<Vm>>>);
+pub(crate) struct Vms {
+    limits: Limits,
+    vms: Mutex<HashMap<Ipv4Addr, Arc<Vm>>>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Vm {
     policy: watch::Sender<Arc<EgressPolicy>>,
+    limits: Limits,
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) connection_rate: DefaultDirectRateLimiter,
     pub(crate) query_rate: DefaultDirectRateLimiter,
-    pub(crate) sent: Arc<AtomicU64>,
-    pub(crate) received: Arc<AtomicU64>,
+    pub(crate) sent: Arc<Direction>,
+    pub(crate) received: Arc<Direction>,
     refused: AtomicU64,
     tries: Mutex<VecDeque<EgressTry>>,
     /// The addresses of names that were looked up.
@@ -54,7 +57,22 @@ pub(crate) struct Target {
     pub(crate) port: Option<u16>,
 }
 
+/// The bytes of a VM in one direction.
+#[derive(Debug)]
+pub(crate) struct Direction {
+    pub(crate) total: AtomicU64,
+    pub(crate) rate: Bucket,
+}
+
 impl Vms {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, vms: Mutex::default() }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// `None` if the VM has no policy yet.
     pub(crate) fn find(&self, vm: Ipv4Addr) -> Option<Arc<Vm>> {
         self.vms().get(&vm).cloned()
@@ -62,7 +80,7 @@ impl Vms {
 
     pub(crate) fn set(&self, vm: Ipv4Addr, policy: EgressPolicy) {
         let policy = Arc::new(policy);
-        let vm = Arc::clone(self.vms().entry(vm).or_insert_with(|| Arc::new(Vm::new())));
+        let vm = Arc::clone(self.vms().entry(vm).or_insert_with(|| Arc::new(Vm::new(self.limits))));
         vm.policy.send_replace(policy);
     }
 
@@ -78,20 +96,23 @@ impl Vms {
     }
 
     fn vms(&self) -> MutexGuard<'_, HashMap<Ipv4Addr, Arc<Vm>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.vms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Vm {
-    fn new() -> Self {
-        let connection_rate = Quota::per_second(CONNECTION_RATE).allow_burst(CONNECTION_BURST);
+    fn new(limits: Limits) -> Self {
+        let burst = limits.new_connections.saturating_mul(CONNECTION_BURST);
+        let connection_rate = Quota::per_second(limits.new_connections).allow_burst(burst);
+        let direction = || Arc::new(Direction { total: AtomicU64::new(0), rate: Bucket::new(limits.mbit) });
         Self {
+            limits,
             policy: watch::Sender::default(),
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            connections: Arc::new(Semaphore::new(limits.connections.get() as usize)),
             connection_rate: RateLimiter::direct(connection_rate),
             query_rate: RateLimiter::direct(Quota::per_second(QUERY_RATE)),
-            sent: Arc::default(),
-            received: Arc::default(),
+            sent: direction(),
+            received: direction(),
             refused: AtomicU64::new(0),
             tries: Mutex::default(),
             names: Mutex::default(),
@@ -137,9 +158,10 @@ impl Vm {
         let tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
         EgressReport {
             policy: (*self.policy()).clone(),
-            open_connections: (MAX_CONNECTIONS - self.connections.available_permits()) as u64,
-            sent_bytes: self.sent.load(Ordering::Relaxed),
-            received_bytes: self.received.load(Ordering::Relaxed),
+            open_connections: u64::from(self.limits.connections.get())
+                .saturating_sub(self.connections.available_permits() as u64),
+            sent_bytes: self.sent.total.load(Ordering::Relaxed),
+            received_bytes: self.received.total.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             tries: tries.iter().cloned().collect(),
         }

@@ -1,9 +1,10 @@
 //! Settings for connections of VMs to hosts outside. They apply to all VMs, whatever their own policies allow.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use skep_vm_egress::Limits;
 
 use super::host_or_network;
 
@@ -29,6 +30,61 @@ pub(crate) struct Egress {
     #[arg(long, env = "SKEP_EGRESS_RESOLVER", value_name = "ADDRESS:PORT", value_delimiter = ',')]
     #[serde(default)]
     pub(crate) egress_resolver: Vec<SocketAddr>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) egress_limits: EgressLimits,
+}
+
+/// The limits of connections of VMs. The egress process has the same options.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+pub(crate) struct EgressLimits {
+    /// Connections of a VM to hosts outside.
+    #[arg(long, env = "SKEP_EGRESS_CONNECTIONS", value_name = "NUMBER", default_value = "1024")]
+    pub(crate) egress_connections: NonZeroU32,
+    /// Connections of all VMs to hosts outside; further ones wait.
+    #[arg(long, env = "SKEP_EGRESS_CONNECTIONS_OF_ALL", value_name = "NUMBER", default_value = "8000")]
+    pub(crate) egress_connections_of_all: NonZeroU32,
+    /// New connections of a VM to hosts outside in a second; five times as many at once.
+    #[arg(long, env = "SKEP_EGRESS_NEW_CONNECTIONS", value_name = "NUMBER", default_value = "200")]
+    pub(crate) egress_new_connections: NonZeroU32,
+    /// Megabits in a second of a VM to and from hosts outside, in each direction.
+    #[arg(long, env = "SKEP_EGRESS_MBIT", value_name = "NUMBER", default_value = "250")]
+    pub(crate) egress_mbit: NonZeroU32,
+    /// Seconds after which a connection of a VM to a host outside ends if no bytes were transferred.
+    #[arg(long, env = "SKEP_EGRESS_IDLE", value_name = "SECONDS", default_value = "900")]
+    pub(crate) egress_idle: NonZeroU32,
+}
+
+impl EgressLimits {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connections: self.egress_connections,
+            new_connections: self.egress_new_connections,
+            mbit: self.egress_mbit,
+            all_connections: self.egress_connections_of_all,
+            idle: Duration::from_secs(self.egress_idle.get().into()),
+        }
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let Self {
+            egress_connections,
+            egress_connections_of_all,
+            egress_new_connections,
+            egress_mbit,
+            egress_idle,
+        } = self;
+        [
+            ("--egress-connections", egress_connections),
+            ("--egress-connections-of-all", egress_connections_of_all),
+            ("--egress-new-connections", egress_new_connections),
+            ("--egress-mbit", egress_mbit),
+            ("--egress-idle", egress_idle),
+        ]
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value.to_string()])
+        .collect()
+    }
 }
 
 /// Whether VMs may reach hosts outside.
@@ -54,6 +110,7 @@ impl Egress {
             flags("--deny", &self.egress_deny),
             flags("--public", &self.egress_public),
             flags("--resolver", &resolvers),
+            self.egress_limits.arguments(),
         ]
         .concat()
     }

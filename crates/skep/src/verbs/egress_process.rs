@@ -13,6 +13,8 @@ use rustix::fs::{FileType, fstat};
 use skep_egress::{Allowlist, Networks};
 use skep_vm_egress::{Listeners, Rules, Settings};
 
+use crate::settings::EgressLimits;
+
 /// The descriptors that the keeper passes, in their order.
 const CONTROL_FD: i32 = 3;
 const PROXY_FD: i32 = 4;
@@ -34,6 +36,8 @@ pub(crate) struct EgressProcess {
     /// Name server; may be given several times.
     #[arg(long, value_name = "ADDRESS:PORT")]
     resolver: Vec<SocketAddr>,
+    #[command(flatten)]
+    limits: EgressLimits,
 }
 
 pub(crate) fn run(verb: EgressProcess) -> anyhow::Result<ExitCode> {
@@ -49,7 +53,8 @@ pub(crate) fn run(verb: EgressProcess) -> anyhow::Result<ExitCode> {
         deny: Allowlist::parse(&verb.deny),
         public: Networks::parse(&verb.public),
     };
-    let settings = Settings::read(rules, names, &verb.resolver).context("the egress process cannot start")?;
+    let settings = Settings::read(rules, verb.limits.limits(), names, &verb.resolver)
+        .context("the egress process cannot start")?;
     skep_vm_egress::confine().context("the egress process cannot be confined")?;
     // The runtime starts after the confinement, which does not apply to existing threads.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 use hickory_resolver::config::{ResolverConfig, ResolverOpts};
 use skep_egress::Allowlist;
@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{names::Names, outside::Outside, rules::Rules, vms::Vms};
+use crate::{limits::Limits, names::Names, outside::Outside, rules::Rules, vms::Vms};
 
 const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
@@ -20,7 +20,7 @@ fn proxy(allow: &[&str]) -> Arc<Proxy> {
     // Without name servers no name is found.
     let config = ResolverConfig::from_name_servers(Vec::new());
     Arc::new(Proxy {
-        vms: Arc::new(Vms::default()),
+        vms: Arc::new(Vms::new(Limits { connections: NonZeroU32::new(2).unwrap(), ..Limits::default() })),
         names: Arc::new(Names::open(tempfile::tempfile().unwrap()).unwrap()),
         outside: Outside::new(config, ResolverOpts::default(), rules).unwrap(),
         connections: Arc::new(Semaphore::new(10)),
@@ -149,8 +149,7 @@ async fn the_connections_of_a_vm_are_limited() {
     let proxy = proxy(&["127.0.0.1"]);
     proxy.vms.set(VM, EgressPolicy::All);
     let vm = proxy.vms.find(VM).unwrap();
-    let taken =
-        Arc::clone(&vm.connections).acquire_many_owned(crate::vms::MAX_CONNECTIONS as u32).await.unwrap();
+    let taken = Arc::clone(&vm.connections).acquire_many_owned(2).await.unwrap();
     assert_reset(connect(&proxy, destination).await).await;
     assert_eq!(last_reason(&proxy), "the VM has too many connections");
     drop(taken);
@@ -159,4 +158,21 @@ async fn the_connections_of_a_vm_are_limited() {
     while vm.report().tries.last().is_none_or(|tried| tried.verdict != EgressVerdict::Allowed) {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn a_connection_without_bytes_ends_after_the_idle_time() {
+    let (server, destination) = server().await;
+    let proxy = proxy(&["127.0.0.1"]);
+    proxy.vms.set(VM, EgressPolicy::All);
+    let mut vm = connect(&proxy, destination).await;
+    let (mut outside, _) = server.accept().await.unwrap();
+    vm.write_all(b"x").await.unwrap();
+    assert_eq!(outside.read(&mut [0; 1]).await.unwrap(), 1);
+    // The clock moves only when nothing else happens.
+    tokio::time::pause();
+    let (begun, idle) = (Instant::now(), Limits::default().idle);
+    assert_eq!(outside.read(&mut [0; 1]).await.unwrap(), 0);
+    assert_eq!(vm.read(&mut [0; 1]).await.unwrap(), 0);
+    assert!((idle / 2..=idle * 2).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }

@@ -1,0 +1,57 @@
+//! What an earlier keeper left of the egress process.
+
+use std::path::Path;
+
+use skep_jail::{Cgroup, CgroupLimits, Jailed};
+use skep_keeper_protocol::EgressKeeperEnd;
+use skep_network::EgressListeners;
+
+use super::{
+    EgressParts, GROUP, PIDS, Running,
+    record::{Record, Use, listeners_of},
+};
+use crate::{EgressConfig, Error};
+
+/// What an earlier keeper left.
+pub(super) struct Found {
+    pub(super) group: Cgroup,
+    /// With its user id.
+    pub(super) process: Option<(Use, Jailed, u32)>,
+    pub(super) listeners: Option<EgressListeners>,
+}
+
+/// Looks for a usable process in the control group. Others in it are killed, and the group is made anew.
+pub(super) fn find(config: &EgressConfig, parts: &EgressParts<'_>, boot_id: &str) -> Result<Found, Error> {
+    let found = parts.tree.find(GROUP).zip(Record::read(&parts.data_dir.egress_record()));
+    let usable = found.and_then(|(group, record)| {
+        let usage = record.usage(boot_id, &config.arguments)?;
+        let process = record.open(&group)?;
+        let listeners = listeners_of(&process, parts.network)?;
+        Some(Found { group, process: Some((usage, process, record.uid)), listeners: Some(listeners) })
+    });
+    if let Some(found) = usable {
+        return Ok(found);
+    }
+    if parts.tree.find(GROUP).is_some() {
+        parts.tree.remove_group(GROUP)?;
+    }
+    let limits =
+        CgroupLimits { memory_bytes: config.memory_bytes, pids: PIDS, cpu_weight: 100, cpu_percent: None };
+    Ok(Found { group: parts.tree.create_group(GROUP, &limits)?, process: None, listeners: None })
+}
+
+/// Connects to a process of an earlier keeper. One that cannot be connected to is killed.
+pub(super) fn connect(socket: &Path, process: Jailed) -> Option<Running> {
+    let control = skep_packet::connect(socket)
+        .map_err(skep_keeper_protocol::Error::Io)
+        .and_then(EgressKeeperEnd::new)
+        .inspect_err(|error| tracing::warn!(%error, "the egress process cannot be adopted: {error}"));
+    match control {
+        Ok(control) => Some(Running { process, control }),
+        Err(_) => {
+            // After an error it has ended.
+            let _ = process.kill();
+            None
+        }
+    }
+}
