@@ -8,8 +8,18 @@ const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
 /** Waiting for a state of the page, on a machine that emulates VMs meanwhile. */
 const STATE_MS = 30_000;
 
+/** Chromium may crash while it starts, before it has seen a page. */
+const LAUNCHES = 3;
+
 export async function launch(): Promise<Browser> {
-  return chromium.launch({ executablePath: CHROMIUM, args: ['--disable-dev-shm-usage'] });
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await chromium.launch({ executablePath: CHROMIUM, args: ['--disable-dev-shm-usage'] });
+    } catch (error) {
+      if (attempt === LAUNCHES) throw error;
+      console.error(`Chromium did not start, attempt ${attempt} of ${LAUNCHES}: ${String(error).slice(0, 4_000)}`);
+    }
+  }
 }
 
 /** A refusal that a test causes on purpose, and that the browser's console reports. */

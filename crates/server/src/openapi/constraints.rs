@@ -380,12 +380,18 @@ fn parameters(document: &mut Value) {
                 ("events", "Last-Event-ID") => {
                     json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})
                 }
+                // A format would make the header a date in generated clients, which is none where it is empty.
+                ("swarm_metrics", "Last-Event-ID") => json!({"pattern": SAMPLE_ID_PATTERN}),
                 _ => continue,
             };
             merge(&mut parameter["schema"], change);
         }
     });
 }
+
+/// The time of a sample in RFC 3339, or nothing.
+const SAMPLE_ID_PATTERN: &str =
+    r"^([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?Z)?$";
 
 /// A pattern of comma-separated types and families of events.
 fn event_types_pattern() -> String {

@@ -76,7 +76,7 @@ struct SamplesQuery {
     security(("bearer" = ["swarm:read"])),
     params(
         SamplesQuery,
-        ("Last-Event-ID" = Option<String>, Header, format = DateTime, description = "As `since`, over which it takes precedence; sent by browsers"),
+        ("Last-Event-ID" = Option<String>, Header, description = "As `since`, over which it takes precedence; sent by browsers"),
     ),
     responses(
         (status = 200, description = "The samples, or a stream of them", content(
