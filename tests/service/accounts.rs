@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use skep_api::{
     AccountId, ErrorCode, KeyId, Role, Scope,
     accounts::{Account, ChangeAccount, CreateAccount},
+    egress::EgressPolicy,
     keys::CreateKey,
 };
 use skep_client::Client;
@@ -46,6 +47,7 @@ async fn an_account_is_made_read_changed_and_deleted() {
     let made = admin.create_account(&request).await.unwrap().value;
     assert_eq!(made.allowed_ips, ["127.0.0.1/32", "10.0.0.0/8"]);
     assert_eq!((made.name.as_str(), made.max_vms, made.max_memory_mb), ("acme", Some(3), None));
+    assert_eq!(made.egress, EgressPolicy::None);
     assert!(made.roots[0].ends_with("/workspaces/acme"), "{:?}", made.roots);
     assert!(std::path::Path::new(&made.roots[0]).is_dir(), "the folder is made");
     assert_eq!(admin.account(made.id).await.unwrap().value, made);
@@ -54,6 +56,7 @@ async fn an_account_is_made_read_changed_and_deleted() {
         roots: Some(vec!["/srv/acme".to_owned()]),
         max_vms: Some(None),
         max_memory_mb: Some(Some(512)),
+        egress: Some(EgressPolicy::listing(&["api.example.com"]).unwrap()),
         ..ChangeAccount::default()
     };
     let changed = admin.change_account(made.id, &change).await.unwrap().value;
@@ -61,6 +64,7 @@ async fn an_account_is_made_read_changed_and_deleted() {
         roots: vec!["/srv/acme".to_owned()],
         max_vms: None,
         max_memory_mb: Some(512),
+        egress: EgressPolicy::listing(&["api.example.com"]).unwrap(),
         ..made.clone()
     };
     assert_eq!(changed, expected);
@@ -93,6 +97,7 @@ async fn invalid_accounts_are_refused_by_name() {
         (json!({"name": "x", "allowed_ips": ["10.0.0.0/33"]}), 400, "invalid_value", "10.0.0.0/33"),
         (json!({"name": "x", "max_vms": -1}), 400, "invalid_value", "`max_vms`"),
         (json!({"name": "x", "max_memory_mb": 1u64 << 63}), 400, "invalid_value", "`max_memory_mb`"),
+        (json!({"name": "x", "egress": "some"}), 400, "invalid_value", "some"),
         (json!({"name": "x", "max_vm": 1}), 400, "unknown_field", "`max_vm`"),
     ] {
         let found = refused(send(&skep, Method::POST, "/api/accounts", &body).await).await;
@@ -105,6 +110,8 @@ async fn invalid_accounts_are_refused_by_name() {
         (json!({"roots": null}), 400, "invalid_value", "`roots`"),
         (json!({"allowed_ips": ["example.com"]}), 400, "invalid_value", "example.com"),
         (json!({"max_vms": "3"}), 400, "invalid_value", "`max_vms`"),
+        (json!({"egress": {"allow": ["a b"]}}), 400, "invalid_value", "a b"),
+        (json!({"egress": null}), 400, "invalid_value", "`egress`"),
     ] {
         let path = format!("/api/accounts/{}", account.id);
         let found = refused(send(&skep, Method::PATCH, &path, &body).await).await;

@@ -36,12 +36,13 @@ async fn a_write_leaves_an_entry_and_a_read_none() {
     assert_eq!(found.len(), 1, "{found:?}");
     let entry = &found[0];
     let fields: Vec<&str> = entry.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(fields, ["action", "address", "at", "key", "outcome", "request_id", "resource"]);
+    assert_eq!(fields, ["action", "address", "at", "egress", "key", "outcome", "request_id", "resource"]);
     assert_eq!(entry["action"], "create_key");
     assert_eq!(entry["address"], "127.0.0.1");
     assert_eq!(entry["key"], json!({"id": me["key"]["id"], "prefix": me["key"]["prefix"]}));
     assert_eq!(entry["resource"], made["id"]);
     assert_eq!(entry["outcome"], json!({"status": 201, "code": null}));
+    assert_eq!(entry["egress"], Value::Null);
     assert_eq!(entry["request_id"], "write-1");
     assert!(!found[0].to_string().contains(made["key"].as_str().unwrap()));
 }
@@ -59,6 +60,23 @@ async fn what_is_done_to_an_account_names_it() {
         found.iter().map(|entry| (entry["action"].as_str().unwrap(), &entry["resource"])).collect();
     entries.sort_by_key(|(action, _)| *action);
     assert_eq!(entries, [("create_account", &made["id"]), ("revoke_all_keys", &made["id"])]);
+}
+
+#[tokio::test]
+async fn a_change_of_an_egress_policy_says_which() {
+    let skep = Skep::start().await;
+    let path = format!("/api/accounts/{}", skep.account.id);
+    let policy = json!({"allow": ["api.example.com", "203.0.113.0/24"], "ports": [443]});
+    let change = skep.request(Method::PATCH, &path).json(&json!({"egress": policy}));
+    assert_eq!(change.send().await.unwrap().status(), 200);
+    let other = skep.request(Method::PATCH, &path).json(&json!({"max_vms": 7}));
+    assert_eq!(other.send().await.unwrap().status(), 200);
+    let boot = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"egress": "all"}));
+    assert_eq!(refused(boot.send().await.unwrap()).await.status, 503, "this server has no VMs");
+    let found = entries(&skep, "", 3).await;
+    let asked: Vec<_> = found.iter().rev().map(|entry| (&entry["action"], &entry["egress"])).collect();
+    let (changed, booted) = (json!("change_account"), json!("boot"));
+    assert_eq!(asked, [(&changed, &policy), (&changed, &Value::Null), (&booted, &json!("all"))]);
 }
 
 #[tokio::test]

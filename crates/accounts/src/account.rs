@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use skep_api::{
     accounts::{ChangeAccount, CreateAccount},
+    egress::EgressPolicy,
     keys::Limits,
 };
 
@@ -28,6 +29,7 @@ pub struct AccountGrant {
     /// Networks in canonical form.
     pub allowed_ips: Vec<String>,
     pub limits: Limits,
+    pub egress: EgressPolicy,
 }
 
 /// Checks whether an account can be created as requested.
@@ -44,6 +46,7 @@ pub fn check_account(request: &CreateAccount) -> Result<AccountGrant, Error> {
         roots: request.roots.clone(),
         allowed_ips,
         limits: Limits { max_vms: request.max_vms, max_memory_mb: request.max_memory_mb },
+        egress: request.egress.clone().unwrap_or_default(),
     })
 }
 

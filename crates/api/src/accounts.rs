@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::AccountId;
+use crate::{AccountId, egress::EgressPolicy};
 
 /// The record of an account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,10 @@ pub struct Account {
     pub max_vms: Option<u32>,
     /// The maximum total memory of the account's VMs, in MiB; null means no limit for this account.
     pub max_memory_mb: Option<u64>,
+    /// What a VM may connect to outside if its boot has no `egress`.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
+    #[serde(default)]
+    pub egress: EgressPolicy,
     /// When the account was created.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
@@ -62,6 +66,10 @@ pub struct CreateAccount {
         deserialize_with = "crate::whole_number::optional"
     )]
     pub max_memory_mb: Option<u64>,
+    /// What a VM may connect to outside if its boot has no `egress`; default: `"none"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
+    pub egress: Option<EgressPolicy>,
 }
 
 /// Changes to an account. Body of `PATCH /api/accounts/:id`. Absent fields stay unchanged.
@@ -93,6 +101,10 @@ pub struct ChangeAccount {
     )]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64, value_type = Option<u64>, example = 4096))]
     pub max_memory_mb: Option<Option<u64>>,
+    /// Replaces what a VM may connect to outside if its boot has no `egress`. VMs that run keep theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
+    pub egress: Option<EgressPolicy>,
 }
 
 /// A page of accounts.

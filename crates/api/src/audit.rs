@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{ErrorCode, KeyId};
+use crate::{ErrorCode, KeyId, egress::EgressPolicy};
 
 /// The `action` of an entry whose request matched no operation.
 pub const UNMATCHED_ACTION: &str = "unmatched";
@@ -28,6 +28,10 @@ pub struct AuditEntry {
     pub action: String,
     /// The id of the affected resource; null if the request named none.
     pub resource: Option<String>,
+    /// The egress policy that the request asked for, of a VM or an account; null if it asked for none.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::optional_policy_schema))]
+    #[serde(default)]
+    pub egress: Option<EgressPolicy>,
     /// The outcome of the request.
     pub outcome: Outcome,
     /// The id of the request, as in the log.

@@ -161,6 +161,22 @@ pub(crate) fn policy_schema() -> utoipa::openapi::Schema {
         .into()
 }
 
+/// The schema of a policy that may be null.
+#[cfg(feature = "openapi")]
+pub(crate) fn optional_policy_schema() -> utoipa::openapi::Schema {
+    use utoipa::openapi::{ObjectBuilder, OneOfBuilder, Type};
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new()
+        .item(null)
+        .item(policy_schema())
+        .description(Some(
+            "The egress policy that the request asked for, of a VM or an account; null if it asked for none.",
+        ))
+        .examples([serde_json::json!({"allow": ["api.example.com"]})])
+        .build()
+        .into()
+}
+
 /// What a VM may connect to, and what it tried. Answer of `GET /api/swarm/vm/{pid}/egress`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -192,6 +208,11 @@ impl EgressPolicy {
     pub fn listing<S: AsRef<str>>(allow: &[S]) -> Result<Self, InvalidEgressPolicy> {
         let allow: Vec<&str> = allow.iter().map(AsRef::as_ref).collect();
         Self::try_from(json!({"allow": allow}))
+    }
+
+    /// Its size as JSON, in bytes.
+    pub fn json_bytes(&self) -> usize {
+        Value::from(self.clone()).to_string().len()
     }
 
     /// Whether this name may be looked up.
@@ -337,7 +358,7 @@ impl TryFrom<Value> for EgressPolicy {
                     entries: parse_entries(allow)?,
                     ports: fields.get("ports").map(parse_ports).transpose()?.flatten(),
                 });
-                let bytes = Value::from(policy.clone()).to_string().len();
+                let bytes = policy.json_bytes();
                 if bytes > MAX_POLICY_BYTES { Err(InvalidEgressPolicy::TooLarge(bytes)) } else { Ok(policy) }
             }
             other => Err(InvalidEgressPolicy::Shape(shown(other))),

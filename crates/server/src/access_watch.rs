@@ -112,7 +112,7 @@ fn time_until(end: Option<Timestamp>) -> Duration {
 mod tests {
     use jiff::ToSpan;
     use skep_accounts::{KeySecret, SessionToken};
-    use skep_api::{AccountId, Environment, Role, Scope, keys::Limits};
+    use skep_api::{AccountId, Environment, Role, Scope, egress::EgressPolicy, keys::Limits};
     use skep_store::{
         AccountStore, CreateAccount, DeleteAccount, KeyStore, NewKey, NewSession, RevokeAllKeys, RevokeKey,
         RotateKey, SessionStore, SessionUse, SqliteSettings, SqliteStore,
@@ -141,6 +141,7 @@ mod tests {
                 roots: vec![],
                 allowed_ips: vec![],
                 limits: Limits { max_vms: None, max_memory_mb: None },
+                egress: EgressPolicy::None,
                 at: Timestamp::now(),
             });
             let account = account.await.unwrap().id;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use http::Extensions;
-use skep_api::{AccountId, audit::AuditKey, keys::Key};
+use skep_api::{AccountId, audit::AuditKey, egress::EgressPolicy, keys::Key};
 
 /// The facts of one request for its audit entry. Cheap to clone; clones share them.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +19,7 @@ pub(crate) struct AuditFacts {
     /// The presented key, also where it is refused.
     pub key: Option<AuditKey>,
     pub resource: Option<String>,
+    pub egress: Option<EgressPolicy>,
 }
 
 impl AuditContext {
@@ -36,6 +37,11 @@ impl AuditContext {
     /// Records the resource: an id, never text of the caller.
     pub(crate) fn set_resource(&self, resource: impl Display) {
         self.lock().resource = Some(resource.to_string());
+    }
+
+    /// Records the egress policy that the request asks for, if it does.
+    pub(crate) fn set_egress(&self, policy: Option<&EgressPolicy>) {
+        self.lock().egress = policy.cloned();
     }
 
     pub(crate) fn facts(&self) -> AuditFacts {

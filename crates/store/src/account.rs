@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use skep_api::{AccountId, keys::Limits};
+use skep_api::{AccountId, egress::EgressPolicy, keys::Limits};
 
 use crate::Result;
 
@@ -43,6 +43,8 @@ pub struct Account {
     /// Networks that the account's requests may come from, as CIDRs. Empty allows all.
     pub allowed_ips: Vec<String>,
     pub limits: Limits,
+    /// The policy of VMs that are booted without one.
+    pub egress: EgressPolicy,
     pub created_at: Timestamp,
 }
 
@@ -78,6 +80,7 @@ pub struct CreateAccount {
     /// CIDRs; empty allows all.
     pub allowed_ips: Vec<String>,
     pub limits: Limits,
+    pub egress: EgressPolicy,
     pub at: Timestamp,
 }
 
@@ -93,6 +96,7 @@ pub struct ChangeAccount {
     pub max_vms: Option<Option<u32>>,
     /// Total memory of the account's VMs, in MiB. `Some(None)` removes the account's own limit.
     pub max_memory_mb: Option<Option<u64>>,
+    pub egress: Option<EgressPolicy>,
 }
 
 /// Deletes an account that has no VMs and revokes its keys. The name becomes available again; the row stays, because

@@ -16,7 +16,10 @@ use skep_api::{
 };
 use skep_store::NewAuditEntry;
 
-use super::{Actions, AuditQueue, queue::log};
+use super::{
+    Actions, AuditQueue,
+    queue::{cost, log},
+};
 use crate::{
     audit_context::AuditContext,
     door::origin::Origin,
@@ -121,8 +124,9 @@ impl AuditedRequest {
         self.state = Stage::Waiting(Box::new(self.entry(Some(status), code)));
         while let Stage::Waiting(entry) = mem::replace(&mut self.state, Stage::Done) {
             let Err(entry) = self.queue.add(*entry) else { return };
+            let cost = cost(&entry);
             self.state = Stage::Waiting(entry);
-            self.queue.wait_for_capacity().await;
+            self.queue.wait_for_capacity(cost).await;
         }
     }
 
@@ -137,6 +141,7 @@ impl AuditedRequest {
             address: self.address,
             action: action.to_owned(),
             resource: context.resource,
+            egress: context.egress,
             outcome: Outcome { status: status.map(|status| status.as_u16()), code },
             request_id: request_id.to_owned(),
         };

@@ -11,8 +11,10 @@ use std::{
 use skep_store::{AuditStore, NewAuditEntry};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Entries that the queue holds. When it is full, requests wait before they are answered.
+/// Entries that the queue holds; one with an egress policy counts as one more for each [`POLICY_BYTES`]. When it is full,
+/// requests wait before they are answered.
 const CAPACITY: usize = 4_096;
+const POLICY_BYTES: usize = 1_024;
 /// Entries of one batch. A larger batch would delay other writers of the store.
 const BATCH_ENTRIES: usize = 512;
 /// Time for entries to accumulate before a batch is written.
@@ -55,15 +57,15 @@ impl AuditQueue {
         }))
     }
 
-    /// Waits until there is capacity for one more entry.
-    pub(super) async fn wait_for_capacity(&self) {
-        // The semaphore is never closed. `add` takes a permit later; if another task is faster, the caller waits again.
-        drop(self.0.capacity.acquire().await);
+    /// Waits until there is capacity for an entry of this [`cost`].
+    pub(super) async fn wait_for_capacity(&self, cost: u32) {
+        // The semaphore is never closed. `add` takes permits later; if another task is faster, the caller waits again.
+        drop(self.0.capacity.acquire_many(cost).await);
     }
 
     /// Adds an entry. A full queue returns it.
     pub(super) fn add(&self, entry: NewAuditEntry) -> Result<(), Box<NewAuditEntry>> {
-        let Ok(permit) = Arc::clone(&self.0.capacity).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.0.capacity).try_acquire_many_owned(cost(&entry)) else {
             return Err(Box::new(entry));
         };
         self.lock().push_back(Waiting { entry, _permit: permit });
@@ -128,6 +130,13 @@ impl AuditQueue {
     }
 }
 
+/// How much of the capacity an entry takes.
+pub(super) fn cost(entry: &NewAuditEntry) -> u32 {
+    let policy = entry.entry.egress.as_ref().map_or(0, |policy| policy.json_bytes().div_ceil(POLICY_BYTES));
+    // A policy has at most 16 KiB.
+    u32::try_from(1 + policy).unwrap_or(u32::MAX)
+}
+
 /// Writes an entry to the log, when the store does not take it.
 pub(super) fn log(entry: &NewAuditEntry) {
     let NewAuditEntry { account, entry, .. } = entry;
@@ -139,6 +148,7 @@ pub(super) fn log(entry: &NewAuditEntry) {
         address = ?entry.address,
         action = entry.action,
         resource = ?entry.resource,
+        egress = ?entry.egress,
         status = ?entry.outcome.status,
         "request {}: its audit entry could not be written to the store; this line is the only record of it",
         entry.request_id
@@ -153,6 +163,7 @@ mod tests {
     use skep_api::{
         AuditId,
         audit::{AuditEntry, Outcome},
+        egress::EgressPolicy,
     };
     use skep_store::{
         AccountStore, AuditFilter, EnsureDefaultAccount, ListAudit, SqliteSettings, SqliteStore,
@@ -179,6 +190,7 @@ mod tests {
             address: None,
             action: "boot".to_owned(),
             resource: None,
+            egress: None,
             outcome,
             request_id: number.to_string(),
         };
@@ -201,7 +213,7 @@ mod tests {
         queue.add(entry(1)).unwrap();
         queue.add(entry(2)).unwrap();
         let refused = queue.add(entry(3)).unwrap_err();
-        let waits = queue.wait_for_capacity();
+        let waits = queue.wait_for_capacity(1);
         let mut waits = std::pin::pin!(waits);
         assert!(is_pending(waits.as_mut()).await, "there is no room");
         assert!(!queue.write_batch(&store).await.unwrap());
@@ -211,6 +223,17 @@ mod tests {
         let mut written = written(&store).await;
         written.sort_unstable();
         assert_eq!(written, ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn an_entry_with_a_large_policy_takes_more_of_the_queue() {
+        let hosts: Vec<String> = (0..64).map(|n| format!("{n:0>63}.example.com")).collect();
+        let mut large = entry(1);
+        large.entry.egress = Some(EgressPolicy::listing(&hosts).unwrap());
+        assert_eq!((cost(&entry(1)), cost(&large)), (1, 6));
+        let queue = AuditQueue::with_capacity(10);
+        queue.add(large.clone()).unwrap();
+        queue.add(large).unwrap_err();
     }
 
     #[tokio::test]

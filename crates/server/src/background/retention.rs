@@ -71,7 +71,16 @@ mod tests {
     fn entry(at: Timestamp) -> NewAuditEntry {
         let outcome = Outcome { status: Some(401), code: None };
         let (action, request_id) = ("boot".to_owned(), at.to_string());
-        let entry = AuditEntry { at, key: None, address: None, action, resource: None, outcome, request_id };
+        let entry = AuditEntry {
+            at,
+            key: None,
+            address: None,
+            action,
+            resource: None,
+            egress: None,
+            outcome,
+            request_id,
+        };
         NewAuditEntry { id: AuditId::generate(), account: None, entry }
     }
 

@@ -85,12 +85,14 @@ async fn create(
     Body(request): Body<CreateAccount>,
 ) -> Created<Account> {
     let granted = check_account(&request)?;
+    call.audit.set_egress(request.egress.as_ref());
     let roots = state.roots_of_new(&granted.name, granted.roots).await?;
     let made = state.store.create_account(skep_store::CreateAccount {
         name: granted.name,
         roots,
         allowed_ips: granted.allowed_ips,
         limits: granted.limits,
+        egress: granted.egress,
         at: Timestamp::now(),
     });
     let made = made.await?;
@@ -138,9 +140,11 @@ async fn change(
     caller: Caller<ServerAdmin>,
     Segment(id): Segment,
     _: Query<NoParameters>,
+    call: RequestInfo,
     Body(request): Body<ChangeAccount>,
 ) -> Answer<Account> {
     let change = check_account_change(&request)?;
+    call.audit.set_egress(change.egress.as_ref());
     if let (Some(allowed_ips), true) = (&change.allowed_ips, id == caller.account.id.to_string()) {
         check_own_address(allowed_ips, &caller)?;
     }
@@ -158,6 +162,7 @@ async fn change(
         allowed_ips: change.allowed_ips,
         max_vms: change.max_vms,
         max_memory_mb: change.max_memory_mb,
+        egress: change.egress,
     });
     Ok(Json(to_api(changed.await?)))
 }
@@ -290,6 +295,7 @@ fn to_api(account: skep_store::Account) -> Account {
         allowed_ips: account.allowed_ips,
         max_vms: account.limits.max_vms,
         max_memory_mb: account.limits.max_memory_mb,
+        egress: account.egress,
         created_at: account.created_at,
     }
 }

@@ -4,10 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use skep_api::{
     ErrorCode, Failure, TicketId,
+    egress::EgressPolicy,
     swarm::{API_URL_VARIABLE, BASE_TEMPLATE, BootRequest, ChangeRequest, PauseRequest, PausedTo},
     tickets::{RESULT_FILE, TICKET_FILE},
 };
-use skep_store::{VmAttributes, VmChange};
+use skep_store::{Account, VmAttributes, VmChange};
 use skep_swarm::BootSpec;
 
 use crate::{body::Object, extract::RequestInfo};
@@ -41,6 +42,27 @@ pub struct BootDefaults {
     pub ttl: Option<Duration>,
 }
 
+impl BootDefaults {
+    /// The defaults for an account, which may have its own.
+    pub(super) fn of(self, account: &Account) -> AccountBootDefaults {
+        AccountBootDefaults {
+            // With a quota of 0, the boot of one VM gets the refusal for the quota.
+            max_vms: account.limits.max_vms.unwrap_or(self.max_vms).max(1),
+            ttl: self.ttl,
+            egress: account.egress.clone(),
+        }
+    }
+}
+
+/// The defaults of an account's boots.
+#[derive(Debug, Clone)]
+pub(super) struct AccountBootDefaults {
+    max_vms: u32,
+    /// Time to live. `None`: unlimited.
+    ttl: Option<Duration>,
+    egress: EgressPolicy,
+}
+
 /// The ticket that the VM of a boot works on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TicketWork {
@@ -52,7 +74,7 @@ pub(super) struct TicketWork {
 /// Parses a body into an order, and the ticket that its VM works on.
 pub(super) fn parse_boot(
     mut object: Object,
-    defaults: BootDefaults,
+    defaults: AccountBootDefaults,
     call: &RequestInfo,
 ) -> Result<(BootSpec, Option<TicketWork>), Failure> {
     let max_vms = defaults.max_vms;
@@ -84,7 +106,7 @@ pub(super) fn parse_boot(
             name: request.name,
             metadata,
             expires_at: None,
-            egress: request.egress.unwrap_or_default(),
+            egress: request.egress.unwrap_or(defaults.egress),
         },
         template,
         ttl,

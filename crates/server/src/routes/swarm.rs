@@ -9,7 +9,7 @@ use axum::{
 use http::{HeaderMap, StatusCode};
 use skep_api::{
     Scope, VmRef,
-    egress::EgressReport,
+    egress::{EgressPolicy, EgressReport},
     swarm::{
         BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest,
         SwarmStatus, Vm, VmMetrics,
@@ -112,16 +112,16 @@ async fn boot(
     object: Object,
 ) -> Result<Response, Refusal> {
     let account = &caller.account;
-    // With a quota of 0, the boot of one VM gets the refusal for the quota.
-    let max_vms = account.limits.max_vms.unwrap_or(state.defaults.max_vms).max(1);
     let once = idempotency_key(&headers, "/api/swarm/boot", &object)?;
-    let (mut order, work) = parse_boot(object, BootDefaults { max_vms, ..state.defaults }, &call)?;
+    let (mut order, work) = parse_boot(object, state.defaults.of(account), &call)?;
     if work.is_some() {
         caller.require_scope(Scope::TicketsWrite)?;
     }
     if order.command.is_some() {
         caller.require_scope(Scope::SwarmExec)?;
     }
+    let asked = Some(&order.attributes.egress).filter(|policy| **policy != EgressPolicy::None);
+    call.audit.set_egress(asked);
     let swarm = state.vms.swarm().await?.clone();
     let in_progress = state.in_progress.begin(account.id, once.as_ref())?;
     order.once = once;
@@ -205,6 +205,7 @@ async fn change_vm(
 ) -> Answer<Vm> {
     let vm = path.vm()?;
     let change = parse_change(object, &call)?;
+    call.audit.set_egress(change.egress.as_ref());
     let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     let changed = swarm.change(&caller.account.id, vm, change, call.id.as_str()).await?;
     call.audit.set_resource(changed.id);

@@ -10,9 +10,11 @@ use clap::{Args, Subcommand};
 use skep_api::{
     AccountId,
     accounts::{Account as Record, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
+    egress::EgressPolicy,
 };
 use skep_client::{Answered, Client};
 
+use super::egress::{describe_policy, parse_policy};
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -57,6 +59,10 @@ struct Create {
     /// Maximum memory of all its VMs, in MiB [default: that of the server].
     #[arg(long, value_name = "MIB")]
     max_memory_mb: Option<u64>,
+    /// What its VMs may connect to if their boot does not say: `none`, `all`, or hosts and networks with commas between
+    /// them [default: none].
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
+    egress: Option<EgressPolicy>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -94,6 +100,10 @@ struct Set {
     /// Maximum memory of all its VMs, in MiB, or `none` for that of the server.
     #[arg(long, value_name = "MIB", value_parser = limit::<u64>)]
     max_memory_mb: Option<Limit<u64>>,
+    /// What its VMs may connect to if their boot does not say: `none`, `all`, or hosts and networks with commas between
+    /// them. VMs that run keep their policy.
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
+    egress: Option<EgressPolicy>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -141,6 +151,7 @@ async fn create(verb: Create) -> anyhow::Result<ExitCode> {
         allowed_ips: non_empty(verb.allowed_ip),
         max_vms: verb.max_vms,
         max_memory_mb: verb.max_memory_mb,
+        egress: verb.egress,
     };
     show(&verb.connection.client()?.create_account(&request).await?, verb.connection.json)
 }
@@ -151,6 +162,7 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
         allowed_ips: if verb.any_ip { Some(Vec::new()) } else { non_empty(verb.allowed_ip) },
         max_vms: verb.max_vms.map(|Limit(limit)| limit),
         max_memory_mb: verb.max_memory_mb.map(|Limit(limit)| limit),
+        egress: verb.egress,
     };
     if change == ChangeAccount::default() {
         bail!("no change was given; `skep account set --help` lists the options");
@@ -247,10 +259,11 @@ fn table(accounts: &[Record]) -> std::io::Result<()> {
             if from.is_empty() { "everywhere".to_owned() } else { from },
             number(account.max_vms.map(u64::from)),
             number(account.max_memory_mb),
+            describe_policy(&account.egress),
             output::time(Some(account.created_at)),
         ]
     };
-    let header = ["ID", "NAME", "ROOTS", "FROM", "MAX VMS", "MAX MIB", "CREATED"];
+    let header = ["ID", "NAME", "ROOTS", "FROM", "MAX VMS", "MAX MIB", "EGRESS", "CREATED"];
     output::table(header, accounts.iter().map(row))
 }
 

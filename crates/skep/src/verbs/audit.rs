@@ -10,6 +10,7 @@ use skep_api::{
 };
 use skep_client::AuditQuery;
 
+use super::egress::describe_policy;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -59,7 +60,7 @@ pub(crate) async fn run(verb: Audit) -> anyhow::Result<ExitCode> {
         output::json(&page.text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let header = ["AT", "KEY", "ADDRESS", "ACTION", "RESOURCE", "OUTCOME", "REQUEST"];
+    let header = ["AT", "KEY", "ADDRESS", "ACTION", "RESOURCE", "EGRESS", "OUTCOME", "REQUEST"];
     output::table(header, page.entries.iter().map(row))?;
     if let Some(cursor) = &page.next_cursor {
         output::eprint_line(&format!("There is more: --cursor {cursor}"));
@@ -67,7 +68,7 @@ pub(crate) async fn run(verb: Audit) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(entry: &AuditEntry) -> [String; 7] {
+fn row(entry: &AuditEntry) -> [String; 8] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     [
         format!("{:.3}", entry.at),
@@ -75,6 +76,7 @@ fn row(entry: &AuditEntry) -> [String; 7] {
         or_dash(entry.address.map(|address| address.to_string())),
         entry.action.clone(),
         or_dash(entry.resource.clone()),
+        or_dash(entry.egress.as_ref().map(describe_policy)),
         outcome(entry.outcome),
         entry.request_id.clone(),
     ]

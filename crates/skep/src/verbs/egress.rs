@@ -69,10 +69,18 @@ pub(super) fn parse_policy(text: &str) -> Result<EgressPolicy, InvalidEgressPoli
     }
 }
 
+/// A policy on one line: a word, or the JSON of its list.
+pub(super) fn describe_policy(policy: &EgressPolicy) -> String {
+    match Value::from(policy.clone()) {
+        Value::String(word) => word,
+        list => list.to_string(),
+    }
+}
+
 fn text(report: &EgressReport) -> String {
     let counted = format!(
         "policy {}\n{} open, {} bytes sent, {} bytes received, {} refused",
-        Value::from(report.policy.clone()),
+        describe_policy(&report.policy),
         output::counted(report.open_connections, "connection"),
         report.sent_bytes,
         report.received_bytes,

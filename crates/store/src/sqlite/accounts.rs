@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use rusqlite::{Connection, named_params, params};
 use skep_accounts::DEFAULT_ACCOUNT;
-use skep_api::{AccountId, KeyId, keys::Limits};
+use skep_api::{AccountId, KeyId, egress::EgressPolicy, keys::Limits};
 
 use super::{
     SqliteStore,
@@ -79,6 +79,7 @@ fn ensure_default(
         roots: command.roots.clone(),
         allowed_ips: Vec::new(),
         limits: Limits { max_vms: None, max_memory_mb: None },
+        egress: EgressPolicy::None,
         at: command.at,
     };
     insert(connection, id, &new)?;
@@ -98,8 +99,8 @@ fn create(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
 fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<bool, SqliteError> {
     let inserted = execute(
         connection,
-        "INSERT INTO accounts (id, name, roots, allowed_ips, max_vms, max_memory_mb, created_at)
-         VALUES (:id, :name, :roots, :allowed_ips, :max_vms, :max_memory_mb, :at)
+        "INSERT INTO accounts (id, name, roots, allowed_ips, max_vms, max_memory_mb, egress, created_at)
+         VALUES (:id, :name, :roots, :allowed_ips, :max_vms, :max_memory_mb, :egress, :at)
          ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING",
         named_params! {
             ":id": id.to_string(),
@@ -108,6 +109,7 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
             ":allowed_ips": to_json(&command.allowed_ips)?,
             ":max_vms": command.limits.max_vms,
             ":max_memory_mb": command.limits.max_memory_mb.map(signed).transpose()?,
+            ":egress": to_json(&command.egress)?,
             ":at": millis(command.at),
         },
     )?;
@@ -121,7 +123,8 @@ fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Sq
         "UPDATE accounts SET roots = coalesce(:roots, roots),
                              allowed_ips = coalesce(:allowed_ips, allowed_ips),
                              max_vms = CASE WHEN :vms THEN :max_vms ELSE max_vms END,
-                             max_memory_mb = CASE WHEN :memory THEN :max_memory_mb ELSE max_memory_mb END
+                             max_memory_mb = CASE WHEN :memory THEN :max_memory_mb ELSE max_memory_mb END,
+                             egress = coalesce(:egress, egress)
          WHERE id = :id AND deleted_at IS NULL",
         named_params! {
             ":id": command.account.to_string(),
@@ -131,6 +134,7 @@ fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Sq
             ":max_vms": command.max_vms.flatten(),
             ":memory": command.max_memory_mb.is_some(),
             ":max_memory_mb": command.max_memory_mb.flatten().map(signed).transpose()?,
+            ":egress": command.egress.as_ref().map(to_json).transpose()?,
         },
     )?;
     let account = by_id(connection, command.account)?;
@@ -247,6 +251,7 @@ fn decode(row: &Columns<'_>) -> Result<Account, SqliteError> {
             max_vms: row.optional_number("max_vms")?,
             max_memory_mb: row.optional_number("max_memory_mb")?,
         },
+        egress: row.json("egress")?,
         created_at: row.time("created_at")?,
     })
 }

@@ -10,7 +10,7 @@ use skep_api::{
 
 use super::{
     SqliteStore,
-    columns::{Columns, execute, invalid_column, millis, query_all},
+    columns::{Columns, execute, invalid_column, millis, query_all, to_json},
     error::SqliteError,
     history,
 };
@@ -39,8 +39,8 @@ fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Sqli
     for NewAuditEntry { id, account, entry } in entries {
         execute(
             connection,
-            "INSERT INTO audit (id, account, key, prefix, address, action, resource, status, code, request_id, at)
-             VALUES (:id, :account, :key, :prefix, :address, :action, :resource, :status, :code, :request_id, :at)
+            "INSERT INTO audit (id, account, key, prefix, address, action, resource, egress, status, code, request_id, at)
+             VALUES (:id, :account, :key, :prefix, :address, :action, :resource, :egress, :status, :code, :request_id, :at)
              ON CONFLICT (id) DO NOTHING",
             named_params! {
                 ":id": id.to_string(),
@@ -50,6 +50,7 @@ fn record(connection: &Connection, entries: &[NewAuditEntry]) -> Result<(), Sqli
                 ":address": entry.address.map(|address| address.to_string()),
                 ":action": entry.action,
                 ":resource": entry.resource,
+                ":egress": entry.egress.as_ref().map(to_json).transpose()?,
                 ":status": entry.outcome.status,
                 ":code": entry.outcome.code.map(ErrorCode::as_str),
                 ":request_id": entry.request_id,
@@ -128,6 +129,7 @@ fn decode(row: &Columns<'_>) -> Result<(AuditId, AuditEntry), SqliteError> {
         address: row.parse_optional("address")?,
         action: row.get("action")?,
         resource: row.get("resource")?,
+        egress: if row.is_null("egress")? { None } else { Some(row.json("egress")?) },
         outcome: Outcome { status: row.optional_number("status")?, code },
         request_id: row.get("request_id")?,
     };

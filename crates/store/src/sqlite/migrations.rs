@@ -27,6 +27,8 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0019_templates.sql")),
     M::up(include_str!("migrations/0020_session_links.sql")),
     M::up(include_str!("migrations/0021_egress_of_vms.sql")),
+    M::up(include_str!("migrations/0022_egress_of_accounts.sql")),
+    M::up(include_str!("migrations/0023_egress_in_audit.sql")),
 ];
 
 /// The newest schema version that this program supports.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use skep_api::{AccountId, ErrorCode, keys::Limits, swarm::EndReason};
+use skep_api::{AccountId, ErrorCode, egress::EgressPolicy, keys::Limits, swarm::EndReason};
 
 use super::{
     account_named, boot, booted, counts, default_account, deletion, end, hash, moment, new_account, new_key,
@@ -76,7 +76,14 @@ pub async fn unknown_accounts_are_refused(store: Arc<dyn Store>) {
 }
 
 fn unchanged(account: AccountId) -> ChangeAccount {
-    ChangeAccount { account, roots: None, allowed_ips: None, max_vms: None, max_memory_mb: None }
+    ChangeAccount {
+        account,
+        roots: None,
+        allowed_ips: None,
+        max_vms: None,
+        max_memory_mb: None,
+        egress: None,
+    }
 }
 
 pub async fn an_account_is_kept_as_it_was_made(store: Arc<dyn Store>) {
@@ -84,12 +91,13 @@ pub async fn an_account_is_kept_as_it_was_made(store: Arc<dyn Store>) {
     let mut command = new_account("acme");
     command.allowed_ips = vec!["192.0.2.0/24".to_owned()];
     command.limits = Limits { max_vms: Some(0), max_memory_mb: Some(1 << 40) };
+    command.egress = EgressPolicy::listing(&["api.example.com"]).unwrap();
     let made = store.create_account(command.clone()).await.unwrap();
     assert_eq!(
         (&made.name, &made.roots, &made.allowed_ips),
         (&command.name, &command.roots, &command.allowed_ips)
     );
-    assert_eq!((made.limits, made.created_at), (command.limits, command.at));
+    assert_eq!((made.limits, &made.egress, made.created_at), (command.limits, &command.egress, command.at));
     assert_eq!(store.account(made.id).await.unwrap(), made);
     assert_eq!(store.account_by_name("acme").await.unwrap(), made);
     for name in ["acme", "default"] {
@@ -112,9 +120,15 @@ pub async fn what_may_change_of_an_account_changes(store: Arc<dyn Store>) {
     let changed = store.change_account(change).await.unwrap();
     assert_eq!((changed.roots.as_slice(), &changed.allowed_ips), (&["/b".to_owned()][..], &made.allowed_ips));
     assert_eq!(changed.limits, Limits { max_vms: Some(3), max_memory_mb: Some(512) });
-    let change = ChangeAccount { allowed_ips: Some(vec![]), max_vms: Some(None), ..unchanged(made.id) };
+    let change = ChangeAccount {
+        allowed_ips: Some(vec![]),
+        max_vms: Some(None),
+        egress: Some(EgressPolicy::All),
+        ..unchanged(made.id)
+    };
     let changed = store.change_account(change).await.unwrap();
     assert_eq!(changed.limits, Limits { max_vms: None, max_memory_mb: Some(512) });
+    assert_eq!(changed.egress, EgressPolicy::All);
     assert_eq!(store.account(made.id).await.unwrap(), changed);
     assert_eq!(store.account(other.id).await.unwrap(), other, "no other account changes");
 }

@@ -6,6 +6,7 @@ use skep_api::{
     AccountId, AuditId, ErrorCode, KeyId,
     audit::{AuditEntry, AuditKey, Outcome},
     budget::{MAX_ANSWER_BYTES, json_len},
+    egress::EgressPolicy,
 };
 
 use super::{all_events, boot, booted, default_account, moment};
@@ -19,6 +20,7 @@ fn entry(account: Option<AccountId>, step: i64) -> NewAuditEntry {
         address: Some("2001:db8::7".parse().unwrap()),
         action: "boot".to_owned(),
         resource: Some("vm_x".to_owned()),
+        egress: Some(EgressPolicy::All),
         outcome: Outcome { status: Some(201), code: None },
         request_id: format!("request-{step}"),
     };
@@ -62,6 +64,7 @@ pub async fn entries_are_kept_as_they_were(store: Arc<dyn Store>) {
         key: None,
         address: None,
         resource: None,
+        egress: None,
         outcome: Outcome { status: None, code: None },
         ..bare.entry
     };

@@ -34,6 +34,7 @@ use serde_json::Value;
 use skep_accounts::{KeyHash, KeySecret};
 use skep_api::{
     AccountId, Environment, KeyId, Role, Scope, TemplateId, VmId,
+    egress::EgressPolicy,
     keys::Limits,
     swarm::{BootReceipt, BootSource, EndReason},
 };
@@ -203,6 +204,7 @@ pub fn new_account(name: &str) -> CreateAccount {
         roots: vec![format!("/srv/{name}")],
         allowed_ips: vec![],
         limits: Limits { max_vms: None, max_memory_mb: None },
+        egress: EgressPolicy::None,
         at: moment(1),
     }
 }
