@@ -1,6 +1,8 @@
 //! Configuration of the keeper, and the [`Templates`] that it restores VMs from.
 
-use std::{net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration,
+};
 
 use skep_api::{Failure, TemplateId, swarm::EngineReport, templates::GuestSize};
 use skep_engine::{DiskLimits, Launcher};
@@ -169,6 +171,10 @@ pub trait Templates: Send + Sync {
 
     /// What the memory files of the loaded templates take, in bytes.
     fn memory_bytes(&self) -> u64;
+
+    /// Drops the memory files of templates that none of the VMs has used for a minute. Called every few seconds with the
+    /// templates of all VMs. A template that is dropped is loaded again at its next use.
+    fn unload_unused(&self, in_use: &BTreeSet<TemplateId>);
 }
 
 /// The open files of a template for one VM. All descriptors but `ram` are opened anew for each VM, because file

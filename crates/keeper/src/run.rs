@@ -5,7 +5,7 @@ use std::{net::TcpListener, os::fd::OwnedFd, process::ExitCode, sync::Arc};
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, set_child_subreaper, setrlimit};
 use skep_jail::oom_score_adj;
 use skep_keeper_protocol::SwarmAvailability;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::{
     DataDir, Error, KeeperConfig, StartReport, User, VmLimits, admin_key,
@@ -92,7 +92,7 @@ async fn run_locked(
         no_swarm,
     });
     let vmms = vmms.map(Arc::new);
-    let guard = vmms.as_ref().and_then(start_memory_guard);
+    let mut tasks = vmms.as_ref().map_or_else(JoinSet::new, start_memory_tasks);
     let helpers = Arc::new(Helpers::new(order.binary.clone(), user.clone(), data_dir.clone()));
     let supervisor = ServerSupervisor {
         order,
@@ -104,7 +104,8 @@ async fn run_locked(
         helpers,
     };
     let outcome = supervisor.until_stopped(&mut stop).await;
-    stop_memory_guard(guard).await;
+    // They hold the VMMs.
+    tasks.shutdown().await;
     let cleared = supervisor.helpers.close();
     if let Some(vmms) = supervisor.vmms.and_then(Arc::into_inner) {
         release_vms(vmms, outcome.as_ref().map_or(VmsAtStop::Keep, |(_, wish)| *wish)).await?;
@@ -113,16 +114,13 @@ async fn run_locked(
     cleared.map(|()| code)
 }
 
-fn start_memory_guard(vmms: &Arc<Vmms>) -> Option<JoinHandle<()>> {
-    vmms.swarm().memory_guard.then(|| tokio::spawn(memory::run_guard(Arc::clone(vmms))))
-}
-
-/// Ends the task, which holds the VMMs until then.
-async fn stop_memory_guard(guard: Option<JoinHandle<()>>) {
-    if let Some(guard) = guard {
-        guard.abort();
-        let _ = guard.await;
+fn start_memory_tasks(vmms: &Arc<Vmms>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    if vmms.swarm().memory_guard {
+        tasks.spawn(memory::run_guard(Arc::clone(vmms)));
     }
+    tasks.spawn(Arc::clone(vmms).unload_templates());
+    tasks
 }
 
 /// Removes VMs and their resources, or logs that the VMs keep running.

@@ -1,13 +1,16 @@
 //! The server's requests that concern templates.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_keeper_protocol::{MAX_TEMPLATE_TEXT_BYTES, TEMPLATE_PAGE_SIZE, TemplateState, TemplateStatus};
-use tokio::task::spawn_blocking;
+use tokio::{task::spawn_blocking, time::sleep};
 
 use super::{Slot, Vmms};
 use crate::Error;
+
+/// Between two looks at which templates are in use.
+const UNLOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Vmms {
     pub(super) fn build_template(
@@ -40,12 +43,26 @@ impl Vmms {
         Ok(removed.map_err(|error| Error::io("end of a template")(std::io::Error::other(error)))??)
     }
 
-    fn is_in_use(&self, template: TemplateId) -> bool {
-        let is_meant = |slot: &Slot| match slot {
-            Slot::Running(resources) => resources.template() == Some(template),
-            Slot::Busy => false,
+    /// Drops unused templates from memory until the task is aborted.
+    pub(crate) async fn unload_templates(self: Arc<Self>) {
+        loop {
+            sleep(UNLOAD_INTERVAL).await;
+            let (templates, in_use) = (Arc::clone(&self.swarm.templates), self.templates_in_use());
+            // Only a panic fails it, which is logged.
+            let _ = spawn_blocking(move || templates.unload_unused(&in_use)).await;
+        }
+    }
+
+    fn templates_in_use(&self) -> BTreeSet<TemplateId> {
+        let template = |slot: &Slot| match slot {
+            Slot::Running(resources) => resources.template(),
+            Slot::Busy => None,
         };
-        self.slots().values().any(is_meant)
+        self.slots().values().filter_map(template).collect()
+    }
+
+    fn is_in_use(&self, template: TemplateId) -> bool {
+        self.templates_in_use().contains(&template)
     }
 }
 

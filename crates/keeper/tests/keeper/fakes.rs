@@ -1,7 +1,7 @@
 //! The fake VMM, keeper, server and helper.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs::{self, File},
     io::{self, BufRead, BufReader, IoSlice, Read, Write},
     mem::MaybeUninit,
@@ -152,6 +152,8 @@ fn template_id(name: &str) -> TemplateId {
 }
 
 impl Templates for FakeTemplates {
+    fn unload_unused(&self, _: &BTreeSet<TemplateId>) {}
+
     fn memory_bytes(&self) -> u64 {
         0
     }

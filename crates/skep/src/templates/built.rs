@@ -1,12 +1,13 @@
 //! Templates that were built from the disk of another one, in the data directory.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
+    time::Instant,
 };
 
 use anyhow::Context;
@@ -17,7 +18,9 @@ use skep_keeper::OpenTemplate;
 use skep_keeper_protocol::{TemplateState, TemplateStatus};
 use skep_template::{Error, Template, shelf::Footprint};
 
-use super::{Recipe, base::BaseTemplate, build_queue::BuildQueue, built_templates, open};
+use super::{
+    Recipe, base::BaseTemplate, build_queue::BuildQueue, built_templates, idle_time::IdleTime, open,
+};
 use crate::{bake_process, output};
 
 pub(super) struct BuiltTemplates(Arc<Inner>);
@@ -57,8 +60,9 @@ struct Ready {
     dir: PathBuf,
     key: String,
     footprint: Footprint,
-    /// Loaded and verified at the first use.
+    /// Loaded and verified at its use, until none has followed for a minute.
     loaded: Option<Arc<Template>>,
+    idle: IdleTime,
 }
 
 impl BuiltTemplates {
@@ -122,6 +126,22 @@ impl BuiltTemplates {
             _ => None,
         });
         loaded.map(|template| template.memory_bytes()).sum()
+    }
+
+    /// Drops the memory files of templates that no VM has used for a minute.
+    pub(super) fn unload_unused(&self, in_use: &BTreeSet<TemplateId>) {
+        let now = Instant::now();
+        let mut unused = Vec::new();
+        for (id, entry) in &mut self.0.table().templates {
+            let Phase::Ready(ready) = &mut entry.phase else { continue };
+            if ready.loaded.is_some() && ready.idle.is_over(in_use.contains(id), now) {
+                tracing::debug!("the template {id} is dropped from memory, because no VM uses it");
+                unused.extend(ready.loaded.take());
+                ready.idle = IdleTime::default();
+            }
+        }
+        // Without the lock: the kernel frees hundreds of megabytes.
+        drop(unused);
     }
 
     pub(super) fn list(&self) -> Vec<TemplateStatus> {
@@ -246,7 +266,7 @@ impl Inner {
         }
     }
 
-    /// Loads the template, at its first use. Blocks for a fraction of a second.
+    /// Loads the template, unless it is loaded. Blocks for a fraction of a second.
     fn loaded(&self, id: TemplateId) -> Result<(Arc<Template>, u64), Failure> {
         let (dir, edition) = {
             let table = self.table();
@@ -351,6 +371,6 @@ impl Ready {
     fn of(dir: PathBuf) -> anyhow::Result<Self> {
         let key = skep_template::read_manifest(&dir)?.key;
         let footprint = Footprint::of(&dir)?;
-        Ok(Self { dir, key, footprint, loaded: None })
+        Ok(Self { dir, key, footprint, loaded: None, idle: IdleTime::default() })
     }
 }

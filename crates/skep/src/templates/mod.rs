@@ -3,9 +3,11 @@
 mod base;
 mod build_queue;
 mod built;
+mod idle_time;
 mod recipe;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -59,6 +61,11 @@ impl Templates for Shelf {
 
     fn memory_bytes(&self) -> u64 {
         self.base.memory_bytes() + self.built.memory_bytes()
+    }
+
+    fn unload_unused(&self, in_use: &BTreeSet<TemplateId>) {
+        // `base` stays: nearly every boot begins with it or with one of its children.
+        self.built.unload_unused(in_use);
     }
 
     fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure> {

@@ -174,5 +174,6 @@ async fn a_connection_without_bytes_ends_after_the_idle_time() {
     let (begun, idle) = (Instant::now(), Limits::default().idle);
     assert_eq!(outside.read(&mut [0; 1]).await.unwrap(), 0);
     assert_eq!(vm.read(&mut [0; 1]).await.unwrap(), 0);
-    assert!((idle / 2..=idle * 2).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    // A look each idle time finds that no bytes moved since the look before.
+    assert!((idle / 2..idle * 3).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
