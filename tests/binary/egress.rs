@@ -109,7 +109,41 @@ fn a_vm_reaches_what_its_policy_allows_and_nothing_else() {
             assert!(reached.is_ok(), "{target}: {reached:?}");
         }
         assert_policies(&skep, vms).await;
+        assert_default_of_account(&skep).await;
+        assert_refusals_are_counted(&skep).await;
     });
+}
+
+/// Asserts that a boot without a policy takes that of the account, and that one with a policy does not.
+async fn assert_default_of_account(skep: &Skep) {
+    let account = skep.get("/api/whoami").await.ok(200)["account"]["id"].as_str().unwrap().to_owned();
+    let change = skep.request(Method::PATCH, &format!("/api/accounts/{account}"));
+    let changed = skep_harness::binary::send(change.json(&json!({"egress": policy()}))).await.ok(200);
+    assert_eq!(changed["egress"], policy());
+    let booted = skep.post("/api/swarm/boot", &json!({})).await.ok(201);
+    assert_eq!(booted["vms"][0]["egress"], policy(), "{booted}");
+    let vm = booted["vms"][0]["pid"].as_u64().unwrap();
+    assert_eq!(fetch(skep, vm, "http://api.test/").await.as_deref(), Ok("world api.test"));
+    assert!(is_refusal(&fetch(skep, vm, "http://other.test/").await));
+    let closed = boot(skep, json!("none")).await;
+    assert!(fetch(skep, closed, "http://api.test/").await.is_err());
+}
+
+/// Asserts that the metrics count what was refused by its reason, and nothing by what a guest sent.
+async fn assert_refusals_are_counted(skep: &Skep) {
+    let metrics = skep.get("/metrics").await.ok(200);
+    let metrics = metrics.as_str().unwrap();
+    let count = |reason: &str| -> f64 {
+        let line = format!("skep_egress_refused_total{{reason=\"{reason}\"}} ");
+        metrics
+            .lines()
+            .find_map(|found| found.strip_prefix(&line))
+            .unwrap_or_else(|| panic!("{metrics}"))
+            .parse()
+            .unwrap()
+    };
+    assert!(count("policy") >= 1.0 && count("other_host") >= 1.0, "{metrics}");
+    assert!(!metrics.contains("other.test"), "{metrics}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The messages between keeper and egress process, in packets like those between keeper and server.
 
-use std::{net::Ipv4Addr, os::fd::OwnedFd, time::Duration};
+use std::{collections::BTreeMap, net::Ipv4Addr, os::fd::OwnedFd, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use skep_api::egress::{EgressPolicy, EgressReport};
@@ -14,7 +14,7 @@ use crate::{Envelope, Error, socket::Socket};
 
 /// Version of these messages, and of the descriptors and signals of the process. A keeper adopts a process of its own
 /// version only.
-pub const EGRESS_PROTOCOL: u32 = 1;
+pub const EGRESS_PROTOCOL: u32 = 2;
 
 /// How long the egress process may take for an answer, which needs no input or output. A stopped process is treated as
 /// one that has ended.
@@ -32,6 +32,8 @@ pub enum EgressRequest {
     Serve,
     /// Report what the VM at this address tried.
     Report { vm: Ipv4Addr },
+    /// Report the sums over all VMs.
+    Totals,
 }
 
 /// An answer of the egress process.
@@ -40,6 +42,67 @@ pub enum EgressRequest {
 pub enum EgressAnswer {
     Done,
     Report(EgressReport),
+    Totals(EgressTotals),
+}
+
+/// The sums over all VMs since the egress process was started, with VMs that ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressTotals {
+    /// The connections that are open.
+    pub open_connections: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    /// The tries that were refused, by reason. A reason without tries may be absent.
+    pub refused: BTreeMap<EgressRefusal, u64>,
+}
+
+/// The kind of reason why a connection or a look-up was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressRefusal {
+    /// The policy of the VM does not allow the target.
+    Policy,
+    /// The operator forbids the target.
+    Operator,
+    /// The address is not public.
+    NotPublic,
+    /// The address belongs to the server's machine.
+    OwnAddress,
+    /// The first bytes name a host that the policy does not allow.
+    OtherHost,
+    /// The first bytes name no host that can be read.
+    UnreadableHost,
+    /// The address stands for no name.
+    UnknownName,
+    /// The VM, or all VMs together, reached a limit.
+    Limit,
+}
+
+impl EgressRefusal {
+    pub const ALL: [Self; 8] = [
+        Self::Policy,
+        Self::Operator,
+        Self::NotPublic,
+        Self::OwnAddress,
+        Self::OtherHost,
+        Self::UnreadableHost,
+        Self::UnknownName,
+        Self::Limit,
+    ];
+
+    /// The word for it in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Operator => "operator",
+            Self::NotPublic => "not_public",
+            Self::OwnAddress => "own_address",
+            Self::OtherHost => "other_host",
+            Self::UnreadableHost => "unreadable_host",
+            Self::UnknownName => "unknown_name",
+            Self::Limit => "limit",
+        }
+    }
 }
 
 /// The socket at which the egress process awaits its keeper, and the next one.

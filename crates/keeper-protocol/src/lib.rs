@@ -11,7 +11,8 @@ mod socket;
 mod templates;
 
 pub use egress::{
-    EGRESS_PROTOCOL, EgressAnswer, EgressControl, EgressKeeperEnd, EgressProcessEnd, EgressRequest,
+    EGRESS_PROTOCOL, EgressAnswer, EgressControl, EgressKeeperEnd, EgressProcessEnd, EgressRefusal,
+    EgressRequest, EgressTotals,
 };
 pub use error::Error;
 pub use keeper_end::{Answerer, KeeperEnd};

@@ -12,7 +12,7 @@ use skep_api::{
     templates::GuestSize,
 };
 
-use crate::{MachineMemory, OutOfMemory};
+use crate::{EgressTotals, MachineMemory, OutOfMemory};
 
 /// The first packet, from keeper to server. Attached are the listening sockets of the HTTP service, in the order of the
 /// settings, and then that of the API for VMs, if there is one.
@@ -93,6 +93,8 @@ pub enum Request {
     SetEgress { vm: VmId, policy: EgressPolicy },
     /// Report what the guest of a VM may connect to, and what it tried.
     EgressReport { vm: VmId },
+    /// Report the sums over the connections of all VMs.
+    EgressTotals,
     /// List the running VMs in the order of their ids, one page at a time.
     List {
         /// Only VMs with greater ids. `None` for the first page.
@@ -158,6 +160,7 @@ pub enum Answer {
     Admitted,
     EgressSet,
     EgressReport(EgressReport),
+    EgressTotals(EgressTotals),
     /// Running VMs. A page of [`LIST_PAGE_SIZE`] VMs may be followed by another one.
     List {
         /// In the order of their ids.

@@ -20,8 +20,8 @@ use tokio::{
 };
 
 use crate::{
-    Answer, Envelope, Error, HeldVm, LIST_PAGE_SIZE, Launched, MachineMemory, OutOfMemory, Request, TlsPair,
-    Usage, Welcome, socket::Socket,
+    Answer, EgressTotals, Envelope, Error, HeldVm, LIST_PAGE_SIZE, Launched, MachineMemory, OutOfMemory,
+    Request, TlsPair, Usage, Welcome, socket::Socket,
 };
 
 /// A VMM that waits for its guest state, with the descriptors to control it.
@@ -170,6 +170,17 @@ impl ServerEnd {
     pub async fn egress_report(&self, vm: VmId) -> Result<EgressReport, Error> {
         match self.request(Request::EgressReport { vm }).await? {
             (Answer::EgressReport(report), _) => Ok(report),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// The sums over the connections of all VMs to hosts outside.
+    ///
+    /// # Errors
+    /// The keeper is gone, or the egress process does not answer.
+    pub async fn egress_totals(&self) -> Result<EgressTotals, Error> {
+        match self.request(Request::EgressTotals).await? {
+            (Answer::EgressTotals(totals), _) => Ok(totals),
             (other, _) => Err(unexpected(&other)),
         }
     }

@@ -25,7 +25,7 @@ use skep_jail::{
     Cgroup, CgroupTree, Confinement, Handles, Jailed, ProcessSpec, Seclusion, UidPool, oom_score_adj,
     stage::SELF_EXE,
 };
-use skep_keeper_protocol::{EGRESS_PROTOCOL, EgressAnswer, EgressKeeperEnd, EgressRequest};
+use skep_keeper_protocol::{EGRESS_PROTOCOL, EgressAnswer, EgressKeeperEnd, EgressRequest, EgressTotals};
 use skep_network::{EgressListeners, Network};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -48,6 +48,7 @@ use crate::{
 pub(crate) const GROUP: &str = "egress";
 /// Limit of processes and threads.
 const PIDS: u64 = 16;
+const OTHER_ANSWER: Error = Error::NoEgress("the egress process gave another answer");
 /// Between the end of a process and the start of the next one.
 const RESTART_DELAY: Duration = Duration::from_millis(100);
 /// How long a change of a policy waits for a process that is being started.
@@ -171,7 +172,14 @@ impl Egress {
     pub(crate) async fn report(&self, vm: Ipv4Addr) -> Result<EgressReport, Error> {
         match self.request(EgressRequest::Report { vm }).await? {
             EgressAnswer::Report(report) => Ok(report),
-            EgressAnswer::Done => Err(Error::NoEgress("the egress process gave another answer")),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    pub(crate) async fn totals(&self) -> Result<EgressTotals, Error> {
+        match self.request(EgressRequest::Totals).await? {
+            EgressAnswer::Totals(totals) => Ok(totals),
+            _ => Err(OTHER_ANSWER),
         }
     }
 

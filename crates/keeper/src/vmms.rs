@@ -196,6 +196,7 @@ impl Vmms {
                 Answer::EgressSet
             }
             Request::EgressReport { vm } => Answer::EgressReport(self.egress_report(vm).await?),
+            Request::EgressTotals => Answer::EgressTotals(self.egress_totals().await?),
             // `perform` and `serving` answer these requests.
             Request::Launch { .. }
             | Request::Attach { .. }

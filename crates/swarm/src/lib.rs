@@ -42,6 +42,7 @@ pub use metrics::{Observer, SwarmMetrics, VmmCounts};
 pub use skep_api::exec::ExecEvent;
 pub use skep_channel::ExecStream;
 pub use skep_engine::DiskTraffic;
+pub use skep_keeper_protocol::{EgressRefusal, EgressTotals};
 pub use skep_keeper_protocol::{TemplateState, TemplateStatus};
 pub use swarm::{Swarm, SwarmParts};
 pub use template::require_ready;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use skep_api::swarm::{BootReceipt, Capacity, EndReason, PoolState, VmState};
 use skep_engine::DiskTraffic;
-use skep_keeper_protocol::ServerEnd;
+use skep_keeper_protocol::{EgressTotals, ServerEnd};
 use tokio::time::timeout;
 
 /// Time limit of the keeper's answer.
@@ -39,6 +39,8 @@ pub struct SwarmMetrics {
     pub held_bytes: u64,
     /// What the guests of all VMs of accounts did with their disks since the start of this server, with VMs that ended.
     pub disk: DiskTraffic,
+    /// The connections of VMs to hosts outside. `None` if the keeper did not answer in time.
+    pub egress: Option<EgressTotals>,
     /// `None` if the keeper did not answer in time.
     pub vmms: Option<VmmCounts>,
 }
@@ -52,6 +54,7 @@ impl Default for SwarmMetrics {
             capacity: Capacity::default(),
             held_bytes: 0,
             disk: DiskTraffic::default(),
+            egress: Some(EgressTotals::default()),
             vmms: Some(VmmCounts { committed: 0, uncommitted: 0 }),
         }
     }
@@ -64,6 +67,10 @@ pub struct VmmCounts {
     pub committed: usize,
     /// Those that are parked or being restored.
     pub uncommitted: usize,
+}
+
+pub(crate) async fn egress_totals(keeper: &ServerEnd) -> Option<EgressTotals> {
+    timeout(KEEPER_TIMEOUT, keeper.egress_totals()).await.ok()?.ok()
 }
 
 pub(crate) async fn count_vmms(keeper: &ServerEnd) -> Option<VmmCounts> {

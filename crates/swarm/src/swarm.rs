@@ -342,6 +342,7 @@ impl Swarm {
             capacity: self.0.budget.capacity(),
             held_bytes: self.0.usage.held_bytes(),
             disk,
+            egress: metrics::egress_totals(&self.0.surroundings.keeper).await,
             vmms: metrics::count_vmms(&self.0.surroundings.keeper).await,
         }
     }

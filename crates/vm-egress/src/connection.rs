@@ -11,7 +11,8 @@ use std::{
 };
 
 use rustix::net::sockopt::set_socket_linger;
-use skep_api::egress::{EgressPolicy, EgressVerdict};
+use skep_api::egress::EgressPolicy;
+use skep_keeper_protocol::EgressRefusal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes},
     net::TcpStream,
@@ -24,7 +25,8 @@ use crate::{
     names::is_of_name,
     outside,
     proxy::Proxy,
-    vms::{Target, Vm},
+    rules::AddressRefusal,
+    vms::{Outcome, Target, Vm},
 };
 
 /// How long to wait for first bytes. Then the connection belongs to a protocol whose server speaks first.
@@ -65,13 +67,23 @@ enum Error {
 }
 
 impl Error {
-    fn verdict(&self) -> EgressVerdict {
-        match self {
+    fn outcome(&self) -> Outcome {
+        let refusal = match self {
             Self::Outside(outside::Error::NotFound | outside::Error::Unreachable(_)) | Self::Guest(_) => {
-                EgressVerdict::Failed
+                return Outcome::Failed(self.to_string());
             }
-            _ => EgressVerdict::Refused,
-        }
+            Self::Policy => EgressRefusal::Policy,
+            Self::UnknownName => EgressRefusal::UnknownName,
+            Self::TooMany | Self::TooFast => EgressRefusal::Limit,
+            Self::OtherHost(_) => EgressRefusal::OtherHost,
+            Self::UnreadableHost => EgressRefusal::UnreadableHost,
+            Self::Outside(outside::Error::Refused(refusal)) => match refusal {
+                AddressRefusal::Denied => EgressRefusal::Operator,
+                AddressRefusal::OwnAddress => EgressRefusal::OwnAddress,
+                AddressRefusal::NotPublic => EgressRefusal::NotPublic,
+            },
+        };
+        Outcome::Refused(refusal, self.to_string())
     }
 }
 
@@ -128,7 +140,7 @@ async fn relay(
         None => (connected.await?, ()),
     };
     let peer = outside.peer_addr().ok().map(|peer| peer.ip());
-    vm.note(&Target { address: peer, ..target.clone() }, EgressVerdict::Allowed, None);
+    vm.note(&Target { address: peer, ..target.clone() }, Outcome::Allowed);
     // Errors from here on are the end of the connection, which both ends learn by the drop of the streams.
     let _ = copy(vm, guest, outside, &first, proxy.vms.limits().idle).await;
     Ok(())
@@ -217,7 +229,7 @@ async fn idle(moved: &AtomicU64, idle_time: Duration) {
 }
 
 fn refuse(vm: &Vm, target: &Target, guest: TcpStream, error: &Error) {
-    vm.note(target, error.verdict(), Some(error.to_string()));
+    vm.note(target, error.outcome());
     reset(guest);
 }
 

@@ -137,6 +137,7 @@ async fn serve_keeper(
             EgressRequest::Report { vm } => {
                 EgressAnswer::Report(vms.find(vm).map(|vm| vm.report()).unwrap_or_default())
             }
+            EgressRequest::Totals => EgressAnswer::Totals(vms.totals()),
         };
         keeper.answer(id, answer).await.map_err(io::Error::other)?;
     }

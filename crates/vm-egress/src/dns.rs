@@ -13,7 +13,8 @@ use hickory_resolver::proto::{
     op::{Message, MessageType, OpCode, Query, ResponseCode},
     rr::{DNSClass, RData, Record, RecordType, rdata::A},
 };
-use skep_api::egress::{EgressVerdict, is_name, normalized};
+use skep_api::egress::{is_name, normalized};
+use skep_keeper_protocol::EgressRefusal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
@@ -23,7 +24,7 @@ use tokio::{
 use crate::{
     names::{ChosenBy, Names},
     proxy::{accept, source_of},
-    vms::{Target, Vm, Vms},
+    vms::{Outcome, Target, Vm, Vms},
 };
 
 /// How long a VM may keep the address of a name, in seconds. The address means the same name for good, but a name that
@@ -111,24 +112,25 @@ fn address(vm: &Vm, names: &Names, question: &Query) -> Result<Option<Ipv4Addr>,
     if !is_name(&name) {
         return Err(ResponseCode::Refused);
     }
-    let refuse = |reason: String| {
+    let refuse = |refusal: EgressRefusal, reason: String| {
         let target = Target { name: Some(name.as_str().into()), address: None, port: None };
-        vm.note(&target, EgressVerdict::Refused, Some(reason));
+        vm.note(&target, Outcome::Refused(refusal, reason));
         ResponseCode::Refused
     };
     let policy = vm.policy();
     if !policy.permits_lookup(&name) {
-        return Err(refuse("the policy does not allow the name".to_owned()));
+        return Err(refuse(EgressRefusal::Policy, "the policy does not allow the name".to_owned()));
     }
     if question.query_class() != DNSClass::IN || question.query_type() != RecordType::A {
         return Ok(None);
     }
     let chosen = if policy.lists_name(&name) { ChosenBy::Policy } else { ChosenBy::Guest };
-    let address = names.address(&name, chosen).map_err(|error| refuse(error.to_string()))?;
+    let address =
+        names.address(&name, chosen).map_err(|error| refuse(EgressRefusal::Limit, error.to_string()))?;
     if vm.note_name(address) {
         Ok(Some(address))
     } else {
-        Err(refuse("the VM uses too many names".to_owned()))
+        Err(refuse(EgressRefusal::Limit, "the VM uses too many names".to_owned()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the process knows of each VM: its policy, limits, counters and last tries.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     net::{IpAddr, Ipv4Addr},
     num::NonZeroU32,
     sync::{
@@ -13,6 +13,7 @@ use std::{
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use jiff::Timestamp;
 use skep_api::egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict};
+use skep_keeper_protocol::{EgressRefusal, EgressTotals};
 use tokio::sync::{Semaphore, watch};
 
 use crate::limits::{Bucket, Limits};
@@ -31,6 +32,8 @@ const MAX_TRIES: usize = 100;
 pub(crate) struct Vms {
     limits: Limits,
     vms: Mutex<HashMap<Ipv4Addr, Arc<Vm>>>,
+    /// Those of VMs that ended.
+    ended: Mutex<EgressTotals>,
 }
 
 #[derive(Debug)]
@@ -42,10 +45,25 @@ pub(crate) struct Vm {
     pub(crate) query_rate: DefaultDirectRateLimiter,
     pub(crate) sent: Arc<Direction>,
     pub(crate) received: Arc<Direction>,
-    refused: AtomicU64,
-    tries: Mutex<VecDeque<EgressTry>>,
+    noted: Mutex<Noted>,
     /// The addresses of names that were looked up.
     names: Mutex<HashSet<Ipv4Addr>>,
+}
+
+/// The tries of a VM.
+#[derive(Debug, Default)]
+struct Noted {
+    refused: BTreeMap<EgressRefusal, u64>,
+    /// The last ones, oldest first.
+    tries: VecDeque<EgressTry>,
+}
+
+/// The outcome of a try, with the reason.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Allowed,
+    Refused(EgressRefusal, String),
+    Failed(String),
 }
 
 /// The target of a connection or of a look-up.
@@ -66,7 +84,7 @@ pub(crate) struct Direction {
 
 impl Vms {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, vms: Mutex::default() }
+        Self { limits, ..Self::default() }
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -87,7 +105,17 @@ impl Vms {
     pub(crate) fn forget(&self, vm: Ipv4Addr) {
         if let Some(vm) = self.vms().remove(&vm) {
             vm.policy.send_replace(Arc::new(EgressPolicy::None));
+            let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            vm.add_to(&mut ended);
+            ended.open_connections = 0;
         }
+    }
+
+    /// The sums over all VMs, with those that ended.
+    pub(crate) fn totals(&self) -> EgressTotals {
+        let mut totals = self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.vms().values().for_each(|vm| vm.add_to(&mut totals));
+        totals
     }
 
     /// The addresses of all VMs.
@@ -113,8 +141,7 @@ impl Vm {
             query_rate: RateLimiter::direct(Quota::per_second(QUERY_RATE)),
             sent: direction(),
             received: direction(),
-            refused: AtomicU64::new(0),
-            tries: Mutex::default(),
+            noted: Mutex::default(),
             names: Mutex::default(),
         }
     }
@@ -136,15 +163,20 @@ impl Vm {
     }
 
     /// Notes a try for the report.
-    pub(crate) fn note(&self, target: &Target, verdict: EgressVerdict, reason: Option<String>) {
-        if verdict == EgressVerdict::Refused {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note(&self, target: &Target, outcome: Outcome) {
+        let mut noted = self.noted();
+        let (verdict, reason) = match outcome {
+            Outcome::Allowed => (EgressVerdict::Allowed, None),
+            Outcome::Refused(refusal, reason) => {
+                *noted.refused.entry(refusal).or_default() += 1;
+                (EgressVerdict::Refused, Some(reason))
+            }
+            Outcome::Failed(reason) => (EgressVerdict::Failed, Some(reason)),
+        };
+        if noted.tries.len() == MAX_TRIES {
+            noted.tries.pop_front();
         }
-        let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        if tries.len() == MAX_TRIES {
-            tries.pop_front();
-        }
-        tries.push_back(EgressTry {
+        noted.tries.push_back(EgressTry {
             at: Timestamp::now(),
             name: target.name.as_deref().map(str::to_owned),
             address: target.address,
@@ -155,15 +187,54 @@ impl Vm {
     }
 
     pub(crate) fn report(&self) -> EgressReport {
-        let tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = self.noted();
         EgressReport {
             policy: (*self.policy()).clone(),
-            open_connections: u64::from(self.limits.connections.get())
-                .saturating_sub(self.connections.available_permits() as u64),
+            open_connections: self.open_connections(),
             sent_bytes: self.sent.total.load(Ordering::Relaxed),
             received_bytes: self.received.total.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            tries: tries.iter().cloned().collect(),
+            refused: noted.refused.values().sum(),
+            tries: noted.tries.iter().cloned().collect(),
         }
+    }
+
+    fn add_to(&self, totals: &mut EgressTotals) {
+        totals.open_connections += self.open_connections();
+        totals.sent_bytes += self.sent.total.load(Ordering::Relaxed);
+        totals.received_bytes += self.received.total.load(Ordering::Relaxed);
+        for (refusal, count) in &self.noted().refused {
+            *totals.refused.entry(*refusal).or_default() += count;
+        }
+    }
+
+    fn open_connections(&self) -> u64 {
+        u64::from(self.limits.connections.get()).saturating_sub(self.connections.available_permits() as u64)
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sums_keep_what_ended_vms_did() {
+        let vms = Vms::new(Limits::default());
+        let addresses = [Ipv4Addr::new(10, 77, 0, 2), Ipv4Addr::new(10, 77, 0, 3)];
+        let target = Target { name: None, address: None, port: Some(443) };
+        for address in addresses {
+            vms.set(address, EgressPolicy::All);
+            let vm = vms.find(address).unwrap();
+            vm.note(&target, Outcome::Refused(EgressRefusal::Policy, "a reason".to_owned()));
+            vm.note(&target, Outcome::Allowed);
+            vm.sent.total.fetch_add(7, Ordering::Relaxed);
+        }
+        let before = vms.totals();
+        assert_eq!((before.sent_bytes, &before.refused), (14, &BTreeMap::from([(EgressRefusal::Policy, 2)])));
+        vms.forget(addresses[0]);
+        assert_eq!(vms.totals(), before);
     }
 }

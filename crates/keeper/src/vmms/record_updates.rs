@@ -6,6 +6,7 @@ use skep_api::{
     VmId,
     egress::{EgressPolicy, EgressReport},
 };
+use skep_keeper_protocol::EgressTotals;
 use skep_network::Port;
 use tokio::task::spawn_blocking;
 
@@ -47,6 +48,13 @@ impl Vmms {
         match &self.egress {
             Some(egress) => egress.report(port.ip).await,
             None => Ok(EgressReport::default()),
+        }
+    }
+
+    pub(super) async fn egress_totals(&self) -> Result<EgressTotals, Error> {
+        match &self.egress {
+            Some(egress) => egress.totals().await,
+            None => Ok(EgressTotals::default()),
         }
     }
 

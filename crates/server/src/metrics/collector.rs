@@ -9,7 +9,7 @@ use prometheus_client::{
         text::{encode_eof, encode_registry},
     },
     metrics::{
-        counter::ConstCounter,
+        counter::{ConstCounter, Counter},
         family::Family,
         gauge::{ConstGauge, Gauge},
     },
@@ -20,7 +20,7 @@ use skep_api::{
     swarm::{BASE_TEMPLATE, PoolState, Vm, VmState},
 };
 use skep_store::{Store, TicketMetrics};
-use skep_swarm::{DiskTraffic, SwarmMetrics};
+use skep_swarm::{DiskTraffic, EgressRefusal, EgressTotals, SwarmMetrics};
 
 use super::{Format, Metrics, PREFIX, process::Usage, tickets, vms};
 use crate::{error::Refusal, swarm_handle::SwarmHandle};
@@ -42,6 +42,11 @@ struct TemplateLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OwnerLabels {
     owner: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
 }
 
 /// The sources of all metrics of a server.
@@ -148,7 +153,7 @@ fn register_vms(registry: &mut Registry, counts: &[(VmState, usize)]) {
 }
 
 fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
-    let SwarmMetrics { vms, mut pool, capacity, held_bytes, disk, vmms } = figures;
+    let SwarmMetrics { vms, mut pool, capacity, held_bytes, disk, egress, vmms } = figures;
     register_vms(registry, &vms);
     if pool.is_empty() {
         pool.insert(BASE_TEMPLATE.to_owned(), PoolState { ready: 0, target: 0 });
@@ -189,6 +194,27 @@ fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
         );
     }
     register_disk_traffic(registry, &disk);
+    if let Some(egress) = egress {
+        register_egress(registry, &egress);
+    }
+}
+
+fn register_egress(registry: &mut Registry, egress: &EgressTotals) {
+    let help = "Open connections of VMs to hosts outside";
+    registry.register("egress_connections", help, ConstGauge::new(egress.open_connections));
+    for (name, help, bytes) in [
+        ("egress_sent", "Bytes that VMs sent to hosts outside", egress.sent_bytes),
+        ("egress_received", "Bytes that VMs received from hosts outside", egress.received_bytes),
+    ] {
+        registry.register_with_unit(name, help, Unit::Bytes, ConstCounter::new(bytes));
+    }
+    let refused = Family::<ReasonLabels, Counter>::default();
+    for reason in EgressRefusal::ALL {
+        let count = egress.refused.get(&reason).copied().unwrap_or(0);
+        refused.get_or_create(&ReasonLabels { reason: reason.as_str() }).inc_by(count);
+    }
+    let help = "Connections and look-ups of VMs that were refused, by reason";
+    registry.register("egress_refused", help, refused);
 }
 
 fn register_disk_traffic(registry: &mut Registry, disk: &DiskTraffic) {

@@ -308,6 +308,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
             | Request::AdmitToApi { .. }
             | Request::SetEgress { .. }
             | Request::EgressReport { .. }
+            | Request::EgressTotals
             | Request::Tls { .. }
             | Request::Helper { .. }
             | Request::Restart
