@@ -26,7 +26,6 @@ pub struct Account {
     pub max_memory_mb: Option<u64>,
     /// What a VM may connect to outside if its boot has no `egress`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
-    #[serde(default)]
     pub egress: EgressPolicy,
     /// When the account was created.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]

@@ -30,7 +30,6 @@ pub struct AuditEntry {
     pub resource: Option<String>,
     /// The egress policy that the request asked for, of a VM or an account; null if it asked for none.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::optional_policy_schema))]
-    #[serde(default)]
     pub egress: Option<EgressPolicy>,
     /// The outcome of the request.
     pub outcome: Outcome,

@@ -1,10 +1,19 @@
 //! Egress policies: what a VM may connect to outside, and what it tried.
 
+mod presets;
+#[cfg(feature = "openapi")]
+mod schema;
+mod value;
+
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
+
+pub use presets::EgressPreset;
+#[cfg(feature = "openapi")]
+pub(crate) use schema::{optional_policy_schema, policy_schema};
 
 /// The most entries of a policy.
 pub const MAX_ENTRIES: usize = 64;
@@ -17,7 +26,8 @@ const MAX_NAME_BYTES: usize = 253;
 /// The longest label of a host name, in bytes.
 const MAX_LABEL_BYTES: usize = 63;
 
-/// What a VM may connect to. As JSON: `"none"`, `"all"`, or `{"allow": [...], "ports": [...]}`.
+/// What a VM may connect to. As JSON: `"none"`, `"all"`, or `{"allow": [...], "presets": [...], "ports":
+/// [...]}`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
 pub enum EgressPolicy {
@@ -34,6 +44,8 @@ pub enum EgressPolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressList {
     entries: Vec<EgressEntry>,
+    /// Sorted by name.
+    presets: Vec<EgressPreset>,
     /// Sorted; `None` means every port.
     ports: Option<Vec<u16>>,
 }
@@ -54,7 +66,9 @@ enum EgressEntry {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEgressPolicy {
     /// The value has another shape.
-    #[error("an egress policy is \"none\", \"all\" or {{\"allow\": [...], \"ports\": [...]}}, not {0}")]
+    #[error(
+        "an egress policy is \"none\", \"all\" or {{\"allow\": [...], \"presets\": [...], \"ports\": [...]}}, not {0}"
+    )]
     Shape(String),
     /// An entry of `allow` is not valid.
     #[error(
@@ -68,6 +82,9 @@ pub enum InvalidEgressPolicy {
     /// An IPv6 address or network.
     #[error("{0:?} cannot be allowed, since VMs have IPv4 only; give an IPv4 network or a host name")]
     Ipv6(String),
+    /// There is no such preset.
+    #[error("{0} is no preset; the presets are {}", preset_names())]
+    Preset(String),
     /// A port is not valid.
     #[error("`ports` has {0}; a port is a whole number from 1 to 65535")]
     Port(String),
@@ -126,57 +143,6 @@ pub struct EgressTry {
     pub reason: Option<String>,
 }
 
-/// The schema of a policy in an answer: a text or an object, which [`EgressPolicy`] defines.
-#[cfg(feature = "openapi")]
-pub(crate) fn policy_schema() -> utoipa::openapi::Schema {
-    use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Type};
-    let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
-    let port =
-        ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(f64::from(u16::MAX)));
-    let word = ObjectBuilder::new().schema_type(Type::String).enum_values(Some(["none", "all"]));
-    let allow = ArrayBuilder::new()
-        .items(text)
-        .min_items(Some(1))
-        .max_items(Some(MAX_ENTRIES))
-        .description(Some("Host names, `*.HOST` for all names below one, IPv4 networks and addresses."))
-        .examples([serde_json::json!(["api.example.com"])]);
-    let ports = ArrayBuilder::new()
-        .items(port)
-        .min_items(Some(1))
-        .max_items(Some(MAX_PORTS))
-        .description(Some("The ports that connections may go to; default: every port."))
-        .examples([serde_json::json!([443])]);
-    let list = ObjectBuilder::new().property("allow", allow).required("allow").property("ports", ports);
-    OneOfBuilder::new()
-        .item(word)
-        .item(list)
-        .description(Some(
-            "What the VM may connect to outside: `\"none\"` (default); `\"all\"`, which means all public addresses; or \
-             `{\"allow\": [...], \"ports\": [...]}` with host names, `*.HOST` for all names below one, and IPv4 networks \
-             or addresses, and ports (default: every port). The server itself, its network, and private, link-local and \
-             metadata addresses are never reached, unless the operator allows them.",
-        ))
-        .examples([serde_json::json!({"allow": ["api.example.com"]})])
-        .build()
-        .into()
-}
-
-/// The schema of a policy that may be null.
-#[cfg(feature = "openapi")]
-pub(crate) fn optional_policy_schema() -> utoipa::openapi::Schema {
-    use utoipa::openapi::{ObjectBuilder, OneOfBuilder, Type};
-    let null = ObjectBuilder::new().schema_type(Type::Null);
-    OneOfBuilder::new()
-        .item(null)
-        .item(policy_schema())
-        .description(Some(
-            "The egress policy that the request asked for, of a VM or an account; null if it asked for none.",
-        ))
-        .examples([serde_json::json!({"allow": ["api.example.com"]})])
-        .build()
-        .into()
-}
-
 /// What a VM may connect to, and what it tried. Answer of `GET /api/swarm/vm/{pid}/egress`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -207,7 +173,22 @@ impl EgressPolicy {
     /// An entry is not valid, or there are none or too many.
     pub fn listing<S: AsRef<str>>(allow: &[S]) -> Result<Self, InvalidEgressPolicy> {
         let allow: Vec<&str> = allow.iter().map(AsRef::as_ref).collect();
-        Self::try_from(json!({"allow": allow}))
+        Self::try_from(serde_json::json!({"allow": allow}))
+    }
+
+    /// This policy with presets besides. `all` allows them anyway.
+    #[must_use]
+    pub fn with_presets(self, presets: &[EgressPreset]) -> Self {
+        let mut list = match self {
+            Self::None if presets.is_empty() => return Self::None,
+            Self::None => EgressList { entries: Vec::new(), presets: Vec::new(), ports: None },
+            Self::All => return Self::All,
+            Self::Listed(list) => list,
+        };
+        list.presets.extend(presets);
+        list.presets.sort_unstable_by_key(|preset| preset.name);
+        list.presets.dedup();
+        Self::Listed(list)
     }
 
     /// Its size as JSON, in bytes.
@@ -229,7 +210,9 @@ impl EgressPolicy {
         match self {
             Self::None | Self::All => false,
             Self::Listed(list) => {
-                list.entries.iter().any(|entry| matches!(entry, EgressEntry::Name(listed) if listed == name))
+                let is_listed =
+                    |entry: &EgressEntry| matches!(entry, EgressEntry::Name(listed) if listed == name);
+                list.entries.iter().any(is_listed) || list.presets.iter().any(|preset| preset.names(name))
             }
         }
     }
@@ -262,6 +245,7 @@ impl EgressList {
     fn names(&self, name: &str) -> bool {
         let name = normalized(name);
         self.entries.iter().any(|entry| entry.names(&name))
+            || self.presets.iter().any(|preset| preset.names(&name))
     }
 }
 
@@ -325,6 +309,11 @@ fn mask(prefix_len: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0)
 }
 
+fn preset_names() -> String {
+    let names: Vec<&str> = EgressPreset::ALL.iter().map(|preset| preset.name).collect();
+    names.join(", ")
+}
+
 /// A host name in lower case without a final dot, for comparisons.
 pub fn normalized(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
@@ -340,88 +329,6 @@ pub fn is_name(text: &str) -> bool {
     let ends_in_number =
         text.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
     text.len() <= MAX_NAME_BYTES && text.split('.').all(is_label) && !ends_in_number
-}
-
-impl TryFrom<Value> for EgressPolicy {
-    type Error = InvalidEgressPolicy;
-
-    fn try_from(value: Value) -> Result<Self, InvalidEgressPolicy> {
-        match &value {
-            Value::String(word) if word == "none" => Ok(Self::None),
-            Value::String(word) if word == "all" => Ok(Self::All),
-            Value::Object(fields) => {
-                let other = fields.keys().any(|field| !["allow", "ports"].contains(&field.as_str()));
-                let (false, Some(Value::Array(allow))) = (other, fields.get("allow")) else {
-                    return Err(InvalidEgressPolicy::Shape(shown(&value)));
-                };
-                let policy = Self::Listed(EgressList {
-                    entries: parse_entries(allow)?,
-                    ports: fields.get("ports").map(parse_ports).transpose()?.flatten(),
-                });
-                let bytes = policy.json_bytes();
-                if bytes > MAX_POLICY_BYTES { Err(InvalidEgressPolicy::TooLarge(bytes)) } else { Ok(policy) }
-            }
-            other => Err(InvalidEgressPolicy::Shape(shown(other))),
-        }
-    }
-}
-
-fn parse_entries(allow: &[Value]) -> Result<Vec<EgressEntry>, InvalidEgressPolicy> {
-    if allow.is_empty() || allow.len() > MAX_ENTRIES {
-        let (count, limit) = (allow.len(), MAX_ENTRIES);
-        return Err(InvalidEgressPolicy::Count { field: "allow", count, limit, hint: ", or \"none\"" });
-    }
-    let entry = |value: &Value| {
-        let text = value.as_str().ok_or_else(|| InvalidEgressPolicy::Entry(shown(value)))?;
-        EgressEntry::parse(text)
-    };
-    allow.iter().map(entry).collect()
-}
-
-fn parse_ports(value: &Value) -> Result<Option<Vec<u16>>, InvalidEgressPolicy> {
-    let ports = match value {
-        Value::Null => return Ok(None),
-        Value::Array(ports) => ports,
-        other => return Err(InvalidEgressPolicy::Port(shown(other))),
-    };
-    if ports.is_empty() || ports.len() > MAX_PORTS {
-        let (count, limit) = (ports.len(), MAX_PORTS);
-        let hint = ", or leave `ports` out for every port";
-        return Err(InvalidEgressPolicy::Count { field: "ports", count, limit, hint });
-    }
-    let port = |value: &Value| {
-        let port = value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
-        port.ok_or_else(|| InvalidEgressPolicy::Port(shown(value)))
-    };
-    let mut ports = ports.iter().map(port).collect::<Result<Vec<u16>, _>>()?;
-    ports.sort_unstable();
-    ports.dedup();
-    Ok(Some(ports))
-}
-
-/// The beginning of a value, for an error message.
-fn shown(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(100) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
-}
-
-impl From<EgressPolicy> for Value {
-    fn from(policy: EgressPolicy) -> Self {
-        match policy {
-            EgressPolicy::None => json!("none"),
-            EgressPolicy::All => json!("all"),
-            EgressPolicy::Listed(EgressList { entries, ports }) => {
-                let allow: Vec<String> = entries.iter().map(ToString::to_string).collect();
-                match ports {
-                    Some(ports) => json!({"allow": allow, "ports": ports}),
-                    None => json!({"allow": allow}),
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 use proptest::prelude::*;
 
+use serde_json::json;
+
 use super::*;
 
 fn policy(value: Value) -> Result<EgressPolicy, String> {
@@ -13,6 +15,8 @@ fn a_policy_is_read_and_written() {
         json!("all"),
         json!({"allow": ["api.example.com", "*.example.org", "203.0.113.0/24", "192.0.2.7"]}),
         json!({"allow": ["0.0.0.0/0"], "ports": [80, 443]}),
+        json!({"allow": ["api.example.com"], "presets": ["github", "python"], "ports": [443]}),
+        json!({"presets": ["gitlab"]}),
     ] {
         assert_eq!(Value::from(policy(value.clone()).unwrap()), value);
     }
@@ -43,6 +47,9 @@ fn a_wrong_policy_is_refused_by_name() {
         (json!({"allow": ["2001:db8::/32"]}), "IPv4 only"),
         (json!({"allow": ["https://x.example"]}), "cannot be allowed"),
         (json!({"allow": [7]}), "7"),
+        (json!({"allow": "x.example"}), "not {\"allow\":\"x.example\"}"),
+        (json!({"presets": []}), "`presets` has 0 entries"),
+        (json!({"presets": ["cobol"]}), "\"cobol\" is no preset; the presets are anthropic, debian,"),
         (json!({"allow": ["x.example"], "ports": []}), "`ports` has 0 entries"),
         (json!({"allow": ["x.example"], "ports": [0]}), "has 0; a port"),
         (json!({"allow": ["x.example"], "ports": [65536]}), "65536"),
@@ -51,6 +58,22 @@ fn a_wrong_policy_is_refused_by_name() {
         let error = policy(value).err().unwrap_or_default();
         assert!(error.contains(part), "{part}: {error}");
     }
+}
+
+#[test]
+fn a_preset_permits_its_hosts_and_no_others() {
+    let preset = EgressPreset::by_name("gitlab").unwrap();
+    let with = EgressPolicy::None.with_presets(&[preset, preset]);
+    assert_eq!(Value::from(with.clone()), json!({"presets": ["gitlab"]}));
+    assert!(with.permits_name("gitlab.com", 443) && with.permits_name("GitLab.com.", 22));
+    assert!(with.lists_name("gitlab.com"));
+    for other in ["gitlab.org", "a.gitlab.com", "com", "github.com"] {
+        assert!(!with.permits_lookup(other), "{other}");
+    }
+    let both = EgressPolicy::listing(&["203.0.113.0/24"]).unwrap().with_presets(&[preset]);
+    assert!(both.permits_lookup("gitlab.com") && both.permits_address(Ipv4Addr::new(203, 0, 113, 7), 80));
+    assert_eq!(EgressPolicy::None.with_presets(&[]), EgressPolicy::None);
+    assert_eq!(EgressPolicy::All.with_presets(&[preset]), EgressPolicy::All);
 }
 
 #[test]

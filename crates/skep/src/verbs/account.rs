@@ -10,11 +10,11 @@ use clap::{Args, Subcommand};
 use skep_api::{
     AccountId,
     accounts::{Account as Record, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
-    egress::EgressPolicy,
+    egress::{EgressPolicy, EgressPreset},
 };
 use skep_client::{Answered, Client};
 
-use super::egress::{describe_policy, parse_policy};
+use super::egress::{describe_policy, parse_policy, parse_preset, with_presets};
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -63,6 +63,10 @@ struct Create {
     /// them [default: none].
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     egress: Option<EgressPolicy>,
+    /// Also allow the hosts of this preset, such as `python`; may be given several times. `skep egress --presets` lists
+    /// them.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_preset)]
+    egress_preset: Vec<EgressPreset>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -104,6 +108,10 @@ struct Set {
     /// them. VMs that run keep their policy.
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     egress: Option<EgressPolicy>,
+    /// Also allow the hosts of this preset, such as `python`; may be given several times. `skep egress --presets` lists
+    /// them.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_preset)]
+    egress_preset: Vec<EgressPreset>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -151,7 +159,7 @@ async fn create(verb: Create) -> anyhow::Result<ExitCode> {
         allowed_ips: non_empty(verb.allowed_ip),
         max_vms: verb.max_vms,
         max_memory_mb: verb.max_memory_mb,
-        egress: verb.egress,
+        egress: with_presets(verb.egress, &verb.egress_preset),
     };
     show(&verb.connection.client()?.create_account(&request).await?, verb.connection.json)
 }
@@ -162,7 +170,7 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
         allowed_ips: if verb.any_ip { Some(Vec::new()) } else { non_empty(verb.allowed_ip) },
         max_vms: verb.max_vms.map(|Limit(limit)| limit),
         max_memory_mb: verb.max_memory_mb.map(|Limit(limit)| limit),
-        egress: verb.egress,
+        egress: with_presets(verb.egress, &verb.egress_preset),
     };
     if change == ChangeAccount::default() {
         bail!("no change was given; `skep account set --help` lists the options");

@@ -7,12 +7,15 @@ use clap::Args;
 use serde_json::{Map, Value};
 use skep_api::{
     TicketId, VmName,
-    egress::EgressPolicy,
+    egress::{EgressPolicy, EgressPreset},
     swarm::{BootAnswer, BootRequest},
 };
 use skep_client::{Answered, Client};
 
-use super::{egress::parse_policy, ps::show_booted};
+use super::{
+    egress::{parse_policy, parse_preset, with_presets},
+    ps::show_booted,
+};
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -44,6 +47,10 @@ pub(crate) struct Boot {
     /// commas between them [default: none].
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     egress: Option<EgressPolicy>,
+    /// Also allow the hosts of this preset, such as `python`; may be given several times. `skep egress --presets` lists
+    /// them.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_preset)]
+    egress_preset: Vec<EgressPreset>,
     /// Environment variable for all commands in the VMs; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
@@ -71,7 +78,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         template: verb.template,
         ttl_ms: verb.ttl.as_deref().map(parse_milliseconds).transpose()?,
         metadata: if verb.metadata.is_empty() { None } else { Some(parse_metadata(&verb.metadata)?) },
-        egress: verb.egress,
+        egress: with_presets(verb.egress, &verb.egress_preset),
         env: if verb.env.is_empty() { None } else { Some(parse_pairs(&verb.env)?) },
         ticket: verb.ticket,
         command: verb.command,

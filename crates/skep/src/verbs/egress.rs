@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 use skep_api::{
-    egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict, InvalidEgressPolicy},
+    egress::{EgressPolicy, EgressPreset, EgressReport, EgressTry, EgressVerdict, InvalidEgressPolicy},
     swarm::ChangeRequest,
 };
 
@@ -20,41 +20,71 @@ use crate::{
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Egress {
     /// VM: process id, id, name, host name or address.
-    #[arg(value_name = "VM", value_parser = vm_reference)]
-    vm: String,
+    #[arg(value_name = "VM", value_parser = vm_reference, required_unless_present = "presets")]
+    vm: Option<String>,
     /// Allow this host, `*.HOST` for all names below it, or this IPv4 network, and nothing else that is not given; may be
     /// given several times. Connections that are not allowed any more end.
     #[arg(long, value_name = "HOST|CIDR", value_delimiter = ',')]
     allow: Vec<String>,
+    /// Allow the hosts of this preset, such as `python`; may be given several times.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_preset)]
+    preset: Vec<EgressPreset>,
+    /// Print the presets with their hosts.
+    #[arg(long, conflicts_with_all = ["vm", "allow", "preset", "none", "all"])]
+    presets: bool,
     /// Allow nothing.
-    #[arg(long, conflicts_with_all = ["allow", "all"])]
+    #[arg(long, conflicts_with_all = ["allow", "preset", "all"])]
     none: bool,
     /// Allow all public addresses.
-    #[arg(long, conflicts_with = "allow")]
+    #[arg(long, conflicts_with_all = ["allow", "preset"])]
     all: bool,
     #[command(flatten)]
     connection: Connection,
 }
 
 pub(crate) async fn run(verb: Egress) -> anyhow::Result<ExitCode> {
-    let client = verb.connection.client()?;
-    let policy = match (verb.none, verb.all, verb.allow.as_slice()) {
-        (true, ..) => Some(EgressPolicy::None),
-        (_, true, _) => Some(EgressPolicy::All),
-        (_, _, []) => None,
-        (_, _, allow) => Some(EgressPolicy::listing(allow)?),
+    let Some(vm) = &verb.vm else {
+        let line =
+            |preset: &EgressPreset| [preset.name.to_owned(), preset.purpose.to_owned(), hosts_of(*preset)];
+        output::table(["PRESET", "PURPOSE", "HOSTS"], EgressPreset::ALL.iter().map(line))?;
+        return Ok(ExitCode::SUCCESS);
     };
-    if let Some(egress) = policy {
+    let client = verb.connection.client()?;
+    if let Some(egress) = requested_policy(&verb)? {
         let request = ChangeRequest { egress: Some(egress), ..ChangeRequest::default() };
-        client.change_vm(&verb.vm, &request).await?;
+        client.change_vm(vm, &request).await?;
     }
-    let report = client.vm_egress(&verb.vm).await?;
+    let report = client.vm_egress(vm).await?;
     if verb.connection.json {
         output::json(&report.text)?;
     } else {
         output::line(&text(&report))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn hosts_of(preset: EgressPreset) -> String {
+    preset.hosts().collect::<Vec<_>>().join(" ")
+}
+
+fn requested_policy(verb: &Egress) -> Result<Option<EgressPolicy>, InvalidEgressPolicy> {
+    let policy = match (verb.none, verb.all, verb.allow.as_slice()) {
+        (true, ..) => Some(EgressPolicy::None),
+        (_, true, _) => Some(EgressPolicy::All),
+        (_, _, []) => None,
+        (_, _, allow) => Some(EgressPolicy::listing(allow)?),
+    };
+    Ok(with_presets(policy, &verb.preset))
+}
+
+/// Adds presets to a policy, if there are any.
+pub(super) fn with_presets(policy: Option<EgressPolicy>, presets: &[EgressPreset]) -> Option<EgressPolicy> {
+    if presets.is_empty() { policy } else { Some(policy.unwrap_or_default().with_presets(presets)) }
+}
+
+/// Parses the name of a preset.
+pub(super) fn parse_preset(name: &str) -> Result<EgressPreset, InvalidEgressPolicy> {
+    EgressPreset::by_name(name).ok_or_else(|| InvalidEgressPolicy::Preset(name.to_owned()))
 }
 
 /// Parses the value of `--egress`: `none`, `all`, or hosts and networks with commas between them.
