@@ -83,7 +83,7 @@ pub enum InvalidEgressPolicy {
     #[error("{0:?} cannot be allowed, since VMs have IPv4 only; give an IPv4 network or a host name")]
     Ipv6(String),
     /// There is no such preset.
-    #[error("{0} is no preset; the presets are {}", preset_names())]
+    #[error("{0} is no preset; the presets are {names}", names = preset_names())]
     Preset(String),
     /// A port is not valid.
     #[error("`ports` has {0}; a port is a whole number from 1 to 65535")]

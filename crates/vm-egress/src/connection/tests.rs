@@ -1,6 +1,7 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use hickory_resolver::config::{ResolverConfig, ResolverOpts};
+use skep_api::egress::EgressVerdict;
 use skep_egress::Allowlist;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
