@@ -289,6 +289,16 @@ def at_work(operation, case):
             given[name] = value
 
 
+def policy_of(policy):
+    """A list of the same kind, with hosts and networks that are right and at least one entry or preset."""
+    sensible = {"ports": [443]} if policy.get("ports") else {}
+    if policy.get("presets"):
+        sensible["presets"] = policy["presets"]
+    if policy.get("allow") or not policy.get("presets"):
+        sensible["allow"] = ["api.example.com", "*.example.org", "203.0.113.0/24"]
+    return sensible
+
+
 def make_sense(operation, body):
     """What is valid by its schema, and yet refused for a reason that a schema cannot know."""
     if not isinstance(body, dict):
@@ -298,6 +308,8 @@ def make_sense(operation, body):
     if operation in ("create_account", "change_account"):
         if body.get("roots"):
             body["roots"] = [f"/srv/{fresh('root')}"]
+        if isinstance(body.get("egress"), dict):
+            body["egress"] = policy_of(body["egress"])
         if body.get("allowed_ips"):
             body["allowed_ips"] = ["127.0.0.0/8", "::1", "192.0.2.7"][: len(body["allowed_ips"])]
     if operation == "change_vm" and isinstance(body.get("ttl_ms"), int):
