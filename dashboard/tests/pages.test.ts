@@ -41,11 +41,36 @@ for (const colorScheme of ['dark', 'light'] as const) {
   });
 }
 
+/** The pid of a VM with a file and a repository. */
+async function vmWithFiles(): Promise<number> {
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', {});
+  const [{ pid }] = vms;
+  const command = 'git init -q repository && cd repository && echo one > one && git add one';
+  await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command });
+  return pid;
+}
+
 for (const colorScheme of ['dark', 'light'] as const) {
   test(`axe finds nothing on any page, ${colorScheme}`, async () => {
-    const content = await populate(suite.skep, `Repair the parser of dates, ${colorScheme}`);
+    const content = await populate(suite.skep, `Repair the parser of dates, ${colorScheme}`, await vmWithFiles());
     const profile = await suite.profile({ colorScheme });
     const page = await profile.loggedIn(suite.skep.key);
     assert.deepEqual(await findings(page, pagesOf(content), () => violations(page)), []);
   });
 }
+
+test('no page is wider than a narrow screen', async () => {
+  const content = await populate(suite.skep, 'Repair the parser of dates on narrow screens', await vmWithFiles());
+  const profile = await suite.profile({ viewport: { width: 400, height: 800 } });
+  const page = await profile.loggedIn(suite.skep.key);
+  const wider = async (): Promise<string[]> => {
+    const [content = 0, window = 0] = await page.evaluate(() => {
+      const { scrollWidth, clientWidth } = document.documentElement;
+      return [scrollWidth, clientWidth];
+    });
+    return content > window ? [`${content} > ${window}`] : [];
+  };
+  assert.deepEqual(await findings(page, pagesOf(content), wider), []);
+  await page.evaluate(() => document.body.append(Object.assign(document.createElement('p'), { textContent: 'x'.repeat(1_000) })));
+  assert.notDeepEqual(await wider(), [], 'the test does not see a page that is too wide');
+});

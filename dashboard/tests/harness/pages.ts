@@ -18,6 +18,7 @@ export function pagesOf({ ticket, account, webhook, pid }: Content): Shown[] {
     { name: 'board', path: '/ui/tickets/board' },
     { name: 'graph', path: `/ui/tickets/graph?related_to=${ticket}` },
     { name: 'new-ticket', path: '/ui/tickets/new' },
+    { name: 'batch', path: '/ui/tickets/batch' },
     { name: 'ticket', path: `/ui/tickets/${ticket}` },
     { name: 'keys', path: '/ui/keys' },
     { name: 'accounts', path: '/ui/accounts' },
@@ -27,7 +28,8 @@ export function pagesOf({ ticket, account, webhook, pid }: Content): Shown[] {
     { name: 'audit', path: '/ui/audit' },
     { name: 'waitlist', path: '/ui/waitlist' },
   ];
-  if (pid !== null) pages.push({ name: 'vm', path: `/ui/swarm/${pid}` });
+  const tabs = pid === null ? [] : ['command', 'files', 'git', 'figures', 'console', 'egress'];
+  pages.push(...tabs.map((tab) => ({ name: `vm-${tab}`, path: `/ui/swarm/${pid}?tab=${tab}` })));
   return pages;
 }
 

@@ -1,5 +1,5 @@
 import { api, unwrap, type Schema } from '../../api/client';
-import { readPages, type Listing } from './lists';
+import { readPages, type Listing } from '../../api/lists';
 
 export type Key = Schema<'Key'>;
 
