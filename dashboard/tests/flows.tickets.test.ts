@@ -3,8 +3,67 @@ import { test } from 'node:test';
 
 import { live } from './harness/browser.ts';
 import { Suite } from './harness/suite.ts';
+import { eventually } from './harness/wait.ts';
 
 const suite = new Suite();
+
+test('a pasted list becomes tickets that depend on their parts', async () => {
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets/batch');
+  await page.getByLabel('List', { exact: true }).fill('- [ ] Port the parser\n  - Port the lexer\n  - Port the tests\n\n* Write the notes');
+  await page.getByLabel('Labels').fill('port, parser');
+  await page.getByText('4 tickets', { exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Create 4 tickets' }).click();
+  await page.getByRole('link', { name: 'Port the parser' }).waitFor();
+  const { tickets } = await suite.skep.call('GET', '/api/tickets?label=port');
+  const by = (title: string) => tickets.find((ticket: { title: string }) => ticket.title === title);
+  assert.equal(tickets.length, 4);
+  assert.deepEqual(new Set(by('Port the parser').dependencies), new Set([by('Port the lexer').id, by('Port the tests').id]));
+  assert.deepEqual(by('Write the notes').dependencies, []);
+});
+
+test('several tickets are marked as failed at once, and tried again', async () => {
+  for (const title of ['Bulk one', 'Bulk two', 'Bulk three']) await suite.skep.call('POST', '/api/tickets', { title, labels: ['bulk'] });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets?label=bulk');
+  const act = async (name: string): Promise<void> => {
+    await page.getByRole('button', { name: 'What to do with them' }).click();
+    await page.getByRole('menuitem', { name, exact: true }).click();
+    await page.getByRole('dialog').getByRole('button', { name, exact: true }).click();
+  };
+  await page.getByRole('checkbox', { name: 'Choose Bulk one' }).check();
+  await page.getByRole('checkbox', { name: 'Choose Bulk two' }).check();
+  await page.getByText('2 chosen').waitFor();
+  await act('Mark as failed');
+  const failed = () => suite.skep.call('GET', '/api/tickets?label=bulk&status=failed');
+  await eventually('two failed tickets', async () => (await failed()).tickets.length === 2 || undefined);
+  await page.getByText('2 chosen').waitFor({ state: 'detached' });
+  await page.getByLabel(/^Choose all 3/).check();
+  await act('Try again');
+  await eventually('no failed ticket', async () => (await failed()).tickets.length === 0 || undefined);
+});
+
+test('a ticket is edited, and a change of somebody else is not overwritten', async () => {
+  const { id } = await suite.skep.call('POST', '/api/tickets', { title: 'Before', labels: ['kept'] });
+  const profile = await suite.profile();
+  profile.expect({ status: 412, path: /^\/api\/tickets\// });
+  const page = await profile.loggedIn(suite.skep.key, `/ui/tickets/${id}`);
+  const edit = async (title: string): Promise<void> => {
+    await page.getByRole('button', { name: 'Edit' }).click();
+    await page.getByRole('dialog').getByLabel('Title').fill(title);
+  };
+  const save = () => page.getByRole('dialog').getByRole('button', { name: 'Save' }).click();
+  await edit('After');
+  await save();
+  await page.getByRole('heading', { level: 1, name: 'After' }).waitFor();
+  const saved = await suite.skep.call('GET', `/api/tickets/${id}`);
+  assert.deepEqual([saved.title, saved.labels], ['After', ['kept']]);
+  await edit('Mine');
+  await suite.skep.call('PATCH', `/api/tickets/${id}`, { title: 'Theirs' });
+  await save();
+  await page.getByRole('dialog').getByText(/^The ticket has changed/).waitFor();
+  assert.equal((await suite.skep.call('GET', `/api/tickets/${id}`)).title, 'Theirs');
+});
 
 test('a graph of tickets changes live while agents claim and complete by the API', async () => {
   const first = await suite.skep.call('POST', '/api/tickets', { title: 'Design it' });
