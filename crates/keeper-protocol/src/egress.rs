@@ -13,7 +13,7 @@ use tokio::{
 use crate::{Envelope, Error, socket::Socket};
 
 /// Version of these messages, and of the descriptors and signals of the process. A keeper adopts a process of its own
-/// version only.
+/// version only. Presets of policies are part of it, because an adopted process has the hosts of its release.
 pub const EGRESS_PROTOCOL: u32 = 2;
 
 /// How long the egress process may take for an answer, which needs no input or output. A stopped process is treated as
@@ -200,7 +200,27 @@ impl EgressProcessEnd {
 
 #[cfg(test)]
 mod tests {
+    use skep_api::egress::EgressPreset;
+
     use super::*;
+
+    /// Otherwise a process that a keeper of a newer release adopts would go on with the hosts of the older release.
+    #[test]
+    fn other_hosts_of_presets_are_another_protocol() {
+        let line = |preset: &EgressPreset| {
+            format!("{} {}\n", preset.name, preset.hosts().collect::<Vec<_>>().join(" "))
+        };
+        let presets: String = EgressPreset::ALL.iter().map(line).collect();
+        // FNV-1a, whose results stay the same in all releases of Rust.
+        let digest = presets.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        assert_eq!(
+            (EGRESS_PROTOCOL, digest),
+            (2, 0x4da5_6825_00fa_adb6),
+            "raise EGRESS_PROTOCOL when the presets change, and note both here:\n{presets}"
+        );
+    }
 
     #[tokio::test]
     async fn an_answer_to_a_dropped_request_is_not_taken_for_another() {

@@ -30,7 +30,8 @@ const fn preset(name: &'static str, purpose: &'static str, domains: &'static [Do
 }
 
 impl EgressPreset {
-    /// All presets, in the order of their names.
+    /// All presets, in the order of their names. A name stays, because stored policies have it. Other hosts need another
+    /// protocol of the egress process, which a keeper adopts with the hosts of the release that started it.
     pub const ALL: &'static [Self] = &[
         preset("anthropic", "the API of Anthropic's models", &[domain("anthropic", "com", &["api"])]),
         preset("debian", "packages for apt in Debian", &[domain("debian", "org", &["deb", "security"])]),
@@ -39,7 +40,13 @@ impl EgressPreset {
             "images of Docker Hub",
             &[
                 domain("docker", "io", &["registry-1", "auth"]),
-                domain("docker", "com", &["production.cloudflare"]),
+                // Layers are downloaded from either of these.
+                domain("docker", "com", &["production.cloudflare", "production.cloudfront"]),
+                domain(
+                    "r2.cloudflarestorage",
+                    "com",
+                    &["docker-images-prod.6aa30f8b08e16409b46e0173d6de2f56"],
+                ),
             ],
         ),
         preset(
@@ -58,6 +65,8 @@ impl EgressPreset {
                 domain("golang", "org", &["proxy", "sum"]),
                 domain("go", "dev", &[""]),
                 domain("google", "com", &["dl"]),
+                // The module proxy redirects downloads there. The host has the buckets of everybody.
+                domain("googleapis", "com", &["storage"]),
             ],
         ),
         preset(
@@ -71,7 +80,8 @@ impl EgressPreset {
             &[
                 domain("maven", "org", &["repo1"]),
                 domain("apache", "org", &["repo.maven"]),
-                domain("gradle", "org", &["plugins", "services", "downloads"]),
+                // The portal of plugins redirects to the second one.
+                domain("gradle", "org", &["plugins", "plugins-artifacts", "services", "downloads"]),
             ],
         ),
         preset(
