@@ -159,7 +159,7 @@ async fn create(verb: Create) -> anyhow::Result<ExitCode> {
         allowed_ips: non_empty(verb.allowed_ip),
         max_vms: verb.max_vms,
         max_memory_mb: verb.max_memory_mb,
-        egress: with_presets(verb.egress, &verb.egress_preset),
+        egress: with_presets(verb.egress, &verb.egress_preset)?,
     };
     show(&verb.connection.client()?.create_account(&request).await?, verb.connection.json)
 }
@@ -170,7 +170,7 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
         allowed_ips: if verb.any_ip { Some(Vec::new()) } else { non_empty(verb.allowed_ip) },
         max_vms: verb.max_vms.map(|Limit(limit)| limit),
         max_memory_mb: verb.max_memory_mb.map(|Limit(limit)| limit),
-        egress: with_presets(verb.egress, &verb.egress_preset),
+        egress: with_presets(verb.egress, &verb.egress_preset)?,
     };
     if change == ChangeAccount::default() {
         bail!("no change was given; `skep account set --help` lists the options");

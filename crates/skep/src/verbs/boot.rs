@@ -78,7 +78,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         template: verb.template,
         ttl_ms: verb.ttl.as_deref().map(parse_milliseconds).transpose()?,
         metadata: if verb.metadata.is_empty() { None } else { Some(parse_metadata(&verb.metadata)?) },
-        egress: with_presets(verb.egress, &verb.egress_preset),
+        egress: with_presets(verb.egress, &verb.egress_preset)?,
         env: if verb.env.is_empty() { None } else { Some(parse_pairs(&verb.env)?) },
         ticket: verb.ticket,
         command: verb.command,

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 use skep_api::{
     egress::{EgressPolicy, EgressPreset, EgressReport, EgressTry, EgressVerdict, InvalidEgressPolicy},
     swarm::ChangeRequest,
@@ -43,12 +44,7 @@ pub(crate) struct Egress {
 }
 
 pub(crate) async fn run(verb: Egress) -> anyhow::Result<ExitCode> {
-    let Some(vm) = &verb.vm else {
-        let line =
-            |preset: &EgressPreset| [preset.name.to_owned(), preset.purpose.to_owned(), hosts_of(*preset)];
-        output::table(["PRESET", "PURPOSE", "HOSTS"], EgressPreset::ALL.iter().map(line))?;
-        return Ok(ExitCode::SUCCESS);
-    };
+    let Some(vm) = &verb.vm else { return print_presets(verb.connection.json) };
     let client = verb.connection.client()?;
     if let Some(egress) = requested_policy(&verb)? {
         let request = ChangeRequest { egress: Some(egress), ..ChangeRequest::default() };
@@ -63,23 +59,52 @@ pub(crate) async fn run(verb: Egress) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn hosts_of(preset: EgressPreset) -> String {
-    preset.hosts().collect::<Vec<_>>().join(" ")
+fn print_presets(as_json: bool) -> anyhow::Result<ExitCode> {
+    let hosts = |preset: &EgressPreset| preset.hosts().collect::<Vec<_>>();
+    if as_json {
+        let presets = EgressPreset::ALL
+            .iter()
+            .map(|preset| json!({"name": preset.name, "purpose": preset.purpose, "hosts": hosts(preset)}));
+        output::value(&json!({"presets": presets.collect::<Vec<_>>()}))?;
+    } else {
+        let row = |preset: &EgressPreset| {
+            [preset.name.to_owned(), preset.purpose.to_owned(), hosts(preset).join(" ")]
+        };
+        output::table(["PRESET", "PURPOSE", "HOSTS"], EgressPreset::ALL.iter().map(row))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn requested_policy(verb: &Egress) -> Result<Option<EgressPolicy>, InvalidEgressPolicy> {
+fn requested_policy(verb: &Egress) -> anyhow::Result<Option<EgressPolicy>> {
     let policy = match (verb.none, verb.all, verb.allow.as_slice()) {
         (true, ..) => Some(EgressPolicy::None),
         (_, true, _) => Some(EgressPolicy::All),
         (_, _, []) => None,
         (_, _, allow) => Some(EgressPolicy::listing(allow)?),
     };
-    Ok(with_presets(policy, &verb.preset))
+    with_presets(policy, &verb.preset)
 }
 
 /// Adds presets to a policy, if there are any.
-pub(super) fn with_presets(policy: Option<EgressPolicy>, presets: &[EgressPreset]) -> Option<EgressPolicy> {
-    if presets.is_empty() { policy } else { Some(policy.unwrap_or_default().with_presets(presets)) }
+///
+/// # Errors
+/// The policy is `none`, which a preset would contradict, or `all`, which needs none.
+pub(super) fn with_presets(
+    policy: Option<EgressPolicy>,
+    presets: &[EgressPreset],
+) -> anyhow::Result<Option<EgressPolicy>> {
+    if presets.is_empty() {
+        return Ok(policy);
+    }
+    if let Some(word @ (EgressPolicy::None | EgressPolicy::All)) = &policy {
+        let names: Vec<&str> = presets.iter().map(|preset| preset.name).collect();
+        let word = describe_policy(word);
+        bail!(
+            "`--egress {word}` cannot be combined with `--egress-preset {}`; leave one out",
+            names.join(",")
+        );
+    }
+    Ok(Some(policy.unwrap_or_default().with_presets(presets)))
 }
 
 /// Parses the name of a preset.
@@ -136,4 +161,29 @@ fn line(one: &EgressTry) -> String {
     let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     // Names and reasons may have text of the guest.
     output::visible_lines(&format!("{at:.0} {verdict} {target}{port}{reason}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_extend_a_list_and_contradict_a_word() {
+        let presets = [EgressPreset::by_name("gitlab").unwrap()];
+        let extended = |policy: Option<EgressPolicy>| {
+            with_presets(policy, &presets).unwrap().map(|policy| describe_policy(&policy))
+        };
+        assert_eq!(extended(None).as_deref(), Some(r#"{"presets":["gitlab"]}"#));
+        let listed = parse_policy("api.example.com").unwrap();
+        assert_eq!(
+            extended(Some(listed)).as_deref(),
+            Some(r#"{"allow":["api.example.com"],"presets":["gitlab"]}"#)
+        );
+        for word in ["none", "all"] {
+            let policy = Some(parse_policy(word).unwrap());
+            let error = with_presets(policy.clone(), &presets).unwrap_err().to_string();
+            assert!(error.contains(&format!("--egress {word}")) && error.contains("gitlab"), "{error}");
+            assert_eq!(with_presets(policy.clone(), &[]).unwrap(), policy);
+        }
+    }
 }
