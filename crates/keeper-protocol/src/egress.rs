@@ -76,10 +76,12 @@ pub enum EgressRefusal {
     UnknownName,
     /// The VM, or all VMs together, reached a limit.
     Limit,
+    /// The process could not write its file of names.
+    Internal,
 }
 
 impl EgressRefusal {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Policy,
         Self::Operator,
         Self::NotPublic,
@@ -88,6 +90,7 @@ impl EgressRefusal {
         Self::UnreadableHost,
         Self::UnknownName,
         Self::Limit,
+        Self::Internal,
     ];
 
     /// The word for it in metrics.
@@ -101,6 +104,7 @@ impl EgressRefusal {
             Self::UnreadableHost => "unreadable_host",
             Self::UnknownName => "unknown_name",
             Self::Limit => "limit",
+            Self::Internal => "internal",
         }
     }
 }

@@ -53,7 +53,10 @@ pub(crate) async fn serve_tcp(listener: TcpListener, vms: Arc<Vms>, names: Arc<N
     loop {
         let (stream, source) = accept(&listener).await;
         let Some(vm) = vm_of(&vms, source) else { continue };
-        let Ok(permit) = Arc::clone(&vm.connections).try_acquire_owned() else { continue };
+        let Ok(permit) = Arc::clone(&vm.connections).try_acquire_owned() else {
+            vm.count_refusal(EgressRefusal::Limit);
+            continue;
+        };
         let names = Arc::clone(&names);
         tokio::spawn(async move {
             let _permit = permit;
@@ -81,7 +84,10 @@ fn vm_of(vms: &Vms, source: SocketAddr) -> Option<Arc<Vm>> {
 
 /// The answer to a query. `None` if it gets none: it is no query, or the VM asks too often.
 fn answer(vm: &Vm, names: &Names, query: &[u8]) -> Option<Vec<u8>> {
-    vm.query_rate.check().ok()?;
+    if vm.query_rate.check().is_err() {
+        vm.count_refusal(EgressRefusal::Limit);
+        return None;
+    }
     let query = Message::from_vec(query).ok()?;
     if query.metadata.message_type != MessageType::Query {
         return None;
@@ -125,8 +131,7 @@ fn address(vm: &Vm, names: &Names, question: &Query) -> Result<Option<Ipv4Addr>,
         return Ok(None);
     }
     let chosen = if policy.lists_name(&name) { ChosenBy::Policy } else { ChosenBy::Guest };
-    let address =
-        names.address(&name, chosen).map_err(|error| refuse(EgressRefusal::Limit, error.to_string()))?;
+    let address = names.address(&name, chosen).map_err(|error| refuse(error.refusal(), error.to_string()))?;
     if vm.note_name(address) {
         Ok(Some(address))
     } else {
@@ -192,6 +197,9 @@ mod tests {
         let asked = (0..1000).filter_map(|_| answer(&vm, &names, &query("a.example.", RecordType::A)));
         let answered = asked.count();
         assert!((200..1000).contains(&answered), "{answered}");
+        // They are counted, and do not take the places of others in the list of tries.
+        let report = vm.report();
+        assert_eq!((report.refused, report.tries.len()), (1000 - answered as u64, 0));
     }
 
     #[tokio::test]

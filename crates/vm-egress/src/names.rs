@@ -11,6 +11,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use skep_keeper_protocol::EgressRefusal;
+
 /// 198.18.0.0/15, which is for tests of devices (RFC 2544) and not routed.
 const FIRST: u32 = Ipv4Addr::new(198, 18, 0, 0).to_bits();
 /// Number of addresses of the network.
@@ -50,6 +52,15 @@ pub(crate) enum Error {
     Full,
     #[error("the file of names cannot be written: {0}")]
     Io(#[from] io::Error),
+}
+
+impl Error {
+    pub(crate) fn refusal(&self) -> EgressRefusal {
+        match self {
+            Self::FullForUnlisted | Self::Full => EgressRefusal::Limit,
+            Self::Io(_) => EgressRefusal::Internal,
+        }
+    }
 }
 
 impl Names {

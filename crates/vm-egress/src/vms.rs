@@ -186,6 +186,11 @@ impl Vm {
         });
     }
 
+    /// Counts a refusal without a try, for what a VM can do so often that it would fill the list of tries.
+    pub(crate) fn count_refusal(&self, refusal: EgressRefusal) {
+        *self.noted().refused.entry(refusal).or_default() += 1;
+    }
+
     pub(crate) fn report(&self) -> EgressReport {
         let noted = self.noted();
         EgressReport {
