@@ -7,7 +7,7 @@ mod world;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use skep_harness::{eventually, process::kill, temp_dir};
+use skep_harness::{binary::send, eventually, process::kill, temp_dir};
 
 use self::world::World;
 use crate::harness::Skep;
@@ -110,6 +110,7 @@ fn a_vm_reaches_what_its_policy_allows_and_nothing_else() {
         }
         assert_policies(&skep, vms).await;
         assert_default_of_account(&skep).await;
+        assert_presets(&skep).await;
         assert_refusals_are_counted(&skep).await;
     });
 }
@@ -118,7 +119,7 @@ fn a_vm_reaches_what_its_policy_allows_and_nothing_else() {
 async fn assert_default_of_account(skep: &Skep) {
     let account = skep.get("/api/whoami").await.ok(200)["account"]["id"].as_str().unwrap().to_owned();
     let change = skep.request(Method::PATCH, &format!("/api/accounts/{account}"));
-    let changed = skep_harness::binary::send(change.json(&json!({"egress": policy()}))).await.ok(200);
+    let changed = send(change.json(&json!({"egress": policy()}))).await.ok(200);
     assert_eq!(changed["egress"], policy());
     let booted = skep.post("/api/swarm/boot", &json!({})).await.ok(201);
     assert_eq!(booted["vms"][0]["egress"], policy(), "{booted}");
@@ -127,6 +128,24 @@ async fn assert_default_of_account(skep: &Skep) {
     assert!(is_refusal(&fetch(skep, vm, "http://other.test/").await));
     let closed = boot(skep, json!("none")).await;
     assert!(fetch(skep, closed, "http://api.test/").await.is_err());
+}
+
+/// Asserts that a preset opens its hosts and nothing else, and that a VM without it does not reach them.
+async fn assert_presets(skep: &Skep) {
+    let vm = boot(skep, json!({"presets": ["gitlab"]})).await;
+    assert_eq!(fetch(skep, vm, "http://gitlab.com/").await.as_deref(), Ok("world gitlab.com"));
+    for other in ["http://api.test/", "http://203.0.113.7/", "-H 'Host: api.test' http://gitlab.com/"] {
+        let refused = fetch(skep, vm, other).await;
+        assert!(is_refusal(&refused), "{other}: {refused:?}");
+    }
+    let without = boot(skep, json!({"allow": ["api.test"]})).await;
+    assert!(is_refusal(&fetch(skep, without, "http://gitlab.com/").await));
+    let path = format!("/api/swarm/vm/{without}");
+    let change = json!({"egress": {"allow": ["api.test"], "presets": ["gitlab"]}});
+    send(skep.request(Method::PATCH, &path).json(&change)).await.ok(200);
+    assert_eq!(fetch(skep, without, "http://gitlab.com/").await.as_deref(), Ok("world gitlab.com"));
+    let report = skep.get(&format!("{path}/egress")).await.ok(200);
+    assert_eq!(report["policy"], change["egress"], "{report}");
 }
 
 /// Asserts that the metrics count what was refused by its reason, and nothing by what a guest sent.
@@ -160,8 +179,7 @@ fn a_change_of_policy_ends_what_it_forbids() {
         eventually("both", async || size("ends").await != "0" && size("stays").await != "0").await;
         let change = json!({"egress": {"allow": ["203.0.113.8", "b.test"]}});
         let path = format!("/api/swarm/vm/{vm}");
-        let changed =
-            skep_harness::binary::send(skep.request(Method::PATCH, &path).json(&change)).await.ok(200);
+        let changed = send(skep.request(Method::PATCH, &path).json(&change)).await.ok(200);
         assert_eq!(changed["egress"], change["egress"]);
         eventually("the end of one", async || {
             skep.exec(vm, "test -e /root/ends.over").await["exit_code"] == 0
@@ -173,7 +191,7 @@ fn a_change_of_policy_ends_what_it_forbids() {
         assert_eq!(fetch(&skep, vm, "http://b.test/").await.as_deref(), Ok("world b.test"));
 
         let wrong = json!({"egress": {"allow": ["10.0.0.1/8"]}});
-        let refused = skep_harness::binary::send(skep.request(Method::PATCH, &path).json(&wrong)).await;
+        let refused = send(skep.request(Method::PATCH, &path).json(&wrong)).await;
         assert!(refused.refused(400, "invalid_value").contains("give 10.0.0.0/8"));
     });
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use skep_api::{
     AccountId, ErrorCode, KeyId, Role, Scope,
     accounts::{Account, ChangeAccount, CreateAccount},
-    egress::EgressPolicy,
+    egress::{EgressPolicy, EgressPreset},
     keys::CreateKey,
 };
 use skep_client::Client;
@@ -52,11 +52,13 @@ async fn an_account_is_made_read_changed_and_deleted() {
     assert!(std::path::Path::new(&made.roots[0]).is_dir(), "the folder is made");
     assert_eq!(admin.account(made.id).await.unwrap().value, made);
 
+    let preset = EgressPreset::by_name("python").unwrap();
+    let policy = EgressPolicy::listing(&["api.example.com"]).unwrap().with_presets(&[preset]);
     let change = ChangeAccount {
         roots: Some(vec!["/srv/acme".to_owned()]),
         max_vms: Some(None),
         max_memory_mb: Some(Some(512)),
-        egress: Some(EgressPolicy::listing(&["api.example.com"]).unwrap()),
+        egress: Some(policy.clone()),
         ..ChangeAccount::default()
     };
     let changed = admin.change_account(made.id, &change).await.unwrap().value;
@@ -64,7 +66,7 @@ async fn an_account_is_made_read_changed_and_deleted() {
         roots: vec!["/srv/acme".to_owned()],
         max_vms: None,
         max_memory_mb: Some(512),
-        egress: EgressPolicy::listing(&["api.example.com"]).unwrap(),
+        egress: policy,
         ..made.clone()
     };
     assert_eq!(changed, expected);
@@ -111,6 +113,8 @@ async fn invalid_accounts_are_refused_by_name() {
         (json!({"allowed_ips": ["example.com"]}), 400, "invalid_value", "example.com"),
         (json!({"max_vms": "3"}), 400, "invalid_value", "`max_vms`"),
         (json!({"egress": {"allow": ["a b"]}}), 400, "invalid_value", "a b"),
+        (json!({"egress": {"presets": ["cobol"]}}), 400, "invalid_value", "the presets are anthropic"),
+        (json!({"egress": {"ports": [443]}}), 400, "invalid_value", "an egress policy is"),
         (json!({"egress": null}), 400, "invalid_value", "`egress`"),
     ] {
         let path = format!("/api/accounts/{}", account.id);

@@ -12,9 +12,11 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/egress/world.py");
 /// Names that the world's name server knows.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "api.test=203.0.113.7",
     "b.test=203.0.113.7",
+    // A host of a preset.
+    "gitlab.com=203.0.113.7",
     "a.wild.test=203.0.113.7",
     "other.test=203.0.113.7",
     "own.test=203.0.113.1",
