@@ -27,7 +27,7 @@ test('several tickets are marked as failed at once, and tried again', async () =
   const profile = await suite.profile();
   const page = await profile.loggedIn(suite.skep.key, '/ui/tickets?label=bulk');
   const act = async (name: string): Promise<void> => {
-    await page.getByRole('button', { name: 'What to do with them' }).click();
+    await page.getByRole('button', { name: 'Actions', exact: true }).click();
     await page.getByRole('menuitem', { name, exact: true }).click();
     await page.getByRole('dialog').getByRole('button', { name, exact: true }).click();
   };
@@ -66,9 +66,11 @@ test('a ticket is edited, and a change of somebody else is not overwritten', asy
 });
 
 test('a graph of tickets changes live while agents claim and complete by the API', async () => {
-  const first = await suite.skep.call('POST', '/api/tickets', { title: 'Design it' });
+  // The tickets of the other tests are ready too, and have a lower priority.
+  const priority = 'critical';
+  const first = await suite.skep.call('POST', '/api/tickets', { title: 'Design it', priority });
   const dependencies = [first.id];
-  await suite.skep.call('POST', '/api/tickets', { title: 'Build it', dependencies });
+  await suite.skep.call('POST', '/api/tickets', { title: 'Build it', priority, dependencies });
   const profile = await suite.profile();
   const page = await profile.loggedIn(suite.skep.key, `/ui/tickets/graph?related_to=${first.id}`);
   await live(page);
