@@ -5,6 +5,8 @@ mod life;
 mod limits;
 mod world;
 
+use std::fs;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_harness::{binary::send, eventually, process::kill, temp_dir};
@@ -112,6 +114,27 @@ fn a_vm_reaches_what_its_policy_allows_and_nothing_else() {
         assert_default_of_account(&skep).await;
         assert_presets(&skep).await;
         assert_refusals_are_counted(&skep).await;
+    });
+}
+
+#[test]
+fn names_are_looked_up_by_the_name_servers_that_the_machine_has_now() {
+    let folder = temp_dir();
+    let file = folder.path().join("resolv.conf");
+    // Nobody answers there.
+    fs::write(&file, "nameserver 203.0.113.8\n").unwrap();
+    World::run_with_resolv_conf(file.clone(), async move || {
+        let skep = Skep::start_on(temp_dir(), &OPTIONS[..2]).await;
+        let vm = boot(&skep, policy()).await;
+        assert!(is_refusal(&fetch(&skep, vm, "-m 20 http://api.test/").await));
+        fs::write(&file, "nameserver 203.0.113.53\n").unwrap();
+        let world = Ok("world api.test".to_owned());
+        eventually("the new name server", async || fetch(&skep, vm, "-m 20 http://api.test/").await == world)
+            .await;
+        // The next process asks it too.
+        kill(life::recorded(skep.data_dir.path()));
+        eventually("the next process", async || fetch(&skep, vm, "-m 20 http://api.test/").await == world)
+            .await;
     });
 }
 

@@ -1,6 +1,11 @@
 //! The messages between keeper and egress process, in packets like those between keeper and server.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, os::fd::OwnedFd, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::OwnedFd,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use skep_api::egress::{EgressPolicy, EgressReport};
@@ -14,7 +19,7 @@ use crate::{Envelope, Error, socket::Socket};
 
 /// Version of these messages, and of the descriptors and signals of the process. A keeper adopts a process of its own
 /// version only. Presets of policies are part of it, because an adopted process has the hosts of its release.
-pub const EGRESS_PROTOCOL: u32 = 2;
+pub const EGRESS_PROTOCOL: u32 = 3;
 
 /// How long the egress process may take for an answer, which needs no input or output. A stopped process is treated as
 /// one that has ended.
@@ -28,6 +33,8 @@ pub enum EgressRequest {
     Set { vm: Ipv4Addr, policy: EgressPolicy },
     /// The VM at this address has ended: end its connections and forget it.
     Forget { vm: Ipv4Addr },
+    /// Ask these name servers from now on.
+    NameServers { servers: Vec<SocketAddr> },
     /// Serve the VMs. The policies of all VMs were set on this connection: VMs without one are forgotten.
     Serve,
     /// Report what the VM at this address tried.
@@ -221,7 +228,7 @@ mod tests {
         });
         assert_eq!(
             (EGRESS_PROTOCOL, digest),
-            (2, 0x4da5_6825_00fa_adb6),
+            (3, 0x4da5_6825_00fa_adb6),
             "raise EGRESS_PROTOCOL when the presets change, and note both here:\n{presets}"
         );
     }

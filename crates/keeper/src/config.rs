@@ -81,6 +81,8 @@ pub struct EgressConfig {
     /// The arguments that run `binary` as the egress process. Its descriptors are, from 3: the socket that keepers
     /// connect to, the listeners for connections, for DNS over UDP and for DNS over TCP, and the file of names.
     pub arguments: Vec<String>,
+    /// The name servers that it asks. Empty: those of /etc/resolv.conf, whenever that changes.
+    pub name_servers: Vec<SocketAddr>,
     /// Memory limit, in bytes.
     pub memory_bytes: u64,
 }

@@ -7,6 +7,7 @@
 //! asked by a signal to accept nothing more, and another process takes its place with the same listeners.
 
 mod earlier;
+mod name_servers;
 mod record;
 
 use std::{
@@ -36,6 +37,7 @@ use tokio::{
 
 use self::{
     earlier::{Found, connect, find},
+    name_servers::NameServers,
     record::{Record, Use},
 };
 use crate::{
@@ -65,6 +67,7 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 pub(crate) struct Egress {
     shared: Arc<Shared>,
     supervisor: JoinHandle<()>,
+    name_server_watch: JoinHandle<()>,
     /// Only one policy is changed at a time, so that the process has the last one.
     changing: tokio::sync::Mutex<()>,
 }
@@ -77,6 +80,7 @@ struct Shared {
     listeners: EgressListeners,
     data_dir: DataDir,
     boot_id: String,
+    name_servers: NameServers,
     /// A process of an earlier keeper whose connections may still end by themselves.
     replaced: Mutex<Option<Jailed>>,
     policies: Mutex<BTreeMap<Ipv4Addr, EgressPolicy>>,
@@ -131,6 +135,7 @@ impl Egress {
             listeners,
             data_dir: parts.data_dir.clone(),
             boot_id,
+            name_servers: NameServers::new(config.name_servers.clone()),
             replaced: Mutex::default(),
             policies: Mutex::new(policies.into_iter().collect()),
             running: watch::Sender::default(),
@@ -139,7 +144,8 @@ impl Egress {
             shared.replace(process)?;
         }
         let supervisor = tokio::spawn(Arc::clone(&shared).supervise(adopted));
-        Ok(Self { shared, supervisor, changing: tokio::sync::Mutex::default() })
+        let name_server_watch = tokio::spawn(Arc::clone(&shared).follow_name_servers());
+        Ok(Self { shared, supervisor, name_server_watch, changing: tokio::sync::Mutex::default() })
     }
 
     /// Sets the policy of the VM at this address, and waits until the process applies it.
@@ -205,6 +211,7 @@ impl Egress {
     /// Ends the process. Without this call it lives on for the next keeper. Blocks.
     pub(crate) fn end(self) -> Result<(), Error> {
         self.supervisor.abort();
+        self.name_server_watch.abort();
         self.shared.end_replaced();
         if let Some(running) = self.shared.running.send_replace(None) {
             running.end();
@@ -217,6 +224,7 @@ impl Egress {
 impl Drop for Egress {
     fn drop(&mut self) {
         self.supervisor.abort();
+        self.name_server_watch.abort();
     }
 }
 
@@ -285,8 +293,22 @@ impl Shared {
         end.await.map_err(|error| Error::io("end of the egress process")(std::io::Error::other(error)))
     }
 
-    /// Gives the process all policies. Those that change meanwhile are sent again by whoever changes them.
+    /// Tells the running process of other name servers of the machine. The next process gets them at its start.
+    async fn follow_name_servers(self: Arc<Self>) {
+        loop {
+            let servers = self.name_servers.changed().await;
+            let running = self.running.borrow().clone();
+            if let Some(running) = running {
+                tracing::info!(?servers, "names of VMs are looked up by other name servers");
+                running.request(EgressRequest::NameServers { servers }).await;
+            }
+        }
+    }
+
+    /// Gives the process the name servers and all policies. Policies that change meanwhile are sent again by whoever changes them.
     async fn hand_over(&self, running: &Running) -> Option<()> {
+        let servers = self.name_servers.current().await;
+        running.request(EgressRequest::NameServers { servers }).await?;
         let policies = self.policies().clone();
         for (vm, policy) in policies {
             running.request(EgressRequest::Set { vm, policy }).await?;

@@ -1,8 +1,7 @@
 //! The process's main function: applies the keeper's requests, and serves VMs once all policies are set.
 
-use std::{fs::File, io, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{fs::File, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use hickory_resolver::config::{ResolverConfig, ResolverOpts};
 use rustix::process::{Resource, getrlimit};
 use skep_keeper_protocol::{EgressAnswer, EgressControl, EgressProcessEnd, EgressRequest, Envelope};
 use tokio::{
@@ -13,15 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    dns,
-    limits::Limits,
-    names::Names,
-    outside::{Outside, resolver_config},
-    proxy::Proxy,
-    rules::Rules,
-    vms::Vms,
-};
+use crate::{dns, limits::Limits, names::Names, outside::Outside, proxy::Proxy, rules::Rules, vms::Vms};
 
 /// Descriptors for anything but connections of the proxy, such as those for DNS.
 const OTHER_DESCRIPTORS: u64 = 1088;
@@ -44,16 +35,15 @@ pub struct Settings {
     rules: Rules,
     limits: Limits,
     names: Names,
-    resolver: (ResolverConfig, ResolverOpts),
 }
 
 impl Settings {
-    /// `names` is the file of the installation's names; without `resolvers` the machine's name servers are asked.
+    /// `names` is the file of the installation's names.
     ///
     /// # Errors
-    /// The file or the settings of the machine's name servers cannot be read.
-    pub fn read(rules: Rules, limits: Limits, names: File, resolvers: &[SocketAddr]) -> io::Result<Self> {
-        Ok(Self { rules, limits, names: Names::open(names)?, resolver: resolver_config(resolvers)? })
+    /// The file cannot be read.
+    pub fn read(rules: Rules, limits: Limits, names: File) -> io::Result<Self> {
+        Ok(Self { rules, limits, names: Names::open(names)? })
     }
 }
 
@@ -65,14 +55,13 @@ impl Settings {
 pub async fn serve(control: OwnedFd, listeners: Listeners, settings: Settings) -> io::Result<()> {
     let control = EgressControl::new(control).map_err(io::Error::other)?;
     let mut replaced = signal(SignalKind::terminate())?;
-    let (config, options) = settings.resolver;
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let connections = (descriptors.saturating_sub(OTHER_DESCRIPTORS) / 3)
         .clamp(1, u64::from(settings.limits.all_connections.get()));
     let proxy = Arc::new(Proxy {
         vms: Arc::new(Vms::new(settings.limits)),
         names: Arc::new(settings.names),
-        outside: Outside::new(config, options, settings.rules)?,
+        outside: Outside::new(settings.rules)?,
         connections: Arc::new(Semaphore::new(connections as usize)),
     });
     let mut tasks = JoinSet::new();
@@ -125,6 +114,10 @@ async fn serve_keeper(
             }
             EgressRequest::Forget { vm } => {
                 vms.forget(vm);
+                EgressAnswer::Done
+            }
+            EgressRequest::NameServers { servers } => {
+                proxy.outside.set_name_servers(&servers)?;
                 EgressAnswer::Done
             }
             EgressRequest::Serve => {

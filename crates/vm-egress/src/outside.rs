@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    sync::{PoisonError, RwLock},
     time::Duration,
 };
 
@@ -10,7 +11,6 @@ use hickory_resolver::{
     TokioResolver,
     config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
     net::runtime::TokioRuntimeProvider,
-    system_conf,
 };
 use tokio::{net::TcpStream, time::timeout};
 
@@ -26,7 +26,8 @@ const MAX_ADDRESSES: usize = 4;
 
 /// Makes connections by the operator's rules.
 pub(crate) struct Outside {
-    resolver: TokioResolver,
+    /// It is replaced when the name servers change.
+    resolver: RwLock<TokioResolver>,
     rules: Rules,
 }
 
@@ -41,35 +42,33 @@ pub(crate) enum Error {
     Unreachable(io::Error),
 }
 
-/// The name servers and options of this machine, or these name servers.
-///
-/// # Errors
-/// /etc/resolv.conf cannot be read.
-pub(crate) fn resolver_config(servers: &[SocketAddr]) -> io::Result<(ResolverConfig, ResolverOpts)> {
-    let (config, mut options) = if servers.is_empty() {
-        let (system, options) = system_conf::read_system_conf().map_err(io::Error::other)?;
-        // Without the search list: a VM's name means the same on every server.
-        (ResolverConfig::from_name_servers(system.name_servers().to_vec()), options)
-    } else {
-        let servers = servers.iter().map(|server| {
-            let mut configured = NameServerConfig::udp_and_tcp(server.ip());
-            configured.connections.iter_mut().for_each(|connection| connection.port = server.port());
-            configured
-        });
-        (ResolverConfig::from_name_servers(servers.collect()), ResolverOpts::default())
-    };
+/// A resolver that asks these name servers, without a search list: a VM's name means the same on every server.
+fn resolver(servers: &[SocketAddr]) -> io::Result<TokioResolver> {
+    let servers = servers.iter().map(|server| {
+        let mut configured = NameServerConfig::udp_and_tcp(server.ip());
+        configured.connections.iter_mut().for_each(|connection| connection.port = server.port());
+        configured
+    });
+    let config = ResolverConfig::from_name_servers(servers.collect());
+    let mut options = ResolverOpts::default();
     options.timeout = QUERY_TIMEOUT;
     options.attempts = QUERY_ATTEMPTS;
     options.ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
     options.use_hosts_file = ResolveHosts::Never;
-    Ok((config, options))
+    let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    builder.with_options(options).build().map_err(io::Error::other)
 }
 
 impl Outside {
-    pub(crate) fn new(config: ResolverConfig, options: ResolverOpts, rules: Rules) -> io::Result<Self> {
-        let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-        let resolver = builder.with_options(options).build().map_err(io::Error::other)?;
-        Ok(Self { resolver, rules })
+    /// Without name servers no name is found.
+    pub(crate) fn new(rules: Rules) -> io::Result<Self> {
+        Ok(Self { resolver: RwLock::new(resolver(&[])?), rules })
+    }
+
+    /// Asks these name servers from now on. Answers of the earlier ones are forgotten.
+    pub(crate) fn set_name_servers(&self, servers: &[SocketAddr]) -> io::Result<()> {
+        *self.resolver.write().unwrap_or_else(PoisonError::into_inner) = resolver(servers)?;
+        Ok(())
     }
 
     /// Connects to a name or an address. The addresses that are judged are the ones that are connected to.
@@ -100,7 +99,8 @@ impl Outside {
 
     async fn look_up(&self, name: &str) -> Result<Vec<IpAddr>, Error> {
         // With a final dot, so that no search list applies.
-        let found = self.resolver.lookup_ip(format!("{name}.")).await.map_err(|_| Error::NotFound)?;
+        let resolver = self.resolver.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let found = resolver.lookup_ip(format!("{name}.")).await.map_err(|_| Error::NotFound)?;
         Ok(found.iter().take(MAX_ADDRESSES).collect())
     }
 

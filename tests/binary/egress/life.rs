@@ -18,7 +18,7 @@ const PROBE: &str = "touch /root/probing; while test -e /root/probing; do
 done > /dev/null 2>&1 &";
 
 /// The id of the egress process, by the keeper's record.
-fn recorded(data_dir: &Path) -> u32 {
+pub(super) fn recorded(data_dir: &Path) -> u32 {
     let record: Value = serde_json::from_slice(&fs::read(record_path(data_dir)).unwrap()).unwrap();
     u32::try_from(record["process"]["pid"].as_u64().unwrap()).unwrap()
 }

@@ -4,11 +4,15 @@ use std::{
     fs::File,
     io::{BufRead, BufReader},
     os::fd::AsFd,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::{
+    mount::{MountPropagationFlags, mount_bind, mount_change},
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
+};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/egress/world.py");
 /// Names that the world's name server knows.
@@ -53,6 +57,17 @@ impl World {
         if let Err(panic) = ran.join() {
             std::panic::resume_unwind(panic);
         }
+    }
+
+    /// Like [`World::run`], on a machine whose /etc/resolv.conf is this file.
+    pub(super) fn run_with_resolv_conf(file: PathBuf, test: impl AsyncFnOnce() + Send + 'static) {
+        Self::run(async move || {
+            // SAFETY: no descriptor table is unshared.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+            mount_bind(&file, "/etc/resolv.conf").unwrap();
+            test().await;
+        });
     }
 
     fn create() -> Self {

@@ -103,13 +103,11 @@ impl Egress {
         let flags = |flag: &'static str, values: &[String]| -> Vec<String> {
             values.iter().flat_map(|value| [flag.to_owned(), value.clone()]).collect()
         };
-        let resolvers: Vec<String> = self.egress_resolver.iter().map(ToString::to_string).collect();
         [
             vec!["egress-process".to_owned()],
             flags("--allow", &self.egress_allow),
             flags("--deny", &self.egress_deny),
             flags("--public", &self.egress_public),
-            flags("--resolver", &resolvers),
             self.egress_limits.arguments(),
         ]
         .concat()

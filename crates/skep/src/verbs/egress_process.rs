@@ -2,7 +2,6 @@
 
 use std::{
     fs::File,
-    net::SocketAddr,
     os::fd::{BorrowedFd, FromRawFd, OwnedFd},
     process::ExitCode,
 };
@@ -33,9 +32,6 @@ pub(crate) struct EgressProcess {
     /// Network that counts as public; may be given several times.
     #[arg(long, value_name = "CIDR")]
     public: Vec<String>,
-    /// Name server; may be given several times.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    resolver: Vec<SocketAddr>,
     #[command(flatten)]
     limits: EgressLimits,
 }
@@ -53,8 +49,8 @@ pub(crate) fn run(verb: EgressProcess) -> anyhow::Result<ExitCode> {
         deny: Allowlist::parse(&verb.deny),
         public: Networks::parse(&verb.public),
     };
-    let settings = Settings::read(rules, verb.limits.limits(), names, &verb.resolver)
-        .context("the egress process cannot start")?;
+    let settings =
+        Settings::read(rules, verb.limits.limits(), names).context("the egress process cannot start")?;
     skep_vm_egress::confine().context("the egress process cannot be confined")?;
     // The runtime starts after the confinement, which does not apply to existing threads.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -204,6 +204,7 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
         subnet: Subnet::default(),
         egress: (settings.egress.egress == EgressUse::On).then(|| EgressConfig {
             arguments: settings.egress.arguments(),
+            name_servers: settings.egress.egress_resolver.clone(),
             memory_bytes: EGRESS_MEMORY_BYTES,
         }),
         uids: UidRange { base: UidRange::DEFAULT_BASE, count: VM_UIDS },

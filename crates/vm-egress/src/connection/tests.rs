@@ -1,6 +1,5 @@
 use std::{num::NonZeroU32, sync::Arc};
 
-use hickory_resolver::config::{ResolverConfig, ResolverOpts};
 use skep_api::egress::EgressVerdict;
 use skep_egress::Allowlist;
 use tokio::{
@@ -18,12 +17,10 @@ const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 fn proxy(allow: &[&str]) -> Arc<Proxy> {
     let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
     let rules = Rules { allow: Allowlist::parse(&allow), ..Rules::default() };
-    // Without name servers no name is found.
-    let config = ResolverConfig::from_name_servers(Vec::new());
     Arc::new(Proxy {
         vms: Arc::new(Vms::new(Limits { connections: NonZeroU32::new(2).unwrap(), ..Limits::default() })),
         names: Arc::new(Names::open(tempfile::tempfile().unwrap()).unwrap()),
-        outside: Outside::new(config, ResolverOpts::default(), rules).unwrap(),
+        outside: Outside::new(rules).unwrap(),
         connections: Arc::new(Semaphore::new(10)),
     })
 }
