@@ -19,10 +19,23 @@ const TAR: Program = Program { name: "tar", package: "tar" };
 const MKFS_EROFS: Program = Program { name: "mkfs.erofs", package: "erofs-utils" };
 
 /// Version of the archive that [`ensure_packages`] makes. Must change whenever its content does.
-pub(crate) const PACKAGES_RECIPE: &str = "1";
+pub(crate) const PACKAGES_RECIPE: &str = "2";
 /// Debian packages for agents that work in the VM.
-pub(crate) const PACKAGES: [&str; 8] =
-    ["bash", "coreutils", "git", "python3", "curl", "ca-certificates", "iproute2", "procps"];
+pub(crate) const PACKAGES: [&str; 10] = [
+    "bash",
+    "coreutils",
+    "git",
+    "python3",
+    "python3-pip",
+    "python3-venv",
+    "curl",
+    "ca-certificates",
+    "iproute2",
+    "procps",
+];
+/// Lets `pip install` work outside of a virtual environment: a VM is one agent's, and a new one takes its place when
+/// packages of pip and of Debian get in each other's way.
+const PIP_CONF: &str = "[global]\nbreak-system-packages = true\nroot-user-action = ignore\n";
 const LEFT_OUT: [&str; 4] =
     ["/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*"];
 /// Path of the guest agent's binary, to which [`POWER_NAMES`] are symbolic links.
@@ -102,6 +115,7 @@ fn configure(tree: &Path, agent: &[u8]) -> std::io::Result<()> {
     fs::write(tree.join("etc/resolv.conf"), "")?;
     fs::write(tree.join("etc/hostname"), "skep\n")?;
     fs::write(tree.join("etc/hosts"), "127.0.0.1 localhost\n")?;
+    fs::write(tree.join("etc/pip.conf"), PIP_CONF)?;
     let program = tree.join(AGENT_PATH);
     fs::create_dir_all(tree.join("usr/lib/skep"))?;
     fs::write(&program, agent)?;
