@@ -94,3 +94,14 @@ test('a graph of tickets changes live while agents claim and complete by the API
   await node('Build it').getByText('in progress').waitFor();
   assert.equal(await page.evaluate(() => performance.timeOrigin), loaded, 'the page was loaded again');
 });
+
+test('the overview shows what has happened before it was opened, a lapsed lease too', async () => {
+  const { id } = await suite.skep.call('POST', '/api/tickets', { title: 'Left alone' });
+  await suite.skep.call('POST', `/api/tickets/${id}/claim`, { assignee: 'agent-3', lease_ms: 5_000 });
+  await eventually('the end of the lease', async () => (await suite.skep.call('GET', `/api/tickets/${id}`)).status === 'pending' || undefined);
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key);
+  await page.getByRole('region', { name: 'Recent events' }).getByText('ticket.lease_expired').waitFor();
+  const lapsed = page.getByRole('region', { name: 'Needs attention' }).getByRole('link', { name: /^A lease has run out/ });
+  assert.equal(await lapsed.getAttribute('href'), `/ui/tickets/${id}`);
+});
