@@ -92,6 +92,10 @@ test('a deep link opens its page after the login, and an unknown one says so', a
   const profile = await suite.profile();
   const page = await profile.loggedIn(suite.skep.key, '/ui/no/such/page?x=1');
   await page.getByText('There is no such page').waitFor();
+  // Each page links the licences of what it contains.
+  const licences = (await page.getByRole('link', { name: 'Licences' }).getAttribute('href')) ?? '';
+  assert.match(licences, /-[0-9a-f]{8}\.txt$/);
+  assert.match(await (await fetch(suite.skep.url + licences)).text(), /svelte/);
   assert.equal(page.url(), `${suite.skep.url}/ui/no/such/page?x=1`);
   await page.getByRole('link', { name: 'Go to the overview' }).click();
   assert.equal(new URL(page.url()).pathname, '/ui/');
