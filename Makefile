@@ -116,10 +116,12 @@ audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny
 
 FUZZ_SECONDS ?= 60
 # The sanitizer needs options that a stable compiler has only for its own build, and takes by RUSTC_BOOTSTRAP.
-fuzz: ## malformed frames into the host's end of the channel, FUZZ_SECONDS long (cargo-fuzz)
+fuzz: ## what a guest may send: frames of the channel, first bytes of connections, each FUZZ_SECONDS long (cargo-fuzz)
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "make fuzz: cargo-fuzz is missing; install it: cargo install --locked cargo-fuzz" >&2; exit 1; }
 	@command -v c++ >/dev/null || { echo "make fuzz: a C++ compiler is missing, for libFuzzer; install it: apt-get install g++" >&2; exit 1; }
-	@RUSTC_BOOTSTRAP=1 cargo fuzz run host_end -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60
+	@for target in host_end first_bytes; do \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60 || exit; \
+	done
 
 bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; ARGS are those of `skep bench boot`
 	@cargo build --locked --release --package skep-engine --example plain_qemu

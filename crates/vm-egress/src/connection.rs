@@ -166,9 +166,8 @@ async fn check_first_bytes(
             FirstBytes::Incomplete if first.len() >= first_bytes::MAX_BYTES => {
                 return Err(Error::UnreadableHost);
             }
-            FirstBytes::Undecided if first.len() >= first_bytes::MAX_BYTES => return Ok(()),
             FirstBytes::Incomplete => begun + FIRST_BYTES_TIMEOUT,
-            FirstBytes::Undecided => begun + SILENCE,
+            FirstBytes::Silence => begun + SILENCE,
         };
         let is_incomplete = deadline > begun + SILENCE;
         match timeout_at(deadline, guest.read_buf(first)).await {

@@ -20,8 +20,8 @@ pub(crate) enum FirstBytes {
     NoHost,
     /// The beginning of a ClientHello or of a request. A peer could withhold the rest until nobody looks any more.
     Incomplete,
-    /// Too little to tell the protocol.
-    Undecided,
+    /// None have arrived.
+    Silence,
     /// They look like TLS or HTTP/1, but cannot be read. The other end might read a host in them.
     Malformed,
 }
@@ -29,7 +29,7 @@ pub(crate) enum FirstBytes {
 /// Reads the first bytes, as far as they have arrived.
 pub(crate) fn read(bytes: &[u8]) -> FirstBytes {
     match bytes.first() {
-        None => FirstBytes::Undecided,
+        None => FirstBytes::Silence,
         Some(&TLS_HANDSHAKE) => read_client_hello(bytes),
         Some(_) => read_request(bytes),
     }
@@ -59,21 +59,18 @@ fn read_request(bytes: &[u8]) -> FirstBytes {
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => hosts(&request),
-        // The name of a method has capital letters only, so another protocol is recognized soon.
-        Ok(httparse::Status::Partial) => {
-            let word = bytes.split(|byte| *byte == b' ').next().unwrap_or_default();
-            let is_method = word.iter().all(u8::is_ascii_uppercase);
-            if is_method { FirstBytes::Incomplete } else { FirstBytes::Undecided }
-        }
+        // In another protocol the first line is soon one that no request has.
+        Ok(httparse::Status::Partial) => FirstBytes::Incomplete,
         Err(httparse::Error::TooManyHeaders) => FirstBytes::Malformed,
         Err(_) if has_request_line(bytes) => FirstBytes::Malformed,
         Err(_) => FirstBytes::NoHost,
     }
 }
 
-/// Whether the first line is that of an HTTP/1 request.
+/// Whether the first line is that of an HTTP/1 request. Servers skip empty lines before it.
 fn has_request_line(bytes: &[u8]) -> bool {
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line =
+        bytes.split(|byte| matches!(byte, b'\r' | b'\n')).find(|line| !line.is_empty()).unwrap_or_default();
     line.windows(7).any(|part| part == b"HTTP/1.")
 }
 
@@ -163,9 +160,14 @@ mod tests {
             ("GET http://x@b.example:1?y HTTP/1.1\r\n\r\n", hosts(&["b.example"])),
             ("GET / HTTP/1.0\r\n\r\n", FirstBytes::NoHost),
             ("GET / HTTP/1.1\r\nHost : b.example\r\n\r\n", FirstBytes::Malformed),
+            ("\r\n\r\nGET / HTTP/1.1\r\nHost : b.example\r\n\r\n", FirstBytes::Malformed),
+            ("\r\nGET / HTTP/1.1\r\nHost: b.example\r\n\r\n", hosts(&["b.example"])),
             ("GET / HTTP/1.1\r\nHost: a.exa", FirstBytes::Incomplete),
             ("GE", FirstBytes::Incomplete),
-            ("", FirstBytes::Undecided),
+            ("get / HTTP/1.1\r\nHo", FirstBytes::Incomplete),
+            ("\r\n", FirstBytes::Incomplete),
+            ("\r\nGET / HT", FirstBytes::Incomplete),
+            ("", FirstBytes::Silence),
             ("SSH-2.0-OpenSSH_9.2\r\n", FirstBytes::NoHost),
             ("*1\r\n$4\r\nPING\r\n", FirstBytes::NoHost),
         ] {
@@ -188,7 +190,7 @@ mod tests {
             let mut hello = client_hello("api.example.com");
             let at = at.min(hello.len() - 1);
             hello[at] = byte;
-            prop_assert_ne!(read(&hello), FirstBytes::Undecided);
+            prop_assert_ne!(read(&hello), FirstBytes::Silence);
         }
     }
 }

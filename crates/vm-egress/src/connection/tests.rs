@@ -175,3 +175,23 @@ async fn a_connection_without_bytes_ends_after_the_idle_time() {
     // A look each idle time finds that no bytes moved since the look before.
     assert!((idle / 2..idle * 3).contains(&begun.elapsed()), "{:?}", begun.elapsed());
 }
+
+#[tokio::test]
+async fn a_peer_that_never_reads_holds_few_bytes_and_ends_after_the_idle_time() {
+    /// More than what sockets of both sides buffer, which the kernel lets grow to some MiB each.
+    const MAX_BUFFERED: usize = 64 << 20;
+    let (server, destination) = server().await;
+    let proxy = proxy(&["127.0.0.1"]);
+    proxy.vms.set(VM, EgressPolicy::All);
+    let mut vm = connect(&proxy, destination).await;
+    let (_outside, _) = server.accept().await.unwrap();
+    let chunk = vec![0; 64 << 10];
+    let mut written = 0;
+    while let Ok(sent) = tokio::time::timeout(Duration::from_secs(1), vm.write(&chunk)).await {
+        written += sent.unwrap();
+        assert!(written < MAX_BUFFERED);
+    }
+    tokio::time::pause();
+    let mut byte = [0; 1];
+    assert_eq!(vm.read(&mut byte).await.unwrap_or(0), 0, "the connection ends");
+}
