@@ -220,6 +220,15 @@ impl Cgroup {
         best.map_or(Ok(()), |part| hierarchy::kill(&part.root))
     }
 
+    /// Kills every process of the group but one. For groups whose processes start no others.
+    ///
+    /// # Errors
+    /// The group does not exist any more.
+    pub fn kill_others(&self, kept: u32) -> Result<(), Error> {
+        // In one hierarchy only, because all contain the same processes.
+        self.parts.first().map_or(Ok(()), |part| hierarchy::kill_others(&part.root, kept))
+    }
+
     /// Kills the processes of the group, waits until it is empty and removes it. Blocks for some tens of milliseconds.
     ///
     /// # Errors

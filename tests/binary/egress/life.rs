@@ -149,13 +149,7 @@ fn a_process_of_another_protocol_keeps_its_connections_until_a_policy_changes() 
         skep.output(vm, PROBE).await;
         wait_for_probes(&skep, vm).await;
         let old = recorded(skep.data_dir.path());
-        let path = record_path(skep.data_dir.path());
-        let stopped = skep.stop_and_leave_vms();
-        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        record["protocol"] = json!(0);
-        fs::write(&path, record.to_string()).unwrap();
-
-        let skep = stopped.start_with(&OPTIONS).await;
+        let skep = restart_with_another_protocol(skep).await;
         wait_for_probes(&skep, vm).await;
         eventually("the new process", async || recorded(skep.data_dir.path()) != old).await;
         wait_for_growth(&skep, vm).await;
@@ -167,5 +161,28 @@ fn a_process_of_another_protocol_keeps_its_connections_until_a_policy_changes() 
         eventually("the end of the old process", async || !is_alive(old)).await;
         assert_eq!(fetch(&skep, vm, "http://api.test/").await.as_deref(), Ok("world api.test"));
         assert!(fetch(&skep, vm, "http://203.0.113.8/").await.is_err());
+
+        // A further keeper cannot tell the old process of a policy, so it ends it.
+        let change = json!({"egress": policy()});
+        send(skep.request(Method::PATCH, &format!("/api/swarm/vm/{vm}")).json(&change)).await.ok(200);
+        skep.output(vm, "rm -f /root/long /root/long.over").await;
+        begin_long_connection(&skep, vm).await;
+        let old = recorded(skep.data_dir.path());
+        let skep = restart_with_another_protocol(skep).await;
+        eventually("the new process", async || recorded(skep.data_dir.path()) != old).await;
+        assert!(is_alive(old));
+        let skep = skep.stop_and_leave_vms().start_with(&OPTIONS).await;
+        eventually("the end of the old process", async || !is_alive(old)).await;
+        assert_eq!(fetch(&skep, vm, "http://api.test/").await.as_deref(), Ok("world api.test"));
     });
+}
+
+/// Starts skep again as a release whose egress process speaks another protocol than the one that runs.
+async fn restart_with_another_protocol(skep: Skep) -> Skep {
+    let path = record_path(skep.data_dir.path());
+    let stopped = skep.stop_and_leave_vms();
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["protocol"] = json!(0);
+    fs::write(&path, record.to_string()).unwrap();
+    stopped.start_with(&OPTIONS).await
 }

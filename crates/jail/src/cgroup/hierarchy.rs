@@ -200,7 +200,7 @@ fn move_to_leaf(group: &Path) -> io::Result<()> {
 /// Kills every process in a group, and with version 2 also those in the groups below it.
 pub(super) fn kill(group: &Path) -> Result<(), Error> {
     let switch = group.join("cgroup.kill");
-    let outcome = if switch.exists() { write(&switch, "1") } else { kill_each(group) };
+    let outcome = if switch.exists() { write(&switch, "1") } else { kill_each(group, None) };
     match outcome {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::io(format!("end of the processes in {}", group.display()))(error))
@@ -209,8 +209,16 @@ pub(super) fn kill(group: &Path) -> Result<(), Error> {
     }
 }
 
-fn kill_each(group: &Path) -> io::Result<()> {
+/// Kills every process in a group but one.
+pub(super) fn kill_others(group: &Path, kept: u32) -> Result<(), Error> {
+    kill_each(group, Some(kept)).map_err(Error::io(format!("end of processes in {}", group.display())))
+}
+
+fn kill_each(group: &Path, kept: Option<u32>) -> io::Result<()> {
     for pid in members(group)? {
+        if kept == u32::try_from(pid).ok() {
+            continue;
+        }
         let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
             continue;
         };

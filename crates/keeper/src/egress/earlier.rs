@@ -20,7 +20,8 @@ pub(super) struct Found {
     pub(super) listeners: Option<EgressListeners>,
 }
 
-/// Looks for a usable process in the control group. Others in it are killed, and the group is made anew.
+/// Looks for a usable process in the control group. Others in it are killed: this keeper could not tell them of a policy
+/// that changes. Without a usable one the group is made anew.
 pub(super) fn find(config: &EgressConfig, parts: &EgressParts<'_>, boot_id: &str) -> Result<Found, Error> {
     let found = parts.tree.find(GROUP).zip(Record::read(&parts.data_dir.egress_record()));
     let usable = found.and_then(|(group, record)| {
@@ -30,6 +31,9 @@ pub(super) fn find(config: &EgressConfig, parts: &EgressParts<'_>, boot_id: &str
         Some(Found { group, process: Some((usage, process, record.uid)), listeners: Some(listeners) })
     });
     if let Some(found) = usable {
+        if let Some((_, process, _)) = &found.process {
+            found.group.kill_others(process.pid)?;
+        }
         return Ok(found);
     }
     if parts.tree.find(GROUP).is_some() {
