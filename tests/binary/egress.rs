@@ -1,6 +1,8 @@
 //! Connections of VMs to the outside. The server runs in a network namespace that stands for its machine, beside one that
 //! stands for the internet, with public addresses and private ones.
 
+mod attacks;
+mod floods;
 mod life;
 mod limits;
 mod world;

@@ -1,7 +1,11 @@
-"""The internet of the test: web servers that name themselves, and a name server."""
+"""The internet of the test: web servers that name themselves, and a name server.
+
+Arguments: the server's name, and names as NAME=ADDRESS, NAME=ADDRESS/ADDRESS (each answer has the next one) or NAME=@OTHER
+(an alias of another name).
+"""
 import http.server, socket, struct, sys, threading, time
 
-NAMES = dict(pair.split("=") for pair in sys.argv[2:])
+NAMES = {name: value.split("/") for name, value in (pair.split("=") for pair in sys.argv[2:])}
 ME = sys.argv[1]
 
 
@@ -36,11 +40,20 @@ def answer(query):
         name.append(query[at + 1:at + 1 + query[at]].decode())
         at += 1 + query[at]
     kind, = struct.unpack(">H", query[at + 1:at + 3])
-    address = NAMES.get(".".join(name).lower()) if kind == 1 else None
-    code = 0x8180 if ".".join(name).lower() in NAMES else 0x8183
-    head = query[:2] + struct.pack(">HHHHH", code, 1, 1 if address else 0, 0, 0) + query[12:at + 5]
-    record = b"\xc0\x0c\0\1\0\1\0\0\0\x01\0\4" + socket.inet_aton(address) if address else b""
-    return head + record
+    name = ".".join(name).lower()
+    records = answers(b"\xc0\x0c", name) if kind == 1 and name in NAMES else []
+    code = 0x8180 if name in NAMES else 0x8183
+    return query[:2] + struct.pack(">HHHHH", code, 1, len(records), 0, 0) + query[12:at + 5] + b"".join(records)
+
+
+def answers(owner, name):
+    """The records of a name, of class IN, for a second."""
+    value = NAMES[name][0]
+    NAMES[name].append(NAMES[name].pop(0))
+    if not value.startswith("@"):
+        return [owner + struct.pack(">HHIH", 1, 1, 1, 4) + socket.inet_aton(value)]
+    alias = b"".join(bytes([len(label)]) + label.encode() for label in value[1:].split(".")) + b"\0"
+    return [owner + struct.pack(">HHIH", 5, 1, 1, len(alias)) + alias] + answers(alias, value[1:])
 
 
 def name_server():
@@ -52,10 +65,21 @@ def name_server():
         server.sendto(answer(query), source)
 
 
+def name_server_over_tcp():
+    server = socket.create_server(("203.0.113.53", 53))
+    while True:
+        connection, _ = server.accept()
+        with connection, connection.makefile("rwb") as stream:
+            length, = struct.unpack(">H", stream.read(2))
+            reply = answer(stream.read(length))
+            stream.write(struct.pack(">H", len(reply)) + reply)
+
+
 web = [http.server.ThreadingHTTPServer(("0.0.0.0", port), Web) for port in (80, 8000)]
 for one in web:
     threading.Thread(target=one.serve_forever, daemon=True).start()
 if NAMES:
     threading.Thread(target=name_server, daemon=True).start()
+    threading.Thread(target=name_server_over_tcp, daemon=True).start()
 print("ready", flush=True)
 threading.Event().wait()

@@ -16,7 +16,7 @@ use rustix::{
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/egress/world.py");
 /// Names that the world's name server knows.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 15] = [
     "api.test=203.0.113.7",
     "b.test=203.0.113.7",
     // A host of a preset.
@@ -27,6 +27,14 @@ const NAMES: [&str; 9] = [
     "loop.test=127.0.0.1",
     "priv.test=10.9.0.1",
     "meta.test=169.254.169.254",
+    "zero.test=0.0.0.0",
+    // Of other names, one of which leads to a private address.
+    "alias.test=@other.test",
+    "inner.test=@chain.test",
+    "chain.test=@priv.test",
+    // Another answer each time, such as between a look-up and a connection.
+    "rebind.test=203.0.113.7/127.0.0.1",
+    "rebind-private.test=203.0.113.7/10.9.0.1/203.0.113.1",
 ];
 /// Addresses outside. The first ones are public for the test.
 const ADDRESSES: [&str; 5] =

@@ -1,0 +1,182 @@
+//! What a guest tries to reach a forbidden host, each with its control.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use skep_harness::temp_dir;
+
+use super::{OPTIONS, assert_policies, boot, fetch, is_refusal, policy, world::World};
+use crate::harness::Skep;
+
+/// Sends a TLS ClientHello, whose server name is the first argument, to port 8000 of the second one, in pieces of so many
+/// bytes, and prints what happened. The server speaks no TLS, so that it answers with an error of HTTP.
+const HELLO: &str = r#"
+import socket, ssl, sys, time
+name, target, piece = sys.argv[1], sys.argv[2], int(sys.argv[3])
+coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+tls = ssl.create_default_context().wrap_bio(coming, going, server_hostname=name)
+try:
+    tls.do_handshake()
+except ssl.SSLWantReadError:
+    hello = going.read()
+try:
+    connection = socket.create_connection((target, 8000), 10)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for at in range(0, len(hello), piece):
+        connection.sendall(hello[at:at + piece])
+        time.sleep(0.02)
+    connection.sendall(b"\r\n\r\n")
+    print("answered" if connection.recv(100) else "ended")
+except OSError as error:
+    print("refused" if isinstance(error, (ConnectionResetError, BrokenPipeError)) else error)
+"#;
+
+/// Asks a name server other than that of the VM, over UDP and over TCP, and prints which of them answered.
+const OTHER_RESOLVER: &str = r#"
+import socket, struct, sys
+query = b"\0\1\1\0\0\1\0\0\0\0\0\0\3api\4test\0\0\1\0\1"
+def ask(kind, message):
+    asked = socket.socket(socket.AF_INET, kind)
+    asked.settimeout(5)
+    try:
+        asked.connect((sys.argv[1], 53))
+        asked.sendall(message)
+        return bool(asked.recv(500))
+    except OSError:
+        return False
+print(ask(socket.SOCK_DGRAM, query), ask(socket.SOCK_STREAM, struct.pack(">H", len(query)) + query))
+"#;
+
+async fn python(skep: &Skep, vm: u64, script: &str, arguments: &str) -> String {
+    skep.output(
+        vm,
+        &format!("cat > /root/script.py <<'END'\n{script}\nEND\npython3 /root/script.py {arguments}"),
+    )
+    .await
+    .trim()
+    .to_owned()
+}
+
+/// Names whose addresses are forbidden, and the server that the control reaches by them.
+const FORBIDDEN_NAMES: [(&str, &str); 2] =
+    [("http://zero.test:8000/", "machine zero.test:8000"), ("http://inner.test/", "world inner.test")];
+
+/// Names with more than one answer.
+const REBINDING: [&str; 2] = ["http://rebind.test:8000/", "http://rebind-private.test:8000/"];
+
+/// How often a rebinding name is connected to: each answer may be that of the look-up or that of the connection.
+const TRIES: usize = 12;
+
+/// What a VM gets from a name, one line for each connection that was answered. The pauses are longer than the answers of
+/// the name server may be kept.
+async fn reached(skep: &Skep, vm: u64, url: &str) -> Vec<String> {
+    let command = format!("for i in $(seq {TRIES}); do curl -s -m 5 {url}; sleep 0.4; done");
+    skep.exec(vm, &command).await["stdout"].as_str().unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn names_that_lead_to_forbidden_addresses_are_refused_whatever_they_answer() {
+    World::run(async || {
+        let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+        let allow = json!({"allow": ["*.test"]});
+        let vm = boot(&skep, allow).await;
+        for (url, _) in FORBIDDEN_NAMES {
+            let refused = fetch(&skep, vm, url).await;
+            assert!(is_refusal(&refused), "{url}: {refused:?}");
+        }
+        // A listed name may be an alias of one that is not, as those of a content delivery network are.
+        assert_eq!(fetch(&skep, vm, "http://alias.test/").await.as_deref(), Ok("world alias.test"));
+        for url in REBINDING {
+            let reached = reached(&skep, vm, url).await;
+            assert!(
+                !reached.is_empty() && reached.iter().all(|line| line.starts_with("world ")),
+                "{url}: {reached:?}"
+            );
+        }
+
+        // The control: where the operator allows the addresses, these names lead to them.
+        let allowed = ["--egress-allow", "0.0.0.0,127.0.0.1,10.9.0.1,203.0.113.1"];
+        let skep = skep.stop_and_leave_vms().start_with(&[&OPTIONS[..], &allowed].concat()).await;
+        for (url, server) in FORBIDDEN_NAMES {
+            assert_eq!(fetch(&skep, vm, url).await.as_deref(), Ok(server), "{url}");
+        }
+        for url in REBINDING {
+            let reached = reached(&skep, vm, url).await;
+            assert!(reached.iter().any(|line| line.starts_with("machine ")), "{url}: {reached:?}");
+        }
+    });
+}
+
+#[test]
+fn a_guest_that_hides_the_host_is_refused() {
+    World::run(async || {
+        let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+        let [listed, other, all] = [
+            boot(&skep, policy()).await,
+            boot(&skep, json!({"allow": ["b.test"]})).await,
+            boot(&skep, json!("all")).await,
+        ];
+        // The server name of a ClientHello, whole and in pieces that arrive late. The control: the name of the address.
+        for piece in ["10000", "40"] {
+            let hello =
+                async |vm, name: &str| python(&skep, vm, HELLO, &format!("{name} api.test {piece}")).await;
+            assert_eq!(hello(listed, "other.test").await, "refused", "{piece}");
+            assert_eq!(hello(listed, "api.test").await, "answered", "{piece}");
+        }
+        // The address that stands for a name of another VM's policy. The control: the VM whose policy has the name.
+        let address = skep.output(listed, "getent ahostsv4 api.test | head -n 1 | cut -d ' ' -f 1").await;
+        let url = format!("-H 'Host: api.test' http://{}/", address.trim());
+        assert!(address.starts_with("198.18.") || address.starts_with("198.19."), "{address}");
+        assert_eq!(fetch(&skep, listed, &url).await.as_deref(), Ok("world api.test"));
+        assert!(is_refusal(&fetch(&skep, other, &url).await));
+        // Another name server: never over UDP; over TCP by a policy that allows its address.
+        assert_eq!(python(&skep, listed, OTHER_RESOLVER, "203.0.113.53").await, "False False");
+        assert_eq!(python(&skep, all, OTHER_RESOLVER, "203.0.113.53").await, "False True");
+        let forwarder = skep.output(all, "grep nameserver /etc/resolv.conf | cut -d ' ' -f 2").await;
+        assert_eq!(python(&skep, all, OTHER_RESOLVER, forwarder.trim()).await, "True True");
+        // IPv6 leads nowhere, also by the name that the guest writes itself.
+        assert!(fetch(&skep, all, "http://[2001:db8::7]/").await.is_err());
+        assert!(fetch(&skep, all, "http://[::ffff:10.9.0.1]/").await.is_err());
+    });
+}
+
+/// What the packet filter, the routes and the settings of the machine are, as a text to compare.
+fn rules_of_machine() -> String {
+    let commands = [
+        &["nft", "list", "ruleset"][..],
+        &["ip", "-4", "route", "show", "table", "all"],
+        &["ip", "rule"],
+        &["sysctl", "net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables"],
+    ];
+    commands.map(output).join("\n")
+}
+
+fn output(command: &[&str]) -> String {
+    let done = Command::new(command[0]).args(&command[1..]).output().unwrap();
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Drops whatever the machine forwards, as the rules of Docker and of many administrators do.
+const FORWARD_DROP: &str =
+    "add table ip test; add chain ip test forward { type filter hook forward priority 0; policy drop; }";
+
+#[test]
+fn the_rules_of_the_machine_do_not_matter_and_are_left_alone() {
+    World::run(async || {
+        output(&["nft", FORWARD_DROP]);
+        for through_ip_rules in ["1", "0"] {
+            output(&["sysctl", "-w", &format!("net.bridge.bridge-nf-call-iptables={through_ip_rules}")]);
+            let before = rules_of_machine();
+            let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+            let policies: [Value; 3] = [policy(), json!("all"), json!("none")];
+            let mut vms = [0; 3];
+            for (vm, policy) in vms.iter_mut().zip(policies) {
+                *vm = boot(&skep, policy).await;
+            }
+            assert_policies(&skep, vms).await;
+            assert_eq!(rules_of_machine(), before);
+            drop(skep);
+        }
+    });
+}
