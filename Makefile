@@ -50,14 +50,17 @@ run: build ## set up, build, bake the base template, serve until Ctrl-C
 	@if [ "$$(id -u)" = 0 ]; then $(SKEP) bake $(ARGS); fi
 	@exec $(SKEP) serve $(ARGS)
 
+# Crates whose tests need no root, so that `make check` runs all of them.
+CHECKED = skep-server skep-keeper-protocol skep-tickets skep-service-tests
+
 test: check schemathesis clients ## all tests, with real VMs
 	@[ "$$(id -u)" = 0 ] || { echo "make test: VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
 	@echo "==> base template for the tests"
 	@$(BAKE_FOR_TESTS)
-	@echo "==> all tests: cgroups, jails, namespaces, VMs"
+	@echo "==> the tests that check leaves out: cgroups, jails, namespaces, VMs"
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
 		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis SKEP_CLIENTS=$(CURDIR)/$(CLIENTS) \
-		$(CARGO_TEST) --workspace --features skep-tests/root
+		$(CARGO_TEST) --workspace $(CHECKED:%=--exclude %) --features skep-tests/root --test '*'
 	@$(MAKE) --no-print-directory test-dashboard
 
 # One file after another: each has a server and a browser of its own.
@@ -75,7 +78,8 @@ soak-dashboard: build ## the dashboard with 1,000 VMs and 10,000 tickets, and a 
 	@$(BAKE_FOR_TESTS)
 	@$(TEST_DASHBOARD) soak
 
-# The tests of these crates that are left out make cgroups, namespaces and jails, which needs root.
+# Of other crates only unit tests: their other tests make cgroups, namespaces and jails, which needs root, or are run once
+# only, with those.
 check: build ## format, lints and the tests that need neither root nor VMs
 	@echo "==> format and lints"
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
@@ -83,8 +87,7 @@ check: build ## format, lints and the tests that need neither root nor VMs
 	@cargo clippy --locked --workspace --all-targets --features skep-tests/soak,skep-tests/update -- -D warnings
 	@echo "==> tests that need neither root nor VMs"
 	@$(CARGO_TEST) --workspace --lib --bins
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --package skep-server --package skep-keeper-protocol \
-		--package skep-tickets --package skep-service-tests --package skep-tests --tests
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) $(CHECKED:%=--package %) --package skep-tests --test '*'
 
 schemathesis: $(VENV)/ready
 
