@@ -49,6 +49,11 @@ impl SwarmHandle {
         }
     }
 
+    /// Whether the swarm is still taking over what an earlier server left.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.0.borrow().is_none()
+    }
+
     /// The swarm, and the id of a VM that the caller's key may reach: a key that is bound to a VM reaches no other.
     /// Operations use the id from then on, because another VM may take over a name or a process id.
     ///
