@@ -38,7 +38,7 @@ test('several tickets are marked as failed at once, and tried again', async () =
   const failed = () => suite.skep.call('GET', '/api/tickets?label=bulk&status=failed');
   await eventually('two failed tickets', async () => (await failed()).tickets.length === 2 || undefined);
   await page.getByText('2 chosen').waitFor({ state: 'detached' });
-  await page.getByLabel(/^Choose all 3/).check();
+  await page.getByRole('checkbox', { name: /^Choose all 3/ }).check();
   await act('Try again');
   await eventually('no failed ticket', async () => (await failed()).tickets.length === 0 || undefined);
 });
@@ -97,7 +97,7 @@ test('a graph of tickets changes live while agents claim and complete by the API
 
 test('the overview shows what has happened before it was opened, a lapsed lease too', async () => {
   const { id } = await suite.skep.call('POST', '/api/tickets', { title: 'Left alone' });
-  await suite.skep.call('POST', `/api/tickets/${id}/claim`, { assignee: 'agent-3', lease_ms: 5_000 });
+  await suite.skep.call('PATCH', `/api/tickets/${id}`, { status: 'in_progress', assignee: 'agent-3', lease_ms: 5_000 });
   await eventually('the end of the lease', async () => (await suite.skep.call('GET', `/api/tickets/${id}`)).status === 'pending' || undefined);
   const profile = await suite.profile();
   const page = await profile.loggedIn(suite.skep.key);
