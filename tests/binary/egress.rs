@@ -5,6 +5,7 @@ mod attacks;
 mod floods;
 mod life;
 mod limits;
+mod tools;
 mod world;
 
 use std::fs;

@@ -11,7 +11,8 @@ use crate::keys::WhoAmIKey;
 pub struct Session {
     /// The key whose permissions the session has.
     pub key: WhoAmIKey,
-    /// When the session expires at the latest; it also ends after 60 minutes without a request. Null if the request was authenticated by a key instead of a session.
+    /// When the session expires at the latest; it also ends after 60 minutes without a request. Null if the request was
+    /// authenticated by a key instead of a session.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,

@@ -305,7 +305,8 @@ impl Shared {
         }
     }
 
-    /// Gives the process the name servers and all policies. Policies that change meanwhile are sent again by whoever changes them.
+    /// Gives the process the name servers and all policies. Policies that change meanwhile are sent again by whoever changes
+    /// them.
     async fn hand_over(&self, running: &Running) -> Option<()> {
         let servers = self.name_servers.current().await;
         running.request(EgressRequest::NameServers { servers }).await?;

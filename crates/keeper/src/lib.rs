@@ -1,4 +1,5 @@
-//! The process that starts all others, and the only privileged one. It owns the listening sockets, namespaces, taps, cgroups, jails and VMMs.
+//! The process that starts all others, and the only privileged one. It owns the listening sockets, namespaces, taps,
+//! cgroups, jails and VMMs.
 //!
 //! The keeper parses nothing that API callers send. It receives typed requests from the *server*, its unprivileged
 //! child, and validates them again. It restarts a server that dies. VMs outlive the server and the keeper: the next

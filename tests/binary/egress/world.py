@@ -1,12 +1,12 @@
-"""The internet of the test: web servers that name themselves, and a name server.
+"""The internet of the test: web servers that name themselves, a name server, and files over TLS.
 
-Arguments: the server's name, and names as NAME=ADDRESS, NAME=ADDRESS/ADDRESS (each answer has the next one) or NAME=@OTHER
-(an alias of another name).
+Arguments: the server's name; a folder with certificate.pem, key.pem and the files of public/, or nothing; and names as
+NAME=ADDRESS, NAME=ADDRESS/ADDRESS (each answer has the next one) or NAME=@OTHER (an alias of another name).
 """
-import http.server, socket, struct, sys, threading, time
+import functools, http.server, socket, ssl, struct, sys, threading, time
 
-NAMES = {name: value.split("/") for name, value in (pair.split("=") for pair in sys.argv[2:])}
-ME = sys.argv[1]
+NAMES = {name: value.split("/") for name, value in (pair.split("=") for pair in sys.argv[3:])}
+ME, FOLDER = sys.argv[1:3]
 
 
 class Web(http.server.BaseHTTPRequestHandler):
@@ -75,7 +75,25 @@ def name_server_over_tcp():
             stream.write(struct.pack(">H", len(reply)) + reply)
 
 
+class Files(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+
+def files():
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(f"{FOLDER}/certificate.pem", f"{FOLDER}/key.pem")
+    server = http.server.ThreadingHTTPServer(("0.0.0.0", 443), functools.partial(Files, directory=f"{FOLDER}/public"))
+    # The handshake is left to the thread of the connection.
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    return server
+
+
 web = [http.server.ThreadingHTTPServer(("0.0.0.0", port), Web) for port in (80, 8000)]
+if FOLDER:
+    web.append(files())
 for one in web:
     threading.Thread(target=one.serve_forever, daemon=True).start()
 if NAMES:

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::{BufRead, BufReader},
     os::fd::AsFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -16,9 +16,12 @@ use rustix::{
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/egress/world.py");
 /// Names that the world's name server knows.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 17] = [
     "api.test=203.0.113.7",
     "b.test=203.0.113.7",
+    // Hosts that serve files over TLS.
+    "code.test=203.0.113.7",
+    "packages.test=203.0.113.7",
     // A host of a preset.
     "gitlab.com=203.0.113.7",
     "a.wild.test=203.0.113.7",
@@ -52,13 +55,24 @@ pub(super) struct World {
 impl World {
     /// Runs a test on a thread in the namespace of the machine. All processes that it starts are there as well.
     pub(super) fn run(test: impl AsyncFnOnce() + Send + 'static) {
-        let ran = std::thread::spawn(|| {
+        Self::run_in("", test);
+    }
+
+    /// Like [`World::run`], with a world that serves `public/` of this folder over TLS, with the certificate and the key in
+    /// the folder.
+    pub(super) fn run_with_files(folder: &Path, test: impl AsyncFnOnce() + Send + 'static) {
+        Self::run_in(folder.to_str().unwrap(), test);
+    }
+
+    fn run_in(folder: &str, test: impl AsyncFnOnce() + Send + 'static) {
+        let folder = folder.to_owned();
+        let ran = std::thread::spawn(move || {
             let mut world = World::create();
             let namespace = File::open(format!("/run/netns/{}", world.machine)).unwrap();
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             let (machine, outside) = (world.machine.clone(), world.outside.clone());
-            world.start_server(&machine, "machine", &[]);
-            world.start_server(&outside, "world", &NAMES);
+            world.start_server(&machine, &["machine", ""]);
+            world.start_server(&outside, &[&["world", &folder], &NAMES[..]].concat());
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(test());
         });
@@ -99,13 +113,13 @@ impl World {
         world
     }
 
-    fn start_server(&mut self, namespace: &str, name: &str, names: &[&str]) {
+    fn start_server(&mut self, namespace: &str, arguments: &[&str]) {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", namespace, "/usr/bin/python3", SERVER, name]).args(names);
+        command.args(["netns", "exec", namespace, "/usr/bin/python3", SERVER]).args(arguments);
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        assert_eq!(ready.trim(), "ready", "{name}");
+        assert_eq!(ready.trim(), "ready", "{arguments:?}");
         self.servers.push(server);
     }
 }

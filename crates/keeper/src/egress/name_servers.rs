@@ -67,8 +67,8 @@ async fn read() -> Vec<SocketAddr> {
     parse(&read.unwrap_or_default())
 }
 
-/// The name servers of a file in the format of resolv.conf(5). Lines that cannot be read are skipped. A link-local address is left out, because the zone that it
-/// needs is not part of an address.
+/// The name servers of a file in the format of resolv.conf(5). Lines that cannot be read are skipped. A link-local address is
+/// left out, because the zone that it needs is not part of an address.
 fn parse(text: &[u8]) -> Vec<SocketAddr> {
     let (config, _) = resolv_conf::Config::parse_with_errors(text);
     let addresses = config.nameservers.into_iter().filter_map(|server| match server {

@@ -1,7 +1,7 @@
 //! The origin of a request: the caller's address, and whether it came by https.
 //!
-//! [`Origin::from_extensions`] is the only source of the caller's address: for the allowlist, the log, the audit, sessions and
-//! limits.
+//! [`Origin::from_extensions`] is the only source of the caller's address: for the allowlist, the log, the audit, sessions
+//! and limits.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,5 @@
-//! `GET /` leads browsers to the dashboard. `GET /docs`: Swagger UI for the OpenAPI document, served entirely from this binary.
+//! `GET /` leads browsers to the dashboard. `GET /docs`: Swagger UI for the OpenAPI document, served entirely from this
+//! binary.
 
 use std::{borrow::Cow, io::Read, sync::Arc};
 

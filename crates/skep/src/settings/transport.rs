@@ -15,7 +15,8 @@ pub(crate) struct Transport {
     /// File with the TLS certificate and its chain, in PEM. It is read again when it changes.
     #[arg(long, env = "SKEP_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// File with the private key of the certificate, in PEM. If root starts the server, only root needs to be able to read it.
+    /// File with the private key of the certificate, in PEM. If root starts the server, only root needs to be able to read
+    /// it.
     #[arg(long, env = "SKEP_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
     /// Certificate that the server creates for itself, instead of --tls-cert and --tls-key.

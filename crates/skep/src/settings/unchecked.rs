@@ -45,7 +45,8 @@ pub(crate) struct InvalidSetting {
     pub(crate) why: String,
 }
 
-/// The values from the command line, the environment and the defaults. [`UncheckedSettings::with_file`] adds those of the file.
+/// The values from the command line, the environment and the defaults. [`UncheckedSettings::with_file`] adds those of the
+/// file.
 #[derive(Debug, Clone)]
 pub(crate) struct UncheckedSettings(Vec<SettingValue>);
 

@@ -56,8 +56,8 @@ use clap::Subcommand;
 
 use crate::connection;
 
-/// Makes `Verb` of a list: each entry names the verb's arguments, in a module with a function `run` that takes them. That of an
-/// `online` verb is async: it talks to a server.
+/// Makes `Verb` of a list: each entry names the verb's arguments, in a module with a function `run` that takes them. That
+/// of an `online` verb is async: it talks to a server.
 macro_rules! verbs {
     (@run online $module:ident $verb:expr) => { connection::block_on($module::run($verb)) };
     (@run local $module:ident $verb:expr) => { $module::run($verb) };

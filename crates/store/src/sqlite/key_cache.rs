@@ -2,8 +2,9 @@
 //!
 //! Most requests use the same key as the request before. To detect changes, the cache uses three counters:
 //! - Commits of this process: the writer counts each commit before it answers its commands.
-//! - Commits of other processes: `PRAGMA data_version` (<https://www.sqlite.org/pragma.html#pragma_data_version>), which is read
-//!   again after [`CHECK_INTERVAL`]. That is shorter than the time in which another process can end and yet another one start.
+//! - Commits of other processes: `PRAGMA data_version` (<https://www.sqlite.org/pragma.html#pragma_data_version>), which is
+//!   read again after [`CHECK_INTERVAL`]. That is shorter than the time in which another process can end and yet another one
+//!   start.
 //! - Changes of keys and accounts: the table `key_changes`, which triggers update.
 //!
 //! So a revoked key is refused from the next request on.

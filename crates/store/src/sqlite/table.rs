@@ -1,5 +1,5 @@
-//! Structs whose fields are the columns of a table. A column is named once, where its struct is listed; its type determines how
-//! it is bound and read.
+//! Structs whose fields are the columns of a table. A column is named once, where its struct is listed; its type determines
+//! how it is bound and read.
 
 use std::{fmt::Write, net::IpAddr};
 

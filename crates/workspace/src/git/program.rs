@@ -312,7 +312,8 @@ struct Pipes {
 /// The process group of a git. Dropping it ends the group, and after it the group's service.
 struct Group {
     leader: Option<(Shell, Pid)>,
-    /// The registry in which the leader is marked as a child whose exit status is awaited, so that it is not reaped elsewhere.
+    /// The registry in which the leader is marked as a child whose exit status is awaited, so that it is not reaped
+    /// elsewhere.
     children: Commands,
     service: Option<Box<Self>>,
 }

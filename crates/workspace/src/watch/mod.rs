@@ -85,7 +85,8 @@ impl Readiness {
         Ok(Self(unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE) }?))
     }
 
-    /// Waits until changes may be available, at most for [`REMOVAL_CHECK_INTERVAL`]. Returns at once if `more` are known to be queued.
+    /// Waits until changes may be available, at most for [`REMOVAL_CHECK_INTERVAL`]. Returns at once if `more` are known to
+    /// be queued.
     async fn wait(&self, more: bool) -> io::Result<()> {
         if !more {
             // Cleared before reading, so that a change during the read sets it again.

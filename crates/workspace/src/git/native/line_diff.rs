@@ -1,7 +1,7 @@
 //! The lines that differ between two texts.
 //!
-//! Several minimal sets of differing lines may exist. The one that is found here may differ from git's; a patch made of it applies,
-//! and its counts are those of its lines.
+//! Several minimal sets of differing lines may exist. The one that is found here may differ from git's; a patch made of it
+//! applies, and its counts are those of its lines.
 
 use std::ops::Range;
 

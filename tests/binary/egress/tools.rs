@@ -1,0 +1,79 @@
+//! Tools that people use in VMs, by TLS and as they know them: without settings for a proxy.
+
+use std::{fs, path::Path, process::Command};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use serde_json::json;
+use skep_harness::temp_dir;
+
+use super::{OPTIONS, boot, world::World};
+use crate::harness::Skep;
+
+/// Makes what hosts of the test serve: a repository, an index of Python packages with one, and an empty one of Debian's.
+const CONTENT: &str = r#"
+set -e
+mkdir -p public/simple/made public/debian made/made-1.0.dist-info
+git init -q project
+echo cloned > project/file
+git -C project add file
+git -C project -c user.name=a -c user.email=a@example.org commit -q -m one
+git clone -q --bare project public/project.git
+git -C public/project.git update-server-info
+cd made
+echo 'value = "installed"' > made.py
+printf 'Metadata-Version: 2.1\nName: made\nVersion: 1.0\n' > made-1.0.dist-info/METADATA
+printf 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n' > made-1.0.dist-info/WHEEL
+printf 'made.py,,\nmade-1.0.dist-info/METADATA,,\nmade-1.0.dist-info/WHEEL,,\nmade-1.0.dist-info/RECORD,,\n' \
+    > made-1.0.dist-info/RECORD
+/usr/bin/python3 -m zipfile -c ../public/simple/made/made-1.0-py3-none-any.whl made.py made-1.0.dist-info/
+cd ..
+echo '<a href="made-1.0-py3-none-any.whl">made-1.0-py3-none-any.whl</a>' > public/simple/made/index.html
+: > public/debian/Packages
+"#;
+
+/// Makes a certificate for the hosts of the test, and returns that of its authority.
+fn certify(folder: &Path) -> String {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let hosts = ["code.test", "packages.test", "other.test"].map(str::to_owned);
+    let certificate = CertificateParams::new(hosts).unwrap().signed_by(&key, &authority).unwrap();
+    fs::write(folder.join("certificate.pem"), certificate.pem()).unwrap();
+    fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
+    authority.pem()
+}
+
+#[test]
+fn git_pip_and_apt_work_as_people_know_them() {
+    let folder = temp_dir();
+    let made = Command::new("sh").args(["-c", CONTENT]).current_dir(folder.path()).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let authority = certify(folder.path());
+    World::run_with_files(folder.path(), async move || {
+        let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+        let vm = boot(&skep, json!({"allow": ["code.test", "packages.test"], "ports": [443]})).await;
+        let clone = "cd /root && rm -rf project && git clone -q https://code.test/project.git 2>&1";
+        // The control: nothing ends TLS on the way, so that an authority that the VM does not know is not trusted.
+        let untrusted = skep.exec(vm, clone).await;
+        assert!(untrusted["stdout"].as_str().unwrap().contains("certificate"), "{untrusted}");
+
+        let trusted = "/usr/local/share/ca-certificates/test.crt";
+        skep.output(vm, &format!("cat > {trusted} <<'END'\n{authority}\nEND\nupdate-ca-certificates")).await;
+        assert_eq!(skep.output(vm, &format!("{clone} && cat project/file")).await, "cloned");
+        let other = skep.exec(vm, &clone.replace("code.test", "other.test")).await;
+        assert_ne!(other["exit_code"], 0, "{other}");
+
+        let install =
+            "pip install -q --root-user-action=ignore --index-url https://packages.test/simple made";
+        assert_eq!(
+            skep.output(vm, &format!("{install} && python3 -c 'import made; print(made.value)'")).await,
+            "installed"
+        );
+
+        let update = "echo 'deb [trusted=yes] https://packages.test/debian ./' > /etc/apt/sources.list && \
+            apt-get update -o Dir::Etc::sourceparts=- 2>&1";
+        let updated = skep.output(vm, update).await;
+        assert!(updated.contains("https://packages.test/debian"), "{updated}");
+    });
+}
