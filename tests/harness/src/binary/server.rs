@@ -2,9 +2,10 @@
 
 use std::{
     fs::File,
-    os::unix::process::CommandExt,
+    os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -85,7 +86,7 @@ impl Skep {
 
     /// Starts a server whose command the caller may change.
     pub async fn start_as(data_dir: TempDir, alter: impl FnOnce(&mut Command)) -> Self {
-        Self::start_by(&binary(), data_dir, alter).await
+        Self::start_by(&startable_binary(), data_dir, alter).await
     }
 
     /// Starts another binary than the one under test.
@@ -305,12 +306,20 @@ pub fn serve(data_dir: &Path, options: &[&str]) -> Command {
 
 /// The command of a server without the flag for its address.
 pub fn serve_anywhere(data_dir: &Path) -> Command {
-    base_command(&binary(), data_dir)
+    base_command(&startable_binary(), data_dir)
+}
+
+/// The binary under test, for a server that may give root up. It is named by a descriptor then, because the other user
+/// need not be allowed to search the directories above it: a clone below /root is one.
+fn startable_binary() -> PathBuf {
+    static OPENED: LazyLock<File> = LazyLock::new(|| File::open(binary()).unwrap());
+    if cfg!(feature = "root") { binary() } else { format!("/proc/self/fd/{}", OPENED.as_raw_fd()).into() }
 }
 
 fn base_command(program: &Path, data_dir: &Path) -> Command {
     let file = || File::options().create(true).append(true).open(data_dir.join("test.log")).unwrap();
     let mut command = Command::new(program);
+    command.arg0("skep");
     command.args(["serve", "--data-dir"]).arg(data_dir);
     command.stdin(Stdio::null()).stdout(file()).stderr(file());
     // Ctrl-C in a terminal must reach only the tests, which end the server.
