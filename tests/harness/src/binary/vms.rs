@@ -31,7 +31,8 @@ impl Skep {
 
     /// Runs a command in a VM and returns the answer, which must be 200.
     pub async fn exec(&self, pid: u64, command: &str) -> Value {
-        self.exec_with(pid, &json!({"command": command})).await
+        // Emulated guests on a busy machine may take longer than the default of a minute.
+        self.exec_with(pid, &json!({"command": command, "timeout": 240_000})).await
     }
 
     /// Runs a command in a VM by a complete request.
