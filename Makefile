@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent preload build run test test-dashboard soak-dashboard check schemathesis clients audit bench fuzz soak update-test clean
+.PHONY: help setup agent preload build run test test-dashboard soak-dashboard check schemathesis clients audit bench bench-sizes fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -129,6 +129,14 @@ fuzz: ## what a guest may send: frames of the channel, first bytes of connection
 bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; ARGS are those of `skep bench boot`
 	@cargo build --locked --release --package skep-engine --example plain_qemu
 	@benches/boot $(SKEP) target/release/examples/plain_qemu $(TEST_IMAGES) $(ARGS)
+
+BENCH_VMS ?= 60
+BENCH_SCALE ?= 40
+bench-sizes: build ## boots by the size of VMs (ROUNDS of ten each), BENCH_VMS idle VMs of 1 GiB, and a Python test suite (BENCH_SCALE) in VMs with one and two processors; needs root
+	@[ "$$(id -u)" = 0 ] || { echo "make bench-sizes: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@benches/boot_sizes $(SKEP) $(TEST_IMAGES)
+	@benches/idle $(SKEP) $(TEST_IMAGES) $(BENCH_VMS)
+	@benches/sizes $(SKEP) $(TEST_IMAGES) $(BENCH_SCALE)
 
 # A minute of VMs for each hundred; SOAK_SEED=... runs one again. The work takes an hour.
 soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_GIT_ROUNDS calls of git while its settings are rewritten

@@ -336,18 +336,22 @@ async fn a_paused_vm_stays_paused_when_server_or_keeper_are_killed() {
 async fn a_kill_during_a_pause_or_a_resume_leaves_the_state_on_record() {
     let mut skep = Skep::start().await;
     let (counting, control) = (booted(&skep).await, booted(&skep).await);
-    for round in 0..8_u32 {
+    // Each process is killed at two moments of each request.
+    for (round, victim) in (0..12_u32).zip(VICTIMS.into_iter().flat_map(|victim| [victim; 2]).cycle()) {
         let verb = if round % 2 == 0 { "pause" } else { "resume" };
         let path = format!("{}/{verb}", at(&skep, &counting).path);
         let request = tokio::spawn(skep.request(Method::POST, &path).json(&json!({})).send());
         // From before the request arrives until after its answer.
         tokio::time::sleep(std::time::Duration::from_millis(u64::from(round / 2) * 4)).await;
-        skep = VICTIMS[0].kill(skep).await;
+        skep = victim.kill(skep).await;
         let answered = request.await.unwrap().is_ok_and(|answer| answer.status() == 200);
         let (vm, other) = (at(&skep, &counting), at(&skep, &control));
         let state = skep.get(&vm.path).await.ok(200)["state"].clone();
         let asked_for = if verb == "pause" { "paused" } else { "running" };
-        assert!(!answered || state == asked_for, "round {round}: {state} after an answered {verb}");
+        assert!(
+            !answered || state == asked_for,
+            "round {round}, {victim:?}: {state} after an answered {verb}"
+        );
         other.counts_on().await;
         let number = vm.last().await;
         if state == "running" {
@@ -355,7 +359,7 @@ async fn a_kill_during_a_pause_or_a_resume_leaves_the_state_on_record() {
             vm.assert_clock_is_right().await;
         } else {
             other.counts_on().await;
-            assert_eq!(vm.last().await, number, "round {round}");
+            assert_eq!(vm.last().await, number, "round {round}, {victim:?}");
         }
         // The next round asks for the other state.
         if asked_for == "paused" {

@@ -1,6 +1,7 @@
 //! A template of another size: its build, its VMs, and its end.
 
 use std::{
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     thread::available_parallelism,
 };
@@ -151,6 +152,20 @@ async fn a_template_outlives_its_server_and_belongs_to_its_account() {
     assert_eq!(get("/api/swarm/status").await.ok(200)["vms"][0]["template"], "big");
 }
 
+/// The template `big` is loaded, so only a child meets the damage of its files.
+async fn a_damaged_parent_is_built_again_before_its_child(skep: &Skep, dir: &Path) {
+    let layer = dir.join("layer.ext4");
+    flip_a_bit(&layer);
+    let damaged = layer.metadata().unwrap().ino();
+    let child = skep.post("/api/templates", &json!({"name": "child", "from": "big"})).await.ok(202);
+    let ready = reaches(skep, "child", "ready").await;
+    assert_eq!(ready["id"], child["id"]);
+    assert_ne!(layer.metadata().unwrap().ino(), damaged, "the child is ready, and its parent is damaged");
+    assert_eq!(skep.get("/api/templates/big").await.ok(200)["state"], "ready");
+    let booted = skep.post("/api/swarm/boot", &json!({"template": "child"})).await.ok(201);
+    assert_eq!(skep.output(booted["vms"][0]["pid"].as_u64().unwrap(), "echo whole").await, "whole");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
     let skep = Skep::start().await;
@@ -190,4 +205,5 @@ async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
         skep.post("/api/swarm/boot", &json!({"template": "big"})).await.status == 201
     })
     .await;
+    a_damaged_parent_is_built_again_before_its_child(&skep, dir).await;
 }

@@ -22,7 +22,8 @@ pub struct Account {
     pub allowed_ips: Vec<String>,
     /// The maximum number of VMs at the same time; null means no limit for this account.
     pub max_vms: Option<u32>,
-    /// The maximum total memory of the account's VMs, in MiB; null means no limit for this account.
+    /// The maximum total memory of the guests of the account's VMs, in MiB, whether they use it or not; the overhead of
+    /// VMMs does not count. Null means no limit for this account.
     pub max_memory_mb: Option<u64>,
     /// What a VM may connect to outside if its boot has no `egress`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
@@ -57,7 +58,8 @@ pub struct CreateAccount {
         deserialize_with = "crate::whole_number::optional"
     )]
     pub max_vms: Option<u32>,
-    /// The maximum total memory of the account's VMs, in MiB; default: no limit for this account.
+    /// The maximum total memory of the guests of the account's VMs, in MiB, whether they use it or not; default: no limit
+    /// for this account.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64))]
     #[serde(
         default,

@@ -177,6 +177,6 @@ pub struct WhoAmIAccount {
 pub struct Limits {
     /// The maximum number of VMs at the same time.
     pub max_vms: Option<u32>,
-    /// The maximum total memory of the account's VMs, in MiB.
+    /// The maximum total memory of the guests of the account's VMs, in MiB, whether they use it or not.
     pub max_memory_mb: Option<u64>,
 }

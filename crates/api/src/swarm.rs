@@ -194,14 +194,15 @@ pub struct MemoryMetrics {
     /// The memory that the end of the VM would free, in MiB. Memory that VMs of a template share is not included.
     #[cfg_attr(feature = "openapi", schema(example = 61))]
     pub held_mb: u64,
-    /// The memory of the guest, in MiB.
-    #[cfg_attr(feature = "openapi", schema(example = 1024))]
+    /// The memory that the VM is promised, in MiB: that of its guest, and the overhead of its VMM.
+    /// `memory_promised_mb` of the capacity is the sum over all VMs.
+    #[cfg_attr(feature = "openapi", schema(example = 1152))]
     pub promised_mb: u64,
     /// The memory charged to the VM, in MiB. Shared memory is charged to the first VM that used it.
     #[cfg_attr(feature = "openapi", schema(example = 90))]
     pub charged_mb: u64,
     /// The limit of the charged memory, in MiB. A VM that exceeds it ends as `out_of_memory`.
-    #[cfg_attr(feature = "openapi", schema(example = 1408))]
+    #[cfg_attr(feature = "openapi", schema(example = 1152))]
     pub limit_mb: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Bakes a template. Its directory appears atomically once it is complete.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     fs::{self, File},
-    io::{self, Write},
+    io::Write,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -22,11 +22,20 @@ use crate::{
     environment::{BakeEnvironment, ResourceNames},
     initrd,
     interrupt::SignalGuard,
-    kernel, layer, root,
+    kernel, layer,
+    parent::ParentFiles,
+    root,
 };
 
 /// Callback that receives a message for each step of a bake.
 pub type Progress = Arc<dyn Fn(&str) + Send + Sync>;
+
+const WAITS_FOR_LOCK: &str = "another process is baking in this image directory; waiting for it";
+const TAKES_FILES: &str = "files and disk of the parent";
+const BOOTS_GUEST: &str = "boot of the guest, to be saved when idle";
+const COMPUTES_CHECKSUMS: &str = "checksums";
+/// The steps of a template with a parent. Other messages name paths of this machine.
+pub const BUILD_STEPS: [&str; 4] = [WAITS_FOR_LOCK, TAKES_FILES, BOOTS_GUEST, COMPUTES_CHECKSUMS];
 
 /// Bakes a template and finds it if it is baked.
 #[derive(Clone)]
@@ -101,9 +110,7 @@ impl Bakery {
         }
         fs::create_dir_all(self.image_dir.join(CACHE)).map_err(Error::io(self.image_dir.display()))?;
         fs::create_dir_all(self.shelf()).map_err(Error::io(self.shelf().display()))?;
-        let _turn = shelf::lock(self.shelf(), || {
-            self.report("another process is baking in this image directory; waiting for it");
-        })?;
+        let _turn = shelf::lock(self.shelf(), || self.report(WAITS_FOR_LOCK))?;
         if let Some(dir) = self.find_for(&inputs) {
             match load_current(&inputs, &dir) {
                 Err(
@@ -196,22 +203,22 @@ impl Bakery {
         let pen = &place.containment;
         let layer = work.join(TemplateFile::Layer.file_name());
         let disk_mb = inputs.size.disk_mb;
-        let protocol = match &self.origin {
+        let (known, protocol) = match &self.origin {
             Origin::Packages => {
                 self.write_system(inputs, work, pen)?;
-                self.boot(inputs, work, place, &|| layer::write_empty(&layer, disk_mb, pen))?
+                let write_layer = || layer::write_empty(&layer, disk_mb, pen);
+                (BTreeMap::new(), self.boot(inputs, work, place, &write_layer)?)
             }
             Origin::Parent { parent, .. } => {
-                self.report("files and disk of the parent");
-                for part in [TemplateFile::Root, TemplateFile::Kernel, TemplateFile::Initrd] {
-                    share(&parent.join(part.file_name()), &work.join(part.file_name()))?;
-                }
-                let parent = parent.join(TemplateFile::Layer.file_name());
-                self.boot(inputs, work, place, &|| layer::write_copy(&parent, &layer, disk_mb, pen))?
+                self.report(TAKES_FILES);
+                let parent = ParentFiles::of(parent);
+                let shared = parent.share(work)?;
+                let write_layer = || parent.write_layer(&layer, disk_mb, pen);
+                (shared, self.boot(inputs, work, place, &write_layer)?)
             }
         };
-        self.report("checksums");
-        let manifest = manifest(inputs, protocol, work)?;
+        self.report(COMPUTES_CHECKSUMS);
+        let manifest = manifest(inputs, protocol, work, known)?;
         let write = || {
             let mut file = File::create(work.join(MANIFEST))?;
             file.write_all(&manifest.to_file()?)?;
@@ -243,7 +250,7 @@ impl Bakery {
         place: &BakeEnvironment,
         write_layer: &dyn Fn() -> Result<(), Error>,
     ) -> Result<u32, Error> {
-        self.report("boot of the guest, to be saved when idle");
+        self.report(BOOTS_GUEST);
         let parameters = if inputs.prepares_shells { skep_prepared_shell::KERNEL_PARAMETER } else { "" };
         let engine = self.engine.as_ref();
         boot::boot_and_save(engine, &self.binary, place, work, inputs.size, parameters, write_layer)
@@ -251,17 +258,6 @@ impl Bakery {
 
     fn report(&self, step: &str) {
         (self.progress)(step);
-    }
-}
-
-/// Makes a file of the parent a file of the template, too. Both have the same content on disk, if they are on one file
-/// system.
-fn share(parent: &Path, to: &Path) -> Result<(), Error> {
-    match fs::hard_link(parent, to) {
-        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-            fs::copy(parent, to).map(drop).map_err(Error::io(to.display()))
-        }
-        other => other.map_err(Error::io(to.display())),
     }
 }
 
@@ -286,13 +282,21 @@ fn check_protocol(dir: &Path) -> Result<(), Error> {
     checked.map_err(|source| Error::TemplateProtocol { dir: dir.to_owned(), source })
 }
 
-fn manifest(inputs: &Inputs, protocol: u32, work: &Path) -> Result<Manifest, Error> {
-    let mut sha256 = BTreeMap::new();
+/// The manifest of the files in `work`. The checksums of those that have been verified already are given: if such a file
+/// changed since, the template is damaged.
+fn manifest(
+    inputs: &Inputs,
+    protocol: u32,
+    work: &Path,
+    mut sha256: BTreeMap<TemplateFile, String>,
+) -> Result<Manifest, Error> {
     for part in TemplateFile::ALL {
         let path = work.join(part.file_name());
         let synced = File::open(&path).and_then(|file| file.sync_all());
         synced.map_err(Error::io(path.display()))?;
-        sha256.insert(part, checksum_of(&path).map_err(Error::io(path.display()))?);
+        if let Entry::Vacant(unknown) = sha256.entry(part) {
+            unknown.insert(checksum_of(&path).map_err(Error::io(path.display()))?);
+        }
     }
     Ok(Manifest {
         format: FORMAT,

@@ -36,16 +36,21 @@ pub(crate) fn write_empty(to: &Path, disk_mb: u64, pen: &Containment) -> Result<
     pen.run(&MKE2FS, Path::new("/"), &arguments).map(drop)
 }
 
-/// Writes a copy of a parent's layer, sparse, grown to this size in MiB. The parent was saved while its guest ran, so its
-/// file system is repaired first, as after a crash.
-pub(crate) fn write_copy(parent: &Path, to: &Path, disk_mb: u64, pen: &Containment) -> Result<(), Error> {
-    let dir = Path::new("/");
-    let run = |program: &Program, arguments: &[&OsStr]| pen.run(program, dir, arguments);
-    let [parent, file] = [parent, to].map(Path::as_os_str);
-    run(&CP, &["--sparse=always".as_ref(), "--reflink=auto".as_ref(), "--".as_ref(), parent, file])?;
+/// Writes a copy of a parent's layer, sparse.
+pub(crate) fn copy(parent: &Path, to: &Path, pen: &Containment) -> Result<(), Error> {
+    let options = ["--sparse=always", "--reflink=auto", "--"].map(OsStr::new);
+    let files = [parent, to].map(Path::as_os_str);
+    pen.run(&CP, Path::new("/"), &[options.as_slice(), &files].concat()).map(drop)
+}
+
+/// Repairs a copy of a parent's layer and grows it to this size in MiB. The parent was saved while its guest ran, so its file
+/// system is repaired as after a crash.
+pub(crate) fn repair_and_grow(layer: &Path, disk_mb: u64, pen: &Containment) -> Result<(), Error> {
+    let run = |program: &Program, arguments: &[&OsStr]| pen.run(program, Path::new("/"), arguments);
+    let file = layer.as_os_str();
     // It has the owner and the mode of a file of the image directory.
-    let grow = || File::options().write(true).open(to)?.set_len(disk_mb << 20);
-    grow().map_err(Error::io(to.display()))?;
+    let grow = || File::options().write(true).open(layer)?.set_len(disk_mb << 20);
+    grow().map_err(Error::io(layer.display()))?;
     // `-y` repairs; the second run fails if something is left.
     let _ = run(&E2FSCK, &["-f".as_ref(), "-y".as_ref(), file]);
     run(&E2FSCK, &["-f".as_ref(), "-n".as_ref(), file])?;

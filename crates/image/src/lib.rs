@@ -14,10 +14,11 @@ mod interrupt;
 mod kernel;
 mod layer;
 mod origin;
+mod parent;
 mod root;
 mod tsc;
 
-pub use bake::{Bakery, Progress, load_template};
+pub use bake::{BUILD_STEPS, Bakery, Progress, load_template};
 pub use clean::clean;
 pub use error::Error;
 pub use inputs::Inputs;

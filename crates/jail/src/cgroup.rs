@@ -32,8 +32,8 @@ pub struct CgroupLimits {
     pub cpu_percent: Option<u64>,
 }
 
-/// The cgroups of skep in all hierarchies.
-#[derive(Debug)]
+/// The cgroups of skep in all hierarchies. A clone refers to the same ones.
+#[derive(Debug, Clone)]
 pub struct CgroupTree {
     hierarchies: Vec<Hierarchy>,
 }

@@ -283,7 +283,7 @@ pub struct HeldVm {
 }
 
 /// The current resource usage of a VMM.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Usage {
     pub load: Load,
     /// Memory charged to its cgroup, in bytes. Shared pages are charged to the first VM that used them.
@@ -301,7 +301,7 @@ pub struct Usage {
 }
 
 /// The part of the usage of a VMM that is sampled regularly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     /// Its anonymous memory, in bytes: what its end would free.
     pub held_bytes: u64,

@@ -20,7 +20,8 @@ const MAX_VMS: u64 = 1000;
 /// Resources that adopted VMs already use. They are not free, but count as available for VMs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct InUse {
-    pub(crate) memory_bytes: u64,
+    /// Anonymous memory, in bytes.
+    pub(crate) held_bytes: u64,
 }
 
 /// The resources for all VMs together.
@@ -36,7 +37,7 @@ pub(crate) struct Capacity {
 /// # Errors
 /// The free memory or disk space cannot be read.
 pub(crate) fn measure(order: &SwarmConfig, tree: &CgroupTree, used: InUse) -> Result<Capacity, Error> {
-    let available_mb = (memory::available_bytes(tree)? + used.memory_bytes) >> 20;
+    let available_mb = (memory::available_bytes(tree)? + used.held_bytes) >> 20;
     let memory_mb = order.memory_mb.unwrap_or(available_mb * MEMORY_SHARE / 100);
     let promises_mb = overcommitted(memory_mb, order.memory_overcommit);
     let max_vms = order.max_vms.unwrap_or_else(|| vm_capacity(promises_mb, &order.limits));

@@ -99,7 +99,7 @@ pub struct SwarmConfig {
     /// User ids for VMMs. All data directories of a machine share the range.
     pub uids: UidRange,
     pub limits: VmLimits,
-    /// Limit of concurrent VMs. `None`: as many as memory and disk allow, at most 1000.
+    /// Limit of concurrent VMs. `None`: as many as can be promised their memory, at most 1000.
     pub max_vms: Option<u32>,
     /// Memory for all VMs, in MiB. `None`: 80 % of the memory that is available at the start.
     pub memory_mb: Option<u64>,
@@ -112,7 +112,7 @@ pub struct SwarmConfig {
 /// The limits of one VM, and what capacity planning assumes per VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VmLimits {
-    /// Guest memory that capacity planning assumes per VM, in MiB: that of the largest template.
+    /// Guest memory that capacity planning assumes per VM, in MiB: that of `base`.
     pub guest_memory_mb: u64,
     /// Memory of the VMM in addition to the guest's, in MiB, from [`Launcher::overhead_mb`]. The sum of both is the
     /// limit of the cgroup and what capacity planning assumes.
@@ -140,6 +140,9 @@ impl VmLimits {
     }
 }
 
+/// Checks whether the machine has the memory and the disk space for the build of a template. Blocks.
+pub type AdmitBuild = Box<dyn Fn() -> Result<(), Failure> + Send + Sync>;
+
 /// Source of templates.
 #[warn(missing_docs)]
 pub trait Templates: Send + Sync {
@@ -155,6 +158,9 @@ pub trait Templates: Send + Sync {
     /// # Errors
     /// The edition is damaged.
     fn check(&self, template: TemplateId, edition: u64) -> Result<(), Failure>;
+
+    /// Begins with the builds, those that earlier keepers left included. Called once. A build that is not admitted waits.
+    fn begin_builds(&self, admit: AdmitBuild);
 
     /// Queues the build of a template from the disk of another one.
     ///

@@ -35,8 +35,8 @@ mod vmms;
 
 pub use cleanup::clean_data_dir;
 pub use config::{
-    EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig, StartReport,
-    SwarmConfig, Templates, VmLimits,
+    AdmitBuild, EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig,
+    StartReport, SwarmConfig, Templates, VmLimits,
 };
 pub use data_dir::DataDir;
 pub use error::Error;

@@ -92,7 +92,7 @@ async fn run_locked(
         no_swarm,
     });
     let vmms = vmms.map(Arc::new);
-    let mut tasks = vmms.as_ref().map_or_else(JoinSet::new, start_memory_tasks);
+    let mut tasks = vmms.as_ref().map_or_else(JoinSet::new, start_tasks);
     let helpers = Arc::new(Helpers::new(order.binary.clone(), user.clone(), data_dir.clone()));
     let supervisor = ServerSupervisor {
         order,
@@ -114,7 +114,9 @@ async fn run_locked(
     cleared.map(|()| code)
 }
 
-fn start_memory_tasks(vmms: &Arc<Vmms>) -> JoinSet<()> {
+/// Starts what guards the memory, and the builds of templates.
+fn start_tasks(vmms: &Arc<Vmms>) -> JoinSet<()> {
+    vmms.begin_builds();
     let mut tasks = JoinSet::new();
     if vmms.swarm().memory_guard {
         tasks.spawn(memory::run_guard(Arc::clone(vmms)));

@@ -55,6 +55,8 @@ pub(crate) struct HeldMemory {
     pub(crate) held_bytes: u64,
     /// The memory of its guest, in bytes.
     pub(crate) guest_bytes: u64,
+    /// Whether a caller has it. Other VMs are parked, or their boot is in progress.
+    pub(crate) committed: bool,
 }
 
 pub(crate) struct LaunchContext<'a> {
@@ -226,7 +228,11 @@ impl VmResources {
     pub(crate) fn memory_share(&self) -> Option<HeldMemory> {
         let memory_mb = self.record.as_ref()?.vmm.as_ref()?.memory_mb;
         let killed = self.out_of_memory.is_some();
-        (!killed).then(|| HeldMemory { held_bytes: self.load().held_bytes, guest_bytes: memory_mb << 20 })
+        (!killed).then(|| HeldMemory {
+            held_bytes: self.load().held_bytes,
+            guest_bytes: memory_mb << 20,
+            committed: self.committed(),
+        })
     }
 
     /// Kills the VMM and removes nothing.

@@ -1,5 +1,7 @@
 //! The VMMs of a data directory, and the server's requests that concern them.
 
+mod adopted;
+mod launch;
 mod memory;
 mod record_updates;
 mod templates;
@@ -12,18 +14,19 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use skep_api::{ErrorCode, TemplateId, VmId};
+use skep_api::VmId;
 use skep_jail::{CgroupTree, UidPool};
 use skep_keeper_protocol::{Answer, Answerer, HeldVm, LIST_PAGE_SIZE, Launched, OutOfMemory, Request, Usage};
 use skep_network::{Network, Traffic};
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
+use adopted::{adopt_or_create, in_use};
+
 use crate::{
     DataDir, Error, SwarmConfig,
-    adopt::{self, Survivor, SwarmResources},
-    capacity::{self, Capacity, InUse},
+    adopt::{Survivor, SwarmResources},
+    capacity::{self, Capacity},
     cleanup,
-    data_dir::create_dir_all,
     egress::{Egress, EgressParts},
     process_id::boot_id,
     records::Records,
@@ -91,7 +94,7 @@ impl Vmms {
                 tracing::error!(%error, "VMs reach nothing outside: {error}");
                 None
             });
-            let capacity = capacity::measure(&swarm, &tree, in_use(living.values()))?;
+            let capacity = capacity::measure(&swarm, &tree, in_use(living.values().map(VmResources::usage)))?;
             Ok((tree, network, api, egress, living, capacity, boot_id()?))
         };
         match made.await {
@@ -206,103 +209,6 @@ impl Vmms {
             | Request::Ready
             | Request::Unable { .. } => return Err(Error::NoCertificate),
         })
-    }
-
-    async fn launch(
-        self: &Arc<Self>,
-        vm: VmId,
-        template: TemplateId,
-    ) -> Result<(Launched, Vec<OwnedFd>), Error> {
-        capacity::check_now(&self.data_dir, &self.memory()?)?;
-        self.reserve(vm)?;
-        let mut belongings = VmResources::default();
-        let built = self.build(vm, template, &mut belongings).await;
-        let origin = belongings.origin();
-        let launched = match built {
-            Ok(launched) => launched,
-            Err(error) => {
-                self.kill_uncommitted_if_damaged(origin.as_ref(), &error);
-                self.clear(vm, belongings).await?;
-                return Err(error);
-            }
-        };
-        self.slots().insert(vm, Slot::Running(Box::new(belongings)));
-        // Checked again: a check that found damage in the meantime did not see this VM in the table.
-        if let Err(error) = self.check_origin(origin).await {
-            self.end(vm).await?;
-            return Err(error);
-        }
-        Ok(launched)
-    }
-
-    /// Checks that the template that a VM was restored from is undamaged.
-    async fn check_origin(self: &Arc<Self>, origin: Option<(TemplateId, u64)>) -> Result<(), Error> {
-        let Some((template, edition)) = origin else { return Ok(()) };
-        let this = Arc::clone(self);
-        let checking = spawn_blocking(move || this.swarm.templates.check(template, edition));
-        let checked = checking.await.map_err(|error| Error::io("template")(std::io::Error::other(error)))?;
-        checked.map_err(|failure| {
-            let error = failure.into();
-            self.kill_uncommitted_if_damaged(origin.as_ref(), &error);
-            error
-        })
-    }
-
-    /// If the error says that the template is damaged, kills the uncommitted VMMs of this and earlier editions. They
-    /// stay in the table until the server notices and requests their end. Committed VMs keep running.
-    fn kill_uncommitted_if_damaged(&self, origin: Option<&(TemplateId, u64)>, error: &Error) {
-        let Some((template, damaged)) = origin.filter(|_| error.code() == ErrorCode::TemplateDamaged) else {
-            return;
-        };
-        let is_meant = |(other, edition): (TemplateId, u64)| other == *template && edition <= *damaged;
-        for (vm, held) in self.slots().iter() {
-            if let Slot::Running(belongings) = held
-                && !belongings.committed()
-                && belongings.origin().is_some_and(is_meant)
-                && let Err(error) = belongings.kill()
-            {
-                tracing::error!(%vm, %error, "VM {vm} of a damaged template does not end: {error}");
-            }
-        }
-    }
-
-    /// Adds a busy slot to the table.
-    fn reserve(&self, vm: VmId) -> Result<(), Error> {
-        let mut held = self.slots();
-        if held.contains_key(&vm) {
-            return Err(Error::VmExists(vm));
-        }
-        // The server counts too, but the keeper does not rely on it.
-        if held.len() >= self.capacity.max_vms as usize {
-            return Err(Error::VmLimitReached(self.capacity.max_vms));
-        }
-        held.insert(vm, Slot::Busy);
-        Ok(())
-    }
-
-    async fn build(
-        self: &Arc<Self>,
-        vm: VmId,
-        template: TemplateId,
-        belongings: &mut VmResources,
-    ) -> Result<(Launched, Vec<OwnedFd>), Error> {
-        // The semaphore is never closed, so this never fails.
-        let _permit = self.launches.acquire().await;
-        let uid = *belongings.uid.insert(self.uids().take()?);
-        let tap = self.network.add_tap().await?;
-        belongings.port = Some(tap.port.clone());
-        let this = Arc::clone(self);
-        let mut taken = std::mem::take(belongings);
-        let started = spawn_blocking(move || {
-            let outcome = taken.start(&this.site(), vm, uid, tap, template);
-            (taken, outcome)
-        });
-        let (taken, outcome) =
-            started.await.map_err(|error| Error::io("launch")(std::io::Error::other(error)))?;
-        *belongings = taken;
-        let descriptors = outcome?;
-        let description = belongings.describe().ok_or(Error::UnknownVm(vm))?;
-        Ok((description.launched, descriptors.into()))
     }
 
     fn list(&self, after: Option<VmId>) -> Vec<HeldVm> {
@@ -441,39 +347,4 @@ impl Vmms {
     fn uids(&self) -> MutexGuard<'_, UidPool> {
         self.uids.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Adopts the surviving VMs with their network and cgroups. If that fails, ends them and creates both anew.
-async fn adopt_or_create(
-    data_dir: &DataDir,
-    swarm: &SwarmConfig,
-    uids: &mut UidPool,
-    survivors: Vec<Survivor>,
-) -> Result<SwarmResources, Error> {
-    if !survivors.is_empty() {
-        let unused = uids.clone();
-        match adopt::adopt(data_dir, swarm, uids, survivors).await {
-            Ok(resources) => return Ok(resources),
-            Err(error) => {
-                tracing::warn!(%error, "the VMs of an earlier keeper cannot be taken over and end: {error}");
-                cleanup::remove_leftovers(data_dir)?;
-                create_dir_all(&data_dir.sockets(), 0o700)?;
-                *uids = unused;
-            }
-        }
-    }
-    let tree = CgroupTree::create(&data_dir.name())?;
-    if let Err(error) = cleanup::record_cgroups(data_dir, &tree) {
-        // A later cleanup finds only recorded cgroups.
-        tree.remove()?;
-        return Err(error);
-    }
-    let network = Network::create(&data_dir.name(), swarm.subnet).await?;
-    Ok(SwarmResources { tree, network, living: HashMap::new() })
-}
-
-fn in_use<'a>(living: impl Iterator<Item = &'a VmResources>) -> InUse {
-    living
-        .map(VmResources::usage)
-        .fold(InUse::default(), |sum, used| InUse { memory_bytes: sum.memory_bytes + used.memory_bytes })
 }

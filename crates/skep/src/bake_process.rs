@@ -3,21 +3,38 @@
 
 use std::{
     ffi::OsString,
+    fmt,
     io::{BufRead, BufReader},
     os::{
         fd::OwnedFd,
         unix::{ffi::OsStringExt, process::CommandExt},
     },
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal};
 use skep_image::{Bakery, Origin};
 
 /// The prefix of progress lines of `skep bake` on standard error.
 const STEP_PREFIX: &str = "bake: ";
+
+/// The process of a bake failed.
+#[derive(Debug)]
+pub(crate) struct BakeFailed {
+    pub(crate) status: ExitStatus,
+    /// Its last output, which may name paths of this machine.
+    pub(crate) last_line: String,
+}
+
+impl std::error::Error for BakeFailed {}
+
+impl fmt::Display for BakeFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the bake failed ({}): {}", self.status, self.last_line)
+    }
+}
 
 /// Bakes a template if it is missing or damaged, logs and reports each step, and returns its folder. `started` gets the
 /// pidfd of the process. Blocks. If the calling thread ends first, the bake gets SIGTERM and leaves nothing behind.
@@ -43,7 +60,7 @@ pub(crate) fn run(
     }
     let output = child.wait_with_output().context("the bake process cannot be waited for")?;
     if !output.status.success() {
-        bail!("the bake failed ({}): {last_line}", output.status);
+        return Err(BakeFailed { status: output.status, last_line }.into());
     }
     let mut dir = output.stdout;
     dir.truncate(dir.trim_ascii_end().len());

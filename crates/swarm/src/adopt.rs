@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use skep_api::{ErrorCode, Failure, VmId, swarm::EndReason};
 use skep_channel::Guest;
 use skep_engine::Machine;
-use skep_keeper_protocol::{AttachedVm, HeldVm};
+use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd};
 use skep_store::{EndVms, VmBooted, VmRecord, VmStore, VmToEnd};
 use tokio::time::timeout;
 
@@ -33,7 +33,7 @@ const MAX_CONCURRENT_ADOPTIONS: usize = 16;
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Adopts VMs that have a VMM and are recorded, each in the state on record. Ends VMs without a record, and records VMs
-/// that do not answer, or whose agent speaks another protocol, as lost.
+/// that do not answer, or whose agent speaks another protocol, as lost, unless memory ran out.
 ///
 /// # Errors
 /// The keeper or the store is not available.
@@ -46,6 +46,44 @@ pub(crate) async fn adopt_vms(
     let alive = store.live_vms().await?;
     let busy: HashSet<VmId> =
         alive.iter().filter(|record| record.command_runs).map(|record| record.vm.id).collect();
+    let mut held = held_on_record(keeper, &alive).await?;
+    let alive: Vec<_> = alive.into_iter().map(|record| (held.remove(&record.vm.id), record)).collect();
+    let mut outcomes = stream::iter(alive)
+        .map(|(held, record)| async move {
+            let vm = record.vm.id;
+            let reached = timeout(ADOPTION_TIMEOUT, reconnect(restorer, budget, held, record));
+            (vm, reached.await.unwrap_or_else(|_| Err(skep_channel::Error::Timeout(ADOPTION_TIMEOUT).into())))
+        })
+        .buffer_unordered(MAX_CONCURRENT_ADOPTIONS);
+    let (mut lost, mut out_of_memory) = (Vec::new(), Vec::new());
+    while let Some((vm, outcome)) = outcomes.next().await {
+        match outcome {
+            Ok(reached) => {
+                let handle = vm::spawn_vm_task(reached, surroundings.clone());
+                if busy.contains(&vm) {
+                    boot_command::follow(&handle, store);
+                } else {
+                    handle.mark_command_over();
+                }
+            }
+            Err(error) => {
+                let reason = restorer.end_unrecorded(vm).await;
+                let (group, message) = match reason {
+                    // The guard or the kernel ended it while no server ran.
+                    Some(memory) => (&mut out_of_memory, memory.to_string()),
+                    None => (&mut lost, loss::message(&error)),
+                };
+                tracing::warn!(%vm, %error, "VM {vm} of an earlier start cannot be taken over: {message}");
+                group.push(VmToEnd { vm, message: Some(message) });
+            }
+        }
+    }
+    record_ends(&**store, EndReason::OutOfMemory, out_of_memory, &*surroundings.observer).await?;
+    record_ends(&**store, EndReason::Lost, lost, &*surroundings.observer).await
+}
+
+/// The VMs of the keeper that are on record. The others are ended.
+async fn held_on_record(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashMap<VmId, HeldVm>, Error> {
     let mut held: HashMap<VmId, HeldVm> = HashMap::new();
     for found in keeper.list().await? {
         let vm = found.launched.vm;
@@ -60,34 +98,7 @@ pub(crate) async fn adopt_vms(
             keeper.end(vm).await?;
         }
     }
-    let alive: Vec<_> = alive.into_iter().map(|record| (held.remove(&record.vm.id), record)).collect();
-    let mut outcomes = stream::iter(alive)
-        .map(|(held, record)| async move {
-            let vm = record.vm.id;
-            let reached = timeout(ADOPTION_TIMEOUT, reconnect(restorer, budget, held, record));
-            (vm, reached.await.unwrap_or_else(|_| Err(skep_channel::Error::Timeout(ADOPTION_TIMEOUT).into())))
-        })
-        .buffer_unordered(MAX_CONCURRENT_ADOPTIONS);
-    let mut lost = Vec::new();
-    while let Some((vm, outcome)) = outcomes.next().await {
-        match outcome {
-            Ok(reached) => {
-                let handle = vm::spawn_vm_task(reached, surroundings.clone());
-                if busy.contains(&vm) {
-                    boot_command::follow(&handle, store);
-                } else {
-                    handle.mark_command_over();
-                }
-            }
-            Err(error) => {
-                let message = loss::message(&error);
-                tracing::warn!(%vm, %error, "VM {vm} of an earlier start is lost: {message}");
-                restorer.end_unrecorded(vm).await;
-                lost.push(VmToEnd { vm, message: Some(message) });
-            }
-        }
-    }
-    record_lost(&**store, lost, &*surroundings.observer).await
+    Ok(held)
 }
 
 /// Records all VMs of the store as lost. For a server without a swarm, whose keeper ended the VMs of an earlier one.
@@ -101,15 +112,20 @@ pub async fn record_all_as_lost(store: &dyn VmStore, observer: &dyn Observer) ->
         tracing::warn!(%vm, "VM {vm} of an earlier start is lost: {message}");
         lost.push(VmToEnd { vm, message: Some(message.to_owned()) });
     }
-    record_lost(store, lost, observer).await
+    record_ends(store, EndReason::Lost, lost, observer).await
 }
 
-async fn record_lost(store: &dyn VmStore, vms: Vec<VmToEnd>, observer: &dyn Observer) -> Result<(), Error> {
+async fn record_ends(
+    store: &dyn VmStore,
+    reason: EndReason,
+    vms: Vec<VmToEnd>,
+    observer: &dyn Observer,
+) -> Result<(), Error> {
     if vms.is_empty() {
         return Ok(());
     }
-    let ended = store.end_vms(EndVms { vms, reason: EndReason::Lost, at: Timestamp::now() }).await?;
-    ended.iter().for_each(|_| observer.ended(EndReason::Lost));
+    let ended = store.end_vms(EndVms { vms, reason, at: Timestamp::now() }).await?;
+    ended.iter().for_each(|_| observer.ended(reason));
     Ok(())
 }
 

@@ -4,13 +4,19 @@
 //! that concurrent boots cannot reserve the same memory twice. Parked VMs belong to no account and are ended if a boot needs
 //! their capacity.
 
+mod refusal;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use skep_api::{AccountId, ErrorCode, Failure, keys::Limits, swarm::Capacity};
+use skep_api::{AccountId, Failure, keys::Limits, swarm::Capacity};
 use skep_keeper_protocol::MachineMemory;
+
+use refusal::check_quota;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -56,6 +62,27 @@ struct Usage {
     vms: u32,
     memory_mb: u64,
     guests_mb: u64,
+}
+
+/// What a boot asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) vms: u32,
+    /// Memory of each guest, in MiB.
+    pub(crate) guest_mb: u64,
+    /// So many of the VMs are parked already, and take no further memory at first.
+    pub(crate) parked: u32,
+}
+
+impl Asked {
+    /// The VMs that must be restored.
+    pub(crate) fn restores(&self) -> u32 {
+        self.vms.saturating_sub(self.parked)
+    }
+
+    fn guests_mb(&self) -> u64 {
+        u64::from(self.vms) * self.guest_mb
+    }
 }
 
 /// A reserved share of the budget, released on drop.
@@ -105,7 +132,7 @@ impl Budget {
         if self.sample().is_some_and(|sample| !sample.machine.admits_parking()) {
             return None;
         }
-        let memory_mb = guest_mb + self.overhead_mb;
+        let memory_mb = self.promise_of_one_mb(guest_mb);
         let mut held = self.lock();
         let total = sum(&held.accounts);
         if total.vms + held.parked.vms >= self.max_vms
@@ -128,31 +155,62 @@ impl Budget {
                 || total.memory_mb + held.parked.memory_mb > self.promises_mb)
     }
 
-    /// Reserves capacity for `vms` guests of `guest_mb` each.
+    /// Checks the quota of the account and the promises of the machine, and reserves nothing.
+    ///
+    /// # Errors
+    /// Those of [`Budget::reserve`], but for the memory that is available now.
+    pub(crate) fn check(&self, account: AccountId, limits: &Limits, asked: &Asked) -> Result<(), Failure> {
+        self.check_promises(&self.lock(), account, limits, asked)
+    }
+
+    /// Reserves capacity for a boot.
+    ///
+    /// # Errors
+    /// The quota of the account, the promises of the machine or its memory do not suffice; the message has the numbers.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         account: AccountId,
         limits: &Limits,
-        vms: u32,
-        guest_mb: u64,
+        asked: &Asked,
     ) -> Result<Reservation, Failure> {
         let mut held = self.lock();
-        let own = held.accounts.get(&account).copied().unwrap_or_default();
-        let total = sum(&held.accounts);
-        check_quota(limits, own, vms, guest_mb)?;
-        let asked_mb = u64::from(vms) * (guest_mb + self.overhead_mb);
-        if let Some(sample) = self.sample().filter(|sample| !sample.machine.admits(vms)) {
-            return Err(self.no_memory(total, &sample, vms, asked_mb));
-        }
-        if total.vms.saturating_add(vms) > self.max_vms || total.memory_mb + asked_mb > self.promises_mb {
-            return Err(self.no_capacity(total, vms, asked_mb));
+        self.check_promises(&held, account, limits, asked)?;
+        if let Some(sample) = self.sample().filter(|sample| !sample.machine.admits(asked.restores())) {
+            return Err(self.no_memory(sum(&held.accounts), &sample, asked));
         }
         let own = held.accounts.entry(account).or_default();
-        own.vms += vms;
-        own.memory_mb += asked_mb;
-        own.guests_mb += u64::from(vms) * guest_mb;
+        own.vms += asked.vms;
+        own.memory_mb += self.promise_mb(asked);
+        own.guests_mb += asked.guests_mb();
         drop(held);
-        Ok(Reservation { budget: self.clone(), account, vms, guest_mb })
+        Ok(Reservation { budget: self.clone(), account, vms: asked.vms, guest_mb: asked.guest_mb })
+    }
+
+    fn check_promises(
+        &self,
+        held: &Allocations,
+        account: AccountId,
+        limits: &Limits,
+        asked: &Asked,
+    ) -> Result<(), Failure> {
+        check_quota(limits, held.accounts.get(&account).copied().unwrap_or_default(), asked)?;
+        let total = sum(&held.accounts);
+        if total.vms.saturating_add(asked.vms) > self.max_vms
+            || total.memory_mb + self.promise_mb(asked) > self.promises_mb
+        {
+            return Err(self.no_capacity(total, asked));
+        }
+        Ok(())
+    }
+
+    /// What the VMs of a boot are promised, in MiB.
+    fn promise_mb(&self, asked: &Asked) -> u64 {
+        u64::from(asked.vms) * self.promise_of_one_mb(asked.guest_mb)
+    }
+
+    /// What a VM is promised: the memory of its guest and the overhead of its VMM, in MiB.
+    pub(crate) fn promise_of_one_mb(&self, guest_mb: u64) -> u64 {
+        guest_mb + self.overhead_mb
     }
 
     /// Counts a guest that already runs, without checking limits.
@@ -160,7 +218,7 @@ impl Budget {
         let mut held = self.lock();
         let own = held.accounts.entry(account).or_default();
         own.vms += 1;
-        own.memory_mb += guest_mb + self.overhead_mb;
+        own.memory_mb += self.promise_of_one_mb(guest_mb);
         own.guests_mb += guest_mb;
         drop(held);
         Reservation { budget: self.clone(), account, vms: 1, guest_mb }
@@ -184,34 +242,6 @@ impl Budget {
         }
     }
 
-    fn no_memory(&self, total: Usage, sample: &MemorySample, vms: u32, asked_mb: u64) -> Failure {
-        Failure::new(
-            ErrorCode::NoCapacity,
-            format!(
-                "{} MiB of memory are available on this machine, and {} MiB stay reserved{}; of the {} MiB for VMs, {} MiB \
-                 are held and {} MiB promised, and {vms} VMs with {asked_mb} MiB were asked for; end some VMs or other \
-                 programs, or ask for fewer",
-                sample.available_mb(),
-                sample.machine.reserved_bytes() >> 20,
-                if sample.machine.under_pressure { " (all tasks stall for memory)" } else { "" },
-                self.memory_mb,
-                sample.held_mb(),
-                total.memory_mb
-            ),
-        )
-    }
-
-    fn no_capacity(&self, total: Usage, vms: u32, asked_mb: u64) -> Failure {
-        Failure::new(
-            ErrorCode::NoCapacity,
-            format!(
-                "this machine holds {} VMs, and its {} MiB for VMs may be promised up to {} MiB; {} VMs run, {} MiB are \
-                 promised to them, and {vms} VMs with {asked_mb} MiB were asked for; end some VMs or ask for fewer",
-                self.max_vms, self.memory_mb, self.promises_mb, total.vms, total.memory_mb
-            ),
-        )
-    }
-
     fn lock(&self) -> MutexGuard<'_, Allocations> {
         self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,31 +253,6 @@ fn sum(used: &HashMap<AccountId, Usage>) -> Usage {
         memory_mb: sum.memory_mb + used.memory_mb,
         guests_mb: sum.guests_mb + used.guests_mb,
     })
-}
-
-fn check_quota(limits: &Limits, own: Usage, vms: u32, guest_mb: u64) -> Result<(), Failure> {
-    if let Some(max) = limits.max_vms
-        && own.vms.saturating_add(vms) > max
-    {
-        let left = max.saturating_sub(own.vms);
-        return Err(Failure::new(
-            ErrorCode::QuotaExceeded,
-            format!(
-                "{vms} VMs were asked for, and {left} of this account's {max} are left; end some VMs first"
-            ),
-        ));
-    }
-    let asked_mb = u64::from(vms) * guest_mb;
-    match limits.max_memory_mb {
-        Some(max) if own.guests_mb + asked_mb > max => {
-            let left = max.saturating_sub(own.guests_mb);
-            Err(Failure::new(
-                ErrorCode::QuotaExceeded,
-                format!("{asked_mb} MiB were asked for, and {left} of this account's {max} MiB are left"),
-            ))
-        }
-        _ => Ok(()),
-    }
 }
 
 impl Reservation {
@@ -263,7 +268,7 @@ impl Drop for Reservation {
         let mut held = self.budget.lock();
         if let Some(own) = held.accounts.get_mut(&self.account) {
             own.vms -= self.vms;
-            own.memory_mb -= u64::from(self.vms) * (self.guest_mb + self.budget.overhead_mb);
+            own.memory_mb -= u64::from(self.vms) * self.budget.promise_of_one_mb(self.guest_mb);
             own.guests_mb -= u64::from(self.vms) * self.guest_mb;
         }
         held.accounts.retain(|_, own| own.vms > 0);
@@ -275,134 +280,5 @@ impl Drop for ParkedReservation {
         let mut held = self.budget.lock();
         held.parked.vms -= 1;
         held.parked.memory_mb -= self.memory_mb;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
-
-    #[test]
-    fn capacity_is_not_reserved_twice_and_is_released() {
-        let budget = Arc::new(Budget::new(3, 10_000, 10_000, 48));
-        let account = AccountId::generate();
-        let mut first = budget.reserve(account, &FREE, 2, 128).unwrap();
-        let refused = budget.reserve(AccountId::generate(), &FREE, 2, 128).unwrap_err();
-        assert_eq!(refused.code, ErrorCode::NoCapacity);
-        assert!(refused.message.contains("holds 3 VMs"), "{}", refused.message);
-        let one = first.split_one();
-        drop(first);
-        assert_eq!(budget.capacity().memory_used_mb, 176);
-        drop(one);
-        assert_eq!(budget.capacity().memory_used_mb, 0);
-        budget.reserve(account, &FREE, 3, 128).unwrap();
-    }
-
-    #[test]
-    fn a_guest_that_runs_already_is_counted_beyond_the_limits() {
-        let budget = Arc::new(Budget::new(1, 100, 100, 48));
-        let account = AccountId::generate();
-        let held = [budget.reserve_running(account, 128), budget.reserve_running(account, 128)];
-        assert_eq!(budget.capacity().memory_used_mb, 352);
-        budget.reserve(account, &FREE, 1, 1).unwrap_err();
-        drop(held);
-        assert_eq!(budget.capacity().memory_used_mb, 0);
-        budget.reserve(account, &FREE, 1, 1).unwrap();
-    }
-
-    #[test]
-    fn memory_is_promised_up_to_a_limit_of_its_own() {
-        let budget = Arc::new(Budget::new(100, 400, 1600, 48));
-        assert_eq!(budget.capacity().memory_mb, 1600);
-        let account = AccountId::generate();
-        let _held = budget.reserve(account, &FREE, 1, 1024).unwrap();
-        let refused = budget.reserve(account, &FREE, 2, 256).unwrap_err();
-        assert_eq!(refused.code, ErrorCode::NoCapacity);
-        for named in ["400 MiB", "up to 1600 MiB", "1072 MiB are promised", "608 MiB were asked for"] {
-            assert!(refused.message.contains(named), "{named}: {refused}");
-        }
-        assert!(budget.reserve_parked(1024).is_none());
-        budget.reserve(account, &FREE, 1, 480).unwrap();
-    }
-
-    #[test]
-    fn a_quota_counts_the_memory_of_all_guests_whether_they_use_it_or_not() {
-        let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
-        let limits = Limits { max_vms: None, max_memory_mb: Some(2048) };
-        let account = AccountId::generate();
-        let _held = budget.reserve(account, &limits, 1, 1024).unwrap();
-        let refused = budget.reserve(account, &limits, 1, 1025).unwrap_err();
-        assert_eq!(refused.code, ErrorCode::QuotaExceeded);
-        budget.reserve(account, &limits, 1, 1024).unwrap();
-    }
-
-    #[test]
-    fn parked_vms_give_way_to_boots() {
-        let budget = Arc::new(Budget::new(3, 10_000, 10_000, 48));
-        let account = AccountId::generate();
-        let _one = budget.reserve(account, &FREE, 1, 128).unwrap();
-        let spaces = [budget.reserve_parked(128).unwrap(), budget.reserve_parked(128).unwrap()];
-        assert!(budget.reserve_parked(128).is_none());
-        assert!(!budget.is_overcommitted());
-        assert_eq!(budget.capacity().memory_used_mb, 176, "nobody uses what is parked");
-        let _two = budget.reserve(account, &FREE, 2, 128).unwrap();
-        assert!(budget.is_overcommitted());
-        drop(spaces);
-        assert!(!budget.is_overcommitted());
-    }
-
-    #[test]
-    fn a_boot_leaves_the_machine_its_reserve_and_the_pool_some_more() {
-        let budget = Arc::new(Budget::new(100, 10_000, 40_000, 128));
-        let observe = |available_mb: u64| {
-            let machine = MachineMemory {
-                available_bytes: available_mb << 20,
-                total_bytes: 10_000 << 20,
-                templates_bytes: 40 << 20,
-                under_pressure: false,
-            };
-            budget.observe(MemorySample { machine, held_bytes: 60 << 20 });
-        };
-        let account = AccountId::generate();
-        // What a boot takes is not what it is promised.
-        observe(1128);
-        assert!(!budget.lacks_memory(2) && budget.lacks_memory(3));
-        let held = budget.reserve(account, &FREE, 2, 1024).unwrap();
-        assert!(budget.reserve_parked(1024).is_none());
-        let refused = budget.reserve(account, &FREE, 3, 1024).unwrap_err();
-        assert_eq!(refused.code, ErrorCode::NoCapacity);
-        for named in [
-            "1128 MiB of memory are available",
-            "1000 MiB stay reserved",
-            "10000 MiB for VMs",
-            "100 MiB are held",
-            "2304 MiB promised",
-            "3 VMs with 3456 MiB",
-        ] {
-            assert!(refused.message.contains(named), "{named}: {refused}");
-        }
-        let capacity = budget.capacity();
-        assert_eq!((capacity.memory_held_mb, capacity.memory_available_mb), (100, Some(1128)));
-        drop(held);
-        observe(1564);
-        budget.reserve_parked(1024).unwrap();
-    }
-
-    #[test]
-    fn a_quota_names_both_numbers() {
-        let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
-        let account = AccountId::generate();
-        let limits = Limits { max_vms: Some(4), max_memory_mb: Some(400) };
-        let _held = budget.reserve(account, &limits, 2, 128).unwrap();
-        let refused = budget.reserve(account, &limits, 3, 1).unwrap_err();
-        assert_eq!(refused.code, ErrorCode::QuotaExceeded);
-        assert!(
-            refused.message.contains('3') && refused.message.contains("2 of this account's 4"),
-            "{refused}"
-        );
-        let refused = budget.reserve(account, &limits, 2, 128).unwrap_err();
-        assert!(refused.message.contains("256 MiB") && refused.message.contains("144"), "{refused}");
     }
 }

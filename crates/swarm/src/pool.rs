@@ -59,6 +59,24 @@ impl Inventory {
     fn ready(&self, template: TemplateId) -> u32 {
         self.ready.get(&template).map_or(0, |shelf| u32::try_from(shelf.len()).unwrap_or(u32::MAX))
     }
+
+    fn restoring(&self, template: TemplateId) -> u32 {
+        self.restoring.get(&template).copied().unwrap_or(0)
+    }
+
+    /// All parked VMs, those included that are being restored.
+    fn total(&self) -> u32 {
+        let ready: u32 = self.ready.keys().map(|template| self.ready(*template)).sum();
+        ready + self.restoring.values().sum::<u32>()
+    }
+
+    /// How many parked VMs a boot that takes `taken` VMs of a template leaves.
+    fn left_by(&self, template: TemplateId, taken: u32) -> impl Iterator<Item = (TemplateId, u32)> {
+        self.ready.keys().map(move |id| {
+            let ready = self.ready(*id);
+            (*id, if *id == template { ready.saturating_sub(taken) } else { ready })
+        })
+    }
 }
 
 /// Counts a boot as in progress until it is dropped.
@@ -119,7 +137,9 @@ impl Pool {
                 return;
             }
             match self.pop_any() {
-                Some(waiting) => self.restorer.end_unrecorded(waiting.parked.id()).await,
+                Some(waiting) => {
+                    self.restorer.end_unrecorded(waiting.parked.id()).await;
+                }
                 None => changed.await,
             }
         }
@@ -127,19 +147,55 @@ impl Pool {
 
     /// Ends all parked VMs if the memory of the machine is low.
     pub(crate) async fn evict_if_memory_is_low(&self) {
-        if self.budget.lacks_memory(0) {
-            self.evict_all().await;
+        if !self.budget.lacks_memory(0) {
+            return;
+        }
+        while let Some(waiting) = self.pop_any() {
+            self.restorer.end_unrecorded(waiting.parked.id()).await;
         }
     }
 
-    /// Ends all parked VMs. Returns whether there were any.
-    pub(crate) async fn evict_all(&self) -> bool {
-        let mut any = false;
-        while let Some(waiting) = self.pop_any() {
-            any = true;
+    /// The parked VMs of a template.
+    pub(crate) fn ready(&self, template: TemplateId) -> u32 {
+        self.inventory().ready(template)
+    }
+
+    /// How many parked VMs a boot that takes `taken` VMs of a template leaves.
+    pub(crate) fn evictable(&self, template: TemplateId, taken: u32) -> u32 {
+        self.inventory().left_by(template, taken).map(|(_, left)| left).sum()
+    }
+
+    /// Ends one of the parked VMs that a boot of `taken` VMs of a template leaves. Returns whether there was one.
+    pub(crate) async fn evict_one(&self, template: TemplateId, taken: u32) -> bool {
+        let evicted = {
+            let mut shelves = self.inventory();
+            let id = shelves.left_by(template, taken).find(|(_, left)| *left > 0).map(|(id, _)| id);
+            id.and_then(|id| shelves.ready.get_mut(&id)?.pop_front())
+        };
+        let Some(waiting) = evicted else { return false };
+        self.restorer.end_unrecorded(waiting.parked.id()).await;
+        true
+    }
+
+    /// While the pool is full, ends the oldest parked VMs of templates that have more than their share.
+    pub(super) async fn end_surplus(&self) {
+        while let Some(waiting) = self.pop_surplus() {
             self.restorer.end_unrecorded(waiting.parked.id()).await;
         }
-        any
+    }
+
+    fn pop_surplus(&self) -> Option<PooledVm> {
+        let mut shelves = self.inventory();
+        if shelves.total() < self.size {
+            return None;
+        }
+        let shares = shelves.demand.shares(self.size, self.base.id, Instant::now());
+        let has_surplus = |id: &TemplateId| {
+            let ready = shelves.ready(*id);
+            ready > 0 && ready + shelves.restoring(*id) > shares.get(id).copied().unwrap_or(0)
+        };
+        let id = shelves.ready.keys().copied().find(has_surplus)?;
+        shelves.ready.get_mut(&id)?.pop_front()
     }
 
     /// The pool of each template that the account sees, or of all templates, by name. Pools of templates with the same
@@ -163,9 +219,12 @@ impl Pool {
     /// in progress.
     pub(super) fn begin_restore(&self) -> Option<(TemplateId, ParkedReservation)> {
         let mut shelves = self.inventory();
+        if shelves.total() >= self.size {
+            return None;
+        }
         let shares = shelves.demand.shares(self.size, self.base.id, Instant::now());
         let (id, space) = shares.into_iter().find_map(|(id, target)| {
-            let coming = shelves.restoring.get(&id).copied().unwrap_or(0);
+            let coming = shelves.restoring(id);
             let template = shelves.templates.get(&id).filter(|_| shelves.ready(id) + coming < target)?;
             Some((id, self.budget.reserve_parked(template.memory_mb)?))
         })?;

@@ -23,6 +23,7 @@ pub(crate) async fn run(pool: Arc<Pool>) {
     let mut pause = INITIAL_BACKOFF;
     while !pool.restorer.keeper.is_closed() {
         let changed = pool.changed.notified();
+        pool.end_surplus().await;
         let Some((template, space)) = pool.begin_restore() else {
             let _ = timeout(CHECK_INTERVAL, changed).await;
             continue;

@@ -10,7 +10,7 @@ use std::{
 use skep_api::{ErrorCode, TemplateId, VmId};
 use skep_channel::{Guest, IdentityReport};
 use skep_engine::{Driver, Machine};
-use skep_keeper_protocol::{Launched, LaunchedVm, ServerEnd};
+use skep_keeper_protocol::{Launched, LaunchedVm, OutOfMemory, ServerEnd};
 
 use crate::{Error, console::ConsoleLog, hand_out, identity};
 
@@ -60,13 +60,14 @@ impl Restorer {
         outcome
     }
 
-    /// Ends a VM that is not recorded. Errors are logged.
-    pub(crate) async fn end_unrecorded(&self, id: VmId) {
-        if let Err(error) = self.keeper.end(id).await
-            && error.code() != ErrorCode::UnknownVm
-        {
-            tracing::error!(vm = %id, %error, "VM {id} could not be removed");
-        }
+    /// Ends a VM that has no task. Returns why, if it had ended because memory ran out. Errors are logged.
+    pub(crate) async fn end_unrecorded(&self, id: VmId) -> Option<OutOfMemory> {
+        self.keeper.end(id).await.unwrap_or_else(|error| {
+            if error.code() != ErrorCode::UnknownVm {
+                tracing::error!(vm = %id, %error, "VM {id} could not be removed");
+            }
+            None
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod calls;
 mod record;
+mod reserve;
 mod templates;
 
 use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Duration};
@@ -23,7 +24,7 @@ use crate::{
     BootSpec, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
     boot::Booter,
-    budget::{Budget, Reservation},
+    budget::Budget,
     disk_traffic::DiskTotals,
     history::MetricsHistory,
     metrics,
@@ -156,7 +157,7 @@ impl Swarm {
         if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }
-        let reservation = self.reserve(*account, limits, order.count, template.memory_mb).await?;
+        let reservation = self.reserve(*account, limits, &template, order.count).await?;
         self.0.api.set_url_variable(&mut order);
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own, so that a cancelled request does not leave a partial boot behind.
@@ -165,23 +166,6 @@ impl Swarm {
             swarm.record(booted, &order).await
         })
         .await?
-    }
-
-    /// Reserves capacity for a boot. If memory is low, parked VMs make room first.
-    async fn reserve(
-        &self,
-        account: AccountId,
-        limits: &Limits,
-        vms: u32,
-        guest_mb: u64,
-    ) -> Result<Reservation, Error> {
-        let (budget, pool) = (&self.0.budget, &self.0.booter.pool);
-        if budget.lacks_memory(vms) {
-            // The sample may be a second old, and the memory of parked VMs is free once they have ended.
-            pool.evict_all().await;
-            self.0.usage.take(pool).await?;
-        }
-        Ok(budget.reserve(account, limits, vms, guest_mb)?)
     }
 
     /// Ends all VMs of the account. Returns how many this call ended.
@@ -298,7 +282,8 @@ impl Swarm {
     /// Unknown VM, or the keeper is gone.
     pub async fn vm_metrics(&self, account: &AccountId, vm: VmId) -> Result<VmMetrics, Error> {
         let handle = self.registry().by_id(*account, vm)?;
-        usage::read(&self.0.surroundings.keeper, &handle).await
+        let promised_mb = self.0.budget.promise_of_one_mb(handle.facts.memory_mb);
+        usage::read(&self.0.surroundings.keeper, &handle, promised_mb).await
     }
 
     /// What a VM may connect to outside, and what it tried.

@@ -91,18 +91,18 @@ fn to_api(load: Load) -> VmUsage {
     VmUsage { cpu_ms: load.cpu_us / 1000, memory_mb: load.held_bytes >> 20 }
 }
 
-/// Reads the current metrics of a VM.
+/// Reads the current metrics of a VM, which is promised this memory.
 ///
 /// # Errors
 /// The keeper does not hold it, or is gone.
-pub(crate) async fn read(keeper: &ServerEnd, vm: &VmHandle) -> Result<VmMetrics, Error> {
+pub(crate) async fn read(keeper: &ServerEnd, vm: &VmHandle, promised_mb: u64) -> Result<VmMetrics, Error> {
     // A paused guest does not answer.
     let guest = async { vm.guest().ok()?.usage().await.ok() };
     let (usage, guest, traffic) = tokio::join!(keeper.usage(vm.facts.id), guest, vm.disk.read());
     let usage = usage?;
     Ok(VmMetrics {
         cpu: CpuMetrics { used_ms: usage.load.cpu_us / 1000, vcpus: vm.facts.vcpus },
-        memory: memory(&usage, vm.facts.memory_mb),
+        memory: memory(&usage, promised_mb),
         disk: disk(&usage, traffic),
         network: NetworkMetrics { received_bytes: usage.received_bytes, sent_bytes: usage.sent_bytes },
         guest: guest.map(guest_metrics),

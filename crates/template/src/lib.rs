@@ -16,4 +16,4 @@ pub use error::Error;
 pub use files::TemplateFile;
 pub use manifest::{FORMAT, MANIFEST, Manifest, read_manifest};
 pub use memory::create_ram;
-pub use open::{Template, verify};
+pub use open::{Template, verify, verify_copy};

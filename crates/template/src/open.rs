@@ -106,6 +106,17 @@ pub fn verify(dir: &Path) -> Result<(), Error> {
     TemplateFile::ALL.into_iter().try_for_each(|part| open_verified(dir, &manifest, part).map(drop))
 }
 
+/// Verifies a copy of, or another link to, a file of the template in `dir` by that template's manifest. Blocks for a fraction
+/// of a second.
+///
+/// # Errors
+/// Those of [`Template::load`], about the template in `dir`.
+pub fn verify_copy(dir: &Path, part: TemplateFile, copy: &Path) -> Result<(), Error> {
+    let manifest = read_current_manifest(dir)?;
+    let opened = VerifiedFile::open(copy, manifest.checksum(dir, part)?);
+    opened.map(drop).map_err(|unfit| template_error(dir, part, unfit))
+}
+
 fn read_current_manifest(dir: &Path) -> Result<Manifest, Error> {
     let manifest = read_manifest(dir)?;
     if manifest.format != FORMAT {

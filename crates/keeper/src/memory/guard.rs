@@ -1,4 +1,4 @@
-//! The guard: when almost no memory is left, it ends the VM that exceeds its share most. Without it the kernel would
+//! The guard: when almost no memory is left, it ends a parked VM, else the VM that exceeds its share most. Without it the kernel would
 //! kill a process, and callers would not learn why.
 //!
 //! Before that, the server boots no VMs and ends its parked ones, see [`MachineMemory`].
@@ -50,7 +50,7 @@ pub(crate) async fn run(vmms: Arc<Vmms>) {
 }
 
 /// The VM that exceeds its share of the memory for VMs most, with the reason for its end. Shares are proportional to the
-/// memory of the guests.
+/// memory of the guests. VMs that no caller has yet come first: nobody loses work with them.
 pub(crate) fn largest_excess(
     vms: &[(VmId, HeldMemory)],
     memory_for_vms_bytes: u64,
@@ -63,7 +63,7 @@ pub(crate) fn largest_excess(
         u64::try_from(share).unwrap_or(u64::MAX)
     };
     let excess = |vm: &HeldMemory| i128::from(vm.held_bytes) - i128::from(share(vm.guest_bytes));
-    let (vm, chosen) = vms.iter().max_by_key(|(_, vm)| excess(vm))?;
+    let (vm, chosen) = vms.iter().max_by_key(|(_, vm)| (!vm.committed, excess(vm)))?;
     let reason = OutOfMemory::Guard {
         held_mb: chosen.held_bytes >> 20,
         share_mb: share(chosen.guest_bytes) >> 20,
@@ -102,8 +102,8 @@ mod tests {
     fn a_large_vm_within_its_share_is_not_ended_for_a_small_one_beyond_it() {
         let (large, small) = (VmId::generate(), VmId::generate());
         let vms = [
-            (large, HeldMemory { held_bytes: 700 << 20, guest_bytes: 2048 << 20 }),
-            (small, HeldMemory { held_bytes: 500 << 20, guest_bytes: 512 << 20 }),
+            (large, HeldMemory { held_bytes: 700 << 20, guest_bytes: 2048 << 20, committed: true }),
+            (small, HeldMemory { held_bytes: 500 << 20, guest_bytes: 512 << 20, committed: true }),
         ];
         // Shares of 1024 and 256 MiB.
         let ended = largest_excess(&vms, 1280 << 20, 2560 << 20, &memory(9 << 20)).unwrap();
@@ -111,16 +111,31 @@ mod tests {
         assert_eq!(largest_excess(&[], 1, 1, &memory(1)), None);
     }
 
+    #[test]
+    fn no_vm_of_a_caller_is_ended_while_there_is_one_that_nobody_has() {
+        let [excessive, parked, parked_larger] = [(); 3].map(|()| VmId::generate());
+        let held = |mb: u64, committed| HeldMemory { held_bytes: mb << 20, guest_bytes: 1 << 30, committed };
+        let mut vms =
+            vec![(excessive, held(1100, true)), (parked, held(60, false)), (parked_larger, held(61, false))];
+        for expected in [parked_larger, parked, excessive] {
+            let (ended, _) = largest_excess(&vms, 1 << 30, 3 << 30, &memory(9 << 20)).unwrap();
+            assert_eq!(ended, expected);
+            vms.retain(|(vm, _)| *vm != ended);
+        }
+    }
+
     proptest! {
         #[test]
         fn some_vm_is_ended_whatever_the_figures(
-            figures in prop::collection::vec((any::<u64>(), any::<u64>()), 1..20),
+            figures in prop::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..20),
             budget: u64,
             promised: u64,
         ) {
             let vms: Vec<_> = figures
                 .into_iter()
-                .map(|(held_bytes, guest_bytes)| (VmId::generate(), HeldMemory { held_bytes, guest_bytes }))
+                .map(|(held_bytes, guest_bytes, committed)| {
+                    (VmId::generate(), HeldMemory { held_bytes, guest_bytes, committed })
+                })
                 .collect();
             prop_assert!(largest_excess(&vms, budget, promised, &memory(0)).is_some());
         }

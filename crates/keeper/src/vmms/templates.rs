@@ -7,18 +7,29 @@ use skep_keeper_protocol::{MAX_TEMPLATE_TEXT_BYTES, TEMPLATE_PAGE_SIZE, Template
 use tokio::{task::spawn_blocking, time::sleep};
 
 use super::{Slot, Vmms};
-use crate::Error;
+use crate::{Error, capacity, memory};
 
 /// Between two looks at which templates are in use.
 const UNLOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Vmms {
+    /// Begins with the builds of templates.
+    pub(crate) fn begin_builds(&self) {
+        let (data_dir, tree) = (self.data_dir.clone(), self.tree.clone());
+        self.swarm.templates.begin_builds(Box::new(move || {
+            let memory = memory::read(&tree, 0)?;
+            Ok(capacity::check_now(&data_dir, &memory)?)
+        }));
+    }
+
     pub(super) fn build_template(
         &self,
         template: TemplateId,
         parent: TemplateId,
         size: GuestSize,
     ) -> Result<(), Error> {
+        // It boots a guest and writes its files.
+        capacity::check_now(&self.data_dir, &self.memory()?)?;
         Ok(self.swarm.templates.build(template, parent, size)?)
     }
 

@@ -28,8 +28,8 @@ use skep_api::{
 use skep_engine::{LaunchSpec, Launcher, VmmCommand};
 use skep_jail::UidRange;
 use skep_keeper::{
-    HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig, SwarmConfig, Templates,
-    VmLimits,
+    AdmitBuild, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig, SwarmConfig,
+    Templates, VmLimits,
 };
 use skep_keeper_protocol::{AdminKey, Error, ServerEnd, TemplateStatus};
 use tokio::{
@@ -186,6 +186,8 @@ impl Templates for FakeTemplates {
             layer,
         })
     }
+
+    fn begin_builds(&self, _: AdmitBuild) {}
 
     fn build(&self, _: TemplateId, _: TemplateId, _: GuestSize) -> Result<(), Failure> {
         unreachable!("no test builds templates")

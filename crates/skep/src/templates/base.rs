@@ -69,8 +69,30 @@ impl BaseTemplate {
     }
 
     /// The folder with its files.
-    pub(super) fn dir(&self) -> PathBuf {
-        self.0.lock().template.dir().to_owned()
+    ///
+    /// # Errors
+    /// It is being baked again.
+    pub(super) fn dir(&self) -> Result<PathBuf, Failure> {
+        let current = self.0.lock();
+        if current.baking {
+            let message =
+                format!("the template `{BASE_TEMPLATE}` is being baked again; try again in a minute");
+            return Err(Failure::new(ErrorCode::TemplateDamaged, message));
+        }
+        Ok(current.template.dir().to_owned())
+    }
+
+    /// Verifies its files on disk, with which other templates begin, and bakes it again if they are damaged. Returns
+    /// whether they are. Blocks for a fraction of a second.
+    pub(super) fn is_damaged_on_disk(&self) -> bool {
+        let (template, edition) = self.0.current();
+        match skep_template::verify(template.dir()) {
+            Err(error @ (Error::Damaged { .. } | Error::Missing(_))) => {
+                Inner::start_rebake(&self.0, edition, &error);
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn status(&self) -> TemplateStatus {
@@ -150,7 +172,10 @@ fn template_failure(error: Error) -> Failure {
         Error::Damaged { reason, .. } => format!(
             "the template `{BASE_TEMPLATE}` is damaged ({reason}) and is being baked again; try again in a minute"
         ),
-        error => format!("the template `{BASE_TEMPLATE}` cannot be used: {error}"),
+        error => {
+            tracing::error!(%error, "the template `{BASE_TEMPLATE}` cannot be used: {error}");
+            format!("the template `{BASE_TEMPLATE}` cannot be used now; the log of the server has the reason")
+        }
     };
     Failure::new(code, message)
 }

@@ -1,8 +1,9 @@
 //! Builds templates, one after the other, in a thread.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use skep_api::{ErrorCode, Failure, TemplateId};
@@ -20,7 +21,21 @@ pub(super) struct BuildQueue {
 #[derive(Debug, Default)]
 struct Builds {
     waiting: VecDeque<TemplateId>,
+    /// Builds that wait from a time on.
+    later: BTreeMap<TemplateId, Instant>,
     running: Option<TemplateId>,
+}
+
+impl Builds {
+    /// Lets builds wait whose time has come. Returns how long it is until the next time.
+    fn take_due(&mut self, now: Instant) -> Option<Duration> {
+        let due = self.later.iter().filter(|(_, at)| **at <= now).map(|(template, _)| *template);
+        for template in due.collect::<Vec<_>>() {
+            self.later.remove(&template);
+            self.waiting.push_back(template);
+        }
+        self.later.values().min().map(|at| at.saturating_duration_since(now))
+    }
 }
 
 impl BuildQueue {
@@ -39,21 +54,34 @@ impl BuildQueue {
     /// Queues the build of a template that existed, whatever waits already.
     pub(super) fn push_again(&self, template: TemplateId) {
         let mut builds = self.lock();
+        builds.later.remove(&template);
         if !builds.waiting.contains(&template) && builds.running != Some(template) {
             builds.waiting.push_back(template);
             self.changed.notify_all();
         }
     }
 
+    /// Queues another build of the template whose build runs, after a delay.
+    pub(super) fn push_later(&self, template: TemplateId, delay: Duration) {
+        self.lock().later.insert(template, Instant::now() + delay);
+        self.changed.notify_all();
+    }
+
     /// Waits for the next build, which counts as running until `finish`.
     pub(super) fn next(&self) -> TemplateId {
         let mut builds = self.lock();
         loop {
+            let next_due = builds.take_due(Instant::now());
             if let Some(template) = builds.waiting.pop_front() {
                 builds.running = Some(template);
                 return template;
             }
-            builds = self.changed.wait(builds).unwrap_or_else(PoisonError::into_inner);
+            builds = match next_due {
+                None => self.changed.wait(builds).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    self.changed.wait_timeout(builds, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 
@@ -68,7 +96,7 @@ impl BuildQueue {
         let mut builds = self.lock();
         let before = builds.waiting.len();
         builds.waiting.retain(|waiting| *waiting != template);
-        builds.waiting.len() < before
+        builds.later.remove(&template).is_some() || builds.waiting.len() < before
     }
 
     /// Waits until this template is not being built.
@@ -101,6 +129,19 @@ mod tests {
         queue.push_again(ids[0]);
         assert!(queue.cancel(ids[1]) && !queue.cancel(ids[1]));
         assert_eq!([queue.next(), queue.next()], [ids[0], ids[2]]);
+    }
+
+    #[test]
+    fn a_build_for_later_waits_until_its_time_and_does_not_delay_others() {
+        let (queue, ids) = (BuildQueue::default(), [(); 3].map(|()| TemplateId::generate()));
+        queue.push_later(ids[0], Duration::from_millis(1));
+        queue.push_later(ids[1], Duration::from_secs(600));
+        assert_eq!(queue.next(), ids[0]);
+        queue.push_later(ids[2], Duration::from_secs(600));
+        // Its parent is ready, or its damage was found: now, and not a second time later.
+        queue.push_again(ids[2]);
+        assert_eq!(queue.next(), ids[2]);
+        assert!(queue.cancel(ids[1]) && !queue.cancel(ids[1]) && !queue.cancel(ids[2]));
     }
 
     #[test]

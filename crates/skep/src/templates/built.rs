@@ -1,91 +1,83 @@
 //! Templates that were built from the disk of another one, in the data directory.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::Instant,
 };
 
 use anyhow::Context;
-use rustix::process::{Signal, pidfd_send_signal};
 use skep_api::{ErrorCode, Failure, TemplateId};
-use skep_image::{Bakery, load_template};
-use skep_keeper::OpenTemplate;
-use skep_keeper_protocol::{TemplateState, TemplateStatus};
-use skep_template::{Error, Template, shelf::Footprint};
+use skep_image::{BUILD_STEPS, Bakery, load_template};
+use skep_keeper::{AdmitBuild, OpenTemplate};
+use skep_keeper_protocol::TemplateStatus;
+use skep_template::{Error, Template};
 
 use super::{
-    Recipe, base::BaseTemplate, build_queue::BuildQueue, built_templates, idle_time::IdleTime, open,
+    Recipe,
+    base::BaseTemplate,
+    build_error::{BuildError, public_reason},
+    build_queue::BuildQueue,
+    builder::{BakeProcesses, Builder},
+    built_templates,
+    entry::{Entry, Outcome, Phase, Ready, Table},
+    idle_time::IdleTime,
+    open,
 };
-use crate::{bake_process, output};
+use crate::output;
+
+/// What callers read about a build that has not begun.
+const WAITS_FOR_PARENT: &str = "waits until the template that it begins with is ready";
+const WAITS_FOR_RESOURCES: &str = "waits until the server has memory and disk space for a build";
 
 pub(super) struct BuiltTemplates(Arc<Inner>);
 
 struct Inner {
-    bakery: Bakery,
     /// The folder that has the folders of all built templates.
     shelf: PathBuf,
-    base: Arc<BaseTemplate>,
+    builder: Box<dyn Builder>,
     queue: BuildQueue,
     table: Mutex<Table>,
-}
-
-#[derive(Default)]
-struct Table {
-    templates: BTreeMap<TemplateId, Entry>,
-    /// The process of the build that runs.
-    builder: Option<(TemplateId, OwnedFd)>,
-}
-
-struct Entry {
-    recipe: Recipe,
-    edition: u64,
-    phase: Phase,
-}
-
-enum Phase {
-    Building { step: String },
-    Ready(Ready),
-    Failed(Failure),
-    Damaged { reason: String },
-    Outdated { reason: String },
-}
-
-#[derive(Clone)]
-struct Ready {
-    dir: PathBuf,
-    key: String,
-    footprint: Footprint,
-    /// Loaded and verified at its use, until none has followed for a minute.
-    loaded: Option<Arc<Template>>,
-    idle: IdleTime,
+    /// Whether the machine has the memory and the disk space for a build. Set once, before the first build.
+    admit: OnceLock<AdmitBuild>,
 }
 
 impl BuiltTemplates {
     pub(super) fn load(bakery: Bakery, shelf: PathBuf, base: Arc<BaseTemplate>) -> anyhow::Result<Self> {
-        let inner =
-            Arc::new(Inner { bakery, shelf, base, queue: BuildQueue::default(), table: Mutex::default() });
+        let processes =
+            BakeProcesses { bakery: bakery.clone(), shelf: shelf.clone(), base: Arc::clone(&base) };
+        let inner = Arc::new(Inner::new(shelf.clone(), Box::new(processes)));
+        let processes = BakeProcesses { bakery, shelf, base };
         for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
-            let phase = inner.find(id, recipe);
+            let phase = inner.find(&processes, id, recipe);
             let is_ready = matches!(phase, Phase::Ready(_));
-            inner.table().templates.insert(id, Entry { recipe, edition: 0, phase });
+            inner.table().templates.insert(id, Entry::new(recipe, phase));
             if !is_ready {
                 inner.queue.push_again(id);
             }
         }
-        let builder = Arc::clone(&inner);
-        thread::Builder::new().name("build".to_owned()).spawn(move || {
+        Ok(Self(inner))
+    }
+
+    /// Starts the thread that builds.
+    pub(super) fn begin_builds(&self, admit: AdmitBuild) {
+        if self.0.admit.set(admit).is_err() {
+            return;
+        }
+        let builder = Arc::clone(&self.0);
+        let spawned = thread::Builder::new().name("build".to_owned()).spawn(move || {
             loop {
                 let id = builder.queue.next();
                 builder.build(id);
                 builder.queue.finish();
             }
-        })?;
-        Ok(Self(inner))
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "no template is built, because its thread cannot be started: {error}");
+        }
     }
 
     pub(super) fn open(&self, id: TemplateId) -> Result<OpenTemplate, Failure> {
@@ -111,7 +103,7 @@ impl BuiltTemplates {
             Failure::new(ErrorCode::Internal, "the template's folder cannot be written")
         })?;
         let phase = Phase::Building { step: "waits for other builds".to_owned() };
-        inner.table().templates.insert(id, Entry { recipe, edition: 0, phase });
+        inner.table().templates.insert(id, Entry::new(recipe, phase));
         inner.queue.push(id).inspect_err(|_| {
             inner.table().templates.remove(&id);
             inner.remove_files(id);
@@ -160,10 +152,7 @@ impl BuiltTemplates {
             if table.templates.remove(&id).is_none() {
                 return Err(Failure::unknown_template(id.to_string()));
             }
-            if let Some((_, process)) = table.builder.as_ref().filter(|(building, _)| *building == id) {
-                // Fails only if it has ended. It removes what it made.
-                let _ = pidfd_send_signal(process, Signal::TERM);
-            }
+            table.stop_build(id);
         }
         inner.queue.cancel(id);
         inner.queue.wait_for_end_of(id);
@@ -172,47 +161,12 @@ impl BuiltTemplates {
     }
 }
 
-impl Entry {
-    fn status(&self, template: TemplateId) -> TemplateStatus {
-        let state = match &self.phase {
-            Phase::Building { step } => TemplateState::Building { step: step.clone() },
-            Phase::Ready(Ready { key, footprint, .. }) => {
-                TemplateState::Ready { key: key.clone(), size_bytes: footprint.all, own_bytes: footprint.own }
-            }
-            Phase::Failed(failure) => TemplateState::Failed { failure: failure.clone() },
-            Phase::Damaged { reason } => TemplateState::Damaged { reason: reason.clone() },
-            Phase::Outdated { reason } => TemplateState::Outdated { reason: reason.clone() },
-        };
-        let Recipe { parent, size } = self.recipe;
-        TemplateStatus { template, parent: Some(parent), size, state }
-    }
-
-    /// Why no VM can be restored from it now.
-    fn refusal(&self, id: TemplateId) -> Failure {
-        let (code, message) = match &self.phase {
-            Phase::Ready(_) | Phase::Building { .. } => (
-                ErrorCode::TemplateNotReady,
-                format!("the template {id} is being built; try again in a minute"),
-            ),
-            Phase::Failed(failure) => (ErrorCode::TemplateNotReady, failure.message.clone()),
-            Phase::Outdated { reason } => (
-                ErrorCode::TemplateNotReady,
-                format!(
-                    "the template {id} was built {reason}, and is being built again; try again in a minute"
-                ),
-            ),
-            Phase::Damaged { reason } => (
-                ErrorCode::TemplateDamaged,
-                format!(
-                    "the template {id} is damaged ({reason}) and is being built again; try again in a minute"
-                ),
-            ),
-        };
-        Failure::new(code, message)
-    }
-}
-
 impl Inner {
+    fn new(shelf: PathBuf, builder: Box<dyn Builder>) -> Self {
+        let (queue, table, admit) = (BuildQueue::default(), Mutex::default(), OnceLock::new());
+        Self { shelf, builder, queue, table, admit }
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,25 +183,27 @@ impl Inner {
     }
 
     /// The state of a template on disk.
-    fn find(&self, id: TemplateId, recipe: Recipe) -> Phase {
-        let found = || -> anyhow::Result<Phase> {
-            let parent =
-                self.parent_dir(recipe.parent).map_err(|failure| anyhow::anyhow!(failure.message))?;
-            let bakery = recipe.bakery(&self.bakery, &self.shelf, id, parent);
+    fn find(&self, processes: &BakeProcesses, id: TemplateId, recipe: Recipe) -> Phase {
+        let Ok(parent) = self.parent_dir(recipe.parent) else {
+            return Phase::Outdated { reason: WAITS_FOR_PARENT.to_owned() };
+        };
+        let bakery = processes.bakery(id, recipe, &parent);
+        let found = || -> Result<Phase, skep_image::Error> {
             if let Some(dir) = bakery.locate()? {
                 return Ok(Phase::Ready(Ready::of(dir)?));
             }
             Ok(match bakery.difference()? {
                 Some(difference) => {
                     tracing::warn!("the template {id} was built {difference}: it is built again");
-                    Phase::Outdated { reason: difference }
+                    Phase::Outdated { reason: format!("built {difference}") }
                 }
                 None => Phase::Building { step: "the build was interrupted, and begins again".to_owned() },
             })
         };
         found().unwrap_or_else(|error| {
-            let reason = output::one_line(&error);
-            tracing::warn!(reason, "the template {id} cannot be used and is built again: {reason}");
+            let reason = public_reason(&error);
+            let log_reason = output::one_line(&error.into());
+            tracing::warn!(log_reason, "the template {id} cannot be used and is built again: {log_reason}");
             Phase::Outdated { reason }
         })
     }
@@ -255,7 +211,7 @@ impl Inner {
     /// The folder with the files of a template that another one begins with.
     fn parent_dir(&self, parent: TemplateId) -> Result<PathBuf, Failure> {
         if parent == TemplateId::BASE {
-            return Ok(self.base.dir());
+            return self.builder.base_dir();
         }
         let table = self.table();
         let entry =
@@ -263,6 +219,26 @@ impl Inner {
         match &entry.phase {
             Phase::Ready(ready) => Ok(ready.dir.clone()),
             _ => Err(entry.refusal(parent)),
+        }
+    }
+
+    /// Verifies the files of a parent on disk. If they are damaged, it is built again. Returns whether they are. Blocks for a
+    /// fraction of a second.
+    fn is_parent_damaged(&self, parent: TemplateId) -> bool {
+        if parent == TemplateId::BASE {
+            return self.builder.is_base_damaged();
+        }
+        let found = self.table().templates.get(&parent).map(|entry| match &entry.phase {
+            Phase::Ready(ready) => (Some(ready.dir.clone()), entry.edition),
+            _ => (None, entry.edition),
+        });
+        let Some((Some(dir), edition)) = found else { return false };
+        match skep_template::verify(&dir) {
+            Err(error @ (Error::Damaged { .. } | Error::Missing(_))) => {
+                self.failure(parent, edition, error);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -293,8 +269,15 @@ impl Inner {
 
     /// The error for a caller, without paths. A damaged template is built again.
     fn failure(&self, id: TemplateId, edition: u64, error: Error) -> Failure {
-        let (Error::Damaged { reason, .. } | Error::Outdated { reason, .. }) = &error else {
-            return Failure::new(error.code(), format!("the template {id} cannot be used: {error}"));
+        let reason = match &error {
+            Error::Damaged { reason, .. } | Error::Outdated { reason, .. } => reason.clone(),
+            Error::Missing(_) => "its files are missing".to_owned(),
+            Error::Io { .. } => {
+                tracing::error!(%error, "the template {id} cannot be used: {error}");
+                let message =
+                    format!("the template {id} cannot be used now; the log of the server has the reason");
+                return Failure::new(error.code(), message);
+            }
         };
         let mut table = self.table();
         let Some(entry) = table.templates.get_mut(&id) else {
@@ -302,7 +285,7 @@ impl Inner {
         };
         if entry.edition == edition && matches!(entry.phase, Phase::Ready(_)) {
             tracing::error!(%error, "{error}; it is built again, and no VM is booted from it before");
-            entry.phase = Phase::Damaged { reason: reason.clone() };
+            entry.phase = Phase::Damaged { reason };
             entry.edition += 1;
             self.queue.push_again(id);
         }
@@ -311,42 +294,63 @@ impl Inner {
     }
 
     /// Builds a template, and stores the outcome. Blocks for some seconds.
-    fn build(self: &Arc<Self>, id: TemplateId) {
+    fn build(&self, id: TemplateId) {
         let Some(recipe) = self.table().templates.get(&id).map(|entry| entry.recipe) else { return };
-        let outcome = self.run_build(id, recipe);
+        let outcome = match self.run_build(id, recipe) {
+            Outcome::Failed(error)
+                if error != BuildError::Interrupted && self.is_parent_damaged(recipe.parent) =>
+            {
+                Outcome::Waits(WAITS_FOR_PARENT)
+            }
+            outcome => outcome,
+        };
         let mut table = self.table();
-        table.builder = None;
+        table.end_build();
         // It was removed meanwhile.
         let Some(entry) = table.templates.get_mut(&id) else { return };
-        match outcome {
+        if let Some(delay) = entry.settle(outcome) {
+            self.queue.push_later(id, delay);
+        }
+    }
+
+    fn run_build(&self, id: TemplateId, recipe: Recipe) -> Outcome {
+        let parent = match self.parent_dir(recipe.parent) {
+            Ok(parent) => parent,
+            Err(failure) if failure.code == ErrorCode::UnknownTemplate => {
+                return Outcome::Failed(BuildError::NoParent);
+            }
+            Err(_) => return Outcome::Waits(WAITS_FOR_PARENT),
+        };
+        if let Some(Err(refused)) = self.admit.get().map(|admit| admit()) {
+            tracing::debug!(%refused, "the build of the template {id} waits: {refused}");
+            return Outcome::Waits(WAITS_FOR_RESOURCES);
+        }
+        match self.bake(id, recipe, &parent) {
             Ok(ready) => {
                 tracing::info!(dir = %ready.dir.display(), "the template {id} is built");
-                entry.phase = Phase::Ready(ready);
+                Outcome::Built(ready)
             }
             Err(error) => {
                 let reason = output::one_line(&error);
                 tracing::error!(reason, "the template {id} could not be built: {reason}");
-                let message = format!("the build failed: {reason}");
-                entry.phase = Phase::Failed(Failure::new(ErrorCode::TemplateNotReady, message));
+                Outcome::Failed(BuildError::of_process(&error))
             }
         }
     }
 
-    fn run_build(self: &Arc<Self>, id: TemplateId, recipe: Recipe) -> anyhow::Result<Ready> {
-        let parent = self.parent_dir(recipe.parent).map_err(|failure| anyhow::anyhow!(failure.message))?;
-        let bakery = recipe.bakery(&self.bakery, &self.shelf, id, parent);
-        let dir = bake_process::run(
-            &bakery,
-            |process| self.table().builder = Some((id, process)),
-            |step| self.report(id, step),
-        )?;
+    fn bake(&self, id: TemplateId, recipe: Recipe, parent: &Path) -> anyhow::Result<Ready> {
+        let started = |process| self.table().begin_build(id, process);
+        let dir = self.builder.bake(id, recipe, parent, &started, &|step| self.report(id, step))?;
         load_template(&dir)?;
         self.remove_others(id, &dir);
-        Ready::of(dir)
+        Ok(Ready::of(dir)?)
     }
 
-    /// Shows a step of the build. A damaged or outdated template keeps its reason.
+    /// Shows a step of the build, unless it is only for the log. A damaged or outdated template keeps its reason.
     fn report(&self, id: TemplateId, step: &str) {
+        if !BUILD_STEPS.contains(&step) {
+            return;
+        }
         if let Some(Entry { phase: Phase::Building { step: current }, .. }) =
             self.table().templates.get_mut(&id)
         {
@@ -367,10 +371,5 @@ impl Inner {
     }
 }
 
-impl Ready {
-    fn of(dir: PathBuf) -> anyhow::Result<Self> {
-        let key = skep_template::read_manifest(&dir)?.key;
-        let footprint = Footprint::of(&dir)?;
-        Ok(Self { dir, key, footprint, loaded: None, idle: IdleTime::default() })
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,11 @@
 //! The templates of the keeper: `base`, and those that were built from other ones.
 
 mod base;
+mod build_error;
 mod build_queue;
+mod builder;
 mod built;
+mod entry;
 mod idle_time;
 mod recipe;
 
@@ -14,11 +17,12 @@ use std::{
 
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_image::Bakery;
-use skep_keeper::{OpenTemplate, Templates};
+use skep_keeper::{AdmitBuild, OpenTemplate, Templates};
 use skep_keeper_protocol::TemplateStatus;
 use skep_template::{Template, TemplateFile};
 
 use base::BaseTemplate;
+pub(crate) use build_error::BuildError;
 use built::BuiltTemplates;
 pub(crate) use recipe::{Recipe, built_templates};
 
@@ -37,8 +41,8 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
-    /// Loads `base`, and bakes it first if needed, which blocks for a minute or more. Begins to build the other templates
-    /// again that need it.
+    /// Loads `base`, and bakes it first if needed, which blocks for a minute or more. Queues the builds of the other
+    /// templates that need one.
     pub(crate) fn load(bakery: &Bakery, data_dir: &Path) -> anyhow::Result<Self> {
         let base = BaseTemplate::load(bakery)?;
         let built = BuiltTemplates::load(bakery.clone(), shelf_of(data_dir), Arc::clone(&base))?;
@@ -66,6 +70,10 @@ impl Templates for Shelf {
     fn unload_unused(&self, in_use: &BTreeSet<TemplateId>) {
         // `base` stays: nearly every boot begins with it or with one of its children.
         self.built.unload_unused(in_use);
+    }
+
+    fn begin_builds(&self, admit: AdmitBuild) {
+        self.built.begin_builds(admit);
     }
 
     fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use skep_api::TemplateId;
 use skep_image::{Bakery, Origin};
 
 use super::bake;
-use crate::settings::Settings;
+use crate::{output, settings::Settings, templates::BuildError};
 
 #[derive(Debug, Args)]
 pub(crate) struct BakeTemplate {
@@ -29,5 +29,9 @@ pub(crate) fn run(verb: BakeTemplate) -> anyhow::Result<ExitCode> {
     let BakeTemplate { id, shelf, parent, settings } = verb;
     let bar = ProgressBar::new_spinner();
     let bakery = bake::bakery(&settings.resolved()?, bake::progress(&bar))?;
-    bake::bake(&Bakery { origin: Origin::Parent { id, shelf, parent }, ..bakery }, &bar)
+    let baked = bake::bake(&Bakery { origin: Origin::Parent { id, shelf, parent }, ..bakery }, &bar);
+    Ok(baked.unwrap_or_else(|error| {
+        output::report_error(&error);
+        ExitCode::from(BuildError::of_bake(&error).exit_code())
+    }))
 }

@@ -2,6 +2,8 @@
 
 use skep_api::{VmRef, swarm::EndReason};
 
+use skep_keeper_protocol::OutOfMemory;
+
 use skep_channel::{FIRST_PROTOCOL, PROTOCOL, SUPPORTED_PROTOCOLS, UnsupportedProtocol};
 
 use crate::{
@@ -61,6 +63,21 @@ async fn a_vm_that_only_the_store_has_or_that_does_not_answer_is_lost() {
             message(1, "its guest agent closed the connection")
         ]
     );
+    fixture.assert_nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_vm_that_the_guard_ended_while_no_server_ran_is_out_of_memory() {
+    let fixture = Fixture::new().await;
+    let vm = fixture.boot(1).await.unwrap().vms[0].id;
+    let guard = OutOfMemory::Guard { held_mb: 900, share_mb: 300, available_mb: 20 };
+    fixture.keeper(|keeper| {
+        keeper.guests_hang_up = usize::MAX;
+        keeper.out_of_memory = Some(guard);
+    });
+    let fixture = fixture.restart().await;
+    assert_eq!(fixture.store.ends(), [(vm, EndReason::OutOfMemory)]);
+    assert_eq!(fixture.store.messages(), [(vm, guard.to_string())]);
     fixture.assert_nothing_left().await;
 }
 

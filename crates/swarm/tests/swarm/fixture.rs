@@ -25,6 +25,7 @@ use skep_channel::{
     guest::{Events, Handler, serve},
 };
 use skep_engine::{DiskTraffic, Driver, Machine, VmmEnd};
+use skep_harness::eventually;
 use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, MachineMemory, OutOfMemory, Request, ServerEnd,
     SwarmAvailability, Welcome, pair,
@@ -57,6 +58,10 @@ pub(crate) struct FakeKeeper {
     pub(crate) out_of_memory: Option<OutOfMemory>,
     /// Available memory of the machine, in MiB. `None`: plenty.
     pub(crate) available_mb: Option<u64>,
+    /// How much of that memory the end of a VM frees, in MiB.
+    pub(crate) freed_by_end_mb: u64,
+    /// The VMs that the server ended.
+    pub(crate) ended: usize,
     pub(crate) goes_away: bool,
     pub(crate) refuses_commits: bool,
     pub(crate) commits: usize,
@@ -70,7 +75,9 @@ pub(crate) struct FakeKeeper {
     pub(crate) clocks_set: usize,
     /// Agents are of a release that cannot set the clock.
     pub(crate) agents_lack_clock: bool,
-    /// The commands that such agents ran.
+    /// Guests run commands, so that they can be parked.
+    pub(crate) runs_commands: bool,
+    /// The commands that guests ran.
     pub(crate) commands: Vec<String>,
     vmms: BTreeMap<VmId, Vmm>,
 }
@@ -90,6 +97,11 @@ impl FakeKeeper {
 
     pub(crate) fn forget(&mut self, vm: VmId) {
         self.vmms.remove(&vm);
+    }
+
+    /// The VMs that no caller has.
+    pub(crate) fn uncommitted(&self) -> usize {
+        self.vmms.values().filter(|vmm| !vmm.committed).count()
     }
 }
 
@@ -129,6 +141,21 @@ impl Fixture {
 
     pub(crate) async fn with_pool(size: u32) -> Self {
         Self::start(Arc::default(), Arc::default(), AccountId::generate(), size).await
+    }
+
+    /// A swarm with so many parked VMs.
+    pub(crate) async fn with_parked(size: u32) -> Self {
+        let keeper = FakeKeeper { runs_commands: true, ..FakeKeeper::default() };
+        let keeper = Arc::new(Mutex::new(keeper));
+        let fixture = Self::start(keeper, Arc::default(), AccountId::generate(), size).await;
+        eventually("the pool", async || fixture.parked("base").await == size).await;
+        fixture
+    }
+
+    /// The parked VMs of a template.
+    pub(crate) async fn parked(&self, template: &str) -> u32 {
+        let pool = self.swarm.status(&self.account).await.unwrap().pool;
+        pool.get(template).map_or(0, |pool| pool.ready)
     }
 
     /// Starts another swarm, as after a crash of the server.
@@ -257,7 +284,13 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
             Request::End { vm } => {
                 let (held, out_of_memory) = {
                     let mut keeper = keeper.lock().unwrap();
-                    (keeper.vmms.remove(&vm), keeper.out_of_memory)
+                    let held = keeper.vmms.remove(&vm);
+                    let freed_mb = keeper.freed_by_end_mb;
+                    if held.is_some() {
+                        keeper.ended += 1;
+                        keeper.available_mb.iter_mut().for_each(|available_mb| *available_mb += freed_mb);
+                    }
+                    (held, keeper.out_of_memory)
                 };
                 let answer = match held {
                     Some(_) => Answer::Ended { out_of_memory },
@@ -456,7 +489,11 @@ impl Handler for FakeGuest {
     }
 
     async fn run(&self, _: &str, _: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        if !self.0.lock().unwrap().agents_lack_clock {
+        let runs = {
+            let keeper = self.0.lock().unwrap();
+            keeper.agents_lack_clock || keeper.runs_commands
+        };
+        if !runs {
             return pending().await;
         }
         let command: RunCommand = serde_json::from_slice(&request).unwrap();

@@ -10,6 +10,7 @@ mod names;
 #[path = "../../../channel/tests/channel/other_release.rs"]
 mod other_release;
 mod pause;
+mod pool;
 mod templates;
 
 use std::time::Duration;

@@ -1,0 +1,120 @@
+//! What a template takes from its parent's folder. All of it is verified by the parent's manifest, so that a damaged parent
+//! does not become the intact child of wrong checksums.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use skep_template::{TemplateFile, read_manifest, verify_copy};
+
+use crate::{Error, command::Containment, layer};
+
+/// The files that a template has in common with its parent.
+const SHARED: [TemplateFile; 3] = [TemplateFile::Root, TemplateFile::Kernel, TemplateFile::Initrd];
+
+/// The folder of a parent.
+pub(crate) struct ParentFiles {
+    dir: PathBuf,
+}
+
+impl ParentFiles {
+    pub(crate) fn of(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    /// Makes the common files those of the template in `work`, too, and returns their checksums by the parent's manifest.
+    /// They have the same content on disk, if both folders are on one file system.
+    ///
+    /// # Errors
+    /// The parent is damaged, or the folder cannot be written.
+    pub(crate) fn share(&self, work: &Path) -> Result<BTreeMap<TemplateFile, String>, Error> {
+        for part in SHARED {
+            let to = work.join(part.file_name());
+            share(&self.dir.join(part.file_name()), &to)?;
+            verify_copy(&self.dir, part, &to)?;
+        }
+        let mut sha256 = read_manifest(&self.dir)?.sha256;
+        sha256.retain(|part, _| SHARED.contains(part));
+        Ok(sha256)
+    }
+
+    /// Writes a copy of the layer, grown to this size in MiB.
+    ///
+    /// # Errors
+    /// The parent is damaged, or a program failed.
+    pub(crate) fn write_layer(&self, to: &Path, disk_mb: u64, pen: &Containment) -> Result<(), Error> {
+        layer::copy(&self.dir.join(TemplateFile::Layer.file_name()), to, pen)?;
+        // The copy, not the parent's file, which may change between the check and the copy.
+        verify_copy(&self.dir, TemplateFile::Layer, to)?;
+        layer::repair_and_grow(to, disk_mb, pen)
+    }
+}
+
+fn share(parent: &Path, to: &Path) -> Result<(), Error> {
+    match fs::hard_link(parent, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+            fs::copy(parent, to).map(drop).map_err(Error::io(to.display()))
+        }
+        other => other.map_err(Error::io(to.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skep_template::{FORMAT, MANIFEST, Manifest, checksum_of};
+
+    use super::*;
+
+    fn parent() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sha256 = BTreeMap::new();
+        for part in TemplateFile::ALL {
+            let path = dir.path().join(part.file_name());
+            fs::write(&path, part.file_name().repeat(1000)).unwrap();
+            sha256.insert(part, checksum_of(&path).unwrap());
+        }
+        let (key, inputs) = ("k".to_owned(), BTreeMap::new());
+        let manifest =
+            Manifest { format: FORMAT, key, vcpus: 1, memory_mb: 1, protocol: None, inputs, sha256 };
+        fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_flipped_bit_of_the_parent_is_found_before_the_child_has_it() {
+        for part in SHARED {
+            let (parent, work) = (parent(), tempfile::tempdir().unwrap());
+            let files = ParentFiles::of(parent.path());
+            let path = parent.path().join(part.file_name());
+            let whole = fs::read(&path).unwrap();
+            let mut damaged = whole.clone();
+            damaged[4711] ^= 1;
+            fs::write(&path, damaged).unwrap();
+            let refused = files.share(work.path()).unwrap_err();
+            let text = refused.to_string();
+            assert!(matches!(refused, Error::Template(skep_template::Error::Damaged { .. })), "{text}");
+            let named = [parent.path().to_str().unwrap(), part.file_name()];
+            assert!(named.iter().all(|name| text.contains(name)), "{text}");
+            // Control: the same file as it was.
+            fs::write(&path, whole).unwrap();
+            let shared = files.share(tempfile::tempdir().unwrap().path()).unwrap();
+            assert_eq!(shared[&part], checksum_of(&path).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_copied_layer_is_compared_with_the_manifest_of_the_parent() {
+        let (parent, work) = (parent(), tempfile::tempdir().unwrap());
+        let (layer, copy) = (parent.path().join("layer.ext4"), work.path().join("layer.ext4"));
+        let check = || verify_copy(parent.path(), TemplateFile::Layer, &copy);
+        fs::copy(&layer, &copy).unwrap();
+        check().unwrap();
+        let mut damaged = fs::read(&layer).unwrap();
+        damaged[0] ^= 1;
+        fs::write(&copy, damaged).unwrap();
+        let text = check().unwrap_err().to_string();
+        assert!(text.contains(parent.path().to_str().unwrap()) && text.contains("layer.ext4"), "{text}");
+    }
+}

@@ -1,0 +1,68 @@
+//! What builds templates: a bake in a process of its own, from the folder of the parent.
+
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use skep_api::{Failure, TemplateId};
+use skep_image::Bakery;
+
+use super::{Recipe, base::BaseTemplate};
+use crate::bake_process;
+
+/// Builds templates, and knows `base`.
+pub(super) trait Builder: Send + Sync {
+    /// Builds a template from the files in the folder `parent`, and returns its folder. `started` gets the pidfd of the
+    /// process, `report` each step. Blocks.
+    fn bake(
+        &self,
+        id: TemplateId,
+        recipe: Recipe,
+        parent: &Path,
+        started: &dyn Fn(OwnedFd),
+        report: &dyn Fn(&str),
+    ) -> anyhow::Result<PathBuf>;
+
+    /// The folder of `base`. Fails while it is baked again.
+    fn base_dir(&self) -> Result<PathBuf, Failure>;
+
+    /// Verifies the files of `base` on disk, and bakes it again if they are damaged. Returns whether they are. Blocks.
+    fn is_base_damaged(&self) -> bool;
+}
+
+/// Builds by this binary.
+pub(super) struct BakeProcesses {
+    pub(super) bakery: Bakery,
+    /// The folder that has the folders of all built templates.
+    pub(super) shelf: PathBuf,
+    pub(super) base: Arc<BaseTemplate>,
+}
+
+impl BakeProcesses {
+    pub(super) fn bakery(&self, id: TemplateId, recipe: Recipe, parent: &Path) -> Bakery {
+        recipe.bakery(&self.bakery, &self.shelf, id, parent.to_owned())
+    }
+}
+
+impl Builder for BakeProcesses {
+    fn bake(
+        &self,
+        id: TemplateId,
+        recipe: Recipe,
+        parent: &Path,
+        started: &dyn Fn(OwnedFd),
+        report: &dyn Fn(&str),
+    ) -> anyhow::Result<PathBuf> {
+        bake_process::run(&self.bakery(id, recipe, parent), started, report)
+    }
+
+    fn base_dir(&self) -> Result<PathBuf, Failure> {
+        self.base.dir()
+    }
+
+    fn is_base_damaged(&self) -> bool {
+        self.base.is_damaged_on_disk()
+    }
+}

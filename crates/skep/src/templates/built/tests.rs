@@ -1,0 +1,202 @@
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use skep_api::templates::GuestSize;
+use skep_keeper_protocol::TemplateState;
+use skep_template::{FORMAT, MANIFEST, Manifest, TemplateFile, checksum_of};
+
+use super::*;
+
+/// Where a path would come from.
+const SECRET: &str = "/var/lib/skep/templates: no space left; its console: panic";
+
+/// A builder whose bakes fail, or copy the parent.
+#[derive(Default)]
+struct FakeBuilder {
+    base: PathBuf,
+    base_is_baking: AtomicBool,
+    base_is_damaged: AtomicBool,
+    fails: AtomicBool,
+    bakes: Mutex<Vec<TemplateId>>,
+}
+
+impl Builder for Arc<FakeBuilder> {
+    fn bake(
+        &self,
+        id: TemplateId,
+        _: Recipe,
+        parent: &Path,
+        _: &dyn Fn(OwnedFd),
+        report: &dyn Fn(&str),
+    ) -> anyhow::Result<PathBuf> {
+        self.bakes.lock().unwrap().push(id);
+        report(SECRET);
+        if self.fails.load(Ordering::Relaxed) {
+            anyhow::bail!(SECRET);
+        }
+        skep_template::verify(parent)?;
+        let dir = parent.with_file_name(format!("{id}-built"));
+        write_template(&dir);
+        Ok(dir)
+    }
+
+    fn base_dir(&self) -> Result<PathBuf, Failure> {
+        let baking = self.base_is_baking.load(Ordering::Relaxed);
+        let failure = || Failure::new(ErrorCode::TemplateDamaged, "it is being baked");
+        if baking { Err(failure()) } else { Ok(self.base.clone()) }
+    }
+
+    fn is_base_damaged(&self) -> bool {
+        self.base_is_damaged.load(Ordering::Relaxed)
+    }
+}
+
+fn write_template(dir: &Path) {
+    fs::create_dir_all(dir).unwrap();
+    let mut sha256 = BTreeMap::new();
+    for part in TemplateFile::ALL {
+        let path = dir.join(part.file_name());
+        fs::write(&path, part.file_name().repeat(1000)).unwrap();
+        sha256.insert(part, checksum_of(&path).unwrap());
+    }
+    let (key, inputs, protocol) = ("k".to_owned(), BTreeMap::new(), Some(skep_channel::PROTOCOL));
+    let manifest = Manifest { format: FORMAT, key, vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
+    fs::write(dir.join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+}
+
+struct Fixture {
+    inner: Inner,
+    builder: Arc<FakeBuilder>,
+    dir: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("base");
+        write_template(&base);
+        let builder = Arc::new(FakeBuilder { base, ..FakeBuilder::default() });
+        let inner = Inner::new(dir.path().to_owned(), Box::new(Arc::clone(&builder)));
+        Self { inner, builder, dir }
+    }
+
+    fn add(&self, parent: TemplateId, phase: Phase) -> TemplateId {
+        let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
+        let id = TemplateId::generate();
+        self.inner.table().templates.insert(id, Entry::new(Recipe { parent, size }, phase));
+        id
+    }
+
+    fn state(&self, id: TemplateId) -> TemplateState {
+        self.inner.table().templates[&id].status(id).state
+    }
+
+    fn bakes(&self) -> usize {
+        self.builder.bakes.lock().unwrap().len()
+    }
+
+    /// Performs the next build, and returns whose it was.
+    fn build_next(&self) -> TemplateId {
+        let id = self.inner.queue.next();
+        self.inner.build(id);
+        self.inner.queue.finish();
+        id
+    }
+}
+
+fn building() -> Phase {
+    Phase::Building { step: String::new() }
+}
+
+#[test]
+fn a_rebuild_that_failed_is_tried_again_and_nothing_of_the_server_is_shown() {
+    let fixture = Fixture::new();
+    let id = fixture.add(TemplateId::BASE, Phase::Outdated { reason: "another kernel".to_owned() });
+    fixture.builder.fails.store(true, Ordering::Relaxed);
+    fixture.inner.build(id);
+    let TemplateState::Outdated { reason } = fixture.state(id) else { panic!("{:?}", fixture.state(id)) };
+    assert!(
+        reason.starts_with("another kernel; the last build failed: ") && !reason.contains('/'),
+        "{reason}"
+    );
+    fixture.builder.fails.store(false, Ordering::Relaxed);
+    assert_eq!(fixture.build_next(), id);
+    assert!(matches!(fixture.state(id), TemplateState::Ready { .. }), "{:?}", fixture.state(id));
+    // Control: a template that was never ready.
+    let first = fixture.add(TemplateId::BASE, building());
+    fixture.builder.fails.store(true, Ordering::Relaxed);
+    fixture.inner.build(first);
+    let TemplateState::Failed { failure } = fixture.state(first) else { panic!() };
+    assert!(!failure.message.contains('/'), "{failure}");
+    assert!(!fixture.inner.queue.cancel(first), "it is not tried again");
+}
+
+#[test]
+fn a_step_that_names_a_path_is_not_shown() {
+    let fixture = Fixture::new();
+    let id = fixture.add(TemplateId::BASE, building());
+    fixture.inner.report(id, SECRET);
+    assert!(matches!(fixture.state(id), TemplateState::Building { step } if step.is_empty()));
+    fixture.inner.report(id, BUILD_STEPS[1]);
+    assert!(matches!(fixture.state(id), TemplateState::Building { step } if step == BUILD_STEPS[1]));
+}
+
+#[test]
+fn a_build_waits_for_its_parent_and_for_the_machine() {
+    let fixture = Fixture::new();
+    let id = fixture.add(TemplateId::BASE, building());
+    fixture.builder.base_is_baking.store(true, Ordering::Relaxed);
+    fixture.inner.build(id);
+    assert!(matches!(fixture.state(id), TemplateState::Building { step } if step == WAITS_FOR_PARENT));
+    fixture.builder.base_is_baking.store(false, Ordering::Relaxed);
+
+    let is_full = Arc::new(AtomicBool::new(true));
+    let full = Arc::clone(&is_full);
+    let refusal = || Failure::new(ErrorCode::NoCapacity, "the disk is full");
+    let admit: AdmitBuild =
+        Box::new(move || if full.load(Ordering::Relaxed) { Err(refusal()) } else { Ok(()) });
+    assert!(fixture.inner.admit.set(admit).is_ok());
+    assert_eq!(fixture.build_next(), id);
+    assert!(matches!(fixture.state(id), TemplateState::Building { step } if step == WAITS_FOR_RESOURCES));
+    assert_eq!(fixture.bakes(), 0);
+    is_full.store(false, Ordering::Relaxed);
+    assert_eq!(fixture.build_next(), id);
+    assert!(matches!(fixture.state(id), TemplateState::Ready { .. }), "{:?}", fixture.state(id));
+}
+
+#[test]
+fn a_damaged_parent_is_built_again_before_its_child() {
+    let fixture = Fixture::new();
+    let dir = fixture.dir.path().join("parent");
+    write_template(&dir);
+    let parent = fixture.add(TemplateId::BASE, Phase::Ready(Ready::of(dir.clone()).unwrap()));
+    let child = fixture.add(parent, building());
+    let layer = dir.join(TemplateFile::Layer.file_name());
+    let mut bytes = fs::read(&layer).unwrap();
+    bytes[4711] ^= 1;
+    fs::write(&layer, bytes).unwrap();
+    fixture.inner.build(child);
+    assert!(matches!(fixture.state(child), TemplateState::Building { step } if step == WAITS_FOR_PARENT));
+    let TemplateState::Damaged { reason } = fixture.state(parent) else {
+        panic!("{:?}", fixture.state(parent))
+    };
+    assert!(reason.starts_with("layer.ext4: ") && !reason.contains('/'), "{reason}");
+    assert_eq!([fixture.build_next(), fixture.build_next()], [parent, child]);
+    for id in [parent, child] {
+        assert!(matches!(fixture.state(id), TemplateState::Ready { .. }), "{:?}", fixture.state(id));
+    }
+}
+
+#[test]
+fn a_damaged_base_is_no_failure_of_its_child() {
+    let fixture = Fixture::new();
+    let child = fixture.add(TemplateId::BASE, building());
+    for state in [&fixture.builder.fails, &fixture.builder.base_is_damaged] {
+        state.store(true, Ordering::Relaxed);
+    }
+    fixture.inner.build(child);
+    assert!(matches!(fixture.state(child), TemplateState::Building { step } if step == WAITS_FOR_PARENT));
+}

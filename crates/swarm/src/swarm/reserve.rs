@@ -1,0 +1,43 @@
+//! The reservation of capacity for a boot.
+
+use skep_api::{AccountId, keys::Limits};
+
+use super::Swarm;
+use crate::{
+    Error,
+    budget::{Asked, Reservation},
+    template::BootTemplate,
+};
+
+impl Swarm {
+    /// Reserves capacity for a boot. If memory is low, parked VMs that the boot does not take make room, one after the other,
+    /// until it suffices. None ends for a boot that is refused anyway.
+    pub(super) async fn reserve(
+        &self,
+        account: AccountId,
+        limits: &Limits,
+        template: &BootTemplate,
+        vms: u32,
+    ) -> Result<Reservation, Error> {
+        let (budget, pool) = (&self.0.budget, &self.0.booter.pool);
+        let mut asked = Asked { vms, guest_mb: template.memory_mb, parked: 0 };
+        budget.check(account, limits, &asked)?;
+        loop {
+            asked.parked = pool.ready(template.id).min(vms);
+            if !budget.lacks_memory(asked.restores()) {
+                break;
+            }
+            // The sample may be a second old.
+            self.0.usage.take(pool).await?;
+            if !budget.lacks_memory(asked.restores()) {
+                break;
+            }
+            // A parked VM holds about as much as a new one takes.
+            let restores_without_pool = asked.restores().saturating_sub(pool.evictable(template.id, vms));
+            if budget.lacks_memory(restores_without_pool) || !pool.evict_one(template.id, vms).await {
+                break;
+            }
+        }
+        Ok(budget.reserve(account, limits, &asked)?)
+    }
+}
