@@ -151,6 +151,8 @@ test('further pages stay where they are while tickets change, and the search kee
 });
 
 test('the board counts all tickets, and its menu moves them', async () => {
+  const others = Array.from({ length: 201 }, (_, index) => ({ title: `Beside it ${index}`, priority: 'low' }));
+  await suite.skep.call('POST', '/api/tickets/batch', { tickets: others });
   const { id } = await suite.skep.call('POST', '/api/tickets', { title: 'Moved on the board', priority: 'critical' });
   const state = async (): Promise<string> => (await suite.skep.call('GET', `/api/tickets/${id}`)).status;
   const profile = await suite.profile();

@@ -13,6 +13,8 @@ const MAX_READ_MS = 5_000;
  * Must be made while a component is.
  */
 export class RecentEvents {
+  /** Whether the events before the page was opened are still missing. */
+  loading = $state(true);
   #all = $state.raw<SkepEvent[]>([]);
   readonly #windowMs: number;
   readonly list = $derived.by(() => {
@@ -25,7 +27,10 @@ export class RecentEvents {
     $effect(() => {
       const abort = new AbortController();
       const end = onEvent([type], (event) => this.#add([event]));
-      void readPast(this.#windowMs, type, abort.signal).then((past) => this.#add(past));
+      void readPast(this.#windowMs, type, abort.signal).then((past) => {
+        this.#add(past);
+        this.loading = false;
+      });
       return () => {
         abort.abort();
         end();
