@@ -144,6 +144,18 @@ test('a key with few scopes sees what it may not do, and why', async () => {
   await page.goto('/ui/swarm');
   await refused('Boot VMs');
   assert.equal(await page.getByRole('dialog').count(), 0);
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', {});
+  await page.goto(`/ui/swarm/${vms[0].pid}`);
+  const parts = page.getByRole('navigation', { name: 'Parts of the VM' });
+  await parts.getByRole('link', { name: 'Figures' }).waitFor();
+  assert.equal(await parts.locator('[aria-current]').textContent(), 'Figures', 'the first part that the key may see');
+  for (const name of ['Command line', 'Files', 'Git']) {
+    const part = parts.getByRole('link', { name });
+    assert.equal(await part.getAttribute('href'), null, name);
+    assert.match((await part.getAttribute('title')) ?? '', reason, name);
+  }
+  await page.goto(`/ui/swarm/${vms[0].pid}?tab=files`);
+  await page.getByText(/a reader lacks the scope swarm:exec/).waitFor();
   await page.goto('/ui/keys');
   await page.getByText('This key may not see this page').waitFor();
   assert.equal(await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: 'Keys' }).count(), 0);
