@@ -1,12 +1,15 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
 
 import { live } from './harness/browser.ts';
 import { Suite } from './harness/suite.ts';
+import { eventually } from './harness/wait.ts';
 
-const suite = new Suite();
+// Nothing answers at the address of the webhook.
+const suite = new Suite('--webhook-allow', '127.0.0.1/32');
 const run = promisify(execFile);
 
 /** The status with which the API answers curl. */
@@ -39,4 +42,121 @@ test('a key that is created in the dashboard works with curl, is shown once, and
   await page.getByRole('dialog', { name: 'Revoke the key made in a browser?' }).getByRole('button', { name: 'Revoke' }).click();
   await row.waitFor({ state: 'detached' });
   assert.equal(await curl(key), '403');
+});
+
+test('a key is rotated: the new one is shown once, and the old one stays valid', async () => {
+  const old = await suite.newKey('to be rotated');
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/keys');
+  await page.getByRole('button', { name: 'Actions for the key to be rotated' }).click();
+  await page.getByRole('menuitem', { name: 'Rotate' }).click();
+  await page.getByRole('dialog', { name: 'Rotate a key' }).getByRole('button', { name: 'Rotate', exact: true }).click();
+  const shown = page.getByRole('dialog', { name: 'The key to be rotated' });
+  const secret = shown.getByText(/^sk-skep-\S+$/);
+  await secret.waitFor();
+  const key = ((await secret.textContent()) ?? '').trim();
+  assert.notEqual(key, old.key);
+  assert.deepEqual([await curl(key), await curl(old.key)], ['200', '200']);
+  await shown.getByRole('button', { name: 'I have copied it' }).click();
+  await page.getByRole('row').filter({ hasText: 'to be rotated' }).getByText('rotated', { exact: true }).waitFor();
+});
+
+test('an account is created with a quota, and what is typed for it survives a change of somebody else', async () => {
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/accounts');
+  await page.getByRole('button', { name: 'Create account' }).click();
+  const form = page.getByRole('dialog', { name: 'Create an account' });
+  await form.getByLabel('Name', { exact: true }).fill('limited');
+  await form.getByLabel('VMs at most', { exact: true }).fill('3');
+  await form.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByRole('heading', { level: 1, name: 'limited' }).waitFor();
+  const id = new URL(page.url()).pathname.split('/').at(-1) ?? '';
+  assert.equal((await suite.skep.call('GET', `/api/accounts/${id}`)).max_vms, 3);
+
+  const limit = page.getByLabel('VMs at most', { exact: true });
+  await limit.fill('5');
+  // The page reads the account again when its stream of events comes back.
+  const read = page.waitForResponse((answer) => new URL(answer.url()).pathname === `/api/accounts/${id}`);
+  await suite.skep.call('PATCH', `/api/accounts/${id}`, { max_memory_mb: 4096 });
+  await profile.whileAway(async () => {
+    await suite.skep.restart();
+    await read;
+    await live(page);
+  });
+  assert.equal(await limit.inputValue(), '5');
+  await page.getByRole('button', { name: 'Save' }).click();
+  await page.getByText('Saved the settings.').waitFor();
+  assert.equal((await suite.skep.call('GET', `/api/accounts/${id}`)).max_vms, 5);
+});
+
+test('the audit is filtered by action, and the waitlist is downloaded as CSV', async () => {
+  await suite.newKey('audited');
+  await suite.skep.call('POST', '/api/tickets', { title: 'Audited too' });
+  await suite.skep.call('POST', '/api/waitlist', { email: 'ada@mail.example.org', name: 'Ada' });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/audit');
+  const rows = page.getByRole('region', { name: 'Audit' }).locator('tbody tr');
+  await rows.first().waitFor();
+  const actions = async (): Promise<string[]> => [...new Set(await rows.locator('td.action').allTextContents())];
+  assert.ok((await actions()).length > 1, 'there is one kind of actions, so that the filter shows nothing');
+  const { entries } = await suite.skep.call('GET', '/api/audit');
+  const { action } = entries.find((entry: { action: string }) => /key/.test(entry.action));
+  await page.getByLabel('Action', { exact: true }).fill(action);
+  await page.getByLabel('Action', { exact: true }).press('Enter');
+  await eventually('the filtered list', async () => JSON.stringify(await actions()) === JSON.stringify([action]) || undefined);
+
+  await page.goto('/ui/waitlist');
+  await page.getByText('ada@mail.example.org').first().waitFor();
+  const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download CSV' }).click()]);
+  assert.equal(download.suggestedFilename(), 'waitlist.csv');
+  assert.match(await readFile(await download.path(), 'utf8'), /ada@mail\.example\.org.*Ada/);
+});
+
+test('an event is sent to a webhook again', async () => {
+  const { id } = await suite.skep.call('POST', '/api/webhooks', { url: 'http://127.0.0.1:9/hook' });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/webhooks/${id}`);
+  await page.getByRole('button', { name: 'Send test event' }).click();
+  const menu = page.getByRole('button', { name: /^Actions for the delivery/ }).first();
+  await menu.click();
+  const sent = page.waitForResponse((answer) => answer.url().endsWith('/redeliver'));
+  await page.getByRole('menuitem', { name: 'Send again' }).click();
+  assert.ok((await sent).ok());
+  await page.getByText('The event is sent again.').waitFor();
+});
+
+test('a key with few scopes sees what it may not do, and why', async () => {
+  const { key } = await suite.newKey('a reader', ['swarm:read', 'tickets:read', 'files:read']);
+  const ticket = await suite.skep.call('POST', '/api/tickets', { title: 'Only read' });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(key, `/ui/tickets/${ticket.id}`);
+  const reason = /a reader lacks the scope/;
+  const refused = async (name: string): Promise<void> => {
+    const button = page.getByRole('main').getByRole('button', { name, exact: true });
+    await button.waitFor();
+    assert.equal(await button.getAttribute('aria-disabled'), 'true', name);
+    assert.match((await button.getAttribute('title')) ?? '', reason, name);
+    // What a script or an assistive technology clicks does nothing either.
+    await button.dispatchEvent('click');
+  };
+  for (const name of ['Edit', 'Mark as failed', 'Delete']) await refused(name);
+  assert.equal(await page.getByRole('dialog').count(), 0);
+  await page.goto('/ui/swarm');
+  await refused('Boot VMs');
+  assert.equal(await page.getByRole('dialog').count(), 0);
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', {});
+  await page.goto(`/ui/swarm/${vms[0].pid}`);
+  const parts = page.getByRole('navigation', { name: 'Parts of the VM' });
+  await parts.getByRole('link', { name: 'Figures' }).waitFor();
+  assert.equal(await parts.locator('[aria-current]').textContent(), 'Figures', 'the first part that the key may see');
+  for (const name of ['Command line', 'Files', 'Git']) {
+    const part = parts.getByRole('link', { name });
+    assert.equal(await part.getAttribute('href'), null, name);
+    assert.match((await part.getAttribute('title')) ?? '', reason, name);
+  }
+  await page.goto(`/ui/swarm/${vms[0].pid}?tab=files`);
+  await page.getByText(/a reader lacks the scope swarm:exec/).waitFor();
+  await page.goto('/ui/keys');
+  await page.getByText('This key may not see this page').waitFor();
+  assert.equal(await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: 'Keys' }).count(), 0);
 });

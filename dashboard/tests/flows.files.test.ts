@@ -18,6 +18,7 @@ async function boot(command: string, request: object = {}): Promise<number> {
 test('a file is uploaded to a VM, shown, downloaded and deleted', async () => {
   const pid = await boot('mkdir inner && echo deep > inner/deep.txt');
   const profile = await suite.profile();
+  profile.expect({ status: 412, path: /^\/api\/files\/raw$/ });
   const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${pid}?tab=files`);
   const main = page.getByRole('main');
   await main.getByRole('button', { name: 'inner' }).click();
@@ -31,6 +32,23 @@ test('a file is uploaded to a VM, shown, downloaded and deleted', async () => {
   await main.getByLabel('Content of main.rs').getByText('println!').waitFor();
   const { stdout } = await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command: 'cat inner/main.rs' });
   assert.equal(stdout, content.toString(), 'it goes to the folder that was chosen last');
+
+  // Another file of the name is replaced only after a question.
+  const again = Buffer.from('replaced');
+  const upload = (): Promise<void> => main.getByLabel('Files to upload').setInputFiles({ name: 'main.rs', mimeType: 'text/plain', buffer: again });
+  const read = async (): Promise<string> =>
+    (await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command: 'cat inner/main.rs' })).stdout;
+  const question = page.getByRole('dialog', { name: 'Replace /root/inner/main.rs?' });
+  await upload();
+  await question.getByRole('button', { name: 'Cancel' }).click();
+  await question.waitFor({ state: 'detached' });
+  assert.equal(await read(), content.toString());
+  await upload();
+  await question.getByRole('button', { name: 'Replace' }).click();
+  await eventually('the other content', async () => (await read()) === 'replaced' || undefined);
+  await suite.skep.call('POST', '/api/files/write', { vm: String(pid), path: '/root/inner/main.rs', content: content.toString() });
+  await main.getByRole('button', { name: 'Read again' }).click();
+  await main.getByLabel('Content of main.rs').getByText('println!').waitFor();
 
   const [download] = await Promise.all([page.waitForEvent('download'), main.getByRole('button', { name: 'Download' }).click()]);
   assert.equal(download.suggestedFilename(), 'main.rs');

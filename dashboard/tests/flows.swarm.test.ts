@@ -48,3 +48,112 @@ test('a host that egress refused is listed, and a click allows it', async () => 
   });
   assert.ok(policy.allow.includes('a.test'), 'the click took another permission away');
 });
+
+test('refused look-ups are listed, and two hosts that are allowed at once are both allowed', async () => {
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { egress: { allow: ['a.test'], ports: [80] } });
+  const { pid } = vms[0];
+  // A look-up asks for addresses of both kinds, and both questions are refused in the same millisecond.
+  const command = 'for n in 1 2 3 4 5; do getent ahosts evil.test; done; getent ahosts other.test; true';
+  await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${pid}?tab=egress`);
+  const row = (name: string) => page.getByRole('row').filter({ hasText: name });
+  const { tries } = await suite.skep.call('GET', `/api/swarm/vm/${pid}/egress`);
+  const looked = tries.filter(({ name }: { name: string }) => name === 'evil.test').length;
+  assert.ok(looked >= 10, JSON.stringify(tries));
+  await eventually('a row for each try', async () => (await row('evil.test').count()) === looked || undefined);
+
+  let held = 0;
+  await page.route(`**/api/swarm/vm/${pid}`, async (route) => {
+    if (route.request().method() === 'PATCH') held += 1;
+    // The second click comes before the answer to the first one.
+    if (held === 1) await new Promise((resolve) => setTimeout(resolve, 1_000));
+    await route.continue();
+  });
+  await row('evil.test').first().getByRole('button', { name: /^Allow/ }).click();
+  await row('other.test').first().getByRole('button', { name: /^Allow/ }).click();
+  const policy = await eventually('both permissions', async () => {
+    const { egress } = await suite.skep.call('GET', `/api/swarm/vm/${pid}`);
+    return egress.allow.includes('other.test') ? egress : undefined;
+  });
+  assert.deepEqual([policy.allow, policy.ports], [['a.test', 'evil.test', 'other.test'], [80]]);
+});
+
+test('the end of a long log is shown', async () => {
+  const ticket = await suite.skep.call('POST', '/api/tickets', { title: 'Write a long log' });
+  const command = 'seq 1 200000; echo this is the end';
+  await suite.skep.call('POST', '/api/swarm/boot', { ticket: ticket.id, command });
+  await eventually('the end of the command', async () => {
+    const log = await suite.skep.send('GET', `/api/tickets/${ticket.id}/log`);
+    return (log.ok && !((await log.json()) as { running: boolean }).running) || undefined;
+  });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/tickets/${ticket.id}`);
+  await page.getByText('Output of the command of an attempt').click();
+  const output = page.getByLabel('Output', { exact: true });
+  await output.filter({ hasText: 'this is the end' }).waitFor();
+  assert.ok(!((await output.textContent()) ?? '').startsWith('1\n'), 'the whole log is shown, so that the test shows nothing');
+  await page.getByRole('combobox', { name: /^Attempt/ }).selectOption('1');
+  await output.filter({ hasText: 'this is the end' }).waitFor();
+});
+
+test('a VM is paused, resumed and ended, and the swarm is cleaned up', async () => {
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { name: 'steered' });
+  const { id } = vms[0];
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/swarm');
+  await live(page);
+  const row = page.getByRole('row').filter({ hasText: 'steered' });
+  const act = async (name: string): Promise<void> => {
+    await row.getByRole('button', { name: /^Actions for the VM steered/ }).click();
+    await page.getByRole('menuitem', { name, exact: true }).click();
+  };
+  const stateIs = (wanted: string): Promise<unknown> =>
+    eventually(`the state ${wanted}`, async () => (await suite.skep.call('GET', `/api/swarm/vm/${id}`)).state === wanted || undefined);
+  await act('Pause');
+  await row.getByText('paused').waitFor();
+  await stateIs('paused');
+  await act('Resume');
+  await row.getByText('running').waitFor();
+  await stateIs('running');
+  await act('End');
+  await page.getByRole('dialog', { name: /^End the VM steered/ }).getByRole('button', { name: 'End', exact: true }).click();
+  await row.waitFor({ state: 'detached' });
+  const ended = await suite.skep.call('GET', '/api/vms?state=ended');
+  assert.ok(ended.vms.some((vm: { id: string }) => vm.id === id), 'the VM has not ended');
+
+  await suite.skep.call('POST', '/api/swarm/boot', {});
+  await page.getByRole('button', { name: 'Clean up' }).click();
+  const question = page.getByRole('dialog', { name: 'Clean up the swarm?' });
+  await question.getByRole('button', { name: 'Cancel' }).click();
+  assert.ok((await suite.skep.call('GET', '/api/swarm/status')).count > 0, 'the VMs ended before the question was answered');
+  await page.getByRole('button', { name: 'Clean up' }).click();
+  await question.getByRole('button', { name: 'End all VMs' }).click();
+  await page.getByText('No VM runs').waitFor();
+  assert.equal((await suite.skep.call('GET', '/api/swarm/status')).count, 0);
+});
+
+test('a command is cancelled, and the arrow keys bring earlier ones back', async () => {
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', {});
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${vms[0].pid}?tab=command`);
+  const command = page.getByLabel('Command', { exact: true });
+  const log = page.getByRole('log');
+  await command.fill('echo first');
+  await command.press('Enter');
+  await log.getByText('exit code 0').waitFor();
+  await command.fill('echo begun; sleep 1000');
+  await command.press('Enter');
+  await log.getByText('begun', { exact: true }).waitFor();
+  await page.getByRole('button', { name: 'Cancel' }).click();
+  await log.getByText('cancelled').waitFor();
+  for (const [press, shown] of [
+    ['ArrowUp', 'echo begun; sleep 1000'],
+    ['ArrowUp', 'echo first'],
+    ['ArrowDown', 'echo begun; sleep 1000'],
+    ['ArrowDown', ''],
+  ] as const) {
+    await command.press(press);
+    assert.equal(await command.inputValue(), shown);
+  }
+});

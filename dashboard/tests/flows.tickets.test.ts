@@ -104,4 +104,80 @@ test('the overview shows what has happened before it was opened, a lapsed lease 
   await page.getByRole('region', { name: 'Recent events' }).getByText('ticket.lease_expired').waitFor();
   const lapsed = page.getByRole('region', { name: 'Needs attention' }).getByRole('link', { name: /^A lease has run out/ });
   assert.equal(await lapsed.getAttribute('href'), `/ui/tickets/${id}`);
+  const event = page.getByRole('region', { name: 'Recent events' }).getByRole('listitem').filter({ hasText: 'ticket.lease_expired' });
+  assert.equal(await event.getByRole('link', { name: 'Left alone' }).getAttribute('href'), `/ui/tickets/${id}`);
+
+  // 16 minutes later the event is not a recent one any more; the lease still needs attention.
+  await page.clock.setFixedTime(Date.now() + 16 * 60_000);
+  await event.waitFor({ state: 'detached' });
+  await page.reload();
+  await page.getByText('None in the last 15 minutes. They appear here as they happen.').waitFor();
+  await lapsed.waitFor();
+});
+
+test('further pages stay where they are while tickets change, and the search keeps what is typed', async () => {
+  const count = 501;
+  const titles = Array.from({ length: count }, (_, index) => ({ title: `Many ${index}`, labels: ['many'] }));
+  const { tickets } = await suite.skep.call('POST', '/api/tickets/batch', { tickets: titles });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets?label=many&sort=-updated_at');
+  await live(page);
+  const more = page.getByRole('button', { name: 'Show more' });
+  await more.click();
+  await page.getByLabel(`Choose all ${count} of the list`).waitFor();
+  // The first page of the API moves on by one ticket.
+  await suite.skep.call('PATCH', `/api/tickets/${tickets[0].id}`, { title: 'Many and moved' });
+  await page.getByRole('link', { name: 'Many and moved' }).waitFor();
+  await page.getByLabel(`Choose all ${count} of the list`).waitFor();
+  await page.getByLabel('Status').selectOption('failed');
+  await page.getByText('No ticket matches').waitFor();
+  await page.getByLabel('Status').selectOption('');
+  await more.waitFor();
+
+  const search = page.getByLabel('Search');
+  await search.pressSequentially('Many ');
+  await page.waitForURL(/q=Many/);
+  await search.pressSequentially('and');
+  await page.waitForURL(/q=Many\+and/);
+  await page.getByLabel('Choose all 1 of the list').waitFor();
+  assert.equal(await search.inputValue(), 'Many and');
+
+  await page.clock.install();
+  await search.fill('left before it is searched');
+  await page.getByRole('button', { name: 'Create a ticket' }).click();
+  await page.getByRole('heading', { level: 1, name: 'New ticket' }).waitFor();
+  await page.clock.fastForward(5_000);
+  assert.equal(new URL(page.url()).search, '');
+});
+
+test('the board counts all tickets, and its menu moves them', async () => {
+  const others = Array.from({ length: 201 }, (_, index) => ({ title: `Beside it ${index}`, priority: 'low' }));
+  await suite.skep.call('POST', '/api/tickets/batch', { tickets: others });
+  const { id } = await suite.skep.call('POST', '/api/tickets', { title: 'Moved on the board', priority: 'critical' });
+  const state = async (): Promise<string> => (await suite.skep.call('GET', `/api/tickets/${id}`)).status;
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets/board');
+  await live(page);
+  // It is the latest one of hundreds of pending tickets, and the first to be claimed.
+  const { pending } = await suite.skep.call('GET', '/api/tickets/summary');
+  assert.ok(pending > 200, `only ${pending} tickets are pending`);
+  const column = (name: string) => page.getByRole('region', { name, exact: true });
+  await column('Pending').getByRole('heading', { name: `Pending ${pending}` }).waitFor();
+  const move = async (from: string, to: string): Promise<void> => {
+    await column(from).getByRole('button', { name: 'Move Moved on the board' }).click();
+    await page.getByRole('menuitem', { name: `Move to ${to}` }).click();
+  };
+  await move('Pending', 'Failed');
+  await column('Failed').getByRole('link', { name: 'Moved on the board' }).waitFor();
+  assert.equal(await state(), 'failed');
+  await move('Failed', 'Pending');
+  await column('Pending').getByRole('link', { name: 'Moved on the board' }).waitFor();
+  await suite.skep.call('PATCH', `/api/tickets/${id}`, { status: 'in_progress', assignee: 'agent-4' });
+  await move('In progress', 'Pending');
+  await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).click();
+  assert.equal(await state(), 'in_progress', 'the ticket was taken from its holder before the question was answered');
+  await move('In progress', 'Pending');
+  await page.getByRole('dialog', { name: 'Take the ticket back?' }).getByRole('button', { name: 'Take it back' }).click();
+  await column('Pending').getByRole('link', { name: 'Moved on the board' }).waitFor();
+  assert.equal(await state(), 'pending');
 });

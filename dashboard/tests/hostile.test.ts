@@ -112,3 +112,28 @@ test('a hostile name of a key and of an account is text in the navigation', asyn
     assert.deepEqual(await foreign(page), []);
   }
 });
+
+test('hostile contents of files and hostile names of hosts are shown as text', async () => {
+  const markup = '<svg xmlns="http://www.w3.org/2000/svg" onload="parent.canary = 11"><script>parent.canary = 12</script></svg>';
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { egress: { allow: ['a.test'] } });
+  const [{ pid }] = vms;
+  const command = 'for name in page.html picture.svg page.txt; do printf %s "$MARKUP" > $name; done';
+  const { exit_code, stderr } = await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command, env: { MARKUP: markup } });
+  assert.equal(exit_code, 0, stderr);
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key);
+  await open(page, `/ui/swarm/${pid}?tab=files`);
+  for (const name of ['page.html', 'page.txt', 'picture.svg']) {
+    await page.getByRole('button', { name, exact: true }).click();
+    if (name.endsWith('.svg')) await page.getByRole('img', { name: `Content of ${name}` }).waitFor();
+    else await page.getByLabel(`Content of ${name}`).getByText('canary = 12').first().waitFor();
+    assert.deepEqual(await taken(page), [], name);
+  }
+  // The server records no name that is not one of a host; a page must not rely on that.
+  const report = await suite.skep.call('GET', `/api/swarm/vm/${pid}/egress`);
+  const tries = HOSTILE.map((name) => ({ at: new Date().toISOString(), name, address: null, port: null, verdict: 'refused', reason: name }));
+  await page.route(`**/api/swarm/vm/${pid}/egress`, (route) => route.fulfill({ json: { ...report, tries } }));
+  await open(page, `/ui/swarm/${pid}?tab=egress`);
+  await page.getByRole('row').nth(HOSTILE.length).waitFor();
+  assert.deepEqual(await taken(page), []);
+});

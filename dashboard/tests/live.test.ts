@@ -94,3 +94,65 @@ test('a page comes back by itself after a restart of the server', async () => {
   assert.deepEqual(await Promise.all(pages.map((page) => page.evaluate(() => performance.timeOrigin))), loads);
   for (const page of pages) assert.equal(await ask(page, '/api/whoami'), 200);
 });
+
+/** Counts the requests of the page for a path. */
+function countOf(page: Page, path: string): () => number {
+  let count = 0;
+  page.on('request', (request) => (count += new URL(request.url()).pathname === path ? 1 : 0));
+  return () => count;
+}
+
+test('a list is shown while a stream of events goes on, and reading takes longer than the time between them', async () => {
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/none');
+  await live(page);
+  await page.route('**/api/tickets?*', async (route) => {
+    await new Promise((resolve) => setTimeout(resolve, 2_000));
+    await route.continue().catch(() => {});
+  });
+  let ends = false;
+  const events = (async () => {
+    for (let count = 0; !ends; count += 1) {
+      await suite.skep.call('POST', '/api/tickets', { title: `One of a stream ${count}`, labels: ['stream'] });
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+  })();
+  try {
+    await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: 'List', exact: true }).click();
+    await page.getByRole('link', { name: 'One of a stream 0', exact: true }).waitFor();
+    // What happened while it was read is read afterwards.
+    await page.getByRole('link', { name: 'One of a stream 15', exact: true }).waitFor();
+  } finally {
+    ends = true;
+    await events;
+  }
+  await page.unrouteAll({ behavior: 'wait' });
+});
+
+test('a hidden tab reads nothing until it is shown, and a ticket reads nothing for the events of others', async () => {
+  const own = await suite.skep.call('POST', '/api/tickets', { title: 'Shown by itself' });
+  const other = await suite.skep.call('POST', '/api/tickets', { title: 'Another one' });
+  const profile = await suite.profile();
+  const seen = await profile.loggedIn(suite.skep.key, '/ui/tickets?sort=-updated_at');
+  const hidden = await profile.newPage('/ui/tickets?sort=-updated_at');
+  const single = await profile.newPage(`/ui/tickets/${own.id}`);
+  await Promise.all([live(seen), live(hidden), live(single)]);
+  await hidden.getByRole('link', { name: 'Another one' }).waitFor();
+  await single.getByRole('heading', { level: 1, name: 'Shown by itself' }).waitFor();
+  const hide = (value: boolean): Promise<void> =>
+    hidden.evaluate((value) => {
+      Object.defineProperty(document, 'hidden', { configurable: true, get: () => value });
+      document.dispatchEvent(new Event('visibilitychange'));
+    }, value);
+  await hide(true);
+  const [readByHidden, readBySingle] = [countOf(hidden, '/api/tickets'), countOf(single, `/api/tickets/${own.id}`)];
+  for (const title of ['Another one, changed', 'Another one, changed again']) {
+    await suite.skep.call('PATCH', `/api/tickets/${other.id}`, { title });
+    await seen.getByRole('link', { name: title, exact: true }).waitFor();
+  }
+  assert.deepEqual([readByHidden(), readBySingle()], [0, 0]);
+  await hide(false);
+  await hidden.getByRole('link', { name: 'Another one, changed again' }).waitFor();
+  await suite.skep.call('PATCH', `/api/tickets/${own.id}`, { title: 'Shown, and changed' });
+  await single.getByRole('heading', { level: 1, name: 'Shown, and changed' }).waitFor();
+});

@@ -110,3 +110,39 @@ test('a browser that opens the address of the server gets the dashboard, a progr
   const service = await fetch(`${suite.skep.url}/`);
   assert.equal(((await service.json()) as { name: string }).name, 'skep');
 });
+
+test('the link to the content moves the focus there', async () => {
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/keys');
+  await page.getByRole('heading', { level: 1, name: 'Keys' }).waitFor();
+  const skip = page.getByRole('link', { name: 'Skip to the content' });
+  await skip.focus();
+  await skip.press('Enter');
+  await page.waitForFunction(() => document.activeElement?.id === 'main');
+  assert.equal(new URL(page.url()).hash, '#main');
+  await page.getByRole('heading', { level: 1, name: 'Keys' }).waitFor();
+});
+
+test('a dialog gives the focus back to what opened it', async () => {
+  const profile = await suite.profile();
+  const { key } = await suite.newKey('of the focus');
+  assert.ok(key);
+  const page = await profile.loggedIn(suite.skep.key, '/ui/keys');
+  const menu = page.getByRole('button', { name: 'Actions for the key of the focus' });
+  const focused = (name: string): Promise<unknown> =>
+    page.waitForFunction((name) => (document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent?.trim()) === name, name);
+  for (const leave of ['Cancel', 'Escape']) {
+    await menu.press('Enter');
+    await page.getByRole('menuitem', { name: 'Revoke' }).press('Enter');
+    const question = page.getByRole('dialog', { name: /^Revoke/ });
+    await question.waitFor();
+    if (leave === 'Escape') await page.keyboard.press('Escape');
+    else await question.getByRole('button', { name: leave }).press('Enter');
+    await question.waitFor({ state: 'detached' });
+    await focused('Actions for the key of the focus');
+  }
+  await page.goto('/ui/templates');
+  await page.getByRole('button', { name: 'Create a template' }).press('Enter');
+  await page.getByRole('dialog').getByRole('button', { name: 'Cancel' }).press('Enter');
+  await focused('Create a template');
+});

@@ -5,7 +5,7 @@ import axe from 'axe-core';
 import type { Page } from 'playwright-core';
 
 import { live } from './harness/browser.ts';
-import { findings, FOR_CONTENT, pagesOf, populate } from './harness/pages.ts';
+import { findings, FOR_CONTENT, open, pagesOf, populate } from './harness/pages.ts';
 import { Suite } from './harness/suite.ts';
 
 const suite = new Suite(...FOR_CONTENT);
@@ -77,4 +77,42 @@ test('no page is wider than a narrow screen', async () => {
     document.body.append(wide);
   });
   assert.notDeepEqual(await wider(), [], 'the test does not see a page that is too wide');
+});
+
+test('axe finds nothing in dialogs', async () => {
+  const { ticket } = await populate(suite.skep, 'Repair the dialogs');
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key);
+  for (const [path, button, title] of [
+    ['/ui/keys', 'Create key', 'Create a key'],
+    ['/ui/swarm', 'Boot VMs', 'Boot VMs'],
+    [`/ui/tickets/${ticket}`, 'Edit', 'Edit the ticket'],
+    [`/ui/tickets/${ticket}`, 'Delete', 'Delete the ticket?'],
+  ] as const) {
+    await open(page, path);
+    await page.getByRole('main').getByRole('button', { name: button, exact: true }).click();
+    await page.getByRole('dialog', { name: title }).waitFor();
+    assert.deepEqual(await violations(page), [], title);
+  }
+});
+
+test('the palette boots, creates, changes the colours and logs out', async () => {
+  const profile = await suite.profile({ colorScheme: 'light' });
+  const page = await profile.loggedIn(suite.skep.key);
+  const run = async (text: string): Promise<void> => {
+    await page.keyboard.press('Control+k');
+    const field = page.getByRole('combobox', { name: 'Page, ticket, or VM by name or pid' });
+    await field.fill(text);
+    await page.getByRole('option', { name: text }).first().waitFor();
+    await field.press('Enter');
+  };
+  await live(page);
+  await run('Boot VMs');
+  await page.getByRole('dialog', { name: 'Boot VMs' }).getByRole('button', { name: 'Cancel' }).click();
+  await run('Create a ticket');
+  await page.getByRole('heading', { level: 1, name: 'New ticket' }).waitFor();
+  await run('Colours: dark');
+  await page.waitForFunction(() => document.documentElement.dataset.theme === 'dark');
+  await run('Log out');
+  await page.getByLabel('Key', { exact: true }).waitFor();
 });

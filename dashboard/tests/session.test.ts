@@ -86,6 +86,49 @@ test('a link logs in once, and its token stays neither in the address nor in the
   assert.equal((await second.context.cookies()).length, 0);
 });
 
+test('a link replaces a session only after a question, and all tabs get to know it', async () => {
+  const { key } = await suite.newKey('was there before', ['admin', 'tickets:read']);
+  const link = async (): Promise<string> => (await suite.skep.call('POST', '/api/session/links')).url;
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(key, '/ui/keys');
+  const keyOf = (tab: Page) => tab.getByRole('banner').locator('bdi').first();
+  await keyOf(page).getByText('was there before').waitFor();
+  const tab = await profile.newPage(await link());
+  const question = tab.getByRole('dialog', { name: 'Log in by the link?' });
+  await question.getByText('was there before').waitFor();
+  await question.getByRole('button', { name: 'Cancel' }).click();
+  await tab.reload();
+  await keyOf(tab).getByText('was there before').waitFor();
+
+  const used = await link();
+  const second = await profile.newPage(used);
+  await second.getByRole('dialog').getByRole('button', { name: 'Log in by the link' }).click();
+  const { name } = (await suite.skep.call('GET', '/api/whoami')).key;
+  for (const each of [second, page, tab]) await keyOf(each).getByText(name, { exact: true }).waitFor();
+
+  // A link that is refused leaves the session as it is.
+  const third = await profile.newPage(used);
+  await third.getByRole('dialog').getByRole('button', { name: 'Log in by the link' }).click();
+  await third.getByText(/^The link was used before, or has expired.* You are still logged in as before\.$/).waitFor();
+  await keyOf(third).getByText(name, { exact: true }).waitFor();
+});
+
+test('a page that is opened while the server does not serve yet waits for it', async () => {
+  const profile = await suite.profile();
+  profile.expect({ status: 503, path: /^\/api\/whoami$/ });
+  const page = await profile.loggedIn(suite.skep.key);
+  let refusals = 0;
+  await page.route('**/api/whoami', async (route) => {
+    refusals += 1;
+    if (refusals > 2) return route.continue();
+    await route.fulfill({ status: 503, json: { code: 'shutting_down', message: 'The server is restarting.' } });
+  });
+  await page.reload();
+  await page.getByRole('status').filter({ hasText: 'The server is restarting.' }).waitFor();
+  await live(page);
+  assert.equal(refusals, 3);
+});
+
 /** Ends the session of the profile as another program would, by its cookie. */
 async function endSession(profile: Profile): Promise<void> {
   const [cookie] = await profile.context.cookies();

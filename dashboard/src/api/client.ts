@@ -24,13 +24,18 @@ export function noticeSessionEnd(error: ApiError): void {
   if (error.status === 401 || error.code === 'token_expired') onSessionEnd(error);
 }
 
-/** Reads the refusal of `response`, and reports the end of the session. */
-export async function refusalOf(response: Response): Promise<ApiError> {
+/** Reads the refusal of `response`. */
+export async function readRefusal(response: Response): Promise<ApiError> {
   const body: unknown = await response
     .clone()
     .json()
     .catch(() => null);
-  const error = ApiError.of(response, body);
+  return ApiError.of(response, body);
+}
+
+/** Reads the refusal of `response`, and reports the end of the session. */
+export async function refusalOf(response: Response): Promise<ApiError> {
+  const error = await readRefusal(response);
   noticeSessionEnd(error);
   return error;
 }

@@ -7,6 +7,8 @@ interface PageOf<Row> {
 export interface Listing<Row> {
   rows: Row[];
   more: boolean;
+  /** The pages that were asked for. */
+  pages: number;
 }
 
 /** Reads the first `pages` pages of a list, so that reading it again after an event keeps what the viewer opened. */
@@ -19,8 +21,8 @@ export async function readPages<Row>(
   for (let count = 0; count < pages; count += 1) {
     const page = await read(cursor);
     rows.push(...page.rows);
-    if (!page.next) return { rows, more: false };
+    if (!page.next) return { rows, more: false, pages };
     cursor = page.next;
   }
-  return { rows, more: true };
+  return { rows, more: true, pages };
 }

@@ -40,6 +40,8 @@ class Place {
     if (!link?.href || link.target || link.hasAttribute('download')) return;
     const target = new URL(link.href);
     if (target.origin !== location.origin || !target.pathname.startsWith('/ui/')) return;
+    // A place on the same page, such as `#main`: the browser goes there and moves the focus.
+    if (target.hash && target.pathname === location.pathname && target.search === location.search) return;
     event.preventDefault();
     this.go(target.pathname + target.search + target.hash);
   }

@@ -30,9 +30,8 @@ function nonce(): string {
 }
 
 /** Shows `text` for reading, with the highlighting of the language that `filename` names. */
-export async function showCode(parent: HTMLElement, text: string, filename: string): Promise<EditorView> {
+export async function showCode(parent: HTMLElement, text: string, filename: string, dark: boolean): Promise<EditorView> {
   const language = new Compartment();
-  const dark = isDark();
   const view = new EditorView({
     parent,
     state: EditorState.create({
@@ -54,9 +53,4 @@ export async function showCode(parent: HTMLElement, text: string, filename: stri
   const described = LanguageDescription.matchFilename(languages, filename);
   if (described) view.dispatch({ effects: language.reconfigure(await described.load()) });
   return view;
-}
-
-function isDark(): boolean {
-  const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
 }

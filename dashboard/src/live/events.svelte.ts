@@ -1,14 +1,24 @@
-import { ApiError, noticeSessionEnd } from '../api/client';
+import { ApiError, noticeSessionEnd, type Schema } from '../api/client';
 import type { StreamState } from './protocol';
 import { followShared } from './shared';
 
-/** An event of the account. Its other fields depend on the type. */
-export interface SkepEvent {
-  id: string;
-  type: string;
-  at: string;
-  request_id: string | null;
-  [field: string]: unknown;
+export type VmEvent = Schema<'VmEvent'>;
+export type TicketEvent = Schema<'TicketEvent'>;
+/** An event of the account. */
+export type SkepEvent = TicketEvent | VmEvent | Schema<'TemplateEvent'> | Schema<'KeyEvent'>;
+
+export function isTicketEvent(event: SkepEvent): event is TicketEvent {
+  return event.type.startsWith('ticket.');
+}
+
+export function isVmEvent(event: SkepEvent): event is VmEvent {
+  return event.type.startsWith('vm.');
+}
+
+/** The id of the ticket that the event is about; null for events of other things. */
+export function ticketOf(event: SkepEvent): string | null {
+  if (!isTicketEvent(event)) return null;
+  return typeof event.ticket === 'string' ? event.ticket : event.ticket.id;
 }
 
 type Handler = (event: SkepEvent) => void;
@@ -22,7 +32,7 @@ const subscriptions = new Set<Subscription>();
 const returns = new Set<() => void>();
 
 /** The state of the stream, for the page to show. */
-export const connection: { state: StreamState; message: string } = $state({ state: 'waiting', message: '' });
+export const connection: { state: StreamState } = $state({ state: 'waiting' });
 
 let end: (() => void) | null = null;
 let wasLive = false;
@@ -32,7 +42,6 @@ export function openEvents(): void {
   end ??= followShared('/api/events', (message) => {
     if (message.kind === 'event') return dispatch(message.type, message.data);
     connection.state = message.state;
-    connection.message = message.message;
     // The worker that asked knows nothing of this page's session.
     if (message.state === 'refused') noticeSessionEnd(new ApiError(message.status, message.code, message.message));
     if (message.state !== 'live') return;

@@ -1,7 +1,7 @@
 import { streamEvents } from '../api/stream';
+import { clock } from '../components/clock.svelte';
 import { onEvent, type SkepEvent } from './events.svelte';
 
-const WINDOW_MS = 15 * 60_000;
 const MAX_EVENTS = 2_000;
 /** The stream of past events goes on with new ones: it is past once nothing arrives for this long. */
 const QUIET_MS = 400;
@@ -9,17 +9,28 @@ const QUIET_MS = 400;
 const MAX_READ_MS = 5_000;
 
 /**
- * The account's last 2,000 events, oldest first: those of the 15 minutes before the page was opened, and each new one. Must
- * be made while a component is.
+ * The account's events of the last `minutes`, at most 2,000, oldest first: those before the page was opened, and each new one.
+ * Must be made while a component is.
  */
 export class RecentEvents {
-  list = $state.raw<SkepEvent[]>([]);
+  /** Whether the events before the page was opened are still missing. */
+  loading = $state(true);
+  #all = $state.raw<SkepEvent[]>([]);
+  readonly #windowMs: number;
+  readonly list = $derived.by(() => {
+    const begin = clock.now - this.#windowMs;
+    return this.#all.filter(({ at }) => Date.parse(at) >= begin);
+  });
 
-  constructor() {
+  constructor(minutes: number, type = '*') {
+    this.#windowMs = minutes * 60_000;
     $effect(() => {
       const abort = new AbortController();
-      const end = onEvent(['*'], (event) => this.#add([event]));
-      void readPast(abort.signal).then((past) => this.#add(past));
+      const end = onEvent([type], (event) => this.#add([event]));
+      void readPast(this.#windowMs, type, abort.signal).then((past) => {
+        this.#add(past);
+        this.loading = false;
+      });
       return () => {
         abort.abort();
         end();
@@ -27,21 +38,16 @@ export class RecentEvents {
     });
   }
 
-  /** The events of a type, oldest first. */
-  of(type: string): SkepEvent[] {
-    return this.list.filter((event) => event.type === type);
-  }
-
   #add(events: readonly SkepEvent[]): void {
     // An event that happens while the past is read arrives twice.
-    const known = new Set(this.list.map(({ id }) => id));
+    const known = new Set(this.#all.map(({ id }) => id));
     const added = events.filter(({ id }) => !known.has(id));
     if (added.length === 0) return;
-    this.list = [...this.list, ...added].sort((a, b) => a.at.localeCompare(b.at)).slice(-MAX_EVENTS);
+    this.#all = [...this.#all, ...added].sort((a, b) => a.at.localeCompare(b.at)).slice(-MAX_EVENTS);
   }
 }
 
-async function readPast(leaving: AbortSignal): Promise<SkepEvent[]> {
+async function readPast(windowMs: number, type: string, leaving: AbortSignal): Promise<SkepEvent[]> {
   const events: SkepEvent[] = [];
   const quiet = new AbortController();
   let timer: ReturnType<typeof setTimeout> | undefined;
@@ -49,9 +55,9 @@ async function readPast(leaving: AbortSignal): Promise<SkepEvent[]> {
     clearTimeout(timer);
     timer = setTimeout(() => quiet.abort(), QUIET_MS);
   };
-  const since = new Date(Date.now() - WINDOW_MS).toISOString();
+  const query = new URLSearchParams({ since: new Date(Date.now() - windowMs).toISOString(), ...(type !== '*' && { types: type }) });
   try {
-    await streamEvents(`/api/events?since=${encodeURIComponent(since)}`, {
+    await streamEvents(`/api/events?${query}`, {
       signal: AbortSignal.any([leaving, quiet.signal, AbortSignal.timeout(MAX_READ_MS)]),
       onOpen: wait,
       onEvent: ({ event = '', data }) => {

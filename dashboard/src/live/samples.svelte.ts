@@ -4,6 +4,8 @@ import { followShared } from './shared';
 type Sample = Schema<'SwarmSample'>;
 
 const FOLLOW = '/api/swarm/metrics?follow=true';
+/** The time between two samples. */
+const SAMPLE_MS = 2_000;
 /** Fifteen minutes, as many as the server keeps. */
 const MAX_SAMPLES = 450;
 
@@ -14,10 +16,12 @@ export class Samples {
   readonly times = $derived(this.list.map(({ at }) => Date.parse(at) / 1000));
   readonly latest = $derived(new Map(this.list.at(-1)?.vms.map((vm) => [vm.id, vm])));
 
-  constructor() {
+  /** `count`: the newest samples that are kept; less than all of them are read by the time. */
+  constructor(readonly count = MAX_SAMPLES) {
     $effect(() => {
       const abort = new AbortController();
-      (unwrap(api.GET('/api/swarm/metrics', { signal: abort.signal })) as Promise<Schema<'SwarmSamples'>>)
+      const query = count < MAX_SAMPLES ? { since: new Date(Date.now() - (count + 1) * SAMPLE_MS).toISOString() } : {};
+      (unwrap(api.GET('/api/swarm/metrics', { params: { query }, signal: abort.signal })) as Promise<Schema<'SwarmSamples'>>)
         .then(({ samples }) => this.#add(samples))
         // A server without VMs has no samples; the page says so elsewhere.
         .catch(() => {});
@@ -33,6 +37,6 @@ export class Samples {
 
   #add(samples: Sample[]): void {
     const byTime = new Map([...this.list, ...samples].map((sample) => [sample.at, sample]));
-    this.list = [...byTime.values()].sort((a, b) => a.at.localeCompare(b.at)).slice(-MAX_SAMPLES);
+    this.list = [...byTime.values()].sort((a, b) => a.at.localeCompare(b.at)).slice(-this.count);
   }
 }

@@ -1,5 +1,5 @@
-import { api, ApiError, unwrap, whenSessionEnds, type Schema } from '../api/client';
-import { refusalOf } from '../api/client';
+import { api, ApiError, readRefusal, unwrap, whenSessionEnds, type Schema } from '../api/client';
+import { messageOf } from '../api/error';
 import { closeEvents, openEvents } from '../live/events.svelte';
 import { reopenShared } from '../live/shared';
 
@@ -8,30 +8,37 @@ type WhoAmI = Schema<'WhoAmI'>;
 
 type State = 'unknown' | 'signed-out' | 'signed-in';
 
+const FIRST_RETRY_MS = 500;
+const LAST_RETRY_MS = 8_000;
+const LINK_REFUSED = 'The link was used before, or has expired. Log in with a key, or by another link.';
+
+/** What a page that was opened with a link asks and shows. */
+export interface LinkDialogs {
+  /** Asks whether the link may replace the session of `who`. */
+  replace: (who: WhoAmI) => Promise<boolean>;
+  /** Shows why the link was refused, where the session goes on. */
+  refused: (message: string) => void;
+}
+
 /** Who is logged in. The session itself is in a cookie that scripts cannot read. */
 class Session {
   state = $state<State>('unknown');
   /** The key, its account and scopes; null until somebody is logged in. */
   who = $state.raw<WhoAmI | null>(null);
-  expiresAt = $state<string | null>(null);
   /** Why the last session ended, in one sentence. */
   ended = $state('');
+  /** Why it is not known yet who is logged in; empty until a try failed. */
+  waiting = $state('');
+  /** By it, the tabs of a browser tell each other that their session has changed. */
+  readonly #tabs = new BroadcastChannel('skep-session');
 
-  /** Finds out whether the browser has a session, or logs in by the link that the page was opened with. */
-  async start(): Promise<void> {
+  /** Finds out whether the browser has a session, and logs in by the link that the page was opened with. */
+  async start(link: LinkDialogs): Promise<void> {
     whenSessionEnds((error) => this.#end(error));
+    this.#tabs.onmessage = () => void this.#readPresent();
     const token = takeLinkToken();
-    try {
-      if (token) await this.#create({ token });
-      else await this.#read();
-    } catch (error) {
-      this.state = 'signed-out';
-      if (!(error instanceof ApiError && error.status === 401)) {
-        this.ended = error instanceof Error ? error.message : String(error);
-      } else {
-        this.ended = token ? 'The link was used before, or has expired. Log in with a key, or by another link.' : '';
-      }
-    }
+    await this.#readPresent();
+    if (token) await this.#useLink(token, link);
   }
 
   /**
@@ -45,10 +52,48 @@ class Session {
     await unwrap(api.DELETE('/api/session', {}));
     this.ended = '';
     this.#leave();
+    this.#tabs.postMessage('changed');
   }
 
   can(scope: Scope): boolean {
     return this.who?.scopes.includes(scope) ?? false;
+  }
+
+  /** Any page can open a link of somebody else's key, so that a session is replaced only where the viewer agrees. */
+  async #useLink(token: string, { replace, refused }: LinkDialogs): Promise<void> {
+    if (this.who && !(await replace(this.who))) return;
+    try {
+      await this.#create({ token });
+    } catch (error) {
+      const message = error instanceof ApiError && error.status === 401 ? LINK_REFUSED : messageOf(error);
+      if (this.who) refused(message);
+      else this.ended = message;
+    }
+  }
+
+  /** Reads the session that the browser has, until the server answers. */
+  async #readPresent(): Promise<void> {
+    for (let retry = FIRST_RETRY_MS; ; retry = Math.min(retry * 2, LAST_RETRY_MS)) {
+      try {
+        await this.#read();
+        break;
+      } catch (error) {
+        const comesBack = error instanceof ApiError && (error.status === 0 || error.status === 503);
+        if (!comesBack) {
+          // The end of a session that was there is handled where the refusal was read.
+          if (this.state === 'unknown') this.#refuse(error);
+          break;
+        }
+        this.waiting = messageOf(error);
+      }
+      await new Promise((resolve) => setTimeout(resolve, retry));
+    }
+    this.waiting = '';
+  }
+
+  #refuse(error: unknown): void {
+    this.state = 'signed-out';
+    this.ended = error instanceof ApiError && error.status === 401 ? '' : messageOf(error);
   }
 
   async #create(body: { token?: string }, key?: string): Promise<void> {
@@ -56,15 +101,15 @@ class Session {
     if (key !== undefined) headers.Authorization = `Bearer ${key}`;
     const request: RequestInit = { method: 'POST', headers, body: JSON.stringify(body), credentials: 'same-origin' };
     const response = await fetch('/api/session', request).catch(() => Promise.reject(ApiError.noAnswer()));
-    if (!response.ok) throw await refusalOf(response);
+    // A refusal is that of the key or the token; a session that is there goes on.
+    if (!response.ok) throw await readRefusal(response);
     await this.#read();
     reopenShared();
+    this.#tabs.postMessage('changed');
   }
 
   async #read(): Promise<void> {
-    const [session, who] = await Promise.all([unwrap(api.GET('/api/session')), unwrap(api.GET('/api/whoami'))]);
-    this.expiresAt = session.expires_at ?? null;
-    this.who = who;
+    this.who = await unwrap(api.GET('/api/whoami'));
     this.state = 'signed-in';
     this.ended = '';
     openEvents();
@@ -79,7 +124,6 @@ class Session {
   #leave(): void {
     this.state = 'signed-out';
     this.who = null;
-    this.expiresAt = null;
     closeEvents();
   }
 }

@@ -5,8 +5,6 @@ import type { AddressInfo, Socket } from 'node:net';
 /** A proxy in front of a server, which counts what only the server's side of a connection shows: a shared worker's requests. */
 export class Proxy {
   url = '';
-  /** The paths of the requests that came, without queries. */
-  readonly paths: string[] = [];
   /** The paths of the requests whose answers are not complete. */
   readonly open: string[] = [];
   readonly #sockets = new Set<Socket>();
@@ -16,7 +14,6 @@ export class Proxy {
     const { hostname, port } = new URL(target);
     this.#server = http.createServer((request, response) => {
       const path = new URL(request.url ?? '/', target).pathname;
-      this.paths.push(path);
       this.open.push(path);
       response.on('close', () => this.open.splice(this.open.indexOf(path), 1));
       const { method, url, headers } = request;

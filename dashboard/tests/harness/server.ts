@@ -14,7 +14,6 @@ const STOP_MS = 60_000;
 const SMALL_VMS = { SKEP_BASE_MEMORY_MB: '128', SKEP_BASE_VCPUS: '1', SKEP_BASE_DISK_MB: '2048' };
 
 /** The answer to a request. The fields of its JSON are checked by the tests that read them. */
-// eslint-disable-next-line @typescript-eslint/no-explicit-any
 export type Json = any;
 
 /** A server of the binary under test, with a data directory of its own. */

@@ -69,8 +69,17 @@ test('a table of 1,000 VMs scrolls without a long task', async () => {
   }));
   const profile = await suite.profile();
   await profile.context.route('**/api/swarm/status', (route) => route.fulfill({ json: { ...status, vms: recorded } }));
+  // The page reads the newest sample alone: those of 15 minutes would have 450,000 entries.
+  const sampled = recorded.map(({ id, pid }) => ({ id, pid, cpu_ms: 5_000, cpu_percent: 40, memory_mb: 60 }));
+  const sample = { at: new Date().toISOString(), totals: { vms: VMS, cpu_percent: 40 * VMS, memory_mb: 60 * VMS }, vms: sampled };
+  const metrics: string[] = [];
+  await profile.context.route(/\/api\/swarm\/metrics(\?(?!follow)|$)/, (route) => {
+    metrics.push(new URL(route.request().url()).search);
+    return route.fulfill({ json: { interval_ms: 2_000, samples: [sample], truncated: false } });
+  });
   const page = await profile.loggedIn(suite.skep.key, '/ui/swarm');
   await page.getByText('worker-0', { exact: true }).waitFor();
+  assert.ok(metrics.length > 0 && metrics.every((search) => search.startsWith('?since=')), JSON.stringify(metrics));
   const { scrolled, long } = await scroll(page);
   assert.ok(scrolled > 10_000, `it scrolled ${scrolled} pixels`);
   assert.deepEqual(long, []);
