@@ -255,7 +255,7 @@ mod tests {
         let current = r#"{"allow":["a.example"],"ports":[443]}"#;
         for (arguments, expected) in [
             (&["--allow", "b.example"][..], r#"{"allow":["b.example"],"ports":[443]}"#),
-            (&["--preset", "gitlab"], r#"{"presets":["gitlab"],"ports":[443]}"#),
+            (&["--preset", "gitlab"], r#"{"ports":[443],"presets":["gitlab"]}"#),
             (&["--port", "80,443"], r#"{"allow":["a.example"],"ports":[80,443]}"#),
             (&["--port", "all"], r#"{"allow":["a.example"]}"#),
             (&["--allow", "b.example", "--port", "80"], r#"{"allow":["b.example"],"ports":[80]}"#),
