@@ -191,6 +191,37 @@ impl EgressPolicy {
         Self::Listed(list)
     }
 
+    /// The ports of a list. `None` means every port; other policies have no ports.
+    pub fn ports(&self) -> Option<&[u16]> {
+        match self {
+            Self::None | Self::All => None,
+            Self::Listed(list) => list.ports.as_deref(),
+        }
+    }
+
+    /// This list with these ports in place of its own; `None` means every port. Other policies stay as they are.
+    ///
+    /// # Errors
+    /// A port is not valid, or there are none or too many.
+    pub fn with_ports(self, ports: Option<&[u16]>) -> Result<Self, InvalidEgressPolicy> {
+        let Self::Listed(list) = self else { return Ok(self) };
+        let mut value = Value::from(Self::Listed(list));
+        if let Value::Object(fields) = &mut value {
+            fields.insert("ports".to_owned(), ports.into());
+        }
+        Self::try_from(value)
+    }
+
+    /// Whether this policy allows nothing that the other one does not. `false` also where only a comparison of the entries
+    /// by their meaning would show it.
+    pub fn is_within(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::None, _) | (_, Self::All) => true,
+            (_, Self::None) | (Self::All, _) => false,
+            (Self::Listed(list), Self::Listed(other)) => list.is_within(other),
+        }
+    }
+
     /// Its size as JSON, in bytes.
     pub fn json_bytes(&self) -> usize {
         Value::from(self.clone()).to_string().len()
@@ -242,6 +273,17 @@ impl EgressPolicy {
 }
 
 impl EgressList {
+    fn is_within(&self, other: &Self) -> bool {
+        let ports = match (&self.ports, &other.ports) {
+            (_, None) => true,
+            (None, Some(_)) => false,
+            (Some(ports), Some(others)) => ports.iter().all(|port| others.contains(port)),
+        };
+        ports
+            && self.entries.iter().all(|entry| other.entries.contains(entry))
+            && self.presets.iter().all(|preset| other.presets.contains(preset))
+    }
+
     fn names(&self, name: &str) -> bool {
         let name = normalized(name);
         self.entries.iter().any(|entry| entry.names(&name))

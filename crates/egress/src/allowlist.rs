@@ -57,6 +57,11 @@ impl Allowlist {
         self.networks.contains(address)
     }
 
+    /// Whether any host is listed by its name.
+    pub fn has_hosts(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
     fn has_host(&self, host: &str) -> bool {
         self.hosts.contains(&normalized(host))
     }

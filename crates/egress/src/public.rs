@@ -2,7 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Whether an address is globally reachable (RFC 6890 and its registries). An IPv4 address may be given as IPv6.
+/// The metadata service of Azure. The address is public by its registry, and each machine there reaches its own service.
+const AZURE_METADATA: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
+
+/// Whether an address is globally reachable (RFC 6890 and its registries) and no metadata service of a cloud. An IPv4
+/// address may be given as IPv6.
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
@@ -25,7 +29,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
             | (198, 51, 100)
             | (203, 0, 113)
     );
-    !special
+    !special && address != AZURE_METADATA
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
@@ -54,6 +58,8 @@ mod tests {
             "172.31.255.255",
             "192.168.1.1",
             "169.254.169.254",
+            "168.63.129.16",
+            "::ffff:168.63.129.16",
             "100.64.0.1",
             "0.0.0.0",
             "224.0.0.1",
@@ -78,9 +84,15 @@ mod tests {
         ] {
             assert!(!is_public(text.parse().unwrap()), "{text}");
         }
-        for text in
-            ["1.1.1.1", "140.82.121.3", "172.32.0.1", "2606:4700::1111", "2a00:1450::1", "64:ff9b::101:101"]
-        {
+        for text in [
+            "1.1.1.1",
+            "168.63.129.17",
+            "140.82.121.3",
+            "172.32.0.1",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "64:ff9b::101:101",
+        ] {
             assert!(is_public(text.parse().unwrap()), "{text}");
         }
     }

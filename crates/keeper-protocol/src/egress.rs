@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::{Ipv4Addr, SocketAddr},
     os::fd::OwnedFd,
     time::Duration,
@@ -19,7 +20,7 @@ use crate::{Envelope, Error, socket::Socket};
 
 /// Version of these messages, and of the descriptors and signals of the process. A keeper adopts a process of its own
 /// version only. Presets of policies are part of it, because an adopted process has the hosts of its release.
-pub const EGRESS_PROTOCOL: u32 = 3;
+pub const EGRESS_PROTOCOL: u32 = 4;
 
 /// How long the egress process may take for an answer, which needs no input or output. A stopped process is treated as
 /// one that has ended.
@@ -50,6 +51,8 @@ pub enum EgressAnswer {
     Done,
     Report(EgressReport),
     Totals(EgressTotals),
+    /// The answer has more bytes than a packet.
+    TooLarge,
 }
 
 /// The sums over all VMs since the egress process was started, with VMs that ended.
@@ -79,7 +82,7 @@ pub enum EgressRefusal {
     OtherHost,
     /// The first bytes name no host that can be read.
     UnreadableHost,
-    /// The address stands for no name.
+    /// The address is a placeholder address without a name.
     UnknownName,
     /// The VM, or all VMs together, reached a limit.
     Limit,
@@ -200,18 +203,25 @@ impl EgressProcessEnd {
         Ok(self.0.receive().await?.map(|(envelope, _)| envelope))
     }
 
-    /// Answers a request.
+    /// Answers a request. An answer that is too large for a packet is replaced, so that the keeper does not wait for it in
+    /// vain and take the process for a broken one.
     ///
     /// # Errors
     /// The keeper is gone.
     pub async fn answer(&self, id: u64, answer: EgressAnswer) -> Result<(), Error> {
-        self.0.send(&Envelope { id, body: answer }, &[]).await
+        match self.0.send(&Envelope { id, body: answer }, &[]).await {
+            Err(Error::Io(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.0.send(&Envelope { id, body: EgressAnswer::TooLarge }, &[]).await
+            }
+            sent => sent,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use skep_api::egress::EgressPreset;
+    use jiff::Timestamp;
+    use skep_api::egress::{EgressPreset, EgressTry, EgressVerdict};
 
     use super::*;
 
@@ -228,9 +238,34 @@ mod tests {
         });
         assert_eq!(
             (EGRESS_PROTOCOL, digest),
-            (3, 0x4da5_6825_00fa_adb6),
+            (4, 0x4da5_6825_00fa_adb6),
             "raise EGRESS_PROTOCOL when the presets change, and note both here:\n{presets}"
         );
+    }
+
+    #[tokio::test]
+    async fn an_answer_over_the_limit_of_a_packet_does_not_end_the_connection() {
+        let (ours, theirs) = crate::pair().unwrap();
+        let (keeper, process) = (EgressKeeperEnd::new(ours).unwrap(), EgressProcessEnd::new(theirs).unwrap());
+        let answer = async |answer| {
+            let asked = async { process.receive().await.unwrap().unwrap() };
+            let serve = async { process.answer(asked.await.id, answer).await.unwrap() };
+            tokio::join!(keeper.request(EgressRequest::Totals), serve).0.unwrap()
+        };
+        let tries = vec![
+            EgressTry {
+                at: Timestamp::UNIX_EPOCH,
+                name: Some("n".repeat(250)),
+                address: None,
+                port: None,
+                verdict: EgressVerdict::Refused,
+                reason: None,
+            };
+            1000
+        ];
+        let large = EgressAnswer::Report(EgressReport { tries, ..EgressReport::default() });
+        assert!(matches!(answer(large).await, EgressAnswer::TooLarge));
+        assert!(matches!(answer(EgressAnswer::Done).await, EgressAnswer::Done));
     }
 
     #[tokio::test]

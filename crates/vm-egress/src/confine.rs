@@ -76,7 +76,7 @@ mod tests {
                     confine().unwrap();
                 }
                 let attacks = attacks(pid, &path);
-                // What it is for goes on.
+                // The process still accepts and makes connections.
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 TcpStream::connect(listener.local_addr().unwrap()).unwrap();
                 attacks

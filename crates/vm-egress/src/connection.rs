@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,25 +17,25 @@ use skep_keeper_protocol::EgressRefusal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes},
     net::TcpStream,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use crate::{
+    connector,
     first_bytes::{self, FirstBytes},
     meter::Metered,
-    names::is_of_name,
-    outside,
+    names::is_placeholder,
     proxy::Proxy,
-    rules::AddressRefusal,
+    rules::{AddressRefusal, Rules},
     vms::{Outcome, Target, Vm},
 };
 
-/// How long to wait for first bytes. Then the connection belongs to a protocol whose server speaks first.
-const SILENCE: Duration = Duration::from_millis(300);
 /// How long the rest of a ClientHello or of a request's head may take.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
 /// The buffer of each direction, in bytes.
 const BUFFER_BYTES: usize = 8 << 10;
+/// The longest part of a name that a guest sent in the reason of a refusal.
+const MAX_SHOWN_BYTES: usize = 64;
 
 /// A connection that the packet filter redirected.
 pub(crate) struct Redirected {
@@ -50,18 +51,20 @@ pub(crate) struct Redirected {
 enum Error {
     #[error("the policy does not allow it")]
     Policy,
-    #[error("the address stands for no name")]
+    #[error("the address is a placeholder address without a name")]
     UnknownName,
     #[error("the VM has too many connections")]
     TooMany,
     #[error("the VM opens too many connections at a time")]
     TooFast,
-    #[error("the first bytes name {0:?}, which the policy does not allow")]
+    #[error("the first bytes name \"{0}\", which the policy does not allow")]
     OtherHost(String),
+    #[error("the first bytes name \"{0}\", which the operator forbids")]
+    DeniedHost(String),
     #[error("the first bytes name no host that can be read")]
     UnreadableHost,
     #[error(transparent)]
-    Outside(#[from] outside::Error),
+    Connector(#[from] connector::Error),
     #[error("the VM ended the connection")]
     Guest(io::Error),
 }
@@ -69,7 +72,8 @@ enum Error {
 impl Error {
     fn outcome(&self) -> Outcome {
         let refusal = match self {
-            Self::Outside(outside::Error::NotFound | outside::Error::Unreachable(_)) | Self::Guest(_) => {
+            Self::Connector(connector::Error::NotFound | connector::Error::Unreachable(_))
+            | Self::Guest(_) => {
                 return Outcome::Failed(self.to_string());
             }
             Self::Policy => EgressRefusal::Policy,
@@ -77,7 +81,8 @@ impl Error {
             Self::TooMany | Self::TooFast => EgressRefusal::Limit,
             Self::OtherHost(_) => EgressRefusal::OtherHost,
             Self::UnreadableHost => EgressRefusal::UnreadableHost,
-            Self::Outside(outside::Error::Refused(refusal)) => match refusal {
+            Self::DeniedHost(_) => EgressRefusal::Operator,
+            Self::Connector(connector::Error::Refused(refusal)) => match refusal {
                 AddressRefusal::Denied => EgressRefusal::Operator,
                 AddressRefusal::OwnAddress => EgressRefusal::OwnAddress,
                 AddressRefusal::NotPublic => EgressRefusal::NotPublic,
@@ -106,7 +111,7 @@ pub(crate) async fn handle(proxy: &Proxy, redirected: Redirected) {
     tokio::select! {
         biased;
         () = vm.policy_forbids(permits) => {
-            let error = if target.name.is_none() && is_of_name(address) { Error::UnknownName } else { Error::Policy };
+            let error = if target.name.is_none() && is_placeholder(address) { Error::UnknownName } else { Error::Policy };
             refuse(&vm, &target, guest, &error);
         }
         outcome = relay(proxy, &vm, &target, address, port, &mut guest) => match outcome {
@@ -116,15 +121,15 @@ pub(crate) async fn handle(proxy: &Proxy, redirected: Redirected) {
     }
 }
 
-/// Whether the policy permits a target. An address that may stand for a name is never meant itself.
+/// Whether the policy permits a target. A placeholder address is permitted by its name only.
 fn is_permitted(policy: &EgressPolicy, target: &Target, address: Ipv4Addr, port: u16) -> bool {
     match &target.name {
         Some(name) => policy.permits_name(name, port),
-        None => !is_of_name(address) && policy.permits_address(address, port),
+        None => !is_placeholder(address) && policy.permits_address(address, port),
     }
 }
 
-/// Connects, and copies until both directions have ended. An error of a connection that was made is its end.
+/// Connects, and copies until both directions have ended. Only errors before the copy are returned.
 async fn relay(
     proxy: &Proxy,
     vm: &Vm,
@@ -133,59 +138,138 @@ async fn relay(
     port: u16,
     guest: &mut TcpStream,
 ) -> Result<(), Error> {
+    let rules = proxy.connector.rules();
+    let check = HostCheck { vm, rules, by_name: target.name.is_some(), port };
+    let connected = proxy.connector.connect(target.name.as_deref(), address.into(), port);
+    let idle_time = proxy.vms.limits().idle;
     let mut first = Vec::new();
-    let connected = async { Ok(proxy.outside.connect(target.name.as_deref(), address.into(), port).await?) };
-    let (outside, ()) = match &target.name {
-        Some(_) => tokio::try_join!(connected, check_first_bytes(vm, port, guest, &mut first))?,
-        None => (connected.await?, ()),
+    let (outside, sender) = if check.is_needed() {
+        connect_and_check(connected, &check, guest, &mut first, idle_time).await?
+    } else {
+        (connected.await?, FirstSender::Unknown)
     };
     let peer = outside.peer_addr().ok().map(|peer| peer.ip());
-    vm.note(&Target { address: peer, ..target.clone() }, Outcome::Allowed);
-    // Errors from here on are the end of the connection, which both ends learn by the drop of the streams.
-    let _ = copy(vm, guest, outside, &first, proxy.vms.limits().idle).await;
+    vm.record(&Target { address: peer, ..target.clone() }, Outcome::Allowed);
+    if sender != FirstSender::Nobody {
+        // An error of the copy ends the connection. Both ends notice, because the streams are closed.
+        let _ = copy(vm, guest, outside, &first, idle_time).await;
+    }
     Ok(())
 }
 
-/// Reads first bytes into `first`, and checks the hosts that they name.
-async fn check_first_bytes(
-    vm: &Vm,
-    port: u16,
+/// Which end of a connection has sent the first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FirstSender {
+    Guest,
+    Host,
+    /// The host ended the connection, or it was idle for too long.
+    Nobody,
+    /// The bytes need no check.
+    Unknown,
+}
+
+/// Connects, and waits for the first bytes of either end. Those of the guest are read into `first` and checked. If the
+/// host sends first, the protocol is neither TLS nor HTTP, and the guest's bytes need no check. There is no time after
+/// which silence counts as such a protocol: the guest could wait that long, and then name any host.
+async fn connect_and_check(
+    connected: impl Future<Output = Result<TcpStream, connector::Error>>,
+    check: &HostCheck<'_>,
     guest: &mut TcpStream,
     first: &mut Vec<u8>,
-) -> Result<(), Error> {
-    // `all` needs no check: every name is allowed.
-    if *vm.policy() == EgressPolicy::All {
-        return Ok(());
-    }
-    let begun = Instant::now();
-    loop {
-        let deadline = match first_bytes::read(first) {
-            FirstBytes::Hosts(hosts) => return check_hosts(&vm.policy(), port, hosts),
-            FirstBytes::NoHost => return Ok(()),
-            FirstBytes::Malformed => return Err(Error::UnreadableHost),
-            FirstBytes::Incomplete if first.len() >= first_bytes::MAX_BYTES => {
-                return Err(Error::UnreadableHost);
-            }
-            FirstBytes::Incomplete => begun + FIRST_BYTES_TIMEOUT,
-            FirstBytes::Silence => begun + SILENCE,
-        };
-        let is_incomplete = deadline > begun + SILENCE;
-        match timeout_at(deadline, guest.read_buf(first)).await {
-            // The end of the stream is copied like the bytes before it.
-            Ok(Ok(0)) | Err(_) if is_incomplete => return Err(Error::UnreadableHost),
-            Ok(Ok(0)) | Err(_) => return Ok(()),
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(Error::Guest(error)),
+    idle_time: Duration,
+) -> Result<(TcpStream, FirstSender), Error> {
+    let (mut connected, mut byte) = (pin!(connected), [0]);
+    let begun = tokio::select! {
+        // If both ends have sent, the guest's bytes are checked.
+        biased;
+        begun = guest.peek(&mut byte) => begun,
+        outside = &mut connected => {
+            let outside = outside?;
+            let sender = timeout(idle_time, first_sender(guest, &outside)).await;
+            return match sender.unwrap_or(FirstSender::Nobody) {
+                FirstSender::Guest => {
+                    check.read(guest, first).await?;
+                    Ok((outside, FirstSender::Guest))
+                }
+                other => Ok((outside, other)),
+            };
         }
+    };
+    begun.map_err(Error::Guest)?;
+    let connected = async { Ok(connected.await?) };
+    let (outside, ()) = tokio::try_join!(connected, check.read(guest, first))?;
+    Ok((outside, FirstSender::Guest))
+}
+
+/// Waits for bytes of either end, without reading them. The end of the guest's stream counts as bytes.
+async fn first_sender(guest: &TcpStream, outside: &TcpStream) -> FirstSender {
+    let (mut guest_byte, mut outside_byte) = ([0], [0]);
+    tokio::select! {
+        biased;
+        _ = guest.peek(&mut guest_byte) => FirstSender::Guest,
+        peeked = outside.peek(&mut outside_byte) => match peeked {
+            Ok(1..) => FirstSender::Host,
+            Ok(0) | Err(_) => FirstSender::Nobody,
+        },
     }
 }
 
-fn check_hosts(policy: &EgressPolicy, port: u16, hosts: Vec<String>) -> Result<(), Error> {
-    match hosts.into_iter().find(|host| !policy.permits_name(host, port)) {
-        None => Ok(()),
-        // The name comes from the guest.
-        Some(host) => Err(Error::OtherHost(host.chars().take(64).collect())),
+/// The check of the hosts that the first bytes of a guest name.
+struct HostCheck<'a> {
+    vm: &'a Vm,
+    rules: &'a Rules,
+    /// Whether the target has a name. The policy allows an address whatever host is named there.
+    by_name: bool,
+    port: u16,
+}
+
+impl HostCheck<'_> {
+    /// `all` allows every name that the operator does not forbid.
+    fn is_needed(&self) -> bool {
+        self.rules.deny_hosts() || (self.by_name && *self.vm.policy() != EgressPolicy::All)
     }
+
+    /// Reads first bytes into `first` until they can be judged.
+    async fn read(&self, guest: &mut TcpStream, first: &mut Vec<u8>) -> Result<(), Error> {
+        let deadline = Instant::now() + FIRST_BYTES_TIMEOUT;
+        loop {
+            let read = timeout_at(deadline, guest.read_buf(first)).await;
+            let is_end = match read {
+                Ok(Ok(bytes)) => bytes == 0,
+                Ok(Err(error)) => return Err(Error::Guest(error)),
+                Err(_) => return Err(Error::UnreadableHost),
+            };
+            match first_bytes::read(first) {
+                FirstBytes::Hosts(hosts) => return self.judge(hosts),
+                FirstBytes::NoHost => return Ok(()),
+                FirstBytes::Malformed => return Err(Error::UnreadableHost),
+                // A guest that sends nothing and ends its stream. The end is copied.
+                FirstBytes::Incomplete if is_end && first.is_empty() => return Ok(()),
+                FirstBytes::Incomplete if is_end || first.len() >= first_bytes::MAX_BYTES => {
+                    return Err(Error::UnreadableHost);
+                }
+                FirstBytes::Incomplete => {}
+            }
+        }
+    }
+
+    fn judge(&self, hosts: Vec<String>) -> Result<(), Error> {
+        let policy = self.vm.policy();
+        for host in hosts {
+            if self.rules.denies_host(&host) {
+                return Err(Error::DeniedHost(shown(&host)));
+            }
+            if self.by_name && !policy.permits_name(&host, self.port) {
+                return Err(Error::OtherHost(shown(&host)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The beginning of a text of the guest, in visible ASCII.
+fn shown(text: &str) -> String {
+    text.escape_default().take(MAX_SHOWN_BYTES).collect()
 }
 
 async fn copy(
@@ -228,7 +312,7 @@ async fn idle(moved: &AtomicU64, idle_time: Duration) {
 }
 
 fn refuse(vm: &Vm, target: &Target, guest: TcpStream, error: &Error) {
-    vm.note(target, error.outcome());
+    vm.record(target, error.outcome());
     reset(guest);
 }
 

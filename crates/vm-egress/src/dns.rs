@@ -1,4 +1,4 @@
-//! The DNS forwarder: answers names that a VM's policy allows with addresses that stand for them.
+//! The DNS forwarder: answers names that a VM's policy allows with their placeholder addresses.
 //!
 //! It asks nobody: a name is looked up when the VM connects. Other types of records have an empty answer, so that no
 //! program connects by IPv6, or encrypts the name that it connects to.
@@ -18,6 +18,8 @@ use skep_keeper_protocol::EgressRefusal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
     time::timeout,
 };
 
@@ -30,8 +32,10 @@ use crate::{
 /// How long a VM may keep the address of a name, in seconds. The address means the same name for good, but a name that
 /// the policy allows meanwhile should be usable soon.
 const TTL: u32 = 60;
-/// Limit of a query over UDP, in bytes. A query has a single question.
+/// Limit of a query, in bytes. It has a single question.
 const MAX_QUERY_BYTES: usize = 1232;
+/// Connections of all VMs to the forwarder.
+pub(crate) const MAX_CONNECTIONS: usize = 1024;
 /// How long a connection may be idle.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -48,30 +52,43 @@ pub(crate) async fn serve_udp(socket: UdpSocket, vms: Arc<Vms>, names: Arc<Names
     }
 }
 
-/// Answers queries over TCP.
-pub(crate) async fn serve_tcp(listener: TcpListener, vms: Arc<Vms>, names: Arc<Names>) {
+/// Answers queries over TCP. `all` limits the connections of all VMs.
+pub(crate) async fn serve_tcp(listener: TcpListener, vms: Arc<Vms>, names: Arc<Names>, all: Arc<Semaphore>) {
+    // They end with this task, after which another process may use the file of names.
+    let mut streams = JoinSet::new();
     loop {
-        let (stream, source) = accept(&listener).await;
+        let (stream, source) = tokio::select! {
+            accepted = accept(&listener) => accepted,
+            Some(_) = streams.join_next() => continue,
+        };
         let Some(vm) = vm_of(&vms, source) else { continue };
-        let Ok(permit) = Arc::clone(&vm.connections).try_acquire_owned() else {
+        let Some(permits) = permits(&vm, &all) else {
             vm.count_refusal(EgressRefusal::Limit);
             continue;
         };
         let names = Arc::clone(&names);
-        tokio::spawn(async move {
-            let _permit = permit;
+        streams.spawn(async move {
+            let _permits = permits;
             // Ends by an error at the latest: of the stream or of the time limit.
             let _ = serve_stream(stream, &vm, &names).await;
         });
     }
 }
 
+/// The permits of a connection to the forwarder. `None` at a limit.
+fn permits(vm: &Vm, all: &Arc<Semaphore>) -> Option<[OwnedSemaphorePermit; 3]> {
+    vm.connection_rate.check().ok()?;
+    let permit = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_owned().ok();
+    Some([permit(&vm.connections)?, permit(&vm.dns_connections)?, permit(all)?])
+}
+
 async fn serve_stream(mut stream: TcpStream, vm: &Vm, names: &Names) -> std::io::Result<()> {
+    let mut buffer = [0; MAX_QUERY_BYTES];
     loop {
-        let length = timeout(IDLE_TIMEOUT, stream.read_u16()).await??;
-        let mut query = vec![0; usize::from(length)];
-        timeout(IDLE_TIMEOUT, stream.read_exact(&mut query)).await??;
-        let Some(answer) = answer(vm, names, &query) else { return Ok(()) };
+        let length = usize::from(timeout(IDLE_TIMEOUT, stream.read_u16()).await??);
+        let Some(query) = buffer.get_mut(..length) else { return Ok(()) };
+        timeout(IDLE_TIMEOUT, stream.read_exact(query)).await??;
+        let Some(answer) = answer(vm, names, query) else { return Ok(()) };
         let length = u16::try_from(answer.len()).map_err(std::io::Error::other)?;
         let framed = [&length.to_be_bytes()[..], &answer].concat();
         timeout(IDLE_TIMEOUT, stream.write_all(&framed)).await??;
@@ -120,7 +137,7 @@ fn address(vm: &Vm, names: &Names, question: &Query) -> Result<Option<Ipv4Addr>,
     }
     let refuse = |refusal: EgressRefusal, reason: String| {
         let target = Target { name: Some(name.as_str().into()), address: None, port: None };
-        vm.note(&target, Outcome::Refused(refusal, reason));
+        vm.record(&target, Outcome::Refused(refusal, reason));
         ResponseCode::Refused
     };
     let policy = vm.policy();
@@ -130,13 +147,14 @@ fn address(vm: &Vm, names: &Names, question: &Query) -> Result<Option<Ipv4Addr>,
     if question.query_class() != DNSClass::IN || question.query_type() != RecordType::A {
         return Ok(None);
     }
+    // Before a new name takes one of the addresses, of which there are few for all VMs.
+    if !vm.may_use_name(names.find(&name)) {
+        return Err(refuse(EgressRefusal::Limit, "the VM uses too many names".to_owned()));
+    }
     let chosen = if policy.lists_name(&name) { ChosenBy::Policy } else { ChosenBy::Guest };
     let address = names.address(&name, chosen).map_err(|error| refuse(error.refusal(), error.to_string()))?;
-    if vm.note_name(address) {
-        Ok(Some(address))
-    } else {
-        Err(refuse(EgressRefusal::Limit, "the VM uses too many names".to_owned()))
-    }
+    vm.add_name(address);
+    Ok(Some(address))
 }
 
 #[cfg(test)]
@@ -146,7 +164,7 @@ mod tests {
     use skep_api::egress::EgressPolicy;
 
     use super::*;
-    use crate::limits::Limits;
+    use crate::{limits::Limits, vms::MAX_NAMES};
 
     const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
@@ -202,13 +220,109 @@ mod tests {
         assert_eq!((report.refused, report.tries.len()), (1000 - answered as u64, 0));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_that_uses_too_many_names_takes_no_further_addresses() {
+        let (vm, names) = (vm("all"), names());
+        for number in 0..MAX_NAMES {
+            vm.add_name(Ipv4Addr::from_bits(number as u32));
+        }
+        let refused = ask(&vm, &names, "new.example.", RecordType::A);
+        assert_eq!(refused, (ResponseCode::Refused, vec![]));
+        assert_eq!(names.find("new.example"), None);
+        // The control: the first address is free for another VM.
+        let answered = ask(&self::vm("all"), &names, "new.example.", RecordType::A);
+        assert_eq!(answered, (ResponseCode::NoError, vec!["198.18.0.1".to_owned()]));
+        assert_eq!(vm.report().tries[0].reason.as_deref(), Some("the VM uses too many names"));
+    }
+
+    #[tokio::test]
+    async fn a_loop_of_pointers_gets_no_answer() {
+        let (vm, names) = (vm("all"), names());
+        let header = [0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        let ask = |name: &[u8]| answer(&vm, &names, &[&header[..], name, &[0, 1, 0, 1]].concat());
+        // The question begins at byte 12. To itself; to each other; to its own label.
+        for name in [&[0xc0, 12][..], &[0xc0, 14, 0xc0, 12], &[1, b'a', 0xc0, 12]] {
+            assert_eq!(ask(name), None, "{name:?}");
+        }
+        // The control.
+        assert!(ask(&[1, b'a', 1, b'b', 0]).is_some());
+    }
+
+    /// The ends of connections from VMs with the addresses 127.0.0.1, 127.0.0.2 and so on.
+    async fn connect(listener: SocketAddr, count: usize, vm: Ipv4Addr) -> Vec<TcpStream> {
+        let mut connections = Vec::new();
+        for _ in 0..count {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind((vm, 0).into()).unwrap();
+            connections.push(socket.connect(listener).await.unwrap());
+        }
+        connections
+    }
+
+    async fn is_answered(stream: &mut TcpStream) -> bool {
+        let query = query("a.example.", RecordType::A);
+        let framed = [&(query.len() as u16).to_be_bytes()[..], &query].concat();
+        if stream.write_all(&framed).await.is_err() {
+            return false;
+        }
+        let Ok(length) = stream.read_u16().await else { return false };
+        stream.read_exact(&mut vec![0; usize::from(length)]).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn the_connections_of_a_vm_and_of_all_vms_are_limited() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let vms = Arc::new(Vms::new(Limits::default()));
+        let guests = [1, 2].map(|last| Ipv4Addr::new(127, 0, 0, last));
+        guests.iter().for_each(|guest| vms.set(*guest, EgressPolicy::All));
+        let (all, mut server) = (Arc::new(Semaphore::new(20)), JoinSet::new());
+        server.spawn(serve_tcp(listener, Arc::clone(&vms), Arc::new(names()), Arc::clone(&all)));
+        let mut open = connect(address, 17, guests[0]).await;
+        let mut refused = open.pop().unwrap();
+        assert!(!is_answered(&mut refused).await, "the limit of a VM");
+        open.extend(connect(address, 4, guests[1]).await);
+        for stream in &mut open {
+            assert!(is_answered(stream).await);
+        }
+        let mut refused = connect(address, 1, guests[1]).await.remove(0);
+        assert!(!is_answered(&mut refused).await, "the limit of all VMs");
+        drop(open);
+        let free = all.acquire_many(20).await.unwrap();
+        drop(free);
+        assert!(is_answered(&mut connect(address, 1, guests[1]).await.remove(0)).await);
+        let vm = vms.find(guests[0]).unwrap();
+        let taken = Arc::clone(&vm.connections).acquire_many_owned(1024).await.unwrap();
+        assert!(!is_answered(&mut connect(address, 1, guests[0]).await.remove(0)).await, "the connections");
+        drop(taken);
+        assert_eq!([0, 1].map(|guest| vms.find(guests[guest]).unwrap().report().refused), [2, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_long_query_over_tcp_ends_its_connection_and_so_does_the_end_of_the_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let vms = Arc::new(Vms::new(Limits::default()));
+        vms.set(Ipv4Addr::LOCALHOST, EgressPolicy::All);
+        let mut server = JoinSet::new();
+        server.spawn(serve_tcp(listener, vms, Arc::new(names()), Arc::new(Semaphore::new(2))));
+        let mut connections = connect(address, 2, Ipv4Addr::LOCALHOST).await;
+        let mut byte = [0; 1];
+        connections[0].write_u16(MAX_QUERY_BYTES as u16 + 1).await.unwrap();
+        assert_eq!(connections[0].read(&mut byte).await.unwrap(), 0);
+        // The control: the other one goes on, until the server is shut down.
+        assert!(is_answered(&mut connections[1]).await);
+        server.shutdown().await;
+        assert!(!is_answered(&mut connections[1]).await);
+    }
+
     #[tokio::test]
     async fn queries_over_tcp_are_answered_and_an_idle_connection_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let vms = Arc::new(Vms::new(Limits::default()));
         vms.set(Ipv4Addr::LOCALHOST, EgressPolicy::All);
-        tokio::spawn(serve_tcp(listener, vms, Arc::new(names())));
+        tokio::spawn(serve_tcp(listener, vms, Arc::new(names()), Arc::new(Semaphore::new(1))));
         let query = query("a.example.", RecordType::A);
         client.write_u16(query.len() as u16).await.unwrap();
         client.write_all(&query).await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! VM ── TCP, redirected ──► proxy ── policy, first bytes ──► look-up, judged address ──► host
-//!    ── DNS ─────────────► forwarder: allowed names get addresses that stand for them
+//!    ── DNS ─────────────► forwarder: allowed names get placeholder addresses
 //! ```
 //! The process has no privilege. Its listeners are sockets of the VMs' network namespace that the keeper passes, and the
 //! source address of a connection identifies the VM, since the packet filter drops others. Its own sockets are in the
@@ -10,13 +10,13 @@
 
 mod confine;
 mod connection;
+mod connector;
 mod control;
 mod dns;
 mod first_bytes;
 mod limits;
 mod meter;
 mod names;
-mod outside;
 mod proxy;
 mod rules;
 mod vms;

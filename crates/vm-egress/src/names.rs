@@ -1,16 +1,18 @@
-//! The names of an installation and the addresses that stand for them.
+//! The names of an installation and their placeholder addresses.
 //!
-//! Each name gets a number by its first use, which a file keeps: a line for each name. An address in a VM's cache means
-//! the same name after a restart, and in every VM. Whether a VM may use a name is decided by its policy.
+//! Each name gets a number by its first use, which a file keeps: a line for each name. The placeholder address with this
+//! number, in a VM's cache, means the same name after a restart, and in every VM. Whether a VM may use a name is decided
+//! by its policy.
 
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
+    io::{self, BufRead, BufReader, Seek, Write},
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use skep_keeper_protocol::EgressRefusal;
 
 /// 198.18.0.0/15, which is for tests of devices (RFC 2544) and not routed.
@@ -38,7 +40,10 @@ pub struct Names(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    file: File,
+    /// `None` once no more names can be added: the file is another process's, or has an incomplete line.
+    file: Option<File>,
+    /// The length of the file, in bytes.
+    length: u64,
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, u32>,
 }
@@ -50,6 +55,8 @@ pub(crate) enum Error {
     FullForUnlisted,
     #[error("the limit of {MAX_NAMES} names on this server is reached")]
     Full,
+    #[error("this egress process adds no names any more; try again")]
+    Closed,
     #[error("the file of names cannot be written: {0}")]
     Io(#[from] io::Error),
 }
@@ -58,7 +65,7 @@ impl Error {
     pub(crate) fn refusal(&self) -> EgressRefusal {
         match self {
             Self::FullForUnlisted | Self::Full => EgressRefusal::Limit,
-            Self::Io(_) => EgressRefusal::Internal,
+            Self::Closed | Self::Io(_) => EgressRefusal::Internal,
         }
     }
 }
@@ -69,23 +76,29 @@ impl Names {
     /// # Errors
     /// The file cannot be read.
     pub fn open(mut file: File) -> io::Result<Self> {
-        let (mut names, mut numbers, mut complete) = (Vec::new(), HashMap::new(), 0);
+        // All processes that have the file write at its end.
+        fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::APPEND)?;
+        let (mut names, mut numbers, mut length) = (Vec::new(), HashMap::new(), 0);
         file.rewind()?;
         let mut lines = BufReader::new(&file);
         let mut line = String::new();
         while names.len() < MAX_NAMES && lines.read_line(&mut line)? > 0 && line.ends_with('\n') {
-            complete += line.len() as u64;
+            length += line.len() as u64;
             let name: Arc<str> = line.trim_end().into();
             numbers.insert(Arc::clone(&name), names.len() as u32);
             names.push(name);
             line.clear();
         }
-        file.set_len(complete)?;
-        file.seek(SeekFrom::End(0))?;
-        Ok(Self(Mutex::new(State { file, names, numbers })))
+        file.set_len(length)?;
+        Ok(Self(Mutex::new(State { file: Some(file), length, names, numbers })))
     }
 
-    /// The address that stands for a name, which is normalized. A new name is written to the file first: the page cache
+    /// The placeholder address of a name, which is normalized. `None` if it has none yet.
+    pub(crate) fn find(&self, name: &str) -> Option<Ipv4Addr> {
+        self.state().numbers.get(name).map(|number| address(*number))
+    }
+
+    /// The placeholder address of a name, which is normalized. A new name is written to the file first: the page cache
     /// takes the line without waiting for the disk.
     pub(crate) fn address(&self, name: &str, chosen: ChosenBy) -> Result<Ipv4Addr, Error> {
         let mut state = self.state();
@@ -98,14 +111,14 @@ impl Names {
             (MAX_UNLISTED.., ChosenBy::Guest) => return Err(Error::FullForUnlisted),
             _ => {}
         }
-        state.file.write_all(format!("{name}\n").as_bytes())?;
+        state.append(&format!("{name}\n"))?;
         let (number, name) = (state.names.len() as u32, Arc::<str>::from(name));
         state.numbers.insert(Arc::clone(&name), number);
         state.names.push(name);
         Ok(address(number))
     }
 
-    /// The name that an address stands for. `None` if no name has it yet.
+    /// The name of a placeholder address. `None` if no name has it yet.
     pub(crate) fn name(&self, address: Ipv4Addr) -> Option<Arc<str>> {
         let number = address.to_bits().checked_sub(FIRST + 1)?;
         self.state().names.get(number as usize).cloned()
@@ -113,7 +126,7 @@ impl Names {
 
     /// Lets another process use the file. No more names are added here.
     pub(crate) fn release(&self) -> io::Result<()> {
-        self.state().file.unlock()
+        self.state().file.take().map_or(Ok(()), |file| file.unlock())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -121,8 +134,24 @@ impl Names {
     }
 }
 
-/// Whether an address stands for a name or may do so later.
-pub(crate) fn is_of_name(address: Ipv4Addr) -> bool {
+impl State {
+    /// Writes a line to the file. A part of a line that could be written is removed again.
+    fn append(&mut self, line: &str) -> Result<(), Error> {
+        let file = self.file.as_mut().ok_or(Error::Closed)?;
+        if let Err(error) = file.write_all(line.as_bytes()) {
+            if file.set_len(self.length).is_err() {
+                // The next process removes it.
+                self.file = None;
+            }
+            return Err(error.into());
+        }
+        self.length += line.len() as u64;
+        Ok(())
+    }
+}
+
+/// Whether this is a placeholder address, with or without a name.
+pub(crate) fn is_placeholder(address: Ipv4Addr) -> bool {
     address.to_bits().checked_sub(FIRST).is_some_and(|offset| offset < NETWORK_SIZE)
 }
 
@@ -155,6 +184,51 @@ mod tests {
     }
 
     #[test]
+    fn a_released_file_is_not_written_any_more() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::options().read(true).write(true).open(file.path()).unwrap();
+        let replaced = Names::open(open()).unwrap();
+        let one = replaced.address("one.example", ChosenBy::Guest).unwrap();
+        let next = Names::open(open()).unwrap();
+        // The control: without `release` both write, each at the end of what the other one wrote.
+        next.address("two.example", ChosenBy::Guest).unwrap();
+        replaced.address("three.example", ChosenBy::Guest).unwrap();
+        replaced.release().unwrap();
+        let refused = replaced.address("four.example", ChosenBy::Guest);
+        assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+        assert_eq!(replaced.address("one.example", ChosenBy::Guest).unwrap(), one);
+        next.address("five.example", ChosenBy::Guest).unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert_eq!(text, "one.example\ntwo.example\nthree.example\nfive.example\n");
+    }
+
+    /// Runs itself in a process whose files may have 512 bytes.
+    #[test]
+    fn a_part_of_a_line_is_removed_again() {
+        const IN_CHILD: &str = "SKEP_TEST_SMALL_FILES";
+        if std::env::var_os(IN_CHILD).is_none() {
+            let test = "names::tests::a_part_of_a_line_is_removed_again";
+            let limited = "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact \"$1\"";
+            let mut child = std::process::Command::new("sh");
+            child.args(["-c", limited]).arg(std::env::current_exe().unwrap()).arg(test).env(IN_CHILD, "");
+            let output = child.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let names = Names::open(file.reopen().unwrap()).unwrap();
+        let long = |number: usize| format!("{}{number}.example", "n".repeat(91));
+        let complete =
+            (0..).take_while(|number| names.address(&long(*number), ChosenBy::Policy).is_ok()).count();
+        assert_eq!(complete, 5);
+        assert_eq!(file.as_file().metadata().unwrap().len(), 5 * 101, "no part of a line is left");
+        let short = names.address("a.ex", ChosenBy::Policy).unwrap();
+        assert_eq!(short, address(5));
+        let names = Names::open(file.reopen().unwrap()).unwrap();
+        assert_eq!(names.name(short).as_deref(), Some("a.ex"));
+    }
+
+    #[test]
     fn names_that_guests_choose_leave_numbers_for_those_that_policies_list() {
         let names = Names::open(tempfile::tempfile().unwrap()).unwrap();
         let taken = (0..MAX_NAMES)
@@ -177,6 +251,6 @@ mod tests {
         let names = Names::open(file).unwrap();
         assert!(matches!(names.address("another.example", ChosenBy::Policy), Err(Error::Full)));
         let last = names.address(&format!("n{}", MAX_NAMES - 1), ChosenBy::Guest).unwrap();
-        assert!(is_of_name(last) && !is_of_name([198, 20, 0, 0].into()), "{last}");
+        assert!(is_placeholder(last) && !is_placeholder([198, 20, 0, 0].into()), "{last}");
     }
 }

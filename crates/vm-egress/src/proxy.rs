@@ -14,8 +14,8 @@ use tokio::{
 
 use crate::{
     connection::{self, Redirected},
+    connector::Connector,
     names::Names,
-    outside::Outside,
     vms::Vms,
 };
 
@@ -26,7 +26,7 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 pub(crate) struct Proxy {
     pub(crate) vms: Arc<Vms>,
     pub(crate) names: Arc<Names>,
-    pub(crate) outside: Outside,
+    pub(crate) connector: Connector,
     /// Limit of all connections; further ones wait in the queue of the listener.
     pub(crate) connections: Arc<Semaphore>,
 }

@@ -44,6 +44,16 @@ impl Rules {
         if is_own(address) { Err(AddressRefusal::OwnAddress) } else { Ok(()) }
     }
 
+    /// Whether the operator forbids hosts by name.
+    pub(crate) fn deny_hosts(&self) -> bool {
+        self.deny.has_hosts()
+    }
+
+    /// Whether the operator forbids a host that the first bytes of a connection name.
+    pub(crate) fn denies_host(&self, host: &str) -> bool {
+        self.deny.names(host)
+    }
+
     /// Whether the operator allows this target, even if it is the machine itself.
     pub(crate) fn lists(&self, name: Option<&str>, address: IpAddr) -> bool {
         self.allow.has_address(address) || name.is_some_and(|name| self.allow.names(name))

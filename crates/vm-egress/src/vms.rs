@@ -12,6 +12,7 @@ use std::{
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use jiff::Timestamp;
+use serde::Serialize;
 use skep_api::egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict};
 use skep_keeper_protocol::{EgressRefusal, EgressTotals};
 use tokio::sync::{Semaphore, watch};
@@ -23,9 +24,13 @@ const CONNECTION_BURST: NonZeroU32 = NonZeroU32::new(5).unwrap();
 /// Queries of a VM in a second.
 const QUERY_RATE: NonZeroU32 = NonZeroU32::new(200).unwrap();
 /// Different names that a VM may look up.
-const MAX_NAMES: usize = 4096;
+pub(crate) const MAX_NAMES: usize = 4096;
+/// Connections of a VM to the DNS forwarder.
+const MAX_DNS_CONNECTIONS: usize = 16;
 /// Tries that are kept for a VM.
 const MAX_TRIES: usize = 100;
+/// The largest report, in bytes of JSON. A packet to the keeper has at most 64 KiB.
+const MAX_REPORT_BYTES: usize = 48 << 10;
 
 /// All VMs, by address.
 #[derive(Debug, Default)]
@@ -41,18 +46,19 @@ pub(crate) struct Vm {
     policy: watch::Sender<Arc<EgressPolicy>>,
     limits: Limits,
     pub(crate) connections: Arc<Semaphore>,
+    pub(crate) dns_connections: Arc<Semaphore>,
     pub(crate) connection_rate: DefaultDirectRateLimiter,
     pub(crate) query_rate: DefaultDirectRateLimiter,
     pub(crate) sent: Arc<Direction>,
     pub(crate) received: Arc<Direction>,
-    noted: Mutex<Noted>,
-    /// The addresses of names that were looked up.
+    log: Mutex<ConnectionLog>,
+    /// The placeholder addresses of names that were looked up.
     names: Mutex<HashSet<Ipv4Addr>>,
 }
 
 /// The tries of a VM.
 #[derive(Debug, Default)]
-struct Noted {
+struct ConnectionLog {
     refused: BTreeMap<EgressRefusal, u64>,
     /// The last ones, oldest first.
     tries: VecDeque<EgressTry>,
@@ -137,11 +143,12 @@ impl Vm {
             limits,
             policy: watch::Sender::default(),
             connections: Arc::new(Semaphore::new(limits.connections.get() as usize)),
+            dns_connections: Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS)),
             connection_rate: RateLimiter::direct(connection_rate),
             query_rate: RateLimiter::direct(Quota::per_second(QUERY_RATE)),
             sent: direction(),
             received: direction(),
-            noted: Mutex::default(),
+            log: Mutex::default(),
             names: Mutex::default(),
         }
     }
@@ -156,27 +163,36 @@ impl Vm {
         let _ = self.policy.subscribe().wait_for(|policy| !permits(policy)).await;
     }
 
-    /// Notes that the VM uses the address of a name. `false` if it uses too many.
-    pub(crate) fn note_name(&self, address: Ipv4Addr) -> bool {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.contains(&address) || (names.len() < MAX_NAMES && names.insert(address))
+    /// Whether the VM uses this placeholder address already, or may use a further one. `None` is that of a new name.
+    pub(crate) fn may_use_name(&self, address: Option<Ipv4Addr>) -> bool {
+        let names = self.names();
+        names.len() < MAX_NAMES || address.is_some_and(|address| names.contains(&address))
     }
 
-    /// Notes a try for the report.
-    pub(crate) fn note(&self, target: &Target, outcome: Outcome) {
-        let mut noted = self.noted();
+    /// Adds a placeholder address to those that the VM uses.
+    pub(crate) fn add_name(&self, address: Ipv4Addr) {
+        self.names().insert(address);
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashSet<Ipv4Addr>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a try to the report.
+    pub(crate) fn record(&self, target: &Target, outcome: Outcome) {
+        let mut log = self.log();
         let (verdict, reason) = match outcome {
             Outcome::Allowed => (EgressVerdict::Allowed, None),
             Outcome::Refused(refusal, reason) => {
-                *noted.refused.entry(refusal).or_default() += 1;
+                *log.refused.entry(refusal).or_default() += 1;
                 (EgressVerdict::Refused, Some(reason))
             }
             Outcome::Failed(reason) => (EgressVerdict::Failed, Some(reason)),
         };
-        if noted.tries.len() == MAX_TRIES {
-            noted.tries.pop_front();
+        if log.tries.len() == MAX_TRIES {
+            log.tries.pop_front();
         }
-        noted.tries.push_back(EgressTry {
+        log.tries.push_back(EgressTry {
             at: Timestamp::now(),
             name: target.name.as_deref().map(str::to_owned),
             address: target.address,
@@ -188,26 +204,36 @@ impl Vm {
 
     /// Counts a refusal without a try, for what a VM can do so often that it would fill the list of tries.
     pub(crate) fn count_refusal(&self, refusal: EgressRefusal) {
-        *self.noted().refused.entry(refusal).or_default() += 1;
+        *self.log().refused.entry(refusal).or_default() += 1;
     }
 
+    /// What the VM tried. Without the oldest tries if the report would be too large otherwise.
     pub(crate) fn report(&self) -> EgressReport {
-        let noted = self.noted();
-        EgressReport {
+        let log = self.log();
+        let mut report = EgressReport {
             policy: (*self.policy()).clone(),
             open_connections: self.open_connections(),
             sent_bytes: self.sent.total.load(Ordering::Relaxed),
             received_bytes: self.received.total.load(Ordering::Relaxed),
-            refused: noted.refused.values().sum(),
-            tries: noted.tries.iter().cloned().collect(),
-        }
+            refused: log.refused.values().sum(),
+            tries: Vec::new(),
+        };
+        let mut bytes = json_bytes(&report);
+        let newest = log.tries.iter().rev().take_while(|tried| {
+            // With a comma.
+            bytes += json_bytes(tried) + 1;
+            bytes <= MAX_REPORT_BYTES
+        });
+        report.tries = newest.cloned().collect();
+        report.tries.reverse();
+        report
     }
 
     fn add_to(&self, totals: &mut EgressTotals) {
         totals.open_connections += self.open_connections();
         totals.sent_bytes += self.sent.total.load(Ordering::Relaxed);
         totals.received_bytes += self.received.total.load(Ordering::Relaxed);
-        for (refusal, count) in &self.noted().refused {
+        for (refusal, count) in &self.log().refused {
             *totals.refused.entry(*refusal).or_default() += count;
         }
     }
@@ -216,14 +242,55 @@ impl Vm {
         u64::from(self.limits.connections.get()).saturating_sub(self.connections.available_permits() as u64)
     }
 
-    fn noted(&self) -> MutexGuard<'_, Noted> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn log(&self) -> MutexGuard<'_, ConnectionLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The size of a value as JSON. One that cannot be serialized is too large for every limit.
+fn json_bytes(value: &impl Serialize) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX / 2, |json| json.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_largest_report_is_limited_and_keeps_the_newest_tries() {
+        let vms = Vms::new(Limits::default());
+        let address = Ipv4Addr::new(10, 77, 0, 2);
+        let long = |number: usize| format!("{number:03}.{}.example", vec!["n".repeat(59); 4].join("."));
+        // 16 KiB of policy, and tries with the longest name and a reason of a guest.
+        let policy: Vec<String> = (0..62).map(long).collect();
+        vms.set(address, EgressPolicy::listing(&policy).unwrap());
+        let vm = vms.find(address).unwrap();
+        let record = |number: usize, reason: &str| {
+            let target = Target {
+                name: Some(long(number).into()),
+                address: Some([0xffff; 8].into()),
+                port: Some(u16::MAX),
+            };
+            vm.record(&target, Outcome::Refused(EgressRefusal::OtherHost, reason.to_owned()));
+        };
+        (0..MAX_TRIES).for_each(|number| record(number, &"\u{10fffd}".repeat(64)));
+        let report = vm.report();
+        assert!(json_bytes(&report) <= MAX_REPORT_BYTES, "{}", json_bytes(&report));
+        // Another try would not have fitted.
+        assert!(json_bytes(&report) + 1000 > MAX_REPORT_BYTES && report.tries.len() < MAX_TRIES);
+        assert_eq!(report.tries.last().unwrap().name, Some(long(MAX_TRIES - 1)));
+        assert_eq!(report.refused, MAX_TRIES as u64);
+        // The control: usual tries are all reported.
+        vms.set(address, EgressPolicy::All);
+        let target = Target { name: Some("api.example.com".into()), address: None, port: None };
+        for _ in 0..MAX_TRIES {
+            vm.record(
+                &target,
+                Outcome::Refused(EgressRefusal::Policy, "the policy does not allow it".to_owned()),
+            );
+        }
+        assert_eq!(vm.report().tries.len(), MAX_TRIES);
+    }
 
     #[test]
     fn the_sums_keep_what_ended_vms_did() {
@@ -233,8 +300,8 @@ mod tests {
         for address in addresses {
             vms.set(address, EgressPolicy::All);
             let vm = vms.find(address).unwrap();
-            vm.note(&target, Outcome::Refused(EgressRefusal::Policy, "a reason".to_owned()));
-            vm.note(&target, Outcome::Allowed);
+            vm.record(&target, Outcome::Refused(EgressRefusal::Policy, "a reason".to_owned()));
+            vm.record(&target, Outcome::Allowed);
             vm.sent.total.fetch_add(7, Ordering::Relaxed);
         }
         let before = vms.totals();

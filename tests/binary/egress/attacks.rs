@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use skep_harness::temp_dir;
 
-use super::{OPTIONS, assert_policies, boot, fetch, is_refusal, policy, world::World};
+use super::{OPTIONS, assert_policies, boot, egress_process, fetch, is_refusal, policy, world::World};
 use crate::harness::Skep;
 
 /// Sends a TLS ClientHello, whose server name is the first argument, to port 8000 of the second one, in pieces of so many
@@ -29,6 +29,37 @@ try:
     print("answered" if connection.recv(100) else "ended")
 except OSError as error:
     print("refused" if isinstance(error, (ConnectionResetError, BrokenPipeError)) else error)
+"#;
+
+/// Sends requests to port 80 of `api.test` in pieces with pauses of a second, and prints what happened to each.
+const PIECES: &str = r#"
+import socket, time
+front = "GET / HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n"
+attacks = [["", front], ["GET ", front[3:]], ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], [front.replace(" ", "\t", 1)]]
+control = ["", "GET ", front[3:].replace("other.test", "api.test")]
+for pieces in attacks + [control]:
+    try:
+        connection = socket.create_connection(("api.test", 80), 20)
+        for piece in pieces:
+            connection.sendall(piece.encode())
+            time.sleep(1)
+        print("answered" if connection.recv(100) else "ended")
+    except OSError as error:
+        print("refused" if isinstance(error, (ConnectionResetError, BrokenPipeError)) else error)
+"#;
+
+/// Fills the list of tries with refusals whose reasons have as many bytes as a guest can cause.
+const LARGE_REASONS: &str = r#"
+import socket
+request = "GET / HTTP/1.1\r\nHost: " + chr(0x10fffd) * 64 + "\r\n\r\n"
+for i in range(100):
+    connection = socket.create_connection(("api.test", 80), 20)
+    try:
+        connection.sendall(request.encode())
+        connection.recv(1)
+    except OSError:
+        pass
+    connection.close()
 "#;
 
 /// Asks a name server other than that of the VM, over UDP and over TCP, and prints which of them answered.
@@ -123,7 +154,20 @@ fn a_guest_that_hides_the_host_is_refused() {
             assert_eq!(hello(listed, "other.test").await, "refused", "{piece}");
             assert_eq!(hello(listed, "api.test").await, "answered", "{piece}");
         }
-        // The address that stands for a name of another VM's policy. The control: the VM whose policy has the name.
+        // Requests that are begun late, split where no parser can tell what follows, or of another version of HTTP.
+        let outcomes = python(&skep, listed, PIECES, "").await;
+        assert_eq!(outcomes, "refused\nrefused\nrefused\nrefused\nanswered");
+        // A report that would be too large for the keeper. The control: the process answers, and was not replaced.
+        let process = egress_process(&skep);
+        python(&skep, listed, LARGE_REASONS, "").await;
+        let report = skep.get(&format!("/api/swarm/vm/{listed}/egress")).await.ok(200);
+        let newest = report["tries"].as_array().unwrap().last().unwrap();
+        assert!(
+            newest["reason"].as_str().unwrap().starts_with("the first bytes name \"\\u{10fffd}"),
+            "{newest}"
+        );
+        assert_eq!(egress_process(&skep), process);
+        // The placeholder address of a name of another VM's policy. The control: the VM whose policy has the name.
         let address = skep.output(listed, "getent ahostsv4 api.test | head -n 1 | cut -d ' ' -f 1").await;
         let url = format!("-H 'Host: api.test' http://{}/", address.trim());
         assert!(address.starts_with("198.18.") || address.starts_with("198.19."), "{address}");

@@ -112,3 +112,41 @@ proptest! {
         prop_assert_eq!(policy.permits_address(Ipv4Addr::from_bits(other), 1), contained);
     }
 }
+
+#[test]
+fn a_policy_is_within_one_that_allows_more() {
+    let policy = |value: serde_json::Value| EgressPolicy::try_from(value).unwrap();
+    let list =
+        policy(json!({"allow": ["a.example", "192.0.2.0/24"], "presets": ["python"], "ports": [80, 443]}));
+    let narrower = [
+        json!("none"),
+        json!({"allow": ["a.example"], "ports": [443]}),
+        json!({"presets": ["python"], "ports": [80, 443]}),
+    ];
+    for narrower in narrower.map(policy) {
+        assert!(narrower.is_within(&list) && !list.is_within(&narrower), "{narrower:?}");
+    }
+    let others = [
+        json!({"allow": ["b.example"], "ports": [443]}),
+        json!({"allow": ["a.example"]}),
+        json!({"allow": ["a.example"], "presets": ["node"], "ports": [80]}),
+    ];
+    for other in others.map(policy) {
+        assert!(!other.is_within(&list) && other.is_within(&EgressPolicy::All), "{other:?}");
+        assert!(!other.is_within(&EgressPolicy::None));
+    }
+    for policy in [EgressPolicy::None, EgressPolicy::All, list] {
+        assert!(policy.is_within(&policy));
+    }
+}
+
+#[test]
+fn the_ports_of_a_list_can_be_replaced() {
+    let list = EgressPolicy::try_from(json!({"allow": ["a.example"], "ports": [443]})).unwrap();
+    assert_eq!(list.ports(), Some(&[443][..]));
+    let every = list.clone().with_ports(None).unwrap();
+    assert_eq!((every.ports(), every.permits_name("a.example", 22)), (None, true));
+    assert_eq!(every.with_ports(Some(&[443])).unwrap(), list);
+    assert!(list.with_ports(Some(&[0])).is_err());
+    assert_eq!(EgressPolicy::All.with_ports(Some(&[443])).unwrap(), EgressPolicy::All);
+}

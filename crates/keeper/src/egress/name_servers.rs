@@ -51,7 +51,7 @@ impl NameServers {
     }
 }
 
-/// Whether they are others than before.
+/// Replaces the name servers that were read last. Returns whether these differ from them.
 fn replace(last: &Mutex<Vec<SocketAddr>>, servers: &[SocketAddr]) -> bool {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     let differ = *last != servers;

@@ -27,7 +27,7 @@ pub(super) struct Record {
 
 /// How a process of an earlier keeper goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum Disposition {
     /// It is adopted.
     Adopt,
     /// Another process takes its place, and its connections may end by themselves.
@@ -52,9 +52,13 @@ impl Record {
 
     /// What to do with the process. `None` if it has to end at once: under other rules its connections might be ones that
     /// the operator forbids now.
-    pub(super) fn usage(&self, boot_id: &str, arguments: &[String]) -> Option<Use> {
+    pub(super) fn disposition(&self, boot_id: &str, arguments: &[String]) -> Option<Disposition> {
         let usable = self.boot_id == boot_id && self.arguments == arguments;
-        usable.then_some(if self.protocol == EGRESS_PROTOCOL { Use::Adopt } else { Use::Replace })
+        usable.then_some(if self.protocol == EGRESS_PROTOCOL {
+            Disposition::Adopt
+        } else {
+            Disposition::Replace
+        })
     }
 
     /// The process, if it runs in its group.
@@ -85,10 +89,10 @@ mod tests {
                 "arguments": ["egress-process"]}}"#
         );
         let record: Record = serde_json::from_str(&text).unwrap();
-        assert_eq!(record.usage("b", &rules), Some(Use::Adopt));
-        assert_eq!(record.usage("another boot", &rules), None);
-        assert_eq!(record.usage("b", &["egress-process".to_owned(), "--deny".to_owned()]), None);
+        assert_eq!(record.disposition("b", &rules), Some(Disposition::Adopt));
+        assert_eq!(record.disposition("another boot", &rules), None);
+        assert_eq!(record.disposition("b", &["egress-process".to_owned(), "--deny".to_owned()]), None);
         let other = Record { protocol: EGRESS_PROTOCOL + 1, ..record };
-        assert_eq!(other.usage("b", &rules), Some(Use::Replace));
+        assert_eq!(other.disposition("b", &rules), Some(Disposition::Replace));
     }
 }

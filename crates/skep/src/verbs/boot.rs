@@ -13,7 +13,7 @@ use skep_api::{
 use skep_client::{Answered, Client};
 
 use super::{
-    egress::{parse_policy, parse_preset, with_presets},
+    egress::{PortOrAll, parse_policy, parse_preset, with_ports, with_presets},
     ps::show_booted,
 };
 use crate::{
@@ -51,6 +51,10 @@ pub(crate) struct Boot {
     /// them.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_preset)]
     egress_preset: Vec<EgressPreset>,
+    /// With --egress or --egress-preset: allow this port only, or `all` for every port; may be given several times [default:
+    /// all].
+    #[arg(long, value_name = "PORT|all", value_delimiter = ',')]
+    egress_port: Vec<PortOrAll>,
     /// Environment variable for all commands in the VMs; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
@@ -71,6 +75,18 @@ pub(crate) struct Boot {
     connection: Connection,
 }
 
+/// `None` without options, for the default of the account.
+fn requested_policy(
+    policy: Option<EgressPolicy>,
+    presets: &[EgressPreset],
+    ports: &[PortOrAll],
+) -> anyhow::Result<Option<EgressPolicy>> {
+    match with_presets(policy, presets)? {
+        None if ports.is_empty() => Ok(None),
+        policy => with_ports(policy.unwrap_or_default(), ports).map(Some),
+    }
+}
+
 pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
     let request = BootRequest {
         count: Some(verb.count),
@@ -78,7 +94,7 @@ pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
         template: verb.template,
         ttl_ms: verb.ttl.as_deref().map(parse_milliseconds).transpose()?,
         metadata: if verb.metadata.is_empty() { None } else { Some(parse_metadata(&verb.metadata)?) },
-        egress: with_presets(verb.egress, &verb.egress_preset)?,
+        egress: requested_policy(verb.egress, &verb.egress_preset, &verb.egress_port)?,
         env: if verb.env.is_empty() { None } else { Some(parse_pairs(&verb.env)?) },
         ticket: verb.ticket,
         command: verb.command,

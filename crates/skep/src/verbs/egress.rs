@@ -1,6 +1,6 @@
 //! `skep egress`.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, str::FromStr};
 
 use anyhow::bail;
 use clap::Args;
@@ -30,14 +30,17 @@ pub(crate) struct Egress {
     /// Allow the hosts of this preset, such as `python`; may be given several times.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_preset)]
     preset: Vec<EgressPreset>,
+    /// Allow this port only, or `all` for every port; may be given several times [default: the ports that the policy has].
+    #[arg(long, value_name = "PORT|all", value_delimiter = ',')]
+    port: Vec<PortOrAll>,
     /// Print the presets with their hosts.
-    #[arg(long, conflicts_with_all = ["vm", "allow", "preset", "none", "all"])]
+    #[arg(long, conflicts_with_all = ["vm", "allow", "preset", "port", "none", "all"])]
     presets: bool,
     /// Allow nothing.
-    #[arg(long, conflicts_with_all = ["allow", "preset", "all"])]
+    #[arg(long, conflicts_with_all = ["allow", "preset", "port", "all"])]
     none: bool,
     /// Allow all public addresses.
-    #[arg(long, conflicts_with_all = ["allow", "preset"])]
+    #[arg(long, conflicts_with_all = ["allow", "preset", "port"])]
     all: bool,
     #[command(flatten)]
     connection: Connection,
@@ -46,7 +49,8 @@ pub(crate) struct Egress {
 pub(crate) async fn run(verb: Egress) -> anyhow::Result<ExitCode> {
     let Some(vm) = &verb.vm else { return print_presets(verb.connection.json) };
     let client = verb.connection.client()?;
-    if let Some(egress) = requested_policy(&verb)? {
+    if changes(&verb) {
+        let egress = changed_policy(&verb, client.vm_egress(vm).await?.policy.clone())?;
         let request = ChangeRequest { egress: Some(egress), ..ChangeRequest::default() };
         client.change_vm(vm, &request).await?;
     }
@@ -75,14 +79,80 @@ fn print_presets(as_json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn requested_policy(verb: &Egress) -> anyhow::Result<Option<EgressPolicy>> {
-    let policy = match (verb.none, verb.all, verb.allow.as_slice()) {
-        (true, ..) => Some(EgressPolicy::None),
-        (_, true, _) => Some(EgressPolicy::All),
-        (_, _, []) => None,
-        (_, _, allow) => Some(EgressPolicy::listing(allow)?),
+fn changes(verb: &Egress) -> bool {
+    verb.none || verb.all || !(verb.allow.is_empty() && verb.preset.is_empty() && verb.port.is_empty())
+}
+
+/// The policy after the change. A new list keeps the ports of the current one, since more ports are a wider policy.
+fn changed_policy(verb: &Egress, current: EgressPolicy) -> anyhow::Result<EgressPolicy> {
+    if verb.none {
+        return Ok(EgressPolicy::None);
+    }
+    if verb.all {
+        return Ok(EgressPolicy::All);
+    }
+    let ports = current.ports().map(<[u16]>::to_vec);
+    let listed = match verb.allow.as_slice() {
+        [] => None,
+        allow => Some(EgressPolicy::listing(allow)?),
     };
-    with_presets(policy, &verb.preset)
+    let policy = match with_presets(listed, &verb.preset)? {
+        Some(list) => list.with_ports(ports.as_deref())?,
+        None => current,
+    };
+    match policy {
+        EgressPolicy::Listed(_) => with_ports(policy, &verb.port),
+        word => bail!(
+            "the policy of the VM is `{}`, which has no ports; name hosts with --allow or --preset",
+            describe_policy(&word)
+        ),
+    }
+}
+
+/// A value of `--port`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PortOrAll {
+    Port(u16),
+    All,
+}
+
+impl FromStr for PortOrAll {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "all" => Ok(Self::All),
+            number => number
+                .parse()
+                .ok()
+                .filter(|port| *port > 0)
+                .map(Self::Port)
+                .ok_or_else(|| format!("{number:?} is no port; give a number from 1 to 65535, or `all`")),
+        }
+    }
+}
+
+/// A policy with these ports, if there are any.
+///
+/// # Errors
+/// The policy is no list, or `all` is given with ports.
+pub(super) fn with_ports(policy: EgressPolicy, ports: &[PortOrAll]) -> anyhow::Result<EgressPolicy> {
+    let numbers: Vec<u16> = ports
+        .iter()
+        .filter_map(|port| match port {
+            PortOrAll::Port(port) => Some(*port),
+            PortOrAll::All => None,
+        })
+        .collect();
+    match (&policy, ports) {
+        (_, []) => Ok(policy),
+        (EgressPolicy::None | EgressPolicy::All, _) => {
+            bail!("ports need a list of hosts or a preset; the policy is `{}`", describe_policy(&policy))
+        }
+        (_, [PortOrAll::All]) => Ok(policy.with_ports(None)?),
+        _ if numbers.len() < ports.len() => bail!("`all` stands for every port; give it alone, or ports"),
+        _ => Ok(policy.with_ports(Some(&numbers))?),
+    }
 }
 
 /// Adds presets to a policy, if there are any.
@@ -166,6 +236,45 @@ fn line(one: &EgressTry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn change(arguments: &[&str], current: &str) -> Result<String, String> {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            verb: Egress,
+        }
+        let parsed = <Command as clap::Parser>::try_parse_from([&["egress", "web"], arguments].concat());
+        let verb = parsed.map_err(|error| error.to_string())?.verb;
+        let current = serde_json::from_str(current).unwrap();
+        let changed = changed_policy(&verb, current).map_err(|error| error.to_string())?;
+        Ok(describe_policy(&changed))
+    }
+
+    #[test]
+    fn a_change_of_the_hosts_keeps_the_ports() {
+        let current = r#"{"allow":["a.example"],"ports":[443]}"#;
+        for (arguments, expected) in [
+            (&["--allow", "b.example"][..], r#"{"allow":["b.example"],"ports":[443]}"#),
+            (&["--preset", "gitlab"], r#"{"ports":[443],"presets":["gitlab"]}"#),
+            (&["--port", "80,443"], r#"{"allow":["a.example"],"ports":[80,443]}"#),
+            (&["--port", "all"], r#"{"allow":["a.example"]}"#),
+            (&["--allow", "b.example", "--port", "80"], r#"{"allow":["b.example"],"ports":[80]}"#),
+            (&["--all"], "all"),
+        ] {
+            assert_eq!(change(arguments, current).as_deref(), Ok(expected), "{arguments:?}");
+        }
+        let listed = change(&["--allow", "b.example"], r#""none""#);
+        assert_eq!(listed.as_deref(), Ok(r#"{"allow":["b.example"]}"#));
+        for (arguments, current, reason) in [
+            (&["--port", "80"][..], r#""all""#, "the policy of the VM is `all`, which has no ports"),
+            (&["--port", "80", "--port", "all"], current, "`all` stands for every port"),
+            (&["--port", "0"], current, "\"0\" is no port"),
+            (&["--none", "--port", "80"], current, "cannot be used with"),
+        ] {
+            let error = change(arguments, current).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
 
     #[test]
     fn presets_extend_a_list_and_contradict_a_word() {

@@ -8,8 +8,11 @@ use std::{
 };
 
 use jiff::Timestamp;
-use skep_api::swarm::{EndReason, PausedTo};
-use skep_store::{RecordPause, VmAttributes, VmBooted};
+use skep_api::{
+    egress::EgressPolicy,
+    swarm::{EndReason, PausedTo},
+};
+use skep_store::{ChangeVm, RecordPause, VmAttributes, VmBooted, VmChange};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, watch},
@@ -119,24 +122,66 @@ impl VmTask {
         (self, Ending { state, cause })
     }
 
-    /// Changes the policy of connections first, then the record in the store, then the attributes that readers see.
     async fn change(&mut self, command: ChangeCommand) {
-        if let Some(egress) = command.change.change.egress.clone()
-            && let Err(error) = self.context.keeper.set_egress(command.change.vm, egress).await
-        {
-            let _ = command.done.send(Err(error.into()));
-            return;
-        }
-        let timed = command.change.change.expires_at.is_some();
-        let changed = self.context.store.change_vm(command.change).await.map(|record| {
-            let attributes = record.vm.attributes;
-            if timed {
-                self.deadline = deadline(attributes.expires_at);
-            }
-            self.attributes.send_replace(attributes);
-        });
+        let changed = self.change_all_or_nothing(command.change).await;
         // Fails only if the caller is gone.
-        let _ = command.done.send(changed.map_err(Error::from));
+        let _ = command.done.send(changed);
+    }
+
+    /// Changes the policy of connections and the record in the store, then the attributes that readers see.
+    ///
+    /// A policy that allows less is applied before it is recorded, and any other one afterwards: if the server ends in
+    /// between, the VM reaches no more than its record allows. A step that fails undoes the one before it.
+    async fn change_all_or_nothing(&mut self, change: ChangeVm) -> Result<(), Error> {
+        let before = self.attributes.borrow().clone();
+        let policy = change.change.egress.clone();
+        let (first, last) = match policy {
+            Some(policy) if policy.is_within(&before.egress) => (Some(policy), None),
+            policy => (None, policy),
+        };
+        if let Some(policy) = &first {
+            self.context.keeper.set_egress(change.vm, policy.clone()).await?;
+        }
+        let undo = ChangeVm { change: undo(&change.change, &before), ..change.clone() };
+        let record = match self.context.store.change_vm(change).await {
+            Ok(record) => record,
+            Err(error) => {
+                if first.is_some() {
+                    self.restore_policy(before.egress).await;
+                }
+                return Err(error.into());
+            }
+        };
+        if let Some(policy) = last
+            && let Err(error) = self.context.keeper.set_egress(undo.vm, policy).await
+        {
+            match self.context.store.change_vm(undo).await {
+                Ok(record) => self.publish(record.vm.attributes),
+                Err(undo_error) => {
+                    let vm = self.facts.id;
+                    tracing::error!(%vm, %undo_error, "VM {vm} has another egress policy than its record: {undo_error}");
+                    self.publish(record.vm.attributes);
+                }
+            }
+            return Err(error.into());
+        }
+        self.publish(record.vm.attributes);
+        Ok(())
+    }
+
+    async fn restore_policy(&self, policy: EgressPolicy) {
+        let vm = self.facts.id;
+        if let Err(error) = self.context.keeper.set_egress(vm, policy).await {
+            tracing::error!(%vm, %error, "VM {vm} has a narrower egress policy than its record: {error}");
+        }
+    }
+
+    /// Shows readers the attributes on record, and sets the expiry if it has changed.
+    fn publish(&mut self, attributes: VmAttributes) {
+        let before = self.attributes.send_replace(attributes.clone());
+        if before.expires_at != attributes.expires_at {
+            self.deadline = deadline(attributes.expires_at);
+        }
     }
 
     async fn pause(&self, state: Live, command: StateCommand) -> Live {
@@ -217,6 +262,16 @@ impl VmTask {
         }
         // Fails only if the caller is gone.
         let _ = command.done.send(outcome.map_err(Error::of_transition));
+    }
+}
+
+/// The change that restores the attributes from before a change.
+fn undo(change: &VmChange, before: &VmAttributes) -> VmChange {
+    VmChange {
+        name: change.name.as_ref().map(|_| before.name.clone()),
+        metadata: change.metadata.as_ref().map(|_| before.metadata.clone()),
+        expires_at: change.expires_at.map(|_| before.expires_at),
+        egress: change.egress.as_ref().map(|_| before.egress.clone()),
     }
 }
 

@@ -22,8 +22,8 @@ use skep_store::{
     Answered, AppendLog, BeatTicket, ChangeTicket, ChangeVm, ClaimTickets, CreateTickets, DeleteTicket,
     EndAttempt, EndVms, Ended, Error, IdempotentRequest, ListTickets, ListVms, LogPage, LogPosition,
     OpenAttempt, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, Result,
-    TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore, VmBooted, VmEnd, VmMetrics,
-    VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt, WaitingTicket, WakeTicket,
+    TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore, VmAttributes, VmBooted, VmEnd,
+    VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt, WaitingTicket, WakeTicket,
 };
 use tokio::sync::broadcast;
 
@@ -44,6 +44,11 @@ impl FakeStore {
 
     pub(crate) fn alive(&self) -> Vec<VmId> {
         self.alive.lock().unwrap().iter().map(|vm| vm.id).collect()
+    }
+
+    pub(crate) fn attributes(&self, vm: VmId) -> VmAttributes {
+        let alive = self.alive.lock().unwrap();
+        alive.iter().find(|found| found.id == vm).unwrap().attributes.clone()
     }
 
     pub(crate) fn is_paused(&self, vm: VmId) -> bool {

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_api::{
     AccountId, ErrorCode, Failure, TemplateId, VmId,
+    egress::EgressPolicy,
     exec::RunCommand,
     keys::Limits,
     swarm::{BootAnswer, EngineReport, Isolation, Vm},
@@ -79,6 +80,9 @@ pub(crate) struct FakeKeeper {
     pub(crate) runs_commands: bool,
     /// The commands that guests ran.
     pub(crate) commands: Vec<String>,
+    /// The egress policies that were applied, in their order.
+    pub(crate) policies: Vec<EgressPolicy>,
+    pub(crate) refuses_policies: bool,
     vmms: BTreeMap<VmId, Vmm>,
 }
 
@@ -329,6 +333,13 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
                 }
                 answerer.answer(Answer::Committed, &[]).await.unwrap();
             }
+            Request::SetEgress { .. } if keeper.lock().unwrap().refuses_policies => {
+                answerer.answer(refusal, &[]).await.unwrap();
+            }
+            Request::SetEgress { policy, .. } => {
+                keeper.lock().unwrap().policies.push(policy);
+                answerer.answer(Answer::EgressSet, &[]).await.unwrap();
+            }
             Request::Attach { vm } => attach(vm, answerer, &keeper).await,
             Request::RemoveTemplate { template } => {
                 keeper.lock().unwrap().removed.push(template);
@@ -339,7 +350,6 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
             | Request::ListTemplates { .. }
             | Request::Usage { .. }
             | Request::AdmitToApi { .. }
-            | Request::SetEgress { .. }
             | Request::EgressReport { .. }
             | Request::EgressTotals
             | Request::Tls { .. }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod adopt;
+mod egress;
 mod fake_store;
 mod fake_templates;
 mod fixture;

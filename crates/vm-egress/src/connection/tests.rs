@@ -9,18 +9,21 @@ use tokio::{
 };
 
 use super::*;
-use crate::{limits::Limits, names::Names, outside::Outside, rules::Rules, vms::Vms};
+use crate::{connector::Connector, limits::Limits, names::Names, rules::Rules, vms::Vms};
 
 const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 /// A proxy whose operator allows these addresses.
 fn proxy(allow: &[&str]) -> Arc<Proxy> {
     let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
-    let rules = Rules { allow: Allowlist::parse(&allow), ..Rules::default() };
+    proxy_with(Rules { allow: Allowlist::parse(&allow), ..Rules::default() })
+}
+
+fn proxy_with(rules: Rules) -> Arc<Proxy> {
     Arc::new(Proxy {
         vms: Arc::new(Vms::new(Limits { connections: NonZeroU32::new(2).unwrap(), ..Limits::default() })),
         names: Arc::new(Names::open(tempfile::tempfile().unwrap()).unwrap()),
-        outside: Outside::new(rules).unwrap(),
+        connector: Connector::new(rules).unwrap(),
         connections: Arc::new(Semaphore::new(10)),
     })
 }
@@ -90,7 +93,7 @@ async fn what_a_policy_or_the_operator_forbids_is_reset() {
     let proxy = proxy(&["198.18.0.0/15"]);
     proxy.vms.set(VM, all);
     assert_reset(connect(&proxy, SocketAddrV4::new([198, 18, 0, 9].into(), 80)).await).await;
-    assert_eq!(last_reason(&proxy), "the address stands for no name");
+    assert_eq!(last_reason(&proxy), "the address is a placeholder address without a name");
 }
 
 #[tokio::test]
@@ -112,33 +115,161 @@ async fn a_connection_ends_with_the_policy_that_allowed_it_and_others_stay() {
     assert_reset(staying).await;
 }
 
+/// A connection of a VM whose policy allows `api.test`: the VM's end, the process's end, and the host's listener.
+struct Checked {
+    vm: Arc<Vm>,
+    rules: Rules,
+    client: TcpStream,
+    guest: TcpStream,
+    listener: TcpListener,
+    first: Vec<u8>,
+}
+
+impl Checked {
+    async fn new() -> Self {
+        let proxy = proxy(&[]);
+        proxy.vms.set(VM, EgressPolicy::listing(&["api.test"]).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.set_nodelay(true).unwrap();
+        let (guest, _) = listener.accept().await.unwrap();
+        let vm = proxy.vms.find(VM).unwrap();
+        Self { vm, rules: Rules::default(), client, guest, listener, first: Vec::new() }
+    }
+
+    /// Runs the check, with the ends of the VM and of the host.
+    async fn run(
+        &mut self,
+        ends: impl AsyncFnOnce(&mut TcpStream, TcpStream),
+    ) -> Result<FirstSender, String> {
+        let Self { vm, rules, client, guest, listener, first } = self;
+        let check = HostCheck { vm, rules, by_name: true, port: 80 };
+        let address = listener.local_addr().unwrap();
+        let connected = async { TcpStream::connect(address).await.map_err(connector::Error::Unreachable) };
+        let idle = Limits::default().idle;
+        let checked = connect_and_check(connected, &check, guest, first, idle);
+        let act = async {
+            let (host, _) = listener.accept().await.unwrap();
+            ends(client, host).await;
+        };
+        let (checked, ()) = tokio::join!(checked, act);
+        checked.map(|(_, sender)| sender).map_err(|error| error.to_string())
+    }
+}
+
+/// A request for a host that the policy of [`Checked`] does not allow.
+const OTHER_HOST: &[u8] = b"GET / HTTP/1.1\r\nHost: other.test\r\n\r\n";
+const OTHER_HOST_REASON: &str = "the first bytes name \"other.test\", which the policy does not allow";
+
+/// Lets timers of this length fire. The clock is paused, so that it moves only when nothing else happens.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    sleep(time).await;
+    tokio::time::resume();
+}
+
 #[tokio::test]
 async fn first_bytes_must_name_an_allowed_host() {
-    let proxy = proxy(&[]);
-    proxy.vms.set(VM, EgressPolicy::listing(&["api.test"]).unwrap());
-    let vm = proxy.vms.find(VM).unwrap();
     let check = async |parts: &'static [&'static [u8]]| {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (mut guest, _) = listener.accept().await.unwrap();
-        client.set_nodelay(true).unwrap();
-        let write = async {
+        let write = async |client: &mut TcpStream, _host: TcpStream| {
             for part in parts {
                 client.write_all(part).await.unwrap();
-                sleep(SILENCE * 2).await;
+                tokio::task::yield_now().await;
             }
+            client.shutdown().await.unwrap();
         };
-        let mut first = Vec::new();
-        let (checked, ()) = tokio::join!(check_first_bytes(&vm, 80, &mut guest, &mut first), write);
-        checked.map_err(|error| error.to_string())
+        Checked::new().await.run(write).await
     };
-    assert_eq!(check(&[b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n"]).await, Ok(()));
-    assert_eq!(check(&[b"SSH-2.0-x\r\n"]).await, Ok(()));
-    assert_eq!(check(&[]).await, Ok(()), "a server that speaks first");
-    // Also in parts that arrive later than a server that speaks first would be given.
-    let other = check(&[b"G", b"ET / HTTP/1.1\r\nHo", b"st: other.test\r\n\r\n"]).await;
-    assert_eq!(other.unwrap_err(), "the first bytes name \"other.test\", which the policy does not allow");
-    assert!(check(&[b"GET / HTTP/1.1\r\nHo"]).await.is_err());
+    assert_eq!(check(&[b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n"]).await, Ok(FirstSender::Guest));
+    assert_eq!(check(&[b"SSH-2.0-x\r\n"]).await, Ok(FirstSender::Guest));
+    assert_eq!(check(&[]).await, Ok(FirstSender::Guest), "the end of the stream");
+    for other in [
+        &[OTHER_HOST][..],
+        &[b"G", b"ET / HTTP/1.1\r\nHo", b"st: other.test\r\n\r\n"],
+        &[b"GET ", b" / HTTP/1.1\r\nHost: other.test\r\n\r\n"],
+        &[b"CONNECT other.test:80 HTTP/1.1\r\nHost: api.test\r\n\r\n"],
+    ] {
+        assert_eq!(check(other).await.unwrap_err(), OTHER_HOST_REASON);
+    }
+    for unreadable in [&b"GET / HTTP/1.1\r\nHo"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET "] {
+        let parts: &'static [&'static [u8]] = Box::leak(Box::new([unreadable]));
+        assert_eq!(check(parts).await.unwrap_err(), "the first bytes name no host that can be read");
+    }
+}
+
+#[tokio::test]
+async fn a_vm_that_waits_before_it_names_another_host_is_refused() {
+    let mut checked = Checked::new().await;
+    let wait_and_ask = async |client: &mut TcpStream, mut host: TcpStream| {
+        pass(Duration::from_secs(60)).await;
+        client.write_all(OTHER_HOST).await.unwrap();
+        assert_eq!(host.read(&mut [0; 1]).await.unwrap_or(0), 0, "the host gets no byte");
+    };
+    assert_eq!(checked.run(wait_and_ask).await.unwrap_err(), OTHER_HOST_REASON);
+
+    // The control: a host that speaks first, however late.
+    let mut checked = Checked::new().await;
+    let greet = async |_: &mut TcpStream, mut host: TcpStream| {
+        pass(Duration::from_secs(60)).await;
+        host.write_all(b"220 ready\r\n").await.unwrap();
+    };
+    assert!(checked.run(greet).await.is_ok_and(|sender| sender == FirstSender::Host));
+}
+
+#[tokio::test]
+async fn a_connection_whose_ends_say_nothing_ends() {
+    let hang_up = async |_: &mut TcpStream, host: TcpStream| drop(host);
+    assert_eq!(Checked::new().await.run(hang_up).await, Ok(FirstSender::Nobody));
+    let wait = async |_: &mut TcpStream, _host: TcpStream| pass(Limits::default().idle * 2).await;
+    assert_eq!(Checked::new().await.run(wait).await, Ok(FirstSender::Nobody));
+}
+
+#[tokio::test]
+async fn a_vm_whose_first_line_never_ends_is_refused() {
+    let begin = async |client: &mut TcpStream, mut host: TcpStream| {
+        client.write_all(b"GET /").await.unwrap();
+        pass(FIRST_BYTES_TIMEOUT * 2).await;
+        // Also if the host speaks: the VM spoke first.
+        let _ = host.write_all(b"x").await;
+    };
+    let refused = Checked::new().await.run(begin).await;
+    assert_eq!(refused.unwrap_err(), "the first bytes name no host that can be read");
+}
+
+#[tokio::test]
+async fn a_host_that_the_operator_forbids_is_refused_by_its_name_also_under_all() {
+    let (server, destination) = server().await;
+    let list = |entry: &str| Allowlist::parse(&[entry.to_owned()]);
+    let proxy = proxy_with(Rules { allow: list("127.0.0.1"), deny: list("other.test"), ..Rules::default() });
+    for policy in [EgressPolicy::All, EgressPolicy::listing(&["127.0.0.1"]).unwrap()] {
+        proxy.vms.set(VM, policy);
+        let mut vm = connect(&proxy, destination).await;
+        vm.write_all(OTHER_HOST).await.unwrap();
+        assert_reset(vm).await;
+        assert_eq!(last_reason(&proxy), "the first bytes name \"other.test\", which the operator forbids");
+        let (refused, _) = server.accept().await.unwrap();
+        drop(refused);
+        // The controls: another host, and a host that speaks first.
+        let mut vm = connect(&proxy, destination).await;
+        vm.write_all(b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n").await.unwrap();
+        let (mut outside, _) = server.accept().await.unwrap();
+        assert_eq!(outside.read(&mut [0; 3]).await.unwrap(), 3);
+        drop((vm, outside));
+        let mut vm = connect(&proxy, destination).await;
+        let (mut outside, _) = server.accept().await.unwrap();
+        outside.write_all(b"220 ready\r\n").await.unwrap();
+        assert_eq!(vm.read(&mut [0; 20]).await.unwrap(), 11);
+        vm.write_all(OTHER_HOST).await.unwrap();
+        assert_eq!(outside.read(&mut [0; 3]).await.unwrap(), 3);
+    }
+}
+
+#[test]
+fn the_reason_of_a_refusal_has_little_of_a_guest_and_visible_ascii_only() {
+    let guest = "\u{10fffd}\u{1b}[2J\"".repeat(100);
+    let Outcome::Refused(_, reason) = Error::OtherHost(shown(&guest)).outcome() else { panic!() };
+    assert!(reason.len() < 200 && reason.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{reason}");
+    assert!(serde_json::to_string(&reason).unwrap().len() < 300, "{reason}");
 }
 
 #[tokio::test]

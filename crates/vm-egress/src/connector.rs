@@ -25,7 +25,7 @@ const QUERY_ATTEMPTS: usize = 2;
 const MAX_ADDRESSES: usize = 4;
 
 /// Makes connections by the operator's rules.
-pub(crate) struct Outside {
+pub(crate) struct Connector {
     /// It is replaced when the name servers change.
     resolver: RwLock<TokioResolver>,
     rules: Rules,
@@ -59,7 +59,7 @@ fn resolver(servers: &[SocketAddr]) -> io::Result<TokioResolver> {
     builder.with_options(options).build().map_err(io::Error::other)
 }
 
-impl Outside {
+impl Connector {
     /// Without name servers no name is found.
     pub(crate) fn new(rules: Rules) -> io::Result<Self> {
         Ok(Self { resolver: RwLock::new(resolver(&[])?), rules })
@@ -69,6 +69,10 @@ impl Outside {
     pub(crate) fn set_name_servers(&self, servers: &[SocketAddr]) -> io::Result<()> {
         *self.resolver.write().unwrap_or_else(PoisonError::into_inner) = resolver(servers)?;
         Ok(())
+    }
+
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// Connects to a name or an address. The addresses that are judged are the ones that are connected to.

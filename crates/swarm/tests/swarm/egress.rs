@@ -1,0 +1,66 @@
+//! Changes of egress policies together with the record.
+
+use skep_api::{VmId, egress::EgressPolicy};
+use skep_store::{VmAttributes, VmChange};
+use skep_swarm::BootSpec;
+
+use crate::fixture::Fixture;
+
+fn listed() -> EgressPolicy {
+    EgressPolicy::listing(&["api.example.com"]).unwrap()
+}
+
+/// A VM with the policy of [`listed`].
+async fn boot(fixture: &Fixture) -> VmId {
+    let attributes = VmAttributes { egress: listed(), ..VmAttributes::default() };
+    let spec = BootSpec { attributes, ..fixture.boot_spec(1) };
+    fixture.boot_with(spec).await.unwrap().vms.remove(0).id
+}
+
+/// Changes the name and the policy. Returns whether that succeeded, and what the record has then.
+async fn change(fixture: &Fixture, vm: VmId, egress: EgressPolicy) -> (bool, Option<String>, EgressPolicy) {
+    let name = Some(Some("web".parse().unwrap()));
+    let change = VmChange { name, egress: Some(egress), ..VmChange::default() };
+    let changed = fixture.swarm.change(&fixture.account, vm, change, "x").await;
+    let record = fixture.records().await.remove(0);
+    (changed.is_ok(), record.name.map(|name| name.to_string()), record.egress)
+}
+
+#[tokio::test]
+async fn a_change_that_cannot_be_recorded_changes_no_policy() {
+    let fixture = Fixture::new().await;
+    let vm = boot(&fixture).await;
+    fixture.store.set_failing(true);
+    // A wider policy, or one that allows others, is never applied.
+    let other = EgressPolicy::listing(&["other.example.com"]).unwrap();
+    for policy in [EgressPolicy::All, other] {
+        assert_eq!(change(&fixture, vm, policy).await, (false, None, listed()));
+        assert_eq!(fixture.keeper(|keeper| keeper.policies.clone()), [listed()]);
+    }
+    // A narrower one is taken back.
+    assert_eq!(change(&fixture, vm, EgressPolicy::None).await, (false, None, listed()));
+    assert_eq!(fixture.keeper(|keeper| keeper.policies.clone()), [listed(), EgressPolicy::None, listed()]);
+    // The control.
+    fixture.store.set_failing(false);
+    let changed = change(&fixture, vm, EgressPolicy::All).await;
+    assert_eq!(changed, (true, Some("web".to_owned()), EgressPolicy::All));
+    assert_eq!(fixture.keeper(|keeper| keeper.policies.last().cloned()), Some(EgressPolicy::All));
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_applied_is_not_on_record() {
+    let fixture = Fixture::new().await;
+    let vm = boot(&fixture).await;
+    fixture.keeper(|keeper| keeper.refuses_policies = true);
+    for policy in [EgressPolicy::All, EgressPolicy::None] {
+        assert_eq!(change(&fixture, vm, policy).await, (false, None, listed()));
+    }
+    let stored = fixture.store.attributes(vm);
+    assert_eq!((stored.name, stored.egress), (None, listed()));
+    // The control.
+    fixture.keeper(|keeper| keeper.refuses_policies = false);
+    for policy in [EgressPolicy::All, EgressPolicy::None] {
+        let changed = change(&fixture, vm, policy.clone()).await;
+        assert_eq!(changed, (true, Some("web".to_owned()), policy));
+    }
+}
