@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use skep_api::{ErrorCode, audit::UNMATCHED_ACTION};
-use skep_store::EventKind;
+use skep_store::{EventFamily, EventKind};
 
 use super::{messages, streams};
 
@@ -219,9 +219,9 @@ fn event_types_pattern() -> String {
 
 /// A pattern of one type or family, without anchors.
 fn event_type_pattern() -> String {
-    let families = ["ticket", "vm", "key"].map(|family| format!("{family}\\.\\*"));
-    let types = EventKind::ALL.iter().map(|kind| kind.as_str().replace('.', "\\."));
-    types.chain(families).collect::<Vec<_>>().join("|")
+    let families = EventFamily::ALL.iter().map(|family| family.pattern());
+    let names = EventKind::ALL.iter().map(|kind| kind.as_str()).chain(families);
+    names.map(|name| name.replace('.', "\\.").replace('*', "\\*")).collect::<Vec<_>>().join("|")
 }
 
 /// Calls a function for each operation of the document.

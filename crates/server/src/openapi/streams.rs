@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use skep_api::events::{STREAM_GAP, TICKET_CURRENT};
-use skep_store::EventKind;
+use skep_store::{EventFamily, EventKind};
 
 use super::constraints::{each_operation, part};
 
@@ -148,16 +148,12 @@ fn event_stream(document: &mut Value) -> Result<(), String> {
     let schemas = part(document, "/components/schemas")?;
     let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
     let names: Vec<&str> = kinds.chain([TICKET_CURRENT, STREAM_GAP, "error"]).collect();
-    let data = [
-        "TicketEvent",
-        "VmEvent",
-        "TemplateEvent",
-        "KeyEvent",
-        "CurrentTicket",
-        "StreamGap",
-        "StreamRefusal",
-    ]
-    .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    let others = [(TICKET_CURRENT, "CurrentTicket"), (STREAM_GAP, "StreamGap"), ("error", "StreamRefusal")];
+    let families = EventFamily::ALL.iter().map(|family| (family.pattern(), event_schema(*family)));
+    let bodies: Vec<(&str, &str)> = families.chain(others).collect();
+    let data: Vec<Value> =
+        bodies.iter().map(|(_, name)| json!({"$ref": format!("#/components/schemas/{name}")})).collect();
+    let of_kinds: Vec<String> = bodies.iter().map(|(kinds, name)| format!("`{name}` of `{kinds}`")).collect();
     schemas["EventStreamEvent"] = json!({
         "type": "object",
         "description": "One server-sent event of an account.",
@@ -170,8 +166,7 @@ fn event_stream(document: &mut Value) -> Result<(), String> {
             },
             "data": {
                 "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                "description": "JSON: `TicketEvent` of `ticket.*`, `VmEvent` of `vm.*`, `TemplateEvent` of `template.*`, \
-                                `KeyEvent` of `key.*`, `CurrentTicket` of `ticket.current`, `StreamGap` of `stream.gap`, `StreamRefusal` of `error`.",
+                "description": format!("JSON: {}.", of_kinds.join(", ")),
             },
         },
     });
@@ -187,4 +182,14 @@ fn event_stream(document: &mut Value) -> Result<(), String> {
         },
     });
     Ok(())
+}
+
+/// The schema of the events of a family.
+const fn event_schema(family: EventFamily) -> &'static str {
+    match family {
+        EventFamily::Key => "KeyEvent",
+        EventFamily::Ticket => "TicketEvent",
+        EventFamily::Template => "TemplateEvent",
+        EventFamily::Vm => "VmEvent",
+    }
 }

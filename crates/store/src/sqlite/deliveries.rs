@@ -108,8 +108,7 @@ fn newest_of(connection: &Connection, webhook: WebhookId) -> Result<Option<Deliv
 }
 
 fn subscribes_to(types: &[String], word: &str) -> bool {
-    let kind = EventKind::ALL.iter().find(|kind| kind.as_str() == word);
-    kind.is_some_and(|kind| types.iter().any(|wanted| kind.matches(wanted)))
+    EventKind::named(word).is_some_and(|kind| types.iter().any(|wanted| kind.matches(wanted)))
 }
 
 /// A delivery to insert.
