@@ -14,7 +14,7 @@ const VARIABLE_NAME: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 /// Adds the constraints to the document.
 ///
 /// # Errors
-/// The JSON pointer of a part that a constraint is for, and that the document no longer has.
+/// A part, parameter or property that a constraint is for, and that the document no longer has.
 pub(super) fn refine(document: &mut Value) -> Result<(), String> {
     bodies_are_objects(document);
     lift_descriptions(document);
@@ -22,12 +22,15 @@ pub(super) fn refine(document: &mut Value) -> Result<(), String> {
     streams::describe(document)?;
     messages::refine(document)?;
     for (name, change) in schemas() {
-        merge(part(document, &format!("/components/schemas/{name}"))?, change);
+        constrain(document, &format!("/components/schemas/{name}"), change)?;
     }
     for (pointer, change) in inline_schemas() {
-        merge(part(document, pointer)?, change);
+        constrain(document, pointer, change)?;
     }
-    parameters(document);
+    vms_in_paths(document)?;
+    for (operation, name, change) in parameters(document) {
+        merge(&mut parameter(document, operation, name)?["schema"], change);
+    }
     Ok(())
 }
 
@@ -161,9 +164,10 @@ fn exec_bodies(document: &mut Value) -> Result<(), String> {
     let request = part(document, "/components/schemas/ExecRequest")?;
     let mut inside = request.clone();
     inside["description"] = json!("The body of `POST /api/swarm/vm/{pid}/exec`.");
-    if let Some(properties) = inside["properties"].as_object_mut() {
-        properties.remove("vm");
-    }
+    let properties = inside["properties"].as_object_mut();
+    properties
+        .and_then(|properties| properties.remove("vm"))
+        .ok_or("the schema `ExecRequest` of the OpenAPI document has no property `vm`")?;
     request["description"] = json!("The body of `POST /api/exec`.");
     part(document, "/components/schemas")?["ExecInVmRequest"] = inside;
     let body = "/paths/~1api~1swarm~1vm~1{pid}~1exec/post/requestBody/content/application~1json/schema";
@@ -171,8 +175,24 @@ fn exec_bodies(document: &mut Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds constraints to parameters.
-fn parameters(document: &mut Value) {
+/// A VM in a path is named by its pid or its id.
+fn vms_in_paths(document: &mut Value) -> Result<(), String> {
+    let mut changed = false;
+    each_operation(document, |operation| {
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for parameter in parameters.into_iter().flatten() {
+            if parameter["name"] == "pid" && parameter["in"] == "path" {
+                parameter["schema"] = pid_or_id();
+                changed = true;
+            }
+        }
+    });
+    if changed { Ok(()) } else { Err("no path of the OpenAPI document has a parameter `pid`".to_owned()) }
+}
+
+/// Changes to be merged into the schemas of parameters: the id of the operation, the name of the parameter, and the
+/// change.
+fn parameters(document: &mut Value) -> [(&'static str, &'static str, Value); 6] {
     let mut operations = Vec::new();
     each_operation(document, |operation| {
         operations.extend(operation["operationId"].as_str().map(str::to_owned))
@@ -181,30 +201,33 @@ fn parameters(document: &mut Value) {
     operations.sort_unstable();
     let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
     let outcome = format!("^(done|refused|[1-5][0-9][0-9]|{})$", codes.join("|"));
-    each_operation(document, |operation| {
-        let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
-        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
-        for parameter in parameters.into_iter().flatten() {
-            let change = match (id.as_str(), parameter["name"].as_str().unwrap_or_default()) {
-                (_, "pid") if parameter["in"] == "path" => {
-                    parameter["schema"] = pid_or_id();
-                    continue;
-                }
-                ("list_audit", "action") => json!({"enum": operations}),
-                ("list_audit", "outcome") => json!({"pattern": outcome}),
-                ("revoke_all_keys", "all") => json!({"enum": [true]}),
-                ("events", "types") => json!({"pattern": event_types_pattern()}),
-                // A browser that has received no event yet may send an empty one.
-                ("events", "Last-Event-ID") => {
-                    json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})
-                }
-                // A format would make the header a date in generated clients, which is none where it is empty.
-                ("swarm_metrics", "Last-Event-ID") => json!({"pattern": SAMPLE_ID_PATTERN}),
-                _ => continue,
-            };
-            merge(&mut parameter["schema"], change);
-        }
-    });
+    [
+        ("list_audit", "action", json!({"enum": operations})),
+        ("list_audit", "outcome", json!({"pattern": outcome})),
+        ("revoke_all_keys", "all", json!({"enum": [true]})),
+        ("events", "types", json!({"pattern": event_types_pattern()})),
+        // A browser that has received no event yet may send an empty one.
+        ("events", "Last-Event-ID", json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})),
+        // A format would make the header a date in generated clients, which is none where it is empty.
+        ("swarm_metrics", "Last-Event-ID", json!({"pattern": SAMPLE_ID_PATTERN})),
+    ]
+}
+
+/// The parameter of an operation.
+///
+/// # Errors
+/// The names of both, if the document has no such parameter.
+fn parameter<'a>(document: &'a mut Value, operation: &str, name: &str) -> Result<&'a mut Value, String> {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    let operations = paths.into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut);
+    let operations = operations.flat_map(Map::values_mut).filter(|one| one["operationId"] == operation);
+    operations
+        .filter_map(|one| one.get_mut("parameters").and_then(Value::as_array_mut))
+        .flatten()
+        .find(|parameter| parameter["name"] == name)
+        .ok_or_else(|| {
+            format!("the operation `{operation}` of the OpenAPI document has no parameter `{name}`")
+        })
 }
 
 /// The time of a sample in RFC 3339, or nothing.
@@ -232,6 +255,30 @@ pub(super) fn each_operation(document: &mut Value, mut call: impl FnMut(&mut Val
     }
 }
 
+/// Merges constraints into the schema at a JSON pointer.
+///
+/// # Errors
+/// The pointer, if the document has no such schema, or a property that the constraints name and the schema lacks.
+fn constrain(document: &mut Value, pointer: &str, constraints: Value) -> Result<(), String> {
+    let schema = part(document, pointer)?;
+    for name in named_properties(&constraints) {
+        if schema["properties"].get(name).is_none() {
+            return Err(format!("the schema `{pointer}` of the OpenAPI document has no property `{name}`"));
+        }
+    }
+    merge(schema, constraints);
+    Ok(())
+}
+
+/// The properties that constraints of a schema name, also in its conditions.
+fn named_properties(constraints: &Value) -> Vec<&str> {
+    let properties =
+        constraints["properties"].as_object().into_iter().flat_map(Map::keys).map(String::as_str);
+    let required = constraints["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let conditions = ["if", "then", "else"].into_iter().filter_map(|word| constraints.get(word));
+    properties.chain(required).chain(conditions.flat_map(named_properties)).collect()
+}
+
 /// Merges objects recursively. Any other value replaces the existing one.
 fn merge(into: &mut Value, from: Value) {
     match (into, from) {
@@ -247,4 +294,51 @@ fn merge(into: &mut Value, from: Value) {
 fn merged(mut into: Value, from: Value) -> Value {
     merge(&mut into, from);
     into
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document() -> Value {
+        json!({
+            "components": {"schemas": {"Key": {"properties": {"role": {"type": "string"}}}}},
+            "paths": {"/keys": {"get": {"operationId": "list_keys", "parameters": [{"name": "role", "schema": {}}]}}},
+        })
+    }
+
+    #[test]
+    fn a_constraint_on_a_property_that_is_gone_is_refused() {
+        let mut document = document();
+        constrain(
+            &mut document,
+            "/components/schemas/Key",
+            json!({"properties": {"role": {"pattern": "a"}}}),
+        )
+        .unwrap();
+        assert_eq!(document.pointer("/components/schemas/Key/properties/role/pattern"), Some(&json!("a")));
+        for constraints in [
+            json!({"properties": {"scope": {"pattern": "a"}}}),
+            json!({"required": ["scope"]}),
+            json!({"if": {"required": ["role"]}, "then": {"properties": {"scope": {"const": 1}}}}),
+            json!({"if": {"required": ["role"]}, "then": {}, "else": {"if": {"required": ["scope"]}}}),
+        ] {
+            let before = document.clone();
+            let error = constrain(&mut document, "/components/schemas/Key", constraints).unwrap_err();
+            assert!(error.contains("`scope`"), "{error}");
+            assert_eq!(document, before);
+        }
+        assert!(constrain(&mut document, "/components/schemas/Keys", json!({})).is_err());
+    }
+
+    #[test]
+    fn a_constraint_on_a_parameter_that_is_gone_is_refused() {
+        let mut document = document();
+        assert_eq!(parameter(&mut document, "list_keys", "role").unwrap()["name"], "role");
+        for (operation, name) in [("list_keys", "roles"), ("all_keys", "role")] {
+            let error = parameter(&mut document, operation, name).unwrap_err();
+            assert!(error.contains(operation) && error.contains(name), "{error}");
+        }
+        assert!(vms_in_paths(&mut document).unwrap_err().contains("`pid`"));
+    }
 }
