@@ -24,7 +24,7 @@ mod octal_mode;
 pub mod operation;
 mod patch;
 pub mod path;
-mod refusals;
+pub mod refusals;
 pub mod run_log;
 pub mod scope;
 pub mod session;
