@@ -33,7 +33,6 @@ pub mod swarm;
 mod swarm_samples;
 pub mod system;
 pub mod templates;
-mod ticket_lists;
 pub mod tickets;
 mod time;
 mod vm_ref;
