@@ -12,7 +12,7 @@ use super::{
     SqliteStore,
     columns::{Columns, execute, invalid_column, millis, page_end, query_all, to_json},
     error::SqliteError,
-    history,
+    retention,
 };
 use crate::{AuditPage, AuditStore, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
 
@@ -27,7 +27,7 @@ impl AuditStore for SqliteStore {
     }
 
     async fn trim_history(&self, command: TrimHistory) -> crate::Result<Trimmed> {
-        self.writer.run(move |c| history::trim(c, &command)).await
+        self.writer.run(move |c| retention::trim(c, &command)).await
     }
 }
 
