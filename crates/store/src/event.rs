@@ -34,7 +34,6 @@ pub trait EventStore: Send + Sync {
     fn commits(&self) -> watch::Receiver<u64>;
 }
 
-/// A stored event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// Position in the order of commits. Increases, and is never reused within an epoch.

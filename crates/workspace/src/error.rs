@@ -90,13 +90,11 @@ pub enum Error {
     #[error("`{path}` is not valid {encoding} here; read it with `encoding=base64`")]
     NotText {
         path: String,
-        /// The requested encoding.
         encoding: String,
     },
     /// The text has characters that the encoding cannot represent.
     #[error("`content` has characters that {encoding} cannot represent; write it as `utf-8`")]
     NotInEncoding {
-        /// The requested encoding.
         encoding: String,
     },
     /// An invalid regex or glob.
@@ -149,7 +147,6 @@ pub enum Error {
     /// The command was never started, or its result was discarded.
     #[error("there is no command `{id}`: it was never started, or ended too long ago")]
     UnknownCommand {
-        /// The requested id.
         id: String,
     },
     #[error(transparent)]
@@ -182,7 +179,6 @@ impl Error {
         }
     }
 
-    /// The stable error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::UnknownOperation { .. } => ErrorCode::UnknownRoute,

@@ -57,7 +57,6 @@ refusals! {
         &[UnknownTemplate, UnknownTicket, NameTaken, TemplateNotReady, QuotaExceeded],
         ATTEMPT, CLAIM, IDEMPOTENCY, &[TemplateDamaged, NoCapacity], SWARM, &[BootFailed, GuestTimeout],
     ],
-    /// Reading a template.
     TemplateRefused = &[&[UnknownTemplate]],
     CreateTemplateRefused = &[
         &[UnknownTemplate, NameTaken, TemplateNotReady, QuotaExceeded], IDEMPOTENCY, &[TemplateDamaged], SWARM,
@@ -75,7 +74,6 @@ refusals! {
     RestartRefused = &[&[ErrorCode::RestartRefused, ShuttingDown], OPTIONAL_BODY],
     /// A command on the server, or in a VM.
     ExecAnywhereRefused = &[PLACE, COMMAND, &[ExecUnavailable]],
-    /// Deleting a Git credential.
     CredentialRefused = &[&[UnknownCredential]],
     /// A command in a VM.
     ExecRefused = &[PLACE, COMMAND],
@@ -84,7 +82,6 @@ refusals! {
     /// Reconnecting to a running command.
     ExecReconnectRefused = &[PLACE, &[UnknownExec]],
     CreateKeyRefused = &[&[UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable]],
-    /// Operations on one key.
     KeyRefused = &[&[UnknownKey]],
     RotateRefused = &[&[UnknownKey, KeyNotValid]],
     CreateAccountRefused = &[&[NameTaken, WorkspaceTaken]],
@@ -92,23 +89,17 @@ refusals! {
     AccountRefused = &[&[UnknownAccount]],
     ChangeAccountRefused = &[&[UnknownAccount, AccountProtected]],
     DeleteAccountRefused = &[&[UnknownAccount, AccountInUse, AccountProtected], SWARM],
-    /// Creating one ticket.
     CreateTicketRefused = &[IDEMPOTENCY, TICKET_FIELDS],
-    /// Creating several tickets.
     CreateTicketsRefused = &[&[Cycle], IDEMPOTENCY, TICKET_FIELDS],
     /// Claiming any ready ticket.
     ClaimRefused = &[IDEMPOTENCY],
-    /// Reading a ticket.
     TicketRefused = &[&[UnknownTicket]],
     TicketLogRefused = &[&[UnknownTicket, UnknownLog]],
     ChangeTicketRefused = &[&[UnknownTicket], ATTEMPT, CLAIM, &[Cycle, VersionStale], TICKET_FIELDS],
-    /// Heartbeats.
     BeatRefused = &[&[UnknownTicket], ATTEMPT],
     DeleteTicketRefused = &[&[UnknownTicket, TicketState, HasDependents, VersionStale]],
     CreateWebhookRefused = &[&[QuotaExceeded]],
-    /// Operations on one webhook.
     WebhookRefused = &[&[UnknownWebhook]],
-    /// Sending a test event.
     SendWebhookRefused = &[&[UnknownWebhook, WebhookDisabled], OPTIONAL_BODY],
     RedeliverRefused = &[&[UnknownWebhook, UnknownDelivery, WebhookDisabled], OPTIONAL_BODY],
     /// A list that is served as JSON or as CSV.

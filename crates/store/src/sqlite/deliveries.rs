@@ -109,7 +109,6 @@ fn subscribes_to(types: &[String], word: &str) -> bool {
     EventKind::named(word).is_some_and(|kind| types.iter().any(|wanted| kind.matches(wanted)))
 }
 
-/// A delivery to insert.
 struct NewDelivery<'a> {
     id: DeliveryId,
     webhook: WebhookId,

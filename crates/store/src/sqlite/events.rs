@@ -50,7 +50,6 @@ impl EventStore for SqliteStore {
     }
 }
 
-/// An event to write.
 pub(super) struct NewEvent<'a> {
     pub(super) account: AccountId,
     pub(super) kind: EventKind,
