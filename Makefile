@@ -144,7 +144,7 @@ soak: build ## what VMs share that were never seeded; SOAK_BOOTS boots and ends 
 	@$(BAKE_FOR_TESTS)
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
 		$(CARGO_TEST) --package skep-tests --features soak --test binary -- --nocapture --test-threads 1 \
-		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: unseeded::
+		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: without_reseed::
 	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(CARGO_TEST) --package skep-service-tests --test service git::races::
 
 EARLIER ?=

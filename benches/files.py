@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.parse
 
-from kept import Kept
+from http_client import KeepAliveClient
 
 TREE_FILES = int(os.environ.get("TREE_FILES", "100000"))
 LARGE_MIB = int(os.environ.get("LARGE_MIB", "1024"))
@@ -236,7 +236,7 @@ def main():
     searches(skep, root)
     large_reads(skep, root, server_of(int(pid)))
     small_reads(skep, root)
-    kept = Kept(url, key)
+    kept = KeepAliveClient(url, key)
     durable_writes(kept, root)
     in_a_vm(skep, kept, root)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from kept import Kept
+from http_client import KeepAliveClient
 
 FILES = int(os.environ.get("REPOSITORY_FILES", "50000"))
 COMMITS = int(os.environ.get("REPOSITORY_COMMITS", "5000"))
@@ -63,7 +63,7 @@ def give_to_owner(path, root):
 
 
 def main():
-    skep = Kept(sys.argv[1], pathlib.Path(sys.argv[2]).read_text().strip())
+    skep = KeepAliveClient(sys.argv[1], pathlib.Path(sys.argv[2]).read_text().strip())
     root = pathlib.Path(json.loads(skep.send(skep.request("GET", "/api/whoami")))["roots"][0])
 
     def git(path, *words):

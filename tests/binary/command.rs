@@ -14,7 +14,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary, command, eventually, output_of};
+use crate::harness::{Skep, answer, binary, command, eventually, output_of};
 
 mod completions;
 mod file_verbs;
@@ -41,13 +41,6 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a command printed, which must be JSON and have succeeded.
-#[track_caller]
-fn answer(output: &Output) -> Value {
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-}
-
 fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
@@ -65,13 +58,12 @@ fn terminal() -> (File, File) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_swarm_is_booted_used_and_ended_by_command() {
     let server = Skep::start().await;
-    let booted = skep(&server, &["boot", "-n", "2", "--json"], "");
-    let answer: Value = serde_json::from_str(&stdout(&booted)).unwrap_or_else(|_| panic!("{booted:?}"));
-    let pid = answer["vms"][0]["pid"].to_string();
+    let booted = answer(&skep(&server, &["boot", "-n", "2", "--json"], ""));
+    let pid = booted["vms"][0]["pid"].to_string();
     let listed = stdout(&skep(&server, &["ps"], ""));
     assert!(listed.contains(&pid) && listed.lines().all(|line| line.len() <= 110), "{listed}");
     let listed = stdout(&skep(&server, &["ps", "--wide"], ""));
-    assert!(listed.contains(&pid) && listed.contains(answer["vms"][1]["ip"].as_str().unwrap()), "{listed}");
+    assert!(listed.contains(&pid) && listed.contains(booted["vms"][1]["ip"].as_str().unwrap()), "{listed}");
 
     let run = skep(&server, &["exec", &pid, "--", "sh", "-c", "cat; echo err >&2; exit 9"], "through ü\n");
     assert_eq!(run.status.code(), Some(9), "{run:?}");
@@ -88,7 +80,7 @@ async fn a_swarm_is_booted_used_and_ended_by_command() {
     let deleted = all.lines().find(|line| line.contains(&pid)).unwrap_or_else(|| panic!("{all}"));
     assert!(deleted.contains("ended") && deleted.ends_with("deleted"), "{all}");
     assert!(all.lines().any(|line| line.ends_with("cleanup")), "{all}");
-    let all = self::answer(&skep(&server, &["ps", "-a", "--json"], ""));
+    let all = answer(&skep(&server, &["ps", "-a", "--json"], ""));
     assert_eq!(all["vms"].as_array().unwrap().len(), 2, "{all}");
     assert!(all["vms"].as_array().unwrap().iter().all(|vm| vm["ended_at"].is_string()), "{all}");
 }

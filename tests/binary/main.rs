@@ -63,8 +63,6 @@ mod identity;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]
-mod killed;
-#[cfg(feature = "root")]
 mod memory;
 #[cfg(feature = "root")]
 mod memory_guard;
@@ -76,6 +74,8 @@ mod pool;
 mod processes;
 #[cfg(feature = "root")]
 mod programs;
+#[cfg(feature = "root")]
+mod random_kills;
 #[cfg(feature = "root")]
 mod readme;
 #[cfg(feature = "root")]
@@ -104,11 +104,11 @@ mod template_updates;
 mod templates;
 #[cfg(feature = "root")]
 mod tenants;
-#[cfg(feature = "soak")]
-mod unseeded;
 #[cfg(feature = "update")]
 mod update;
 #[cfg(feature = "root")]
 mod usage;
 #[cfg(feature = "root")]
 mod vm_api;
+#[cfg(feature = "soak")]
+mod without_reseed;

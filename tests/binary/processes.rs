@@ -8,13 +8,7 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::harness::{Skep, eventually};
-
-fn status_field(pid: u32, name: &str) -> String {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
-    line.split_once(':').unwrap().1.trim().to_owned()
-}
+use crate::harness::{Skep, eventually, status_field};
 
 #[tokio::test]
 async fn the_server_is_an_ordinary_user_without_capabilities() {

@@ -11,7 +11,7 @@ use std::{
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Skep, eventually, send};
+use crate::harness::{Skep, eventually, send, stdout_on_server as run};
 
 /// A server without VMs, so that it starts at once, and its file of settings.
 async fn start() -> Skep {
@@ -145,11 +145,6 @@ async fn a_signal_during_a_restart_ends_the_server() {
     let skep = start().await;
     skep.post("/api/admin/restart", &json!({})).await.ok(202);
     drop(skep.stop());
-}
-
-async fn run(skep: &Skep, command: &str) -> String {
-    let answer = skep.post("/api/exec", &json!({"command": command})).await.ok(200);
-    answer["stdout"].as_str().unwrap().to_owned()
 }
 
 #[cfg(feature = "root")]

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Receiver, Skep, command, eventually, output_of, temp_dir, try_send};
+use crate::harness::{Receiver, Skep, answer, command, eventually, output_of, printed, temp_dir, try_send};
 
 /// A few in `make test`, more in a soak.
 const ROUNDS: u64 = if cfg!(feature = "soak") { 30 } else { 4 };
@@ -72,17 +72,6 @@ async fn no_event_is_lost_by_a_server_that_is_killed() {
 
 fn run(server: &Skep, arguments: &[&str]) -> Output {
     output_of(&mut command(server, &[&["webhook"], arguments].concat()))
-}
-
-#[track_caller]
-fn printed(output: &Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
-}
-
-#[track_caller]
-fn answer(output: &Output) -> Value {
-    serde_json::from_str(&printed(output)).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]

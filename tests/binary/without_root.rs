@@ -14,16 +14,12 @@ use rustix::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{Skep, binary, eventually, output_of, send, serve};
+use crate::harness::{
+    Skep, binary, eventually, output_of, send, serve, status_field, stdout_on_server as run,
+};
 
 /// The lock of an earlier server, which had no keeper.
 const EARLIER_LOCK: &str = "process 4711 at 127.0.0.1:4712\n";
-
-fn status_field(pid: u32, name: &str) -> String {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
-    line.split_once(':').unwrap().1.trim().to_owned()
-}
 
 /// The keeper's child whose command line begins like this.
 fn child(skep: &Skep, verb: &str) -> Option<u32> {
@@ -37,11 +33,6 @@ fn child(skep: &Skep, verb: &str) -> Option<u32> {
         command.split('\0').nth(1) == Some(verb)
     };
     children.split_whitespace().find(is_it).map(|pid| pid.parse().unwrap())
-}
-
-async fn run(skep: &Skep, command: &str) -> String {
-    let answer = skep.post("/api/exec", &json!({"command": command})).await.ok(200);
-    answer["stdout"].as_str().unwrap().to_owned()
 }
 
 /// A data directory as an earlier server left it: without the keeper's part, with the lock in the server's.

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, fmt, hash, str::FromStr};
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 use skep_api::Environment;
 use subtle::ConstantTimeEq;
@@ -24,7 +25,7 @@ pub struct KeySecret {
 impl KeySecret {
     /// Creates a key from 32 bytes of a cryptographic random number generator.
     pub fn from_random(environment: Environment, random: [u8; 32]) -> Self {
-        Self { text: format!("{KEY_START}{environment}-{}", hex(&random)), environment }
+        Self { text: format!("{KEY_START}{environment}-{}", HEXLOWER.encode(&random)), environment }
     }
 
     /// Parses a presented key. Only the form is checked.
@@ -123,13 +124,13 @@ impl hash::Hash for KeyHash {
 
 impl fmt::Display for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex(&self.0))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyHash({}...)", hex(&self.0[..4]))
+        write!(f, "KeyHash({}...)", HEXLOWER.encode(&self.0[..4]))
     }
 }
 
@@ -137,29 +138,14 @@ impl FromStr for KeyHash {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        if text.len() != HEX_DIGITS || !text.bytes().all(is_hex) {
-            return Err(Error::NotAHash { bytes: text.len() });
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            *byte = digit(pair[0]) << 4 | digit(pair[1]);
-        }
-        Ok(Self(bytes))
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Self).ok_or(Error::NotAHash { bytes: text.len() })
     }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|d| char::from(DIGITS[usize::from(d)])).collect()
 }
 
 // Lower case only, so that each key has one spelling and one hash.
 pub(crate) const fn is_hex(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
-}
-
-const fn digit(hex: u8) -> u8 {
-    if hex.is_ascii_digit() { hex - b'0' } else { hex - b'a' + 10 }
 }
 
 #[cfg(test)]

@@ -2,14 +2,12 @@
 
 use std::fmt;
 
+use data_encoding::HEXLOWER;
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest, Sha256};
 use skep_api::keys::Key;
 
-use crate::{
-    Error,
-    secret::{hex, is_hex},
-};
+use crate::{Error, secret::is_hex};
 
 const HEX_DIGITS: usize = 64;
 /// The maximum duration of a session.
@@ -26,7 +24,7 @@ pub struct SessionToken(String);
 impl SessionToken {
     /// Creates a token from 32 bytes of a cryptographic random number generator.
     pub fn from_random(random: [u8; 32]) -> Self {
-        Self(hex(&random))
+        Self(HEXLOWER.encode(&random))
     }
 
     /// Parses a presented token. Only the form is checked.
@@ -70,7 +68,7 @@ impl SessionHash {
 
 impl fmt::Debug for SessionHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionHash({}...)", hex(&self.0[..4]))
+        write!(f, "SessionHash({}...)", HEXLOWER.encode(&self.0[..4]))
     }
 }
 

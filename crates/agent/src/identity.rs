@@ -36,13 +36,13 @@ pub(crate) fn set_time_and_seed(moment: &TimeAndSeed) -> Result<HandOutReport, E
 }
 
 fn report(reseeded: bool, clock_step_ms: f64) -> Result<IdentityReport, Error> {
-    let card = network::card()?;
+    let interface = network::interface()?;
     Ok(IdentityReport {
         vm: files::generation()?,
         hostname: uname().nodename().to_string_lossy().into_owned(),
-        mac: card.mac,
-        ip: card.ip,
-        prefix_len: card.prefix_len,
+        mac: interface.mac,
+        ip: interface.ip,
+        prefix_len: interface.prefix_len,
         machine_id: files::machine_id()?,
         boot_id: files::boot_id()?,
         reseeded,

@@ -1,4 +1,4 @@
-//! Configures the network card with ioctls. Netlink would take more steps, and this code delays the start of a VM.
+//! Configures the network interface with ioctls. Netlink would take more steps, and this code delays the start of a VM.
 
 use std::{
     io,
@@ -11,38 +11,38 @@ use skep_channel::Identity;
 
 use crate::error::{Error, StepContext};
 
-const CARD: &str = "eth0";
+const INTERFACE: &str = "eth0";
 
-/// The configuration of the network card, as the kernel reports it.
+/// The configuration of the network interface, as the kernel reports it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Card {
+pub(crate) struct Interface {
     pub(crate) mac: [u8; 6],
     pub(crate) ip: Ipv4Addr,
     pub(crate) prefix_len: u8,
 }
 
-/// Brings up the loopback device and the card. The card sends nothing until it has an address.
+/// Brings up the loopback device and the interface. The interface sends nothing until it has an address.
 pub(crate) fn bring_all_up() -> Result<(), Error> {
     let control = control()?;
     bring_up(&control, "lo").context("bring up lo")?;
-    bring_up(&control, CARD).context(format!("bring up {CARD}"))
+    bring_up(&control, INTERFACE).context(format!("bring up {INTERFACE}"))
 }
 
-/// Sets the MAC address, the IP address and the default route of the card.
+/// Sets the MAC address, the IP address and the default route of the interface.
 pub(crate) fn configure(identity: &Identity) -> Result<(), Error> {
     let control = control()?;
-    let card = |what: &str| format!("{what} of {CARD}");
-    let mut request = request(CARD);
+    let of_interface = |what: &str| format!("{what} of {INTERFACE}");
+    let mut request = request(INTERFACE);
     request.ifr_ifru.ifru_hwaddr = libc::sockaddr {
         sa_family: libc::ARPHRD_ETHER,
         sa_data: std::array::from_fn(|at| identity.mac.get(at).map_or(0, |byte| *byte as libc::c_char)),
     };
-    interface_ioctl(&control, libc::SIOCSIFHWADDR, &mut request).context(card("set the MAC"))?;
+    interface_ioctl(&control, libc::SIOCSIFHWADDR, &mut request).context(of_interface("set the MAC"))?;
     request.ifr_ifru.ifru_addr = address(identity.ip);
-    interface_ioctl(&control, libc::SIOCSIFADDR, &mut request).context(card("set the address"))?;
+    interface_ioctl(&control, libc::SIOCSIFADDR, &mut request).context(of_interface("set the address"))?;
     request.ifr_ifru.ifru_netmask = address(mask(identity.prefix_len));
-    interface_ioctl(&control, libc::SIOCSIFNETMASK, &mut request).context(card("set the mask"))?;
-    bring_up(&control, CARD).context(format!("bring up {CARD}"))?;
+    interface_ioctl(&control, libc::SIOCSIFNETMASK, &mut request).context(of_interface("set the mask"))?;
+    bring_up(&control, INTERFACE).context(format!("bring up {INTERFACE}"))?;
     if let Some(gateway) = identity.gateway {
         match add_default_route(&control, gateway) {
             // The snapshot may already contain the route.
@@ -53,19 +53,19 @@ pub(crate) fn configure(identity: &Identity) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads the configuration of the card.
-pub(crate) fn card() -> Result<Card, Error> {
+/// Reads the configuration of the network interface.
+pub(crate) fn interface() -> Result<Interface, Error> {
     let control = control()?;
     let ask = |kind, what: &str| {
-        let mut request = request(CARD);
-        interface_ioctl(&control, kind, &mut request).context(format!("read the {what} of {CARD}"))?;
+        let mut request = request(INTERFACE);
+        interface_ioctl(&control, kind, &mut request).context(format!("read the {what} of {INTERFACE}"))?;
         // SAFETY: these requests answer with a `sockaddr`, for which every bit pattern is valid.
         Ok::<_, Error>(unsafe { request.ifr_ifru.ifru_addr }.sa_data.map(|byte| byte as u8))
     };
     let mac = ask(libc::SIOCGIFHWADDR, "MAC")?;
     let ip = ask(libc::SIOCGIFADDR, "address")?;
     let mask = ask(libc::SIOCGIFNETMASK, "mask")?;
-    Ok(Card {
+    Ok(Interface {
         mac: std::array::from_fn(|at| mac[at]),
         ip: Ipv4Addr::new(ip[2], ip[3], ip[4], ip[5]),
         prefix_len: u32::from_be_bytes([mask[2], mask[3], mask[4], mask[5]]).leading_ones() as u8,
@@ -76,8 +76,8 @@ fn control() -> Result<OwnedFd, Error> {
     socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).context("open a socket")
 }
 
-fn bring_up(control: &OwnedFd, card: &str) -> io::Result<()> {
-    let mut request = request(card);
+fn bring_up(control: &OwnedFd, interface: &str) -> io::Result<()> {
+    let mut request = request(interface);
     interface_ioctl(control, libc::SIOCGIFFLAGS, &mut request)?;
     // SAFETY: this request answers with the flags.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
@@ -89,9 +89,9 @@ fn bring_up(control: &OwnedFd, card: &str) -> io::Result<()> {
     interface_ioctl(control, libc::SIOCSIFFLAGS, &mut request)
 }
 
-/// A request for the card of this name, which is truncated if it is too long for the kernel.
-fn request(card: &str) -> libc::ifreq {
-    let name = card.as_bytes();
+/// A request for the interface of this name, which is truncated if it is too long for the kernel.
+fn request(interface: &str) -> libc::ifreq {
+    let name = interface.as_bytes();
     libc::ifreq {
         ifr_name: std::array::from_fn(|at| name.get(at).map_or(0, |byte| *byte as libc::c_char)),
         ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_addr: address(Ipv4Addr::UNSPECIFIED) },

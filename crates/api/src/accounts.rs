@@ -73,7 +73,7 @@ pub struct CreateAccount {
     pub egress: Option<EgressPolicy>,
 }
 
-/// Changes to an account. Body of `PATCH /api/accounts/:id`. Absent fields stay unchanged.
+/// Changes to an account. Body of `PATCH /api/accounts/{id}`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -118,7 +118,7 @@ pub struct AccountList {
     pub next_cursor: Option<String>,
 }
 
-/// The answer of `DELETE /api/accounts/:id`.
+/// The answer of `DELETE /api/accounts/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedAccount {

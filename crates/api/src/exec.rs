@@ -19,7 +19,7 @@ pub const KEPT_OUTPUT_BYTES: usize = 1 << 20;
 /// processes.
 pub const ANSWER_GRACE: Duration = Duration::from_secs(30);
 
-/// A command to run. Body of `POST /api/exec` and `POST /api/swarm/vm/:pid/exec`.
+/// A command to run. Body of `POST /api/exec` and `POST /api/swarm/vm/{pid}/exec`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

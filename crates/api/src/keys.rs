@@ -86,7 +86,7 @@ pub struct CreateKey {
     pub account: Option<AccountId>,
 }
 
-/// Options of a rotation. Body of `POST /api/keys/:id/rotate`.
+/// Options of a rotation. Body of `POST /api/keys/{id}/rotate`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

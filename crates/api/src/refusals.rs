@@ -3,15 +3,14 @@
 use crate::ErrorCode::{self, *};
 
 /// Refusals of operations that run in a workspace or in a VM.
-pub(crate) const PLACE: &[ErrorCode] =
-    &[UnknownVm, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout];
+pub const PLACE: &[ErrorCode] = &[UnknownVm, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout];
 
 /// Refusals of operations that resolve a path below the roots.
-pub(crate) const PATH: &[ErrorCode] =
+pub const PATH: &[ErrorCode] =
     &[UnknownPath, NotADirectory, PathOutsideRoots, PermissionDenied, TooManyLinks];
 
 /// Refusals of operations on a repository.
-pub(crate) const REPOSITORY: &[ErrorCode] = &[
+pub const REPOSITORY: &[ErrorCode] = &[
     UnknownRepository,
     UnknownRevision,
     HostileRepository,

@@ -339,7 +339,7 @@ pub struct BootRequest {
     pub keep_vm: Option<bool>,
 }
 
-/// Changes to a VM. Body of `PATCH /api/swarm/vm/:pid`. Absent fields stay unchanged.
+/// Changes to a VM. Body of `PATCH /api/swarm/vm/{pid}`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -362,7 +362,7 @@ pub struct ChangeRequest {
     pub egress: Option<EgressPolicy>,
 }
 
-/// Where to pause a VM. Body of `POST /api/swarm/vm/:pid/pause`. No body, an empty one and `{}` mean `memory`.
+/// Where to pause a VM. Body of `POST /api/swarm/vm/{pid}/pause`. No body, an empty one and `{}` mean `memory`.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -474,7 +474,7 @@ pub struct CleanupAnswer {
     pub terminated: u32,
 }
 
-/// The answer of `DELETE /api/swarm/vm/:pid`.
+/// The answer of `DELETE /api/swarm/vm/{pid}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeleteAnswer {
@@ -488,7 +488,7 @@ pub struct DeleteAnswer {
     pub terminated: bool,
 }
 
-/// The answer of `GET /api/swarm/vm/:pid/console`.
+/// The answer of `GET /api/swarm/vm/{pid}/console`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Console {

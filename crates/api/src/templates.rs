@@ -226,7 +226,7 @@ pub struct CreateTemplate {
     pub description: Option<String>,
 }
 
-/// The answer of `DELETE /api/templates/:name`.
+/// The answer of `DELETE /api/templates/{name}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedTemplate {

@@ -107,7 +107,7 @@ pub struct CreateWebhook {
     pub description: Option<String>,
 }
 
-/// Changes to a webhook. Body of `PATCH /api/webhooks/:id`. Absent fields stay unchanged.
+/// Changes to a webhook. Body of `PATCH /api/webhooks/{id}`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -131,7 +131,7 @@ pub struct ChangeWebhook {
     pub enabled: Option<bool>,
 }
 
-/// Options of a rotation of the secret. Body of `POST /api/webhooks/:id/rotate`.
+/// Options of a rotation of the secret. Body of `POST /api/webhooks/{id}/rotate`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -169,7 +169,7 @@ pub struct WebhookList {
     pub next_cursor: Option<String>,
 }
 
-/// The answer of `DELETE /api/webhooks/:id`.
+/// The answer of `DELETE /api/webhooks/{id}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeletedWebhook {

@@ -11,7 +11,6 @@ const HEADER_BYTES: usize = 13;
 /// The longest payload of a frame, in bytes. The guest agent sends shorter ones.
 pub const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// An invalid frame.
 #[derive(Debug, thiserror::Error)]
 pub enum Malformed {
     #[error("a frame of kind {0}")]

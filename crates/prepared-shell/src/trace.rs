@@ -23,7 +23,6 @@ const SIGTRAP: i32 = libc::SIGTRAP;
 
 pub(crate) type Registers = libc::user_regs_struct;
 
-/// A traced process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tracee {
     pid: Pid,

@@ -1,5 +1,5 @@
 //! The baseline for measurements of `GET /api/whoami`: the same framework with a minimal handler, which looks up no key.
-//! `benches/door` starts it.
+//! `benches/door` starts it, once `cargo build --release --package skep-server --example plain` has built it.
 
 use std::net::SocketAddr;
 

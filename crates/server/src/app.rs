@@ -73,7 +73,7 @@ use crate::{
         whoami,
     },
     swarm_handle::{SwarmHandle, SwarmReceiver},
-    templates::TemplateBuilds,
+    template_builds::TemplateBuilds,
     tickets::{InProgressRequests, Waiters},
     vault::Vault,
     watchers::WatchCounts,

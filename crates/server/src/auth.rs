@@ -23,7 +23,6 @@ use crate::{
     session::{self, CurrentSession},
 };
 
-/// The path of sessions.
 pub(crate) const SESSION_PATH: &str = "/api/session";
 
 /// An authenticated caller: its key and its account.
@@ -39,7 +38,6 @@ pub(crate) struct Identity {
     pub memory: RequestMemory,
 }
 
-/// Authenticates requests.
 pub(crate) struct Authenticator {
     store: Arc<dyn Store>,
     uses: KeyUses,

@@ -38,7 +38,7 @@ mod server_error;
 mod session;
 mod session_links;
 mod swarm_handle;
-mod templates;
+mod template_builds;
 mod tickets;
 mod utf8_decoder;
 mod vault;

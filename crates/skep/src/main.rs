@@ -25,7 +25,7 @@ mod templates;
 mod time_argument;
 mod tls;
 mod transfer;
-mod usage;
+mod usage_errors;
 mod verbs;
 
 use std::{env, ffi::OsString, process::ExitCode};
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         None => parse(&arguments).and_then(|cli| cli.verb.run()),
     };
     outcome.unwrap_or_else(|error| match error.downcast() {
-        Ok(ParseError::CommandLine(error)) => usage::report(error, &arguments),
+        Ok(ParseError::CommandLine(error)) => usage_errors::report(error, &arguments),
         Ok(error) => output::report_error(&error.into()),
         Err(error) => output::report_error(&error),
     })

@@ -1,14 +1,12 @@
 //! Events, in the order of commits. An event is written in the same transaction as the change that it describes.
 
-use std::fmt;
-
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use skep_api::{AccountId, TicketId, events::EventId, tickets::Ticket};
 use tokio::sync::watch;
 
-use crate::Result;
+use crate::{EventKind, Result};
 
 /// The methods of a [`Store`](crate::Store) for events.
 #[async_trait]
@@ -36,129 +34,6 @@ pub trait EventStore: Send + Sync {
     fn commits(&self) -> watch::Receiver<u64>;
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EventKind {
-    /// A key was created. Body: `key`, `name`, `prefix`, `role`, `scopes`, `vm`, `expires_at`.
-    KeyCreated,
-    /// A key was revoked. Body: `key`, `name`, `vm`.
-    KeyRevoked,
-    /// A key was replaced by another one that has its name. Body: `key`, `name`, `successor`.
-    KeyRotated,
-    /// A ticket was created. Body of all ticket events: `ticket`, `actor`, `changes`, `attempt`. Here `ticket` is the
-    /// record, in the other events the id.
-    TicketCreated,
-    TicketUpdated,
-    /// A ticket became claimable.
-    TicketReady,
-    /// An attempt at a ticket started.
-    TicketClaimed,
-    /// A ticket that this one depends on failed.
-    TicketBlocked,
-    /// The holder released the ticket, which ended the attempt.
-    TicketReleased,
-    /// An attempt was ended by the server: its lease expired, its VM or command ended, or it exceeded its maximum
-    /// runtime.
-    TicketLeaseExpired,
-    TicketCompleted,
-    TicketFailed,
-    /// A failed ticket was made pending again.
-    TicketReopened,
-    TicketDeleted,
-    /// The build of a template began. Body of all template events: `template`, `name`.
-    TemplateBuilding,
-    /// A template was built, or built again.
-    TemplateReady,
-    /// A template could not be built. Body: `template`, `name`, `reason`.
-    TemplateFailed,
-    /// A template does not fit this machine, kernel or version of skep any more. Body: `template`, `name`, `reason`.
-    TemplateOutdated,
-    TemplateDeleted,
-    /// A VM was booted. Body: `vm`, `pid`, `name`, `boot`.
-    VmBooted,
-    /// The name of a VM was changed or removed. Body: `vm`, `pid`, `name`, `from`.
-    VmRenamed,
-    /// A VM was paused. Body: `vm`, `pid`, `name`, `paused_to`.
-    VmPaused,
-    /// A paused VM runs again. Body: `vm`, `pid`, `name`.
-    VmResumed,
-    /// A VM ended. Body: `vm`, `pid`, `reason`, for some reasons `message`.
-    VmEnded,
-}
-
-impl EventKind {
-    pub const ALL: &'static [Self] = &[
-        Self::KeyCreated,
-        Self::KeyRevoked,
-        Self::KeyRotated,
-        Self::TicketCreated,
-        Self::TicketUpdated,
-        Self::TicketReady,
-        Self::TicketClaimed,
-        Self::TicketBlocked,
-        Self::TicketReleased,
-        Self::TicketLeaseExpired,
-        Self::TicketCompleted,
-        Self::TicketFailed,
-        Self::TicketReopened,
-        Self::TicketDeleted,
-        Self::TemplateBuilding,
-        Self::TemplateReady,
-        Self::TemplateFailed,
-        Self::TemplateOutdated,
-        Self::TemplateDeleted,
-        Self::VmBooted,
-        Self::VmRenamed,
-        Self::VmPaused,
-        Self::VmResumed,
-        Self::VmEnded,
-    ];
-
-    /// The name in the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::KeyCreated => "key.created",
-            Self::KeyRevoked => "key.revoked",
-            Self::KeyRotated => "key.rotated",
-            Self::TicketCreated => "ticket.created",
-            Self::TicketUpdated => "ticket.updated",
-            Self::TicketReady => "ticket.ready",
-            Self::TicketClaimed => "ticket.claimed",
-            Self::TicketBlocked => "ticket.blocked",
-            Self::TicketReleased => "ticket.released",
-            Self::TicketLeaseExpired => "ticket.lease_expired",
-            Self::TicketCompleted => "ticket.completed",
-            Self::TicketFailed => "ticket.failed",
-            Self::TicketReopened => "ticket.reopened",
-            Self::TicketDeleted => "ticket.deleted",
-            Self::TemplateBuilding => "template.building",
-            Self::TemplateReady => "template.ready",
-            Self::TemplateFailed => "template.failed",
-            Self::TemplateOutdated => "template.outdated",
-            Self::TemplateDeleted => "template.deleted",
-            Self::VmBooted => "vm.booted",
-            Self::VmRenamed => "vm.renamed",
-            Self::VmPaused => "vm.paused",
-            Self::VmResumed => "vm.resumed",
-            Self::VmEnded => "vm.ended",
-        }
-    }
-
-    /// Whether `word` is the name of this kind, or a pattern that includes it, such as `vm.*`.
-    pub fn matches(self, word: &str) -> bool {
-        match word.strip_suffix(".*") {
-            Some(family) => self.as_str().split_once('.').is_some_and(|(own, _)| own == family),
-            None => self.as_str() == word,
-        }
-    }
-}
-
-impl fmt::Display for EventKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// A stored event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// Position in the order of commits. Increases, and is never reused within an epoch.

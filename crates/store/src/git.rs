@@ -24,7 +24,6 @@ pub struct GitCredential {
     /// The host, with its port unless that is the default one.
     pub host: String,
     pub username: String,
-    /// The encrypted token.
     pub encrypted_token: Vec<u8>,
     pub created_at: Timestamp,
 }

@@ -41,7 +41,6 @@ pub trait KeyStore: Send + Sync {
 /// Name of the key that is created at the first start.
 pub const ADMIN_KEY_NAME: &str = "admin";
 
-/// A stored key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
     pub key: Key,
@@ -68,7 +67,6 @@ pub struct NewKey {
     pub scopes: Vec<Scope>,
     /// A running VM of the account that the key is bound to. The key is revoked when the VM ends.
     pub vm: Option<VmId>,
-    /// Hash of the secret.
     pub hash: KeyHash,
     /// The secret up to its 8th hex digit.
     pub prefix: String,
@@ -81,7 +79,6 @@ pub struct NewKey {
 /// stays revoked. Another key named `admin` is marked as rotated. Writes an event `key.created`.
 #[derive(Debug, Clone)]
 pub struct EnsureAdminKey {
-    /// Hash of the secret.
     pub hash: KeyHash,
     /// The secret up to its 8th hex digit.
     pub prefix: String,

@@ -9,6 +9,7 @@ mod audit;
 mod commits;
 mod error;
 mod event;
+mod event_kind;
 mod git;
 mod health;
 mod key;
@@ -33,7 +34,8 @@ pub use audit::{
 };
 pub use commits::{Commit, CommitObserver};
 pub use error::{Cause, Error, Result};
-pub use event::{Event, EventKind, EventPage, EventScope, EventSpan, EventStore, ReadEvents, TicketWithSpan};
+pub use event::{Event, EventPage, EventScope, EventSpan, EventStore, ReadEvents, TicketWithSpan};
+pub use event_kind::{EventFamily, EventKind};
 pub use git::{GitCredential, GitStore, SetGitCredential};
 pub use health::HealthStore;
 pub use key::{

@@ -159,7 +159,6 @@ pub struct DeleteTicket {
 /// The timer that fired for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptTimer {
-    /// The lease expired.
     Lease {
         /// Number of renewals when the timer was set; the lease was renewed meanwhile if it is higher now.
         beats: u64,
@@ -228,7 +227,6 @@ pub enum TicketPosition {
     Updated(Timestamp, TicketId),
 }
 
-/// Lists tickets.
 #[derive(Debug, Clone)]
 pub struct ListTickets {
     pub account: AccountId,

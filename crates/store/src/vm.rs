@@ -152,7 +152,6 @@ pub struct VmEnd {
     pub reason: EndReason,
 }
 
-/// A stored VM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmRecord {
     pub vm: VmBooted,

@@ -86,7 +86,7 @@ fn runs(block: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
 
 /// Lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    data_encoding::HEXLOWER.encode(bytes)
 }
 
 /// Hashes the runs of data apart from their layout, so that the bytes reach the hash function in large pieces. The layout

@@ -121,7 +121,6 @@ pub struct Release {
 /// Why an attempt ended without completion or release by its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndCause {
-    /// The lease expired.
     LeaseExpired,
     /// The attempt exceeded `max_runtime_ms`.
     MaxRuntime,

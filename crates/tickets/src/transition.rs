@@ -37,7 +37,6 @@ pub enum StepKind {
     Ready,
     /// An attempt begins.
     Claimed,
-    /// The attempt is released.
     Released,
     /// The attempt ends without completion or release.
     Expired(EndCause),

@@ -88,17 +88,10 @@ pub enum Error {
     ContentTooLong { path: String },
     /// The file is not valid text in the requested encoding.
     #[error("`{path}` is not valid {encoding} here; read it with `encoding=base64`")]
-    NotText {
-        path: String,
-        /// The requested encoding.
-        encoding: String,
-    },
+    NotText { path: String, encoding: String },
     /// The text has characters that the encoding cannot represent.
     #[error("`content` has characters that {encoding} cannot represent; write it as `utf-8`")]
-    NotInEncoding {
-        /// The requested encoding.
-        encoding: String,
-    },
+    NotInEncoding { encoding: String },
     /// An invalid regex or glob.
     #[error("`{field}` {reason}")]
     InvalidPattern { field: &'static str, reason: String },
@@ -148,10 +141,7 @@ pub enum Error {
     ControlGroup { path: PathBuf, source: io::Error },
     /// The command was never started, or its result was discarded.
     #[error("there is no command `{id}`: it was never started, or ended too long ago")]
-    UnknownCommand {
-        /// The requested id.
-        id: String,
-    },
+    UnknownCommand { id: String },
     #[error(transparent)]
     Git(#[from] crate::git::GitError),
     /// The id of the command is in use.
@@ -182,7 +172,6 @@ impl Error {
         }
     }
 
-    /// The stable error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::UnknownOperation { .. } => ErrorCode::UnknownRoute,

@@ -27,7 +27,6 @@ pub trait RunStreamed: Operation {
     ) -> impl Future<Output = Result<(Self::Answer, Content), Error>> + Send;
 }
 
-/// An empty stream.
 pub fn no_content() -> Content {
     Box::pin(futures_util::stream::empty())
 }

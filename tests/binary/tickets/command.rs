@@ -10,22 +10,11 @@ use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 
-pub(super) use crate::harness::command;
 use crate::harness::{Skep, eventually, output_of, send};
+pub(super) use crate::harness::{answer, command, printed};
 
 pub(super) fn run(server: &Skep, arguments: &[&str]) -> Output {
     output_of(&mut command(server, arguments))
-}
-
-#[track_caller]
-pub(super) fn printed(output: &Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout.clone()).unwrap().trim_end().to_owned()
-}
-
-#[track_caller]
-pub(super) fn answer(output: &Output) -> Value {
-    serde_json::from_str(&printed(output)).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 #[track_caller]

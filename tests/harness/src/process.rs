@@ -16,6 +16,13 @@ fn state(pid: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// A field of `/proc/PID/status`, such as `Uid`.
+pub fn status_field(pid: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap();
+    line.split_once(':').unwrap().1.trim().to_owned()
+}
+
 /// Whether a process has ended and is not yet reaped.
 pub fn is_zombie(pid: u32) -> bool {
     state(&pid.to_string()) == Some('Z')

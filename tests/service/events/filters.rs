@@ -3,6 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 use skep_api::Scope;
+use skep_store::{EventFamily, EventKind};
 
 use super::{Follower, kinds};
 use crate::{
@@ -101,8 +102,15 @@ async fn the_document_allows_the_types_that_are_taken_and_no_others() {
     let document = document(&skep).await;
     let parameters = document["paths"]["/api/events"]["get"]["parameters"].as_array().unwrap();
     let types = parameters.iter().find(|one| one["name"] == "types").unwrap();
+    let webhook = &document["components"]["schemas"]["CreateWebhook"];
+    let families = EventFamily::ALL.iter().map(|family| family.pattern());
+    let names: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).chain(families).collect();
+    assert_eq!(skep.get(&format!("/api/events?types={}", names.join(","))).await.status(), 200);
+    for name in names {
+        let body = json!({"url": "https://hooks.example.com/skep", "types": [name]});
+        valid(&document, &types["schema"], &json!(name)).and(valid(&document, webhook, &body)).unwrap();
+    }
     for (text, taken) in [
-        ("ticket.*", true),
         ("vm.booted,key.*,ticket.lease_expired", true),
         ("", false),
         ("vm", false),

@@ -30,7 +30,6 @@ use crate::{
 /// The longest path parameter that is taken for an id, in bytes.
 const MAX_ID_BYTES: usize = 64;
 
-/// The state of [`audit_request`].
 #[derive(Clone)]
 pub(crate) struct AuditState {
     pub actions: Arc<Actions>,

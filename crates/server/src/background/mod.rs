@@ -18,8 +18,8 @@ use self::{
     tickets::{end_vms_without_attempt, run_timers},
 };
 use crate::{
-    audit::AuditQueue, events::Tail, key_uses::KeyUses, swarm_handle::SwarmHandle, templates::TemplateBuilds,
-    tickets::Waiters,
+    audit::AuditQueue, events::Tail, key_uses::KeyUses, swarm_handle::SwarmHandle,
+    template_builds::TemplateBuilds, tickets::Waiters,
 };
 
 /// The state of the background tasks.

@@ -16,7 +16,7 @@ use skep_store::{EnsureBaseTemplate, KnownTemplate, RecordTemplateState, Templat
 use skep_swarm::{Error, Swarm};
 use tokio::time::{sleep, timeout};
 
-use crate::{swarm_handle::SwarmHandle, templates::TemplateBuilds};
+use crate::{swarm_handle::SwarmHandle, template_builds::TemplateBuilds};
 
 /// How often the keeper is asked while a template is built, and otherwise.
 const BUILDING_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! The filter of an event stream, and the scopes that it needs.
 
 use skep_api::{AccountId, ErrorCode, Failure, Scope, TicketId};
-use skep_store::{EventKind, EventScope};
+use skep_store::{EventFamily, EventKind, EventScope};
 
 use super::tail::BufferedEvent;
 use crate::error::Refusal;
@@ -32,18 +32,19 @@ impl EventFilter {
         };
         if ticket.is_some() {
             // Events of other types do not concern a ticket.
-            kinds.retain(|kind| required_scope(*kind) == Scope::TicketsRead);
+            kinds.retain(|kind| kind.family() == EventFamily::Ticket);
             if kinds.is_empty() {
+                let family = EventFamily::Ticket.pattern();
                 let message =
-                    "`types` has no type of `ticket.*`, which `ticket` needs; leave one of them out";
+                    format!("`types` has no type of `{family}`, which `ticket` needs; leave one of them out");
                 return Err(Refusal::new(ErrorCode::InvalidValue, message));
             }
         }
-        let is_allowed = |kind: &EventKind| scopes.contains(&required_scope(*kind));
+        let is_allowed = |kind: &EventKind| scopes.contains(&kind.family().scope());
         if types.is_none() && ticket.is_none() {
             kinds.retain(is_allowed);
         }
-        if let Some(scope) = kinds.iter().find(|kind| !is_allowed(kind)).map(|kind| required_scope(*kind)) {
+        if let Some(scope) = kinds.iter().find(|kind| !is_allowed(kind)).map(|kind| kind.family().scope()) {
             let message =
                 format!("this key lacks the scope `{scope}`, which such events need; use a key that has it");
             return Err(Refusal::new(ErrorCode::ScopeMissing, message));
@@ -81,42 +82,13 @@ impl EventFilter {
 pub(crate) fn parse_kinds(name: &str) -> Result<Vec<EventKind>, Failure> {
     let kinds: Vec<EventKind> = EventKind::ALL.iter().copied().filter(|kind| kind.matches(name)).collect();
     if kinds.is_empty() {
-        let known: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.as_str()).collect();
-        let message = format!(
-            "`types` names `{name}`, which is not an event type; known: ticket.*, vm.*, template.*, key.*, {}",
-            known.join(", ")
-        );
+        let families = EventFamily::ALL.iter().map(|family| family.pattern());
+        let known: Vec<&str> = families.chain(EventKind::ALL.iter().map(|kind| kind.as_str())).collect();
+        let message =
+            format!("`types` names `{name}`, which is not an event type; known: {}", known.join(", "));
         return Err(Failure::new(ErrorCode::InvalidValue, message));
     }
     Ok(kinds)
-}
-
-/// The scope that a key needs to see events of a type.
-pub(crate) const fn required_scope(kind: EventKind) -> Scope {
-    match kind {
-        EventKind::KeyCreated | EventKind::KeyRevoked | EventKind::KeyRotated => Scope::Admin,
-        EventKind::TemplateBuilding
-        | EventKind::TemplateReady
-        | EventKind::TemplateFailed
-        | EventKind::TemplateOutdated
-        | EventKind::TemplateDeleted
-        | EventKind::VmBooted
-        | EventKind::VmRenamed
-        | EventKind::VmPaused
-        | EventKind::VmResumed
-        | EventKind::VmEnded => Scope::SwarmRead,
-        EventKind::TicketCreated
-        | EventKind::TicketUpdated
-        | EventKind::TicketReady
-        | EventKind::TicketClaimed
-        | EventKind::TicketBlocked
-        | EventKind::TicketReleased
-        | EventKind::TicketLeaseExpired
-        | EventKind::TicketCompleted
-        | EventKind::TicketFailed
-        | EventKind::TicketReopened
-        | EventKind::TicketDeleted => Scope::TicketsRead,
-    }
 }
 
 #[cfg(test)]

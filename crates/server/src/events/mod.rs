@@ -12,7 +12,7 @@ mod reader;
 mod tail;
 
 pub(crate) use self::{
-    filter::{EventFilter, parse_kinds, required_scope},
+    filter::{EventFilter, parse_kinds},
     frame::{current, gap, keep_alive},
     reader::{Cursor, Reader},
     tail::Tail,

@@ -36,7 +36,6 @@ impl Metrics {
 }
 
 impl RequestInFlight {
-    /// Records the response.
     pub(crate) fn record_response(&mut self, response: &Response) {
         self.status = response.status().as_u16();
         let code = response.headers().get(SKEP_ERROR).and_then(|value| value.to_str().ok());

@@ -1,14 +1,10 @@
 //! Constraints that the derived schemas cannot express, so that the document rejects what the server rejects.
 
 use serde_json::{Map, Value, json};
-use skep_api::{
-    ErrorCode,
-    audit::UNMATCHED_ACTION,
-    events::{STREAM_GAP, TICKET_CURRENT},
-};
-use skep_store::EventKind;
+use skep_api::{ErrorCode, audit::UNMATCHED_ACTION};
+use skep_store::{EventFamily, EventKind};
 
-use super::messages;
+use super::{messages, streams};
 
 /// Any text without NUL, which no command, path or variable can contain.
 const NO_NUL: &str = "^[^\\u0000]*$";
@@ -18,21 +14,23 @@ const VARIABLE_NAME: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 /// Adds the constraints to the document.
 ///
 /// # Errors
-/// The JSON pointer of a part that a constraint is for, and that the document no longer has.
+/// A part, parameter or property that a constraint is for, and that the document no longer has.
 pub(super) fn refine(document: &mut Value) -> Result<(), String> {
     bodies_are_objects(document);
     lift_descriptions(document);
     exec_bodies(document)?;
-    streams(document)?;
-    event_stream(document)?;
+    streams::describe(document)?;
     messages::refine(document)?;
     for (name, change) in schemas() {
-        merge(part(document, &format!("/components/schemas/{name}"))?, change);
+        constrain(document, &format!("/components/schemas/{name}"), change)?;
     }
     for (pointer, change) in inline_schemas() {
-        merge(part(document, pointer)?, change);
+        constrain(document, pointer, change)?;
     }
-    parameters(document);
+    vms_in_paths(document)?;
+    for (operation, name, change) in parameters(document) {
+        merge(&mut parameter(document, operation, name)?["schema"], change);
+    }
     Ok(())
 }
 
@@ -166,9 +164,10 @@ fn exec_bodies(document: &mut Value) -> Result<(), String> {
     let request = part(document, "/components/schemas/ExecRequest")?;
     let mut inside = request.clone();
     inside["description"] = json!("The body of `POST /api/swarm/vm/{pid}/exec`.");
-    if let Some(properties) = inside["properties"].as_object_mut() {
-        properties.remove("vm");
-    }
+    let properties = inside["properties"].as_object_mut();
+    properties
+        .and_then(|properties| properties.remove("vm"))
+        .ok_or("the schema `ExecRequest` of the OpenAPI document has no property `vm`")?;
     request["description"] = json!("The body of `POST /api/exec`.");
     part(document, "/components/schemas")?["ExecInVmRequest"] = inside;
     let body = "/paths/~1api~1swarm~1vm~1{pid}~1exec/post/requestBody/content/application~1json/schema";
@@ -176,185 +175,24 @@ fn exec_bodies(document: &mut Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Describes a stream by the schema of one of its events, as is usual for OpenAPI.
-fn streams(document: &mut Value) -> Result<(), String> {
-    {
-        let schemas = part(document, "/components/schemas")?;
-        let data = ["ExecData", "ExecExit", "StreamRefusal"]
-            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-        schemas["ExecStreamEvent"] = json!({
-            "type": "object",
-            "description": "One server-sent event of a command.",
-            "required": ["event", "data"],
-            "properties": {
-                "event": {
-                    "type": "string", "enum": ["stdout", "stderr", "exit", "error"],
-                    "description": "The type of the event. `exit` and `error` are the last of their stream.",
-                },
-                "data": {
-                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                    "description": "JSON: `ExecData` of `stdout` and `stderr`, `ExecExit`, or `StreamRefusal` of `error`.",
-                },
-            },
-        });
-    }
-    watch_stream(document)?;
-    log_stream(document)?;
-    sample_stream(document)?;
+/// A VM in a path is named by its pid or its id.
+fn vms_in_paths(document: &mut Value) -> Result<(), String> {
+    let mut changed = false;
     each_operation(document, |operation| {
-        let described = ["watch_files", "ticket_log", "swarm_metrics"].map(Value::from);
-        if described.contains(&operation["operationId"]) {
-            return;
-        }
-        if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream") {
-            *content = json!({
-                "schema": {"$ref": "#/components/schemas/ExecStreamEvent"},
-                "example": {"event": "stdout", "data": "{\"data\":\"skep-vm\\n\",\"offset\":8}"},
-            });
+        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+        for parameter in parameters.into_iter().flatten() {
+            if parameter["name"] == "pid" && parameter["in"] == "path" {
+                parameter["schema"] = pid_or_id();
+                changed = true;
+            }
         }
     });
-    Ok(())
+    if changed { Ok(()) } else { Err("no path of the OpenAPI document has a parameter `pid`".to_owned()) }
 }
 
-/// The events of a watched folder.
-fn watch_stream(document: &mut Value) -> Result<(), String> {
-    {
-        let schemas = part(document, "/components/schemas")?;
-        let data = ["FileChange", "StreamRefusal"]
-            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-        schemas["FileWatchEvent"] = json!({
-            "type": "object",
-            "description": "One server-sent event of a watched folder.",
-            "required": ["event", "data"],
-            "properties": {
-                "event": {
-                    "type": "string", "enum": ["change", "overflow", "error"],
-                    "description": "The type. `overflow`: changes were lost. `error`: the stream ends with this reason.",
-                },
-                "data": {
-                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                    "description": "JSON: `FileChange` of `change` and `overflow`, `StreamRefusal` of `error`.",
-                },
-            },
-        });
-    }
-    let content = "/paths/~1api~1files~1watch/get/responses/200/content/text~1event-stream";
-    *part(document, content)? = json!({
-        "schema": {"$ref": "#/components/schemas/FileWatchEvent"},
-        "example": {"event": "change", "data": "{\"type\":\"created\",\"path\":\"/srv/workspace/notes.md\"}"},
-    });
-    Ok(())
-}
-
-/// The events of a ticket's log.
-fn log_stream(document: &mut Value) -> Result<(), String> {
-    let schemas = part(document, "/components/schemas")?;
-    let data = ["ExecData", "LogEnd", "StreamRefusal"]
-        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-    schemas["TicketLogEvent"] = json!({
-        "type": "object",
-        "description": "One server-sent event of a ticket's log.",
-        "required": ["event", "data"],
-        "properties": {
-            "event": {
-                "type": "string", "enum": ["output", "end", "error"],
-                "description": "The type of the event. `end` and `error` are the last of their stream.",
-            },
-            "data": {
-                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                "description": "JSON: `ExecData` of `output`, `LogEnd` of `end`, or `StreamRefusal` of `error`.",
-            },
-        },
-    });
-    let content = "/paths/~1api~1tickets~1{id}~1log/get/responses/200/content/text~1event-stream";
-    *part(document, content)? = json!({
-        "schema": {"$ref": "#/components/schemas/TicketLogEvent"},
-        "example": {"event": "output", "data": "{\"data\":\"hello\\n\",\"offset\":6}"},
-    });
-    Ok(())
-}
-
-/// The samples of what VMs use.
-fn sample_stream(document: &mut Value) -> Result<(), String> {
-    let schemas = part(document, "/components/schemas")?;
-    let data =
-        ["SwarmSample", "StreamRefusal"].map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-    schemas["SwarmSampleEvent"] = json!({
-        "type": "object",
-        "description": "One server-sent event of the samples of the VMs.",
-        "required": ["event", "data"],
-        "properties": {
-            "id": {"type": "string", "description": "Value for `Last-Event-ID` when reconnecting; absent on `error`."},
-            "event": {
-                "type": "string", "enum": ["sample", "error"],
-                "description": "The type. `error`: the stream ends with this reason.",
-            },
-            "data": {
-                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                "description": "JSON: `SwarmSample` of `sample`, `StreamRefusal` of `error`.",
-            },
-        },
-    });
-    let content = "/paths/~1api~1swarm~1metrics/get/responses/200/content/text~1event-stream";
-    *part(document, content)? = json!({
-        "schema": {"$ref": "#/components/schemas/SwarmSampleEvent"},
-        "example": {
-            "id": "2026-05-01T12:00:00.000Z",
-            "event": "sample",
-            "data": "{\"at\":\"2026-05-01T12:00:00.000Z\",\"totals\":{\"vms\":0,\"cpu_percent\":0.0,\"memory_mb\":0},\"vms\":[]}",
-        },
-    });
-    Ok(())
-}
-
-/// The events of an account.
-fn event_stream(document: &mut Value) -> Result<(), String> {
-    let schemas = part(document, "/components/schemas")?;
-    let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
-    let names: Vec<&str> = kinds.chain([TICKET_CURRENT, STREAM_GAP, "error"]).collect();
-    let data = [
-        "TicketEvent",
-        "VmEvent",
-        "TemplateEvent",
-        "KeyEvent",
-        "CurrentTicket",
-        "StreamGap",
-        "StreamRefusal",
-    ]
-    .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-    schemas["EventStreamEvent"] = json!({
-        "type": "object",
-        "description": "One server-sent event of an account.",
-        "required": ["event", "data"],
-        "properties": {
-            "id": {"type": "string", "description": "Value for `Last-Event-ID` when reconnecting; absent on `error`."},
-            "event": {
-                "type": "string", "enum": names,
-                "description": "The type. `stream.gap`: earlier events are missing. `error`: the stream ends with this reason.",
-            },
-            "data": {
-                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                "description": "JSON: `TicketEvent` of `ticket.*`, `VmEvent` of `vm.*`, `TemplateEvent` of `template.*`, \
-                                `KeyEvent` of `key.*`, `CurrentTicket` of `ticket.current`, `StreamGap` of `stream.gap`, `StreamRefusal` of `error`.",
-            },
-        },
-    });
-    let content = "/paths/~1api~1events/get/responses/200/content/text~1event-stream";
-    *part(document, content)? = json!({
-        "schema": {"$ref": "#/components/schemas/EventStreamEvent"},
-        "example": {
-            "id": "evt_3f2a9c0d1b4e5f67_42",
-            "event": "vm.ended",
-            "data": "{\"id\":\"evt_3f2a9c0d1b4e5f67_42\",\"type\":\"vm.ended\",\"at\":\"2026-05-01T12:00:00.000Z\",\
-                     \"request_id\":\"deploy-17.3\",\"vm\":\"vm_01jv0000000000000000000000\",\"pid\":4242,\
-                     \"reason\":\"deleted\"}",
-        },
-    });
-    Ok(())
-}
-
-/// Adds constraints to parameters.
-fn parameters(document: &mut Value) {
+/// Changes to be merged into the schemas of parameters: the id of the operation, the name of the parameter, and the
+/// change.
+fn parameters(document: &mut Value) -> [(&'static str, &'static str, Value); 6] {
     let mut operations = Vec::new();
     each_operation(document, |operation| {
         operations.extend(operation["operationId"].as_str().map(str::to_owned))
@@ -363,30 +201,33 @@ fn parameters(document: &mut Value) {
     operations.sort_unstable();
     let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
     let outcome = format!("^(done|refused|[1-5][0-9][0-9]|{})$", codes.join("|"));
-    each_operation(document, |operation| {
-        let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
-        let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
-        for parameter in parameters.into_iter().flatten() {
-            let change = match (id.as_str(), parameter["name"].as_str().unwrap_or_default()) {
-                (_, "pid") if parameter["in"] == "path" => {
-                    parameter["schema"] = pid_or_id();
-                    continue;
-                }
-                ("list_audit", "action") => json!({"enum": operations}),
-                ("list_audit", "outcome") => json!({"pattern": outcome}),
-                ("revoke_all_keys", "all") => json!({"enum": [true]}),
-                ("events", "types") => json!({"pattern": event_types_pattern()}),
-                // A browser that has received no event yet may send an empty one.
-                ("events", "Last-Event-ID") => {
-                    json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})
-                }
-                // A format would make the header a date in generated clients, which is none where it is empty.
-                ("swarm_metrics", "Last-Event-ID") => json!({"pattern": SAMPLE_ID_PATTERN}),
-                _ => continue,
-            };
-            merge(&mut parameter["schema"], change);
-        }
-    });
+    [
+        ("list_audit", "action", json!({"enum": operations})),
+        ("list_audit", "outcome", json!({"pattern": outcome})),
+        ("revoke_all_keys", "all", json!({"enum": [true]})),
+        ("events", "types", json!({"pattern": event_types_pattern()})),
+        // A browser that has received no event yet may send an empty one.
+        ("events", "Last-Event-ID", json!({"pattern": "^(evt_[0-9a-f]{16}_(0|[1-9][0-9]{0,17}))?$"})),
+        // A format would make the header a date in generated clients, which is none where it is empty.
+        ("swarm_metrics", "Last-Event-ID", json!({"pattern": SAMPLE_ID_PATTERN})),
+    ]
+}
+
+/// The parameter of an operation.
+///
+/// # Errors
+/// The names of both, if the document has no such parameter.
+fn parameter<'a>(document: &'a mut Value, operation: &str, name: &str) -> Result<&'a mut Value, String> {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    let operations = paths.into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut);
+    let operations = operations.flat_map(Map::values_mut).filter(|one| one["operationId"] == operation);
+    operations
+        .filter_map(|one| one.get_mut("parameters").and_then(Value::as_array_mut))
+        .flatten()
+        .find(|parameter| parameter["name"] == name)
+        .ok_or_else(|| {
+            format!("the operation `{operation}` of the OpenAPI document has no parameter `{name}`")
+        })
 }
 
 /// The time of a sample in RFC 3339, or nothing.
@@ -401,9 +242,9 @@ fn event_types_pattern() -> String {
 
 /// A pattern of one type or family, without anchors.
 fn event_type_pattern() -> String {
-    let families = ["ticket", "vm", "key"].map(|family| format!("{family}\\.\\*"));
-    let types = EventKind::ALL.iter().map(|kind| kind.as_str().replace('.', "\\."));
-    types.chain(families).collect::<Vec<_>>().join("|")
+    let families = EventFamily::ALL.iter().map(|family| family.pattern());
+    let names = EventKind::ALL.iter().map(|kind| kind.as_str()).chain(families);
+    names.map(|name| name.replace('.', "\\.").replace('*', "\\*")).collect::<Vec<_>>().join("|")
 }
 
 /// Calls a function for each operation of the document.
@@ -412,6 +253,30 @@ pub(super) fn each_operation(document: &mut Value, mut call: impl FnMut(&mut Val
     for item in paths.into_iter().flat_map(|paths| paths.values_mut()) {
         item.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(&mut call);
     }
+}
+
+/// Merges constraints into the schema at a JSON pointer.
+///
+/// # Errors
+/// The pointer, if the document has no such schema, or a property that the constraints name and the schema lacks.
+fn constrain(document: &mut Value, pointer: &str, constraints: Value) -> Result<(), String> {
+    let schema = part(document, pointer)?;
+    for name in named_properties(&constraints) {
+        if schema["properties"].get(name).is_none() {
+            return Err(format!("the schema `{pointer}` of the OpenAPI document has no property `{name}`"));
+        }
+    }
+    merge(schema, constraints);
+    Ok(())
+}
+
+/// The properties that constraints of a schema name, also in its conditions.
+fn named_properties(constraints: &Value) -> Vec<&str> {
+    let properties =
+        constraints["properties"].as_object().into_iter().flat_map(Map::keys).map(String::as_str);
+    let required = constraints["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let conditions = ["if", "then", "else"].into_iter().filter_map(|word| constraints.get(word));
+    properties.chain(required).chain(conditions.flat_map(named_properties)).collect()
 }
 
 /// Merges objects recursively. Any other value replaces the existing one.
@@ -429,4 +294,51 @@ fn merge(into: &mut Value, from: Value) {
 fn merged(mut into: Value, from: Value) -> Value {
     merge(&mut into, from);
     into
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document() -> Value {
+        json!({
+            "components": {"schemas": {"Key": {"properties": {"role": {"type": "string"}}}}},
+            "paths": {"/keys": {"get": {"operationId": "list_keys", "parameters": [{"name": "role", "schema": {}}]}}},
+        })
+    }
+
+    #[test]
+    fn a_constraint_on_a_property_that_is_gone_is_refused() {
+        let mut document = document();
+        constrain(
+            &mut document,
+            "/components/schemas/Key",
+            json!({"properties": {"role": {"pattern": "a"}}}),
+        )
+        .unwrap();
+        assert_eq!(document.pointer("/components/schemas/Key/properties/role/pattern"), Some(&json!("a")));
+        for constraints in [
+            json!({"properties": {"scope": {"pattern": "a"}}}),
+            json!({"required": ["scope"]}),
+            json!({"if": {"required": ["role"]}, "then": {"properties": {"scope": {"const": 1}}}}),
+            json!({"if": {"required": ["role"]}, "then": {}, "else": {"if": {"required": ["scope"]}}}),
+        ] {
+            let before = document.clone();
+            let error = constrain(&mut document, "/components/schemas/Key", constraints).unwrap_err();
+            assert!(error.contains("`scope`"), "{error}");
+            assert_eq!(document, before);
+        }
+        assert!(constrain(&mut document, "/components/schemas/Keys", json!({})).is_err());
+    }
+
+    #[test]
+    fn a_constraint_on_a_parameter_that_is_gone_is_refused() {
+        let mut document = document();
+        assert_eq!(parameter(&mut document, "list_keys", "role").unwrap()["name"], "role");
+        for (operation, name) in [("list_keys", "roles"), ("all_keys", "role")] {
+            let error = parameter(&mut document, operation, name).unwrap_err();
+            assert!(error.contains(operation) && error.contains(name), "{error}");
+        }
+        assert!(vms_in_paths(&mut document).unwrap_err().contains("`pid`"));
+    }
 }

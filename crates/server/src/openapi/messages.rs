@@ -15,9 +15,7 @@ pub(super) fn refine(document: &mut Value) -> Result<(), String> {
         let kinds = part(document, &format!("/components/schemas/{name}/oneOf"))?;
         for kind in kinds.as_array_mut().into_iter().flatten() {
             flatten(kind, &components);
-            if let Some(field) = kind.pointer_mut("/properties/type") {
-                field["description"] = json!("The type of the message.");
-            }
+            part(kind, "/properties/type")?["description"] = json!("The type of the message.");
         }
     }
     Ok(())

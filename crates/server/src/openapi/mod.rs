@@ -5,6 +5,7 @@ pub(crate) mod endpoint;
 mod examples;
 mod messages;
 pub(crate) mod refusals;
+mod streams;
 
 use std::collections::BTreeMap;
 

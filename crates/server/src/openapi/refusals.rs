@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use skep_api::{ErrorCode, files::WRITE_REFUSALS};
+use skep_api::{
+    ErrorCode::{self, *},
+    files::WRITE_REFUSALS,
+    refusals::{PATH, PLACE},
+};
 use utoipa::{
     IntoResponses,
     openapi::{RefOr, Response, ResponseBuilder, extensions::ExtensionsBuilder},
@@ -13,14 +17,30 @@ use crate::error::status_number;
 /// The extension that holds the codes of a response until the document is completed.
 const CODES: &str = "x-codes";
 
+/// Refusals of operations that need the swarm.
+const SWARM: &[ErrorCode] = &[SwarmUnavailable, ShuttingDown];
+/// Refusals of a body that the operation does not need. Where one is required, all operations share them.
+const OPTIONAL_BODY: &[ErrorCode] = &[MalformedBody, BodyTooLarge, NotJson];
+/// Refusals of an `Idempotency-Key`.
+const IDEMPOTENCY: &[ErrorCode] = &[IdempotencyInProgress, IdempotencyMismatch];
+/// Refusals of a holder whose attempt is over, or of a ticket in another state.
+const ATTEMPT: &[ErrorCode] = &[ClaimLost, Superseded, LeaseLost, TicketState];
+/// Refusals of claims of one ticket, beside those of an attempt.
+const CLAIM: &[ErrorCode] = &[Blocked, NotYet];
+/// Refusals of the fields of a ticket.
+const TICKET_FIELDS: &[ErrorCode] = &[FieldTooLarge, UnknownDependency];
+/// Refusals of starting a command.
+const COMMAND: &[ErrorCode] = &[UnknownPath, NotADirectory, ExecFailed, PathOutsideRoots];
+
 macro_rules! refusals {
-    ($($(#[$doc:meta])* $name:ident = [$($code:ident),+ $(,)?]),+ $(,)?) => { $(
+    ($($(#[$doc:meta])* $name:ident = $groups:expr),+ $(,)?) => { $(
         $(#[$doc])*
         pub(crate) struct $name;
 
         impl IntoResponses for $name {
             fn responses() -> BTreeMap<String, RefOr<Response>> {
-                responses_of(&[$(ErrorCode::$code),+])
+                let groups: &[&[ErrorCode]] = $groups;
+                responses_of(&groups.concat())
             }
         }
     )+ };
@@ -28,104 +48,67 @@ macro_rules! refusals {
 
 refusals! {
     /// Operations that only need the store.
-    StoreRefused = [StoreUnavailable],
+    StoreRefused = &[&[StoreUnavailable]],
     /// Creating a link that opens a session.
-    SessionLinkRefused = [KeyRequired, InvalidValue, MalformedBody, BodyTooLarge, NotJson],
+    SessionLinkRefused = &[&[KeyRequired, InvalidValue], OPTIONAL_BODY],
     /// Reading samples of the swarm.
-    SwarmSamplesRefused = [SwarmUnavailable, ShuttingDown],
-    BootRefused = [
-        UnknownTemplate, UnknownTicket, NameTaken, TemplateNotReady, QuotaExceeded, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState,
-        IdempotencyInProgress, IdempotencyMismatch, TemplateDamaged, NoCapacity, SwarmUnavailable, BootFailed, ShuttingDown, GuestTimeout,
+    SwarmSamplesRefused = &[SWARM],
+    BootRefused = &[
+        &[UnknownTemplate, UnknownTicket, NameTaken, TemplateNotReady, QuotaExceeded],
+        ATTEMPT, CLAIM, IDEMPOTENCY, &[TemplateDamaged, NoCapacity], SWARM, &[BootFailed, GuestTimeout],
     ],
-    /// Reading a template.
-    TemplateRefused = [UnknownTemplate],
-    CreateTemplateRefused = [
-        UnknownTemplate, NameTaken, TemplateNotReady, QuotaExceeded, IdempotencyInProgress, IdempotencyMismatch,
-        TemplateDamaged, SwarmUnavailable, ShuttingDown,
+    TemplateRefused = &[&[UnknownTemplate]],
+    CreateTemplateRefused = &[
+        &[UnknownTemplate, NameTaken, TemplateNotReady, QuotaExceeded], IDEMPOTENCY, &[TemplateDamaged], SWARM,
     ],
-    DeleteTemplateRefused = [UnknownTemplate, TemplateProtected, TemplateInUse],
+    DeleteTemplateRefused = &[&[UnknownTemplate, TemplateProtected, TemplateInUse]],
     /// Ending all VMs.
-    CleanupRefused = [SwarmUnavailable, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
+    CleanupRefused = &[SWARM, OPTIONAL_BODY],
     /// Operations on one VM that do not use its guest agent.
-    VmRefused = [UnknownVm, SwarmUnavailable, ShuttingDown],
+    VmRefused = &[&[UnknownVm], SWARM],
     /// Pausing or resuming a VM.
-    PauseRefused = [UnknownVm, VmEnded, SwarmUnavailable, ShuttingDown, GuestTimeout],
-    ResumeRefused = [
-        UnknownVm, VmEnded, SwarmUnavailable, ShuttingDown, GuestTimeout, MalformedBody, BodyTooLarge, NotJson,
-    ],
-    ChangeVmRefused = [UnknownVm, NameTaken, SwarmUnavailable, ShuttingDown],
-    WatchRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, WatchLimit, PathOutsideRoots, PermissionDenied,
-        TooManyLinks, SwarmUnavailable, ShuttingDown, GuestTimeout,
-    ],
-    RestartRefused = [RestartRefused, ShuttingDown, MalformedBody, BodyTooLarge, NotJson],
+    PauseRefused = &[&[UnknownVm, VmEnded], SWARM, &[GuestTimeout]],
+    ResumeRefused = &[&[UnknownVm, VmEnded], SWARM, &[GuestTimeout], OPTIONAL_BODY],
+    ChangeVmRefused = &[&[UnknownVm, NameTaken], SWARM],
+    WatchRefused = &[PLACE, PATH, &[WatchLimit]],
+    RestartRefused = &[&[ErrorCode::RestartRefused, ShuttingDown], OPTIONAL_BODY],
     /// A command on the server, or in a VM.
-    ExecAnywhereRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, ExecUnavailable,
-        SwarmUnavailable, ShuttingDown, GuestTimeout,
-    ],
-    /// Deleting a Git credential.
-    CredentialRefused = [UnknownCredential],
+    ExecAnywhereRefused = &[PLACE, COMMAND, &[ExecUnavailable]],
+    CredentialRefused = &[&[UnknownCredential]],
     /// A command in a VM.
-    ExecRefused = [
-        UnknownVm, UnknownPath, VmEnded, VmPaused, NotADirectory, ExecFailed, PathOutsideRoots, SwarmUnavailable,
-        ShuttingDown, GuestTimeout,
-    ],
+    ExecRefused = &[PLACE, COMMAND],
     /// A command over a WebSocket.
-    DuplexRefused = [UpgradeRequired, UnknownVm, VmPaused, SwarmUnavailable, ShuttingDown],
+    DuplexRefused = &[&[UpgradeRequired, UnknownVm, VmPaused], SWARM],
     /// Reconnecting to a running command.
-    ExecReconnectRefused = [UnknownVm, UnknownExec, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout],
-    CreateKeyRefused = [UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable],
-    /// Operations on one key.
-    KeyRefused = [UnknownKey],
-    RotateRefused = [UnknownKey, KeyNotValid],
-    CreateAccountRefused = [NameTaken, WorkspaceTaken],
+    ExecReconnectRefused = &[PLACE, &[UnknownExec]],
+    CreateKeyRefused = &[&[UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable]],
+    KeyRefused = &[&[UnknownKey]],
+    RotateRefused = &[&[UnknownKey, KeyNotValid]],
+    CreateAccountRefused = &[&[NameTaken, WorkspaceTaken]],
     /// Reading an account, or revoking its keys.
-    AccountRefused = [UnknownAccount],
-    ChangeAccountRefused = [UnknownAccount, AccountProtected],
-    DeleteAccountRefused = [UnknownAccount, AccountInUse, AccountProtected, SwarmUnavailable, ShuttingDown],
-    /// Creating one ticket.
-    CreateTicketRefused = [
-        IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
-    ],
-    /// Creating several tickets.
-    CreateTicketsRefused = [
-        Cycle, IdempotencyInProgress, FieldTooLarge, UnknownDependency, IdempotencyMismatch,
-    ],
+    AccountRefused = &[&[UnknownAccount]],
+    ChangeAccountRefused = &[&[UnknownAccount, AccountProtected]],
+    DeleteAccountRefused = &[&[UnknownAccount, AccountInUse, AccountProtected], SWARM],
+    CreateTicketRefused = &[IDEMPOTENCY, TICKET_FIELDS],
+    CreateTicketsRefused = &[&[Cycle], IDEMPOTENCY, TICKET_FIELDS],
     /// Claiming any ready ticket.
-    ClaimRefused = [IdempotencyInProgress, IdempotencyMismatch],
-    /// Reading a ticket.
-    TicketRefused = [UnknownTicket],
-    TicketLogRefused = [UnknownTicket, UnknownLog],
-    ChangeTicketRefused = [
-        UnknownTicket, ClaimLost, Blocked, NotYet, Superseded, LeaseLost, TicketState, Cycle, VersionStale,
-        FieldTooLarge, UnknownDependency,
-    ],
-    /// Heartbeats.
-    BeatRefused = [UnknownTicket, ClaimLost, Superseded, LeaseLost, TicketState],
-    DeleteTicketRefused = [UnknownTicket, TicketState, HasDependents, VersionStale],
-    CreateWebhookRefused = [QuotaExceeded],
-    /// Operations on one webhook.
-    WebhookRefused = [UnknownWebhook],
-    /// Sending a test event.
-    SendWebhookRefused = [UnknownWebhook, WebhookDisabled, MalformedBody, BodyTooLarge, NotJson],
-    RedeliverRefused = [
-        UnknownWebhook, UnknownDelivery, WebhookDisabled, MalformedBody, BodyTooLarge, NotJson,
-    ],
+    ClaimRefused = &[IDEMPOTENCY],
+    TicketRefused = &[&[UnknownTicket]],
+    TicketLogRefused = &[&[UnknownTicket, UnknownLog]],
+    ChangeTicketRefused = &[&[UnknownTicket], ATTEMPT, CLAIM, &[Cycle, VersionStale], TICKET_FIELDS],
+    BeatRefused = &[&[UnknownTicket], ATTEMPT],
+    DeleteTicketRefused = &[&[UnknownTicket, TicketState, HasDependents, VersionStale]],
+    CreateWebhookRefused = &[&[QuotaExceeded]],
+    WebhookRefused = &[&[UnknownWebhook]],
+    SendWebhookRefused = &[&[UnknownWebhook, WebhookDisabled], OPTIONAL_BODY],
+    RedeliverRefused = &[&[UnknownWebhook, UnknownDelivery, WebhookDisabled], OPTIONAL_BODY],
     /// A list that is served as JSON or as CSV.
-    ListFormatRefused = [NotAcceptable],
-    WaitlistEntryRefused = [UnknownWaitlistEntry],
+    ListFormatRefused = &[&[NotAcceptable]],
+    WaitlistEntryRefused = &[&[UnknownWaitlistEntry]],
     /// A file of the documentation pages.
-    DocsFileRefused = [UnknownRoute],
-}
-
-/// Refusals of routes that change files but are not endpoints.
-pub(crate) struct FilesWriteRefused;
-
-impl IntoResponses for FilesWriteRefused {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        responses_of(&WRITE_REFUSALS.concat())
-    }
+    DocsFileRefused = &[&[UnknownRoute]],
+    /// Routes that change files but are not endpoints.
+    FilesWriteRefused = WRITE_REFUSALS,
 }
 
 /// A response for each status, with its codes.

@@ -2,6 +2,7 @@
 
 use std::{fmt::Display, marker::PhantomData, str::FromStr};
 
+use data_encoding::HEXLOWER;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure};
@@ -57,7 +58,7 @@ pub(crate) fn position<'cursor>(cursor: &'cursor str, stamp: &str) -> Result<&'c
 
 /// The hash by which a cursor is bound to its filter.
 pub(crate) fn filter_hash(filter: &str) -> String {
-    Sha256::digest(filter.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(&Sha256::digest(filter.as_bytes())[..8])
 }
 
 /// As [`Page::read`], for a list with further parameters.

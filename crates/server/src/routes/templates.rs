@@ -18,7 +18,7 @@ use crate::{
     json::Json,
     openapi::refusals::{DeleteTemplateRefused, TemplateRefused},
     swarm_handle::SwarmHandle,
-    templates::TemplateBuilds,
+    template_builds::TemplateBuilds,
     tickets::InProgressRequests,
 };
 

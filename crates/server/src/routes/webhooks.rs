@@ -9,7 +9,7 @@ use skep_api::{
         ChangeWebhook, CreateWebhook, CreatedWebhook, DeletedWebhook, RotateWebhook, Webhook, WebhookList,
     },
 };
-use skep_store::{DeleteWebhook, EventKind, ListWebhooks, WebhookStore};
+use skep_store::{DeleteWebhook, EventFamily, ListWebhooks, WebhookStore};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Created, Routes, created, page::Page};
@@ -17,7 +17,7 @@ use crate::{
     auth::Identity,
     body::Body,
     error::Refusal,
-    events::{parse_kinds, required_scope},
+    events::parse_kinds,
     extract::{Admin, Caller, NoParameters, Query, RequestInfo, Segment},
     json::Json,
     openapi::refusals::{CreateWebhookRefused, WebhookRefused},
@@ -258,18 +258,10 @@ async fn rotate(
     created(CreatedWebhook { secret: secret.expose(), record: to_api(rotated) })
 }
 
-/// All families that a key may read.
+/// The patterns of all families that a key may read.
 fn families(caller: &Identity) -> Vec<String> {
-    let mut families = Vec::new();
-    for kind in EventKind::ALL {
-        let family = kind.as_str().split_once('.').map(|(family, _)| format!("{family}.*"));
-        if let Some(family) = family.filter(|_| caller.key.scopes.contains(&required_scope(*kind)))
-            && !families.contains(&family)
-        {
-            families.push(family);
-        }
-    }
-    families
+    let readable = EventFamily::ALL.iter().filter(|family| caller.key.scopes.contains(&family.scope()));
+    readable.map(|family| family.pattern().to_owned()).collect()
 }
 
 /// Checks a list of types, and that the key has the scopes to read them.
@@ -280,7 +272,7 @@ fn check_types(caller: &Identity, types: &[String]) -> Result<(), Refusal> {
     }
     let mut missing: Option<Scope> = None;
     for name in types {
-        let mut scopes = parse_kinds(name)?.into_iter().map(required_scope);
+        let mut scopes = parse_kinds(name)?.into_iter().map(|kind| kind.family().scope());
         missing = missing.or_else(|| scopes.find(|scope| !caller.key.scopes.contains(scope)));
     }
     let Some(scope) = missing else { return Ok(()) };

@@ -17,12 +17,10 @@ use crate::seal::SealingKey;
 /// The file with the key that encrypts the secrets of webhooks, in the data directory.
 const KEY_FILE: &str = "webhooks.key";
 
-/// Settings of webhook delivery.
 #[derive(Clone)]
 pub struct WebhookSettings {
     /// Private networks, addresses and hosts that webhooks may reach.
     pub allow: Vec<String>,
-    /// Resolves host names.
     pub lookup: Arc<dyn Lookup>,
     pub retries: RetryPolicy,
 }
@@ -45,7 +43,6 @@ impl fmt::Debug for WebhookSettings {
 /// What the dispatcher and the routes share. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct WebhookContext {
-    /// Encrypts and decrypts secrets.
     pub(crate) seal: SealingKey,
     /// Private addresses and hosts that may be reached.
     pub(crate) allowed: Arc<Allowlist>,

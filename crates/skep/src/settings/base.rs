@@ -5,15 +5,13 @@ use std::{fs, num::NonZero, thread::available_parallelism};
 use anyhow::bail;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use skep_api::templates::GuestSize;
+use skep_api::templates::{GuestSize, MAX_DISK_MB};
 
 const DEFAULT_MEMORY_MB: u64 = 1024;
 const DEFAULT_VCPUS: u32 = 2;
 const MIN_MEMORY_MB: u64 = 128;
 /// Of the machine's memory, in percent. More is not given to all VMs together, if the settings do not say so.
 const MEMORY_SHARE: u64 = 80;
-/// 1 TiB.
-const MAX_DISK_MB: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub(crate) struct BaseSize {

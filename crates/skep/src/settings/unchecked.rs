@@ -13,7 +13,11 @@ use clap::{
 };
 use toml::de::DeTable;
 
-use super::{FILE, Settings, first_line, value_text};
+use super::{
+    FILE, Settings,
+    file::{setting_ids, value_text},
+    parse::first_line,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -154,7 +158,7 @@ fn parse_file(text: &str) -> (Vec<SettingValue>, Vec<InvalidSetting>) {
         };
         return (Vec::new(), errors.iter().map(syntax_fault).collect());
     }
-    let known = super::setting_ids();
+    let known = setting_ids();
     let (mut found, mut faults): (Vec<SettingValue>, Vec<InvalidSetting>) = (Vec::new(), Vec::new());
     let values: toml::Table = text.parse().unwrap_or_default();
     let mut keys: Vec<(usize, String)> =

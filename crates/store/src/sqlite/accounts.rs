@@ -9,7 +9,7 @@ use skep_api::{AccountId, KeyId, egress::EgressPolicy, keys::Limits};
 
 use super::{
     SqliteStore,
-    columns::{Columns, execute, millis, query_all, query_optional, signed, to_json},
+    columns::{Columns, execute, millis, page_end, query_all, query_optional, signed, to_json},
     error::SqliteError,
     keys, templates, vms, webhooks,
 };
@@ -17,9 +17,6 @@ use crate::{
     Account, AccountDeleted, AccountPage, AccountRoot, AccountStore, ChangeAccount, CreateAccount,
     DeleteAccount, EnsureDefaultAccount, Error, ListAccounts, RevokeAllKeys, SetAccountRoots,
 };
-
-/// Sorts after every id.
-const AFTER_ALL_IDS: &str = "~";
 
 #[async_trait]
 impl AccountStore for SqliteStore {
@@ -171,7 +168,7 @@ fn delete(connection: &Connection, command: &DeleteAccount) -> Result<(Account, 
 
 /// Returns a page of accounts, newest first. Ids are in the order of creation.
 fn list(connection: &Connection, query: ListAccounts) -> Result<AccountPage, SqliteError> {
-    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let before = page_end(query.before);
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut accounts = query_all(
         connection,

@@ -10,14 +10,11 @@ use skep_api::{
 
 use super::{
     SqliteStore,
-    columns::{Columns, execute, invalid_column, millis, query_all, to_json},
+    columns::{Columns, execute, invalid_column, millis, page_end, query_all, to_json},
     error::SqliteError,
-    history,
+    retention,
 };
 use crate::{AuditPage, AuditStore, ListAudit, NewAuditEntry, OutcomeFilter, TrimHistory, Trimmed};
-
-/// Sorts after every id.
-const AFTER_ALL_IDS: &str = "~";
 
 #[async_trait]
 impl AuditStore for SqliteStore {
@@ -30,7 +27,7 @@ impl AuditStore for SqliteStore {
     }
 
     async fn trim_history(&self, command: TrimHistory) -> crate::Result<Trimmed> {
-        self.writer.run(move |c| history::trim(c, &command)).await
+        self.writer.run(move |c| retention::trim(c, &command)).await
     }
 }
 
@@ -102,7 +99,7 @@ fn select(
          ORDER BY id DESC LIMIT :limit",
         named_params! {
             ":account": account,
-            ":before": query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string()),
+            ":before": page_end(query.before),
             ":key": filter.key.map(|key| key.to_string()),
             ":action": filter.action,
             ":done": done,

@@ -59,6 +59,11 @@ pub(super) fn page<T: Serialize>(
     Ok((page, false))
 }
 
+/// The id before which a page ends, in descending order: that of the cursor, or a text that sorts after every id.
+pub(super) fn page_end(cursor: Option<impl ToString>) -> String {
+    cursor.map_or_else(|| "~".to_owned(), |id| id.to_string())
+}
+
 /// Executes a statement and returns the number of changed rows.
 pub(super) fn execute(connection: &Connection, sql: &str, params: impl Params) -> Result<usize, SqliteError> {
     Ok(connection.prepare_cached(sql)?.execute(params)?)

@@ -10,7 +10,7 @@ use skep_api::{
 };
 
 use super::{
-    columns::{Columns, execute, millis, page, query_all, query_optional, to_json},
+    columns::{Columns, execute, millis, page, page_end, query_all, query_optional, to_json},
     error::SqliteError,
     events, webhooks,
 };
@@ -19,8 +19,6 @@ use crate::{
     EventKind, ListDeliveries, ListDue, RecordAttempt, Redeliver, TestWebhook,
 };
 
-/// Sorts after every id.
-const AFTER_ALL_IDS: &str = "~";
 /// Maximum number of attempts to keep of a delivery that is redelivered repeatedly.
 const MAX_ATTEMPTS: usize = 20;
 
@@ -108,11 +106,9 @@ fn newest_of(connection: &Connection, webhook: WebhookId) -> Result<Option<Deliv
 }
 
 fn subscribes_to(types: &[String], word: &str) -> bool {
-    let kind = EventKind::ALL.iter().find(|kind| kind.as_str() == word);
-    kind.is_some_and(|kind| types.iter().any(|wanted| kind.matches(wanted)))
+    EventKind::named(word).is_some_and(|kind| types.iter().any(|wanted| kind.matches(wanted)))
 }
 
-/// A delivery to insert.
 struct NewDelivery<'a> {
     id: DeliveryId,
     webhook: WebhookId,
@@ -184,7 +180,7 @@ fn require_enabled(connection: &Connection, account: AccountId, id: WebhookId) -
 /// Returns a page of a webhook's deliveries, newest first. Ids are in the order of creation.
 pub(super) fn list(connection: &Connection, query: ListDeliveries) -> Result<DeliveryPage, SqliteError> {
     webhooks::by_id(connection, query.account, query.webhook)?;
-    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let before = page_end(query.before);
     let (deliveries, more) = page(
         connection,
         "SELECT * FROM webhook_deliveries WHERE webhook = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",

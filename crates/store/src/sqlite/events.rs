@@ -50,7 +50,6 @@ impl EventStore for SqliteStore {
     }
 }
 
-/// An event to write.
 pub(super) struct NewEvent<'a> {
     pub(super) account: AccountId,
     pub(super) kind: EventKind,
@@ -213,6 +212,5 @@ pub(super) fn decode(row: &Columns<'_>) -> Result<Event, SqliteError> {
 }
 
 fn kind(word: &str) -> Result<EventKind, SqliteError> {
-    let known = EventKind::ALL.iter().copied().find(|kind| kind.as_str() == word);
-    known.ok_or_else(|| invalid_column("type", format!("unknown event kind `{word}`")))
+    EventKind::named(word).ok_or_else(|| invalid_column("type", format!("unknown event kind `{word}`")))
 }

@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 
 use super::{
     SqliteStore, accounts,
-    columns::{self, Columns, execute, millis, query_all, query_optional},
+    columns::{self, Columns, execute, millis, page_end, query_all, query_optional},
     error::SqliteError,
     events::{self, NewEvent},
     key_cache::Lookup,
@@ -20,9 +20,6 @@ use crate::{
     ADMIN_KEY_NAME, EnsureAdminKey, Error, EventKind, KeyPage, KeyRecord, KeyStore, KeyUse, ListKeys, NewKey,
     PresentedKey, RevokeAllKeys, RevokeKey, RotateKey,
 };
-
-/// Sorts after every id.
-const AFTER_ALL_IDS: &str = "~";
 
 #[async_trait]
 impl KeyStore for SqliteStore {
@@ -313,7 +310,7 @@ fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, 
 
 /// Returns a page of keys, newest first. Ids are in the order of creation.
 fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, SqliteError> {
-    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let before = page_end(query.before);
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut keys = query_all(
         connection,

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
-use skep_accounts::SessionHash;
+use skep_accounts::{KeyHash, SessionHash};
 use skep_api::KeyId;
 use tokio::sync::broadcast;
 
@@ -135,16 +135,27 @@ fn take_link(connection: &Connection, hash: SessionHash) -> Result<Option<Presen
     with_key(connection, found)
 }
 
-/// Hash of a key, and the times of its session or link.
-type Found = ([u8; 32], Timestamp, Timestamp);
-
-fn decode(row: &Columns<'_>, last_used_at: &str) -> Result<Found, SqliteError> {
-    Ok((row.get("key_sha256")?, row.time(last_used_at)?, row.time("expires_at")?))
+/// A session or a link, with the hash of its key.
+struct SessionRow {
+    key: KeyHash,
+    last_used_at: Timestamp,
+    expires_at: Timestamp,
 }
 
-fn with_key(connection: &Connection, found: Option<Found>) -> Result<Option<PresentedSession>, SqliteError> {
-    let Some((key, last_used_at, expires_at)) = found else { return Ok(None) };
-    let key = keys::presented(connection, skep_accounts::KeyHash::from_bytes(key))?;
+fn decode(row: &Columns<'_>, last_used_at: &str) -> Result<SessionRow, SqliteError> {
+    Ok(SessionRow {
+        key: KeyHash::from_bytes(row.get("key_sha256")?),
+        last_used_at: row.time(last_used_at)?,
+        expires_at: row.time("expires_at")?,
+    })
+}
+
+fn with_key(
+    connection: &Connection,
+    row: Option<SessionRow>,
+) -> Result<Option<PresentedSession>, SqliteError> {
+    let Some(SessionRow { key, last_used_at, expires_at }) = row else { return Ok(None) };
+    let key = keys::presented(connection, key)?;
     Ok(key.map(|key| PresentedSession { key, expires_at, last_used_at }))
 }
 

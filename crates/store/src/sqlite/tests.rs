@@ -209,7 +209,7 @@ async fn counted_sizes_of_history_match_the_growth_of_the_file() {
     }
     let whole = size();
     for (name, grown) in [("audit", with_audit - empty), ("events", whole - with_audit)] {
-        let counted = history::volume(&raw, name).unwrap();
+        let counted = retention::volume(&raw, name).unwrap();
         assert!(counted > grown / 2 && counted < grown * 2, "{name}: counted {counted}, grown by {grown}");
     }
 }

@@ -6,13 +6,10 @@ use skep_api::{WaitlistId, budget::Budget, waitlist::WaitlistEntry};
 
 use super::{
     SqliteStore,
-    columns::{Columns, execute, millis, query_all, query_optional},
+    columns::{Columns, execute, millis, page_end, query_all, query_optional},
     error::SqliteError,
 };
 use crate::{Error, JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
-
-/// Sorts after every id.
-const AFTER_ALL_IDS: &str = "~";
 
 #[async_trait]
 impl WaitlistStore for SqliteStore {
@@ -51,7 +48,7 @@ fn join(connection: &Connection, id: WaitlistId, command: &JoinWaitlist) -> Resu
 
 /// Returns a page of the list, newest first. Each address appears once, with its first row.
 fn list(connection: &Connection, query: ListWaitlist) -> Result<WaitlistPage, SqliteError> {
-    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let before = page_end(query.before);
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut entries = query_all(
         connection,

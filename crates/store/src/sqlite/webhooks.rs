@@ -10,7 +10,7 @@ use skep_api::{
 
 use super::{
     SqliteStore, accounts,
-    columns::{Columns, execute, millis, query_all, query_optional, to_json},
+    columns::{Columns, execute, millis, page_end, query_all, query_optional, to_json},
     deliveries,
     error::SqliteError,
 };
@@ -19,9 +19,6 @@ use crate::{
     EnqueueDeliveries, Enqueued, Error, ListDeliveries, ListDue, ListWebhooks, PreviousSecret, RecordAttempt,
     Redeliver, RotateWebhook, TestWebhook, Webhook, WebhookPage, WebhookStore,
 };
-
-/// Sorts after every id.
-const AFTER_ALL_IDS: &str = "~";
 
 #[async_trait]
 impl WebhookStore for SqliteStore {
@@ -201,7 +198,7 @@ pub(super) fn by_id(
 
 /// Returns a page of an account's webhooks, newest first. Ids are in the order of creation.
 fn list(connection: &Connection, query: ListWebhooks) -> Result<WebhookPage, SqliteError> {
-    let before = query.before.map_or_else(|| AFTER_ALL_IDS.to_owned(), |id| id.to_string());
+    let before = page_end(query.before);
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut webhooks = query_all(
         connection,

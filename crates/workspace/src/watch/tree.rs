@@ -116,7 +116,6 @@ impl Tree {
         fstat(&self.top).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Takes the queued changes.
     pub(super) fn take_changes(&mut self) -> io::Result<Vec<FileChange>> {
         let mut events = self.read()?;
         let has_half_rename = |events: &[Event]| {

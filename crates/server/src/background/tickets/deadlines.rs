@@ -28,7 +28,6 @@ impl Now {
     }
 }
 
-/// An expired deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     /// The lease or the run time of an attempt.

@@ -31,7 +31,6 @@ const MAX_KEPT_BYTES: usize = 1 << 10;
 /// How long an idle connection to an endpoint is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A signed message.
 pub(super) struct SignedMessage {
     pub(super) id: String,
     pub(super) timestamp: i64,
@@ -54,7 +53,6 @@ pub(super) struct Reply {
     pub(super) duration: Duration,
 }
 
-/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SendError {
     /// The address of the endpoint is not allowed.
@@ -74,7 +72,6 @@ impl fmt::Display for SendError {
     }
 }
 
-/// Sends messages to endpoints.
 pub(super) struct Sender {
     resolver: Resolver,
     timeout: Duration,

@@ -5,7 +5,6 @@ use std::{fmt::Display, str::FromStr};
 use axum::extract::State;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use skep_api::{
     AccountId, ErrorCode, Failure, Label, TicketId,
     budget::MAX_ANSWER_BYTES,
@@ -22,7 +21,7 @@ use crate::{
     extract::{Caller, NoParameters, Query, TicketsRead},
     json::Json,
     openapi::refusals::TicketRefused,
-    routes::Answer,
+    routes::{Answer, page},
 };
 
 /// Entries on a page without `limit`.
@@ -246,8 +245,7 @@ fn parse_list<T: FromStr<Err: Display> + Ord>(field: &str, text: Option<&str>) -
 
 /// The hash that binds a cursor to its filter and order: with other ones it would skip some tickets and repeat others.
 fn filter_hash(query: &ListTickets) -> String {
-    let bound = format!("{} {:?} {:?}", query.account, query.filter, query.sort);
-    Sha256::digest(bound.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    page::filter_hash(&format!("{} {:?} {:?}", query.account, query.filter, query.sort))
 }
 
 fn encode_position(position: TicketPosition) -> String {

@@ -170,7 +170,6 @@ fn to_api(query: &ReadLog, page: LogPage, encoding: OutputEncoding) -> TicketLog
 /// A stream of a log.
 struct LogStream {
     store: Arc<dyn VmStore>,
-    /// The next read.
     next_read: ReadLog,
     /// Decodes the output to text, and keeps an incomplete last character. `None`: base64.
     text: Option<Utf8Decoder>,

@@ -8,9 +8,9 @@ use rusqlite::{Connection, params_from_iter, types::ToSqlOutput};
 use serde_json::json;
 use skep_api::{
     Label, TicketId,
-    tickets::{Object, Priority, Ticket as Record},
+    tickets::{Object, Priority, Ticket as Record, TicketStatus, TicketSummary},
 };
-use skep_tickets::{Edits, NewTicket, State, limits};
+use skep_tickets::{Edits, NewTicket, limits};
 
 use super::{
     super::{
@@ -20,6 +20,7 @@ use super::{
     },
     dependencies,
     row::Row,
+    row_columns::{IdentityColumns, StateColumns},
 };
 
 /// Defines a struct of fields that are taken from [`NewTicket`] and changed by [`Edits`].
@@ -67,42 +68,49 @@ caller_fields! {
 
 /// Converts a row to the record that callers read.
 pub(super) fn record(connection: &Connection, row: Row, at: Timestamp) -> Result<Record, SqliteError> {
-    let Row { ticket, fields, .. } = row;
-    let texts = Texts::find(connection, ticket.id)?;
-    let blocked_by = match ticket.blockers.total {
+    let texts = Texts::find(connection, row.ticket.id)?;
+    let result = row.ticket.finish().and_then(|finish| finish.result.clone());
+    let (identity, state) = (IdentityColumns::of(&row), StateColumns::of(&row));
+    let summary = summary(connection, identity, state, row.fields, at)?;
+    Ok(summary.into_record(texts.description, result, texts.metadata))
+}
+
+/// The fields that callers read, without those of any size.
+pub(super) fn summary(
+    connection: &Connection,
+    identity: IdentityColumns,
+    state: StateColumns,
+    fields: Fields,
+    at: Timestamp,
+) -> Result<TicketSummary, SqliteError> {
+    let id = identity.id;
+    let blocked_by = match state.unmet {
         0 => Vec::new(),
-        _ => dependencies::blockers(connection, ticket.id, limits::MAX_DEPENDENCIES)?,
+        _ => dependencies::blockers(connection, id, limits::MAX_DEPENDENCIES)?,
     };
-    let lease_expires_at = match &ticket.state {
-        State::InProgress(holder) => Some(holder.lease.expires_at),
-        _ => None,
-    };
-    let finish = ticket.finish();
-    Ok(Record {
-        id: ticket.id,
+    let is_over = !state.waiting || state.not_before.is_none_or(|not_before| not_before <= at);
+    Ok(TicketSummary {
+        id,
         title: fields.title,
-        description: texts.description,
         priority: fields.priority,
-        dependencies: dependencies::of(connection, ticket.id)?,
-        status: ticket.status(),
-        assignee: ticket.assignee().map(str::to_owned),
-        result: finish.and_then(|finish| finish.result.clone()),
-        ready: ticket.is_ready(at),
+        dependencies: dependencies::of(connection, id)?,
+        status: state.status,
+        assignee: state.assignee,
+        ready: state.status == TicketStatus::Pending && state.unmet == 0 && is_over,
         blocked_by,
-        attempt: ticket.attempt,
-        max_attempts: ticket.max_attempts,
-        lease_expires_at,
+        attempt: state.attempt,
+        max_attempts: state.max_attempts,
+        lease_expires_at: state.lease_expires_at,
         max_runtime_ms: fields.max_runtime_ms,
-        not_before: ticket.wait.time(),
-        progress: row.progress,
-        vm: ticket.vm(),
+        not_before: state.not_before,
+        progress: state.progress,
+        vm: state.vm,
         labels: fields.labels,
-        metadata: texts.metadata,
-        version: row.version,
-        created_at: row.created_at,
-        updated_at: row.updated_at,
-        started_at: ticket.started_at,
-        finished_at: finish.map(|finish| finish.at),
+        version: state.version,
+        created_at: identity.created_at,
+        updated_at: state.updated_at,
+        started_at: state.started_at,
+        finished_at: state.finished_at,
     })
 }
 

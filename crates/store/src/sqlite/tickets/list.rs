@@ -14,9 +14,9 @@ use super::{
         columns::{Columns, invalid_column, millis},
         error::SqliteError,
     },
-    chosen::{Chosen, chosen},
     fields::rank,
     intersection::{Intersection, Term},
+    related::{RelatedTickets, related_tickets},
     search::{MAX_EXAMINED, Search},
     summary::Listed,
 };
@@ -46,13 +46,14 @@ fn list_examining<T: Listed>(
     examined: usize,
 ) -> Result<TicketPage<T>, SqliteError> {
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
-    let (Chosen { mut places, truncated }, mut more) = match chosen(connection, query, limit + 1)? {
-        Some(chosen) => (chosen, None),
-        None => {
-            let merged = merged(connection, query, limit + 1, examined)?;
-            (Chosen { places: merged.places, truncated: None }, merged.stopped_at)
-        }
-    };
+    let (RelatedTickets { mut places, truncated }, mut more) =
+        match related_tickets(connection, query, limit + 1)? {
+            Some(related) => (related, None),
+            None => {
+                let merged = merged(connection, query, limit + 1, examined)?;
+                (RelatedTickets { places: merged.places, truncated: None }, merged.stopped_at)
+            }
+        };
     if places.len() > limit {
         places.truncate(limit);
         more = places.last().cloned();

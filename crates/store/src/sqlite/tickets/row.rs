@@ -22,7 +22,6 @@ use super::{
 };
 use crate::{Error, TicketCall};
 
-/// A stored ticket.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     /// State for the transition rules. At most [`limits::MAX_NAMED_TICKETS`] of the blockers are named.

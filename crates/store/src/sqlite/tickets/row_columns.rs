@@ -56,8 +56,7 @@ pub(super) fn insert(connection: &Connection, row: &Row) -> Result<(), SqliteErr
     static INSERT: LazyLock<String> = LazyLock::new(|| {
         insert_sql("tickets", &[IdentityColumns::columns(), StateColumns::columns(), Fields::columns()])
     });
-    let identity = IdentityColumns { id: row.ticket.id, account: row.account, created_at: row.created_at };
-    let state = StateColumns::of(row);
+    let (identity, state) = (IdentityColumns::of(row), StateColumns::of(row));
     let mut values = identity.bind()?;
     values.extend(state.bind()?);
     values.extend(row.fields.bind()?);
@@ -122,8 +121,14 @@ fn read(connection: &Connection, row: &Columns<'_>) -> Result<Row, SqliteError> 
     })
 }
 
+impl IdentityColumns {
+    pub(super) fn of(row: &Row) -> Self {
+        Self { id: row.ticket.id, account: row.account, created_at: row.created_at }
+    }
+}
+
 impl StateColumns {
-    fn of(row: &Row) -> Self {
+    pub(super) fn of(row: &Row) -> Self {
         let ticket = &row.ticket;
         let (holder, lapsed) = match &ticket.state {
             State::InProgress(holder) => (Some(holder), None),

@@ -7,9 +7,8 @@ use rusqlite::Connection;
 use skep_api::{
     AccountId, TicketId,
     budget::json_len,
-    tickets::{Ticket as Record, TicketStatus, TicketSummary, TicketTotals},
+    tickets::{Ticket as Record, TicketSummary, TicketTotals},
 };
-use skep_tickets::limits;
 
 use super::{
     super::{
@@ -17,8 +16,7 @@ use super::{
         error::SqliteError,
         table::{ColumnSet, select_sql},
     },
-    dependencies,
-    fields::{Fields, record},
+    fields::{Fields, record, summary},
     metrics::counts,
     row::{find, size_bytes},
     row_columns::{IdentityColumns, StateColumns},
@@ -51,35 +49,7 @@ impl Listed for TicketSummary {
         let row = query_optional(connection, &SELECT, [id.to_string()], |row| {
             Ok((IdentityColumns::read(row)?, StateColumns::read(row)?, Fields::read(row)?))
         })?;
-        let Some((identity, state, fields)) = row else { return Ok(None) };
-        let blocked_by = match state.unmet {
-            0 => Vec::new(),
-            _ => dependencies::blockers(connection, id, limits::MAX_DEPENDENCIES)?,
-        };
-        let is_over = !state.waiting || state.not_before.is_none_or(|not_before| not_before <= at);
-        Ok(Some(Self {
-            id,
-            title: fields.title,
-            priority: fields.priority,
-            dependencies: dependencies::of(connection, id)?,
-            status: state.status,
-            assignee: state.assignee,
-            ready: state.status == TicketStatus::Pending && state.unmet == 0 && is_over,
-            blocked_by,
-            attempt: state.attempt,
-            max_attempts: state.max_attempts,
-            lease_expires_at: state.lease_expires_at,
-            max_runtime_ms: fields.max_runtime_ms,
-            not_before: state.not_before,
-            progress: state.progress,
-            vm: state.vm,
-            labels: fields.labels,
-            version: state.version,
-            created_at: identity.created_at,
-            updated_at: state.updated_at,
-            started_at: state.started_at,
-            finished_at: state.finished_at,
-        }))
+        row.map(|(identity, state, fields)| summary(connection, identity, state, fields, at)).transpose()
     }
 
     fn size_bytes(&self) -> usize {

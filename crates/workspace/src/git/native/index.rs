@@ -101,7 +101,6 @@ impl Index {
         (at < self.len()).then(|| self.entry(at)).filter(|entry| entry.path == path && entry.stage() == 0)
     }
 
-    /// The paths with conflicts.
     pub(super) fn conflicted(&self) -> impl Iterator<Item = &[u8]> {
         let sides = (0..self.len()).filter(|at| self.entry(*at).stage() > 0);
         let first = sides.filter(|at| *at == 0 || self.entry(at - 1).path != self.entry(*at).path);

@@ -39,7 +39,6 @@ pub(super) struct FilePatch<'a> {
     pub(super) path: &'a [u8],
     pub(super) old: Option<PatchSide<'a>>,
     pub(super) new: Option<PatchSide<'a>>,
-    /// The abbreviated zero id.
     pub(super) zero_id: &'a str,
 }
 

@@ -137,7 +137,6 @@ fn compile_class<'a>(text: &'a [u8], regex: &mut String) -> Option<&'a [u8]> {
     (!inside.is_empty()).then_some(rest)
 }
 
-/// Appends a byte literally.
 fn push_literal(byte: u8, regex: &mut String) {
     use std::fmt::Write;
 

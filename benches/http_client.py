@@ -9,7 +9,7 @@ import urllib.parse
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
-class Kept:
+class KeepAliveClient:
     def __init__(self, url, key):
         address = urllib.parse.urlsplit(url)
         self.host, self.key = address.netloc, key

@@ -21,7 +21,7 @@ use crate::{ListTickets, TicketSort};
 pub(super) const MAX_RELATED: usize = 1_000;
 
 /// The sort keys of the matching tickets, and whether the graph was cut.
-pub(super) struct Chosen {
+pub(super) struct RelatedTickets {
     pub(super) places: Vec<SortKey>,
     /// `None` unless the filter names a graph.
     pub(super) truncated: Option<bool>,
@@ -32,11 +32,11 @@ pub(super) struct Chosen {
 ///
 /// # Errors
 /// `UnknownTicket`, also for a ticket of another account.
-pub(super) fn chosen(
+pub(super) fn related_tickets(
     connection: &Connection,
     query: &ListTickets,
     wanted: usize,
-) -> Result<Option<Chosen>, SqliteError> {
+) -> Result<Option<RelatedTickets>, SqliteError> {
     let filter = &query.filter;
     let (found, truncated) = match (filter.related_to, filter.depends_on) {
         (None, None) => return Ok(None),
@@ -63,7 +63,7 @@ pub(super) fn chosen(
         places.reverse();
     }
     places.truncate(wanted);
-    Ok(Some(Chosen { places, truncated }))
+    Ok(Some(RelatedTickets { places, truncated }))
 }
 
 /// Returns the sort keys of matching dependents of a ticket.
@@ -93,11 +93,11 @@ fn matching(
     connection: &Connection,
     query: &ListTickets,
     sql: &str,
-    chosen_by: &str,
+    prerequisite: &str,
 ) -> Result<Vec<SortKey>, SqliteError> {
     let filter = &query.filter;
     let (ranges, search) = (ranges(filter), filter.search.as_deref().map(Search::of));
-    let found = query_all(connection, sql, params![chosen_by, query.account.to_string()], |row| {
+    let found = query_all(connection, sql, params![prerequisite, query.account.to_string()], |row| {
         let id: String = row.get("id")?;
         let (stage, priority) = (row.get::<i64>("stage")?, row.get::<i64>("priority")?);
         let updated_at = row.get("updated_at")?;
