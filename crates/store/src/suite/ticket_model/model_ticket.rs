@@ -57,13 +57,25 @@ impl ModelTicket {
 
     /// Applies the edits that no rule depends on.
     pub(super) fn edit_fields(&mut self, edits: &Edits) {
+        // Every field is named, so that a new one cannot be forgotten. The caller applies the last two.
+        let Edits {
+            title,
+            description,
+            priority,
+            labels,
+            metadata,
+            max_attempts,
+            max_runtime_ms,
+            dependencies: _,
+            not_before: _,
+        } = edits;
         let record = &mut self.record;
-        edits.title.iter().for_each(|title| record.title.clone_from(title));
-        edits.description.iter().for_each(|text| record.description.clone_from(text));
-        edits.metadata.iter().for_each(|metadata| record.metadata.clone_from(metadata));
-        edits.labels.iter().for_each(|labels| record.labels.clone_from(labels));
-        edits.priority.iter().for_each(|priority| record.priority = *priority);
-        edits.max_attempts.iter().for_each(|most| record.max_attempts = *most);
-        edits.max_runtime_ms.iter().for_each(|most| record.max_runtime_ms = *most);
+        title.iter().for_each(|title| record.title.clone_from(title));
+        description.iter().for_each(|text| record.description.clone_from(text));
+        metadata.iter().for_each(|metadata| record.metadata.clone_from(metadata));
+        labels.iter().for_each(|labels| record.labels.clone_from(labels));
+        priority.iter().for_each(|priority| record.priority = *priority);
+        max_attempts.iter().for_each(|most| record.max_attempts = *most);
+        max_runtime_ms.iter().for_each(|most| record.max_runtime_ms = *most);
     }
 }
