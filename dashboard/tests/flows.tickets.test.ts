@@ -100,7 +100,9 @@ test('the overview shows what has happened before it was opened, a lapsed lease 
   await suite.skep.call('PATCH', `/api/tickets/${id}`, { status: 'in_progress', assignee: 'agent-3', lease_ms: 5_000 });
   await eventually('the end of the lease', async () => (await suite.skep.call('GET', `/api/tickets/${id}`)).status === 'pending' || undefined);
   const profile = await suite.profile();
-  const page = await profile.loggedIn(suite.skep.key);
+  const page = await profile.loggedIn(suite.skep.key, '/ui/none');
+  await page.clock.install();
+  await page.goto('/ui/');
   await page.getByRole('region', { name: 'Recent events' }).getByText('ticket.lease_expired').waitFor();
   const lapsed = page.getByRole('region', { name: 'Needs attention' }).getByRole('link', { name: /^A lease has run out/ });
   assert.equal(await lapsed.getAttribute('href'), `/ui/tickets/${id}`);
@@ -108,7 +110,7 @@ test('the overview shows what has happened before it was opened, a lapsed lease 
   assert.equal(await event.getByRole('link', { name: 'Left alone' }).getAttribute('href'), `/ui/tickets/${id}`);
 
   // 16 minutes later the event is not a recent one any more; the lease still needs attention.
-  await page.clock.setFixedTime(Date.now() + 16 * 60_000);
+  await page.clock.fastForward(16 * 60_000);
   await event.waitFor({ state: 'detached' });
   await page.reload();
   await page.getByText('None in the last 15 minutes. They appear here as they happen.').waitFor();
