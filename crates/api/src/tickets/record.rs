@@ -98,6 +98,7 @@ ticket_records! {
     /// The labels by which lists and claims select tickets, in the order given.
     // Answers stored for `Idempotency-Key` before labels were introduced have none.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     labels: Vec<Label>,
     @record_only {
         /// Additional data of callers, not interpreted by the server.
