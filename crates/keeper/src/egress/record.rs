@@ -25,7 +25,7 @@ pub(super) struct Record {
     pub(super) arguments: Vec<String>,
 }
 
-/// How a process of an earlier keeper goes on.
+/// What a starting keeper does with the process of an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Disposition {
     /// It is adopted.
