@@ -68,12 +68,12 @@ pub(crate) async fn adopt_vms(
             }
             Err(error) => {
                 let reason = restorer.end_unrecorded(vm).await;
-                let (group, message) = match reason {
+                let (group, verb, message) = match reason {
                     // The guard or the kernel ended it while no server ran.
-                    Some(memory) => (&mut out_of_memory, memory.to_string()),
-                    None => (&mut lost, loss::message(&error)),
+                    Some(memory) => (&mut out_of_memory, "ended", memory.to_string()),
+                    None => (&mut lost, "is lost", loss::message(&error)),
                 };
-                tracing::warn!(%vm, %error, "VM {vm} of an earlier start cannot be taken over: {message}");
+                tracing::warn!(%vm, %error, "VM {vm} of an earlier start {verb}: {message}");
                 group.push(VmToEnd { vm, message: Some(message) });
             }
         }
