@@ -73,7 +73,7 @@ impl SmallMachine {
             "--base-disk-mb",
             "10240",
             "--memory-overcommit",
-            "10",
+            "20",
             "--memory-guard",
             guard,
         ];

@@ -1,5 +1,5 @@
-//! The guard: when almost no memory is left, it ends a parked VM, else the VM that exceeds its share most. Without it the kernel would
-//! kill a process, and callers would not learn why.
+//! The guard: when almost no memory is left, it ends a parked VM, else the VM that exceeds its share most. Without it the
+//! kernel would kill a process, and callers would not learn why.
 //!
 //! Before that, the server boots no VMs and ends its parked ones, see [`MachineMemory`].
 
