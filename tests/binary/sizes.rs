@@ -1,6 +1,6 @@
 //! VMs of the size that is the default, beside those of the other tests.
 
-use std::{fs, thread::available_parallelism};
+use std::{collections::BTreeMap, fs, path::PathBuf, thread::available_parallelism};
 
 use serde_json::{Value, json};
 
@@ -31,13 +31,17 @@ fn pid_of(vm: &Value) -> u64 {
     vm["pid"].as_u64().unwrap()
 }
 
-/// A server whose VMs have 1,024 MB, up to two processors and 10 GB of disk.
-async fn server(vcpus: &str) -> Skep {
-    let size = ["--base-memory-mb", "1024", "--base-vcpus", vcpus, "--base-disk-mb", "10240"];
-    Skep::start_on(temp_dir(), &size).await
+/// The options of a server whose VMs have 1,024 MB, some processors and 10 GB of disk.
+pub(crate) fn large_vms(vcpus: &str) -> [&str; 6] {
+    ["--base-memory-mb", "1024", "--base-vcpus", vcpus, "--base-disk-mb", "10240"]
 }
 
-fn vcpus() -> String {
+async fn server(vcpus: &str) -> Skep {
+    Skep::start_on(temp_dir(), &large_vms(vcpus)).await
+}
+
+/// The processors of VMs of the default size.
+pub(crate) fn vcpus() -> String {
     available_parallelism().unwrap().get().min(2).to_string()
 }
 
@@ -65,6 +69,55 @@ fn has_the_processor_time_of_its_size(skep: &Skep, vm: &Value) {
         (_, weight) => (weight, 100 * vcpus),
     };
     assert_eq!(expected.0, expected.1.to_string());
+}
+
+/// Two programs, each on one of these processors of the guest, which run until they have used two seconds of it.
+fn two_programs(processors: [u32; 2]) -> String {
+    format!(
+        "python3 -c \"
+import os, time
+for processor in {processors:?}:
+    if os.fork() == 0:
+        os.sched_setaffinity(0, [processor])
+        while time.process_time() < 2:
+            pass
+        os._exit(0)
+os.wait()
+os.wait()
+\""
+    )
+}
+
+/// The processor time of the threads of a process, in clock ticks.
+fn thread_times(pid: u64) -> BTreeMap<PathBuf, u64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|thread| thread.unwrap().path());
+    threads
+        .filter_map(|thread| {
+            let stat = fs::read_to_string(thread.join("stat")).ok()?;
+            // The name of the thread, in parentheses, may have spaces. User and system time are fields 14 and 15.
+            let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+            Some((thread, fields[11].parse::<u64>().ok()? + fields[12].parse::<u64>().ok()?))
+        })
+        .collect()
+}
+
+/// The processor time that the two busiest threads of the VMM use for a command, the busiest first.
+async fn two_busiest(skep: &Skep, pid: u64, command: &str) -> [u64; 2] {
+    let before = thread_times(pid);
+    skep.output(pid, command).await;
+    let used = thread_times(pid).into_iter();
+    let mut used: Vec<u64> = used.map(|(thread, time)| time - before.get(&thread).unwrap_or(&0)).collect();
+    used.sort_unstable();
+    [used[used.len() - 1], used[used.len() - 2]]
+}
+
+/// Each processor of the guest is a thread of the VMM, so the kernel runs them side by side.
+async fn processors_are_threads(skep: &Skep, pid: u64) {
+    let [first, second] = two_busiest(skep, pid, &two_programs([0, 1])).await;
+    assert!(second * 2 > first, "{first} and {second} ticks");
+    // The control: on one processor they take turns in one thread.
+    let [first, second] = two_busiest(skep, pid, &two_programs([0, 0])).await;
+    assert!(second * 2 < first, "{first} and {second} ticks");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,6 +167,9 @@ async fn a_vm_of_1024_mb_has_its_size_and_may_use_all_of_it() {
     assert!((9_500..=10_240).contains(&disk), "{disk} MiB");
 
     has_the_processor_time_of_its_size(&skep, &vm);
+    if vcpus == "2" {
+        processors_are_threads(&skep, pid).await;
+    }
 
     let before = template_memory(skep.pid());
     let used = skep.output(pid, USE_MOST).await;

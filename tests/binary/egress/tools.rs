@@ -7,7 +7,13 @@ use serde_json::json;
 use skep_harness::temp_dir;
 
 use super::{OPTIONS, boot, world::World};
-use crate::harness::Skep;
+use crate::{
+    harness::{
+        Skep,
+        images::{skep, test_images},
+    },
+    sizes::{large_vms, vcpus},
+};
 
 /// Makes what hosts of the test serve: a repository, an index of Python packages with one, and an empty one of Debian's.
 const CONTENT: &str = r#"
@@ -50,8 +56,13 @@ fn git_pip_and_apt_work_as_people_know_them() {
     let made = Command::new("sh").args(["-c", CONTENT]).current_dir(folder.path()).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     let authority = certify(folder.path());
+    // Pip needs more memory than VMs of most tests have. The world of the test has no packages for a bake.
+    let vcpus = vcpus();
+    let baked = skep(&[&["bake"][..], &large_vms(&vcpus)].concat(), &test_images()).output().unwrap();
+    assert!(baked.status.success(), "{baked:?}");
     World::run_with_files(folder.path(), async move || {
-        let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+        let options = [&OPTIONS[..], &large_vms(&vcpus)].concat();
+        let skep = Skep::start_on(temp_dir(), &options).await;
         let vm = boot(&skep, json!({"allow": ["code.test", "packages.test"], "ports": [443]})).await;
         let clone = "cd /root && rm -rf project && git clone -q https://code.test/project.git 2>&1";
         // The control: nothing ends TLS on the way, so that an authority that the VM does not know is not trusted.

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 use super::{binary, output_of, small_vms};
 
-fn test_images() -> PathBuf {
+/// The image directory that tests share.
+pub fn test_images() -> PathBuf {
     let images = std::env::var_os("SKEP_TEST_IMAGES");
     PathBuf::from(images.unwrap_or_else(|| panic!("SKEP_TEST_IMAGES is not set: run `make test`")))
 }
