@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::json;
 use skep_harness::temp_dir;
 
@@ -41,6 +41,8 @@ echo '<a href="made-1.0-py3-none-any.whl">made-1.0-py3-none-any.whl</a>' > publi
 fn certify(folder: &Path) -> String {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // Another name than that of the certificates: OpenSSL takes one whose issuer has its own name for self-signed.
+    params.distinguished_name.push(DnType::CommonName, "authority of the test");
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
     let hosts = ["code.test", "packages.test", "other.test"].map(str::to_owned);
