@@ -1,7 +1,7 @@
 //! Whatever a guest sends first, its hosts are read or it is refused, and further bytes change no decision.
 //!
-//! The process decides by the bytes that have arrived, so a guest could send the rest of a request once nobody looks at
-//! it any more.
+//! The process decides by the bytes that have arrived and does not check those that follow, so a guest could send the rest of
+//! a request after the decision.
 
 #![no_main]
 

@@ -218,7 +218,7 @@ async fn first_sender(guest: &TcpStream, outside: &TcpStream) -> FirstSender {
 struct HostCheck<'a> {
     vm: &'a Vm,
     rules: &'a Rules,
-    /// Whether the target has a name. The policy allows an address whatever host is named there.
+    /// Whether the target has a name. If it is an address that the policy lists, the first bytes may name any host.
     by_name: bool,
     port: u16,
 }

@@ -23,8 +23,8 @@ pub(crate) enum FirstBytes {
     Hosts(Vec<String>),
     /// They are complete and name none, or belong to another protocol. No further bytes change that.
     NoHost,
-    /// The beginning of a ClientHello or of a request, or of a line that may become one. A peer could withhold the rest
-    /// until nobody looks any more.
+    /// The beginning of a ClientHello or of a request, or of a line that may become one. A guest could send the
+    /// rest after the check.
     Incomplete,
     /// They look like TLS or HTTP, but cannot be read. The other end might read a host in them.
     Malformed,
@@ -295,7 +295,7 @@ mod tests {
             let _ = read(&bytes);
         }
 
-        /// The process decides by what has arrived, so that a peer could send the rest once nobody looks any more.
+        /// The process decides by the bytes that have arrived, and does not check those that follow.
         #[test]
         fn further_bytes_change_no_decision(
             parts in prop::collection::vec(0..PARTS.len(), 0..10),

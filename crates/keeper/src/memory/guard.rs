@@ -50,7 +50,7 @@ pub(crate) async fn run(vmms: Arc<Vmms>) {
 }
 
 /// The VM that exceeds its share of the memory for VMs most, with the reason for its end. Shares are proportional to the
-/// memory of the guests. VMs that no caller has yet come first: nobody loses work with them.
+/// memory of the guests. Uncommitted VMs are chosen first, because no caller uses them.
 pub(crate) fn largest_excess(
     vms: &[(VmId, HeldMemory)],
     memory_for_vms_bytes: u64,

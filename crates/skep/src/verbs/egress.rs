@@ -135,7 +135,7 @@ impl FromStr for PortOrAll {
 /// A policy with these ports, if there are any.
 ///
 /// # Errors
-/// The policy is no list, or `all` is given with ports.
+/// The policy is not a list of hosts, or `all` is combined with port numbers.
 pub(super) fn with_ports(policy: EgressPolicy, ports: &[PortOrAll]) -> anyhow::Result<EgressPolicy> {
     let numbers: Vec<u16> = ports
         .iter()
