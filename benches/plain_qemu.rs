@@ -131,6 +131,7 @@ fn kernel_command_line(engine: &dyn Engine, memory_mb: u64) -> Result<String, Bo
         initrd: nothing()?,
         root: nothing()?,
         layer: nothing()?,
+        delta: None,
     };
     let purpose = Purpose::Bake { agent_parameters: "" };
     let order = LaunchSpec {

@@ -7,6 +7,19 @@ use crate::Error;
 /// The number of the first descriptor that a VMM inherits. The others follow in order.
 pub const FIRST_FD: i32 = 3;
 
+/// The numbers of the descriptors in a VMM by which a snapshot of it is made. The VMM keeps them open.
+pub mod inherited {
+    use super::FIRST_FD;
+
+    pub const RAM: i32 = FIRST_FD + 4;
+    pub const KERNEL: i32 = RAM + 1;
+    pub const INITRD: i32 = RAM + 2;
+    pub const ROOT: i32 = RAM + 3;
+    /// Only in the VMM of a guest that continues a snapshot, like [`PAGES`].
+    pub const DELTA: i32 = RAM + 6;
+    pub const PAGES: i32 = DELTA + 1;
+}
+
 /// The descriptors of a VMM. It gets no host paths.
 #[derive(Debug)]
 pub struct Descriptors {
@@ -28,6 +41,17 @@ pub struct Descriptors {
     pub root: OwnedFd,
     /// The private disk layer, read-write.
     pub layer: OwnedFd,
+    /// What a snapshot changed in the guest memory. Only for a restore.
+    pub delta: Option<Delta>,
+}
+
+/// Pages of guest memory that a snapshot changed, as sealed memory files that all its VMs share.
+#[derive(Debug)]
+pub struct Delta {
+    /// The pages, at the offsets that they have in the guest memory.
+    pub data: OwnedFd,
+    /// Which pages: pairs of offsets in bytes, begin and end, as numbers of 64 bits in the byte order of the machine.
+    pub pages: OwnedFd,
 }
 
 #[derive(Debug)]

@@ -15,14 +15,15 @@ use skep_api::swarm::EngineReport;
 use tokio::net::UnixStream;
 
 pub use error::Error;
-pub use launch::{Descriptors, DiskLimits, LaunchSpec, Launcher, Purpose, VmmCommand};
+pub use launch::{Delta, Descriptors, DiskLimits, LaunchSpec, Launcher, Purpose, VmmCommand};
 pub use machine::{DiskTraffic, Machine, VmmEnd};
 
 /// Controls VMMs over their monitors. Used in the server and when a template is baked.
 #[async_trait]
 #[warn(missing_docs)]
 pub trait Driver: Send + Sync {
-    /// Loads a saved device state into a VMM that was launched for it, and starts its processors.
+    /// Loads a saved device state into a VMM that was launched for it, and starts its processors. The state is that of a
+    /// bake or of a snapshot.
     ///
     /// # Errors
     /// The VMM refused the state, ended, or did not answer in time.

@@ -45,6 +45,10 @@ pub trait Machine: Send + Sync {
     /// Reads the counters of the private disk layer.
     async fn disk_traffic(&self) -> Result<DiskTraffic, Error>;
 
+    /// Saves the device state, without memory, into the file `state`, which is open for writing only. The processors must
+    /// be stopped, and stay so.
+    async fn save_devices(&self, state: OwnedFd) -> Result<(), Error>;
+
     /// Saves the device state, without memory, into `state`, and ends the VMM. Memory and disk are already files.
     async fn save(&self, state: OwnedFd) -> Result<(), Error>;
 

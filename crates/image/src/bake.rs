@@ -169,6 +169,17 @@ impl Bakery {
         self.difference_from(&self.inputs()?)
     }
 
+    /// Returns why a snapshot in this folder cannot continue on this machine, as the end of a sentence about the boot of its
+    /// VM. `None` if it can: its own kernel, disk and guest agent stay in use, so only the engine, the processor, the clock
+    /// and the protocol of the agent count.
+    ///
+    /// # Errors
+    /// The inputs or the manifest cannot be read, or the agent speaks an unsupported protocol.
+    pub fn difference_of_snapshot(&self, dir: &Path) -> Result<Option<String>, Error> {
+        check_protocol(dir)?;
+        Ok(self.inputs()?.difference_for_state(&read_manifest(dir)?.inputs))
+    }
+
     fn difference_from(&self, inputs: &Inputs) -> Result<Option<String>, Error> {
         let others = shelf::other_templates(self.shelf(), &self.name(), &inputs.key())?;
         let newest = others.into_iter().find_map(|other| other.manifest);

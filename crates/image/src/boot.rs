@@ -151,6 +151,7 @@ fn descriptors(
         initrd: open(TemplateFile::Initrd)?,
         root: open(TemplateFile::Root)?,
         layer: layer.into(),
+        delta: None,
     })
 }
 

@@ -23,6 +23,8 @@ use crate::{
 const BAKE_RECIPE: &str = "6";
 /// Name of the input that is the key of the parent.
 const PARENT: &str = "parent";
+/// The inputs that a saved state can only be loaded with, whatever the rest.
+const INPUTS_OF_STATE: [&str; 3] = ["engine", "acceleration", "processor"];
 /// Hex digits of the key: 64 bits of the hash distinguish bakes and are short enough to read.
 const KEY_DIGITS: usize = 16;
 
@@ -131,6 +133,17 @@ impl Inputs {
             .chain(tsc::difference(baked, self.tsc_khz))
             .collect();
         (!changes.is_empty()).then(|| changes.join(", "))
+    }
+
+    /// Like [`Inputs::difference_from`], but only what a saved state depends on.
+    pub(crate) fn difference_for_state(&self, baked: &BTreeMap<String, String>) -> Option<String> {
+        let of_state = |inputs: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+            let known = |(name, _): &(&String, &String)| INPUTS_OF_STATE.contains(&name.as_str());
+            inputs.iter().filter(known).map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let current = Self { named: of_state(&self.named), ..self.clone() };
+        let baked_rate = baked.get(TSC_KHZ).map(|khz| (TSC_KHZ.to_owned(), khz.clone()));
+        current.difference_from(&of_state(baked).into_iter().chain(baked_rate).collect())
     }
 
     /// Hash of all inputs.

@@ -1,5 +1,6 @@
 //! The protocol between server and keeper over a socket pair: its messages and both ends.
 
+mod captures;
 mod egress;
 mod error;
 mod keeper_end;

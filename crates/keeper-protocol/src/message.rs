@@ -132,6 +132,15 @@ pub enum Request {
     },
     /// Remove a template that no VM uses, with its files, or end its build. Answered when its files are removed.
     RemoveTemplate { template: TemplateId },
+    /// Create the file into which the VMM of a VM saves its devices, for a capture with this id.
+    PrepareCapture { vm: VmId, capture: TemplateId },
+    /// Copy memory and disk of the VM, whose processors are stopped and whose devices are saved. VMs can be launched from the
+    /// capture by its id until it is dropped, or until the server ends.
+    Capture { capture: TemplateId },
+    /// Store a capture on disk, as a template with its id. Answered when it is written.
+    StoreCapture { capture: TemplateId },
+    /// Free a capture. VMs that were launched from it run on. Answered as well if there is none.
+    DropCapture { capture: TemplateId },
 }
 
 /// Page size of [`Request::List`], so that an answer fits into a packet.
@@ -190,6 +199,10 @@ pub enum Answer {
     },
     /// The files of the template are removed.
     TemplateRemoved,
+    /// Attached is the file for the devices, open for writing only.
+    CapturePrepared,
+    Captured,
+    CaptureDropped,
     Refused(Failure),
 }
 

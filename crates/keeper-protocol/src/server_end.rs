@@ -356,7 +356,9 @@ fn unpack(launched: Launched, descriptors: Vec<OwnedFd>) -> Result<LaunchedVm, E
     })
 }
 
-fn expect_descriptors<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
+pub(crate) fn expect_descriptors<const COUNT: usize>(
+    descriptors: Vec<OwnedFd>,
+) -> Result<[OwnedFd; COUNT], Error> {
     <[OwnedFd; COUNT]>::try_from(descriptors)
         .map_err(|descriptors| Error::Protocol(format!("an answer with {} descriptors", descriptors.len())))
 }

@@ -1,11 +1,12 @@
 //! Configuration of the keeper, and the [`Templates`] that it restores VMs from.
 
 use std::{
-    collections::BTreeSet, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration,
+    collections::BTreeSet, fs::File, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, sync::Arc,
+    time::Duration,
 };
 
 use skep_api::{Failure, TemplateId, swarm::EngineReport, templates::GuestSize};
-use skep_engine::{DiskLimits, Launcher};
+use skep_engine::{Delta, DiskLimits, Launcher};
 use skep_jail::UidRange;
 use skep_keeper_protocol::TemplateStatus;
 use skep_network::Subnet;
@@ -168,6 +169,12 @@ pub trait Templates: Send + Sync {
     /// The parent is unknown or cannot be used, the size is out of range, or too many builds are queued.
     fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure>;
 
+    /// Stores a capture on disk, as a template with this id. Blocks until it is written.
+    ///
+    /// # Errors
+    /// The disk is full, or the template that it begins with is not on disk any more. Nothing is left behind then.
+    fn store(&self, template: TemplateId, captured: CapturedFiles<'_>) -> Result<TemplateStatus, Failure>;
+
     /// All templates, in the order of their ids: those that exist, are being built, or failed since this keeper was started.
     fn list(&self) -> Vec<TemplateStatus>;
 
@@ -208,6 +215,22 @@ pub struct OpenTemplate {
     pub state: OwnedFd,
     /// The private disk layer, to be copied for each VM.
     pub layer: OwnedFd,
+    /// What a snapshot changed in the guest memory. `None` for a baked template.
+    pub delta: Option<Delta>,
+}
+
+/// A capture of a VM, to be stored as a template.
+#[derive(Debug)]
+pub struct CapturedFiles<'a> {
+    /// The template that the VM was restored from, whose files the new one shares.
+    pub origin: TemplateId,
+    /// The hash of the inputs of that template.
+    pub origin_key: &'a str,
+    pub state: &'a File,
+    pub delta: &'a File,
+    pub pages: &'a File,
+    /// A file without a name, on the file system of the data directory.
+    pub layer: &'a File,
 }
 
 /// Reported to the caller after the addresses are bound and before the server runs.

@@ -8,6 +8,7 @@
 mod admin_key;
 mod adopt;
 mod capacity;
+mod capture;
 mod cleanup;
 mod config;
 mod data_dir;
@@ -35,8 +36,8 @@ mod vmms;
 
 pub use cleanup::clean_data_dir;
 pub use config::{
-    AdmitBuild, EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig,
-    StartReport, SwarmConfig, Templates, VmLimits,
+    AdmitBuild, CapturedFiles, EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig,
+    ServerConfig, StartReport, SwarmConfig, Templates, VmLimits,
 };
 pub use data_dir::DataDir;
 pub use error::Error;

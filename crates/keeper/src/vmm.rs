@@ -6,6 +6,7 @@ use std::{
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +21,7 @@ use skep_network::{Port, Tap};
 
 use crate::{
     DataDir, Error, OpenTemplate, SwarmConfig,
+    capture::{Capture, CaptureOrigin, CaptureSource},
     disk_layer::{self, FileId},
     process_id::ProcessId,
     records::{Record, Records, VmmRecord},
@@ -68,6 +70,22 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) boot_id: &'a str,
 }
 
+/// What a VM is restored from.
+pub(crate) enum LaunchSource {
+    Template(TemplateId),
+    Capture(Arc<Capture>),
+}
+
+impl LaunchSource {
+    /// The template on disk whose files the VM uses.
+    fn template(&self) -> TemplateId {
+        match self {
+            Self::Template(template) => *template,
+            Self::Capture(capture) => capture.origin.template,
+        }
+    }
+}
+
 impl VmResources {
     /// Resources that an earlier keeper created.
     pub(crate) fn adopted(
@@ -101,15 +119,22 @@ impl VmResources {
         vm: VmId,
         uid: u32,
         tap: Tap,
-        template: TemplateId,
+        source: &LaunchSource,
     ) -> Result<[OwnedFd; 5], Error> {
         // The record comes before any resource that outlives this process. The tap does not: it vanishes with its
         // descriptor, which only this process holds so far.
-        let record = Record::pending(site.boot_id.to_owned(), vm, uid, &tap.port, template);
+        let record = Record::pending(site.boot_id.to_owned(), vm, uid, &tap.port, source.template());
         site.records.write(self.record.insert(record))?;
-        let opened = site.swarm.templates.open(template)?;
-        self.edition = Some(opened.edition);
-        site.swarm.templates.check(template, opened.edition)?;
+        let opened = match source {
+            LaunchSource::Template(template) => {
+                let opened = site.swarm.templates.open(*template)?;
+                self.edition = Some(opened.edition);
+                site.swarm.templates.check(*template, opened.edition)?;
+                opened
+            }
+            // Its files are in memory, and the VM that it was taken from runs with the same root file system.
+            LaunchSource::Capture(capture) => capture.open()?,
+        };
         let (vcpus, memory_mb, template_key) = (opened.vcpus, opened.memory_mb, opened.key.clone());
         let (descriptors, layer) = self.spawn(site, vm, uid, tap, opened)?;
         if let (Some(record), Some(jailed)) = (&mut self.record, &self.jailed) {
@@ -128,7 +153,7 @@ impl VmResources {
         tap: Tap,
         template: OpenTemplate,
     ) -> Result<([OwnedFd; 5], FileId), Error> {
-        let OpenTemplate { vcpus, memory_mb, ram, kernel, initrd, root, state, layer, .. } = template;
+        let OpenTemplate { vcpus, memory_mb, ram, kernel, initrd, root, state, layer, delta, .. } = template;
         let layer = disk_layer::copy(&File::from(layer), &site.data_dir.disk_layers(), uid)?;
         let layer_bytes = layer.metadata().map_err(Error::io("disk layer"))?.len();
         let layer_id = FileId::of(&layer).map_err(Error::io("disk layer"))?;
@@ -159,6 +184,7 @@ impl VmResources {
                 initrd,
                 root,
                 layer: for_vmm.into(),
+                delta,
             },
         };
         let command = site.swarm.launcher.command(launch).map_err(Failure::from)?;
@@ -187,6 +213,25 @@ impl VmResources {
         };
         let (template, committed) = (record.template, record.committed);
         Some(HeldVm { launched, template, committed, load: self.load() })
+    }
+
+    /// What a capture of the VM is made from. `None` if it has no VMM.
+    ///
+    /// # Errors
+    /// The limit of open descriptors is reached.
+    pub(crate) fn capture_source(&self) -> Result<Option<CaptureSource>, Error> {
+        let (Some(record), Some(jailed), Some(layer)) = (&self.record, &self.jailed, &self.layer) else {
+            return Ok(None);
+        };
+        let Some(vmm) = record.vmm.as_ref().filter(|_| self.out_of_memory.is_none()) else { return Ok(None) };
+        let origin = CaptureOrigin {
+            template: record.template,
+            key: vmm.template_key.clone(),
+            vcpus: vmm.vcpus,
+            memory_mb: vmm.memory_mb,
+        };
+        let layer = layer.try_clone().map_err(Error::io("disk layer"))?;
+        Ok(Some(CaptureSource { vm: record.vm, pid: jailed.pid, origin, layer }))
     }
 
     /// Whether the VM outlives its server.

@@ -1,6 +1,7 @@
 //! The VMMs of a data directory, and the server's requests that concern them.
 
 mod adopted;
+mod captures;
 mod launch;
 mod memory;
 mod record_updates;
@@ -21,6 +22,7 @@ use skep_network::{Network, Traffic};
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use adopted::{adopt_or_create, in_use};
+use captures::Captures;
 
 use crate::{
     DataDir, Error, SwarmConfig,
@@ -51,6 +53,7 @@ pub(crate) struct Vmms {
     uids: Mutex<UidPool>,
     uid_block: UidBlock,
     slots: Mutex<HashMap<VmId, Slot>>,
+    captures: Mutex<Captures>,
     launches: Semaphore,
     capacity: Capacity,
     records: Records,
@@ -103,6 +106,7 @@ impl Vmms {
                 slots: Mutex::new(
                     living.into_iter().map(|(vm, found)| (vm, Slot::Running(Box::new(found)))).collect(),
                 ),
+                captures: Mutex::default(),
                 launches: Semaphore::new(MAX_CONCURRENT_LAUNCHES),
                 records: Records::of(&data_dir),
                 boot_id,
@@ -165,6 +169,9 @@ impl Vmms {
                 let (launched, descriptors) = self.attach(vm)?;
                 Ok((Answer::Attached(launched), descriptors.into()))
             }
+            Request::PrepareCapture { vm, capture } => {
+                Ok((Answer::CapturePrepared, vec![self.prepare_capture(vm, capture)?]))
+            }
             request => Ok((self.answer(request).await?, Vec::new())),
         }
     }
@@ -194,6 +201,15 @@ impl Vmms {
                 self.remove_template(template).await?;
                 Answer::TemplateRemoved
             }
+            Request::Capture { capture } => {
+                self.capture(capture).await?;
+                Answer::Captured
+            }
+            Request::StoreCapture { capture } => Answer::Template(self.store_capture(capture).await?),
+            Request::DropCapture { capture } => {
+                self.drop_capture(capture);
+                Answer::CaptureDropped
+            }
             Request::SetEgress { vm, policy } => {
                 self.set_egress(vm, policy).await?;
                 Answer::EgressSet
@@ -203,6 +219,7 @@ impl Vmms {
             // `perform` and `serving` answer these requests.
             Request::Launch { .. }
             | Request::Attach { .. }
+            | Request::PrepareCapture { .. }
             | Request::Tls { .. }
             | Request::Helper { .. }
             | Request::Restart
@@ -342,6 +359,10 @@ impl Vmms {
 
     fn slots(&self) -> MutexGuard<'_, HashMap<VmId, Slot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn captures(&self) -> MutexGuard<'_, Captures> {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn uids(&self) -> MutexGuard<'_, UidPool> {

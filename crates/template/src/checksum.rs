@@ -31,6 +31,20 @@ pub fn checksum_of(path: &Path) -> io::Result<String> {
         .map_err(|(ChecksumError::Read(error) | ChecksumError::Copy(error))| error)
 }
 
+/// Copies a sparse file to a new one, which is written to disk then, and returns the checksum of both. Holes and pages of
+/// zeros stay holes.
+///
+/// # Errors
+/// Reading or writing failed, or there is a file already.
+pub fn copy_sparse(source: &File, to: &Path) -> io::Result<String> {
+    let target = File::create_new(to)?;
+    target.set_len(source.metadata()?.len())?;
+    let found = checksum(source, |at, bytes| target.write_all_at(bytes, at))
+        .map_err(|(ChecksumError::Read(error) | ChecksumError::Copy(error))| error)?;
+    target.sync_all()?;
+    Ok(found)
+}
+
 /// Hashes the file, and passes its pages that are not zero to `copy`, with their offset and in ascending order.
 pub(crate) fn checksum(
     file: &File,

@@ -17,9 +17,14 @@ pub enum TemplateFile {
     State,
     /// The saved private disk layer.
     Layer,
+    /// What a snapshot of a running VM changed in the guest memory, at the same offsets. Only in snapshots.
+    Delta,
+    /// Which pages those are. Only in snapshots.
+    Pages,
 }
 
 impl TemplateFile {
+    /// The files that every template has.
     pub const ALL: [TemplateFile; 6] = [
         TemplateFile::Kernel,
         TemplateFile::Initrd,
@@ -29,6 +34,9 @@ impl TemplateFile {
         TemplateFile::Layer,
     ];
 
+    /// The files that only snapshots have.
+    pub const OF_SNAPSHOTS: [TemplateFile; 2] = [TemplateFile::Delta, TemplateFile::Pages];
+
     pub const fn file_name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -37,6 +45,8 @@ impl TemplateFile {
             Self::Ram => "ram",
             Self::State => "state",
             Self::Layer => "layer.ext4",
+            Self::Delta => "delta",
+            Self::Pages => "pages",
         }
     }
 }

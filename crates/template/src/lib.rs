@@ -11,7 +11,7 @@ mod open;
 pub mod shelf;
 mod verified_file;
 
-pub use checksum::{checksum_of, hex};
+pub use checksum::{checksum_of, copy_sparse, hex};
 pub use error::Error;
 pub use files::TemplateFile;
 pub use manifest::{FORMAT, MANIFEST, Manifest, read_manifest};

@@ -67,6 +67,17 @@ impl Manifest {
         Ok(serde_json::to_vec_pretty(&sealed)?)
     }
 
+    /// Whether it is a snapshot of a VM that ran, rather than of one that was baked.
+    pub fn is_snapshot(&self) -> bool {
+        self.sha256.contains_key(&TemplateFile::Delta)
+    }
+
+    /// The files of the template.
+    pub(crate) fn files(&self) -> impl Iterator<Item = TemplateFile> {
+        let of_snapshots = if self.is_snapshot() { &TemplateFile::OF_SNAPSHOTS[..] } else { &[] };
+        TemplateFile::ALL.iter().chain(of_snapshots).copied()
+    }
+
     /// The checksum that a file of the template in `dir` must have.
     pub(crate) fn checksum(&self, dir: &Path, part: TemplateFile) -> Result<&str, Error> {
         let none = || template_error(dir, part, FileError::Damaged("no checksum in the manifest".to_owned()));

@@ -1,10 +1,12 @@
 //! Sealed memory files: what of a template does not depend on the disk after it was loaded.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     os::{fd::OwnedFd, unix::fs::FileExt},
     path::Path,
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, ftruncate, memfd_create};
@@ -16,6 +18,7 @@ use crate::{
 };
 
 const RAM_NAME: &str = "skep-ram";
+const DELTA_NAME: &str = "skep-delta";
 /// Any uid may open guest memory by `/proc/self/fd`. QEMU 7.2 opens it read-write even to map it private; the seals
 /// protect it.
 const RAM_MODE: Mode = Mode::from_raw_mode(0o777);
@@ -45,6 +48,23 @@ pub(crate) fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
         .map_err(Error::io("seal of a memory file"))
 }
 
+/// Guest memories by their checksums, while a template holds them: a template and the snapshots of its VMs have the same
+/// one.
+static SHARED_RAM: Mutex<BTreeMap<String, Weak<File>>> = Mutex::new(BTreeMap::new());
+
+/// Like [`seal_in_memory`], but returns the memory file of another template if that has the same content.
+pub(crate) fn seal_ram_in_memory(dir: &Path, manifest: &Manifest) -> Result<Arc<File>, Error> {
+    let wanted = manifest.checksum(dir, TemplateFile::Ram)?;
+    let mut shared = SHARED_RAM.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.retain(|_, file| file.strong_count() > 0);
+    if let Some(file) = shared.get(wanted).and_then(Weak::upgrade) {
+        return Ok(file);
+    }
+    let sealed = Arc::new(seal_in_memory(dir, manifest, TemplateFile::Ram)?);
+    shared.insert(wanted.to_owned(), Arc::downgrade(&sealed));
+    Ok(sealed)
+}
+
 /// Copies the data of a file into a sealed memory file and verifies the checksum of the copy. Holes and pages of zeros take
 /// no memory, so that a disk layer of any size takes little.
 pub(crate) fn seal_in_memory(dir: &Path, manifest: &Manifest, part: TemplateFile) -> Result<File, Error> {
@@ -55,6 +75,7 @@ pub(crate) fn seal_in_memory(dir: &Path, manifest: &Manifest, part: TemplateFile
     let length = source.metadata().map_err(|error| unusable(FileError::Io(error)))?.len();
     let memory = match part {
         TemplateFile::Ram => memory_file(RAM_NAME, length, RAM_MODE),
+        TemplateFile::Delta => memory_file(DELTA_NAME, length, Mode::from_raw_mode(0o444)),
         _ => memory_file(part.file_name(), length, Mode::from_raw_mode(0o444)),
     };
     let memory = File::from(memory.map_err(Error::io("memory file"))?);

@@ -10,13 +10,14 @@ use std::{
     },
     panic::resume_unwind,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
 };
 
 use crate::{
     Error, FORMAT, Manifest, TemplateFile,
     damage::{FileError, template_error},
-    memory::seal_in_memory,
+    memory::{seal_in_memory, seal_ram_in_memory},
     read_manifest,
     verified_file::VerifiedFile,
 };
@@ -28,7 +29,7 @@ pub struct Template {
     pub manifest: Manifest,
     dir: PathBuf,
     /// All files but the root file system.
-    sealed: BTreeMap<TemplateFile, File>,
+    sealed: BTreeMap<TemplateFile, Arc<File>>,
     /// On disk, because sealed memory cannot be reclaimed and this file is large. Guests share it in the page cache.
     root: VerifiedFile,
 }
@@ -44,8 +45,14 @@ impl Template {
         // The root file system is larger than all other files together.
         let (sealed, root) = thread::scope(|scope| {
             let root = scope.spawn(|| open_verified(dir, &manifest, TemplateFile::Root));
-            let sealed = TemplateFile::ALL.into_iter().filter(|part| *part != TemplateFile::Root);
-            let sealed = sealed.map(|part| Ok((part, seal_in_memory(dir, &manifest, part)?)));
+            let sealed = manifest.files().filter(|part| *part != TemplateFile::Root);
+            let sealed = sealed.map(|part| {
+                let file = match part {
+                    TemplateFile::Ram => seal_ram_in_memory(dir, &manifest)?,
+                    part => Arc::new(seal_in_memory(dir, &manifest, part)?),
+                };
+                Ok((part, file))
+            });
             let sealed = sealed.collect::<Result<_, Error>>();
             (sealed, root.join().unwrap_or_else(|panic| resume_unwind(panic)))
         });
@@ -74,7 +81,7 @@ impl Template {
     /// The limit of open descriptors is reached.
     pub fn open(&self, part: TemplateFile) -> Result<OwnedFd, Error> {
         // By its descriptor: the path may refer to another file by now.
-        let file = self.sealed.get(&part).unwrap_or(self.root.file());
+        let file = self.sealed.get(&part).map_or(self.root.file(), Arc::as_ref);
         let opened = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
         Ok(opened.map_err(Error::io(self.dir.join(part.file_name()).display()))?.into())
     }
@@ -85,15 +92,15 @@ impl Template {
     /// The limit of open descriptors is reached.
     pub fn ram(&self) -> Result<OwnedFd, Error> {
         let ram = self.sealed.get(&TemplateFile::Ram).ok_or(io::ErrorKind::NotFound.into());
-        let ram = ram.and_then(File::try_clone).map_err(Error::io("memory file"))?;
+        let ram = ram.and_then(|ram| ram.try_clone()).map_err(Error::io("memory file"))?;
         Ok(ram.into())
     }
 
-    /// What its memory files take, in bytes.
+    /// What its memory files take, in bytes. A file that templates share counts in equal parts for each of them.
     pub fn memory_bytes(&self) -> u64 {
-        let sizes = self.sealed.values().filter_map(|file| file.metadata().ok());
         // stat(2) counts blocks of 512 bytes.
-        sizes.map(|found| found.blocks() * 512).sum()
+        let bytes = |file: &File| file.metadata().map_or(0, |found| found.blocks() * 512);
+        self.sealed.values().map(|file| bytes(file) / Arc::strong_count(file) as u64).sum()
     }
 }
 
@@ -103,7 +110,7 @@ impl Template {
 /// Those of [`Template::load`].
 pub fn verify(dir: &Path) -> Result<(), Error> {
     let manifest = read_current_manifest(dir)?;
-    TemplateFile::ALL.into_iter().try_for_each(|part| open_verified(dir, &manifest, part).map(drop))
+    manifest.files().try_for_each(|part| open_verified(dir, &manifest, part).map(drop))
 }
 
 /// Verifies a copy of, or another link to, a file of the template in `dir` by that template's manifest. Blocks for a fraction

@@ -24,7 +24,8 @@ impl Driver for Qemu {
         monitor.call("migrate-incoming", json!({"uri": "fd:state"})).await?;
         let machine = QemuMachine { monitor };
         machine.wait_for_migration(&mut events, "load its state").await?;
-        // The guest was saved while paused, so it is paused after loading.
+        // The VMM was started with its processors stopped. Without that, a guest whose state was saved by
+        // `save_devices` would run at the end of the load, before anything can be done about it.
         machine.resume().await?;
         Ok(Box::new(machine))
     }
@@ -68,6 +69,19 @@ impl Machine for QemuMachine {
             command: "query-blockstats",
             reason: format!("no counters of the disk `{LAYER_NODE}` in its answer"),
         })
+    }
+
+    async fn save_devices(&self, state: OwnedFd) -> Result<(), Error> {
+        let added = self.monitor.call_with("add-fd", json!({}), Some(state)).await?;
+        let set = added["fdset-id"].as_u64().ok_or_else(|| Error::Refused {
+            command: "add-fd",
+            reason: "no `fdset-id` in its answer".to_owned(),
+        })?;
+        // Without `live`, QEMU would give up its disks.
+        let arguments = json!({"filename": format!("/dev/fdset/{set}"), "live": false});
+        let saved = self.monitor.call("xen-save-devices-state", arguments).await;
+        let removed = self.monitor.call("remove-fd", json!({"fdset-id": set})).await;
+        saved.and(removed).map(drop)
     }
 
     async fn save(&self, state: OwnedFd) -> Result<(), Error> {

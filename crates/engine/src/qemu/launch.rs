@@ -37,15 +37,21 @@ impl Launcher for Qemu {
         if self.kvm { OTHER_OVERHEAD_MB } else { CODE_CACHE_MB + OTHER_OVERHEAD_MB }
     }
 
-    fn command(&self, order: LaunchSpec) -> Result<VmmCommand, Error> {
+    fn command(&self, mut order: LaunchSpec) -> Result<VmmCommand, Error> {
+        let delta = order.descriptors.delta.take();
         let mut numbered = NumberedDescriptors::new(order.descriptors);
         let mut arguments = self.machine(&order.purpose, order.vcpus, order.memory_mb, &numbered);
         arguments.extend(devices(&order.mac, &order.disk_limits, &numbered));
         let mut environment = Vec::new();
         if order.purpose == Purpose::Restore {
-            arguments.extend(["-incoming".to_owned(), "defer".to_owned()]);
+            // `-S`: the state of a snapshot says that the processors run, which must wait for `cont`.
+            arguments.extend(["-incoming", "defer", "-S"].map(str::to_owned));
             let preload = self.preload.as_ref().ok_or(Error::NoLauncher)?;
             environment = preload::environment(numbered.add(preload.open()?), numbered.ram);
+            if let Some(delta) = delta {
+                environment
+                    .extend(preload::delta_environment(numbered.add(delta.data), numbered.add(delta.pages)));
+            }
         }
         Ok(VmmCommand {
             program: self.program.clone(),
@@ -188,6 +194,8 @@ struct NumberedDescriptors {
     initrd: i32,
     root: i32,
     layer: i32,
+    /// The number of the last descriptor.
+    last: i32,
     descriptors: Vec<OwnedFd>,
 }
 
@@ -195,7 +203,8 @@ impl NumberedDescriptors {
     /// Adds a descriptor and returns its number.
     fn add(&mut self, descriptor: OwnedFd) -> i32 {
         self.descriptors.push(descriptor);
-        self.layer + 1
+        self.last += 1;
+        self.last
     }
 
     fn new(fds: crate::launch::Descriptors) -> Self {
@@ -214,6 +223,7 @@ impl NumberedDescriptors {
             initrd: number(),
             root: number(),
             layer: number(),
+            last: number() - 1,
             descriptors: vec![
                 fds.monitor,
                 fds.agent,

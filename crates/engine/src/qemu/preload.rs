@@ -19,8 +19,10 @@ use crate::Error;
 
 /// `None` if it was not built before this crate.
 const LIBRARY: Option<&[u8]> = include!(concat!(env!("OUT_DIR"), "/preload.rs"));
-/// Names the descriptor of the memory file to the library.
+/// These name the descriptors of the memory files to the library.
 const RAM_FD: &str = "SKEP_RAM_FD";
+const DELTA_FD: &str = "SKEP_DELTA_FD";
+const PAGES_FD: &str = "SKEP_PAGES_FD";
 
 /// The library, in a sealed memory file.
 #[derive(Debug)]
@@ -80,6 +82,11 @@ impl Preload {
 /// The environment of a VMM that inherits the library and the memory file as these descriptors.
 pub(super) fn environment(library: i32, ram: i32) -> Vec<(String, String)> {
     vec![("LD_PRELOAD".to_owned(), path(library)), (RAM_FD.to_owned(), ram.to_string())]
+}
+
+/// The further environment of a VMM that inherits what a snapshot changed as these descriptors.
+pub(super) fn delta_environment(data: i32, pages: i32) -> Vec<(String, String)> {
+    vec![(DELTA_FD.to_owned(), data.to_string()), (PAGES_FD.to_owned(), pages.to_string())]
 }
 
 fn path(descriptor: i32) -> String {

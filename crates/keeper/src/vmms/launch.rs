@@ -99,7 +99,7 @@ impl Vmms {
         let this = Arc::clone(self);
         let mut taken = std::mem::take(belongings);
         let started = spawn_blocking(move || {
-            let outcome = taken.start(&this.site(), vm, uid, tap, template);
+            let outcome = taken.start(&this.site(), vm, uid, tap, &this.launch_source(template));
             (taken, outcome)
         });
         let (taken, outcome) =

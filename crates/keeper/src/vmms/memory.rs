@@ -19,7 +19,7 @@ impl Vmms {
     /// # Errors
     /// `/proc` cannot be read.
     pub(crate) fn memory(&self) -> Result<MachineMemory, Error> {
-        memory::read(&self.tree, self.swarm.templates.memory_bytes())
+        memory::read(&self.tree, self.swarm.templates.memory_bytes() + self.captures_bytes())
     }
 
     /// Kills the VM that exceeds its share of the memory most, and waits until its memory is free. Its resources stay

@@ -28,8 +28,8 @@ use skep_api::{
 use skep_engine::{LaunchSpec, Launcher, VmmCommand};
 use skep_jail::UidRange;
 use skep_keeper::{
-    AdmitBuild, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig, SwarmConfig,
-    Templates, VmLimits,
+    AdmitBuild, CapturedFiles, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig, ServerConfig,
+    SwarmConfig, Templates, VmLimits,
 };
 use skep_keeper_protocol::{AdminKey, Error, ServerEnd, TemplateStatus};
 use tokio::{
@@ -184,6 +184,7 @@ impl Templates for FakeTemplates {
             root,
             state,
             layer,
+            delta: None,
         })
     }
 
@@ -191,6 +192,10 @@ impl Templates for FakeTemplates {
 
     fn build(&self, _: TemplateId, _: TemplateId, _: GuestSize) -> Result<(), Failure> {
         unreachable!("no test builds templates")
+    }
+
+    fn store(&self, _: TemplateId, _: CapturedFiles<'_>) -> Result<TemplateStatus, Failure> {
+        unreachable!("no test stores captures")
     }
 
     fn list(&self) -> Vec<TemplateStatus> {

@@ -12,9 +12,9 @@ use std::{
 use anyhow::Context;
 use skep_api::{ErrorCode, Failure, TemplateId};
 use skep_image::{BUILD_STEPS, Bakery, load_template};
-use skep_keeper::{AdmitBuild, OpenTemplate};
+use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate};
 use skep_keeper_protocol::TemplateStatus;
-use skep_template::{Error, Template};
+use skep_template::{Error, MANIFEST, Template};
 
 use super::{
     Recipe,
@@ -25,7 +25,7 @@ use super::{
     built_templates,
     entry::{Entry, Outcome, Phase, Ready, Table},
     idle_time::IdleTime,
-    open,
+    open, snapshot,
 };
 use crate::output;
 
@@ -52,6 +52,13 @@ impl BuiltTemplates {
         let inner = Arc::new(Inner::new(shelf.clone(), Box::new(processes)));
         let processes = BakeProcesses { bakery, shelf, base };
         for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
+            if recipe.is_snapshot {
+                match inner.find_snapshot(&processes.bakery, id) {
+                    Some(phase) => drop(inner.table().templates.insert(id, Entry::new(recipe, phase))),
+                    None => inner.remove_files(id),
+                }
+                continue;
+            }
             let phase = inner.find(&processes, id, recipe);
             let is_ready = matches!(phase, Phase::Ready(_));
             inner.table().templates.insert(id, Entry::new(recipe, phase));
@@ -107,6 +114,34 @@ impl BuiltTemplates {
         inner.queue.push(id).inspect_err(|_| {
             inner.table().templates.remove(&id);
             inner.remove_files(id);
+        })
+    }
+
+    /// Stores a snapshot of a VM.
+    pub(super) fn store(
+        &self,
+        id: TemplateId,
+        captured: &CapturedFiles<'_>,
+    ) -> Result<TemplateStatus, Failure> {
+        let inner = &self.0;
+        let stored = || {
+            let origin = inner.origin_dir(captured)?;
+            let folder = inner.folder(id);
+            let failed = |error: &Error| snapshot::not_stored(id, error);
+            let stored = snapshot::write(&origin, &folder, captured).map_err(|error| failed(&error))?;
+            let recipe = Recipe::snapshot(captured.origin, stored.size);
+            // After the files: a folder without a recipe is no template, and its files are removed at the next start.
+            recipe.write(&folder).map_err(|error| failed(&Error::io(folder.display())(error)))?;
+            let ready = Ready::of(stored.dir).map_err(|error| failed(&error))?;
+            let entry = Entry::new(recipe, Phase::Ready(ready));
+            let status = entry.status(id);
+            inner.table().templates.insert(id, entry);
+            Ok(status)
+        };
+        stored().inspect_err(|_| {
+            if inner.folder(id).is_dir() {
+                inner.remove_files(id);
+            }
         })
     }
 
@@ -208,6 +243,38 @@ impl Inner {
         })
     }
 
+    /// The state of a snapshot on disk. `None` if it was not written completely.
+    fn find_snapshot(&self, bakery: &Bakery, id: TemplateId) -> Option<Phase> {
+        let found = snapshot::find(&self.folder(id)).inspect_err(|error| {
+            tracing::error!(%error, "the snapshot {id} cannot be read: {error}");
+        });
+        let dir = found.ok()??;
+        let check = || -> Result<Phase, skep_image::Error> {
+            Ok(match bakery.difference_of_snapshot(&dir)? {
+                Some(difference) => Phase::Outdated { reason: format!("its VM was booted {difference}") },
+                None => Phase::Ready(Ready::of(dir.clone())?),
+            })
+        };
+        Some(check().unwrap_or_else(|error| {
+            let reason = public_reason(&error);
+            tracing::error!(%error, "the snapshot {id} cannot be used: {error}");
+            Phase::Damaged { reason }
+        }))
+    }
+
+    /// The folder of the template that a captured VM was booted from. It may have been replaced by one with other inputs
+    /// since; both are there as long as nobody removes the older one.
+    fn origin_dir(&self, captured: &CapturedFiles<'_>) -> Result<PathBuf, Failure> {
+        let CapturedFiles { origin, origin_key, .. } = captured;
+        let current = self.parent_dir(*origin).ok();
+        let dir = current.and_then(|dir| Some(dir.parent()?.join(origin_key)));
+        dir.filter(|dir| dir.join(MANIFEST).is_file()).ok_or_else(|| {
+            let message = "the files of the template that this VM was booted from are not on the server any more; boot another VM, and \
+                           take the snapshot from that";
+            Failure::new(ErrorCode::TemplateNotReady, message)
+        })
+    }
+
     /// The folder with the files of a template that another one begins with.
     fn parent_dir(&self, parent: TemplateId) -> Result<PathBuf, Failure> {
         if parent == TemplateId::BASE {
@@ -284,10 +351,14 @@ impl Inner {
             return Failure::unknown_template(id.to_string());
         };
         if entry.edition == edition && matches!(entry.phase, Phase::Ready(_)) {
-            tracing::error!(%error, "{error}; it is built again, and no VM is booted from it before");
             entry.phase = Phase::Damaged { reason };
             entry.edition += 1;
-            self.queue.push_again(id);
+            if entry.recipe.is_snapshot {
+                tracing::error!(%error, "{error}; no VM is booted from it any more");
+            } else {
+                tracing::error!(%error, "{error}; it is built again, and no VM is booted from it before");
+                self.queue.push_again(id);
+            }
         }
         let refusal = entry.refusal(id);
         Failure::new(ErrorCode::TemplateDamaged, refusal.message)

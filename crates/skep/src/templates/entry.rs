@@ -144,13 +144,17 @@ impl Entry {
             Phase::Damaged { reason } => TemplateState::Damaged { reason: self.with_last_error(reason) },
             Phase::Outdated { reason } => TemplateState::Outdated { reason: self.with_last_error(reason) },
         };
-        let Recipe { parent, size } = self.recipe;
+        let Recipe { parent, size, .. } = self.recipe;
         TemplateStatus { template, parent: Some(parent), size, state }
     }
 
     /// Why no VM can be restored from it now.
     pub(super) fn refusal(&self, id: TemplateId) -> Failure {
-        let again = "and is being built again; try again in a minute";
+        let again = if self.recipe.is_snapshot {
+            "and cannot be made again; delete it, and take another snapshot"
+        } else {
+            "and is being built again; try again in a minute"
+        };
         let (code, message) = match &self.phase {
             Phase::Ready(_) | Phase::Building { .. } => (
                 ErrorCode::TemplateNotReady,
@@ -200,7 +204,7 @@ mod tests {
 
     fn entry(phase: Phase) -> Entry {
         let size = GuestSize { memory_mb: 256, vcpus: 1, disk_mb: 2048 };
-        Entry::new(Recipe { parent: TemplateId::BASE, size }, phase)
+        Entry::new(Recipe::build(TemplateId::BASE, size), phase)
     }
 
     fn ready() -> Outcome {

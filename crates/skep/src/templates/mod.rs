@@ -8,6 +8,7 @@ mod built;
 mod entry;
 mod idle_time;
 mod recipe;
+mod snapshot;
 
 use std::{
     collections::BTreeSet,
@@ -16,8 +17,9 @@ use std::{
 };
 
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
+use skep_engine::Delta;
 use skep_image::Bakery;
-use skep_keeper::{AdmitBuild, OpenTemplate, Templates};
+use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Templates};
 use skep_keeper_protocol::TemplateStatus;
 use skep_template::{Template, TemplateFile};
 
@@ -77,7 +79,11 @@ impl Templates for Shelf {
     }
 
     fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure> {
-        self.built.build(template, Recipe { parent, size })
+        self.built.build(template, Recipe::build(parent, size))
+    }
+
+    fn store(&self, template: TemplateId, captured: CapturedFiles<'_>) -> Result<TemplateStatus, Failure> {
+        self.built.store(template, &captured)
     }
 
     fn list(&self) -> Vec<TemplateStatus> {
@@ -96,6 +102,12 @@ impl Templates for Shelf {
 
 /// Opens all files of a template for one VM.
 fn open(template: &Template, edition: u64) -> Result<OpenTemplate, skep_template::Error> {
+    let delta = if template.manifest.is_snapshot() {
+        let (data, pages) = (template.open(TemplateFile::Delta)?, template.open(TemplateFile::Pages)?);
+        Some(Delta { data, pages })
+    } else {
+        None
+    };
     Ok(OpenTemplate {
         key: template.manifest.key.clone(),
         edition,
@@ -107,5 +119,6 @@ fn open(template: &Template, edition: u64) -> Result<OpenTemplate, skep_template
         root: template.open(TemplateFile::Root)?,
         state: template.open(TemplateFile::State)?,
         layer: template.open(TemplateFile::Layer)?,
+        delta,
     })
 }

@@ -15,12 +15,23 @@ const FILE: &str = "recipe.json";
 /// What a template is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recipe {
-    /// The template whose disk it begins with.
+    /// The template whose disk it begins with, or that the VM was booted from which a snapshot was taken of.
     pub(crate) parent: TemplateId,
     pub(crate) size: GuestSize,
+    /// Whether it is a snapshot of a VM, which cannot be built again.
+    #[serde(default)]
+    pub(crate) is_snapshot: bool,
 }
 
 impl Recipe {
+    pub(crate) fn build(parent: TemplateId, size: GuestSize) -> Self {
+        Self { parent, size, is_snapshot: false }
+    }
+
+    pub(super) fn snapshot(parent: TemplateId, size: GuestSize) -> Self {
+        Self { parent, size, is_snapshot: true }
+    }
+
     /// Writes it to the folder of a template, which is created.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
@@ -75,7 +86,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(built_templates(&dir.path().join("none")).unwrap(), []);
         let size = GuestSize { memory_mb: 256, vcpus: 2, disk_mb: 3072 };
-        let recipe = Recipe { parent: TemplateId::BASE, size };
+        let recipe = Recipe::build(TemplateId::BASE, size);
         let (first, second) = (TemplateId::generate(), TemplateId::generate_after(None));
         let (first, second) = (first.min(second), first.max(second));
         recipe.write(&dir.path().join(second.to_string())).unwrap();

@@ -129,6 +129,7 @@ fn limited(kvm: bool, purpose: Purpose, disk_limits: DiskLimits) -> VmmCommand {
                 initrd: some(),
                 root: some(),
                 layer: some(),
+                delta: None,
             },
         })
         .unwrap()
@@ -281,6 +282,7 @@ fn each_descriptor_has_the_number_that_the_arguments_name() {
         initrd,
         root,
         layer,
+        delta: None,
     });
     let named = [
         numbered.monitor,

@@ -86,7 +86,7 @@ impl Fixture {
     fn add(&self, parent: TemplateId, phase: Phase) -> TemplateId {
         let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
         let id = TemplateId::generate();
-        self.inner.table().templates.insert(id, Entry::new(Recipe { parent, size }, phase));
+        self.inner.table().templates.insert(id, Entry::new(Recipe::build(parent, size), phase));
         id
     }
 

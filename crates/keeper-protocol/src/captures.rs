@@ -1,0 +1,60 @@
+//! The requests of the server that concern captures of VMs.
+
+use std::os::fd::OwnedFd;
+
+use skep_api::{TemplateId, VmId};
+
+use crate::{
+    Answer, Error, Request, ServerEnd, TemplateStatus,
+    server_end::{expect_descriptors, unexpected},
+};
+
+impl ServerEnd {
+    /// Creates the file into which a VMM saves its devices, for a capture with this id. The descriptor is open for writing
+    /// only.
+    ///
+    /// # Errors
+    /// The keeper does not hold the VM, has too many captures, or is gone.
+    pub async fn prepare_capture(&self, vm: VmId, capture: TemplateId) -> Result<OwnedFd, Error> {
+        match self.request(Request::PrepareCapture { vm, capture }).await? {
+            (Answer::CapturePrepared, descriptors) => {
+                let [state] = expect_descriptors(descriptors)?;
+                Ok(state)
+            }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Copies memory and disk of a VM whose processors are stopped and whose devices are saved.
+    ///
+    /// # Errors
+    /// The VM has ended, the machine lacks memory or disk space, or the keeper is gone.
+    pub async fn capture(&self, capture: TemplateId) -> Result<(), Error> {
+        match self.request(Request::Capture { capture }).await? {
+            (Answer::Captured, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Stores a capture on disk, as a template with its id.
+    ///
+    /// # Errors
+    /// The disk is full, the files of the template that the VM was booted from are missing, or the keeper is gone.
+    pub async fn store_capture(&self, capture: TemplateId) -> Result<TemplateStatus, Error> {
+        match self.request(Request::StoreCapture { capture }).await? {
+            (Answer::Template(status), _) => Ok(status),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Frees a capture. VMs that were launched from it run on.
+    ///
+    /// # Errors
+    /// The keeper is gone.
+    pub async fn drop_capture(&self, capture: TemplateId) -> Result<(), Error> {
+        match self.request(Request::DropCapture { capture }).await? {
+            (Answer::CaptureDropped, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+}

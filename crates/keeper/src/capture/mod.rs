@@ -1,0 +1,138 @@
+//! Captures: copies of VMs whose processors are stopped, with memory, device state and disk as they are at that moment.
+//!
+//! The memory is stored as what differs from the baked template, whatever snapshots lie between: the VMM maps the memory
+//! file of the template privately, so the kernel knows which pages the guest has changed. All files that a capture needs
+//! besides are those that the VMM holds open. So it depends neither on the templates that are loaded now, nor on the keeper
+//! that launched the VM.
+//!
+//! 1. [`Request::PrepareCapture`](skep_keeper_protocol::Request::PrepareCapture) creates the file for the device state.
+//! 2. The server stops the processors and lets the VMM save its devices.
+//! 3. [`Request::Capture`](skep_keeper_protocol::Request::Capture) copies memory and disk. The VM may run on.
+//! 4. VMs are launched from the capture, or it is stored as a template.
+//! 5. [`Request::DropCapture`](skep_keeper_protocol::Request::DropCapture) frees it. VMs keep what they have mapped.
+
+mod delta;
+mod guest_memory;
+mod process_memory;
+mod runs;
+mod vmm_files;
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::fs::{MemfdFlags, OFlags, memfd_create};
+use skep_api::{TemplateId, VmId};
+use skep_engine::Delta;
+
+use crate::{Error, OpenTemplate, disk_layer};
+pub(crate) use delta::DeltaFiles;
+use guest_memory::GuestMemory;
+use vmm_files::VmmFiles;
+
+/// What is copied: a VM whose processors are stopped.
+pub(crate) struct CaptureSource {
+    pub(crate) vm: VmId,
+    pub(crate) pid: u32,
+    pub(crate) origin: CaptureOrigin,
+    pub(crate) layer: File,
+}
+
+/// The template on disk that the VM was restored from, and the size of the guest.
+#[derive(Debug, Clone)]
+pub(crate) struct CaptureOrigin {
+    pub(crate) template: TemplateId,
+    /// The hash of its inputs.
+    pub(crate) key: String,
+    pub(crate) vcpus: u32,
+    /// In MiB.
+    pub(crate) memory_mb: u64,
+}
+
+/// A capture that is not complete: the VMM saves its devices into this file.
+pub(crate) struct PendingCapture {
+    pub(crate) vm: VmId,
+    state: File,
+}
+
+/// A copy of a VM.
+pub(crate) struct Capture {
+    pub(crate) origin: CaptureOrigin,
+    files: VmmFiles,
+    pub(crate) state: File,
+    pub(crate) delta: DeltaFiles,
+    /// Without a name on disk.
+    pub(crate) layer: File,
+}
+
+impl PendingCapture {
+    /// Creates the file for the device state. Returns a descriptor of it for the VMM, which is open for writing only, as
+    /// QEMU requires.
+    ///
+    /// # Errors
+    /// No memory or no descriptor is available.
+    pub(crate) fn create(vm: VmId) -> Result<(Self, OwnedFd), Error> {
+        let create = || {
+            let state = File::from(memfd_create("skep-state", MemfdFlags::CLOEXEC)?);
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            let writable = rustix::fs::open(path_of(&state), flags, rustix::fs::Mode::empty())?;
+            io::Result::Ok((Self { vm, state }, writable))
+        };
+        create().map_err(Error::io("file of a device state"))
+    }
+
+    /// Copies memory and disk. `admit` gets the size of the memory's copy, in bytes, before it is made. Blocks.
+    ///
+    /// # Errors
+    /// The VMM has ended or is not what the keeper launched, `admit` refuses, or the disk is full.
+    pub(crate) fn complete(
+        self,
+        source: &CaptureSource,
+        disk_layers: &Path,
+        admit: impl FnOnce(u64) -> Result<(), Error>,
+    ) -> Result<Capture, Error> {
+        let failed = || Error::io(format!("capture of VM {}", source.vm));
+        let files = VmmFiles::of(source.pid).map_err(failed())?;
+        let memory = GuestMemory::locate(source.pid, &files.ram, source.origin.memory_mb).map_err(failed())?;
+        let runs = memory.changed_runs(files.pages.as_ref()).map_err(failed())?;
+        admit(runs::bytes(&runs))?;
+        let delta = DeltaFiles::copy(&memory, &runs).map_err(failed())?;
+        let layer = disk_layer::copy(&source.layer, disk_layers, 0)?;
+        tracing::debug!(vm = %source.vm, runs = runs.len(), bytes = runs::bytes(&runs), "VM {} is captured", source.vm);
+        Ok(Capture { origin: source.origin.clone(), files, state: self.state, delta, layer })
+    }
+}
+
+impl Capture {
+    /// Opens all files for one VM.
+    ///
+    /// # Errors
+    /// The limit of open descriptors is reached.
+    pub(crate) fn open(&self) -> Result<OpenTemplate, Error> {
+        let open = |file: &File| -> Result<OwnedFd, Error> {
+            // Opened anew, because file positions would be shared otherwise.
+            Ok(File::open(path_of(file)).map_err(Error::io("file of a capture"))?.into())
+        };
+        let CaptureOrigin { key, vcpus, memory_mb, .. } = self.origin.clone();
+        Ok(OpenTemplate {
+            key,
+            edition: 0,
+            vcpus,
+            memory_mb,
+            ram: open(&self.files.ram)?,
+            kernel: open(&self.files.kernel)?,
+            initrd: open(&self.files.initrd)?,
+            root: open(&self.files.root)?,
+            state: open(&self.state)?,
+            layer: open(&self.layer)?,
+            delta: Some(Delta { data: open(&self.delta.data)?, pages: open(&self.delta.pages)? }),
+        })
+    }
+}
+
+fn path_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}

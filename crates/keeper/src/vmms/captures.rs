@@ -1,0 +1,142 @@
+//! The server's requests that concern captures of VMs.
+
+use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
+
+use skep_api::{ErrorCode, Failure, TemplateId, VmId};
+use skep_keeper_protocol::TemplateStatus;
+use tokio::task::spawn_blocking;
+
+use super::{Slot, Vmms};
+use crate::{
+    CapturedFiles, Error, capacity,
+    capture::{Capture, CaptureSource, PendingCapture},
+    vmm::LaunchSource,
+};
+
+/// Captures at the same time. Each takes memory, and the server drops it after a fork or when it is stored.
+const MAX_CAPTURES: usize = 64;
+
+/// The captures of the server, by their ids.
+pub(super) type Captures = HashMap<TemplateId, CaptureSlot>;
+
+pub(super) enum CaptureSlot {
+    Pending(PendingCapture),
+    /// The copy is being made.
+    Busy,
+    Complete(Arc<Capture>),
+}
+
+impl Vmms {
+    pub(super) fn prepare_capture(&self, vm: VmId, capture: TemplateId) -> Result<OwnedFd, Error> {
+        self.capture_source(vm)?;
+        let (pending, state) = PendingCapture::create(vm)?;
+        let mut captures = self.captures();
+        if captures.len() >= MAX_CAPTURES {
+            let message = format!("{MAX_CAPTURES} VMs are being copied already; try again");
+            return Err(Failure::new(ErrorCode::NoCapacity, message).into());
+        }
+        if captures.contains_key(&capture) {
+            let message = format!("there is a capture {capture} already");
+            return Err(Failure::new(ErrorCode::Internal, message).into());
+        }
+        captures.insert(capture, CaptureSlot::Pending(pending));
+        Ok(state)
+    }
+
+    pub(super) async fn capture(self: &Arc<Self>, capture: TemplateId) -> Result<(), Error> {
+        let pending = match self.captures().get_mut(&capture) {
+            Some(slot @ CaptureSlot::Pending(_)) => std::mem::replace(slot, CaptureSlot::Busy),
+            _ => return Err(unknown_capture(capture)),
+        };
+        let CaptureSlot::Pending(pending) = pending else { return Err(unknown_capture(capture)) };
+        let this = Arc::clone(self);
+        let copying = spawn_blocking(move || this.complete_capture(pending));
+        let copied = copying.await.map_err(|error| Error::io("capture")(std::io::Error::other(error)));
+        let mut captures = self.captures();
+        match copied.and_then(|copied| copied) {
+            // If it was dropped meanwhile, the copy is too.
+            Ok(copy) => {
+                if let Some(slot) = captures.get_mut(&capture) {
+                    *slot = CaptureSlot::Complete(Arc::new(copy));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                captures.remove(&capture);
+                Err(error)
+            }
+        }
+    }
+
+    fn complete_capture(&self, pending: PendingCapture) -> Result<Capture, Error> {
+        let source = self.capture_source(pending.vm)?;
+        pending.complete(&source, &self.data_dir.disk_layers(), |bytes| {
+            let mut memory = self.memory()?;
+            memory.available_bytes = memory.available_bytes.saturating_sub(bytes);
+            capacity::check_now(&self.data_dir, &memory)
+        })
+    }
+
+    pub(super) async fn store_capture(self: &Arc<Self>, id: TemplateId) -> Result<TemplateStatus, Error> {
+        let Some(LaunchSource::Capture(capture)) = self.complete_captures(id) else {
+            return Err(unknown_capture(id));
+        };
+        let this = Arc::clone(self);
+        let storing = spawn_blocking(move || {
+            let files = CapturedFiles {
+                origin: capture.origin.template,
+                origin_key: &capture.origin.key,
+                state: &capture.state,
+                delta: &capture.delta.data,
+                pages: &capture.delta.pages,
+                layer: &capture.layer,
+            };
+            this.swarm.templates.store(id, files)
+        });
+        let stored = storing.await.map_err(|error| Error::io("capture")(std::io::Error::other(error)))?;
+        Ok(stored?)
+    }
+
+    pub(super) fn drop_capture(&self, capture: TemplateId) {
+        let dropped = self.captures().remove(&capture);
+        // Without the lock: the kernel frees hundreds of megabytes.
+        drop(dropped);
+    }
+
+    /// Drops the captures of a server that has ended.
+    pub(crate) fn drop_all_captures(&self) {
+        let dropped = std::mem::take(&mut *self.captures());
+        drop(dropped);
+    }
+
+    /// What a VM is launched from: a capture with this id, or else a template.
+    pub(super) fn launch_source(&self, id: TemplateId) -> LaunchSource {
+        self.complete_captures(id).unwrap_or(LaunchSource::Template(id))
+    }
+
+    /// What captures take, in bytes.
+    pub(super) fn captures_bytes(&self) -> u64 {
+        let bytes = |slot: &CaptureSlot| match slot {
+            CaptureSlot::Complete(capture) => capture.delta.memory_bytes(),
+            CaptureSlot::Pending(_) | CaptureSlot::Busy => 0,
+        };
+        self.captures().values().map(bytes).sum()
+    }
+
+    fn complete_captures(&self, id: TemplateId) -> Option<LaunchSource> {
+        match self.captures().get(&id) {
+            Some(CaptureSlot::Complete(capture)) => Some(LaunchSource::Capture(Arc::clone(capture))),
+            _ => None,
+        }
+    }
+
+    fn capture_source(&self, vm: VmId) -> Result<CaptureSource, Error> {
+        let slots = self.slots();
+        let Some(Slot::Running(resources)) = slots.get(&vm) else { return Err(Error::UnknownVm(vm)) };
+        resources.capture_source()?.ok_or(Error::Ended(vm))
+    }
+}
+
+fn unknown_capture(capture: TemplateId) -> Error {
+    Failure::new(ErrorCode::Internal, format!("the keeper has no capture {capture}")).into()
+}

@@ -1,0 +1,115 @@
+//! Snapshots of VMs on disk. A snapshot has the folder of a template, with what its guest changed instead of another memory:
+//! kernel, initial ramdisk, root file system and memory are those of the template that the VM was booted from, as further
+//! links to its files. So they stay as long as a snapshot needs them, also when that template is built anew or removed.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write},
+    os::fd::AsRawFd,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{AtFlags, CWD, linkat};
+use sha2::{Digest, Sha256};
+use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
+use skep_keeper::CapturedFiles;
+use skep_template::{
+    Error, MANIFEST, Manifest, TemplateFile, checksum_of, copy_sparse, hex, read_manifest, shelf,
+};
+
+/// The files that a snapshot has in common with the template that its VM was booted from.
+const SHARED: [TemplateFile; 4] =
+    [TemplateFile::Kernel, TemplateFile::Initrd, TemplateFile::Root, TemplateFile::Ram];
+/// Hex digits of a key, as those of baked templates.
+const KEY_DIGITS: usize = 16;
+
+/// A snapshot that was written.
+pub(super) struct Stored {
+    pub(super) dir: PathBuf,
+    pub(super) size: GuestSize,
+}
+
+/// Writes a snapshot of a VM that was booted from the template in `origin`. `folder` is that of the new template.
+///
+/// # Errors
+/// The disk is full. No complete snapshot is left behind then.
+pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) -> Result<Stored, Error> {
+    fs::create_dir_all(folder).map_err(Error::io(folder.display()))?;
+    let work = shelf::create_partial(folder)?;
+    let of_origin = read_manifest(origin)?;
+    let write = || {
+        let mut sha256 = BTreeMap::new();
+        for part in SHARED {
+            let name = part.file_name();
+            fs::hard_link(origin.join(name), work.path().join(name))?;
+            sha256.extend(of_origin.sha256.get(&part).map(|sum| (part, sum.clone())));
+        }
+        for (part, source) in [
+            (TemplateFile::State, captured.state),
+            (TemplateFile::Delta, captured.delta),
+            (TemplateFile::Pages, captured.pages),
+        ] {
+            sha256.insert(part, copy_sparse(source, &work.path().join(part.file_name()))?);
+        }
+        sha256.insert(TemplateFile::Layer, link_layer(captured.layer, work.path())?);
+        let manifest = Manifest { key: key_of(&sha256), sha256, ..of_origin };
+        let mut file = File::create(work.path().join(MANIFEST))?;
+        file.write_all(&manifest.to_file()?)?;
+        file.sync_all()?;
+        File::open(work.path())?.sync_all()?;
+        io::Result::Ok(manifest)
+    };
+    let manifest = write().map_err(Error::io(folder.display()))?;
+    let dir = folder.join(&manifest.key);
+    let disk_mb = captured.layer.metadata().map_err(Error::io("disk layer"))?.len() >> 20;
+    shelf::publish(work, &dir)?;
+    Ok(Stored { dir, size: GuestSize { memory_mb: manifest.memory_mb, vcpus: manifest.vcpus, disk_mb } })
+}
+
+/// Gives the disk layer a name in the folder and writes it to disk. Returns its checksum.
+fn link_layer(layer: &File, folder: &Path) -> io::Result<String> {
+    let path = folder.join(TemplateFile::Layer.file_name());
+    linkat(CWD, format!("/proc/self/fd/{}", layer.as_raw_fd()), CWD, &path, AtFlags::SYMLINK_FOLLOW)?;
+    layer.sync_all()?;
+    checksum_of(&path)
+}
+
+/// A snapshot is identified by its content: it cannot be made again from inputs.
+fn key_of(sha256: &BTreeMap<TemplateFile, String>) -> String {
+    let mut hasher = Sha256::new();
+    for (part, sum) in sha256 {
+        hasher.update(format!("{}={sum}\n", part.file_name()));
+    }
+    hex(&hasher.finalize())[..KEY_DIGITS].to_owned()
+}
+
+/// The complete snapshot in the folder of a template.
+pub(super) fn find(folder: &Path) -> io::Result<Option<PathBuf>> {
+    for entry in fs::read_dir(folder)? {
+        let dir = entry?.path();
+        if dir.join(MANIFEST).is_file()
+            && dir.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
+        {
+            return Ok(Some(dir));
+        }
+    }
+    Ok(None)
+}
+
+/// The error for a caller, without paths.
+pub(super) fn not_stored(id: TemplateId, error: &Error) -> Failure {
+    tracing::error!(%error, "the snapshot {id} could not be written: {error}");
+    match error {
+        Error::Io { source, .. }
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+        {
+            let message = "no space is left on the server for the snapshot; delete a template, or end a VM";
+            Failure::new(ErrorCode::NoCapacity, message)
+        }
+        _ => Failure::new(
+            ErrorCode::Internal,
+            "the snapshot could not be written; the log of the server has the reason",
+        ),
+    }
+}
