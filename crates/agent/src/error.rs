@@ -1,6 +1,6 @@
 //! Errors of the agent.
 
-use std::io;
+use std::{io, time::Duration};
 
 use skep_api::{ErrorCode, Failure};
 
@@ -18,6 +18,18 @@ pub(crate) enum Error {
     /// A command before the VM has an owner.
     #[error("this VM has no owner yet; it must be assigned to one before it runs commands")]
     NoOwner,
+    /// The token of a freeze is empty or too long.
+    #[error("the token of a freeze has {bytes} bytes; it must have 1 to 128")]
+    Token { bytes: usize },
+    /// A freeze or thaw while the programs are frozen with another token.
+    #[error("the programs of this VM are frozen for another copy; try again once that is made")]
+    FrozenByAnother,
+    /// Programs ran on when the time was over.
+    #[error("the programs of this VM did not stop within {} s, so they run on; try again when they wait for less", .0.as_secs())]
+    NotFrozen(Duration),
+    /// A thaw came while the programs were being frozen.
+    #[error("the programs of this VM were thawed before all of them had stopped; try again")]
+    Thawed,
     /// The shell of the image does not run.
     #[error("the shell does not work in this image: {0}")]
     NoShell(String),
@@ -31,8 +43,11 @@ impl Error {
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::Step { .. } => ErrorCode::Internal,
-            Self::Malformed { .. } => ErrorCode::InvalidValue,
-            Self::NoIdentity | Self::NoOwner | Self::NoShell(_) => ErrorCode::ExecFailed,
+            Self::Malformed { .. } | Self::Token { .. } => ErrorCode::InvalidValue,
+            Self::NotFrozen(_) => ErrorCode::GuestTimeout,
+            Self::NoIdentity | Self::NoOwner | Self::NoShell(_) | Self::FrozenByAnother | Self::Thawed => {
+                ErrorCode::ExecFailed
+            }
         }
     }
 }

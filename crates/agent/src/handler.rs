@@ -9,7 +9,8 @@ use std::{
 use bytes::Bytes;
 use skep_api::{Failure, exec::RunCommand};
 use skep_channel::{
-    Content, GuestUsage, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+    Content, FreezeReport, FreezeRequest, GuestUsage, HandOut, HandOutReport, Identity, IdentityReport,
+    ThawRequest, TimeAndSeed,
     guest::{Events, Handler},
 };
 use skep_workspace::{Commands, Place};
@@ -17,6 +18,7 @@ use skep_workspace::{Commands, Place};
 use crate::{
     error::{Error, StepContext},
     files::PriorUse,
+    freeze::Freezer,
     groups, identity, settle, usage,
 };
 
@@ -31,6 +33,7 @@ pub(crate) struct Agent {
     /// The workspace without the environment of an owner.
     base: Place,
     owner: Arc<RwLock<Ownership>>,
+    freezer: Freezer,
     request_limit: usize,
 }
 
@@ -60,7 +63,8 @@ impl Agent {
         let line = fs::read_to_string(KERNEL_COMMAND_LINE).unwrap_or_default();
         let base =
             if skep_prepared_shell::is_enabled_by(&line) { place.with_prepared_shell() } else { place };
-        Self { base, owner: Arc::default(), request_limit: request_limit() }
+        let freezer = Freezer::new(groups::PARENT);
+        Self { base, owner: Arc::default(), freezer, request_limit: request_limit() }
     }
 
     pub(crate) fn commands(&self) -> Commands {
@@ -73,6 +77,23 @@ impl Agent {
 
     fn set_owner(&self, owner: Ownership) {
         *self.owner.write().unwrap_or_else(PoisonError::into_inner) = owner;
+    }
+
+    /// The owner that an identity assigns. A copy keeps the environment of the VM that it was copied from only by
+    /// `keeps_env`.
+    fn next_owner(
+        &self,
+        before: Ownership,
+        env: Option<BTreeMap<String, String>>,
+        keeps_env: bool,
+    ) -> Ownership {
+        match (before, env) {
+            (Ownership::Owned(place), env) if keeps_env => {
+                Ownership::Owned(place.with_env(&env.unwrap_or_default()))
+            }
+            (_, Some(env)) => Ownership::Owned(self.base.with_env(&env)),
+            (_, None) => Ownership::NoOwner,
+        }
     }
 
     /// The workspace for commands. Commands of users run only in a VM that has an owner.
@@ -92,13 +113,18 @@ impl Handler for Agent {
 
     async fn set_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
         // A VM restored from a template has no owner; a copy of a running VM has one.
-        let prior_use =
-            if matches!(self.owner(), Ownership::Owned(_)) { PriorUse::Some } else { PriorUse::None };
+        let owner = self.owner();
+        let prior_use = if matches!(owner, Ownership::Owned(_)) { PriorUse::Some } else { PriorUse::None };
         let report = identity::apply(&identity, prior_use)?;
         // Prepared shells contain random numbers that all VMs of the snapshot share.
         self.base.commands().discard_prepared_shell();
-        let owner = identity.env.map(|env| Ownership::Owned(self.base.with_env(&env)));
-        self.set_owner(owner.unwrap_or(Ownership::NoOwner));
+        // Commands keep running and stay known: a copy goes on with those of the VM that it was copied from.
+        self.set_owner(self.next_owner(owner, identity.env, identity.keeps_env));
+        // Last: everything is in place when the programs of a copy run again. Those of a copy without an owner wait for
+        // its hand-out.
+        if matches!(self.owner(), Ownership::Owned(_)) {
+            self.freezer.thaw(None)?;
+        }
         Ok(report)
     }
 
@@ -109,6 +135,7 @@ impl Handler for Agent {
         let report = identity::set_time_and_seed(&hand_out.moment)?;
         self.base.commands().forget_ended();
         self.set_owner(Ownership::Owned(self.base.with_env(&hand_out.env)));
+        self.freezer.thaw(None)?;
         Ok(report)
     }
 
@@ -117,6 +144,22 @@ impl Handler for Agent {
             return Err(Error::NoIdentity.into());
         }
         Ok(identity::set_time_and_seed(&moment)?)
+    }
+
+    async fn freeze(&self, request: FreezeRequest) -> Result<FreezeReport, Failure> {
+        // Only a VM with an owner has programs to copy.
+        self.place()?;
+        Ok(self.freezer.freeze(&request).await?)
+    }
+
+    async fn thaw(&self, request: ThawRequest) -> Result<(), Failure> {
+        Ok(self.freezer.thaw(request.token.as_deref())?)
+    }
+
+    // A process that joins a frozen group stops before it executes its program, and the agent waits for that without
+    // end.
+    async fn until_thawed(&self) {
+        self.freezer.until_thawed().await;
     }
 
     async fn wait_until_prepared(&self) -> Result<(), Failure> {

@@ -8,6 +8,7 @@ mod console;
 mod entropy;
 mod error;
 mod files;
+mod freeze;
 mod groups;
 mod handler;
 mod identity;

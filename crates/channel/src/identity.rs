@@ -27,6 +27,10 @@ pub struct Identity {
     /// Environment variables of all commands in this VM. `None` if the VM has no owner yet and accepts no command
     /// before a [`HandOut`](crate::HandOut).
     pub env: Option<BTreeMap<String, String>>,
+    /// Whether the copy of a running VM keeps the environment variables of that VM; those of `env` are added and win.
+    /// Without it they are dropped before any program of the copy runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_env: bool,
 }
 
 /// The seed and the values of variables must not appear in logs.
@@ -129,6 +133,7 @@ mod tests {
             machine_id: "a".repeat(32),
             boot_id: "b".to_owned(),
             env: Some(BTreeMap::from([("TOKEN".to_owned(), "secret".to_owned())])),
+            keeps_env: false,
         }
     }
 

@@ -11,6 +11,8 @@
 //! | `POST /identity` | [`Identity`] | [`IdentityReport`] |
 //! | `POST /hand-out` | [`HandOut`] | [`HandOutReport`] |
 //! | `POST /clock` | [`TimeAndSeed`] | [`HandOutReport`] |
+//! | `POST /freeze` | [`FreezeRequest`] | [`FreezeReport`] once no program runs |
+//! | `POST /thaw` | [`ThawRequest`] | `{}` |
 //! | `POST /rest` | | `{}` once the next command is prepared |
 //! | `POST /settle` | | `{}` |
 //! | `GET /usage` | | [`GuestUsage`] |
@@ -25,6 +27,7 @@
 //! Errors are answered with a status of 400 or above and `skep_api::Failure` as JSON.
 
 mod account_roots;
+mod freeze;
 #[cfg(feature = "guest")]
 pub mod guest;
 mod guest_usage;
@@ -38,6 +41,7 @@ mod protocol;
 pub mod wire;
 
 pub use account_roots::AccountRoots;
+pub use freeze::{FreezeReport, FreezeRequest, ThawRequest};
 pub use guest_usage::GuestUsage;
 pub use hand_out::{HandOut, HandOutReport, TimeAndSeed};
 pub use head::Content;

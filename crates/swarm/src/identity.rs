@@ -20,6 +20,7 @@ pub(crate) fn new(launched: &Launched, env: Option<&BTreeMap<String, String>>) -
         machine_id: hex(&random_bytes(&mut random)),
         boot_id: uuid(random_bytes(&mut random)),
         env: env.cloned(),
+        keeps_env: false,
         moment: TimeAndSeed::now(),
     }
 }

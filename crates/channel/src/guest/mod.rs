@@ -16,7 +16,8 @@ use skep_api::{
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use crate::{
-    AccountRoots, Content, GuestUsage, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+    AccountRoots, Content, FreezeReport, FreezeRequest, GuestUsage, HandOut, HandOutReport, Identity,
+    IdentityReport, ThawRequest, TimeAndSeed,
 };
 use shared_stream::{Session, SharedStream};
 
@@ -45,13 +46,25 @@ pub trait Handler: Clone + Send + Sync + 'static {
     fn hand_out(&self, hand_out: HandOut) -> impl Future<Output = Result<HandOutReport, Failure>> + Send;
     /// Sets the clock of a VM that stood still. Fails if it has no identity.
     fn set_clock(&self, moment: TimeAndSeed) -> impl Future<Output = Result<HandOutReport, Failure>> + Send;
+    /// Stops all programs of the VM.
+    fn freeze(&self, _request: FreezeRequest) -> impl Future<Output = Result<FreezeReport, Failure>> + Send {
+        std::future::ready(Err(not_in_a_guest()))
+    }
+    /// Lets all programs of the VM run again. Succeeds if they do already.
+    fn thaw(&self, _request: ThawRequest) -> impl Future<Output = Result<(), Failure>> + Send {
+        std::future::ready(Err(not_in_a_guest()))
+    }
+    /// Waits until programs may be started: not while they are frozen.
+    fn until_thawed(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
     /// Waits until the next command is prepared.
     fn wait_until_prepared(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Warms up the VM before the snapshot.
     fn settle(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// The current resource usage inside the guest.
     fn usage(&self) -> Result<GuestUsage, Failure> {
-        Err(Failure::new(ErrorCode::UnknownRoute, "this end of the channel is not in a guest"))
+        Err(not_in_a_guest())
     }
     /// Runs the operation of this name and returns its answer as JSON. `call` is the id of the call.
     fn run(
@@ -73,6 +86,10 @@ pub trait Handler: Clone + Send + Sync + 'static {
     fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure>;
     /// Kills a command.
     fn cancel(&self, id: &str) -> Result<(), Failure>;
+}
+
+fn not_in_a_guest() -> Failure {
+    Failure::new(ErrorCode::UnknownRoute, "this end of the channel is not in a guest")
 }
 
 /// Serves one host after the other until the stream ends.

@@ -63,33 +63,35 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
             let moment = parse(&read(body, limit).await?)?;
             json(&handler.set_clock(moment).await?)
         }
-        (&Method::POST, ["rest"]) => {
-            handler.wait_until_prepared().await?;
-            json(&serde_json::Map::new())
+        (&Method::POST, ["freeze"]) => {
+            let request = parse(&read(body, limit).await?)?;
+            json(&handler.freeze(request).await?)
         }
-        (&Method::POST, ["settle"]) => {
-            handler.settle().await?;
-            json(&serde_json::Map::new())
+        (&Method::POST, ["thaw"]) => {
+            let request = parse(&read(body, limit).await?)?;
+            empty(handler.thaw(request).await)
         }
+        (&Method::POST, ["rest"]) => empty(handler.wait_until_prepared().await),
+        (&Method::POST, ["settle"]) => empty(handler.settle().await),
         (&Method::GET, ["usage"]) => json(&handler.usage()?),
         (&Method::POST, ["operations", name]) => {
             let call = head.headers.get(CALL).and_then(|value| value.to_str().ok()).unwrap_or_default();
-            let answer = handler.run(call, name, read(body, limit).await?).await?;
+            let request = read(body, limit).await?;
+            handler.until_thawed().await;
+            let answer = handler.run(call, name, request).await?;
             Ok(respond(StatusCode::OK, full_body(answer)))
         }
         (&Method::POST, ["streams", name]) => streamed(&handler, name, body, limit).await,
         (&Method::PUT, ["commands", id]) => {
             let command = parse(&read(body, limit).await?)?;
+            handler.until_thawed().await;
             Ok(stream(handler.start(id, command)?))
         }
         (&Method::GET, ["commands", id]) => {
             let events = handler.attach(id, offset(&head.uri, "stdout")?, offset(&head.uri, "stderr")?)?;
             Ok(stream(events))
         }
-        (&Method::DELETE, ["commands", id]) => {
-            handler.cancel(id)?;
-            json(&serde_json::Map::new())
-        }
+        (&Method::DELETE, ["commands", id]) => empty(handler.cancel(id)),
         (method, _) => {
             let message = format!("the agent has no route {method} {}", head.uri.path());
             Err(Failure::new(ErrorCode::UnknownRoute, message))
@@ -106,6 +108,7 @@ async fn streamed<H: Handler>(
     let malformed =
         |error| Failure::new(ErrorCode::MalformedBody, format!("the request has no head: {error}"));
     let (request, content) = head::split(body, limit).await.map_err(malformed)?;
+    handler.until_thawed().await;
     let (answer, content) = handler.run_streamed(name, request, content).await?;
     Ok(respond(StatusCode::OK, head::join(&answer, content)))
 }
@@ -146,6 +149,11 @@ fn json<T: Serialize>(value: &T) -> Result<Answer, Failure> {
         Failure::new(ErrorCode::Internal, format!("the answer cannot be serialised: {error}"))
     })?;
     Ok(respond(StatusCode::OK, full_body(body)))
+}
+
+/// The answer to a request whose success is all that there is to report.
+fn empty(result: Result<(), Failure>) -> Result<Answer, Failure> {
+    json(&result.map(|()| serde_json::Map::new())?)
 }
 
 fn stream(events: Events) -> Answer {

@@ -25,8 +25,8 @@ use ulid::Ulid;
 
 use super::{Error, answer, cancel::CancelOnDrop, prefixed_stream::PrefixedStream, resync::resync};
 use crate::{
-    AccountRoots, FIRST_PROTOCOL, GuestUsage, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
-    UnsupportedProtocol,
+    AccountRoots, FIRST_PROTOCOL, FreezeReport, FreezeRequest, GuestUsage, HandOut, HandOutReport, Identity,
+    IdentityReport, ThawRequest, TimeAndSeed, UnsupportedProtocol,
     account_roots::ACCOUNT_ROOTS_HEADER,
     head::BodyStream,
     protocol::{PROTOCOL_PATH, ProtocolReport},
@@ -40,6 +40,10 @@ const MAX_UPLOADS: usize = 8;
 const MAX_ACCOUNT_ROOTS_BYTES: usize = 12 << 10;
 /// The time limit for setting an identity, for a cancellation, and for the head of a stream.
 pub(super) const CONTROL_LIMIT: Duration = Duration::from_secs(30);
+/// The time limit of [`Guest::freeze`]: twice what the guest waits for its programs.
+const FREEZE_LIMIT: Duration = Duration::from_secs(10);
+/// The same with `sync`: the guest then writes what its memory holds of its disk.
+const FREEZE_AND_SYNC_LIMIT: Duration = Duration::from_secs(60);
 /// The time limit of [`Guest::usage`]: figures of a guest that is too busy to answer are left out.
 const USAGE_LIMIT: Duration = Duration::from_secs(2);
 /// The time limit of [`Guest::settle`]: the guest runs several programs once, in emulation.
@@ -155,6 +159,37 @@ impl Guest {
     pub async fn set_clock(&self, moment: &TimeAndSeed) -> Result<HandOutReport, Error> {
         let request = request(Method::POST, "/clock", to_json(moment)?)?;
         with_timeout(CONTROL_LIMIT, self.request_json(request, AnswerLimit::SHORT)).await
+    }
+
+    /// Stops all programs of the guest, and with `sync` also writes its file system to its disk. After an error they may
+    /// be frozen: call [`Self::thaw`].
+    ///
+    /// # Errors
+    /// The guest's error (`unknown_route` if its agent is of an earlier release, `guest_timeout` if its programs did not
+    /// stop in time, a conflict if they are frozen with another token), a lost connection, or a timeout.
+    pub async fn freeze(&self, request: &FreezeRequest) -> Result<(), Error> {
+        let limit = if request.sync { FREEZE_AND_SYNC_LIMIT } else { FREEZE_LIMIT };
+        let body = to_json(request)?;
+        let answer = self.request_json(self::request(Method::POST, "/freeze", body)?, AnswerLimit::SHORT);
+        let FreezeReport { synced } = with_timeout(limit, answer).await?;
+        if request.sync && !synced {
+            return Err(malformed("its file system was not synced"));
+        }
+        Ok(())
+    }
+
+    /// Lets all programs of the guest run again. `token` is that of the freeze; `None` ends any freeze. Succeeds if they
+    /// run already.
+    ///
+    /// # Errors
+    /// The guest's error (`unknown_route` if its agent is of an earlier release, a conflict if its programs are frozen
+    /// with another token), a lost connection, or a timeout.
+    pub async fn thaw(&self, token: Option<&str>) -> Result<(), Error> {
+        let body = to_json(&ThawRequest { token: token.map(str::to_owned) })?;
+        let request = request(Method::POST, "/thaw", body)?;
+        with_timeout(FREEZE_LIMIT, self.request_json::<IgnoredAny>(request, AnswerLimit::SHORT))
+            .await
+            .map(drop)
     }
 
     /// Waits until the guest has prepared the next command. A VM that is paused after that runs the command with the
@@ -295,6 +330,8 @@ fn may_come_from_guest(code: ErrorCode) -> bool {
                 | ErrorCode::RemoteForbidden
                 | ErrorCode::DiskFull
                 | ErrorCode::FileBusy
+                // A guest could as well be silent.
+                | ErrorCode::GuestTimeout
         ),
     };
     let never_from_guest = [

@@ -48,6 +48,7 @@ fn identity() -> Identity {
         machine_id: "0".repeat(32),
         boot_id: "boot".to_owned(),
         env: Some(BTreeMap::new()),
+        keeps_env: false,
     }
 }
 
