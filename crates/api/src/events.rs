@@ -89,7 +89,7 @@ pub struct VmEvent {
     /// The event's id: the epoch of the store, and the position in the order of commits.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
-    /// The type: `vm.booted`, `vm.renamed`, `vm.paused`, `vm.resumed` or `vm.ended`.
+    /// The type: `vm.booted`, `vm.renamed`, `vm.paused`, `vm.resumed`, `vm.snapshotted` or `vm.ended`.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "vm.booted"))]
     pub kind: String,
@@ -104,6 +104,9 @@ pub struct VmEvent {
     /// The process id of the VM on the server.
     #[cfg_attr(feature = "openapi", schema(example = 4242))]
     pub pid: u32,
+    /// With `vm.snapshotted`: the id of the template that the snapshot became. `name` is its name then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<TemplateId>,
     /// The name of the VM after the change; null if it has none.
     #[cfg_attr(feature = "openapi", schema(inline))]
     #[serde(default)]

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use crate::swarm_samples::{SampleTotals, SwarmSample, SwarmSamples, VmSample};
-use crate::{TicketId, VmId, VmName, egress::EgressPolicy};
+use crate::{TicketId, VmId, VmName, egress::EgressPolicy, templates::TemplateName};
 
 /// The template of a boot that names none.
 pub const BASE_TEMPLATE: &str = "base";
@@ -107,6 +107,9 @@ pub struct Vm {
     /// The template that the VM was restored from.
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub template: String,
+    /// The VM that this one was forked from; null if it was booted from its template.
+    #[serde(default)]
+    pub parent: Option<VmId>,
     /// When the boot request arrived.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
@@ -370,6 +373,20 @@ pub struct PauseRequest {
     /// Where the VM's memory is kept; default `memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<PausedTo>,
+}
+
+/// A snapshot to take of a VM. Body of `POST /api/swarm/vm/{pid}/snapshot`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SnapshotRequest {
+    /// The name of the template that the snapshot becomes.
+    #[cfg_attr(feature = "openapi", schema(inline))]
+    pub name: TemplateName,
+    /// Its purpose, for people; at most 500 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 500, example = "dependencies installed"))]
+    pub description: Option<String>,
 }
 
 /// The booted VMs. Answer of `POST /api/swarm/boot`.

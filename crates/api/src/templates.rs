@@ -105,6 +105,8 @@ words! {
     Base = "base",
     /// Another template, with a different size.
     Setup = "setup",
+    /// A VM that ran, with its files, memory and processes at that moment.
+    Vm = "vm",
 }
 
 words! {
@@ -134,7 +136,8 @@ pub struct Template {
     pub name: TemplateName,
     /// The unique and stable id.
     pub id: TemplateId,
-    /// What the template was made from: `base` for the server's own, `setup` for one made from `parent`.
+    /// What the template was made from: `base` for the server's own, `setup` for one made from `parent`, `vm` for a snapshot
+    /// of a VM that was booted from `parent`.
     pub source: TemplateSource,
     /// The name of the template that this one was made from; null for `base`.
     #[cfg_attr(feature = "openapi", schema(inline))]

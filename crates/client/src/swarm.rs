@@ -5,8 +5,9 @@ use skep_api::{
     egress::EgressReport,
     swarm::{
         BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest,
-        SwarmStatus, Vm, VmList, VmMetrics,
+        SnapshotRequest, SwarmStatus, Vm, VmList, VmMetrics,
     },
+    templates::Template,
 };
 
 use crate::{Answered, Client, Result, client::encode_segment};
@@ -74,6 +75,22 @@ impl Client {
     /// `unknown_vm`, `vm_ended`, `guest_timeout`, and those of every request.
     pub async fn pause_vm(&self, vm: &str, request: &PauseRequest) -> Result<Answered<Vm>> {
         self.post(&format!("api/swarm/vm/{}/pause", encode_segment(vm)), request).await
+    }
+
+    /// `POST /api/swarm/vm/{pid}/snapshot`: stores a VM as a template.
+    ///
+    /// # Errors
+    /// `unknown_vm`, `vm_paused`, `name_taken`, `guest_timeout`, `no_capacity`, and those of every request.
+    pub async fn snapshot_vm(&self, vm: &str, request: &SnapshotRequest) -> Result<Answered<Template>> {
+        self.post(&format!("api/swarm/vm/{}/snapshot", encode_segment(vm)), request).await
+    }
+
+    /// `POST /api/swarm/vm/{pid}/fork`: boots copies of a VM. The request has no template.
+    ///
+    /// # Errors
+    /// `unknown_vm`, `vm_paused`, `quota_exceeded`, `no_capacity`, `guest_timeout`, and those of every request.
+    pub async fn fork_vm(&self, vm: &str, request: &BootRequest) -> Result<Answered<BootAnswer>> {
+        self.post(&format!("api/swarm/vm/{}/fork", encode_segment(vm)), request).await
     }
 
     /// `POST /api/swarm/vm/{pid}/resume`: starts the processors of a paused VM.

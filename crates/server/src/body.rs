@@ -193,6 +193,13 @@ impl Object {
         Sha256::digest(Value::Object(self.0.clone()).to_string().as_bytes()).into()
     }
 
+    /// The same object with another field, for a fingerprint that covers more than the body.
+    pub(crate) fn with(&self, field: &str, value: impl Into<Value>) -> Self {
+        let mut fields = self.0.clone();
+        fields.insert(field.to_owned(), value.into());
+        Self(fields)
+    }
+
     /// Removes a field and returns its value.
     pub(crate) fn take(&mut self, field: &str) -> Option<Value> {
         self.0.remove(field)

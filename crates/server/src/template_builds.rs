@@ -6,6 +6,7 @@ use std::{
 };
 
 use skep_api::TemplateId;
+use skep_store::TemplateStatus;
 use tokio::sync::Notify;
 
 /// The builds that are handed to the keeper at the moment, and a signal that templates changed. Cheap to clone.
@@ -57,5 +58,17 @@ impl Drop for SubmissionGuard {
     fn drop(&mut self) {
         self.builds.submitting().remove(&self.template);
         self.builds.notify();
+    }
+}
+
+/// The state of a template of the keeper, as the store records it.
+pub(crate) fn to_store(state: skep_swarm::TemplateState) -> TemplateStatus {
+    use skep_swarm::TemplateState as Kept;
+    match state {
+        Kept::Building { step } => TemplateStatus::Building { progress: Some(step) },
+        Kept::Ready { key, size_bytes, own_bytes } => TemplateStatus::Ready { key, size_bytes, own_bytes },
+        Kept::Failed { failure } => TemplateStatus::Failed { reason: failure.message },
+        Kept::Damaged { reason } => TemplateStatus::Damaged { reason },
+        Kept::Outdated { reason } => TemplateStatus::Outdated { reason },
     }
 }

@@ -119,6 +119,8 @@ event_kinds! {
         VmPaused = "vm.paused",
         /// A paused VM runs again. Body: `vm`, `pid`, `name`.
         VmResumed = "vm.resumed",
+        /// A snapshot of a VM was stored. Body: `vm`, `pid`, `template`, `name` of the template.
+        VmSnapshotted = "vm.snapshotted",
         /// A VM ended. Body: `vm`, `pid`, `reason`, for some reasons `message`.
         VmEnded = "vm.ended",
     }

@@ -71,6 +71,8 @@ pub struct VmBooted {
     /// The name of the template at the boot.
     pub template: String,
     pub template_id: TemplateId,
+    /// The VM that this one was forked from.
+    pub parent: Option<VmId>,
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,
@@ -130,6 +132,7 @@ impl VmBooted {
             state: if paused_to.is_some() { VmState::Paused } else { VmState::Running },
             paused_to,
             template: self.template.clone(),
+            parent: self.parent,
             started_at: self.started_at,
             expires_at,
             egress,

@@ -166,6 +166,9 @@ async fn reconnect(
             Live::Running(Running { machine, guest })
         }
     };
+    if let Live::Running(running) = &state {
+        thaw(&running.guest).await?;
+    }
     let reservation = budget.reserve_running(facts.account, facts.memory_mb);
     let is_paused = paused_to.is_some();
     tracing::info!(vm = %facts.id, pid = facts.pid, is_paused, "VM {} is taken over", facts.id);
@@ -174,6 +177,15 @@ async fn reconnect(
     // What it did under an earlier server is not counted by this one.
     let counted_traffic = None;
     Ok(RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state, counted_traffic })
+}
+
+/// Lets the programs of a VM run that an earlier server froze for a copy before it ended.
+async fn thaw(guest: &Guest) -> Result<(), Error> {
+    match guest.thaw(None).await {
+        // An agent of an earlier release has never frozen any.
+        Err(skep_channel::Error::Refused(failure)) if failure.code == ErrorCode::UnknownRoute => Ok(()),
+        outcome => Ok(outcome?),
+    }
 }
 
 /// Converts the start time to the monotonic clock, for uptimes.

@@ -14,8 +14,14 @@ use skep_channel::new_exec_id;
 use skep_store::{VmAttributes, VmBooted};
 
 use crate::{
-    BootSpec, Error, budget::Reservation, parked_vm::ParkedVm, pool::Pool, restore::Restored, round_ms,
-    template::BootTemplate, vm::BootedVm,
+    BootSpec, Error,
+    budget::Reservation,
+    parked_vm::ParkedVm,
+    pool::Pool,
+    restore::{Environment, Restored},
+    round_ms,
+    template::{BootState, BootTemplate},
+    vm::BootedVm,
 };
 
 /// Concurrent restores. They are CPU-bound, so more would only delay each of them.
@@ -128,7 +134,11 @@ impl Booter {
         template: &BootTemplate,
     ) -> Result<(VmId, Restored), (VmId, Error)> {
         let id = VmId::generate();
-        let restored = self.pool.restorer.restore(id, template.id, Some(&order.env)).await;
+        let environment = match template.source {
+            BootState::Baked | BootState::Snapshot => Environment::Given(&order.env),
+            BootState::Fork { .. } => Environment::KeptWith(&order.env),
+        };
+        let restored = self.pool.restorer.restore(id, template.launched_from(), environment).await;
         restored.map(|restored| (id, restored)).map_err(|error| (id, error))
     }
 }
@@ -160,6 +170,10 @@ fn booted(
         ip: launched.ip.to_string(),
         template: template.name.clone(),
         template_id: template.id,
+        parent: match template.source {
+            BootState::Fork { parent, .. } => Some(parent),
+            BootState::Baked | BootState::Snapshot => None,
+        },
         vcpus: launched.vcpus,
         memory_mb: launched.memory_mb,
         started_at: order.started_at,

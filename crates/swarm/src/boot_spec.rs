@@ -6,15 +6,24 @@ use std::{
 };
 
 use jiff::Timestamp;
+use skep_api::VmId;
 use skep_store::{BootAttempt, IdempotentRequest, VmAttributes};
+
+/// What VMs begin with.
+#[derive(Debug, Clone)]
+pub enum BootSource {
+    /// The template with this name or id.
+    Template(String),
+    /// A copy of this VM, as it is now.
+    Vm(VmId),
+}
 
 #[derive(Debug, Clone)]
 pub struct BootSpec {
     pub count: u32,
     /// With a name only if `count` is 1; without an expiry, which follows from `ttl`.
     pub attributes: VmAttributes,
-    /// Name or id of the template.
-    pub template: String,
+    pub source: BootSource,
     /// Time until the VMs end by themselves.
     pub ttl: Option<Duration>,
     /// Environment of every command in the VMs. Never in a record, event or log.

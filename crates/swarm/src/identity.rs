@@ -1,13 +1,13 @@
 //! The identity of a VM, which distinguishes it from other VMs of the same template.
 
-use std::collections::BTreeMap;
-
 use rand::RngCore;
 use skep_channel::{Identity, TimeAndSeed};
 use skep_keeper_protocol::Launched;
 
-/// A new identity for a restored VM. Without `env` the VM is meant for the pool.
-pub(crate) fn new(launched: &Launched, env: Option<&BTreeMap<String, String>>) -> Identity {
+use crate::restore::Environment;
+
+/// A new identity for a restored VM.
+pub(crate) fn new(launched: &Launched, environment: Environment<'_>) -> Identity {
     let mut random = rand::rng();
     Identity {
         vm: launched.vm.to_string(),
@@ -19,8 +19,8 @@ pub(crate) fn new(launched: &Launched, env: Option<&BTreeMap<String, String>>) -
         gateway: Some(launched.gateway),
         machine_id: hex(&random_bytes(&mut random)),
         boot_id: uuid(random_bytes(&mut random)),
-        env: env.cloned(),
-        keeps_env: false,
+        env: environment.given().cloned(),
+        keeps_env: matches!(environment, Environment::KeptWith(_)),
         moment: TimeAndSeed::now(),
     }
 }

@@ -7,7 +7,7 @@ use skep_keeper_protocol::ServerEnd;
 use crate::{
     Error,
     hand_out::hand_out,
-    restore::{Restored, Restorer},
+    restore::{Environment, Restored, Restorer},
     round_ms,
 };
 use skep_api::{
@@ -30,7 +30,7 @@ impl ParkedVm {
     /// Restores and parks a VM. Nothing is left behind after an error.
     pub(crate) async fn create(restorer: &Restorer, template: TemplateId) -> Result<Self, Error> {
         let id = VmId::generate();
-        let vm = restorer.restore(id, template, None).await?;
+        let vm = restorer.restore(id, template, Environment::Unowned).await?;
         match warm_up(&vm).await {
             Ok(()) => Ok(Self { vm }),
             Err(error) => {

@@ -117,6 +117,9 @@ impl Pool {
 
     /// Takes up to `count` VMs of a template, oldest first.
     pub(crate) fn take(&self, template: &Arc<BootTemplate>, count: u32) -> Vec<ParkedVm> {
+        if !template.is_pooled() {
+            return Vec::new();
+        }
         let mut shelves = self.inventory();
         shelves.demand.record_boots(template.id, count, Instant::now());
         shelves.templates.insert(template.id, Arc::clone(template));

@@ -39,17 +39,35 @@ pub(crate) struct Restored {
     pub(crate) identity: Duration,
 }
 
+/// The environment variables of the commands in a VM.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Environment<'a> {
+    /// The VM has no owner, and accepts no commands until it is handed out.
+    Unowned,
+    Given(&'a BTreeMap<String, String>),
+    /// Those of the VM that this one is a copy of, and these.
+    KeptWith(&'a BTreeMap<String, String>),
+}
+
+impl<'a> Environment<'a> {
+    pub(crate) fn given(self) -> Option<&'a BTreeMap<String, String>> {
+        match self {
+            Self::Unowned => None,
+            Self::Given(env) | Self::KeptWith(env) => Some(env),
+        }
+    }
+}
+
 impl Restorer {
-    /// Restores a VM. Without `env` it accepts no commands until it is handed out. Nothing is left behind after an
-    /// error.
+    /// Restores a VM from a template or a capture. Nothing is left behind after an error.
     pub(crate) async fn restore(
         &self,
         id: VmId,
         template: TemplateId,
-        env: Option<&BTreeMap<String, String>>,
+        environment: Environment<'_>,
     ) -> Result<Restored, Error> {
         let outcome = match self.keeper.launch(id, template).await {
-            Ok(launched) => bring_up(&*self.driver, launched, env).await,
+            Ok(launched) => bring_up(&*self.driver, launched, environment).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = &outcome {
@@ -74,7 +92,7 @@ impl Restorer {
 async fn bring_up(
     driver: &dyn Driver,
     vm: LaunchedVm,
-    env: Option<&BTreeMap<String, String>>,
+    environment: Environment<'_>,
 ) -> Result<Restored, Error> {
     let LaunchedVm { launched, pidfd, monitor, agent, console: stream, state } = vm;
     let console = ConsoleLog::default();
@@ -85,10 +103,15 @@ async fn bring_up(
         let restore = begun.elapsed();
         let begun = Instant::now();
         let guest = Guest::connect(agent, GUEST_TIMEOUT).await?;
-        let identity = identity::new(&launched, env);
+        let identity = identity::new(&launched, environment);
         let mut report = guest.set_identity(&identity).await?;
         report.verify(&identity)?;
-        if let Some(env) = env
+        // Variables of a hand-out replace all others, so that the clock alone is set where some are kept.
+        if let Environment::KeptWith(_) = environment
+            && begun.elapsed() > hand_out::MAX_TIME_DELAY
+        {
+            hand_out::set_clock(&guest).await?;
+        } else if let Some(env) = environment.given()
             && begun.elapsed() > hand_out::MAX_TIME_DELAY
         {
             // The time in the identity message is too old, so the clock is set again.

@@ -1,6 +1,7 @@
 //! The interface of the swarm for the server.
 
 mod calls;
+mod copies;
 mod record;
 mod reserve;
 mod templates;
@@ -9,7 +10,7 @@ use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Durat
 
 use futures_util::future::join_all;
 use skep_api::{
-    AccountId, ErrorCode, VmId, VmRef,
+    AccountId, ErrorCode, TemplateId, VmId, VmRef,
     egress::EgressReport,
     keys::Limits,
     swarm::{BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm, VmMetrics},
@@ -21,7 +22,7 @@ use skep_store::{TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt
 use tokio::time::timeout;
 
 use crate::{
-    BootSpec, Error, Observer, SwarmMetrics, adopt,
+    BootSource, BootSpec, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
@@ -32,7 +33,7 @@ use crate::{
     refill,
     registry::Registry,
     restore::Restorer,
-    template::{BootTemplate, Templates},
+    template::{BootState, BootTemplate, Templates},
     usage::{self, UsageSamples},
     vm::VmContext,
 };
@@ -143,17 +144,26 @@ impl Swarm {
         })
     }
 
-    /// Boots all VMs of a request, or none.
+    /// Boots all VMs of a request, or none. Copies of a VM begin with its files, memory and processes, under identities of their
+    /// own; the VM stands still while it is copied.
     ///
     /// # Errors
-    /// A template that is unknown or not ready, quota, capacity, or a VM that did not start.
+    /// A template that is unknown or not ready, quota, capacity, or a VM that did not start; for copies also those of
+    /// [`Swarm::snapshot`].
     pub async fn boot(
         &self,
         account: &AccountId,
         limits: &Limits,
         mut order: BootSpec,
     ) -> Result<BootAnswer, Error> {
-        let template = self.0.templates.find(*account, &order.template).await?;
+        let template = match &order.source {
+            BootSource::Template(reference) => self.0.templates.find(*account, reference).await?,
+            BootSource::Vm(vm) => {
+                let parent = self.registry().by_id(*account, *vm)?;
+                copies::inherit(&mut order, &parent);
+                Arc::new(BootTemplate::fork(&parent.facts, TemplateId::generate()))
+            }
+        };
         if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }
@@ -162,7 +172,14 @@ impl Swarm {
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own, so that a cancelled request does not leave a partial boot behind.
         tokio::spawn(async move {
-            let booted = swarm.0.booter.boot_all(account, &order, &template, reservation).await?;
+            let booted = match template.source {
+                BootState::Fork { parent, capture } => {
+                    swarm.boot_copies(account, &order, &template, parent, capture, reservation).await?
+                }
+                BootState::Baked | BootState::Snapshot => {
+                    swarm.0.booter.boot_all(account, &order, &template, reservation).await?
+                }
+            };
             swarm.record(booted, &order).await
         })
         .await?

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use skep_api::{
-    AccountId, ErrorCode, Failure, TemplateId,
+    AccountId, ErrorCode, Failure, TemplateId, VmId,
     swarm::BASE_TEMPLATE,
-    templates::{Template, TemplateState},
+    templates::{Template, TemplateSource, TemplateState},
 };
-use skep_store::TemplateStore;
+use skep_store::{TemplateStore, VmBooted};
 
 use crate::Error;
 
@@ -20,11 +20,48 @@ pub(crate) struct BootTemplate {
     pub(crate) account: Option<AccountId>,
     /// Memory of a guest, in MiB.
     pub(crate) memory_mb: u64,
+    pub(crate) source: BootState,
+}
+
+/// The state that the VMs of a template begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BootState {
+    /// That of a guest which has run nothing yet.
+    Baked,
+    /// That of a VM at its snapshot. Such VMs are not parked: they have programs that must not run before the VM has its
+    /// owner.
+    Snapshot,
+    /// That of a VM which is being forked, in the keeper's capture with this id.
+    Fork { parent: VmId, capture: TemplateId },
 }
 
 impl BootTemplate {
     pub(crate) fn base(memory_mb: u64) -> Self {
-        Self { id: TemplateId::BASE, name: BASE_TEMPLATE.to_owned(), account: None, memory_mb }
+        let name = BASE_TEMPLATE.to_owned();
+        Self { id: TemplateId::BASE, name, account: None, memory_mb, source: BootState::Baked }
+    }
+
+    /// Copies of a VM.
+    pub(crate) fn fork(parent: &VmBooted, capture: TemplateId) -> Self {
+        Self {
+            id: parent.template_id,
+            name: parent.template.clone(),
+            account: Some(parent.account),
+            memory_mb: parent.memory_mb,
+            source: BootState::Fork { parent: parent.id, capture },
+        }
+    }
+
+    /// What the keeper launches VMs from.
+    pub(crate) fn launched_from(&self) -> TemplateId {
+        match self.source {
+            BootState::Baked | BootState::Snapshot => self.id,
+            BootState::Fork { capture, .. } => capture,
+        }
+    }
+
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.source == BootState::Baked
     }
 
     pub(crate) fn is_visible_to(&self, account: AccountId) -> bool {
@@ -39,6 +76,10 @@ impl From<Template> for BootTemplate {
             name: template.name.into(),
             account: template.account.filter(|_| !template.public),
             memory_mb: template.memory_mb,
+            source: match template.source {
+                TemplateSource::Vm => BootState::Snapshot,
+                _ => BootState::Baked,
+            },
         }
     }
 }

@@ -22,7 +22,8 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(what: impl Display) -> impl FnOnce(io::Error) -> Self {
+    /// The error of a failed access to what `what` names.
+    pub fn io(what: impl Display) -> impl FnOnce(io::Error) -> Self {
         let what = what.to_string();
         move |source| Self::Io { what, source }
     }

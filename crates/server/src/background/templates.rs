@@ -16,7 +16,10 @@ use skep_store::{EnsureBaseTemplate, KnownTemplate, RecordTemplateState, Templat
 use skep_swarm::{Error, Swarm};
 use tokio::time::{sleep, timeout};
 
-use crate::{swarm_handle::SwarmHandle, template_builds::TemplateBuilds};
+use crate::{
+    swarm_handle::SwarmHandle,
+    template_builds::{TemplateBuilds, to_store},
+};
 
 /// How often the keeper is asked while a template is built, and otherwise.
 const BUILDING_INTERVAL: Duration = Duration::from_secs(1);
@@ -136,16 +139,5 @@ fn log_outdated(template: &KnownTemplate, status: &TemplateStatus, reported: &mu
         _ => {
             reported.remove(&id);
         }
-    }
-}
-
-fn to_store(state: skep_swarm::TemplateState) -> TemplateStatus {
-    use skep_swarm::TemplateState as Kept;
-    match state {
-        Kept::Building { step } => TemplateStatus::Building { progress: Some(step) },
-        Kept::Ready { key, size_bytes, own_bytes } => TemplateStatus::Ready { key, size_bytes, own_bytes },
-        Kept::Failed { failure } => TemplateStatus::Failed { reason: failure.message },
-        Kept::Damaged { reason } => TemplateStatus::Damaged { reason },
-        Kept::Outdated { reason } => TemplateStatus::Outdated { reason },
     }
 }

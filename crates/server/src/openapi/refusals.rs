@@ -57,6 +57,13 @@ refusals! {
         &[UnknownTemplate, UnknownTicket, NameTaken, TemplateNotReady, QuotaExceeded],
         ATTEMPT, CLAIM, IDEMPOTENCY, &[TemplateDamaged, NoCapacity], SWARM, &[BootFailed, GuestTimeout],
     ],
+    ForkRefused = &[
+        &[UnknownVm, VmPaused, VmEnded, UnknownTemplate, UnknownTicket, NameTaken, QuotaExceeded], ATTEMPT, CLAIM,
+        IDEMPOTENCY, &[NoCapacity], SWARM, &[BootFailed, GuestTimeout],
+    ],
+    SnapshotRefused = &[
+        &[UnknownVm, VmPaused, VmEnded, NameTaken, TemplateNotReady, QuotaExceeded, NoCapacity], SWARM, &[GuestTimeout],
+    ],
     TemplateRefused = &[&[UnknownTemplate]],
     CreateTemplateRefused = &[
         &[UnknownTemplate, NameTaken, TemplateNotReady, QuotaExceeded], IDEMPOTENCY, &[TemplateDamaged], SWARM,

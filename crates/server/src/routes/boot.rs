@@ -9,7 +9,7 @@ use skep_api::{
     tickets::{RESULT_FILE, TICKET_FILE},
 };
 use skep_store::{Account, VmAttributes, VmChange};
-use skep_swarm::BootSpec;
+use skep_swarm::{BootSource, BootSpec};
 
 use crate::{body::Object, extract::RequestInfo};
 
@@ -84,6 +84,7 @@ pub(super) fn parse_boot(
     let request: BootRequest = object.into_request()?;
     let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
     check_template(&template)?;
+    let source = BootSource::Template(template);
     let env = request.env.unwrap_or_default();
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();
@@ -108,7 +109,7 @@ pub(super) fn parse_boot(
             expires_at: None,
             egress: request.egress.unwrap_or(defaults.egress),
         },
-        template,
+        source,
         ttl,
         env,
         arrived: call.arrival.monotonic,
@@ -120,6 +121,20 @@ pub(super) fn parse_boot(
     };
     let keep_vm = request.keep_vm.unwrap_or(false);
     Ok((order, request.ticket.map(|ticket| TicketWork { ticket, keep_vm })))
+}
+
+/// Parses the body of a fork, which is that of a boot without a template.
+pub(super) fn parse_fork(
+    mut object: Object,
+    defaults: AccountBootDefaults,
+    call: &RequestInfo,
+) -> Result<(BootSpec, Option<TicketWork>), Failure> {
+    if let Some(template) = object.take("template") {
+        return Err(invalid(format!(
+            "`template` is {template}, and a fork begins with its VM; leave it out, or boot the template"
+        )));
+    }
+    parse_boot(object, defaults, call)
 }
 
 /// Checks what a boot for a ticket must not contain.

@@ -15,12 +15,13 @@ use skep_api::{
         SwarmStatus, Vm, VmMetrics,
     },
 };
-use skep_store::Store;
+use skep_store::{IdempotentRequest, Store};
+use skep_swarm::{BootSource, BootSpec};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Answer, Routes,
-    boot::{BootDefaults, check_pause, parse_boot, parse_change},
+    boot::{BootDefaults, TicketWork, check_pause, parse_boot, parse_change, parse_fork},
     boot_work::Booter,
     tickets::replayable_response,
 };
@@ -30,7 +31,7 @@ use crate::{
     extract::{Caller, NoParameters, Query, RequestInfo, SwarmRead, SwarmWrite, VM_REFERENCE, VmPath},
     json::Json,
     openapi::refusals::{
-        BootRefused, ChangeVmRefused, CleanupRefused, PauseRefused, ResumeRefused, VmRefused,
+        BootRefused, ChangeVmRefused, CleanupRefused, ForkRefused, PauseRefused, ResumeRefused, VmRefused,
     },
     swarm_handle::SwarmHandle,
     tickets::{IDEMPOTENCY_KEY_DESCRIPTION, InProgressRequests, idempotency_key},
@@ -53,6 +54,7 @@ pub(crate) fn routes(state: SwarmState) -> Routes {
         routes!(boot).with_state(state.clone()),
         routes!(cleanup).with_state(state.clone()),
         routes!(vm, change_vm, end).with_state(state.clone()),
+        routes!(fork).with_state(state.clone()),
         routes!(pause).with_state(state.clone()),
         routes!(resume).with_state(state.clone()),
         routes!(console).with_state(state.clone()),
@@ -111,9 +113,20 @@ async fn boot(
     headers: HeaderMap,
     object: Object,
 ) -> Result<Response, Refusal> {
-    let account = &caller.account;
     let once = idempotency_key(&headers, "/api/swarm/boot", &object)?;
-    let (mut order, work) = parse_boot(object, state.defaults.of(account), &call)?;
+    let (order, work) = parse_boot(object, state.defaults.of(&caller.account), &call)?;
+    boot_and_answer(state, &caller, &call, order, work, once).await
+}
+
+/// Boots what a parsed request asks for.
+async fn boot_and_answer(
+    state: SwarmState,
+    caller: &Caller<SwarmWrite>,
+    call: &RequestInfo,
+    mut order: BootSpec,
+    work: Option<TicketWork>,
+    once: Option<IdempotentRequest>,
+) -> Result<Response, Refusal> {
     if work.is_some() {
         caller.require_scope(Scope::TicketsWrite)?;
     }
@@ -123,9 +136,9 @@ async fn boot(
     let asked = Some(&order.attributes.egress).filter(|policy| **policy != EgressPolicy::None);
     call.audit.set_egress(asked);
     let swarm = state.vms.swarm().await?.clone();
-    let in_progress = state.in_progress.begin(account.id, once.as_ref())?;
+    let in_progress = state.in_progress.begin(caller.account.id, once.as_ref())?;
     order.once = once;
-    let booter = Booter::new(Arc::clone(&state.store), &caller, &call);
+    let booter = Booter::new(Arc::clone(&state.store), caller, call);
     let booted = booter.boot(swarm, order, work, in_progress).await?;
     match booted.answer.vms.as_slice() {
         [] => {}
@@ -136,6 +149,46 @@ async fn boot(
         }
     }
     Ok(replayable_response(StatusCode::CREATED, booted, |answer| Json(answer).into_response()))
+}
+
+/// Fork a VM
+///
+/// Copies a running VM as it is at this moment, and boots the copies: all of them or none. A copy begins with the files, the
+/// memory and the processes of the VM, under an identity of its own: address, host name, machine id, kernel random numbers and
+/// clock. Its programs continue when it has all of that. Commands in progress go on in the copies, under their ids. Metadata
+/// and environment variables are inherited; ticket, key, name, time to live and `egress` are not. The body is that of a boot,
+/// without `template`. The VM stands still for a moment and runs on.
+#[utoipa::path(
+    post, path = "/api/swarm/vm/{pid}/fork", tag = "swarm", operation_id = "fork_vm", security(("bearer" = ["swarm:write"])),
+    params(
+        ("pid" = String, Path, description = VM_REFERENCE, example = "4242"),
+        ("Idempotency-Key" = Option<String>, Header, description = IDEMPOTENCY_KEY_DESCRIPTION)
+    ),
+    request_body(content = inline(Option<BootRequest>), example = json!({"count": 10})),
+    responses(
+        (status = 201, description = "The copies", body = BootAnswer, headers(
+            ("Idempotent-Replayed" = Option<String>, description = "`true` if this is the answer to an earlier request")
+        )),
+        ForkRefused,
+    )
+)]
+async fn fork(
+    State(state): State<SwarmState>,
+    caller: Caller<SwarmWrite>,
+    path: VmPath,
+    _: Query<NoParameters>,
+    call: RequestInfo,
+    headers: HeaderMap,
+    object: Object,
+) -> Result<Response, Refusal> {
+    let vm = path.vm()?;
+    let given = object.with("pid", "");
+    let (mut order, work) = parse_fork(object, state.defaults.of(&caller.account), &call)?;
+    let (_, vm) = state.vms.vm_for(&caller, vm).await?;
+    // The same key and body for another VM are another request.
+    let once = idempotency_key(&headers, "/api/swarm/vm/fork", &given.with("pid", vm.to_string()))?;
+    order.source = BootSource::Vm(vm);
+    boot_and_answer(state, &caller, &call, order, work, once).await
 }
 
 /// End all VMs

@@ -1,6 +1,7 @@
 //! `/api/templates`: lists, reads, creates and deletes templates.
 
 mod create;
+mod snapshot;
 
 use std::sync::Arc;
 
@@ -33,7 +34,11 @@ pub(crate) struct TemplatesState {
 }
 
 pub(crate) fn routes(state: TemplatesState) -> Routes {
-    vec![routes!(list, create::create).with_state(state.clone()), routes!(read, delete).with_state(state)]
+    vec![
+        routes!(list, create::create).with_state(state.clone()),
+        routes!(snapshot::snapshot).with_state(state.clone()),
+        routes!(read, delete).with_state(state),
+    ]
 }
 
 /// List templates

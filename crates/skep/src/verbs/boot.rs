@@ -28,15 +28,24 @@ type BootOutcome = skep_client::Result<Answered<BootAnswer>>;
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Boot {
+    /// Name of the template [default: the base template].
+    #[arg(long, value_name = "NAME")]
+    template: Option<String>,
+    #[command(flatten)]
+    options: BootOptions,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// The options that a boot and a fork have in common.
+#[derive(Debug, Args)]
+pub(super) struct BootOptions {
     /// Number of VMs.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1)]
     count: u32,
     /// Name of the VM, accepted wherever its process id is; unique among the account's running VMs.
     #[arg(long, value_name = "NAME")]
     name: Option<VmName>,
-    /// Name of the template [default: the base template].
-    #[arg(long, value_name = "NAME")]
-    template: Option<String>,
     /// Lifetime, such as 90s, 30m, 8h or 2d [default: unlimited].
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
@@ -71,8 +80,6 @@ pub(crate) struct Boot {
     /// output.
     #[arg(long, value_name = "COMMAND")]
     command: Option<String>,
-    #[command(flatten)]
-    connection: Connection,
 }
 
 /// `None` without options, for the default of the account.
@@ -87,30 +94,44 @@ fn requested_policy(
     }
 }
 
+impl BootOptions {
+    /// The request, without a template.
+    ///
+    /// # Errors
+    /// An option is malformed.
+    pub(super) fn into_request(self) -> anyhow::Result<BootRequest> {
+        Ok(BootRequest {
+            count: Some(self.count),
+            name: self.name,
+            template: None,
+            ttl_ms: self.ttl.as_deref().map(parse_milliseconds).transpose()?,
+            metadata: if self.metadata.is_empty() { None } else { Some(parse_metadata(&self.metadata)?) },
+            egress: requested_policy(self.egress, &self.egress_preset, &self.egress_port)?,
+            env: if self.env.is_empty() { None } else { Some(parse_pairs(&self.env)?) },
+            ticket: self.ticket,
+            command: self.command,
+            keep_vm: self.keep_vm.then_some(true),
+        })
+    }
+}
+
 pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
-    let request = BootRequest {
-        count: Some(verb.count),
-        name: verb.name,
-        template: verb.template,
-        ttl_ms: verb.ttl.as_deref().map(parse_milliseconds).transpose()?,
-        metadata: if verb.metadata.is_empty() { None } else { Some(parse_metadata(&verb.metadata)?) },
-        egress: requested_policy(verb.egress, &verb.egress_preset, &verb.egress_port)?,
-        env: if verb.env.is_empty() { None } else { Some(parse_pairs(&verb.env)?) },
-        ticket: verb.ticket,
-        command: verb.command,
-        keep_vm: verb.keep_vm.then_some(true),
-    };
+    let request = BootRequest { template: verb.template, ..verb.options.into_request()? };
     let client = verb.connection.client()?;
-    let booted = match boot_unless_signalled(&client, &request).await? {
-        Ok(booted) => booted,
-        Err(code) => return Ok(code),
-    };
-    if verb.connection.json {
+    match boot_unless_signalled(&client, &request).await? {
+        Ok(booted) => show(&booted, verb.connection.json, "booted"),
+        Err(code) => Ok(code),
+    }
+}
+
+/// Prints the VMs of an answer.
+pub(super) fn show(booted: &Answered<BootAnswer>, json: bool, what: &str) -> anyhow::Result<ExitCode> {
+    if json {
         output::json(&booted.text)?;
     } else {
         show_booted(&booted.vms)?;
         output::eprint_line(&format!(
-            "{} booted in {:.0} ms",
+            "{} {what} in {:.0} ms",
             output::counted(booted.vms.len() as u64, "VM"),
             booted.elapsed_ms
         ));
@@ -125,8 +146,18 @@ pub(super) async fn boot_unless_signalled(
 ) -> anyhow::Result<Result<Answered<BootAnswer>, ExitCode>> {
     let count = request.count.unwrap_or(1);
     let what = format!("booting {count} VM{}", if count == 1 { "" } else { "s" });
+    wait_unless_signalled(client, &what, client.boot(request)).await
+}
+
+/// Waits for a boot, which `what` names while it waits. After a signal, ends its VMs as soon as they have booted, and
+/// returns the exit code of the signal.
+pub(super) async fn wait_unless_signalled(
+    client: &Client,
+    what: &str,
+    boot: impl Future<Output = BootOutcome>,
+) -> anyhow::Result<Result<Answered<BootAnswer>, ExitCode>> {
     let mut signals = Signals::listen()?;
-    let mut boot = pin!(output::with_spinner(&what, client.boot(request)));
+    let mut boot = pin!(output::with_spinner(what, boot));
     tokio::select! {
         booted = &mut boot => Ok(Ok(booted?)),
         code = signals.next_exit_code() => {

@@ -20,6 +20,7 @@ pub(crate) mod end;
 pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod find;
+pub(crate) mod fork;
 pub(crate) mod git;
 pub(crate) mod grep;
 pub(crate) mod helper;
@@ -40,6 +41,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod server_process;
+pub(crate) mod snapshot;
 pub(crate) mod status;
 pub(crate) mod system;
 pub(crate) mod template;
@@ -130,6 +132,10 @@ verbs! {
     pause::Pause online,
     /// Continue paused VMs.
     resume::Resume online,
+    /// Boot copies of a running VM.
+    fork::Fork online,
+    /// Store a running VM as a template.
+    snapshot::Snapshot online,
     /// End VMs.
     end::End online,
     /// End all VMs of the account.

@@ -19,7 +19,8 @@ use super::{
 };
 use crate::{
     CreateTemplate, DeleteTemplate, EnsureBaseTemplate, Error, EventKind, IdempotentRequest, KnownTemplate,
-    ListTemplates, RecordTemplateState, TemplatePage, TemplateStatus, TemplateStore, VmBooted,
+    ListTemplates, RecordSnapshot, RecordTemplateState, TemplatePage, TemplateStatus, TemplateStore,
+    VmBooted,
 };
 
 /// How many users of a template the error for its deletion names.
@@ -75,6 +76,10 @@ impl TemplateStore for SqliteStore {
         self.writer.run(move |c| record_state(c, &command)).await
     }
 
+    async fn record_snapshot(&self, command: RecordSnapshot) -> crate::Result<Template> {
+        self.writer.run(move |c| record_snapshot(c, &command)).await
+    }
+
     async fn known_templates(&self) -> crate::Result<Vec<KnownTemplate>> {
         self.readers.run(known).await
     }
@@ -116,7 +121,7 @@ fn create(connection: &Connection, command: &CreateTemplate) -> Result<Template,
             ":id": command.id.to_string(),
             ":account": command.account.to_string(),
             ":name": command.name.as_str(),
-            ":source": TemplateSource::Setup.as_str(),
+            ":source": command.source.as_str(),
             ":parent": command.parent.to_string(),
             ":state": TemplateState::Building.as_str(),
             ":memory_mb": signed(command.size.memory_mb)?,
@@ -311,6 +316,16 @@ fn record_state(connection: &Connection, command: &RecordTemplateState) -> Resul
         events::append(connection, &NewEvent { account, kind, body, at: *at, request_id: None })?;
     }
     Ok(changed)
+}
+
+fn record_snapshot(connection: &Connection, command: &RecordSnapshot) -> Result<Template, SqliteError> {
+    let RecordSnapshot { account, template, status, vm, pid, at, request_id } = command;
+    record_state(connection, &RecordTemplateState { template: *template, status: status.clone(), at: *at })?;
+    let stored = find(connection, *account, &template.to_string())?;
+    let body = json!({ "vm": vm, "pid": pid, "template": template, "name": stored.name });
+    let (kind, request_id) = (EventKind::VmSnapshotted, request_id.as_deref());
+    events::append(connection, &NewEvent { account: *account, kind, body, at: *at, request_id })?;
+    Ok(stored)
 }
 
 fn known(connection: &Connection) -> Result<Vec<KnownTemplate>, SqliteError> {

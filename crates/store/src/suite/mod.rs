@@ -258,6 +258,7 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
     let metadata =
         [("task".to_owned(), Value::from("süß")), ("deep".to_owned(), serde_json::json!([1, null]))];
     VmBooted {
+        parent: None,
         id: VmId::generate(),
         account,
         pid,

@@ -26,6 +26,7 @@ async fn with_base(store: &dyn Store) -> AccountId {
 
 fn new(account: AccountId, name: &str) -> CreateTemplate {
     CreateTemplate {
+        source: TemplateSource::Setup,
         id: TemplateId::generate(),
         account,
         name: name.parse().unwrap(),

@@ -23,7 +23,7 @@ impl Swarm {
         let mut asked = Asked { vms, guest_mb: template.memory_mb, parked: 0 };
         budget.check(account, limits, &asked)?;
         loop {
-            asked.parked = pool.ready(template.id).min(vms);
+            asked.parked = if template.is_pooled() { pool.ready(template.id).min(vms) } else { 0 };
             if !budget.lacks_memory(asked.restores()) {
                 break;
             }

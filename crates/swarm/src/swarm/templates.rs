@@ -1,6 +1,6 @@
 //! Builds and removals of templates, which the keeper does.
 
-use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
+use skep_api::{AccountId, ErrorCode, Failure, TemplateId, VmId, templates::GuestSize};
 use skep_keeper_protocol::TemplateStatus;
 
 use super::Swarm;
@@ -23,6 +23,14 @@ impl Swarm {
             }
             other => other.map_err(|error| Error::from(error).into()),
         }
+    }
+
+    /// The template that a VM was booted from, or that its parent was.
+    ///
+    /// # Errors
+    /// Unknown VM.
+    pub fn template_of(&self, account: &AccountId, vm: VmId) -> Result<TemplateId, Error> {
+        Ok(self.registry().by_id(*account, vm)?.facts.template_id)
     }
 
     /// The templates that the keeper has or builds, in the order of their ids.

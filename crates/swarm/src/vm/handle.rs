@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Instant};
 
 use jiff::Timestamp;
 use skep_api::{
-    Failure, VmName,
+    Failure, TemplateId, VmName,
     swarm::{EndReason, PausedTo, Vm, VmState},
 };
 use skep_channel::Guest;
 use skep_store::{ChangeVm, VmAttributes, VmBooted, VmChange};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Live, Paused};
+use super::{CopyPurpose, Live, Paused};
 use crate::{Error, console::ConsoleLog, disk_traffic::DiskMeter, end_reason::EndReasonReceiver};
 
 /// A handle to a VM's task. Cheap to clone.
@@ -48,6 +48,7 @@ pub(super) enum OtherCommand {
     Change(ChangeCommand),
     Pause(StateCommand),
     Resume(StateCommand),
+    Copy(CopyCommand),
 }
 
 pub(super) struct EndCommand {
@@ -65,6 +66,13 @@ pub(super) struct ChangeCommand {
 
 pub(super) struct StateCommand {
     pub(super) request_id: String,
+    pub(super) done: oneshot::Sender<Result<(), Error>>,
+}
+
+pub(super) struct CopyCommand {
+    /// The id of the capture.
+    pub(super) capture: TemplateId,
+    pub(super) purpose: CopyPurpose,
     pub(super) done: oneshot::Sender<Result<(), Error>>,
 }
 
@@ -87,7 +95,7 @@ impl OtherCommand {
     /// Fails the command, because the VM is ending.
     pub(super) fn refuse(self, vm: &VmBooted) {
         let done = match self {
-            Self::Change(ChangeCommand { done, .. }) => done,
+            Self::Change(ChangeCommand { done, .. }) | Self::Copy(CopyCommand { done, .. }) => done,
             Self::Pause(command) | Self::Resume(command) => command.done,
         };
         let _ = done.send(Err(Failure::unknown_vm(vm.id).into()));
@@ -153,6 +161,11 @@ impl VmHandle {
         let request_id = request_id.to_owned();
         self.run(|done| OtherCommand::Resume(StateCommand { request_id, done })).await?;
         Ok(self.record_as(None))
+    }
+
+    /// Copies the VM into a capture of the keeper with this id. The caller must free it.
+    pub(crate) async fn copy(&self, capture: TemplateId, purpose: CopyPurpose) -> Result<(), Error> {
+        self.run(|done| OtherCommand::Copy(CopyCommand { capture, purpose, done })).await
     }
 
     /// Ends the VM, and waits until its resources are removed and its end is recorded. `false` if it was already

@@ -15,10 +15,13 @@
 //! adopted has no such connection, and a state without a VMM would have neither. A transition takes the state and returns
 //! the next one, or the same one with the error, so only those of the drawing can be written.
 //!
+//! A copy of a running VM, for a fork or a snapshot, does not change its state; see [`copying`](self::copying).
+//!
 //! The record in the store is the truth. A pause stops the processors, then records that; a resume starts them, then
 //! records that. If the record fails, the transition is undone. If the server dies in between, the one that adopts the VM
 //! does the same.
 
+mod copying;
 mod ending;
 mod handle;
 mod paused;
@@ -34,6 +37,7 @@ use skep_keeper_protocol::ServerEnd;
 use skep_store::{VmBooted, VmStore};
 
 pub(crate) use self::{
+    copying::CopyPurpose,
     handle::VmHandle,
     paused::Paused,
     running::Running,

@@ -9,6 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use skep_api::{
+    Failure,
     egress::EgressPolicy,
     swarm::{EndReason, PausedTo},
 };
@@ -22,7 +23,7 @@ use tokio::{
 use super::{
     Live, Paused, RecordedVm, Running, VmContext, VmHandle,
     ending::{Cause, Ending},
-    handle::{ChangeCommand, Command, GuestAccess, OtherCommand, StateCommand},
+    handle::{ChangeCommand, Command, CopyCommand, GuestAccess, OtherCommand, StateCommand},
 };
 use crate::{
     Error,
@@ -117,9 +118,27 @@ impl VmTask {
                 }
                 Command::Other(OtherCommand::Pause(command)) => self.pause(state, command).await,
                 Command::Other(OtherCommand::Resume(command)) => self.resume(state, command).await,
+                Command::Other(OtherCommand::Copy(command)) => {
+                    self.copy(&state, command).await;
+                    state
+                }
             };
         };
         (self, Ending { state, cause })
+    }
+
+    async fn copy(&self, state: &Live, command: CopyCommand) {
+        let vm = self.facts.id;
+        let CopyCommand { capture, purpose, done } = command;
+        let outcome = match state {
+            Live::Running(running) => running.copy(&self.context.keeper, vm, capture, purpose).await,
+            Live::Paused(_) => Err(Failure::vm_paused(vm).into()),
+        };
+        if let Err(error) = &outcome {
+            tracing::warn!(%vm, %error, "VM {vm} is not copied: {error}");
+        }
+        // Fails only if the caller is gone.
+        let _ = done.send(outcome);
     }
 
     async fn change(&mut self, command: ChangeCommand) {

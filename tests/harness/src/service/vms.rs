@@ -24,6 +24,7 @@ pub fn receipt() -> BootReceipt {
 /// The record of a new VM.
 pub fn booted(account: AccountId, pid: u32) -> VmBooted {
     VmBooted {
+        parent: None,
         id: VmId::generate(),
         account,
         pid,

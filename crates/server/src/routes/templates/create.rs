@@ -12,7 +12,9 @@ use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure, TemplateId,
     keys::Limits,
-    templates::{CreateTemplate, GuestSize, MAX_DISK_MB, MIN_MEMORY_MB, Template, TemplateName},
+    templates::{
+        CreateTemplate, GuestSize, MAX_DISK_MB, MIN_MEMORY_MB, Template, TemplateName, TemplateSource,
+    },
 };
 use skep_store::{Answered, RecordTemplateState, TemplateStatus};
 use skep_swarm::{Swarm, require_ready};
@@ -29,8 +31,8 @@ use crate::{
 };
 
 /// The most templates of one account, and those of them that are being built.
-const MAX_TEMPLATES: u32 = 64;
-const MAX_BUILDING: u32 = 2;
+pub(super) const MAX_TEMPLATES: u32 = 64;
+pub(super) const MAX_BUILDING: u32 = 2;
 /// The longest description, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 500;
 
@@ -83,6 +85,7 @@ pub(super) async fn create(
         id: TemplateId::generate(),
         account: account.id,
         name: order.name,
+        source: TemplateSource::Setup,
         parent: parent.id,
         size,
         description: order.description,
@@ -188,7 +191,7 @@ fn check_quota(size: GuestSize, limits: &Limits) -> Result<(), Failure> {
     Err(Failure::new(ErrorCode::QuotaExceeded, message))
 }
 
-fn check_description(text: &str) -> Result<(), Failure> {
+pub(super) fn check_description(text: &str) -> Result<(), Failure> {
     let length = text.chars().count();
     if length > MAX_DESCRIPTION_CHARS || text.chars().any(char::is_control) {
         return Err(invalid(format!(

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+pub(super) use self::show::table;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,

@@ -70,7 +70,7 @@ pub(super) async fn show(verb: Show) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints templates as a table.
-pub(super) fn table(templates: &[Template]) -> io::Result<()> {
+pub(in crate::verbs) fn table(templates: &[Template]) -> io::Result<()> {
     let row = |template: &Template| {
         [
             template.name.to_string(),

@@ -15,7 +15,7 @@ use super::super::{
 use crate::{VmAttributes, VmBooted, VmEnd, VmRecord};
 
 column_set!(
-    VmBooted: id, account, pid, ip, template, template_id, vcpus, memory_mb, started_at, ticket, exec_id, boot;
+    VmBooted: id, account, pid, ip, template, template_id, parent, vcpus, memory_mb, started_at, ticket, exec_id, boot;
     attributes: VmAttributes
 );
 column_set!(VmAttributes: name, metadata, expires_at, egress);

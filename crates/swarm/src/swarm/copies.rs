@@ -1,0 +1,71 @@
+//! Copies of VMs: forks, which run at once, and snapshots, which are stored as templates.
+
+use skep_api::{AccountId, TemplateId, VmId};
+use skep_keeper_protocol::TemplateStatus;
+
+use super::Swarm;
+use crate::{
+    BootSpec, Error,
+    budget::Reservation,
+    template::BootTemplate,
+    vm::{BootedVm, CopyPurpose, VmHandle},
+};
+
+impl Swarm {
+    /// Stores a running VM as a template with this id: files, memory and processes as they are. The VM stands still
+    /// meanwhile, and runs on.
+    ///
+    /// # Errors
+    /// Unknown or paused VM, a guest that does not freeze its programs, or no memory or disk space for the copy. Nothing is
+    /// left behind then.
+    pub async fn snapshot(
+        &self,
+        account: &AccountId,
+        vm: VmId,
+        template: TemplateId,
+    ) -> Result<TemplateStatus, Error> {
+        let handle = self.registry().by_id(*account, vm)?;
+        let keeper = self.0.surroundings.keeper.clone();
+        // In a task of its own, so that a cancelled request does not leave a capture behind.
+        tokio::spawn(async move {
+            handle.copy(template, CopyPurpose::Snapshot).await?;
+            let stored = keeper.store_capture(template).await;
+            let dropped = keeper.drop_capture(template).await;
+            let stored = stored?;
+            dropped?;
+            tracing::info!(%vm, %template, "a snapshot of VM {vm} is stored");
+            Ok(stored)
+        })
+        .await?
+    }
+
+    /// Copies a VM and boots all VMs of a request from the copy, which is freed again.
+    pub(super) async fn boot_copies(
+        &self,
+        account: AccountId,
+        order: &BootSpec,
+        template: &std::sync::Arc<BootTemplate>,
+        parent: VmId,
+        capture: TemplateId,
+        reservation: Reservation,
+    ) -> Result<Vec<BootedVm>, Error> {
+        let parent = self.registry().by_id(account, parent)?;
+        parent.copy(capture, CopyPurpose::Fork).await?;
+        let booted = self.0.booter.boot_all(account, order, template, reservation).await;
+        // The VMs have mapped what they need of it.
+        let dropped = self.0.surroundings.keeper.drop_capture(capture).await;
+        let booted = booted?;
+        if let Err(error) = dropped {
+            self.0.booter.end_unrecorded(booted).await;
+            return Err(error.into());
+        }
+        Ok(booted)
+    }
+}
+
+/// Gives copies what they have of their parent unless the caller gave it.
+pub(super) fn inherit(order: &mut BootSpec, parent: &VmHandle) {
+    if order.attributes.metadata.is_empty() {
+        order.attributes.metadata = parent.record().metadata;
+    }
+}

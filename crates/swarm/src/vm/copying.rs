@@ -1,0 +1,78 @@
+//! A copy of a VM that runs: its programs are frozen and its processors stopped while the keeper copies memory and disk.
+//!
+//! Programs stay frozen in each copy until it has its own identity. The VM itself runs on after the copy: each step that
+//! stopped something is undone, whatever fails. If the server dies in between, the next one starts the processors and thaws
+//! the programs of every VM that it takes over.
+
+use skep_api::{TemplateId, VmId};
+use skep_channel::FreezeRequest;
+use skep_keeper_protocol::ServerEnd;
+
+use super::Running;
+use crate::{Error, hand_out};
+
+/// What a copy is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyPurpose {
+    /// VMs are restored from it at once.
+    Fork,
+    /// It is stored. The guest writes its disk first, so that the disk alone is consistent as well.
+    Snapshot,
+}
+
+impl Running {
+    /// Copies the VM into a capture of the keeper.
+    ///
+    /// # Errors
+    /// The guest's programs cannot be frozen, the VMM or the keeper refused, or the VM has ended. There is no capture then.
+    pub(super) async fn copy(
+        &self,
+        keeper: &ServerEnd,
+        vm: VmId,
+        capture: TemplateId,
+        purpose: CopyPurpose,
+    ) -> Result<(), Error> {
+        let state = keeper.prepare_capture(vm, capture).await?;
+        let token = capture.to_string();
+        let freeze = FreezeRequest { token: token.clone(), sync: purpose == CopyPurpose::Snapshot };
+        let frozen = self.guest.freeze(&freeze).await;
+        tracing::debug!(%vm, %capture, "the programs of VM {vm} are frozen");
+        let copied = match frozen {
+            Ok(()) => self.copy_frozen(keeper, vm, capture, state).await,
+            Err(error) => Err(error.into()),
+        };
+        // Also after a freeze that failed: the guest may have frozen them and its answer may be lost.
+        let thawed = self.guest.thaw(Some(&token)).await;
+        tracing::debug!(%vm, %capture, "the programs of VM {vm} run again");
+        let outcome = copied.and_then(|()| Ok(thawed?));
+        if outcome.is_err()
+            && let Err(error) = keeper.drop_capture(capture).await
+        {
+            tracing::warn!(%vm, %error, "a copy of VM {vm} is not freed before the server ends: {error}");
+        }
+        outcome
+    }
+
+    async fn copy_frozen(
+        &self,
+        keeper: &ServerEnd,
+        vm: VmId,
+        capture: TemplateId,
+        state: std::os::fd::OwnedFd,
+    ) -> Result<(), Error> {
+        let copied = async {
+            self.machine.pause().await?;
+            tracing::debug!(%vm, %capture, "the processors of VM {vm} are stopped for a copy");
+            self.machine.save_devices(state).await?;
+            tracing::debug!(%vm, %capture, "the devices of VM {vm} are saved");
+            Ok::<_, Error>(keeper.capture(capture).await?)
+        };
+        let copied = copied.await;
+        // Also if they may not have been stopped: the answer of the VMM may be lost.
+        let resumed = self.machine.resume().await;
+        tracing::debug!(%vm, %capture, "the processors of VM {vm} run again");
+        copied?;
+        resumed?;
+        hand_out::set_clock(&self.guest).await
+    }
+}
