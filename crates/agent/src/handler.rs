@@ -19,10 +19,19 @@ use crate::{
     error::{Error, StepContext},
     files::PriorUse,
     freeze::Freezer,
-    groups, identity, settle, usage,
+    groups, hooks, identity, settle, usage,
 };
 
 const HOME: &str = "/root";
+/// The environment of all programs.
+pub(crate) const BASE_ENV: [(&str, &str); 6] = [
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", HOME),
+    ("USER", "root"),
+    ("LOGNAME", "root"),
+    ("SHELL", "/bin/bash"),
+    ("LANG", "C.UTF-8"),
+];
 const KERNEL_COMMAND_LINE: &str = "/proc/cmdline";
 /// The longest request in a guest with enough memory, in bytes.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
@@ -50,15 +59,7 @@ enum Ownership {
 
 impl Agent {
     pub(crate) fn new() -> Self {
-        let env = [
-            ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-            ("HOME", HOME),
-            ("USER", "root"),
-            ("LOGNAME", "root"),
-            ("SHELL", "/bin/bash"),
-            ("LANG", "C.UTF-8"),
-        ];
-        let env: BTreeMap<_, _> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let env: BTreeMap<_, _> = BASE_ENV.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let place = Place::new("/", HOME, env, groups::PARENT);
         let line = fs::read_to_string(KERNEL_COMMAND_LINE).unwrap_or_default();
         let base =
@@ -120,6 +121,9 @@ impl Handler for Agent {
         self.base.commands().discard_prepared_shell();
         // Commands keep running and stay known: a copy goes on with those of the VM that it was copied from.
         self.set_owner(self.next_owner(owner, identity.env, identity.keeps_env));
+        if prior_use == PriorUse::Some {
+            hooks::run().await;
+        }
         // Last: everything is in place when the programs of a copy run again. Those of a copy without an owner wait for
         // its hand-out.
         if matches!(self.owner(), Ownership::Owned(_)) {

@@ -1,20 +1,29 @@
 //! Gives a restored VM an identity that differs from all others of the same snapshot.
 
+use std::net::Ipv4Addr;
+
 use rustix::system::{sethostname, uname};
 use skep_channel::{HandOutReport, Identity, IdentityReport, TimeAndSeed};
 
 use crate::{
-    clock, entropy,
+    clock, console, entropy,
     error::{Error, StepContext},
     files::{self, PriorUse},
-    network,
+    network, sockets,
 };
 
 /// Applies the identity and reads it back. Does nothing else, since a restored VM is not ready before this returns.
 pub(crate) fn apply(identity: &Identity, prior_use: PriorUse) -> Result<IdentityReport, Error> {
     let HandOutReport { reseeded, clock_step_ms } = set_time_and_seed(&identity.moment)?;
     sethostname(identity.hostname.as_bytes()).context("set the host name")?;
+    let old_address = match prior_use {
+        PriorUse::None => None,
+        PriorUse::Some => network::interface().ok().map(|interface| interface.ip),
+    };
     network::configure(identity)?;
+    if let Some(old) = old_address.filter(|old| *old != identity.ip) {
+        destroy_connections(old);
+    }
     files::write_hostname(&identity.hostname, prior_use)?;
     if let Some(gateway) = identity.gateway {
         files::write_name_server(gateway, prior_use)?;
@@ -24,6 +33,15 @@ pub(crate) fn apply(identity: &Identity, prior_use: PriorUse) -> Result<Identity
     // Last: programs that watch this file find everything else in place.
     files::write_generation(&identity.vm)?;
     report(reseeded, clock_step_ms)
+}
+
+/// Ends the connections of the address that the VM no longer has. A kernel that refuses does not fail the copy: its programs
+/// then wait until their own time limits.
+fn destroy_connections(old: Ipv4Addr) {
+    match sockets::destroy_tcp(old) {
+        Ok(count) => console::log(&format!("ended {count} connections of {old}")),
+        Err(error) => console::log(&format!("cannot end the connections of {old}: {error}")),
+    }
 }
 
 /// Sets the clock and reseeds the random generator.

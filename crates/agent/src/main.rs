@@ -11,6 +11,7 @@ mod files;
 mod freeze;
 mod groups;
 mod handler;
+mod hooks;
 mod identity;
 mod init;
 mod modules;
@@ -19,6 +20,7 @@ mod network;
 mod port;
 mod power;
 mod settle;
+mod sockets;
 mod usage;
 
 use std::{process::ExitCode, time::Duration};

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Version of the bake itself: devices, command line and warm-up. Must change whenever these do.
-const BAKE_RECIPE: &str = "6";
+const BAKE_RECIPE: &str = "7";
 /// Name of the input that is the key of the parent.
 const PARENT: &str = "parent";
 /// The inputs that a saved state can only be loaded with, whatever the rest.

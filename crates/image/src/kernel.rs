@@ -1,10 +1,14 @@
 //! The guest's kernel: Debian's cloud kernel, extracted from its package without installing it on this machine.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
+use rustix::{
+    fs::{CWD, RenameFlags, renameat_with},
+    io::Errno,
+};
 use skep_template::shelf;
 
 use crate::{
@@ -14,10 +18,12 @@ use crate::{
 
 const DPKG_DEB: Program = Program { name: "dpkg-deb", package: "dpkg" };
 const XZ: Program = Program { name: "xz", package: "xz-utils" };
+/// The file of a kernel in the cache that names the modules that were extracted, or are built in.
+const EXTRACTED: &str = "modules";
 const FIND: Program = Program { name: "find", package: "findutils" };
 
 /// Modules that a guest needs unless they are built in, in load order.
-pub(crate) const MODULES: [&str; 10] = [
+pub(crate) const MODULES: [&str; 12] = [
     "virtio_ring",
     "virtio",
     "virtio_mmio",
@@ -28,6 +34,9 @@ pub(crate) const MODULES: [&str; 10] = [
     "virtio_blk",
     "libcrc32c",
     "erofs",
+    // By these the agent ends the connections of a copy.
+    "inet_diag",
+    "tcp_diag",
 ];
 /// Module that is loaded last.
 pub(crate) const OVERLAY: &str = "overlay";
@@ -65,19 +74,49 @@ fn cached_version(cache: &Path) -> Option<String> {
     kernels.max().map(|(_, version)| version)
 }
 
-/// Returns the kernel of a version, and downloads it if the cache does not contain it.
+/// Returns the kernel of a version, and downloads it if the cache does not contain it with all modules of this release.
 pub(crate) fn ensure(cache: &Path, version: &str, pen: &Containment) -> Result<Kernel, Error> {
     let dir = cache.join(format!("kernel-{version}"));
-    if !dir.is_dir() {
-        let (package, _) = apt::kernel_package(cache)?;
-        let work = shelf::create_partial(cache)?;
-        extract(&package, version, work.path(), pen)?;
-        // Otherwise a power failure might leave the name without the content, and later bakes would use it.
-        let synced = fs::File::open(work.path()).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
-        synced.map_err(Error::io(work.path().display()))?;
-        fs::rename(work.path().join("kernel"), &dir).map_err(Error::io(dir.display()))?;
+    if !has_all_modules(&dir) {
+        match download(cache, version, &dir, pen) {
+            // An earlier release lacked only modules without which a guest boots.
+            Err(error) if dir.is_dir() => tracing::warn!(
+                %error,
+                "the kernel {version} in the cache is from an earlier release and cannot be downloaded again, so that \
+                 connections of copied VMs will not be ended: {error}"
+            ),
+            other => other?,
+        }
     }
     Ok(Kernel { dir })
+}
+
+/// Whether a kernel in the cache was extracted with the modules that this release names.
+fn has_all_modules(dir: &Path) -> bool {
+    fs::read_to_string(dir.join(EXTRACTED)).is_ok_and(|names| names == module_names())
+}
+
+fn module_names() -> String {
+    MODULES.into_iter().chain([OVERLAY]).map(|name| format!("{name}\n")).collect()
+}
+
+/// Downloads the kernel, and puts it in the place of the one of an earlier release.
+fn download(cache: &Path, version: &str, dir: &Path, pen: &Containment) -> Result<(), Error> {
+    let (package, _) = apt::kernel_package(cache)?;
+    let work = shelf::create_partial(cache)?;
+    extract(&package, version, work.path(), pen)?;
+    // Otherwise a power failure might leave the name without the content, and later bakes would use it.
+    let synced = fs::File::open(work.path()).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
+    synced.map_err(Error::io(work.path().display()))?;
+    put(&work.path().join("kernel"), dir).map_err(Error::io(dir.display()))
+}
+
+/// Moves a folder to `to`. A folder that is there takes the old name of the other one.
+fn put(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
+        Err(Errno::NOENT) => fs::rename(from, to),
+        other => Ok(other?),
+    }
 }
 
 fn extract(package: &str, version: &str, work: &Path, pen: &Containment) -> Result<(), Error> {
@@ -105,7 +144,7 @@ fn extract(package: &str, version: &str, work: &Path, pen: &Containment) -> Resu
             None => return Err(lacks(&format!("module {name}"))),
         }
     }
-    Ok(())
+    fs::write(work.join("kernel").join(EXTRACTED), module_names()).map_err(Error::io(EXTRACTED))
 }
 
 fn find_file(tree: &Path, pattern: &str) -> Result<Option<PathBuf>, Error> {
@@ -127,6 +166,30 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+
+    #[test]
+    fn a_kernel_of_an_earlier_release_is_replaced() {
+        let cache = tempfile::tempdir().unwrap();
+        let [new, dir] = ["new", "kernel-6.1"].map(|name| cache.path().join(name));
+        fs::create_dir(&new).unwrap();
+        fs::write(new.join(EXTRACTED), module_names()).unwrap();
+        assert!(!has_all_modules(&dir));
+        put(&new, &dir).unwrap();
+        assert!(has_all_modules(&dir) && !new.exists());
+
+        for of_earlier_release in [None, Some("virtio\noverlay\n")] {
+            fs::remove_file(dir.join(EXTRACTED)).unwrap();
+            if let Some(names) = of_earlier_release {
+                fs::write(dir.join(EXTRACTED), names).unwrap();
+            }
+            assert!(!has_all_modules(&dir));
+            fs::create_dir(&new).unwrap();
+            fs::write(new.join(EXTRACTED), module_names()).unwrap();
+            put(&new, &dir).unwrap();
+            assert!(has_all_modules(&dir));
+            fs::remove_dir_all(&new).unwrap();
+        }
+    }
 
     #[test]
     fn without_package_lists_the_kernel_that_came_last_is_used() {

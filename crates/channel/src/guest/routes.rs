@@ -51,26 +51,11 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
     let limit = handler.request_limit();
     let path: Vec<&str> = head.uri.path().trim_start_matches('/').split('/').collect();
     match (&head.method, path.as_slice()) {
-        (&Method::POST, ["identity"]) => {
-            let identity = parse(&read(body, limit).await?)?;
-            json(&handler.set_identity(identity).await?)
-        }
-        (&Method::POST, ["hand-out"]) => {
-            let hand_out = parse(&read(body, limit).await?)?;
-            json(&handler.hand_out(hand_out).await?)
-        }
-        (&Method::POST, ["clock"]) => {
-            let moment = parse(&read(body, limit).await?)?;
-            json(&handler.set_clock(moment).await?)
-        }
-        (&Method::POST, ["freeze"]) => {
-            let request = parse(&read(body, limit).await?)?;
-            json(&handler.freeze(request).await?)
-        }
-        (&Method::POST, ["thaw"]) => {
-            let request = parse(&read(body, limit).await?)?;
-            empty(handler.thaw(request).await)
-        }
+        (&Method::POST, ["identity"]) => json(&handler.set_identity(read_json(body, limit).await?).await?),
+        (&Method::POST, ["hand-out"]) => json(&handler.hand_out(read_json(body, limit).await?).await?),
+        (&Method::POST, ["clock"]) => json(&handler.set_clock(read_json(body, limit).await?).await?),
+        (&Method::POST, ["freeze"]) => json(&handler.freeze(read_json(body, limit).await?).await?),
+        (&Method::POST, ["thaw"]) => empty(handler.thaw(read_json(body, limit).await?).await),
         (&Method::POST, ["rest"]) => empty(handler.wait_until_prepared().await),
         (&Method::POST, ["settle"]) => empty(handler.settle().await),
         (&Method::GET, ["usage"]) => json(&handler.usage()?),
@@ -83,7 +68,7 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
         }
         (&Method::POST, ["streams", name]) => streamed(&handler, name, body, limit).await,
         (&Method::PUT, ["commands", id]) => {
-            let command = parse(&read(body, limit).await?)?;
+            let command = read_json(body, limit).await?;
             handler.until_thawed().await;
             Ok(stream(handler.start(id, command)?))
         }
@@ -127,6 +112,10 @@ async fn read(mut body: Incoming, limit: usize) -> Result<Vec<u8>, Failure> {
         bytes.extend_from_slice(&data);
     }
     Ok(bytes)
+}
+
+async fn read_json<T: DeserializeOwned>(body: Incoming, limit: usize) -> Result<T, Failure> {
+    parse(&read(body, limit).await?)
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {

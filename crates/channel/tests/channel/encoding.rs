@@ -15,7 +15,7 @@ use skep_api::{
     files::MakeFolder,
     path::PathEncoding,
 };
-use skep_channel::{Guest, HandOut};
+use skep_channel::{FreezeRequest, Guest, HandOut};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -30,6 +30,9 @@ GET /protocol
 POST /identity {"vm":"vm_1","hostname":"one","mac":[2,0,0,0,0,1],"ip":"10.77.0.2","prefix_len":16,"gateway":null,"moment":{"unix_time_ns":1,"seed":"00"},"machine_id":"0","boot_id":"boot","env":{}}
 POST /hand-out {"moment":{"unix_time_ns":1,"seed":"00"},"env":{}}
 POST /clock {"unix_time_ns":1,"seed":"00"}
+POST /freeze {"token":"copy_1","sync":true}
+POST /thaw {"token":"copy_1"}
+POST /thaw {"token":null}
 POST /rest
 POST /settle
 GET /usage
@@ -57,6 +60,9 @@ async fn requests_are_those_of_the_protocols_number() {
     let _ = guest.set_identity(&identity).await;
     let _ = guest.hand_out(&hand_out).await;
     let _ = guest.set_clock(&hand_out.moment).await;
+    let _ = guest.freeze(&FreezeRequest { token: "copy_1".to_owned(), sync: true }).await;
+    let _ = guest.thaw(Some("copy_1")).await;
+    let _ = guest.thaw(None).await;
     let _ = guest.wait_until_prepared().await;
     let _ = guest.settle().await;
     let _ = guest.usage().await;

@@ -4,6 +4,7 @@
 
 mod encoding;
 mod fixture;
+mod freeze;
 mod hostile;
 mod input;
 mod other_release;
