@@ -14,7 +14,6 @@ pub mod inherited {
     pub const RAM: i32 = FIRST_FD + 4;
     pub const KERNEL: i32 = RAM + 1;
     pub const INITRD: i32 = RAM + 2;
-    pub const ROOT: i32 = RAM + 3;
     /// Only in the VMM of a guest that continues a snapshot, like [`PAGES`].
     pub const DELTA: i32 = RAM + 6;
     pub const PAGES: i32 = DELTA + 1;

@@ -70,6 +70,9 @@ pub(crate) struct VmmRecord {
     pub(crate) vcpus: u32,
     pub(crate) memory_mb: u64,
     pub(crate) layer: FileId,
+    /// The shared root file system. Absent in records of earlier releases, whose VMs cannot be copied.
+    #[serde(default)]
+    pub(crate) root: Option<FileId>,
 }
 
 /// Records of earlier releases name the only template that there was.

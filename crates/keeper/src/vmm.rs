@@ -136,10 +136,12 @@ impl VmResources {
             LaunchSource::Capture(capture) => capture.open()?,
         };
         let (vcpus, memory_mb, template_key) = (opened.vcpus, opened.memory_mb, opened.key.clone());
+        let root = opened.root.try_clone().map(File::from).and_then(|root| FileId::of(&root));
+        let root = Some(root.map_err(Error::io("root file system"))?);
         let (descriptors, layer) = self.spawn(site, vm, uid, tap, opened)?;
         if let (Some(record), Some(jailed)) = (&mut self.record, &self.jailed) {
             let process = ProcessId::of(jailed)?;
-            record.vmm = Some(VmmRecord { process, template_key, vcpus, memory_mb, layer });
+            record.vmm = Some(VmmRecord { process, template_key, vcpus, memory_mb, layer, root });
             site.records.write(record)?;
         }
         Ok(descriptors)
@@ -231,7 +233,7 @@ impl VmResources {
             memory_mb: vmm.memory_mb,
         };
         let layer = layer.try_clone().map_err(Error::io("disk layer"))?;
-        Ok(Some(CaptureSource { vm: record.vm, pid: jailed.pid, origin, layer }))
+        Ok(Some(CaptureSource { vm: record.vm, pid: jailed.pid, origin, root: vmm.root, layer }))
     }
 
     /// Whether the VM outlives its server.

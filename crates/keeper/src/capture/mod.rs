@@ -28,7 +28,10 @@ use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use skep_api::{TemplateId, VmId};
 use skep_engine::Delta;
 
-use crate::{Error, OpenTemplate, disk_layer};
+use crate::{
+    Error, OpenTemplate,
+    disk_layer::{self, FileId},
+};
 pub(crate) use delta::DeltaFiles;
 use guest_memory::GuestMemory;
 use vmm_files::VmmFiles;
@@ -38,6 +41,8 @@ pub(crate) struct CaptureSource {
     pub(crate) vm: VmId,
     pub(crate) pid: u32,
     pub(crate) origin: CaptureOrigin,
+    /// The root file system.
+    pub(crate) root: Option<FileId>,
     pub(crate) layer: File,
 }
 
@@ -95,7 +100,7 @@ impl PendingCapture {
         admit: impl FnOnce(u64) -> Result<(), Error>,
     ) -> Result<Capture, Error> {
         let failed = || Error::io(format!("capture of VM {}", source.vm));
-        let files = VmmFiles::of(source.pid).map_err(failed())?;
+        let files = VmmFiles::of(source.pid, source.root).map_err(failed())?;
         let memory = GuestMemory::locate(source.pid, &files.ram, source.origin.memory_mb).map_err(failed())?;
         let runs = memory.changed_runs(files.pages.as_ref()).map_err(failed())?;
         admit(runs::bytes(&runs))?;

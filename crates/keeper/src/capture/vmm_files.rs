@@ -10,6 +10,8 @@ use std::{
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals};
 use skep_engine::launch::inherited;
 
+use crate::disk_layer::{self, FileId};
+
 pub(super) struct VmmFiles {
     pub(super) ram: File,
     pub(super) kernel: File,
@@ -22,12 +24,14 @@ pub(super) struct VmmFiles {
 impl VmmFiles {
     /// # Errors
     /// One of them is not what the VMM inherited, or the process has ended.
-    pub(super) fn of(pid: u32) -> io::Result<Self> {
+    pub(super) fn of(pid: u32, root: Option<FileId>) -> io::Result<Self> {
+        // QEMU moves the descriptors of its disks.
+        let root = root.and_then(|root| disk_layer::find(pid, root));
         Ok(Self {
             ram: sealed(open(pid, inherited::RAM)?)?,
             kernel: open(pid, inherited::KERNEL)?,
             initrd: open(pid, inherited::INITRD)?,
-            root: open(pid, inherited::ROOT)?,
+            root: root.ok_or_else(|| io::Error::other("the VMM has closed its root file system"))?,
             // The variable that names it is not read: a VMM can change its environment.
             pages: match open(pid, inherited::PAGES) {
                 Ok(file) => Some(sealed(file)?),
