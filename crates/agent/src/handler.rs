@@ -213,3 +213,45 @@ fn request_limit() -> usize {
     // If the value is missing, the smallest memory of a guest is assumed.
     (total.max(64 << 20) / 4).min(MAX_REQUEST_BYTES)
 }
+
+#[cfg(test)]
+mod tests {
+    use skep_api::exec::Stdin;
+    use skep_workspace::Run;
+
+    use super::*;
+
+    /// What a command of this owner sees of the variables of these tests; `None` if there is no owner.
+    async fn variables(owner: Ownership) -> Option<String> {
+        let Ownership::Owned(place) = owner else { return None };
+        let command = RunCommand {
+            command: "echo ${KEPT-none} ${BOTH-none} ${ADDED-none}".to_owned(),
+            cwd: Some("/".to_owned()),
+            env: BTreeMap::new(),
+            stdin: Stdin::Empty,
+            timeout_ms: 60_000,
+        };
+        Some(command.run(&place.without_groups()).await.unwrap().stdout)
+    }
+
+    #[tokio::test]
+    async fn a_copy_keeps_variables_only_if_it_is_told_to() {
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let agent = Agent::new();
+        let original = || Ownership::Owned(agent.base.with_env(&map(&[("KEPT", "old"), ("BOTH", "old")])));
+        let added = || Some(map(&[("BOTH", "new"), ("ADDED", "new")]));
+        for (before, env, keeps_env, wanted) in [
+            (original(), added(), true, Some("old new new\n")),
+            (original(), None, true, Some("old old none\n")),
+            (original(), added(), false, Some("none new new\n")),
+            (original(), None, false, None),
+            (Ownership::NoIdentity, added(), true, Some("none new new\n")),
+            (Ownership::NoIdentity, None, true, None),
+        ] {
+            let owner = agent.next_owner(before, env, keeps_env);
+            assert_eq!(variables(owner).await.as_deref(), wanted, "{keeps_env}");
+        }
+    }
+}

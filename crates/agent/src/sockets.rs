@@ -7,7 +7,7 @@
 use std::{io, net::Ipv4Addr, os::fd::OwnedFd, time::Duration};
 
 use rustix::{
-    io::Errno,
+    io::{Errno, retry_on_intr},
     net::{
         AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
         sockopt::{Timeout, set_socket_timeout},
@@ -40,11 +40,14 @@ const MAX_SOCKETS: usize = 1 << 16;
 type SocketId = [u8; ID_BYTES];
 
 /// Destroys all TCP sockets with this local address, in IPv6 sockets too. Returns how many.
+///
+/// # Errors
+/// The kernel refuses the list, or to destroy one of them. All others are destroyed.
 pub(crate) fn destroy_tcp(local: Ipv4Addr) -> io::Result<usize> {
     let kernel =
         socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
     set_socket_timeout(&kernel, Timeout::Recv, Some(ANSWER_LIMIT))?;
-    let mut destroyed = 0;
+    let (mut destroyed, mut refused) = (0, None);
     for (family, address) in
         [(libc::AF_INET, padded(&local.octets())), (libc::AF_INET6, local.to_ipv6_mapped().octets())]
     {
@@ -53,11 +56,11 @@ pub(crate) fn destroy_tcp(local: Ipv4Addr) -> io::Result<usize> {
                 Ok(()) => destroyed += 1,
                 // It ended meanwhile.
                 Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
-                Err(error) => return Err(error),
+                Err(error) => refused = Some(error),
             }
         }
     }
-    Ok(destroyed)
+    refused.map_or(Ok(destroyed), Err)
 }
 
 /// An address in the field for both families, whose rest is zero.
@@ -91,7 +94,7 @@ fn destroy(kernel: &OwnedFd, family: u8, id: &SocketId) -> io::Result<()> {
 }
 
 fn receive<'a>(kernel: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    let (length, whole) = recv(kernel, &mut *buffer, RecvFlags::TRUNC)?;
+    let (length, whole) = retry_on_intr(|| recv(kernel, &mut *buffer, RecvFlags::TRUNC))?;
     if whole > length {
         return Err(malformed("a message is longer than the buffer"));
     }
@@ -221,11 +224,23 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_of_a_dump_is_read_without_harm() {
-        let dump = [socket(1), socket(2), message(NLMSG_DONE, &[0; 4])].concat();
+    fn every_cut_of_a_dump_is_read_up_to_the_cut() {
+        let (one, dump) = (socket(1).len(), [socket(1), socket(2), message(NLMSG_DONE, &[0; 4])].concat());
         for length in 0..dump.len() {
-            let sockets = read(&dump[..length]).iter().filter(|message| message.is_ok()).count();
-            assert!(sockets <= length / socket(1).len() + 1);
+            let found = read(&dump[..length]);
+            assert_eq!(found.iter().filter(|message| message.is_ok()).count(), length / one, "{length}");
+            assert_eq!(
+                found.iter().filter(|message| message.is_err()).count(),
+                (length % one).min(1),
+                "{length}"
+            );
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_break_the_reading(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            proptest::prop_assert!(read(&bytes).len() <= bytes.len() / HEADER_BYTES + 1);
         }
     }
 

@@ -19,7 +19,7 @@ use skep_channel::{
 };
 use skep_harness::ControlGroup;
 use skep_workspace::{Output, Place, run_by_name, run_streamed_by_name};
-use tokio::{net::UnixStream, task::JoinHandle};
+use tokio::{net::UnixStream, sync::watch, task::JoinHandle};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -29,12 +29,15 @@ pub(crate) struct Fixture {
     host: Arc<UnixStream>,
     relay: Mutex<Option<JoinHandle<()>>>,
     pub(crate) dir: tempfile::TempDir,
+    /// Whether the guest holds back commands and operations.
+    pub(crate) frozen: Arc<watch::Sender<bool>>,
 }
 
 #[derive(Clone)]
 struct Agent {
     place: Place,
     has_identity: Arc<AtomicBool>,
+    frozen: Arc<watch::Sender<bool>>,
 }
 
 /// The events of an [`Output`]. Each future borrows the output, so it is kept in the stream's state.
@@ -77,6 +80,10 @@ impl Handler for Agent {
             return Err(Failure::new(ErrorCode::ExecFailed, "nobody yet"));
         }
         Ok(HandOutReport { reseeded: true, clock_step_ms: 12.5 })
+    }
+
+    async fn until_thawed(&self) {
+        let _ = self.frozen.subscribe().wait_for(|frozen| !frozen).await;
     }
 
     async fn wait_until_prepared(&self) -> Result<(), Failure> {
@@ -124,8 +131,10 @@ impl Fixture {
         let env = BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
         let place = Place::new("/", dir.path(), env, &group);
         let (host, guest) = UnixStream::pair().expect("a pair");
-        tokio::spawn(serve(guest, Agent { place, has_identity: Arc::default() }));
-        Self { group, host: Arc::new(host), relay: Mutex::default(), dir }
+        let frozen = Arc::new(watch::Sender::new(false));
+        let agent = Agent { place, has_identity: Arc::default(), frozen: Arc::clone(&frozen) };
+        tokio::spawn(serve(guest, agent));
+        Self { group, host: Arc::new(host), relay: Mutex::default(), dir, frozen }
     }
 
     /// A host end of the shared stream. As with a VM's port, the stream does not end with this host. The previous host

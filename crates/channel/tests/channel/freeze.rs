@@ -168,6 +168,35 @@ async fn programs_and_operations_wait_for_the_thaw() {
     drop(start.await.expect("a stream"));
 }
 
+/// A copy of the VM begins with a new host. What waited for the old one would run in both.
+#[tokio::test]
+async fn what_waited_for_the_thaw_ends_with_its_host() {
+    for host_changes in [true, false] {
+        let fixture = Fixture::new();
+        let old = fixture.connect().await;
+        fixture.frozen.send_replace(true);
+        let (call, start) = (command("touch called"), command("touch started"));
+        {
+            let (call, start) = (old.call(&call), old.start_detached("exec_held", &start));
+            let both = async { tokio::join!(call, start) };
+            tokio::pin!(both);
+            assert!(tokio::time::timeout(Duration::from_millis(200), &mut both).await.is_err());
+            let new = if host_changes { fixture.connect().await } else { old.clone() };
+            fixture.frozen.send_replace(false);
+            if !host_changes {
+                let (call, start) = both.await;
+                call.expect("it runs");
+                start.expect("it starts");
+            }
+            new.call(&command("touch new")).await.expect("it runs");
+            assert!(fixture.dir.path().join("new").exists());
+            let unknown = new.attach("exec_held", 0, 0, DEADLINE).await.is_err();
+            assert_eq!(unknown, host_changes);
+        }
+        assert_eq!(fixture.dir.path().join("called").exists(), !host_changes);
+    }
+}
+
 #[tokio::test]
 async fn the_error_of_a_guest_passes_and_the_connection_stays() {
     let slow = Behaviour::Refuses(ErrorCode::GuestTimeout);
