@@ -1,9 +1,15 @@
 export type NoticeKind = 'info' | 'good' | 'danger';
 
+interface Link {
+  text: string;
+  href: string;
+}
+
 interface Notice {
   id: number;
   text: string;
   kind: NoticeKind;
+  links: readonly Link[];
 }
 
 const SHOWN_MS = 6_000;
@@ -12,12 +18,12 @@ const MAX_SHOWN = 4;
 export const notices: { list: Notice[] } = $state({ list: [] });
 let last = 0;
 
-/** Shows a short text. A failure stays until it is closed. */
-export function notify(text: string, kind: NoticeKind = 'info'): void {
+/** Shows a short text, with links to what it is about. A failure stays until it is closed, and so do links. */
+export function notify(text: string, kind: NoticeKind = 'info', links: readonly Link[] = []): void {
   last += 1;
   const id = last;
-  notices.list = [...notices.list, { id, text, kind }].slice(-MAX_SHOWN);
-  if (kind !== 'danger') setTimeout(() => dismiss(id), SHOWN_MS);
+  notices.list = [...notices.list, { id, text, kind, links }].slice(-MAX_SHOWN);
+  if (kind !== 'danger' && links.length === 0) setTimeout(() => dismiss(id), SHOWN_MS);
 }
 
 export function dismiss(id: number): void {

@@ -2,6 +2,7 @@ import { api, unwrap, type Schema } from '../../api/client';
 import { messageOf } from '../../api/error';
 import { confirm } from '../../components/confirm.svelte';
 import { notify } from '../../components/notices.svelte';
+import { can } from '../../session/session.svelte';
 
 type Vm = Schema<'Vm'>;
 
@@ -10,6 +11,13 @@ const path = ({ pid }: Vm): { pid: string } => ({ pid: String(pid) });
 /** What a reader calls a VM. */
 export function nameOf({ name, pid }: Vm): string {
   return name ? `${name} (${pid})` : String(pid);
+}
+
+/** Why a VM cannot be forked or stored as a template now; empty where it can. */
+export function reasonAgainstCopy({ state }: Vm): string {
+  if (!can('swarm:write')) return 'The key lacks the scope swarm:write';
+  if (state === 'paused') return 'The VM is paused. Resume it first';
+  return state === 'ended' ? 'The VM has ended' : '';
 }
 
 async function report(action: Promise<unknown>, done: string): Promise<void> {
