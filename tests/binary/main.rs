@@ -90,6 +90,8 @@ mod separation;
 mod sizes;
 #[cfg(feature = "root")]
 mod small_server;
+#[cfg(feature = "root")]
+mod snapshots;
 #[cfg(feature = "soak")]
 mod soak;
 #[cfg(feature = "root")]
