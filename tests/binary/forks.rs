@@ -1,5 +1,6 @@
 //! Copies of running VMs: what they have of their parent, what is their own, and that they never speak as their parent.
 
+mod faults;
 mod network;
 
 use std::{

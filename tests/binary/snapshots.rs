@@ -225,3 +225,40 @@ async fn is_never_served(skep: &Skep, name: &str, file: &str) {
     let refused = skep.post("/api/swarm/boot", &json!({"template": name})).await;
     assert!(refused.refused(422, "template_damaged").contains(file), "{file}: {refused:?}");
 }
+
+/// Writes files, each of them to the disk, and lists those that are written with their hashes, as fast as the VM can.
+const WRITE: &str = "head -c 1000000 /dev/urandom > /dev/shm/block
+(setsid sh -c 'n=0; while :; do n=$((n + 1)); file=/root/written-$((n % 60))
+    { echo $n; cat /dev/shm/block; } > $file.new && sync $file.new && mv $file.new $file && sync /root
+    echo $n > /dev/shm/written; done' >/dev/null 2>&1 </dev/null &)
+while [ ! -e /dev/shm/written ] || [ \"$(cat /dev/shm/written)\" -lt 30 ]; do sleep 0.05; done";
+/// Prints what is wrong with files, as they are on disk.
+const CHECK: &str = "sync; echo 3 > /proc/sys/vm/drop_caches; block=$(sha256sum < /dev/shm/block)
+for file in /root/written-*; do case $file in *.new) continue;; esac
+    [ \"$(tail -n +2 $file | sha256sum)\" = \"$block\" ] || echo $file; done
+ls /root | grep -c -v new";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_a_vm_that_writes_without_end_have_whole_files() {
+    let skep = Skep::start().await;
+    let original = skep.boot(1).await.remove(0);
+    skep.output(pid_of(&original), WRITE).await;
+    for round in 0..2 {
+        let name = format!("written-{round}");
+        snapshot(&skep, &original, &name).await;
+        let forked = fork(&skep, &original, &json!({})).await;
+        for vm in boot(&skep, &name, 1).await.iter().chain(&forked) {
+            let found = skep.output(pid_of(vm), CHECK).await;
+            assert!(found.parse::<u32>().is_ok_and(|files| files >= 29), "{found}");
+            skep.delete(&path_of(vm)).await.ok(200);
+        }
+    }
+    let written =
+        async || skep.output(pid_of(&original), "cat /dev/shm/written").await.parse::<u64>().unwrap();
+    let before = written().await;
+    eventually("more files of the original", async || written().await > before + 2).await;
+    // The control: the check finds a file that is not whole.
+    skep.output(pid_of(&original), "echo more >> /root/written-100").await;
+    assert!(skep.output(pid_of(&original), CHECK).await.contains("written-100"));
+    assert_in_order(&skep).await;
+}
