@@ -79,7 +79,7 @@ async fn a_launch_brings_streams_and_the_state() {
     let asked = tokio::spawn(async move { server.launch(vm, TemplateId::BASE).await });
     let (request, answerer) = keeper.receive().await.unwrap().unwrap();
     assert!(
-        matches!(request, Request::Launch { vm: asked, template } if asked == vm && template == TemplateId::BASE)
+        matches!(request, Request::Launch { vm: asked, template, .. } if asked == vm && template == TemplateId::BASE)
     );
     let [_, mut agent, _] = answer_launch(answerer, vm).await;
     let mut got = asked.await.unwrap().unwrap();

@@ -161,8 +161,8 @@ impl Vmms {
 
     async fn perform(self: &Arc<Self>, request: Request) -> Result<(Answer, Vec<OwnedFd>), Error> {
         match request {
-            Request::Launch { vm, template } => {
-                let (launched, descriptors) = self.launch(vm, template).await?;
+            Request::Launch { vm, template, ip } => {
+                let (launched, descriptors) = self.launch(vm, template, ip).await?;
                 Ok((Answer::Launched(launched), descriptors))
             }
             Request::Attach { vm } => {
@@ -205,7 +205,17 @@ impl Vmms {
                 self.capture(capture).await?;
                 Answer::Captured
             }
-            Request::StoreCapture { capture } => Answer::Template(self.store_capture(capture).await?),
+            Request::StoreCapture { capture, purpose } => {
+                Answer::Template(self.store_capture(capture, purpose).await?)
+            }
+            Request::ReserveAddress { ip } => {
+                self.network.reserve(ip).await?;
+                Answer::AddressReserved
+            }
+            Request::EndReservation { ip } => {
+                self.network.end_reservation(ip).await?;
+                Answer::ReservationEnded
+            }
             Request::DropCapture { capture } => {
                 self.drop_capture(capture);
                 Answer::CaptureDropped

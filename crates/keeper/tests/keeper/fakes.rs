@@ -185,6 +185,7 @@ impl Templates for FakeTemplates {
             state,
             layer,
             delta: None,
+            origin: None,
         })
     }
 

@@ -74,8 +74,11 @@ refusals! {
     /// Operations on one VM that do not use its guest agent.
     VmRefused = &[&[UnknownVm], SWARM],
     /// Pausing or resuming a VM.
-    PauseRefused = &[&[UnknownVm, VmEnded], SWARM, &[GuestTimeout]],
-    ResumeRefused = &[&[UnknownVm, VmEnded], SWARM, &[GuestTimeout], OPTIONAL_BODY],
+    PauseRefused = &[&[UnknownVm, VmEnded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
+    ResumeRefused = &[
+        &[UnknownVm, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout],
+        OPTIONAL_BODY,
+    ],
     ChangeVmRefused = &[&[UnknownVm, NameTaken], SWARM],
     WatchRefused = &[PLACE, PATH, &[WatchLimit]],
     RestartRefused = &[&[ErrorCode::RestartRefused, ShuttingDown], OPTIONAL_BODY],

@@ -1,7 +1,7 @@
 //! Copies of VMs: forks, which run at once, and snapshots, which are stored as templates.
 
 use skep_api::{AccountId, TemplateId, VmId};
-use skep_keeper_protocol::TemplateStatus;
+use skep_keeper_protocol::{StorePurpose, TemplateStatus};
 
 use super::Swarm;
 use crate::{
@@ -29,7 +29,7 @@ impl Swarm {
         // In a task of its own, so that a cancelled request does not leave a capture behind.
         tokio::spawn(async move {
             handle.copy(template, CopyPurpose::Snapshot).await?;
-            let stored = keeper.store_capture(template).await;
+            let stored = keeper.store_capture(template, StorePurpose::Template).await;
             let dropped = keeper.drop_capture(template).await;
             let stored = stored?;
             dropped?;

@@ -281,7 +281,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
         let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: refused"));
         match request {
             Request::Launch { .. } if keeper.lock().unwrap().goes_away => return,
-            Request::Launch { vm, template } => launch(vm, template, answerer, &keeper).await,
+            Request::Launch { vm, template, .. } => launch(vm, template, answerer, &keeper).await,
             Request::End { .. } if keeper.lock().unwrap().refuses_ends => {
                 answerer.answer(refusal, &[]).await.unwrap();
             }

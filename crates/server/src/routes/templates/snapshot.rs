@@ -90,8 +90,15 @@ async fn record_and_store(
     match swarm.snapshot(&account, vm.id, template).await {
         Ok(stored) => {
             let (status, at) = (to_store(stored.state), Timestamp::now());
-            let command =
-                RecordSnapshot { account, template, status, vm: vm.id, pid: vm.pid, at, request_id };
+            let command = RecordSnapshot {
+                account,
+                template,
+                status,
+                vm: vm.id,
+                pid: vm.pid.unwrap_or_default(),
+                at,
+                request_id,
+            };
             Ok(state.store.record_snapshot(command).await?)
         }
         Err(error) => {
