@@ -73,6 +73,8 @@ refusals! {
     CleanupRefused = &[SWARM, OPTIONAL_BODY],
     /// Operations on one VM that do not use its guest agent.
     VmRefused = &[&[UnknownVm], SWARM],
+    /// Reading what only the process of a VM knows.
+    VmmRefused = &[&[UnknownVm, VmPaused], SWARM],
     /// Pausing or resuming a VM.
     PauseRefused = &[&[UnknownVm, VmEnded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
     ResumeRefused = &[

@@ -32,6 +32,7 @@ use crate::{
     json::Json,
     openapi::refusals::{
         BootRefused, ChangeVmRefused, CleanupRefused, ForkRefused, PauseRefused, ResumeRefused, VmRefused,
+        VmmRefused,
     },
     swarm_handle::SwarmHandle,
     tickets::{IDEMPOTENCY_KEY_DESCRIPTION, InProgressRequests, idempotency_key},
@@ -383,7 +384,7 @@ async fn console(
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     responses(
         (status = 200, description = "The policy, the counters and the tries", body = EgressReport),
-        VmRefused,
+        VmmRefused,
     )
 )]
 async fn egress(
@@ -407,7 +408,7 @@ async fn egress(
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     responses(
         (status = 200, description = "The metrics", body = VmMetrics),
-        VmRefused,
+        VmmRefused,
     )
 )]
 async fn vm_metrics(
