@@ -37,6 +37,8 @@ mod command;
 #[cfg(feature = "root")]
 mod confinement;
 #[cfg(feature = "root")]
+mod copies;
+#[cfg(feature = "root")]
 mod crash;
 #[cfg(feature = "root")]
 mod disk_speed;
@@ -52,6 +54,8 @@ mod exec;
 mod faults;
 #[cfg(feature = "root")]
 mod files;
+#[cfg(feature = "root")]
+mod forks;
 #[cfg(feature = "root")]
 mod full_disk;
 #[cfg(feature = "root")]
@@ -88,6 +92,8 @@ mod separation;
 mod sizes;
 #[cfg(feature = "root")]
 mod small_server;
+#[cfg(feature = "root")]
+mod snapshots;
 #[cfg(feature = "soak")]
 mod soak;
 #[cfg(feature = "root")]
