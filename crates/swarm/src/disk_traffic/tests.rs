@@ -49,6 +49,10 @@ impl Machine for FakeMachine {
         Ok(true)
     }
 
+    async fn save_devices(&self, _: OwnedFd) -> Result<(), Error> {
+        unreachable!()
+    }
+
     async fn save(&self, _: OwnedFd) -> Result<(), Error> {
         Ok(())
     }
