@@ -128,8 +128,9 @@ impl VmResources {
         let opened = match source {
             LaunchSource::Template(template) => {
                 let opened = site.swarm.templates.open(*template)?;
-                site.swarm.templates.check(*template, opened.edition)?;
+                // Before the check: damage that it finds concerns other VMs of the edition as well.
                 self.edition = opened.origin.is_none().then_some(opened.edition);
+                site.swarm.templates.check(*template, opened.edition)?;
                 opened
             }
             // Its files are in memory, and the VM that it was taken from runs with the same root file system.

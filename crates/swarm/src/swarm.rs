@@ -22,7 +22,7 @@ use skep_store::{TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt
 use tokio::time::timeout;
 
 use crate::{
-    BootSource, BootSpec, Error, Observer, SwarmMetrics, adopt,
+    BootFrom, BootSpec, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
@@ -159,8 +159,8 @@ impl Swarm {
         mut order: BootSpec,
     ) -> Result<BootAnswer, Error> {
         let template = match &order.source {
-            BootSource::Template(reference) => self.0.templates.find(*account, reference).await?,
-            BootSource::Vm(vm) => {
+            BootFrom::Template(reference) => self.0.templates.find(*account, reference).await?,
+            BootFrom::Vm(vm) => {
                 let parent = self.registry().by_id(*account, *vm)?;
                 copies::inherit(&mut order, &parent);
                 Arc::new(BootTemplate::fork(&parent.facts, TemplateId::generate()))

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs::{File, Metadata},
+    io,
     os::unix::fs::MetadataExt,
     path::Path,
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -27,8 +28,20 @@ pub(crate) struct VerifiedFile {
     state: Mutex<State>,
 }
 
-/// Device, inode and checksum.
-type FileKey = (u64, u64, String);
+/// A file and the checksum that it must have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileKey {
+    device: u64,
+    inode: u64,
+    sha256: String,
+}
+
+impl FileKey {
+    pub(crate) fn of(file: &File, sha256: &str) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self { device: found.dev(), inode: found.ino(), sha256: sha256.to_owned() })
+    }
+}
 
 /// The files that templates hold open.
 static SHARED: Mutex<BTreeMap<FileKey, Weak<VerifiedFile>>> = Mutex::new(BTreeMap::new());
@@ -81,8 +94,7 @@ impl VerifiedFile {
     /// Like [`Self::open`], but returns the file of another template if that is the same one: the snapshots of a template
     /// have links to its files. That file was verified when it was opened, and is checked before each use.
     pub(crate) fn open_shared(path: &Path, sha256: &str) -> Result<Arc<Self>, FileError> {
-        let found = open_file(path)?.metadata().map_err(FileError::Io)?;
-        let key = (found.dev(), found.ino(), sha256.to_owned());
+        let key = FileKey::of(&open_file(path)?, sha256).map_err(FileError::Io)?;
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         shared.retain(|_, file| file.strong_count() > 0);
         if let Some(file) = shared.get(&key).and_then(Weak::upgrade)

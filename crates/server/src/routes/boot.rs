@@ -9,7 +9,7 @@ use skep_api::{
     tickets::{RESULT_FILE, TICKET_FILE},
 };
 use skep_store::{Account, VmAttributes, VmChange};
-use skep_swarm::{BootSource, BootSpec};
+use skep_swarm::{BootFrom, BootSpec};
 
 use crate::{body::Object, extract::RequestInfo};
 
@@ -84,7 +84,7 @@ pub(super) fn parse_boot(
     let request: BootRequest = object.into_request()?;
     let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
     check_template(&template)?;
-    let source = BootSource::Template(template);
+    let source = BootFrom::Template(template);
     let env = request.env.unwrap_or_default();
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();

@@ -16,7 +16,7 @@ use skep_api::{
     },
 };
 use skep_store::{IdempotentRequest, Store};
-use skep_swarm::{BootSource, BootSpec};
+use skep_swarm::{BootFrom, BootSpec};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
@@ -188,7 +188,7 @@ async fn fork(
     let (_, vm) = state.vms.vm_for(&caller, vm).await?;
     // The same key and body for another VM are another request.
     let once = idempotency_key(&headers, "/api/swarm/vm/fork", &given.with("pid", vm.to_string()))?;
-    order.source = BootSource::Vm(vm);
+    order.source = BootFrom::Vm(vm);
     boot_and_answer(state, &caller, &call, order, work, once).await
 }
 

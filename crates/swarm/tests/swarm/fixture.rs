@@ -31,7 +31,7 @@ use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, MachineMemory, OutOfMemory, Request, ServerEnd,
     SwarmAvailability, Welcome, pair,
 };
-use skep_swarm::{BootSource, BootSpec, Error, Swarm, SwarmParts};
+use skep_swarm::{BootFrom, BootSpec, Error, Swarm, SwarmParts};
 use tokio::{io::AsyncReadExt, net::UnixStream, task::JoinHandle};
 
 use crate::{fake_store::FakeStore, other_release::play};
@@ -221,7 +221,7 @@ impl Fixture {
         BootSpec {
             count,
             attributes: Default::default(),
-            source: BootSource::Template("base".to_owned()),
+            source: BootFrom::Template("base".to_owned()),
             ttl: None,
             env: BTreeMap::new(),
             arrived: Instant::now(),
