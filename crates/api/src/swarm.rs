@@ -389,7 +389,10 @@ pub struct PauseRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SnapshotRequest {
     /// The name of the template that the snapshot becomes.
-    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(value_type = String, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$", example = "installed")
+    )]
     pub name: TemplateName,
     /// Its purpose, for people; at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]

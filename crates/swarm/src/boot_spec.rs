@@ -15,7 +15,11 @@ pub enum BootFrom {
     /// The template with this name or id.
     Template(String),
     /// A copy of this VM, as it is now.
-    Vm(VmId),
+    Vm {
+        vm: VmId,
+        /// Whether the copies have the metadata of the VM, instead of those of the request.
+        keeps_metadata: bool,
+    },
 }
 
 #[derive(Debug, Clone)]

@@ -160,9 +160,11 @@ impl Swarm {
     ) -> Result<BootAnswer, Error> {
         let template = match &order.source {
             BootFrom::Template(reference) => self.0.templates.find(*account, reference).await?,
-            BootFrom::Vm(vm) => {
+            BootFrom::Vm { vm, keeps_metadata } => {
                 let parent = self.registry().by_id(*account, *vm)?;
-                copies::inherit(&mut order, &parent);
+                if *keeps_metadata {
+                    order.attributes.metadata = parent.record().metadata;
+                }
                 Arc::new(BootTemplate::fork(&parent.facts, TemplateId::generate()))
             }
         };

@@ -183,12 +183,12 @@ async fn fork(
     object: Object,
 ) -> Result<Response, Refusal> {
     let vm = path.vm()?;
-    let given = object.with("pid", "");
+    let (given, keeps_metadata) = (object.with("pid", ""), !object.has("metadata"));
     let (mut order, work) = parse_fork(object, state.defaults.of(&caller.account), &call)?;
     let (_, vm) = state.vms.vm_for(&caller, vm).await?;
     // The same key and body for another VM are another request.
     let once = idempotency_key(&headers, "/api/swarm/vm/fork", &given.with("pid", vm.to_string()))?;
-    order.source = BootFrom::Vm(vm);
+    order.source = BootFrom::Vm { vm, keeps_metadata };
     boot_and_answer(state, &caller, &call, order, work, once).await
 }
 
