@@ -201,6 +201,32 @@ impl Vmms {
                 self.remove_template(template).await?;
                 Answer::TemplateRemoved
             }
+            Request::SetEgress { vm, policy } => {
+                self.set_egress(vm, policy).await?;
+                Answer::EgressSet
+            }
+            Request::EgressReport { vm } => Answer::EgressReport(self.egress_report(vm).await?),
+            Request::EgressTotals => Answer::EgressTotals(self.egress_totals().await?),
+            request @ (Request::Capture { .. }
+            | Request::StoreCapture { .. }
+            | Request::DropCapture { .. }
+            | Request::ReserveAddress { .. }
+            | Request::EndReservation { .. }) => self.answer_about_copies(request).await?,
+            // `perform` and `serving` answer these requests.
+            Request::Launch { .. }
+            | Request::Attach { .. }
+            | Request::PrepareCapture { .. }
+            | Request::Tls { .. }
+            | Request::Helper { .. }
+            | Request::Restart
+            | Request::Ready
+            | Request::Unable { .. } => return Err(Error::NoCertificate),
+        })
+    }
+
+    /// Performs a request about captures and the addresses of VMs that are on disk.
+    async fn answer_about_copies(self: &Arc<Self>, request: Request) -> Result<Answer, Error> {
+        Ok(match request {
             Request::Capture { capture } => {
                 self.capture(capture).await?;
                 Answer::Captured
@@ -220,21 +246,7 @@ impl Vmms {
                 self.drop_capture(capture);
                 Answer::CaptureDropped
             }
-            Request::SetEgress { vm, policy } => {
-                self.set_egress(vm, policy).await?;
-                Answer::EgressSet
-            }
-            Request::EgressReport { vm } => Answer::EgressReport(self.egress_report(vm).await?),
-            Request::EgressTotals => Answer::EgressTotals(self.egress_totals().await?),
-            // `perform` and `serving` answer these requests.
-            Request::Launch { .. }
-            | Request::Attach { .. }
-            | Request::PrepareCapture { .. }
-            | Request::Tls { .. }
-            | Request::Helper { .. }
-            | Request::Restart
-            | Request::Ready
-            | Request::Unable { .. } => return Err(Error::NoCertificate),
+            _ => return Err(Error::NoCertificate),
         })
     }
 

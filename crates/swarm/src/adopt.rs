@@ -19,7 +19,7 @@ use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd};
 use skep_store::{EndVms, VmBooted, VmRecord, VmStore, VmToEnd};
-use tokio::time::timeout;
+use tokio::{net::UnixStream, time::timeout};
 
 use crate::{
     Error, Observer, boot_command,
@@ -153,25 +153,7 @@ async fn reconnect(
     let machine: Arc<dyn Machine> = restorer.driver.attach(monitor).await?.into();
     let console = ConsoleLog::default();
     tokio::spawn(console.clone().follow(output));
-    let state = match (paused_to, machine.is_running().await?) {
-        (Some(_), runs) => {
-            // The earlier server ended while it resumed the VM.
-            if runs {
-                machine.pause().await?;
-            }
-            Live::Paused(Paused::adopted(machine, agent))
-        }
-        // The earlier server ended while it paused the VM.
-        (None, false) => {
-            let resumed = Paused::adopted(machine, agent).resume(&restorer.keeper, facts.id).await;
-            Live::Running(resumed.map_err(|(_, error)| error)?)
-        }
-        (None, true) => {
-            let guest = Guest::connect(agent, ADOPTION_TIMEOUT).await?;
-            guest.check_protocol().await?;
-            Live::Running(Running { machine, guest })
-        }
-    };
+    let state = match_record(restorer, facts.id, machine, agent, paused_to).await?;
     if let Live::Running(running) = &state {
         thaw(&running.guest).await?;
     }
@@ -221,6 +203,35 @@ async fn adopt_on_disk(
         state: Live::OnDisk(OnDisk { snapshot }),
         counted_traffic: None,
         facts,
+    })
+}
+
+/// Puts a VM into the state on record.
+async fn match_record(
+    restorer: &Restorer,
+    vm: VmId,
+    machine: Arc<dyn Machine>,
+    agent: UnixStream,
+    paused_to: Option<PausedTo>,
+) -> Result<Live, Error> {
+    Ok(match (paused_to, machine.is_running().await?) {
+        (Some(_), runs) => {
+            // The earlier server ended while it resumed the VM.
+            if runs {
+                machine.pause().await?;
+            }
+            Live::Paused(Paused::adopted(machine, agent))
+        }
+        // The earlier server ended while it paused the VM.
+        (None, false) => {
+            let resumed = Paused::adopted(machine, agent).resume(&restorer.keeper, vm).await;
+            Live::Running(resumed.map_err(|(_, error)| error)?)
+        }
+        (None, true) => {
+            let guest = Guest::connect(agent, ADOPTION_TIMEOUT).await?;
+            guest.check_protocol().await?;
+            Live::Running(Running { machine, guest })
+        }
     })
 }
 

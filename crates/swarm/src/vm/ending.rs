@@ -12,7 +12,6 @@ use tokio::time::{sleep, timeout};
 use super::{
     Live,
     handle::{Command, EndCommand},
-    on_disk,
     task::VmTask,
 };
 use crate::{Error, end_reason::VmEnding};
@@ -51,20 +50,14 @@ impl Ending {
         let request_id = command.as_ref().and_then(|command| command.request_id.clone());
         let reported_end = match given_reason {
             Some(_) => None,
-            None => match self.state.machine() {
-                Some(machine) => timeout(SHUTDOWN_EVENT_TIMEOUT, machine.ended()).await.unwrap_or(None),
-                None => None,
-            },
+            None => reported_end(&self.state).await,
         };
         if given_reason.is_some() {
             // The last chance to count what it did; read once more for the totals.
             let _ = timeout(LAST_SAMPLE_TIMEOUT, task.disk.read()).await;
         }
         let memory = match &self.state {
-            Live::OnDisk(vm) => {
-                on_disk::remove(&task.context.keeper, &task.handle, vm.snapshot).await;
-                None
-            }
+            Live::OnDisk(vm) => vm.remove(&task.context.keeper, &task.handle).await,
             Live::Running(_) | Live::Paused(_) => remove_resources(&mut task, &mut command).await,
         };
         let reason = given_reason.unwrap_or_else(|| end_reason(&task, reported_end, memory.is_some()));
@@ -99,6 +92,11 @@ impl Ending {
             retry_record_end(context.store, end, error).await;
         }
     }
+}
+
+/// The reason that the VMM reported for its end.
+async fn reported_end(state: &Live) -> Option<VmmEnd> {
+    timeout(SHUTDOWN_EVENT_TIMEOUT, state.machine()?.ended()).await.unwrap_or(None)
 }
 
 /// Lets the keeper remove the VM's resources, and returns whether and why it was ended because memory ran out. Retries until

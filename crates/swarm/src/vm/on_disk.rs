@@ -10,7 +10,7 @@ use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 use skep_api::{ErrorCode, TemplateId, egress::EgressPolicy};
 use skep_channel::Guest;
 use skep_engine::Machine;
-use skep_keeper_protocol::{LaunchedVm, ServerEnd, StorePurpose};
+use skep_keeper_protocol::{LaunchedVm, OutOfMemory, ServerEnd, StorePurpose};
 use tokio::time::sleep;
 
 use super::{Running, VmContext, VmHandle};
@@ -73,6 +73,12 @@ impl Running {
 }
 
 impl OnDisk {
+    /// Removes the files of a VM that ends. It has no VMM that memory can run out for.
+    pub(super) async fn remove(&self, keeper: &ServerEnd, vm: &VmHandle) -> Option<OutOfMemory> {
+        remove(keeper, vm, self.snapshot).await;
+        None
+    }
+
     /// Restores the VM into a new VMM, with the address and the policy that it had. The keeper keeps the VM as committed.
     ///
     /// # Errors
