@@ -73,6 +73,8 @@ mod memory_guard;
 #[cfg(feature = "root")]
 mod pause;
 #[cfg(feature = "root")]
+mod pause_to_disk;
+#[cfg(feature = "root")]
 mod pool;
 #[cfg(feature = "root")]
 mod processes;

@@ -202,23 +202,25 @@ async fn snapshots_outlive_everything_and_damage_is_found_before_use() {
     let damaged: Vec<(&str, &str)> = (damages.iter().zip(&stored))
         .map(|((file, _), template)| (*file, template["name"].as_str().unwrap()))
         .collect();
-    for (file, name) in &damaged {
-        is_never_served(&skep, name, file).await;
-    }
-    for (_, name) in &damaged {
-        let path = format!("/api/templates/{name}");
-        eventually("the record of the damage", async || skep.get(&path).await.ok(200)["state"] == "damaged")
-            .await;
-    }
-    for (file, name) in &damaged {
-        is_never_served(&skep, name, file).await;
-        skep.delete(&format!("/api/templates/{name}")).await.ok(200);
-    }
+    each_is_damaged_on_record(&skep, &damaged).await;
     // The control.
     assert_eq!(skep.get("/api/templates/intact").await.ok(200)["id"], intact["id"]);
     let vm = boot(&skep, "intact", 1).await.remove(0);
     assert_goes_on(&skep, &vm, &wanted, from).await;
     assert_eq!(skep.count().await, 1);
+}
+
+async fn each_is_damaged_on_record(skep: &Skep, damaged: &[(&str, &str)]) {
+    for (file, name) in damaged {
+        is_never_served(skep, name, file).await;
+    }
+    for (file, name) in damaged {
+        let path = format!("/api/templates/{name}");
+        eventually("the record of the damage", async || skep.get(&path).await.ok(200)["state"] == "damaged")
+            .await;
+        is_never_served(skep, name, file).await;
+        skep.delete(&path).await.ok(200);
+    }
 }
 
 async fn is_never_served(skep: &Skep, name: &str, file: &str) {

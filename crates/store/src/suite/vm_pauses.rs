@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use serde_json::json;
 use skep_api::{
-    AccountId, ErrorCode, VmId,
+    AccountId, ErrorCode, TemplateId, VmId,
     swarm::{EndReason, PausedTo, VmState},
 };
 
 use super::{account_named, all_events, boot, booted, default_account, end, events_of, moment};
-use crate::{Event, EventKind, ListVms, RecordPause, Store, VmFilter, VmSet};
+use crate::{Event, EventKind, ListVms, PauseChange, RecordPause, Store, VmFilter, VmSet};
 
 fn pause(vm: VmId, paused_to: Option<PausedTo>, step: i64) -> RecordPause {
-    RecordPause { vm, paused_to, at: moment(step), request_id: Some("pause".to_owned()) }
+    let change = match paused_to {
+        Some(PausedTo::Memory) => PauseChange::PausedToMemory,
+        Some(PausedTo::Disk) => PauseChange::PausedToDisk { snapshot: TemplateId::generate() },
+        None => PauseChange::Runs,
+    };
+    RecordPause { vm, change, at: moment(step), request_id: Some("pause".to_owned()) }
 }
 
 const TO_MEMORY: Option<PausedTo> = Some(PausedTo::Memory);
