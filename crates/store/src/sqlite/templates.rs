@@ -268,7 +268,7 @@ pub(super) fn record_use(connection: &Connection, vm: &VmBooted, at: Timestamp) 
 
 fn record_state(connection: &Connection, command: &RecordTemplateState) -> Result<bool, SqliteError> {
     let RecordTemplateState { template, status, at } = command;
-    let sql = "SELECT id, account, name, state FROM templates WHERE id = ?1";
+    let sql = "SELECT id, account, name, source, state FROM templates WHERE id = ?1";
     let Some(before) = query_optional(connection, sql, [template.to_string()], decode_known)? else {
         return Ok(false);
     };
