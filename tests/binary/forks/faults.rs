@@ -107,9 +107,9 @@ async fn a_kill_at_any_step_leaves_the_parent_running_and_nothing_else() {
     let parent = skep.boot(1).await.remove(0);
     let wanted = begin(&skep, &parent).await;
     let mut count = state(&skep, &parent).await.1;
-    for step in 0..STEPS.len() {
+    for (step, name) in STEPS.iter().enumerate() {
         for (victim, verb) in [(Victim::Server, "fork"), (Victim::Keeper, "snapshot")] {
-            let round = format!("{verb}, {victim:?} killed after `{}`", STEPS[step]);
+            let round = format!("{verb}, {victim:?} killed after `{name}`");
             eprintln!("{round}");
             let body = if verb == "fork" { json!({"count": 2}) } else { json!({"name": "stored"}) };
             let log = Log::from_now(&skep);

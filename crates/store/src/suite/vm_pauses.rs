@@ -109,3 +109,36 @@ pub async fn paused_vms_are_listed_and_counted_apart(store: Arc<dyn Store>) {
     assert_eq!(pids(own, VmSet::Ended).await, [3]);
     assert_eq!(figures().await, (1, 1, 2 * 512));
 }
+
+pub async fn a_vm_on_disk_has_no_process_and_gets_another_one(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let vm = booted(account, 3);
+    store.record_boots(boot(vec![vm.clone()])).await.unwrap();
+    let record = async |change, step| {
+        let request_id = Some("r".to_owned());
+        store.record_pause(RecordPause { vm: vm.id, change, at: moment(step), request_id }).await.unwrap()
+    };
+    let memory = async || {
+        let all = store.vm_metrics().await.unwrap();
+        all.into_iter().find(|one| one.account == "default").unwrap().memory_mb
+    };
+    assert_eq!(memory().await, 512);
+    let snapshot = TemplateId::generate();
+    record(PauseChange::PausedToMemory, 600).await;
+    let on_disk = record(PauseChange::PausedToDisk { snapshot }, 610).await;
+    let shown = on_disk.to_api(moment(900));
+    assert_eq!((on_disk.snapshot, on_disk.paused_to), (Some(snapshot), Some(PausedTo::Disk)));
+    assert_eq!((shown.pid, shown.state, shown.paused_to), (None, VmState::Paused, Some(PausedTo::Disk)));
+    assert_eq!(memory().await, 0);
+    let resumed = record(PauseChange::Restored { pid: 77 }, 620).await;
+    let shown = resumed.to_api(moment(900));
+    assert_eq!((resumed.snapshot, resumed.vm.pid), (None, 77));
+    assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
+    assert_eq!(memory().await, 512);
+    let events = events_of(&*store, EventKind::VmResumed).await;
+    assert_eq!(events[0].body["pid"], 77);
+    // A later pause in memory keeps process and time.
+    record(PauseChange::PausedToMemory, 630).await;
+    let shown = record(PauseChange::Runs, 640).await.to_api(moment(900));
+    assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
+}
