@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent preload build run test test-dashboard soak-dashboard check schemathesis clients audit bench bench-sizes fuzz soak update-test clean
+.PHONY: help setup agent preload build run test test-dashboard soak-dashboard check schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -132,6 +132,10 @@ bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; A
 
 BENCH_VMS ?= 60
 BENCH_SCALE ?= 40
+bench-forks: build ## forks, snapshots and pauses to disk of VMs that changed 50 and 256 MB (ROUNDS of each); needs root
+	@[ "$$(id -u)" = 0 ] || { echo "make bench-forks: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@benches/forks $(SKEP) $(TEST_IMAGES) 50 256
+
 bench-sizes: build ## boots by the size of VMs (ROUNDS of ten each), BENCH_VMS idle VMs of 1 GiB, and a Python test suite (BENCH_SCALE) in VMs with one and two processors; needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make bench-sizes: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@benches/boot_sizes $(SKEP) $(TEST_IMAGES)

@@ -37,6 +37,8 @@ mod command;
 #[cfg(feature = "root")]
 mod confinement;
 #[cfg(feature = "root")]
+mod copies;
+#[cfg(feature = "root")]
 mod crash;
 #[cfg(feature = "root")]
 mod disk_speed;
@@ -53,6 +55,8 @@ mod faults;
 #[cfg(feature = "root")]
 mod files;
 #[cfg(feature = "root")]
+mod forks;
+#[cfg(feature = "root")]
 mod full_disk;
 #[cfg(feature = "root")]
 mod git;
@@ -68,6 +72,8 @@ mod memory;
 mod memory_guard;
 #[cfg(feature = "root")]
 mod pause;
+#[cfg(feature = "root")]
+mod pause_to_disk;
 #[cfg(feature = "root")]
 mod pool;
 #[cfg(feature = "root")]
@@ -86,6 +92,8 @@ mod separation;
 mod sizes;
 #[cfg(feature = "root")]
 mod small_server;
+#[cfg(feature = "root")]
+mod snapshots;
 #[cfg(feature = "soak")]
 mod soak;
 #[cfg(feature = "root")]

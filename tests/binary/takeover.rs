@@ -68,7 +68,7 @@ pub(crate) async fn assert_in_order(skep: &Skep) {
 
 /// The received output and events of a command's stream.
 pub(crate) struct Streamed {
-    id: String,
+    pub(crate) id: String,
     events: Pin<Box<dyn Stream<Item = (String, Value)> + Send>>,
     pub(crate) stdout: String,
     stderr: String,
@@ -77,7 +77,7 @@ pub(crate) struct Streamed {
 }
 
 impl Streamed {
-    async fn begin(skep: &Skep, pid: u64, command: &str) -> Self {
+    pub(crate) async fn begin(skep: &Skep, pid: u64, command: &str) -> Self {
         let request = json!({"command": command, "stream": true, "timeout": 600_000});
         let path = format!("/api/swarm/vm/{pid}/exec");
         Self::of(skep.request(Method::POST, &path).json(&request).send().await.unwrap())
@@ -121,7 +121,7 @@ impl Streamed {
         None
     }
 
-    async fn wait_for_output(&mut self, bytes: usize) {
+    pub(crate) async fn wait_for_output(&mut self, bytes: usize) {
         while self.stdout.len() < bytes {
             let (kind, data) = self.events.next().await.unwrap();
             assert!(self.take(&kind, &data), "{kind}: {data}");

@@ -90,6 +90,8 @@ const ROWS: &[Row] = &[
     sends("change_vm", "{}", NO_VM),
     sends("pause_vm", "{}", NO_VM),
     row("resume_vm", NO_VM),
+    sends("fork_vm", "{}", NO_VM),
+    sends("snapshot_vm", r#"{"name": "made"}"#, NO_VM),
     row("end_vm", NO_VM),
     row("console", NO_VM),
     row("vm_metrics", NO_VM),

@@ -145,6 +145,8 @@ const PERMISSIONS: &[(Audience, &[&str])] = &[
             "change_vm",
             "pause_vm",
             "resume_vm",
+            "fork_vm",
+            "snapshot_vm",
             "end_vm",
             "create_template",
             "delete_template",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use skep_api::{
     AccountId, TemplateId,
     events::TemplateEvent,
-    templates::{GuestSize, Template},
+    templates::{GuestSize, Template, TemplateSource},
 };
 use skep_store::{CreateTemplate, EnsureBaseTemplate, RecordTemplateState, TemplateStatus, VmBooted};
 
@@ -24,6 +24,7 @@ async fn with_base() -> Skep {
 
 async fn made(skep: &Skep, account: AccountId, name: &str, parent: TemplateId) -> Template {
     let command = CreateTemplate {
+        source: TemplateSource::Setup,
         id: TemplateId::generate(),
         account,
         name: name.parse().unwrap(),

@@ -101,7 +101,7 @@ pub struct VmEvent {
     pub request_id: Option<String>,
     /// The id of the VM.
     pub vm: VmId,
-    /// The process id of the VM on the server.
+    /// The process id of the VM on the server; of its last process, if the VM was paused to disk.
     #[cfg_attr(feature = "openapi", schema(example = 4242))]
     pub pid: u32,
     /// With `vm.snapshotted`: the id of the template that the snapshot became. `name` is its name then.

@@ -34,6 +34,8 @@ pub enum VmState {
 pub enum PausedTo {
     /// In the memory of the VMM process, which continues to exist.
     Memory,
+    /// In files of the server. The VMM process has ended, and its memory is free.
+    Disk,
 }
 
 impl PausedTo {
@@ -41,6 +43,7 @@ impl PausedTo {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory",
+            Self::Disk => "disk",
         }
     }
 }
@@ -84,9 +87,10 @@ pub struct BootReceipt {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Vm {
-    /// The process id on the server. It may be reused after the VM has ended.
+    /// The process id on the server; null while the VM is paused to disk. It changes when the VM is resumed from there, and may
+    /// be reused after the VM has ended.
     #[cfg_attr(feature = "openapi", schema(example = 4242))]
-    pub pid: u32,
+    pub pid: Option<u32>,
     /// The unique and stable id.
     pub id: VmId,
     /// The name, unique among the account's running and paused VMs; null if the VM has none.
@@ -114,6 +118,10 @@ pub struct Vm {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub started_at: Timestamp,
+    /// When the VM was last resumed from disk; null if it never was.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
+    #[serde(default, with = "crate::time::option")]
+    pub resumed_at: Option<Timestamp>,
     /// When the VM ends automatically; null means never.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
@@ -381,7 +389,10 @@ pub struct PauseRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SnapshotRequest {
     /// The name of the template that the snapshot becomes.
-    #[cfg_attr(feature = "openapi", schema(inline))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(value_type = String, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$", example = "installed")
+    )]
     pub name: TemplateName,
     /// Its purpose, for people; at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -495,9 +506,9 @@ pub struct CleanupAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeleteAnswer {
-    /// The process id that the VM had.
+    /// The process id that the VM had; null if it was paused to disk.
     #[cfg_attr(feature = "openapi", schema(example = 4242))]
-    pub pid: u32,
+    pub pid: Option<u32>,
     /// The id of the VM.
     pub id: VmId,
     /// Always true: the VM and its resources are gone.

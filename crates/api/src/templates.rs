@@ -118,9 +118,9 @@ words! {
     Ready = "ready",
     /// It could not be built.
     Failed = "failed",
-    /// Its files do not match their checksums. It is being built again.
+    /// Its files do not match their checksums. It is being built again, unless it is a snapshot of a VM.
     Damaged = "damaged",
-    /// It was built for another machine, kernel or version of skep. It is being built again.
+    /// It was built for another machine, kernel or version of skep. It is being built again, unless it is a snapshot of a VM.
     Outdated = "outdated",
 }
 

@@ -311,6 +311,7 @@ fn manifest(
     }
     Ok(Manifest {
         format: FORMAT,
+        origin: None,
         key: inputs.key(),
         vcpus: inputs.size.vcpus,
         memory_mb: inputs.size.memory_mb,
@@ -328,7 +329,8 @@ mod tests {
 
     fn write_manifest(dir: &Path, protocol: Option<u32>, inputs: BTreeMap<String, String>) {
         let (key, sha256) = ("k".to_owned(), BTreeMap::new());
-        let manifest = Manifest { format: FORMAT, key, vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
+        let manifest =
+            Manifest { format: FORMAT, key, origin: None, vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
         fs::write(dir.join(MANIFEST), manifest.to_file().unwrap()).unwrap();
     }
 

@@ -256,6 +256,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let manifest = Manifest {
             format: FORMAT,
+            origin: None,
             key: baked.key(),
             vcpus: 1,
             memory_mb: 1,

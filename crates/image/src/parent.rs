@@ -76,8 +76,16 @@ mod tests {
             sha256.insert(part, checksum_of(&path).unwrap());
         }
         let (key, inputs) = ("k".to_owned(), BTreeMap::new());
-        let manifest =
-            Manifest { format: FORMAT, key, vcpus: 1, memory_mb: 1, protocol: None, inputs, sha256 };
+        let manifest = Manifest {
+            format: FORMAT,
+            key,
+            origin: None,
+            vcpus: 1,
+            memory_mb: 1,
+            protocol: None,
+            inputs,
+            sha256,
+        };
         fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
         dir
     }

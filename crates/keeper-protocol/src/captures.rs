@@ -1,11 +1,11 @@
 //! The requests of the server that concern captures of VMs.
 
-use std::os::fd::OwnedFd;
+use std::{net::Ipv4Addr, os::fd::OwnedFd};
 
 use skep_api::{TemplateId, VmId};
 
 use crate::{
-    Answer, Error, Request, ServerEnd, TemplateStatus,
+    Answer, Error, Request, ServerEnd, StorePurpose, TemplateStatus,
     server_end::{expect_descriptors, unexpected},
 };
 
@@ -40,9 +40,35 @@ impl ServerEnd {
     ///
     /// # Errors
     /// The disk is full, the files of the template that the VM was booted from are missing, or the keeper is gone.
-    pub async fn store_capture(&self, capture: TemplateId) -> Result<TemplateStatus, Error> {
-        match self.request(Request::StoreCapture { capture }).await? {
+    pub async fn store_capture(
+        &self,
+        capture: TemplateId,
+        purpose: StorePurpose,
+    ) -> Result<TemplateStatus, Error> {
+        match self.request(Request::StoreCapture { capture, purpose }).await? {
             (Answer::Template(status), _) => Ok(status),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Keeps an address for a VM that is paused to disk, until [`ServerEnd::end_reservation`] or the end of the keeper.
+    ///
+    /// # Errors
+    /// It is no address of a VM, or the keeper is gone.
+    pub async fn reserve_address(&self, ip: Ipv4Addr) -> Result<(), Error> {
+        match self.request(Request::ReserveAddress { ip }).await? {
+            (Answer::AddressReserved, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends a reservation. A VM that has the address keeps it.
+    ///
+    /// # Errors
+    /// As [`ServerEnd::reserve_address`].
+    pub async fn end_reservation(&self, ip: Ipv4Addr) -> Result<(), Error> {
+        match self.request(Request::EndReservation { ip }).await? {
+            (Answer::ReservationEnded, _) => Ok(()),
             (other, _) => Err(unexpected(&other)),
         }
     }

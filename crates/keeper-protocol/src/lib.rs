@@ -20,8 +20,8 @@ pub use keeper_end::{Answerer, KeeperEnd};
 pub use memory::{MachineMemory, OutOfMemory};
 pub use message::{
     AdminKey, Answer, Envelope, HeldVm, LIST_PAGE_SIZE, Launched, Load, MAX_PEM_BYTES,
-    MAX_TEMPLATE_TEXT_BYTES, Request, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState, TemplateStatus,
-    TlsPair, Usage, Welcome,
+    MAX_TEMPLATE_TEXT_BYTES, Request, StorePurpose, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState,
+    TemplateStatus, TlsPair, Usage, Welcome,
 };
 pub use peek::peek_welcome;
 pub use server_end::{AttachedVm, LaunchedVm, ServerEnd};

@@ -78,7 +78,13 @@ pub enum Request {
         vm: VmId,
         /// The template to restore it from.
         template: TemplateId,
+        /// The address that it gets. `None`: a free one.
+        ip: Option<Ipv4Addr>,
     },
+    /// Keep an address for a VM that is paused to disk, until the reservation ends or the keeper does.
+    ReserveAddress { ip: Ipv4Addr },
+    /// End a reservation. A VM that has the address keeps it.
+    EndReservation { ip: Ipv4Addr },
     /// End a VMM and remove its resources: process, tap, cgroup, sockets, disk layer. Answered when they are removed.
     End { vm: VmId },
     /// Report the current resource usage of a VMM.
@@ -138,9 +144,19 @@ pub enum Request {
     /// capture by its id until it is dropped, or until the server ends.
     Capture { capture: TemplateId },
     /// Store a capture on disk, as a template with its id. Answered when it is written.
-    StoreCapture { capture: TemplateId },
+    StoreCapture { capture: TemplateId, purpose: StorePurpose },
     /// Free a capture. VMs that were launched from it run on. Answered as well if there is none.
     DropCapture { capture: TemplateId },
+}
+
+/// What a capture is stored for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StorePurpose {
+    /// VMs are booted from it. As long as they run, it is needed for captures of them.
+    Template,
+    /// The VM itself is resumed from it, after which it is removed.
+    Pause,
 }
 
 /// Page size of [`Request::List`], so that an answer fits into a packet.
@@ -203,6 +219,8 @@ pub enum Answer {
     CapturePrepared,
     Captured,
     CaptureDropped,
+    AddressReserved,
+    ReservationEnded,
     Refused(Failure),
 }
 

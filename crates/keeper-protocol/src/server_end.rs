@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     fs::File,
+    net::Ipv4Addr,
     os::fd::OwnedFd,
     sync::{
         Arc, Mutex, PoisonError,
@@ -85,12 +86,17 @@ impl ServerEnd {
         Ok((Self(inner), welcome, listeners))
     }
 
-    /// Starts a VMM, whose guest state is not yet loaded. If the future is dropped, the VMM is ended.
+    /// Starts a VMM, whose guest state is not yet loaded, with this address or a free one. If the future is dropped, the VMM is ended.
     ///
     /// # Errors
     /// The keeper refused, or is gone.
-    pub async fn launch(&self, vm: VmId, template: TemplateId) -> Result<LaunchedVm, Error> {
-        match self.request(Request::Launch { vm, template }).await? {
+    pub async fn launch(
+        &self,
+        vm: VmId,
+        template: TemplateId,
+        ip: Option<Ipv4Addr>,
+    ) -> Result<LaunchedVm, Error> {
+        match self.request(Request::Launch { vm, template, ip }).await? {
             (Answer::Launched(launched), descriptors) => unpack(launched, descriptors),
             (other, _) => Err(unexpected(&other)),
         }

@@ -76,10 +76,10 @@ async fn answer_launch(answerer: Answerer, vm: VmId) -> [UnixStream; 3] {
 async fn a_launch_brings_streams_and_the_state() {
     let (mut keeper, server) = ends().await;
     let vm = VmId::generate();
-    let asked = tokio::spawn(async move { server.launch(vm, TemplateId::BASE).await });
+    let asked = tokio::spawn(async move { server.launch(vm, TemplateId::BASE, None).await });
     let (request, answerer) = keeper.receive().await.unwrap().unwrap();
     assert!(
-        matches!(request, Request::Launch { vm: asked, template } if asked == vm && template == TemplateId::BASE)
+        matches!(request, Request::Launch { vm: asked, template, .. } if asked == vm && template == TemplateId::BASE)
     );
     let [_, mut agent, _] = answer_launch(answerer, vm).await;
     let mut got = asked.await.unwrap().unwrap();
@@ -191,7 +191,8 @@ async fn answers_match_their_requests_in_any_order() {
 #[tokio::test]
 async fn a_refusal_keeps_its_message() {
     let (mut keeper, server) = ends().await;
-    let asked = tokio::spawn(async move { server.launch(VmId::generate(), TemplateId::generate()).await });
+    let asked =
+        tokio::spawn(async move { server.launch(VmId::generate(), TemplateId::generate(), None).await });
     let (_, answerer) = keeper.receive().await.unwrap().unwrap();
     let refusal = Failure::new(ErrorCode::UnknownTemplate, "there is no template `nope`");
     answerer.answer(Answer::Refused(refusal.clone()), &[]).await.unwrap();
@@ -205,7 +206,7 @@ async fn a_vm_whose_launch_was_cancelled_is_ended() {
     let (mut keeper, server) = ends().await;
     let vm = VmId::generate();
     let asking = server.clone();
-    let asked = tokio::spawn(async move { asking.launch(vm, TemplateId::BASE).await });
+    let asked = tokio::spawn(async move { asking.launch(vm, TemplateId::BASE, None).await });
     let (_, answerer) = keeper.receive().await.unwrap().unwrap();
     asked.abort();
     assert!(asked.await.unwrap_err().is_cancelled());

@@ -8,7 +8,7 @@ use std::{
 use skep_api::{Failure, TemplateId, swarm::EngineReport, templates::GuestSize};
 use skep_engine::{Delta, DiskLimits, Launcher};
 use skep_jail::UidRange;
-use skep_keeper_protocol::TemplateStatus;
+use skep_keeper_protocol::{StorePurpose, TemplateStatus};
 use skep_network::Subnet;
 
 use crate::TlsFiles;
@@ -217,6 +217,16 @@ pub struct OpenTemplate {
     pub layer: OwnedFd,
     /// What a snapshot changed in the guest memory. `None` for a baked template.
     pub delta: Option<Delta>,
+    /// For a VM that was paused to disk: the template that it was restored from at first.
+    pub origin: Option<Origin>,
+}
+
+/// The template on disk whose files captures of a VM share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    pub template: TemplateId,
+    /// The hash of its inputs.
+    pub key: String,
 }
 
 /// A capture of a VM, to be stored as a template.
@@ -226,6 +236,7 @@ pub struct CapturedFiles<'a> {
     pub origin: TemplateId,
     /// The hash of the inputs of that template.
     pub origin_key: &'a str,
+    pub purpose: StorePurpose,
     pub state: &'a File,
     pub delta: &'a File,
     pub pages: &'a File,

@@ -36,8 +36,8 @@ mod vmms;
 
 pub use cleanup::clean_data_dir;
 pub use config::{
-    AdmitBuild, CapturedFiles, EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, ReadServerConfig,
-    ServerConfig, StartReport, SwarmConfig, Templates, VmLimits,
+    AdmitBuild, CapturedFiles, EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, Origin,
+    ReadServerConfig, ServerConfig, StartReport, SwarmConfig, Templates, VmLimits,
 };
 pub use data_dir::DataDir;
 pub use error::Error;

@@ -20,7 +20,7 @@ use skep_keeper_protocol::{HeldVm, Launched, Load, OutOfMemory, Usage};
 use skep_network::{Port, Tap};
 
 use crate::{
-    DataDir, Error, OpenTemplate, SwarmConfig,
+    DataDir, Error, OpenTemplate, Origin, SwarmConfig,
     capture::{Capture, CaptureOrigin, CaptureSource},
     disk_layer::{self, FileId},
     process_id::ProcessId,
@@ -128,19 +128,25 @@ impl VmResources {
         let opened = match source {
             LaunchSource::Template(template) => {
                 let opened = site.swarm.templates.open(*template)?;
-                self.edition = Some(opened.edition);
+                // Before the check: damage that it finds concerns other VMs of the edition as well.
+                self.edition = opened.origin.is_none().then_some(opened.edition);
                 site.swarm.templates.check(*template, opened.edition)?;
                 opened
             }
             // Its files are in memory, and the VM that it was taken from runs with the same root file system.
             LaunchSource::Capture(capture) => capture.open()?,
         };
-        let (vcpus, memory_mb, template_key) = (opened.vcpus, opened.memory_mb, opened.key.clone());
+        let (vcpus, memory_mb) = (opened.vcpus, opened.memory_mb);
+        let Origin { template, key: template_key } = opened
+            .origin
+            .clone()
+            .unwrap_or_else(|| Origin { template: source.template(), key: opened.key.clone() });
         let root = opened.root.try_clone().map(File::from).and_then(|root| FileId::of(&root));
         let root = Some(root.map_err(Error::io("root file system"))?);
         let (descriptors, layer) = self.spawn(site, vm, uid, tap, opened)?;
         if let (Some(record), Some(jailed)) = (&mut self.record, &self.jailed) {
             let process = ProcessId::of(jailed)?;
+            record.template = template;
             record.vmm = Some(VmmRecord { process, template_key, vcpus, memory_mb, layer, root });
             site.records.write(record)?;
         }

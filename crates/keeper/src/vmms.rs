@@ -161,8 +161,8 @@ impl Vmms {
 
     async fn perform(self: &Arc<Self>, request: Request) -> Result<(Answer, Vec<OwnedFd>), Error> {
         match request {
-            Request::Launch { vm, template } => {
-                let (launched, descriptors) = self.launch(vm, template).await?;
+            Request::Launch { vm, template, ip } => {
+                let (launched, descriptors) = self.launch(vm, template, ip).await?;
                 Ok((Answer::Launched(launched), descriptors))
             }
             Request::Attach { vm } => {
@@ -201,21 +201,17 @@ impl Vmms {
                 self.remove_template(template).await?;
                 Answer::TemplateRemoved
             }
-            Request::Capture { capture } => {
-                self.capture(capture).await?;
-                Answer::Captured
-            }
-            Request::StoreCapture { capture } => Answer::Template(self.store_capture(capture).await?),
-            Request::DropCapture { capture } => {
-                self.drop_capture(capture);
-                Answer::CaptureDropped
-            }
             Request::SetEgress { vm, policy } => {
                 self.set_egress(vm, policy).await?;
                 Answer::EgressSet
             }
             Request::EgressReport { vm } => Answer::EgressReport(self.egress_report(vm).await?),
             Request::EgressTotals => Answer::EgressTotals(self.egress_totals().await?),
+            request @ (Request::Capture { .. }
+            | Request::StoreCapture { .. }
+            | Request::DropCapture { .. }
+            | Request::ReserveAddress { .. }
+            | Request::EndReservation { .. }) => self.answer_about_copies(request).await?,
             // `perform` and `serving` answer these requests.
             Request::Launch { .. }
             | Request::Attach { .. }
@@ -225,6 +221,32 @@ impl Vmms {
             | Request::Restart
             | Request::Ready
             | Request::Unable { .. } => return Err(Error::NoCertificate),
+        })
+    }
+
+    /// Performs a request about captures and the addresses of VMs that are on disk.
+    async fn answer_about_copies(self: &Arc<Self>, request: Request) -> Result<Answer, Error> {
+        Ok(match request {
+            Request::Capture { capture } => {
+                self.capture(capture).await?;
+                Answer::Captured
+            }
+            Request::StoreCapture { capture, purpose } => {
+                Answer::Template(self.store_capture(capture, purpose).await?)
+            }
+            Request::ReserveAddress { ip } => {
+                self.network.reserve(ip).await?;
+                Answer::AddressReserved
+            }
+            Request::EndReservation { ip } => {
+                self.network.end_reservation(ip).await?;
+                Answer::ReservationEnded
+            }
+            Request::DropCapture { capture } => {
+                self.drop_capture(capture);
+                Answer::CaptureDropped
+            }
+            _ => return Err(Error::NoCertificate),
         })
     }
 

@@ -12,19 +12,22 @@ pub(crate) struct Slot(pub(crate) u32);
 pub(crate) struct AddressPool {
     count: u32,
     next: u32,
+    /// Slots of existing ports.
     taken: BTreeSet<Slot>,
+    /// Slots that only a port for a given address gets.
+    reserved: BTreeSet<Slot>,
 }
 
 impl AddressPool {
     pub(crate) fn new(count: u32) -> Self {
-        Self { count, next: 0, taken: BTreeSet::new() }
+        Self { count, next: 0, taken: BTreeSet::new(), reserved: BTreeSet::new() }
     }
 
     pub(crate) fn take(&mut self) -> Option<Slot> {
         (0..self.count).find_map(|_| {
             let slot = Slot(self.next);
             self.next = (self.next + 1) % self.count;
-            self.taken.insert(slot).then_some(slot)
+            (!self.reserved.contains(&slot) && self.taken.insert(slot)).then_some(slot)
         })
     }
 
@@ -36,6 +39,16 @@ impl AddressPool {
         // Smaller slots may have been used recently.
         self.next = self.next.max((slot.0 + 1) % self.count);
         self.taken.insert(slot)
+    }
+
+    /// Keeps a slot for later, whether a port has it now or not.
+    pub(crate) fn reserve(&mut self, slot: Slot) {
+        self.reserved.insert(slot);
+    }
+
+    /// Ends a reservation. A port that has the slot keeps it.
+    pub(crate) fn end_reservation(&mut self, slot: Slot) {
+        self.reserved.remove(&slot);
     }
 
     pub(crate) fn is_taken(&self, slot: Slot) -> bool {
@@ -80,6 +93,21 @@ mod tests {
         assert!(addresses.adopt(Slot(1)) && !addresses.adopt(Slot(1)) && !addresses.adopt(Slot(3)));
         assert_eq!((addresses.take(), addresses.take()), (Some(Slot(2)), Some(Slot(0))));
         assert_eq!(addresses.take(), None);
+    }
+
+    #[test]
+    fn a_reserved_slot_is_given_only_to_who_asks_for_it() {
+        let mut addresses = AddressPool::new(3);
+        let first = addresses.take().unwrap();
+        addresses.reserve(first);
+        addresses.release(first);
+        assert_eq!([(); 3].map(|()| addresses.take()), [Some(Slot(1)), Some(Slot(2)), None]);
+        assert!(addresses.adopt(first) && !addresses.adopt(first));
+        // The port keeps the slot until it is released.
+        addresses.end_reservation(first);
+        assert_eq!(addresses.take(), None);
+        addresses.release(first);
+        assert_eq!(addresses.take(), Some(first));
     }
 
     #[test]

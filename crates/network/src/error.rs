@@ -28,6 +28,10 @@ pub enum Error {
     /// The address does not belong to a VM any more.
     #[error("the VM at {0} has ended")]
     PortRemoved(Ipv4Addr),
+    #[error("{0} is no address of a VM in this network; the setting `subnet` may have changed")]
+    ForeignAddress(Ipv4Addr),
+    #[error("another VM has the address {0}")]
+    AddressTaken(Ipv4Addr),
     /// The network thread has ended.
     #[error("the network has been closed")]
     ThreadGone,
@@ -49,7 +53,7 @@ impl Error {
             Self::Io { .. } | Self::Link { .. } | Self::NoLink(_) | Self::ThreadGone => ErrorCode::Internal,
             Self::Filter(_) | Self::NamespaceExists(_) => ErrorCode::SwarmUnavailable,
             Self::InvalidSubnet(_) => ErrorCode::InvalidValue,
-            Self::NoAddress(_) => ErrorCode::NoCapacity,
+            Self::NoAddress(_) | Self::ForeignAddress(_) | Self::AddressTaken(_) => ErrorCode::NoCapacity,
             Self::PortRemoved(_) => ErrorCode::UnknownVm,
         }
     }

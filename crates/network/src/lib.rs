@@ -101,6 +101,9 @@ impl EgressListeners {
 
 enum Request {
     Add(oneshot::Sender<Result<Tap, Error>>),
+    AddAt(Ipv4Addr, oneshot::Sender<Result<Tap, Error>>),
+    /// Begins or ends a reservation.
+    Reserve(Ipv4Addr, bool, oneshot::Sender<Result<(), Error>>),
     Remove(Port, oneshot::Sender<Result<(), Error>>),
     Admit(Port, oneshot::Sender<Result<(), Error>>),
     SetEgress(Port, bool, oneshot::Sender<Result<(), Error>>),
@@ -160,6 +163,36 @@ impl Network {
     pub async fn add_tap(&self) -> Result<Tap, Error> {
         let (answer, outcome) = oneshot::channel();
         self.requests.send(Request::Add(answer)).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
+    /// Creates a tap with this address, which is usually reserved.
+    ///
+    /// # Errors
+    /// Another VM has the address, it is none of this network, or the system refused.
+    pub async fn add_tap_at(&self, ip: Ipv4Addr) -> Result<Tap, Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.requests.send(Request::AddAt(ip, answer)).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
+    /// Keeps an address for a VM that has no port, or none soon. [`Network::add_tap`] does not assign it.
+    ///
+    /// # Errors
+    /// It is no address of a VM in this network.
+    pub async fn reserve(&self, ip: Ipv4Addr) -> Result<(), Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.requests.send(Request::Reserve(ip, true, answer)).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
+    /// Ends a reservation. A port with the address keeps it.
+    ///
+    /// # Errors
+    /// As [`Network::reserve`].
+    pub async fn end_reservation(&self, ip: Ipv4Addr) -> Result<(), Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.requests.send(Request::Reserve(ip, false, answer)).await.map_err(|_| Error::ThreadGone)?;
         outcome.await.map_err(|_| Error::ThreadGone)?
     }
 
@@ -378,12 +411,14 @@ impl NetworkState {
             match request {
                 Request::Add(answer) => {
                     let outcome = self.add().await;
-                    if let Err(Ok(tap)) = answer.send(outcome) {
-                        // The caller is gone, so the address is released.
-                        let Tap { fd, port } = tap;
-                        drop(fd);
-                        let _ = self.remove(&port).await;
-                    }
+                    self.hand_over(outcome, answer).await;
+                }
+                Request::AddAt(ip, answer) => {
+                    let outcome = self.add_at(ip).await;
+                    self.hand_over(outcome, answer).await;
+                }
+                Request::Reserve(ip, reserved, answer) => {
+                    let _ = answer.send(self.reserve(ip, reserved));
                 }
                 Request::Remove(port, answer) => {
                     let _ = answer.send(self.remove(&port).await);
@@ -407,8 +442,40 @@ impl NetworkState {
         }
     }
 
+    async fn hand_over(&mut self, outcome: Result<Tap, Error>, answer: oneshot::Sender<Result<Tap, Error>>) {
+        if let Err(Ok(tap)) = answer.send(outcome) {
+            // The caller is gone, so the address is released.
+            let Tap { fd, port } = tap;
+            drop(fd);
+            let _ = self.remove(&port).await;
+        }
+    }
+
+    fn reserve(&mut self, ip: Ipv4Addr, reserved: bool) -> Result<(), Error> {
+        let slot = self.subnet.slot(ip).ok_or(Error::ForeignAddress(ip))?;
+        if reserved {
+            self.addresses.reserve(slot);
+        } else {
+            self.addresses.end_reservation(slot);
+        }
+        Ok(())
+    }
+
     async fn add(&mut self) -> Result<Tap, Error> {
         let slot = self.addresses.take().ok_or(Error::NoAddress(self.subnet))?;
+        self.add_with(slot).await
+    }
+
+    async fn add_at(&mut self, ip: Ipv4Addr) -> Result<Tap, Error> {
+        let slot = self.subnet.slot(ip).ok_or(Error::ForeignAddress(ip))?;
+        if !self.addresses.adopt(slot) {
+            return Err(Error::AddressTaken(ip));
+        }
+        self.add_with(slot).await
+    }
+
+    /// Creates the tap of a slot that was taken for it.
+    async fn add_with(&mut self, slot: Slot) -> Result<Tap, Error> {
         let port = self.port(slot);
         match self.attach(&port).await {
             Ok(fd) => Ok(Tap { fd, port }),

@@ -200,6 +200,10 @@ impl Object {
         Self(fields)
     }
 
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.0.contains_key(field)
+    }
+
     /// Removes a field and returns its value.
     pub(crate) fn take(&mut self, field: &str) -> Option<Value> {
         self.0.remove(field)

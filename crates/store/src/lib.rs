@@ -57,9 +57,9 @@ pub use ticket::{
     TicketStore, WaitingTicket, WakeTicket,
 };
 pub use vm::{
-    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, RecordBoots, RecordCommandEnd, RecordEnd,
-    RecordPause, VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics, VmPage, VmRecord, VmSet,
-    VmStore, VmToEnd, VmWithoutAttempt,
+    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, PauseChange, RecordBoots,
+    RecordCommandEnd, RecordEnd, RecordPause, VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics,
+    VmPage, VmRecord, VmSet, VmStore, VmToEnd, VmWithoutAttempt,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
 pub use webhook::{

@@ -172,5 +172,6 @@ pub struct KnownTemplate {
     /// `None` for `base`.
     pub account: Option<AccountId>,
     pub name: TemplateName,
+    pub source: TemplateSource,
     pub state: TemplateState,
 }

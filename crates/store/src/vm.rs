@@ -64,7 +64,7 @@ pub trait VmStore: Send + Sync {
 pub struct VmBooted {
     pub id: VmId,
     pub account: AccountId,
-    /// Process id of the VMM on the server.
+    /// Process id of the VMM on the server, or of its last one while the VM is paused to disk.
     pub pid: u32,
     /// Address inside skep's network namespace.
     pub ip: String,
@@ -124,7 +124,7 @@ impl VmBooted {
     pub fn to_api(&self, attributes: VmAttributes, paused_to: Option<PausedTo>, uptime: f64) -> Vm {
         let VmAttributes { name, metadata, expires_at, egress } = attributes;
         Vm {
-            pid: self.pid,
+            pid: if paused_to == Some(PausedTo::Disk) { None } else { Some(self.pid) },
             id: self.id,
             name,
             ip: self.ip.clone(),
@@ -134,6 +134,7 @@ impl VmBooted {
             template: self.template.clone(),
             parent: self.parent,
             started_at: self.started_at,
+            resumed_at: None,
             expires_at,
             egress,
             vcpus: self.vcpus,
@@ -162,6 +163,10 @@ pub struct VmRecord {
     pub command_runs: bool,
     /// Where the VM is paused; `None` if its processors run, or ran at its end.
     pub paused_to: Option<PausedTo>,
+    /// The keeper's snapshot of a VM that is paused to disk.
+    pub snapshot: Option<TemplateId>,
+    /// When it was last resumed from disk.
+    pub resumed_at: Option<Timestamp>,
     /// `None` while the VM lives.
     pub end: Option<VmEnd>,
 }
@@ -173,6 +178,7 @@ impl VmRecord {
         // The wall clock may have been set back meanwhile.
         let uptime = until.duration_since(self.vm.started_at).as_secs_f64().max(0.0);
         let vm = self.vm.to_api(self.vm.attributes.clone(), self.paused_to, uptime);
+        let vm = Vm { resumed_at: self.resumed_at, ..vm };
         match self.end {
             None => vm,
             Some(VmEnd { at, reason }) => {
@@ -231,7 +237,7 @@ pub struct VmMetrics {
     pub account: String,
     pub running: u64,
     pub paused: u64,
-    /// Memory of the running and paused guests, in MiB.
+    /// Memory of the running guests and of those that are paused to memory, in MiB.
     pub memory_mb: u64,
 }
 
@@ -278,12 +284,38 @@ pub struct ChangeVm {
     pub request_id: Option<String>,
 }
 
+/// What a VM does after a pause or a resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseChange {
+    PausedToMemory,
+    /// The keeper has it in this snapshot.
+    PausedToDisk {
+        snapshot: TemplateId,
+    },
+    /// Its processors run again, in the same VMM.
+    Runs,
+    /// It was restored from its snapshot into a VMM with this process id.
+    Restored {
+        pid: u32,
+    },
+}
+
+impl PauseChange {
+    /// Where the VM is paused then.
+    pub fn paused_to(self) -> Option<PausedTo> {
+        match self {
+            Self::PausedToMemory => Some(PausedTo::Memory),
+            Self::PausedToDisk { .. } => Some(PausedTo::Disk),
+            Self::Runs | Self::Restored { .. } => None,
+        }
+    }
+}
+
 /// Records that a VM is paused, or runs. Writes an event `vm.paused` or `vm.resumed` if that is a change.
 #[derive(Debug, Clone)]
 pub struct RecordPause {
     pub vm: VmId,
-    /// `None`: it runs.
-    pub paused_to: Option<PausedTo>,
+    pub change: PauseChange,
     pub at: Timestamp,
     pub request_id: Option<String>,
 }

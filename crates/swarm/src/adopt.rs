@@ -11,12 +11,15 @@ use std::{
 
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
-use skep_api::{ErrorCode, Failure, VmId, swarm::EndReason};
+use skep_api::{
+    ErrorCode, Failure, TemplateId, VmId,
+    swarm::{EndReason, PausedTo},
+};
 use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd};
 use skep_store::{EndVms, VmBooted, VmRecord, VmStore, VmToEnd};
-use tokio::time::timeout;
+use tokio::{net::UnixStream, time::timeout};
 
 use crate::{
     Error, Observer, boot_command,
@@ -24,7 +27,7 @@ use crate::{
     console::ConsoleLog,
     loss,
     restore::Restorer,
-    vm::{self, Live, Paused, RecordedVm, Running, VmContext},
+    vm::{self, Live, OnDisk, Paused, RecordedVm, Running, VmContext},
 };
 
 /// Concurrent adoptions.
@@ -137,7 +140,10 @@ async fn reconnect(
     held: Option<HeldVm>,
     record: VmRecord,
 ) -> Result<RecordedVm, Error> {
-    let VmRecord { vm: facts, paused_to, .. } = record;
+    let VmRecord { vm: facts, paused_to, snapshot, resumed_at, .. } = record;
+    if let Some(snapshot) = snapshot.filter(|_| paused_to == Some(PausedTo::Disk)) {
+        return adopt_on_disk(restorer, held, facts, snapshot, resumed_at).await;
+    }
     let gone = |reason: &str| Error::from(Failure::new(ErrorCode::VmEnded, reason));
     let held = held.ok_or_else(|| gone("its process ended while no server ran"))?;
     if held.launched.pid != facts.pid {
@@ -147,7 +153,68 @@ async fn reconnect(
     let machine: Arc<dyn Machine> = restorer.driver.attach(monitor).await?.into();
     let console = ConsoleLog::default();
     tokio::spawn(console.clone().follow(output));
-    let state = match (paused_to, machine.is_running().await?) {
+    let state = match_record(restorer, facts.id, machine, agent, paused_to).await?;
+    if let Live::Running(running) = &state {
+        thaw(&running.guest).await?;
+    }
+    let (reservation, pidfd) = (Some(budget.reserve_running(facts.account, facts.memory_mb)), Some(pidfd));
+    let is_paused = paused_to.is_some();
+    tracing::info!(vm = %facts.id, pid = facts.pid, is_paused, "VM {} is taken over", facts.id);
+    let arrived = monotonic_start(facts.started_at);
+    let deadline = vm::deadline(facts.attributes.expires_at);
+    // What it did under an earlier server is not counted by this one.
+    let counted_traffic = None;
+    Ok(RecordedVm {
+        facts,
+        console,
+        pidfd,
+        arrived,
+        deadline,
+        reservation,
+        resumed_at,
+        state,
+        counted_traffic,
+    })
+}
+
+/// Takes over a VM that is on disk. A VMM of it is ended: the earlier server ended while it paused or resumed the VM, and no
+/// caller has used what ran since.
+async fn adopt_on_disk(
+    restorer: &Restorer,
+    held: Option<HeldVm>,
+    facts: VmBooted,
+    snapshot: TemplateId,
+    resumed_at: Option<Timestamp>,
+) -> Result<RecordedVm, Error> {
+    let address =
+        facts.ip.parse().map_err(|_| Failure::new(ErrorCode::Internal, "its address is invalid"))?;
+    restorer.keeper.reserve_address(address).await?;
+    if held.is_some() {
+        restorer.keeper.end(facts.id).await?;
+    }
+    tracing::info!(vm = %facts.id, "VM {} is on disk", facts.id);
+    Ok(RecordedVm {
+        console: ConsoleLog::default(),
+        pidfd: None,
+        arrived: monotonic_start(facts.started_at),
+        deadline: vm::deadline(facts.attributes.expires_at),
+        reservation: None,
+        resumed_at,
+        state: Live::OnDisk(OnDisk { snapshot }),
+        counted_traffic: None,
+        facts,
+    })
+}
+
+/// Puts a VM into the state on record.
+async fn match_record(
+    restorer: &Restorer,
+    vm: VmId,
+    machine: Arc<dyn Machine>,
+    agent: UnixStream,
+    paused_to: Option<PausedTo>,
+) -> Result<Live, Error> {
+    Ok(match (paused_to, machine.is_running().await?) {
         (Some(_), runs) => {
             // The earlier server ended while it resumed the VM.
             if runs {
@@ -157,7 +224,7 @@ async fn reconnect(
         }
         // The earlier server ended while it paused the VM.
         (None, false) => {
-            let resumed = Paused::adopted(machine, agent).resume(&restorer.keeper, facts.id).await;
+            let resumed = Paused::adopted(machine, agent).resume(&restorer.keeper, vm).await;
             Live::Running(resumed.map_err(|(_, error)| error)?)
         }
         (None, true) => {
@@ -165,18 +232,7 @@ async fn reconnect(
             guest.check_protocol().await?;
             Live::Running(Running { machine, guest })
         }
-    };
-    if let Live::Running(running) = &state {
-        thaw(&running.guest).await?;
-    }
-    let reservation = budget.reserve_running(facts.account, facts.memory_mb);
-    let is_paused = paused_to.is_some();
-    tracing::info!(vm = %facts.id, pid = facts.pid, is_paused, "VM {} is taken over", facts.id);
-    let arrived = monotonic_start(facts.started_at);
-    let deadline = vm::deadline(facts.attributes.expires_at);
-    // What it did under an earlier server is not counted by this one.
-    let counted_traffic = None;
-    Ok(RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state, counted_traffic })
+    })
 }
 
 /// Lets the programs of a VM run that an earlier server froze for a copy before it ended.

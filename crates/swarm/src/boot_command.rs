@@ -89,7 +89,8 @@ async fn wait_for_end(vm: &VmHandle, exec_id: &str, mut log: Option<RunLog>) -> 
             }
             Err(error) => error,
         };
-        if guest.is_closed() {
+        // A VM that was paused to disk has another connection after its resume.
+        if guest.is_closed() && vm.snapshot().is_none() {
             return CommandEnd::VmEnded;
         }
         if error.code() == ErrorCode::UnknownExec {

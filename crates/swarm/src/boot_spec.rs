@@ -11,11 +11,15 @@ use skep_store::{BootAttempt, IdempotentRequest, VmAttributes};
 
 /// What VMs begin with.
 #[derive(Debug, Clone)]
-pub enum BootSource {
+pub enum BootFrom {
     /// The template with this name or id.
     Template(String),
     /// A copy of this VM, as it is now.
-    Vm(VmId),
+    Vm {
+        vm: VmId,
+        /// Whether the copies have the metadata of the VM, instead of those of the request.
+        keeps_metadata: bool,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -23,7 +27,7 @@ pub struct BootSpec {
     pub count: u32,
     /// With a name only if `count` is 1; without an expiry, which follows from `ttl`.
     pub attributes: VmAttributes,
-    pub source: BootSource,
+    pub source: BootFrom,
     /// Time until the VMs end by themselves.
     pub ttl: Option<Duration>,
     /// Environment of every command in the VMs. Never in a record, event or log.

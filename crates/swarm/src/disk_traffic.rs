@@ -14,8 +14,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Reads the counters of one VM. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct DiskMeter {
-    /// The task of the VM owns it.
-    machine: Weak<dyn Machine>,
+    /// The task of the VM owns it. `None` if the VM has not run under this server.
+    machine: Arc<Mutex<Option<Weak<dyn Machine>>>>,
     last: Arc<Mutex<Option<DiskTraffic>>>,
     totals: DiskTotals,
     /// Held while the VMM is asked, so that one that does not answer is not asked again and again.
@@ -24,9 +24,13 @@ pub(crate) struct DiskMeter {
 
 impl DiskMeter {
     /// `known`: the counters that are in the totals already. `None`: all that the VM did before the first sample is.
-    pub(crate) fn new(machine: &Arc<dyn Machine>, known: Option<DiskTraffic>, totals: DiskTotals) -> Self {
+    pub(crate) fn new(
+        machine: Option<&Arc<dyn Machine>>,
+        known: Option<DiskTraffic>,
+        totals: DiskTotals,
+    ) -> Self {
         Self {
-            machine: Arc::downgrade(machine),
+            machine: Arc::new(Mutex::new(machine.map(Arc::downgrade))),
             last: Arc::new(Mutex::new(known)),
             totals,
             asking: Arc::default(),
@@ -50,8 +54,14 @@ impl DiskMeter {
         *lock(&self.last)
     }
 
+    /// Reads from another VMM from now on, whose counters begin with zero.
+    pub(crate) fn replace(&self, machine: &Arc<dyn Machine>) {
+        *lock(&self.machine) = Some(Arc::downgrade(machine));
+        *lock(&self.last) = Some(DiskTraffic::default());
+    }
+
     async fn sample(&self) {
-        let Some(machine) = self.machine.upgrade() else { return };
+        let Some(machine) = lock(&self.machine).as_ref().and_then(Weak::upgrade) else { return };
         match machine.disk_traffic().await {
             Ok(now) => {
                 let before = lock(&self.last).replace(now);

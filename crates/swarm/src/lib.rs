@@ -34,7 +34,7 @@ mod usage;
 mod vm;
 
 pub use adopt::record_all_as_lost;
-pub use boot_spec::{BootSource, BootSpec};
+pub use boot_spec::{BootFrom, BootSpec};
 pub use end_reason::{EndReasonReceiver, VmEnding};
 pub use error::Error;
 pub use history::{MetricsHistory, Recorded, SAMPLE_INTERVAL};

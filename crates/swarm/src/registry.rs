@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use skep_api::{AccountId, ErrorCode, Failure, IdPrefix, VmId, VmName, VmRef, swarm::VmState};
+use skep_api::{AccountId, ErrorCode, Failure, IdPrefix, TemplateId, VmId, VmName, VmRef, swarm::VmState};
 
 use crate::{history::Owned, vm::VmHandle};
 
@@ -33,7 +33,7 @@ impl Registry {
         let mut own = vms.values().filter(|handle| handle.facts.account == account);
         let found = match &vm {
             VmRef::Id(id) => own.find(|handle| handle.facts.id == *id),
-            VmRef::Pid(pid) => own.find(|handle| handle.facts.pid == *pid),
+            VmRef::Pid(pid) => find_pid(own, *pid),
             VmRef::Name(name) => own.find(|handle| handle.is_named(name)),
             VmRef::Address(address) => {
                 let address = address.to_string();
@@ -78,9 +78,14 @@ impl Registry {
     pub(crate) fn owned(&self) -> Vec<Owned> {
         let owned = |handle: &VmHandle| {
             let facts = &handle.facts;
-            Owned { vm: facts.id, account: facts.account, pid: facts.pid }
+            Owned { vm: facts.id, account: facts.account, pid: handle.pid() }
         };
         self.lock().values().map(owned).collect()
+    }
+
+    /// The snapshots of VMs that are on disk or about to be.
+    pub(crate) fn snapshots(&self) -> Vec<TemplateId> {
+        self.lock().values().filter_map(VmHandle::snapshot).collect()
     }
 
     /// The states of the VMs of all accounts.
@@ -91,6 +96,11 @@ impl Registry {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<VmId, VmHandle>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The VM with this process id. A VM on disk is found by its last one, unless another VM has that by now.
+fn find_pid<'vms>(own: impl Iterator<Item = &'vms VmHandle>, pid: u32) -> Option<&'vms VmHandle> {
+    own.filter(|handle| handle.pid() == pid).min_by_key(|handle| handle.is_on_disk())
 }
 
 /// The VM whose id has this prefix, if there is one.

@@ -66,7 +66,7 @@ impl Restorer {
         template: TemplateId,
         environment: Environment<'_>,
     ) -> Result<Restored, Error> {
-        let outcome = match self.keeper.launch(id, template).await {
+        let outcome = match self.keeper.launch(id, template, None).await {
             Ok(launched) => bring_up(&*self.driver, launched, environment).await,
             Err(error) => Err(error.into()),
         };

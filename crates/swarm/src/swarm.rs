@@ -13,7 +13,7 @@ use skep_api::{
     AccountId, ErrorCode, TemplateId, VmId, VmRef,
     egress::EgressReport,
     keys::Limits,
-    swarm::{BootAnswer, Console, EndReason, EngineReport, SwarmStatus, Vm, VmMetrics},
+    swarm::{BootAnswer, Console, EndReason, EngineReport, PausedTo, SwarmStatus, Vm, VmMetrics},
     system::SwarmState,
 };
 use skep_engine::Driver;
@@ -22,7 +22,7 @@ use skep_store::{TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt
 use tokio::time::timeout;
 
 use crate::{
-    BootSource, BootSpec, Error, Observer, SwarmMetrics, adopt,
+    BootFrom, BootSpec, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
@@ -95,8 +95,12 @@ impl Swarm {
     /// # Errors
     /// The keeper or the store is not available.
     pub async fn start(parts: SwarmParts) -> Result<Self, Error> {
+        let budget =
+            Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.promises_mb, parts.overhead_mb));
         let surroundings = VmContext {
             keeper: parts.keeper.clone(),
+            driver: Arc::clone(&parts.driver),
+            budget: Arc::clone(&budget),
             store: parts.store,
             registry: Arc::new(Registry::default()),
             observer: parts.observer,
@@ -106,8 +110,6 @@ impl Swarm {
         let usage = UsageSamples::default();
         let history = MetricsHistory::default();
         let registry = Arc::clone(&surroundings.registry);
-        let budget =
-            Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.promises_mb, parts.overhead_mb));
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::adopt_vms(&restorer, &surroundings, &budget).await?;
         let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
@@ -157,10 +159,12 @@ impl Swarm {
         mut order: BootSpec,
     ) -> Result<BootAnswer, Error> {
         let template = match &order.source {
-            BootSource::Template(reference) => self.0.templates.find(*account, reference).await?,
-            BootSource::Vm(vm) => {
+            BootFrom::Template(reference) => self.0.templates.find(*account, reference).await?,
+            BootFrom::Vm { vm, keeps_metadata } => {
                 let parent = self.registry().by_id(*account, *vm)?;
-                copies::inherit(&mut order, &parent);
+                if *keeps_metadata {
+                    order.attributes.metadata = parent.record().metadata;
+                }
                 Arc::new(BootTemplate::fork(&parent.facts, TemplateId::generate()))
             }
         };
@@ -224,20 +228,44 @@ impl Swarm {
         self.registry().by_id(*account, vm)?.change(change, request_id).await
     }
 
-    /// Pauses a VM to memory, and returns its record. A paused VM stays as it is.
+    /// Pauses a VM, and returns its record. A VM that is paused to memory can be paused to disk, any other paused VM stays as it
+    /// is. To disk, its VMM ends, and its memory and its share of the capacity are free.
     ///
     /// # Errors
-    /// Unknown VM, a VM that ended meanwhile, a VMM that does not answer, or the store refused.
-    pub async fn pause(&self, account: &AccountId, vm: VmId, request_id: &str) -> Result<Vm, Error> {
-        self.registry().by_id(*account, vm)?.pause(request_id).await
+    /// Unknown VM, a VM that ended meanwhile, a VMM that does not answer, or the store refused. To disk also a guest that does
+    /// not freeze its programs, and no space for the files; the VM runs on then.
+    pub async fn pause(
+        &self,
+        account: &AccountId,
+        vm: VmId,
+        to: PausedTo,
+        request_id: &str,
+    ) -> Result<Vm, Error> {
+        let handle = self.registry().by_id(*account, vm)?;
+        handle.pause(to, request_id).await
     }
 
     /// Resumes a paused VM, and returns its record. A VM that runs stays as it is.
     ///
     /// # Errors
-    /// As [`Swarm::pause`]; a guest that does not answer.
-    pub async fn resume(&self, account: &AccountId, vm: VmId, request_id: &str) -> Result<Vm, Error> {
-        self.registry().by_id(*account, vm)?.resume(request_id).await
+    /// As [`Swarm::pause`]; a guest that does not answer. From disk also no capacity, and a damaged snapshot.
+    pub async fn resume(
+        &self,
+        account: &AccountId,
+        limits: &Limits,
+        vm: VmId,
+        request_id: &str,
+    ) -> Result<Vm, Error> {
+        let handle = self.registry().by_id(*account, vm)?;
+        let reservation = match handle.snapshot() {
+            // The template is only used for the size: no parked VM takes the place of this one.
+            Some(snapshot) if handle.is_on_disk() => {
+                let template = BootTemplate::fork(&handle.facts, snapshot);
+                Some(self.reserve(*account, limits, &template, 1).await?)
+            }
+            _ => None,
+        };
+        handle.resume(reservation, request_id).await
     }
 
     /// Checks that a VM runs.
@@ -299,6 +327,7 @@ impl Swarm {
     /// Unknown VM, or the keeper is gone.
     pub async fn vm_metrics(&self, account: &AccountId, vm: VmId) -> Result<VmMetrics, Error> {
         let handle = self.registry().by_id(*account, vm)?;
+        handle.require_vmm()?;
         let promised_mb = self.0.budget.promise_of_one_mb(handle.facts.memory_mb);
         usage::read(&self.0.surroundings.keeper, &handle, promised_mb).await
     }
@@ -308,7 +337,7 @@ impl Swarm {
     /// # Errors
     /// Unknown VM, or the keeper has no answer.
     pub async fn egress(&self, account: &AccountId, vm: VmId) -> Result<EgressReport, Error> {
-        self.registry().by_id(*account, vm)?;
+        self.registry().by_id(*account, vm)?.require_vmm()?;
         Ok(self.0.surroundings.keeper.egress_report(vm).await?)
     }
 

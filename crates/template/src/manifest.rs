@@ -26,6 +26,9 @@ pub struct Manifest {
     pub format: u32,
     /// The hash of its inputs.
     pub key: String,
+    /// The key of the template that the VM of a snapshot was restored from. `None` for a baked template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
     pub vcpus: u32,
     /// Memory of the guest, in MiB.
     pub memory_mb: u64,

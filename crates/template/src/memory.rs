@@ -15,6 +15,7 @@ use crate::{
     Error, Manifest, TemplateFile,
     checksum::{ChecksumError, checksum},
     damage::{FileError, open_file, template_error},
+    verified_file::FileKey,
 };
 
 const RAM_NAME: &str = "skep-ram";
@@ -48,20 +49,22 @@ pub(crate) fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
         .map_err(Error::io("seal of a memory file"))
 }
 
-/// Guest memories by their checksums, while a template holds them: a template and the snapshots of its VMs have the same
-/// one.
-static SHARED_RAM: Mutex<BTreeMap<String, Weak<File>>> = Mutex::new(BTreeMap::new());
+/// Guest memories by their files, while a template holds them: the snapshots of a template have links to its file.
+static SHARED_RAM: Mutex<BTreeMap<FileKey, Weak<File>>> = Mutex::new(BTreeMap::new());
 
-/// Like [`seal_in_memory`], but returns the memory file of another template if that has the same content.
+/// Like [`seal_in_memory`], but returns the memory file of another template if that was loaded from the same file.
 pub(crate) fn seal_ram_in_memory(dir: &Path, manifest: &Manifest) -> Result<Arc<File>, Error> {
     let wanted = manifest.checksum(dir, TemplateFile::Ram)?;
+    let unusable = |error| template_error(dir, TemplateFile::Ram, error);
+    let source = open_file(&dir.join(TemplateFile::Ram.file_name())).map_err(unusable)?;
+    let key = FileKey::of(&source, wanted).map_err(|error| unusable(FileError::Io(error)))?;
     let mut shared = SHARED_RAM.lock().unwrap_or_else(PoisonError::into_inner);
     shared.retain(|_, file| file.strong_count() > 0);
-    if let Some(file) = shared.get(wanted).and_then(Weak::upgrade) {
+    if let Some(file) = shared.get(&key).and_then(Weak::upgrade) {
         return Ok(file);
     }
     let sealed = Arc::new(seal_in_memory(dir, manifest, TemplateFile::Ram)?);
-    shared.insert(wanted.to_owned(), Arc::downgrade(&sealed));
+    shared.insert(key, Arc::downgrade(&sealed));
     Ok(sealed)
 }
 

@@ -31,7 +31,7 @@ pub struct Template {
     /// All files but the root file system.
     sealed: BTreeMap<TemplateFile, Arc<File>>,
     /// On disk, because sealed memory cannot be reclaimed and this file is large. Guests share it in the page cache.
-    root: VerifiedFile,
+    root: Arc<VerifiedFile>,
 }
 
 impl Template {
@@ -44,7 +44,12 @@ impl Template {
         let manifest = read_current_manifest(dir)?;
         // The root file system is larger than all other files together.
         let (sealed, root) = thread::scope(|scope| {
-            let root = scope.spawn(|| open_verified(dir, &manifest, TemplateFile::Root));
+            let root = scope.spawn(|| {
+                let wanted = manifest.checksum(dir, TemplateFile::Root)?;
+                let path = dir.join(TemplateFile::Root.file_name());
+                VerifiedFile::open_shared(&path, wanted)
+                    .map_err(|unfit| template_error(dir, TemplateFile::Root, unfit))
+            });
             let sealed = manifest.files().filter(|part| *part != TemplateFile::Root);
             let sealed = sealed.map(|part| {
                 let file = match part {

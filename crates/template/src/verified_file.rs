@@ -2,10 +2,12 @@
 //! use.
 
 use std::{
+    collections::BTreeMap,
     fs::{File, Metadata},
+    io,
     os::unix::fs::MetadataExt,
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     thread,
     time::{Duration, SystemTime},
 };
@@ -25,6 +27,24 @@ pub(crate) struct VerifiedFile {
     sha256: String,
     state: Mutex<State>,
 }
+
+/// A file and the checksum that it must have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileKey {
+    device: u64,
+    inode: u64,
+    sha256: String,
+}
+
+impl FileKey {
+    pub(crate) fn of(file: &File, sha256: &str) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self { device: found.dev(), inode: found.ino(), sha256: sha256.to_owned() })
+    }
+}
+
+/// The files that templates hold open.
+static SHARED: Mutex<BTreeMap<FileKey, Weak<VerifiedFile>>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug)]
 enum State {
@@ -69,6 +89,22 @@ impl VerifiedFile {
         let file = open_file(path)?;
         let facts = verify(&file, sha256).map_err(FileError::Damaged)?;
         Ok(Self { file, sha256: sha256.to_owned(), state: Mutex::new(State::Intact(facts)) })
+    }
+
+    /// Like [`Self::open`], but returns the file of another template if that is the same one: the snapshots of a template
+    /// have links to its files. That file was verified when it was opened, and is checked before each use.
+    pub(crate) fn open_shared(path: &Path, sha256: &str) -> Result<Arc<Self>, FileError> {
+        let key = FileKey::of(&open_file(path)?, sha256).map_err(FileError::Io)?;
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|_, file| file.strong_count() > 0);
+        if let Some(file) = shared.get(&key).and_then(Weak::upgrade)
+            && file.check().is_ok()
+        {
+            return Ok(file);
+        }
+        let opened = Arc::new(Self::open(path, sha256)?);
+        shared.insert(key, Arc::downgrade(&opened));
+        Ok(opened)
     }
 
     /// The verified file, even if its path refers to another file by now.

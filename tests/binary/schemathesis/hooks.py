@@ -176,7 +176,7 @@ def supply(operation, case):
     nth = turn(operation)
     if not path or nth % 4 == 0:
         return
-    if operation in ("read_vm", "console", "change_vm", "resume_vm", "exec_in_vm"):
+    if operation in ("read_vm", "console", "change_vm", "resume_vm", "exec_in_vm", "fork_vm", "snapshot_vm"):
         path["pid"] = vms.living() or path["pid"]
     elif operation == "exec_again":
         pid, command = vms.streamed()
@@ -319,6 +319,15 @@ def make_sense(operation, body):
             body["url"] = f"https://localhost/{fresh('hook')}"
         # What is disabled refuses what others ask of it.
         body.pop("enabled", None)
+    if operation == "snapshot_vm":
+        body["name"] = fresh("snapshot")
+    if operation == "fork_vm":
+        body.pop("ticket", None)
+        body.pop("keep_vm", None)
+        body.pop("name", None)
+        if isinstance(body.get("count"), (int, float)):
+            body["count"] = 1
+        body["ttl_ms"] = 20_000
     if operation == "boot":
         with lock:
             vms.booted += 1
@@ -367,7 +376,7 @@ def before_call(context, case, kwargs):
         if not stateful:
             supply(operation, case)
             at_work(operation, case)
-        if isinstance(case.body, dict) or operation == "boot":
+        if isinstance(case.body, dict) or operation in ("boot", "fork_vm"):
             make_sense(operation, case.body)
     spare_own(operation, case)
 
@@ -378,9 +387,11 @@ def after_call(context, case, response):
     unexpected = response.request.method.upper() != case.operation.method.upper()
     with lock:
         statuses["another method" if unexpected else operation][response.status_code] += 1
-    if operation == "boot" and response.status_code == 201 and case.meta.phase.name.value != "stateful":
+    if operation in ("boot", "fork_vm") and response.status_code == 201 and case.meta.phase.name.value != "stateful":
         for vm in response.json()["vms"]:
             session.delete(f"{URL}/api/swarm/vm/{vm['pid']}", timeout=120)
+    if operation == "snapshot_vm" and response.status_code == 201:
+        session.delete(f"{URL}/api/templates/{response.json()['id']}", timeout=120)
     # One account has a hundred at the most, and each is sent what happens.
     if operation == "create_webhook" and response.status_code == 201 and case.meta.phase.name.value != "stateful":
         session.delete(f"{URL}/api/webhooks/{response.json()['id']}", timeout=120)

@@ -187,6 +187,69 @@ os.write(1, b'failed\\n' if mapped == ctypes.c_void_p(-1).value else b'mapped\\n
         assert_eq!(allocated_by(TOUCH, None), 16 << 20);
     }
 
+    /// Maps the memory file of 32 MiB, over which the delta of the second argument lies.
+    const CONTINUE: &str = "
+import mmap, os, sys
+fd = os.open('/proc/self/fd/' + sys.argv[1], os.O_RDWR)
+ram = mmap.mmap(fd, 32 << 20, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+print(ram[9 << 20:(9 << 20) + 4], ram[25 << 20:(25 << 20) + 4], ram[20 << 20:(20 << 20) + 4], ram[(27 << 20)])
+ram[25 << 20] = 1
+ram[(20 << 20) + 4096] = 1
+";
+
+    /// Runs [`CONTINUE`] with a delta that changes the page at 25 MiB, a page of a hole, and zeroes the page at 27 MiB.
+    fn continued(pages: &[u64]) -> (Output, File) {
+        let delta = memory_file("delta");
+        ftruncate(&delta, 32 << 20).unwrap();
+        rustix::io::pwrite(&delta, b"new!", 25 << 20).unwrap();
+        rustix::io::pwrite(&delta, b"hole", 20 << 20).unwrap();
+        let mut list = memory_file("pages");
+        list.write_all(&pages.iter().flat_map(|number| number.to_ne_bytes()).collect::<Vec<u8>>()).unwrap();
+        let (ram, library) = (sealed_ram(), loaded().open().unwrap());
+        fcntl_setfd(&library, FdFlags::empty()).unwrap();
+        let output = Command::new("/usr/bin/python3")
+            .args(["-c", CONTINUE, &ram.as_raw_fd().to_string()])
+            .env_clear()
+            .envs(environment(library.as_raw_fd(), ram.as_raw_fd()))
+            .envs(delta_environment(delta.as_raw_fd(), list.as_raw_fd()))
+            .output()
+            .unwrap();
+        (output, delta)
+    }
+
+    fn memory_file(name: &str) -> File {
+        let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC).unwrap());
+        fcntl_setfd(&file, FdFlags::empty()).unwrap();
+        file
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_delta_lies_over_the_memory_file_and_is_not_written_to() {
+        let runs = [20 * MIB, 20 * MIB + 8192, 25 * MIB, 25 * MIB + 4096, 27 * MIB, 27 * MIB + 4096];
+        let (output, delta) = continued(&runs);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(printed, "b'data' b'new!' b'hole' 0\n", "{output:?}");
+        let mut found = [0; 4];
+        rustix::io::pread(&delta, &mut found, 25 << 20).unwrap();
+        assert_eq!(&found, b"new!");
+        // Control: without runs, the memory file alone.
+        let (output, _) = continued(&[]);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(printed, "b'data' b'data' b'\\x00\\x00\\x00\\x00' 100\n", "{output:?}");
+    }
+
+    #[test]
+    fn a_list_of_runs_that_is_none_ends_the_program() {
+        for runs in [&[0][..], &[4096, 4096], &[8192, 4096], &[0, 33 * MIB], &[u64::MAX, 4096]] {
+            let (output, _) = continued(runs);
+            let words = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{runs:?}: {words}");
+            assert!(words.contains("what a snapshot changed"), "{runs:?}: {words}");
+        }
+    }
+
     #[test]
     fn other_files_are_mapped_as_they_are() {
         let other = "

@@ -134,6 +134,8 @@ impl Capture {
             state: open(&self.state)?,
             layer: open(&self.layer)?,
             delta: Some(Delta { data: open(&self.delta.data)?, pages: open(&self.delta.pages)? }),
+            // The source of the launch has it.
+            origin: None,
         })
     }
 }

@@ -116,7 +116,7 @@ mod tests {
     fn many_runs_are_joined_by_their_smallest_gaps() {
         let runs: Vec<Run> = (0..3 * MAX_RUNS as u64).map(|at| 3 * at..3 * at + 1).collect();
         let joined = union(runs);
-        assert_eq!(joined, [0..9 * MAX_RUNS as u64 - 2]);
+        assert_eq!((joined.len(), joined[0].clone()), (1, 0..9 * MAX_RUNS as u64 - 2));
         let apart: Vec<Run> = (0..MAX_RUNS as u64).map(|at| 2 * at..2 * at + 1).collect();
         assert_eq!(union(apart.clone()), apart);
     }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
 use skep_api::{ErrorCode, Failure, TemplateId, VmId};
-use skep_keeper_protocol::TemplateStatus;
+use skep_keeper_protocol::{StorePurpose, TemplateStatus};
 use tokio::task::spawn_blocking;
 
 use super::{Slot, Vmms};
@@ -77,7 +77,11 @@ impl Vmms {
         })
     }
 
-    pub(super) async fn store_capture(self: &Arc<Self>, id: TemplateId) -> Result<TemplateStatus, Error> {
+    pub(super) async fn store_capture(
+        self: &Arc<Self>,
+        id: TemplateId,
+        purpose: StorePurpose,
+    ) -> Result<TemplateStatus, Error> {
         let Some(LaunchSource::Capture(capture)) = self.complete_captures(id) else {
             return Err(unknown_capture(id));
         };
@@ -86,6 +90,7 @@ impl Vmms {
             let files = CapturedFiles {
                 origin: capture.origin.template,
                 origin_key: &capture.origin.key,
+                purpose,
                 state: &capture.state,
                 delta: &capture.delta.data,
                 pages: &capture.delta.pages,

@@ -1,6 +1,6 @@
 //! The launch of a VM, and the check that its template is undamaged.
 
-use std::{os::fd::OwnedFd, sync::Arc};
+use std::{net::Ipv4Addr, os::fd::OwnedFd, sync::Arc};
 
 use skep_api::{ErrorCode, TemplateId, VmId};
 use skep_keeper_protocol::Launched;
@@ -14,11 +14,12 @@ impl Vmms {
         self: &Arc<Self>,
         vm: VmId,
         template: TemplateId,
+        ip: Option<Ipv4Addr>,
     ) -> Result<(Launched, Vec<OwnedFd>), Error> {
         capacity::check_now(&self.data_dir, &self.memory()?)?;
         self.reserve(vm)?;
         let mut belongings = VmResources::default();
-        let built = self.build(vm, template, &mut belongings).await;
+        let built = self.build(vm, template, ip, &mut belongings).await;
         let origin = belongings.origin();
         let launched = match built {
             Ok(launched) => launched,
@@ -89,12 +90,16 @@ impl Vmms {
         self: &Arc<Self>,
         vm: VmId,
         template: TemplateId,
+        ip: Option<Ipv4Addr>,
         belongings: &mut VmResources,
     ) -> Result<(Launched, Vec<OwnedFd>), Error> {
         // The semaphore is never closed, so this never fails.
         let _permit = self.launches.acquire().await;
         let uid = *belongings.uid.insert(self.uids().take()?);
-        let tap = self.network.add_tap().await?;
+        let tap = match ip {
+            Some(ip) => self.network.add_tap_at(ip).await?,
+            None => self.network.add_tap().await?,
+        };
         belongings.port = Some(tap.port.clone());
         let this = Arc::clone(self);
         let mut taken = std::mem::take(belongings);

@@ -185,6 +185,7 @@ impl Templates for FakeTemplates {
             state,
             layer,
             delta: None,
+            origin: None,
         })
     }
 
@@ -362,7 +363,7 @@ impl FakeServer {
         match verb.as_str() {
             "launch" => {
                 let launched =
-                    self.end.launch(vm(), template_id(details["template"].as_str().unwrap())).await?;
+                    self.end.launch(vm(), template_id(details["template"].as_str().unwrap()), None).await?;
                 let (pid, ip) = (launched.launched.pid, launched.launched.ip);
                 let driven = VmMonitor { monitor: launched.monitor, state: Some(launched.state) };
                 self.vms.lock().await.insert(vm(), driven);

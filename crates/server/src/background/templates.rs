@@ -11,8 +11,13 @@ use std::{
 };
 
 use jiff::Timestamp;
-use skep_api::{TemplateId, templates::TemplateState};
-use skep_store::{EnsureBaseTemplate, KnownTemplate, RecordTemplateState, TemplateStatus, TemplateStore};
+use skep_api::{
+    TemplateId,
+    templates::{TemplateSource, TemplateState},
+};
+use skep_store::{
+    DeleteTemplate, EnsureBaseTemplate, KnownTemplate, RecordTemplateState, TemplateStatus, TemplateStore,
+};
 use skep_swarm::{Error, Swarm};
 use tokio::time::{sleep, timeout};
 
@@ -73,6 +78,7 @@ async fn reconcile(
             Some(status) => to_store(status.state),
             // What the keeper refused to build failed with its reason.
             None if under_way.contains(&template.id) || template.state == TemplateState::Failed => continue,
+            None if forget(store, &template).await? => continue,
             None => lost(&template),
         };
         log_outdated(&template, &status, reported);
@@ -90,6 +96,17 @@ async fn record(
     status: TemplateStatus,
 ) -> skep_store::Result<bool> {
     store.record_template_state(RecordTemplateState { template, status, at: Timestamp::now() }).await
+}
+
+/// Deletes the record of a snapshot that was interrupted before it was stored: nobody got an answer about it, and its VM may
+/// have changed since. Returns whether it is one.
+async fn forget(store: &dyn TemplateStore, template: &KnownTemplate) -> Result<bool, Error> {
+    let is_interrupted = (template.source, template.state) == (TemplateSource::Vm, TemplateState::Building);
+    let Some(account) = template.account.filter(|_| is_interrupted) else { return Ok(false) };
+    let deletion = DeleteTemplate { account, id: template.id, at: Timestamp::now(), request_id: None };
+    store.delete_template(deletion).await?;
+    tracing::info!(template = %template.id, "the snapshot `{}` ({}) was interrupted and is forgotten", template.name, template.id);
+    Ok(true)
 }
 
 /// The state of a template that the keeper does not know.

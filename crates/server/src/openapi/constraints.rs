@@ -11,6 +11,10 @@ const NO_NUL: &str = "^[^\\u0000]*$";
 const ABSOLUTE_PATH: &str = "^/[^\\u0000]*$";
 const VARIABLE_NAME: &str = "^[A-Za-z_][A-Za-z0-9_]*$";
 
+const BODY_OF_BOOT: &str = "/paths/~1api~1swarm~1boot/post/requestBody/content/application~1json/schema";
+const BODY_OF_FORK: &str =
+    "/paths/~1api~1swarm~1vm~1{pid}~1fork/post/requestBody/content/application~1json/schema";
+
 /// Adds the constraints to the document.
 ///
 /// # Errors
@@ -27,11 +31,25 @@ pub(super) fn refine(document: &mut Value) -> Result<(), String> {
     for (pointer, change) in inline_schemas() {
         constrain(document, pointer, change)?;
     }
+    forks_begin_with_a_vm(document)?;
     vms_in_paths(document)?;
     for (operation, name, change) in parameters(document) {
         merge(&mut parameter(document, operation, name)?["schema"], change);
     }
     Ok(())
+}
+
+/// The body of a fork is that of a boot without a template.
+fn forks_begin_with_a_vm(document: &mut Value) -> Result<(), String> {
+    let boot = part(document, BODY_OF_BOOT)?.clone();
+    let fork = part(document, BODY_OF_FORK)?;
+    *fork = boot;
+    fork["description"] = "Copies to boot. Without a body, or with `{}`, one is booted.".into();
+    let fields = part(document, &format!("{BODY_OF_FORK}/properties"))?.as_object_mut();
+    fields
+        .and_then(|fields| fields.remove("template"))
+        .map(drop)
+        .ok_or_else(|| "a boot has no template".to_owned())
 }
 
 /// The part of the document at a JSON pointer.
@@ -81,7 +99,7 @@ fn role_or_scopes() -> Value {
 fn inline_schemas() -> [(&'static str, Value); 3] {
     [
         (
-            "/paths/~1api~1swarm~1boot/post/requestBody/content/application~1json/schema",
+            BODY_OF_BOOT,
             json!({"properties": {
                 "count": {"type": "integer"},
                 "env": {"propertyNames": {"pattern": VARIABLE_NAME}, "additionalProperties": {"pattern": NO_NUL}},

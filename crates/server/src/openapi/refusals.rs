@@ -73,9 +73,14 @@ refusals! {
     CleanupRefused = &[SWARM, OPTIONAL_BODY],
     /// Operations on one VM that do not use its guest agent.
     VmRefused = &[&[UnknownVm], SWARM],
+    /// Reading what only the process of a VM knows.
+    VmmRefused = &[&[UnknownVm, VmPaused], SWARM],
     /// Pausing or resuming a VM.
-    PauseRefused = &[&[UnknownVm, VmEnded], SWARM, &[GuestTimeout]],
-    ResumeRefused = &[&[UnknownVm, VmEnded], SWARM, &[GuestTimeout], OPTIONAL_BODY],
+    PauseRefused = &[&[UnknownVm, VmEnded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
+    ResumeRefused = &[
+        &[UnknownVm, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout],
+        OPTIONAL_BODY,
+    ],
     ChangeVmRefused = &[&[UnknownVm, NameTaken], SWARM],
     WatchRefused = &[PLACE, PATH, &[WatchLimit]],
     RestartRefused = &[&[ErrorCode::RestartRefused, ShuttingDown], OPTIONAL_BODY],

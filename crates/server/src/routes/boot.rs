@@ -9,7 +9,7 @@ use skep_api::{
     tickets::{RESULT_FILE, TICKET_FILE},
 };
 use skep_store::{Account, VmAttributes, VmChange};
-use skep_swarm::{BootSource, BootSpec};
+use skep_swarm::{BootFrom, BootSpec};
 
 use crate::{body::Object, extract::RequestInfo};
 
@@ -84,7 +84,7 @@ pub(super) fn parse_boot(
     let request: BootRequest = object.into_request()?;
     let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
     check_template(&template)?;
-    let source = BootSource::Template(template);
+    let source = BootFrom::Template(template);
     let env = request.env.unwrap_or_default();
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();
@@ -176,16 +176,12 @@ pub(super) fn parse_change(mut object: Object, call: &RequestInfo) -> Result<VmC
     Ok(VmChange { name, metadata, expires_at, egress })
 }
 
-/// Checks the body of a pause. There is one place to pause to.
-pub(super) fn check_pause(mut object: Object) -> Result<(), Failure> {
+/// Parses the body of a pause into the place to pause to.
+pub(super) fn parse_pause(mut object: Object) -> Result<PausedTo, Failure> {
     let to = object.take("to").unwrap_or_default();
-    if to == "disk" {
-        let message = "`to` is `disk`, which this release does not support; leave it out, or give `memory`";
-        return Err(Failure::new(ErrorCode::InvalidValue, message));
-    }
     object.into_request::<PauseRequest>()?;
-    let (None | Some(PausedTo::Memory)) = Object::single("to", to).into_field("to")?;
-    Ok(())
+    let to: Option<PausedTo> = Object::single("to", to).into_field("to")?;
+    Ok(to.unwrap_or(PausedTo::Memory))
 }
 
 /// Takes out `ttl_ms`. The outer `None` means absent, the inner one null.

@@ -16,12 +16,12 @@ use skep_api::{
     },
 };
 use skep_store::{IdempotentRequest, Store};
-use skep_swarm::{BootSource, BootSpec};
+use skep_swarm::{BootFrom, BootSpec};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Answer, Routes,
-    boot::{BootDefaults, TicketWork, check_pause, parse_boot, parse_change, parse_fork},
+    boot::{BootDefaults, TicketWork, parse_boot, parse_change, parse_fork, parse_pause},
     boot_work::Booter,
     tickets::replayable_response,
 };
@@ -32,6 +32,7 @@ use crate::{
     json::Json,
     openapi::refusals::{
         BootRefused, ChangeVmRefused, CleanupRefused, ForkRefused, PauseRefused, ResumeRefused, VmRefused,
+        VmmRefused,
     },
     swarm_handle::SwarmHandle,
     tickets::{IDEMPOTENCY_KEY_DESCRIPTION, InProgressRequests, idempotency_key},
@@ -182,12 +183,12 @@ async fn fork(
     object: Object,
 ) -> Result<Response, Refusal> {
     let vm = path.vm()?;
-    let given = object.with("pid", "");
+    let (given, keeps_metadata) = (object.with("pid", ""), !object.has("metadata"));
     let (mut order, work) = parse_fork(object, state.defaults.of(&caller.account), &call)?;
     let (_, vm) = state.vms.vm_for(&caller, vm).await?;
     // The same key and body for another VM are another request.
     let once = idempotency_key(&headers, "/api/swarm/vm/fork", &given.with("pid", vm.to_string()))?;
-    order.source = BootSource::Vm(vm);
+    order.source = BootFrom::Vm { vm, keeps_metadata };
     boot_and_answer(state, &caller, &call, order, work, once).await
 }
 
@@ -293,8 +294,9 @@ async fn end(
 /// Pause a VM
 ///
 /// Stops the processors of a VM: its processes stand still, and it uses no CPU. Its memory, its disk and its place in the
-/// quota and in the capacity of the machine stay in use, and its time to live goes on. A paused VM stays paused when the
-/// server is restarted. Until it is resumed, requests that need the VM to run answer 409 `vm_paused`. Those in progress
+/// quota and in the capacity of the machine stay in use, and its time to live goes on. With `to: disk`, the memory is written
+/// to the server's disk as well, and the VMM ends: only the address, the name and the disk space stay in use, and `pid` is
+/// null. A paused VM stays paused when the server is restarted, one on disk also when the machine is. Until it is resumed, requests that need the VM to run answer 409 `vm_paused`. Those in progress
 /// stand still: they go on when the VM is resumed, or reach their own time limits. A VM that is paused already stays as
 /// it is.
 #[utoipa::path(
@@ -315,16 +317,16 @@ async fn pause(
     object: Object,
 ) -> Answer<Vm> {
     let vm = path.vm()?;
-    check_pause(object)?;
+    let to = parse_pause(object)?;
     let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     call.audit.set_resource(vm);
-    Ok(Json(swarm.pause(&caller.account.id, vm, call.id.as_str()).await?))
+    Ok(Json(swarm.pause(&caller.account.id, vm, to, call.id.as_str()).await?))
 }
 
 /// Resume a VM
 ///
-/// Starts the processors of a paused VM and sets its clock, which stood still. Its processes go on where they were. A VM
-/// that runs stays as it is.
+/// Starts the processors of a paused VM and sets its clock, which stood still. Its processes go on where they were. A VM on
+/// disk is restored with its id, name, address, files and processes, under a new process id. A VM that runs stays as it is.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/resume", tag = "swarm", operation_id = "resume_vm",
     security(("bearer" = ["swarm:write"])),
@@ -345,7 +347,8 @@ async fn resume(
     let vm = path.vm()?;
     let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     call.audit.set_resource(vm);
-    Ok(Json(swarm.resume(&caller.account.id, vm, call.id.as_str()).await?))
+    let account = &caller.account;
+    Ok(Json(swarm.resume(&account.id, &account.limits, vm, call.id.as_str()).await?))
 }
 
 /// Read a VM's console
@@ -381,7 +384,7 @@ async fn console(
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     responses(
         (status = 200, description = "The policy, the counters and the tries", body = EgressReport),
-        VmRefused,
+        VmmRefused,
     )
 )]
 async fn egress(
@@ -405,7 +408,7 @@ async fn egress(
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
     responses(
         (status = 200, description = "The metrics", body = VmMetrics),
-        VmRefused,
+        VmmRefused,
     )
 )]
 async fn vm_metrics(

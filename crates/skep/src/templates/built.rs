@@ -12,12 +12,12 @@ use std::{
 use anyhow::Context;
 use skep_api::{ErrorCode, Failure, TemplateId};
 use skep_image::{BUILD_STEPS, Bakery, load_template};
-use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate};
+use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Origin};
 use skep_keeper_protocol::TemplateStatus;
 use skep_template::{Error, MANIFEST, Template};
 
 use super::{
-    Recipe,
+    Kind, Recipe,
     base::BaseTemplate,
     build_error::{BuildError, public_reason},
     build_queue::BuildQueue,
@@ -52,7 +52,7 @@ impl BuiltTemplates {
         let inner = Arc::new(Inner::new(shelf.clone(), Box::new(processes)));
         let processes = BakeProcesses { bakery, shelf, base };
         for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
-            if recipe.is_snapshot {
+            if recipe.is_snapshot() {
                 match inner.find_snapshot(&processes.bakery, id) {
                     Some(phase) => drop(inner.table().templates.insert(id, Entry::new(recipe, phase))),
                     None => inner.remove_files(id),
@@ -89,7 +89,8 @@ impl BuiltTemplates {
 
     pub(super) fn open(&self, id: TemplateId) -> Result<OpenTemplate, Failure> {
         let (template, edition) = self.0.loaded(id)?;
-        open(&template, edition).map_err(|error| self.0.failure(id, edition, error))
+        let opened = open(&template, edition).map_err(|error| self.0.failure(id, edition, error))?;
+        Ok(OpenTemplate { origin: self.0.origin_of_pause(id, &template), ..opened })
     }
 
     pub(super) fn check(&self, id: TemplateId, edition: u64) -> Result<(), Failure> {
@@ -129,7 +130,7 @@ impl BuiltTemplates {
             let folder = inner.folder(id);
             let failed = |error: &Error| snapshot::not_stored(id, error);
             let stored = snapshot::write(&origin, &folder, captured).map_err(|error| failed(&error))?;
-            let recipe = Recipe::snapshot(captured.origin, stored.size);
+            let recipe = Recipe::snapshot(captured.origin, stored.size, captured.purpose);
             // After the files: a folder without a recipe is no template, and its files are removed at the next start.
             recipe.write(&folder).map_err(|error| failed(&Error::io(folder.display())(error)))?;
             let ready = Ready::of(stored.dir).map_err(|error| failed(&error))?;
@@ -262,6 +263,13 @@ impl Inner {
         }))
     }
 
+    /// The template that a VM was restored from at first, if this is what it is resumed from.
+    fn origin_of_pause(&self, id: TemplateId, template: &Template) -> Option<Origin> {
+        let recipe = self.table().templates.get(&id)?.recipe;
+        let key = template.manifest.origin.clone()?;
+        (recipe.kind == Kind::Pause).then_some(Origin { template: recipe.parent, key })
+    }
+
     /// The folder of the template that a captured VM was booted from. It may have been replaced by one with other inputs
     /// since; both are there as long as nobody removes the older one.
     fn origin_dir(&self, captured: &CapturedFiles<'_>) -> Result<PathBuf, Failure> {
@@ -353,7 +361,7 @@ impl Inner {
         if entry.edition == edition && matches!(entry.phase, Phase::Ready(_)) {
             entry.phase = Phase::Damaged { reason };
             entry.edition += 1;
-            if entry.recipe.is_snapshot {
+            if entry.recipe.is_snapshot() {
                 tracing::error!(%error, "{error}; no VM is booted from it any more");
             } else {
                 tracing::error!(%error, "{error}; it is built again, and no VM is booted from it before");

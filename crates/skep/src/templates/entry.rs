@@ -150,7 +150,7 @@ impl Entry {
 
     /// Why no VM can be restored from it now.
     pub(super) fn refusal(&self, id: TemplateId) -> Failure {
-        let again = if self.recipe.is_snapshot {
+        let again = if self.recipe.is_snapshot() {
             "and cannot be made again; delete it, and take another snapshot"
         } else {
             "and is being built again; try again in a minute"

@@ -26,6 +26,7 @@ use skep_template::{Template, TemplateFile};
 use base::BaseTemplate;
 pub(crate) use build_error::BuildError;
 use built::BuiltTemplates;
+use recipe::Kind;
 pub(crate) use recipe::{Recipe, built_templates};
 
 /// It is the image directory too, unless that is set.
@@ -120,5 +121,6 @@ fn open(template: &Template, edition: u64) -> Result<OpenTemplate, skep_template
         state: template.open(TemplateFile::State)?,
         layer: template.open(TemplateFile::Layer)?,
         delta,
+        origin: None,
     })
 }

@@ -9,6 +9,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use skep_api::{TemplateId, templates::GuestSize};
 use skep_image::{Bakery, Origin};
+use skep_keeper_protocol::StorePurpose;
 
 const FILE: &str = "recipe.json";
 
@@ -18,18 +19,36 @@ pub(crate) struct Recipe {
     /// The template whose disk it begins with, or that the VM was booted from which a snapshot was taken of.
     pub(crate) parent: TemplateId,
     pub(crate) size: GuestSize,
-    /// Whether it is a snapshot of a VM, which cannot be built again.
+    /// A snapshot of a VM cannot be built again.
     #[serde(default)]
-    pub(crate) is_snapshot: bool,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    #[default]
+    Build,
+    Snapshot,
+    /// The snapshot that a VM is resumed from.
+    Pause,
 }
 
 impl Recipe {
     pub(crate) fn build(parent: TemplateId, size: GuestSize) -> Self {
-        Self { parent, size, is_snapshot: false }
+        Self { parent, size, kind: Kind::Build }
     }
 
-    pub(super) fn snapshot(parent: TemplateId, size: GuestSize) -> Self {
-        Self { parent, size, is_snapshot: true }
+    pub(super) fn snapshot(parent: TemplateId, size: GuestSize, purpose: StorePurpose) -> Self {
+        let kind = match purpose {
+            StorePurpose::Template => Kind::Snapshot,
+            StorePurpose::Pause => Kind::Pause,
+        };
+        Self { parent, size, kind }
+    }
+
+    pub(crate) fn is_snapshot(&self) -> bool {
+        self.kind != Kind::Build
     }
 
     /// Writes it to the folder of a template, which is created.

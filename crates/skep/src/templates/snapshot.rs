@@ -53,7 +53,8 @@ pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) 
             sha256.insert(part, copy_sparse(source, &work.path().join(part.file_name()))?);
         }
         sha256.insert(TemplateFile::Layer, link_layer(captured.layer, work.path())?);
-        let manifest = Manifest { key: key_of(&sha256), sha256, ..of_origin };
+        let manifest =
+            Manifest { origin: Some(of_origin.key.clone()), key: key_of(&sha256), sha256, ..of_origin };
         let mut file = File::create(work.path().join(MANIFEST))?;
         file.write_all(&manifest.to_file()?)?;
         file.sync_all()?;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use skep_client::Client;
 
+use super::ps;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -40,7 +41,7 @@ pub(super) async fn end(client: &Client, vm: &str, as_json: bool) -> anyhow::Res
     if as_json {
         output::json(&ended.text)?;
     } else {
-        output::line(&format!("{} {}", ended.pid, ended.id))?;
+        output::line(&format!("{} {}", ps::pid(ended.pid), ended.id))?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use skep_api::{
     VmName,
-    swarm::{Vm, VmState},
+    swarm::{PausedTo, Vm, VmState},
 };
 use skep_client::{Answered, Client};
 use tokio::time::sleep;
@@ -90,7 +90,7 @@ pub(super) fn show_booted(vms: &[Vm]) -> io::Result<()> {
     let now = Timestamp::now();
     let row = |vm: &Vm| {
         [
-            vm.pid.to_string(),
+            pid(vm.pid),
             vm.id.to_string(),
             name(vm),
             vm.ip.clone(),
@@ -107,7 +107,7 @@ fn show(vms: &[Vm]) -> io::Result<()> {
     let (now, ids) = (Timestamp::now(), unique_prefixes(vms));
     let row = |(vm, id): (&Vm, String)| {
         [
-            vm.pid.to_string(),
+            pid(vm.pid),
             id,
             name(vm),
             state(vm).to_owned(),
@@ -127,7 +127,7 @@ fn show_wide(vms: &[Vm]) -> io::Result<()> {
     let now = Timestamp::now();
     let row = |vm: &Vm| {
         [
-            vm.pid.to_string(),
+            pid(vm.pid),
             vm.id.to_string(),
             name(vm),
             vm.ip.clone(),
@@ -152,7 +152,7 @@ fn show_wide(vms: &[Vm]) -> io::Result<()> {
 fn show_with_ended(vms: &[&Vm]) -> io::Result<()> {
     let row = |vm: &&Vm| {
         [
-            vm.pid.to_string(),
+            pid(vm.pid),
             vm.id.to_string(),
             name(vm),
             state(vm).to_owned(),
@@ -169,7 +169,7 @@ pub(super) fn show_state(vm: &Answered<Vm>, as_json: bool) -> io::Result<()> {
     if as_json {
         output::json(&vm.text)
     } else {
-        output::line(&format!("{} {} {}", vm.pid, vm.id, state(vm)))
+        output::line(&format!("{} {} {}", pid(vm.pid), vm.id, state(vm)))
     }
 }
 
@@ -185,6 +185,11 @@ fn unique_prefixes(vms: &[Vm]) -> Vec<String> {
         length += 1;
     }
     ids.into_iter().map(|id| id.chars().take(length).collect()).collect()
+}
+
+/// The process id; a VM on disk has none.
+pub(super) fn pid(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string())
 }
 
 fn name(vm: &Vm) -> String {
@@ -221,6 +226,7 @@ fn expires(vm: &Vm, now: Timestamp) -> String {
 fn state(vm: &Vm) -> &'static str {
     match vm.state {
         VmState::Running => "running",
+        VmState::Paused if vm.paused_to == Some(PausedTo::Disk) => "on disk",
         VmState::Paused => "paused",
         VmState::Ended => "ended",
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use skep_api::{VmName, swarm::ChangeRequest};
 
+use super::ps;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
@@ -36,7 +37,7 @@ pub(crate) async fn run(verb: Rename) -> anyhow::Result<ExitCode> {
         output::json(&changed.text)?;
     } else {
         let name = changed.name.as_ref().map_or("-", VmName::as_str);
-        output::line(&format!("{} {} {name}", changed.pid, changed.id))?;
+        output::line(&format!("{} {} {name}", ps::pid(changed.pid), changed.id))?;
     }
     Ok(ExitCode::SUCCESS)
 }

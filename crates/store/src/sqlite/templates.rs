@@ -268,7 +268,7 @@ pub(super) fn record_use(connection: &Connection, vm: &VmBooted, at: Timestamp) 
 
 fn record_state(connection: &Connection, command: &RecordTemplateState) -> Result<bool, SqliteError> {
     let RecordTemplateState { template, status, at } = command;
-    let sql = "SELECT id, account, name, state FROM templates WHERE id = ?1";
+    let sql = "SELECT id, account, name, source, state FROM templates WHERE id = ?1";
     let Some(before) = query_optional(connection, sql, [template.to_string()], decode_known)? else {
         return Ok(false);
     };
@@ -329,7 +329,12 @@ fn record_snapshot(connection: &Connection, command: &RecordSnapshot) -> Result<
 }
 
 fn known(connection: &Connection) -> Result<Vec<KnownTemplate>, SqliteError> {
-    query_all(connection, "SELECT id, account, name, state FROM templates ORDER BY id", [], decode_known)
+    query_all(
+        connection,
+        "SELECT id, account, name, source, state FROM templates ORDER BY id",
+        [],
+        decode_known,
+    )
 }
 
 fn decode_known(row: &Columns<'_>) -> Result<KnownTemplate, SqliteError> {
@@ -337,6 +342,7 @@ fn decode_known(row: &Columns<'_>) -> Result<KnownTemplate, SqliteError> {
         id: row.parse("id")?,
         account: row.parse_optional("account")?,
         name: row.parse("name")?,
+        source: row.parse("source")?,
         state: row.parse("state")?,
     })
 }

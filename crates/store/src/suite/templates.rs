@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use skep_api::{
-    AccountId, ErrorCode, TemplateId,
+    AccountId, ErrorCode, TemplateId, VmId,
     swarm::EndReason,
     templates::{GuestSize, Template, TemplateSource, TemplateState},
 };
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::{
     CreateTemplate, DeleteTemplate, EnsureBaseTemplate, EventKind, IdempotentRequest, ListTemplates,
-    RecordTemplateState, Store, TemplateStatus, VmBooted,
+    RecordSnapshot, RecordTemplateState, Store, TemplateStatus, VmBooted,
 };
 
 const BASE_SIZE: GuestSize = GuestSize { memory_mb: 1024, vcpus: 2, disk_mb: 10_240 };
@@ -291,4 +292,34 @@ pub async fn templates_end_with_their_account(store: Arc<dyn Store>) {
     store.delete_account(deletion(other, 5)).await.unwrap();
     let known: Vec<_> = store.known_templates().await.unwrap().into_iter().map(|known| known.id).collect();
     assert_eq!(known, [TemplateId::BASE, kept.id]);
+}
+
+pub async fn a_snapshot_is_recorded_with_its_vm(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let template = store
+        .create_template(CreateTemplate { source: TemplateSource::Vm, ..new(account, "taken") })
+        .await
+        .unwrap();
+    let command = |template| RecordSnapshot {
+        account,
+        template,
+        status: ready(),
+        vm: VmId::generate(),
+        pid: 7,
+        at: moment(5),
+        request_id: Some("snapshot".to_owned()),
+    };
+    let command_of_taken = command(template.id);
+    let stored = store.record_snapshot(command_of_taken.clone()).await.unwrap();
+    assert_eq!((stored.source, stored.state), (TemplateSource::Vm, TemplateState::Ready));
+    assert_eq!((stored.size_bytes, stored.own_bytes), (Some(700), Some(100)));
+    let events = events_of(&*store, EventKind::VmSnapshotted).await;
+    let body = json!({ "vm": command_of_taken.vm, "pid": 7, "template": template.id, "name": "taken" });
+    assert_eq!(serde_json::Value::from(events[0].body.clone()), body);
+    assert_eq!(events_of(&*store, EventKind::TemplateReady).await.len(), 1);
+    let known = store.known_templates().await.unwrap();
+    assert_eq!(known.iter().find(|one| one.id == template.id).unwrap().source, TemplateSource::Vm);
+    let refused = store.record_snapshot(command(TemplateId::generate())).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::UnknownTemplate);
+    assert_eq!(events_of(&*store, EventKind::VmSnapshotted).await.len(), 1);
 }

@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use serde_json::json;
 use skep_api::{
-    AccountId, ErrorCode, VmId,
+    AccountId, ErrorCode, TemplateId, VmId,
     swarm::{EndReason, PausedTo, VmState},
 };
 
 use super::{account_named, all_events, boot, booted, default_account, end, events_of, moment};
-use crate::{Event, EventKind, ListVms, RecordPause, Store, VmFilter, VmSet};
+use crate::{Event, EventKind, ListVms, PauseChange, RecordPause, Store, VmFilter, VmSet};
 
 fn pause(vm: VmId, paused_to: Option<PausedTo>, step: i64) -> RecordPause {
-    RecordPause { vm, paused_to, at: moment(step), request_id: Some("pause".to_owned()) }
+    let change = match paused_to {
+        Some(PausedTo::Memory) => PauseChange::PausedToMemory,
+        Some(PausedTo::Disk) => PauseChange::PausedToDisk { snapshot: TemplateId::generate() },
+        None => PauseChange::Runs,
+    };
+    RecordPause { vm, change, at: moment(step), request_id: Some("pause".to_owned()) }
 }
 
 const TO_MEMORY: Option<PausedTo> = Some(PausedTo::Memory);
@@ -103,4 +108,37 @@ pub async fn paused_vms_are_listed_and_counted_apart(store: Arc<dyn Store>) {
     assert_eq!(pids(own, VmSet::Paused).await, [4]);
     assert_eq!(pids(own, VmSet::Ended).await, [3]);
     assert_eq!(figures().await, (1, 1, 2 * 512));
+}
+
+pub async fn a_vm_on_disk_has_no_process_and_gets_another_one(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let vm = booted(account, 3);
+    store.record_boots(boot(vec![vm.clone()])).await.unwrap();
+    let record = async |change, step| {
+        let request_id = Some("r".to_owned());
+        store.record_pause(RecordPause { vm: vm.id, change, at: moment(step), request_id }).await.unwrap()
+    };
+    let memory = async || {
+        let all = store.vm_metrics().await.unwrap();
+        all.into_iter().find(|one| one.account == "default").unwrap().memory_mb
+    };
+    assert_eq!(memory().await, 512);
+    let snapshot = TemplateId::generate();
+    record(PauseChange::PausedToMemory, 600).await;
+    let on_disk = record(PauseChange::PausedToDisk { snapshot }, 610).await;
+    let shown = on_disk.to_api(moment(900));
+    assert_eq!((on_disk.snapshot, on_disk.paused_to), (Some(snapshot), Some(PausedTo::Disk)));
+    assert_eq!((shown.pid, shown.state, shown.paused_to), (None, VmState::Paused, Some(PausedTo::Disk)));
+    assert_eq!(memory().await, 0);
+    let resumed = record(PauseChange::Restored { pid: 77 }, 620).await;
+    let shown = resumed.to_api(moment(900));
+    assert_eq!((resumed.snapshot, resumed.vm.pid), (None, 77));
+    assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
+    assert_eq!(memory().await, 512);
+    let events = events_of(&*store, EventKind::VmResumed).await;
+    assert_eq!(events[0].body["pid"], 77);
+    // A later pause in memory keeps process and time.
+    record(PauseChange::PausedToMemory, 630).await;
+    let shown = record(PauseChange::Runs, 640).await.to_api(moment(900));
+    assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
 }

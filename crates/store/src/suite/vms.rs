@@ -27,11 +27,7 @@ pub async fn boots_are_recorded_as_they_were(store: Arc<dyn Store>) {
     let reversed = vms.iter().rev().cloned().collect();
     store.record_boots(boot(reversed)).await.unwrap();
     let alive = store.live_vms().await.unwrap();
-    let expected: Vec<_> = vms
-        .iter()
-        .cloned()
-        .map(|vm| VmRecord { vm, command_runs: false, paused_to: None, end: None })
-        .collect();
+    let expected: Vec<_> = vms.iter().cloned().map(|vm| record_of(vm, None)).collect();
     assert_eq!(alive, expected);
 
     let events = events_of(&*store, EventKind::VmBooted).await;
@@ -75,6 +71,11 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
     assert_eq!(store.live_vms().await.unwrap()[1].vm, other, "no other VM changes");
     store.record_end(end(vm.id, EndReason::Deleted, 600)).await.unwrap();
     assert_eq!(store.change_vm(nothing).await.unwrap_err().code(), ErrorCode::UnknownVm);
+}
+
+/// The record of a VM that runs no command and was never paused.
+fn record_of(vm: VmBooted, end: Option<VmEnd>) -> VmRecord {
+    VmRecord { vm, command_runs: false, paused_to: None, snapshot: None, resumed_at: None, end }
 }
 
 fn named(account: AccountId, pid: u32, name: &str) -> VmBooted {
@@ -243,9 +244,7 @@ pub async fn a_start_ends_those_that_it_lost(store: Arc<dyn Store>) {
     let command = EndVms { vms: lost, reason: EndReason::Lost, at: moment(700) };
     let ended = store.end_vms(command.clone()).await.unwrap();
     let lost = Some(VmEnd { at: moment(700), reason: EndReason::Lost });
-    let expected: Vec<_> = [2, 1]
-        .map(|at: usize| VmRecord { vm: vms[at].clone(), command_runs: false, paused_to: None, end: lost })
-        .into();
+    let expected: Vec<_> = [2, 1].map(|at: usize| record_of(vms[at].clone(), lost)).into();
     assert_eq!(ended, expected);
     assert!(store.end_vms(command).await.unwrap().is_empty());
     let events = events_of(&*store, EventKind::VmEnded).await;

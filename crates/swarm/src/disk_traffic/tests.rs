@@ -49,6 +49,10 @@ impl Machine for FakeMachine {
         Ok(true)
     }
 
+    async fn save_devices(&self, _: OwnedFd) -> Result<(), Error> {
+        unreachable!()
+    }
+
     async fn save(&self, _: OwnedFd) -> Result<(), Error> {
         Ok(())
     }
@@ -62,7 +66,7 @@ impl Machine for FakeMachine {
 fn metered(known: Option<u64>, totals: &DiskTotals) -> (Arc<FakeMachine>, DiskMeter) {
     let machine = Arc::new(FakeMachine::default());
     let shared: Arc<dyn Machine> = machine.clone();
-    let meter = DiskMeter::new(&shared, known.map(traffic), totals.clone());
+    let meter = DiskMeter::new(Some(&shared), known.map(traffic), totals.clone());
     (machine, meter)
 }
 

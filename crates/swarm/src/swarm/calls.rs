@@ -29,7 +29,7 @@ impl Swarm {
         let guest = handle.guest()?;
         match guest.call(operation).await {
             Ok(answer) => Ok(answer),
-            Err(error) => Err(handle.ending.explain(error).await),
+            Err(error) => Err(handle.explain(error).await),
         }
     }
 
@@ -49,7 +49,7 @@ impl Swarm {
         let guest = handle.guest()?;
         match guest.call_streamed(operation, content).await {
             Ok((answer, content)) => Ok((answer, handle.ending.explain_content(guest, content))),
-            Err(error) => Err(handle.ending.explain(error).await),
+            Err(error) => Err(handle.explain(error).await),
         }
     }
 
@@ -68,7 +68,7 @@ impl Swarm {
         let guest = handle.guest()?;
         match guest.start(&command).await {
             Ok(events) => Ok((events, handle.ending)),
-            Err(error) => Err(handle.ending.explain(error).await),
+            Err(error) => Err(handle.explain(error).await),
         }
     }
 
@@ -96,7 +96,7 @@ impl Swarm {
         };
         match attached {
             Ok(events) => Ok((events, handle.ending)),
-            Err(error) => Err(handle.ending.explain(error).await),
+            Err(error) => Err(handle.explain(error).await),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Copies of VMs: forks, which run at once, and snapshots, which are stored as templates.
 
+use std::sync::Arc;
+
 use skep_api::{AccountId, TemplateId, VmId};
-use skep_keeper_protocol::TemplateStatus;
+use skep_keeper_protocol::{StorePurpose, TemplateStatus};
 
 use super::Swarm;
 use crate::{
     BootSpec, Error,
     budget::Reservation,
     template::BootTemplate,
-    vm::{BootedVm, CopyPurpose, VmHandle},
+    vm::{BootedVm, CopyPurpose},
 };
 
 impl Swarm {
@@ -29,7 +31,7 @@ impl Swarm {
         // In a task of its own, so that a cancelled request does not leave a capture behind.
         tokio::spawn(async move {
             handle.copy(template, CopyPurpose::Snapshot).await?;
-            let stored = keeper.store_capture(template).await;
+            let stored = keeper.store_capture(template, StorePurpose::Template).await;
             let dropped = keeper.drop_capture(template).await;
             let stored = stored?;
             dropped?;
@@ -44,7 +46,7 @@ impl Swarm {
         &self,
         account: AccountId,
         order: &BootSpec,
-        template: &std::sync::Arc<BootTemplate>,
+        template: &Arc<BootTemplate>,
         parent: VmId,
         capture: TemplateId,
         reservation: Reservation,
@@ -60,12 +62,5 @@ impl Swarm {
             return Err(error.into());
         }
         Ok(booted)
-    }
-}
-
-/// Gives copies what they have of their parent unless the caller gave it.
-pub(super) fn inherit(order: &mut BootSpec, parent: &VmHandle) {
-    if order.attributes.metadata.is_empty() {
-        order.attributes.metadata = parent.record().metadata;
     }
 }

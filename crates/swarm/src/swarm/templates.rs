@@ -33,12 +33,18 @@ impl Swarm {
         Ok(self.registry().by_id(*account, vm)?.facts.template_id)
     }
 
-    /// The templates that the keeper has or builds, in the order of their ids.
+    /// The templates that the keeper has or builds, in the order of their ids, without the snapshots of VMs that are on disk.
     ///
     /// # Errors
     /// The keeper is gone.
     pub async fn templates(&self) -> Result<Vec<TemplateStatus>, Error> {
-        Ok(self.0.surroundings.keeper.list_templates().await?)
+        // Before the list: a snapshot that is in it and was removed since is of no VM.
+        let of_vms = self.registry().snapshots();
+        let mut templates = self.0.surroundings.keeper.list_templates().await?;
+        templates.retain(|status| {
+            !of_vms.contains(&status.template) && !self.registry().snapshots().contains(&status.template)
+        });
+        Ok(templates)
     }
 
     /// Ends the parked VMs of a template, and removes it with its files.

@@ -53,6 +53,35 @@ impl Running {
         outcome
     }
 
+    /// Freezes the programs, stops the processors and copies the VM. All of them stay so.
+    ///
+    /// # Errors
+    /// As [`Running::copy`]. The VM may be stopped then.
+    pub(super) async fn stop_and_capture(
+        &self,
+        keeper: &ServerEnd,
+        vm: VmId,
+        capture: TemplateId,
+    ) -> Result<(), Error> {
+        let state = keeper.prepare_capture(vm, capture).await?;
+        self.guest.freeze(&FreezeRequest { token: capture.to_string(), sync: true }).await?;
+        tracing::debug!(%vm, %capture, "the programs of VM {vm} are frozen");
+        self.machine.pause().await?;
+        self.machine.save_devices(state).await?;
+        tracing::debug!(%vm, %capture, "the devices of VM {vm} are saved");
+        Ok(keeper.capture(capture).await?)
+    }
+
+    /// Undoes [`Running::stop_and_capture`].
+    ///
+    /// # Errors
+    /// The VMM or the guest does not answer.
+    pub(super) async fn run_again(&self, token: &str) -> Result<(), Error> {
+        self.machine.resume().await?;
+        hand_out::set_clock(&self.guest).await?;
+        Ok(self.guest.thaw(Some(token)).await?)
+    }
+
     async fn copy_frozen(
         &self,
         keeper: &ServerEnd,

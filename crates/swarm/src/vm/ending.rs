@@ -14,7 +14,7 @@ use super::{
     handle::{Command, EndCommand},
     task::VmTask,
 };
-use crate::{Error, budget::Reservation, end_reason::VmEnding};
+use crate::{Error, end_reason::VmEnding};
 
 /// Back-off between attempts at the keeper or the store. Doubles up to `MAX_BACKOFF`.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(200);
@@ -41,7 +41,7 @@ pub(super) enum Cause {
 }
 
 impl Ending {
-    pub(super) async fn finish(self, mut task: VmTask, reservation: Reservation) {
+    pub(super) async fn finish(self, mut task: VmTask) {
         let (given_reason, mut command) = match self.cause {
             Cause::Exited => (None, None),
             Cause::Reason(reason) => (Some(reason), None),
@@ -50,20 +50,23 @@ impl Ending {
         let request_id = command.as_ref().and_then(|command| command.request_id.clone());
         let reported_end = match given_reason {
             Some(_) => None,
-            None => timeout(SHUTDOWN_EVENT_TIMEOUT, self.state.machine().ended()).await.unwrap_or(None),
+            None => reported_end(&self.state).await,
         };
         if given_reason.is_some() {
             // The last chance to count what it did; read once more for the totals.
             let _ = timeout(LAST_SAMPLE_TIMEOUT, task.disk.read()).await;
         }
-        let memory = remove_resources(&mut task, &mut command).await;
+        let memory = match &self.state {
+            Live::OnDisk(vm) => vm.remove(&task.context.keeper, &task.handle).await,
+            Live::Running(_) | Live::Paused(_) => remove_resources(&mut task, &mut command).await,
+        };
         let reason = given_reason.unwrap_or_else(|| end_reason(&task, reported_end, memory.is_some()));
         let message = memory.filter(|_| reason == EndReason::OutOfMemory).map(|memory| memory.to_string());
         let facts = &task.facts;
-        tracing::info!(vm = %facts.id, pid = facts.pid, reason = reason.as_str(), "VM {} ended", facts.id);
+        tracing::info!(vm = %facts.id, pid = task.handle.pid(), reason = reason.as_str(), "VM {} ended", facts.id);
         let end = RecordEnd { vm: facts.id, reason, at: Timestamp::now(), request_id, message };
         let recorded = task.context.store.record_end(end.clone()).await;
-        let VmTask { facts, context, ended, mut commands, access, .. } = task;
+        let VmTask { facts, context, ended, mut commands, access, reservation, .. } = task;
         context.registry.remove(end.vm);
         // After the removal from the registry, so that a caller who gets the reason does not find the VM any more.
         ended.send_replace(Some(VmEnding { reason, message: end.message.clone() }));
@@ -89,6 +92,11 @@ impl Ending {
             retry_record_end(context.store, end, error).await;
         }
     }
+}
+
+/// The reason that the VMM reported for its end.
+async fn reported_end(state: &Live) -> Option<VmmEnd> {
+    timeout(SHUTDOWN_EVENT_TIMEOUT, state.machine()?.ended()).await.unwrap_or(None)
 }
 
 /// Lets the keeper remove the VM's resources, and returns whether and why it was ended because memory ran out. Retries until

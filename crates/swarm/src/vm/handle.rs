@@ -1,18 +1,27 @@
 //! The handle to a VM's task, and the commands that the task takes.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Instant,
+};
 
 use jiff::Timestamp;
 use skep_api::{
-    Failure, TemplateId, VmName,
+    ErrorCode, Failure, TemplateId, VmName,
     swarm::{EndReason, PausedTo, Vm, VmState},
 };
 use skep_channel::Guest;
 use skep_store::{ChangeVm, VmAttributes, VmBooted, VmChange};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{CopyPurpose, Live, Paused};
-use crate::{Error, console::ConsoleLog, disk_traffic::DiskMeter, end_reason::EndReasonReceiver};
+use super::{CopyPurpose, Live};
+use crate::{
+    Error, budget::Reservation, console::ConsoleLog, disk_traffic::DiskMeter, end_reason::EndReasonReceiver,
+};
 
 /// A handle to a VM's task. Cheap to clone.
 #[derive(Clone)]
@@ -27,6 +36,7 @@ pub(crate) struct VmHandle {
     /// The mutable attributes, as recorded.
     pub(super) attributes: watch::Receiver<VmAttributes>,
     pub(super) access: watch::Receiver<GuestAccess>,
+    pub(super) vmm: Arc<CurrentVmm>,
     pub(super) commands: mpsc::Sender<Command>,
 }
 
@@ -35,6 +45,32 @@ pub(crate) struct VmHandle {
 pub(super) enum GuestAccess {
     Running(Guest),
     Paused(PausedTo),
+}
+
+/// What changes when a VM is paused to disk and resumed.
+#[derive(Debug)]
+pub(super) struct CurrentVmm {
+    /// The process id of the VMM, or of the last one.
+    pub(super) pid: AtomicU32,
+    changing: Mutex<Changing>,
+}
+
+#[derive(Debug, Default)]
+struct Changing {
+    resumed_at: Option<Timestamp>,
+    /// The snapshot that the VM is on disk in, or is being paused to.
+    snapshot: Option<TemplateId>,
+}
+
+impl CurrentVmm {
+    pub(super) fn new(pid: u32, resumed_at: Option<Timestamp>, snapshot: Option<TemplateId>) -> Self {
+        let changing = Mutex::new(Changing { resumed_at, snapshot });
+        Self { pid: AtomicU32::new(pid), changing }
+    }
+
+    fn changing(&self) -> MutexGuard<'_, Changing> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A command to a VM's task.
@@ -46,8 +82,9 @@ pub(super) enum Command {
 /// A command that only a live VM takes.
 pub(super) enum OtherCommand {
     Change(ChangeCommand),
-    Pause(StateCommand),
-    Resume(StateCommand),
+    Pause(StateCommand, PausedTo),
+    /// With the reservation of a VM that is on disk.
+    Resume(StateCommand, Option<Reservation>),
     Copy(CopyCommand),
 }
 
@@ -86,7 +123,8 @@ impl GuestAccess {
     pub(super) fn of(state: &Live) -> Self {
         match state {
             Live::Running(vm) => Self::Running(vm.guest.clone()),
-            Live::Paused(_) => Self::Paused(Paused::TO),
+            Live::Paused(_) => Self::Paused(PausedTo::Memory),
+            Live::OnDisk(_) => Self::Paused(PausedTo::Disk),
         }
     }
 }
@@ -96,7 +134,7 @@ impl OtherCommand {
     pub(super) fn refuse(self, vm: &VmBooted) {
         let done = match self {
             Self::Change(ChangeCommand { done, .. }) | Self::Copy(CopyCommand { done, .. }) => done,
-            Self::Pause(command) | Self::Resume(command) => command.done,
+            Self::Pause(command, _) | Self::Resume(command, _) => command.done,
         };
         let _ = done.send(Err(Failure::unknown_vm(vm.id).into()));
     }
@@ -109,6 +147,55 @@ impl VmHandle {
 
     pub(crate) fn is_named(&self, name: &VmName) -> bool {
         self.attributes.borrow().name.as_ref() == Some(name)
+    }
+
+    /// The process id of the VMM, or of the last one while the VM is on disk.
+    pub(crate) fn pid(&self) -> u32 {
+        self.vmm.pid.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_vmm(&self, pid: u32, resumed_at: Timestamp) {
+        self.vmm.pid.store(pid, Ordering::Relaxed);
+        self.vmm.changing().resumed_at = Some(resumed_at);
+    }
+
+    /// The snapshot that the VM is on disk in, or is being paused to.
+    pub(crate) fn snapshot(&self) -> Option<TemplateId> {
+        self.vmm.changing().snapshot
+    }
+
+    pub(super) fn set_snapshot(&self, snapshot: Option<TemplateId>) {
+        self.vmm.changing().snapshot = snapshot;
+    }
+
+    /// The address of the VM.
+    ///
+    /// # Errors
+    /// The record has none that is valid.
+    pub(super) fn address(&self) -> Result<Ipv4Addr, Failure> {
+        let invalid = |_| Failure::new(ErrorCode::Internal, format!("`{}` is no address", self.facts.ip));
+        self.facts.ip.parse().map_err(invalid)
+    }
+
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.paused_to() == Some(PausedTo::Disk)
+    }
+
+    /// Checks that the VM is not on disk.
+    ///
+    /// # Errors
+    /// `vm_paused`.
+    pub(crate) fn require_vmm(&self) -> Result<(), Failure> {
+        if self.is_on_disk() { Err(Failure::vm_paused(self.facts.id)) } else { Ok(()) }
+    }
+
+    /// The error of a call, with the reason if the VM ended.
+    pub(crate) async fn explain(&self, error: skep_channel::Error) -> Error {
+        match error {
+            // The VMM ended because the VM was paused to disk.
+            skep_channel::Error::Ended if self.is_on_disk() => Failure::vm_paused(self.facts.id).into(),
+            error => self.ending.explain(error).await,
+        }
     }
 
     pub(crate) fn state(&self) -> VmState {
@@ -149,17 +236,21 @@ impl VmHandle {
     }
 
     /// Pauses the VM and returns its record. Has no effect on a paused one.
-    pub(crate) async fn pause(&self, request_id: &str) -> Result<Vm, Error> {
+    pub(crate) async fn pause(&self, to: PausedTo, request_id: &str) -> Result<Vm, Error> {
         let request_id = request_id.to_owned();
-        self.run(|done| OtherCommand::Pause(StateCommand { request_id, done })).await?;
+        self.run(|done| OtherCommand::Pause(StateCommand { request_id, done }, to)).await?;
         // A later request may have changed the state again.
-        Ok(self.record_as(Some(Paused::TO)))
+        Ok(self.record_as(self.paused_to().or(Some(to))))
     }
 
     /// Resumes the VM and returns its record. Has no effect on a running one.
-    pub(crate) async fn resume(&self, request_id: &str) -> Result<Vm, Error> {
+    pub(crate) async fn resume(
+        &self,
+        reservation: Option<Reservation>,
+        request_id: &str,
+    ) -> Result<Vm, Error> {
         let request_id = request_id.to_owned();
-        self.run(|done| OtherCommand::Resume(StateCommand { request_id, done })).await?;
+        self.run(|done| OtherCommand::Resume(StateCommand { request_id, done }, reservation)).await?;
         Ok(self.record_as(None))
     }
 
@@ -199,7 +290,9 @@ impl VmHandle {
 
     fn record_as(&self, paused_to: Option<PausedTo>) -> Vm {
         let attributes = self.attributes.borrow().clone();
-        self.facts.to_api(attributes, paused_to, self.arrived.elapsed().as_secs_f64())
+        let vm = self.facts.to_api(attributes, paused_to, self.arrived.elapsed().as_secs_f64());
+        let pid = vm.pid.map(|_| self.pid());
+        Vm { pid, resumed_at: self.vmm.changing().resumed_at, ..vm }
     }
 
     async fn run(

@@ -4,8 +4,9 @@
 //!   boot ──────▶ running ──── pause ───▶ paused ◀────── adoption of a
 //!                │ ▲   ▲ └── resume ──┘  │              paused VM
 //!   adoption ────┼─┘                     │
-//!                │                       │
-//!                └──▶ ending ◀───────────┘   DELETE, cleanup, expiry, the end of its ticket,
+//!                │ ── pause to disk ──▶ on disk ◀────── adoption of a
+//!                │ ◀──── resume ─────── │               VM on disk
+//!                └──▶ ending ◀──────────┘   DELETE, cleanup, expiry, the end of its ticket,
 //!                        │                   of its VMM or of its agent
 //!                        ▼
 //!                 the end is recorded, and the task is over
@@ -22,29 +23,37 @@
 //! does the same.
 
 mod copying;
+mod disk_pause;
 mod ending;
 mod handle;
+mod on_disk;
 mod paused;
 mod running;
 mod task;
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
 
+use jiff::Timestamp;
 use skep_api::swarm::Vm;
 use skep_channel::Guest;
-use skep_engine::{DiskTraffic, Machine};
+use skep_engine::{DiskTraffic, Driver, Machine};
 use skep_keeper_protocol::ServerEnd;
 use skep_store::{VmBooted, VmStore};
 
 pub(crate) use self::{
     copying::CopyPurpose,
     handle::VmHandle,
+    on_disk::OnDisk,
     paused::Paused,
     running::Running,
     task::{deadline, spawn_vm_task},
 };
 use crate::{
-    Error, budget::Reservation, console::ConsoleLog, disk_traffic::DiskTotals, metrics::SharedObserver,
+    Error,
+    budget::{Budget, Reservation},
+    console::ConsoleLog,
+    disk_traffic::DiskTotals,
+    metrics::SharedObserver,
     registry::Registry,
 };
 
@@ -65,11 +74,13 @@ pub(crate) struct BootedVm {
 pub(crate) struct RecordedVm {
     pub(crate) facts: VmBooted,
     pub(crate) console: ConsoleLog,
-    pub(crate) pidfd: OwnedFd,
+    /// The process of its VMM. `None` if it is on disk, like its reservation.
+    pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) arrived: Instant,
     /// When it expires, by the monotonic clock.
     pub(crate) deadline: Option<Instant>,
-    pub(crate) reservation: Reservation,
+    pub(crate) reservation: Option<Reservation>,
+    pub(crate) resumed_at: Option<Timestamp>,
     pub(crate) state: Live,
     /// What its disk did before and is counted already; `None` for all.
     pub(crate) counted_traffic: Option<DiskTraffic>,
@@ -79,6 +90,7 @@ pub(crate) struct RecordedVm {
 pub(crate) enum Live {
     Running(Running),
     Paused(Paused),
+    OnDisk(OnDisk),
 }
 
 /// A transition that did not happen: the state that the VM is still in, and why.
@@ -88,6 +100,8 @@ pub(crate) type Unchanged<State> = (State, Error);
 #[derive(Clone)]
 pub(crate) struct VmContext {
     pub(crate) keeper: ServerEnd,
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) store: Arc<dyn VmStore>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) observer: SharedObserver,
@@ -104,15 +118,27 @@ impl BootedVm {
         let Self { facts, guest, console, machine, pidfd, arrived, deadline, reservation } = self;
         let state = Live::Running(Running { machine: machine.into(), guest });
         let counted_traffic = Some(DiskTraffic::default());
-        RecordedVm { facts, console, pidfd, arrived, deadline, reservation, state, counted_traffic }
+        RecordedVm {
+            facts,
+            console,
+            pidfd: Some(pidfd),
+            arrived,
+            deadline,
+            reservation: Some(reservation),
+            resumed_at: None,
+            state,
+            counted_traffic,
+        }
     }
 }
 
 impl Live {
-    fn machine(&self) -> &Arc<dyn Machine> {
+    /// The VMM. `None` if the VM is on disk.
+    fn machine(&self) -> Option<&Arc<dyn Machine>> {
         match self {
-            Self::Running(vm) => &vm.machine,
-            Self::Paused(vm) => &vm.machine,
+            Self::Running(vm) => Some(&vm.machine),
+            Self::Paused(vm) => Some(&vm.machine),
+            Self::OnDisk(_) => None,
         }
     }
 
@@ -121,6 +147,7 @@ impl Live {
         match self {
             Self::Running(vm) => vm.guest.closed().await,
             Self::Paused(vm) => vm.agent_closed().await,
+            Self::OnDisk(_) => std::future::pending().await,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use skep_api::{VmId, swarm::PausedTo};
+use skep_api::VmId;
 use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::ServerEnd;
@@ -29,9 +29,6 @@ enum Agent {
 }
 
 impl Paused {
-    /// Where the memory is kept.
-    pub(crate) const TO: PausedTo = PausedTo::Memory;
-
     pub(super) fn connected(machine: Arc<dyn Machine>, guest: Guest) -> Self {
         Self { machine, agent: Agent::Connected(guest) }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::OwnedFd,
-    pin::pin,
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +13,7 @@ use skep_api::{
     egress::EgressPolicy,
     swarm::{EndReason, PausedTo},
 };
-use skep_store::{ChangeVm, RecordPause, VmAttributes, VmBooted, VmChange};
+use skep_store::{ChangeVm, PauseChange, RecordPause, VmAttributes, VmBooted, VmChange};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, watch},
@@ -23,10 +23,11 @@ use tokio::{
 use super::{
     Live, Paused, RecordedVm, Running, VmContext, VmHandle,
     ending::{Cause, Ending},
-    handle::{ChangeCommand, Command, CopyCommand, GuestAccess, OtherCommand, StateCommand},
+    handle::{ChangeCommand, Command, CopyCommand, CurrentVmm, GuestAccess, OtherCommand, StateCommand},
 };
 use crate::{
     Error,
+    budget::Reservation,
     console::ConsoleLog,
     disk_traffic::DiskMeter,
     end_reason::{EndReasonReceiver, VmEnding},
@@ -44,6 +45,10 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
     let (access, access_receiver) = watch::channel(GuestAccess::of(&vm.state));
     let (ended, ending) = EndReasonReceiver::channel();
     let disk = DiskMeter::new(vm.state.machine(), vm.counted_traffic, context.disk_totals.clone());
+    let snapshot = match &vm.state {
+        Live::OnDisk(on_disk) => Some(on_disk.snapshot),
+        Live::Running(_) | Live::Paused(_) => None,
+    };
     let handle = VmHandle {
         facts: facts.clone(),
         console: vm.console.clone(),
@@ -53,11 +58,15 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
         arrived: vm.arrived,
         attributes: attributes_receiver,
         access: access_receiver,
+        vmm: Arc::new(CurrentVmm::new(facts.pid, vm.resumed_at, snapshot)),
         commands: command_sender,
     };
     context.registry.insert(handle.clone());
     let task = VmTask {
         deadline: vm.deadline,
+        reservation: vm.reservation,
+        exit: vm.pidfd.map(|pidfd| -> Exit { Box::pin(exited(pidfd)) }),
+        handle: handle.clone(),
         facts,
         console: vm.console,
         disk,
@@ -67,21 +76,28 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
         ended,
         commands,
     };
-    let (state, pidfd, reservation) = (vm.state, vm.pidfd, vm.reservation);
+    let state = vm.state;
     tokio::spawn(async move {
-        let (task, ending) = task.live(state, pidfd).await;
-        ending.finish(task, reservation).await;
+        let (task, ending) = task.live(state).await;
+        ending.finish(task).await;
     });
     handle
 }
 
+/// Waits for the end of a VMM's process.
+pub(super) type Exit = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+
 /// What the task has in every state.
 pub(super) struct VmTask {
+    pub(super) handle: VmHandle,
+    /// `None` if the VM is on disk, like `exit`.
+    pub(super) reservation: Option<Reservation>,
+    pub(super) exit: Option<Exit>,
     pub(super) facts: Arc<VmBooted>,
     pub(super) console: ConsoleLog,
     pub(super) disk: DiskMeter,
     pub(super) context: VmContext,
-    attributes: watch::Sender<VmAttributes>,
+    pub(super) attributes: watch::Sender<VmAttributes>,
     pub(super) access: watch::Sender<GuestAccess>,
     /// Gets the reason of the end.
     pub(super) ended: watch::Sender<Option<VmEnding>>,
@@ -92,17 +108,16 @@ pub(super) struct VmTask {
 
 impl VmTask {
     /// Runs the commands until the VM must end.
-    async fn live(mut self, mut state: Live, pidfd: OwnedFd) -> (Self, Ending) {
-        let mut exited = pin!(exited(pidfd));
+    async fn live(mut self, mut state: Live) -> (Self, Ending) {
         let cause = loop {
             let deadline = self.deadline;
             let command = tokio::select! {
                 Some(command) = self.commands.recv() => command,
-                () = &mut exited => break Cause::Exited,
+                () = exit_of(&mut self.exit) => break Cause::Exited,
                 () = sleep_until(deadline.unwrap_or_else(Instant::now).into()), if deadline.is_some() => {
                     break Cause::Reason(EndReason::Expired);
                 }
-                () = state.agent_closed() => match timeout(EXIT_TIMEOUT, exited).await {
+                () = state.agent_closed() => match timeout(EXIT_TIMEOUT, exit_of(&mut self.exit)).await {
                     Ok(()) => break Cause::Exited,
                     Err(_) => {
                         tracing::warn!(vm = %self.facts.id, "VM {} is ended: its agent is disconnected", self.facts.id);
@@ -116,8 +131,15 @@ impl VmTask {
                     self.change(command).await;
                     state
                 }
-                Command::Other(OtherCommand::Pause(command)) => self.pause(state, command).await,
-                Command::Other(OtherCommand::Resume(command)) => self.resume(state, command).await,
+                Command::Other(OtherCommand::Pause(command, PausedTo::Memory)) => {
+                    self.pause(state, command).await
+                }
+                Command::Other(OtherCommand::Pause(command, PausedTo::Disk)) => {
+                    self.pause_to_disk(state, command).await
+                }
+                Command::Other(OtherCommand::Resume(command, reservation)) => {
+                    self.resume(state, command, reservation).await
+                }
                 Command::Other(OtherCommand::Copy(command)) => {
                     self.copy(&state, command).await;
                     state
@@ -132,7 +154,7 @@ impl VmTask {
         let CopyCommand { capture, purpose, done } = command;
         let outcome = match state {
             Live::Running(running) => running.copy(&self.context.keeper, vm, capture, purpose).await,
-            Live::Paused(_) => Err(Failure::vm_paused(vm).into()),
+            Live::Paused(_) | Live::OnDisk(_) => Err(Failure::vm_paused(vm).into()),
         };
         if let Err(error) = &outcome {
             tracing::warn!(%vm, %error, "VM {vm} is not copied: {error}");
@@ -158,6 +180,8 @@ impl VmTask {
             Some(policy) if policy.is_within(&before.egress) => (Some(policy), None),
             policy => (None, policy),
         };
+        // A VM on disk gets the policy on record when it is resumed.
+        let (first, last) = if self.exit.is_some() { (first, last) } else { (None, None) };
         if let Some(policy) = &first {
             self.context.keeper.set_egress(change.vm, policy.clone()).await?;
         }
@@ -206,7 +230,8 @@ impl VmTask {
     async fn pause(&self, state: Live, command: StateCommand) -> Live {
         let (state, outcome) = match state {
             // A pause whose failure could not be undone is not recorded yet.
-            Live::Paused(_) => (state, self.record(Some(Paused::TO), &command).await),
+            Live::Paused(_) => (state, self.record(PauseChange::PausedToMemory, &command).await),
+            Live::OnDisk(_) => (state, Ok(())),
             Live::Running(running) => match running.pause().await {
                 Ok(paused) => self.record_paused(paused, &command).await,
                 Err((running, error)) => (Live::Running(running), Err(error)),
@@ -216,9 +241,10 @@ impl VmTask {
         state
     }
 
-    async fn resume(&self, state: Live, command: StateCommand) -> Live {
+    async fn resume(&mut self, state: Live, command: StateCommand, reservation: Option<Reservation>) -> Live {
         let (state, outcome) = match state {
-            Live::Running(_) => (state, self.record(None, &command).await),
+            Live::OnDisk(on_disk) => self.resume_from_disk(on_disk, &command, reservation).await,
+            Live::Running(_) => (state, self.record(PauseChange::Runs, &command).await),
             Live::Paused(paused) => match paused.resume(&self.context.keeper, self.facts.id).await {
                 Ok(running) => self.record_running(running, &command).await,
                 Err((paused, error)) => (Live::Paused(paused), Err(error)),
@@ -231,8 +257,8 @@ impl VmTask {
     /// Records a pause, or undoes it.
     async fn record_paused(&self, paused: Paused, command: &StateCommand) -> (Live, Result<(), Error>) {
         // Before the record: who receives its event finds the new state.
-        self.access.send_replace(GuestAccess::Paused(Paused::TO));
-        let Err(error) = self.record(Some(Paused::TO), command).await else {
+        self.access.send_replace(GuestAccess::Paused(PausedTo::Memory));
+        let Err(error) = self.record(PauseChange::PausedToMemory, command).await else {
             return (Live::Paused(paused), Ok(()));
         };
         let state = match paused.resume(&self.context.keeper, self.facts.id).await {
@@ -249,7 +275,7 @@ impl VmTask {
     /// Records that a paused VM runs, or pauses it again.
     async fn record_running(&self, running: Running, command: &StateCommand) -> (Live, Result<(), Error>) {
         self.access.send_replace(GuestAccess::Running(running.guest.clone()));
-        let Err(error) = self.record(None, command).await else {
+        let Err(error) = self.record(PauseChange::Runs, command).await else {
             return (Live::Running(running), Ok(()));
         };
         let state = match running.pause().await {
@@ -263,17 +289,17 @@ impl VmTask {
         (state, Err(error))
     }
 
-    async fn record(&self, paused_to: Option<PausedTo>, command: &StateCommand) -> Result<(), Error> {
+    pub(super) async fn record(&self, change: PauseChange, command: &StateCommand) -> Result<(), Error> {
         let record = RecordPause {
             vm: self.facts.id,
-            paused_to,
+            change,
             at: Timestamp::now(),
             request_id: Some(command.request_id.clone()),
         };
         Ok(self.context.store.record_pause(record).await.map(drop)?)
     }
 
-    fn answer(&self, what: &str, command: StateCommand, outcome: Result<(), Error>) {
+    pub(super) fn answer(&self, what: &str, command: StateCommand, outcome: Result<(), Error>) {
         let vm = self.facts.id;
         match &outcome {
             Ok(()) => tracing::info!(%vm, "VM {vm} is {what}"),
@@ -300,8 +326,16 @@ pub(crate) fn deadline(expires_at: Option<Timestamp>) -> Option<Instant> {
     Instant::now().checked_add(Duration::try_from(left).unwrap_or_default())
 }
 
+/// Waits until the process of the VMM has ended. Never returns if there is none.
+async fn exit_of(exit: &mut Option<Exit>) {
+    match exit {
+        Some(exit) => exit.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Waits until a process has ended: its pidfd becomes readable then.
-async fn exited(pidfd: OwnedFd) {
+pub(super) async fn exited(pidfd: OwnedFd) {
     // SAFETY: the OwnedFd is moved in, so the descriptor stays open and unchanged as long as the registration exists.
     match unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) } {
         Ok(pidfd) => drop(pidfd.readable().await),

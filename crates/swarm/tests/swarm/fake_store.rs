@@ -66,7 +66,7 @@ impl FakeStore {
 
     fn record(&self, vm: VmBooted) -> VmRecord {
         let paused_to = self.paused.lock().unwrap().get(&vm.id).copied();
-        VmRecord { vm, command_runs: false, paused_to, end: None }
+        VmRecord { vm, command_runs: false, paused_to, snapshot: None, resumed_at: None, end: None }
     }
 
     pub(crate) fn forget(&self, vm: VmId) {
@@ -121,7 +121,7 @@ impl VmStore for FakeStore {
         self.result_or_failure(())?;
         let alive = self.alive.lock().unwrap();
         let vm = alive.iter().find(|vm| vm.id == command.vm).ok_or(Error::UnknownVm { vm: command.vm })?;
-        self.set_paused(vm.id, command.paused_to);
+        self.set_paused(vm.id, command.change.paused_to());
         Ok(self.record(vm.clone()))
     }
 

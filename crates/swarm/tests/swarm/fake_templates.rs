@@ -8,7 +8,7 @@ use skep_api::{
 };
 use skep_store::{
     CreateTemplate, DeleteTemplate, EnsureBaseTemplate, Error, IdempotentRequest, KnownTemplate,
-    ListTemplates, RecordTemplateState, Result, TemplatePage, TemplateStore,
+    ListTemplates, RecordSnapshot, RecordTemplateState, Result, TemplatePage, TemplateStore,
 };
 
 use crate::fake_store::FakeStore;
@@ -75,6 +75,10 @@ impl TemplateStore for FakeStore {
     }
 
     async fn record_template_state(&self, _: RecordTemplateState) -> Result<bool> {
+        unreachable!()
+    }
+
+    async fn record_snapshot(&self, _: RecordSnapshot) -> Result<Template> {
         unreachable!()
     }
 

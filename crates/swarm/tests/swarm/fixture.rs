@@ -31,7 +31,7 @@ use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, MachineMemory, OutOfMemory, Request, ServerEnd,
     SwarmAvailability, Welcome, pair,
 };
-use skep_swarm::{BootSpec, Error, Swarm, SwarmParts};
+use skep_swarm::{BootFrom, BootSpec, Error, Swarm, SwarmParts};
 use tokio::{io::AsyncReadExt, net::UnixStream, task::JoinHandle};
 
 use crate::{fake_store::FakeStore, other_release::play};
@@ -40,7 +40,7 @@ use crate::{fake_store::FakeStore, other_release::play};
 const VM_ID_BYTES: usize = 29;
 /// Memory of the machine, in MiB.
 const TOTAL_MB: u64 = 10_000;
-const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
+pub(crate) const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
 
 /// The state of the fake keeper, and how it fails.
 #[derive(Default)]
@@ -221,7 +221,7 @@ impl Fixture {
         BootSpec {
             count,
             attributes: Default::default(),
-            template: "base".to_owned(),
+            source: BootFrom::Template("base".to_owned()),
             ttl: None,
             env: BTreeMap::new(),
             arrived: Instant::now(),
@@ -281,7 +281,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
         let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: refused"));
         match request {
             Request::Launch { .. } if keeper.lock().unwrap().goes_away => return,
-            Request::Launch { vm, template } => launch(vm, template, answerer, &keeper).await,
+            Request::Launch { vm, template, .. } => launch(vm, template, answerer, &keeper).await,
             Request::End { .. } if keeper.lock().unwrap().refuses_ends => {
                 answerer.answer(refusal, &[]).await.unwrap();
             }
@@ -356,7 +356,13 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
             | Request::Helper { .. }
             | Request::Restart
             | Request::Ready
-            | Request::Unable { .. } => answerer.answer(refusal, &[]).await.unwrap(),
+            | Request::Unable { .. }
+            | Request::PrepareCapture { .. }
+            | Request::Capture { .. }
+            | Request::StoreCapture { .. }
+            | Request::DropCapture { .. }
+            | Request::ReserveAddress { .. }
+            | Request::EndReservation { .. } => answerer.answer(refusal, &[]).await.unwrap(),
         }
     }
 }
@@ -596,6 +602,10 @@ impl Machine for FakeMachine {
 
     async fn disk_traffic(&self) -> Result<DiskTraffic, skep_engine::Error> {
         Ok(DiskTraffic::default())
+    }
+
+    async fn save_devices(&self, _: OwnedFd) -> Result<(), skep_engine::Error> {
+        unreachable!("no test copies a VM")
     }
 
     async fn save(&self, _: OwnedFd) -> Result<(), skep_engine::Error> {

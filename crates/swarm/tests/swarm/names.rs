@@ -30,7 +30,7 @@ async fn a_vm_is_found_by_every_kind_of_reference_in_its_account() {
     let vm = fixture.boot_with(fixture.named("web")).await.unwrap().vms.remove(0);
     let id = vm.id.to_string();
     let references = [
-        vm.pid.to_string(),
+        vm.pid.unwrap().to_string(),
         id.clone(),
         id.replace('_', "-"),
         vm.ip.clone(),

@@ -13,7 +13,10 @@ use skep_api::{
 };
 use skep_harness::eventually;
 
-use crate::{command, fixture::Fixture};
+use crate::{
+    command,
+    fixture::{FREE, Fixture},
+};
 
 async fn record(fixture: &Fixture, vm: VmId) -> Vm {
     fixture.swarm.vm(&fixture.account, VmRef::Id(vm)).await.unwrap()
@@ -49,12 +52,12 @@ async fn a_paused_vm_takes_calls_only_after_its_resume() {
     for round in 1..=2 {
         // The second request of each kind changes nothing.
         for _ in 0..2 {
-            assert_eq!(swarm.pause(account, vm, "p").await.unwrap().state, VmState::Paused);
+            assert_eq!(swarm.pause(account, vm, PausedTo::Memory, "p").await.unwrap().state, VmState::Paused);
             assert_state(&fixture, vm, VmState::Paused).await;
         }
         assert_eq!(fixture.memory_used().await, used, "its memory is still in use");
         for _ in 0..2 {
-            assert_eq!(swarm.resume(account, vm, "r").await.unwrap().state, VmState::Running);
+            assert_eq!(swarm.resume(account, &FREE, vm, "r").await.unwrap().state, VmState::Running);
             assert_state(&fixture, vm, VmState::Running).await;
         }
         // More than one message of the time if this machine is slow.
@@ -71,25 +74,25 @@ async fn a_transition_that_fails_leaves_the_state_before() {
     let vm = fixture.boot(1).await.unwrap().vms[0].id;
 
     fixture.store.set_failing(true);
-    swarm.pause(account, vm, "p").await.unwrap_err();
+    swarm.pause(account, vm, PausedTo::Memory, "p").await.unwrap_err();
     assert_state(&fixture, vm, VmState::Running).await;
     fixture.store.set_failing(false);
     fixture.keeper(|keeper| keeper.refuses_stops = true);
-    swarm.pause(account, vm, "p").await.unwrap_err();
+    swarm.pause(account, vm, PausedTo::Memory, "p").await.unwrap_err();
     assert_state(&fixture, vm, VmState::Running).await;
 
     fixture.keeper(|keeper| keeper.refuses_stops = false);
-    swarm.pause(account, vm, "p").await.unwrap();
+    swarm.pause(account, vm, PausedTo::Memory, "p").await.unwrap();
     fixture.store.set_failing(true);
-    swarm.resume(account, vm, "r").await.unwrap_err();
+    swarm.resume(account, &FREE, vm, "r").await.unwrap_err();
     assert_state(&fixture, vm, VmState::Paused).await;
     fixture.store.set_failing(false);
     fixture.keeper(|keeper| keeper.refuses_starts = true);
-    swarm.resume(account, vm, "r").await.unwrap_err();
+    swarm.resume(account, &FREE, vm, "r").await.unwrap_err();
     assert_state(&fixture, vm, VmState::Paused).await;
 
     fixture.keeper(|keeper| keeper.refuses_starts = false);
-    swarm.resume(account, vm, "r").await.unwrap();
+    swarm.resume(account, &FREE, vm, "r").await.unwrap();
     assert_state(&fixture, vm, VmState::Running).await;
 }
 
@@ -100,10 +103,10 @@ async fn a_pause_that_could_not_be_undone_is_recorded_by_the_next_request() {
     let vm = fixture.boot(1).await.unwrap().vms[0].id;
     fixture.store.set_failing(true);
     fixture.keeper(|keeper| keeper.refuses_starts = true);
-    swarm.pause(account, vm, "p").await.unwrap_err();
+    swarm.pause(account, vm, PausedTo::Memory, "p").await.unwrap_err();
     assert_eq!((record(&fixture, vm).await.state, fixture.store.is_paused(vm)), (VmState::Paused, false));
     fixture.store.set_failing(false);
-    swarm.pause(account, vm, "p").await.unwrap();
+    swarm.pause(account, vm, PausedTo::Memory, "p").await.unwrap();
     assert_state(&fixture, vm, VmState::Paused).await;
 }
 
@@ -115,7 +118,7 @@ async fn a_paused_vm_ends_for_every_reason() {
         let fixture = Fixture::new().await;
         let (swarm, account) = (&fixture.swarm, &fixture.account);
         let vm = fixture.boot(1).await.unwrap().vms[0].id;
-        swarm.pause(account, vm, "p").await.unwrap();
+        swarm.pause(account, vm, PausedTo::Memory, "p").await.unwrap();
         match reason {
             EndReason::Deleted => drop(swarm.end(account, vm, "d").await.unwrap()),
             EndReason::Cleanup => assert_eq!(swarm.cleanup(account, "c").await.unwrap(), 1),
@@ -129,7 +132,10 @@ async fn a_paused_vm_ends_for_every_reason() {
             _ => fixture.close_guest_channel(vm),
         }
         eventually("its end", async || fixture.store.ends() == [(vm, reason)]).await;
-        for refused in [swarm.pause(account, vm, "p").await, swarm.resume(account, vm, "r").await] {
+        for refused in [
+            swarm.pause(account, vm, PausedTo::Memory, "p").await,
+            swarm.resume(account, &FREE, vm, "r").await,
+        ] {
             assert_eq!(refused.unwrap_err().code(), ErrorCode::UnknownVm);
         }
         fixture.assert_nothing_left().await;
@@ -153,9 +159,9 @@ async fn an_adopted_vm_gets_the_state_on_record() {
             assert!(fixture.keeper(|keeper| keeper.clocks_set) >= clocks, "it stood still");
         }
         // A paused VM has a connection to its guest only after its resume.
-        fixture.swarm.resume(&fixture.account, vm, "r").await.unwrap();
+        fixture.swarm.resume(&fixture.account, &FREE, vm, "r").await.unwrap();
         assert_state(&fixture, vm, VmState::Running).await;
-        fixture.swarm.pause(&fixture.account, vm, "p").await.unwrap();
+        fixture.swarm.pause(&fixture.account, vm, PausedTo::Memory, "p").await.unwrap();
         assert_state(&fixture, vm, VmState::Paused).await;
         fixture.swarm.end(&fixture.account, vm, "d").await.unwrap();
         fixture.assert_nothing_left().await;
@@ -167,7 +173,7 @@ async fn a_paused_vm_that_was_adopted_expires_and_ends_with_its_vmm() {
     for (ttl, reason) in [(Some(Duration::from_millis(1)), EndReason::Expired), (None, EndReason::Crashed)] {
         let fixture = Fixture::new().await;
         let vm = fixture.boot(1).await.unwrap().vms[0].id;
-        fixture.swarm.pause(&fixture.account, vm, "p").await.unwrap();
+        fixture.swarm.pause(&fixture.account, vm, PausedTo::Memory, "p").await.unwrap();
         let fixture = fixture.restart().await;
         match ttl {
             Some(ttl) => {
@@ -187,8 +193,8 @@ async fn the_clock_of_a_guest_of_an_earlier_release_is_set_by_a_command() {
     let fixture = Fixture::new().await;
     let vm = fixture.boot(1).await.unwrap().vms[0].id;
     fixture.keeper(|keeper| keeper.agents_lack_clock = true);
-    fixture.swarm.pause(&fixture.account, vm, "p").await.unwrap();
-    fixture.swarm.resume(&fixture.account, vm, "r").await.unwrap();
+    fixture.swarm.pause(&fixture.account, vm, PausedTo::Memory, "p").await.unwrap();
+    fixture.swarm.resume(&fixture.account, &FREE, vm, "r").await.unwrap();
     assert_state(&fixture, vm, VmState::Running).await;
     let commands = fixture.keeper(|keeper| keeper.commands.clone());
     assert!(matches!(commands.as_slice(), [one] if one.starts_with("date -s @")), "{commands:?}");
@@ -225,8 +231,8 @@ async fn run_steps(steps: Vec<Step>) {
         let fixture = &fixture;
         async move {
             let outcome = match step {
-                Step::Pause => swarm.pause(account, vm, "p").await,
-                Step::Resume => swarm.resume(account, vm, "r").await,
+                Step::Pause => swarm.pause(account, vm, PausedTo::Memory, "p").await,
+                Step::Resume => swarm.resume(account, &FREE, vm, "r").await,
                 Step::End => swarm.end(account, vm, "d").await,
                 Step::Store { fails } => {
                     return {
@@ -259,8 +265,8 @@ async fn run_steps(steps: Vec<Step>) {
     if let Ok(found) = swarm.vm(account, VmRef::Id(vm)).await {
         // What a failed undo left behind is put right by the next request.
         match found.state {
-            VmState::Paused => swarm.pause(account, vm, "p").await.unwrap(),
-            _ => swarm.resume(account, vm, "r").await.unwrap(),
+            VmState::Paused => swarm.pause(account, vm, PausedTo::Memory, "p").await.unwrap(),
+            _ => swarm.resume(account, &FREE, vm, "r").await.unwrap(),
         };
         assert_state(&fixture, vm, found.state).await;
         swarm.end(account, vm, "d").await.unwrap();

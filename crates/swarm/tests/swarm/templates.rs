@@ -8,13 +8,13 @@ use skep_api::{
     swarm::PoolState,
     templates::{Template, TemplateState},
 };
-use skep_swarm::BootSpec;
+use skep_swarm::{BootFrom, BootSpec};
 
 use crate::{fake_templates::template, fixture::Fixture};
 
 impl Fixture {
     fn of(&self, reference: impl ToString) -> BootSpec {
-        BootSpec { template: reference.to_string(), ..self.boot_spec(1) }
+        BootSpec { source: BootFrom::Template(reference.to_string()), ..self.boot_spec(1) }
     }
 
     fn add(&self, template: Template) -> Template {

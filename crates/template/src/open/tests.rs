@@ -22,6 +22,7 @@ fn write_template(dir: &Path) {
     }
     let manifest = Manifest {
         format: FORMAT,
+        origin: None,
         key: "k".to_owned(),
         vcpus: 1,
         memory_mb: 1,

@@ -6,11 +6,12 @@ import { can } from '../../session/session.svelte';
 
 type Vm = Schema<'Vm'>;
 
-const path = ({ pid }: Vm): { pid: string } => ({ pid: String(pid) });
+// A VM on disk has no process id.
+const path = ({ pid, id }: Vm): { pid: string } => ({ pid: String(pid ?? id) });
 
 /** What a reader calls a VM. */
-export function nameOf({ name, pid }: Vm): string {
-  return name ? `${name} (${pid})` : String(pid);
+export function nameOf({ name, pid, id }: Vm): string {
+  return name ? `${name} (${pid ?? 'on disk'})` : String(pid ?? id);
 }
 
 /** Why a VM cannot be forked or stored as a template now; empty where it can. */
@@ -31,6 +32,11 @@ async function report(action: Promise<unknown>, done: string): Promise<void> {
 
 export async function pause(vm: Vm): Promise<void> {
   await report(unwrap(api.POST('/api/swarm/vm/{pid}/pause', { params: { path: path(vm) } })), `The VM ${nameOf(vm)} is paused.`);
+}
+
+export async function pauseToDisk(vm: Vm): Promise<void> {
+  const pausing = unwrap(api.POST('/api/swarm/vm/{pid}/pause', { params: { path: path(vm) }, body: { to: 'disk' } }));
+  await report(pausing, `The VM ${nameOf(vm)} is on disk.`);
 }
 
 export async function resume(vm: Vm): Promise<void> {

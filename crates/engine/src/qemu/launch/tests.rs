@@ -8,7 +8,10 @@ use std::{
 use skep_api::swarm::{EngineReport, Isolation};
 
 use super::*;
-use crate::{launch::Descriptors, qemu::preload::Preload};
+use crate::{
+    launch::{Delta, Descriptors, inherited},
+    qemu::preload::Preload,
+};
 
 /// The complete command line of a VMM, one argument per line. A saved state only loads into the same devices.
 const PINNED: &str = r#"-nodefaults
@@ -111,28 +114,30 @@ fn command(kvm: bool, purpose: Purpose) -> VmmCommand {
 }
 
 fn limited(kvm: bool, purpose: Purpose, disk_limits: DiskLimits) -> VmmCommand {
+    qemu(kvm).command(spec(purpose, disk_limits)).unwrap()
+}
+
+fn spec(purpose: Purpose, disk_limits: DiskLimits) -> LaunchSpec {
     let some = || OwnedFd::from(File::open("/dev/null").unwrap());
-    qemu(kvm)
-        .command(LaunchSpec {
-            vcpus: 2,
-            memory_mb: 128,
-            mac: [0x02, 0, 0x0a, 0, 0, 0xff],
-            disk_limits,
-            purpose,
-            descriptors: Descriptors {
-                monitor: some(),
-                agent: some(),
-                console: some(),
-                tap: some(),
-                ram: some(),
-                kernel: some(),
-                initrd: some(),
-                root: some(),
-                layer: some(),
-                delta: None,
-            },
-        })
-        .unwrap()
+    LaunchSpec {
+        vcpus: 2,
+        memory_mb: 128,
+        mac: [0x02, 0, 0x0a, 0, 0, 0xff],
+        disk_limits,
+        purpose,
+        descriptors: Descriptors {
+            monitor: some(),
+            agent: some(),
+            console: some(),
+            tap: some(),
+            ram: some(),
+            kernel: some(),
+            initrd: some(),
+            root: some(),
+            layer: some(),
+            delta: None,
+        },
+    }
 }
 
 /// The values of an option, in order.
@@ -162,11 +167,39 @@ fn parameters_for_the_agent_end_the_kernels_command_line_of_a_bake() {
 
 #[test]
 fn a_restore_has_those_of_its_bake_and_waits_with_private_memory() {
-    let waits = ["-incoming".to_owned(), "defer".to_owned()];
+    let waits = ["-incoming", "defer", "-S"].map(str::to_owned);
     let wanted = |pinned: Vec<String>| [pinned.as_slice(), waits.as_slice()].concat();
     let restore = |kvm| command(kvm, Purpose::Restore).arguments;
     assert_eq!(restore(false), wanted(pinned("tcg,tb-size=64", "max,-erms", "off", " norandmaps")));
     assert_eq!(restore(true), wanted(pinned("kvm", "host", "off", "")));
+}
+
+#[test]
+fn the_files_of_a_snapshot_have_the_numbers_by_which_a_copy_finds_them() {
+    let mut spec = spec(Purpose::Restore, DiskLimits::default());
+    let file = |size: u64| -> OwnedFd {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(size).unwrap();
+        file.into()
+    };
+    spec.descriptors.ram = file(1);
+    spec.descriptors.kernel = file(2);
+    spec.descriptors.initrd = file(3);
+    spec.descriptors.delta = Some(Delta { data: file(4), pages: file(5) });
+    let command = qemu(false).command(spec).unwrap();
+    let variable = |name: &str| {
+        let (_, value) = command.environment.iter().find(|(key, _)| key == name).unwrap();
+        value.parse::<i32>().unwrap()
+    };
+    assert_eq!(variable("SKEP_RAM_FD"), inherited::RAM);
+    assert_eq!(variable("SKEP_DELTA_FD"), inherited::DELTA);
+    assert_eq!(variable("SKEP_PAGES_FD"), inherited::PAGES);
+    let numbers = [inherited::RAM, inherited::KERNEL, inherited::INITRD, inherited::DELTA, inherited::PAGES];
+    for (number, size) in numbers.into_iter().zip(1..) {
+        let file = &command.descriptors[usize::try_from(number - FIRST_FD).unwrap()];
+        let found = File::from(file.try_clone().unwrap()).metadata().unwrap().len();
+        assert_eq!(found, size, "{number}");
+    }
 }
 
 /// Both disks share the limits, since the shared root too may have to be read from the host's disk.

@@ -87,20 +87,42 @@ async fn record_and_store(
     let _under_way = state.builds.begin(creation.id);
     let (account, template, request_id) = (creation.account, creation.id, creation.request_id.clone());
     state.store.create_template(creation).await?;
+    let deletion =
+        DeleteTemplate { account, id: template, at: Timestamp::now(), request_id: request_id.clone() };
     match swarm.snapshot(&account, vm.id, template).await {
         Ok(stored) => {
             let (status, at) = (to_store(stored.state), Timestamp::now());
-            let command =
-                RecordSnapshot { account, template, status, vm: vm.id, pid: vm.pid, at, request_id };
-            Ok(state.store.record_snapshot(command).await?)
+            let command = RecordSnapshot {
+                account,
+                template,
+                status,
+                vm: vm.id,
+                pid: vm.pid.unwrap_or_default(),
+                at,
+                request_id,
+            };
+            match state.store.record_snapshot(command).await {
+                Ok(recorded) => Ok(recorded),
+                Err(error) => {
+                    undo(&state, &swarm, deletion).await;
+                    Err(error.into())
+                }
+            }
         }
         Err(error) => {
-            let deletion = DeleteTemplate { account, id: template, at: Timestamp::now(), request_id };
-            if let Err(error) = state.store.delete_template(deletion).await {
-                // The comparison of records and files marks it as failed.
-                tracing::warn!(%template, %error, "the record of the snapshot {template} is not deleted: {error}");
-            }
+            undo(&state, &swarm, deletion).await;
             Err(error)
         }
+    }
+}
+
+/// Removes what a snapshot left that failed. What cannot be removed now, the comparison of records and files finds.
+async fn undo(state: &TemplatesState, swarm: &Swarm, deletion: DeleteTemplate) {
+    let template = deletion.id;
+    if let Err(error) = state.store.delete_template(deletion).await {
+        tracing::warn!(%template, %error, "the record of the snapshot {template} is not deleted: {error}");
+    }
+    if let Err(error) = swarm.remove_template(template).await {
+        tracing::warn!(%template, %error, "the files of the snapshot {template} are not removed yet: {error}");
     }
 }

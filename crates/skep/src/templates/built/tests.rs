@@ -63,7 +63,8 @@ fn write_template(dir: &Path) {
         sha256.insert(part, checksum_of(&path).unwrap());
     }
     let (key, inputs, protocol) = ("k".to_owned(), BTreeMap::new(), Some(skep_channel::PROTOCOL));
-    let manifest = Manifest { format: FORMAT, key, vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
+    let manifest =
+        Manifest { format: FORMAT, key, origin: None, vcpus: 1, memory_mb: 1, protocol, inputs, sha256 };
     fs::write(dir.join(MANIFEST), manifest.to_file().unwrap()).unwrap();
 }
 

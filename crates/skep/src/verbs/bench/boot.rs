@@ -119,7 +119,7 @@ async fn measure_idle(
     let vms: Vec<Vm> = booted.into_iter().flatten().map(|booted| booted.vm).collect();
     fleet.wait_for_pool().await?;
     sleep(SETTLE_TIME).await;
-    let running: Vec<u32> = vms.iter().map(|vm| vm.pid).collect();
+    let running: Vec<u32> = vms.iter().filter_map(|vm| vm.pid).collect();
     let rest = idle::measure(machine, &running, time).await;
     fleet.end(vms).await;
     Ok(Some(rest))

@@ -60,8 +60,9 @@ impl Machine {
     /// This machine, if it runs the VM. The cgroup of the process must contain the VM's id, because the process id may
     /// belong to another process here.
     pub(super) fn of(vm: &Vm) -> Option<Self> {
-        let in_its_group = cgroup_of(vm.pid)?.contains(&vm.id.to_string());
-        in_its_group.then(|| process(vm.pid)).flatten().map(|vmm| Self { keeper: vmm.parent })
+        let pid = vm.pid?;
+        let in_its_group = cgroup_of(pid)?.contains(&vm.id.to_string());
+        in_its_group.then(|| process(pid)).flatten().map(|vmm| Self { keeper: vmm.parent })
     }
 
     /// CPU time used until now.

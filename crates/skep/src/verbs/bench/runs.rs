@@ -59,7 +59,7 @@ impl Plan {
                                 identity_ms: vm.boot.identity_ms,
                                 ready_ms: vm.boot.ready_ms,
                                 tti_ms,
-                                memory: self.machine.and_then(|_| memory(vm.pid)),
+                                memory: self.machine.and_then(|_| memory(vm.pid?)),
                             }),
                             Err(failure) => failures.push(failure),
                         }

@@ -94,7 +94,7 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, S
 /// oldest.
 pub(super) fn metrics(connection: &Connection) -> Result<Vec<VmMetrics>, SqliteError> {
     let sql = "SELECT accounts.name AS account, count(vms.id) - count(vms.paused_to) AS running,
-                      count(vms.paused_to) AS paused, coalesce(sum(vms.memory_mb), 0) AS memory_mb
+                      count(vms.paused_to) AS paused, coalesce(sum(vms.memory_mb) FILTER (WHERE vms.paused_to IS NOT 'disk'), 0) AS memory_mb
                FROM accounts LEFT JOIN vms ON vms.account = accounts.id AND vms.ended_at IS NULL
                WHERE accounts.deleted_at IS NULL
                GROUP BY accounts.id ORDER BY accounts.id LIMIT ?1";

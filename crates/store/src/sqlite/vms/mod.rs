@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     AppendLog, ChangeVm, EndVms, Ended, Error, EventKind, IdempotentRequest, ListVms, LogPage, LogPosition,
-    NewKey, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, TicketSignal, VmBooted,
-    VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt,
+    NewKey, PauseChange, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, TicketSignal,
+    VmBooted, VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt,
 };
 
 /// Maximum number of records of ended VMs, so that many short-lived VMs cannot fill the disk within the retention time.
@@ -178,11 +178,18 @@ fn require_name_available(
 
 /// Records that a live VM is paused, or runs.
 fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmRecord, SqliteError> {
-    let paused_to = command.paused_to.map(PausedTo::as_str);
+    let paused_to = command.change.paused_to().map(PausedTo::as_str);
+    let (snapshot, pid) = match command.change {
+        PauseChange::PausedToDisk { snapshot } => (Some(snapshot.to_string()), None),
+        PauseChange::Restored { pid } => (None, Some(pid)),
+        PauseChange::PausedToMemory | PauseChange::Runs => (None, None),
+    };
+    let resumed_at = pid.map(|_| millis(command.at));
     let changed = execute(
         connection,
-        "UPDATE vms SET paused_to = ?2 WHERE id = ?1 AND ended_at IS NULL AND paused_to IS NOT ?2",
-        params![command.vm.to_string(), paused_to],
+        "UPDATE vms SET paused_to = ?2, snapshot = ?3, pid = coalesce(?4, pid), resumed_at = coalesce(?5, resumed_at)
+         WHERE id = ?1 AND ended_at IS NULL AND paused_to IS NOT ?2",
+        params![command.vm.to_string(), paused_to, snapshot, pid, resumed_at],
     )?;
     let record = find(connection, command.vm)?.filter(|record| record.end.is_none());
     let record = record.ok_or(Error::UnknownVm { vm: command.vm })?;

@@ -56,7 +56,14 @@ pub(super) fn decode(row: &Columns<'_>) -> Result<VmRecord, SqliteError> {
     };
     let paused_to =
         row.get::<Option<String>>("paused_to")?.map(|word| parse("paused_to", word)).transpose()?;
-    Ok(VmRecord { vm, command_runs: row.get("command_runs")?, paused_to, end })
+    Ok(VmRecord {
+        vm,
+        command_runs: row.get("command_runs")?,
+        paused_to,
+        snapshot: row.parse_optional("snapshot")?,
+        resumed_at: row.optional_time("resumed_at")?,
+        end,
+    })
 }
 
 /// Parses a word of the API.

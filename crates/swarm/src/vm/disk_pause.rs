@@ -1,0 +1,93 @@
+//! The transitions of a VM's task between running and on disk.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use skep_api::{TemplateId, swarm::PausedTo};
+use skep_store::PauseChange;
+
+use super::{
+    Live, Running,
+    handle::{GuestAccess, StateCommand},
+    on_disk::{self, OnDisk, Resumed},
+    task::{VmTask, exited},
+};
+use crate::{Error, budget::Reservation};
+
+impl VmTask {
+    pub(super) async fn pause_to_disk(&mut self, state: Live, command: StateCommand) -> Live {
+        let (state, outcome) = match state {
+            Live::OnDisk(_) => (state, Ok(())),
+            Live::Running(running) => self.store(running, &command).await,
+            // Its programs cannot be frozen before it runs.
+            Live::Paused(paused) => match paused.resume(&self.context.keeper, self.facts.id).await {
+                Ok(running) => {
+                    let (state, outcome) = self.store(running, &command).await;
+                    match state {
+                        // The pause failed, and it is still paused on record.
+                        Live::Running(running) => match running.pause().await {
+                            Ok(paused) => (Live::Paused(paused), outcome),
+                            Err((running, _)) => (Live::Running(running), outcome),
+                        },
+                        state => (state, outcome),
+                    }
+                }
+                Err((paused, error)) => (Live::Paused(paused), Err(error)),
+            },
+        };
+        self.access.send_replace(GuestAccess::of(&state));
+        self.answer("paused to disk", command, outcome);
+        state
+    }
+
+    async fn store(&mut self, running: Running, command: &StateCommand) -> (Live, Result<(), Error>) {
+        let (vm, snapshot) = (self.facts.id, TemplateId::generate());
+        // Before the files exist, so that no comparison of records and files removes them.
+        self.handle.set_snapshot(Some(snapshot));
+        if let Err(error) = running.store(&self.context, &self.handle, snapshot).await {
+            return (Live::Running(running), Err(error));
+        }
+        tracing::debug!(%vm, %snapshot, "VM {vm} is stored on disk");
+        // Before the record: who receives its event finds the new state.
+        self.access.send_replace(GuestAccess::Paused(PausedTo::Disk));
+        if let Err(error) = self.record(PauseChange::PausedToDisk { snapshot }, command).await {
+            running.undo_store(&self.context.keeper, &self.handle, snapshot).await;
+            return (Live::Running(running), Err(error));
+        }
+        tracing::debug!(%vm, %snapshot, "VM {vm} is on disk on record");
+        self.exit = None;
+        on_disk::end_vmm(&self.context.keeper, &self.handle).await;
+        self.reservation = None;
+        (Live::OnDisk(OnDisk { snapshot }), Ok(()))
+    }
+
+    pub(super) async fn resume_from_disk(
+        &mut self,
+        on_disk: OnDisk,
+        command: &StateCommand,
+        reservation: Option<Reservation>,
+    ) -> (Live, Result<(), Error>) {
+        let vm = self.facts.id;
+        let reservation = reservation
+            .unwrap_or_else(|| self.context.budget.reserve_running(self.facts.account, self.facts.memory_mb));
+        let egress = self.attributes.borrow().egress.clone();
+        let resumed = match on_disk.restore(&self.context, &self.handle, egress).await {
+            Ok(resumed) => resumed,
+            Err(error) => return (Live::OnDisk(on_disk), Err(error)),
+        };
+        let Resumed { running, pid, pidfd } = resumed;
+        tracing::debug!(%vm, pid, "VM {vm} is restored from disk");
+        self.handle.set_vmm(pid, Timestamp::now());
+        self.access.send_replace(GuestAccess::Running(running.guest.clone()));
+        if let Err(error) = self.record(PauseChange::Restored { pid }, command).await {
+            self.access.send_replace(GuestAccess::Paused(PausedTo::Disk));
+            on_disk::end_vmm(&self.context.keeper, &self.handle).await;
+            return (Live::OnDisk(on_disk), Err(error));
+        }
+        self.exit = Some(Box::pin(exited(pidfd)));
+        self.reservation = Some(reservation);
+        self.disk.replace(&Arc::clone(&running.machine));
+        on_disk::remove(&self.context.keeper, &self.handle, on_disk.snapshot).await;
+        (Live::Running(running), Ok(()))
+    }
+}

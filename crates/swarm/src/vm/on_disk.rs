@@ -1,0 +1,157 @@
+//! A VM that is paused to disk: it has no VMM. Its memory, devices and disk are a snapshot of the keeper, and its address is
+//! reserved.
+//!
+//! A pause stores the snapshot, then records it, then ends the VMM. A resume restores the VM, then records that, then removes
+//! the snapshot. So the snapshot exists as long as the record says that the VM is on disk. If the server dies in between,
+//! the next one ends a VMM that is not on record, and a snapshot that no record names is removed.
+
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use skep_api::{ErrorCode, TemplateId, egress::EgressPolicy};
+use skep_channel::Guest;
+use skep_engine::Machine;
+use skep_keeper_protocol::{LaunchedVm, OutOfMemory, ServerEnd, StorePurpose};
+use tokio::time::sleep;
+
+use super::{Running, VmContext, VmHandle};
+use crate::{Error, console::ConsoleLog, hand_out};
+
+/// Time limit of the connection to the agent of a VM that is resumed.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Attempts at the end of a VMM that is paused, and the pause between them.
+const END_ATTEMPTS: u32 = 5;
+const END_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+pub(crate) struct OnDisk {
+    pub(crate) snapshot: TemplateId,
+}
+
+/// A VM that was restored from its snapshot and is not recorded yet.
+pub(super) struct Resumed {
+    pub(super) running: Running,
+    pub(super) pid: u32,
+    pub(super) pidfd: OwnedFd,
+}
+
+impl Running {
+    /// Stores the VM in a snapshot of the keeper. Its programs stay frozen and its processors stopped then.
+    ///
+    /// # Errors
+    /// The guest's programs cannot be frozen, the VMM or the keeper refused, or the VM has ended. The VM runs on then, if it
+    /// has not ended.
+    pub(super) async fn store(
+        &self,
+        context: &VmContext,
+        vm: &VmHandle,
+        snapshot: TemplateId,
+    ) -> Result<(), Error> {
+        let keeper = &context.keeper;
+        let stored = async {
+            self.stop_and_capture(keeper, vm.facts.id, snapshot).await?;
+            keeper.reserve_address(vm.address()?).await?;
+            Ok::<_, Error>(keeper.store_capture(snapshot, StorePurpose::Pause).await?)
+        };
+        let stored = stored.await;
+        if let Err(error) = keeper.drop_capture(snapshot).await {
+            tracing::warn!(vm = %vm.facts.id, %error, "a copy of a VM is not freed before the server ends: {error}");
+        }
+        if let Err(error) = stored {
+            self.undo_store(keeper, vm, snapshot).await;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Lets the VM run on after its pause failed, and removes what is left of it.
+    pub(super) async fn undo_store(&self, keeper: &ServerEnd, vm: &VmHandle, snapshot: TemplateId) {
+        let id = vm.facts.id;
+        if let Err(error) = self.run_again(&snapshot.to_string()).await {
+            tracing::error!(vm = %id, %error, "VM {id} was not paused to disk, and may stand still: {error}");
+        }
+        remove(keeper, vm, snapshot).await;
+    }
+}
+
+impl OnDisk {
+    /// Removes the files of a VM that ends. It has no VMM that memory can run out for.
+    pub(super) async fn remove(&self, keeper: &ServerEnd, vm: &VmHandle) -> Option<OutOfMemory> {
+        remove(keeper, vm, self.snapshot).await;
+        None
+    }
+
+    /// Restores the VM into a new VMM, with the address and the policy that it had. The keeper keeps the VM as committed.
+    ///
+    /// # Errors
+    /// The snapshot is damaged, the machine lacks memory, or the VMM or the guest did not answer. Nothing is left behind
+    /// then.
+    pub(super) async fn restore(
+        &self,
+        context: &VmContext,
+        vm: &VmHandle,
+        egress: EgressPolicy,
+    ) -> Result<Resumed, Error> {
+        let id = vm.facts.id;
+        let resumed = async {
+            let launched = context.keeper.launch(id, self.snapshot, Some(vm.address()?)).await?;
+            if vm.facts.ticket.is_some() {
+                context.keeper.admit_to_api(id).await?;
+            }
+            if egress != EgressPolicy::None {
+                context.keeper.set_egress(id, egress).await?;
+            }
+            let resumed = bring_up(context, launched, &vm.console).await?;
+            context.keeper.commit(id).await?;
+            Ok(resumed)
+        };
+        let resumed = resumed.await;
+        if resumed.is_err() {
+            end_vmm(&context.keeper, vm).await;
+        }
+        resumed
+    }
+}
+
+async fn bring_up(context: &VmContext, vm: LaunchedVm, console: &ConsoleLog) -> Result<Resumed, Error> {
+    let LaunchedVm { launched, pidfd, monitor, agent, console: stream, state } = vm;
+    tokio::spawn(console.clone().follow(stream));
+    let machine: Arc<dyn Machine> = context.driver.restore(monitor, state.into()).await?.into();
+    let guest = Guest::connect(agent, CONNECT_TIMEOUT).await?;
+    guest.check_protocol().await?;
+    hand_out::set_clock(&guest).await?;
+    guest.thaw(None).await?;
+    Ok(Resumed { running: Running { machine, guest }, pid: launched.pid, pidfd })
+}
+
+/// Ends the VMM of a VM that is on disk. Its address stays reserved.
+pub(super) async fn end_vmm(keeper: &ServerEnd, vm: &VmHandle) {
+    let id = vm.facts.id;
+    for attempt in 1..=END_ATTEMPTS {
+        match keeper.end(id).await {
+            Ok(_) => return,
+            Err(error) if error.code() == ErrorCode::UnknownVm => return,
+            Err(error) if attempt == END_ATTEMPTS => {
+                tracing::error!(vm = %id, %error, "the VMM of VM {id}, which is on disk, does not end: {error}");
+            }
+            Err(_) => sleep(END_RETRY_INTERVAL).await,
+        }
+    }
+}
+
+/// Removes the snapshot of a VM and ends the reservation of its address.
+pub(super) async fn remove(keeper: &ServerEnd, vm: &VmHandle, snapshot: TemplateId) {
+    let id = vm.facts.id;
+    if let Ok(address) = vm.address()
+        && let Err(error) = keeper.end_reservation(address).await
+    {
+        tracing::warn!(vm = %id, %error, "the address of VM {id} stays reserved: {error}");
+    }
+    match keeper.remove_template(snapshot).await {
+        Ok(()) => vm.set_snapshot(None),
+        Err(error) if error.code() == ErrorCode::UnknownTemplate => vm.set_snapshot(None),
+        Err(error) => {
+            // The comparison of records and files removes it.
+            vm.set_snapshot(None);
+            tracing::warn!(vm = %id, %error, "the files of VM {id} on disk are not removed yet: {error}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Copies of running VMs: what they have of their parent, what is their own, and that they never speak as their parent.
+
+mod faults;
+mod network;
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    clones::{UNIQUE, shared},
+    copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
+    harness::Skep,
+    takeover::{Streamed, Victim, assert_in_order},
+};
+
+/// How far a clock of a loaded machine may be off, in seconds. Programs of a copy stand still for less than that.
+const CLOCK_S: f64 = 1.0;
+/// Prints the name of the VM, and begins to do so before a fork.
+const IN_FLIGHT: &str = "echo begun; while [ ! -e /dev/shm/go ]; do sleep 0.1; done; uname -n; exit 7";
+/// The counter stands still while a hook runs.
+const HOOK: &str = r"#!/bin/sh
+first=$(cat /dev/shm/counter); sleep 0.5
+echo $(cat /run/skep/generation) $first $(cat /dev/shm/counter) > /root/hooked
+";
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+fn host_name(vm: &Value) -> String {
+    vm["id"].as_str().unwrap().replace('_', "-")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_go_on_where_their_parent_was_as_machines_of_their_own() {
+    let skep = Skep::start().await;
+    let order = json!({"env": {"WORD": "kept"}, "metadata": {"team": "blue"}});
+    let parent = skep.post("/api/swarm/boot", &order).await.ok(201)["vms"][0].clone();
+    let wanted = begin(&skep, &parent).await;
+    install_hooks(&skep, &parent).await;
+    let mut in_flight = Streamed::begin(&skep, pid_of(&parent), IN_FLIGHT).await;
+    in_flight.wait_for_output("begun\n".len()).await;
+    let (_, from) = state(&skep, &parent).await;
+
+    let copies = fork(&skep, &parent, &json!({"count": 3})).await;
+    assert_eq!(copies.len(), 3);
+    for copy in &copies {
+        assert_eq!((&copy["parent"], &copy["metadata"]), (&parent["id"], &json!({"team": "blue"})), "{copy}");
+        assert_eq!(skep.output(pid_of(copy), "echo $WORD").await, "kept");
+        assert_goes_on(&skep, copy, &wanted, from).await;
+        hooks_have_run(&skep, copy).await;
+    }
+    assert_goes_on(&skep, &parent, &wanted, from).await;
+    skep.output(pid_of(&parent), "[ ! -e /root/hooked ]").await;
+    are_machines_of_their_own(&skep, &parent, &copies).await;
+    are_independent(&skep, &parent, &copies).await;
+    answer_the_command_in_flight(&skep, &parent, &copies[0], in_flight).await;
+    by_the_command(&skep, &parent, &wanted).await;
+    assert_in_order(&skep).await;
+    skep.delete(&path_of(&parent)).await.ok(200);
+    assert_goes_on(&skep, &copies[1], &wanted, from).await;
+}
+
+/// One hook that says what it saw, after one that fails.
+async fn install_hooks(skep: &Skep, vm: &Value) {
+    let command = "mkdir -p /etc/skep/fork.d; cd /etc/skep/fork.d; cat > 20-good
+        printf '#!/bin/sh\nexit 3\n' > 10-fails; printf 'no program' > 15-is-none; chmod +x *; sync";
+    let answer = skep.exec_with(pid_of(vm), &json!({"command": command, "stdin": HOOK})).await;
+    assert_eq!(answer["exit_code"], 0, "{answer}");
+    // The control: where programs run, the hook sees another number the second time.
+    let seen = skep.output(pid_of(vm), "/etc/skep/fork.d/20-good; cat /root/hooked; rm /root/hooked").await;
+    let [_, first, second] = seen.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    assert_ne!(first, second, "the program stands still");
+}
+
+async fn hooks_have_run(skep: &Skep, copy: &Value) {
+    let seen = skep.output(pid_of(copy), "cat /root/hooked").await;
+    let [id, first, second] = seen.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!((id, first), (copy["id"].as_str().unwrap(), second), "programs ran beside the hook");
+}
+
+async fn are_machines_of_their_own(skep: &Skep, parent: &Value, copies: &[Value]) {
+    let mut answers = Vec::new();
+    for vm in copies.iter().chain([parent]) {
+        let answer = skep.output(pid_of(vm), UNIQUE).await;
+        for line in [
+            format!("hostname {}", host_name(vm)),
+            format!("generation {}", vm["id"].as_str().unwrap()),
+            format!("ip {}", vm["ip"].as_str().unwrap()),
+        ] {
+            assert!(answer.lines().any(|found| found.split('/').next() == Some(&line)), "{line}: {answer}");
+        }
+        answers.push(answer);
+        let before = now();
+        let inside: f64 = skep.output(pid_of(vm), "date +%s.%N").await.parse().unwrap();
+        let after = now();
+        assert!((before - CLOCK_S..after + CLOCK_S).contains(&inside), "{before} {inside} {after}");
+    }
+    assert_eq!(shared(&answers), BTreeMap::new());
+}
+
+async fn are_independent(skep: &Skep, parent: &Value, copies: &[Value]) {
+    for vm in copies.iter().chain([parent]) {
+        skep.output(pid_of(vm), "uname -n > /root/own; uname -n > /dev/shm/own; sync").await;
+    }
+    for vm in copies.iter().chain([parent]) {
+        let own = skep.output(pid_of(vm), "cat /root/own /dev/shm/own").await;
+        assert_eq!(own, [host_name(vm), host_name(vm)].join("\n"));
+    }
+}
+
+async fn answer_the_command_in_flight(skep: &Skep, parent: &Value, copy: &Value, in_flight: Streamed) {
+    let path = format!("{}/exec/{}", path_of(copy), in_flight.id);
+    let in_copy = Streamed::of(skep.request(reqwest::Method::GET, &path).send().await.unwrap());
+    for (vm, mut streamed) in [(parent, in_flight), (copy, in_copy)] {
+        skep.output(pid_of(vm), "touch /dev/shm/go").await;
+        let (kind, exit) = streamed.rest().await.unwrap();
+        assert_eq!((kind.as_str(), &exit["exit_code"]), ("exit", &json!(7)), "{exit}");
+        assert_eq!(streamed.stdout, format!("begun\n{}\n", host_name(vm)));
+    }
+}
+
+async fn by_the_command(skep: &Skep, parent: &Value, wanted: &State) {
+    let words = ["fork", parent["id"].as_str().unwrap(), "--json"];
+    let output = crate::harness::output_of(&mut crate::harness::command(skep, &words));
+    assert!(output.status.success(), "{output:?}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_goes_on(skep, &answer["vms"][0], wanted, 1).await;
+    skep.delete(&path_of(&answer["vms"][0])).await.ok(200);
+}
+
+/// Writes to disk and memory what only this VM and its copies have.
+async fn mark(skep: &Skep, vm: &Value, word: &str) {
+    skep.output(pid_of(vm), &format!("echo {word} >> /root/marks; echo {word} >> /dev/shm/marks")).await;
+}
+
+async fn assert_marks(skep: &Skep, vm: &Value, words: &[&str]) {
+    let found = skep.output(pid_of(vm), "cmp /root/marks /dev/shm/marks && cat /root/marks").await;
+    assert_eq!(found.lines().collect::<Vec<_>>(), words);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_copies_have_all_changes_also_after_restarts() {
+    let skep = Skep::start().await;
+    let first = skep.boot(1).await.remove(0);
+    let wanted = begin(&skep, &first).await;
+    mark(&skep, &first, "first").await;
+    let second = fork(&skep, &first, &json!({})).await.remove(0);
+    mark(&skep, &second, "second").await;
+    mark(&skep, &first, "later").await;
+
+    let server = skep.server_pid().unwrap();
+    skep.post("/api/admin/restart", &json!({})).await.ok(202);
+    skep.wait_for_server_after(server).await;
+    let (_, from) = state(&skep, &second).await;
+    let third = fork(&skep, &second, &json!({})).await.remove(0);
+    mark(&skep, &third, "third").await;
+
+    // The keeper's successor has only the files that VMMs hold open.
+    let skep = Victim::Keeper.kill(skep).await;
+    let fourth = fork(&skep, &third, &json!({})).await.remove(0);
+    mark(&skep, &fourth, "fourth").await;
+    let skep = Victim::Both.kill(skep).await;
+    let sibling = fork(&skep, &first, &json!({"count": 2})).await;
+
+    for (vm, marks) in [
+        (&first, &["first", "later"] as &[&str]),
+        (&second, &["first", "second"]),
+        (&third, &["first", "second", "third"]),
+        (&fourth, &["first", "second", "third", "fourth"]),
+        (&sibling[0], &["first", "later"]),
+        (&sibling[1], &["first", "later"]),
+    ] {
+        assert_marks(&skep, vm, marks).await;
+        assert_goes_on(&skep, vm, &wanted, from).await;
+    }
+    assert_eq!(fourth["parent"], third["id"]);
+    assert_in_order(&skep).await;
+}

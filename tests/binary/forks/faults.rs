@@ -1,0 +1,230 @@
+//! Kills, ends and other copies during a copy: the parent runs on, and nothing is left behind.
+
+use std::{
+    fs,
+    io::{Read, Seek, SeekFrom},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
+    harness::{Answer, Skep, eventually, kill, send, temp_dir, try_send},
+    takeover::{assert_in_order, listed},
+};
+
+const OPTIONS: [&str; 2] = ["--log-level", "info,skep_swarm=debug"];
+/// What the log says after each step of a copy.
+const STEPS: [&str; 5] = [
+    "are frozen",
+    "are stopped for a copy",
+    "are saved",
+    "the processors of VM vm_",
+    "the programs of VM vm_",
+];
+/// The last two say this; the earlier ones begin like them.
+const AGAIN: &str = "run again";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What the log will say from now on.
+struct Log {
+    path: PathBuf,
+    from: u64,
+}
+
+impl Log {
+    fn from_now(skep: &Skep) -> Self {
+        let path = skep.data_dir.path().join("test.log");
+        let from = fs::metadata(&path).unwrap().len();
+        Self { path, from }
+    }
+
+    /// Blocks until a step is logged.
+    fn wait_for(&self, step: usize) {
+        let begun = Instant::now();
+        let is_it = |line: &str| line.contains(STEPS[step]) && (step < 3 || line.contains(AGAIN));
+        loop {
+            let mut file = fs::File::open(&self.path).unwrap();
+            file.seek(SeekFrom::Start(self.from)).unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            if text.lines().any(is_it) {
+                return;
+            }
+            assert!(begun.elapsed() < LIMIT, "no `{}`: {text}", STEPS[step]);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// The process that is killed.
+#[derive(Debug, Clone, Copy)]
+enum Victim {
+    Server,
+    Keeper,
+}
+
+impl Victim {
+    /// Kills it as soon as a step is logged.
+    async fn kill_at(self, step: usize, log: Log, skep: Skep) -> Skep {
+        let server = skep.server_pid().unwrap();
+        let pid = match self {
+            Self::Server => server,
+            Self::Keeper => skep.pid(),
+        };
+        let kill = move || {
+            log.wait_for(step);
+            kill(pid);
+        };
+        tokio::task::spawn_blocking(kill).await.unwrap();
+        match self {
+            Self::Server => {
+                skep.wait_for_server_after(server).await;
+                skep
+            }
+            Self::Keeper => skep.crash().start_with(&OPTIONS).await,
+        }
+    }
+}
+
+/// Captures that the keeper holds, by the files of their device states.
+fn captures(skep: &Skep) -> usize {
+    let files = fs::read_dir(format!("/proc/{}/fd", skep.pid())).unwrap().flatten();
+    let is_state = |path: PathBuf| path.to_string_lossy().starts_with("/memfd:skep-state");
+    files.filter(|file| fs::read_link(file.path()).is_ok_and(is_state)).count()
+}
+
+fn template_folders(skep: &Skep) -> usize {
+    fs::read_dir(skep.data_dir.path().join("templates")).into_iter().flatten().count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_leaves_the_parent_running_and_nothing_else() {
+    let mut skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+    let parent = skep.boot(1).await.remove(0);
+    let wanted = begin(&skep, &parent).await;
+    let mut count = state(&skep, &parent).await.1;
+    for (step, name) in STEPS.iter().enumerate() {
+        for (victim, verb) in [(Victim::Server, "fork"), (Victim::Keeper, "snapshot")] {
+            let round = format!("{verb}, {victim:?} killed after `{name}`");
+            eprintln!("{round}");
+            let body = if verb == "fork" { json!({"count": 2}) } else { json!({"name": "stored"}) };
+            let log = Log::from_now(&skep);
+            let request = skep.request(Method::POST, &format!("{}/{verb}", path_of(&parent))).json(&body);
+            let request = tokio::spawn(try_send(request));
+            skep = victim.kill_at(step, log, skep).await;
+            let answer = request.await.unwrap();
+            count = assert_goes_on(&skep, &parent, &wanted, count).await;
+            match answer {
+                Ok(answer) if answer.status == 201 => was_answered(&skep, &answer, &wanted).await,
+                _ => was_not_answered(&skep, &round).await,
+            }
+            eventually("the end of all captures", async || captures(&skep) == 0).await;
+            only_the_parent_is_left(&skep, &parent).await;
+        }
+    }
+    // The control: without a kill, both are done.
+    let copy = fork(&skep, &parent, &json!({})).await.remove(0);
+    assert_goes_on(&skep, &copy, &wanted, count).await;
+    skep.post(&format!("{}/snapshot", path_of(&parent)), &json!({"name": "stored"})).await.ok(201);
+    skep.delete("/api/templates/stored").await.ok(200);
+}
+
+/// The answer may have been faster than the kill.
+async fn was_answered(skep: &Skep, answer: &Answer, wanted: &State) {
+    let vms = match answer.body["vms"].as_array() {
+        Some(vms) => vms.clone(),
+        None => {
+            assert_eq!(skep.get("/api/templates/stored").await.ok(200)["state"], "ready");
+            let booted = skep.post("/api/swarm/boot", &json!({"template": "stored"})).await.ok(201);
+            booted["vms"].as_array().unwrap().clone()
+        }
+    };
+    for vm in vms {
+        assert_goes_on(skep, &vm, wanted, 1).await;
+    }
+}
+
+/// No VM and no template is listed whose request was not answered, except for one that is complete.
+async fn was_not_answered(skep: &Skep, round: &str) {
+    eventually("the end of what is half made", async || {
+        let templates = skep.get("/api/templates").await.ok(200);
+        let mut templates = templates["templates"].as_array().unwrap().iter();
+        templates.all(|template| template["state"] == "ready")
+    })
+    .await;
+    let templates = skep.get("/api/templates").await.ok(200);
+    for template in templates["templates"].as_array().unwrap() {
+        if template["name"] == "stored" {
+            eprintln!("{round}: it is complete");
+            skep.post("/api/swarm/boot", &json!({"template": "stored"})).await.ok(201);
+        }
+    }
+}
+
+/// Ends all VMs but the parent, and deletes what was stored.
+async fn only_the_parent_is_left(skep: &Skep, parent: &Value) {
+    assert_in_order(skep).await;
+    for vm in listed(skep).await.iter().filter(|vm| vm["id"] != parent["id"]) {
+        skep.delete(&path_of(vm)).await.ok(200);
+    }
+    if skep.get("/api/templates/stored").await.status == 200 {
+        skep.delete("/api/templates/stored").await.ok(200);
+    }
+    eventually("the end of the files", async || template_folders(skep) == 0).await;
+    assert_in_order(skep).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_at_the_same_time_and_ends_during_a_copy() {
+    let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+    let parent = skep.boot(1).await.remove(0);
+    let wanted = begin(&skep, &parent).await;
+    let (_, from) = state(&skep, &parent).await;
+    let path = |verb: &str| format!("{}/{verb}", path_of(&parent));
+    let (first, stored, second) = (json!({}), json!({"name": "stored"}), json!({}));
+    let (first_path, stored_path) = (path("fork"), path("snapshot"));
+    let (first, stored, second) = tokio::join!(
+        skep.post(&first_path, &first),
+        skep.post(&stored_path, &stored),
+        skep.post(&first_path, &second)
+    );
+    stored.ok(201);
+    let booted = skep.post("/api/swarm/boot", &json!({"template": "stored"})).await;
+    for answer in [first, second, booted] {
+        assert_goes_on(&skep, &answer.ok(201)["vms"][0], &wanted, from).await;
+    }
+    assert_goes_on(&skep, &parent, &wanted, from).await;
+    skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+    skep.delete("/api/templates/stored").await.ok(200);
+    for step in 0..STEPS.len() {
+        the_parent_ends_after(&skep, step).await;
+    }
+    assert_eq!((captures(&skep), template_folders(&skep)), (0, 0));
+}
+
+async fn the_parent_ends_after(skep: &Skep, step: usize) {
+    for (verb, body) in [("fork", json!({"count": 2})), ("snapshot", json!({"name": "stored"}))] {
+        let parent = skep.boot(1).await.remove(0);
+        let log = Log::from_now(skep);
+        let copy = skep.request(Method::POST, &format!("{}/{verb}", path_of(&parent))).json(&body);
+        let copy = tokio::spawn(send(copy));
+        tokio::task::spawn_blocking(move || log.wait_for(step)).await.unwrap();
+        skep.delete(&path_of(&parent)).await.ok(200);
+        let copied = copy.await.unwrap();
+        if copied.status != 201 {
+            assert!([404, 409].contains(&copied.status.as_u16()), "{verb}, step {step}: {copied:?}");
+        } else if verb == "fork" {
+            assert_eq!(skep.output(pid_of(&copied.body["vms"][1]), "echo alive").await, "alive");
+        } else {
+            skep.delete("/api/templates/stored").await.ok(200);
+        }
+        skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+        skep.get("/api/templates/stored").await.refused(404, "unknown_template");
+        eventually("the end of all captures", async || captures(skep) == 0).await;
+    }
+    assert_in_order(skep).await;
+}

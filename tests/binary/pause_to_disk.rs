@@ -1,0 +1,240 @@
+//! Pausing real VMs to disk: what a VM has is there again after its resume, whatever ended meanwhile.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use jiff::{SignedDuration, Timestamp};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Skep, command, eventually, images::flip_a_bit, output_of, remains_of_vms, send},
+    takeover::{VICTIMS, assert_in_order, ids, listed},
+};
+
+/// Counts in a file in memory, and holds 4 MiB whose checksum it writes beside.
+const WORK: &str = r#"
+cat > /root/work.py <<'END'
+import hashlib, os, time
+memory = os.urandom(4 << 20)
+open('/dev/shm/before', 'w').write(hashlib.sha256(memory).hexdigest())
+count = 0
+while True:
+    count += 1
+    for name, text in (('count', str(count)), ('sum', hashlib.sha256(memory).hexdigest())):
+        open(f'/dev/shm/{name}.new', 'w').write(text)
+        os.rename(f'/dev/shm/{name}.new', f'/dev/shm/{name}')
+    time.sleep(0.05)
+END
+echo on-disk > /root/kept; nohup python3 /root/work.py > /dev/null 2>&1 &
+while [ ! -e /dev/shm/sum ]; do sleep 0.05; done
+"#;
+/// How far a guest's clock may be off after a request of a loaded machine.
+const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
+
+/// A VM with a program that works in memory.
+struct Worker {
+    id: String,
+    record: Value,
+    machine_id: String,
+}
+
+impl Worker {
+    async fn boot(skep: &Skep, boot: &Value) -> Self {
+        let booted = skep.post("/api/swarm/boot", boot).await.ok(201)["vms"][0].clone();
+        let id = booted["id"].as_str().unwrap().to_owned();
+        run(skep, &id, WORK).await;
+        let machine_id = run(skep, &id, "cat /etc/machine-id").await;
+        Self { id, record: booted, machine_id }
+    }
+
+    fn path(&self) -> String {
+        format!("/api/swarm/vm/{}", self.id)
+    }
+
+    async fn pause(&self, skep: &Skep) -> Value {
+        let paused = skep.post(&format!("{}/pause", self.path()), &json!({"to": "disk"})).await.ok(200);
+        assert_eq!((&paused["state"], &paused["paused_to"]), (&json!("paused"), &json!("disk")), "{paused}");
+        assert_eq!(paused["pid"], Value::Null, "{paused}");
+        paused
+    }
+
+    async fn resume(&self, skep: &Skep) -> Value {
+        send(skep.request(Method::POST, &format!("{}/resume", self.path()))).await.ok(200)
+    }
+
+    async fn count(&self, skep: &Skep) -> u64 {
+        run(skep, &self.id, "cat /dev/shm/count").await.parse().unwrap()
+    }
+
+    /// Fails unless the VM is what it was before its pause, and its program works on.
+    async fn assert_unchanged(&self, skep: &Skep, count_before: u64) {
+        let record = skep.get(&self.path()).await.ok(200);
+        for field in ["id", "name", "ip", "started_at", "template", "metadata", "boot"] {
+            assert_eq!(record[field], self.record[field], "{field}");
+        }
+        assert!(record["pid"].is_u64() && record["resumed_at"].is_string(), "{record}");
+        assert_eq!(run(skep, &self.id, "cat /etc/machine-id").await, self.machine_id);
+        assert_eq!(run(skep, &self.id, "uname -n").await, self.id.replace('_', "-"));
+        assert_eq!(run(skep, &self.id, "cat /root/kept; echo $KEPT").await, "on-disk\nvariable");
+        let sums = run(skep, &self.id, "cat /dev/shm/before; echo; cat /dev/shm/sum").await;
+        let (before, now) = sums.split_once('\n').unwrap();
+        assert_eq!(before, now, "the memory of the program has changed");
+        let count = self.count(skep).await;
+        assert!(count >= count_before, "it counted {count_before} before, and {count} now");
+        eventually("a program that works on", async || self.count(skep).await > count + 3).await;
+        let clock: Timestamp = run(skep, &self.id, "date -u +%Y-%m-%dT%H:%M:%SZ").await.parse().unwrap();
+        let off = Timestamp::now().duration_since(clock).abs();
+        assert!(off < CLOCK_TOLERANCE, "{off}");
+    }
+}
+
+async fn run(skep: &Skep, vm: &str, command: &str) -> String {
+    let ran = skep.post(&format!("/api/swarm/vm/{vm}/exec"), &json!({"command": command})).await.ok(200);
+    assert_eq!(ran["exit_code"], 0, "{ran}");
+    ran["stdout"].as_str().unwrap().trim_end().to_owned()
+}
+
+fn boot_request(name: &str) -> Value {
+    json!({"name": name, "env": {"KEPT": "variable"}, "metadata": {"a": 1}})
+}
+
+fn snapshots(data_dir: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(data_dir.join("templates")).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("tpl_")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_on_disk_takes_no_memory_and_is_itself_again_after_its_resume() {
+    let skep = Skep::start().await;
+    let vm = Worker::boot(&skep, &boot_request("sleeper")).await;
+    let used = |status: &Value| status["capacity"]["memory_used_mb"].as_u64().unwrap();
+    let before = used(&skep.get("/api/swarm/status").await.ok(200));
+    // Several rounds: each pause is that of a VM that was resumed.
+    for round in 0..3 {
+        let count = vm.count(&skep).await;
+        let former = skep.get(&vm.path()).await.ok(200)["pid"].as_u64().unwrap();
+        vm.pause(&skep).await;
+        vm.pause(&skep).await;
+        let status = skep.get("/api/swarm/status").await.ok(200);
+        assert!(used(&status) < before, "{status}");
+        for (kind, found) in remains_of_vms(skep.data_dir.path()) {
+            assert!(!found.contains(&vm.id), "round {round}: its {kind} is there");
+        }
+        assert_eq!(snapshots(skep.data_dir.path()).len(), 1);
+        let refused = skep.post(&format!("{}/exec", vm.path()), &json!({"command": "true"})).await;
+        assert!(refused.refused(409, "vm_paused").contains("skep resume"), "{refused:?}");
+        skep.get(&format!("{}/metrics", vm.path())).await.refused(409, "vm_paused");
+        assert_eq!(skep.get(&format!("/api/swarm/vm/{former}")).await.ok(200)["id"], vm.id.as_str());
+        vm.resume(&skep).await;
+        vm.assert_unchanged(&skep, count).await;
+        eventually("no file of the pause", async || snapshots(skep.data_dir.path()).is_empty()).await;
+    }
+    assert_in_order(&skep).await;
+    paused_in_memory_first(&skep, &vm).await;
+    changes_and_ends_on_disk(&skep, vm).await;
+    by_the_command(&skep).await;
+}
+
+async fn paused_in_memory_first(skep: &Skep, vm: &Worker) {
+    let count = vm.count(skep).await;
+    skep.post(&format!("{}/pause", vm.path()), &json!({})).await.ok(200);
+    vm.pause(skep).await;
+    vm.resume(skep).await;
+    vm.assert_unchanged(skep, count).await;
+}
+
+async fn changes_and_ends_on_disk(skep: &Skep, vm: Worker) {
+    vm.pause(skep).await;
+    let change = json!({"metadata": {"b": 2}, "ttl_ms": 3_600_000});
+    let changed = send(skep.request(Method::PATCH, &vm.path()).json(&change)).await.ok(200);
+    assert_eq!((&changed["metadata"], &changed["state"]), (&json!({"b": 2}), &json!("paused")));
+    let taken = skep.post("/api/swarm/boot", &json!({"name": "sleeper"})).await;
+    taken.refused(409, "name_taken");
+    for query in ["state=paused", "name=sleeper", "metadata.b=2"] {
+        let list = skep.get(&format!("/api/vms?{query}")).await.ok(200);
+        assert_eq!(list["vms"][0]["id"], vm.id.as_str(), "{query}");
+    }
+    let deleted = skep.delete(&vm.path()).await.ok(200);
+    assert_eq!((&deleted["terminated"], &deleted["pid"]), (&json!(true), &Value::Null));
+    skep.get(&vm.path()).await.refused(404, "unknown_vm");
+    assert_eq!(snapshots(skep.data_dir.path()).len(), 0);
+    // One that expires while it is on disk, and one that `cleanup` ends.
+    let expiring = Worker::boot(skep, &boot_request("expiring")).await;
+    let other = Worker::boot(skep, &boot_request("other")).await;
+    expiring.pause(skep).await;
+    other.pause(skep).await;
+    send(skep.request(Method::PATCH, &expiring.path()).json(&json!({"ttl_ms": 1}))).await.ok(200);
+    eventually("the expiry", async || listed(skep).await.len() == 1).await;
+    assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 1);
+    assert_eq!(snapshots(skep.data_dir.path()).len(), 0);
+}
+
+async fn by_the_command(skep: &Skep) {
+    let vm = Worker::boot(skep, &boot_request("commanded")).await;
+    let count = vm.count(skep).await;
+    let printed = |arguments: &[&str]| {
+        let output = output_of(&mut command(skep, arguments));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(printed(&["pause", "commanded", "--to", "disk"]).contains(&format!("- {} on disk", vm.id)));
+    assert!(printed(&["ps"]).contains("on disk"));
+    assert!(printed(&["resume", "commanded"]).contains("running"));
+    vm.assert_unchanged(skep, count).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_on_disk_outlives_server_keeper_and_machine() {
+    let mut skep = Skep::start().await;
+    let vm = Worker::boot(&skep, &boot_request("sleeper")).await;
+    let awake = Worker::boot(&skep, &boot_request("awake")).await;
+    let mut count = vm.count(&skep).await;
+    vm.pause(&skep).await;
+    for victim in VICTIMS {
+        skep = victim.kill(skep).await;
+        let all = listed(&skep).await;
+        assert_eq!(ids(&all), BTreeSet::from([vm.id.clone(), awake.id.clone()]), "{victim:?}");
+        assert_eq!(skep.get(&vm.path()).await.ok(200)["paused_to"], "disk");
+        // Its address is not given away.
+        let other = skep.boot(1).await;
+        assert_ne!(other[0]["ip"], vm.record["ip"]);
+        skep.delete(&format!("/api/swarm/vm/{}", other[0]["id"].as_str().unwrap())).await.ok(200);
+        vm.resume(&skep).await;
+        vm.assert_unchanged(&skep, count).await;
+        count = vm.count(&skep).await;
+        vm.pause(&skep).await;
+    }
+    // Ctrl-C ends the VMs that run, and leaves those on disk.
+    let data_dir = skep.stop();
+    let skep = Skep::start_on(data_dir, &[]).await;
+    assert_eq!(ids(&listed(&skep).await), BTreeSet::from([vm.id.clone()]));
+    vm.resume(&skep).await;
+    vm.assert_unchanged(&skep, count).await;
+    assert_in_order(&skep).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_of_a_vm_on_disk_is_found_before_it_runs() {
+    let skep = Skep::start().await;
+    let vm = Worker::boot(&skep, &boot_request("sleeper")).await;
+    let control = Worker::boot(&skep, &boot_request("control")).await;
+    let count = control.count(&skep).await;
+    control.pause(&skep).await;
+    let before = snapshots(skep.data_dir.path());
+    vm.pause(&skep).await;
+    let after = snapshots(skep.data_dir.path());
+    let own = after.difference(&before).next().unwrap();
+    let folder = skep.data_dir.path().join("templates").join(own);
+    let mut dirs = fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path());
+    let dir = dirs.find(|path| path.is_dir()).unwrap();
+    flip_a_bit(&dir.join("delta"));
+    let refused = send(skep.request(Method::POST, &format!("{}/resume", vm.path()))).await;
+    assert!(refused.refused(422, "template_damaged").contains("delta"), "{refused:?}");
+    assert_eq!(skep.get(&vm.path()).await.ok(200)["paused_to"], "disk");
+    control.resume(&skep).await;
+    control.assert_unchanged(&skep, count).await;
+    // It can still be deleted.
+    skep.delete(&vm.path()).await.ok(200);
+    assert_in_order(&skep).await;
+}

@@ -1,0 +1,266 @@
+//! Snapshots of VMs, which are templates: VMs of them continue where the original was. Damage of their files is found
+//! before they are used.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    clones::{UNIQUE, shared},
+    copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
+    harness::{Skep, command, eventually, images::flip_a_bit, kill, output_of},
+    takeover::{Victim, assert_in_order, listed},
+};
+
+async fn snapshot(skep: &Skep, vm: &Value, name: &str) -> Value {
+    let stored = skep.post(&format!("{}/snapshot", path_of(vm)), &json!({"name": name})).await.ok(201);
+    assert_eq!((&stored["name"], &stored["state"]), (&json!(name), &json!("ready")), "{stored}");
+    stored
+}
+
+async fn boot(skep: &Skep, template: &str, count: u32) -> Vec<Value> {
+    let request = json!({"template": template, "count": count});
+    skep.post("/api/swarm/boot", &request).await.ok(201)["vms"].as_array().unwrap().clone()
+}
+
+/// The folder of a template, and that with its files.
+fn folder_of(data_dir: &Path, template: &Value) -> PathBuf {
+    data_dir.join("templates").join(template["id"].as_str().unwrap())
+}
+
+fn files_of(data_dir: &Path, template: &Value) -> PathBuf {
+    let entries = fs::read_dir(folder_of(data_dir, template)).unwrap().map(|entry| entry.unwrap().path());
+    let dirs: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    let [dir] = dirs.as_slice() else { panic!("{dirs:?}") };
+    dir.clone()
+}
+
+fn folders(skep: &Skep) -> usize {
+    fs::read_dir(skep.data_dir.path().join("templates")).into_iter().flatten().count()
+}
+
+fn run(skep: &Skep, words: &[&str]) -> String {
+    let output = output_of(&mut command(skep, words));
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_of_a_snapshot_continue_where_the_original_was() {
+    let skep = Skep::start().await;
+    let order = json!({"env": {"WORD": "secret"}, "metadata": {"team": "blue"}});
+    let original = skep.post("/api/swarm/boot", &order).await.ok(201)["vms"][0].clone();
+    let wanted = begin(&skep, &original).await;
+    let (_, from) = state(&skep, &original).await;
+    let installed = snapshot(&skep, &original, "installed").await;
+    assert_eq!((&installed["source"], &installed["parent"]), (&json!("vm"), &json!("base")), "{installed}");
+    assert!(installed["own_bytes"].as_u64() > Some(0) && files_of(skep.data_dir.path(), &installed).is_dir());
+    skep.output(pid_of(&original), "echo later > /root/later; echo later > /dev/shm/later").await;
+    assert_goes_on(&skep, &original, &wanted, from).await;
+
+    let copies = boot(&skep, "installed", 2).await;
+    let mut answers = vec![skep.output(pid_of(&original), UNIQUE).await];
+    for copy in &copies {
+        assert_eq!((&copy["template"], &copy["parent"]), (&json!("installed"), &Value::Null), "{copy}");
+        assert_eq!(copy["metadata"], json!({}), "{copy}");
+        assert_goes_on(&skep, copy, &wanted, from).await;
+        let found = skep.output(pid_of(copy), "ls /root /dev/shm; echo word: $WORD").await;
+        assert!(!found.contains("later") && found.ends_with("word:"), "{found}");
+        answers.push(skep.output(pid_of(copy), UNIQUE).await);
+    }
+    assert_eq!(skep.output(pid_of(&original), "echo $WORD").await, "secret", "the control");
+    assert_eq!(shared(&answers), BTreeMap::new());
+    is_refused(&skep, &original).await;
+    copies_of_copies_are_the_same(&skep, &copies[0], &wanted).await;
+    is_deleted_when_nothing_needs_it(&skep, &installed).await;
+    assert_in_order(&skep).await;
+    tells_of_itself(&skep, &original, &installed);
+}
+
+async fn is_refused(skep: &Skep, original: &Value) {
+    let (path, before) = (format!("{}/snapshot", path_of(original)), folders(skep));
+    let take = async |path: &str, body: Value| skep.post(path, &body).await;
+    assert!(take(&path, json!({"name": "installed"})).await.refused(409, "name_taken").contains("installed"));
+    assert!(take(&path, json!({"name": "Not A Name"})).await.refused(400, "invalid_value").contains("name"));
+    take(&path, json!({"name": "other", "size": 1})).await.refused(400, "unknown_field");
+    let ended = "/api/swarm/vm/vm_00000000000000000000000000/snapshot";
+    take(ended, json!({"name": "other"})).await.refused(404, "unknown_vm");
+    let tenant = skep.tenant("acme").await;
+    tenant.post(&path, &json!({"name": "other"})).await.refused(404, "unknown_vm");
+    let fork_path = format!("{}/fork", path_of(original));
+    tenant.post(&fork_path, &json!({})).await.refused(404, "unknown_vm");
+    skep.post(&fork_path, &json!({"template": "base"})).await.refused(400, "invalid_value");
+
+    skep.post(&format!("{}/pause", path_of(original)), &json!({})).await.ok(200);
+    take(&path, json!({"name": "other"})).await.refused(409, "vm_paused");
+    take(&fork_path, json!({})).await.refused(409, "vm_paused");
+    skep.post(&format!("{}/resume", path_of(original)), &json!({})).await.ok(200);
+    skep.get("/api/templates/other").await.refused(404, "unknown_template");
+    assert_eq!(folders(skep), before, "a refused snapshot left files");
+}
+
+/// A snapshot of a VM of a snapshot, and one of a fork of it. All VMs end but one of the first snapshot.
+async fn copies_of_copies_are_the_same(skep: &Skep, copy: &Value, wanted: &State) {
+    let (_, from) = state(skep, copy).await;
+    run(skep, &["snapshot", copy["id"].as_str().unwrap(), "child", "--description", "of a copy"]);
+    let child = skep.get("/api/templates/child").await.ok(200);
+    assert_eq!(
+        (&child["parent"], &child["description"]),
+        (&json!("installed"), &json!("of a copy")),
+        "{child}"
+    );
+    let forked = fork(skep, copy, &json!({})).await.remove(0);
+    snapshot(skep, &forked, "of-fork").await;
+    for template in ["child", "of-fork"] {
+        let vm = boot(skep, template, 1).await.remove(0);
+        assert_goes_on(skep, &vm, wanted, from).await;
+        skep.delete(&path_of(&vm)).await.ok(200);
+    }
+    skep.delete(&path_of(&forked)).await.ok(200);
+    skep.delete("/api/templates/of-fork").await.ok(200);
+}
+
+async fn is_deleted_when_nothing_needs_it(skep: &Skep, installed: &Value) {
+    let message = skep.delete("/api/templates/installed").await;
+    assert!(message.refused(409, "template_in_use").contains("vm_"), "{message:?}");
+    for vm in listed(skep).await.iter().filter(|vm| vm["template"] == "installed") {
+        skep.delete(&path_of(vm)).await.ok(200);
+    }
+    let message = skep.delete("/api/templates/installed").await;
+    assert!(message.refused(409, "template_in_use").contains("child"), "{message:?}");
+    let folder = folder_of(skep.data_dir.path(), installed);
+    assert!(folder.is_dir());
+    run(skep, &["template", "rm", "child"]);
+    skep.delete("/api/templates/installed").await.ok(200);
+    eventually("the end of the files", async || !folder.exists()).await;
+    skep.post("/api/swarm/boot", &json!({"template": "installed"})).await.refused(404, "unknown_template");
+}
+
+fn tells_of_itself(skep: &Skep, original: &Value, installed: &Value) {
+    let arguments =
+        ["events", "--from-start", "--types", "vm.snapshotted,template.ready", "-n", "2", "--json"];
+    let events: Vec<Value> =
+        run(skep, &arguments).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |kind: &str| events.iter().find(|event| event["type"] == kind).unwrap();
+    let snapshotted = of("vm.snapshotted");
+    assert_eq!(
+        (&snapshotted["vm"], &snapshotted["template"], &snapshotted["name"]),
+        (&original["id"], &installed["id"], &json!("installed"))
+    );
+    assert_eq!(of("template.ready")["template"], installed["id"]);
+    let ended = skep.data_dir.path().join("templates");
+    assert_eq!(fs::read_dir(ended).into_iter().flatten().count(), 0);
+}
+
+/// What is done to a file of a snapshot.
+type Damage = fn(&Path);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_outlive_everything_and_damage_is_found_before_use() {
+    let skep = Skep::start().await;
+    let original = skep.boot(1).await.remove(0);
+    let wanted = begin(&skep, &original).await;
+    let (_, from) = state(&skep, &original).await;
+    let damages: [(&str, Damage); 4] = [
+        ("delta", flip_a_bit),
+        ("pages", |path| {
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_len(file.metadata().unwrap().len() - 16).unwrap();
+        }),
+        ("layer.ext4", flip_a_bit),
+        ("state", |path| fs::remove_file(path).unwrap()),
+    ];
+    let intact = snapshot(&skep, &original, "intact").await;
+    let mut stored = Vec::new();
+    for name in ["of-delta", "of-pages", "of-layer", "of-state"] {
+        stored.push(snapshot(&skep, &original, name).await);
+    }
+    let server = skep.server_pid().unwrap();
+    skep.post("/api/admin/restart", &json!({})).await.ok(202);
+    skep.wait_for_server_after(server).await;
+    let vm = boot(&skep, "of-delta", 1).await.remove(0);
+    assert_goes_on(&skep, &vm, &wanted, from).await;
+
+    for vmm in skep.vmms() {
+        kill(vmm);
+    }
+    let skep = Victim::Both.kill(skep).await;
+    assert_eq!(skep.count().await, 0);
+    let vm = boot(&skep, "intact", 1).await.remove(0);
+    assert_goes_on(&skep, &vm, &wanted, from).await;
+
+    // A loaded template is in sealed memory, so only the next keeper meets the damage.
+    let data_dir = skep.stop();
+    for ((file, damage), template) in damages.iter().zip(&stored) {
+        damage(&files_of(data_dir.path(), template).join(file));
+    }
+    let skep = Skep::start_on(data_dir, &[]).await;
+    let damaged: Vec<(&str, &str)> = (damages.iter().zip(&stored))
+        .map(|((file, _), template)| (*file, template["name"].as_str().unwrap()))
+        .collect();
+    each_is_damaged_on_record(&skep, &damaged).await;
+    // The control.
+    assert_eq!(skep.get("/api/templates/intact").await.ok(200)["id"], intact["id"]);
+    let vm = boot(&skep, "intact", 1).await.remove(0);
+    assert_goes_on(&skep, &vm, &wanted, from).await;
+    assert_eq!(skep.count().await, 1);
+}
+
+async fn each_is_damaged_on_record(skep: &Skep, damaged: &[(&str, &str)]) {
+    for (file, name) in damaged {
+        is_never_served(skep, name, file).await;
+    }
+    for (file, name) in damaged {
+        let path = format!("/api/templates/{name}");
+        eventually("the record of the damage", async || skep.get(&path).await.ok(200)["state"] == "damaged")
+            .await;
+        is_never_served(skep, name, file).await;
+        skep.delete(&path).await.ok(200);
+    }
+}
+
+async fn is_never_served(skep: &Skep, name: &str, file: &str) {
+    let refused = skep.post("/api/swarm/boot", &json!({"template": name})).await;
+    assert!(refused.refused(422, "template_damaged").contains(file), "{file}: {refused:?}");
+}
+
+/// Writes files, each of them to the disk, and lists those that are written with their hashes, as fast as the VM can.
+const WRITE: &str = "head -c 1000000 /dev/urandom > /dev/shm/block
+(setsid sh -c 'n=0; while :; do n=$((n + 1)); file=/root/written-$((n % 60))
+    { echo $n; cat /dev/shm/block; } > $file.new && sync $file.new && mv $file.new $file && sync /root
+    echo $n > /dev/shm/written; done' >/dev/null 2>&1 </dev/null &)
+while [ ! -e /dev/shm/written ] || [ \"$(cat /dev/shm/written)\" -lt 30 ]; do sleep 0.05; done";
+/// Prints what is wrong with files, as they are on disk.
+const CHECK: &str = "sync; echo 3 > /proc/sys/vm/drop_caches; block=$(sha256sum < /dev/shm/block)
+for file in /root/written-*; do case $file in *.new) continue;; esac
+    [ \"$(tail -n +2 $file | sha256sum)\" = \"$block\" ] || echo $file; done
+ls /root | grep -c -v new";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_a_vm_that_writes_without_end_have_whole_files() {
+    let skep = Skep::start().await;
+    let original = skep.boot(1).await.remove(0);
+    skep.output(pid_of(&original), WRITE).await;
+    for round in 0..2 {
+        let name = format!("written-{round}");
+        snapshot(&skep, &original, &name).await;
+        let forked = fork(&skep, &original, &json!({})).await;
+        for vm in boot(&skep, &name, 1).await.iter().chain(&forked) {
+            let found = skep.output(pid_of(vm), CHECK).await;
+            assert!(found.parse::<u32>().is_ok_and(|files| files >= 29), "{found}");
+            skep.delete(&path_of(vm)).await.ok(200);
+        }
+    }
+    let written =
+        async || skep.output(pid_of(&original), "cat /dev/shm/written").await.parse::<u64>().unwrap();
+    let before = written().await;
+    eventually("more files of the original", async || written().await > before + 2).await;
+    // The control: the check finds a file that is not whole.
+    skep.output(pid_of(&original), "echo more >> /root/written-100").await;
+    assert!(skep.output(pid_of(&original), CHECK).await.contains("written-100"));
+    assert_in_order(&skep).await;
+}
