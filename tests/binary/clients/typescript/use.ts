@@ -44,7 +44,7 @@ assert((await call("revoke_key", revoke)).revoked_at);
 
 const [vm] = (await call("boot", client.POST("/api/swarm/boot", { body: { count: 1 } }))).vms;
 assert(vm);
-const inVm = { params: { path: { pid: vm.pid } } };
+const inVm = { params: { path: { pid: vm.id } } };
 const exec = client.POST("/api/swarm/vm/{pid}/exec", { ...inVm, body: { command: "echo $((6 * 7))" } });
 const outcome = await call("exec_in_vm", exec);
 assert("stdout" in outcome && outcome.stdout === "42\n");
