@@ -28,6 +28,8 @@ const OPERATIONS: &[Operation] = &[
     operation(Method::GET, "/api/swarm/vm/VM/egress", ""),
     operation(Method::POST, "/api/swarm/vm/VM/pause", "{}"),
     operation(Method::POST, "/api/swarm/vm/VM/resume", "{}"),
+    operation(Method::POST, "/api/swarm/vm/VM/fork", "{}"),
+    operation(Method::POST, "/api/swarm/vm/VM/snapshot", r#"{"name": "touched"}"#),
     operation(Method::PATCH, "/api/swarm/vm/VM", r#"{"metadata": {"touched": true}}"#),
     operation(Method::PATCH, "/api/swarm/vm/VM", r#"{"ttl_ms": 600000}"#),
     operation(Method::PATCH, "/api/swarm/vm/VM", "{}"),
