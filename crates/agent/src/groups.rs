@@ -9,8 +9,9 @@ use crate::error::{Error, StepContext};
 pub(crate) const PARENT: &str = "/sys/fs/cgroup/skep";
 const ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLERS: &str = "+memory +pids";
-/// Memory that is reserved for the agent and the kernel, in KiB.
-const RESERVED_KIB: u64 = 8 << 10;
+/// Memory that is reserved for the agent and the kernel, in KiB. With 8 MiB, a guest of 128 MiB whose commands had filled both
+/// `/dev/shm` and their limit read the agent's pages again and again, and killed nothing.
+const RESERVED_KIB: u64 = 12 << 10;
 /// The kernel's own reserve, in KiB, at most. Where transparent huge pages are on, it takes a twentieth of the memory, up
 /// to 64 MiB, which commands lack then (`min_free_kbytes` in the kernel's Documentation/admin-guide/sysctl/vm.rst).
 const MAX_MIN_FREE_KIB: u64 = 8 << 10;
@@ -69,10 +70,10 @@ mod tests {
 
     #[test]
     fn a_large_guest_gives_its_commands_nine_tenths_and_a_small_one_what_is_available() {
-        assert_eq!(memory_limit_kib(96_132, 56_000), 56_000 - 8_192);
+        assert_eq!(memory_limit_kib(96_132, 56_000), 56_000 - 12_288);
         assert_eq!(memory_limit_kib(995_504, 895_000), 910_886);
-        assert_eq!(memory_limit_kib(995_504, 930_000), 930_000 - 8_192);
-        assert_eq!(memory_limit_kib(20_000, 4_000), 8_192);
+        assert_eq!(memory_limit_kib(995_504, 930_000), 930_000 - 12_288);
+        assert_eq!(memory_limit_kib(20_000, 4_000), 12_288);
     }
 
     #[test]
