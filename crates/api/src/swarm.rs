@@ -394,9 +394,16 @@ pub struct SnapshotRequest {
         schema(value_type = String, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$", example = "installed")
     )]
     pub name: TemplateName,
-    /// Its purpose, for people; at most 500 characters.
+    /// Its purpose, for people: one line of at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 500, example = "dependencies installed"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(
+            max_length = 500,
+            pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
+            example = "dependencies installed"
+        )
+    )]
     pub description: Option<String>,
 }
 

@@ -225,7 +225,10 @@ pub struct CreateTemplate {
     pub disk_mb: Option<u64>,
     /// The purpose of the template, for people: one line of at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(max_length = 500, example = "for builds"))]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(max_length = 500, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$", example = "for builds")
+    )]
     pub description: Option<String>,
 }
 
