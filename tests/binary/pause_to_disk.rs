@@ -1,6 +1,10 @@
 //! Pausing real VMs to disk: what a VM has is there again after its resume, whatever ended meanwhile.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
@@ -207,11 +211,23 @@ async fn a_vm_on_disk_outlives_server_keeper_and_machine() {
     }
     // Ctrl-C ends the VMs that run, and leaves those on disk.
     let data_dir = skep.stop();
+    let half_written = half_written_snapshot(data_dir.path());
     let skep = Skep::start_on(data_dir, &[]).await;
     assert_eq!(ids(&listed(&skep).await), BTreeSet::from([vm.id.clone()]));
+    assert!(!half_written.exists(), "what a killed keeper had begun to write is there");
     vm.resume(&skep).await;
     vm.assert_unchanged(&skep, count).await;
     assert_in_order(&skep).await;
+}
+
+/// What a keeper leaves that is killed while it stores a VM.
+fn half_written_snapshot(data_dir: &Path) -> PathBuf {
+    let folder = data_dir.join("templates/tpl_00000000000000000000000007");
+    fs::create_dir_all(folder.join(".partial-1")).unwrap();
+    let size = json!({"memory_mb": 128, "vcpus": 1, "disk_mb": 2048});
+    let recipe = json!({"parent": "tpl_00000000000000000000000000", "size": size, "kind": "pause"});
+    fs::write(folder.join("recipe.json"), recipe.to_string()).unwrap();
+    folder
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,7 +78,7 @@ async fn vms_of_a_snapshot_continue_where_the_original_was() {
     copies_of_copies_are_the_same(&skep, &copies[0], &wanted).await;
     is_deleted_when_nothing_needs_it(&skep, &installed).await;
     assert_in_order(&skep).await;
-    tells_of_itself(&skep, &original, &installed);
+    assert_events_and_no_files(&skep, &original, &installed);
 }
 
 async fn is_refused(skep: &Skep, original: &Value) {
@@ -140,7 +140,7 @@ async fn is_deleted_when_nothing_needs_it(skep: &Skep, installed: &Value) {
     skep.post("/api/swarm/boot", &json!({"template": "installed"})).await.refused(404, "unknown_template");
 }
 
-fn tells_of_itself(skep: &Skep, original: &Value, installed: &Value) {
+fn assert_events_and_no_files(skep: &Skep, original: &Value, installed: &Value) {
     let arguments =
         ["events", "--from-start", "--types", "vm.snapshotted,template.ready", "-n", "2", "--json"];
     let events: Vec<Value> =

@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// What a command of this owner sees of the variables of these tests; `None` if there is no owner.
+    /// The output of a command that prints the variables of these tests. `None` if the VM has no owner.
     async fn variables(owner: Ownership) -> Option<String> {
         let Ownership::Owned(place) = owner else { return None };
         let command = RunCommand {

@@ -23,7 +23,7 @@ use crate::{
 const BAKE_RECIPE: &str = "7";
 /// Name of the input that is the key of the parent.
 const PARENT: &str = "parent";
-/// The inputs that a saved state can only be loaded with, whatever the rest.
+/// The inputs that must not have changed for a saved state to be loaded.
 const INPUTS_OF_STATE: [&str; 3] = ["engine", "acceleration", "processor"];
 /// Hex digits of the key: 64 bits of the hash distinguish bakes and are short enough to read.
 const KEY_DIGITS: usize = 16;

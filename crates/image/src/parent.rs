@@ -3,11 +3,10 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
     path::{Path, PathBuf},
 };
 
-use skep_template::{TemplateFile, read_manifest, verify_copy};
+use skep_template::{TemplateFile, link_or_copy, read_manifest, verify_copy};
 
 use crate::{Error, command::Containment, layer};
 
@@ -32,7 +31,7 @@ impl ParentFiles {
     pub(crate) fn share(&self, work: &Path) -> Result<BTreeMap<TemplateFile, String>, Error> {
         for part in SHARED {
             let to = work.join(part.file_name());
-            share(&self.dir.join(part.file_name()), &to)?;
+            link_or_copy(&self.dir.join(part.file_name()), &to).map_err(Error::io(to.display()))?;
             verify_copy(&self.dir, part, &to)?;
         }
         let mut sha256 = read_manifest(&self.dir)?.sha256;
@@ -52,17 +51,10 @@ impl ParentFiles {
     }
 }
 
-fn share(parent: &Path, to: &Path) -> Result<(), Error> {
-    match fs::hard_link(parent, to) {
-        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-            fs::copy(parent, to).map(drop).map_err(Error::io(to.display()))
-        }
-        other => other.map_err(Error::io(to.display())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use skep_template::{FORMAT, MANIFEST, Manifest, checksum_of};
 
     use super::*;

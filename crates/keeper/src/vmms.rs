@@ -177,6 +177,7 @@ impl Vmms {
     }
 
     /// Performs a request whose answer has no descriptors.
+    #[expect(clippy::too_many_lines, reason = "one arm per request")]
     async fn answer(self: &Arc<Self>, request: Request) -> Result<Answer, Error> {
         Ok(match request {
             Request::End { vm } => Answer::Ended { out_of_memory: self.end(vm).await? },
@@ -207,26 +208,6 @@ impl Vmms {
             }
             Request::EgressReport { vm } => Answer::EgressReport(self.egress_report(vm).await?),
             Request::EgressTotals => Answer::EgressTotals(self.egress_totals().await?),
-            request @ (Request::Capture { .. }
-            | Request::StoreCapture { .. }
-            | Request::DropCapture { .. }
-            | Request::ReserveAddress { .. }
-            | Request::EndReservation { .. }) => self.answer_about_copies(request).await?,
-            // `perform` and `serving` answer these requests.
-            Request::Launch { .. }
-            | Request::Attach { .. }
-            | Request::PrepareCapture { .. }
-            | Request::Tls { .. }
-            | Request::Helper { .. }
-            | Request::Restart
-            | Request::Ready
-            | Request::Unable { .. } => return Err(Error::NoCertificate),
-        })
-    }
-
-    /// Performs a request about captures and the addresses of VMs that are on disk.
-    async fn answer_about_copies(self: &Arc<Self>, request: Request) -> Result<Answer, Error> {
-        Ok(match request {
             Request::Capture { capture } => {
                 self.capture(capture).await?;
                 Answer::Captured
@@ -246,7 +227,15 @@ impl Vmms {
                 self.drop_capture(capture);
                 Answer::CaptureDropped
             }
-            _ => return Err(Error::NoCertificate),
+            // `perform` and `serving` answer these requests.
+            Request::Launch { .. }
+            | Request::Attach { .. }
+            | Request::PrepareCapture { .. }
+            | Request::Tls { .. }
+            | Request::Helper { .. }
+            | Request::Restart
+            | Request::Ready
+            | Request::Unable { .. } => return Err(Error::NoCertificate),
         })
     }
 

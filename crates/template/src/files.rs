@@ -1,6 +1,19 @@
 //! The files of a template, and their names in its folder.
 
+use std::{fs, io, path::Path};
+
 use serde::{Deserialize, Serialize};
+
+/// Makes a file of a template that of another one too. Both have the same content on disk, if they are on one file system.
+///
+/// # Errors
+/// The file is missing, or the folder cannot be written.
+pub fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => fs::copy(from, to).map(drop),
+        other => other,
+    }
+}
 
 /// The files of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ mod verified_file;
 
 pub use checksum::{checksum_of, copy_sparse, hex};
 pub use error::Error;
-pub use files::TemplateFile;
+pub use files::{TemplateFile, link_or_copy};
 pub use manifest::{FORMAT, MANIFEST, Manifest, read_manifest};
 pub use memory::create_ram;
 pub use open::{Template, verify, verify_copy};

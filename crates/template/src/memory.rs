@@ -58,12 +58,14 @@ pub(crate) fn seal_ram_in_memory(dir: &Path, manifest: &Manifest) -> Result<Arc<
     let unusable = |error| template_error(dir, TemplateFile::Ram, error);
     let source = open_file(&dir.join(TemplateFile::Ram.file_name())).map_err(unusable)?;
     let key = FileKey::of(&source, wanted).map_err(|error| unusable(FileError::Io(error)))?;
-    let mut shared = SHARED_RAM.lock().unwrap_or_else(PoisonError::into_inner);
-    shared.retain(|_, file| file.strong_count() > 0);
-    if let Some(file) = shared.get(&key).and_then(Weak::upgrade) {
+    let loaded = SHARED_RAM.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade);
+    if let Some(file) = loaded {
         return Ok(file);
     }
+    // Without the lock, so that templates are loaded at the same time.
     let sealed = Arc::new(seal_in_memory(dir, manifest, TemplateFile::Ram)?);
+    let mut shared = SHARED_RAM.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.retain(|_, file| file.strong_count() > 0);
     shared.insert(key, Arc::downgrade(&sealed));
     Ok(sealed)
 }

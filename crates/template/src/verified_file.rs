@@ -95,14 +95,14 @@ impl VerifiedFile {
     /// have links to its files. That file was verified when it was opened, and is checked before each use.
     pub(crate) fn open_shared(path: &Path, sha256: &str) -> Result<Arc<Self>, FileError> {
         let key = FileKey::of(&open_file(path)?, sha256).map_err(FileError::Io)?;
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.retain(|_, file| file.strong_count() > 0);
-        if let Some(file) = shared.get(&key).and_then(Weak::upgrade)
-            && file.check().is_ok()
-        {
+        let held = SHARED.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade);
+        if let Some(file) = held.filter(|file| file.check().is_ok()) {
             return Ok(file);
         }
+        // Without the lock, so that templates are loaded at the same time.
         let opened = Arc::new(Self::open(path, sha256)?);
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|_, file| file.strong_count() > 0);
         shared.insert(key, Arc::downgrade(&opened));
         Ok(opened)
     }

@@ -1,9 +1,9 @@
 //! Captures: copies of VMs whose processors are stopped, with memory, device state and disk as they are at that moment.
 //!
-//! The memory is stored as what differs from the baked template, whatever snapshots lie between: the VMM maps the memory
-//! file of the template privately, so the kernel knows which pages the guest has changed. All files that a capture needs
-//! besides are those that the VMM holds open. So it depends neither on the templates that are loaded now, nor on the keeper
-//! that launched the VM.
+//! A capture contains the pages of guest memory that differ from the baked template, also if the guest continues another
+//! snapshot. The VMM maps the template's memory file privately, so the kernel's page map shows which pages the guest has
+//! written. The VMM holds all other files of the VM open. A capture therefore depends neither on the templates that are
+//! loaded now, nor on the keeper that launched the VM.
 //!
 //! 1. [`Request::PrepareCapture`](skep_keeper_protocol::Request::PrepareCapture) creates the file for the device state.
 //! 2. The server stops the processors and lets the VMM save its devices.

@@ -52,7 +52,7 @@ fn open(pid: u32, number: i32) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
 
-/// Checks that nobody can change the file.
+/// Returns the file if it is sealed against writes and changes of its size.
 fn sealed(file: File) -> io::Result<File> {
     let seals = fcntl_get_seals(&file)?;
     if seals.contains(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW) {

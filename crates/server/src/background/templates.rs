@@ -98,8 +98,8 @@ async fn record(
     store.record_template_state(RecordTemplateState { template, status, at: Timestamp::now() }).await
 }
 
-/// Deletes the record of a snapshot that was interrupted before it was stored: nobody got an answer about it, and its VM may
-/// have changed since. Returns whether it is one.
+/// Deletes the record of a snapshot whose request was interrupted before the snapshot was stored. No caller received an
+/// answer for it. Returns whether the template is such a record.
 async fn forget(store: &dyn TemplateStore, template: &KnownTemplate) -> Result<bool, Error> {
     let is_interrupted = (template.source, template.state) == (TemplateSource::Vm, TemplateState::Building);
     let Some(account) = template.account.filter(|_| is_interrupted) else { return Ok(false) };

@@ -129,11 +129,13 @@ impl BuiltTemplates {
             let origin = inner.origin_dir(captured)?;
             let folder = inner.folder(id);
             let failed = |error: &Error| snapshot::not_stored(id, error);
-            let stored = snapshot::write(&origin, &folder, captured).map_err(|error| failed(&error))?;
-            let recipe = Recipe::snapshot(captured.origin, stored.size, captured.purpose);
-            // After the files: a folder without a recipe is no template, and its files are removed at the next start.
+            let size = snapshot::size(&origin, captured).map_err(|error| failed(&error))?;
+            let recipe = Recipe::snapshot(captured.origin, size, captured.purpose);
+            // Before the files: the next start removes the folder of a snapshot whose files are incomplete, and it knows a
+            // snapshot by its recipe.
             recipe.write(&folder).map_err(|error| failed(&Error::io(folder.display())(error)))?;
-            let ready = Ready::of(stored.dir).map_err(|error| failed(&error))?;
+            let dir = snapshot::write(&origin, &folder, captured).map_err(|error| failed(&error))?;
+            let ready = Ready::of(dir).map_err(|error| failed(&error))?;
             let entry = Entry::new(recipe, Phase::Ready(ready));
             let status = entry.status(id);
             inner.table().templates.insert(id, entry);

@@ -15,7 +15,8 @@ use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_keeper::CapturedFiles;
 use skep_template::{
-    Error, MANIFEST, Manifest, TemplateFile, checksum_of, copy_sparse, hex, read_manifest, shelf,
+    Error, MANIFEST, Manifest, TemplateFile, checksum_of, copy_sparse, hex, link_or_copy, read_manifest,
+    shelf,
 };
 
 /// The files that a snapshot has in common with the template that its VM was booted from.
@@ -24,25 +25,29 @@ const SHARED: [TemplateFile; 4] =
 /// Hex digits of a key, as those of baked templates.
 const KEY_DIGITS: usize = 16;
 
-/// A snapshot that was written.
-pub(super) struct Stored {
-    pub(super) dir: PathBuf,
-    pub(super) size: GuestSize,
+/// The size of a VM that was booted from the template in `origin`.
+///
+/// # Errors
+/// The template is damaged.
+pub(super) fn size(origin: &Path, captured: &CapturedFiles<'_>) -> Result<GuestSize, Error> {
+    let Manifest { memory_mb, vcpus, .. } = read_manifest(origin)?;
+    let disk_mb = captured.layer.metadata().map_err(Error::io("disk layer"))?.len() >> 20;
+    Ok(GuestSize { memory_mb, vcpus, disk_mb })
 }
 
-/// Writes a snapshot of a VM that was booted from the template in `origin`. `folder` is that of the new template.
+/// Writes a snapshot of a VM that was booted from the template in `origin`, and returns its folder, which is made below that
+/// of the new template.
 ///
 /// # Errors
 /// The disk is full. No complete snapshot is left behind then.
-pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) -> Result<Stored, Error> {
-    fs::create_dir_all(folder).map_err(Error::io(folder.display()))?;
+pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) -> Result<PathBuf, Error> {
     let work = shelf::create_partial(folder)?;
     let of_origin = read_manifest(origin)?;
     let write = || {
         let mut sha256 = BTreeMap::new();
         for part in SHARED {
             let name = part.file_name();
-            fs::hard_link(origin.join(name), work.path().join(name))?;
+            link_or_copy(&origin.join(name), &work.path().join(name))?;
             sha256.extend(of_origin.sha256.get(&part).map(|sum| (part, sum.clone())));
         }
         for (part, source) in [
@@ -63,9 +68,8 @@ pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) 
     };
     let manifest = write().map_err(Error::io(folder.display()))?;
     let dir = folder.join(&manifest.key);
-    let disk_mb = captured.layer.metadata().map_err(Error::io("disk layer"))?.len() >> 20;
     shelf::publish(work, &dir)?;
-    Ok(Stored { dir, size: GuestSize { memory_mb: manifest.memory_mb, vcpus: manifest.vcpus, disk_mb } })
+    Ok(dir)
 }
 
 /// Gives the disk layer a name in the folder and writes it to disk. Returns its checksum.
@@ -112,5 +116,25 @@ pub(super) fn not_stored(id: TemplateId, error: &Error) -> Failure {
             ErrorCode::Internal,
             "the snapshot could not be written; the log of the server has the reason",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_folder_with_a_manifest_is_a_snapshot() {
+        let folder = tempfile::tempdir().unwrap();
+        for partial in [".partial-x", "0123"] {
+            fs::create_dir(folder.path().join(partial)).unwrap();
+        }
+        fs::write(folder.path().join(".partial-x").join(MANIFEST), "{}").unwrap();
+        fs::write(folder.path().join("recipe.json"), "{}").unwrap();
+        assert_eq!(find(folder.path()).unwrap(), None);
+        let complete = folder.path().join("4567");
+        fs::create_dir(&complete).unwrap();
+        fs::write(complete.join(MANIFEST), "{}").unwrap();
+        assert_eq!(find(folder.path()).unwrap(), Some(complete));
     }
 }

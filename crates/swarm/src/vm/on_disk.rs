@@ -145,13 +145,11 @@ pub(super) async fn remove(keeper: &ServerEnd, vm: &VmHandle, snapshot: Template
     {
         tracing::warn!(vm = %id, %error, "the address of VM {id} stays reserved: {error}");
     }
-    match keeper.remove_template(snapshot).await {
-        Ok(()) => vm.set_snapshot(None),
-        Err(error) if error.code() == ErrorCode::UnknownTemplate => vm.set_snapshot(None),
-        Err(error) => {
-            // The comparison of records and files removes it.
-            vm.set_snapshot(None);
-            tracing::warn!(vm = %id, %error, "the files of VM {id} on disk are not removed yet: {error}");
-        }
+    if let Err(error) = keeper.remove_template(snapshot).await
+        && error.code() != ErrorCode::UnknownTemplate
+    {
+        tracing::warn!(vm = %id, %error, "the files of VM {id} on disk are not removed yet: {error}");
     }
+    // If files are left, the comparison of records and files removes them from now on.
+    vm.set_snapshot(None);
 }
