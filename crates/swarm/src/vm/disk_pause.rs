@@ -88,6 +88,7 @@ impl VmTask {
             on_disk::end_vmm(&self.context.keeper, &self.handle).await;
             return (Live::OnDisk(on_disk), Err(error));
         }
+        tracing::debug!(%vm, pid, "VM {vm} is resumed on record");
         self.exit = Some(Box::pin(exited(pidfd)));
         self.reservation = Some(reservation);
         self.disk.replace(&Arc::clone(&running.machine));
