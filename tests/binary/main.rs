@@ -64,6 +64,7 @@ mod git;
 mod hogs;
 #[cfg(feature = "root")]
 mod identity;
+mod idle;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]

@@ -57,7 +57,7 @@ pub use ticket::{
     TicketStore, WaitingTicket, WakeTicket,
 };
 pub use vm::{
-    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, PauseChange, RecordBoots,
+    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, Pause, PauseChange, RecordBoots,
     RecordCommandEnd, RecordEnd, RecordPause, VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics,
     VmPage, VmRecord, VmSet, VmStore, VmToEnd, VmWithoutAttempt,
 };

@@ -19,6 +19,7 @@ mod error;
 mod hand_out;
 mod history;
 mod identity;
+mod idle;
 mod loss;
 mod metrics;
 mod parked_vm;
@@ -44,7 +45,7 @@ pub use skep_channel::ExecStream;
 pub use skep_engine::DiskTraffic;
 pub use skep_keeper_protocol::{EgressRefusal, EgressTotals};
 pub use skep_keeper_protocol::{TemplateState, TemplateStatus};
-pub use swarm::{Swarm, SwarmParts};
+pub use swarm::{AwakeVm, Swarm, SwarmParts};
 pub use template::require_ready;
 
 /// In milliseconds, rounded to microseconds.

@@ -1,5 +1,6 @@
 //! The interface of the swarm for the server.
 
+mod awake;
 mod calls;
 mod copies;
 mod record;
@@ -13,14 +14,18 @@ use skep_api::{
     AccountId, ErrorCode, TemplateId, VmId, VmRef,
     egress::EgressReport,
     keys::Limits,
-    swarm::{BootAnswer, Console, EndReason, EngineReport, PausedTo, SwarmStatus, Vm, VmMetrics},
+    swarm::{
+        BootAnswer, Console, EndReason, EngineReport, PausedBy, PausedTo, ResumedBy, SwarmStatus, Vm,
+        VmMetrics,
+    },
     system::SwarmState,
 };
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt};
+use skep_store::{Pause, TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt};
 use tokio::time::timeout;
 
+pub use self::awake::AwakeVm;
 use crate::{
     BootFrom, BootSpec, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
@@ -28,14 +33,14 @@ use crate::{
     budget::Budget,
     disk_traffic::DiskTotals,
     history::MetricsHistory,
-    metrics,
+    idle, metrics,
     pool::Pool,
     refill,
     registry::Registry,
     restore::Restorer,
     template::{BootState, BootTemplate, Templates},
     usage::{self, UsageSamples},
-    vm::VmContext,
+    vm::{VmContext, VmHandle},
 };
 
 /// How long a command may continue after its ticket is finished.
@@ -118,6 +123,7 @@ impl Swarm {
         let templates = Templates { store: parts.templates, base };
         tokio::spawn(usage.clone().run(pool.clone(), registry, history.clone()));
         tokio::spawn(refill::run(pool.clone()));
+        tokio::spawn(idle::run(surroundings.clone()));
         let (tickets, engine) = (parts.tickets, parts.engine);
         let booter = Booter { pool };
         Ok(Self(Arc::new(Inner {
@@ -158,14 +164,18 @@ impl Swarm {
         limits: &Limits,
         mut order: BootSpec,
     ) -> Result<BootAnswer, Error> {
+        // Kept until it is copied.
+        let mut awake_parent = None;
         let template = match &order.source {
             BootFrom::Template(reference) => self.0.templates.find(*account, reference).await?,
             BootFrom::Vm { vm, keeps_metadata } => {
-                let parent = self.registry().by_id(*account, *vm)?;
+                let parent = self.awake(account, limits, *vm).await?;
                 if *keeps_metadata {
-                    order.attributes.metadata = parent.record().metadata;
+                    order.attributes.metadata = parent.handle.record().metadata;
                 }
-                Arc::new(BootTemplate::fork(&parent.facts, TemplateId::generate()))
+                let template = Arc::new(BootTemplate::fork(&parent.handle.facts, TemplateId::generate()));
+                awake_parent = Some(parent);
+                template
             }
         };
         if let Some(name) = &order.attributes.name {
@@ -176,6 +186,7 @@ impl Swarm {
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own, so that a cancelled request does not leave a partial boot behind.
         tokio::spawn(async move {
+            let _awake_parent = awake_parent;
             let booted = match template.source {
                 BootState::Fork { parent, capture } => {
                     swarm.boot_copies(account, &order, &template, parent, capture, reservation).await?
@@ -242,7 +253,7 @@ impl Swarm {
         request_id: &str,
     ) -> Result<Vm, Error> {
         let handle = self.registry().by_id(*account, vm)?;
-        handle.pause(to, request_id).await
+        handle.pause(Pause { to, by: PausedBy::Request }, Some(request_id)).await
     }
 
     /// Resumes a paused VM, and returns its record. A VM that runs stays as it is.
@@ -257,6 +268,17 @@ impl Swarm {
         request_id: &str,
     ) -> Result<Vm, Error> {
         let handle = self.registry().by_id(*account, vm)?;
+        self.resume_by(account, limits, &handle, ResumedBy::Request, Some(request_id)).await
+    }
+
+    async fn resume_by(
+        &self,
+        account: &AccountId,
+        limits: &Limits,
+        handle: &VmHandle,
+        by: ResumedBy,
+        request_id: Option<&str>,
+    ) -> Result<Vm, Error> {
         let reservation = match handle.snapshot() {
             // The template is only used for the size: no parked VM takes the place of this one.
             Some(snapshot) if handle.is_on_disk() => {
@@ -265,16 +287,7 @@ impl Swarm {
             }
             _ => None,
         };
-        handle.resume(reservation, request_id).await
-    }
-
-    /// Checks that a VM runs.
-    ///
-    /// # Errors
-    /// Unknown or paused VM.
-    pub fn require_running(&self, account: &AccountId, vm: VmId) -> Result<(), Error> {
-        self.registry().by_id(*account, vm)?.guest()?;
-        Ok(())
+        handle.resume(by, reservation, request_id).await
     }
 
     /// Allows the guest of a VM to reach the API, until the VM ends. For VMs that have an API key.

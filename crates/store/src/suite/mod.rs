@@ -36,7 +36,7 @@ use skep_api::{
     AccountId, Environment, KeyId, Role, Scope, TemplateId, VmId,
     egress::EgressPolicy,
     keys::Limits,
-    swarm::{BootReceipt, BootSource, EndReason},
+    swarm::{BootReceipt, BootSource, EndReason, OnIdle},
 };
 
 use crate::{
@@ -284,6 +284,8 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
         attributes: VmAttributes {
             metadata: metadata.into_iter().collect(),
             expires_at: pid.is_multiple_of(2).then(|| moment(60_000)),
+            idle_timeout_ms: pid.is_multiple_of(2).then_some(60_000),
+            on_idle: if pid.is_multiple_of(2) { OnIdle::PauseToDisk } else { OnIdle::Pause },
             ..VmAttributes::default()
         },
     }

@@ -6,12 +6,13 @@ use super::Swarm;
 use crate::{
     Error,
     budget::{Asked, Reservation},
+    idle,
     template::BootTemplate,
 };
 
 impl Swarm {
     /// Reserves capacity for a boot. If memory is low, parked VMs that the boot does not take make room, one after the other,
-    /// until it suffices. None ends for a boot that is refused anyway.
+    /// until it suffices. None ends for a boot that is refused anyway. VMs that are paused for being idle go to disk.
     pub(super) async fn reserve(
         &self,
         account: AccountId,
@@ -34,7 +35,9 @@ impl Swarm {
             }
             // A parked VM holds about as much as a new one takes.
             let restores_without_pool = asked.restores().saturating_sub(pool.evictable(template.id, vms));
-            if budget.lacks_memory(restores_without_pool) || !pool.evict_one(template.id, vms).await {
+            let evicted =
+                !budget.lacks_memory(restores_without_pool) && pool.evict_one(template.id, vms).await;
+            if !evicted && !idle::move_one_to_disk(self.registry()).await {
                 break;
             }
         }

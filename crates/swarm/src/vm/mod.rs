@@ -22,6 +22,7 @@
 //! records that. If the record fails, the transition is undone. If the server dies in between, the one that adopts the VM
 //! does the same.
 
+mod activity;
 mod copying;
 mod disk_pause;
 mod ending;
@@ -41,6 +42,7 @@ use skep_keeper_protocol::ServerEnd;
 use skep_store::{VmBooted, VmStore};
 
 pub(crate) use self::{
+    activity::{ActiveCall, Activity},
     copying::CopyPurpose,
     handle::VmHandle,
     on_disk::OnDisk,

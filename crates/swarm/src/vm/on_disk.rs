@@ -7,7 +7,7 @@
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use skep_api::{ErrorCode, TemplateId, egress::EgressPolicy};
+use skep_api::{ErrorCode, TemplateId, egress::EgressPolicy, swarm::PausedBy};
 use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::{LaunchedVm, OutOfMemory, ServerEnd, StorePurpose};
@@ -24,6 +24,7 @@ const END_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct OnDisk {
     pub(crate) snapshot: TemplateId,
+    pub(crate) by: PausedBy,
 }
 
 /// A VM that was restored from its snapshot and is not recorded yet.

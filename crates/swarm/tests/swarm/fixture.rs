@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_api::{
     AccountId, ErrorCode, Failure, TemplateId, VmId,
     egress::EgressPolicy,
-    exec::RunCommand,
+    exec::{ExecOutcome, RunCommand},
     keys::Limits,
     swarm::{BootAnswer, EngineReport, Isolation, Vm},
 };
@@ -31,7 +31,7 @@ use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, MachineMemory, OutOfMemory, Request, ServerEnd,
     SwarmAvailability, Welcome, pair,
 };
-use skep_swarm::{BootFrom, BootSpec, Error, Swarm, SwarmParts};
+use skep_swarm::{BootFrom, BootSpec, EndReasonReceiver, Error, ExecStream, Swarm, SwarmParts};
 use tokio::{io::AsyncReadExt, net::UnixStream, task::JoinHandle};
 
 use crate::{fake_store::FakeStore, other_release::play};
@@ -68,6 +68,8 @@ pub(crate) struct FakeKeeper {
     pub(crate) commits: usize,
     /// Guests of VMs that are attached again have agents of another release, which answer this to `GET /protocol`.
     pub(crate) answer_of_other_release: Option<Vec<u8>>,
+    /// How often processors were started after a pause.
+    pub(crate) resumes: usize,
     /// Monitors refuse to stop processors.
     pub(crate) refuses_stops: bool,
     /// Monitors refuse to start processors.
@@ -239,6 +241,18 @@ impl Fixture {
 
     pub(crate) async fn boot_with(&self, order: BootSpec) -> Result<BootAnswer, Error> {
         self.swarm.boot(&self.account, &FREE, order).await
+    }
+
+    pub(crate) async fn call(&self, vm: VmId, command: &RunCommand) -> Result<ExecOutcome, Error> {
+        self.swarm.awake(&self.account, &FREE, vm).await?.call(command).await
+    }
+
+    pub(crate) async fn exec_stream(
+        &self,
+        vm: VmId,
+        command: RunCommand,
+    ) -> Result<(ExecStream, EndReasonReceiver), Error> {
+        self.swarm.awake(&self.account, &FREE, vm).await?.exec_stream(command).await
     }
 
     pub(crate) async fn records(&self) -> Vec<Vm> {
@@ -593,6 +607,7 @@ impl Machine for FakeMachine {
     }
 
     async fn resume(&self) -> Result<(), skep_engine::Error> {
+        self.keeper.lock().unwrap().resumes += 1;
         self.set_running("cont", true)
     }
 
