@@ -76,7 +76,7 @@ refusals! {
     /// Reading what only the process of a VM knows.
     VmmRefused = &[&[UnknownVm, VmPaused], SWARM],
     /// Pausing or resuming a VM.
-    PauseRefused = &[&[UnknownVm, VmEnded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
+    PauseRefused = &[&[UnknownVm, VmEnded, QuotaExceeded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
     ResumeRefused = &[
         &[UnknownVm, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout],
         OPTIONAL_BODY,

@@ -12,17 +12,33 @@ use super::{
     on_disk::{self, OnDisk, Resumed},
     task::{VmTask, exited},
 };
-use crate::{Error, budget::Reservation};
+use crate::{DiskReservation, Error, budget::Reservation};
 
 impl VmTask {
+    /// Pauses the VM to disk. The quota is checked before anything is stopped.
     pub(super) async fn pause_to_disk(&mut self, state: Live, command: StateCommand) -> Live {
+        if let Live::OnDisk(_) = state {
+            self.answer("paused to disk", command, Ok(()));
+            return state;
+        }
+        match self.context.disk_quotas.reserve_pause(&self.handle).await {
+            // Kept until the VM is on disk, where it is counted.
+            Ok(mut disk) => self.pause_within(state, command, &mut disk).await,
+            Err(error) => {
+                self.answer("paused to disk", command, Err(error));
+                state
+            }
+        }
+    }
+
+    async fn pause_within(&mut self, state: Live, command: StateCommand, disk: &mut DiskReservation) -> Live {
         let (state, outcome) = match state {
             Live::OnDisk(_) => (state, Ok(())),
-            Live::Running(running) => self.store(running, &command).await,
+            Live::Running(running) => self.store(running, &command, disk).await,
             // Its programs cannot be frozen before it runs.
             Live::Paused(paused) => match paused.resume(&self.context.keeper, self.facts.id).await {
                 Ok(running) => {
-                    let (state, outcome) = self.store(running, &command).await;
+                    let (state, outcome) = self.store(running, &command, disk).await;
                     match state {
                         // The pause failed, and it is still paused on record.
                         Live::Running(running) => match running.pause().await {
@@ -40,11 +56,16 @@ impl VmTask {
         state
     }
 
-    async fn store(&mut self, running: Running, command: &StateCommand) -> (Live, Result<(), Error>) {
+    async fn store(
+        &mut self,
+        running: Running,
+        command: &StateCommand,
+        disk: &mut DiskReservation,
+    ) -> (Live, Result<(), Error>) {
         let (vm, snapshot) = (self.facts.id, TemplateId::generate());
         // Before the files exist, so that no comparison of records and files removes them.
         self.handle.set_snapshot(Some(snapshot));
-        if let Err(error) = running.store(&self.context, &self.handle, snapshot).await {
+        if let Err(error) = running.store(&self.context, &self.handle, snapshot, disk).await {
             return (Live::Running(running), Err(error));
         }
         tracing::debug!(%vm, %snapshot, "VM {vm} is stored on disk");
