@@ -159,14 +159,18 @@ async fn accounts_are_made_changed_and_deleted_by_command() {
     assert!(listed.contains(id) && listed.contains("127.0.0.1/32,10.0.0.0/8"), "{listed}");
     assert!(listed.contains("default") && listed.contains("everywhere"), "{listed}");
     assert_eq!(answer(&run(&["list", "--json"]))["accounts"].as_array().unwrap().len(), 2);
-    let set =
-        answer(&run(&["set", "acme", "--any-ip", "--max-vms", "none", "--max-memory-mb", "512", "--json"]));
+    let set = answer(&run(
+        &"set acme --any-ip --max-vms none --max-memory-mb 512 --max-disk-mb 4096 --max-paused-vms 8 --json"
+            .split(' ')
+            .collect::<Vec<_>>(),
+    ));
     assert_eq!(
         (&set["allowed_ips"], &set["max_vms"], &set["max_memory_mb"]),
         (&json!([]), &Value::Null, &json!(512))
     );
+    assert_eq!((&set["max_disk_mb"], &set["max_paused_vms"]), (&json!(4096), &json!(8)));
     assert_eq!(answer(&run(&["show", id, "--json"])), set);
-    assert!(stdout(&run(&["show", "acme"])).contains("512"));
+    assert!(stdout(&run(&["show", "acme"])).contains("4096"));
     let nothing = run(&["set", "acme"]);
     assert!(!nothing.status.success(), "{nothing:?}");
     let refused = run(&["delete", "default", "acme"]);

@@ -12,7 +12,7 @@ mod tests;
 use std::{collections::BTreeSet, sync::Arc};
 
 use skep_api::{AccountId, VmId, keys::Limits};
-use skep_keeper_protocol::{ServerEnd, TemplateState, TemplateStatus};
+use skep_keeper_protocol::{Load, ServerEnd, TemplateState, TemplateStatus};
 use skep_store::{AccountDisk, TemplateStore};
 
 use self::{
@@ -144,14 +144,16 @@ impl DiskQuotas {
         self.0.usage.of(vm).map_or(0, |load| load.disk_bytes)
     }
 
-    /// What a copy of a VM takes about: its disk layer and the memory that it changed. The VMM's own memory is in that figure,
-    /// and what the VM has in common with a snapshot that it continues is not.
+    /// What a copy of a VM takes about: its disk layer, and the memory of its VMM beyond the usual overhead. What the VM has in
+    /// common with a snapshot that it continues is not in that figure.
     async fn copy_bytes(&self, vm: &VmHandle) -> Result<u64, Error> {
         let usage = &self.0.usage;
         if usage.of(vm.facts.id).is_none() {
             usage.take(&self.0.keeper, &self.0.budget).await?;
         }
-        Ok(usage.of(vm.facts.id).map_or(0, |load| load.disk_bytes.saturating_add(load.held_bytes)))
+        let overhead_bytes = self.0.budget.promise_of_one_mb(0).saturating_mul(1 << 20);
+        let of_load = |load: Load| load.disk_bytes + load.held_bytes.saturating_sub(overhead_bytes);
+        Ok(usage.of(vm.facts.id).map_or(0, of_load))
     }
 }
 

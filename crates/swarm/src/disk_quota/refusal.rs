@@ -12,8 +12,8 @@ pub(super) fn check_pauses(limits: &Limits, on_disk: u32) -> Result<(), Failure>
         return Ok(());
     }
     let message = format!(
-        "{on_disk} VMs are on disk, and this account may have {max} there (`max_paused_vms`); resume or end one of them \
-         first, or pause this one to memory"
+        "this account may have {max} VMs on disk (`max_paused_vms`), and has {on_disk}; resume or end one of them first, or \
+         pause this one to memory"
     );
     Err(Failure::new(ErrorCode::QuotaExceeded, message))
 }

@@ -50,7 +50,7 @@ fn a_refusal_has_the_numbers_and_the_way_out() {
     check_pauses(&limits, 1).unwrap();
     let refused = check_pauses(&limits, 2).unwrap_err();
     assert_eq!(refused.code, ErrorCode::QuotaExceeded);
-    for part in ["2 VMs", "may have 2", "`max_paused_vms`", "resume or end"] {
+    for part in ["has 2;", "may have 2 VMs on disk", "`max_paused_vms`", "resume or end"] {
         assert!(refused.message.contains(part), "{refused}");
     }
     check_pauses(&Limits::NONE, DEFAULT_MAX_PAUSED_VMS - 1).unwrap();

@@ -87,6 +87,11 @@ pub(crate) struct FakeKeeper {
 }
 
 impl FakeKeeper {
+    /// The number of VMMs, of the pool too.
+    pub(crate) fn running(&self) -> usize {
+        self.vmms.len()
+    }
+
     pub(crate) fn runs(&self, vm: VmId) -> bool {
         self.vmms[&vm].runs
     }
