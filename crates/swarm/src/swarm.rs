@@ -7,7 +7,7 @@ mod record;
 mod reserve;
 mod templates;
 
-use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use skep_api::{
@@ -31,7 +31,7 @@ use crate::{
     disk_traffic::DiskTotals,
     history::MetricsHistory,
     metrics,
-    pool::Pool,
+    pool::{Pool, default_size},
     refill,
     registry::Registry,
     restore::Restorer,
@@ -42,10 +42,6 @@ use crate::{
 
 /// How long a command may continue after its ticket is finished.
 const COMMAND_EXIT_GRACE: Duration = Duration::from_secs(5);
-/// Default pool size per processor: enough for a burst of boots until the pool is refilled.
-const POOL_SIZE_PER_CORE: u32 = 4;
-/// Upper limit of the default pool size.
-const MAX_DEFAULT_POOL_SIZE: u32 = 32;
 
 /// Dependencies and limits of a swarm.
 pub struct SwarmParts {
@@ -121,7 +117,7 @@ impl Swarm {
         let history = MetricsHistory::default();
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::adopt_vms(&restorer, &surroundings, &budget).await?;
-        let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
+        let size = parts.pool_size.unwrap_or_else(|| default_size(parts.max_vms));
         let base = Arc::new(BootTemplate::base(parts.guest_memory_mb));
         let pool = Pool::new(restorer, budget.clone(), size, Arc::clone(&base));
         let templates = Templates { store: parts.templates, base };
@@ -393,10 +389,4 @@ impl Swarm {
     fn registry(&self) -> &Registry {
         &self.0.surroundings.registry
     }
-}
-
-/// At most a quarter of the VMs that fit the machine, because idle VMs take memory from the page cache.
-fn default_pool_size(max_vms: u32) -> u32 {
-    let cores = available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
-    (cores * POOL_SIZE_PER_CORE).min(max_vms / 4).min(MAX_DEFAULT_POOL_SIZE)
 }
