@@ -192,6 +192,22 @@ async fn a_parked_vm_is_handed_out_with_the_time_that_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_vm_that_was_on_disk_for_a_day_has_the_time_that_it_is() {
+    let clock = Clock::make();
+    let skep = clock.start(&[]).await;
+    let vms = skep.boot(2).await;
+    let (vm, awake) = (&vms[0], &vms[1]);
+    skep.post(&format!("{}/pause", path_of(vm)), &json!({"to": "disk"})).await.ok(200);
+    clock.move_by(24 * HOUR_S);
+    skep.post(&format!("{}/resume", path_of(vm)), &json!({})).await.ok(200);
+    let resumed = skep.get(&path_of(vm)).await.ok(200);
+    assert_shifted("the clock of a resumed guest", time_inside(&skep, &resumed).await, 24 * HOUR_S);
+    assert_shifted("the resume", time(&resumed, "resumed_at"), 24 * HOUR_S);
+    // The control: nobody sets the clock of a guest that was not paused.
+    assert_shifted("the clock of another guest", time_inside(&skep, awake).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_ends_by_the_clock_on_the_wall() {
     let clock = Clock::make();
     let skep = clock.start(&[]).await;

@@ -42,6 +42,7 @@ async fn the_doctor_looks_at_all_that_an_operator_must_know() {
         "kernel",
         "cgroups",
         "landlock",
+        "guest memory",
         "kvm",
         "swap",
         "smt",
@@ -227,4 +228,36 @@ async fn a_store_that_is_damaged_is_found() {
     let (state, message) = state_of(&findings, "store");
     assert_eq!((state.as_str(), code), ("wrong", 1), "{message}");
     assert!(message.contains("skep restore"), "{message}");
+}
+
+/// With another setting, so that the template of the VM is an old one.
+#[cfg(feature = "root")]
+fn old_templates(skep: &Skep) -> Vec<Value> {
+    let mut command = Command::new(binary());
+    command.args(["doctor", "--json", "--shell-ahead", "off", "--data-dir"]).arg(skep.data_dir.path());
+    command.env("SKEP_IMAGE_DIR", std::env::var_os("SKEP_TEST_IMAGES").unwrap());
+    let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    let findings = answer["findings"].as_array().unwrap().clone();
+    findings.into_iter().filter(|finding| finding["check"] == "old template").collect()
+}
+
+#[cfg(feature = "root")]
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_template_is_kept_while_a_vm_needs_it() {
+    let skep = Skep::start().await;
+    let is_needed = |found: &[Value]| found.iter().any(|finding| finding["state"] == "ok");
+    assert!(!is_needed(&old_templates(&skep)), "the control");
+    let vm = skep.boot(1).await.remove(0);
+    let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
+    let found = old_templates(&skep);
+    assert!(is_needed(&found), "a VM that runs: {found:?}");
+    skep.post(&format!("{path}/pause"), &json!({"to": "disk"})).await.ok(200);
+    let found = old_templates(&skep);
+    assert!(is_needed(&found), "a VM on disk: {found:?}");
+    skep.delete(&path).await.ok(200);
+    let found = old_templates(&skep);
+    assert!(!is_needed(&found) && !found.is_empty(), "{found:?}");
+    for finding in found {
+        assert!(finding["way_out"].as_str().unwrap().starts_with("rm -r"), "{finding}");
+    }
 }

@@ -101,6 +101,8 @@ mod soak;
 #[cfg(feature = "root")]
 mod spoofing;
 #[cfg(feature = "root")]
+mod steps;
+#[cfg(feature = "root")]
 mod stopping;
 #[cfg(feature = "root")]
 mod swarm;

@@ -238,7 +238,10 @@ async fn goes_by_the_command(skep: &Skep, vm: &Counter<'_>) {
         (&events[0]["type"], &events[0]["vm"], &events[0]["paused_to"]),
         (&json!("vm.paused"), &json!(id), &json!("memory"))
     );
-    assert_eq!((&events[1]["type"], &events[1]["vm"]), (&json!("vm.resumed"), &json!(id)));
+    assert_eq!(
+        (&events[1]["type"], &events[1]["vm"], &events[1]["by"]),
+        (&json!("vm.resumed"), &json!(id), &json!("request"))
+    );
 }
 
 async fn requests_at_once_end_in_one_state(skep: &Skep, vm: &Counter<'_>, other: &Counter<'_>) {

@@ -228,6 +228,34 @@ async fn is_never_served(skep: &Skep, name: &str, file: &str) {
     assert!(refused.refused(422, "template_damaged").contains(file), "{file}: {refused:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_on_another_base_are_found_before_use() {
+    let skep = Skep::start().await;
+    let original = skep.boot(1).await.remove(0);
+    let wanted = begin(&skep, &original).await;
+    let intact = snapshot(&skep, &original, "intact").await;
+    let with_delta = snapshot(&skep, &original, "with-delta").await;
+    let with_origin = snapshot(&skep, &original, "with-origin").await;
+    let data_dir = skep.stop();
+    let file_of = |template: &Value, file: &str| files_of(data_dir.path(), template).join(file);
+    // The changed pages of another snapshot.
+    fs::remove_file(file_of(&with_delta, "delta")).unwrap();
+    fs::hard_link(file_of(&intact, "delta"), file_of(&with_delta, "delta")).unwrap();
+    // The key of another template.
+    let manifest = file_of(&with_origin, "manifest.json");
+    let mut changed: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    assert!(changed["origin"].is_string(), "{changed}");
+    changed["origin"] = json!("0123456789abcdef");
+    fs::write(&manifest, changed.to_string()).unwrap();
+
+    let skep = Skep::start_on(data_dir, &[]).await;
+    each_is_damaged_on_record(&skep, &[("delta", "with-delta"), ("manifest.json", "with-origin")]).await;
+    // The control: the other link of the same file is good.
+    let vm = boot(&skep, "intact", 1).await.remove(0);
+    assert_goes_on(&skep, &vm, &wanted, 1).await;
+    assert_eq!(skep.count().await, 1);
+}
+
 /// Writes files, each of them to the disk, and lists those that are written with their hashes, as fast as the VM can.
 const WRITE: &str = "head -c 1000000 /dev/urandom > /dev/shm/block
 (setsid sh -c 'n=0; while :; do n=$((n + 1)); file=/root/written-$((n % 60))

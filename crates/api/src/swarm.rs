@@ -48,6 +48,17 @@ impl PausedTo {
     }
 }
 
+/// Why a paused VM was resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum ResumedBy {
+    /// A call of `POST /api/swarm/vm/{pid}/resume`.
+    Request,
+    /// Another call that needed the VM to run.
+    Activity,
+}
+
 /// How a VM was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -51,7 +51,7 @@ impl ServerEnd {
         }
     }
 
-    /// Keeps an address for a VM that is paused to disk, until [`ServerEnd::end_reservation`] or the end of the keeper.
+    /// Keeps an address for a VM that is paused to disk, until [`ServerEnd::end_reservation`] or the end of the server.
     ///
     /// # Errors
     /// It is no address of a VM, or the keeper is gone.

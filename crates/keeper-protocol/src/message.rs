@@ -81,7 +81,7 @@ pub enum Request {
         /// The address that it gets. `None`: a free one.
         ip: Option<Ipv4Addr>,
     },
-    /// Keep an address for a VM that is paused to disk, until the reservation ends or the keeper does.
+    /// Keep an address for a VM that is paused to disk, until the reservation ends or the server does.
     ReserveAddress { ip: Ipv4Addr },
     /// End a reservation. A VM that has the address keeps it.
     EndReservation { ip: Ipv4Addr },

@@ -1,14 +1,16 @@
 //! The resources of a server outside of its data directory, which `skep uninstall` lists before it removes them.
 
 use std::{
-    fs,
+    collections::BTreeSet,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use crate::{
-    DataDir,
+    DataDir, Error,
     cleanup::{recorded, recorded_trees},
     data_dir::RUN_DIR,
+    records::Records,
 };
 
 /// Folder of named network namespaces.
@@ -27,6 +29,27 @@ pub struct Footprint {
     pub namespace: Option<PathBuf>,
     /// The folder of the sockets.
     pub sockets: Option<PathBuf>,
+}
+
+/// The keys of the templates that VMs on record were restored from. A copy of such a VM needs the files of its template.
+/// Blocks.
+///
+/// # Errors
+/// The records cannot be read.
+pub fn template_keys_of_vms(data_dir: &Path) -> Result<BTreeSet<String>, Error> {
+    if !data_dir.is_dir() {
+        return Ok(BTreeSet::new());
+    }
+    let data_dir = DataDir::find(data_dir)?;
+    let folder = data_dir.records();
+    match fs::read_dir(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::io(folder.display().to_string())(error));
+        }
+        _ => {}
+    }
+    let vmms = Records::of(&data_dir).read().into_iter().filter_map(|record| record.vmm);
+    Ok(vmms.map(|vmm| vmm.template_key).collect())
 }
 
 impl Footprint {

@@ -41,7 +41,7 @@ pub use config::{
 };
 pub use data_dir::DataDir;
 pub use error::Error;
-pub use footprint::{Footprint, other_data_dirs_have_resources};
+pub use footprint::{Footprint, other_data_dirs_have_resources, template_keys_of_vms};
 pub use lock::{Holder, LockGuard, holder, lock_data_dir};
 pub use run::run;
 pub use tls_files::TlsFiles;

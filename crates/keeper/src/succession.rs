@@ -321,6 +321,7 @@ impl ServerSupervisor<'_> {
     async fn end_uncommitted_vms(&self, all: bool) {
         if let Some(vmms) = &self.vmms {
             vmms.drop_all_captures();
+            vmms.end_all_reservations().await;
             vmms.end_matching(|belongings| all || !belongings.committed()).await;
         }
     }

@@ -51,6 +51,10 @@ impl AddressPool {
         self.reserved.remove(&slot);
     }
 
+    pub(crate) fn end_all_reservations(&mut self) {
+        self.reserved.clear();
+    }
+
     pub(crate) fn is_taken(&self, slot: Slot) -> bool {
         self.taken.contains(&slot)
     }
@@ -107,6 +111,11 @@ mod tests {
         addresses.end_reservation(first);
         assert_eq!(addresses.take(), None);
         addresses.release(first);
+        assert_eq!(addresses.take(), Some(first));
+        addresses.reserve(first);
+        addresses.release(first);
+        assert_eq!(addresses.take(), None);
+        addresses.end_all_reservations();
         assert_eq!(addresses.take(), Some(first));
     }
 

@@ -104,6 +104,7 @@ enum Request {
     AddAt(Ipv4Addr, oneshot::Sender<Result<Tap, Error>>),
     /// Begins or ends a reservation.
     Reserve(Ipv4Addr, bool, oneshot::Sender<Result<(), Error>>),
+    EndReservations(oneshot::Sender<()>),
     Remove(Port, oneshot::Sender<Result<(), Error>>),
     Admit(Port, oneshot::Sender<Result<(), Error>>),
     SetEgress(Port, bool, oneshot::Sender<Result<(), Error>>),
@@ -194,6 +195,16 @@ impl Network {
         let (answer, outcome) = oneshot::channel();
         self.requests.send(Request::Reserve(ip, false, answer)).await.map_err(|_| Error::ThreadGone)?;
         outcome.await.map_err(|_| Error::ThreadGone)?
+    }
+
+    /// Ends all reservations, as [`Network::end_reservation`].
+    ///
+    /// # Errors
+    /// The thread of the network has ended.
+    pub async fn end_all_reservations(&self) -> Result<(), Error> {
+        let (answer, outcome) = oneshot::channel();
+        self.requests.send(Request::EndReservations(answer)).await.map_err(|_| Error::ThreadGone)?;
+        outcome.await.map_err(|_| Error::ThreadGone)
     }
 
     /// Opens the listener of the API at the bridge's address, port [`API_PORT`]. Waits while another process still uses
@@ -419,6 +430,10 @@ impl NetworkState {
                 }
                 Request::Reserve(ip, reserved, answer) => {
                     let _ = answer.send(self.reserve(ip, reserved));
+                }
+                Request::EndReservations(answer) => {
+                    self.addresses.end_all_reservations();
+                    let _ = answer.send(());
                 }
                 Request::Remove(port, answer) => {
                     let _ = answer.send(self.remove(&port).await);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use skep_api::{
     AccountId, TemplateId, TicketId, VmId, VmName,
     egress::EgressPolicy,
-    swarm::{BootAnswer, BootReceipt, EndReason, PausedTo, Vm, VmState},
+    swarm::{BootAnswer, BootReceipt, EndReason, PausedTo, ResumedBy, Vm, VmState},
     tickets::Object,
 };
 
@@ -293,10 +293,13 @@ pub enum PauseChange {
         snapshot: TemplateId,
     },
     /// Its processors run again, in the same VMM.
-    Runs,
+    Runs {
+        by: ResumedBy,
+    },
     /// It was restored from its snapshot into a VMM with this process id.
     Restored {
         pid: u32,
+        by: ResumedBy,
     },
 }
 
@@ -306,7 +309,7 @@ impl PauseChange {
         match self {
             Self::PausedToMemory => Some(PausedTo::Memory),
             Self::PausedToDisk { .. } => Some(PausedTo::Disk),
-            Self::Runs | Self::Restored { .. } => None,
+            Self::Runs { .. } | Self::Restored { .. } => None,
         }
     }
 }

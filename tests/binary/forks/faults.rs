@@ -1,94 +1,25 @@
 //! Kills, ends and other copies during a copy: the parent runs on, and nothing is left behind.
 
-use std::{
-    fs,
-    io::{Read, Seek, SeekFrom},
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{fs, path::PathBuf};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
     copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
-    harness::{Answer, Skep, eventually, kill, send, temp_dir, try_send},
+    harness::{Answer, Skep, eventually, send, temp_dir, try_send},
+    steps::{Log, OPTIONS, Step, Victim},
     takeover::{assert_in_order, listed},
 };
 
-const OPTIONS: [&str; 2] = ["--log-level", "info,skep_swarm=debug"];
 /// What the log says after each step of a copy.
-const STEPS: [&str; 5] = [
-    "are frozen",
-    "are stopped for a copy",
-    "are saved",
-    "the processors of VM vm_",
-    "the programs of VM vm_",
+const STEPS: [Step; 5] = [
+    &["are frozen"],
+    &["are stopped for a copy"],
+    &["are saved"],
+    &["the processors of VM vm_", "run again"],
+    &["the programs of VM vm_", "run again"],
 ];
-/// The last two say this; the earlier ones begin like them.
-const AGAIN: &str = "run again";
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// What the log will say from now on.
-struct Log {
-    path: PathBuf,
-    from: u64,
-}
-
-impl Log {
-    fn from_now(skep: &Skep) -> Self {
-        let path = skep.data_dir.path().join("test.log");
-        let from = fs::metadata(&path).unwrap().len();
-        Self { path, from }
-    }
-
-    /// Blocks until a step is logged.
-    fn wait_for(&self, step: usize) {
-        let begun = Instant::now();
-        let is_it = |line: &str| line.contains(STEPS[step]) && (step < 3 || line.contains(AGAIN));
-        loop {
-            let mut file = fs::File::open(&self.path).unwrap();
-            file.seek(SeekFrom::Start(self.from)).unwrap();
-            let mut text = String::new();
-            file.read_to_string(&mut text).unwrap();
-            if text.lines().any(is_it) {
-                return;
-            }
-            assert!(begun.elapsed() < LIMIT, "no `{}`: {text}", STEPS[step]);
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-}
-
-/// The process that is killed.
-#[derive(Debug, Clone, Copy)]
-enum Victim {
-    Server,
-    Keeper,
-}
-
-impl Victim {
-    /// Kills it as soon as a step is logged.
-    async fn kill_at(self, step: usize, log: Log, skep: Skep) -> Skep {
-        let server = skep.server_pid().unwrap();
-        let pid = match self {
-            Self::Server => server,
-            Self::Keeper => skep.pid(),
-        };
-        let kill = move || {
-            log.wait_for(step);
-            kill(pid);
-        };
-        tokio::task::spawn_blocking(kill).await.unwrap();
-        match self {
-            Self::Server => {
-                skep.wait_for_server_after(server).await;
-                skep
-            }
-            Self::Keeper => skep.crash().start_with(&OPTIONS).await,
-        }
-    }
-}
 
 /// Captures that the keeper holds, by the files of their device states.
 fn captures(skep: &Skep) -> usize {
@@ -107,9 +38,11 @@ async fn a_kill_at_any_step_leaves_the_parent_running_and_nothing_else() {
     let parent = skep.boot(1).await.remove(0);
     let wanted = begin(&skep, &parent).await;
     let mut count = state(&skep, &parent).await.1;
-    for (step, name) in STEPS.iter().enumerate() {
-        for (victim, verb) in [(Victim::Server, "fork"), (Victim::Keeper, "snapshot")] {
-            let round = format!("{verb}, {victim:?} killed after `{name}`");
+    let kills =
+        [Victim::Server, Victim::Keeper].map(|victim| ["fork", "snapshot"].map(|verb| (victim, verb)));
+    for step in STEPS {
+        for (victim, verb) in kills.into_iter().flatten() {
+            let round = format!("{verb}, {victim:?} killed after {step:?}");
             eprintln!("{round}");
             let body = if verb == "fork" { json!({"count": 2}) } else { json!({"name": "stored"}) };
             let log = Log::from_now(&skep);
@@ -200,13 +133,13 @@ async fn copies_at_the_same_time_and_ends_during_a_copy() {
     assert_goes_on(&skep, &parent, &wanted, from).await;
     skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
     skep.delete("/api/templates/stored").await.ok(200);
-    for step in 0..STEPS.len() {
+    for step in STEPS {
         the_parent_ends_after(&skep, step).await;
     }
     assert_eq!((captures(&skep), template_folders(&skep)), (0, 0));
 }
 
-async fn the_parent_ends_after(skep: &Skep, step: usize) {
+async fn the_parent_ends_after(skep: &Skep, step: Step) {
     for (verb, body) in [("fork", json!({"count": 2})), ("snapshot", json!({"name": "stored"}))] {
         let parent = skep.boot(1).await.remove(0);
         let log = Log::from_now(skep);
@@ -216,7 +149,7 @@ async fn the_parent_ends_after(skep: &Skep, step: usize) {
         skep.delete(&path_of(&parent)).await.ok(200);
         let copied = copy.await.unwrap();
         if copied.status != 201 {
-            assert!([404, 409].contains(&copied.status.as_u16()), "{verb}, step {step}: {copied:?}");
+            assert!([404, 409].contains(&copied.status.as_u16()), "{verb}, after {step:?}: {copied:?}");
         } else if verb == "fork" {
             assert_eq!(skep.output(pid_of(&copied.body["vms"][1]), "echo alive").await, "alive");
         } else {

@@ -43,6 +43,30 @@ fn join(sorted: &[Run], max_gap: u64) -> Vec<Run> {
     joined
 }
 
+/// Divides runs into at most this number of parts of about the same size. A run may be divided too.
+pub(super) fn split(runs: &[Run], parts: usize) -> Vec<Vec<Run>> {
+    let pages: u64 = runs.iter().map(|run| run.end - run.start).sum();
+    let share = pages.div_ceil(parts as u64).max(1);
+    let (mut divided, mut part, mut room) = (Vec::with_capacity(parts), Vec::new(), share);
+    for run in runs {
+        let mut at = run.start;
+        while at < run.end {
+            let end = run.end.min(at + room);
+            part.push(at..end);
+            room -= end - at;
+            at = end;
+            if room == 0 {
+                divided.push(std::mem::take(&mut part));
+                room = share;
+            }
+        }
+    }
+    if !part.is_empty() {
+        divided.push(part);
+    }
+    divided
+}
+
 /// The list as the preloaded library reads it: offsets in bytes, begin and end.
 pub(super) fn encode(runs: &[Run]) -> Vec<u8> {
     let offsets = runs.iter().flat_map(|run| [run.start * PAGE_BYTES, run.end * PAGE_BYTES]);
@@ -129,6 +153,13 @@ mod tests {
             let joined = union(runs);
             prop_assert_eq!(joined.iter().cloned().flatten().collect::<BTreeSet<u64>>(), wanted);
             prop_assert!(joined.windows(2).all(|pair| pair[0].end < pair[1].start));
+            for parts in 1..4 {
+                let divided = split(&joined, parts);
+                let pages = |part: &Vec<Run>| bytes(part) / PAGE_BYTES;
+                let share = bytes(&joined).div_ceil(PAGE_BYTES * parts as u64);
+                prop_assert!(divided.len() <= parts && divided.iter().all(|part| pages(part) <= share));
+                prop_assert_eq!(union(divided.concat()), joined.clone());
+            }
             prop_assert_eq!(read(&list(&encode(&joined)), 600).unwrap(), joined);
         }
     }

@@ -114,6 +114,14 @@ impl Vmms {
         drop(dropped);
     }
 
+    /// Ends the reservations of a server that has ended: it may not have recorded which VMs they were for. The next server
+    /// reserves the addresses of the VMs that are on disk on record, before it boots any.
+    pub(crate) async fn end_all_reservations(&self) {
+        if let Err(error) = self.network.end_all_reservations().await {
+            tracing::error!(%error, "addresses stay reserved: {error}");
+        }
+    }
+
     /// What a VM is launched from: a capture with this id, or else a template.
     pub(super) fn launch_source(&self, id: TemplateId) -> LaunchSource {
         self.complete_captures(id).unwrap_or(LaunchSource::Template(id))

@@ -25,7 +25,7 @@ use super::{
     built_templates,
     entry::{Entry, Outcome, Phase, Ready, Table},
     idle_time::IdleTime,
-    open, snapshot,
+    keys_in_use, open, snapshot,
 };
 use crate::output;
 
@@ -439,11 +439,25 @@ impl Inner {
         }
     }
 
-    /// Removes what was built from other inputs. VMs hold the files that they need open.
+    /// Removes what was built from other inputs, unless a VM needs it for copies. To run, VMs hold their files open.
     fn remove_others(&self, id: TemplateId, current: &Path) {
+        let needed = match keys_in_use(self.shelf.parent().unwrap_or(&self.shelf)) {
+            Ok(keys) => keys,
+            Err(error) => {
+                tracing::warn!(
+                    "earlier files of the template {id} are kept, because VMs may need them: {error:#}"
+                );
+                return;
+            }
+        };
+        let is_needed = |path: &Path| {
+            path.file_name().and_then(|name| name.to_str()).is_some_and(|key| needed.contains(key))
+        };
         let Ok(entries) = fs::read_dir(self.folder(id)) else { return };
-        let dirs =
-            entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir() && path != current);
+        let dirs = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir() && path != current && !is_needed(path));
         for dir in dirs {
             if let Err(error) = skep_template::shelf::remove(&dir) {
                 tracing::warn!(%error, "{} could not be removed: {error}", dir.display());

@@ -19,7 +19,7 @@ use std::{
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_engine::Delta;
 use skep_image::Bakery;
-use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Templates};
+use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Templates, template_keys_of_vms};
 use skep_keeper_protocol::TemplateStatus;
 use skep_template::{Template, TemplateFile};
 
@@ -35,6 +35,16 @@ const DIRECTORY: &str = "templates";
 /// The directory of built templates in a data directory.
 pub(crate) fn shelf_of(data_dir: &Path) -> PathBuf {
     data_dir.join(DIRECTORY)
+}
+
+/// The keys of the templates that VMs of this data directory need: without their files no copy of those VMs can be stored.
+///
+/// # Errors
+/// The templates or the records of VMs cannot be read.
+pub(crate) fn keys_in_use(data_dir: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let mut keys = snapshot::origin_keys(&shelf_of(data_dir))?;
+    keys.extend(template_keys_of_vms(data_dir)?);
+    Ok(keys)
 }
 
 /// All templates.

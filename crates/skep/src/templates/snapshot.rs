@@ -3,7 +3,7 @@
 //! links to its files. So they stay as long as a snapshot needs them, also when that template is built anew or removed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Write},
     os::fd::AsRawFd,
@@ -18,6 +18,8 @@ use skep_template::{
     Error, MANIFEST, Manifest, TemplateFile, checksum_of, copy_sparse, hex, link_or_copy, read_manifest,
     shelf,
 };
+
+use super::{Kind, built_templates};
 
 /// The files that a snapshot has in common with the template that its VM was booted from.
 const SHARED: [TemplateFile; 4] =
@@ -100,6 +102,21 @@ pub(super) fn find(folder: &Path) -> io::Result<Option<PathBuf>> {
         }
     }
     Ok(None)
+}
+
+/// The keys of the templates that VMs on disk were restored from at first. Once such a VM runs again, a copy of it needs the
+/// files of that template.
+pub(super) fn origin_keys(shelf: &Path) -> io::Result<BTreeSet<String>> {
+    let mut keys = BTreeSet::new();
+    for (id, recipe) in built_templates(shelf)? {
+        if recipe.kind == Kind::Pause
+            && let Some(dir) = find(&shelf.join(id.to_string()))?
+            && let Ok(Manifest { origin: Some(key), .. }) = read_manifest(&dir)
+        {
+            keys.insert(key);
+        }
+    }
+    Ok(keys)
 }
 
 /// The error for a caller, without paths.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use skep_api::{
     AccountId, ErrorCode, TemplateId, VmId,
-    swarm::{EndReason, PausedTo, VmState},
+    swarm::{EndReason, PausedTo, ResumedBy, VmState},
 };
 
 use super::{account_named, all_events, boot, booted, default_account, end, events_of, moment};
@@ -15,7 +15,7 @@ fn pause(vm: VmId, paused_to: Option<PausedTo>, step: i64) -> RecordPause {
     let change = match paused_to {
         Some(PausedTo::Memory) => PauseChange::PausedToMemory,
         Some(PausedTo::Disk) => PauseChange::PausedToDisk { snapshot: TemplateId::generate() },
-        None => PauseChange::Runs,
+        None => PauseChange::Runs { by: ResumedBy::Request },
     };
     RecordPause { vm, change, at: moment(step), request_id: Some("pause".to_owned()) }
 }
@@ -55,8 +55,10 @@ pub async fn a_pause_is_recorded_until_the_vm_is_resumed(store: Arc<dyn Store>) 
     let paused = events_of(&*store, EventKind::VmPaused).await;
     assert_eq!(paused[0].request_id.as_deref(), Some("pause"));
     assert_eq!(with_times(paused), [(moment(600), paused_body.clone()), (moment(620), paused_body)]);
+    let mut resumed_body = body;
+    resumed_body["by"] = json!("request");
     let resumed = events_of(&*store, EventKind::VmResumed).await;
-    assert_eq!(with_times(resumed), [(moment(610), body.clone()), (moment(630), body)]);
+    assert_eq!(with_times(resumed), [(moment(610), resumed_body.clone()), (moment(630), resumed_body)]);
 }
 
 pub async fn a_vm_that_ended_is_not_paused_or_resumed(store: Arc<dyn Store>) {
@@ -130,15 +132,15 @@ pub async fn a_vm_on_disk_has_no_process_and_gets_another_one(store: Arc<dyn Sto
     assert_eq!((on_disk.snapshot, on_disk.paused_to), (Some(snapshot), Some(PausedTo::Disk)));
     assert_eq!((shown.pid, shown.state, shown.paused_to), (None, VmState::Paused, Some(PausedTo::Disk)));
     assert_eq!(memory().await, 0);
-    let resumed = record(PauseChange::Restored { pid: 77 }, 620).await;
+    let resumed = record(PauseChange::Restored { pid: 77, by: ResumedBy::Activity }, 620).await;
     let shown = resumed.to_api(moment(900));
     assert_eq!((resumed.snapshot, resumed.vm.pid), (None, 77));
     assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
     assert_eq!(memory().await, 512);
     let events = events_of(&*store, EventKind::VmResumed).await;
-    assert_eq!(events[0].body["pid"], 77);
+    assert_eq!((&events[0].body["pid"], &events[0].body["by"]), (&json!(77), &json!("activity")));
     // A later pause in memory keeps process and time.
     record(PauseChange::PausedToMemory, 630).await;
-    let shown = record(PauseChange::Runs, 640).await.to_api(moment(900));
+    let shown = record(PauseChange::Runs { by: ResumedBy::Request }, 640).await.to_api(moment(900));
     assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
 }

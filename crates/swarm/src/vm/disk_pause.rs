@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use skep_api::{TemplateId, swarm::PausedTo};
+use skep_api::{
+    TemplateId,
+    swarm::{PausedTo, ResumedBy},
+};
 use skep_store::PauseChange;
 
 use super::{
@@ -100,11 +103,13 @@ impl VmTask {
         tracing::debug!(%vm, pid, "VM {vm} is restored from disk");
         self.handle.set_vmm(pid, Timestamp::now());
         self.access.send_replace(GuestAccess::Running(running.guest.clone()));
-        if let Err(error) = self.record(PauseChange::Restored { pid }, command).await {
+        let restored = PauseChange::Restored { pid, by: ResumedBy::Request };
+        if let Err(error) = self.record(restored, command).await {
             self.access.send_replace(GuestAccess::Paused(PausedTo::Disk));
             on_disk::end_vmm(&self.context.keeper, &self.handle).await;
             return (Live::OnDisk(on_disk), Err(error));
         }
+        tracing::debug!(%vm, pid, "VM {vm} is resumed on record");
         self.exit = Some(Box::pin(exited(pidfd)));
         self.reservation = Some(reservation);
         self.disk.replace(&Arc::clone(&running.machine));

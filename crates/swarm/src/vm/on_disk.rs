@@ -46,17 +46,19 @@ impl Running {
         snapshot: TemplateId,
         disk: &mut DiskReservation,
     ) -> Result<(), Error> {
-        let keeper = &context.keeper;
+        let (keeper, id) = (&context.keeper, vm.facts.id);
         let stored = async {
-            self.stop_and_capture(keeper, vm.facts.id, snapshot).await?;
+            self.stop_and_capture(keeper, id, snapshot).await?;
+            tracing::debug!(vm = %id, "VM {id} is copied for its pause");
             keeper.reserve_address(vm.address()?).await?;
+            tracing::debug!(vm = %id, "the address of VM {id} is reserved");
             let stored = keeper.store_capture(snapshot, StorePurpose::Pause).await?;
             vm.set_stored_bytes(disk.settle(&stored).await?);
             Ok::<_, Error>(())
         };
         let stored = stored.await;
         if let Err(error) = keeper.drop_capture(snapshot).await {
-            tracing::warn!(vm = %vm.facts.id, %error, "a copy of a VM is not freed before the server ends: {error}");
+            tracing::warn!(vm = %id, %error, "a copy of a VM is not freed before the server ends: {error}");
         }
         if let Err(error) = stored {
             self.undo_store(keeper, vm, snapshot).await;
@@ -96,6 +98,7 @@ impl OnDisk {
         let id = vm.facts.id;
         let resumed = async {
             let launched = context.keeper.launch(id, self.snapshot, Some(vm.address()?)).await?;
+            tracing::debug!(vm = %id, "VM {id} is launched from disk");
             if vm.facts.ticket.is_some() {
                 context.keeper.admit_to_api(id).await?;
             }
@@ -103,6 +106,7 @@ impl OnDisk {
                 context.keeper.set_egress(id, egress).await?;
             }
             let resumed = bring_up(context, launched, &vm.console).await?;
+            tracing::debug!(vm = %id, "VM {id} runs again");
             context.keeper.commit(id).await?;
             Ok(resumed)
         };

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use skep_api::{
     Failure,
     egress::EgressPolicy,
-    swarm::{EndReason, PausedTo},
+    swarm::{EndReason, PausedTo, ResumedBy},
 };
 use skep_store::{ChangeVm, PauseChange, RecordPause, VmAttributes, VmBooted, VmChange};
 use tokio::{
@@ -244,7 +244,9 @@ impl VmTask {
     async fn resume(&mut self, state: Live, command: StateCommand, reservation: Option<Reservation>) -> Live {
         let (state, outcome) = match state {
             Live::OnDisk(on_disk) => self.resume_from_disk(on_disk, &command, reservation).await,
-            Live::Running(_) => (state, self.record(PauseChange::Runs, &command).await),
+            Live::Running(_) => {
+                (state, self.record(PauseChange::Runs { by: ResumedBy::Request }, &command).await)
+            }
             Live::Paused(paused) => match paused.resume(&self.context.keeper, self.facts.id).await {
                 Ok(running) => self.record_running(running, &command).await,
                 Err((paused, error)) => (Live::Paused(paused), Err(error)),
@@ -275,7 +277,7 @@ impl VmTask {
     /// Records that a paused VM runs, or pauses it again.
     async fn record_running(&self, running: Running, command: &StateCommand) -> (Live, Result<(), Error>) {
         self.access.send_replace(GuestAccess::Running(running.guest.clone()));
-        let Err(error) = self.record(PauseChange::Runs, command).await else {
+        let Err(error) = self.record(PauseChange::Runs { by: ResumedBy::Request }, command).await else {
             return (Live::Running(running), Ok(()));
         };
         let state = match running.pause().await {

@@ -1,13 +1,13 @@
 //! Checks the VM engine and the templates.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use skep_api::swarm::Isolation;
 use skep_image::Bakery;
 use skep_template::shelf::OtherTemplate;
 
 use super::{super::bake::bakery, Finding, built_templates};
-use crate::settings::Settings;
+use crate::{settings::Settings, templates::keys_in_use};
 
 /// The oldest QEMU that the tests run with.
 const OLDEST_TESTED: (u32, u32) = (7, 2);
@@ -21,7 +21,7 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
             let base = bakery.find();
             let dir = base.as_ref().ok().cloned().flatten();
             findings.push(template(&bakery, base));
-            findings.extend(other_templates(&bakery));
+            findings.extend(other_templates(&bakery, keys_in_use(&settings.data_dir).ok().as_ref()));
             findings.extend(built_templates::findings(settings, &bakery, dir));
         }
         Err(error) => findings.push(template_error(&error)),
@@ -90,19 +90,30 @@ fn template_error(error: &anyhow::Error) -> Finding {
 }
 
 /// Templates baked for other inputs. They are only reported, because another server may share the directory.
-fn other_templates(bakery: &Bakery) -> Vec<Finding> {
+fn other_templates(bakery: &Bakery, in_use: Option<&BTreeSet<String>>) -> Vec<Finding> {
     // If the directory cannot be read, the finding about the template reports it.
     let others = bakery.other_templates().unwrap_or_default();
-    let finding = |other: OtherTemplate| {
-        let dir = other.dir.display();
-        let engine = other.manifest.and_then(|manifest| manifest.inputs.get("engine").cloned());
-        let baked_for = engine.map_or("this version of skep cannot read its manifest".to_owned(), |engine| {
-            format!("baked for other inputs ({engine})")
-        });
-        let detail = format!("{dir}: {baked_for}, {} MiB", other.disk_bytes >> 20);
-        Finding::warning("old template", detail, format!("rm -r {dir}, unless another server needs it"))
+    others.into_iter().map(|other| other_template(other, in_use)).collect()
+}
+
+fn other_template(other: OtherTemplate, in_use: Option<&BTreeSet<String>>) -> Finding {
+    const CHECK: &str = "old template";
+    let dir = other.dir.display();
+    let mb = other.disk_bytes >> 20;
+    // The folder has the key as its name, also if its manifest cannot be read.
+    let key = other.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if in_use.is_some_and(|keys| keys.contains(key)) {
+        return Finding::ok(CHECK, format!("{dir}: VMs that were booted from it need it, {mb} MiB"));
+    }
+    let engine = other.manifest.and_then(|manifest| manifest.inputs.get("engine").cloned());
+    let baked_for = engine.map_or("this version of skep cannot read its manifest".to_owned(), |engine| {
+        format!("baked for other inputs ({engine})")
+    });
+    let way_out = match in_use {
+        Some(_) => format!("rm -r {dir}, unless another server needs it"),
+        None => "run `sudo skep doctor` to learn whether VMs need it".to_owned(),
     };
-    others.into_iter().map(finding).collect()
+    Finding::warning(CHECK, format!("{dir}: {baked_for}, {mb} MiB"), way_out)
 }
 
 #[cfg(test)]
@@ -119,5 +130,17 @@ mod tests {
         ] {
             assert_eq!(version(name).state, state, "{name}");
         }
+    }
+
+    #[test]
+    fn an_old_template_that_vms_need_is_not_to_be_removed() {
+        let other = || OtherTemplate { dir: "/images/base/0123".into(), disk_bytes: 5 << 20, manifest: None };
+        let needed = BTreeSet::from(["0123".to_owned()]);
+        let kept = other_template(other(), Some(&needed));
+        assert!(kept.state == State::Ok && kept.way_out.is_none(), "{kept:?}");
+        let unused = other_template(other(), Some(&BTreeSet::new()));
+        assert!(unused.way_out.unwrap().starts_with("rm -r /images/base/0123"));
+        // Not all VMs are known without root.
+        assert!(!other_template(other(), None).way_out.unwrap().contains("rm"));
     }
 }

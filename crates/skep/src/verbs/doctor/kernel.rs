@@ -11,9 +11,11 @@ const OLDEST: (u32, u32) = (5, 15);
 const TRUNCATE_ABI: i32 = 3;
 /// From this Landlock ABI on, sending signals is restricted.
 const SIGNAL_ABI: i32 = 6;
+/// The bit of this capability; capabilities(7).
+const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 pub(super) fn findings() -> Vec<Finding> {
-    vec![version(), control_groups(), landlock()]
+    vec![version(), control_groups(), landlock(), guest_memory()]
 }
 
 fn version() -> Finding {
@@ -52,6 +54,36 @@ fn control_groups() -> Finding {
     }
 }
 
+/// The keeper reads the memory of VMMs for each snapshot, fork and pause to disk.
+fn guest_memory() -> Finding {
+    const CHECK: &str = "guest memory";
+    if !rustix::process::geteuid().is_root() {
+        return Finding::warning(CHECK, "not tried without root", "run `sudo skep doctor`");
+    }
+    match std::fs::read_to_string("/proc/self/status") {
+        Ok(status) if may_read_memory(&status) => {
+            Finding::ok(CHECK, "memory of VMs can be read, for snapshots, forks and pauses to disk")
+        }
+        Ok(_) => Finding::warning(
+            CHECK,
+            "without CAP_SYS_PTRACE no VM can be snapshotted, forked or paused to disk",
+            "give `skep serve` this capability, in a container by --cap-add SYS_PTRACE",
+        ),
+        Err(error) => Finding::warning(
+            CHECK,
+            format!("/proc/self/status cannot be read: {error}"),
+            "mount proc at /proc",
+        ),
+    }
+}
+
+/// Whether the effective capabilities in the status of a process include `CAP_SYS_PTRACE`.
+fn may_read_memory(status: &str) -> bool {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & CAP_SYS_PTRACE != 0)
+}
+
 fn landlock() -> Finding {
     const CHECK: &str = "landlock";
     let abi = skep_server::confine::landlock_abi();
@@ -72,7 +104,17 @@ fn landlock() -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::version_in;
+    use super::{may_read_memory, version_in};
+
+    #[test]
+    fn memory_can_be_read_with_the_effective_capability_alone() {
+        let status =
+            |effective: &str| format!("Name:\tskep\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective}\n");
+        assert!(may_read_memory(&status("000001ffffffffff")));
+        assert!(may_read_memory(&status("0000000000080000")));
+        assert!(!may_read_memory(&status("000001fffff7ffff")));
+        assert!(!may_read_memory("Name:\tskep\n"));
+    }
 
     #[test]
     fn a_release_is_compared_by_its_numbers() {

@@ -179,10 +179,11 @@ fn require_name_available(
 /// Records that a live VM is paused, or runs.
 fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmRecord, SqliteError> {
     let paused_to = command.change.paused_to().map(PausedTo::as_str);
-    let (snapshot, pid) = match command.change {
-        PauseChange::PausedToDisk { snapshot } => (Some(snapshot.to_string()), None),
-        PauseChange::Restored { pid } => (None, Some(pid)),
-        PauseChange::PausedToMemory | PauseChange::Runs => (None, None),
+    let (snapshot, pid, by) = match command.change {
+        PauseChange::PausedToDisk { snapshot } => (Some(snapshot.to_string()), None, None),
+        PauseChange::Restored { pid, by } => (None, Some(pid), Some(by)),
+        PauseChange::PausedToMemory => (None, None, None),
+        PauseChange::Runs { by } => (None, None, Some(by)),
     };
     let resumed_at = pid.map(|_| millis(command.at));
     let changed = execute(
@@ -200,7 +201,10 @@ fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmReco
                 let body = json!({ "vm": id, "pid": pid, "name": attributes.name, "paused_to": place });
                 (EventKind::VmPaused, body)
             }
-            None => (EventKind::VmResumed, json!({ "vm": id, "pid": pid, "name": attributes.name })),
+            None => {
+                let body = json!({ "vm": id, "pid": pid, "name": attributes.name, "by": by });
+                (EventKind::VmResumed, body)
+            }
         };
         let request_id = command.request_id.as_deref();
         let event = NewEvent { account: record.vm.account, kind, body, at: command.at, request_id };
