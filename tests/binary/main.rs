@@ -41,6 +41,8 @@ mod copies;
 #[cfg(feature = "root")]
 mod crash;
 #[cfg(feature = "root")]
+mod disk_quota;
+#[cfg(feature = "root")]
 mod disk_speed;
 #[cfg(feature = "root")]
 mod duplex;

@@ -592,6 +592,10 @@ pub struct SwarmStatus {
     /// The number of VMs in `vms`.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub count: u32,
+    /// The disk space of the account's templates, its VMs on disk and the disk layers of its other VMs, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 120))]
+    #[serde(default)]
+    pub disk_used_mb: u64,
     /// The pools of VMs restored in advance, by template.
     pub pool: BTreeMap<String, PoolState>,
     /// The capacity of the machine.

@@ -12,12 +12,12 @@ use std::{
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use skep_api::{
-    ErrorCode, Failure, VmId,
+    ErrorCode, Failure, TemplateId, VmId,
     swarm::{EndReason, PausedBy, PausedTo},
 };
 use skep_channel::Guest;
 use skep_engine::Machine;
-use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd};
+use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd, TemplateStatus};
 use skep_store::{EndVms, Pause, VmBooted, VmRecord, VmStore, VmToEnd};
 use tokio::{net::UnixStream, time::timeout};
 
@@ -25,6 +25,7 @@ use crate::{
     Error, Observer, boot_command,
     budget::Budget,
     console::ConsoleLog,
+    disk_quota::stored_bytes,
     loss,
     restore::Restorer,
     vm::{self, Live, OnDisk, Paused, RecordedVm, Running, VmContext},
@@ -50,6 +51,7 @@ pub(crate) async fn adopt_vms(
     let busy: HashSet<VmId> =
         alive.iter().filter(|record| record.command_runs).map(|record| record.vm.id).collect();
     let mut held = held_on_record(keeper, &alive).await?;
+    let stored = stored_bytes_of(keeper, &alive).await?;
     let alive: Vec<_> = alive.into_iter().map(|record| (held.remove(&record.vm.id), record)).collect();
     let mut outcomes = stream::iter(alive)
         .map(|(held, record)| async move {
@@ -63,6 +65,7 @@ pub(crate) async fn adopt_vms(
         match outcome {
             Ok(reached) => {
                 let handle = vm::spawn_vm_task(reached, surroundings.clone());
+                handle.set_stored_bytes(stored.get(&vm).copied().unwrap_or_default());
                 if busy.contains(&vm) {
                     boot_command::follow(&handle, store);
                 } else {
@@ -102,6 +105,22 @@ async fn held_on_record(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashMa
         }
     }
     Ok(held)
+}
+
+/// What the VMs on disk occupy, in bytes.
+async fn stored_bytes_of(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashMap<VmId, u64>, Error> {
+    let is_on_disk = |record: &&VmRecord| record.pause.is_some_and(|pause| pause.to == PausedTo::Disk);
+    let of_snapshots: HashMap<TemplateId, VmId> = alive
+        .iter()
+        .filter(is_on_disk)
+        .filter_map(|record| record.snapshot.map(|snapshot| (snapshot, record.vm.id)))
+        .collect();
+    if of_snapshots.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let templates = keeper.list_templates().await?;
+    let stored = |status: &TemplateStatus| Some((*of_snapshots.get(&status.template)?, stored_bytes(status)));
+    Ok(templates.iter().filter_map(stored).collect())
 }
 
 /// Records all VMs of the store as lost. For a server without a swarm, whose keeper ended the VMs of an earlier one.

@@ -68,9 +68,14 @@ pub(crate) async fn move_one_to_disk(registry: &Registry) -> bool {
     for vm in idle {
         let Some(_no_calls) = vm.activity.exclude_calls() else { continue };
         let pause = Pause { to: PausedTo::Disk, by: PausedBy::Memory };
-        if vm.is_idle_in_memory() && vm.pause(pause, None).await.is_ok() {
+        if !vm.is_idle_in_memory() {
+            continue;
+        }
+        if vm.pause(pause, None).await.is_ok() {
             return true;
         }
+        // The others are tried before it the next time.
+        vm.activity.touch();
     }
     false
 }

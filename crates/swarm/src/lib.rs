@@ -13,6 +13,7 @@ mod command_outcome;
 mod console;
 mod damage;
 mod demand;
+mod disk_quota;
 mod disk_traffic;
 mod end_reason;
 mod error;
@@ -36,6 +37,7 @@ mod vm;
 
 pub use adopt::record_all_as_lost;
 pub use boot_spec::{BootFrom, BootSpec};
+pub use disk_quota::DiskReservation;
 pub use end_reason::{EndReasonReceiver, VmEnding};
 pub use error::Error;
 pub use history::{MetricsHistory, Recorded, SAMPLE_INTERVAL};

@@ -3,11 +3,12 @@
 mod awake;
 mod calls;
 mod copies;
+mod disk;
 mod record;
 mod reserve;
 mod templates;
 
-use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use skep_api::{
@@ -31,10 +32,11 @@ use crate::{
     api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
+    disk_quota::DiskQuotas,
     disk_traffic::DiskTotals,
     history::MetricsHistory,
     idle, metrics,
-    pool::Pool,
+    pool::{Pool, default_size},
     refill,
     registry::Registry,
     restore::Restorer,
@@ -45,10 +47,6 @@ use crate::{
 
 /// How long a command may continue after its ticket is finished.
 const COMMAND_EXIT_GRACE: Duration = Duration::from_secs(5);
-/// Default pool size per processor: enough for a burst of boots until the pool is refilled.
-const POOL_SIZE_PER_CORE: u32 = 4;
-/// Upper limit of the default pool size.
-const MAX_DEFAULT_POOL_SIZE: u32 = 32;
 
 /// Dependencies and limits of a swarm.
 pub struct SwarmParts {
@@ -102,22 +100,29 @@ impl Swarm {
     pub async fn start(parts: SwarmParts) -> Result<Self, Error> {
         let budget =
             Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.promises_mb, parts.overhead_mb));
+        let (usage, registry) = (UsageSamples::default(), Arc::new(Registry::default()));
+        let disk_quotas = DiskQuotas::new(
+            parts.keeper.clone(),
+            Arc::clone(&budget),
+            Arc::clone(&registry),
+            Arc::clone(&parts.templates),
+            usage.clone(),
+        );
         let surroundings = VmContext {
             keeper: parts.keeper.clone(),
             driver: Arc::clone(&parts.driver),
             budget: Arc::clone(&budget),
             store: parts.store,
-            registry: Arc::new(Registry::default()),
+            registry: Arc::clone(&registry),
             observer: parts.observer,
             disk_totals: DiskTotals::default(),
+            disk_quotas,
         };
         let api = ApiAccess::new(parts.keeper.clone(), parts.api);
-        let usage = UsageSamples::default();
         let history = MetricsHistory::default();
-        let registry = Arc::clone(&surroundings.registry);
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::adopt_vms(&restorer, &surroundings, &budget).await?;
-        let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
+        let size = parts.pool_size.unwrap_or_else(|| default_size(parts.max_vms));
         let base = Arc::new(BootTemplate::base(parts.guest_memory_mb));
         let pool = Pool::new(restorer, budget.clone(), size, Arc::clone(&base));
         let templates = Templates { store: parts.templates, base };
@@ -146,6 +151,7 @@ impl Swarm {
         Ok(SwarmStatus {
             count: u32::try_from(vms.len()).unwrap_or(u32::MAX),
             vms,
+            disk_used_mb: self.0.surroundings.disk_quotas.used_bytes(*account).await?.div_ceil(1 << 20),
             pool: self.0.booter.pool.state(Some(*account)),
             capacity: self.0.budget.capacity(),
             engine: Some(self.0.engine.clone()),
@@ -181,6 +187,7 @@ impl Swarm {
         if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }
+        let mut disk = self.reserve_layers(*account, limits, &template, order.count).await?;
         let reservation = self.reserve(*account, limits, &template, order.count).await?;
         self.0.api.set_url_variable(&mut order);
         let (swarm, account) = (self.clone(), *account);
@@ -195,6 +202,7 @@ impl Swarm {
                     swarm.0.booter.boot_all(account, &order, &template, reservation).await?
                 }
             };
+            let booted = swarm.settle_layers(disk.as_mut(), booted).await?;
             swarm.record(booted, &order).await
         })
         .await?
@@ -243,8 +251,8 @@ impl Swarm {
     /// is. To disk, its VMM ends, and its memory and its share of the capacity are free.
     ///
     /// # Errors
-    /// Unknown VM, a VM that ended meanwhile, a VMM that does not answer, or the store refused. To disk also a guest that does
-    /// not freeze its programs, and no space for the files; the VM runs on then.
+    /// Unknown VM, a VM that ended meanwhile, a VMM that does not answer, or the store refused. To disk also the quota of the
+    /// account, a guest that does not freeze its programs, and no space for the files; the VM runs on then.
     pub async fn pause(
         &self,
         account: &AccountId,
@@ -394,10 +402,4 @@ impl Swarm {
     fn registry(&self) -> &Registry {
         &self.0.surroundings.registry
     }
-}
-
-/// At most a quarter of the VMs that fit the machine, because idle VMs take memory from the page cache.
-fn default_pool_size(max_vms: u32) -> u32 {
-    let cores = available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
-    (cores * POOL_SIZE_PER_CORE).min(max_vms / 4).min(MAX_DEFAULT_POOL_SIZE)
 }

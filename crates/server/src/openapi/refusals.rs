@@ -77,7 +77,7 @@ refusals! {
     /// Reading what only the process of a VM knows.
     VmmRefused = &[&[UnknownVm, InvalidValue, VmPaused], SWARM],
     /// Pausing or resuming a VM.
-    PauseRefused = &[&[UnknownVm, VmEnded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
+    PauseRefused = &[&[UnknownVm, VmEnded, QuotaExceeded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
     ResumeRefused = &[
         &[UnknownVm, InvalidValue, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM,
         &[GuestTimeout], OPTIONAL_BODY,

@@ -81,6 +81,7 @@ async fn status(
         Err(_) => Ok(Json(SwarmStatus {
             vms: Vec::new(),
             count: 0,
+            disk_used_mb: 0,
             pool: Default::default(),
             capacity: Capacity::default(),
             engine: None,

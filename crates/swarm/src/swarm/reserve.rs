@@ -29,7 +29,7 @@ impl Swarm {
                 break;
             }
             // The sample may be a second old.
-            self.0.usage.take(pool).await?;
+            self.0.usage.take(&pool.restorer.keeper, budget).await?;
             if !budget.lacks_memory(asked.restores()) {
                 break;
             }

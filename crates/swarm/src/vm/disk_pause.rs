@@ -15,19 +15,37 @@ use super::{
     on_disk::{self, OnDisk, Resumed},
     task::{VmTask, exited},
 };
-use crate::{Error, budget::Reservation};
+use crate::{DiskReservation, Error, budget::Reservation};
 
 impl VmTask {
+    /// Pauses the VM to disk. The quota is checked before anything is stopped.
     pub(super) async fn pause_to_disk(&mut self, state: Live, command: StateCommand, by: PausedBy) -> Live {
         let (state, outcome) = match state {
             Live::OnDisk(_) => self.record_reason(state, &command, by).await,
-            Live::Running(running) => self.store(running, &command, by).await,
-            // Its programs cannot be frozen before it runs.
-            Live::Paused(paused) => self.store_paused(paused, &command, by).await,
+            state => match self.context.disk_quotas.reserve_pause(&self.handle).await {
+                // Kept until the VM is on disk, where it is counted.
+                Ok(mut disk) => self.store_within(state, &command, by, &mut disk).await,
+                Err(error) => (state, Err(error)),
+            },
         };
         self.access.send_replace(GuestAccess::of(&state));
         self.answer("paused to disk", command, outcome);
         state
+    }
+
+    async fn store_within(
+        &mut self,
+        state: Live,
+        command: &StateCommand,
+        by: PausedBy,
+        disk: &mut DiskReservation,
+    ) -> (Live, Result<(), Error>) {
+        match state {
+            Live::OnDisk(_) => (state, Ok(())),
+            Live::Running(running) => self.store(running, command, by, disk).await,
+            // Its programs cannot be frozen before it runs.
+            Live::Paused(paused) => self.store_paused(paused, command, by, disk).await,
+        }
     }
 
     async fn store_paused(
@@ -35,13 +53,14 @@ impl VmTask {
         paused: Paused,
         command: &StateCommand,
         by: PausedBy,
+        disk: &mut DiskReservation,
     ) -> (Live, Result<(), Error>) {
         let before = paused.by;
         let running = match paused.resume(&self.context.keeper, self.facts.id).await {
             Ok(running) => running,
             Err((paused, error)) => return (Live::Paused(paused), Err(error)),
         };
-        let (state, outcome) = self.store(running, command, by.after(before)).await;
+        let (state, outcome) = self.store(running, command, by.after(before), disk).await;
         let state = match state {
             // The pause failed, and it is still paused on record.
             Live::Running(running) => match running.pause(before).await {
@@ -58,11 +77,12 @@ impl VmTask {
         running: Running,
         command: &StateCommand,
         by: PausedBy,
+        disk: &mut DiskReservation,
     ) -> (Live, Result<(), Error>) {
         let (vm, snapshot) = (self.facts.id, TemplateId::generate());
         // Before the files exist, so that no comparison of records and files removes them.
         self.handle.set_snapshot(Some(snapshot));
-        if let Err(error) = running.store(&self.context, &self.handle, snapshot).await {
+        if let Err(error) = running.store(&self.context, &self.handle, snapshot, disk).await {
             return (Live::Running(running), Err(error));
         }
         tracing::debug!(%vm, %snapshot, "VM {vm} is stored on disk");

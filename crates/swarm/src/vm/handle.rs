@@ -62,11 +62,13 @@ struct Changing {
     resumed_at: Option<Timestamp>,
     /// The snapshot that the VM is on disk in, or is being paused to.
     snapshot: Option<TemplateId>,
+    /// What that snapshot occupies, in bytes, once it is stored.
+    stored_bytes: u64,
 }
 
 impl CurrentVmm {
     pub(super) fn new(pid: u32, resumed_at: Option<Timestamp>, snapshot: Option<TemplateId>) -> Self {
-        let changing = Mutex::new(Changing { resumed_at, snapshot });
+        let changing = Mutex::new(Changing { resumed_at, snapshot, stored_bytes: 0 });
         Self { pid: AtomicU32::new(pid), changing }
     }
 
@@ -169,6 +171,15 @@ impl VmHandle {
 
     pub(super) fn set_snapshot(&self, snapshot: Option<TemplateId>) {
         self.vmm.changing().snapshot = snapshot;
+    }
+
+    /// What the VM on disk occupies, in bytes.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.vmm.changing().stored_bytes
+    }
+
+    pub(crate) fn set_stored_bytes(&self, bytes: u64) {
+        self.vmm.changing().stored_bytes = bytes;
     }
 
     /// The address of the VM.

@@ -54,6 +54,7 @@ use crate::{
     Error,
     budget::{Budget, Reservation},
     console::ConsoleLog,
+    disk_quota::DiskQuotas,
     disk_traffic::DiskTotals,
     metrics::SharedObserver,
     registry::Registry,
@@ -108,6 +109,7 @@ pub(crate) struct VmContext {
     pub(crate) registry: Arc<Registry>,
     pub(crate) observer: SharedObserver,
     pub(crate) disk_totals: DiskTotals,
+    pub(crate) disk_quotas: DiskQuotas,
 }
 
 impl BootedVm {

@@ -14,7 +14,7 @@ use skep_keeper_protocol::{LaunchedVm, OutOfMemory, ServerEnd, StorePurpose};
 use tokio::time::sleep;
 
 use super::{Running, VmContext, VmHandle};
-use crate::{Error, console::ConsoleLog, hand_out};
+use crate::{DiskReservation, Error, console::ConsoleLog, hand_out};
 
 /// Time limit of the connection to the agent of a VM that is resumed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,13 +38,14 @@ impl Running {
     /// Stores the VM in a snapshot of the keeper. Its programs stay frozen and its processors stopped then.
     ///
     /// # Errors
-    /// The guest's programs cannot be frozen, the VMM or the keeper refused, or the VM has ended. The VM runs on then, if it
-    /// has not ended.
+    /// The guest's programs cannot be frozen, the VMM or the keeper refused, the snapshot is larger than the account may have,
+    /// or the VM has ended. The VM runs on then, if it has not ended.
     pub(super) async fn store(
         &self,
         context: &VmContext,
         vm: &VmHandle,
         snapshot: TemplateId,
+        disk: &mut DiskReservation,
     ) -> Result<(), Error> {
         let (keeper, id) = (&context.keeper, vm.facts.id);
         let stored = async {
@@ -52,7 +53,9 @@ impl Running {
             tracing::debug!(vm = %id, "VM {id} is copied for its pause");
             keeper.reserve_address(vm.address()?).await?;
             tracing::debug!(vm = %id, "the address of VM {id} is reserved");
-            Ok::<_, Error>(keeper.store_capture(snapshot, StorePurpose::Pause).await?)
+            let stored = keeper.store_capture(snapshot, StorePurpose::Pause).await?;
+            vm.set_stored_bytes(disk.settle(&stored).await?);
+            Ok::<_, Error>(())
         };
         let stored = stored.await;
         if let Err(error) = keeper.drop_capture(snapshot).await {

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, TicketId, VmId,
+    keys::Limits,
     swarm::{BootAnswer, EndReason},
     templates::Template,
     tickets::{
@@ -19,15 +20,15 @@ use skep_api::{
     },
 };
 use skep_store::{
-    Answered, AppendLog, BeatTicket, ChangeTicket, ChangeVm, ClaimTickets, CreateTickets, DeleteTicket,
-    EndAttempt, EndVms, Ended, Error, IdempotentRequest, ListTickets, ListVms, LogPage, LogPosition,
-    OpenAttempt, Pause, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause,
-    Result, TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore, VmAttributes, VmBooted,
-    VmEnd, VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt, WaitingTicket, WakeTicket,
+    AccountDisk, Answered, AppendLog, BeatTicket, ChangeTicket, ChangeVm, ClaimTickets, CreateTickets,
+    DeleteTicket, EndAttempt, EndVms, Ended, Error, IdempotentRequest, ListTickets, ListVms, LogPage,
+    LogPosition, OpenAttempt, Pause, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd,
+    RecordPause, Result, TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore,
+    VmAttributes, VmBooted, VmEnd, VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt,
+    WaitingTicket, WakeTicket,
 };
 use tokio::sync::broadcast;
 
-#[derive(Default)]
 pub(crate) struct FakeStore {
     fails: AtomicBool,
     alive: Mutex<Vec<VmBooted>>,
@@ -35,6 +36,22 @@ pub(crate) struct FakeStore {
     ends: Mutex<Vec<(VmId, EndReason)>>,
     messages: Mutex<Vec<(VmId, String)>>,
     pub(crate) templates: Mutex<Vec<Template>>,
+    /// The disk of each account.
+    pub(crate) disk: Mutex<AccountDisk>,
+}
+
+impl Default for FakeStore {
+    fn default() -> Self {
+        Self {
+            fails: AtomicBool::default(),
+            alive: Mutex::default(),
+            paused: Mutex::default(),
+            ends: Mutex::default(),
+            messages: Mutex::default(),
+            templates: Mutex::default(),
+            disk: Mutex::new(AccountDisk { limits: Limits::NONE, templates_bytes: 0 }),
+        }
+    }
 }
 
 impl FakeStore {

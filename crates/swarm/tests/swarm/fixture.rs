@@ -40,7 +40,7 @@ use crate::{fake_store::FakeStore, other_release::play};
 const VM_ID_BYTES: usize = 29;
 /// Memory of the machine, in MiB.
 const TOTAL_MB: u64 = 10_000;
-pub(crate) const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
+pub(crate) const FREE: Limits = Limits::NONE;
 
 /// The state of the fake keeper, and how it fails.
 #[derive(Default)]
@@ -89,6 +89,11 @@ pub(crate) struct FakeKeeper {
 }
 
 impl FakeKeeper {
+    /// The number of VMMs, of the pool too.
+    pub(crate) fn running(&self) -> usize {
+        self.vmms.len()
+    }
+
     pub(crate) fn runs(&self, vm: VmId) -> bool {
         self.vmms[&vm].runs
     }
@@ -331,7 +336,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
                     launched: vmm.launched.clone(),
                     template: vmm.template,
                     committed: vmm.committed,
-                    load: Load { held_bytes: 60 << 20, cpu_us: 7000 },
+                    load: Load { held_bytes: 60 << 20, cpu_us: 7000, disk_bytes: 5 << 20 },
                 };
                 let vms = keeper.lock().unwrap().vmms.values().map(held).collect();
                 answerer.answer(Answer::List { vms }, &[]).await.unwrap();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod adopt;
+mod disk_quota;
 mod egress;
 mod fake_store;
 mod fake_templates;

@@ -9,7 +9,7 @@ use skep_api::{
     templates::{GuestSize, Template, TemplateSource},
 };
 use skep_store::{CreateTemplate, DeleteTemplate, RecordSnapshot};
-use skep_swarm::{AwakeVm, Error, Swarm};
+use skep_swarm::{AwakeVm, DiskReservation, Error, Swarm};
 
 use super::{
     TemplatesState,
@@ -56,6 +56,7 @@ pub(super) async fn snapshot(
     let vm = awake.record();
     let parent = swarm.template_of(&caller.account.id, vm.id)?.to_string();
     let parent = state.store.template(caller.account.id, &parent).await?;
+    let disk = swarm.reserve_snapshot(&caller.account.id, vm.id).await?;
     let creation = CreateTemplate {
         id: TemplateId::generate(),
         account: caller.account.id,
@@ -72,7 +73,7 @@ pub(super) async fn snapshot(
     };
     call.audit.set_resource(creation.id);
     // In a task of its own, so that a caller that disconnects leaves no record without files.
-    let storing = tokio::spawn(record_and_store(state, swarm, awake, creation));
+    let storing = tokio::spawn(record_and_store(state, swarm, awake, creation, disk));
     let stored =
         storing.await.map_err(|error| Refusal::internal(format!("a snapshot broke off: {error}")))??;
     Ok((StatusCode::CREATED, Json(stored)))
@@ -83,6 +84,7 @@ async fn record_and_store(
     swarm: Swarm,
     awake: AwakeVm,
     creation: CreateTemplate,
+    mut disk: DiskReservation,
 ) -> Result<Template, Error> {
     let _under_way = state.builds.begin(creation.id);
     let (account, template, request_id) = (creation.account, creation.id, creation.request_id.clone());
@@ -90,7 +92,11 @@ async fn record_and_store(
     let deletion =
         DeleteTemplate { account, id: template, at: Timestamp::now(), request_id: request_id.clone() };
     let Vm { id: vm, pid, .. } = awake.record();
-    match swarm.snapshot(awake, template).await {
+    let stored = match swarm.snapshot(awake, template).await {
+        Ok(stored) => disk.settle(&stored).await.map(|_| stored),
+        Err(error) => Err(error),
+    };
+    match stored {
         Ok(stored) => {
             let (status, at) = (to_store(stored.state), Timestamp::now());
             let command = RecordSnapshot {
