@@ -203,7 +203,7 @@ async fn a_vm_that_was_on_disk_for_a_day_has_the_time_that_it_is() {
     let resumed = skep.get(&path_of(vm)).await.ok(200);
     assert_shifted("the clock of a resumed guest", time_inside(&skep, &resumed).await, 24 * HOUR_S);
     assert_shifted("the resume", time(&resumed, "resumed_at"), 24 * HOUR_S);
-    // The control: nobody sets the clock of a guest that was not paused.
+    // The control: the clock of a guest that was not paused stays as it was.
     assert_shifted("the clock of another guest", time_inside(&skep, awake).await, 0);
 }
 

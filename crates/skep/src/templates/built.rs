@@ -25,7 +25,7 @@ use super::{
     built_templates,
     entry::{Entry, Outcome, Phase, Ready, Table},
     idle_time::IdleTime,
-    keys_in_use, open, snapshot,
+    keys_in_use, open, remove_without_recipe, snapshot,
 };
 use crate::output;
 
@@ -51,6 +51,7 @@ impl BuiltTemplates {
             BakeProcesses { bakery: bakery.clone(), shelf: shelf.clone(), base: Arc::clone(&base) };
         let inner = Arc::new(Inner::new(shelf.clone(), Box::new(processes)));
         let processes = BakeProcesses { bakery, shelf, base };
+        remove_without_recipe(&inner.shelf).context("the folders of templates cannot be cleaned up")?;
         for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
             if recipe.is_snapshot() {
                 match inner.find_snapshot(&processes.bakery, id) {

@@ -26,7 +26,7 @@ use skep_template::{Template, TemplateFile};
 use base::BaseTemplate;
 pub(crate) use build_error::BuildError;
 use built::BuiltTemplates;
-use recipe::Kind;
+use recipe::{Kind, remove_without_recipe};
 pub(crate) use recipe::{Recipe, built_templates};
 
 /// It is the image directory too, unless that is set.

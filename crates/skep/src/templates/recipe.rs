@@ -96,6 +96,33 @@ pub(crate) fn built_templates(shelf: &Path) -> io::Result<Vec<(TemplateId, Recip
     Ok(found)
 }
 
+/// Removes the folders of templates whose recipe a killed keeper had not written. The recipe is written first, so such a folder
+/// holds no folder with files of a template.
+pub(super) fn remove_without_recipe(shelf: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(shelf) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let is_template = entry.file_name().to_str().is_some_and(|name| name.parse::<TemplateId>().is_ok());
+        let folder = entry.path();
+        if is_template && !folder.join(FILE).exists() && has_only_files(&folder)? {
+            fs::remove_dir_all(&folder)?;
+        }
+    }
+    Ok(())
+}
+
+fn has_only_files(folder: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(folder)? {
+        if !entry?.file_type()?.is_file() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,5 +141,21 @@ mod tests {
             fs::create_dir_all(dir.path().join(other)).unwrap();
         }
         assert_eq!(built_templates(dir.path()).unwrap(), [(first, recipe), (second, recipe)]);
+    }
+
+    #[test]
+    fn a_folder_whose_recipe_was_not_written_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        remove_without_recipe(&dir.path().join("none")).unwrap();
+        let folder = || dir.path().join(TemplateId::generate().to_string());
+        let (empty, begun, whole, foreign) = (folder(), folder(), folder(), folder());
+        fs::create_dir(&empty).unwrap();
+        fs::create_dir(&begun).unwrap();
+        fs::write(begun.join(".tmp1"), "{").unwrap();
+        let size = GuestSize { memory_mb: 256, vcpus: 2, disk_mb: 3072 };
+        Recipe::build(TemplateId::BASE, size).write(&whole).unwrap();
+        fs::create_dir_all(foreign.join("0123")).unwrap();
+        remove_without_recipe(dir.path()).unwrap();
+        assert_eq!([empty, begun, whole, foreign].map(|folder| folder.exists()), [false, false, true, true]);
     }
 }
