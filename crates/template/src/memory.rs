@@ -49,7 +49,8 @@ pub(crate) fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
         .map_err(Error::io("seal of a memory file"))
 }
 
-/// Guest memories by their files, while a template holds them: the snapshots of a template have links to its file.
+/// Guest memories by their files, while a template holds them: the snapshots of a template have links to its file. If the
+/// inode number of a removed file is used again, the checksum in the key still guarantees the content.
 static SHARED_RAM: Mutex<BTreeMap<FileKey, Weak<File>>> = Mutex::new(BTreeMap::new());
 
 /// Like [`seal_in_memory`], but returns the memory file of another template if that was loaded from the same file.

@@ -15,8 +15,16 @@ use crate::{
 fn write_template(dir: &Path) {
     let mut sha256 = BTreeMap::new();
     for part in TemplateFile::ALL {
-        let content =
-            if part == TemplateFile::Ram { vec![0; 1 << 20] } else { part.file_name().as_bytes().to_vec() };
+        let content = match part {
+            // Each memory has a content of its own: otherwise a loaded memory of another test could be used for this
+            // template, if its file got the inode number of that test's removed file.
+            TemplateFile::Ram => {
+                let mut content = dir.as_os_str().as_encoded_bytes().to_vec();
+                content.resize(1 << 20, 0);
+                content
+            }
+            part => part.file_name().as_bytes().to_vec(),
+        };
         fs::write(dir.join(part.file_name()), content).unwrap();
         sha256.insert(part, checksum_of(&dir.join(part.file_name())).unwrap());
     }
