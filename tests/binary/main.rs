@@ -66,6 +66,7 @@ mod git;
 mod hogs;
 #[cfg(feature = "root")]
 mod identity;
+#[cfg(feature = "root")]
 mod idle;
 #[cfg(feature = "root")]
 mod isolation;

@@ -85,6 +85,7 @@ pub(super) fn parse_boot(
     let ttl = take_ttl(&mut object)?.flatten().or(defaults.ttl);
     let idle_timeout_ms = take_idle_timeout(&mut object)?.flatten();
     let request: BootRequest = object.into_request()?;
+    check_combination(&request, count, idle_timeout_ms)?;
     let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
     check_template(&template)?;
     let source = BootFrom::Template(template);
@@ -92,22 +93,6 @@ pub(super) fn parse_boot(
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();
     check_metadata(&metadata)?;
-    if let Some(name) = request.name.as_ref().filter(|_| count != 1) {
-        return Err(invalid(format!(
-            "`count` is {count}, and the `name` `{name}` belongs to one VM; boot one VM for each name"
-        )));
-    }
-    if request.ticket.is_some() {
-        check_work(count, &env)?;
-    } else if request.keep_vm.is_some() {
-        return Err(invalid("`keep_vm` applies to the VM of a `ticket`; give both, or neither".to_owned()));
-    }
-    if let (Some(on_idle), None) = (request.on_idle, idle_timeout_ms) {
-        let on_idle = on_idle.as_str();
-        return Err(invalid(format!(
-            "`on_idle` is `{on_idle}` without an `idle_timeout_ms`; give both, or neither"
-        )));
-    }
     request.command.as_deref().map_or(Ok(()), check_command)?;
     let order = BootSpec {
         // In range, as `take_whole` checked.
@@ -148,15 +133,36 @@ pub(super) fn parse_fork(
     parse_boot(object, defaults, call)
 }
 
+/// Checks the fields that require, or exclude, each other.
+fn check_combination(request: &BootRequest, count: u64, idle_timeout_ms: Option<u64>) -> Result<(), Failure> {
+    if let Some(name) = request.name.as_ref().filter(|_| count != 1) {
+        return Err(invalid(format!(
+            "`count` is {count}, and the `name` `{name}` belongs to one VM; boot one VM for each name"
+        )));
+    }
+    if request.ticket.is_some() {
+        check_work(count, request.env.as_ref())?;
+    } else if request.keep_vm.is_some() {
+        return Err(invalid("`keep_vm` applies to the VM of a `ticket`; give both, or neither".to_owned()));
+    }
+    if let (Some(on_idle), None) = (request.on_idle, idle_timeout_ms) {
+        let on_idle = on_idle.as_str();
+        return Err(invalid(format!(
+            "`on_idle` is `{on_idle}` without an `idle_timeout_ms`; give both, or neither"
+        )));
+    }
+    Ok(())
+}
+
 /// Checks what a boot for a ticket must not contain.
-fn check_work(count: u64, env: &BTreeMap<String, String>) -> Result<(), Failure> {
+fn check_work(count: u64, env: Option<&BTreeMap<String, String>>) -> Result<(), Failure> {
     if count != 1 {
         return Err(invalid(format!(
             "`count` is {count}, and a `ticket` has one VM; boot one for each ticket"
         )));
     }
     let files = TICKET_FILE_VARIABLES.map(|(name, _)| name);
-    match TICKET_VARIABLES.iter().chain(&files).find(|name| env.contains_key(**name)) {
+    match TICKET_VARIABLES.iter().chain(&files).find(|name| env.is_some_and(|env| env.contains_key(**name))) {
         Some(name) => Err(invalid(format!("`env.{name}` is set where there is a `ticket`; leave it out"))),
         None => Ok(()),
     }

@@ -80,7 +80,7 @@ impl CurrentVmm {
 /// A command to a VM's task.
 pub(super) enum Command {
     End(EndCommand),
-    Other(OtherCommand),
+    Other(Box<OtherCommand>),
 }
 
 /// A command that only a live VM takes.
@@ -340,7 +340,7 @@ impl VmHandle {
         command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> OtherCommand,
     ) -> Result<(), Error> {
         let (done, answer) = oneshot::channel();
-        self.send_command(Command::Other(command(done))).await?;
+        self.send_command(Command::Other(Box::new(command(done)))).await?;
         answer.await.map_err(|_| self.unknown_vm())?
     }
 

@@ -128,26 +128,32 @@ impl VmTask {
             };
             state = match command {
                 Command::End(command) => break Cause::Command(command),
-                Command::Other(OtherCommand::Change(command)) => {
-                    self.change(command).await;
-                    state
-                }
-                Command::Other(OtherCommand::Pause(command, Pause { to: PausedTo::Memory, by })) => {
-                    self.pause(state, command, by).await
-                }
-                Command::Other(OtherCommand::Pause(command, Pause { to: PausedTo::Disk, by })) => {
-                    self.pause_to_disk(state, command, by).await
-                }
-                Command::Other(OtherCommand::Resume(command, by, reservation)) => {
-                    self.resume(state, command, by, reservation).await
-                }
-                Command::Other(OtherCommand::Copy(command)) => {
-                    self.copy(&state, command).await;
-                    state
-                }
+                Command::Other(command) => self.run(state, *command).await,
             };
         };
         (self, Ending { state, cause })
+    }
+
+    async fn run(&mut self, state: Live, command: OtherCommand) -> Live {
+        match command {
+            OtherCommand::Change(command) => {
+                self.change(command).await;
+                state
+            }
+            OtherCommand::Pause(command, Pause { to: PausedTo::Memory, by }) => {
+                self.pause(state, command, by).await
+            }
+            OtherCommand::Pause(command, Pause { to: PausedTo::Disk, by }) => {
+                self.pause_to_disk(state, command, by).await
+            }
+            OtherCommand::Resume(command, by, reservation) => {
+                self.resume(state, command, by, reservation).await
+            }
+            OtherCommand::Copy(command) => {
+                self.copy(&state, command).await;
+                state
+            }
+        }
     }
 
     async fn copy(&self, state: &Live, command: CopyCommand) {
