@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use skep_harness::temp_dir;
 
 use crate::{
     harness::{Skep, command, eventually, output_of, send},
@@ -152,4 +153,35 @@ async fn idle_times_are_checked_and_changed() {
         (json!(1000), json!("pause"))
     );
     eventually("a pause", async || record().await["paused_by"] == "idle").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boot_without_capacity_sends_the_longest_idle_vm_to_disk() {
+    let skep = Skep::start_on(temp_dir(), &["--max-vms", "2"]).await;
+    let idle = json!({"idle_timeout_ms": 1000});
+    let first = boot(&skep, &idle).await;
+    run(&skep, &path(&first), "echo kept > /root/file").await;
+    paused(&skep, &first, "memory").await;
+    let second = boot(&skep, &idle).await;
+    paused(&skep, &second, "memory").await;
+
+    let third = boot(&skep, &json!({})).await;
+    let place = async |vm: &Value| {
+        let record = skep.get(&path(vm)).await.ok(200);
+        (record["paused_to"].clone(), record["paused_by"].clone())
+    };
+    assert_eq!(place(&first).await, (json!("disk"), json!("memory")));
+    assert_eq!(place(&second).await, (json!("memory"), json!("idle")));
+
+    // A VM that a request paused keeps its place, and a running one does too.
+    skep.post(&format!("{}/pause", path(&third)), &json!({})).await.ok(200);
+    let fourth = boot(&skep, &json!({})).await;
+    assert_eq!(place(&second).await, (json!("disk"), json!("memory")));
+    assert_eq!(place(&third).await, (json!("memory"), json!("request")));
+    let call = format!("{}/exec", path(&first));
+    let refused = skep.post(&call, &json!({"command": "true"})).await;
+    assert!(refused.refused(503, "no_capacity").contains("holds 2 VMs"), "{refused:?}");
+
+    skep.delete(&path(&fourth)).await.ok(200);
+    assert_eq!(run(&skep, &path(&first), "cat /root/file").await, "kept");
 }
