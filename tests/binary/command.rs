@@ -152,21 +152,21 @@ async fn keys_are_rotated_and_revoked_together_without_a_server() {
 async fn accounts_are_made_changed_and_deleted_by_command() {
     let server = Skep::start().await;
     let run = |arguments: &[&str]| skep(&server, &[&["account"], arguments].concat(), "");
-    let create = "create acme --allowed-ip 127.0.0.1,10.0.0.0/8 --max-vms 3 --json";
-    let made = answer(&run(&create.split(' ').collect::<Vec<_>>()));
+    let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+    let made = answer(&run(&words("create acme --allowed-ip 127.0.0.1,10.0.0.0/8 --max-vms 3 --json")));
     let id = made["id"].as_str().unwrap();
     let listed = stdout(&run(&["list"]));
     assert!(listed.contains(id) && listed.contains("127.0.0.1/32,10.0.0.0/8"), "{listed}");
     assert!(listed.contains("default") && listed.contains("everywhere"), "{listed}");
     assert_eq!(answer(&run(&["list", "--json"]))["accounts"].as_array().unwrap().len(), 2);
     let set =
-        answer(&run(&["set", "acme", "--any-ip", "--max-vms", "none", "--max-memory-mb", "512", "--json"]));
-    assert_eq!(
-        (&set["allowed_ips"], &set["max_vms"], &set["max_memory_mb"]),
-        (&json!([]), &Value::Null, &json!(512))
-    );
+        "set acme --any-ip --max-vms none --max-memory-mb 512 --max-disk-mb 4096 --max-paused-vms 8 --json";
+    let set = answer(&run(&words(set)));
+    assert_eq!((&set["allowed_ips"], &set["max_vms"]), (&json!([]), &Value::Null));
+    assert_eq!(set["max_memory_mb"], 512);
+    assert_eq!((&set["max_disk_mb"], &set["max_paused_vms"]), (&json!(4096), &json!(8)));
     assert_eq!(answer(&run(&["show", id, "--json"])), set);
-    assert!(stdout(&run(&["show", "acme"])).contains("512"));
+    assert!(stdout(&run(&["show", "acme"])).contains("4096"));
     let nothing = run(&["set", "acme"]);
     assert!(!nothing.status.success(), "{nothing:?}");
     let refused = run(&["delete", "default", "acme"]);

@@ -41,6 +41,8 @@ mod copies;
 #[cfg(feature = "root")]
 mod crash;
 #[cfg(feature = "root")]
+mod disk_quota;
+#[cfg(feature = "root")]
 mod disk_speed;
 #[cfg(feature = "root")]
 mod duplex;
@@ -64,6 +66,8 @@ mod git;
 mod hogs;
 #[cfg(feature = "root")]
 mod identity;
+#[cfg(feature = "root")]
+mod idle;
 #[cfg(feature = "root")]
 mod isolation;
 #[cfg(feature = "root")]

@@ -42,11 +42,13 @@ async fn an_account_is_made_read_changed_and_deleted() {
     let request = CreateAccount {
         allowed_ips: Some(vec!["127.0.0.1".to_owned(), "10.1.2.3/8".to_owned()]),
         max_vms: Some(3),
+        max_disk_mb: Some(2_048),
         ..named("acme")
     };
     let made = admin.create_account(&request).await.unwrap().value;
     assert_eq!(made.allowed_ips, ["127.0.0.1/32", "10.0.0.0/8"]);
     assert_eq!((made.name.as_str(), made.max_vms, made.max_memory_mb), ("acme", Some(3), None));
+    assert_eq!((made.max_paused_vms, made.max_disk_mb), (None, Some(2_048)));
     assert_eq!(made.egress, EgressPolicy::None);
     assert!(made.roots[0].ends_with("/workspaces/acme"), "{:?}", made.roots);
     assert!(std::path::Path::new(&made.roots[0]).is_dir(), "the folder is made");
@@ -58,6 +60,8 @@ async fn an_account_is_made_read_changed_and_deleted() {
         roots: Some(vec!["/srv/acme".to_owned()]),
         max_vms: Some(None),
         max_memory_mb: Some(Some(512)),
+        max_paused_vms: Some(Some(7)),
+        max_disk_mb: Some(None),
         egress: Some(policy.clone()),
         ..ChangeAccount::default()
     };
@@ -66,6 +70,8 @@ async fn an_account_is_made_read_changed_and_deleted() {
         roots: vec!["/srv/acme".to_owned()],
         max_vms: None,
         max_memory_mb: Some(512),
+        max_paused_vms: Some(7),
+        max_disk_mb: None,
         egress: policy,
         ..made.clone()
     };
@@ -99,6 +105,8 @@ async fn invalid_accounts_are_refused_by_name() {
         (json!({"name": "x", "allowed_ips": ["10.0.0.0/33"]}), 400, "invalid_value", "10.0.0.0/33"),
         (json!({"name": "x", "max_vms": -1}), 400, "invalid_value", "`max_vms`"),
         (json!({"name": "x", "max_memory_mb": 1u64 << 63}), 400, "invalid_value", "`max_memory_mb`"),
+        (json!({"name": "x", "max_disk_mb": 1.5}), 400, "invalid_value", "`max_disk_mb`"),
+        (json!({"name": "x", "max_paused_vms": -1}), 400, "invalid_value", "`max_paused_vms`"),
         (json!({"name": "x", "egress": "some"}), 400, "invalid_value", "some"),
         (json!({"name": "x", "max_vm": 1}), 400, "unknown_field", "`max_vm`"),
     ] {
@@ -112,6 +120,7 @@ async fn invalid_accounts_are_refused_by_name() {
         (json!({"roots": null}), 400, "invalid_value", "`roots`"),
         (json!({"allowed_ips": ["example.com"]}), 400, "invalid_value", "example.com"),
         (json!({"max_vms": "3"}), 400, "invalid_value", "`max_vms`"),
+        (json!({"max_disk_mb": 1u64 << 63}), 400, "invalid_value", "`max_disk_mb`"),
         (json!({"egress": {"allow": ["a b"]}}), 400, "invalid_value", "a b"),
         (json!({"egress": {"presets": ["cobol"]}}), 400, "invalid_value", "the presets are anthropic"),
         (json!({"egress": {"ports": [443]}}), 400, "invalid_value", "an egress policy is"),
@@ -159,8 +168,10 @@ async fn a_change_acts_on_the_next_request() {
     assert_eq!(agent.whoami().await.unwrap().limits.max_vms, None);
     let five = skep_api::swarm::BootRequest { count: Some(5), ..Default::default() };
     assert_eq!(agent.boot(&five).await.unwrap_err().code(), ErrorCode::SwarmUnavailable);
-    let change = ChangeAccount { max_vms: Some(Some(4)), ..ChangeAccount::default() };
+    let change =
+        ChangeAccount { max_vms: Some(Some(4)), max_disk_mb: Some(Some(9)), ..ChangeAccount::default() };
     admin.change_account(account.id, &change).await.unwrap();
+    assert_eq!(agent.whoami().await.unwrap().limits.max_disk_mb, Some(9));
     let refused = agent.boot(&five).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::InvalidValue);
     assert!(refused.to_string().contains("1 to 4"), "{refused}");

@@ -133,6 +133,8 @@ async fn the_rules_of_the_other_listener_do_not_hold_there() {
         egress: None,
         max_vms: None,
         max_memory_mb: None,
+        max_paused_vms: None,
+        max_disk_mb: None,
     };
     skep.store.change_account(change).await.unwrap();
     let as_other = |request: RequestBuilder| {

@@ -14,8 +14,8 @@ use crate::{DEFAULT_ACCOUNT, Error};
 pub const MAX_ACCOUNT_NAME_BYTES: usize = 63;
 /// The maximum number of roots, and of networks.
 pub const MAX_LIST_ENTRIES: usize = 100;
-/// The largest memory quota, in MiB. One exbibyte, which every store can represent.
-pub const MAX_MEMORY_QUOTA_MB: u64 = 1 << 40;
+/// The largest quota of memory or disk space, in MiB. One exbibyte, which every store can represent.
+pub const MAX_QUOTA_MB: u64 = 1 << 40;
 /// `PATH_MAX` of the kernel, in bytes with the terminating zero.
 const PATH_MAX: usize = 4_096;
 
@@ -40,12 +40,18 @@ pub fn check_account(request: &CreateAccount) -> Result<AccountGrant, Error> {
     check_name(&request.name)?;
     request.roots.as_deref().map(check_roots).transpose()?;
     let allowed_ips = parse_networks(request.allowed_ips.as_deref().unwrap_or_default())?;
-    check_memory(request.max_memory_mb)?;
+    check_size("max_memory_mb", request.max_memory_mb)?;
+    check_size("max_disk_mb", request.max_disk_mb)?;
     Ok(AccountGrant {
         name: request.name.clone(),
         roots: request.roots.clone(),
         allowed_ips,
-        limits: Limits { max_vms: request.max_vms, max_memory_mb: request.max_memory_mb },
+        limits: Limits {
+            max_vms: request.max_vms,
+            max_memory_mb: request.max_memory_mb,
+            max_paused_vms: request.max_paused_vms,
+            max_disk_mb: request.max_disk_mb,
+        },
         egress: request.egress.clone().unwrap_or_default(),
     })
 }
@@ -56,7 +62,8 @@ pub fn check_account(request: &CreateAccount) -> Result<AccountGrant, Error> {
 /// The first invalid value.
 pub fn check_account_change(request: &ChangeAccount) -> Result<ChangeAccount, Error> {
     request.roots.as_deref().map(check_roots).transpose()?;
-    check_memory(request.max_memory_mb.flatten())?;
+    check_size("max_memory_mb", request.max_memory_mb.flatten())?;
+    check_size("max_disk_mb", request.max_disk_mb.flatten())?;
     let allowed_ips = request.allowed_ips.as_deref().map(parse_networks).transpose()?;
     Ok(ChangeAccount { allowed_ips, ..request.clone() })
 }
@@ -122,9 +129,9 @@ fn check_count(field: &'static str, count: usize) -> Result<(), Error> {
     if count > MAX_LIST_ENTRIES { Err(Error::TooMany { field, count }) } else { Ok(()) }
 }
 
-fn check_memory(max_memory_mb: Option<u64>) -> Result<(), Error> {
-    match max_memory_mb {
-        Some(mebibytes) if mebibytes > MAX_MEMORY_QUOTA_MB => Err(Error::MemoryLimit { mebibytes }),
+fn check_size(field: &'static str, limit: Option<u64>) -> Result<(), Error> {
+    match limit {
+        Some(mebibytes) if mebibytes > MAX_QUOTA_MB => Err(Error::SizeLimit { field, mebibytes }),
         _ => Ok(()),
     }
 }
@@ -208,6 +215,7 @@ mod tests {
             r#"{"roots": ["x"]}"#,
             r#"{"allowed_ips": ["x"]}"#,
             r#"{"max_memory_mb": 1099511627777}"#,
+            r#"{"max_disk_mb": 1099511627777}"#,
         ] {
             assert_eq!(
                 check_account_change(&change(wrong)).unwrap_err().code(),

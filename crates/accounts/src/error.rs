@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use skep_api::{ErrorCode, ErrorKind, Failure, Scope};
 
 use crate::{
-    account::{MAX_ACCOUNT_NAME_BYTES, MAX_LIST_ENTRIES, MAX_MEMORY_QUOTA_MB},
+    account::{MAX_ACCOUNT_NAME_BYTES, MAX_LIST_ENTRIES, MAX_QUOTA_MB},
     creation::MAX_NAME_CHARACTERS,
     roles::DEFAULT_ACCOUNT,
 };
@@ -89,11 +89,11 @@ pub enum Error {
     MappedNetwork { text: String },
     #[error("`{field}` has {count} entries; the maximum is {MAX_LIST_ENTRIES}")]
     TooMany { field: &'static str, count: usize },
-    /// A memory quota above the maximum.
+    /// A quota of memory or disk space above the maximum.
     #[error(
-        "`max_memory_mb` is {mebibytes}; it must be a whole number from 0 to {MAX_MEMORY_QUOTA_MB}, or null for no limit"
+        "`{field}` is {mebibytes}; it must be a whole number from 0 to {MAX_QUOTA_MB}, or null for no limit"
     )]
-    MemoryLimit { mebibytes: u64 },
+    SizeLimit { field: &'static str, mebibytes: u64 },
     /// The roots of `default` cannot be set by a request.
     #[error(
         "the roots of the account `{DEFAULT_ACCOUNT}` are those of `skep serve --root`; start the server with others"
@@ -126,7 +126,7 @@ impl Error {
             | Self::NotANetwork { .. }
             | Self::MappedNetwork { .. }
             | Self::TooMany { .. }
-            | Self::MemoryLimit { .. } => ErrorCode::InvalidValue,
+            | Self::SizeLimit { .. } => ErrorCode::InvalidValue,
         }
     }
 

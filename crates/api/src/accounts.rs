@@ -25,6 +25,12 @@ pub struct Account {
     /// The maximum total memory of the guests of the account's VMs, in MiB, whether they use it or not; the overhead of
     /// VMMs does not count. Null means no limit for this account.
     pub max_memory_mb: Option<u64>,
+    /// The maximum number of VMs that are paused to disk; null means 1,000. Such VMs count for this and for `max_disk_mb`
+    /// only.
+    pub max_paused_vms: Option<u32>,
+    /// The maximum disk space of the account's templates, of its VMs on disk and of the disk layers of its other VMs
+    /// together, in MiB; null means no limit for this account. What VMs write while they run is counted, and not refused.
+    pub max_disk_mb: Option<u64>,
     /// What a VM may connect to outside if its boot has no `egress`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
     pub egress: EgressPolicy,
@@ -67,6 +73,23 @@ pub struct CreateAccount {
         deserialize_with = "crate::whole_number::optional"
     )]
     pub max_memory_mb: Option<u64>,
+    /// The maximum number of VMs that are paused to disk; default: 1,000.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64))]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
+    pub max_paused_vms: Option<u32>,
+    /// The maximum disk space of the account's templates, of its VMs on disk and of the disk layers of its other VMs
+    /// together, in MiB; default: no limit for this account.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64))]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
+    pub max_disk_mb: Option<u64>,
     /// What a VM may connect to outside if its boot has no `egress`; default: `"none"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
@@ -102,6 +125,25 @@ pub struct ChangeAccount {
     )]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64, value_type = Option<u64>, example = 4096))]
     pub max_memory_mb: Option<Option<u64>>,
+    /// The maximum number of VMs that are paused to disk; null means 1,000. VMs above a smaller limit stay.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::patch::serialize",
+        deserialize_with = "crate::whole_number::patch"
+    )]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, value_type = Option<u32>, example = 10))]
+    pub max_paused_vms: Option<Option<u32>>,
+    /// The maximum disk space of the account's templates, of its VMs on disk and of the disk layers of its other VMs
+    /// together, in MiB; null means no limit for this account. What is there stays.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "crate::patch::serialize",
+        deserialize_with = "crate::whole_number::patch"
+    )]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64, value_type = Option<u64>, example = 10_240))]
+    pub max_disk_mb: Option<Option<u64>>,
     /// Replaces what a VM may connect to outside if its boot has no `egress`. VMs that run keep theirs.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]

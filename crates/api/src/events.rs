@@ -10,7 +10,7 @@ use crate::{
     KeyId, Role, Scope, TemplateId, VmId, VmName,
     ids::NotAnId,
     scope::{UnknownWord, words},
-    swarm::{BootReceipt, EndReason, PausedTo, ResumedBy},
+    swarm::{BootReceipt, EndReason, PausedBy, PausedTo, ResumedBy},
     templates::TemplateName,
     tickets::Ticket,
 };
@@ -121,6 +121,9 @@ pub struct VmEvent {
     /// With `vm.paused`: where the VM's memory is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_to: Option<PausedTo>,
+    /// With `vm.paused`: what paused the VM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<PausedBy>,
     /// With `vm.resumed`: why the VM was resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<ResumedBy>,

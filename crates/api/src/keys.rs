@@ -179,4 +179,17 @@ pub struct Limits {
     pub max_vms: Option<u32>,
     /// The maximum total memory of the guests of the account's VMs, in MiB, whether they use it or not.
     pub max_memory_mb: Option<u64>,
+    /// The maximum number of VMs that are paused to disk; null means 1,000. They do not count for the other two.
+    pub max_paused_vms: Option<u32>,
+    /// The maximum disk space of the account's templates, VMs on disk and disk layers of VMs together, in MiB.
+    pub max_disk_mb: Option<u64>,
+}
+
+/// The maximum number of VMs on disk of an account without a limit of its own.
+pub const DEFAULT_MAX_PAUSED_VMS: u32 = 1_000;
+
+impl Limits {
+    /// No limits.
+    pub const NONE: Self =
+        Self { max_vms: None, max_memory_mb: None, max_paused_vms: None, max_disk_mb: None };
 }

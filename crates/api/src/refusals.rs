@@ -2,8 +2,19 @@
 
 use crate::ErrorCode::{self, *};
 
-/// Refusals of operations that run in a workspace or in a VM.
-pub const PLACE: &[ErrorCode] = &[UnknownVm, VmEnded, VmPaused, SwarmUnavailable, ShuttingDown, GuestTimeout];
+/// Refusals of operations that run in a workspace or in a VM, of which an idle timeout may have paused one.
+pub const PLACE: &[ErrorCode] = &[
+    UnknownVm,
+    VmEnded,
+    VmPaused,
+    QuotaExceeded,
+    TemplateDamaged,
+    TemplateNotReady,
+    NoCapacity,
+    SwarmUnavailable,
+    ShuttingDown,
+    GuestTimeout,
+];
 
 /// Refusals of operations that resolve a path below the roots.
 pub const PATH: &[ErrorCode] =

@@ -59,6 +59,65 @@ pub enum ResumedBy {
     Activity,
 }
 
+/// What paused a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum PausedBy {
+    /// A call of `pause`. Only a call of `resume` resumes the VM.
+    Request,
+    /// Its `idle_timeout_ms`. The next request that needs the VM resumes it.
+    Idle,
+    /// The server, which needed the memory of a VM that an idle timeout had paused. The next request that needs the VM
+    /// resumes it.
+    Memory,
+}
+
+impl PausedBy {
+    /// The value as it is sent, such as `idle`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Idle => "idle",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// What paused a VM that is paused again. A pause by a request only ends by a request.
+    #[must_use]
+    pub const fn after(self, before: Self) -> Self {
+        match before {
+            Self::Request => Self::Request,
+            Self::Idle | Self::Memory => self,
+        }
+    }
+}
+
+/// What happens to a VM that was idle for its `idle_timeout_ms`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum OnIdle {
+    /// It is paused, and keeps its memory.
+    #[default]
+    Pause,
+    /// It is paused to disk.
+    PauseToDisk,
+    /// It ends, with the reason `idle`.
+    End,
+}
+
+impl OnIdle {
+    /// The value as it is sent, such as `pause_to_disk`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::PauseToDisk => "pause_to_disk",
+            Self::End => "end",
+        }
+    }
+}
+
 /// How a VM was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -119,6 +178,9 @@ pub struct Vm {
     /// Where the VM's memory is kept; only in records of paused VMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_to: Option<PausedTo>,
+    /// What paused the VM; only in records of paused VMs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<PausedBy>,
     /// The template that the VM was restored from.
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub template: String,
@@ -137,6 +199,13 @@ pub struct Vm {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = DateTime))]
     #[serde(default, with = "crate::time::option")]
     pub expires_at: Option<Timestamp>,
+    /// The time without activity after which `on_idle` happens, in milliseconds; null means never.
+    #[cfg_attr(feature = "openapi", schema(example = 600_000))]
+    #[serde(default)]
+    pub idle_timeout_ms: Option<u64>,
+    /// What happens after `idle_timeout_ms`.
+    #[serde(default)]
+    pub on_idle: OnIdle,
     /// What the VM may connect to outside: `"none"`, `"all"`, or `{"allow": [...], "ports": [...]}`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
     #[serde(default)]
@@ -324,6 +393,19 @@ pub struct BootRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, minimum = 1))]
     pub ttl_ms: Option<u64>,
+    /// The time without activity after which `on_idle` happens, in milliseconds, at least 1,000. Activity is a call that
+    /// needs the guest, such as one of files, git or exec, while it lasts; the `command` of the boot; and a connection
+    /// through egress that is open. Default, also for null: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(maximum = 315_360_000_000_u64, minimum = 1000, example = 600_000)
+    )]
+    pub idle_timeout_ms: Option<u64>,
+    /// What happens after `idle_timeout_ms`, which it requires; default `pause`. The next call that needs a VM that was
+    /// paused so resumes it, and waits for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
     /// Additional data, stored unchanged in the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -370,6 +452,13 @@ pub struct ChangeRequest {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
     #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, value_type = Option<u64>, minimum = 1, example = 600_000))]
     pub ttl_ms: Option<Option<u64>>,
+    /// The time without activity after which `on_idle` happens, in milliseconds; null means never.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, value_type = Option<u64>, minimum = 1000, example = 600_000))]
+    pub idle_timeout_ms: Option<Option<u64>>,
+    /// What happens after `idle_timeout_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_idle: Option<OnIdle>,
     /// Replaces all metadata.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
@@ -503,6 +592,10 @@ pub struct SwarmStatus {
     /// The number of VMs in `vms`.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub count: u32,
+    /// The disk space of the account's templates, its VMs on disk and the disk layers of its other VMs, in MiB.
+    #[cfg_attr(feature = "openapi", schema(example = 120))]
+    #[serde(default)]
+    pub disk_used_mb: u64,
     /// The pools of VMs restored in advance, by template.
     pub pool: BTreeMap<String, PoolState>,
     /// The capacity of the machine.
@@ -568,6 +661,8 @@ pub enum EndReason {
     Failed,
     /// The attempt at the ticket that the VM was booted for has ended.
     TicketEnded,
+    /// It was idle for its `idle_timeout_ms`, and `on_idle` is `end`.
+    Idle,
 }
 
 impl EndReason {
@@ -583,6 +678,7 @@ impl EndReason {
             Self::Lost => "lost",
             Self::Failed => "failed",
             Self::TicketEnded => "ticket_ended",
+            Self::Idle => "idle",
         }
     }
 }

@@ -321,8 +321,6 @@ pub struct Usage {
     pub memory_bytes: u64,
     /// The limit of this memory, in bytes.
     pub memory_limit_bytes: u64,
-    /// Disk space that its private layer occupies, in bytes.
-    pub disk_bytes: u64,
     /// Size of its private layer, in bytes.
     pub disk_size_bytes: u64,
     /// Bytes that it received from the network.
@@ -338,4 +336,6 @@ pub struct Load {
     pub held_bytes: u64,
     /// CPU time of all its threads, in microseconds.
     pub cpu_us: u64,
+    /// Disk space that its private layer occupies, in bytes.
+    pub disk_bytes: u64,
 }

@@ -354,8 +354,6 @@ impl VmResources {
             load: self.load(),
             memory_bytes: of_group(Cgroup::memory_bytes),
             memory_limit_bytes: of_group(Cgroup::memory_limit_bytes),
-            // st_blocks counts 512-byte units, independent of the file system's block size.
-            disk_bytes: layer.as_ref().map_or(0, |found| found.blocks() * 512),
             disk_size_bytes: layer.map_or(0, |found| found.len()),
             received_bytes: 0,
             sent_bytes: 0,
@@ -364,7 +362,13 @@ impl VmResources {
 
     fn load(&self) -> Load {
         let of_group = |figure: fn(&Cgroup) -> u64| self.group.as_ref().map_or(0, figure);
-        Load { held_bytes: of_group(Cgroup::anonymous_bytes), cpu_us: of_group(Cgroup::cpu_us) }
+        let layer = self.layer.as_ref().and_then(|layer| layer.metadata().ok());
+        Load {
+            held_bytes: of_group(Cgroup::anonymous_bytes),
+            cpu_us: of_group(Cgroup::cpu_us),
+            // st_blocks counts 512-byte units, independent of the file system's block size.
+            disk_bytes: layer.map_or(0, |found| found.blocks() * 512),
+        }
     }
 }
 

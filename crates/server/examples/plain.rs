@@ -24,7 +24,7 @@ async fn whoami() -> Json<Value> {
         "scopes": ["files:read", "files:write", "git:read", "git:write", "swarm:read", "swarm:write", "swarm:exec",
             "tickets:read", "tickets:write", "metrics:read", "admin", "server:admin"],
         "roots": ["/var/lib/skep/workspaces/default"],
-        "limits": {"max_vms": null, "max_memory_mb": null},
+        "limits": {"max_vms": null, "max_memory_mb": null, "max_paused_vms": null, "max_disk_mb": null},
         "vm": null,
     }))
 }

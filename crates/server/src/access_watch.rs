@@ -140,7 +140,7 @@ mod tests {
                 name: "acme".to_owned(),
                 roots: vec![],
                 allowed_ips: vec![],
-                limits: Limits { max_vms: None, max_memory_mb: None },
+                limits: Limits::NONE,
                 egress: EgressPolicy::None,
                 at: Timestamp::now(),
             });

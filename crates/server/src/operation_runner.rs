@@ -93,8 +93,8 @@ impl OperationRunner {
     ) -> Result<O::Answer, Refusal> {
         match chosen {
             Target::Vm(vm) => {
-                let (swarm, vm) = self.vms.vm_for_exec(caller, vm).await?;
-                Ok(swarm.call(&caller.account.id, vm, &operation).await?)
+                let vm = self.vms.awake_vm_for_exec(caller, vm).await?;
+                Ok(vm.call(&operation).await?)
             }
             Target::Workspace => {
                 let roots = self.roots(caller)?;
@@ -130,8 +130,8 @@ impl OperationRunner {
     ) -> Result<(O::Answer, Content), Refusal> {
         match chosen {
             Target::Vm(vm) => {
-                let (swarm, vm) = self.vms.vm_for_exec(caller, vm).await?;
-                Ok(swarm.call_streamed(&caller.account.id, vm, &operation, content).await?)
+                let vm = self.vms.awake_vm_for_exec(caller, vm).await?;
+                Ok(vm.call_streamed(&operation, content).await?)
             }
             Target::Workspace => {
                 let place = self.workspace(self.roots(caller)?);
@@ -168,8 +168,8 @@ impl OperationRunner {
     ) -> Result<(O::Answer, Content), Refusal> {
         match chosen {
             Target::Vm(vm) => {
-                let (swarm, vm) = self.vms.vm_for_exec(caller, vm).await?;
-                Ok(swarm.call_streamed(&caller.account.id, vm, operation, content).await?)
+                let vm = self.vms.awake_vm_for_exec(caller, vm).await?;
+                Ok(vm.call_streamed(operation, content).await?)
             }
             Target::Workspace => {
                 let roots = self.create_missing_roots(self.roots(caller)?).await?;
@@ -204,8 +204,8 @@ impl OperationRunner {
     ) -> Result<(ExecStream, Option<EndReasonReceiver>), Refusal> {
         match chosen {
             Target::Vm(vm) => {
-                let (swarm, vm) = self.vms.vm_for_exec(caller, vm).await?;
-                let (events, ending) = swarm.exec_stream(&caller.account.id, vm, command).await?;
+                let vm = self.vms.awake_vm_for_exec(caller, vm).await?;
+                let (events, ending) = vm.exec_stream(command).await?;
                 Ok((events, Some(ending)))
             }
             Target::Workspace => {

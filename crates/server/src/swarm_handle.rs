@@ -1,7 +1,7 @@
 //! Access of the routes to the swarm, and the check which VMs a key may reach.
 
 use skep_api::{ErrorCode, Failure, Scope, VmId, VmRef};
-use skep_swarm::Swarm;
+use skep_swarm::{AwakeVm, Swarm};
 use tokio::sync::watch;
 
 use crate::{auth::Identity, error::Refusal, extract::check_scope};
@@ -82,5 +82,23 @@ impl SwarmHandle {
     pub(crate) async fn vm_for_exec(&self, caller: &Identity, vm: VmRef) -> Result<(Swarm, VmId), Refusal> {
         check_scope(caller, Scope::SwarmExec)?;
         self.vm_for(caller, vm).await
+    }
+
+    /// Like [`Self::vm_for`], for requests that need the guest: a VM that an idle timeout paused is resumed.
+    ///
+    /// # Errors
+    /// Those of [`Self::vm_for`] and [`Swarm::awake`].
+    pub(crate) async fn awake_vm_for(&self, caller: &Identity, vm: VmRef) -> Result<AwakeVm, Refusal> {
+        let (swarm, vm) = self.vm_for(caller, vm).await?;
+        Ok(swarm.awake(&caller.account.id, &caller.account.limits, vm).await?)
+    }
+
+    /// Like [`Self::awake_vm_for`], for operations that require `swarm:exec`.
+    ///
+    /// # Errors
+    /// `scope_missing`, and those of [`Self::awake_vm_for`].
+    pub(crate) async fn awake_vm_for_exec(&self, caller: &Identity, vm: VmRef) -> Result<AwakeVm, Refusal> {
+        check_scope(caller, Scope::SwarmExec)?;
+        self.awake_vm_for(caller, vm).await
     }
 }

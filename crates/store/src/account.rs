@@ -96,6 +96,10 @@ pub struct ChangeAccount {
     pub max_vms: Option<Option<u32>>,
     /// Total memory of the account's VMs, in MiB. `Some(None)` removes the account's own limit.
     pub max_memory_mb: Option<Option<u64>>,
+    /// VMs that are paused to disk. `Some(None)` removes the account's own limit.
+    pub max_paused_vms: Option<Option<u32>>,
+    /// Disk space of templates, VMs on disk and disk layers, in MiB. `Some(None)` removes the account's own limit.
+    pub max_disk_mb: Option<Option<u64>>,
     pub egress: Option<EgressPolicy>,
 }
 

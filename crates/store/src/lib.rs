@@ -47,8 +47,8 @@ pub use session::{NewSession, NewSessionLink, PresentedSession, SessionStore, Se
 pub use sqlite::{SqliteSettings, SqliteStore};
 pub use store::Store;
 pub use template::{
-    CreateTemplate, DeleteTemplate, EnsureBaseTemplate, KnownTemplate, ListTemplates, RecordSnapshot,
-    RecordTemplateState, TemplatePage, TemplateStatus, TemplateStore,
+    AccountDisk, CreateTemplate, DeleteTemplate, EnsureBaseTemplate, KnownTemplate, ListTemplates,
+    RecordSnapshot, RecordTemplateState, TemplatePage, TemplateStatus, TemplateStore,
 };
 pub use ticket::{
     Answered, AttemptTimer, BeatTicket, ChangeTicket, ClaimTickets, CreateTickets, DeleteTicket, Dependents,
@@ -57,7 +57,7 @@ pub use ticket::{
     TicketStore, WaitingTicket, WakeTicket,
 };
 pub use vm::{
-    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, PauseChange, RecordBoots,
+    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, Pause, PauseChange, RecordBoots,
     RecordCommandEnd, RecordEnd, RecordPause, VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics,
     VmPage, VmRecord, VmSet, VmStore, VmToEnd, VmWithoutAttempt,
 };

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, TemplateId, VmId,
+    keys::Limits,
     templates::{GuestSize, Template, TemplateName, TemplateSource, TemplateState},
 };
 
@@ -38,6 +39,8 @@ pub trait TemplateStore: Send + Sync {
     async fn record_template_state(&self, command: RecordTemplateState) -> Result<bool>;
     /// Records that a snapshot of a VM is stored, and returns its record; fails with `UnknownTemplate`.
     async fn record_snapshot(&self, command: RecordSnapshot) -> Result<Template>;
+    /// Returns the limits of an account, and what its templates occupy; fails with `UnknownAccount`.
+    async fn account_disk(&self, account: AccountId) -> Result<AccountDisk>;
     /// Returns the templates of all accounts, in the order of their ids.
     async fn known_templates(&self) -> Result<Vec<KnownTemplate>>;
 }
@@ -87,6 +90,15 @@ pub struct TemplatePage {
     pub templates: Vec<Template>,
     /// `after` of the next page; `None` on the last page.
     pub next: Option<TemplateId>,
+}
+
+/// What an account's disk quota and its templates are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccountDisk {
+    pub limits: Limits,
+    /// Space that the templates of the account occupy, without what they share with others, in bytes. One that is being built
+    /// counts with the memory of its guest. A snapshot of a VM that is not stored yet is not counted.
+    pub templates_bytes: u64,
 }
 
 /// Deletes a template. Writes an event `template.deleted`.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use skep_api::{
     AccountId, TemplateId, TicketId, VmId, VmName,
     egress::EgressPolicy,
-    swarm::{BootAnswer, BootReceipt, EndReason, PausedTo, ResumedBy, Vm, VmState},
+    swarm::{BootAnswer, BootReceipt, EndReason, OnIdle, PausedBy, PausedTo, ResumedBy, Vm, VmState},
     tickets::Object,
 };
 
@@ -94,6 +94,9 @@ pub struct VmAttributes {
     /// When the VM ends by itself; `None` means never.
     pub expires_at: Option<Timestamp>,
     pub egress: EgressPolicy,
+    /// The time without activity after which `on_idle` happens, in milliseconds; `None` means never.
+    pub idle_timeout_ms: Option<u64>,
+    pub on_idle: OnIdle,
 }
 
 /// Changes of [`VmAttributes`]. A field that is `None` stays as it is; the inner `None` removes the value.
@@ -104,6 +107,8 @@ pub struct VmChange {
     pub metadata: Option<Map<String, Value>>,
     pub expires_at: Option<Option<Timestamp>>,
     pub egress: Option<EgressPolicy>,
+    pub idle_timeout_ms: Option<Option<u64>>,
+    pub on_idle: Option<OnIdle>,
 }
 
 impl VmAttributes {
@@ -115,14 +120,24 @@ impl VmAttributes {
             metadata: change.metadata.unwrap_or(self.metadata),
             expires_at: change.expires_at.unwrap_or(self.expires_at),
             egress: change.egress.unwrap_or(self.egress),
+            idle_timeout_ms: change.idle_timeout_ms.unwrap_or(self.idle_timeout_ms),
+            on_idle: change.on_idle.unwrap_or(self.on_idle),
         }
     }
 }
 
+/// Where a VM is paused, and what paused it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    pub to: PausedTo,
+    pub by: PausedBy,
+}
+
 impl VmBooted {
     /// Converts to the representation of the API, as a live VM with these attributes.
-    pub fn to_api(&self, attributes: VmAttributes, paused_to: Option<PausedTo>, uptime: f64) -> Vm {
-        let VmAttributes { name, metadata, expires_at, egress } = attributes;
+    pub fn to_api(&self, attributes: VmAttributes, pause: Option<Pause>, uptime: f64) -> Vm {
+        let VmAttributes { name, metadata, expires_at, egress, idle_timeout_ms, on_idle } = attributes;
+        let paused_to = pause.map(|pause| pause.to);
         Vm {
             pid: if paused_to == Some(PausedTo::Disk) { None } else { Some(self.pid) },
             id: self.id,
@@ -131,11 +146,14 @@ impl VmBooted {
             uptime,
             state: if paused_to.is_some() { VmState::Paused } else { VmState::Running },
             paused_to,
+            paused_by: pause.map(|pause| pause.by),
             template: self.template.clone(),
             parent: self.parent,
             started_at: self.started_at,
             resumed_at: None,
             expires_at,
+            idle_timeout_ms,
+            on_idle,
             egress,
             vcpus: self.vcpus,
             memory_mb: self.memory_mb,
@@ -161,8 +179,8 @@ pub struct VmRecord {
     pub vm: VmBooted,
     /// Whether the end of the command that the VM was booted with has not been recorded yet.
     pub command_runs: bool,
-    /// Where the VM is paused; `None` if its processors run, or ran at its end.
-    pub paused_to: Option<PausedTo>,
+    /// `None` if its processors run, or ran at its end.
+    pub pause: Option<Pause>,
     /// The keeper's snapshot of a VM that is paused to disk.
     pub snapshot: Option<TemplateId>,
     /// When it was last resumed from disk.
@@ -177,12 +195,13 @@ impl VmRecord {
         let until = self.end.map_or(now, |end| end.at);
         // The wall clock may have been set back meanwhile.
         let uptime = until.duration_since(self.vm.started_at).as_secs_f64().max(0.0);
-        let vm = self.vm.to_api(self.vm.attributes.clone(), self.paused_to, uptime);
+        let vm = self.vm.to_api(self.vm.attributes.clone(), self.pause, uptime);
         let vm = Vm { resumed_at: self.resumed_at, ..vm };
         match self.end {
             None => vm,
             Some(VmEnd { at, reason }) => {
-                Vm { state: VmState::Ended, paused_to: None, ended_at: Some(at), reason: Some(reason), ..vm }
+                let vm = Vm { state: VmState::Ended, paused_to: None, paused_by: None, ..vm };
+                Vm { ended_at: Some(at), reason: Some(reason), ..vm }
             }
         }
     }
@@ -287,9 +306,12 @@ pub struct ChangeVm {
 /// What a VM does after a pause or a resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseChange {
-    PausedToMemory,
-    /// The keeper has it in this snapshot.
+    PausedToMemory {
+        by: PausedBy,
+    },
     PausedToDisk {
+        by: PausedBy,
+        /// The snapshot of the keeper that has the VM.
         snapshot: TemplateId,
     },
     /// Its processors run again, in the same VMM.
@@ -304,11 +326,11 @@ pub enum PauseChange {
 }
 
 impl PauseChange {
-    /// Where the VM is paused then.
-    pub fn paused_to(self) -> Option<PausedTo> {
+    /// Where the VM is paused then, and what paused it.
+    pub fn pause(self) -> Option<Pause> {
         match self {
-            Self::PausedToMemory => Some(PausedTo::Memory),
-            Self::PausedToDisk { .. } => Some(PausedTo::Disk),
+            Self::PausedToMemory { by } => Some(Pause { to: PausedTo::Memory, by }),
+            Self::PausedToDisk { by, .. } => Some(Pause { to: PausedTo::Disk, by }),
             Self::Runs { .. } | Self::Restored { .. } => None,
         }
     }

@@ -13,18 +13,19 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use skep_api::{
     ErrorCode, Failure, TemplateId, VmId,
-    swarm::{EndReason, PausedTo},
+    swarm::{EndReason, PausedBy, PausedTo},
 };
 use skep_channel::Guest;
 use skep_engine::Machine;
-use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd};
-use skep_store::{EndVms, VmBooted, VmRecord, VmStore, VmToEnd};
+use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd, TemplateStatus};
+use skep_store::{EndVms, Pause, VmBooted, VmRecord, VmStore, VmToEnd};
 use tokio::{net::UnixStream, time::timeout};
 
 use crate::{
     Error, Observer, boot_command,
     budget::Budget,
     console::ConsoleLog,
+    disk_quota::stored_bytes,
     loss,
     restore::Restorer,
     vm::{self, Live, OnDisk, Paused, RecordedVm, Running, VmContext},
@@ -50,6 +51,7 @@ pub(crate) async fn adopt_vms(
     let busy: HashSet<VmId> =
         alive.iter().filter(|record| record.command_runs).map(|record| record.vm.id).collect();
     let mut held = held_on_record(keeper, &alive).await?;
+    let stored = stored_bytes_of(keeper, &alive).await?;
     let alive: Vec<_> = alive.into_iter().map(|record| (held.remove(&record.vm.id), record)).collect();
     let mut outcomes = stream::iter(alive)
         .map(|(held, record)| async move {
@@ -63,6 +65,7 @@ pub(crate) async fn adopt_vms(
         match outcome {
             Ok(reached) => {
                 let handle = vm::spawn_vm_task(reached, surroundings.clone());
+                handle.set_stored_bytes(stored.get(&vm).copied().unwrap_or_default());
                 if busy.contains(&vm) {
                     boot_command::follow(&handle, store);
                 } else {
@@ -104,6 +107,22 @@ async fn held_on_record(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashMa
     Ok(held)
 }
 
+/// What the VMs on disk occupy, in bytes.
+async fn stored_bytes_of(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashMap<VmId, u64>, Error> {
+    let is_on_disk = |record: &&VmRecord| record.pause.is_some_and(|pause| pause.to == PausedTo::Disk);
+    let of_snapshots: HashMap<TemplateId, VmId> = alive
+        .iter()
+        .filter(is_on_disk)
+        .filter_map(|record| record.snapshot.map(|snapshot| (snapshot, record.vm.id)))
+        .collect();
+    if of_snapshots.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let templates = keeper.list_templates().await?;
+    let stored = |status: &TemplateStatus| Some((*of_snapshots.get(&status.template)?, stored_bytes(status)));
+    Ok(templates.iter().filter_map(stored).collect())
+}
+
 /// Records all VMs of the store as lost. For a server without a swarm, whose keeper ended the VMs of an earlier one.
 ///
 /// # Errors
@@ -140,9 +159,9 @@ async fn reconnect(
     held: Option<HeldVm>,
     record: VmRecord,
 ) -> Result<RecordedVm, Error> {
-    let VmRecord { vm: facts, paused_to, snapshot, resumed_at, .. } = record;
-    if let Some(snapshot) = snapshot.filter(|_| paused_to == Some(PausedTo::Disk)) {
-        return adopt_on_disk(restorer, held, facts, snapshot, resumed_at).await;
+    let VmRecord { vm: facts, pause, snapshot, resumed_at, .. } = record;
+    if let (Some(snapshot), Some(Pause { to: PausedTo::Disk, by })) = (snapshot, pause) {
+        return adopt_on_disk(restorer, held, facts, OnDisk { snapshot, by }, resumed_at).await;
     }
     let gone = |reason: &str| Error::from(Failure::new(ErrorCode::VmEnded, reason));
     let held = held.ok_or_else(|| gone("its process ended while no server ran"))?;
@@ -153,12 +172,12 @@ async fn reconnect(
     let machine: Arc<dyn Machine> = restorer.driver.attach(monitor).await?.into();
     let console = ConsoleLog::default();
     tokio::spawn(console.clone().follow(output));
-    let state = match_record(restorer, facts.id, machine, agent, paused_to).await?;
+    let state = match_record(restorer, facts.id, machine, agent, pause).await?;
     if let Live::Running(running) = &state {
         thaw(&running.guest).await?;
     }
     let (reservation, pidfd) = (Some(budget.reserve_running(facts.account, facts.memory_mb)), Some(pidfd));
-    let is_paused = paused_to.is_some();
+    let is_paused = pause.is_some();
     tracing::info!(vm = %facts.id, pid = facts.pid, is_paused, "VM {} is taken over", facts.id);
     let arrived = monotonic_start(facts.started_at);
     let deadline = vm::deadline(facts.attributes.expires_at);
@@ -183,7 +202,7 @@ async fn adopt_on_disk(
     restorer: &Restorer,
     held: Option<HeldVm>,
     facts: VmBooted,
-    snapshot: TemplateId,
+    on_disk: OnDisk,
     resumed_at: Option<Timestamp>,
 ) -> Result<RecordedVm, Error> {
     let address =
@@ -200,7 +219,7 @@ async fn adopt_on_disk(
         deadline: vm::deadline(facts.attributes.expires_at),
         reservation: None,
         resumed_at,
-        state: Live::OnDisk(OnDisk { snapshot }),
+        state: Live::OnDisk(on_disk),
         counted_traffic: None,
         facts,
     })
@@ -212,19 +231,20 @@ async fn match_record(
     vm: VmId,
     machine: Arc<dyn Machine>,
     agent: UnixStream,
-    paused_to: Option<PausedTo>,
+    pause: Option<Pause>,
 ) -> Result<Live, Error> {
-    Ok(match (paused_to, machine.is_running().await?) {
-        (Some(_), runs) => {
+    Ok(match (pause, machine.is_running().await?) {
+        (Some(pause), runs) => {
             // The earlier server ended while it resumed the VM.
             if runs {
                 machine.pause().await?;
             }
-            Live::Paused(Paused::adopted(machine, agent))
+            Live::Paused(Paused::adopted(machine, agent, pause.by))
         }
         // The earlier server ended while it paused the VM.
         (None, false) => {
-            let resumed = Paused::adopted(machine, agent).resume(&restorer.keeper, vm).await;
+            let resumed =
+                Paused::adopted(machine, agent, PausedBy::Request).resume(&restorer.keeper, vm).await;
             Live::Running(resumed.map_err(|(_, error)| error)?)
         }
         (None, true) => {

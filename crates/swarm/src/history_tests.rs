@@ -5,7 +5,7 @@ fn second(number: i64) -> Timestamp {
 }
 
 fn load(cpu_ms: u64, memory_mb: u64) -> Load {
-    Load { cpu_us: cpu_ms * 1000, held_bytes: memory_mb << 20 }
+    Load { cpu_us: cpu_ms * 1000, held_bytes: memory_mb << 20, disk_bytes: 0 }
 }
 
 /// Records a sample of VMs, each with its account, processor time and memory.

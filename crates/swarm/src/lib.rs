@@ -13,12 +13,14 @@ mod command_outcome;
 mod console;
 mod damage;
 mod demand;
+mod disk_quota;
 mod disk_traffic;
 mod end_reason;
 mod error;
 mod hand_out;
 mod history;
 mod identity;
+mod idle;
 mod loss;
 mod metrics;
 mod parked_vm;
@@ -35,6 +37,7 @@ mod vm;
 
 pub use adopt::record_all_as_lost;
 pub use boot_spec::{BootFrom, BootSpec};
+pub use disk_quota::DiskReservation;
 pub use end_reason::{EndReasonReceiver, VmEnding};
 pub use error::Error;
 pub use history::{MetricsHistory, Recorded, SAMPLE_INTERVAL};
@@ -44,7 +47,7 @@ pub use skep_channel::ExecStream;
 pub use skep_engine::DiskTraffic;
 pub use skep_keeper_protocol::{EgressRefusal, EgressTotals};
 pub use skep_keeper_protocol::{TemplateState, TemplateStatus};
-pub use swarm::{Swarm, SwarmParts};
+pub use swarm::{AwakeVm, Swarm, SwarmParts};
 pub use template::require_ready;
 
 /// In milliseconds, rounded to microseconds.

@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::available_parallelism,
     time::Instant,
 };
 
@@ -23,6 +24,11 @@ use crate::{
     restore::Restorer,
     template::BootTemplate,
 };
+
+/// Default size per processor: enough for a burst of boots until the pool is refilled.
+const SIZE_PER_CORE: u32 = 4;
+/// Upper limit of the default size.
+const MAX_DEFAULT_SIZE: u32 = 32;
 
 pub(crate) struct Pool {
     pub(crate) restorer: Arc<Restorer>,
@@ -296,4 +302,10 @@ impl Pool {
     fn inventory(&self) -> MutexGuard<'_, Inventory> {
         self.inventory.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The default size: at most a quarter of the VMs that fit the machine, because idle VMs take memory from the page cache.
+pub(crate) fn default_size(max_vms: u32) -> u32 {
+    let cores = available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
+    (cores * SIZE_PER_CORE).min(max_vms / 4).min(MAX_DEFAULT_SIZE)
 }

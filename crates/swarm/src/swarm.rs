@@ -1,49 +1,52 @@
 //! The interface of the swarm for the server.
 
+mod awake;
 mod calls;
 mod copies;
+mod disk;
 mod record;
 mod reserve;
 mod templates;
 
-use std::{net::SocketAddr, sync::Arc, thread::available_parallelism, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use skep_api::{
     AccountId, ErrorCode, TemplateId, VmId, VmRef,
     egress::EgressReport,
     keys::Limits,
-    swarm::{BootAnswer, Console, EndReason, EngineReport, PausedTo, SwarmStatus, Vm, VmMetrics},
+    swarm::{
+        BootAnswer, Console, EndReason, EngineReport, PausedBy, PausedTo, ResumedBy, SwarmStatus, Vm,
+        VmMetrics,
+    },
     system::SwarmState,
 };
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt};
+use skep_store::{Pause, TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt};
 use tokio::time::timeout;
 
+pub use self::awake::AwakeVm;
 use crate::{
     BootFrom, BootSpec, Error, Observer, SwarmMetrics, adopt,
     api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
+    disk_quota::DiskQuotas,
     disk_traffic::DiskTotals,
     history::MetricsHistory,
-    metrics,
-    pool::Pool,
+    idle, metrics,
+    pool::{Pool, default_size},
     refill,
     registry::Registry,
     restore::Restorer,
     template::{BootState, BootTemplate, Templates},
     usage::{self, UsageSamples},
-    vm::VmContext,
+    vm::{VmContext, VmHandle},
 };
 
 /// How long a command may continue after its ticket is finished.
 const COMMAND_EXIT_GRACE: Duration = Duration::from_secs(5);
-/// Default pool size per processor: enough for a burst of boots until the pool is refilled.
-const POOL_SIZE_PER_CORE: u32 = 4;
-/// Upper limit of the default pool size.
-const MAX_DEFAULT_POOL_SIZE: u32 = 32;
 
 /// Dependencies and limits of a swarm.
 pub struct SwarmParts {
@@ -97,27 +100,35 @@ impl Swarm {
     pub async fn start(parts: SwarmParts) -> Result<Self, Error> {
         let budget =
             Arc::new(Budget::new(parts.max_vms, parts.memory_mb, parts.promises_mb, parts.overhead_mb));
+        let (usage, registry) = (UsageSamples::default(), Arc::new(Registry::default()));
+        let disk_quotas = DiskQuotas::new(
+            parts.keeper.clone(),
+            Arc::clone(&budget),
+            Arc::clone(&registry),
+            Arc::clone(&parts.templates),
+            usage.clone(),
+        );
         let surroundings = VmContext {
             keeper: parts.keeper.clone(),
             driver: Arc::clone(&parts.driver),
             budget: Arc::clone(&budget),
             store: parts.store,
-            registry: Arc::new(Registry::default()),
+            registry: Arc::clone(&registry),
             observer: parts.observer,
             disk_totals: DiskTotals::default(),
+            disk_quotas,
         };
         let api = ApiAccess::new(parts.keeper.clone(), parts.api);
-        let usage = UsageSamples::default();
         let history = MetricsHistory::default();
-        let registry = Arc::clone(&surroundings.registry);
         let restorer = Arc::new(Restorer { keeper: parts.keeper, driver: parts.driver });
         adopt::adopt_vms(&restorer, &surroundings, &budget).await?;
-        let size = parts.pool_size.unwrap_or_else(|| default_pool_size(parts.max_vms));
+        let size = parts.pool_size.unwrap_or_else(|| default_size(parts.max_vms));
         let base = Arc::new(BootTemplate::base(parts.guest_memory_mb));
         let pool = Pool::new(restorer, budget.clone(), size, Arc::clone(&base));
         let templates = Templates { store: parts.templates, base };
         tokio::spawn(usage.clone().run(pool.clone(), registry, history.clone()));
         tokio::spawn(refill::run(pool.clone()));
+        tokio::spawn(idle::run(surroundings.clone()));
         let (tickets, engine) = (parts.tickets, parts.engine);
         let booter = Booter { pool };
         Ok(Self(Arc::new(Inner {
@@ -140,6 +151,7 @@ impl Swarm {
         Ok(SwarmStatus {
             count: u32::try_from(vms.len()).unwrap_or(u32::MAX),
             vms,
+            disk_used_mb: self.0.surroundings.disk_quotas.used_bytes(*account).await?.div_ceil(1 << 20),
             pool: self.0.booter.pool.state(Some(*account)),
             capacity: self.0.budget.capacity(),
             engine: Some(self.0.engine.clone()),
@@ -158,24 +170,30 @@ impl Swarm {
         limits: &Limits,
         mut order: BootSpec,
     ) -> Result<BootAnswer, Error> {
+        // Kept until it is copied.
+        let mut awake_parent = None;
         let template = match &order.source {
             BootFrom::Template(reference) => self.0.templates.find(*account, reference).await?,
             BootFrom::Vm { vm, keeps_metadata } => {
-                let parent = self.registry().by_id(*account, *vm)?;
+                let parent = self.awake(account, limits, *vm).await?;
                 if *keeps_metadata {
-                    order.attributes.metadata = parent.record().metadata;
+                    order.attributes.metadata = parent.handle.record().metadata;
                 }
-                Arc::new(BootTemplate::fork(&parent.facts, TemplateId::generate()))
+                let template = Arc::new(BootTemplate::fork(&parent.handle.facts, TemplateId::generate()));
+                awake_parent = Some(parent);
+                template
             }
         };
         if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }
+        let mut disk = self.reserve_layers(*account, limits, &template, order.count).await?;
         let reservation = self.reserve(*account, limits, &template, order.count).await?;
         self.0.api.set_url_variable(&mut order);
         let (swarm, account) = (self.clone(), *account);
         // In a task of its own, so that a cancelled request does not leave a partial boot behind.
         tokio::spawn(async move {
+            let _awake_parent = awake_parent;
             let booted = match template.source {
                 BootState::Fork { parent, capture } => {
                     swarm.boot_copies(account, &order, &template, parent, capture, reservation).await?
@@ -184,6 +202,7 @@ impl Swarm {
                     swarm.0.booter.boot_all(account, &order, &template, reservation).await?
                 }
             };
+            let booted = swarm.settle_layers(disk.as_mut(), booted).await?;
             swarm.record(booted, &order).await
         })
         .await?
@@ -232,8 +251,8 @@ impl Swarm {
     /// is. To disk, its VMM ends, and its memory and its share of the capacity are free.
     ///
     /// # Errors
-    /// Unknown VM, a VM that ended meanwhile, a VMM that does not answer, or the store refused. To disk also a guest that does
-    /// not freeze its programs, and no space for the files; the VM runs on then.
+    /// Unknown VM, a VM that ended meanwhile, a VMM that does not answer, or the store refused. To disk also the quota of the
+    /// account, a guest that does not freeze its programs, and no space for the files; the VM runs on then.
     pub async fn pause(
         &self,
         account: &AccountId,
@@ -242,7 +261,7 @@ impl Swarm {
         request_id: &str,
     ) -> Result<Vm, Error> {
         let handle = self.registry().by_id(*account, vm)?;
-        handle.pause(to, request_id).await
+        handle.pause(Pause { to, by: PausedBy::Request }, Some(request_id)).await
     }
 
     /// Resumes a paused VM, and returns its record. A VM that runs stays as it is.
@@ -257,6 +276,17 @@ impl Swarm {
         request_id: &str,
     ) -> Result<Vm, Error> {
         let handle = self.registry().by_id(*account, vm)?;
+        self.resume_by(account, limits, &handle, ResumedBy::Request, Some(request_id)).await
+    }
+
+    async fn resume_by(
+        &self,
+        account: &AccountId,
+        limits: &Limits,
+        handle: &VmHandle,
+        by: ResumedBy,
+        request_id: Option<&str>,
+    ) -> Result<Vm, Error> {
         let reservation = match handle.snapshot() {
             // The template is only used for the size: no parked VM takes the place of this one.
             Some(snapshot) if handle.is_on_disk() => {
@@ -265,16 +295,7 @@ impl Swarm {
             }
             _ => None,
         };
-        handle.resume(reservation, request_id).await
-    }
-
-    /// Checks that a VM runs.
-    ///
-    /// # Errors
-    /// Unknown or paused VM.
-    pub fn require_running(&self, account: &AccountId, vm: VmId) -> Result<(), Error> {
-        self.registry().by_id(*account, vm)?.guest()?;
-        Ok(())
+        handle.resume(by, reservation, request_id).await
     }
 
     /// Allows the guest of a VM to reach the API, until the VM ends. For VMs that have an API key.
@@ -381,10 +402,4 @@ impl Swarm {
     fn registry(&self) -> &Registry {
         &self.0.surroundings.registry
     }
-}
-
-/// At most a quarter of the VMs that fit the machine, because idle VMs take memory from the page cache.
-fn default_pool_size(max_vms: u32) -> u32 {
-    let cores = available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
-    (cores * POOL_SIZE_PER_CORE).min(max_vms / 4).min(MAX_DEFAULT_POOL_SIZE)
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::{
     Error,
-    budget::MemorySample,
+    budget::{Budget, MemorySample},
     history::{self, MetricsHistory},
     pool::Pool,
     registry::Registry,
@@ -39,8 +39,12 @@ pub(crate) struct UsageSamples(Arc<Mutex<HashMap<VmId, Load>>>);
 impl UsageSamples {
     /// Adds the last sample of a VM to its record.
     pub(crate) fn add_to(&self, record: Vm) -> Vm {
-        let load = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&record.id).copied();
-        Vm { usage: load.map(to_api), ..record }
+        Vm { usage: self.of(record.id).map(to_api), ..record }
+    }
+
+    /// The last sample of a VM. `None` if it has none yet, or no VMM.
+    pub(crate) fn of(&self, vm: VmId) -> Option<Load> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&vm).copied()
     }
 
     /// The sum of the memory that all VMs hold, in bytes.
@@ -58,7 +62,7 @@ impl UsageSamples {
         while !keeper.is_closed() {
             ticks.tick().await;
             // A keeper that does not answer is noticed elsewhere; until then, the last sample stays.
-            let taken = timeout(KEEPER_TIMEOUT, self.take(&pool)).await;
+            let taken = timeout(KEEPER_TIMEOUT, self.take(&keeper, &pool.budget)).await;
             // The timer may fire a little early or late.
             if taken.is_ok_and(|taken| taken.is_ok())
                 && recorded
@@ -77,12 +81,11 @@ impl UsageSamples {
     }
 
     /// Takes one sample.
-    pub(crate) async fn take(&self, pool: &Pool) -> Result<(), Error> {
-        let keeper = &pool.restorer.keeper;
+    pub(crate) async fn take(&self, keeper: &ServerEnd, budget: &Budget) -> Result<(), Error> {
         let (held, machine) = tokio::try_join!(keeper.list(), keeper.memory())?;
         let sample = held.into_iter().map(|vm| (vm.launched.vm, vm.load)).collect();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sample;
-        pool.budget.observe(MemorySample { machine, held_bytes: self.held_bytes() });
+        budget.observe(MemorySample { machine, held_bytes: self.held_bytes() });
         Ok(())
     }
 }
@@ -111,7 +114,7 @@ pub(crate) async fn read(keeper: &ServerEnd, vm: &VmHandle, promised_mb: u64) ->
 
 fn disk(usage: &Usage, traffic: Option<DiskTraffic>) -> DiskMetrics {
     DiskMetrics {
-        used_mb: usage.disk_bytes >> 20,
+        used_mb: usage.load.disk_bytes >> 20,
         size_mb: usage.disk_size_bytes >> 20,
         traffic: traffic.map(|traffic| DiskTrafficMetrics {
             read_bytes: traffic.read_bytes,

@@ -186,3 +186,28 @@ async fn restart_with_another_protocol(skep: Skep) -> Skep {
     fs::write(&path, record.to_string()).unwrap();
     stopped.start_with(&OPTIONS).await
 }
+
+#[test]
+fn a_vm_with_an_open_connection_is_not_idle() {
+    World::run(async || {
+        let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
+        let vms = [boot(&skep, json!("all")).await, boot(&skep, json!("all")).await];
+        let [connected, control] = vms;
+        begin_long_connection(&skep, connected).await;
+        // The control has what the other one has, but for the connection.
+        skep.output(control, "sleep 100000 > /dev/null 2>&1 &").await;
+        let change = json!({"idle_timeout_ms": 1000});
+        for vm in vms {
+            send(skep.request(Method::PATCH, &format!("/api/swarm/vm/{vm}")).json(&change)).await.ok(200);
+        }
+        let paused_by =
+            async |vm| skep.get(&format!("/api/swarm/vm/{vm}")).await.ok(200)["paused_by"].clone();
+        for _ in 0..2 {
+            eventually("a pause of the control", async || paused_by(control).await == "idle").await;
+            assert_eq!(paused_by(connected).await, Value::Null);
+            skep.output(control, "true").await;
+        }
+        skep.output(connected, "pkill curl").await;
+        eventually("a pause after the connection", async || paused_by(connected).await == "idle").await;
+    });
+}

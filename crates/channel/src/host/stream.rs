@@ -1,6 +1,7 @@
 //! The stream of a command's events.
 
 use std::{
+    any::Any,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -30,6 +31,7 @@ pub struct ExecStream {
     deadline: Pin<Box<Sleep>>,
     late_bytes: usize,
     finished: bool,
+    _guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl ExecStream {
@@ -44,7 +46,14 @@ impl ExecStream {
             deadline: Box::pin(sleep(limit)),
             late_bytes: 0,
             finished: false,
+            _guard: None,
         }
+    }
+
+    /// Keeps a value for as long as the stream exists.
+    #[must_use]
+    pub fn with_guard(self, guard: impl Any + Send + Sync) -> Self {
+        Self { _guard: Some(Box::new(guard)), ..self }
     }
 
     /// The id of the command in its VM, with which it can be attached to again.

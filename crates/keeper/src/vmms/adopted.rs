@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn an_adopted_vm_counts_with_what_its_end_would_free() {
         let usage = |held_bytes, memory_bytes| Usage {
-            load: Load { held_bytes, cpu_us: 0 },
+            load: Load { held_bytes, cpu_us: 0, disk_bytes: 0 },
             memory_bytes,
             ..Usage::default()
         };

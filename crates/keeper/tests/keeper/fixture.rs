@@ -212,7 +212,7 @@ impl RunningKeeper {
         assert_eq!(self.send_word(vm, "again"), json!({"answer": "again", "state": ""}));
         let usage = self.request(&json!({"usage": {"vm": vm.id}}));
         assert!(usage["memory_bytes"].as_u64().unwrap() > 0, "{usage}");
-        assert!(usage["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
+        assert!(usage["load"]["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
     }
 
     pub(crate) fn launch(&self, template: &str) -> LaunchedVm {

@@ -110,7 +110,7 @@ fn a_vmm_comes_and_goes_without_a_trace() {
         assert!(usage[figure].as_u64().unwrap() > 0, "{figure}: {usage}");
     }
     assert!(usage["load"]["held_bytes"].as_u64().unwrap() > 0, "{usage}");
-    assert!(usage["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
+    assert!(usage["load"]["disk_bytes"].as_u64().unwrap() > 0, "{usage}");
     assert!(fixture.links().contains("vm0"), "{}", fixture.links());
     assert!(fixture.sockets().join(&vm.id).is_dir());
     assert!(!fixture.groups_of(&vm.id).is_empty());

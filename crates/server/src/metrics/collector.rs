@@ -128,6 +128,10 @@ impl Collector {
             let limit = ConstGauge::new(limit_mb.saturating_mul(1 << 20));
             registry.register_with_unit("quota_memory", "Limit of guest memory", Unit::Bytes, limit);
         }
+        if let Some(limit_mb) = limits.max_disk_mb {
+            let limit = ConstGauge::new(limit_mb.saturating_mul(1 << 20));
+            registry.register_with_unit("quota_disk", "Limit of disk space", Unit::Bytes, limit);
+        }
         finish(String::new(), &root, format)
     }
 }

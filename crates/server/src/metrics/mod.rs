@@ -54,7 +54,7 @@ const READY_BUCKETS: [f64; 13] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 
 const COMMIT_BUCKETS: [f64; 12] =
     [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 /// Every reason, so that each series exists before its first event.
-const REASONS: [EndReason; 9] = [
+const REASONS: [EndReason; 10] = [
     EndReason::Deleted,
     EndReason::Cleanup,
     EndReason::Expired,
@@ -64,6 +64,7 @@ const REASONS: [EndReason; 9] = [
     EndReason::Lost,
     EndReason::Failed,
     EndReason::TicketEnded,
+    EndReason::Idle,
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

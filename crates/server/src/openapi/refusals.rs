@@ -59,10 +59,11 @@ refusals! {
     ],
     ForkRefused = &[
         &[UnknownVm, VmPaused, VmEnded, UnknownTemplate, UnknownTicket, NameTaken, QuotaExceeded], ATTEMPT, CLAIM,
-        IDEMPOTENCY, &[NoCapacity], SWARM, &[BootFailed, GuestTimeout],
+        IDEMPOTENCY, &[TemplateDamaged, TemplateNotReady, NoCapacity], SWARM, &[BootFailed, GuestTimeout],
     ],
     SnapshotRefused = &[
-        &[UnknownVm, VmPaused, VmEnded, NameTaken, TemplateNotReady, QuotaExceeded, NoCapacity], SWARM, &[GuestTimeout],
+        &[UnknownVm, VmPaused, VmEnded, NameTaken, TemplateNotReady, QuotaExceeded, TemplateDamaged, NoCapacity], SWARM,
+        &[GuestTimeout],
     ],
     TemplateRefused = &[&[UnknownTemplate]],
     CreateTemplateRefused = &[
@@ -72,14 +73,14 @@ refusals! {
     /// Ending all VMs.
     CleanupRefused = &[SWARM, OPTIONAL_BODY],
     /// Operations on one VM that do not use its guest agent.
-    VmRefused = &[&[UnknownVm], SWARM],
+    VmRefused = &[&[UnknownVm, InvalidValue], SWARM],
     /// Reading what only the process of a VM knows.
-    VmmRefused = &[&[UnknownVm, VmPaused], SWARM],
+    VmmRefused = &[&[UnknownVm, InvalidValue, VmPaused], SWARM],
     /// Pausing or resuming a VM.
-    PauseRefused = &[&[UnknownVm, VmEnded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
+    PauseRefused = &[&[UnknownVm, VmEnded, QuotaExceeded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
     ResumeRefused = &[
-        &[UnknownVm, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout],
-        OPTIONAL_BODY,
+        &[UnknownVm, InvalidValue, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM,
+        &[GuestTimeout], OPTIONAL_BODY,
     ],
     ChangeVmRefused = &[&[UnknownVm, NameTaken], SWARM],
     WatchRefused = &[PLACE, PATH, &[WatchLimit]],
@@ -90,7 +91,7 @@ refusals! {
     /// A command in a VM.
     ExecRefused = &[PLACE, COMMAND],
     /// A command over a WebSocket.
-    DuplexRefused = &[&[UpgradeRequired, UnknownVm, VmPaused], SWARM],
+    DuplexRefused = &[&[UpgradeRequired], PLACE, &[InvalidValue]],
     /// Reconnecting to a running command.
     ExecReconnectRefused = &[PLACE, &[UnknownExec]],
     CreateKeyRefused = &[&[UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable]],

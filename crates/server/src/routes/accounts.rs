@@ -70,7 +70,8 @@ async fn list(
     post, path = "/api/accounts", tag = "accounts", operation_id = "create_account",
     security(("bearer" = ["server:admin"])),
     request_body(content = CreateAccount, example = json!({
-        "name": "acme", "allowed_ips": ["192.0.2.0/24"], "max_vms": 10, "max_memory_mb": 4096
+        "name": "acme", "allowed_ips": ["192.0.2.0/24"], "max_vms": 10, "max_memory_mb": 4096,
+        "max_disk_mb": 20_480
     })),
     responses(
         (status = 201, description = "The record", body = Account),
@@ -162,6 +163,8 @@ async fn change(
         allowed_ips: change.allowed_ips,
         max_vms: change.max_vms,
         max_memory_mb: change.max_memory_mb,
+        max_paused_vms: change.max_paused_vms,
+        max_disk_mb: change.max_disk_mb,
         egress: change.egress,
     });
     Ok(Json(to_api(changed.await?)))
@@ -295,6 +298,8 @@ fn to_api(account: skep_store::Account) -> Account {
         allowed_ips: account.allowed_ips,
         max_vms: account.limits.max_vms,
         max_memory_mb: account.limits.max_memory_mb,
+        max_paused_vms: account.limits.max_paused_vms,
+        max_disk_mb: account.limits.max_disk_mb,
         egress: account.egress,
         created_at: account.created_at,
     }

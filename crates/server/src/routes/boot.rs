@@ -1,6 +1,6 @@
 //! Parses and checks the bodies of boots, changes and pauses of VMs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
 use skep_api::{
     ErrorCode, Failure, TicketId,
@@ -13,7 +13,9 @@ use skep_swarm::{BootFrom, BootSpec};
 
 use crate::{body::Object, extract::RequestInfo};
 
-/// The longest `ttl_ms`: ten years.
+/// The shortest `idle_timeout_ms`: VMs are looked at each second.
+const MIN_IDLE_TIMEOUT_MS: u64 = 1_000;
+/// The longest `ttl_ms` and `idle_timeout_ms`: ten years.
 const MAX_TTL_MS: u64 = 10 * 365 * 24 * 3_600 * 1_000;
 /// The longest template name, in bytes.
 const MAX_TEMPLATE_BYTES: usize = 63;
@@ -81,7 +83,9 @@ pub(super) fn parse_boot(
     let count =
         object.take_integer("count", 1..=u64::from(max_vms), " (the account's max_vms)")?.unwrap_or(1);
     let ttl = take_ttl(&mut object)?.flatten().or(defaults.ttl);
+    let idle_timeout_ms = take_idle_timeout(&mut object)?.flatten();
     let request: BootRequest = object.into_request()?;
+    check_combination(&request, count, idle_timeout_ms)?;
     let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
     check_template(&template)?;
     let source = BootFrom::Template(template);
@@ -89,16 +93,6 @@ pub(super) fn parse_boot(
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();
     check_metadata(&metadata)?;
-    if let Some(name) = request.name.as_ref().filter(|_| count != 1) {
-        return Err(invalid(format!(
-            "`count` is {count}, and the `name` `{name}` belongs to one VM; boot one VM for each name"
-        )));
-    }
-    if request.ticket.is_some() {
-        check_work(count, &env)?;
-    } else if request.keep_vm.is_some() {
-        return Err(invalid("`keep_vm` applies to the VM of a `ticket`; give both, or neither".to_owned()));
-    }
     request.command.as_deref().map_or(Ok(()), check_command)?;
     let order = BootSpec {
         // In range, as `take_whole` checked.
@@ -108,6 +102,8 @@ pub(super) fn parse_boot(
             metadata,
             expires_at: None,
             egress: request.egress.unwrap_or(defaults.egress),
+            idle_timeout_ms,
+            on_idle: request.on_idle.unwrap_or_default(),
         },
         source,
         ttl,
@@ -137,15 +133,36 @@ pub(super) fn parse_fork(
     parse_boot(object, defaults, call)
 }
 
+/// Checks the fields that require, or exclude, each other.
+fn check_combination(request: &BootRequest, count: u64, idle_timeout_ms: Option<u64>) -> Result<(), Failure> {
+    if let Some(name) = request.name.as_ref().filter(|_| count != 1) {
+        return Err(invalid(format!(
+            "`count` is {count}, and the `name` `{name}` belongs to one VM; boot one VM for each name"
+        )));
+    }
+    if request.ticket.is_some() {
+        check_work(count, request.env.as_ref())?;
+    } else if request.keep_vm.is_some() {
+        return Err(invalid("`keep_vm` applies to the VM of a `ticket`; give both, or neither".to_owned()));
+    }
+    if let (Some(on_idle), None) = (request.on_idle, idle_timeout_ms) {
+        let on_idle = on_idle.as_str();
+        return Err(invalid(format!(
+            "`on_idle` is `{on_idle}` without an `idle_timeout_ms`; give both, or neither"
+        )));
+    }
+    Ok(())
+}
+
 /// Checks what a boot for a ticket must not contain.
-fn check_work(count: u64, env: &BTreeMap<String, String>) -> Result<(), Failure> {
+fn check_work(count: u64, env: Option<&BTreeMap<String, String>>) -> Result<(), Failure> {
     if count != 1 {
         return Err(invalid(format!(
             "`count` is {count}, and a `ticket` has one VM; boot one for each ticket"
         )));
     }
     let files = TICKET_FILE_VARIABLES.map(|(name, _)| name);
-    match TICKET_VARIABLES.iter().chain(&files).find(|name| env.contains_key(**name)) {
+    match TICKET_VARIABLES.iter().chain(&files).find(|name| env.is_some_and(|env| env.contains_key(**name))) {
         Some(name) => Err(invalid(format!("`env.{name}` is set where there is a `ticket`; leave it out"))),
         None => Ok(()),
     }
@@ -167,13 +184,14 @@ fn check_command(command: &str) -> Result<(), Failure> {
 
 pub(super) fn parse_change(mut object: Object, call: &RequestInfo) -> Result<VmChange, Failure> {
     let ttl = take_ttl(&mut object)?;
-    let ChangeRequest { metadata, name, egress, .. } = object.into_request()?;
+    let idle_timeout_ms = take_idle_timeout(&mut object)?;
+    let ChangeRequest { metadata, name, egress, on_idle, .. } = object.into_request()?;
     if let Some(metadata) = &metadata {
         check_metadata(metadata)?;
     }
     let now = call.arrival.wall;
     let expires_at = ttl.map(|ttl| ttl.and_then(|ttl| now.checked_add(ttl).ok()));
-    Ok(VmChange { name, metadata, expires_at, egress })
+    Ok(VmChange { name, metadata, expires_at, egress, idle_timeout_ms, on_idle })
 }
 
 /// Parses the body of a pause into the place to pause to.
@@ -184,15 +202,25 @@ pub(super) fn parse_pause(mut object: Object) -> Result<PausedTo, Failure> {
     Ok(to.unwrap_or(PausedTo::Memory))
 }
 
-/// Takes out `ttl_ms`. The outer `None` means absent, the inner one null.
 fn take_ttl(object: &mut Object) -> Result<Option<Option<Duration>>, Failure> {
-    match object.take("ttl_ms") {
+    let given = take_milliseconds(object, "ttl_ms", 1..=MAX_TTL_MS)?;
+    Ok(given.map(|given| given.map(Duration::from_millis)))
+}
+
+fn take_idle_timeout(object: &mut Object) -> Result<Option<Option<u64>>, Failure> {
+    take_milliseconds(object, "idle_timeout_ms", MIN_IDLE_TIMEOUT_MS..=MAX_TTL_MS)
+}
+
+/// Takes out a time. The outer `None` means absent, the inner one null.
+fn take_milliseconds(
+    object: &mut Object,
+    name: &'static str,
+    range: RangeInclusive<u64>,
+) -> Result<Option<Option<u64>>, Failure> {
+    match object.take(name) {
         None => Ok(None),
         Some(serde_json::Value::Null) => Ok(Some(None)),
-        Some(value) => {
-            let given = Object::single("ttl_ms", value).take_integer("ttl_ms", 1..=MAX_TTL_MS, "")?;
-            Ok(given.map(|given| Some(Duration::from_millis(given))))
-        }
+        Some(value) => Ok(Object::single(name, value).take_integer(name, range, "")?.map(Some)),
     }
 }
 

@@ -168,9 +168,9 @@ async fn exec_again(
     Query(offsets): Query<Offsets>,
 ) -> Result<Response, Refusal> {
     let (vm, exec_id) = (path.vm()?, path.exec_id()?);
-    let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
+    let vm = state.vms.awake_vm_for(&caller, vm).await?;
     let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
-    let (events, ending) = swarm.exec_attach(&caller.account.id, vm, exec_id, stdout, stderr).await?;
+    let (events, ending) = vm.exec_attach(exec_id, stdout, stderr).await?;
     let encoding = offsets.encoding.unwrap_or_default();
     Ok(exec_stream::answer(events, &state, &caller, ExecPlace::Vm(ending), encoding))
 }

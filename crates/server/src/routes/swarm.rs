@@ -81,6 +81,7 @@ async fn status(
         Err(_) => Ok(Json(SwarmStatus {
             vms: Vec::new(),
             count: 0,
+            disk_used_mb: 0,
             pool: Default::default(),
             capacity: Capacity::default(),
             engine: None,
@@ -296,9 +297,10 @@ async fn end(
 /// Stops the processors of a VM: its processes stand still, and it uses no CPU. Its memory, its disk and its place in the
 /// quota and in the capacity of the machine stay in use, and its time to live goes on. With `to: disk`, the memory is written
 /// to the server's disk as well, and the VMM ends: only the address, the name and the disk space stay in use, and `pid` is
-/// null. A paused VM stays paused when the server is restarted, one on disk also when the machine is. Until it is resumed, requests that need the VM to run answer 409 `vm_paused`. Those in progress
-/// stand still: they go on when the VM is resumed, or reach their own time limits. A VM that is paused already stays as
-/// it is.
+/// null. A paused VM stays paused when the server is restarted, one on disk also when the machine is. Until it is resumed,
+/// requests that need the VM to run answer 409 `vm_paused`. Those in progress stand still: they go on when the VM is resumed,
+/// or reach their own time limits. A VM that is paused already stays as it is, but one that its `idle_timeout_ms` paused
+/// is not resumed by other requests any more.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/pause", tag = "swarm", operation_id = "pause_vm", security(("bearer" = ["swarm:write"])),
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),

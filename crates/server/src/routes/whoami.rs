@@ -22,7 +22,7 @@ pub(crate) fn routes() -> Routes {
         "key": {"id": "key_01jv0000000000000000000000", "prefix": "sk-skep-prod-3f9a1c20", "name": "ci"},
         "account": {"id": "acc_01jv0000000000000000000000", "name": "default"},
         "scopes": ["swarm:read", "swarm:exec"], "roots": ["/var/lib/skep/workspaces/default"],
-        "limits": {"max_vms": null, "max_memory_mb": null}, "vm": null
+        "limits": {"max_vms": null, "max_memory_mb": null, "max_paused_vms": null, "max_disk_mb": null}, "vm": null
     })))
 )]
 async fn whoami(caller: Caller<AnyKeyOrVmKey>, _: Query<NoParameters>) -> Answer<WhoAmI> {

@@ -68,12 +68,13 @@ const VERBS: [(&str, &str); 57] = [
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 /// Fields whose flag has a different name.
-const FLAG_ALIASES: [(&str, &str); 12] = [
+const FLAG_ALIASES: [(&str, &str); 13] = [
     ("scopes", "scope"),
     ("roots", "root"),
     ("allowed_ips", "allowed_ip"),
     ("types", "type"),
     ("ttl_ms", "ttl"),
+    ("idle_timeout_ms", "idle_timeout"),
     ("memory_mb", "memory"),
     ("disk_mb", "disk"),
     ("dependencies", "after"),

@@ -59,6 +59,12 @@ struct Create {
     /// Maximum memory of all its VMs, in MiB [default: that of the server].
     #[arg(long, value_name = "MIB")]
     max_memory_mb: Option<u64>,
+    /// Maximum number of VMs that are paused to disk [default: 1000].
+    #[arg(long, value_name = "NUMBER")]
+    max_paused_vms: Option<u32>,
+    /// Maximum disk space of its templates, VMs on disk and disk layers of VMs together, in MiB [default: no limit].
+    #[arg(long, value_name = "MIB")]
+    max_disk_mb: Option<u64>,
     /// What its VMs may connect to if their boot does not say: `none`, `all`, or hosts and networks with commas between
     /// them [default: none].
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
@@ -104,6 +110,12 @@ struct Set {
     /// Maximum memory of all its VMs, in MiB, or `none` for that of the server.
     #[arg(long, value_name = "MIB", value_parser = limit::<u64>)]
     max_memory_mb: Option<Limit<u64>>,
+    /// Maximum number of VMs that are paused to disk, or `none` for 1000.
+    #[arg(long, value_name = "NUMBER", value_parser = limit::<u32>)]
+    max_paused_vms: Option<Limit<u32>>,
+    /// Maximum disk space of its templates, VMs on disk and disk layers of VMs together, in MiB, or `none` for no limit.
+    #[arg(long, value_name = "MIB", value_parser = limit::<u64>)]
+    max_disk_mb: Option<Limit<u64>>,
     /// What its VMs may connect to if their boot does not say: `none`, `all`, or hosts and networks with commas between
     /// them. VMs that run keep their policy.
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
@@ -159,6 +171,8 @@ async fn create(verb: Create) -> anyhow::Result<ExitCode> {
         allowed_ips: non_empty(verb.allowed_ip),
         max_vms: verb.max_vms,
         max_memory_mb: verb.max_memory_mb,
+        max_paused_vms: verb.max_paused_vms,
+        max_disk_mb: verb.max_disk_mb,
         egress: with_presets(verb.egress, &verb.egress_preset)?,
     };
     show(&verb.connection.client()?.create_account(&request).await?, verb.connection.json)
@@ -170,6 +184,8 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
         allowed_ips: if verb.any_ip { Some(Vec::new()) } else { non_empty(verb.allowed_ip) },
         max_vms: verb.max_vms.map(|Limit(limit)| limit),
         max_memory_mb: verb.max_memory_mb.map(|Limit(limit)| limit),
+        max_paused_vms: verb.max_paused_vms.map(|Limit(limit)| limit),
+        max_disk_mb: verb.max_disk_mb.map(|Limit(limit)| limit),
         egress: with_presets(verb.egress, &verb.egress_preset)?,
     };
     if change == ChangeAccount::default() {
@@ -267,11 +283,24 @@ fn table(accounts: &[Record]) -> std::io::Result<()> {
             if from.is_empty() { "everywhere".to_owned() } else { from },
             number(account.max_vms.map(u64::from)),
             number(account.max_memory_mb),
+            number(account.max_paused_vms.map(u64::from)),
+            number(account.max_disk_mb),
             describe_policy(&account.egress),
             output::time(Some(account.created_at)),
         ]
     };
-    let header = ["ID", "NAME", "ROOTS", "FROM", "MAX VMS", "MAX MIB", "EGRESS", "CREATED"];
+    let header = [
+        "ID",
+        "NAME",
+        "ROOTS",
+        "FROM",
+        "MAX VMS",
+        "MAX MIB",
+        "MAX PAUSED",
+        "MAX DISK MIB",
+        "EGRESS",
+        "CREATED",
+    ];
     output::table(header, accounts.iter().map(row))
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use skep_api::{
     TicketId, VmName,
     egress::{EgressPolicy, EgressPreset},
-    swarm::{BootAnswer, BootRequest},
+    swarm::{BootAnswer, BootRequest, OnIdle},
 };
 use skep_client::{Answered, Client};
 
@@ -49,6 +49,14 @@ pub(super) struct BootOptions {
     /// Lifetime, such as 90s, 30m, 8h or 2d [default: unlimited].
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
+    /// Time without a call, a running --command or an open connection to outside after which --on-idle happens, such as 10m
+    /// [default: never].
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<String>,
+    /// What happens after --idle-timeout: `pause`, `pause-to-disk` or `end`. The next command in a VM that was paused so
+    /// resumes it [default: pause].
+    #[arg(long, value_name = "ACTION", value_parser = parse_on_idle, requires = "idle_timeout")]
+    on_idle: Option<OnIdle>,
     /// Metadata for the record of each VM; may be given several times.
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
@@ -82,6 +90,13 @@ pub(super) struct BootOptions {
     command: Option<String>,
 }
 
+fn parse_on_idle(word: &str) -> Result<OnIdle, String> {
+    [OnIdle::Pause, OnIdle::PauseToDisk, OnIdle::End]
+        .into_iter()
+        .find(|action| action.as_str() == word.replace('-', "_"))
+        .ok_or_else(|| "give `pause`, `pause-to-disk` or `end`".to_owned())
+}
+
 /// `None` without options, for the default of the account.
 fn requested_policy(
     policy: Option<EgressPolicy>,
@@ -105,6 +120,8 @@ impl BootOptions {
             name: self.name,
             template: None,
             ttl_ms: self.ttl.as_deref().map(parse_milliseconds).transpose()?,
+            idle_timeout_ms: self.idle_timeout.as_deref().map(parse_milliseconds).transpose()?,
+            on_idle: self.on_idle,
             metadata: if self.metadata.is_empty() { None } else { Some(parse_metadata(&self.metadata)?) },
             egress: requested_policy(self.egress, &self.egress_preset, &self.egress_port)?,
             env: if self.env.is_empty() { None } else { Some(parse_pairs(&self.env)?) },

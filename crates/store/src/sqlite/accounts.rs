@@ -75,7 +75,7 @@ fn ensure_default(
         name: DEFAULT_ACCOUNT.to_owned(),
         roots: command.roots.clone(),
         allowed_ips: Vec::new(),
-        limits: Limits { max_vms: None, max_memory_mb: None },
+        limits: Limits::NONE,
         egress: EgressPolicy::None,
         at: command.at,
     };
@@ -96,8 +96,9 @@ fn create(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
 fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Result<bool, SqliteError> {
     let inserted = execute(
         connection,
-        "INSERT INTO accounts (id, name, roots, allowed_ips, max_vms, max_memory_mb, egress, created_at)
-         VALUES (:id, :name, :roots, :allowed_ips, :max_vms, :max_memory_mb, :egress, :at)
+        "INSERT INTO accounts (id, name, roots, allowed_ips, max_vms, max_memory_mb, max_paused_vms, max_disk_mb,
+                               egress, created_at)
+         VALUES (:id, :name, :roots, :allowed_ips, :max_vms, :max_memory_mb, :max_paused_vms, :max_disk_mb, :egress, :at)
          ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING",
         named_params! {
             ":id": id.to_string(),
@@ -106,6 +107,8 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
             ":allowed_ips": to_json(&command.allowed_ips)?,
             ":max_vms": command.limits.max_vms,
             ":max_memory_mb": command.limits.max_memory_mb.map(signed).transpose()?,
+            ":max_paused_vms": command.limits.max_paused_vms,
+            ":max_disk_mb": command.limits.max_disk_mb.map(signed).transpose()?,
             ":egress": to_json(&command.egress)?,
             ":at": millis(command.at),
         },
@@ -121,6 +124,8 @@ fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Sq
                              allowed_ips = coalesce(:allowed_ips, allowed_ips),
                              max_vms = CASE WHEN :vms THEN :max_vms ELSE max_vms END,
                              max_memory_mb = CASE WHEN :memory THEN :max_memory_mb ELSE max_memory_mb END,
+                             max_paused_vms = CASE WHEN :paused THEN :max_paused_vms ELSE max_paused_vms END,
+                             max_disk_mb = CASE WHEN :disk THEN :max_disk_mb ELSE max_disk_mb END,
                              egress = coalesce(:egress, egress)
          WHERE id = :id AND deleted_at IS NULL",
         named_params! {
@@ -131,6 +136,10 @@ fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Sq
             ":max_vms": command.max_vms.flatten(),
             ":memory": command.max_memory_mb.is_some(),
             ":max_memory_mb": command.max_memory_mb.flatten().map(signed).transpose()?,
+            ":paused": command.max_paused_vms.is_some(),
+            ":max_paused_vms": command.max_paused_vms.flatten(),
+            ":disk": command.max_disk_mb.is_some(),
+            ":max_disk_mb": command.max_disk_mb.flatten().map(signed).transpose()?,
             ":egress": command.egress.as_ref().map(to_json).transpose()?,
         },
     )?;
@@ -247,6 +256,8 @@ fn decode(row: &Columns<'_>) -> Result<Account, SqliteError> {
         limits: Limits {
             max_vms: row.optional_number("max_vms")?,
             max_memory_mb: row.optional_number("max_memory_mb")?,
+            max_paused_vms: row.optional_number("max_paused_vms")?,
+            max_disk_mb: row.optional_number("max_disk_mb")?,
         },
         egress: row.json("egress")?,
         created_at: row.time("created_at")?,

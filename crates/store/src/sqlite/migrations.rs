@@ -30,6 +30,8 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0022_egress_of_accounts.sql")),
     M::up(include_str!("migrations/0023_egress_in_audit.sql")),
     M::up(include_str!("migrations/0024_copies_of_vms.sql")),
+    M::up(include_str!("migrations/0025_idle_vms.sql")),
+    M::up(include_str!("migrations/0026_disk_of_accounts.sql")),
 ];
 
 /// The newest schema version that this program supports.

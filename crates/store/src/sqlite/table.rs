@@ -7,12 +7,14 @@ use jiff::Timestamp;
 use rusqlite::types::{ToSqlOutput, Value as SqlValue};
 use serde_json::{Map, Value};
 use skep_api::{
-    AccountId, Label, TemplateId, TicketId, VmId, VmName, egress::EgressPolicy, swarm::BootReceipt,
+    AccountId, Label, TemplateId, TicketId, VmId, VmName,
+    egress::EgressPolicy,
+    swarm::{BootReceipt, OnIdle},
     tickets::TicketStatus,
 };
 
 use super::{
-    columns::{Columns, millis, signed, to_json},
+    columns::{Columns, invalid_column, millis, signed, to_json},
     error::SqliteError,
 };
 
@@ -177,6 +179,17 @@ macro_rules! text_columns {
 }
 
 text_columns!(AccountId, TemplateId, TicketId, VmId, VmName, TicketStatus, IpAddr);
+
+impl ColumnValue for OnIdle {
+    fn bind(&self) -> Result<ToSqlOutput<'_>, SqliteError> {
+        Ok(ToSqlOutput::from(self.as_str()))
+    }
+
+    fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
+        let word = Value::String(row.get(column)?);
+        serde_json::from_value(word).map_err(|error| invalid_column(column, error))
+    }
+}
 
 macro_rules! json_columns {
     ($($type:ty),+ $(,)?) => {

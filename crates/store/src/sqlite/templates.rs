@@ -18,9 +18,9 @@ use super::{
     tickets,
 };
 use crate::{
-    CreateTemplate, DeleteTemplate, EnsureBaseTemplate, Error, EventKind, IdempotentRequest, KnownTemplate,
-    ListTemplates, RecordSnapshot, RecordTemplateState, TemplatePage, TemplateStatus, TemplateStore,
-    VmBooted,
+    AccountDisk, CreateTemplate, DeleteTemplate, EnsureBaseTemplate, Error, EventKind, IdempotentRequest,
+    KnownTemplate, ListTemplates, RecordSnapshot, RecordTemplateState, TemplatePage, TemplateStatus,
+    TemplateStore, VmBooted,
 };
 
 /// How many users of a template the error for its deletion names.
@@ -78,6 +78,10 @@ impl TemplateStore for SqliteStore {
 
     async fn record_snapshot(&self, command: RecordSnapshot) -> crate::Result<Template> {
         self.writer.run(move |c| record_snapshot(c, &command)).await
+    }
+
+    async fn account_disk(&self, account: AccountId) -> crate::Result<AccountDisk> {
+        self.readers.run(move |c| account_disk(c, account)).await
     }
 
     async fn known_templates(&self) -> crate::Result<Vec<KnownTemplate>> {
@@ -326,6 +330,20 @@ fn record_snapshot(connection: &Connection, command: &RecordSnapshot) -> Result<
     let (kind, request_id) = (EventKind::VmSnapshotted, request_id.as_deref());
     events::append(connection, &NewEvent { account: *account, kind, body, at: *at, request_id })?;
     Ok(stored)
+}
+
+fn account_disk(connection: &Connection, account: AccountId) -> Result<AccountDisk, SqliteError> {
+    let limits = accounts::by_id(connection, account)?.limits;
+    let occupied = query_optional(
+        connection,
+        "SELECT sum(CASE WHEN own_bytes IS NOT NULL THEN own_bytes
+                         WHEN state = ?2 AND source <> ?3 THEN memory_mb << 20
+                         ELSE 0 END) AS bytes
+         FROM templates WHERE account = ?1",
+        params![account.to_string(), TemplateState::Building.as_str(), TemplateSource::Vm.as_str()],
+        |row| row.optional_number("bytes"),
+    )?;
+    Ok(AccountDisk { limits, templates_bytes: occupied.flatten().unwrap_or_default() })
 }
 
 fn known(connection: &Connection) -> Result<Vec<KnownTemplate>, SqliteError> {

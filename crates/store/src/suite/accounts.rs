@@ -16,7 +16,7 @@ pub async fn the_default_account_is_made_once(store: Arc<dyn Store>) {
     assert_eq!((first.name.as_str(), first.created_at), ("default", moment(0)));
     assert_eq!(first.roots, ["/srv/work"]);
     assert!(first.allowed_ips.is_empty());
-    assert_eq!((first.limits.max_vms, first.limits.max_memory_mb), (None, None));
+    assert_eq!(first.limits, Limits::NONE);
 
     let later = EnsureDefaultAccount { roots: vec!["/other".to_owned()], at: moment(9) };
     assert_eq!(store.ensure_default_account(later).await.unwrap(), first);
@@ -82,6 +82,8 @@ fn unchanged(account: AccountId) -> ChangeAccount {
         allowed_ips: None,
         max_vms: None,
         max_memory_mb: None,
+        max_paused_vms: None,
+        max_disk_mb: None,
         egress: None,
     }
 }
@@ -90,7 +92,12 @@ pub async fn an_account_is_kept_as_it_was_made(store: Arc<dyn Store>) {
     default_account(&*store).await;
     let mut command = new_account("acme");
     command.allowed_ips = vec!["192.0.2.0/24".to_owned()];
-    command.limits = Limits { max_vms: Some(0), max_memory_mb: Some(1 << 40) };
+    command.limits = Limits {
+        max_vms: Some(0),
+        max_memory_mb: Some(1 << 40),
+        max_paused_vms: Some(0),
+        max_disk_mb: Some(1 << 40),
+    };
     command.egress = EgressPolicy::listing(&["api.example.com"]).unwrap();
     let made = store.create_account(command.clone()).await.unwrap();
     assert_eq!(
@@ -115,19 +122,28 @@ pub async fn what_may_change_of_an_account_changes(store: Arc<dyn Store>) {
         roots: Some(vec!["/b".to_owned()]),
         max_vms: Some(Some(3)),
         max_memory_mb: Some(Some(512)),
+        max_paused_vms: Some(Some(5)),
+        max_disk_mb: Some(Some(2_048)),
         ..unchanged(made.id)
     };
     let changed = store.change_account(change).await.unwrap();
     assert_eq!((changed.roots.as_slice(), &changed.allowed_ips), (&["/b".to_owned()][..], &made.allowed_ips));
-    assert_eq!(changed.limits, Limits { max_vms: Some(3), max_memory_mb: Some(512) });
+    let limits = Limits {
+        max_vms: Some(3),
+        max_memory_mb: Some(512),
+        max_paused_vms: Some(5),
+        max_disk_mb: Some(2_048),
+    };
+    assert_eq!(changed.limits, limits);
     let change = ChangeAccount {
         allowed_ips: Some(vec![]),
         max_vms: Some(None),
+        max_disk_mb: Some(None),
         egress: Some(EgressPolicy::All),
         ..unchanged(made.id)
     };
     let changed = store.change_account(change).await.unwrap();
-    assert_eq!(changed.limits, Limits { max_vms: None, max_memory_mb: Some(512) });
+    assert_eq!(changed.limits, Limits { max_vms: None, max_disk_mb: None, ..limits });
     assert_eq!(changed.egress, EgressPolicy::All);
     assert_eq!(store.account(made.id).await.unwrap(), changed);
     assert_eq!(store.account(other.id).await.unwrap(), other, "no other account changes");

@@ -36,7 +36,7 @@ use skep_api::{
     AccountId, Environment, KeyId, Role, Scope, TemplateId, VmId,
     egress::EgressPolicy,
     keys::Limits,
-    swarm::{BootReceipt, BootSource, EndReason},
+    swarm::{BootReceipt, BootSource, EndReason, OnIdle},
 };
 
 use crate::{
@@ -101,6 +101,7 @@ macro_rules! store_suite {
             templates::templates_are_listed_once_base_first,
             templates::a_name_belongs_to_one_template_of_an_account,
             templates::templates_and_builds_of_an_account_are_limited,
+            templates::the_disk_space_of_an_account_is_that_of_its_own_templates,
             templates::a_template_that_is_used_is_not_deleted,
             templates::a_snapshot_is_recorded_with_its_vm,
             templates::a_vm_of_a_template_that_was_deleted_is_not_recorded,
@@ -205,7 +206,7 @@ pub fn new_account(name: &str) -> CreateAccount {
         name: name.to_owned(),
         roots: vec![format!("/srv/{name}")],
         allowed_ips: vec![],
-        limits: Limits { max_vms: None, max_memory_mb: None },
+        limits: Limits::NONE,
         egress: EgressPolicy::None,
         at: moment(1),
     }
@@ -284,6 +285,8 @@ pub fn booted(account: AccountId, pid: u32) -> VmBooted {
         attributes: VmAttributes {
             metadata: metadata.into_iter().collect(),
             expires_at: pid.is_multiple_of(2).then(|| moment(60_000)),
+            idle_timeout_ms: pid.is_multiple_of(2).then_some(60_000),
+            on_idle: if pid.is_multiple_of(2) { OnIdle::PauseToDisk } else { OnIdle::Pause },
             ..VmAttributes::default()
         },
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use skep_api::{
     AccountId, ErrorCode, TemplateId, VmId,
+    keys::Limits,
     swarm::EndReason,
     templates::{GuestSize, Template, TemplateSource, TemplateState},
 };
@@ -184,6 +185,37 @@ pub async fn templates_and_builds_of_an_account_are_limited(store: Arc<dyn Store
     assert!(refused.to_string().contains("has 3 templates"), "{refused}");
     let other = account_named(&*store, "acme").await.id;
     store.create_template(CreateTemplate { account: other, ..limited("d") }).await.unwrap();
+}
+
+pub async fn the_disk_space_of_an_account_is_that_of_its_own_templates(store: Arc<dyn Store>) {
+    let account = with_base(&*store).await;
+    let other = account_named(&*store, "other").await.id;
+    let occupied = async |account| store.account_disk(account).await.unwrap().templates_bytes;
+    assert_eq!(store.account_disk(account).await.unwrap().limits, Limits::NONE);
+    assert_eq!((occupied(account).await, occupied(other).await), (0, 0));
+    record(&*store, TemplateId::BASE, ready()).await;
+    let built = made(&*store, account, "built").await;
+    assert_eq!(
+        occupied(account).await,
+        SIZE.memory_mb << 20,
+        "one that is being built counts with its memory"
+    );
+    record(&*store, built.id, ready()).await;
+    assert_eq!(occupied(account).await, 100);
+    record(&*store, built.id, TemplateStatus::Outdated { reason: "old".to_owned() }).await;
+    assert_eq!(occupied(account).await, 100, "its files are still there");
+    let failed = made(&*store, account, "failed").await;
+    record(&*store, failed.id, TemplateStatus::Failed { reason: "no".to_owned() }).await;
+    // Who takes a snapshot counts it until it is stored.
+    let snapshot = CreateTemplate { source: TemplateSource::Vm, ..new(account, "snapshot") };
+    let snapshot = store.create_template(snapshot).await.unwrap();
+    assert_eq!(occupied(account).await, 100);
+    record(&*store, snapshot.id, ready()).await;
+    assert_eq!((occupied(account).await, occupied(other).await), (200, 0));
+    store.delete_template(delete(account, built.id)).await.unwrap();
+    assert_eq!(occupied(account).await, 100);
+    let unknown = store.account_disk(AccountId::generate()).await.unwrap_err();
+    assert_eq!(unknown.code(), ErrorCode::UnknownAccount);
 }
 
 pub async fn a_template_that_is_used_is_not_deleted(store: Arc<dyn Store>) {

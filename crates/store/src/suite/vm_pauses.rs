@@ -5,22 +5,25 @@ use std::sync::Arc;
 use serde_json::json;
 use skep_api::{
     AccountId, ErrorCode, TemplateId, VmId,
-    swarm::{EndReason, PausedTo, ResumedBy, VmState},
+    swarm::{EndReason, PausedBy, PausedTo, ResumedBy, VmState},
 };
 
 use super::{account_named, all_events, boot, booted, default_account, end, events_of, moment};
-use crate::{Event, EventKind, ListVms, PauseChange, RecordPause, Store, VmFilter, VmSet};
+use crate::{Event, EventKind, ListVms, Pause, PauseChange, RecordPause, Store, VmFilter, VmSet};
 
 fn pause(vm: VmId, paused_to: Option<PausedTo>, step: i64) -> RecordPause {
     let change = match paused_to {
-        Some(PausedTo::Memory) => PauseChange::PausedToMemory,
-        Some(PausedTo::Disk) => PauseChange::PausedToDisk { snapshot: TemplateId::generate() },
+        Some(PausedTo::Memory) => PauseChange::PausedToMemory { by: PausedBy::Request },
+        Some(PausedTo::Disk) => {
+            PauseChange::PausedToDisk { by: PausedBy::Request, snapshot: TemplateId::generate() }
+        }
         None => PauseChange::Runs { by: ResumedBy::Request },
     };
     RecordPause { vm, change, at: moment(step), request_id: Some("pause".to_owned()) }
 }
 
 const TO_MEMORY: Option<PausedTo> = Some(PausedTo::Memory);
+const ON_DISK: Pause = Pause { to: PausedTo::Disk, by: PausedBy::Memory };
 
 pub async fn a_pause_is_recorded_until_the_vm_is_resumed(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
@@ -28,7 +31,7 @@ pub async fn a_pause_is_recorded_until_the_vm_is_resumed(store: Arc<dyn Store>) 
     store.record_boots(boot(vec![vm.clone(), other])).await.unwrap();
     let state = async || {
         let records = store.live_vms().await.unwrap();
-        assert_eq!(records[1].paused_to, None, "another VM was changed");
+        assert_eq!(records[1].pause, None, "another VM was changed");
         records[0].to_api(moment(900)).state
     };
     for round in 0..2 {
@@ -36,12 +39,12 @@ pub async fn a_pause_is_recorded_until_the_vm_is_resumed(store: Arc<dyn Store>) 
         // The second command of each kind changes nothing.
         for repeated in 0..2 {
             let paused = store.record_pause(pause(vm.id, TO_MEMORY, at + repeated)).await.unwrap();
-            assert_eq!((&paused.vm, paused.paused_to), (&vm, TO_MEMORY));
+            assert_eq!((&paused.vm, paused.pause.map(|pause| pause.to)), (&vm, TO_MEMORY));
             assert_eq!(state().await, VmState::Paused);
         }
         for repeated in 0..2 {
             let resumed = store.record_pause(pause(vm.id, None, at + 10 + repeated)).await.unwrap();
-            assert_eq!((&resumed.vm, resumed.paused_to), (&vm, None));
+            assert_eq!((&resumed.vm, resumed.pause), (&vm, None));
             assert_eq!(state().await, VmState::Running);
         }
     }
@@ -52,6 +55,7 @@ pub async fn a_pause_is_recorded_until_the_vm_is_resumed(store: Arc<dyn Store>) 
     let body = json!({ "vm": vm.id, "pid": vm.pid, "name": null });
     let mut paused_body = body.clone();
     paused_body["paused_to"] = json!("memory");
+    paused_body["paused_by"] = json!("request");
     let paused = events_of(&*store, EventKind::VmPaused).await;
     assert_eq!(paused[0].request_id.as_deref(), Some("pause"));
     assert_eq!(with_times(paused), [(moment(600), paused_body.clone()), (moment(620), paused_body)]);
@@ -126,10 +130,10 @@ pub async fn a_vm_on_disk_has_no_process_and_gets_another_one(store: Arc<dyn Sto
     };
     assert_eq!(memory().await, 512);
     let snapshot = TemplateId::generate();
-    record(PauseChange::PausedToMemory, 600).await;
-    let on_disk = record(PauseChange::PausedToDisk { snapshot }, 610).await;
+    record(PauseChange::PausedToMemory { by: PausedBy::Idle }, 600).await;
+    let on_disk = record(PauseChange::PausedToDisk { by: PausedBy::Memory, snapshot }, 610).await;
     let shown = on_disk.to_api(moment(900));
-    assert_eq!((on_disk.snapshot, on_disk.paused_to), (Some(snapshot), Some(PausedTo::Disk)));
+    assert_eq!((on_disk.snapshot, on_disk.pause), (Some(snapshot), Some(ON_DISK)));
     assert_eq!((shown.pid, shown.state, shown.paused_to), (None, VmState::Paused, Some(PausedTo::Disk)));
     assert_eq!(memory().await, 0);
     let resumed = record(PauseChange::Restored { pid: 77, by: ResumedBy::Activity }, 620).await;
@@ -140,7 +144,12 @@ pub async fn a_vm_on_disk_has_no_process_and_gets_another_one(store: Arc<dyn Sto
     let events = events_of(&*store, EventKind::VmResumed).await;
     assert_eq!((&events[0].body["pid"], &events[0].body["by"]), (&json!(77), &json!("activity")));
     // A later pause in memory keeps process and time.
-    record(PauseChange::PausedToMemory, 630).await;
+    record(PauseChange::PausedToMemory { by: PausedBy::Idle }, 625).await;
+    // The same pause for another reason is recorded without an event.
+    let paused = events_of(&*store, EventKind::VmPaused).await.len();
+    record(PauseChange::PausedToMemory { by: PausedBy::Request }, 630).await;
+    assert_eq!(store.live_vms().await.unwrap()[0].pause.unwrap().by, PausedBy::Request);
+    assert_eq!(events_of(&*store, EventKind::VmPaused).await.len(), paused);
     let shown = record(PauseChange::Runs { by: ResumedBy::Request }, 640).await.to_api(moment(900));
     assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
 }

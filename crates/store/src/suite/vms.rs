@@ -75,7 +75,7 @@ pub async fn what_may_change_of_a_vm_changes_while_it_lives(store: Arc<dyn Store
 
 /// The record of a VM that runs no command and was never paused.
 fn record_of(vm: VmBooted, end: Option<VmEnd>) -> VmRecord {
-    VmRecord { vm, command_runs: false, paused_to: None, snapshot: None, resumed_at: None, end }
+    VmRecord { vm, command_runs: false, pause: None, snapshot: None, resumed_at: None, end }
 }
 
 fn named(account: AccountId, pid: u32, name: &str) -> VmBooted {

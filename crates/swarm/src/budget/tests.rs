@@ -2,7 +2,7 @@ use skep_api::ErrorCode;
 
 use super::*;
 
-const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
+const FREE: Limits = Limits::NONE;
 
 fn asked(vms: u32, guest_mb: u64) -> Asked {
     Asked { vms, guest_mb, parked: 0 }
@@ -54,7 +54,7 @@ fn memory_is_promised_up_to_a_limit_of_its_own() {
 #[test]
 fn a_quota_counts_the_memory_of_all_guests_whether_they_use_it_or_not() {
     let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
-    let limits = Limits { max_vms: None, max_memory_mb: Some(2048) };
+    let limits = Limits { max_memory_mb: Some(2048), ..FREE };
     let account = AccountId::generate();
     let _held = budget.reserve(account, &limits, &asked(1, 1024)).unwrap();
     let refused = budget.reserve(account, &limits, &asked(1, 1025)).unwrap_err();
@@ -118,7 +118,7 @@ fn a_boot_leaves_the_machine_its_reserve_and_the_pool_some_more() {
 fn a_quota_names_both_numbers() {
     let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
     let account = AccountId::generate();
-    let limits = Limits { max_vms: Some(4), max_memory_mb: Some(400) };
+    let limits = Limits { max_vms: Some(4), max_memory_mb: Some(400), ..FREE };
     let _held = budget.reserve(account, &limits, &asked(2, 128)).unwrap();
     let refused = budget.reserve(account, &limits, &asked(3, 1)).unwrap_err();
     assert_eq!(refused.code, ErrorCode::QuotaExceeded);

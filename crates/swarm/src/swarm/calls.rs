@@ -3,30 +3,24 @@
 use std::time::Duration;
 
 use skep_api::{
-    AccountId, Operation, VmId,
+    Operation,
     exec::{ANSWER_GRACE, MAX_TIMEOUT_MS, RunCommand},
 };
 use skep_channel::{Content, ExecStream};
 
-use super::Swarm;
+use super::AwakeVm;
 use crate::{EndReasonReceiver, Error, boot_command};
 
 /// How long a command may run while a caller waits for it, including the time for its answer.
 const MAX_EXEC_DURATION: Duration = Duration::from_millis(MAX_TIMEOUT_MS).saturating_add(ANSWER_GRACE);
 
-impl Swarm {
+impl AwakeVm {
     /// Performs an operation in a VM. Dropping the future cancels it in the guest.
     ///
     /// # Errors
-    /// Unknown or paused VM, a VM that ended meanwhile, a guest that does not answer, or a refusal of the guest.
-    pub async fn call<O: Operation>(
-        &self,
-        account: &AccountId,
-        vm: VmId,
-        operation: &O,
-    ) -> Result<O::Answer, Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        let guest = handle.guest()?;
+    /// A VM that was paused or ended meanwhile, a guest that does not answer, or a refusal of the guest.
+    pub async fn call<O: Operation>(self, operation: &O) -> Result<O::Answer, Error> {
+        let Self { handle, guest, call: _call } = self;
         match guest.call(operation).await {
             Ok(answer) => Ok(answer),
             Err(error) => Err(handle.explain(error).await),
@@ -37,18 +31,18 @@ impl Swarm {
     /// cancels it in the guest.
     ///
     /// # Errors
-    /// As [`Swarm::call`].
+    /// As [`AwakeVm::call`].
     pub async fn call_streamed<O: Operation>(
-        &self,
-        account: &AccountId,
-        vm: VmId,
+        self,
         operation: &O,
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        let guest = handle.guest()?;
+        let Self { handle, guest, call } = self;
         match guest.call_streamed(operation, content).await {
-            Ok((answer, content)) => Ok((answer, handle.ending.explain_content(guest, content))),
+            Ok((answer, content)) => {
+                let content = handle.ending.explain_content(guest, content);
+                Ok((answer, call.during(content)))
+            }
             Err(error) => Err(handle.explain(error).await),
         }
     }
@@ -57,17 +51,11 @@ impl Swarm {
     /// the [`EndReasonReceiver`] has the reason.
     ///
     /// # Errors
-    /// As [`Swarm::call`].
-    pub async fn exec_stream(
-        &self,
-        account: &AccountId,
-        vm: VmId,
-        command: RunCommand,
-    ) -> Result<(ExecStream, EndReasonReceiver), Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        let guest = handle.guest()?;
+    /// As [`AwakeVm::call`].
+    pub async fn exec_stream(self, command: RunCommand) -> Result<(ExecStream, EndReasonReceiver), Error> {
+        let Self { handle, guest, call } = self;
         match guest.start(&command).await {
-            Ok(events) => Ok((events, handle.ending)),
+            Ok(events) => Ok((events.with_guard(call), handle.ending)),
             Err(error) => Err(handle.explain(error).await),
         }
     }
@@ -76,18 +64,15 @@ impl Swarm {
     /// command of the boot. If the events break off, the [`EndReasonReceiver`] has the reason.
     ///
     /// # Errors
-    /// As [`Swarm::call`]; unknown command.
+    /// As [`AwakeVm::call`]; unknown command.
     pub async fn exec_attach(
-        &self,
-        account: &AccountId,
-        vm: VmId,
+        self,
         exec_id: &str,
         stdout_offset: u64,
         stderr_offset: u64,
     ) -> Result<(ExecStream, EndReasonReceiver), Error> {
-        let handle = self.registry().by_id(*account, vm)?;
+        let Self { handle, guest, call } = self;
         let of_boot = handle.facts.exec_id.as_deref() == Some(exec_id);
-        let guest = handle.guest()?;
         let attached = if of_boot {
             let limit = boot_command::MAX_COMMAND_DURATION;
             guest.attach_detached(exec_id, stdout_offset, stderr_offset, limit).await
@@ -95,7 +80,7 @@ impl Swarm {
             guest.attach(exec_id, stdout_offset, stderr_offset, MAX_EXEC_DURATION).await
         };
         match attached {
-            Ok(events) => Ok((events, handle.ending)),
+            Ok(events) => Ok((events.with_guard(call), handle.ending)),
             Err(error) => Err(handle.explain(error).await),
         }
     }

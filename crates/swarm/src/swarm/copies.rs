@@ -5,7 +5,7 @@ use std::sync::Arc;
 use skep_api::{AccountId, TemplateId, VmId};
 use skep_keeper_protocol::{StorePurpose, TemplateStatus};
 
-use super::Swarm;
+use super::{AwakeVm, Swarm};
 use crate::{
     BootSpec, Error,
     budget::Reservation,
@@ -18,23 +18,18 @@ impl Swarm {
     /// meanwhile, and runs on.
     ///
     /// # Errors
-    /// Unknown or paused VM, a guest that does not freeze its programs, or no memory or disk space for the copy. Nothing is
+    /// A VM that was paused or ended meanwhile, a guest that does not freeze its programs, or no memory or disk space for the copy. Nothing is
     /// left behind then.
-    pub async fn snapshot(
-        &self,
-        account: &AccountId,
-        vm: VmId,
-        template: TemplateId,
-    ) -> Result<TemplateStatus, Error> {
-        let handle = self.registry().by_id(*account, vm)?;
+    pub async fn snapshot(&self, vm: AwakeVm, template: TemplateId) -> Result<TemplateStatus, Error> {
         let keeper = self.0.surroundings.keeper.clone();
         // In a task of its own, so that a cancelled request does not leave a capture behind.
         tokio::spawn(async move {
-            handle.copy(template, CopyPurpose::Snapshot).await?;
+            vm.handle.copy(template, CopyPurpose::Snapshot).await?;
             let stored = keeper.store_capture(template, StorePurpose::Template).await;
             let dropped = keeper.drop_capture(template).await;
             let stored = stored?;
             dropped?;
+            let vm = vm.handle.facts.id;
             tracing::info!(%vm, %template, "a snapshot of VM {vm} is stored");
             Ok(stored)
         })

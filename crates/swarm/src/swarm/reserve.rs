@@ -1,18 +1,37 @@
 //! The reservation of capacity for a boot.
 
-use skep_api::{AccountId, keys::Limits};
+use skep_api::{AccountId, ErrorCode, keys::Limits};
 
 use super::Swarm;
 use crate::{
     Error,
     budget::{Asked, Reservation},
+    idle,
     template::BootTemplate,
 };
 
 impl Swarm {
-    /// Reserves capacity for a boot. If memory is low, parked VMs that the boot does not take make room, one after the other,
-    /// until it suffices. None ends for a boot that is refused anyway.
+    /// Reserves capacity for a boot. Where the machine has none left, VMs that are paused for being idle go to disk, one after
+    /// the other, until it suffices.
     pub(super) async fn reserve(
+        &self,
+        account: AccountId,
+        limits: &Limits,
+        template: &BootTemplate,
+        vms: u32,
+    ) -> Result<Reservation, Error> {
+        loop {
+            let reserved = self.reserve_now(account, limits, template, vms).await;
+            let lacks_capacity = matches!(&reserved, Err(error) if error.code() == ErrorCode::NoCapacity);
+            if !(lacks_capacity && idle::move_one_to_disk(self.registry()).await) {
+                return reserved;
+            }
+        }
+    }
+
+    /// Reserves capacity that the machine has now. If memory is low, parked VMs that the boot does not take make room, one
+    /// after the other, until it suffices. None ends for a boot that is refused anyway.
+    async fn reserve_now(
         &self,
         account: AccountId,
         limits: &Limits,
@@ -28,7 +47,7 @@ impl Swarm {
                 break;
             }
             // The sample may be a second old.
-            self.0.usage.take(pool).await?;
+            self.0.usage.take(&pool.restorer.keeper, budget).await?;
             if !budget.lacks_memory(asked.restores()) {
                 break;
             }

@@ -6,19 +6,20 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
 use skep_api::{
     ErrorCode, Failure, TemplateId, VmName,
-    swarm::{EndReason, PausedTo, Vm, VmState},
+    egress::EgressPolicy,
+    swarm::{EndReason, OnIdle, PausedBy, PausedTo, ResumedBy, Vm, VmState},
 };
 use skep_channel::Guest;
-use skep_store::{ChangeVm, VmAttributes, VmBooted, VmChange};
+use skep_store::{ChangeVm, Pause, VmAttributes, VmBooted, VmChange};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{CopyPurpose, Live};
+use super::{Activity, CopyPurpose, Live};
 use crate::{
     Error, budget::Reservation, console::ConsoleLog, disk_traffic::DiskMeter, end_reason::EndReasonReceiver,
 };
@@ -30,6 +31,7 @@ pub(crate) struct VmHandle {
     pub(crate) console: ConsoleLog,
     pub(crate) ending: EndReasonReceiver,
     pub(crate) disk: DiskMeter,
+    pub(crate) activity: Arc<Activity>,
     /// Whether the end of the command of the boot is recorded, or is not awaited.
     pub(super) command_over: watch::Sender<bool>,
     pub(super) arrived: Instant,
@@ -44,7 +46,7 @@ pub(crate) struct VmHandle {
 #[derive(Debug, Clone)]
 pub(super) enum GuestAccess {
     Running(Guest),
-    Paused(PausedTo),
+    Paused(Pause),
 }
 
 /// What changes when a VM is paused to disk and resumed.
@@ -60,11 +62,13 @@ struct Changing {
     resumed_at: Option<Timestamp>,
     /// The snapshot that the VM is on disk in, or is being paused to.
     snapshot: Option<TemplateId>,
+    /// What that snapshot occupies, in bytes, once it is stored.
+    stored_bytes: u64,
 }
 
 impl CurrentVmm {
     pub(super) fn new(pid: u32, resumed_at: Option<Timestamp>, snapshot: Option<TemplateId>) -> Self {
-        let changing = Mutex::new(Changing { resumed_at, snapshot });
+        let changing = Mutex::new(Changing { resumed_at, snapshot, stored_bytes: 0 });
         Self { pid: AtomicU32::new(pid), changing }
     }
 
@@ -76,15 +80,15 @@ impl CurrentVmm {
 /// A command to a VM's task.
 pub(super) enum Command {
     End(EndCommand),
-    Other(OtherCommand),
+    Other(Box<OtherCommand>),
 }
 
 /// A command that only a live VM takes.
 pub(super) enum OtherCommand {
     Change(ChangeCommand),
-    Pause(StateCommand, PausedTo),
+    Pause(StateCommand, Pause),
     /// With the reservation of a VM that is on disk.
-    Resume(StateCommand, Option<Reservation>),
+    Resume(StateCommand, ResumedBy, Option<Reservation>),
     Copy(CopyCommand),
 }
 
@@ -102,7 +106,8 @@ pub(super) struct ChangeCommand {
 }
 
 pub(super) struct StateCommand {
-    pub(super) request_id: String,
+    /// The API request that asks for it, if any.
+    pub(super) request_id: Option<String>,
     pub(super) done: oneshot::Sender<Result<(), Error>>,
 }
 
@@ -123,8 +128,8 @@ impl GuestAccess {
     pub(super) fn of(state: &Live) -> Self {
         match state {
             Live::Running(vm) => Self::Running(vm.guest.clone()),
-            Live::Paused(_) => Self::Paused(PausedTo::Memory),
-            Live::OnDisk(_) => Self::Paused(PausedTo::Disk),
+            Live::Paused(vm) => Self::Paused(Pause { to: PausedTo::Memory, by: vm.by }),
+            Live::OnDisk(vm) => Self::Paused(Pause { to: PausedTo::Disk, by: vm.by }),
         }
     }
 }
@@ -134,7 +139,7 @@ impl OtherCommand {
     pub(super) fn refuse(self, vm: &VmBooted) {
         let done = match self {
             Self::Change(ChangeCommand { done, .. }) | Self::Copy(CopyCommand { done, .. }) => done,
-            Self::Pause(command, _) | Self::Resume(command, _) => command.done,
+            Self::Pause(command, _) | Self::Resume(command, ..) => command.done,
         };
         let _ = done.send(Err(Failure::unknown_vm(vm.id).into()));
     }
@@ -142,7 +147,7 @@ impl OtherCommand {
 
 impl VmHandle {
     pub(crate) fn record(&self) -> Vm {
-        self.record_as(self.paused_to())
+        self.record_as(self.pause_state())
     }
 
     pub(crate) fn is_named(&self, name: &VmName) -> bool {
@@ -168,6 +173,15 @@ impl VmHandle {
         self.vmm.changing().snapshot = snapshot;
     }
 
+    /// What the VM on disk occupies, in bytes.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.vmm.changing().stored_bytes
+    }
+
+    pub(crate) fn set_stored_bytes(&self, bytes: u64) {
+        self.vmm.changing().stored_bytes = bytes;
+    }
+
     /// The address of the VM.
     ///
     /// # Errors
@@ -178,7 +192,30 @@ impl VmHandle {
     }
 
     pub(crate) fn is_on_disk(&self) -> bool {
-        self.paused_to() == Some(PausedTo::Disk)
+        self.pause_state().is_some_and(|pause| pause.to == PausedTo::Disk)
+    }
+
+    /// Whether the VM is paused, and a call that needs it resumes it.
+    pub(crate) fn wakes(&self) -> bool {
+        self.pause_state().is_some_and(|pause| pause.by != PausedBy::Request)
+    }
+
+    /// Whether the VM keeps its memory in a pause for being idle.
+    pub(crate) fn is_idle_in_memory(&self) -> bool {
+        self.pause_state() == Some(Pause { to: PausedTo::Memory, by: PausedBy::Idle })
+    }
+
+    /// What happens to the VM because it is idle. `None` if it is not, or for not long enough.
+    pub(crate) fn due_to_idleness(&self) -> Option<OnIdle> {
+        let attributes = self.attributes.borrow();
+        let timeout = Duration::from_millis(attributes.idle_timeout_ms?);
+        let command_runs = self.facts.exec_id.is_some() && !*self.command_over.borrow();
+        let is_due = self.pause_state().is_none() && !command_runs && self.activity.idle_time() >= timeout;
+        is_due.then_some(attributes.on_idle)
+    }
+
+    pub(crate) fn has_egress(&self) -> bool {
+        self.attributes.borrow().egress != EgressPolicy::None
     }
 
     /// Checks that the VM is not on disk.
@@ -199,7 +236,7 @@ impl VmHandle {
     }
 
     pub(crate) fn state(&self) -> VmState {
-        if self.paused_to().is_some() { VmState::Paused } else { VmState::Running }
+        if self.pause_state().is_some() { VmState::Paused } else { VmState::Running }
     }
 
     /// The connection to the guest.
@@ -236,21 +273,23 @@ impl VmHandle {
     }
 
     /// Pauses the VM and returns its record. Has no effect on a paused one.
-    pub(crate) async fn pause(&self, to: PausedTo, request_id: &str) -> Result<Vm, Error> {
-        let request_id = request_id.to_owned();
-        self.run(|done| OtherCommand::Pause(StateCommand { request_id, done }, to)).await?;
+    pub(crate) async fn pause(&self, pause: Pause, request_id: Option<&str>) -> Result<Vm, Error> {
+        let request_id = request_id.map(str::to_owned);
+        self.run(|done| OtherCommand::Pause(StateCommand { request_id, done }, pause)).await?;
         // A later request may have changed the state again.
-        Ok(self.record_as(self.paused_to().or(Some(to))))
+        Ok(self.record_as(self.pause_state().or(Some(pause))))
     }
 
     /// Resumes the VM and returns its record. Has no effect on a running one.
     pub(crate) async fn resume(
         &self,
+        by: ResumedBy,
         reservation: Option<Reservation>,
-        request_id: &str,
+        request_id: Option<&str>,
     ) -> Result<Vm, Error> {
-        let request_id = request_id.to_owned();
-        self.run(|done| OtherCommand::Resume(StateCommand { request_id, done }, reservation)).await?;
+        let request_id = request_id.map(str::to_owned);
+        self.run(|done| OtherCommand::Resume(StateCommand { request_id, done }, by, reservation)).await?;
+        self.activity.touch();
         Ok(self.record_as(None))
     }
 
@@ -270,6 +309,7 @@ impl VmHandle {
 
     /// Marks the command of the boot as ended and recorded, or as not awaited.
     pub(crate) fn mark_command_over(&self) {
+        self.activity.touch();
         self.command_over.send_replace(true);
     }
 
@@ -281,16 +321,16 @@ impl VmHandle {
         }
     }
 
-    fn paused_to(&self) -> Option<PausedTo> {
+    fn pause_state(&self) -> Option<Pause> {
         match &*self.access.borrow() {
             GuestAccess::Running(_) => None,
-            GuestAccess::Paused(to) => Some(*to),
+            GuestAccess::Paused(pause) => Some(*pause),
         }
     }
 
-    fn record_as(&self, paused_to: Option<PausedTo>) -> Vm {
+    fn record_as(&self, pause: Option<Pause>) -> Vm {
         let attributes = self.attributes.borrow().clone();
-        let vm = self.facts.to_api(attributes, paused_to, self.arrived.elapsed().as_secs_f64());
+        let vm = self.facts.to_api(attributes, pause, self.arrived.elapsed().as_secs_f64());
         let pid = vm.pid.map(|_| self.pid());
         Vm { pid, resumed_at: self.vmm.changing().resumed_at, ..vm }
     }
@@ -300,7 +340,7 @@ impl VmHandle {
         command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> OtherCommand,
     ) -> Result<(), Error> {
         let (done, answer) = oneshot::channel();
-        self.send_command(Command::Other(command(done))).await?;
+        self.send_command(Command::Other(Box::new(command(done)))).await?;
         answer.await.map_err(|_| self.unknown_vm())?
     }
 

@@ -22,6 +22,7 @@
 //! records that. If the record fails, the transition is undone. If the server dies in between, the one that adopts the VM
 //! does the same.
 
+mod activity;
 mod copying;
 mod disk_pause;
 mod ending;
@@ -41,6 +42,7 @@ use skep_keeper_protocol::ServerEnd;
 use skep_store::{VmBooted, VmStore};
 
 pub(crate) use self::{
+    activity::{ActiveCall, Activity},
     copying::CopyPurpose,
     handle::VmHandle,
     on_disk::OnDisk,
@@ -52,6 +54,7 @@ use crate::{
     Error,
     budget::{Budget, Reservation},
     console::ConsoleLog,
+    disk_quota::DiskQuotas,
     disk_traffic::DiskTotals,
     metrics::SharedObserver,
     registry::Registry,
@@ -106,6 +109,7 @@ pub(crate) struct VmContext {
     pub(crate) registry: Arc<Registry>,
     pub(crate) observer: SharedObserver,
     pub(crate) disk_totals: DiskTotals,
+    pub(crate) disk_quotas: DiskQuotas,
 }
 
 impl BootedVm {

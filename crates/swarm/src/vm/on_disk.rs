@@ -7,14 +7,14 @@
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
-use skep_api::{ErrorCode, TemplateId, egress::EgressPolicy};
+use skep_api::{ErrorCode, TemplateId, egress::EgressPolicy, swarm::PausedBy};
 use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::{LaunchedVm, OutOfMemory, ServerEnd, StorePurpose};
 use tokio::time::sleep;
 
 use super::{Running, VmContext, VmHandle};
-use crate::{Error, console::ConsoleLog, hand_out};
+use crate::{DiskReservation, Error, console::ConsoleLog, hand_out};
 
 /// Time limit of the connection to the agent of a VM that is resumed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,6 +24,7 @@ const END_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct OnDisk {
     pub(crate) snapshot: TemplateId,
+    pub(crate) by: PausedBy,
 }
 
 /// A VM that was restored from its snapshot and is not recorded yet.
@@ -37,13 +38,14 @@ impl Running {
     /// Stores the VM in a snapshot of the keeper. Its programs stay frozen and its processors stopped then.
     ///
     /// # Errors
-    /// The guest's programs cannot be frozen, the VMM or the keeper refused, or the VM has ended. The VM runs on then, if it
-    /// has not ended.
+    /// The guest's programs cannot be frozen, the VMM or the keeper refused, the snapshot is larger than the account may have,
+    /// or the VM has ended. The VM runs on then, if it has not ended.
     pub(super) async fn store(
         &self,
         context: &VmContext,
         vm: &VmHandle,
         snapshot: TemplateId,
+        disk: &mut DiskReservation,
     ) -> Result<(), Error> {
         let (keeper, id) = (&context.keeper, vm.facts.id);
         let stored = async {
@@ -51,7 +53,9 @@ impl Running {
             tracing::debug!(vm = %id, "VM {id} is copied for its pause");
             keeper.reserve_address(vm.address()?).await?;
             tracing::debug!(vm = %id, "the address of VM {id} is reserved");
-            Ok::<_, Error>(keeper.store_capture(snapshot, StorePurpose::Pause).await?)
+            let stored = keeper.store_capture(snapshot, StorePurpose::Pause).await?;
+            vm.set_stored_bytes(disk.settle(&stored).await?);
+            Ok::<_, Error>(())
         };
         let stored = stored.await;
         if let Err(error) = keeper.drop_capture(snapshot).await {

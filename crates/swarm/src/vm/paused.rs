@@ -2,7 +2,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use skep_api::VmId;
+use skep_api::{VmId, swarm::PausedBy};
 use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::ServerEnd;
@@ -16,6 +16,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Paused {
     pub(super) machine: Arc<dyn Machine>,
+    pub(super) by: PausedBy,
     agent: Agent,
 }
 
@@ -29,13 +30,13 @@ enum Agent {
 }
 
 impl Paused {
-    pub(super) fn connected(machine: Arc<dyn Machine>, guest: Guest) -> Self {
-        Self { machine, agent: Agent::Connected(guest) }
+    pub(super) fn connected(machine: Arc<dyn Machine>, guest: Guest, by: PausedBy) -> Self {
+        Self { machine, by, agent: Agent::Connected(guest) }
     }
 
     /// A VM that another server paused.
-    pub(crate) fn adopted(machine: Arc<dyn Machine>, agent: UnixStream) -> Self {
-        Self { machine, agent: Agent::Unconnected(Some(agent)) }
+    pub(crate) fn adopted(machine: Arc<dyn Machine>, agent: UnixStream, by: PausedBy) -> Self {
+        Self { machine, by, agent: Agent::Unconnected(Some(agent)) }
     }
 
     /// Waits until the connection to the agent is lost.

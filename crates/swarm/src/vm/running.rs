@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use skep_api::swarm::PausedBy;
 use skep_channel::Guest;
 use skep_engine::Machine;
 
@@ -17,7 +18,7 @@ impl Running {
     ///
     /// # Errors
     /// The VMM did not answer or refused.
-    pub(crate) async fn pause(self) -> Result<Paused, Unchanged<Self>> {
+    pub(crate) async fn pause(self, by: PausedBy) -> Result<Paused, Unchanged<Self>> {
         if let Err(error) = self.machine.pause().await {
             // The VMM may have stopped them all the same, if its answer was late.
             if let Err(error) = self.machine.resume().await {
@@ -25,6 +26,6 @@ impl Running {
             }
             return Err((self, error.into()));
         }
-        Ok(Paused::connected(self.machine, self.guest))
+        Ok(Paused::connected(self.machine, self.guest, by))
     }
 }

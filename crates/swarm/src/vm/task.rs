@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use skep_api::{
     Failure,
     egress::EgressPolicy,
-    swarm::{EndReason, PausedTo, ResumedBy},
+    swarm::{EndReason, PausedBy, PausedTo, ResumedBy},
 };
-use skep_store::{ChangeVm, PauseChange, RecordPause, VmAttributes, VmBooted, VmChange};
+use skep_store::{ChangeVm, Pause, PauseChange, RecordPause, VmAttributes, VmBooted, VmChange};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, watch},
@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::{
-    Live, Paused, RecordedVm, Running, VmContext, VmHandle,
+    Activity, Live, OnDisk, Paused, RecordedVm, Running, VmContext, VmHandle,
     ending::{Cause, Ending},
     handle::{ChangeCommand, Command, CopyCommand, CurrentVmm, GuestAccess, OtherCommand, StateCommand},
 };
@@ -54,6 +54,7 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
         console: vm.console.clone(),
         ending,
         disk: disk.clone(),
+        activity: Activity::new(),
         command_over: watch::Sender::new(false),
         arrived: vm.arrived,
         attributes: attributes_receiver,
@@ -127,26 +128,32 @@ impl VmTask {
             };
             state = match command {
                 Command::End(command) => break Cause::Command(command),
-                Command::Other(OtherCommand::Change(command)) => {
-                    self.change(command).await;
-                    state
-                }
-                Command::Other(OtherCommand::Pause(command, PausedTo::Memory)) => {
-                    self.pause(state, command).await
-                }
-                Command::Other(OtherCommand::Pause(command, PausedTo::Disk)) => {
-                    self.pause_to_disk(state, command).await
-                }
-                Command::Other(OtherCommand::Resume(command, reservation)) => {
-                    self.resume(state, command, reservation).await
-                }
-                Command::Other(OtherCommand::Copy(command)) => {
-                    self.copy(&state, command).await;
-                    state
-                }
+                Command::Other(command) => self.run(state, *command).await,
             };
         };
         (self, Ending { state, cause })
+    }
+
+    async fn run(&mut self, state: Live, command: OtherCommand) -> Live {
+        match command {
+            OtherCommand::Change(command) => {
+                self.change(command).await;
+                state
+            }
+            OtherCommand::Pause(command, Pause { to: PausedTo::Memory, by }) => {
+                self.pause(state, command, by).await
+            }
+            OtherCommand::Pause(command, Pause { to: PausedTo::Disk, by }) => {
+                self.pause_to_disk(state, command, by).await
+            }
+            OtherCommand::Resume(command, by, reservation) => {
+                self.resume(state, command, by, reservation).await
+            }
+            OtherCommand::Copy(command) => {
+                self.copy(&state, command).await;
+                state
+            }
+        }
     }
 
     async fn copy(&self, state: &Live, command: CopyCommand) {
@@ -227,12 +234,11 @@ impl VmTask {
         }
     }
 
-    async fn pause(&self, state: Live, command: StateCommand) -> Live {
+    async fn pause(&self, state: Live, command: StateCommand, by: PausedBy) -> Live {
         let (state, outcome) = match state {
-            // A pause whose failure could not be undone is not recorded yet.
-            Live::Paused(_) => (state, self.record(PauseChange::PausedToMemory, &command).await),
-            Live::OnDisk(_) => (state, Ok(())),
-            Live::Running(running) => match running.pause().await {
+            // Also where it changes nothing: a pause whose failure could not be undone is not recorded yet.
+            Live::Paused(_) | Live::OnDisk(_) => self.record_reason(state, &command, by).await,
+            Live::Running(running) => match running.pause(by).await {
                 Ok(paused) => self.record_paused(paused, &command).await,
                 Err((running, error)) => (Live::Running(running), Err(error)),
             },
@@ -241,14 +247,18 @@ impl VmTask {
         state
     }
 
-    async fn resume(&mut self, state: Live, command: StateCommand, reservation: Option<Reservation>) -> Live {
+    async fn resume(
+        &mut self,
+        state: Live,
+        command: StateCommand,
+        by: ResumedBy,
+        reservation: Option<Reservation>,
+    ) -> Live {
         let (state, outcome) = match state {
-            Live::OnDisk(on_disk) => self.resume_from_disk(on_disk, &command, reservation).await,
-            Live::Running(_) => {
-                (state, self.record(PauseChange::Runs { by: ResumedBy::Request }, &command).await)
-            }
+            Live::OnDisk(on_disk) => self.resume_from_disk(on_disk, &command, by, reservation).await,
+            Live::Running(_) => (state, self.record(PauseChange::Runs { by }, &command).await),
             Live::Paused(paused) => match paused.resume(&self.context.keeper, self.facts.id).await {
-                Ok(running) => self.record_running(running, &command).await,
+                Ok(running) => self.record_running(running, &command, by).await,
                 Err((paused, error)) => (Live::Paused(paused), Err(error)),
             },
         };
@@ -256,11 +266,38 @@ impl VmTask {
         state
     }
 
+    /// Records what paused a VM that is paused already. A VM that a request paused stays so.
+    pub(super) async fn record_reason(
+        &self,
+        mut state: Live,
+        command: &StateCommand,
+        by: PausedBy,
+    ) -> (Live, Result<(), Error>) {
+        let change = match &state {
+            Live::Running(_) => return (state, Ok(())),
+            Live::Paused(paused) => PauseChange::PausedToMemory { by: by.after(paused.by) },
+            Live::OnDisk(OnDisk { snapshot, by: before }) => {
+                PauseChange::PausedToDisk { snapshot: *snapshot, by: by.after(*before) }
+            }
+        };
+        let recorded = self.record(change, command).await;
+        if let (Ok(()), Some(Pause { by, .. })) = (&recorded, change.pause()) {
+            match &mut state {
+                Live::Running(_) => {}
+                Live::Paused(paused) => paused.by = by,
+                Live::OnDisk(on_disk) => on_disk.by = by,
+            }
+            self.access.send_replace(GuestAccess::of(&state));
+        }
+        (state, recorded)
+    }
+
     /// Records a pause, or undoes it.
     async fn record_paused(&self, paused: Paused, command: &StateCommand) -> (Live, Result<(), Error>) {
         // Before the record: who receives its event finds the new state.
-        self.access.send_replace(GuestAccess::Paused(PausedTo::Memory));
-        let Err(error) = self.record(PauseChange::PausedToMemory, command).await else {
+        let by = paused.by;
+        self.access.send_replace(GuestAccess::Paused(Pause { to: PausedTo::Memory, by }));
+        let Err(error) = self.record(PauseChange::PausedToMemory { by }, command).await else {
             return (Live::Paused(paused), Ok(()));
         };
         let state = match paused.resume(&self.context.keeper, self.facts.id).await {
@@ -275,12 +312,17 @@ impl VmTask {
     }
 
     /// Records that a paused VM runs, or pauses it again.
-    async fn record_running(&self, running: Running, command: &StateCommand) -> (Live, Result<(), Error>) {
+    async fn record_running(
+        &self,
+        running: Running,
+        command: &StateCommand,
+        by: ResumedBy,
+    ) -> (Live, Result<(), Error>) {
         self.access.send_replace(GuestAccess::Running(running.guest.clone()));
-        let Err(error) = self.record(PauseChange::Runs { by: ResumedBy::Request }, command).await else {
+        let Err(error) = self.record(PauseChange::Runs { by }, command).await else {
             return (Live::Running(running), Ok(()));
         };
-        let state = match running.pause().await {
+        let state = match running.pause(PausedBy::Request).await {
             Ok(paused) => Live::Paused(paused),
             Err((running, error)) => {
                 tracing::error!(vm = %self.facts.id, %error, "VM {} runs, and is paused on record: {error}", self.facts.id);
@@ -296,7 +338,7 @@ impl VmTask {
             vm: self.facts.id,
             change,
             at: Timestamp::now(),
-            request_id: Some(command.request_id.clone()),
+            request_id: command.request_id.clone(),
         };
         Ok(self.context.store.record_pause(record).await.map(drop)?)
     }
@@ -319,6 +361,8 @@ fn undo(change: &VmChange, before: &VmAttributes) -> VmChange {
         metadata: change.metadata.as_ref().map(|_| before.metadata.clone()),
         expires_at: change.expires_at.map(|_| before.expires_at),
         egress: change.egress.as_ref().map(|_| before.egress.clone()),
+        idle_timeout_ms: change.idle_timeout_ms.map(|_| before.idle_timeout_ms),
+        on_idle: change.on_idle.map(|_| before.on_idle),
     }
 }
 

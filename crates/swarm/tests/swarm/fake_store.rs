@@ -12,29 +12,46 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, TicketId, VmId,
-    swarm::{BootAnswer, EndReason, PausedTo},
+    keys::Limits,
+    swarm::{BootAnswer, EndReason},
     templates::Template,
     tickets::{
         Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, TicketSummary, TicketTotals, Why,
     },
 };
 use skep_store::{
-    Answered, AppendLog, BeatTicket, ChangeTicket, ChangeVm, ClaimTickets, CreateTickets, DeleteTicket,
-    EndAttempt, EndVms, Ended, Error, IdempotentRequest, ListTickets, ListVms, LogPage, LogPosition,
-    OpenAttempt, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, Result,
-    TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore, VmAttributes, VmBooted, VmEnd,
-    VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt, WaitingTicket, WakeTicket,
+    AccountDisk, Answered, AppendLog, BeatTicket, ChangeTicket, ChangeVm, ClaimTickets, CreateTickets,
+    DeleteTicket, EndAttempt, EndVms, Ended, Error, IdempotentRequest, ListTickets, ListVms, LogPage,
+    LogPosition, OpenAttempt, Pause, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd,
+    RecordPause, Result, TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore,
+    VmAttributes, VmBooted, VmEnd, VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt,
+    WaitingTicket, WakeTicket,
 };
 use tokio::sync::broadcast;
 
-#[derive(Default)]
 pub(crate) struct FakeStore {
     fails: AtomicBool,
     alive: Mutex<Vec<VmBooted>>,
-    paused: Mutex<BTreeMap<VmId, PausedTo>>,
+    paused: Mutex<BTreeMap<VmId, Pause>>,
     ends: Mutex<Vec<(VmId, EndReason)>>,
     messages: Mutex<Vec<(VmId, String)>>,
     pub(crate) templates: Mutex<Vec<Template>>,
+    /// The disk of each account.
+    pub(crate) disk: Mutex<AccountDisk>,
+}
+
+impl Default for FakeStore {
+    fn default() -> Self {
+        Self {
+            fails: AtomicBool::default(),
+            alive: Mutex::default(),
+            paused: Mutex::default(),
+            ends: Mutex::default(),
+            messages: Mutex::default(),
+            templates: Mutex::default(),
+            disk: Mutex::new(AccountDisk { limits: Limits::NONE, templates_bytes: 0 }),
+        }
+    }
 }
 
 impl FakeStore {
@@ -56,17 +73,17 @@ impl FakeStore {
     }
 
     /// Changes the record behind the swarm's back.
-    pub(crate) fn set_paused(&self, vm: VmId, paused_to: Option<PausedTo>) {
+    pub(crate) fn set_paused(&self, vm: VmId, pause: Option<Pause>) {
         let mut paused = self.paused.lock().unwrap();
-        match paused_to {
-            Some(to) => paused.insert(vm, to),
+        match pause {
+            Some(pause) => paused.insert(vm, pause),
             None => paused.remove(&vm),
         };
     }
 
     fn record(&self, vm: VmBooted) -> VmRecord {
-        let paused_to = self.paused.lock().unwrap().get(&vm.id).copied();
-        VmRecord { vm, command_runs: false, paused_to, snapshot: None, resumed_at: None, end: None }
+        let pause = self.paused.lock().unwrap().get(&vm.id).copied();
+        VmRecord { vm, command_runs: false, pause, snapshot: None, resumed_at: None, end: None }
     }
 
     pub(crate) fn forget(&self, vm: VmId) {
@@ -121,7 +138,7 @@ impl VmStore for FakeStore {
         self.result_or_failure(())?;
         let alive = self.alive.lock().unwrap();
         let vm = alive.iter().find(|vm| vm.id == command.vm).ok_or(Error::UnknownVm { vm: command.vm })?;
-        self.set_paused(vm.id, command.change.paused_to());
+        self.set_paused(vm.id, command.change.pause());
         Ok(self.record(vm.clone()))
     }
 

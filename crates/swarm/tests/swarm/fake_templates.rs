@@ -7,7 +7,7 @@ use skep_api::{
     templates::{Template, TemplateSource, TemplateState},
 };
 use skep_store::{
-    CreateTemplate, DeleteTemplate, EnsureBaseTemplate, Error, IdempotentRequest, KnownTemplate,
+    AccountDisk, CreateTemplate, DeleteTemplate, EnsureBaseTemplate, Error, IdempotentRequest, KnownTemplate,
     ListTemplates, RecordSnapshot, RecordTemplateState, Result, TemplatePage, TemplateStore,
 };
 
@@ -47,6 +47,10 @@ impl TemplateStore for FakeStore {
         };
         let found = self.templates.lock().unwrap().iter().find(is_meant).cloned();
         found.ok_or_else(|| Error::UnknownTemplate { template: reference.to_owned() })
+    }
+
+    async fn account_disk(&self, _: AccountId) -> Result<AccountDisk> {
+        Ok(*self.disk.lock().unwrap())
     }
 
     async fn ensure_base_template(&self, _: EnsureBaseTemplate) -> Result<()> {

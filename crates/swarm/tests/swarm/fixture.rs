@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use skep_api::{
     AccountId, ErrorCode, Failure, TemplateId, VmId,
     egress::EgressPolicy,
-    exec::RunCommand,
+    exec::{ExecOutcome, RunCommand},
     keys::Limits,
     swarm::{BootAnswer, EngineReport, Isolation, Vm},
 };
@@ -31,7 +31,7 @@ use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, MachineMemory, OutOfMemory, Request, ServerEnd,
     SwarmAvailability, Welcome, pair,
 };
-use skep_swarm::{BootFrom, BootSpec, Error, Swarm, SwarmParts};
+use skep_swarm::{BootFrom, BootSpec, EndReasonReceiver, Error, ExecStream, Swarm, SwarmParts};
 use tokio::{io::AsyncReadExt, net::UnixStream, task::JoinHandle};
 
 use crate::{fake_store::FakeStore, other_release::play};
@@ -40,7 +40,7 @@ use crate::{fake_store::FakeStore, other_release::play};
 const VM_ID_BYTES: usize = 29;
 /// Memory of the machine, in MiB.
 const TOTAL_MB: u64 = 10_000;
-pub(crate) const FREE: Limits = Limits { max_vms: None, max_memory_mb: None };
+pub(crate) const FREE: Limits = Limits::NONE;
 
 /// The state of the fake keeper, and how it fails.
 #[derive(Default)]
@@ -68,6 +68,8 @@ pub(crate) struct FakeKeeper {
     pub(crate) commits: usize,
     /// Guests of VMs that are attached again have agents of another release, which answer this to `GET /protocol`.
     pub(crate) answer_of_other_release: Option<Vec<u8>>,
+    /// How often processors were started after a pause.
+    pub(crate) resumes: usize,
     /// Monitors refuse to stop processors.
     pub(crate) refuses_stops: bool,
     /// Monitors refuse to start processors.
@@ -87,6 +89,11 @@ pub(crate) struct FakeKeeper {
 }
 
 impl FakeKeeper {
+    /// The number of VMMs, of the pool too.
+    pub(crate) fn running(&self) -> usize {
+        self.vmms.len()
+    }
+
     pub(crate) fn runs(&self, vm: VmId) -> bool {
         self.vmms[&vm].runs
     }
@@ -241,6 +248,18 @@ impl Fixture {
         self.swarm.boot(&self.account, &FREE, order).await
     }
 
+    pub(crate) async fn call(&self, vm: VmId, command: &RunCommand) -> Result<ExecOutcome, Error> {
+        self.swarm.awake(&self.account, &FREE, vm).await?.call(command).await
+    }
+
+    pub(crate) async fn exec_stream(
+        &self,
+        vm: VmId,
+        command: RunCommand,
+    ) -> Result<(ExecStream, EndReasonReceiver), Error> {
+        self.swarm.awake(&self.account, &FREE, vm).await?.exec_stream(command).await
+    }
+
     pub(crate) async fn records(&self) -> Vec<Vm> {
         self.swarm.status(&self.account).await.unwrap().vms
     }
@@ -317,7 +336,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
                     launched: vmm.launched.clone(),
                     template: vmm.template,
                     committed: vmm.committed,
-                    load: Load { held_bytes: 60 << 20, cpu_us: 7000 },
+                    load: Load { held_bytes: 60 << 20, cpu_us: 7000, disk_bytes: 5 << 20 },
                 };
                 let vms = keeper.lock().unwrap().vmms.values().map(held).collect();
                 answerer.answer(Answer::List { vms }, &[]).await.unwrap();
@@ -593,6 +612,7 @@ impl Machine for FakeMachine {
     }
 
     async fn resume(&self) -> Result<(), skep_engine::Error> {
+        self.keeper.lock().unwrap().resumes += 1;
         self.set_running("cont", true)
     }
 

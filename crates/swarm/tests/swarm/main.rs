@@ -3,10 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod adopt;
+mod disk_quota;
 mod egress;
 mod fake_store;
 mod fake_templates;
 mod fixture;
+mod idle;
 mod names;
 #[path = "../../../channel/tests/channel/other_release.rs"]
 mod other_release;
@@ -133,11 +135,11 @@ async fn a_guest_that_closes_its_channel_is_ended() {
     let fixture = Fixture::new().await;
     let vm = fixture.boot(1).await.unwrap().vms[0].id;
     fixture.close_guest_channel(vm);
-    let during = fixture.swarm.call(&fixture.account, vm, &command()).await.unwrap_err();
+    let during = fixture.call(vm, &command()).await.unwrap_err();
     assert_eq!(during.code(), ErrorCode::VmEnded);
     eventually("its end", async || fixture.count().await == 0).await;
     assert_eq!(fixture.store.ends(), vec![(vm, EndReason::Failed)]);
-    let after = fixture.swarm.call(&fixture.account, vm, &command()).await.unwrap_err();
+    let after = fixture.call(vm, &command()).await.unwrap_err();
     assert_eq!(after.code(), ErrorCode::UnknownVm);
     fixture.assert_nothing_left().await;
 }
@@ -162,7 +164,6 @@ async fn a_boot_is_refused_while_memory_is_low() {
 #[tokio::test]
 async fn calls_in_progress_get_the_reason_of_their_vms_end() {
     let fixture = Fixture::new().await;
-    let (swarm, account) = (&fixture.swarm, &fixture.account);
     let guard = OutOfMemory::Guard { held_mb: 900, share_mb: 300, available_mb: 20 };
     let cases = [
         (Some(OutOfMemory::Kernel), "the VM ended: out_of_memory (the kernel killed its VMM for memory)"),
@@ -176,16 +177,16 @@ async fn calls_in_progress_get_the_reason_of_their_vms_end() {
     for (out_of_memory, expected) in cases {
         fixture.keeper(|keeper| keeper.out_of_memory = out_of_memory);
         let vm = fixture.boot(1).await.unwrap().vms[0].id;
-        let (mut events, ending) = swarm.exec_stream(account, vm, self::command()).await.unwrap();
+        let (mut events, ending) = fixture.exec_stream(vm, self::command()).await.unwrap();
         let command = command();
-        let call = swarm.call(account, vm, &command);
+        let call = fixture.call(vm, &command);
         let (called, ()) = tokio::join!(call, async { fixture.kill(vm) });
         let broken = events.next().await.unwrap().unwrap_err();
         for error in [called.unwrap_err(), ending.explain(broken).await] {
             let failure = Failure::from(error);
             assert_eq!((failure.code, failure.message.as_str()), (ErrorCode::VmEnded, expected));
         }
-        let after = swarm.call(account, vm, &command).await.unwrap_err();
+        let after = fixture.call(vm, &command).await.unwrap_err();
         assert_eq!(after.code(), ErrorCode::UnknownVm);
     }
 }
@@ -195,7 +196,7 @@ async fn calls_in_progress_get_that_their_vm_was_deleted() {
     let fixture = Fixture::new().await;
     let vm = fixture.boot(1).await.unwrap().vms[0].id;
     let command = command();
-    let call = fixture.swarm.call(&fixture.account, vm, &command);
+    let call = fixture.call(vm, &command);
     let (called, ended) = tokio::join!(call, fixture.swarm.end(&fixture.account, vm, "a"));
     ended.unwrap();
     assert_eq!(Failure::from(called.unwrap_err()).message, "the VM ended: deleted");

@@ -9,9 +9,10 @@ use futures_util::{
 use proptest::prelude::*;
 use skep_api::{
     ErrorCode, Failure, VmId, VmRef,
-    swarm::{EndReason, PausedTo, Vm, VmState},
+    swarm::{EndReason, PausedBy, PausedTo, Vm, VmState},
 };
 use skep_harness::eventually;
+use skep_store::Pause;
 
 use crate::{
     command,
@@ -29,7 +30,7 @@ async fn assert_state(fixture: &Fixture, vm: VmId, expected: VmState) {
     assert_eq!((seen.state, seen.paused_to), (expected, is_paused.then_some(PausedTo::Memory)));
     assert_eq!(fixture.keeper(|keeper| keeper.runs(vm)), !is_paused, "processors");
     assert_eq!(fixture.store.is_paused(vm), is_paused, "record");
-    let call = fixture.swarm.exec_stream(&fixture.account, vm, command()).await;
+    let call = fixture.exec_stream(vm, command()).await;
     match call {
         Ok((events, _)) => {
             assert!(!is_paused, "a paused VM took a command");
@@ -147,7 +148,7 @@ async fn an_adopted_vm_gets_the_state_on_record() {
     for (paused, runs) in [(false, true), (false, false), (true, false), (true, true)] {
         let fixture = Fixture::new().await;
         let vm = fixture.boot(1).await.unwrap().vms[0].id;
-        fixture.store.set_paused(vm, paused.then_some(PausedTo::Memory));
+        fixture.store.set_paused(vm, paused.then_some(Pause { to: PausedTo::Memory, by: PausedBy::Request }));
         fixture.keeper(|keeper| keeper.set_running(vm, runs));
         let used = fixture.memory_used().await;
         let fixture = fixture.restart().await;

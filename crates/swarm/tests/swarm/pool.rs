@@ -27,7 +27,7 @@ impl Fixture {
 async fn a_boot_that_is_refused_for_its_quota_ends_no_parked_vm() {
     let fixture = Fixture::with_parked(3).await;
     fixture.set_available(ROOM_FOR_ONE_MB).await;
-    let none = Limits { max_vms: Some(1), max_memory_mb: None };
+    let none = Limits { max_vms: Some(1), ..Limits::NONE };
     let order = fixture.boot_spec(50);
     let refused = fixture.swarm.boot(&fixture.account, &none, order).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::QuotaExceeded);

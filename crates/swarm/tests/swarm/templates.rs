@@ -44,7 +44,7 @@ async fn a_boot_counts_the_memory_of_its_template() {
     assert_eq!(fixture.memory_used().await, 2 * (512 + 48) + 2 * (128 + 48));
     let launched = fixture.keeper(|keeper| keeper.templates_launched.clone());
     assert_eq!(launched, [big.id, big.id, TemplateId::BASE, TemplateId::BASE]);
-    let limits = Limits { max_vms: None, max_memory_mb: Some(1400) };
+    let limits = Limits { max_memory_mb: Some(1400), ..Limits::NONE };
     let refused = fixture.swarm.boot(&fixture.account, &limits, fixture.of("big")).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::QuotaExceeded);
     assert!(refused.to_string().contains("512 MiB were asked for, and 120"), "{refused}");

@@ -154,14 +154,13 @@ async fn accept(
     chosen: Target,
     upgrade: Result<Upgrade, Refusal>,
 ) -> Result<Response, Refusal> {
-    let chosen = match chosen {
+    let (chosen, awake) = match chosen {
         Target::Vm(vm) => {
             // Checked before the upgrade, because then the refusal has an HTTP status.
-            let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
-            swarm.require_running(&caller.account.id, vm)?;
-            Target::Vm(VmRef::Id(vm))
+            let awake = state.vms.awake_vm_for(&caller, vm).await?;
+            (Target::Vm(VmRef::Id(awake.record().id)), Some(awake))
         }
-        Target::Workspace => Target::Workspace,
+        Target::Workspace => (Target::Workspace, None),
     };
     let Upgrade(upgrade) = upgrade?;
     let session = state.sessions.token();
@@ -173,6 +172,7 @@ async fn accept(
         .write_buffer_size(0)
         .on_upgrade(move |socket| async move {
             serve(socket, &state, &caller, chosen).await;
+            drop(awake);
             drop(session);
         }))
 }

@@ -17,7 +17,7 @@ use skep_api::{
     },
 };
 use skep_store::{Answered, RecordTemplateState, TemplateStatus};
-use skep_swarm::{Swarm, require_ready};
+use skep_swarm::{DiskReservation, Swarm, require_ready};
 
 use super::TemplatesState;
 use crate::{
@@ -81,6 +81,7 @@ pub(super) async fn create(
     require_ready(&parent)?;
     let size = order.size(&parent)?;
     check_quota(size, &account.limits)?;
+    let disk = swarm.reserve_template(&account.id, size.memory_mb).await?;
     let creation = skep_store::CreateTemplate {
         id: TemplateId::generate(),
         account: account.id,
@@ -97,7 +98,8 @@ pub(super) async fn create(
     };
     call.audit.set_resource(creation.id);
     // In a task of its own, so that a caller that disconnects leaves no record without a build.
-    let building = tokio::spawn(async move { record_and_build(state, swarm, creation, in_progress).await });
+    let building =
+        tokio::spawn(async move { record_and_build(state, swarm, creation, (in_progress, disk)).await });
     let made =
         building.await.map_err(|error| Refusal::internal(format!("a creation broke off: {error}")))??;
     Ok(accepted(Answered { answer: made, replayed: false }))
@@ -112,9 +114,9 @@ async fn record_and_build(
     state: TemplatesState,
     swarm: Swarm,
     creation: skep_store::CreateTemplate,
-    in_progress: InProgressGuard,
+    guards: (InProgressGuard, DiskReservation),
 ) -> Result<Template, skep_store::Error> {
-    let _under_way = (state.builds.begin(creation.id), in_progress);
+    let _under_way = (state.builds.begin(creation.id), guards);
     let (id, parent, size) = (creation.id, creation.parent, creation.size);
     let made = state.store.create_template(creation).await?;
     if let Err(failure) = swarm.build_template(id, parent, size).await {

@@ -4,12 +4,12 @@ use axum::extract::State;
 use http::StatusCode;
 use jiff::Timestamp;
 use skep_api::{
-    TemplateId, VmRef,
+    TemplateId,
     swarm::{SnapshotRequest, Vm},
     templates::{GuestSize, Template, TemplateSource},
 };
 use skep_store::{CreateTemplate, DeleteTemplate, RecordSnapshot};
-use skep_swarm::{Error, Swarm};
+use skep_swarm::{AwakeVm, DiskReservation, Error, Swarm};
 
 use super::{
     TemplatesState,
@@ -52,10 +52,11 @@ pub(super) async fn snapshot(
     let request: SnapshotRequest = object.into_request()?;
     request.description.as_deref().map_or(Ok(()), check_description)?;
     let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
-    swarm.require_running(&caller.account.id, vm)?;
-    let vm = swarm.vm(&caller.account.id, VmRef::Id(vm)).await?;
+    let awake = swarm.awake(&caller.account.id, &caller.account.limits, vm).await?;
+    let vm = awake.record();
     let parent = swarm.template_of(&caller.account.id, vm.id)?.to_string();
     let parent = state.store.template(caller.account.id, &parent).await?;
+    let disk = swarm.reserve_snapshot(&caller.account.id, vm.id).await?;
     let creation = CreateTemplate {
         id: TemplateId::generate(),
         account: caller.account.id,
@@ -72,7 +73,7 @@ pub(super) async fn snapshot(
     };
     call.audit.set_resource(creation.id);
     // In a task of its own, so that a caller that disconnects leaves no record without files.
-    let storing = tokio::spawn(record_and_store(state, swarm, vm, creation));
+    let storing = tokio::spawn(record_and_store(state, swarm, awake, creation, disk));
     let stored =
         storing.await.map_err(|error| Refusal::internal(format!("a snapshot broke off: {error}")))??;
     Ok((StatusCode::CREATED, Json(stored)))
@@ -81,23 +82,29 @@ pub(super) async fn snapshot(
 async fn record_and_store(
     state: TemplatesState,
     swarm: Swarm,
-    vm: Vm,
+    awake: AwakeVm,
     creation: CreateTemplate,
+    mut disk: DiskReservation,
 ) -> Result<Template, Error> {
     let _under_way = state.builds.begin(creation.id);
     let (account, template, request_id) = (creation.account, creation.id, creation.request_id.clone());
     state.store.create_template(creation).await?;
     let deletion =
         DeleteTemplate { account, id: template, at: Timestamp::now(), request_id: request_id.clone() };
-    match swarm.snapshot(&account, vm.id, template).await {
+    let Vm { id: vm, pid, .. } = awake.record();
+    let stored = match swarm.snapshot(awake, template).await {
+        Ok(stored) => disk.settle(&stored).await.map(|_| stored),
+        Err(error) => Err(error),
+    };
+    match stored {
         Ok(stored) => {
             let (status, at) = (to_store(stored.state), Timestamp::now());
             let command = RecordSnapshot {
                 account,
                 template,
                 status,
-                vm: vm.id,
-                pid: vm.pid.unwrap_or_default(),
+                vm,
+                pid: pid.unwrap_or_default(),
                 at,
                 request_id,
             };

@@ -86,15 +86,10 @@ impl Fleet {
     pub(super) async fn boot_batch(&self, count: u32) -> Vec<Result<Booted, String>> {
         let request = BootRequest {
             count: Some(count),
-            name: None,
             template: self.template.clone(),
             ttl_ms: Some(TTL_MS),
             metadata: Some(Map::from_iter([(MEASUREMENT_KEY.to_owned(), Value::String(self.mark.clone()))])),
-            egress: None,
-            env: None,
-            ticket: None,
-            command: None,
-            keep_vm: None,
+            ..BootRequest::default()
         };
         let (client, under_way) = (self.client.clone(), Arc::clone(&self.pending_boots).read_owned().await);
         let sent = Instant::now();

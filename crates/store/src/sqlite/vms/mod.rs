@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use serde_json::json;
 use skep_api::{
     AccountId, KeyId, TicketId, VmId, VmName,
-    swarm::{BootAnswer, PausedTo},
+    swarm::{BootAnswer, PausedBy, PausedTo},
 };
 
 use self::row::{find, insert, update};
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     AppendLog, ChangeVm, EndVms, Ended, Error, EventKind, IdempotentRequest, ListVms, LogPage, LogPosition,
-    NewKey, PauseChange, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, TicketSignal,
+    NewKey, Pause, PauseChange, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, TicketSignal,
     VmBooted, VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt,
 };
 
@@ -178,32 +178,43 @@ fn require_name_available(
 
 /// Records that a live VM is paused, or runs.
 fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmRecord, SqliteError> {
-    let paused_to = command.change.paused_to().map(PausedTo::as_str);
+    let unknown = || Error::UnknownVm { vm: command.vm };
+    let live = |record: &VmRecord| record.end.is_none();
+    let before = find(connection, command.vm)?.filter(live).ok_or_else(unknown)?;
+    let pause = command.change.pause();
+    if before.pause == pause {
+        return Ok(before);
+    }
     let (snapshot, pid, by) = match command.change {
-        PauseChange::PausedToDisk { snapshot } => (Some(snapshot.to_string()), None, None),
+        PauseChange::PausedToDisk { snapshot, .. } => (Some(snapshot.to_string()), None, None),
         PauseChange::Restored { pid, by } => (None, Some(pid), Some(by)),
-        PauseChange::PausedToMemory => (None, None, None),
+        PauseChange::PausedToMemory { .. } => (None, None, None),
         PauseChange::Runs { by } => (None, None, Some(by)),
     };
     let resumed_at = pid.map(|_| millis(command.at));
-    let changed = execute(
+    let (paused_to, paused_by) = (pause.map(|pause| pause.to), pause.map(|pause| pause.by));
+    let words = (paused_to.map(PausedTo::as_str), paused_by.map(PausedBy::as_str));
+    execute(
         connection,
-        "UPDATE vms SET paused_to = ?2, snapshot = ?3, pid = coalesce(?4, pid), resumed_at = coalesce(?5, resumed_at)
-         WHERE id = ?1 AND ended_at IS NULL AND paused_to IS NOT ?2",
-        params![command.vm.to_string(), paused_to, snapshot, pid, resumed_at],
+        "UPDATE vms SET paused_to = ?2, paused_by = ?3, snapshot = ?4, pid = coalesce(?5, pid),
+                resumed_at = coalesce(?6, resumed_at)
+         WHERE id = ?1",
+        params![command.vm.to_string(), words.0, words.1, snapshot, pid, resumed_at],
     )?;
-    let record = find(connection, command.vm)?.filter(|record| record.end.is_none());
-    let record = record.ok_or(Error::UnknownVm { vm: command.vm })?;
-    if changed == 1 {
+    let record = find(connection, command.vm)?.ok_or_else(unknown)?;
+    // Another reason for the same pause is no event.
+    if before.pause.map(|pause| pause.to) != paused_to {
         let VmBooted { id, pid, attributes, .. } = &record.vm;
-        let (kind, body) = match paused_to {
-            Some(place) => {
-                let body = json!({ "vm": id, "pid": pid, "name": attributes.name, "paused_to": place });
-                (EventKind::VmPaused, body)
+        let mut body = json!({ "vm": id, "pid": pid, "name": attributes.name });
+        let kind = match pause {
+            Some(Pause { to, by }) => {
+                body["paused_to"] = to.as_str().into();
+                body["paused_by"] = by.as_str().into();
+                EventKind::VmPaused
             }
             None => {
-                let body = json!({ "vm": id, "pid": pid, "name": attributes.name, "by": by });
-                (EventKind::VmResumed, body)
+                body["by"] = json!(by);
+                EventKind::VmResumed
             }
         };
         let request_id = command.request_id.as_deref();

@@ -12,13 +12,13 @@ use super::super::{
     error::SqliteError,
     table::{ColumnSet, ColumnValue, column_set, insert_sql, update_sql},
 };
-use crate::{VmAttributes, VmBooted, VmEnd, VmRecord};
+use crate::{Pause, VmAttributes, VmBooted, VmEnd, VmRecord};
 
 column_set!(
     VmBooted: id, account, pid, ip, template, template_id, parent, vcpus, memory_mb, started_at, ticket, exec_id, boot;
     attributes: VmAttributes
 );
-column_set!(VmAttributes: name, metadata, expires_at, egress);
+column_set!(VmAttributes: name, metadata, expires_at, egress, idle_timeout_ms, on_idle);
 
 pub(super) fn insert(connection: &Connection, vm: &VmBooted, keep_vm: bool) -> Result<(), SqliteError> {
     static INSERT: LazyLock<String> =
@@ -54,12 +54,14 @@ pub(super) fn decode(row: &Columns<'_>) -> Result<VmRecord, SqliteError> {
         (Some(at), Some(word)) => Some(VmEnd { at, reason: parse("end_reason", word)? }),
         _ => None,
     };
-    let paused_to =
-        row.get::<Option<String>>("paused_to")?.map(|word| parse("paused_to", word)).transpose()?;
+    let pause = match (row.get::<Option<String>>("paused_to")?, row.get::<Option<String>>("paused_by")?) {
+        (Some(to), Some(by)) => Some(Pause { to: parse("paused_to", to)?, by: parse("paused_by", by)? }),
+        _ => None,
+    };
     Ok(VmRecord {
         vm,
         command_runs: row.get("command_runs")?,
-        paused_to,
+        pause,
         snapshot: row.parse_optional("snapshot")?,
         resumed_at: row.optional_time("resumed_at")?,
         end,

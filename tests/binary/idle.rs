@@ -1,0 +1,187 @@
+//! Real VMs that are paused or ended for being idle, and the calls that resume them.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use skep_harness::temp_dir;
+
+use crate::{
+    harness::{Skep, command, eventually, output_of, send},
+    takeover::{VICTIMS, assert_in_order},
+};
+
+async fn boot(skep: &Skep, request: &Value) -> Value {
+    skep.post("/api/swarm/boot", request).await.ok(201)["vms"][0].clone()
+}
+
+fn path(vm: &Value) -> String {
+    format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap())
+}
+
+async fn run(skep: &Skep, vm: &str, command: &str) -> String {
+    let ran = skep.post(&format!("{vm}/exec"), &json!({"command": command})).await.ok(200);
+    assert_eq!(ran["exit_code"], 0, "{ran}");
+    ran["stdout"].as_str().unwrap().trim_end().to_owned()
+}
+
+/// Waits until an idle timeout has paused a VM to this place. Reads of the record do not resume it.
+async fn paused(skep: &Skep, vm: &Value, to: &str) {
+    eventually("a pause for being idle", async || {
+        let record = skep.get(&path(vm)).await.ok(200);
+        record["paused_to"] == to && record["paused_by"] == "idle"
+    })
+    .await;
+}
+
+/// Fails unless the first events say that an idle timeout paused the VMs, and that calls resumed them.
+fn assert_events(skep: &Skep) {
+    let arguments = ["events", "--from-start", "--types", "vm.paused,vm.resumed", "-n", "6", "--json"];
+    let printed = output_of(&mut command(skep, &arguments));
+    assert!(printed.status.success(), "{printed:?}");
+    let events: Vec<Value> =
+        serde_json::Deserializer::from_slice(&printed.stdout).into_iter().collect::<Result<_, _>>().unwrap();
+    assert_eq!(events.len(), 6);
+    for event in events {
+        match event["type"].as_str().unwrap() {
+            "vm.paused" => assert_eq!((&event["paused_by"], &event["by"]), (&json!("idle"), &Value::Null)),
+            _ => assert_eq!((&event["by"], &event["paused_by"]), (&json!("activity"), &Value::Null)),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_resumes_a_vm_that_was_paused_for_being_idle() {
+    let mut skep = Skep::start().await;
+    let idle = |on_idle: &str| json!({"idle_timeout_ms": 1000, "on_idle": on_idle});
+    let in_memory = boot(&skep, &idle("pause")).await;
+    let on_disk = boot(&skep, &idle("pause_to_disk")).await;
+    for (vm, to) in [(&in_memory, "memory"), (&on_disk, "disk")] {
+        run(&skep, &path(vm), "echo kept > /root/file; (sleep 100000 & echo $! > /run/pid)").await;
+        paused(&skep, vm, to).await;
+        // Each kind of call; the process goes on where it was.
+        let process = "cat /root/file; kill -0 $(cat /run/pid)";
+        assert_eq!(run(&skep, &path(vm), process).await, "kept");
+        paused(&skep, vm, to).await;
+        let id = vm["id"].as_str().unwrap();
+        let read = skep.get(&format!("/api/files/read?vm={id}&path=/root/file")).await.ok(200);
+        assert_eq!(read["content"], "kept\n");
+        paused(&skep, vm, to).await;
+        let copies = skep.post(&format!("{}/fork", path(vm)), &json!({})).await.ok(201);
+        assert_eq!(copies["vms"][0]["idle_timeout_ms"], Value::Null, "{copies}");
+        assert_eq!(run(&skep, &path(&copies["vms"][0]), process).await, "kept");
+        skep.delete(&path(&copies["vms"][0])).await.ok(200);
+    }
+    // A caller that knows only the former process id reaches a VM on disk.
+    let kept = json!({"command": "cat /root/file"});
+    assert_eq!(run(&skep, &path(&on_disk), "cat /root/file").await, "kept");
+    let former = skep.get(&path(&on_disk)).await.ok(200)["pid"].as_u64();
+    paused(&skep, &on_disk, "disk").await;
+    if let Some(former) = former {
+        let ran = skep.post(&format!("/api/swarm/vm/{former}/exec"), &kept).await.ok(200);
+        assert_eq!(ran["stdout"], "kept\n");
+    }
+    for victim in VICTIMS {
+        paused(&skep, &on_disk, "disk").await;
+        skep = victim.kill(skep).await;
+        assert_eq!(run(&skep, &path(&on_disk), "cat /root/file").await, "kept");
+    }
+    assert_events(&skep);
+    assert_in_order(&skep).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_is_idle_only_without_calls_and_a_command() {
+    let skep = Skep::start().await;
+    let ending = boot(&skep, &json!({"idle_timeout_ms": 1000, "on_idle": "end"})).await;
+    let working =
+        json!({"idle_timeout_ms": 1000, "command": "while [ ! -e /run/enough ]; do sleep 0.1; done"});
+    let working = boot(&skep, &working).await;
+    let called = boot(&skep, &json!({"idle_timeout_ms": 1000})).await;
+    let call = tokio::spawn({
+        let wait = json!({"command": "while [ ! -e /run/enough ]; do sleep 0.1; done"});
+        send(skep.request(Method::POST, &format!("{}/exec", path(&called))).json(&wait))
+    });
+    // What a command left behind is no activity.
+    let idle = boot(&skep, &json!({"idle_timeout_ms": 1000})).await;
+    run(&skep, &path(&idle), "(while :; do sleep 0.1; done) > /dev/null 2>&1 &").await;
+    for _ in 0..2 {
+        paused(&skep, &idle, "memory").await;
+        for vm in [&working, &called] {
+            assert_eq!(skep.get(&path(vm)).await.ok(200)["state"], "running");
+        }
+        run(&skep, &path(&idle), "true").await;
+    }
+    for vm in [&working, &called] {
+        run(&skep, &path(vm), "touch /run/enough").await;
+        paused(&skep, vm, "memory").await;
+    }
+    call.await.unwrap().ok(200);
+    let ended = skep.get("/api/vms?state=ended").await.ok(200);
+    assert_eq!((&ended["vms"][0]["id"], &ended["vms"][0]["reason"]), (&ending["id"], &json!("idle")));
+
+    // A pause by a request lasts.
+    skep.post(&format!("{}/pause", path(&idle)), &json!({})).await.ok(200);
+    let refused = skep.post(&format!("{}/exec", path(&idle)), &json!({"command": "true"})).await;
+    refused.refused(409, "vm_paused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_times_are_checked_and_changed() {
+    let skep = Skep::start().await;
+    for (request, name) in [
+        (json!({"idle_timeout_ms": 999}), "idle_timeout_ms"),
+        (json!({"idle_timeout_ms": "1m"}), "idle_timeout_ms"),
+        (json!({"on_idle": "pause"}), "idle_timeout_ms"),
+        (json!({"idle_timeout_ms": 1000, "on_idle": "sleep"}), "on_idle"),
+    ] {
+        let refused = skep.post("/api/swarm/boot", &request).await;
+        assert!(refused.refused(400, "invalid_value").contains(name), "{refused:?}");
+    }
+    let options =
+        ["boot", "--name", "sleeper", "--idle-timeout", "8h", "--on-idle", "pause-to-disk", "--json"];
+    let booted = output_of(&mut command(&skep, &options));
+    assert!(booted.status.success(), "{booted:?}");
+    let record = async || skep.get("/api/swarm/vm/sleeper").await.ok(200);
+    let rule = |record: &Value| (record["idle_timeout_ms"].clone(), record["on_idle"].clone());
+    assert_eq!(rule(&record().await), (json!(28_800_000), json!("pause_to_disk")));
+    let change = async |change: Value| {
+        send(skep.request(Method::PATCH, "/api/swarm/vm/sleeper").json(&change)).await.ok(200)
+    };
+    assert_eq!(rule(&change(json!({"on_idle": "end"})).await), (json!(28_800_000), json!("end")));
+    assert_eq!(rule(&change(json!({"idle_timeout_ms": null})).await), (Value::Null, json!("end")));
+    assert_eq!(
+        rule(&change(json!({"idle_timeout_ms": 1000, "on_idle": "pause"})).await),
+        (json!(1000), json!("pause"))
+    );
+    eventually("a pause", async || record().await["paused_by"] == "idle").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_boot_without_capacity_sends_the_longest_idle_vm_to_disk() {
+    let skep = Skep::start_on(temp_dir(), &["--max-vms", "2"]).await;
+    let idle = json!({"idle_timeout_ms": 1000});
+    let first = boot(&skep, &idle).await;
+    run(&skep, &path(&first), "echo kept > /root/file").await;
+    paused(&skep, &first, "memory").await;
+    let second = boot(&skep, &idle).await;
+    paused(&skep, &second, "memory").await;
+
+    let third = boot(&skep, &json!({})).await;
+    let place = async |vm: &Value| {
+        let record = skep.get(&path(vm)).await.ok(200);
+        (record["paused_to"].clone(), record["paused_by"].clone())
+    };
+    assert_eq!(place(&first).await, (json!("disk"), json!("memory")));
+    assert_eq!(place(&second).await, (json!("memory"), json!("idle")));
+
+    // A VM that a request paused keeps its place, and a running one does too.
+    skep.post(&format!("{}/pause", path(&third)), &json!({})).await.ok(200);
+    let fourth = boot(&skep, &json!({})).await;
+    assert_eq!(place(&second).await, (json!("disk"), json!("memory")));
+    assert_eq!(place(&third).await, (json!("memory"), json!("request")));
+    let call = format!("{}/exec", path(&first));
+    let refused = skep.post(&call, &json!({"command": "true"})).await;
+    assert!(refused.refused(503, "no_capacity").contains("holds 2 VMs"), "{refused:?}");
+
+    skep.delete(&path(&fourth)).await.ok(200);
+    assert_eq!(run(&skep, &path(&first), "cat /root/file").await, "kept");
+}
