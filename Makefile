@@ -134,7 +134,8 @@ BENCH_VMS ?= 60
 BENCH_SCALE ?= 40
 bench-forks: build ## forks, snapshots and pauses to disk of VMs that changed 50 and 256 MB (ROUNDS of each); needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make bench-forks: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
-	@benches/forks $(SKEP) $(TEST_IMAGES) 50 256
+	@cargo build --locked --release --package skep-engine --example plain_qemu
+	@benches/forks $(SKEP) target/release/examples/plain_qemu $(TEST_IMAGES) 50 256
 
 bench-sizes: build ## boots by the size of VMs (ROUNDS of ten each), BENCH_VMS idle VMs of 1 GiB, and a Python test suite (BENCH_SCALE) in VMs with one and two processors; needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make bench-sizes: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }

@@ -1,7 +1,8 @@
 //! Boots the kernel and root file system of a template with plain QEMU, without a snapshot, one boot after the other, and
 //! prints the milliseconds until the guest agent accepts commands: one line for each boot.
 //!
-//! Usage: `plain_qemu TEMPLATE_DIR MEMORY_MB BOOTS`.
+//! Usage: `plain_qemu TEMPLATE_DIR MEMORY_MB BOOTS`. With `--arguments` in place of the boots it prints QEMU's arguments, as
+//! a JSON array.
 
 use std::{
     env,
@@ -28,12 +29,16 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [template, memory_mb, boots] = arguments.as_slice() else {
-        return Err("usage: plain_qemu TEMPLATE_DIR MEMORY_MB BOOTS".into());
+        return Err("usage: plain_qemu TEMPLATE_DIR MEMORY_MB BOOTS|--arguments".into());
     };
     let memory_mb = memory_mb.parse()?;
     let engine = skep_engine::select()?;
     let append = kernel_command_line(&*engine, memory_mb)?;
     let arguments = qemu_arguments(Path::new(template), engine.report(), memory_mb, &append);
+    if boots == "--arguments" {
+        println!("{}", serde_json::to_string(&arguments)?);
+        return Ok(());
+    }
     for _ in 0..boots.parse::<u32>()? {
         println!("{:.1}", boot(&arguments)?.as_secs_f64() * 1000.0);
     }
