@@ -4,7 +4,9 @@
 //! ([`super::config`]), its own process group, a timeout and a limit on its output. When its future is dropped, it
 //! receives SIGTERM, so that it removes its locks, and SIGKILL if it has not ended after a grace period.
 
+mod group;
 mod output_stream;
+mod pipes;
 #[cfg(test)]
 mod tests;
 
@@ -16,26 +18,24 @@ use std::{
         unix::process::CommandExt,
     },
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
-use futures_util::StreamExt;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use skep_api::git::LOCAL_LIMIT;
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
-    net::unix::pipe,
-};
+use tokio::net::unix::pipe;
 
+use self::{
+    group::Group,
+    pipes::{Pipes, read_limited, read_tail, write_input},
+};
 use super::{GitError, config::ConfigOverrides};
-use crate::{Commands, Content, Error, Place, exec::shell::Shell, streamed::no_content};
+use crate::{Content, Error, Place, streamed::no_content};
 
 /// Default limit of one git's standard output, in bytes.
 const MAX_OUTPUT: usize = 64 << 20;
-/// How much of the standard error is kept, in bytes: the last part.
-const MAX_STDERR: usize = 16 << 10;
 /// Time between SIGTERM and SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// Search path for git and the programs that it starts.
@@ -299,117 +299,5 @@ impl Git {
         unsafe { command.pre_exec(prepare) };
         self.place.apply_git_fence(&mut command, self.network)?;
         Ok(command)
-    }
-}
-
-/// Our ends of a process's pipes.
-struct Pipes {
-    stdin: Option<pipe::Sender>,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
-}
-
-/// The process group of a git. Dropping it ends the group, and after it the group's service.
-struct Group {
-    leader: Option<(Shell, Pid)>,
-    /// The registry in which the leader is marked as a child whose exit status is awaited, so that it is not reaped
-    /// elsewhere.
-    children: Commands,
-    service: Option<Box<Self>>,
-}
-
-impl Group {
-    /// Starts a git as a registered child, so that the orphan reaper does not collect its status first.
-    fn start(place: &Place, command: &mut Command, service: Option<Self>) -> io::Result<(Self, Child)> {
-        let commands = place.commands().clone();
-        let (pid, child) =
-            commands.spawn_owned(|| command.spawn().map(|child| (Pid::from_child(&child), child)))?;
-        let leader = Some((commands.adopt(pid)?, pid));
-        Ok((Self { leader, children: commands, service: service.map(Box::new) }, child))
-    }
-
-    fn signal_group(&self, signal: Signal) {
-        if let Some((_, pid)) = &self.leader {
-            let _ = kill_process_group(*pid, signal);
-        }
-    }
-
-    async fn wait(mut self) -> Option<ExitStatus> {
-        if let Some((leader, pid)) = &self.leader {
-            leader.wait_until_ended().await;
-            // Before the process id is released: processes that git left behind must not hold its locks.
-            let _ = kill_process_group(*pid, Signal::KILL);
-        }
-        let (leader, _) = self.leader.take()?;
-        let status = leader.reap().ok();
-        self.children.disown(&leader);
-        if let Some(service) = self.service.take() {
-            // The service still processes what it received last. It ends by itself once its connection is closed.
-            let _ = tokio::time::timeout(TERM_GRACE, Box::pin(service.wait())).await;
-        }
-        status
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.signal_group(Signal::TERM);
-        let Some((leader, pid)) = self.leader.take() else { return };
-        let commands = self.children.clone();
-        let end = async move {
-            let _ = tokio::time::timeout(TERM_GRACE, leader.wait_until_ended()).await;
-            let _ = kill_process_group(pid, Signal::KILL);
-            leader.wait_until_ended().await;
-            let _ = leader.reap();
-            commands.disown(&leader);
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(end)),
-            Err(_) => {
-                let _ = kill_process_group(pid, Signal::KILL);
-            }
-        }
-    }
-}
-
-/// Writes the input, then the content. A broken pipe is not an error: git reports the reason itself.
-///
-/// # Errors
-/// The content ends with an error.
-async fn write_input(pipe: &mut pipe::Sender, input: &[u8], mut content: Content) -> io::Result<()> {
-    if pipe.write_all(input).await.is_err() {
-        return Ok(());
-    }
-    while let Some(piece) = content.next().await {
-        if pipe.write_all(&piece?).await.is_err() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Reads until the end or the limit. Returns whether the limit was exceeded.
-async fn read_limited(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>, most: usize) -> bool {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        match pipe.read(&mut buffer).await {
-            Ok(0) | Err(_) => return false,
-            Ok(count) if into.len() + count > most => {
-                into.extend_from_slice(&buffer[..most - into.len()]);
-                return true;
-            }
-            Ok(count) => into.extend_from_slice(&buffer[..count]),
-        }
-    }
-}
-
-/// Reads until the end and keeps the last part.
-async fn read_tail(pipe: &mut (impl AsyncRead + Unpin), into: &mut Vec<u8>) {
-    let mut buffer = vec![0; 4 << 10];
-    while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-        into.extend_from_slice(&buffer[..count]);
-        if into.len() > 2 * MAX_STDERR {
-            into.drain(..into.len() - MAX_STDERR);
-        }
     }
 }
