@@ -1,6 +1,7 @@
 //! Pausing real VMs to disk: what a VM has is there again after its resume, whatever ended meanwhile.
 
 mod kills;
+mod reboot;
 
 use std::{
     collections::BTreeSet,

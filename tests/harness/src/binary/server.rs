@@ -253,8 +253,13 @@ impl StoppedServer {
     }
 
     /// The same with all that a process is started with.
-    pub async fn start_as(mut self, alter: impl FnOnce(&mut Command)) -> Skep {
-        Skep::start_as(self.0.take().unwrap(), alter).await
+    pub async fn start_as(self, alter: impl FnOnce(&mut Command)) -> Skep {
+        self.start_by(&startable_binary(), alter).await
+    }
+
+    /// Starts another binary than the one under test.
+    pub async fn start_by(mut self, program: &Path, alter: impl FnOnce(&mut Command)) -> Skep {
+        Skep::start_by(program, self.0.take().unwrap(), alter).await
     }
 }
 
