@@ -25,7 +25,7 @@ use super::{
     built_templates,
     entry::{Entry, Outcome, Phase, Ready, Table},
     idle_time::IdleTime,
-    keys_in_use, open, remove_without_recipe, snapshot,
+    keys_in_use, open, remove_without_recipe, snapshot, snapshot_dir,
 };
 use crate::output;
 
@@ -53,17 +53,18 @@ impl BuiltTemplates {
         let processes = BakeProcesses { bakery, shelf, base };
         remove_without_recipe(&inner.shelf).context("the folders of templates cannot be cleaned up")?;
         for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
-            if recipe.is_snapshot() {
-                match inner.find_snapshot(&processes.bakery, id) {
-                    Some(phase) => drop(inner.table().templates.insert(id, Entry::new(recipe, phase))),
-                    None => inner.remove_files(id),
-                }
+            let found = match recipe.kind {
+                Kind::Build => Some(inner.find(&processes, id, recipe)),
+                Kind::Snapshot | Kind::Pause => inner.find_snapshot(&processes.bakery, id),
+                Kind::Disk => inner.find_disk(id),
+            };
+            let Some(phase) = found else {
+                inner.remove_files(id);
                 continue;
-            }
-            let phase = inner.find(&processes, id, recipe);
+            };
             let is_ready = matches!(phase, Phase::Ready(_));
             inner.table().templates.insert(id, Entry::new(recipe, phase));
-            if !is_ready {
+            if !is_ready && recipe.kind == Kind::Build {
                 inner.queue.push_again(id);
             }
         }
@@ -104,19 +105,16 @@ impl BuiltTemplates {
     }
 
     pub(super) fn build(&self, id: TemplateId, recipe: Recipe) -> Result<(), Failure> {
-        let inner = &self.0;
-        inner.parent_dir(recipe.parent)?;
-        let folder = inner.folder(id);
-        recipe.write(&folder).map_err(|error| {
-            tracing::error!(%error, "{} cannot be written: {error}", folder.display());
-            Failure::new(ErrorCode::Internal, "the template's folder cannot be written")
-        })?;
-        let phase = Phase::Building { step: "waits for other builds".to_owned() };
-        inner.table().templates.insert(id, Entry::new(recipe, phase));
-        inner.queue.push(id).inspect_err(|_| {
-            inner.table().templates.remove(&id);
-            inner.remove_files(id);
-        })
+        self.0.parent_dir(recipe.parent)?;
+        self.0.begin(id, recipe, BuildQueue::push)
+    }
+
+    /// Begins to boot a guest from the disk of a snapshot, whatever the state of that.
+    pub(super) fn boot_disk(&self, id: TemplateId, snapshot: TemplateId) -> Result<(), Failure> {
+        let of_snapshot = self.0.table().templates.get(&snapshot).map(|entry| entry.recipe);
+        let recipe = of_snapshot.filter(Recipe::is_snapshot);
+        let recipe = recipe.ok_or_else(|| Failure::unknown_template(snapshot.to_string()))?;
+        self.0.begin(id, Recipe::disk_of(snapshot, recipe.size), BuildQueue::push_first)
     }
 
     /// Stores a snapshot of a VM.
@@ -162,29 +160,49 @@ impl BuiltTemplates {
     /// Drops the memory files of templates that no VM has used for a minute.
     pub(super) fn unload_unused(&self, in_use: &BTreeSet<TemplateId>) {
         let now = Instant::now();
-        let mut unused = Vec::new();
-        for (id, entry) in &mut self.0.table().templates {
+        let (mut unused, mut unneeded) = (Vec::new(), Vec::new());
+        let mut table = self.0.table();
+        let of_vms_on_disk = table.origins_of_pauses();
+        for (id, entry) in &mut table.templates {
+            let is_in_use = in_use.contains(id);
+            if entry.is_unneeded(is_in_use || of_vms_on_disk.contains(id), now) {
+                unneeded.push(*id);
+            }
+            // No other VM begins with what was made for one boot.
+            let serves_boots = entry.recipe.kind != Kind::Disk;
             let Phase::Ready(ready) = &mut entry.phase else { continue };
-            if ready.loaded.is_some() && ready.idle.is_over(in_use.contains(id), now) {
+            if ready.loaded.is_some() && ready.idle.is_over(is_in_use && serves_boots, now) {
                 tracing::debug!("the template {id} is dropped from memory, because no VM uses it");
                 unused.extend(ready.loaded.take());
                 ready.idle = IdleTime::default();
             }
         }
         // Without the lock: the kernel frees hundreds of megabytes.
+        drop(table);
         drop(unused);
+        for id in unneeded {
+            tracing::debug!("the template {id} is removed, because no VM needs it");
+            if let Err(error) = self.remove(id) {
+                tracing::warn!(%error, "the template {id} is not removed: {error}");
+            }
+        }
     }
 
     pub(super) fn list(&self) -> Vec<TemplateStatus> {
         let table = self.0.table();
-        table.templates.iter().map(|(id, entry)| entry.status(*id)).collect()
+        let shown = table.templates.iter().filter(|(_, entry)| entry.recipe.kind != Kind::Disk);
+        shown.map(|(id, entry)| entry.status(*id)).collect()
+    }
+
+    pub(super) fn status(&self, id: TemplateId) -> Option<TemplateStatus> {
+        self.0.table().templates.get(&id).map(|entry| entry.status(id))
     }
 
     pub(super) fn remove(&self, id: TemplateId) -> Result<(), Failure> {
         let inner = &self.0;
         {
             let mut table = inner.table();
-            if let Some((child, _)) = table.templates.iter().find(|(_, entry)| entry.recipe.parent == id) {
+            if let Some(child) = table.child_of(id) {
                 let message = format!("the template {child} begins with the disk of {id}; delete it first");
                 return Err(Failure::new(ErrorCode::TemplateInUse, message));
             }
@@ -219,6 +237,26 @@ impl Inner {
         if let Err(error) = fs::remove_dir_all(&folder) {
             tracing::error!(%error, "{} could not be removed: {error}", folder.display());
         }
+    }
+
+    /// Writes the recipe of a template and queues its build.
+    fn begin(
+        &self,
+        id: TemplateId,
+        recipe: Recipe,
+        push: impl FnOnce(&BuildQueue, TemplateId) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let folder = self.folder(id);
+        recipe.write(&folder).map_err(|error| {
+            tracing::error!(%error, "{} cannot be written: {error}", folder.display());
+            Failure::new(ErrorCode::Internal, "the template's folder cannot be written")
+        })?;
+        let phase = Phase::Building { step: "waits for other builds".to_owned() };
+        self.table().templates.insert(id, Entry::new(recipe, phase));
+        push(&self.queue, id).inspect_err(|_| {
+            self.table().templates.remove(&id);
+            self.remove_files(id);
+        })
     }
 
     /// The state of a template on disk.
@@ -266,6 +304,13 @@ impl Inner {
         }))
     }
 
+    /// A guest that an earlier keeper booted from a disk. VMs that run may need it; none is started from it any more. `None` if
+    /// it is not complete: nobody waits for it.
+    fn find_disk(&self, id: TemplateId) -> Option<Phase> {
+        let dir = snapshot_dir(&self.shelf, id)?;
+        Ready::of(dir).ok().map(Phase::Ready)
+    }
+
     /// The template that a VM was restored from at first, if this is what it is resumed from.
     fn origin_of_pause(&self, id: TemplateId, template: &Template) -> Option<Origin> {
         let recipe = self.table().templates.get(&id)?.recipe;
@@ -298,6 +343,11 @@ impl Inner {
             Phase::Ready(ready) => Ok(ready.dir.clone()),
             _ => Err(entry.refusal(parent)),
         }
+    }
+
+    /// The folder with the files of a snapshot, also if its memory cannot be used.
+    fn snapshot_dir(&self, id: TemplateId) -> Result<PathBuf, Failure> {
+        snapshot_dir(&self.shelf, id).ok_or_else(|| Failure::unknown_template(id.to_string()))
     }
 
     /// Verifies the files of a parent on disk. If they are damaged, it is built again. Returns whether they are. Blocks for a
@@ -364,7 +414,7 @@ impl Inner {
         if entry.edition == edition && matches!(entry.phase, Phase::Ready(_)) {
             entry.phase = Phase::Damaged { reason };
             entry.edition += 1;
-            if entry.recipe.is_snapshot() {
+            if entry.recipe.kind != Kind::Build {
                 tracing::error!(%error, "{error}; no VM is booted from it any more");
             } else {
                 tracing::error!(%error, "{error}; it is built again, and no VM is booted from it before");
@@ -378,10 +428,10 @@ impl Inner {
     /// Builds a template, and stores the outcome. Blocks for some seconds.
     fn build(&self, id: TemplateId) {
         let Some(recipe) = self.table().templates.get(&id).map(|entry| entry.recipe) else { return };
+        // Only these are built again.
+        let rebuilt = if recipe.kind == Kind::Disk { TemplateId::BASE } else { recipe.parent };
         let outcome = match self.run_build(id, recipe) {
-            Outcome::Failed(error)
-                if error != BuildError::Interrupted && self.is_parent_damaged(recipe.parent) =>
-            {
+            Outcome::Failed(error) if error != BuildError::Interrupted && self.is_parent_damaged(rebuilt) => {
                 Outcome::Waits(WAITS_FOR_PARENT)
             }
             outcome => outcome,
@@ -396,7 +446,11 @@ impl Inner {
     }
 
     fn run_build(&self, id: TemplateId, recipe: Recipe) -> Outcome {
-        let parent = match self.parent_dir(recipe.parent) {
+        let is_disk = recipe.kind == Kind::Disk;
+        let parent = if is_disk { self.snapshot_dir(recipe.parent) } else { self.parent_dir(recipe.parent) };
+        let parent = match parent {
+            // Kernel and guest agent are those of `base`.
+            Ok(_) if is_disk && self.builder.base_dir().is_err() => return Outcome::Waits(WAITS_FOR_PARENT),
             Ok(parent) => parent,
             Err(failure) if failure.code == ErrorCode::UnknownTemplate => {
                 return Outcome::Failed(BuildError::NoParent);
@@ -405,7 +459,9 @@ impl Inner {
         };
         if let Some(Err(refused)) = self.admit.get().map(|admit| admit()) {
             tracing::debug!(%refused, "the build of the template {id} waits: {refused}");
-            return Outcome::Waits(WAITS_FOR_RESOURCES);
+            // A caller waits for it.
+            let fails = Outcome::Failed(BuildError::NoCapacity);
+            return if is_disk { fails } else { Outcome::Waits(WAITS_FOR_RESOURCES) };
         }
         match self.bake(id, recipe, &parent) {
             Ok(ready) => {
