@@ -1,12 +1,10 @@
 //! Templates that were built from the disk of another one, in the data directory.
 
 use std::{
-    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
-    time::Instant,
 };
 
 use anyhow::Context;
@@ -24,8 +22,7 @@ use super::{
     builder::{BakeProcesses, Builder},
     built_templates,
     entry::{Entry, Outcome, Phase, Ready, Table},
-    idle_time::IdleTime,
-    keys_in_use, open, remove_without_recipe, snapshot, snapshot_dir,
+    keys_in_use, open, remove_without_recipe, snapshot,
 };
 use crate::output;
 
@@ -109,14 +106,6 @@ impl BuiltTemplates {
         self.0.begin(id, recipe, BuildQueue::push)
     }
 
-    /// Begins to boot a guest from the disk of a snapshot, whatever the state of that.
-    pub(super) fn boot_disk(&self, id: TemplateId, snapshot: TemplateId) -> Result<(), Failure> {
-        let of_snapshot = self.0.table().templates.get(&snapshot).map(|entry| entry.recipe);
-        let recipe = of_snapshot.filter(Recipe::is_snapshot);
-        let recipe = recipe.ok_or_else(|| Failure::unknown_template(snapshot.to_string()))?;
-        self.0.begin(id, Recipe::disk_of(snapshot, recipe.size), BuildQueue::push_first)
-    }
-
     /// Stores a snapshot of a VM.
     pub(super) fn store(
         &self,
@@ -155,37 +144,6 @@ impl BuiltTemplates {
             _ => None,
         });
         loaded.map(|template| template.memory_bytes()).sum()
-    }
-
-    /// Drops the memory files of templates that no VM has used for a minute.
-    pub(super) fn unload_unused(&self, in_use: &BTreeSet<TemplateId>) {
-        let now = Instant::now();
-        let (mut unused, mut unneeded) = (Vec::new(), Vec::new());
-        let mut table = self.0.table();
-        let of_vms_on_disk = table.origins_of_pauses();
-        for (id, entry) in &mut table.templates {
-            let is_in_use = in_use.contains(id);
-            if entry.is_unneeded(is_in_use || of_vms_on_disk.contains(id), now) {
-                unneeded.push(*id);
-            }
-            // No other VM begins with what was made for one boot.
-            let serves_boots = entry.recipe.kind != Kind::Disk;
-            let Phase::Ready(ready) = &mut entry.phase else { continue };
-            if ready.loaded.is_some() && ready.idle.is_over(is_in_use && serves_boots, now) {
-                tracing::debug!("the template {id} is dropped from memory, because no VM uses it");
-                unused.extend(ready.loaded.take());
-                ready.idle = IdleTime::default();
-            }
-        }
-        // Without the lock: the kernel frees hundreds of megabytes.
-        drop(table);
-        drop(unused);
-        for id in unneeded {
-            tracing::debug!("the template {id} is removed, because no VM needs it");
-            if let Err(error) = self.remove(id) {
-                tracing::warn!(%error, "the template {id} is not removed: {error}");
-            }
-        }
     }
 
     pub(super) fn list(&self) -> Vec<TemplateStatus> {
@@ -304,13 +262,6 @@ impl Inner {
         }))
     }
 
-    /// A guest that an earlier keeper booted from a disk. VMs that run may need it; none is started from it any more. `None` if
-    /// it is not complete: nobody waits for it.
-    fn find_disk(&self, id: TemplateId) -> Option<Phase> {
-        let dir = snapshot_dir(&self.shelf, id)?;
-        Ready::of(dir).ok().map(Phase::Ready)
-    }
-
     /// The template that a VM was restored from at first, if this is what it is resumed from.
     fn origin_of_pause(&self, id: TemplateId, template: &Template) -> Option<Origin> {
         let recipe = self.table().templates.get(&id)?.recipe;
@@ -343,11 +294,6 @@ impl Inner {
             Phase::Ready(ready) => Ok(ready.dir.clone()),
             _ => Err(entry.refusal(parent)),
         }
-    }
-
-    /// The folder with the files of a snapshot, also if its memory cannot be used.
-    fn snapshot_dir(&self, id: TemplateId) -> Result<PathBuf, Failure> {
-        snapshot_dir(&self.shelf, id).ok_or_else(|| Failure::unknown_template(id.to_string()))
     }
 
     /// Verifies the files of a parent on disk. If they are damaged, it is built again. Returns whether they are. Blocks for a
@@ -523,5 +469,6 @@ impl Inner {
     }
 }
 
+mod disk;
 #[cfg(test)]
 mod tests;
