@@ -494,7 +494,7 @@ pub struct PauseRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResumeRequest {
     /// Whether the VM goes on with its memory; default true. With false, a VM that is paused to disk starts again from its disk
-    /// alone: it keeps id, name, address and files, and loses its processes, the content of `/run`, `/tmp` and `/dev/shm`, and
+    /// alone: it keeps id, name, address and files, and loses its processes, the content of `/run` and `/dev/shm`, and
     /// the environment variables of its boot. That also works if its memory is outdated, after an update of the server or on
     /// another processor, or damaged.
     #[serde(default, skip_serializing_if = "Option::is_none")]

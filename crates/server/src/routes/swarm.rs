@@ -332,7 +332,7 @@ async fn pause(
 ///
 /// After an update of the server, of QEMU or of the processor, a VM on disk may not be able to continue, which is the error
 /// `template_not_ready`; `template_damaged` means that a file of it is. With `memory: false` it then starts again from its disk
-/// alone: it boots, which takes some seconds, with its id, name, address and files. Its processes, the content of `/run`, `/tmp`
+/// alone: it boots, which takes some seconds, with its id, name, address and files. Its processes, the content of `/run`
 /// and `/dev/shm`, and the environment variables of its boot are gone; a command of the boot counts as ended.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/resume", tag = "swarm", operation_id = "resume_vm",
