@@ -124,5 +124,7 @@ mod update;
 mod usage;
 #[cfg(feature = "root")]
 mod vm_api;
+#[cfg(feature = "root")]
+mod without_memory;
 #[cfg(feature = "soak")]
 mod without_reseed;

@@ -127,6 +127,9 @@ pub struct VmEvent {
     /// With `vm.resumed`: why the VM was resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<ResumedBy>,
+    /// With `vm.resumed`: false if the VM started again from its disk alone, without its memory and processes; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
     /// With `vm.ended`: why the VM ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,

@@ -388,6 +388,11 @@ pub struct BootRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub template: Option<String>,
+    /// Whether VMs of a snapshot begin with its memory and processes; default true. With false, they start from its disk alone,
+    /// with its files, which takes some seconds more. That also works if the memory of the snapshot is outdated, after an
+    /// update of the server or on another processor, or damaged. It makes no difference for a template that is no snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
     /// The time to live of the VMs, in milliseconds, after which they end automatically. Default, also for null: the
     /// server's setting, which is unlimited unless configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -481,6 +486,19 @@ pub struct PauseRequest {
     /// Where the VM's memory is kept; default `memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<PausedTo>,
+}
+
+/// How to resume a VM. Body of `POST /api/swarm/vm/{pid}/resume`. No body, an empty one and `{}` mean with its memory.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ResumeRequest {
+    /// Whether the VM goes on with its memory; default true. With false, a VM that is paused to disk starts again from its disk
+    /// alone: it keeps id, name, address and files, and loses its processes, the content of `/run` and `/dev/shm`, and
+    /// the environment variables of its boot. That also works if its memory is outdated, after an update of the server or on
+    /// another processor, or damaged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<bool>,
 }
 
 /// A snapshot to take of a VM. Body of `POST /api/swarm/vm/{pid}/snapshot`.

@@ -5,7 +5,7 @@ use skep_api::{
     egress::EgressReport,
     swarm::{
         BootAnswer, BootRequest, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest,
-        SnapshotRequest, SwarmStatus, Vm, VmList, VmMetrics,
+        ResumeRequest, SnapshotRequest, SwarmStatus, Vm, VmList, VmMetrics,
     },
     templates::Template,
 };
@@ -93,12 +93,12 @@ impl Client {
         self.post(&format!("api/swarm/vm/{}/fork", encode_segment(vm)), request).await
     }
 
-    /// `POST /api/swarm/vm/{pid}/resume`: starts the processors of a paused VM.
+    /// `POST /api/swarm/vm/{pid}/resume`: starts the processors of a paused VM, or a VM that is paused to disk.
     ///
     /// # Errors
-    /// `unknown_vm`, `vm_ended`, `guest_timeout`, and those of every request.
-    pub async fn resume_vm(&self, vm: &str) -> Result<Answered<Vm>> {
-        self.post(&format!("api/swarm/vm/{}/resume", encode_segment(vm)), &serde_json::Map::new()).await
+    /// `unknown_vm`, `vm_ended`, `template_not_ready`, `template_damaged`, `guest_timeout`, and those of every request.
+    pub async fn resume_vm(&self, vm: &str, request: &ResumeRequest) -> Result<Answered<Vm>> {
+        self.post(&format!("api/swarm/vm/{}/resume", encode_segment(vm)), request).await
     }
 
     /// `GET /api/swarm/vm/{pid}/console`: the last part of the serial console's output.

@@ -220,9 +220,9 @@ impl Bakery {
                 let write_layer = || layer::write_empty(&layer, disk_mb, pen);
                 (BTreeMap::new(), self.boot(inputs, work, place, &write_layer)?)
             }
-            Origin::Parent { parent, .. } => {
+            Origin::Parent { parent, system, .. } => {
                 self.report(TAKES_FILES);
-                let parent = ParentFiles::of(parent);
+                let parent = ParentFiles::of(parent, system.as_deref());
                 let shared = parent.share(work)?;
                 let write_layer = || parent.write_layer(&layer, disk_mb, pen);
                 (shared, self.boot(inputs, work, place, &write_layer)?)

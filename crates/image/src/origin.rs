@@ -17,5 +17,7 @@ pub enum Origin {
         shelf: PathBuf,
         /// The folder of the parent with its files.
         parent: PathBuf,
+        /// The folder of the template whose kernel and guest agent the new one has. `None`: those of the parent.
+        system: Option<PathBuf>,
     },
 }

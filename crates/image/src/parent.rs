@@ -10,32 +10,38 @@ use skep_template::{TemplateFile, link_or_copy, read_manifest, verify_copy};
 
 use crate::{Error, command::Containment, layer};
 
-/// The files that a template has in common with its parent.
+/// The files that a template has in common with other ones.
 const SHARED: [TemplateFile; 3] = [TemplateFile::Root, TemplateFile::Kernel, TemplateFile::Initrd];
 
-/// The folder of a parent.
+/// The folder of a parent, and that of the template that kernel and initial ramdisk are taken from.
 pub(crate) struct ParentFiles {
     dir: PathBuf,
+    system: PathBuf,
 }
 
 impl ParentFiles {
-    pub(crate) fn of(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+    /// `system`: the folder with kernel and initial ramdisk, if they are not those of the parent.
+    pub(crate) fn of(dir: &Path, system: Option<&Path>) -> Self {
+        Self { dir: dir.to_owned(), system: system.unwrap_or(dir).to_owned() }
     }
 
-    /// Makes the common files those of the template in `work`, too, and returns their checksums by the parent's manifest.
-    /// They have the same content on disk, if both folders are on one file system.
+    fn dir_of(&self, part: TemplateFile) -> &Path {
+        if part == TemplateFile::Root { &self.dir } else { &self.system }
+    }
+
+    /// Makes the common files those of the template in `work`, too, and returns their checksums by the manifests of the
+    /// folders that they are from. They have the same content on disk, if both folders are on one file system.
     ///
     /// # Errors
-    /// The parent is damaged, or the folder cannot be written.
+    /// One of these files is damaged, or the folder cannot be written.
     pub(crate) fn share(&self, work: &Path) -> Result<BTreeMap<TemplateFile, String>, Error> {
+        let mut sha256 = BTreeMap::new();
         for part in SHARED {
-            let to = work.join(part.file_name());
-            link_or_copy(&self.dir.join(part.file_name()), &to).map_err(Error::io(to.display()))?;
-            verify_copy(&self.dir, part, &to)?;
+            let (from, to) = (self.dir_of(part), work.join(part.file_name()));
+            link_or_copy(&from.join(part.file_name()), &to).map_err(Error::io(to.display()))?;
+            verify_copy(from, part, &to)?;
+            sha256.extend(read_manifest(from)?.sha256.remove(&part).map(|sum| (part, sum)));
         }
-        let mut sha256 = read_manifest(&self.dir)?.sha256;
-        sha256.retain(|part, _| SHARED.contains(part));
         Ok(sha256)
     }
 
@@ -86,7 +92,7 @@ mod tests {
     fn a_flipped_bit_of_the_parent_is_found_before_the_child_has_it() {
         for part in SHARED {
             let (parent, work) = (parent(), tempfile::tempdir().unwrap());
-            let files = ParentFiles::of(parent.path());
+            let files = ParentFiles::of(parent.path(), None);
             let path = parent.path().join(part.file_name());
             let whole = fs::read(&path).unwrap();
             let mut damaged = whole.clone();
@@ -102,6 +108,26 @@ mod tests {
             let shared = files.share(tempfile::tempdir().unwrap().path()).unwrap();
             assert_eq!(shared[&part], checksum_of(&path).unwrap());
         }
+    }
+
+    #[test]
+    fn kernel_and_guest_agent_may_be_those_of_another_template() {
+        let (parent, system) = (parent(), parent());
+        // Damage of what is not taken does not matter, unlike that of what is taken.
+        for part in [TemplateFile::Kernel, TemplateFile::Initrd, TemplateFile::Ram, TemplateFile::State] {
+            fs::write(parent.path().join(part.file_name()), "damaged").unwrap();
+        }
+        let work = tempfile::tempdir().unwrap();
+        let shared = ParentFiles::of(parent.path(), Some(system.path())).share(work.path()).unwrap();
+        for (part, from) in
+            [(TemplateFile::Root, &parent), (TemplateFile::Kernel, &system), (TemplateFile::Initrd, &system)]
+        {
+            let (taken, original) = (work.path().join(part.file_name()), from.path().join(part.file_name()));
+            assert_eq!(fs::read(&taken).unwrap(), fs::read(original).unwrap(), "{part:?}");
+            assert_eq!(shared[&part], checksum_of(&taken).unwrap());
+        }
+        let refused = ParentFiles::of(parent.path(), None).share(tempfile::tempdir().unwrap().path());
+        assert!(matches!(refused, Err(Error::Template(skep_template::Error::Damaged { .. }))), "{refused:?}");
     }
 
     #[test]

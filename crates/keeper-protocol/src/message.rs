@@ -129,6 +129,10 @@ pub enum Request {
     Attach { vm: VmId },
     /// Build a template from the disk of another one. Answered at once; [`Request::TemplateStatus`] reports the outcome.
     BuildTemplate { template: TemplateId, parent: TemplateId, size: GuestSize },
+    /// Boot a guest from the disk of a snapshot, without its memory, and make it a template with this id that is not listed. VMs
+    /// can be launched from it, and it is removed when none needs it. Answered at once; [`Request::TemplateStatus`] reports
+    /// the outcome.
+    BootDisk { template: TemplateId, snapshot: TemplateId },
     /// Report the state of a template.
     TemplateStatus { template: TemplateId },
     /// List the templates in the order of their ids, one page at a time.

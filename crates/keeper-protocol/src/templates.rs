@@ -22,6 +22,17 @@ impl ServerEnd {
         }
     }
 
+    /// Begins to boot a guest from the disk of a snapshot, which becomes a template with this id.
+    ///
+    /// # Errors
+    /// There is no such snapshot, too many builds are queued, the machine lacks memory, or the keeper is gone.
+    pub async fn boot_disk(&self, template: TemplateId, snapshot: TemplateId) -> Result<(), Error> {
+        match self.request(Request::BootDisk { template, snapshot }).await? {
+            (Answer::Building, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
     /// The state of a template.
     ///
     /// # Errors

@@ -169,6 +169,16 @@ pub trait Templates: Send + Sync {
     /// The parent is unknown or cannot be used, the size is out of range, or too many builds are queued.
     fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure>;
 
+    /// Queues the boot of a guest from the disk of a snapshot, whose memory may be unusable. VMs start from the result, which
+    /// is not in the list and goes a minute after the last VM that needs it.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or too many builds are queued.
+    fn boot_disk(&self, template: TemplateId, snapshot: TemplateId) -> Result<(), Failure>;
+
+    /// The state of a template, also of one that is not in the list. `None` if it is unknown.
+    fn status(&self, template: TemplateId) -> Option<TemplateStatus>;
+
     /// Stores a capture on disk, as a template with this id. Blocks until it is written.
     ///
     /// # Errors

@@ -196,6 +196,10 @@ impl Vmms {
                 self.build_template(template, parent, size)?;
                 Answer::Building
             }
+            Request::BootDisk { template, snapshot } => {
+                self.boot_disk(template, snapshot)?;
+                Answer::Building
+            }
             Request::TemplateStatus { template } => Answer::Template(self.template_status(template)?),
             Request::ListTemplates { after } => Answer::Templates { templates: self.list_templates(after) },
             Request::RemoveTemplate { template } => {

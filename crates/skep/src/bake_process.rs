@@ -74,9 +74,12 @@ fn command(bakery: &Bakery) -> Command {
     let mut command = Command::new("/proc/self/exe");
     match origin {
         Origin::Packages => _ = command.arg("bake"),
-        Origin::Parent { id, shelf, parent } => {
+        Origin::Parent { id, shelf, parent, system } => {
             command.arg("bake-template").args(["--id", &id.to_string()]);
             command.arg("--shelf").arg(shelf).arg("--parent").arg(parent);
+            if let Some(system) = system {
+                command.arg("--system").arg(system);
+            }
         }
     }
     command.arg("--image-dir").arg(image_dir);

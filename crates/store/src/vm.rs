@@ -322,6 +322,8 @@ pub enum PauseChange {
     Restored {
         pid: u32,
         by: ResumedBy,
+        /// Whether it has its memory and processes, and not only its disk.
+        memory: bool,
     },
 }
 

@@ -135,7 +135,7 @@ impl Booter {
     ) -> Result<(VmId, Restored), (VmId, Error)> {
         let id = VmId::generate();
         let environment = match template.source {
-            BootState::Baked | BootState::Snapshot => Environment::Given(&order.env),
+            BootState::Baked | BootState::Snapshot | BootState::Disk { .. } => Environment::Given(&order.env),
             BootState::Fork { .. } => Environment::KeptWith(&order.env),
         };
         let restored = self.pool.restorer.restore(id, template.launched_from(), environment).await;
@@ -172,7 +172,7 @@ fn booted(
         template_id: template.id,
         parent: match template.source {
             BootState::Fork { parent, .. } => Some(parent),
-            BootState::Baked | BootState::Snapshot => None,
+            BootState::Baked | BootState::Snapshot | BootState::Disk { .. } => None,
         },
         vcpus: launched.vcpus,
         memory_mb: launched.memory_mb,

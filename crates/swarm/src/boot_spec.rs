@@ -12,14 +12,25 @@ use skep_store::{BootAttempt, IdempotentRequest, VmAttributes};
 /// What VMs begin with.
 #[derive(Debug, Clone)]
 pub enum BootFrom {
-    /// The template with this name or id.
-    Template(String),
+    Template {
+        /// Its name or id.
+        reference: String,
+        /// Whether VMs of a snapshot begin with its memory, and not with its disk alone.
+        memory: bool,
+    },
     /// A copy of this VM, as it is now.
     Vm {
         vm: VmId,
         /// Whether the copies have the metadata of the VM, instead of those of the request.
         keeps_metadata: bool,
     },
+}
+
+impl BootFrom {
+    /// The state of the template with this name or id.
+    pub fn template(reference: impl Into<String>) -> Self {
+        Self::Template { reference: reference.into(), memory: true }
+    }
 }
 
 #[derive(Debug, Clone)]

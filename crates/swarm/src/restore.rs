@@ -89,6 +89,30 @@ impl Restorer {
     }
 }
 
+/// Gives a guest its identity, and the time. `begun`: when the connection to it began.
+pub(crate) async fn give_identity(
+    guest: &Guest,
+    launched: &Launched,
+    environment: Environment<'_>,
+    begun: Instant,
+) -> Result<IdentityReport, Error> {
+    let identity = identity::new(launched, environment);
+    let mut report = guest.set_identity(&identity).await?;
+    report.verify(&identity)?;
+    // Variables of a hand-out replace all others, so that the clock alone is set where some are kept.
+    if let Environment::KeptWith(_) = environment
+        && begun.elapsed() > hand_out::MAX_TIME_DELAY
+    {
+        hand_out::set_clock(guest).await?;
+    } else if let Some(env) = environment.given()
+        && begun.elapsed() > hand_out::MAX_TIME_DELAY
+    {
+        // The time in the identity message is too old, so the clock is set again.
+        report.clock_step_ms += hand_out::hand_out(guest, env).await?.clock_step_ms;
+    }
+    Ok(report)
+}
+
 async fn bring_up(
     driver: &dyn Driver,
     vm: LaunchedVm,
@@ -103,20 +127,7 @@ async fn bring_up(
         let restore = begun.elapsed();
         let begun = Instant::now();
         let guest = Guest::connect(agent, GUEST_TIMEOUT).await?;
-        let identity = identity::new(&launched, environment);
-        let mut report = guest.set_identity(&identity).await?;
-        report.verify(&identity)?;
-        // Variables of a hand-out replace all others, so that the clock alone is set where some are kept.
-        if let Environment::KeptWith(_) = environment
-            && begun.elapsed() > hand_out::MAX_TIME_DELAY
-        {
-            hand_out::set_clock(&guest).await?;
-        } else if let Some(env) = environment.given()
-            && begun.elapsed() > hand_out::MAX_TIME_DELAY
-        {
-            // The time in the identity message is too old, so the clock is set again.
-            report.clock_step_ms += hand_out::hand_out(&guest, env).await?.clock_step_ms;
-        }
+        let report = give_identity(&guest, &launched, environment, begun).await?;
         Ok::<_, Error>((machine, guest, report, restore, begun.elapsed()))
     };
     match started.await {

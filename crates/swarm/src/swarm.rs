@@ -4,6 +4,7 @@ mod awake;
 mod calls;
 mod copies;
 mod disk;
+mod disk_boot;
 mod record;
 mod reserve;
 mod templates;
@@ -42,7 +43,7 @@ use crate::{
     restore::Restorer,
     template::{BootState, BootTemplate, Templates},
     usage::{self, UsageSamples},
-    vm::{VmContext, VmHandle},
+    vm::{ResumeOrder, VmContext, VmHandle},
 };
 
 /// How long a command may continue after its ticket is finished.
@@ -173,7 +174,9 @@ impl Swarm {
         // Kept until it is copied.
         let mut awake_parent = None;
         let template = match &order.source {
-            BootFrom::Template(reference) => self.0.templates.find(*account, reference).await?,
+            BootFrom::Template { reference, memory } => {
+                self.0.templates.find(*account, reference, *memory).await?
+            }
             BootFrom::Vm { vm, keeps_metadata } => {
                 let parent = self.awake(account, limits, *vm).await?;
                 if *keeps_metadata {
@@ -197,6 +200,9 @@ impl Swarm {
             let booted = match template.source {
                 BootState::Fork { parent, capture } => {
                     swarm.boot_copies(account, &order, &template, parent, capture, reservation).await?
+                }
+                BootState::Disk { booted } => {
+                    swarm.boot_from_disk(account, &order, &template, booted, reservation).await?
                 }
                 BootState::Baked | BootState::Snapshot => {
                     swarm.0.booter.boot_all(account, &order, &template, reservation).await?
@@ -264,7 +270,8 @@ impl Swarm {
         handle.pause(Pause { to, by: PausedBy::Request }, Some(request_id)).await
     }
 
-    /// Resumes a paused VM, and returns its record. A VM that runs stays as it is.
+    /// Resumes a paused VM, and returns its record. A VM that runs stays as it is. Without its memory, a VM that is on disk
+    /// starts again from its disk alone; see [`Swarm::resume_without_memory`].
     ///
     /// # Errors
     /// As [`Swarm::pause`]; a guest that does not answer. From disk also no capacity, and a damaged snapshot.
@@ -288,14 +295,12 @@ impl Swarm {
         request_id: Option<&str>,
     ) -> Result<Vm, Error> {
         let reservation = match handle.snapshot() {
-            // The template is only used for the size: no parked VM takes the place of this one.
             Some(snapshot) if handle.is_on_disk() => {
-                let template = BootTemplate::fork(&handle.facts, snapshot);
-                Some(self.reserve(*account, limits, &template, 1).await?)
+                Some(self.reserve_resume(*account, limits, handle, snapshot).await?)
             }
             _ => None,
         };
-        handle.resume(by, reservation, request_id).await
+        handle.resume(ResumeOrder { by, reservation, disk: None }, request_id).await
     }
 
     /// Allows the guest of a VM to reach the API, until the VM ends. For VMs that have an API key.

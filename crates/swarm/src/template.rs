@@ -31,6 +31,8 @@ pub(crate) enum BootState {
     /// That of a VM at its snapshot. Such VMs are not parked: they have programs that must not run before the VM has its
     /// owner.
     Snapshot,
+    /// That of a guest which was booted from the disk of a snapshot. The keeper has it as a template with this id.
+    Disk { booted: TemplateId },
     /// That of a VM which is being forked, in the keeper's capture with this id.
     Fork { parent: VmId, capture: TemplateId },
 }
@@ -56,6 +58,7 @@ impl BootTemplate {
     pub(crate) fn launched_from(&self) -> TemplateId {
         match self.source {
             BootState::Baked | BootState::Snapshot => self.id,
+            BootState::Disk { booted } => booted,
             BootState::Fork { capture, .. } => capture,
         }
     }
@@ -91,19 +94,38 @@ pub(crate) struct Templates {
 }
 
 impl Templates {
-    /// The template with this name or id that VMs of the account can be restored from.
+    /// The template with this name or id that VMs of the account can be restored from, if it is a snapshot with its memory or
+    /// without.
     ///
     /// # Errors
     /// `unknown_template`, `template_not_ready`, `template_damaged`.
-    pub(crate) async fn find(&self, account: AccountId, reference: &str) -> Result<Arc<BootTemplate>, Error> {
+    pub(crate) async fn find(
+        &self,
+        account: AccountId,
+        reference: &str,
+        memory: bool,
+    ) -> Result<Arc<BootTemplate>, Error> {
         // The keeper has the state of `base`: it is baked again while the server runs, and a boot is not to wait for
         // the record.
         if reference == BASE_TEMPLATE || reference.parse() == Ok(TemplateId::BASE) {
             return Ok(Arc::clone(&self.base));
         }
         let template = self.store.template(account, reference).await?;
+        if !memory && template.source == TemplateSource::Vm {
+            require_disk(&template)?;
+            let source = BootState::Disk { booted: TemplateId::generate() };
+            return Ok(Arc::new(BootTemplate { source, ..template.into() }));
+        }
         require_ready(&template)?;
         Ok(Arc::new(template.into()))
+    }
+}
+
+/// Checks that there is a disk of a snapshot, whatever the state of its memory.
+fn require_disk(template: &Template) -> Result<(), Failure> {
+    match template.state {
+        TemplateState::Outdated | TemplateState::Damaged => Ok(()),
+        TemplateState::Ready | TemplateState::Building | TemplateState::Failed => require_ready(template),
     }
 }
 
@@ -114,6 +136,14 @@ impl Templates {
 pub fn require_ready(template: &Template) -> Result<(), Failure> {
     let Template { name, state, .. } = template;
     let reason = template.error.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let way_out = if template.source == TemplateSource::Vm {
+        format!(
+            "cannot be made again; a boot with `\"memory\": false` (`skep boot --template {name} --without-memory`) starts VMs \
+             from its disk alone, with its files and without its programs"
+        )
+    } else {
+        "is being built again; try again in a minute".to_owned()
+    };
     let (code, message) = match state {
         TemplateState::Ready => return Ok(()),
         TemplateState::Building => (
@@ -124,18 +154,12 @@ pub fn require_ready(template: &Template) -> Result<(), Failure> {
             ErrorCode::TemplateNotReady,
             format!("the template `{name}` could not be built{reason}; delete it and create it again"),
         ),
-        TemplateState::Outdated => (
-            ErrorCode::TemplateNotReady,
-            format!(
-                "the template `{name}` is outdated{reason} and is being built again; try again in a minute"
-            ),
-        ),
-        TemplateState::Damaged => (
-            ErrorCode::TemplateDamaged,
-            format!(
-                "the template `{name}` is damaged{reason} and is being built again; try again in a minute"
-            ),
-        ),
+        TemplateState::Outdated => {
+            (ErrorCode::TemplateNotReady, format!("the template `{name}` is outdated{reason} and {way_out}"))
+        }
+        TemplateState::Damaged => {
+            (ErrorCode::TemplateDamaged, format!("the template `{name}` is damaged{reason} and {way_out}"))
+        }
     };
     Err(Failure::new(code, message))
 }

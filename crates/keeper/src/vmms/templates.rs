@@ -34,8 +34,13 @@ impl Vmms {
     }
 
     pub(super) fn template_status(&self, template: TemplateId) -> Result<TemplateStatus, Error> {
-        let found = self.swarm.templates.list().into_iter().find(|status| status.template == template);
+        let found = self.swarm.templates.status(template);
         Ok(shortened(found.ok_or_else(|| Failure::unknown_template(template.to_string()))?))
+    }
+
+    pub(super) fn boot_disk(&self, template: TemplateId, snapshot: TemplateId) -> Result<(), Error> {
+        capacity::check_now(&self.data_dir, &self.memory()?)?;
+        Ok(self.swarm.templates.boot_disk(template, snapshot)?)
     }
 
     pub(super) fn list_templates(&self, after: Option<TemplateId>) -> Vec<TemplateStatus> {

@@ -195,6 +195,14 @@ impl Templates for FakeTemplates {
         unreachable!("no test builds templates")
     }
 
+    fn boot_disk(&self, _: TemplateId, _: TemplateId) -> Result<(), Failure> {
+        unreachable!("no test boots disks")
+    }
+
+    fn status(&self, _: TemplateId) -> Option<TemplateStatus> {
+        None
+    }
+
     fn store(&self, _: TemplateId, _: CapturedFiles<'_>) -> Result<TemplateStatus, Failure> {
         unreachable!("no test stores captures")
     }

@@ -146,10 +146,14 @@ fn log_outdated(template: &KnownTemplate, status: &TemplateStatus, reported: &mu
     let (id, name) = (template.id, &template.name);
     match status {
         TemplateStatus::Outdated { reason } => {
+            let what = match template.source {
+                TemplateSource::Vm => "its VMs start from its disk alone, by a boot with `\"memory\": false`",
+                _ => "it is being built again",
+            };
             if reported.insert(id) {
                 tracing::warn!(
                     template = %id,
-                    "the template `{name}` ({id}) is outdated and is being built again: {reason}"
+                    "the template `{name}` ({id}) is outdated: {reason}; {what}"
                 );
             }
         }

@@ -79,8 +79,8 @@ refusals! {
     /// Pausing or resuming a VM.
     PauseRefused = &[&[UnknownVm, VmEnded, QuotaExceeded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
     ResumeRefused = &[
-        &[UnknownVm, InvalidValue, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM,
-        &[GuestTimeout], OPTIONAL_BODY,
+        &[UnknownVm, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM,
+        &[BootFailed, GuestTimeout],
     ],
     ChangeVmRefused = &[&[UnknownVm, NameTaken], SWARM],
     WatchRefused = &[PLACE, PATH, &[WatchLimit]],

@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 use skep_api::{
     ErrorCode, Failure, TicketId,
     egress::EgressPolicy,
-    swarm::{API_URL_VARIABLE, BASE_TEMPLATE, BootRequest, ChangeRequest, PauseRequest, PausedTo},
+    swarm::{
+        API_URL_VARIABLE, BASE_TEMPLATE, BootRequest, ChangeRequest, PauseRequest, PausedTo, ResumeRequest,
+    },
     tickets::{RESULT_FILE, TICKET_FILE},
 };
 use skep_store::{Account, VmAttributes, VmChange};
@@ -88,7 +90,7 @@ pub(super) fn parse_boot(
     check_combination(&request, count, idle_timeout_ms)?;
     let template = request.template.unwrap_or_else(|| BASE_TEMPLATE.to_owned());
     check_template(&template)?;
-    let source = BootFrom::Template(template);
+    let source = BootFrom::Template { reference: template, memory: request.memory.unwrap_or(true) };
     let env = request.env.unwrap_or_default();
     check_env(&env)?;
     let metadata = request.metadata.unwrap_or_default();
@@ -119,7 +121,7 @@ pub(super) fn parse_boot(
     Ok((order, request.ticket.map(|ticket| TicketWork { ticket, keep_vm })))
 }
 
-/// Parses the body of a fork, which is that of a boot without a template.
+/// Parses the body of a fork, which is that of a boot without a template and its memory.
 pub(super) fn parse_fork(
     mut object: Object,
     defaults: AccountBootDefaults,
@@ -128,6 +130,11 @@ pub(super) fn parse_fork(
     if let Some(template) = object.take("template") {
         return Err(invalid(format!(
             "`template` is {template}, and a fork begins with its VM; leave it out, or boot the template"
+        )));
+    }
+    if let Some(memory) = object.take("memory") {
+        return Err(invalid(format!(
+            "`memory` is {memory}, and a fork always begins with the memory of its VM; leave it out, or boot a snapshot of the VM"
         )));
     }
     parse_boot(object, defaults, call)
@@ -200,6 +207,11 @@ pub(super) fn parse_pause(mut object: Object) -> Result<PausedTo, Failure> {
     object.into_request::<PauseRequest>()?;
     let to: Option<PausedTo> = Object::single("to", to).into_field("to")?;
     Ok(to.unwrap_or(PausedTo::Memory))
+}
+
+/// Parses the body of a resume: whether the VM goes on with its memory.
+pub(super) fn parse_resume(object: Object) -> Result<bool, Failure> {
+    Ok(object.into_request::<ResumeRequest>()?.memory.unwrap_or(true))
 }
 
 fn take_ttl(object: &mut Object) -> Result<Option<Option<Duration>>, Failure> {

@@ -12,7 +12,7 @@ use skep_api::{
     egress::{EgressPolicy, EgressReport},
     swarm::{
         BootAnswer, BootRequest, Capacity, ChangeRequest, CleanupAnswer, Console, DeleteAnswer, PauseRequest,
-        SwarmStatus, Vm, VmMetrics,
+        ResumeRequest, SwarmStatus, Vm, VmMetrics,
     },
 };
 use skep_store::{IdempotentRequest, Store};
@@ -21,7 +21,7 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Answer, Routes,
-    boot::{BootDefaults, TicketWork, parse_boot, parse_change, parse_fork, parse_pause},
+    boot::{BootDefaults, TicketWork, parse_boot, parse_change, parse_fork, parse_pause, parse_resume},
     boot_work::Booter,
     tickets::replayable_response,
 };
@@ -159,7 +159,7 @@ async fn boot_and_answer(
 /// memory and the processes of the VM, under an identity of its own: address, host name, machine id, kernel random numbers and
 /// clock. Its programs continue when it has all of that. Commands in progress go on in the copies, under their ids. Metadata
 /// and environment variables are inherited; ticket, key, name, time to live and `egress` are not. The body is that of a boot,
-/// without `template`. The VM stands still for a moment and runs on.
+/// without `template` and `memory`. The VM stands still for a moment and runs on.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/fork", tag = "swarm", operation_id = "fork_vm", security(("bearer" = ["swarm:write"])),
     params(
@@ -329,10 +329,16 @@ async fn pause(
 ///
 /// Starts the processors of a paused VM and sets its clock, which stood still. Its processes go on where they were. A VM on
 /// disk is restored with its id, name, address, files and processes, under a new process id. A VM that runs stays as it is.
+///
+/// After an update of the server, of QEMU or of the processor, a VM on disk may not be able to continue, which is the error
+/// `template_not_ready`; `template_damaged` means that a file of it is. With `memory: false` it then starts again from its disk
+/// alone: it boots, which takes some seconds, with its id, name, address and files. Its processes, the content of `/run`
+/// and `/dev/shm`, and the environment variables of its boot are gone; a command of the boot counts as ended.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/resume", tag = "swarm", operation_id = "resume_vm",
     security(("bearer" = ["swarm:write"])),
     params(("pid" = String, Path, description = VM_REFERENCE, example = "4242")),
+    request_body(content = inline(Option<ResumeRequest>), example = json!({"memory": true})),
     responses(
         (status = 200, description = "The record", body = Vm),
         ResumeRefused,
@@ -344,13 +350,18 @@ async fn resume(
     path: VmPath,
     _: Query<NoParameters>,
     call: RequestInfo,
-    _: NoBody,
+    object: Object,
 ) -> Answer<Vm> {
     let vm = path.vm()?;
+    let memory = parse_resume(object)?;
     let (swarm, vm) = state.vms.vm_for(&caller, vm).await?;
     call.audit.set_resource(vm);
-    let account = &caller.account;
-    Ok(Json(swarm.resume(&account.id, &account.limits, vm, call.id.as_str()).await?))
+    let (account, request_id) = (&caller.account, call.id.as_str());
+    Ok(Json(if memory {
+        swarm.resume(&account.id, &account.limits, vm, request_id).await?
+    } else {
+        swarm.resume_without_memory(&account.id, &account.limits, vm, request_id).await?
+    }))
 }
 
 /// Read a VM's console

@@ -12,14 +12,22 @@ pub(crate) enum BuildError {
     /// The guest did not boot, or its VMM failed.
     Guest,
     Interrupted,
+    /// Files that it begins with do not match their checksums.
+    Damaged,
+    /// The server has no memory or disk space for the guest.
+    NoCapacity,
     /// The parent does not exist any more.
     NoParent,
     Internal,
 }
 
 /// The reasons with an exit code. Those of other failures of the verb are below 3.
-const CODES: [(BuildError, u8); 3] =
-    [(BuildError::DiskFull, 40), (BuildError::Guest, 41), (BuildError::Interrupted, 42)];
+const CODES: [(BuildError, u8); 4] = [
+    (BuildError::DiskFull, 40),
+    (BuildError::Guest, 41),
+    (BuildError::Interrupted, 42),
+    (BuildError::Damaged, 43),
+];
 
 impl BuildError {
     /// The reason of a failed bake in this process.
@@ -32,6 +40,9 @@ impl BuildError {
                 | skep_image::Error::Vmm { .. },
             ) => Self::Guest,
             Some(skep_image::Error::Interrupted(_)) => Self::Interrupted,
+            Some(skep_image::Error::Template(
+                skep_template::Error::Damaged { .. } | skep_template::Error::Missing(_),
+            )) => Self::Damaged,
             _ => Self::Internal,
         }
     }
@@ -54,6 +65,8 @@ impl fmt::Display for BuildError {
             Self::DiskFull => "the disk of the server is full",
             Self::Guest => "its guest did not boot",
             Self::Interrupted => "the build was stopped",
+            Self::Damaged => "the files that it begins with are damaged",
+            Self::NoCapacity => "the server has no memory or disk space for it now",
             Self::NoParent => "the template that it begins with does not exist",
             Self::Internal => "the server could not do it; its log has the reason",
         })
@@ -120,8 +133,7 @@ mod tests {
             let status = ExitStatus::from_raw(i32::from(code) << 8);
             BuildError::of_process(&BakeFailed { status, last_line: DIR.to_owned() }.into())
         };
-        for reason in [BuildError::DiskFull, BuildError::Guest, BuildError::Interrupted, BuildError::Internal]
-        {
+        for (reason, _) in CODES.into_iter().chain([(BuildError::Internal, 1)]) {
             assert_eq!(exited(reason.exit_code()), reason);
         }
         let killed = BakeFailed { status: ExitStatus::from_raw(9), last_line: String::new() };

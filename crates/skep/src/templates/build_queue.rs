@@ -20,6 +20,8 @@ pub(super) struct BuildQueue {
 
 #[derive(Debug, Default)]
 struct Builds {
+    /// Builds that VMs wait for. They come before all others.
+    first: VecDeque<TemplateId>,
     waiting: VecDeque<TemplateId>,
     /// Builds that wait from a time on.
     later: BTreeMap<TemplateId, Instant>,
@@ -51,6 +53,19 @@ impl BuildQueue {
         Ok(())
     }
 
+    /// Queues a build that a VM waits for, before those of other templates.
+    pub(super) fn push_first(&self, template: TemplateId) -> Result<(), Failure> {
+        let mut builds = self.lock();
+        if builds.first.len() >= MAX_WAITING {
+            let message =
+                format!("{MAX_WAITING} VMs wait already for their start without memory; try again later");
+            return Err(Failure::new(ErrorCode::NoCapacity, message));
+        }
+        builds.first.push_back(template);
+        self.changed.notify_all();
+        Ok(())
+    }
+
     /// Queues the build of a template that existed, whatever waits already.
     pub(super) fn push_again(&self, template: TemplateId) {
         let mut builds = self.lock();
@@ -72,7 +87,7 @@ impl BuildQueue {
         let mut builds = self.lock();
         loop {
             let next_due = builds.take_due(Instant::now());
-            if let Some(template) = builds.waiting.pop_front() {
+            if let Some(template) = builds.first.pop_front().or_else(|| builds.waiting.pop_front()) {
                 builds.running = Some(template);
                 return template;
             }
@@ -94,9 +109,11 @@ impl BuildQueue {
     /// Removes a build that waits. `false` if there is none.
     pub(super) fn cancel(&self, template: TemplateId) -> bool {
         let mut builds = self.lock();
-        let before = builds.waiting.len();
+        let count = |builds: &Builds| builds.first.len() + builds.waiting.len();
+        let before = count(&builds);
+        builds.first.retain(|waiting| *waiting != template);
         builds.waiting.retain(|waiting| *waiting != template);
-        builds.later.remove(&template).is_some() || builds.waiting.len() < before
+        builds.later.remove(&template).is_some() || count(&builds) < before
     }
 
     /// Waits until this template is not being built.
@@ -129,6 +146,22 @@ mod tests {
         queue.push_again(ids[0]);
         assert!(queue.cancel(ids[1]) && !queue.cancel(ids[1]));
         assert_eq!([queue.next(), queue.next()], [ids[0], ids[2]]);
+    }
+
+    #[test]
+    fn a_build_that_a_vm_waits_for_comes_first() {
+        let (queue, ids) = (BuildQueue::default(), [(); 4].map(|()| TemplateId::generate()));
+        queue.push(ids[0]).unwrap();
+        queue.push_first(ids[1]).unwrap();
+        queue.push_first(ids[2]).unwrap();
+        queue.push_first(ids[3]).unwrap();
+        assert!(queue.cancel(ids[2]) && !queue.cancel(ids[2]));
+        assert_eq!([queue.next(), queue.next(), queue.next()], [ids[1], ids[3], ids[0]]);
+        for _ in 0..MAX_WAITING {
+            queue.push_first(TemplateId::generate()).unwrap();
+        }
+        assert_eq!(queue.push_first(TemplateId::generate()).unwrap_err().code, ErrorCode::NoCapacity);
+        queue.push(ids[0]).unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 use skep_api::{Failure, TemplateId};
 use skep_image::Bakery;
 
-use super::{Recipe, base::BaseTemplate};
+use super::{Kind, Recipe, base::BaseTemplate};
 use crate::bake_process;
 
 /// Builds templates, and knows `base`.
@@ -42,7 +42,13 @@ pub(super) struct BakeProcesses {
 
 impl BakeProcesses {
     pub(super) fn bakery(&self, id: TemplateId, recipe: Recipe, parent: &Path) -> Bakery {
-        recipe.bakery(&self.bakery, &self.shelf, id, parent.to_owned())
+        recipe.bakery(&self.bakery, &self.shelf, id, parent.to_owned(), None)
+    }
+
+    /// The folder with kernel and guest agent, if they are not the parent's: those of a snapshot may be too old for this
+    /// server.
+    fn system(&self, recipe: Recipe) -> anyhow::Result<Option<PathBuf>> {
+        Ok(if recipe.kind == Kind::Disk { Some(self.base.dir()?) } else { None })
     }
 }
 
@@ -55,7 +61,9 @@ impl Builder for BakeProcesses {
         started: &dyn Fn(OwnedFd),
         report: &dyn Fn(&str),
     ) -> anyhow::Result<PathBuf> {
-        bake_process::run(&self.bakery(id, recipe, parent), started, report)
+        let system = self.system(recipe)?;
+        let bakery = recipe.bakery(&self.bakery, &self.shelf, id, parent.to_owned(), system);
+        bake_process::run(&bakery, started, report)
     }
 
     fn base_dir(&self) -> Result<PathBuf, Failure> {

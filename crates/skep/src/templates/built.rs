@@ -1,12 +1,10 @@
 //! Templates that were built from the disk of another one, in the data directory.
 
 use std::{
-    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
-    time::Instant,
 };
 
 use anyhow::Context;
@@ -24,7 +22,6 @@ use super::{
     builder::{BakeProcesses, Builder},
     built_templates,
     entry::{Entry, Outcome, Phase, Ready, Table},
-    idle_time::IdleTime,
     keys_in_use, open, remove_without_recipe, snapshot,
 };
 use crate::output;
@@ -53,17 +50,18 @@ impl BuiltTemplates {
         let processes = BakeProcesses { bakery, shelf, base };
         remove_without_recipe(&inner.shelf).context("the folders of templates cannot be cleaned up")?;
         for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
-            if recipe.is_snapshot() {
-                match inner.find_snapshot(&processes.bakery, id) {
-                    Some(phase) => drop(inner.table().templates.insert(id, Entry::new(recipe, phase))),
-                    None => inner.remove_files(id),
-                }
+            let found = match recipe.kind {
+                Kind::Build => Some(inner.find(&processes, id, recipe)),
+                Kind::Snapshot | Kind::Pause => inner.find_snapshot(&processes.bakery, id),
+                Kind::Disk => inner.find_disk(id),
+            };
+            let Some(phase) = found else {
+                inner.remove_files(id);
                 continue;
-            }
-            let phase = inner.find(&processes, id, recipe);
+            };
             let is_ready = matches!(phase, Phase::Ready(_));
             inner.table().templates.insert(id, Entry::new(recipe, phase));
-            if !is_ready {
+            if !is_ready && recipe.kind == Kind::Build {
                 inner.queue.push_again(id);
             }
         }
@@ -104,19 +102,8 @@ impl BuiltTemplates {
     }
 
     pub(super) fn build(&self, id: TemplateId, recipe: Recipe) -> Result<(), Failure> {
-        let inner = &self.0;
-        inner.parent_dir(recipe.parent)?;
-        let folder = inner.folder(id);
-        recipe.write(&folder).map_err(|error| {
-            tracing::error!(%error, "{} cannot be written: {error}", folder.display());
-            Failure::new(ErrorCode::Internal, "the template's folder cannot be written")
-        })?;
-        let phase = Phase::Building { step: "waits for other builds".to_owned() };
-        inner.table().templates.insert(id, Entry::new(recipe, phase));
-        inner.queue.push(id).inspect_err(|_| {
-            inner.table().templates.remove(&id);
-            inner.remove_files(id);
-        })
+        self.0.parent_dir(recipe.parent)?;
+        self.0.begin(id, recipe, BuildQueue::push)
     }
 
     /// Stores a snapshot of a VM.
@@ -159,32 +146,21 @@ impl BuiltTemplates {
         loaded.map(|template| template.memory_bytes()).sum()
     }
 
-    /// Drops the memory files of templates that no VM has used for a minute.
-    pub(super) fn unload_unused(&self, in_use: &BTreeSet<TemplateId>) {
-        let now = Instant::now();
-        let mut unused = Vec::new();
-        for (id, entry) in &mut self.0.table().templates {
-            let Phase::Ready(ready) = &mut entry.phase else { continue };
-            if ready.loaded.is_some() && ready.idle.is_over(in_use.contains(id), now) {
-                tracing::debug!("the template {id} is dropped from memory, because no VM uses it");
-                unused.extend(ready.loaded.take());
-                ready.idle = IdleTime::default();
-            }
-        }
-        // Without the lock: the kernel frees hundreds of megabytes.
-        drop(unused);
-    }
-
     pub(super) fn list(&self) -> Vec<TemplateStatus> {
         let table = self.0.table();
-        table.templates.iter().map(|(id, entry)| entry.status(*id)).collect()
+        let shown = table.templates.iter().filter(|(_, entry)| entry.recipe.kind != Kind::Disk);
+        shown.map(|(id, entry)| entry.status(*id)).collect()
+    }
+
+    pub(super) fn status(&self, id: TemplateId) -> Option<TemplateStatus> {
+        self.0.table().templates.get(&id).map(|entry| entry.status(id))
     }
 
     pub(super) fn remove(&self, id: TemplateId) -> Result<(), Failure> {
         let inner = &self.0;
         {
             let mut table = inner.table();
-            if let Some((child, _)) = table.templates.iter().find(|(_, entry)| entry.recipe.parent == id) {
+            if let Some(child) = table.child_of(id) {
                 let message = format!("the template {child} begins with the disk of {id}; delete it first");
                 return Err(Failure::new(ErrorCode::TemplateInUse, message));
             }
@@ -219,6 +195,26 @@ impl Inner {
         if let Err(error) = fs::remove_dir_all(&folder) {
             tracing::error!(%error, "{} could not be removed: {error}", folder.display());
         }
+    }
+
+    /// Writes the recipe of a template and queues its build.
+    fn begin(
+        &self,
+        id: TemplateId,
+        recipe: Recipe,
+        push: impl FnOnce(&BuildQueue, TemplateId) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let folder = self.folder(id);
+        recipe.write(&folder).map_err(|error| {
+            tracing::error!(%error, "{} cannot be written: {error}", folder.display());
+            Failure::new(ErrorCode::Internal, "the template's folder cannot be written")
+        })?;
+        let phase = Phase::Building { step: "waits for other builds".to_owned() };
+        self.table().templates.insert(id, Entry::new(recipe, phase));
+        push(&self.queue, id).inspect_err(|_| {
+            self.table().templates.remove(&id);
+            self.remove_files(id);
+        })
     }
 
     /// The state of a template on disk.
@@ -364,7 +360,7 @@ impl Inner {
         if entry.edition == edition && matches!(entry.phase, Phase::Ready(_)) {
             entry.phase = Phase::Damaged { reason };
             entry.edition += 1;
-            if entry.recipe.is_snapshot() {
+            if entry.recipe.kind != Kind::Build {
                 tracing::error!(%error, "{error}; no VM is booted from it any more");
             } else {
                 tracing::error!(%error, "{error}; it is built again, and no VM is booted from it before");
@@ -378,10 +374,10 @@ impl Inner {
     /// Builds a template, and stores the outcome. Blocks for some seconds.
     fn build(&self, id: TemplateId) {
         let Some(recipe) = self.table().templates.get(&id).map(|entry| entry.recipe) else { return };
+        // Only these are built again.
+        let rebuilt = if recipe.kind == Kind::Disk { TemplateId::BASE } else { recipe.parent };
         let outcome = match self.run_build(id, recipe) {
-            Outcome::Failed(error)
-                if error != BuildError::Interrupted && self.is_parent_damaged(recipe.parent) =>
-            {
+            Outcome::Failed(error) if error != BuildError::Interrupted && self.is_parent_damaged(rebuilt) => {
                 Outcome::Waits(WAITS_FOR_PARENT)
             }
             outcome => outcome,
@@ -396,7 +392,11 @@ impl Inner {
     }
 
     fn run_build(&self, id: TemplateId, recipe: Recipe) -> Outcome {
-        let parent = match self.parent_dir(recipe.parent) {
+        let is_disk = recipe.kind == Kind::Disk;
+        let parent = if is_disk { self.snapshot_dir(recipe.parent) } else { self.parent_dir(recipe.parent) };
+        let parent = match parent {
+            // Kernel and guest agent are those of `base`.
+            Ok(_) if is_disk && self.builder.base_dir().is_err() => return Outcome::Waits(WAITS_FOR_PARENT),
             Ok(parent) => parent,
             Err(failure) if failure.code == ErrorCode::UnknownTemplate => {
                 return Outcome::Failed(BuildError::NoParent);
@@ -405,7 +405,9 @@ impl Inner {
         };
         if let Some(Err(refused)) = self.admit.get().map(|admit| admit()) {
             tracing::debug!(%refused, "the build of the template {id} waits: {refused}");
-            return Outcome::Waits(WAITS_FOR_RESOURCES);
+            // A caller waits for it.
+            let fails = Outcome::Failed(BuildError::NoCapacity);
+            return if is_disk { fails } else { Outcome::Waits(WAITS_FOR_RESOURCES) };
         }
         match self.bake(id, recipe, &parent) {
             Ok(ready) => {
@@ -467,5 +469,6 @@ impl Inner {
     }
 }
 
+mod disk;
 #[cfg(test)]
 mod tests;

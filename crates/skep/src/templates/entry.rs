@@ -5,14 +5,20 @@
 //!     └──────► Failed                └─ (retry) ─┘
 //! ```
 
-use std::{collections::BTreeMap, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Signal, pidfd_send_signal};
 use skep_api::{ErrorCode, Failure, TemplateId};
 use skep_keeper_protocol::{TemplateState, TemplateStatus};
 use skep_template::{Template, shelf::Footprint};
 
-use super::{Recipe, build_error::BuildError, idle_time::IdleTime};
+use super::{Kind, Recipe, build_error::BuildError, idle_time::IdleTime};
 
 /// Delay before the first retry of a failed rebuild; it doubles up to the maximum.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -31,6 +37,8 @@ pub(super) struct Entry {
     pub(super) recipe: Recipe,
     pub(super) edition: u64,
     pub(super) phase: Phase,
+    /// How long no VM has needed it, for the kind that nobody else needs.
+    unneeded: IdleTime,
     /// The last rebuild, if it failed.
     failed: Option<FailedRebuild>,
 }
@@ -82,6 +90,27 @@ impl Table {
         self.builder = Some((id, process));
     }
 
+    /// The templates that the VMs on disk were restored from at first.
+    pub(super) fn origins_of_pauses(&self) -> BTreeSet<TemplateId> {
+        let pauses = self.templates.values().filter(|entry| entry.recipe.kind == Kind::Pause);
+        pauses.map(|entry| entry.recipe.parent).collect()
+    }
+
+    /// A template that needs this one. One that was made from the disk of a snapshot does not need that any more, and a
+    /// snapshot of its VMs has links to all files that it needs.
+    pub(super) fn child_of(&self, id: TemplateId) -> Option<TemplateId> {
+        let is_listed = self.templates.get(&id).is_some_and(|entry| entry.recipe.kind != Kind::Disk);
+        let is_child = |recipe: &Recipe| {
+            recipe.parent == id
+                && match recipe.kind {
+                    Kind::Build | Kind::Pause => true,
+                    Kind::Snapshot => is_listed,
+                    Kind::Disk => false,
+                }
+        };
+        self.templates.iter().find(|(_, entry)| is_child(&entry.recipe)).map(|(child, _)| *child)
+    }
+
     pub(super) fn end_build(&mut self) {
         self.builder = None;
     }
@@ -102,7 +131,14 @@ fn end(process: &OwnedFd) {
 
 impl Entry {
     pub(super) fn new(recipe: Recipe, phase: Phase) -> Self {
-        Self { recipe, edition: 0, phase, failed: None }
+        Self { recipe, edition: 0, phase, unneeded: IdleTime::default(), failed: None }
+    }
+
+    /// Records whether a VM needs the template. Returns whether it is to be removed, because only VMs need it and none has for
+    /// a minute.
+    pub(super) fn is_unneeded(&mut self, is_needed: bool, now: Instant) -> bool {
+        self.recipe.kind == Kind::Disk
+            && self.unneeded.is_over(is_needed || matches!(self.phase, Phase::Building { .. }), now)
     }
 
     /// Takes the outcome of a build. Returns the time until the next one, if one follows: a template that was ready before is
@@ -140,7 +176,7 @@ impl Entry {
             Phase::Ready(Ready { key, footprint, .. }) => {
                 TemplateState::Ready { key: key.clone(), size_bytes: footprint.all, own_bytes: footprint.own }
             }
-            Phase::Failed(error) => TemplateState::Failed { failure: failure_of(*error) },
+            Phase::Failed(error) => TemplateState::Failed { failure: self.failure_of(*error) },
             Phase::Damaged { reason } => TemplateState::Damaged { reason: self.with_last_error(reason) },
             Phase::Outdated { reason } => TemplateState::Outdated { reason: self.with_last_error(reason) },
         };
@@ -150,27 +186,49 @@ impl Entry {
 
     /// Why no VM can be restored from it now.
     pub(super) fn refusal(&self, id: TemplateId) -> Failure {
-        let again = if self.recipe.is_snapshot() {
-            "and cannot be made again; delete it, and take another snapshot"
-        } else {
-            "and is being built again; try again in a minute"
+        let (code, state, reason) = match &self.phase {
+            Phase::Ready(_) | Phase::Building { .. } => {
+                let message = format!("the template {id} is being built; try again in a minute");
+                return Failure::new(ErrorCode::TemplateNotReady, message);
+            }
+            Phase::Failed(error) => return self.failure_of(*error),
+            Phase::Outdated { reason } => (ErrorCode::TemplateNotReady, "outdated", reason),
+            Phase::Damaged { reason } => (ErrorCode::TemplateDamaged, "damaged", reason),
         };
-        let (code, message) = match &self.phase {
-            Phase::Ready(_) | Phase::Building { .. } => (
-                ErrorCode::TemplateNotReady,
-                format!("the template {id} is being built; try again in a minute"),
+        let reason = self.with_last_error(reason);
+        let message = match self.recipe.kind {
+            Kind::Build => format!(
+                "the template {id} is {state} ({reason}) and is being built again; try again in a minute"
             ),
-            Phase::Failed(error) => return failure_of(*error),
-            Phase::Outdated { reason } => {
-                let reason = self.with_last_error(reason);
-                (ErrorCode::TemplateNotReady, format!("the template {id} is outdated ({reason}) {again}"))
-            }
-            Phase::Damaged { reason } => {
-                let reason = self.with_last_error(reason);
-                (ErrorCode::TemplateDamaged, format!("the template {id} is damaged ({reason}) {again}"))
-            }
+            Kind::Snapshot => format!(
+                "the template {id} is {state} ({reason}) and cannot be made again; a boot with `\"memory\": false` (`skep boot \
+                 --without-memory`) starts VMs from its disk alone, with its files and without its programs"
+            ),
+            Kind::Pause => format!(
+                "the VM cannot continue where it was, because its state on disk is {state} ({reason}); a resume with `\"memory\": \
+                 false` (`skep resume --without-memory`) starts it again from its disk alone, with its files and without its \
+                 programs"
+            ),
+            Kind::Disk => format!("the boot of the disk is {state} ({reason}); try again"),
         };
         Failure::new(code, message)
+    }
+
+    fn failure_of(&self, error: BuildError) -> Failure {
+        if self.recipe.kind != Kind::Disk {
+            return Failure::new(ErrorCode::TemplateNotReady, format!("the build failed: {error}"));
+        }
+        let (code, reason) = match error {
+            BuildError::Damaged => (
+                ErrorCode::TemplateDamaged,
+                "its disk or its root file system is damaged; the log of the server names the file"
+                    .to_owned(),
+            ),
+            BuildError::DiskFull | BuildError::NoCapacity => (ErrorCode::NoCapacity, error.to_string()),
+            BuildError::NoParent => (ErrorCode::UnknownTemplate, "it was deleted meanwhile".to_owned()),
+            _ => (ErrorCode::BootFailed, error.to_string()),
+        };
+        Failure::new(code, format!("no VM starts from the disk alone: {reason}"))
     }
 
     fn with_last_error(&self, reason: &str) -> String {
@@ -179,10 +237,6 @@ impl Entry {
             None => reason.to_owned(),
         }
     }
-}
-
-fn failure_of(error: BuildError) -> Failure {
-    Failure::new(ErrorCode::TemplateNotReady, format!("the build failed: {error}"))
 }
 
 impl Ready {

@@ -26,8 +26,8 @@ use skep_template::{Template, TemplateFile};
 use base::BaseTemplate;
 pub(crate) use build_error::BuildError;
 use built::BuiltTemplates;
-use recipe::{Kind, remove_without_recipe};
-pub(crate) use recipe::{Recipe, built_templates};
+use recipe::remove_without_recipe;
+pub(crate) use recipe::{Kind, Recipe, built_templates};
 
 /// It is the image directory too, unless that is set.
 const DIRECTORY: &str = "templates";
@@ -35,6 +35,11 @@ const DIRECTORY: &str = "templates";
 /// The directory of built templates in a data directory.
 pub(crate) fn shelf_of(data_dir: &Path) -> PathBuf {
     data_dir.join(DIRECTORY)
+}
+
+/// The folder with the files of a snapshot. `None` if it is not complete or cannot be read.
+pub(crate) fn snapshot_dir(shelf: &Path, id: TemplateId) -> Option<PathBuf> {
+    snapshot::find(&shelf.join(id.to_string())).ok().flatten()
 }
 
 /// The keys of the templates that VMs of this data directory need: without their files no copy of those VMs can be stored.
@@ -91,6 +96,14 @@ impl Templates for Shelf {
 
     fn build(&self, template: TemplateId, parent: TemplateId, size: GuestSize) -> Result<(), Failure> {
         self.built.build(template, Recipe::build(parent, size))
+    }
+
+    fn boot_disk(&self, template: TemplateId, snapshot: TemplateId) -> Result<(), Failure> {
+        self.built.boot_disk(template, snapshot)
+    }
+
+    fn status(&self, template: TemplateId) -> Option<TemplateStatus> {
+        if template == TemplateId::BASE { Some(self.base.status()) } else { self.built.status(template) }
     }
 
     fn store(&self, template: TemplateId, captured: CapturedFiles<'_>) -> Result<TemplateStatus, Failure> {

@@ -19,7 +19,7 @@ pub(crate) struct Recipe {
     /// The template whose disk it begins with, or that the VM was booted from which a snapshot was taken of.
     pub(crate) parent: TemplateId,
     pub(crate) size: GuestSize,
-    /// A snapshot of a VM cannot be built again.
+    /// Only a template of the kind `build` can be built again.
     #[serde(default)]
     pub(crate) kind: Kind,
 }
@@ -32,6 +32,9 @@ pub(crate) enum Kind {
     Snapshot,
     /// The snapshot that a VM is resumed from.
     Pause,
+    /// A guest that was booted from the disk of a snapshot, for VMs that start without the memory of that snapshot. No caller
+    /// sees it.
+    Disk,
 }
 
 impl Recipe {
@@ -47,8 +50,13 @@ impl Recipe {
         Self { parent, size, kind }
     }
 
+    /// The recipe for the disk of a snapshot.
+    pub(super) fn disk_of(snapshot: TemplateId, size: GuestSize) -> Self {
+        Self { parent: snapshot, size, kind: Kind::Disk }
+    }
+
     pub(crate) fn is_snapshot(&self) -> bool {
-        self.kind != Kind::Build
+        matches!(self.kind, Kind::Snapshot | Kind::Pause)
     }
 
     /// Writes it to the folder of a template, which is created.
@@ -67,9 +75,17 @@ impl Recipe {
         serde_json::from_slice(&text).with_context(|| format!("{} is malformed", path.display()))
     }
 
-    /// The bakery of this template, given its parent's folder.
-    pub(crate) fn bakery(&self, bakery: &Bakery, shelf: &Path, id: TemplateId, parent: PathBuf) -> Bakery {
-        let origin = Origin::Parent { id, shelf: shelf.to_owned(), parent };
+    /// The bakery of this template, given its parent's folder. `system`: the folder with its kernel and guest agent, if they
+    /// are not its parent's.
+    pub(crate) fn bakery(
+        &self,
+        bakery: &Bakery,
+        shelf: &Path,
+        id: TemplateId,
+        parent: PathBuf,
+        system: Option<PathBuf>,
+    ) -> Bakery {
+        let origin = Origin::Parent { id, shelf: shelf.to_owned(), parent, system };
         Bakery { origin, size: self.size, ..bakery.clone() }
     }
 }

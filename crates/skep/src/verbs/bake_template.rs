@@ -21,15 +21,19 @@ pub(crate) struct BakeTemplate {
     /// The folder with the files of its parent.
     #[arg(long, value_name = "DIR")]
     parent: PathBuf,
+    /// The folder with its kernel and initial ramdisk [default: those of the parent].
+    #[arg(long, value_name = "DIR")]
+    system: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
 }
 
 pub(crate) fn run(verb: BakeTemplate) -> anyhow::Result<ExitCode> {
-    let BakeTemplate { id, shelf, parent, settings } = verb;
+    let BakeTemplate { id, shelf, parent, system, settings } = verb;
     let bar = ProgressBar::new_spinner();
     let bakery = bake::bakery(&settings.resolved()?, bake::progress(&bar))?;
-    let baked = bake::bake(&Bakery { origin: Origin::Parent { id, shelf, parent }, ..bakery }, &bar);
+    let origin = Origin::Parent { id, shelf, parent, system };
+    let baked = bake::bake(&Bakery { origin, ..bakery }, &bar);
     Ok(baked.unwrap_or_else(|error| {
         output::report_error(&error);
         ExitCode::from(BuildError::of_bake(&error).exit_code())

@@ -31,6 +31,10 @@ pub(crate) struct Boot {
     /// Name of the template [default: the base template].
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
+    /// With the template of a snapshot: start from its disk alone, with its files, and without its memory and processes. That
+    /// also works if it is outdated, after an update of skep, of QEMU or of the processor.
+    #[arg(long, requires = "template")]
+    without_memory: bool,
     #[command(flatten)]
     options: BootOptions,
     #[command(flatten)]
@@ -119,6 +123,7 @@ impl BootOptions {
             count: Some(self.count),
             name: self.name,
             template: None,
+            memory: None,
             ttl_ms: self.ttl.as_deref().map(parse_milliseconds).transpose()?,
             idle_timeout_ms: self.idle_timeout.as_deref().map(parse_milliseconds).transpose()?,
             on_idle: self.on_idle,
@@ -133,7 +138,8 @@ impl BootOptions {
 }
 
 pub(crate) async fn run(verb: Boot) -> anyhow::Result<ExitCode> {
-    let request = BootRequest { template: verb.template, ..verb.options.into_request()? };
+    let memory = verb.without_memory.then_some(false);
+    let request = BootRequest { template: verb.template, memory, ..verb.options.into_request()? };
     let client = verb.connection.client()?;
     match boot_unless_signalled(&client, &request).await? {
         Ok(booted) => show(&booted, verb.connection.json, "booted"),

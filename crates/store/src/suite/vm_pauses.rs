@@ -136,13 +136,15 @@ pub async fn a_vm_on_disk_has_no_process_and_gets_another_one(store: Arc<dyn Sto
     assert_eq!((on_disk.snapshot, on_disk.pause), (Some(snapshot), Some(ON_DISK)));
     assert_eq!((shown.pid, shown.state, shown.paused_to), (None, VmState::Paused, Some(PausedTo::Disk)));
     assert_eq!(memory().await, 0);
-    let resumed = record(PauseChange::Restored { pid: 77, by: ResumedBy::Activity }, 620).await;
+    let restored = |pid, by, memory| PauseChange::Restored { pid, by, memory };
+    let resumed = record(restored(77, ResumedBy::Activity, true), 620).await;
     let shown = resumed.to_api(moment(900));
     assert_eq!((resumed.snapshot, resumed.vm.pid), (None, 77));
     assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
     assert_eq!(memory().await, 512);
     let events = events_of(&*store, EventKind::VmResumed).await;
     assert_eq!((&events[0].body["pid"], &events[0].body["by"]), (&json!(77), &json!("activity")));
+    assert!(events[0].body.get("memory").is_none(), "{:?}", events[0].body);
     // A later pause in memory keeps process and time.
     record(PauseChange::PausedToMemory { by: PausedBy::Idle }, 625).await;
     // The same pause for another reason is recorded without an event.
@@ -152,4 +154,10 @@ pub async fn a_vm_on_disk_has_no_process_and_gets_another_one(store: Arc<dyn Sto
     assert_eq!(events_of(&*store, EventKind::VmPaused).await.len(), paused);
     let shown = record(PauseChange::Runs { by: ResumedBy::Request }, 640).await.to_api(moment(900));
     assert_eq!((shown.pid, shown.resumed_at), (Some(77), Some(moment(620))));
+    // Without its memory.
+    record(PauseChange::PausedToDisk { by: PausedBy::Request, snapshot: TemplateId::generate() }, 650).await;
+    let resumed = record(restored(78, ResumedBy::Request, false), 660).await;
+    assert_eq!((resumed.snapshot, resumed.vm.pid, resumed.resumed_at), (None, 78, Some(moment(660))));
+    let events = events_of(&*store, EventKind::VmResumed).await;
+    assert_eq!(events.last().unwrap().body["memory"], json!(false));
 }

@@ -47,7 +47,7 @@ impl Swarm {
         let quotas = &self.0.surroundings.disk_quotas;
         let one = match template.source {
             BootState::Fork { parent, .. } => quotas.layer_bytes(parent),
-            BootState::Baked | BootState::Snapshot => 0,
+            BootState::Baked | BootState::Snapshot | BootState::Disk { .. } => 0,
         };
         // At least something, so that nothing is booted where the limit is reached.
         let bytes = one.saturating_mul(u64::from(vms)).max(1);

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use skep_api::{
     TemplateId,
-    swarm::{PausedBy, PausedTo, ResumedBy},
+    swarm::{PausedBy, PausedTo},
 };
 use skep_store::{Pause, PauseChange};
 
 use super::{
     Live, Paused, Running,
-    handle::{GuestAccess, StateCommand},
+    handle::{GuestAccess, ResumeOrder, StateCommand, not_on_disk},
     on_disk::{self, OnDisk, Resumed},
     task::{VmTask, exited},
 };
-use crate::{DiskReservation, Error, budget::Reservation};
+use crate::{DiskReservation, Error};
 
 impl VmTask {
     /// Pauses the VM to disk. The quota is checked before anything is stopped.
@@ -103,14 +103,18 @@ impl VmTask {
         &mut self,
         on_disk: OnDisk,
         command: &StateCommand,
-        by: ResumedBy,
-        reservation: Option<Reservation>,
+        order: ResumeOrder,
     ) -> (Live, Result<(), Error>) {
         let vm = self.facts.id;
+        let ResumeOrder { by, reservation, disk } = order;
+        if disk.is_some_and(|disk| disk.snapshot != on_disk.snapshot) {
+            // It was resumed and paused again meanwhile.
+            return (Live::OnDisk(on_disk), Err(not_on_disk(vm).into()));
+        }
         let reservation = reservation
             .unwrap_or_else(|| self.context.budget.reserve_running(self.facts.account, self.facts.memory_mb));
         let egress = self.attributes.borrow().egress.clone();
-        let resumed = match on_disk.restore(&self.context, &self.handle, egress).await {
+        let resumed = match on_disk.restore(&self.context, &self.handle, egress, disk).await {
             Ok(resumed) => resumed,
             Err(error) => return (Live::OnDisk(on_disk), Err(error)),
         };
@@ -118,7 +122,7 @@ impl VmTask {
         tracing::debug!(%vm, pid, "VM {vm} is restored from disk");
         self.handle.set_vmm(pid, Timestamp::now());
         self.access.send_replace(GuestAccess::Running(running.guest.clone()));
-        let restored = PauseChange::Restored { pid, by };
+        let restored = PauseChange::Restored { pid, by, memory: disk.is_none() };
         if let Err(error) = self.record(restored, command).await {
             self.access.send_replace(GuestAccess::Paused(Pause { to: PausedTo::Disk, by: on_disk.by }));
             on_disk::end_vmm(&self.context.keeper, &self.handle).await;

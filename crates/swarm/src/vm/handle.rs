@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use skep_api::{
-    ErrorCode, Failure, TemplateId, VmName,
+    ErrorCode, Failure, TemplateId, VmId, VmName,
     egress::EgressPolicy,
     swarm::{EndReason, OnIdle, PausedBy, PausedTo, ResumedBy, Vm, VmState},
 };
@@ -87,8 +87,7 @@ pub(super) enum Command {
 pub(super) enum OtherCommand {
     Change(ChangeCommand),
     Pause(StateCommand, Pause),
-    /// With the reservation of a VM that is on disk.
-    Resume(StateCommand, ResumedBy, Option<Reservation>),
+    Resume(StateCommand, ResumeOrder),
     Copy(CopyCommand),
 }
 
@@ -109,6 +108,24 @@ pub(super) struct StateCommand {
     /// The API request that asks for it, if any.
     pub(super) request_id: Option<String>,
     pub(super) done: oneshot::Sender<Result<(), Error>>,
+}
+
+/// How a VM is resumed.
+pub(crate) struct ResumeOrder {
+    pub(crate) by: ResumedBy,
+    /// Of a VM that is on disk.
+    pub(crate) reservation: Option<Reservation>,
+    /// For a VM on disk that starts without its memory.
+    pub(crate) disk: Option<DiskBoot>,
+}
+
+/// A guest that was booted from the disk of a VM.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DiskBoot {
+    /// The snapshot that the VM was on disk in.
+    pub(crate) snapshot: TemplateId,
+    /// The template of the keeper that has the guest.
+    pub(crate) booted: TemplateId,
 }
 
 pub(super) struct CopyCommand {
@@ -143,6 +160,14 @@ impl OtherCommand {
         };
         let _ = done.send(Err(Failure::unknown_vm(vm.id).into()));
     }
+}
+
+/// The refusal of a start without memory.
+pub(super) fn not_on_disk(vm: VmId) -> Failure {
+    let message = format!(
+        "`memory` is false, and VM {vm} is not paused to disk; leave `memory` out, or pause the VM to disk first"
+    );
+    Failure::new(ErrorCode::InvalidValue, message)
 }
 
 impl VmHandle {
@@ -218,6 +243,14 @@ impl VmHandle {
         self.attributes.borrow().egress != EgressPolicy::None
     }
 
+    /// The snapshot that the VM is on disk in.
+    ///
+    /// # Errors
+    /// It is not on disk.
+    pub(crate) fn require_on_disk(&self) -> Result<TemplateId, Failure> {
+        self.snapshot().filter(|_| self.is_on_disk()).ok_or_else(|| not_on_disk(self.facts.id))
+    }
+
     /// Checks that the VM is not on disk.
     ///
     /// # Errors
@@ -281,14 +314,9 @@ impl VmHandle {
     }
 
     /// Resumes the VM and returns its record. Has no effect on a running one.
-    pub(crate) async fn resume(
-        &self,
-        by: ResumedBy,
-        reservation: Option<Reservation>,
-        request_id: Option<&str>,
-    ) -> Result<Vm, Error> {
+    pub(crate) async fn resume(&self, order: ResumeOrder, request_id: Option<&str>) -> Result<Vm, Error> {
         let request_id = request_id.map(str::to_owned);
-        self.run(|done| OtherCommand::Resume(StateCommand { request_id, done }, by, reservation)).await?;
+        self.run(|done| OtherCommand::Resume(StateCommand { request_id, done }, order)).await?;
         self.activity.touch();
         Ok(self.record_as(None))
     }

@@ -44,7 +44,7 @@ use skep_store::{VmBooted, VmStore};
 pub(crate) use self::{
     activity::{ActiveCall, Activity},
     copying::CopyPurpose,
-    handle::VmHandle,
+    handle::{DiskBoot, ResumeOrder, VmHandle},
     on_disk::OnDisk,
     paused::Paused,
     running::Running,

@@ -5,7 +5,12 @@
 //! the snapshot. So the snapshot exists as long as the record says that the VM is on disk. If the server dies in between,
 //! the next one ends a VMM that is not on record, and a snapshot that no record names is removed.
 
-use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use skep_api::{ErrorCode, TemplateId, egress::EgressPolicy, swarm::PausedBy};
 use skep_channel::Guest;
@@ -13,8 +18,13 @@ use skep_engine::Machine;
 use skep_keeper_protocol::{LaunchedVm, OutOfMemory, ServerEnd, StorePurpose};
 use tokio::time::sleep;
 
-use super::{Running, VmContext, VmHandle};
-use crate::{DiskReservation, Error, console::ConsoleLog, hand_out};
+use super::{DiskBoot, Running, VmContext, VmHandle};
+use crate::{
+    DiskReservation, Error,
+    console::ConsoleLog,
+    hand_out,
+    restore::{self, Environment},
+};
 
 /// Time limit of the connection to the agent of a VM that is resumed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -85,7 +95,8 @@ impl OnDisk {
         None
     }
 
-    /// Restores the VM into a new VMM, with the address and the policy that it had. The keeper keeps the VM as committed.
+    /// Restores the VM into a new VMM, with the address and the policy that it had: from its snapshot, or from a guest that was
+    /// booted from its disk. The keeper keeps the VM as committed.
     ///
     /// # Errors
     /// The snapshot is damaged, the machine lacks memory, or the VMM or the guest did not answer. Nothing is left behind
@@ -95,10 +106,12 @@ impl OnDisk {
         context: &VmContext,
         vm: &VmHandle,
         egress: EgressPolicy,
+        disk: Option<DiskBoot>,
     ) -> Result<Resumed, Error> {
         let id = vm.facts.id;
         let resumed = async {
-            let launched = context.keeper.launch(id, self.snapshot, Some(vm.address()?)).await?;
+            let source = disk.map_or(self.snapshot, |disk| disk.booted);
+            let launched = context.keeper.launch(id, source, Some(vm.address()?)).await?;
             tracing::debug!(vm = %id, "VM {id} is launched from disk");
             if vm.facts.ticket.is_some() {
                 context.keeper.admit_to_api(id).await?;
@@ -106,7 +119,7 @@ impl OnDisk {
             if egress != EgressPolicy::None {
                 context.keeper.set_egress(id, egress).await?;
             }
-            let resumed = bring_up(context, launched, &vm.console).await?;
+            let resumed = bring_up(context, launched, &vm.console, disk.is_none()).await?;
             tracing::debug!(vm = %id, "VM {id} runs again");
             context.keeper.commit(id).await?;
             Ok(resumed)
@@ -119,14 +132,27 @@ impl OnDisk {
     }
 }
 
-async fn bring_up(context: &VmContext, vm: LaunchedVm, console: &ConsoleLog) -> Result<Resumed, Error> {
+/// `memory`: whether the guest is the one of before its pause, and not another one with the same disk.
+async fn bring_up(
+    context: &VmContext,
+    vm: LaunchedVm,
+    console: &ConsoleLog,
+    memory: bool,
+) -> Result<Resumed, Error> {
     let LaunchedVm { launched, pidfd, monitor, agent, console: stream, state } = vm;
     tokio::spawn(console.clone().follow(stream));
     let machine: Arc<dyn Machine> = context.driver.restore(monitor, state.into()).await?.into();
+    let begun = Instant::now();
     let guest = Guest::connect(agent, CONNECT_TIMEOUT).await?;
     guest.check_protocol().await?;
-    hand_out::set_clock(&guest).await?;
-    guest.thaw(None).await?;
+    if memory {
+        hand_out::set_clock(&guest).await?;
+        guest.thaw(None).await?;
+    } else {
+        // Its variables were in its memory alone.
+        let env = BTreeMap::new();
+        restore::give_identity(&guest, &launched, Environment::Given(&env), begun).await?;
+    }
     Ok(Resumed { running: Running { machine, guest }, pid: launched.pid, pidfd })
 }
 

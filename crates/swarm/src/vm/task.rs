@@ -23,7 +23,10 @@ use tokio::{
 use super::{
     Activity, Live, OnDisk, Paused, RecordedVm, Running, VmContext, VmHandle,
     ending::{Cause, Ending},
-    handle::{ChangeCommand, Command, CopyCommand, CurrentVmm, GuestAccess, OtherCommand, StateCommand},
+    handle::{
+        ChangeCommand, Command, CopyCommand, CurrentVmm, GuestAccess, OtherCommand, ResumeOrder,
+        StateCommand, not_on_disk,
+    },
 };
 use crate::{
     Error,
@@ -146,9 +149,7 @@ impl VmTask {
             OtherCommand::Pause(command, Pause { to: PausedTo::Disk, by }) => {
                 self.pause_to_disk(state, command, by).await
             }
-            OtherCommand::Resume(command, by, reservation) => {
-                self.resume(state, command, by, reservation).await
-            }
+            OtherCommand::Resume(command, order) => self.resume(state, command, order).await,
             OtherCommand::Copy(command) => {
                 self.copy(&state, command).await;
                 state
@@ -247,15 +248,12 @@ impl VmTask {
         state
     }
 
-    async fn resume(
-        &mut self,
-        state: Live,
-        command: StateCommand,
-        by: ResumedBy,
-        reservation: Option<Reservation>,
-    ) -> Live {
+    async fn resume(&mut self, state: Live, command: StateCommand, order: ResumeOrder) -> Live {
+        let by = order.by;
         let (state, outcome) = match state {
-            Live::OnDisk(on_disk) => self.resume_from_disk(on_disk, &command, by, reservation).await,
+            Live::OnDisk(on_disk) => self.resume_from_disk(on_disk, &command, order).await,
+            // It was resumed meanwhile.
+            state if order.disk.is_some() => (state, Err(not_on_disk(self.facts.id).into())),
             Live::Running(_) => (state, self.record(PauseChange::Runs { by }, &command).await),
             Live::Paused(paused) => match paused.resume(&self.context.keeper, self.facts.id).await {
                 Ok(running) => self.record_running(running, &command, by).await,

@@ -228,7 +228,7 @@ impl Fixture {
         BootSpec {
             count,
             attributes: Default::default(),
-            source: BootFrom::Template("base".to_owned()),
+            source: BootFrom::template("base".to_owned()),
             ttl: None,
             env: BTreeMap::new(),
             arrived: Instant::now(),
@@ -365,6 +365,7 @@ async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>>) {
                 answerer.answer(Answer::TemplateRemoved, &[]).await.unwrap();
             }
             Request::BuildTemplate { .. }
+            | Request::BootDisk { .. }
             | Request::TemplateStatus { .. }
             | Request::ListTemplates { .. }
             | Request::Usage { .. }

@@ -2,6 +2,7 @@ use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
     sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
 };
 
 use skep_api::templates::GuestSize;
@@ -88,6 +89,15 @@ impl Fixture {
         let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
         let id = TemplateId::generate();
         self.inner.table().templates.insert(id, Entry::new(Recipe::build(parent, size), phase));
+        id
+    }
+
+    /// A snapshot in this phase, with files.
+    fn add_snapshot(&self, kind: Kind, parent: TemplateId, phase: Phase) -> TemplateId {
+        let id = TemplateId::generate();
+        write_template(&self.inner.folder(id).join("k"));
+        let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
+        self.inner.table().templates.insert(id, Entry::new(Recipe { parent, size, kind }, phase));
         id
     }
 
@@ -200,4 +210,92 @@ fn a_damaged_base_is_no_failure_of_its_child() {
     }
     fixture.inner.build(child);
     assert!(matches!(fixture.state(child), TemplateState::Building { step } if step == WAITS_FOR_PARENT));
+}
+
+#[test]
+fn a_guest_from_the_disk_of_an_outdated_snapshot_stays_until_no_vm_needs_it() {
+    let fixture = Fixture::new();
+    let outdated = || Phase::Outdated { reason: "another processor".to_owned() };
+    let snapshot = fixture.add_snapshot(Kind::Pause, TemplateId::BASE, outdated());
+    let other = fixture.add(TemplateId::BASE, building());
+    fixture.inner.queue.push(other).unwrap();
+    let (inner, builder) = (fixture.inner, fixture.builder);
+    let templates = BuiltTemplates(Arc::new(inner));
+    let refusal = templates.open(snapshot).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::TemplateNotReady);
+    for part in ["another processor", "\"memory\": false", "skep resume --without-memory"] {
+        assert!(refusal.message.contains(part), "{refusal}");
+    }
+    let unknown = templates.boot_disk(TemplateId::generate(), TemplateId::generate()).unwrap_err();
+    assert_eq!(unknown.code, ErrorCode::UnknownTemplate);
+    let no_snapshot = templates.boot_disk(TemplateId::generate(), other).unwrap_err();
+    assert_eq!(no_snapshot.code, ErrorCode::UnknownTemplate);
+
+    let booted = TemplateId::generate();
+    templates.boot_disk(booted, snapshot).unwrap();
+    let next = templates.0.queue.next();
+    assert_eq!(next, booted, "before other builds");
+    templates.0.build(next);
+    templates.0.queue.finish();
+    assert_eq!(*builder.bakes.lock().unwrap(), [booted]);
+    let status = templates.status(booted).unwrap();
+    assert!(matches!(status.state, TemplateState::Ready { .. }), "{status:?}");
+    assert!(templates.list().iter().all(|status| status.template != booted), "it is listed");
+    // The snapshot can go, and the guest stays as long as a VM needs it, also one that is on disk again.
+    templates.remove(snapshot).unwrap();
+    let start = Instant::now();
+    let look = |seconds: u64, in_use: &[TemplateId]| {
+        let at = start + Duration::from_secs(seconds);
+        templates.unload_unused_at(&in_use.iter().copied().collect(), at);
+        templates.status(booted).is_some()
+    };
+    assert!(look(0, &[]) && look(50, &[booted]) && look(100, &[booted]) && look(110, &[]) && look(160, &[]));
+    let size = status.size;
+    let pause = Entry::new(Recipe { parent: booted, size, kind: Kind::Pause }, outdated());
+    let paused = TemplateId::generate();
+    templates.0.table().templates.insert(paused, pause);
+    assert!(look(171, &[]) && look(300, &[]));
+    assert_eq!(templates.remove(booted).unwrap_err().code, ErrorCode::TemplateInUse);
+    templates.0.table().templates.remove(&paused);
+    // A snapshot of its VM has links to all that it needs.
+    let stored = Entry::new(Recipe { parent: booted, size, kind: Kind::Snapshot }, outdated());
+    templates.0.table().templates.insert(TemplateId::generate(), stored);
+    assert!(look(310, &[]) && look(369, &[]) && !look(371, &[]));
+    assert!(!templates.0.folder(booted).exists());
+}
+
+#[test]
+fn a_guest_that_does_not_boot_from_a_disk_is_not_tried_again() {
+    let fixture = Fixture::new();
+    let damaged = Phase::Damaged { reason: "delta".to_owned() };
+    let snapshot = fixture.add_snapshot(Kind::Snapshot, TemplateId::BASE, damaged);
+    fixture.builder.fails.store(true, Ordering::Relaxed);
+    let templates = BuiltTemplates(Arc::new(fixture.inner));
+    let boot = || {
+        let booted = TemplateId::generate();
+        templates.boot_disk(booted, snapshot).unwrap();
+        templates.0.build(templates.0.queue.next());
+        templates.0.queue.finish();
+        let TemplateState::Failed { failure } = templates.status(booted).unwrap().state else { panic!() };
+        assert!(!failure.message.contains('/'), "{failure}");
+        assert!(!templates.0.queue.cancel(booted), "it is tried again");
+        templates.remove(booted).unwrap();
+        failure.code
+    };
+    assert_eq!(boot(), ErrorCode::BootFailed);
+    let refusal = || Failure::new(ErrorCode::NoCapacity, "the disk is full");
+    assert!(templates.0.admit.set(Box::new(move || Err(refusal()))).is_ok());
+    assert_eq!(boot(), ErrorCode::NoCapacity);
+    fs::remove_dir_all(templates.0.folder(snapshot).join("k")).unwrap();
+    assert_eq!(boot(), ErrorCode::UnknownTemplate);
+}
+
+#[test]
+fn an_earlier_guest_from_a_disk_is_found_if_it_is_complete() {
+    let fixture = Fixture::new();
+    let complete = fixture.add_snapshot(Kind::Disk, TemplateId::BASE, building());
+    assert!(matches!(fixture.inner.find_disk(complete), Some(Phase::Ready(_))));
+    let begun = TemplateId::generate();
+    fs::create_dir_all(fixture.inner.folder(begun).join(".partial-1")).unwrap();
+    assert!(fixture.inner.find_disk(begun).is_none());
 }

@@ -1,6 +1,9 @@
 //! Checks the templates that were built from other ones: their checksums, and whether they fit this machine.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use skep_api::TemplateId;
 use skep_image::Bakery;
@@ -10,11 +13,13 @@ use super::Finding;
 use crate::{
     output,
     settings::Settings,
-    templates::{Recipe, built_templates, shelf_of},
+    templates::{Kind, Recipe, built_templates, shelf_of, snapshot_dir},
 };
 
 const CHECK: &str = "template";
 const BUILD: &str = "leave it to the server, which builds it again";
+const START_FROM_DISK: &str =
+    "`skep resume --without-memory` or `skep boot --without-memory` starts from its disk alone";
 
 /// `base`: the folder of the template `base`, if that can be used.
 pub(super) fn findings(settings: &Settings, bakery: &Bakery, base: Option<PathBuf>) -> Vec<Finding> {
@@ -30,10 +35,15 @@ pub(super) fn findings(settings: &Settings, bakery: &Bakery, base: Option<PathBu
         base.map(|dir| (TemplateId::BASE, dir)).into_iter().collect();
     let mut findings = Vec::new();
     for (id, recipe) in recipes {
-        let found = usable.get(&recipe.parent).cloned().map(|parent| {
-            let bakery = recipe.bakery(bakery, &shelf, id, parent);
-            verify(id, &recipe, &bakery)
-        });
+        let found = match recipe.kind {
+            Kind::Build => usable.get(&recipe.parent).cloned().map(|parent| {
+                let bakery = recipe.bakery(bakery, &shelf, id, parent, None);
+                verify(id, &recipe, &bakery)
+            }),
+            Kind::Snapshot | Kind::Pause => Some(verify_snapshot(id, &recipe, bakery, &shelf)),
+            // Only the VMs that were started from it need it.
+            Kind::Disk => continue,
+        };
         match found {
             Some(Ok((dir, finding))) => {
                 usable.insert(id, dir);
@@ -49,11 +59,40 @@ pub(super) fn findings(settings: &Settings, bakery: &Bakery, base: Option<PathBu
     findings
 }
 
+fn named(id: TemplateId, recipe: &Recipe) -> String {
+    let size = recipe.size;
+    format!("{id} ({} MiB, {} processors, {} MiB of disk)", size.memory_mb, size.vcpus, size.disk_mb)
+}
+
+/// Like [`verify`], for a snapshot of a VM, which cannot be built again.
+fn verify_snapshot(
+    id: TemplateId,
+    recipe: &Recipe,
+    bakery: &Bakery,
+    shelf: &Path,
+) -> Result<(PathBuf, Finding), Finding> {
+    let named = format!("{}, of a VM", named(id, recipe));
+    let unusable = |reason: String| Finding::warning(CHECK, format!("{named}: {reason}"), START_FROM_DISK);
+    let Some(dir) = snapshot_dir(shelf, id) else {
+        return Err(Finding::warning(
+            CHECK,
+            format!("{named}: not complete"),
+            "start the server, which removes it",
+        ));
+    };
+    let failed = |error: skep_image::Error| unusable(output::one_line(&error.into()));
+    if let Some(difference) = bakery.difference_of_snapshot(&dir).map_err(failed)? {
+        return Err(unusable(format!("booted {difference}")));
+    }
+    skep_template::verify(&dir).map_err(|error| failed(error.into()))?;
+    let own_mb = Footprint::of(&dir).map_or(0, |footprint| footprint.own >> 20);
+    let finding = Finding::ok(CHECK, format!("{named}: stored, {own_mb} MiB of its own"));
+    Ok((dir, finding))
+}
+
 /// Returns the folder of a template that can be used, and the finding. `Err`: the finding about one that cannot.
 fn verify(id: TemplateId, recipe: &Recipe, bakery: &Bakery) -> Result<(PathBuf, Finding), Finding> {
-    let size = recipe.size;
-    let named =
-        format!("{id} ({} MiB, {} processors, {} MiB of disk)", size.memory_mb, size.vcpus, size.disk_mb);
+    let named = named(id, recipe);
     let unusable = |reason: String| Finding::warning(CHECK, format!("{named}: {reason}"), BUILD);
     let found = bakery.find().map_err(|error| unusable(output::one_line(&error.into())))?;
     let Some(dir) = found else {

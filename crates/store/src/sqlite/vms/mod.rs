@@ -187,7 +187,7 @@ fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmReco
     }
     let (snapshot, pid, by) = match command.change {
         PauseChange::PausedToDisk { snapshot, .. } => (Some(snapshot.to_string()), None, None),
-        PauseChange::Restored { pid, by } => (None, Some(pid), Some(by)),
+        PauseChange::Restored { pid, by, .. } => (None, Some(pid), Some(by)),
         PauseChange::PausedToMemory { .. } => (None, None, None),
         PauseChange::Runs { by } => (None, None, Some(by)),
     };
@@ -214,6 +214,9 @@ fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmReco
             }
             None => {
                 body["by"] = json!(by);
+                if let PauseChange::Restored { memory: false, .. } = command.change {
+                    body["memory"] = false.into();
+                }
                 EventKind::VmResumed
             }
         };
