@@ -6,8 +6,8 @@ import { can } from '../../session/session.svelte';
 
 type Vm = Schema<'Vm'>;
 
-// A VM on disk has no process id.
-const path = ({ pid, id }: Vm): { pid: string } => ({ pid: String(pid ?? id) });
+// The process id may be that of another VM by now, and a VM on disk has none.
+const path = ({ id }: Vm): { pid: string } => ({ pid: id });
 
 /** What a reader calls a VM. */
 export function nameOf({ name, pid, id }: Vm): string {
