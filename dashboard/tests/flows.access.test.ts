@@ -89,6 +89,59 @@ test('an account is created with a quota, and what is typed for it survives a ch
   assert.equal((await suite.skep.call('GET', `/api/accounts/${id}`)).max_vms, 5);
 });
 
+test('limits of disk space and of VMs on disk are set and shown, and what exceeds them is refused with the numbers', async () => {
+  const { account } = await suite.skep.call('GET', '/api/whoami');
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { name: 'stored' });
+  const command = 'head -c 16M /dev/urandom > /root/disk && sync';
+  await suite.skep.call('POST', `/api/swarm/vm/${vms[0].pid}/exec`, { command });
+  const used = await eventually('a sample of the disk', async () => {
+    const status = await suite.skep.call('GET', '/api/swarm/status');
+    return status.disk_used_mb >= 16 ? (status.disk_used_mb as number) : undefined;
+  });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/accounts/${account.id}`);
+  await live(page);
+  const limit = used + 4;
+  const set = async (label: string, value: string): Promise<void> => {
+    await page.getByLabel(label, { exact: true }).fill(value);
+    await page.getByRole('button', { name: 'Save' }).click();
+    await page.getByText('Saved the settings.').first().waitFor();
+  };
+  const quota = (label: string) => page.getByRole('main').locator('.quota').filter({ hasText: label }).locator('strong');
+  await quota('VMs on disk').filter({ hasText: '0 / 1,000' }).waitFor();
+  await quota('Disk space').filter({ hasText: '/ no limit' }).waitFor();
+  await page.getByLabel('VMs on disk at most', { exact: true }).fill('0');
+  await set('Disk space at most, in MiB', String(limit));
+  await quota('VMs on disk').filter({ hasText: '0 / 0' }).waitFor();
+  await quota('Disk space').filter({ hasText: `/ ${limit} MiB` }).waitFor();
+  const shown = (await quota('Disk space').textContent()) ?? '';
+  assert.ok(Number(/^\d+/.exec(shown)?.[0]) >= 16, `the page shows that ${shown} are used`);
+  const changed = await suite.skep.call('GET', `/api/accounts/${account.id}`);
+  assert.deepEqual([changed.max_disk_mb, changed.max_paused_vms], [limit, 0]);
+
+  const path = `/api/swarm/vm/${vms[0].id}`;
+  profile.expect({ status: 409, path: /^\/api\/swarm\/vm\/[^/]+\/(snapshot|pause)$/ });
+  await page.goto(`/ui/swarm/${vms[0].pid}?tab=figures`);
+  await page.getByRole('button', { name: 'Snapshot…' }).click();
+  const dialog = page.getByRole('dialog', { name: /^Snapshot of the VM stored/ });
+  await dialog.getByLabel('Name', { exact: true }).fill('too-large');
+  await dialog.getByRole('button', { name: 'Store', exact: true }).click();
+  await dialog.getByRole('alert').getByText(/of this account's \d+ MiB \(`max_disk_mb`\) are used by .*; delete a template or end a VM first$/).waitFor();
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByRole('button', { name: 'Pause to disk' }).click();
+  await page.getByRole('status').getByText('this account may have 0 VMs on disk (`max_paused_vms`)').waitFor();
+  assert.equal((await suite.skep.call('GET', path)).state, 'running');
+
+  // Empty fields take the limits away, and the same is possible then.
+  await page.goto(`/ui/accounts/${account.id}`);
+  await page.getByLabel('VMs on disk at most', { exact: true }).fill('');
+  await set('Disk space at most, in MiB', '');
+  await quota('Disk space').filter({ hasText: '/ no limit' }).waitFor();
+  await suite.skep.call('POST', `${path}/snapshot`, { name: 'fits' });
+  await suite.skep.call('POST', `${path}/pause`, { to: 'disk' });
+  await quota('VMs on disk').filter({ hasText: '1 / 1,000' }).waitFor();
+});
+
 test('the audit is filtered by action, and the waitlist is downloaded as CSV', async () => {
   await suite.newKey('audited');
   await suite.skep.call('POST', '/api/tickets', { title: 'Audited too' });

@@ -1,6 +1,10 @@
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { test } from 'node:test';
+
+import type { Locator, Page } from 'playwright-core';
 
 import { Suite } from './harness/suite.ts';
 import { eventually } from './harness/wait.ts';
@@ -103,4 +107,66 @@ test('a template of another size is created by the form, and a VM boots from it 
     return vms.find((one: { ticket: string }) => one.ticket === ticket.id);
   });
   assert.deepEqual([vm.template, vm.memory_mb], ['larger', 192]);
+});
+
+/** A folder whose files include one with a name that is not UTF-8, and one with the sign that browsers write for such bytes. */
+async function folderOfNames(): Promise<string> {
+  const folder = path.join(await mkdtemp(path.join(tmpdir(), 'skep-upload-')), 'project');
+  await mkdir(path.join(folder, 'inner'), { recursive: true });
+  await writeFile(path.join(folder, 'good.txt'), 'good\n');
+  await writeFile(path.join(folder, 'inner', 'deep.txt'), 'deep\n');
+  await writeFile(path.join(folder, 'sign-\uFFFD.txt'), 'sign\n');
+  await writeFile(Buffer.concat([Buffer.from(`${folder}/bytes-`), Buffer.from([0xff]), Buffer.from('.txt')]), 'bytes\n');
+  return folder;
+}
+
+/** Drops a file or a folder of this machine, as a file manager does. */
+async function drop(page: Page, target: Locator, file: string): Promise<void> {
+  const { x, y, width, height } = (await target.boundingBox()) ?? { x: 0, y: 0, width: 0, height: 0 };
+  const devtools = await page.context().newCDPSession(page);
+  for (const type of ['dragEnter', 'dragOver', 'drop'] as const) {
+    const data = { items: [], files: [file], dragOperationsMask: 1 };
+    await devtools.send('Input.dispatchDragEvent', { type, x: x + width / 2, y: y + height / 2, data });
+  }
+}
+
+test('a folder is uploaded with its folders, and a file whose name is not UTF-8 is named', async () => {
+  const pid = await boot('mkdir chosen dropped');
+  const folder = await folderOfNames();
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${pid}?tab=files&path=/root/chosen`);
+  const main = page.getByRole('main');
+  const files = async (below: string): Promise<string> =>
+    (await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command: `cd ${below} && find . -type f | sort && cat project/inner/deep.txt` })).stdout;
+  const wanted = './project/good.txt\n./project/inner/deep.txt\ndeep\n';
+  // For a folder that is chosen, Chromium leaves out the file with other bytes; one that is dropped has it without a name.
+  const refusal = /^project\/sign-\uFFFD\.txt was not uploaded: its name is not UTF-8/;
+  await main.getByText('New files go to /root/chosen').waitFor();
+  await main.getByLabel('Folder to upload').setInputFiles(folder);
+  await page.getByRole('status').getByText('Uploaded 2 files.').waitFor();
+  await page.getByRole('status').getByText(refusal).waitFor();
+  assert.equal(await files('chosen'), wanted);
+  await main.getByRole('button', { name: 'project' }).waitFor();
+
+  await page.goto(`/ui/swarm/${pid}?tab=files&path=/root/dropped`);
+  await main.getByText('New files go to /root/dropped').waitFor();
+  await drop(page, main.getByRole('group', { name: 'Files', exact: true }), folder);
+  await page.getByRole('status').getByText('Uploaded 2 files.').waitFor();
+  await page.getByRole('status').getByText(/^2 files failed\. The first: .* was not uploaded: its name is not UTF-8/).waitFor();
+  assert.equal(await files('dropped'), wanted);
+});
+
+test('a folder of a VM whose name is not UTF-8 takes no new files, and the page tells where they go', async () => {
+  const pid = await boot(`mkdir "$(printf 'odd-\\377')"`);
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${pid}?tab=files`);
+  const main = page.getByRole('main');
+  await main.getByRole('button', { name: /odd-.*\(not UTF-8\)/ }).click();
+  await main.getByText('New files go to /root;').waitFor();
+  const move = main.getByRole('button', { name: 'Move' });
+  assert.match((await move.getAttribute('title')) ?? '', /not UTF-8; move it by a command/);
+  await main.getByLabel('Files to upload').setInputFiles({ name: 'beside.txt', mimeType: 'text/plain', buffer: Buffer.from('beside') });
+  await page.getByRole('status').getByText('Uploaded beside.txt.').waitFor();
+  const { stdout } = await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command: 'cat beside.txt' });
+  assert.equal(stdout, 'beside');
 });

@@ -1,10 +1,15 @@
 import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { test } from 'node:test';
 
 import type { Page } from 'playwright-core';
 
 import { live, logIn, type Profile } from './harness/browser.ts';
+import { leftBy, serveCommand, serverEnvironment } from './harness/server.ts';
 import { Suite } from './harness/suite.ts';
+import { Terminal } from './harness/terminal.ts';
 
 const suite = new Suite();
 
@@ -84,6 +89,31 @@ test('a link logs in once, and its token stays neither in the address nor in the
   await status.waitFor();
   assert.match((await status.textContent()) ?? '', /^The link was used before, or has expired/);
   assert.equal((await second.context.cookies()).length, 0);
+});
+
+test('a server that is started on a terminal prints a link, which opens the dashboard logged in as its administrator', async () => {
+  const dataDir = await mkdtemp(path.join(tmpdir(), 'skep-dashboard-'));
+  const terminal = new Terminal(serveCommand(dataDir, '127.0.0.1:0'), serverEnvironment());
+  try {
+    const url = await terminal.shows(/Log a browser in once, within 10 minutes: (\S+)\r?\n/);
+    const { origin } = new URL(url);
+    assert.equal(origin, await terminal.shows(/skep serves at (\S+?)\/?\r?\n/));
+    const profile = await suite.profile();
+    profile.allowOrigin(url);
+    const page = await profile.newPage(url);
+    await page.getByRole('banner').locator('bdi').first().getByText('admin', { exact: true }).waitFor();
+    assert.equal(page.url(), `${origin}/ui/`);
+    await page.getByRole('link', { name: 'Keys', exact: true }).first().click();
+    await page.getByRole('row').filter({ hasText: 'admin' }).first().waitFor();
+    await page.close();
+  } finally {
+    assert.equal(await terminal.interrupt(), 0, terminal.shown);
+  }
+  assert.deepEqual(leftBy(dataDir), []);
+  await rm(dataDir, { recursive: true });
+  // What is printed elsewhere is kept, such as by a journal.
+  assert.ok(!suite.skep.log().includes('#login='), 'a link is in the log');
+  assert.match(suite.skep.log(), /skep serves at/);
 });
 
 test('a link replaces a session only after a question, and all tabs get to know it', async () => {

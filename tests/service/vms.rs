@@ -2,8 +2,11 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use skep_api::{AccountId, Scope, VmId, VmName, swarm::EndReason};
-use skep_store::{RecordEnd, VmAttributes, VmBooted};
+use skep_api::{
+    AccountId, Scope, TemplateId, VmId, VmName,
+    swarm::{EndReason, PausedBy},
+};
+use skep_store::{PauseChange, RecordEnd, RecordPause, VmAttributes, VmBooted};
 
 use crate::harness::{self, Skep, refused};
 
@@ -66,6 +69,31 @@ async fn vms_that_ended_are_listed_with_reasons_the_last_to_end_first() {
     assert!(living["vms"][0].get("reason").is_none() && living["vms"][0].get("ended_at").is_none());
     assert_eq!(pids(&list(&skep, "?state=running").await), [4, 2]);
     assert!(pids(&list(&skep, "?state=paused").await).is_empty());
+}
+
+#[tokio::test]
+async fn paused_vms_are_listed_by_the_place_of_their_memory() {
+    let skep = Skep::start().await;
+    let own = skep.account.id;
+    let by = PausedBy::Request;
+    let to_memory = PauseChange::PausedToMemory { by };
+    let to_disk = || PauseChange::PausedToDisk { by, snapshot: TemplateId::generate() };
+    for (pid, change) in [(1, to_memory), (2, to_disk()), (3, to_disk())] {
+        let vm = boot(&skep, own, pid).await;
+        let pause = RecordPause { vm, change, at: moment(5), request_id: None };
+        skep.store.record_pause(pause).await.unwrap();
+    }
+    boot(&skep, own, 4).await;
+    let found = async |query: &str| list(&skep, query).await["vms"].as_array().unwrap().len();
+    for (query, count) in [("", 4), ("?state=paused", 3), ("?paused_to=memory", 1), ("?paused_to=disk", 2)] {
+        assert_eq!(found(query).await, count, "{query}");
+    }
+    assert_eq!(found("?state=paused&paused_to=disk&name=web").await, 0);
+    let first = list(&skep, "?paused_to=disk&limit=1").await;
+    let cursor = first["next_cursor"].as_str().unwrap();
+    assert_eq!(found(&format!("?paused_to=disk&limit=1&cursor={cursor}")).await, 1);
+    let refusal = refused(skep.get(&format!("/api/vms?paused_to=memory&cursor={cursor}")).await).await;
+    assert!(refusal.message.contains("another filter"), "{}", refusal.message);
 }
 
 #[tokio::test]
@@ -145,6 +173,9 @@ async fn invalid_list_parameters_are_refused_with_their_value() {
     let many = format!("?{}", (0..17).map(|n| format!("metadata.{n}=1")).collect::<Vec<_>>().join("&"));
     for (query, named) in [
         ("?state=dead", "\"dead\""),
+        ("?paused_to=tape", "\"tape\""),
+        ("?paused_to=disk&state=running", "leave `state` out"),
+        ("?paused_to=disk&state=ended", "leave `state` out"),
         ("?limit=0", "`limit` is 0"),
         ("?cursor=vm_1", "`cursor`"),
         ("?metadata.=1", "`metadata.`"),

@@ -226,6 +226,8 @@ pub struct VmFilter {
     /// Exact name. A string that is not a valid VM name matches nothing.
     pub name: Option<String>,
     pub template: Option<String>,
+    /// Where the memory of a paused VM is kept. Other VMs do not satisfy the condition.
+    pub paused_to: Option<PausedTo>,
     /// Required metadata entries: strings as they are; numbers, booleans and null in their JSON form.
     pub metadata: BTreeMap<String, String>,
 }

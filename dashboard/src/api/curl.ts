@@ -10,6 +10,8 @@ export function asCurl(method: string, path: string, body?: unknown): string {
   if (body !== undefined) {
     words.push('-H', shellQuote('Content-Type: application/json'), '-d', shellQuote(JSON.stringify(body)));
   }
+  // curl takes these signs for a list of addresses.
+  if (/[[\]{}]/.test(path)) words.push('--globoff');
   words.push(shellQuote(`${location.origin}${path}`));
   return words.join(' ');
 }

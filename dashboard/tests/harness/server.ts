@@ -82,18 +82,12 @@ export class Skep {
     const logFile = path.join(this.dataDir, 'test.log');
     fs.rmSync(logFile, { force: true });
     const log = fs.openSync(logFile, 'a');
-    const serve = [binary(), 'serve', '--data-dir', this.dataDir, '--listen', listen, ...this.#options];
+    const serve = serveCommand(this.dataDir, listen, ...this.#options);
     // A shell's `&` and nohup make their children ignore these signals; a group of its own keeps Ctrl-C from it.
     this.#child = spawn('env', ['--default-signal=INT,HUP,QUIT', ...serve], {
       stdio: ['ignore', log, log],
       detached: true,
-      env: {
-        ...process.env,
-        ...SMALL_VMS,
-        SKEP_IMAGE_DIR: images(),
-        SKEP_POOL_SIZE: '0',
-        SKEP_FAILED_AUTH_LIMIT: '100000/s',
-      },
+      env: serverEnvironment(),
     });
     fs.closeSync(log);
     const deadline = Date.now() + START_MS;
@@ -123,6 +117,15 @@ export class Skep {
   }
 }
 
+/** The command that serves a data directory. */
+export function serveCommand(dataDir: string, listen: string, ...options: string[]): string[] {
+  return [binary(), 'serve', '--data-dir', dataDir, '--listen', listen, ...options];
+}
+
+export function serverEnvironment(): NodeJS.ProcessEnv {
+  return { ...process.env, ...SMALL_VMS, SKEP_IMAGE_DIR: images(), SKEP_POOL_SIZE: '0', SKEP_FAILED_AUTH_LIMIT: '100000/s' };
+}
+
 function binary(): string {
   const file = process.env.SKEP_BINARY ?? path.join(import.meta.dirname, '../../../target/release/skep');
   assert.ok(fs.existsSync(file), `${file} is missing: run \`make build\`, or \`make test-dashboard\``);
@@ -136,7 +139,7 @@ function images(): string {
 }
 
 /** What a server of this data directory left: processes, a network namespace, sockets. */
-function leftBy(dataDir: string): string[] {
+export function leftBy(dataDir: string): string[] {
   const name = createHash('sha256').update(fs.realpathSync(dataDir)).digest('hex').slice(0, 12);
   const left = [`/run/netns/skep-${name}`, `/run/skep/${name}`].filter((file) => fs.existsSync(file));
   for (const pid of fs.readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))) {

@@ -69,6 +69,7 @@ test('a table of 1,000 VMs scrolls without a long task', async () => {
   }));
   const profile = await suite.profile();
   await profile.context.route('**/api/swarm/status', (route) => route.fulfill({ json: { ...status, vms: recorded } }));
+  await profile.context.route(/\/api\/vms\?/, (route) => route.fulfill({ json: { vms: recorded, next_cursor: null } }));
   // The page reads the newest sample alone: those of 15 minutes would have 450,000 entries.
   const sampled = recorded.map(({ id, pid }) => ({ id, pid, cpu_ms: 5_000, cpu_percent: 40, memory_mb: 60 }));
   const sample = { at: new Date().toISOString(), totals: { vms: VMS, cpu_percent: 40 * VMS, memory_mb: 60 * VMS }, vms: sampled };

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure, VmId,
-    swarm::{VmList, VmState},
+    swarm::{PausedTo, VmList, VmState},
 };
 use skep_store::{ListVms, VmFilter, VmPage, VmSet, VmStore};
 use utoipa::IntoParams;
@@ -35,6 +35,9 @@ struct VmsQuery {
     /// `running`, `paused` or `ended`. Default: all that have not ended.
     #[param(inline, value_type = Option<VmState>)]
     state: Option<String>,
+    /// `memory` or `disk`: paused VMs whose memory is kept there. `state` is then absent or `paused`.
+    #[param(inline, value_type = Option<PausedTo>)]
+    paused_to: Option<String>,
     /// VMs with this name, of which at most one has not ended.
     #[param(example = "builder")]
     name: Option<String>,
@@ -71,8 +74,10 @@ async fn list(
     caller: Caller<SwarmRead>,
     KeyedQuery(query, metadata): KeyedQuery<VmsQuery>,
 ) -> Answer<VmList> {
-    let filter = VmFilter { name: query.name, template: query.template, metadata: check_metadata(metadata)? };
     let state = parse_state(query.state.as_deref())?;
+    let paused_to = parse_paused_to(query.paused_to.as_deref(), state)?;
+    let metadata = check_metadata(metadata)?;
+    let filter = VmFilter { name: query.name, template: query.template, paused_to, metadata };
     let filter_hash = page::filter_hash(&format!("{} {state:?} {filter:?}", caller.account.id));
     let position = query.cursor.as_deref().map(|cursor| page::position(cursor, &filter_hash)).transpose()?;
     let (limit, after) = page::check::<VmId>(query.limit, position)?;
@@ -118,5 +123,22 @@ fn parse_state(word: Option<&str>) -> Result<Option<VmState>, Failure> {
             let message = format!("`state` is {other:?}; it must be `running`, `paused` or `ended`");
             Err(Failure::new(ErrorCode::InvalidValue, message))
         }
+    }
+}
+
+fn parse_paused_to(word: Option<&str>, state: Option<VmState>) -> Result<Option<PausedTo>, Failure> {
+    let invalid = |message| Err(Failure::new(ErrorCode::InvalidValue, message));
+    let place = match word {
+        None => return Ok(None),
+        Some("memory") => PausedTo::Memory,
+        Some("disk") => PausedTo::Disk,
+        Some(other) => return invalid(format!("`paused_to` is {other:?}; it must be `memory` or `disk`")),
+    };
+    match state {
+        None | Some(VmState::Paused) => Ok(Some(place)),
+        Some(VmState::Running | VmState::Ended) => invalid(format!(
+            "`paused_to` is {:?}, which only paused VMs have; leave `state` out, or give `state=paused`",
+            place.as_str()
+        )),
     }
 }

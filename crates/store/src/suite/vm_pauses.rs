@@ -104,6 +104,15 @@ pub async fn paused_vms_are_listed_and_counted_apart(store: Arc<dyn Store>) {
     assert_eq!(pids(own, VmSet::Running).await, [5]);
     assert_eq!(pids(own, VmSet::Paused).await, [3, 4]);
     assert_eq!(pids(other, VmSet::Paused).await, [0; 0]);
+    let kept_in = async |place, set| {
+        let filter = VmFilter { paused_to: Some(place), ..VmFilter::default() };
+        let query = ListVms { account: own, set, filter, limit: 100, after: None };
+        store.list_vms(query).await.unwrap().vms.len()
+    };
+    for set in [VmSet::Live, VmSet::Paused] {
+        assert_eq!((kept_in(PausedTo::Memory, set).await, kept_in(PausedTo::Disk, set).await), (2, 0));
+    }
+    assert_eq!(kept_in(PausedTo::Memory, VmSet::Running).await, 0);
     let figures = async || {
         let all = store.vm_metrics().await.unwrap();
         let of = all.into_iter().find(|one| one.account == "default").unwrap();

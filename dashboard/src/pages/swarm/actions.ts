@@ -6,18 +6,24 @@ import { can } from '../../session/session.svelte';
 
 type Vm = Schema<'Vm'>;
 
-// A VM on disk has no process id.
-const path = ({ pid, id }: Vm): { pid: string } => ({ pid: String(pid ?? id) });
+// The process id may be that of another VM by now, and a VM on disk has none.
+const path = ({ id }: Vm): { pid: string } => ({ pid: id });
 
 /** What a reader calls a VM. */
 export function nameOf({ name, pid, id }: Vm): string {
   return name ? `${name} (${pid ?? 'on disk'})` : String(pid ?? id);
 }
 
+/** Whether only a request resumes the VM; a call that needs it resumes one that was paused because it was idle. */
+export function staysPaused({ state, paused_by }: Vm): boolean {
+  return state === 'paused' && (paused_by ?? 'request') === 'request';
+}
+
 /** Why a VM cannot be forked or stored as a template now; empty where it can. */
-export function reasonAgainstCopy({ state }: Vm): string {
+export function reasonAgainstCopy(vm: Vm): string {
+  const { state } = vm;
   if (!can('swarm:write')) return 'The key lacks the scope swarm:write';
-  if (state === 'paused') return 'The VM is paused. Resume it first';
+  if (staysPaused(vm)) return 'The VM is paused. Resume it first';
   return state === 'ended' ? 'The VM has ended' : '';
 }
 

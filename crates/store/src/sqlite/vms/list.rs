@@ -1,6 +1,7 @@
 //! Lists of VMs, and metrics about them.
 
 use rusqlite::{Connection, params};
+use skep_api::swarm::PausedTo;
 
 use super::{
     super::{
@@ -36,10 +37,12 @@ pub(super) fn without_attempt(connection: &Connection) -> Result<Vec<VmWithoutAt
     })
 }
 
-/// SQL condition of a [`VmFilter`] on a row of `vms`. Parameters: `?4` name, `?5` template, `?6` metadata.
+/// SQL condition of a [`VmFilter`] on a row of `vms`. Parameters: `?4` name, `?5` template, `?6` metadata,
+/// `?8` where the memory of a paused VM is kept.
 macro_rules! filter {
     () => {
         " AND (?4 IS NULL OR name = ?4) AND (?5 IS NULL OR template = ?5)
+          AND (?8 IS NULL OR (ended_at IS NULL AND paused_to = ?8))
           AND NOT EXISTS (
               SELECT 1 FROM json_each(?6) AS wanted WHERE NOT EXISTS (
                   SELECT 1 FROM json_each(vms.metadata) AS given
@@ -79,10 +82,12 @@ pub(super) fn list(connection: &Connection, query: &ListVms) -> Result<VmPage, S
     let limit = query.limit.max(1);
     let after = query.after.map(|vm| vm.to_string());
     // One more row than the page size shows whether there is a next page.
-    let VmFilter { name, template, metadata } = &query.filter;
+    let VmFilter { name, template, paused_to, metadata } = &query.filter;
     let metadata = columns::to_json(metadata)?;
+    let paused_to = paused_to.map(PausedTo::as_str);
+    let account = query.account.to_string();
     let parameters =
-        params![query.account.to_string(), after, i64::from(limit) + 1, name, template, metadata, paused];
+        params![account, after, i64::from(limit) + 1, name, template, metadata, paused, paused_to];
     let mut vms = query_all(connection, sql, parameters, decode)?;
     let more = vms.len() > limit as usize;
     vms.truncate(limit as usize);

@@ -33,7 +33,10 @@ export function within(folder: string, name: string): string {
   return folder === '/' ? `/${name}` : `${folder}/${name}`;
 }
 
-function decoded(base64: string): string {
-  const bytes = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
-  return new TextDecoder().decode(bytes);
+/** A percent-encoded name for reading. Each of its `%` stands before a byte that is not UTF-8, or is encoded itself. */
+function decoded(encoded: string): string {
+  const parts = encoded.split(/%([0-9A-Fa-f]{2})/);
+  const text = new TextEncoder();
+  const bytes = parts.flatMap((part, index) => (index % 2 === 0 ? [...text.encode(part)] : [parseInt(part, 16)]));
+  return new TextDecoder().decode(Uint8Array.from(bytes));
 }
