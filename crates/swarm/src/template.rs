@@ -112,8 +112,16 @@ impl Templates {
 /// # Errors
 /// `template_not_ready`, `template_damaged`.
 pub fn require_ready(template: &Template) -> Result<(), Failure> {
-    let Template { name, state, .. } = template;
+    let Template { name, state, source, .. } = template;
     let reason = template.error.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    // A snapshot cannot be built again.
+    let way_out = match (source, state) {
+        (TemplateSource::Vm, TemplateState::Outdated) => {
+            ": its memory cannot be used; delete it, and take another snapshot"
+        }
+        (TemplateSource::Vm, _) => " and cannot be made again; delete it, and take another snapshot",
+        _ => " and is being built again; try again in a minute",
+    };
     let (code, message) = match state {
         TemplateState::Ready => return Ok(()),
         TemplateState::Building => (
@@ -124,18 +132,12 @@ pub fn require_ready(template: &Template) -> Result<(), Failure> {
             ErrorCode::TemplateNotReady,
             format!("the template `{name}` could not be built{reason}; delete it and create it again"),
         ),
-        TemplateState::Outdated => (
-            ErrorCode::TemplateNotReady,
-            format!(
-                "the template `{name}` is outdated{reason} and is being built again; try again in a minute"
-            ),
-        ),
-        TemplateState::Damaged => (
-            ErrorCode::TemplateDamaged,
-            format!(
-                "the template `{name}` is damaged{reason} and is being built again; try again in a minute"
-            ),
-        ),
+        TemplateState::Outdated => {
+            (ErrorCode::TemplateNotReady, format!("the template `{name}` is outdated{reason}{way_out}"))
+        }
+        TemplateState::Damaged => {
+            (ErrorCode::TemplateDamaged, format!("the template `{name}` is damaged{reason}{way_out}"))
+        }
     };
     Err(Failure::new(code, message))
 }

@@ -12,13 +12,15 @@ use skep_api::{ErrorCode, Failure, TemplateId};
 use skep_keeper_protocol::{TemplateState, TemplateStatus};
 use skep_template::{Template, shelf::Footprint};
 
-use super::{Recipe, build_error::BuildError, idle_time::IdleTime};
+use super::{Kind, Recipe, build_error::BuildError, idle_time::IdleTime};
 
 /// Delay before the first retry of a failed rebuild; it doubles up to the maximum.
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 /// How often a build that waits looks whether it can begin.
 const WAIT_INTERVAL: Duration = Duration::from_secs(1);
+/// What callers read about a template that is built again.
+const BUILT_AGAIN: &str = " and is being built again; try again in a minute";
 
 #[derive(Default)]
 pub(super) struct Table {
@@ -150,10 +152,9 @@ impl Entry {
 
     /// Why no VM can be restored from it now.
     pub(super) fn refusal(&self, id: TemplateId) -> Failure {
-        let again = if self.recipe.is_snapshot() {
-            "and cannot be made again; delete it, and take another snapshot"
-        } else {
-            "and is being built again; try again in a minute"
+        let what = match self.recipe.kind {
+            Kind::Build | Kind::Snapshot => format!("the template {id}"),
+            Kind::Pause => "the VM on disk".to_owned(),
         };
         let (code, message) = match &self.phase {
             Phase::Ready(_) | Phase::Building { .. } => (
@@ -162,15 +163,31 @@ impl Entry {
             ),
             Phase::Failed(error) => return failure_of(*error),
             Phase::Outdated { reason } => {
-                let reason = self.with_last_error(reason);
-                (ErrorCode::TemplateNotReady, format!("the template {id} is outdated ({reason}) {again}"))
+                let (reason, way_out) = (self.with_last_error(reason), self.way_out_of_outdated());
+                (ErrorCode::TemplateNotReady, format!("{what} is outdated ({reason}){way_out}"))
             }
             Phase::Damaged { reason } => {
-                let reason = self.with_last_error(reason);
-                (ErrorCode::TemplateDamaged, format!("the template {id} is damaged ({reason}) {again}"))
+                let (reason, way_out) = (self.with_last_error(reason), self.way_out_of_damage());
+                (ErrorCode::TemplateDamaged, format!("{what} is damaged ({reason}){way_out}"))
             }
         };
         Failure::new(code, message)
+    }
+
+    fn way_out_of_outdated(&self) -> &'static str {
+        match self.recipe.kind {
+            Kind::Build => BUILT_AGAIN,
+            Kind::Snapshot => ": its memory cannot be used; delete it, and take another snapshot",
+            Kind::Pause => ": its memory cannot be used; delete the VM, and boot another",
+        }
+    }
+
+    fn way_out_of_damage(&self) -> &'static str {
+        match self.recipe.kind {
+            Kind::Build => BUILT_AGAIN,
+            Kind::Snapshot => " and cannot be made again; delete it, and take another snapshot",
+            Kind::Pause => " and cannot be resumed; delete the VM, and boot another",
+        }
     }
 
     fn with_last_error(&self, reason: &str) -> String {
