@@ -2,7 +2,7 @@
 //! before they are used.
 
 mod machines;
-
+mod races;
 
 use std::{
     collections::BTreeMap,
