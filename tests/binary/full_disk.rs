@@ -1,5 +1,6 @@
 //! A full disk under the store: it is reported, the server survives, and recovers when there is room again.
 
+mod copies;
 mod files;
 mod tickets;
 
@@ -30,22 +31,34 @@ async fn on_a_small_disk() -> (Skep, PathBuf) {
 
 /// A server of whose data this folder lies on a small disk of its own.
 async fn with_a_small_disk(below: &str, options: &'static std::ffi::CStr) -> (Skep, PathBuf) {
+    let (skep, mut folders) = with_small_disks(&[below], options).await;
+    (skep, folders.remove(0))
+}
+
+/// A server of whose data each of these folders lies on a small disk of its own. The paths are those for this process.
+async fn with_small_disks(below: &[&str], options: &'static std::ffi::CStr) -> (Skep, Vec<PathBuf>) {
     let data_dir = temp_dir();
-    let folder = data_dir.path().join(below);
-    fs::create_dir_all(&folder).unwrap();
-    let place = folder.clone();
+    let folders: Vec<PathBuf> = below.iter().map(|below| data_dir.path().join(below)).collect();
+    for folder in &folders {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let places = folders.clone();
     let skep = Skep::start_as(data_dir, move |command| {
         let prepare = move || {
             // SAFETY: this process has one thread and becomes another program at once; only its mounts are its own.
             unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-            Ok(mount("skep-test", &place, "tmpfs", MountFlags::empty(), options)?)
+            for place in &places {
+                mount("skep-test", place, "tmpfs", MountFlags::empty(), options)?;
+            }
+            Ok(())
         };
         // SAFETY: between fork and exec nothing is done but system calls; paths short enough take no memory.
         unsafe { command.pre_exec(prepare) };
     })
     .await;
-    let seen = PathBuf::from(format!("/proc/{}/root{}", skep.pid(), folder.display()));
+    let root = format!("/proc/{}/root", skep.pid());
+    let seen = folders.iter().map(|folder| PathBuf::from(format!("{root}{}", folder.display()))).collect();
     (skep, seen)
 }
 

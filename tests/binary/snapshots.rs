@@ -1,6 +1,9 @@
 //! Snapshots of VMs, which are templates: VMs of them continue where the original was. Damage of their files is found
 //! before they are used.
 
+mod machines;
+mod races;
+
 use std::{
     collections::BTreeMap,
     fs,

@@ -19,6 +19,7 @@ use tokio::time::sleep;
 
 use crate::harness::{Answer, Skep, eventually, kill, try_send};
 
+mod copies;
 mod resources;
 mod work;
 

@@ -257,11 +257,11 @@ pub enum TemplateState {
     Failed {
         failure: Failure,
     },
-    /// Its files do not match their checksums. It is being built again.
+    /// Its files do not match their checksums. It is being built again, unless it is a snapshot of a VM.
     Damaged {
         reason: String,
     },
-    /// Its inputs changed. It is being built again.
+    /// Its inputs changed. It is being built again, unless it is a snapshot of a VM.
     Outdated {
         reason: String,
     },

@@ -67,7 +67,7 @@ pub enum Error {
         kept_mb: u64,
     },
     /// The copy of a disk layer failed for lack of space.
-    #[error("no space is left for the disk of another VM; end a VM, or free some space on the server")]
+    #[error("no space is left for a copy of the disk of a VM; end a VM, or free some space on the server")]
     DiskFull,
     #[error("the keeper holds no VM {0}")]
     UnknownVm(VmId),

@@ -135,6 +135,12 @@ impl From<Error> for Failure {
             (ErrorCode::UnknownTemplate, Error::NotBooted { template, .. }) => {
                 return Self::unknown_template(template);
             }
+            // Not a boot, but a copy, a pause or a resume.
+            (ErrorCode::NoCapacity, Error::Keeper(_)) => {
+                "this machine lacks the memory or the disk space for that now; end some VMs or delete some \
+                 templates, and try again"
+                    .to_owned()
+            }
             (ErrorCode::NoCapacity, _) => {
                 "this machine has no room for another VM; end some VMs first".to_owned()
             }
@@ -178,6 +184,7 @@ mod tests {
                 ErrorCode::BootFailed,
             ),
             (keeper(ErrorCode::Internal).into(), ErrorCode::Internal),
+            (keeper(ErrorCode::NoCapacity).into(), ErrorCode::NoCapacity),
             (Error::from(skep_keeper_protocol::Error::Closed).into(), ErrorCode::ShuttingDown),
         ];
         for (failure, code) in failures {

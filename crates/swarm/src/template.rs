@@ -134,15 +134,15 @@ fn require_disk(template: &Template) -> Result<(), Failure> {
 /// # Errors
 /// `template_not_ready`, `template_damaged`.
 pub fn require_ready(template: &Template) -> Result<(), Failure> {
-    let Template { name, state, .. } = template;
+    let Template { name, state, source, .. } = template;
     let reason = template.error.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-    let way_out = if template.source == TemplateSource::Vm {
+    let way_out = if *source == TemplateSource::Vm {
         format!(
-            "cannot be made again; a boot with `\"memory\": false` (`skep boot --template {name} --without-memory`) starts VMs \
-             from its disk alone, with its files and without its programs"
+            ": its memory cannot be used; a boot with `\"memory\": false` (`skep boot --template {name} --without-memory`) starts \
+             VMs from its disk alone, with its files and without its programs"
         )
     } else {
-        "is being built again; try again in a minute".to_owned()
+        " and is being built again; try again in a minute".to_owned()
     };
     let (code, message) = match state {
         TemplateState::Ready => return Ok(()),
@@ -155,10 +155,10 @@ pub fn require_ready(template: &Template) -> Result<(), Failure> {
             format!("the template `{name}` could not be built{reason}; delete it and create it again"),
         ),
         TemplateState::Outdated => {
-            (ErrorCode::TemplateNotReady, format!("the template `{name}` is outdated{reason} and {way_out}"))
+            (ErrorCode::TemplateNotReady, format!("the template `{name}` is outdated{reason}{way_out}"))
         }
         TemplateState::Damaged => {
-            (ErrorCode::TemplateDamaged, format!("the template `{name}` is damaged{reason} and {way_out}"))
+            (ErrorCode::TemplateDamaged, format!("the template `{name}` is damaged{reason}{way_out}"))
         }
     };
     Err(Failure::new(code, message))

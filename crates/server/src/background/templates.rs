@@ -54,7 +54,7 @@ pub(super) async fn reconcile_templates(
     }
 }
 
-/// Compares once. Returns whether no template is being built.
+/// Compares once. Returns whether no template is being built or still to be removed.
 async fn reconcile(
     store: &dyn TemplateStore,
     swarm: &Swarm,
@@ -86,8 +86,8 @@ async fn reconcile(
         record(store, template.id, status).await?;
     }
     held.remove(&TemplateId::BASE);
-    remove_unknown(store, swarm, held.into_keys().collect()).await?;
-    Ok(settled)
+    let removed = remove_unknown(store, swarm, held.into_keys().collect()).await?;
+    Ok(settled && removed)
 }
 
 async fn record(
@@ -118,27 +118,30 @@ fn lost(template: &KnownTemplate) -> TemplateStatus {
     TemplateStatus::Failed { reason: reason.to_owned() }
 }
 
-/// Removes templates whose records are deleted.
+/// Removes templates whose records are deleted. Returns `false` if one of them could not be removed, for example because a
+/// VM of it is being ended.
 async fn remove_unknown(
     store: &dyn TemplateStore,
     swarm: &Swarm,
     unknown: Vec<TemplateId>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     if unknown.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     // Records that were created since the comparison began.
     let known: HashSet<TemplateId> =
         store.known_templates().await?.into_iter().map(|template| template.id).collect();
+    let mut all_removed = true;
     for template in unknown.into_iter().filter(|template| !known.contains(template)) {
         match swarm.remove_template(template).await {
             Ok(()) => tracing::info!(%template, "the files of the deleted template {template} are removed"),
             Err(error) => {
+                all_removed = false;
                 tracing::warn!(%template, %error, "the files of the deleted template {template} are not removed yet: {error}");
             }
         }
     }
-    Ok(())
+    Ok(all_removed)
 }
 
 /// Logs a template that becomes outdated, once.
@@ -146,14 +149,16 @@ fn log_outdated(template: &KnownTemplate, status: &TemplateStatus, reported: &mu
     let (id, name) = (template.id, &template.name);
     match status {
         TemplateStatus::Outdated { reason } => {
-            let what = match template.source {
-                TemplateSource::Vm => "its VMs start from its disk alone, by a boot with `\"memory\": false`",
-                _ => "it is being built again",
-            };
             if reported.insert(id) {
+                let consequence = match template.source {
+                    TemplateSource::Vm => {
+                        "its memory cannot be used; a boot with `\"memory\": false` starts VMs from its disk alone"
+                    }
+                    _ => "it is being built again",
+                };
                 tracing::warn!(
                     template = %id,
-                    "the template `{name}` ({id}) is outdated: {reason}; {what}"
+                    "the template `{name}` ({id}) is outdated ({reason}): {consequence}"
                 );
             }
         }

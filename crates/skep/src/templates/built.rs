@@ -251,7 +251,12 @@ impl Inner {
         let dir = found.ok()??;
         let check = || -> Result<Phase, skep_image::Error> {
             Ok(match bakery.difference_of_snapshot(&dir)? {
-                Some(difference) => Phase::Outdated { reason: format!("its VM was booted {difference}") },
+                Some(difference) => {
+                    tracing::warn!(
+                        "the snapshot {id} is outdated, and its memory cannot be used: its VM was booted {difference}"
+                    );
+                    Phase::Outdated { reason: format!("its VM was booted {difference}") }
+                }
                 None => Phase::Ready(Ready::of(dir.clone())?),
             })
         };

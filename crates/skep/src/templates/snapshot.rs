@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{AtFlags, CWD, linkat};
+use rustix::{
+    fs::{AtFlags, CWD, linkat},
+    io::Errno,
+};
 use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_keeper::CapturedFiles;
@@ -74,10 +77,15 @@ pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) 
     Ok(dir)
 }
 
-/// Gives the disk layer a name in the folder and writes it to disk. Returns its checksum.
+/// Gives the disk layer a name in the folder and writes it to disk. Returns its checksum. It is copied if the folder is on
+/// another file system.
 fn link_layer(layer: &File, folder: &Path) -> io::Result<String> {
     let path = folder.join(TemplateFile::Layer.file_name());
-    linkat(CWD, format!("/proc/self/fd/{}", layer.as_raw_fd()), CWD, &path, AtFlags::SYMLINK_FOLLOW)?;
+    let own = format!("/proc/self/fd/{}", layer.as_raw_fd());
+    match linkat(CWD, own, CWD, &path, AtFlags::SYMLINK_FOLLOW) {
+        Err(Errno::XDEV) => return copy_sparse(layer, &path),
+        other => other?,
+    }
     layer.sync_all()?;
     checksum_of(&path)
 }
