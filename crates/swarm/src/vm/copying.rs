@@ -4,12 +4,18 @@
 //! stopped something is undone, whatever fails. If the server dies in between, the next one starts the processors and thaws
 //! the programs of every VM that it takes over.
 
-use skep_api::{TemplateId, VmId};
+use std::time::Duration;
+
+use skep_api::{ErrorCode, Failure, TemplateId, VmId};
 use skep_channel::FreezeRequest;
 use skep_keeper_protocol::ServerEnd;
+use tokio::time::sleep;
 
 use super::Running;
 use crate::{Error, hand_out};
+
+/// Between two attempts at a thaw that the guest has not answered.
+const THAW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a copy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +49,11 @@ impl Running {
         };
         // Also after a freeze that failed: the guest may have frozen them and its answer may be lost.
         let thawed = self.guest.thaw(Some(&token)).await;
+        if thawed.is_err() {
+            self.thaw_later(vm, token);
+        }
         tracing::debug!(%vm, %capture, "the programs of VM {vm} run again");
-        let outcome = copied.and_then(|()| Ok(thawed?));
+        let outcome = copied.and_then(|()| Ok(thawed?)).map_err(of_copy);
         if outcome.is_err()
             && let Err(error) = keeper.drop_capture(capture).await
         {
@@ -63,6 +72,15 @@ impl Running {
         vm: VmId,
         capture: TemplateId,
     ) -> Result<(), Error> {
+        self.try_stop_and_capture(keeper, vm, capture).await.map_err(of_copy)
+    }
+
+    async fn try_stop_and_capture(
+        &self,
+        keeper: &ServerEnd,
+        vm: VmId,
+        capture: TemplateId,
+    ) -> Result<(), Error> {
         let state = keeper.prepare_capture(vm, capture).await?;
         self.guest.freeze(&FreezeRequest { token: capture.to_string(), sync: true }).await?;
         tracing::debug!(%vm, %capture, "the programs of VM {vm} are frozen");
@@ -76,10 +94,33 @@ impl Running {
     ///
     /// # Errors
     /// The VMM or the guest does not answer.
-    pub(super) async fn run_again(&self, token: &str) -> Result<(), Error> {
+    pub(super) async fn run_again(&self, vm: VmId, token: &str) -> Result<(), Error> {
         self.machine.resume().await?;
-        hand_out::set_clock(&self.guest).await?;
-        Ok(self.guest.thaw(Some(token)).await?)
+        let clock = hand_out::set_clock(&self.guest).await;
+        // Also with a clock that is wrong.
+        let thawed = self.guest.thaw(Some(token)).await;
+        if thawed.is_err() {
+            self.thaw_later(vm, token.to_owned());
+        }
+        clock?;
+        Ok(thawed?)
+    }
+
+    /// Thaws the programs once the guest answers again. It may execute a freeze whose caller has given up.
+    fn thaw_later(&self, vm: VmId, token: String) {
+        let guest = self.guest.clone();
+        tokio::spawn(async move {
+            while !guest.is_closed() {
+                sleep(THAW_INTERVAL).await;
+                match guest.thaw(Some(&token)).await {
+                    Ok(()) => return tracing::info!(%vm, "the programs of VM {vm} run again, late"),
+                    Err(error) if error.code() == ErrorCode::GuestTimeout => {}
+                    Err(error) => {
+                        return tracing::warn!(%vm, %error, "the programs of VM {vm} may be frozen: {error}");
+                    }
+                }
+            }
+        });
     }
 
     async fn copy_frozen(
@@ -103,5 +144,19 @@ impl Running {
         copied?;
         resumed?;
         hand_out::set_clock(&self.guest).await
+    }
+}
+
+/// The error of a copy. A guest that answers nonsense is no fault of the server.
+fn of_copy(error: Error) -> Error {
+    match error {
+        Error::Guest(guest) if !matches!(guest.code(), ErrorCode::VmEnded | ErrorCode::GuestTimeout) => {
+            let message = format!(
+                "the agent of this VM does not stop and continue its programs as it should: {guest}; the VM is not copied and runs \
+                 on, and if this happens again, end it and boot another"
+            );
+            Failure::new(ErrorCode::GuestTimeout, message).into()
+        }
+        other => other,
     }
 }

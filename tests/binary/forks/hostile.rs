@@ -1,0 +1,140 @@
+//! Guests whose root attacks the freeze: it covers the control groups, by which the agent freezes programs, or stops the agent.
+//! The call is refused in time, the VM runs on, and once the attack is over it can be copied.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
+    harness::{Answer, Skep, send},
+    takeover::{Streamed, assert_in_order},
+};
+
+/// Covers all control groups, with a file system that has these files instead, until a file says that it is enough.
+fn cover(files: &str) -> String {
+    format!(
+        "set -e; rm -f /dev/shm/enough; mount -t tmpfs covered /sys/fs/cgroup; cd /sys/fs/cgroup; {files}
+        cd /; echo covered; while [ ! -e /dev/shm/enough ]; do sleep 0.1; done; umount /sys/fs/cgroup; echo over"
+    )
+}
+
+/// There is nothing to freeze programs by.
+const NOTHING: &str = "true";
+/// Programs never seem to stop.
+const NEVER: &str = "mkdir skep; touch skep/cgroup.freeze; echo frozen 0 > skep/cgroup.events";
+/// Programs seem to have stopped, and run.
+const LIE: &str = "mkdir skep; touch skep/cgroup.freeze; echo frozen 1 > skep/cgroup.events";
+
+/// Waits outside of the group that is frozen, stops the agent by `ptrace` in the middle of a freeze, and lets it go after this many
+/// seconds: longer than a call waits for an answer to the freeze and to the thaw.
+const HOLD: &str = "import ctypes, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+def trace(request):
+    if libc.ptrace(request, 1, None, None) != 0:
+        raise OSError(ctypes.get_errno(), 'ptrace')
+SEIZE, INTERRUPT = 0x4206, 0x4207
+open('/sys/fs/cgroup/cgroup.procs', 'w').write(str(os.getpid()))
+open('/dev/shm/waits', 'w').close()
+frozen = os.open('/sys/fs/cgroup/skep/cgroup.freeze', os.O_RDONLY)
+while os.pread(frozen, 1, 0) != b'1':
+    pass
+trace(SEIZE)
+trace(INTERRUPT)
+time.sleep(30)
+";
+const START_HOLD: &str =
+    "cat > /root/hold.py; (setsid python3 /root/hold.py > /root/hold.log 2>&1 </dev/null &)
+while [ ! -e /dev/shm/waits ]; do sleep 0.1; done";
+
+struct Attacked {
+    vm: Value,
+    wanted: State,
+    counted: u64,
+}
+
+impl Attacked {
+    async fn call(&self, skep: &Skep, verb: &str) -> Answer {
+        let body = match verb {
+            "pause" => json!({"to": "disk"}),
+            "snapshot" => json!({"name": "stored"}),
+            _ => json!({}),
+        };
+        send(skep.request(Method::POST, &format!("{}/{verb}", path_of(&self.vm))).json(&body)).await
+    }
+
+    async fn begin(&self, skep: &Skep, files: &str) -> Streamed {
+        let mut attack = Streamed::begin(skep, pid_of(&self.vm), &cover(files)).await;
+        attack.wait_for_output("covered\n".len()).await;
+        attack
+    }
+
+    async fn end(&mut self, skep: &Skep, mut attack: Streamed) {
+        let enough = json!({"vm": pid_of(&self.vm), "path": "/dev/shm/enough", "content": ""});
+        skep.post("/api/files/write", &enough).await.ok(201);
+        let (kind, end) = attack.rest().await.unwrap();
+        assert_eq!((kind.as_str(), &end["exit_code"]), ("exit", &json!(0)), "{end}: {}", attack.stdout);
+        self.runs_on(skep).await;
+    }
+
+    async fn runs_on(&mut self, skep: &Skep) {
+        let (found, counted) = state(skep, &self.vm).await;
+        assert_eq!(found, self.wanted);
+        assert!(counted > self.counted, "{counted} after {}", self.counted);
+        self.counted = counted;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_attacks_the_freeze_is_not_copied_and_runs_on() {
+    let skep = Skep::start().await;
+    let vm = skep.boot(1).await.remove(0);
+    let wanted = begin(&skep, &vm).await;
+    let mut attacked = Attacked { vm, wanted, counted: 0 };
+
+    // Each call of the second attack waits.
+    let attacks = [
+        (NOTHING, "freeze all programs", &["fork", "snapshot", "pause"][..]),
+        (NEVER, "did not stop within 5 s", &["fork", "pause"]),
+    ];
+    for (files, reason, verbs) in attacks {
+        let attack = attacked.begin(&skep, files).await;
+        for verb in verbs {
+            let refused = attacked.call(&skep, verb).await;
+            let message = refused.refused(504, "guest_timeout");
+            assert!(message.contains(reason), "{verb}: {message}");
+            assert_eq!(skep.get(&path_of(&attacked.vm)).await.ok(200)["state"], "running");
+        }
+        attacked.end(&skep, attack).await;
+    }
+    a_lie_harms_only_its_guest(&skep, &mut attacked).await;
+    the_agent_is_held(&skep, &mut attacked).await;
+    skep.get("/api/templates/stored").await.refused(404, "unknown_template");
+    // The control: without an attack it is copied.
+    let copy = fork(&skep, &attacked.vm, &json!({})).await.remove(0);
+    assert_goes_on(&skep, &copy, &attacked.wanted, attacked.counted).await;
+    assert_in_order(&skep).await;
+}
+
+/// Programs that were not frozen run in the copy before it has its identity. Others run on as ever.
+async fn a_lie_harms_only_its_guest(skep: &Skep, attacked: &mut Attacked) {
+    let attack = attacked.begin(skep, LIE).await;
+    let answer = attacked.call(skep, "fork").await;
+    eprintln!("a copy of a guest that lies: {answer:?}");
+    if answer.status == 201 {
+        skep.delete(&path_of(&answer.body["vms"][0])).await.ok(200);
+    } else {
+        answer.refused(503, "boot_failed");
+    }
+    attacked.end(skep, attack).await;
+}
+
+async fn the_agent_is_held(skep: &Skep, attacked: &mut Attacked) {
+    let start = json!({"command": START_HOLD, "stdin": HOLD});
+    let started = skep.exec_with(pid_of(&attacked.vm), &start).await;
+    assert_eq!(started["exit_code"], 0, "{started}");
+    let refused = attacked.call(skep, "fork").await;
+    let message = refused.refused(504, "guest_timeout");
+    assert!(message.contains("did not answer within"), "{message}");
+    // This waits for the agent, which knows nothing of a thaw that was given up.
+    attacked.runs_on(skep).await;
+}
