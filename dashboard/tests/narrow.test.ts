@@ -4,10 +4,11 @@ import { test } from 'node:test';
 import type { Locator, Page } from 'playwright-core';
 
 import { live } from './harness/browser.ts';
+import { findings, FOR_CONTENT, pagesOf, populate } from './harness/pages.ts';
 import { Suite } from './harness/suite.ts';
 import { eventually } from './harness/wait.ts';
 
-const suite = new Suite();
+const suite = new Suite(...FOR_CONTENT);
 const WIDTH = 390;
 
 /** What of an element is outside the window; empty where all of it can be seen without scrolling sideways. */
@@ -43,8 +44,14 @@ for (const [shape, height] of [
       ['fifth', running],
     ] as const) {
       const actions = rows.filter({ hasText: vm }).getByRole('button', { name: `Actions for the VM ${vm}` });
-      await actions.scrollIntoViewIfNeeded();
+      // Only up and down: nobody looks for what is beyond the edge of a table.
+      await actions.evaluate((button) => window.scrollBy(0, button.getBoundingClientRect().bottom - window.innerHeight / 2));
       assert.equal(await outside(page, actions), '', `the button of ${vm}`);
+      const beyond = await rows.first().evaluate((row) => {
+        const { scrollWidth = 0, clientWidth = 0 } = row.closest('[role=region]') ?? {};
+        return scrollWidth - clientWidth;
+      });
+      assert.equal(beyond, 0, 'the table is wider than the screen');
       await actions.tap();
       const menu = page.getByRole('menu');
       await menu.getByRole('menuitem').first().waitFor();
@@ -62,6 +69,31 @@ for (const [shape, height] of [
     await rows.filter({ hasText: 'third' }).waitFor({ state: 'detached' });
   });
 }
+
+test('no table of a page has buttons beyond its edge on a narrow screen', async () => {
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { name: 'listed', egress: { allow: ['a.test'] } });
+  await suite.skep.call('POST', `/api/swarm/vm/${vms[0].pid}/exec`, { command: 'getent ahosts evil.test; true' });
+  await suite.skep.call('POST', '/api/swarm/vm/listed/snapshot', { name: 'a-template-with-a-rather-long-name' });
+  const content = await populate(suite.skep, 'Repair the parser of dates on narrow screens', vms[0].pid);
+  const profile = await suite.profile({ viewport: { width: WIDTH, height: 844 } });
+  const page = await profile.loggedIn(suite.skep.key);
+  let seen = 0;
+  const beyond = async (): Promise<string[]> => {
+    const { count, found } = await page.evaluate(() => {
+      const buttons = [...document.querySelectorAll('main table :is(button, input, a)')];
+      const hidden = buttons.filter((button) => {
+        const box = button.closest('[role=region]')?.getBoundingClientRect();
+        const { right, width } = button.getBoundingClientRect();
+        return box && width > 0 && right > box.right;
+      });
+      return { count: buttons.length, found: hidden.map((button) => button.getAttribute('aria-label') ?? button.textContent ?? '') };
+    });
+    seen += count;
+    return found;
+  };
+  assert.deepEqual(await findings(page, pagesOf(content), beyond), []);
+  assert.ok(seen > 20, `only ${seen} buttons and links were seen`);
+});
 
 test('all actions of the page of a VM are reachable on a narrow screen', async () => {
   const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { name: 'narrow' });
