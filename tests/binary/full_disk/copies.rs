@@ -47,7 +47,7 @@ impl Disk {
 
     /// By the server, in bytes.
     fn used(&self) -> u64 {
-        let found = statvfs(&self.seen()).unwrap();
+        let found = statvfs(self.seen()).unwrap();
         (found.f_blocks - found.f_bfree) * found.f_frsize - OCCUPIED_BYTES
     }
 

@@ -39,7 +39,7 @@ impl Swarm {
         request_id: &str,
     ) -> Result<Vm, Error> {
         let handle = self.registry().by_id(*account, vm)?;
-        let (swarm, account, limits) = (self.clone(), *account, limits.clone());
+        let (swarm, account, limits) = (self.clone(), *account, *limits);
         let request_id = request_id.to_owned();
         // In a task of its own, so that a cancelled request does not leave a guest behind.
         tokio::spawn(async move {
