@@ -4,18 +4,12 @@
 //! stopped something is undone, whatever fails. If the server dies in between, the next one starts the processors and thaws
 //! the programs of every VM that it takes over.
 
-use std::time::Duration;
-
 use skep_api::{ErrorCode, Failure, TemplateId, VmId};
 use skep_channel::FreezeRequest;
 use skep_keeper_protocol::ServerEnd;
-use tokio::time::sleep;
 
 use super::Running;
 use crate::{Error, hand_out};
-
-/// Between two attempts at a thaw that the guest has not answered.
-const THAW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a copy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,9 +43,6 @@ impl Running {
         };
         // Also after a freeze that failed: the guest may have frozen them and its answer may be lost.
         let thawed = self.guest.thaw(Some(&token)).await;
-        if thawed.is_err() {
-            self.thaw_later(vm, token);
-        }
         tracing::debug!(%vm, %capture, "the programs of VM {vm} run again");
         let outcome = copied.and_then(|()| Ok(thawed?)).map_err(of_copy);
         if outcome.is_err()
@@ -94,33 +85,13 @@ impl Running {
     ///
     /// # Errors
     /// The VMM or the guest does not answer.
-    pub(super) async fn run_again(&self, vm: VmId, token: &str) -> Result<(), Error> {
+    pub(super) async fn run_again(&self, token: &str) -> Result<(), Error> {
         self.machine.resume().await?;
         let clock = hand_out::set_clock(&self.guest).await;
         // Also with a clock that is wrong.
         let thawed = self.guest.thaw(Some(token)).await;
-        if thawed.is_err() {
-            self.thaw_later(vm, token.to_owned());
-        }
         clock?;
         Ok(thawed?)
-    }
-
-    /// Thaws the programs once the guest answers again. It may execute a freeze whose caller has given up.
-    fn thaw_later(&self, vm: VmId, token: String) {
-        let guest = self.guest.clone();
-        tokio::spawn(async move {
-            while !guest.is_closed() {
-                sleep(THAW_INTERVAL).await;
-                match guest.thaw(Some(&token)).await {
-                    Ok(()) => return tracing::info!(%vm, "the programs of VM {vm} run again, late"),
-                    Err(error) if error.code() == ErrorCode::GuestTimeout => {}
-                    Err(error) => {
-                        return tracing::warn!(%vm, %error, "the programs of VM {vm} may be frozen: {error}");
-                    }
-                }
-            }
-        });
     }
 
     async fn copy_frozen(

@@ -81,7 +81,7 @@ impl Running {
     /// Lets the VM run on after its pause failed, and removes what is left of it.
     pub(super) async fn undo_store(&self, keeper: &ServerEnd, vm: &VmHandle, snapshot: TemplateId) {
         let id = vm.facts.id;
-        if let Err(error) = self.run_again(id, &snapshot.to_string()).await {
+        if let Err(error) = self.run_again(&snapshot.to_string()).await {
             tracing::error!(vm = %id, %error, "VM {id} was not paused to disk, and may stand still: {error}");
         }
         remove(keeper, vm, snapshot).await;
