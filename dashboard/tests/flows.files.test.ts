@@ -92,8 +92,9 @@ test('a template of another size is created by the form, and a VM boots from it 
   await form.getByLabel('Memory in MiB').fill('192');
   await form.getByRole('button', { name: 'Create', exact: true }).click();
   await eventually('the template', async () => {
-    const { state } = await suite.skep.call('GET', '/api/templates/larger');
-    return state === 'ready' || undefined;
+    // The form may not have sent it yet.
+    const answer = await suite.skep.send('GET', '/api/templates/larger');
+    return (answer.ok && ((await answer.json()) as { state: string }).state === 'ready') || undefined;
   });
   await page.goto('/ui/swarm');
   await page.getByRole('button', { name: /^Boot/ }).first().click();
