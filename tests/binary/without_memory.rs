@@ -112,7 +112,7 @@ async fn an_outdated_vm_on_disk_starts_again_with_its_files() {
 
 async fn refuses_other_requests(skep: &Skep, vm: &Value) {
     let refused = resume(skep, vm, &json!({"memory": false})).await;
-    assert!(refused.refused(400, "invalid_value").contains("not paused to disk"), "{refused:?}");
+    assert!(refused.refused(409, "vm_not_on_disk").contains("not paused to disk"), "{refused:?}");
     resume(skep, vm, &json!({"memory": "no"})).await.refused(400, "invalid_value");
     resume(skep, vm, &json!({"memories": false})).await.refused(400, "unknown_field");
     let refused = skep.post(&format!("{}/fork", path_of(vm)), &json!({"memory": false})).await;

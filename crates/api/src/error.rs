@@ -167,6 +167,8 @@ error_codes! {
     VmEnded = "vm_ended" => Conflict,
     /// The VM is paused, and the request needs it to run.
     VmPaused = "vm_paused" => Conflict,
+    /// The VM is not paused to disk, and the request needs that.
+    VmNotOnDisk = "vm_not_on_disk" => Conflict,
     /// The request exceeds what is left of the account's quota.
     QuotaExceeded = "quota_exceeded" => Conflict,
     /// The webhook is disabled, so nothing is sent.

@@ -96,7 +96,8 @@ impl Client {
     /// `POST /api/swarm/vm/{pid}/resume`: starts the processors of a paused VM, or a VM that is paused to disk.
     ///
     /// # Errors
-    /// `unknown_vm`, `vm_ended`, `template_not_ready`, `template_damaged`, `guest_timeout`, and those of every request.
+    /// `unknown_vm`, `vm_ended`, `vm_not_on_disk`, `template_not_ready`, `template_damaged`, `guest_timeout`, and those of every
+    /// request.
     pub async fn resume_vm(&self, vm: &str, request: &ResumeRequest) -> Result<Answered<Vm>> {
         self.post(&format!("api/swarm/vm/{}/resume", encode_segment(vm)), request).await
     }

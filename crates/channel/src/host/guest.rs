@@ -341,6 +341,7 @@ fn may_come_from_guest(code: ErrorCode) -> bool {
         ErrorCode::UnknownAccount,
         ErrorCode::VmEnded,
         ErrorCode::VmPaused,
+        ErrorCode::VmNotOnDisk,
         ErrorCode::QuotaExceeded,
         ErrorCode::TemplateDamaged,
     ];

@@ -79,7 +79,7 @@ refusals! {
     /// Pausing or resuming a VM.
     PauseRefused = &[&[UnknownVm, VmEnded, QuotaExceeded, TemplateNotReady, NoCapacity], SWARM, &[GuestTimeout]],
     ResumeRefused = &[
-        &[UnknownVm, VmEnded, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM,
+        &[UnknownVm, VmEnded, VmNotOnDisk, QuotaExceeded, TemplateDamaged, TemplateNotReady, NoCapacity], SWARM,
         &[BootFailed, GuestTimeout],
     ],
     ChangeVmRefused = &[&[UnknownVm, NameTaken], SWARM],

@@ -167,7 +167,7 @@ pub(super) fn not_on_disk(vm: VmId) -> Failure {
     let message = format!(
         "`memory` is false, and VM {vm} is not paused to disk; leave `memory` out, or pause the VM to disk first"
     );
-    Failure::new(ErrorCode::InvalidValue, message)
+    Failure::new(ErrorCode::VmNotOnDisk, message)
 }
 
 impl VmHandle {
