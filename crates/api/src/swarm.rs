@@ -390,7 +390,7 @@ pub struct BootRequest {
     pub template: Option<String>,
     /// Whether VMs of a snapshot begin with its memory and processes; default true. With false, they start from its disk alone,
     /// with its files, which takes some seconds more. That also works if the memory of the snapshot is outdated, after an
-    /// update of the server or on another processor, or damaged. It makes no difference for a template that is no snapshot.
+    /// update of the server or on another processor, or damaged. Other templates ignore this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<bool>,
     /// The time to live of the VMs, in milliseconds, after which they end automatically. Default, also for null: the

@@ -26,13 +26,6 @@ pub enum BootFrom {
     },
 }
 
-impl BootFrom {
-    /// The state of the template with this name or id.
-    pub fn template(reference: impl Into<String>) -> Self {
-        Self::Template { reference: reference.into(), memory: true }
-    }
-}
-
 #[derive(Debug, Clone)]
 pub struct BootSpec {
     pub count: u32,

@@ -121,7 +121,7 @@ impl Templates {
     }
 }
 
-/// Checks that there is a disk of a snapshot, whatever the state of its memory.
+/// Checks that a snapshot has been stored, so that a guest can be booted from its disk. Its memory may be outdated or damaged.
 fn require_disk(template: &Template) -> Result<(), Failure> {
     match template.state {
         TemplateState::Outdated | TemplateState::Damaged => Ok(()),

@@ -37,7 +37,7 @@ pub(super) struct Entry {
     pub(super) recipe: Recipe,
     pub(super) edition: u64,
     pub(super) phase: Phase,
-    /// How long no VM has needed it, for the kind that nobody else needs.
+    /// How long no VM has needed the template. Only used for `Kind::Disk`, which is removed then.
     unneeded: IdleTime,
     /// The last rebuild, if it failed.
     failed: Option<FailedRebuild>,

@@ -228,7 +228,7 @@ impl Fixture {
         BootSpec {
             count,
             attributes: Default::default(),
-            source: BootFrom::template("base".to_owned()),
+            source: BootFrom::Template { reference: "base".to_owned(), memory: true },
             ttl: None,
             env: BTreeMap::new(),
             arrived: Instant::now(),

@@ -56,7 +56,10 @@ async fn as_many_parked_vms_end_as_a_boot_needs_and_no_more() {
     let big = template(fixture.account, "big", 512);
     fixture.store.templates.lock().unwrap().push(big);
     fixture.set_available(ROOM_FOR_ONE_MB).await;
-    let order = BootSpec { source: BootFrom::template("big".to_owned()), ..fixture.boot_spec(2) };
+    let order = BootSpec {
+        source: BootFrom::Template { reference: "big".to_owned(), memory: true },
+        ..fixture.boot_spec(2)
+    };
     assert_eq!(fixture.boot_with(order).await.unwrap().vms.len(), 2);
     assert_eq!((fixture.ended(), fixture.parked("base").await), (1, 2));
 }
@@ -66,7 +69,10 @@ async fn the_pool_follows_the_boots_and_stays_within_its_size() {
     let fixture = Fixture::with_parked(2).await;
     let big = template(fixture.account, "big", 512);
     fixture.store.templates.lock().unwrap().push(big);
-    let order = BootSpec { source: BootFrom::template("big".to_owned()), ..fixture.boot_spec(20) };
+    let order = BootSpec {
+        source: BootFrom::Template { reference: "big".to_owned(), memory: true },
+        ..fixture.boot_spec(20)
+    };
     fixture.boot_with(order).await.unwrap();
     eventually("the other template in the pool", async || {
         (fixture.parked("big").await, fixture.parked("base").await) == (2, 0)

@@ -14,7 +14,10 @@ use crate::{fake_templates::template, fixture::Fixture};
 
 impl Fixture {
     fn of(&self, reference: impl ToString) -> BootSpec {
-        BootSpec { source: BootFrom::template(reference.to_string()), ..self.boot_spec(1) }
+        BootSpec {
+            source: BootFrom::Template { reference: reference.to_string(), memory: true },
+            ..self.boot_spec(1)
+        }
     }
 
     fn add(&self, template: Template) -> Template {

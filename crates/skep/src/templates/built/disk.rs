@@ -12,7 +12,7 @@ use super::{
 };
 
 impl BuiltTemplates {
-    /// Begins to boot a guest from the disk of a snapshot, whatever the state of that.
+    /// Queues the boot of a guest from the disk of a snapshot. The snapshot may be outdated or damaged.
     pub(in super::super) fn boot_disk(&self, id: TemplateId, snapshot: TemplateId) -> Result<(), Failure> {
         let of_snapshot = self.0.table().templates.get(&snapshot).map(|entry| entry.recipe);
         let recipe = of_snapshot.filter(Recipe::is_snapshot);
@@ -56,8 +56,8 @@ impl BuiltTemplates {
 }
 
 impl Inner {
-    /// A guest that an earlier keeper booted from a disk. VMs that run may need it; none is started from it any more. `None` if
-    /// it is not complete: nobody waits for it.
+    /// The state of a guest that an earlier keeper booted from a disk. VMs that run may still need its files, but no further VM
+    /// is started from it. `None` if its files are incomplete; the request that asked for it has ended.
     pub(super) fn find_disk(&self, id: TemplateId) -> Option<Phase> {
         let dir = snapshot_dir(&self.shelf, id)?;
         Ready::of(dir).ok().map(Phase::Ready)
