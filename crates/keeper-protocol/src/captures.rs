@@ -11,12 +11,18 @@ use crate::{
 
 impl ServerEnd {
     /// Creates the file into which a VMM saves its devices, for a capture with this id. The descriptor is open for writing
-    /// only.
+    /// only. `precopy`: the keeper also copies the memory while the VM runs, so that the copy of [`Self::capture`] takes less
+    /// time.
     ///
     /// # Errors
-    /// The keeper does not hold the VM, has too many captures, or is gone.
-    pub async fn prepare_capture(&self, vm: VmId, capture: TemplateId) -> Result<OwnedFd, Error> {
-        match self.request(Request::PrepareCapture { vm, capture }).await? {
+    /// The keeper does not hold the VM, has too many captures, or is gone, or the machine lacks memory.
+    pub async fn prepare_capture(
+        &self,
+        vm: VmId,
+        capture: TemplateId,
+        precopy: bool,
+    ) -> Result<OwnedFd, Error> {
+        match self.request(Request::PrepareCapture { vm, capture, precopy }).await? {
             (Answer::CapturePrepared, descriptors) => {
                 let [state] = expect_descriptors(descriptors)?;
                 Ok(state)

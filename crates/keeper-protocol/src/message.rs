@@ -142,8 +142,9 @@ pub enum Request {
     },
     /// Remove a template that no VM uses, with its files, or end its build. Answered when its files are removed.
     RemoveTemplate { template: TemplateId },
-    /// Create the file into which the VMM of a VM saves its devices, for a capture with this id.
-    PrepareCapture { vm: VmId, capture: TemplateId },
+    /// Create the file into which the VMM of a VM saves its devices, for a capture with this id. `precopy`: also copy the memory
+    /// of the VM while it runs.
+    PrepareCapture { vm: VmId, capture: TemplateId, precopy: bool },
     /// Copy memory and disk of the VM, whose processors are stopped and whose devices are saved. VMs can be launched from the
     /// capture by its id until it is dropped, or until the server ends.
     Capture { capture: TemplateId },

@@ -169,8 +169,8 @@ impl Vmms {
                 let (launched, descriptors) = self.attach(vm)?;
                 Ok((Answer::Attached(launched), descriptors.into()))
             }
-            Request::PrepareCapture { vm, capture } => {
-                Ok((Answer::CapturePrepared, vec![self.prepare_capture(vm, capture)?]))
+            Request::PrepareCapture { vm, capture, precopy } => {
+                Ok((Answer::CapturePrepared, vec![self.prepare_capture(vm, capture, precopy).await?]))
             }
             request => Ok((self.answer(request).await?, Vec::new())),
         }

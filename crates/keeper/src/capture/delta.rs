@@ -7,7 +7,9 @@ use std::{
     thread,
 };
 
-use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, ftruncate, memfd_create,
+};
 
 use super::{
     guest_memory::GuestMemory,
@@ -29,37 +31,63 @@ pub(crate) struct DeltaFiles {
     pub(crate) pages: File,
 }
 
-impl DeltaFiles {
-    /// Copies these pages of a guest's memory.
+/// A delta whose pages can be copied again.
+#[derive(Debug)]
+pub(super) struct MemoryCopy {
+    data: File,
+}
+
+impl MemoryCopy {
+    /// # Errors
+    /// No memory or no descriptor is available.
+    pub(super) fn create() -> io::Result<Self> {
+        Ok(Self { data: memory_file("skep-delta")? })
+    }
+
+    /// Copies these pages of a guest's memory, over those of an earlier copy.
     ///
     /// # Errors
     /// The process has ended, or no memory is available.
-    pub(super) fn copy(memory: &GuestMemory, runs: &[Run]) -> io::Result<Self> {
-        let data = memory_file("skep-delta")?;
-        ftruncate(&data, memory.bytes())?;
+    pub(super) fn copy(&self, memory: &GuestMemory, runs: &[Run]) -> io::Result<()> {
+        ftruncate(&self.data, memory.bytes())?;
         let parts = runs::split(runs, THREADS);
         thread::scope(|scope| {
             let copies: Vec<_> =
-                parts.iter().map(|part| scope.spawn(|| copy_runs(memory, part, &data))).collect();
+                parts.iter().map(|part| scope.spawn(|| copy_runs(memory, part, &self.data))).collect();
             copies.into_iter().try_for_each(|copy| {
                 copy.join().unwrap_or_else(|_| Err(io::Error::other("a thread that copied memory panicked")))
             })
-        })?;
-        let mut pages = memory_file("skep-pages")?;
-        pages.write_all(&runs::encode(runs))?;
-        seal(&data)?;
-        seal(&pages)?;
-        Ok(Self { data, pages })
+        })
     }
 
+    /// Seals the copy of these pages. Pages of an earlier copy that are not among them are not part of the delta.
+    ///
+    /// # Errors
+    /// No memory is available.
+    pub(super) fn seal(self, runs: &[Run]) -> io::Result<DeltaFiles> {
+        let mut pages = memory_file("skep-pages")?;
+        pages.write_all(&runs::encode(runs))?;
+        seal(&self.data)?;
+        seal(&pages)?;
+        Ok(DeltaFiles { data: self.data, pages })
+    }
+
+    /// What it takes, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        memory_bytes(&self.data)
+    }
+}
+
+impl DeltaFiles {
     /// What the files take, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        // stat(2) counts blocks of 512 bytes.
-        [&self.data, &self.pages]
-            .iter()
-            .map(|file| file.metadata().map_or(0, |found| found.blocks() * 512))
-            .sum()
+        memory_bytes(&self.data) + memory_bytes(&self.pages)
     }
+}
+
+fn memory_bytes(file: &File) -> u64 {
+    // stat(2) counts blocks of 512 bytes.
+    file.metadata().map_or(0, |found| found.blocks() * 512)
 }
 
 fn copy_runs(memory: &GuestMemory, runs: &[Run], to: &File) -> io::Result<()> {
@@ -76,20 +104,21 @@ fn copy_runs(memory: &GuestMemory, runs: &[Run], to: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the pages that are not zero.
-fn write_pages(file: &File, at: u64, block: &[u8]) -> io::Result<()> {
-    let mut begin = 0;
-    for (number, page) in block.chunks(ZEROS.len()).enumerate() {
-        if page == ZEROS {
-            let end = number * ZEROS.len();
-            file.write_all_at(&block[begin..end], at + begin as u64)?;
-            begin = end + ZEROS.len();
+/// Writes the pages that are not zero, and makes holes of the others.
+fn write_pages(file: &File, mut at: u64, block: &[u8]) -> io::Result<()> {
+    let pages = block.as_chunks::<{ PAGE_BYTES as usize }>().0;
+    for run in pages.chunk_by(|one, next| (*one == ZEROS) == (*next == ZEROS)) {
+        let bytes = run.as_flattened();
+        if run[0] == ZEROS {
+            // An earlier copy may have data here.
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(file, flags, at, bytes.len() as u64)?;
+        } else {
+            file.write_all_at(bytes, at)?;
         }
+        at += bytes.len() as u64;
     }
-    match block.get(begin..) {
-        Some(rest) if !rest.is_empty() => file.write_all_at(rest, at + begin as u64),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// VMMs of any user map it by an inherited descriptor.
@@ -122,5 +151,25 @@ mod tests {
         write_pages(&file, 0, &page(0)).unwrap();
         write_pages(&file, 0, &page(7)).unwrap();
         assert_eq!(file.metadata().unwrap().blocks() * 512, 4 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn a_second_copy_replaces_each_page_of_the_first() {
+        let page = |byte: u8| [byte; ZEROS.len()];
+        let mut guest = vec![page(1), page(2), page(0), page(3), page(4)];
+        let address = guest.as_ptr() as u64;
+        let copy = MemoryCopy::create().unwrap();
+        let all = 0..guest.len() as u64;
+        copy.copy(&GuestMemory::of(std::process::id(), address, all.end), std::slice::from_ref(&all))
+            .unwrap();
+        guest[1] = page(0);
+        guest[2] = page(5);
+        guest[4] = page(6);
+        copy.copy(&GuestMemory::of(std::process::id(), address, all.end), &[0..3, 4..5]).unwrap();
+        let delta = copy.seal(&[0..3, 4..5]).unwrap();
+        let mut found = vec![9; guest.len() * ZEROS.len()];
+        delta.data.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == guest.as_flattened());
+        assert_eq!(memory_bytes(&delta.data), 4 * PAGE_BYTES);
     }
 }

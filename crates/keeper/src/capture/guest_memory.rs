@@ -38,6 +38,11 @@ impl GuestMemory {
         Ok(Self { pid, address, pages: (memory_mb << 20) / PAGE_BYTES })
     }
 
+    #[cfg(test)]
+    pub(super) fn of(pid: u32, address: u64, pages: u64) -> Self {
+        Self { pid, address, pages }
+    }
+
     /// The size of the memory, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.pages * PAGE_BYTES

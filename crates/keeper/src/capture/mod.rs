@@ -5,7 +5,8 @@
 //! written. The VMM holds all other files of the VM open. A capture therefore depends neither on the templates that are
 //! loaded now, nor on the keeper that launched the VM.
 //!
-//! 1. [`Request::PrepareCapture`](skep_keeper_protocol::Request::PrepareCapture) creates the file for the device state.
+//! 1. [`Request::PrepareCapture`](skep_keeper_protocol::Request::PrepareCapture) creates the file for the device state. For a
+//!    VM that runs on afterwards, it also copies the memory once: that allocates the pages of the copy while the VM runs.
 //! 2. The server stops the processors and lets the VMM save its devices.
 //! 3. [`Request::Capture`](skep_keeper_protocol::Request::Capture) copies memory and disk. The VM may run on.
 //! 4. VMs are launched from the capture, or it is stored as a template.
@@ -33,10 +34,12 @@ use crate::{
     disk_layer::{self, FileId},
 };
 pub(crate) use delta::DeltaFiles;
+use delta::MemoryCopy;
 use guest_memory::GuestMemory;
+use runs::Run;
 use vmm_files::VmmFiles;
 
-/// What is copied: a VM whose processors are stopped.
+/// What is copied: a VM, whose processors are stopped unless it is a pre-copy.
 pub(crate) struct CaptureSource {
     pub(crate) vm: VmId,
     pub(crate) pid: u32,
@@ -57,10 +60,12 @@ pub(crate) struct CaptureOrigin {
     pub(crate) memory_mb: u64,
 }
 
-/// A capture that is not complete: the VMM saves its devices into this file.
+/// A capture that is not complete.
 pub(crate) struct PendingCapture {
     pub(crate) vm: VmId,
+    /// The VMM saves its devices into it.
     state: File,
+    memory: MemoryCopy,
 }
 
 /// A copy of a VM.
@@ -84,12 +89,32 @@ impl PendingCapture {
             let state = File::from(memfd_create("skep-state", MemfdFlags::CLOEXEC)?);
             let flags = OFlags::WRONLY | OFlags::CLOEXEC;
             let writable = rustix::fs::open(path_of(&state), flags, rustix::fs::Mode::empty())?;
-            io::Result::Ok((Self { vm, state }, writable))
+            io::Result::Ok((Self { vm, state, memory: MemoryCopy::create()? }, writable))
         };
         create().map_err(Error::io("file of a device state"))
     }
 
-    /// Copies memory and disk. `admit` gets the size of the memory's copy, in bytes, before it is made. Blocks.
+    /// Copies the memory while the VM runs. [`Self::complete`] copies it again, into the same pages: to allocate them takes
+    /// more than half of the time of a copy. `admit` is that of [`Self::complete`]. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Self::complete`].
+    pub(crate) fn precopy(
+        &self,
+        source: &CaptureSource,
+        admit: impl FnOnce(u64) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let failed = || Error::io(format!("capture of VM {}", source.vm));
+        let files = VmmFiles::of(source.pid, source.root).map_err(failed())?;
+        self.copy_memory(source, &files, admit).map(drop)
+    }
+
+    /// What it takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory.memory_bytes()
+    }
+
+    /// Copies memory and disk. `admit` gets by how much the memory's copy may grow, in bytes, before it is made. Blocks.
     ///
     /// # Errors
     /// The VMM has ended or is not what the keeper launched, `admit` refuses, or the disk is full.
@@ -101,13 +126,26 @@ impl PendingCapture {
     ) -> Result<Capture, Error> {
         let failed = || Error::io(format!("capture of VM {}", source.vm));
         let files = VmmFiles::of(source.pid, source.root).map_err(failed())?;
-        let memory = GuestMemory::locate(source.pid, &files.ram, source.origin.memory_mb).map_err(failed())?;
-        let runs = memory.changed_runs(files.pages.as_ref()).map_err(failed())?;
-        admit(runs::bytes(&runs))?;
-        let delta = DeltaFiles::copy(&memory, &runs).map_err(failed())?;
+        let runs = self.copy_memory(source, &files, admit)?;
+        let delta = self.memory.seal(&runs).map_err(failed())?;
         let layer = disk_layer::copy(&source.layer, disk_layers, 0)?;
         tracing::debug!(vm = %source.vm, runs = runs.len(), bytes = runs::bytes(&runs), "VM {} is captured", source.vm);
         Ok(Capture { origin: source.origin.clone(), files, state: self.state, delta, layer })
+    }
+
+    /// Returns the runs of pages that were copied.
+    fn copy_memory(
+        &self,
+        source: &CaptureSource,
+        files: &VmmFiles,
+        admit: impl FnOnce(u64) -> Result<(), Error>,
+    ) -> Result<Vec<Run>, Error> {
+        let failed = || Error::io(format!("capture of VM {}", source.vm));
+        let memory = GuestMemory::locate(source.pid, &files.ram, source.origin.memory_mb).map_err(failed())?;
+        let runs = memory.changed_runs(files.pages.as_ref()).map_err(failed())?;
+        admit(runs::bytes(&runs).saturating_sub(self.memory.memory_bytes()))?;
+        self.memory.copy(&memory, &runs).map_err(failed())?;
+        Ok(runs)
     }
 }
 

@@ -27,9 +27,40 @@ pub(super) enum CaptureSlot {
 }
 
 impl Vmms {
-    pub(super) fn prepare_capture(&self, vm: VmId, capture: TemplateId) -> Result<OwnedFd, Error> {
+    pub(super) async fn prepare_capture(
+        self: &Arc<Self>,
+        vm: VmId,
+        capture: TemplateId,
+        precopy: bool,
+    ) -> Result<OwnedFd, Error> {
         self.capture_source(vm)?;
-        let (pending, state) = PendingCapture::create(vm)?;
+        self.add_capture(capture)?;
+        let this = Arc::clone(self);
+        let preparing = spawn_blocking(move || {
+            let (pending, state) = PendingCapture::create(vm)?;
+            if precopy {
+                pending.precopy(&this.capture_source(vm)?, |bytes| this.admit_copy(bytes))?;
+            }
+            Ok((pending, state))
+        });
+        let prepared = preparing.await.map_err(|error| Error::io("capture")(std::io::Error::other(error)));
+        let mut captures = self.captures();
+        match prepared.and_then(|prepared| prepared) {
+            Ok((pending, state)) => {
+                // If it was dropped meanwhile, the next request finds none.
+                if let Some(slot) = captures.get_mut(&capture) {
+                    *slot = CaptureSlot::Pending(pending);
+                }
+                Ok(state)
+            }
+            Err(error) => {
+                captures.remove(&capture);
+                Err(error)
+            }
+        }
+    }
+
+    fn add_capture(&self, capture: TemplateId) -> Result<(), Error> {
         let mut captures = self.captures();
         if captures.len() >= MAX_CAPTURES {
             let message = format!("{MAX_CAPTURES} VMs are being copied already; try again");
@@ -39,8 +70,8 @@ impl Vmms {
             let message = format!("there is a capture {capture} already");
             return Err(Failure::new(ErrorCode::Internal, message).into());
         }
-        captures.insert(capture, CaptureSlot::Pending(pending));
-        Ok(state)
+        captures.insert(capture, CaptureSlot::Busy);
+        Ok(())
     }
 
     pub(super) async fn capture(self: &Arc<Self>, capture: TemplateId) -> Result<(), Error> {
@@ -70,11 +101,14 @@ impl Vmms {
 
     fn complete_capture(&self, pending: PendingCapture) -> Result<Capture, Error> {
         let source = self.capture_source(pending.vm)?;
-        pending.complete(&source, &self.data_dir.disk_layers(), |bytes| {
-            let mut memory = self.memory()?;
-            memory.available_bytes = memory.available_bytes.saturating_sub(bytes);
-            capacity::check_now(&self.data_dir, &memory)
-        })
+        pending.complete(&source, &self.data_dir.disk_layers(), |bytes| self.admit_copy(bytes))
+    }
+
+    /// Checks that the machine has memory for a copy of this size.
+    fn admit_copy(&self, bytes: u64) -> Result<(), Error> {
+        let mut memory = self.memory()?;
+        memory.available_bytes = memory.available_bytes.saturating_sub(bytes);
+        capacity::check_now(&self.data_dir, &memory)
     }
 
     pub(super) async fn store_capture(
@@ -131,7 +165,8 @@ impl Vmms {
     pub(super) fn captures_bytes(&self) -> u64 {
         let bytes = |slot: &CaptureSlot| match slot {
             CaptureSlot::Complete(capture) => capture.delta.memory_bytes(),
-            CaptureSlot::Pending(_) | CaptureSlot::Busy => 0,
+            CaptureSlot::Pending(pending) => pending.memory_bytes(),
+            CaptureSlot::Busy => 0,
         };
         self.captures().values().map(bytes).sum()
     }
