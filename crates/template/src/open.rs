@@ -11,7 +11,7 @@ use std::{
     panic::resume_unwind,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
+    thread::{self, ScopedJoinHandle},
 };
 
 use crate::{
@@ -42,24 +42,15 @@ impl Template {
     /// The template is missing, outdated or damaged; the message names the file.
     pub fn load(dir: &Path) -> Result<Self, Error> {
         let manifest = read_current_manifest(dir)?;
-        // The root file system is larger than all other files together.
+        let of_manifest = &manifest;
+        // Each in a thread of its own: root file system and memory are large, and of a snapshot delta and layer too.
         let (sealed, root) = thread::scope(|scope| {
-            let root = scope.spawn(|| {
-                let wanted = manifest.checksum(dir, TemplateFile::Root)?;
-                let path = dir.join(TemplateFile::Root.file_name());
-                VerifiedFile::open_shared(&path, wanted)
-                    .map_err(|unfit| template_error(dir, TemplateFile::Root, unfit))
-            });
+            let root = scope.spawn(|| open_root(dir, of_manifest));
             let sealed = manifest.files().filter(|part| *part != TemplateFile::Root);
-            let sealed = sealed.map(|part| {
-                let file = match part {
-                    TemplateFile::Ram => seal_ram_in_memory(dir, &manifest)?,
-                    part => Arc::new(seal_in_memory(dir, &manifest, part)?),
-                };
-                Ok((part, file))
-            });
-            let sealed = sealed.collect::<Result<_, Error>>();
-            (sealed, root.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            let sealed: Vec<_> =
+                sealed.map(|part| (part, scope.spawn(move || seal(dir, of_manifest, part)))).collect();
+            let sealed = sealed.into_iter().map(|(part, thread)| Ok((part, join(thread)?)));
+            (sealed.collect::<Result<_, Error>>(), join(root))
         });
         Ok(Self { sealed: sealed?, root: root?, dir: dir.to_owned(), manifest })
     }
@@ -107,6 +98,23 @@ impl Template {
         let bytes = |file: &File| file.metadata().map_or(0, |found| found.blocks() * 512);
         self.sealed.values().map(|file| bytes(file) / Arc::strong_count(file) as u64).sum()
     }
+}
+
+fn open_root(dir: &Path, manifest: &Manifest) -> Result<Arc<VerifiedFile>, Error> {
+    let wanted = manifest.checksum(dir, TemplateFile::Root)?;
+    let opened = VerifiedFile::open_shared(&dir.join(TemplateFile::Root.file_name()), wanted);
+    opened.map_err(|unfit| template_error(dir, TemplateFile::Root, unfit))
+}
+
+fn seal(dir: &Path, manifest: &Manifest, part: TemplateFile) -> Result<Arc<File>, Error> {
+    match part {
+        TemplateFile::Ram => seal_ram_in_memory(dir, manifest),
+        part => Ok(Arc::new(seal_in_memory(dir, manifest, part)?)),
+    }
+}
+
+fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Verifies the checksum of every file of a template. Blocks for a fraction of a second.

@@ -7,7 +7,9 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     os::fd::AsRawFd,
+    panic::resume_unwind,
     path::{Path, PathBuf},
+    thread,
 };
 
 use rustix::{
@@ -55,14 +57,19 @@ pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) 
             link_or_copy(&origin.join(name), &work.path().join(name))?;
             sha256.extend(of_origin.sha256.get(&part).map(|sum| (part, sum.clone())));
         }
-        for (part, source) in [
-            (TemplateFile::State, captured.state),
-            (TemplateFile::Delta, captured.delta),
-            (TemplateFile::Pages, captured.pages),
-        ] {
-            sha256.insert(part, copy_sparse(source, &work.path().join(part.file_name()))?);
-        }
-        sha256.insert(TemplateFile::Layer, link_layer(captured.layer, work.path())?);
+        // Both the delta and the layer can be large: they are hashed and written to disk at the same time.
+        thread::scope(|scope| {
+            let layer = scope.spawn(|| link_layer(captured.layer, work.path()));
+            for (part, source) in [
+                (TemplateFile::State, captured.state),
+                (TemplateFile::Delta, captured.delta),
+                (TemplateFile::Pages, captured.pages),
+            ] {
+                sha256.insert(part, copy_sparse(source, &work.path().join(part.file_name()))?);
+            }
+            sha256.insert(TemplateFile::Layer, layer.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+            io::Result::Ok(())
+        })?;
         let manifest =
             Manifest { origin: Some(of_origin.key.clone()), key: key_of(&sha256), sha256, ..of_origin };
         let mut file = File::create(work.path().join(MANIFEST))?;
