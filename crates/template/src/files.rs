@@ -4,12 +4,14 @@ use std::{fs, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
+use crate::verified_file::while_links_change;
+
 /// Makes a file of a template that of another one too. Both have the same content on disk, if they are on one file system.
 ///
 /// # Errors
 /// The file is missing, or the folder cannot be written.
 pub fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::hard_link(from, to) {
+    match while_links_change(from, || fs::hard_link(from, to)) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => fs::copy(from, to).map(drop),
         other => other,
     }

@@ -16,7 +16,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use skep_api::swarm::BASE_TEMPLATE;
 
-use crate::{Error, MANIFEST, Manifest, read_manifest};
+use crate::{Error, MANIFEST, Manifest, TemplateFile, read_manifest, verified_file::while_links_change};
 
 /// Name prefix of directories that are not complete.
 const PARTIAL: &str = ".partial-";
@@ -122,6 +122,21 @@ pub fn remove(dir: &Path) -> Result<(), Error> {
     let trash = create_partial(parent)?;
     fs::rename(dir, trash.path().join("removed")).map_err(failed())?;
     trash.close().map_err(failed())
+}
+
+/// Removes the folder of a name. Files that other templates have links to are as verified as before.
+///
+/// # Errors
+/// The folder is missing, or cannot be written.
+pub fn remove_name(folder: &Path) -> io::Result<()> {
+    for dir in subdirectories(folder).map_err(io::Error::other)? {
+        let root = dir.join(TemplateFile::Root.file_name());
+        match while_links_change(&root, || fs::remove_file(&root)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    fs::remove_dir_all(folder)
 }
 
 /// Returns the templates of this name with other keys, newest first.

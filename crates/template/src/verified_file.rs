@@ -55,14 +55,14 @@ enum State {
 
 /// File metadata that changes with the content. Unlike `modified`, `changed` cannot be set by a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileStamp {
+pub(crate) struct FileStamp {
     bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
 }
 
 impl FileStamp {
-    fn of(found: &Metadata) -> Self {
+    pub(crate) fn of(found: &Metadata) -> Self {
         Self {
             bytes: found.len(),
             modified: (found.mtime(), found.mtime_nsec()),
@@ -107,6 +107,21 @@ impl VerifiedFile {
         Ok(opened)
     }
 
+    /// Performs a change that gives the file another number of links and leaves its content as it is, so that the next check
+    /// does not read the file again.
+    fn while_links_change<T>(&self, change: impl FnOnce() -> T) -> T {
+        let stamp = || self.file.metadata().ok().map(|found| FileStamp::of(&found));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_intact = matches!(&*state, State::Intact(before) if stamp() == Some(*before));
+        let outcome = change();
+        if let State::Intact(before) = &mut *state
+            && let Some(after) = stamp().filter(|after| is_intact && after.difference_from(before).is_none())
+        {
+            *before = after;
+        }
+        outcome
+    }
+
     /// The verified file, even if its path refers to another file by now.
     pub(crate) fn file(&self) -> &File {
         &self.file
@@ -143,6 +158,20 @@ impl VerifiedFile {
                 Err(reason)
             }
         }
+    }
+}
+
+/// Performs a change that adds or removes a link of the file at this path. If a template holds that file open, it stays verified:
+/// otherwise the changed ctime would be a reason to read it again.
+pub(crate) fn while_links_change<T>(path: &Path, change: impl FnOnce() -> T) -> T {
+    let held = path.metadata().ok().and_then(|found| {
+        let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_meant = |key: &FileKey| (key.device, key.inode) == (found.dev(), found.ino());
+        shared.iter().find(|(key, _)| is_meant(key)).and_then(|(_, file)| file.upgrade())
+    });
+    match held {
+        Some(file) => file.while_links_change(change),
+        None => change(),
     }
 }
 

@@ -12,7 +12,7 @@ use skep_api::{ErrorCode, Failure, TemplateId};
 use skep_image::{BUILD_STEPS, Bakery, load_template};
 use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Origin};
 use skep_keeper_protocol::TemplateStatus;
-use skep_template::{Error, MANIFEST, Template};
+use skep_template::{Error, MANIFEST, Template, shelf};
 
 use super::{
     Kind, Recipe,
@@ -192,7 +192,7 @@ impl Inner {
 
     fn remove_files(&self, id: TemplateId) {
         let folder = self.folder(id);
-        if let Err(error) = fs::remove_dir_all(&folder) {
+        if let Err(error) = shelf::remove_name(&folder) {
             tracing::error!(%error, "{} could not be removed: {error}", folder.display());
         }
     }

@@ -10,6 +10,8 @@ use super::*;
 use crate::{
     MANIFEST,
     checksum::{checksum, checksum_of},
+    link_or_copy, shelf,
+    verified_file::{FileStamp, while_links_change},
 };
 
 fn write_template(dir: &Path) {
@@ -190,6 +192,41 @@ fn metadata_changes_are_no_damage() {
     }
     let opened = File::from(template.open(TemplateFile::Root).unwrap());
     assert_eq!(io::read_to_string(opened).unwrap(), "root.erofs");
+}
+
+#[test]
+fn links_of_snapshots_are_no_reason_to_read_the_root_file_system_again() {
+    let dir = tempfile::tempdir().unwrap();
+    write_template(dir.path());
+    let template = Template::load(dir.path()).unwrap();
+    let file = root_of(dir.path());
+    let before = file.metadata().unwrap();
+    let path = dir.path().join(TemplateFile::Root.file_name());
+    let snapshots = tempfile::tempdir().unwrap();
+    let folder = snapshots.path().join("key");
+    fs::create_dir(&folder).unwrap();
+    let link = folder.join(TemplateFile::Root.file_name());
+    while_links_change(&path, || {
+        fs::hard_link(&path, &link).unwrap();
+        // Would be found if the file were read.
+        flip_a_bit(&file);
+        set_modified(&file, &before);
+    });
+    template.check().unwrap();
+    flip_a_bit(&file);
+    set_modified(&file, &before);
+    template.check().unwrap();
+    let changed = file.metadata().unwrap();
+    shelf::remove_name(snapshots.path()).unwrap();
+    assert_ne!(FileStamp::of(&file.metadata().unwrap()), FileStamp::of(&changed));
+    assert_eq!((file.metadata().unwrap().nlink(), folder.exists()), (1, false));
+    template.check().unwrap();
+
+    // Damage from before a link is found after it.
+    flip_a_bit(&file);
+    set_modified(&file, &before);
+    link_or_copy(&path, &dir.path().join("another name")).unwrap();
+    assert!(template.check().unwrap_err().to_string().contains("SHA-256 is"));
 }
 
 #[test]
