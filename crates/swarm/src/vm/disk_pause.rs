@@ -132,7 +132,7 @@ impl VmTask {
         self.exit = Some(Box::pin(exited(pidfd)));
         self.reservation = Some(reservation);
         self.disk.replace(&Arc::clone(&running.machine));
-        on_disk::remove(&self.context.keeper, &self.handle, on_disk.snapshot).await;
+        on_disk::remove_in_background(&self.context.keeper, &self.handle, on_disk.snapshot).await;
         (Live::Running(running), Ok(()))
     }
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use skep_api::{ErrorCode, TemplateId, egress::EgressPolicy, swarm::PausedBy};
+use skep_api::{ErrorCode, TemplateId, VmId, egress::EgressPolicy, swarm::PausedBy};
 use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::{LaunchedVm, OutOfMemory, ServerEnd, StorePurpose};
@@ -173,17 +173,34 @@ pub(super) async fn end_vmm(keeper: &ServerEnd, vm: &VmHandle) {
 
 /// Removes the snapshot of a VM and ends the reservation of its address.
 pub(super) async fn remove(keeper: &ServerEnd, vm: &VmHandle, snapshot: TemplateId) {
+    end_reservation(keeper, vm).await;
+    remove_files(keeper, vm.facts.id, snapshot).await;
+    // If files are left, the comparison of records and files removes them from now on.
+    vm.set_snapshot(None);
+}
+
+/// Like [`remove`], of a VM that was resumed: it does not wait until its files are removed.
+pub(super) async fn remove_in_background(keeper: &ServerEnd, vm: &VmHandle, snapshot: TemplateId) {
+    end_reservation(keeper, vm).await;
+    // At once: the VM may be paused again, which sets another one.
+    vm.set_snapshot(None);
+    let (keeper, id) = (keeper.clone(), vm.facts.id);
+    tokio::spawn(async move { remove_files(&keeper, id, snapshot).await });
+}
+
+async fn end_reservation(keeper: &ServerEnd, vm: &VmHandle) {
     let id = vm.facts.id;
     if let Ok(address) = vm.address()
         && let Err(error) = keeper.end_reservation(address).await
     {
         tracing::warn!(vm = %id, %error, "the address of VM {id} stays reserved: {error}");
     }
+}
+
+async fn remove_files(keeper: &ServerEnd, id: VmId, snapshot: TemplateId) {
     if let Err(error) = keeper.remove_template(snapshot).await
         && error.code() != ErrorCode::UnknownTemplate
     {
         tracing::warn!(vm = %id, %error, "the files of VM {id} on disk are not removed yet: {error}");
     }
-    // If files are left, the comparison of records and files removes them from now on.
-    vm.set_snapshot(None);
 }
