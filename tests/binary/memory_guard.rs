@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::harness::{Answer, Skep, binary, command, output_of, send, temp_dir};
+use crate::harness::{Answer, Skep, binary, command, eventually, output_of, send, temp_dir};
 
 /// The memory of the machine.
 const MACHINE_BYTES: u64 = 4 << 30;
@@ -33,6 +33,15 @@ for _ in range(140):
     time.sleep(0.1)
 time.sleep(3600)
 \"";
+
+/// Holds 100 MB in the background.
+const HOLD: &str = "python3 -c \"
+import time
+held = bytearray(100 << 20)
+held[::4096] = b'x' * 25600
+open('/run/held', 'w').close()
+time.sleep(3600)
+\" < /dev/null > /dev/null 2>&1 & while [ ! -e /run/held ]; do sleep 0.1; done; rm /run/held";
 
 /// A control group with a memory limit, which is the top of the hierarchy for what runs in it: a small machine.
 struct SmallMachine {
@@ -170,6 +179,53 @@ async fn without_the_guard_the_kernel_kills() {
     for message in fill_memory(&skep, &vms).await {
         assert_eq!(message, "the VM ended: out_of_memory (the kernel killed its VMM for memory)");
     }
+    skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+    drop(skep);
+}
+
+async fn run(skep: &Skep, vm: &Value, script: &str) -> String {
+    let path = format!("/api/swarm/vm/{}/exec", id_of(vm));
+    let ran = skep.post(&path, &json!({"command": script, "timeout": 120_000})).await.ok(200);
+    assert_eq!(ran["exit_code"], 0, "{ran}");
+    ran["stdout"].as_str().unwrap().trim_end().to_owned()
+}
+
+async fn place(skep: &Skep, vm: &Value) -> (Value, Value) {
+    let record = skep.get(&format!("/api/swarm/vm/{}", id_of(vm))).await.ok(200);
+    (record["paused_to"].clone(), record["paused_by"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn low_memory_sends_an_idle_vm_to_disk_before_any_vm_ends() {
+    let machine = SmallMachine::new();
+    let skep = machine.start("on").await;
+    let idle =
+        skep.post("/api/swarm/boot", &json!({"idle_timeout_ms": 1000})).await.ok(201)["vms"][0].clone();
+    run(&skep, &idle, "echo kept > /dev/shm/file").await;
+    let in_memory = (json!("memory"), json!("idle"));
+    eventually("a pause for being idle", async || place(&skep, &idle).await == in_memory).await;
+    // The control: a VM that a request paused stays in memory.
+    let paused = skep.boot(1).await.remove(0);
+    skep.post(&format!("/api/swarm/vm/{}/pause", id_of(&paused)), &json!({})).await.ok(200);
+
+    let working = skep.boot(6).await;
+    // Together they hold more than the machine has.
+    for vm in working.iter().cycle().take(working.len() * 8) {
+        if place(&skep, &idle).await != in_memory {
+            break;
+        }
+        run(&skep, vm, HOLD).await;
+    }
+    assert_eq!(place(&skep, &idle).await, (json!("disk"), json!("memory")));
+    assert_eq!(place(&skep, &paused).await, (json!("memory"), json!("request")));
+    for vm in &working {
+        assert_eq!(run(&skep, vm, "echo lives").await, "lives");
+    }
+
+    for vm in &working {
+        skep.delete(&format!("/api/swarm/vm/{}", id_of(vm))).await.ok(200);
+    }
+    assert_eq!(run(&skep, &idle, "cat /dev/shm/file").await, "kept");
     skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
     drop(skep);
 }
