@@ -35,7 +35,7 @@ pub enum ErrorKind {
     Internal,
     /// The server has no capacity, is shutting down, or a dependency is unavailable (503).
     Unavailable,
-    /// The guest did not answer in time (504).
+    /// The guest did not answer in time, or not validly (504).
     GuestTimeout,
 }
 
@@ -270,7 +270,7 @@ error_codes! {
     ShuttingDown = "shutting_down" => Unavailable,
     /// The store is unavailable.
     StoreUnavailable = "store_unavailable" => Unavailable,
-    /// The guest did not answer in time.
+    /// The guest did not answer in time, or its agent sent an invalid answer.
     GuestTimeout = "guest_timeout" => GuestTimeout,
 }
 

@@ -18,7 +18,7 @@ pub enum Error {
     #[error("the VM did not answer within {} s; it may be overloaded: try again, or end it", .0.as_secs_f32())]
     Timeout(Duration),
     /// The answer violates the protocol or its limits.
-    #[error("the VM's agent sent an invalid answer: {0}")]
+    #[error("the VM's agent sent an invalid answer: {0}; if this happens again, end the VM and boot another")]
     Malformed(String),
     #[error(transparent)]
     UnsupportedProtocol(#[from] UnsupportedProtocol),
@@ -36,10 +36,9 @@ impl Error {
             Self::Refused(failure) => failure.code,
             Self::TooManyRoots => ErrorCode::InvalidValue,
             Self::Ended => ErrorCode::VmEnded,
-            Self::Timeout(_) => ErrorCode::GuestTimeout,
-            Self::Malformed(_) | Self::UnsupportedProtocol(_) | Self::NotSerializable(_) => {
-                ErrorCode::Internal
-            }
+            // Root of the guest can replace the agent, so an invalid answer is no fault of the server.
+            Self::Timeout(_) | Self::Malformed(_) => ErrorCode::GuestTimeout,
+            Self::UnsupportedProtocol(_) | Self::NotSerializable(_) => ErrorCode::Internal,
         }
     }
 

@@ -140,6 +140,7 @@ async fn an_answer_without_end_is_cut() {
     let guest = HostileGuest::answering(vec![b' '; 65 << 20]).connect().await;
     let huge = guest.call(&command("true")).await.expect_err("too much");
     assert!(matches!(huge, Error::Malformed(_)), "{huge}");
+    assert_eq!(huge.code(), ErrorCode::GuestTimeout);
 }
 
 /// The result of an operation when the guest sends this answer.
