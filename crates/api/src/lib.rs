@@ -30,7 +30,6 @@ pub mod scope;
 pub mod session;
 pub mod streams;
 pub mod swarm;
-mod swarm_samples;
 pub mod system;
 pub mod templates;
 pub mod tickets;

@@ -5,49 +5,43 @@ mod calls;
 mod copies;
 mod disk;
 mod disk_boot;
+mod ends;
+mod metrics;
+mod pause;
 mod record;
 mod reserve;
 mod templates;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
-use futures_util::future::join_all;
 use skep_api::{
-    AccountId, ErrorCode, TemplateId, VmId, VmRef,
+    AccountId, TemplateId, VmId, VmRef,
     egress::EgressReport,
     keys::Limits,
-    swarm::{
-        BootAnswer, Console, EndReason, EngineReport, PausedBy, PausedTo, ResumedBy, SwarmStatus, Vm,
-        VmMetrics,
-    },
-    system::SwarmState,
+    swarm::{BootAnswer, Console, EngineReport, SwarmStatus, Vm},
 };
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
-use skep_store::{Pause, TemplateStore, TicketStore, VmChange, VmStore, VmWithoutAttempt};
-use tokio::time::timeout;
+use skep_store::{TemplateStore, TicketStore, VmChange, VmStore};
 
 pub use self::awake::AwakeVm;
 use crate::{
-    BootFrom, BootSpec, Error, Observer, SwarmMetrics, adopt,
+    BootFrom, BootSpec, Error, Observer, adopt,
     api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
     disk_quota::DiskQuotas,
     disk_traffic::DiskTotals,
     history::MetricsHistory,
-    idle, metrics,
+    idle,
     pool::{Pool, default_size},
     refill,
     registry::Registry,
     restore::Restorer,
     template::{BootState, BootTemplate, Templates},
-    usage::{self, UsageSamples},
-    vm::{ResumeOrder, VmContext, VmHandle},
+    usage::UsageSamples,
+    vm::VmContext,
 };
-
-/// How long a command may continue after its ticket is finished.
-const COMMAND_EXIT_GRACE: Duration = Duration::from_secs(5);
 
 /// Dependencies and limits of a swarm.
 pub struct SwarmParts {
@@ -214,23 +208,6 @@ impl Swarm {
         .await?
     }
 
-    /// Ends all VMs of the account. Returns how many this call ended.
-    pub async fn cleanup(&self, account: &AccountId, request_id: &str) -> Result<u32, Error> {
-        let vms = self.registry().of(*account);
-        let ends = join_all(vms.iter().map(|handle| handle.end(EndReason::Cleanup, Some(request_id)))).await;
-        let mut terminated = 0;
-        for end in ends {
-            match end {
-                Ok(true) => terminated += 1,
-                // The VM ended by itself or by another call.
-                Ok(false) => {}
-                Err(error) if error.code() == ErrorCode::UnknownVm => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(terminated)
-    }
-
     /// Resolves a caller's reference to a VM. Further calls use its id.
     ///
     /// # Errors
@@ -253,56 +230,6 @@ impl Swarm {
         self.registry().by_id(*account, vm)?.change(change, request_id).await
     }
 
-    /// Pauses a VM, and returns its record. A VM that is paused to memory can be paused to disk, any other paused VM stays as it
-    /// is. To disk, its VMM ends, and its memory and its share of the capacity are free.
-    ///
-    /// # Errors
-    /// Unknown VM, a VM that ended meanwhile, a VMM that does not answer, or the store refused. To disk also the quota of the
-    /// account, a guest that does not freeze its programs, and no space for the files; the VM runs on then.
-    pub async fn pause(
-        &self,
-        account: &AccountId,
-        vm: VmId,
-        to: PausedTo,
-        request_id: &str,
-    ) -> Result<Vm, Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        handle.pause(Pause { to, by: PausedBy::Request }, Some(request_id)).await
-    }
-
-    /// Resumes a paused VM, and returns its record. A VM that runs stays as it is. Without its memory, a VM that is on disk
-    /// starts again from its disk alone; see [`Swarm::resume_without_memory`].
-    ///
-    /// # Errors
-    /// As [`Swarm::pause`]; a guest that does not answer. From disk also no capacity, and a damaged snapshot.
-    pub async fn resume(
-        &self,
-        account: &AccountId,
-        limits: &Limits,
-        vm: VmId,
-        request_id: &str,
-    ) -> Result<Vm, Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        self.resume_by(account, limits, &handle, ResumedBy::Request, Some(request_id)).await
-    }
-
-    async fn resume_by(
-        &self,
-        account: &AccountId,
-        limits: &Limits,
-        handle: &VmHandle,
-        by: ResumedBy,
-        request_id: Option<&str>,
-    ) -> Result<Vm, Error> {
-        let reservation = match handle.snapshot() {
-            Some(snapshot) if handle.is_on_disk() => {
-                Some(self.reserve_resume(*account, limits, handle, snapshot).await?)
-            }
-            _ => None,
-        };
-        handle.resume(ResumeOrder { by, reservation, disk: None }, request_id).await
-    }
-
     /// Allows the guest of a VM to reach the API, until the VM ends. For VMs that have an API key.
     ///
     /// # Errors
@@ -312,50 +239,12 @@ impl Swarm {
         self.0.api.admit(vm).await
     }
 
-    /// Ends one VM and returns its record.
-    ///
-    /// # Errors
-    /// Unknown VM.
-    pub async fn end(&self, account: &AccountId, vm: VmId, request_id: &str) -> Result<Vm, Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        handle.end(EndReason::Deleted, Some(request_id)).await?;
-        Ok(handle.record())
-    }
-
-    /// Ends a VM because its attempt at a ticket has ended, if it still runs. If the ticket is finished, the command of
-    /// the boot gets some seconds to exit first, since it may have finished the ticket itself.
-    ///
-    /// # Errors
-    /// The keeper or the store is not available.
-    pub async fn end_after_attempt(&self, ended: VmWithoutAttempt) -> Result<(), Error> {
-        let VmWithoutAttempt { account, vm, finished } = ended;
-        let Ok(handle) = self.registry().by_id(account, vm) else { return Ok(()) };
-        if finished {
-            let _ = timeout(COMMAND_EXIT_GRACE, handle.command_over()).await;
-        }
-        match handle.end(EndReason::TicketEnded, None).await {
-            Err(error) if error.code() != ErrorCode::UnknownVm => Err(error),
-            _ => Ok(()),
-        }
-    }
-
     /// The serial log.
     ///
     /// # Errors
     /// Unknown VM.
     pub async fn console(&self, account: &AccountId, vm: VmId) -> Result<Console, Error> {
         Ok(self.registry().by_id(*account, vm)?.console.read())
-    }
-
-    /// What a VM uses now.
-    ///
-    /// # Errors
-    /// Unknown VM, or the keeper is gone.
-    pub async fn vm_metrics(&self, account: &AccountId, vm: VmId) -> Result<VmMetrics, Error> {
-        let handle = self.registry().by_id(*account, vm)?;
-        handle.require_vmm()?;
-        let promised_mb = self.0.budget.promise_of_one_mb(handle.facts.memory_mb);
-        usage::read(&self.0.surroundings.keeper, &handle, promised_mb).await
     }
 
     /// What a VM may connect to outside, and what it tried.
@@ -370,38 +259,6 @@ impl Swarm {
     /// Whether VMs can be booted. `Err`: the reason why not.
     pub fn health(&self) -> Result<(), String> {
         if self.0.surroundings.keeper.is_closed() { Err("the keeper is gone".to_owned()) } else { Ok(()) }
-    }
-
-    /// Samples of what the VMs use.
-    pub fn history(&self) -> MetricsHistory {
-        self.0.history.clone()
-    }
-
-    /// The state of the swarm over all accounts.
-    pub fn state(&self) -> SwarmState {
-        SwarmState {
-            engine: self.0.engine.clone(),
-            capacity: self.0.budget.capacity(),
-            pool: self.0.booter.pool.state(None),
-            vms: u32::try_from(self.registry().states().len()).unwrap_or(u32::MAX),
-            memory_held_mb: self.0.usage.held_bytes() >> 20,
-            damaged_templates: self.0.booter.pool.damage.list(),
-        }
-    }
-
-    /// Metrics of the whole swarm, over all accounts.
-    pub async fn metrics(&self) -> SwarmMetrics {
-        join_all(self.registry().all().iter().map(|vm| vm.disk.read())).await;
-        let disk = self.0.surroundings.disk_totals.read();
-        SwarmMetrics {
-            vms: self.registry().states().into_iter().map(|state| (state, 1)).collect(),
-            pool: self.0.booter.pool.state(None),
-            capacity: self.0.budget.capacity(),
-            held_bytes: self.0.usage.held_bytes(),
-            disk,
-            egress: metrics::egress_totals(&self.0.surroundings.keeper).await,
-            vmms: metrics::count_vmms(&self.0.surroundings.keeper).await,
-        }
     }
 
     fn registry(&self) -> &Registry {

@@ -1,4 +1,4 @@
-//! Answers of git operations.
+//! Answers of the operations in `read` and `write`: status, differences and commits.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -199,46 +199,6 @@ pub struct Log {
     pub next_cursor: Option<String>,
 }
 
-/// A branch of a repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Branch {
-    /// The name; a remote-tracking branch begins with the name of the remote.
-    #[cfg_attr(feature = "openapi", schema(example = "main"))]
-    pub name: String,
-    /// The hash of the commit that the branch is at.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub commit: String,
-    /// The upstream of the branch.
-    #[cfg_attr(feature = "openapi", schema(example = "origin/main"))]
-    pub upstream: Option<String>,
-    /// The number of commits that the branch has and the upstream lacks; null without an upstream.
-    #[cfg_attr(feature = "openapi", schema(example = 1))]
-    pub ahead: Option<u64>,
-    /// The number of commits that the upstream has and the branch lacks; null without an upstream.
-    #[cfg_attr(feature = "openapi", schema(example = 0))]
-    pub behind: Option<u64>,
-    /// Whether this is a remote-tracking branch, which shows the state of the last fetch.
-    pub remote: bool,
-}
-
-/// The branches of a repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Branches {
-    /// The current branch, which may not have a commit yet; null if none is checked out.
-    #[cfg_attr(feature = "openapi", schema(example = "main"))]
-    pub current: Option<String>,
-    /// Whether a commit is checked out instead of a branch.
-    pub detached: bool,
-    /// The branches, sorted by name.
-    pub branches: Vec<Branch>,
-    /// Whether the list was cut off at 16 MiB of JSON.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
-    pub truncated: bool,
-}
-
 /// The state of the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -275,159 +235,6 @@ pub struct Committed {
     pub deletions: u64,
 }
 
-/// The result of a push.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Pushed {
-    /// The name of the remote.
-    #[cfg_attr(feature = "openapi", schema(example = "origin"))]
-    pub remote: String,
-    /// The name of the branch.
-    #[cfg_attr(feature = "openapi", schema(example = "main"))]
-    pub branch: String,
-    /// The previous commit of the remote branch; null if the branch is new.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub from: Option<String>,
-    /// The new commit of the remote branch.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub to: String,
-    /// Whether the push created the remote branch.
-    pub created: bool,
-}
-
-/// The result of a pull or a merge.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Pulled {
-    /// The previous commit of the branch; null if there was none.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub from: Option<String>,
-    /// The new commit of the branch.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub to: String,
-    /// The number of commits that were added.
-    #[cfg_attr(feature = "openapi", schema(example = 2))]
-    pub commits: u64,
-    /// The number of files that changed.
-    #[cfg_attr(feature = "openapi", schema(example = 3))]
-    pub files_changed: u64,
-}
-
-/// The result of creating a repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Initialized {
-    /// The path of the repository.
-    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
-    pub path: String,
-    /// The encoding of `path`; absent if it is UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_encoding: Option<PathEncoding>,
-    /// The name of the initial branch.
-    #[cfg_attr(feature = "openapi", schema(example = "main"))]
-    pub branch: String,
-}
-
-/// The result of a clone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Cloned {
-    /// The path of the repository.
-    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
-    pub path: String,
-    /// The encoding of `path`; absent if it is UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_encoding: Option<PathEncoding>,
-    /// The branch that is checked out.
-    #[cfg_attr(feature = "openapi", schema(example = "main"))]
-    pub branch: Option<String>,
-    /// The hash of its commit; null if the remote has no commits.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub head: Option<String>,
-}
-
-/// The result of a checkout.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct CheckedOut {
-    /// The branch that is checked out; null if a commit was requested.
-    #[cfg_attr(feature = "openapi", schema(example = "main"))]
-    pub branch: Option<String>,
-    /// The hash of the current commit.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub head: Option<String>,
-    /// Whether a commit is checked out instead of a branch.
-    pub detached: bool,
-}
-
-/// The result of creating or deleting a branch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct BranchChanged {
-    /// The name of the branch.
-    #[cfg_attr(feature = "openapi", schema(example = "topic"))]
-    pub name: String,
-    /// The hash of the commit that the branch is or was at.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub commit: String,
-    /// Whether the branch was deleted.
-    pub deleted: bool,
-}
-
-/// A work tree of a repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Worktree {
-    /// The folder of the work tree.
-    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/topic"))]
-    pub path: String,
-    /// The encoding of `path`; absent if it is UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_encoding: Option<PathEncoding>,
-    /// The hash of the commit that is checked out.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub head: Option<String>,
-    /// The branch that is checked out.
-    #[cfg_attr(feature = "openapi", schema(example = "topic"))]
-    pub branch: Option<String>,
-    /// Whether a commit is checked out instead of a branch.
-    pub detached: bool,
-    /// Whether this is a bare repository, which has no files checked out.
-    pub bare: bool,
-}
-
-/// The work trees of a repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Worktrees {
-    /// The work trees, the main one first.
-    pub worktrees: Vec<Worktree>,
-    /// Whether the list was cut off at 16 MiB of JSON.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
-    pub truncated: bool,
-}
-
-/// The result of adding or removing a work tree.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct WorktreeChanged {
-    /// The folder of the work tree.
-    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/topic"))]
-    pub worktree: String,
-    /// The encoding of `worktree`; absent if it is UTF-8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_encoding: Option<PathEncoding>,
-    /// The hash of the commit that is checked out; null if the work tree was removed.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub head: Option<String>,
-    /// The branch that is checked out.
-    #[cfg_attr(feature = "openapi", schema(example = "topic"))]
-    pub branch: Option<String>,
-    /// Whether the work tree was removed.
-    pub removed: bool,
-}
-
 /// The result of a reset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -435,33 +242,6 @@ pub struct ResetDone {
     /// The hash of the commit that the branch is at now.
     #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
     pub head: String,
-}
-
-/// A stash.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Stash {
-    /// The name of the stash in git, such as `stash@{0}`.
-    #[cfg_attr(feature = "openapi", schema(example = "stash@{0}"))]
-    pub name: String,
-    /// The hash of the stash.
-    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
-    pub commit: String,
-    /// The message of the stash.
-    #[cfg_attr(feature = "openapi", schema(example = "On main: half done"))]
-    pub message: String,
-}
-
-/// The stashes of a repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Stashes {
-    /// The stashes, newest first.
-    pub stashes: Vec<Stash>,
-    /// Whether the list was cut off at 16 MiB of JSON.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
-    pub truncated: bool,
 }
 
 /// A repository of a workspace.

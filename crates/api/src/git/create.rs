@@ -8,7 +8,7 @@ use crate::{
     Failure,
     endpoint::{Endpoint, Route, Success, check_argument, check_range},
     exec::VmField,
-    path::AbsolutePath,
+    path::{AbsolutePath, PathEncoding},
 };
 
 /// Creates a repository.
@@ -34,6 +34,21 @@ impl Endpoint for GitInit {
         success: Success::Created("The repository"),
         ..WRITE
     };
+}
+
+/// The result of creating a repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Initialized {
+    /// The path of the repository.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
+    pub path: String,
+    /// The encoding of `path`; absent if it is UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// The name of the initial branch.
+    #[cfg_attr(feature = "openapi", schema(example = "main"))]
+    pub branch: String,
 }
 
 /// Clones a repository.
@@ -86,4 +101,22 @@ impl Endpoint for GitClone {
     fn path_fields(fields: &Map<String, Value>) -> &'static [&'static str] {
         if fields.contains_key("from") { &["path", "url"] } else { Self::ROUTE.paths }
     }
+}
+
+/// The result of a clone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Cloned {
+    /// The path of the repository.
+    #[cfg_attr(feature = "openapi", schema(example = "/srv/workspace/project"))]
+    pub path: String,
+    /// The encoding of `path`; absent if it is UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_encoding: Option<PathEncoding>,
+    /// The branch that is checked out.
+    #[cfg_attr(feature = "openapi", schema(example = "main"))]
+    pub branch: Option<String>,
+    /// The hash of its commit; null if the remote has no commits.
+    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
+    pub head: Option<String>,
 }

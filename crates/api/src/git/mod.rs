@@ -1,6 +1,7 @@
 //! Git operations and their answers. Each operation runs alike on the server's workspace and inside a VM.
 
 mod answers;
+mod branches;
 mod create;
 mod credentials;
 mod exchange;
@@ -9,17 +10,19 @@ mod network;
 mod read;
 mod relay;
 mod remotes;
+mod stash;
 mod transfer;
+mod worktrees;
 mod write;
 
 use std::time::Duration;
 
 pub use answers::{
-    Branch, BranchChanged, Branches, ChangeKind, ChangedPath, CheckedOut, Cloned, Commit, Committed, Diff,
-    DiffFile, FilePath, Initialized, Log, Person, Pulled, Pushed, Repositories, RepositoryPath,
-    RepositoryStatus, ResetDone, Signature, Staged, Stash, Stashes, Worktree, WorktreeChanged, Worktrees,
+    ChangeKind, ChangedPath, Commit, Committed, Diff, DiffFile, FilePath, Log, Person, Repositories,
+    RepositoryPath, RepositoryStatus, ResetDone, Signature, Staged,
 };
-pub use create::{GitClone, GitInit};
+pub use branches::{Branch, BranchChanged, Branches, CheckedOut, GitBranches, GitChangeBranch, GitCheckout};
+pub use create::{Cloned, GitClone, GitInit, Initialized};
 pub use credentials::{CredentialPage, CredentialRemoved, KeptCredential};
 pub use exchange::{
     EmptyAnswer, ExchangePlan, Fetched, GitExchange, GitFetch, GitJoin, GitNotePush, GitPack, GitSend, Sent,
@@ -28,7 +31,7 @@ pub use history::{
     BlobEncoding, GitChangeTag, GitMerge, GitShow, GitTags, Shown, ShownFile, Tag, TagChanged, Tags,
 };
 pub use network::{Credential, GitReach, NETWORK_LIMIT};
-pub use read::{GitBranches, GitDiff, GitLog, GitRepositories, GitStatus, GitWorktrees};
+pub use read::{GitDiff, GitLog, GitRepositories, GitStatus};
 pub use relay::{
     ExportSource, Exported, ExportedRef, GitCheckTarget, GitExport, GitImport, MAX_EXPORTED_REFS, RelayPlace,
     RelayUrl,
@@ -38,11 +41,10 @@ pub use remotes::{
     FetchedRef, FetchedRefs, GitChangeRemote, GitImportFetched, GitRemotes, Remote, RemoteChange,
     RemoteChanged, Remotes,
 };
-pub use transfer::{GitFetchRemote, GitPull, GitPush, PullStrategy};
-pub use write::{
-    GitAdd, GitChangeBranch, GitChangeWorktree, GitCheckout, GitCommit, GitReset, GitStash, ResetMode,
-    StashAction,
-};
+pub use stash::{GitStash, Stash, StashAction, Stashes};
+pub use transfer::{GitFetchRemote, GitPull, GitPush, PullStrategy, Pulled, Pushed};
+pub use worktrees::{GitChangeWorktree, GitWorktrees, Worktree, WorktreeChanged, Worktrees};
+pub use write::{GitAdd, GitCommit, GitReset, ResetMode};
 
 use crate::{
     ErrorCode::{self, *},

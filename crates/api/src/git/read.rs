@@ -1,4 +1,4 @@
-//! Operations that read repositories: status, differences, commits, branches and work trees.
+//! Operations that read repositories: status, differences and commits.
 
 use serde::{Deserialize, Serialize};
 
@@ -148,52 +148,6 @@ impl Endpoint for GitLog {
         check_file(self.file.as_deref())?;
         check_range("limit", self.limit, 1..=MAX_LOG_COMMITS)
     }
-}
-
-/// Lists the branches of a repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct GitBranches {
-    /// The repository. Default: the only one of the place.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "/srv/workspace/project"))]
-    pub path: Option<AbsolutePath>,
-    /// Whether to include remote-tracking branches, as they were last fetched.
-    #[serde(default)]
-    pub remote: bool,
-}
-
-impl Endpoint for GitBranches {
-    const ROUTE: Route = Route {
-        path: "/api/git/branch",
-        id: "git_branches",
-        summary: "List branches",
-        description: "Also shows which one is checked out.",
-        success: Success::Done("The branches"),
-        ..READ
-    };
-}
-
-/// Lists the work trees of a repository.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct GitWorktrees {
-    /// The repository or a folder in its work tree, an absolute path below a root.
-    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "/srv/workspace/project"))]
-    pub path: AbsolutePath,
-}
-
-impl Endpoint for GitWorktrees {
-    const ROUTE: Route = Route {
-        path: "/api/git/worktree",
-        id: "git_worktrees",
-        summary: "List work trees",
-        description: "The main one first.",
-        success: Success::Done("The work trees"),
-        ..READ
-    };
 }
 
 /// Checks the path of a file relative to the top of a repository.

@@ -50,6 +50,26 @@ impl Endpoint for GitPush {
     };
 }
 
+/// The result of a push.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Pushed {
+    /// The name of the remote.
+    #[cfg_attr(feature = "openapi", schema(example = "origin"))]
+    pub remote: String,
+    /// The name of the branch.
+    #[cfg_attr(feature = "openapi", schema(example = "main"))]
+    pub branch: String,
+    /// The previous commit of the remote branch; null if the branch is new.
+    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
+    pub from: Option<String>,
+    /// The new commit of the remote branch.
+    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
+    pub to: String,
+    /// Whether the push created the remote branch.
+    pub created: bool,
+}
+
 /// How a pull combines local and remote commits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -98,6 +118,24 @@ impl Endpoint for GitPull {
         success: Success::Done("The new commits"),
         ..TRANSFER
     };
+}
+
+/// The result of a pull or a merge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Pulled {
+    /// The previous commit of the branch; null if there was none.
+    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
+    pub from: Option<String>,
+    /// The new commit of the branch.
+    #[cfg_attr(feature = "openapi", schema(example = "8f0c2d1e5b7a49f3c6d8e0a1b2c3d4e5f6a7b8c9"))]
+    pub to: String,
+    /// The number of commits that were added.
+    #[cfg_attr(feature = "openapi", schema(example = 2))]
+    pub commits: u64,
+    /// The number of files that changed.
+    #[cfg_attr(feature = "openapi", schema(example = 3))]
+    pub files_changed: u64,
 }
 
 /// Fetches all branches of a remote. The current branch does not change.

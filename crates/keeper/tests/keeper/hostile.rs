@@ -6,7 +6,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 use skep_harness::{process::is_zombie, wait_until};
 
-use crate::{fakes, fixture::Fixture};
+use crate::{fake_server, fixture::Fixture};
 
 /// The VMM sends its standard error over the monitor's socket, whose other end does not read, so the pipe outlives the
 /// VMM.
@@ -48,7 +48,7 @@ pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
     // Control: the close of such a socket blocks.
     let (sender, thread) = std::sync::mpsc::channel();
     let closing = std::thread::spawn(move || {
-        let stream = fakes::lingering(port);
+        let stream = fake_server::lingering(port);
         sender.send(rustix::thread::gettid()).unwrap();
         drop(stream);
     });

@@ -6,182 +6,167 @@ use skep_store::{EventFamily, EventKind};
 
 use super::constraints::{each_operation, part};
 
+/// A stream of server-sent events.
+struct Stream {
+    /// The path of the `GET` that answers it. `None`: each operation with a stream that no other entry describes.
+    path: Option<&'static str>,
+    /// The name of the schema of its events.
+    name: &'static str,
+    /// What its events are of, for the schema's description.
+    of: &'static str,
+    /// Whether events have an id, with which a caller reconnects.
+    has_id: bool,
+    /// The types of its events, and their description.
+    types: Vec<&'static str>,
+    about_types: &'static str,
+    /// The schemas of the data of its events, and their description.
+    data: Vec<&'static str>,
+    about_data: String,
+    example: Value,
+}
+
+impl Stream {
+    /// The schema of one event.
+    fn schema(&self) -> Value {
+        let mut properties = json!({});
+        if self.has_id {
+            properties["id"] = json!({
+                "type": "string", "description": "Value for `Last-Event-ID` when reconnecting; absent on `error`.",
+            });
+        }
+        properties["event"] = json!({"type": "string", "enum": self.types, "description": self.about_types});
+        let data: Vec<Value> = self.data.iter().map(|name| reference(name)).collect();
+        properties["data"] = json!({
+            "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
+            "description": self.about_data,
+        });
+        json!({
+            "type": "object",
+            "description": format!("One server-sent event of {}.", self.of),
+            "required": ["event", "data"],
+            "properties": properties,
+        })
+    }
+
+    /// The content of an answer that is this stream.
+    fn content(&self) -> Value {
+        json!({"schema": reference(self.name), "example": self.example})
+    }
+}
+
+fn reference(schema: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{schema}")})
+}
+
 /// Describes each stream.
 ///
 /// # Errors
 /// Those of [`part`].
 pub(super) fn describe(document: &mut Value) -> Result<(), String> {
-    // First, because the others replace its description of theirs.
-    command_streams(document)?;
-    watch_stream(document)?;
-    log_stream(document)?;
-    sample_stream(document)?;
-    event_stream(document)
-}
-
-/// The output of commands, which is the stream of each operation that the other functions do not describe.
-fn command_streams(document: &mut Value) -> Result<(), String> {
-    {
-        let schemas = part(document, "/components/schemas")?;
-        let data = ["ExecData", "ExecExit", "StreamRefusal"]
-            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-        schemas["ExecStreamEvent"] = json!({
-            "type": "object",
-            "description": "One server-sent event of a command.",
-            "required": ["event", "data"],
-            "properties": {
-                "event": {
-                    "type": "string", "enum": ["stdout", "stderr", "exit", "error"],
-                    "description": "The type of the event. `exit` and `error` are the last of their stream.",
-                },
-                "data": {
-                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                    "description": "JSON: `ExecData` of `stdout` and `stderr`, `ExecExit`, or `StreamRefusal` of `error`.",
-                },
-            },
-        });
-    }
-    each_operation(document, |operation| {
-        if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream") {
-            *content = json!({
-                "schema": {"$ref": "#/components/schemas/ExecStreamEvent"},
-                "example": {"event": "stdout", "data": "{\"data\":\"skep-vm\\n\",\"offset\":8}"},
-            });
+    for stream in streams() {
+        part(document, "/components/schemas")?[stream.name] = stream.schema();
+        match stream.path {
+            Some(path) => {
+                let path = path.replace('/', "~1");
+                let pointer = format!("/paths/{path}/get/responses/200/content/text~1event-stream");
+                *part(document, &pointer)? = stream.content();
+            }
+            None => each_operation(document, |operation| {
+                if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream") {
+                    *content = stream.content();
+                }
+            }),
         }
-    });
-    Ok(())
-}
-
-/// The events of a watched folder.
-fn watch_stream(document: &mut Value) -> Result<(), String> {
-    {
-        let schemas = part(document, "/components/schemas")?;
-        let data = ["FileChange", "StreamRefusal"]
-            .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-        schemas["FileWatchEvent"] = json!({
-            "type": "object",
-            "description": "One server-sent event of a watched folder.",
-            "required": ["event", "data"],
-            "properties": {
-                "event": {
-                    "type": "string", "enum": ["change", "overflow", "error"],
-                    "description": "The type. `overflow`: changes were lost. `error`: the stream ends with this reason.",
-                },
-                "data": {
-                    "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                    "description": "JSON: `FileChange` of `change` and `overflow`, `StreamRefusal` of `error`.",
-                },
-            },
-        });
     }
-    let content = "/paths/~1api~1files~1watch/get/responses/200/content/text~1event-stream";
-    *part(document, content)? = json!({
-        "schema": {"$ref": "#/components/schemas/FileWatchEvent"},
-        "example": {"event": "change", "data": "{\"type\":\"created\",\"path\":\"/srv/workspace/notes.md\"}"},
-    });
     Ok(())
 }
 
-/// The events of a ticket's log.
-fn log_stream(document: &mut Value) -> Result<(), String> {
-    let schemas = part(document, "/components/schemas")?;
-    let data = ["ExecData", "LogEnd", "StreamRefusal"]
-        .map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-    schemas["TicketLogEvent"] = json!({
-        "type": "object",
-        "description": "One server-sent event of a ticket's log.",
-        "required": ["event", "data"],
-        "properties": {
-            "event": {
-                "type": "string", "enum": ["output", "end", "error"],
-                "description": "The type of the event. `end` and `error` are the last of their stream.",
-            },
-            "data": {
-                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                "description": "JSON: `ExecData` of `output`, `LogEnd` of `end`, or `StreamRefusal` of `error`.",
-            },
+fn streams() -> [Stream; 5] {
+    [
+        // First, because the others replace its description of theirs.
+        Stream {
+            path: None,
+            name: "ExecStreamEvent",
+            of: "a command",
+            has_id: false,
+            types: vec!["stdout", "stderr", "exit", "error"],
+            about_types: "The type of the event. `exit` and `error` are the last of their stream.",
+            data: vec!["ExecData", "ExecExit", "StreamRefusal"],
+            about_data:
+                "JSON: `ExecData` of `stdout` and `stderr`, `ExecExit`, or `StreamRefusal` of `error`.".into(),
+            example: json!({"event": "stdout", "data": r#"{"data":"skep-vm\n","offset":8}"#}),
         },
-    });
-    let content = "/paths/~1api~1tickets~1{id}~1log/get/responses/200/content/text~1event-stream";
-    *part(document, content)? = json!({
-        "schema": {"$ref": "#/components/schemas/TicketLogEvent"},
-        "example": {"event": "output", "data": "{\"data\":\"hello\\n\",\"offset\":6}"},
-    });
-    Ok(())
+        Stream {
+            path: Some("/api/files/watch"),
+            name: "FileWatchEvent",
+            of: "a watched folder",
+            has_id: false,
+            types: vec!["change", "overflow", "error"],
+            about_types: "The type. `overflow`: changes were lost. `error`: the stream ends with this reason.",
+            data: vec!["FileChange", "StreamRefusal"],
+            about_data: "JSON: `FileChange` of `change` and `overflow`, `StreamRefusal` of `error`.".into(),
+            example: json!({"event": "change", "data": r#"{"type":"created","path":"/srv/workspace/notes.md"}"#}),
+        },
+        Stream {
+            path: Some("/api/tickets/{id}/log"),
+            name: "TicketLogEvent",
+            of: "a ticket's log",
+            has_id: false,
+            types: vec!["output", "end", "error"],
+            about_types: "The type of the event. `end` and `error` are the last of their stream.",
+            data: vec!["ExecData", "LogEnd", "StreamRefusal"],
+            about_data: "JSON: `ExecData` of `output`, `LogEnd` of `end`, or `StreamRefusal` of `error`."
+                .into(),
+            example: json!({"event": "output", "data": r#"{"data":"hello\n","offset":6}"#}),
+        },
+        samples(),
+        account_events(),
+    ]
 }
 
 /// The samples of what VMs use.
-fn sample_stream(document: &mut Value) -> Result<(), String> {
-    let schemas = part(document, "/components/schemas")?;
-    let data =
-        ["SwarmSample", "StreamRefusal"].map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
-    schemas["SwarmSampleEvent"] = json!({
-        "type": "object",
-        "description": "One server-sent event of the samples of the VMs.",
-        "required": ["event", "data"],
-        "properties": {
-            "id": {"type": "string", "description": "Value for `Last-Event-ID` when reconnecting; absent on `error`."},
-            "event": {
-                "type": "string", "enum": ["sample", "error"],
-                "description": "The type. `error`: the stream ends with this reason.",
-            },
-            "data": {
-                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                "description": "JSON: `SwarmSample` of `sample`, `StreamRefusal` of `error`.",
-            },
-        },
-    });
-    let content = "/paths/~1api~1swarm~1metrics/get/responses/200/content/text~1event-stream";
-    *part(document, content)? = json!({
-        "schema": {"$ref": "#/components/schemas/SwarmSampleEvent"},
-        "example": {
+fn samples() -> Stream {
+    Stream {
+        path: Some("/api/swarm/metrics"),
+        name: "SwarmSampleEvent",
+        of: "the samples of the VMs",
+        has_id: true,
+        types: vec!["sample", "error"],
+        about_types: "The type. `error`: the stream ends with this reason.",
+        data: vec!["SwarmSample", "StreamRefusal"],
+        about_data: "JSON: `SwarmSample` of `sample`, `StreamRefusal` of `error`.".into(),
+        example: json!({
             "id": "2026-05-01T12:00:00.000Z",
             "event": "sample",
             "data": "{\"at\":\"2026-05-01T12:00:00.000Z\",\"totals\":{\"vms\":0,\"cpu_percent\":0.0,\"memory_mb\":0},\"vms\":[]}",
-        },
-    });
-    Ok(())
+        }),
+    }
 }
 
 /// The events of an account.
-fn event_stream(document: &mut Value) -> Result<(), String> {
-    let schemas = part(document, "/components/schemas")?;
+fn account_events() -> Stream {
     let kinds = EventKind::ALL.iter().map(|kind| kind.as_str());
-    let names: Vec<&str> = kinds.chain([TICKET_CURRENT, STREAM_GAP, "error"]).collect();
     let others = [(TICKET_CURRENT, "CurrentTicket"), (STREAM_GAP, "StreamGap"), ("error", "StreamRefusal")];
     let families = EventFamily::ALL.iter().map(|family| (family.pattern(), event_schema(*family)));
-    let bodies: Vec<(&str, &str)> = families.chain(others).collect();
-    let data: Vec<Value> =
-        bodies.iter().map(|(_, name)| json!({"$ref": format!("#/components/schemas/{name}")})).collect();
-    let of_kinds: Vec<String> = bodies.iter().map(|(kinds, name)| format!("`{name}` of `{kinds}`")).collect();
-    schemas["EventStreamEvent"] = json!({
-        "type": "object",
-        "description": "One server-sent event of an account.",
-        "required": ["event", "data"],
-        "properties": {
-            "id": {"type": "string", "description": "Value for `Last-Event-ID` when reconnecting; absent on `error`."},
-            "event": {
-                "type": "string", "enum": names,
-                "description": "The type. `stream.gap`: earlier events are missing. `error`: the stream ends with this reason.",
-            },
-            "data": {
-                "type": "string", "contentMediaType": "application/json", "contentSchema": {"oneOf": data},
-                "description": format!("JSON: {}.", of_kinds.join(", ")),
-            },
-        },
-    });
-    let content = "/paths/~1api~1events/get/responses/200/content/text~1event-stream";
-    *part(document, content)? = json!({
-        "schema": {"$ref": "#/components/schemas/EventStreamEvent"},
-        "example": {
+    let data: Vec<(&str, &str)> = families.chain(others).collect();
+    let of_types: Vec<String> = data.iter().map(|(types, name)| format!("`{name}` of `{types}`")).collect();
+    Stream {
+        path: Some("/api/events"),
+        name: "EventStreamEvent",
+        of: "an account",
+        has_id: true,
+        types: kinds.chain(others.map(|(kind, _)| kind)).collect(),
+        about_types: "The type. `stream.gap`: earlier events are missing. `error`: the stream ends with this reason.",
+        data: data.iter().map(|(_, name)| *name).collect(),
+        about_data: format!("JSON: {}.", of_types.join(", ")),
+        example: json!({
             "id": "evt_3f2a9c0d1b4e5f67_42",
             "event": "vm.ended",
             "data": "{\"id\":\"evt_3f2a9c0d1b4e5f67_42\",\"type\":\"vm.ended\",\"at\":\"2026-05-01T12:00:00.000Z\",\
                      \"request_id\":\"deploy-17.3\",\"vm\":\"vm_01jv0000000000000000000000\",\"pid\":4242,\
                      \"reason\":\"deleted\"}",
-        },
-    });
-    Ok(())
+        }),
+    }
 }
 
 /// The schema of the events of a family.

@@ -1,34 +1,32 @@
 //! Templates that were built from the disk of another one, in the data directory.
 
+mod build;
+mod disk;
+mod load;
+#[cfg(test)]
+mod tests;
+
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    thread,
 };
 
-use anyhow::Context;
 use skep_api::{ErrorCode, Failure, TemplateId};
-use skep_image::{BUILD_STEPS, Bakery, load_template};
 use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Origin};
 use skep_keeper_protocol::TemplateStatus;
 use skep_template::{Error, MANIFEST, Template, shelf};
 
 use super::{
     Kind, Recipe,
-    base::BaseTemplate,
-    build_error::{BuildError, public_reason},
     build_queue::BuildQueue,
-    builder::{BakeProcesses, Builder},
-    built_templates,
-    entry::{Entry, Outcome, Phase, Ready, Table},
-    keys_in_use, open, remove_without_recipe, snapshot,
+    builder::Builder,
+    entry::{Entry, Phase, Ready, Table},
+    open, snapshot,
 };
-use crate::output;
 
 /// What callers read about a build that has not begun.
 const WAITS_FOR_PARENT: &str = "waits until the template that it begins with is ready";
-const WAITS_FOR_RESOURCES: &str = "waits until the server has memory and disk space for a build";
 
 pub(super) struct BuiltTemplates(Arc<Inner>);
 
@@ -43,49 +41,6 @@ struct Inner {
 }
 
 impl BuiltTemplates {
-    pub(super) fn load(bakery: Bakery, shelf: PathBuf, base: Arc<BaseTemplate>) -> anyhow::Result<Self> {
-        let processes =
-            BakeProcesses { bakery: bakery.clone(), shelf: shelf.clone(), base: Arc::clone(&base) };
-        let inner = Arc::new(Inner::new(shelf.clone(), Box::new(processes)));
-        let processes = BakeProcesses { bakery, shelf, base };
-        remove_without_recipe(&inner.shelf).context("the folders of templates cannot be cleaned up")?;
-        for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
-            let found = match recipe.kind {
-                Kind::Build => Some(inner.find(&processes, id, recipe)),
-                Kind::Snapshot | Kind::Pause => inner.find_snapshot(&processes.bakery, id),
-                Kind::Disk => inner.find_disk(id),
-            };
-            let Some(phase) = found else {
-                inner.remove_files(id);
-                continue;
-            };
-            let is_ready = matches!(phase, Phase::Ready(_));
-            inner.table().templates.insert(id, Entry::new(recipe, phase));
-            if !is_ready && recipe.kind == Kind::Build {
-                inner.queue.push_again(id);
-            }
-        }
-        Ok(Self(inner))
-    }
-
-    /// Starts the thread that builds.
-    pub(super) fn begin_builds(&self, admit: AdmitBuild) {
-        if self.0.admit.set(admit).is_err() {
-            return;
-        }
-        let builder = Arc::clone(&self.0);
-        let spawned = thread::Builder::new().name("build".to_owned()).spawn(move || {
-            loop {
-                let id = builder.queue.next();
-                builder.build(id);
-                builder.queue.finish();
-            }
-        });
-        if let Err(error) = spawned {
-            tracing::error!(%error, "no template is built, because its thread cannot be started: {error}");
-        }
-    }
-
     pub(super) fn open(&self, id: TemplateId) -> Result<OpenTemplate, Failure> {
         let (template, edition) = self.0.loaded(id)?;
         let opened = open(&template, edition).map_err(|error| self.0.failure(id, edition, error))?;
@@ -217,56 +172,6 @@ impl Inner {
         })
     }
 
-    /// The state of a template on disk.
-    fn find(&self, processes: &BakeProcesses, id: TemplateId, recipe: Recipe) -> Phase {
-        let Ok(parent) = self.parent_dir(recipe.parent) else {
-            return Phase::Outdated { reason: WAITS_FOR_PARENT.to_owned() };
-        };
-        let bakery = processes.bakery(id, recipe, &parent);
-        let found = || -> Result<Phase, skep_image::Error> {
-            if let Some(dir) = bakery.locate()? {
-                return Ok(Phase::Ready(Ready::of(dir)?));
-            }
-            Ok(match bakery.difference()? {
-                Some(difference) => {
-                    tracing::warn!("the template {id} was built {difference}: it is built again");
-                    Phase::Outdated { reason: format!("built {difference}") }
-                }
-                None => Phase::Building { step: "the build was interrupted, and begins again".to_owned() },
-            })
-        };
-        found().unwrap_or_else(|error| {
-            let reason = public_reason(&error);
-            let log_reason = output::one_line(&error.into());
-            tracing::warn!(log_reason, "the template {id} cannot be used and is built again: {log_reason}");
-            Phase::Outdated { reason }
-        })
-    }
-
-    /// The state of a snapshot on disk. `None` if it was not written completely.
-    fn find_snapshot(&self, bakery: &Bakery, id: TemplateId) -> Option<Phase> {
-        let found = snapshot::find(&self.folder(id)).inspect_err(|error| {
-            tracing::error!(%error, "the snapshot {id} cannot be read: {error}");
-        });
-        let dir = found.ok()??;
-        let check = || -> Result<Phase, skep_image::Error> {
-            Ok(match bakery.difference_of_snapshot(&dir)? {
-                Some(difference) => {
-                    tracing::warn!(
-                        "the snapshot {id} is outdated, and its memory cannot be used: its VM was booted {difference}"
-                    );
-                    Phase::Outdated { reason: format!("its VM was booted {difference}") }
-                }
-                None => Phase::Ready(Ready::of(dir.clone())?),
-            })
-        };
-        Some(check().unwrap_or_else(|error| {
-            let reason = public_reason(&error);
-            tracing::error!(%error, "the snapshot {id} cannot be used: {error}");
-            Phase::Damaged { reason }
-        }))
-    }
-
     /// The template that a VM was restored from at first, if this is what it is resumed from.
     fn origin_of_pause(&self, id: TemplateId, template: &Template) -> Option<Origin> {
         let recipe = self.table().templates.get(&id)?.recipe;
@@ -298,26 +203,6 @@ impl Inner {
         match &entry.phase {
             Phase::Ready(ready) => Ok(ready.dir.clone()),
             _ => Err(entry.refusal(parent)),
-        }
-    }
-
-    /// Verifies the files of a parent on disk. If they are damaged, it is built again. Returns whether they are. Blocks for a
-    /// fraction of a second.
-    fn is_parent_damaged(&self, parent: TemplateId) -> bool {
-        if parent == TemplateId::BASE {
-            return self.builder.is_base_damaged();
-        }
-        let found = self.table().templates.get(&parent).map(|entry| match &entry.phase {
-            Phase::Ready(ready) => (Some(ready.dir.clone()), entry.edition),
-            _ => (None, entry.edition),
-        });
-        let Some((Some(dir), edition)) = found else { return false };
-        match skep_template::verify(&dir) {
-            Err(error @ (Error::Damaged { .. } | Error::Missing(_))) => {
-                self.failure(parent, edition, error);
-                true
-            }
-            _ => false,
         }
     }
 
@@ -375,105 +260,4 @@ impl Inner {
         let refusal = entry.refusal(id);
         Failure::new(ErrorCode::TemplateDamaged, refusal.message)
     }
-
-    /// Builds a template, and stores the outcome. Blocks for some seconds.
-    fn build(&self, id: TemplateId) {
-        let Some(recipe) = self.table().templates.get(&id).map(|entry| entry.recipe) else { return };
-        // Only these are built again.
-        let rebuilt = if recipe.kind == Kind::Disk { TemplateId::BASE } else { recipe.parent };
-        let outcome = match self.run_build(id, recipe) {
-            Outcome::Failed(error) if error != BuildError::Interrupted && self.is_parent_damaged(rebuilt) => {
-                Outcome::Waits(WAITS_FOR_PARENT)
-            }
-            outcome => outcome,
-        };
-        let mut table = self.table();
-        table.end_build();
-        // It was removed meanwhile.
-        let Some(entry) = table.templates.get_mut(&id) else { return };
-        if let Some(delay) = entry.settle(outcome) {
-            self.queue.push_later(id, delay);
-        }
-    }
-
-    fn run_build(&self, id: TemplateId, recipe: Recipe) -> Outcome {
-        let is_disk = recipe.kind == Kind::Disk;
-        let parent = if is_disk { self.snapshot_dir(recipe.parent) } else { self.parent_dir(recipe.parent) };
-        let parent = match parent {
-            // Kernel and guest agent are those of `base`.
-            Ok(_) if is_disk && self.builder.base_dir().is_err() => return Outcome::Waits(WAITS_FOR_PARENT),
-            Ok(parent) => parent,
-            Err(failure) if failure.code == ErrorCode::UnknownTemplate => {
-                return Outcome::Failed(BuildError::NoParent);
-            }
-            Err(_) => return Outcome::Waits(WAITS_FOR_PARENT),
-        };
-        if let Some(Err(refused)) = self.admit.get().map(|admit| admit()) {
-            tracing::debug!(%refused, "the build of the template {id} waits: {refused}");
-            // A caller waits for it.
-            let fails = Outcome::Failed(BuildError::NoCapacity);
-            return if is_disk { fails } else { Outcome::Waits(WAITS_FOR_RESOURCES) };
-        }
-        match self.bake(id, recipe, &parent) {
-            Ok(ready) => {
-                tracing::info!(dir = %ready.dir.display(), "the template {id} is built");
-                Outcome::Built(ready)
-            }
-            Err(error) => {
-                let reason = output::one_line(&error);
-                tracing::error!(reason, "the template {id} could not be built: {reason}");
-                Outcome::Failed(BuildError::of_process(&error))
-            }
-        }
-    }
-
-    fn bake(&self, id: TemplateId, recipe: Recipe, parent: &Path) -> anyhow::Result<Ready> {
-        let started = |process| self.table().begin_build(id, process);
-        let dir = self.builder.bake(id, recipe, parent, &started, &|step| self.report(id, step))?;
-        load_template(&dir)?;
-        self.remove_others(id, &dir);
-        Ok(Ready::of(dir)?)
-    }
-
-    /// Shows a step of the build, unless it is only for the log. A damaged or outdated template keeps its reason.
-    fn report(&self, id: TemplateId, step: &str) {
-        if !BUILD_STEPS.contains(&step) {
-            return;
-        }
-        if let Some(Entry { phase: Phase::Building { step: current }, .. }) =
-            self.table().templates.get_mut(&id)
-        {
-            step.clone_into(current);
-        }
-    }
-
-    /// Removes what was built from other inputs, unless a VM needs it for copies. To run, VMs hold their files open.
-    fn remove_others(&self, id: TemplateId, current: &Path) {
-        let needed = match keys_in_use(self.shelf.parent().unwrap_or(&self.shelf)) {
-            Ok(keys) => keys,
-            Err(error) => {
-                tracing::warn!(
-                    "earlier files of the template {id} are kept, because VMs may need them: {error:#}"
-                );
-                return;
-            }
-        };
-        let is_needed = |path: &Path| {
-            path.file_name().and_then(|name| name.to_str()).is_some_and(|key| needed.contains(key))
-        };
-        let Ok(entries) = fs::read_dir(self.folder(id)) else { return };
-        let dirs = entries
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.is_dir() && path != current && !is_needed(path));
-        for dir in dirs {
-            if let Err(error) = skep_template::shelf::remove(&dir) {
-                tracing::warn!(%error, "{} could not be removed: {error}", dir.display());
-            }
-        }
-    }
 }
-
-mod disk;
-#[cfg(test)]
-mod tests;

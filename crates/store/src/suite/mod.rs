@@ -23,6 +23,7 @@ pub mod ticket_model;
 pub mod ticket_races;
 pub mod tickets;
 pub mod vm_pauses;
+pub mod vm_tickets;
 pub mod vms;
 pub mod waitlist;
 pub mod webhooks;
@@ -111,11 +112,11 @@ macro_rules! store_suite {
             vms::keys_end_with_their_vm,
             vms::a_start_ends_those_that_it_lost,
             vms::records_of_vms_that_ended_are_kept_as_long_as_events,
-            vms::a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own,
-            vms::an_attempt_ends_with_the_command_of_its_boot,
-            vms::a_command_completes_its_ticket_or_gives_it_back,
-            vms::a_vm_whose_attempt_has_ended_is_not_recorded,
-            vms::a_vm_is_to_end_with_its_attempt_unless_it_is_kept,
+            vm_tickets::a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own,
+            vm_tickets::an_attempt_ends_with_the_command_of_its_boot,
+            vm_tickets::a_command_completes_its_ticket_or_gives_it_back,
+            vm_tickets::a_vm_whose_attempt_has_ended_is_not_recorded,
+            vm_tickets::a_vm_is_to_end_with_its_attempt_unless_it_is_kept,
             vms::the_answer_of_a_named_boot_is_kept_with_it_for_a_day,
             run_logs::the_end_of_a_log_is_kept_and_read_from_anywhere,
             run_logs::a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket,

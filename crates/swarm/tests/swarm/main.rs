@@ -5,6 +5,9 @@
 mod adopt;
 mod disk_quota;
 mod egress;
+mod fake_driver;
+mod fake_guest;
+mod fake_keeper;
 mod fake_store;
 mod fake_templates;
 mod fixture;

@@ -1,15 +1,17 @@
 use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use skep_api::templates::GuestSize;
+use skep_image::BUILD_STEPS;
 use skep_keeper_protocol::TemplateState;
 use skep_template::{FORMAT, MANIFEST, Manifest, TemplateFile, checksum_of};
 
-use super::*;
+use super::{build::WAITS_FOR_RESOURCES, *};
 
 /// Where a path would come from.
 const SECRET: &str = "/var/lib/skep/templates: no space left; its console: panic";

@@ -1,0 +1,105 @@
+//! Templates whose files are short texts, and which are damaged on demand.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, Write},
+    os::fd::{AsRawFd, OwnedFd},
+    path::PathBuf,
+};
+
+use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
+use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Templates};
+use skep_keeper_protocol::TemplateStatus;
+
+/// Templates that are damaged while the file `damage` exists.
+pub(crate) struct FakeTemplates {
+    pub(crate) damage: PathBuf,
+}
+
+/// Names of the templates that tests launch, in the order of their ids.
+const TEMPLATES: [&str; 4] = ["base", "unknown", "missing-program", "no-layer"];
+
+pub(crate) fn template_id(name: &str) -> TemplateId {
+    let at = TEMPLATES.iter().position(|known| *known == name).unwrap();
+    format!("tpl_{at:026}").parse().unwrap()
+}
+
+impl Templates for FakeTemplates {
+    fn unload_unused(&self, _: &BTreeSet<TemplateId>) {}
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    fn open(&self, template: TemplateId) -> Result<OpenTemplate, Failure> {
+        let name = *TEMPLATES.iter().find(|name| template_id(name) == template).unwrap();
+        if name == "unknown" {
+            return Err(Failure::new(ErrorCode::UnknownTemplate, "there is no template `unknown`"));
+        }
+        let file = |text: &str| -> OwnedFd {
+            let file = File::from(rustix::fs::memfd_create("part", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+            (&file).write_all(text.as_bytes()).unwrap();
+            io::Seek::rewind(&mut &file).unwrap();
+            file.into()
+        };
+        let layer = if name == "no-layer" { unreadable(&file("layer")) } else { file("layer") };
+        // The amount of memory selects the behaviour of the launcher.
+        let memory_mb = if name == "missing-program" { 1 } else { 64 };
+        let [ram, kernel, initrd, root, state] = ["ram", "kernel", "initrd", "root", "state"].map(file);
+        Ok(OpenTemplate {
+            key: "key".to_owned(),
+            edition: 0,
+            vcpus: 1,
+            memory_mb,
+            ram,
+            kernel,
+            initrd,
+            root,
+            state,
+            layer,
+            delta: None,
+            origin: None,
+        })
+    }
+
+    fn begin_builds(&self, _: AdmitBuild) {}
+
+    fn build(&self, _: TemplateId, _: TemplateId, _: GuestSize) -> Result<(), Failure> {
+        unreachable!("no test builds templates")
+    }
+
+    fn boot_disk(&self, _: TemplateId, _: TemplateId) -> Result<(), Failure> {
+        unreachable!("no test boots disks")
+    }
+
+    fn status(&self, _: TemplateId) -> Option<TemplateStatus> {
+        None
+    }
+
+    fn store(&self, _: TemplateId, _: CapturedFiles<'_>) -> Result<TemplateStatus, Failure> {
+        unreachable!("no test stores captures")
+    }
+
+    fn list(&self) -> Vec<TemplateStatus> {
+        Vec::new()
+    }
+
+    fn remove(&self, template: TemplateId) -> Result<(), Failure> {
+        Err(Failure::unknown_template(template.to_string()))
+    }
+
+    fn check(&self, template: TemplateId, _edition: u64) -> Result<(), Failure> {
+        if self.damage.exists() {
+            let message = format!("the template {template} is damaged");
+            return Err(Failure::new(ErrorCode::TemplateDamaged, message));
+        }
+        Ok(())
+    }
+}
+
+/// The same file, opened write-only.
+fn unreadable(file: &OwnedFd) -> OwnedFd {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    File::options().write(true).open(path).unwrap().into()
+}

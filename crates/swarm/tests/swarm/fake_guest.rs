@@ -1,0 +1,95 @@
+//! Fake guests.
+
+use std::{
+    future::pending,
+    sync::{Arc, Mutex},
+};
+
+use skep_api::{ErrorCode, Failure, exec::RunCommand};
+use skep_channel::{
+    Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+    guest::{Events, Handler},
+};
+
+use crate::fake_keeper::FakeKeeper;
+
+/// A fake guest that takes any identity and runs no commands.
+#[derive(Clone)]
+pub(crate) struct FakeGuest(pub(crate) Arc<Mutex<FakeKeeper>>);
+
+impl Handler for FakeGuest {
+    fn request_limit(&self) -> usize {
+        1 << 20
+    }
+
+    async fn set_identity(&self, identity: Identity) -> Result<IdentityReport, Failure> {
+        Ok(IdentityReport {
+            vm: identity.vm,
+            hostname: identity.hostname,
+            mac: identity.mac,
+            ip: identity.ip,
+            prefix_len: identity.prefix_len,
+            machine_id: identity.machine_id,
+            boot_id: identity.boot_id,
+            reseeded: true,
+            clock_step_ms: 0.0,
+        })
+    }
+
+    async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
+        Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
+    }
+
+    async fn set_clock(&self, _: TimeAndSeed) -> Result<HandOutReport, Failure> {
+        let mut keeper = self.0.lock().unwrap();
+        if keeper.agents_lack_clock {
+            return Err(Failure::new(ErrorCode::UnknownRoute, "the agent has no route POST /clock"));
+        }
+        keeper.clocks_set += 1;
+        Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
+    }
+
+    async fn wait_until_prepared(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn settle(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn run(&self, _: &str, _: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let runs = {
+            let keeper = self.0.lock().unwrap();
+            keeper.agents_lack_clock || keeper.runs_commands
+        };
+        if !runs {
+            return pending().await;
+        }
+        let command: RunCommand = serde_json::from_slice(&request).unwrap();
+        self.0.lock().unwrap().commands.push(command.command);
+        Ok(ANSWER_OF_COMMAND.into())
+    }
+
+    async fn run_streamed(
+        &self,
+        name: &str,
+        _: bytes::Bytes,
+        _: Content,
+    ) -> Result<(Vec<u8>, Content), Failure> {
+        Err(Failure::new(ErrorCode::UnknownRoute, name))
+    }
+
+    fn start(&self, _: &str, _: RunCommand) -> Result<Events, Failure> {
+        Ok(Box::pin(futures_util::stream::pending()))
+    }
+
+    fn attach(&self, _: &str, _: u64, _: u64) -> Result<Events, Failure> {
+        Ok(Box::pin(futures_util::stream::pending()))
+    }
+
+    fn cancel(&self, _: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+const ANSWER_OF_COMMAND: &str = r#"{"exit_code":0,"signal":null,"stdout":"","stderr":"","duration_ms":1,"timed_out":false,"truncated":false}"#;
