@@ -2,9 +2,13 @@
 //! stands for the internet, with public addresses and private ones.
 
 mod attacks;
+mod changes;
 mod floods;
+mod forged;
 mod life;
 mod limits;
+mod peers;
+mod states;
 mod tools;
 mod world;
 
@@ -115,6 +119,7 @@ fn a_vm_reaches_what_its_policy_allows_and_nothing_else() {
         }
         assert_policies(&skep, vms).await;
         assert_default_of_account(&skep).await;
+        assert_ports(&skep).await;
         assert_presets(&skep).await;
         assert_refusals_are_counted(&skep).await;
     });
@@ -212,6 +217,20 @@ async fn assert_default_of_account(skep: &Skep) {
     assert!(is_refusal(&fetch(skep, vm, "http://other.test/").await));
     let closed = boot(skep, json!("none")).await;
     assert!(fetch(skep, closed, "http://api.test/").await.is_err());
+}
+
+/// Asserts that a policy with ports opens no other port of the same hosts.
+async fn assert_ports(skep: &Skep) {
+    let hosts = ["api.test", "203.0.113.7"];
+    let [limited, control] =
+        [boot(skep, json!({"allow": hosts, "ports": [80]})).await, boot(skep, json!({"allow": hosts})).await];
+    for host in hosts {
+        assert_eq!(fetch(skep, limited, &format!("http://{host}/")).await, Ok(format!("world {host}")));
+        let other = format!("http://{host}:8000/");
+        let refused = fetch(skep, limited, &other).await;
+        assert!(is_refusal(&refused), "{other}: {refused:?}");
+        assert_eq!(fetch(skep, control, &other).await, Ok(format!("world {host}:8000")));
+    }
 }
 
 /// Asserts that a preset opens its hosts and nothing else, and that a VM without it does not reach them.

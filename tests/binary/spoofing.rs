@@ -120,7 +120,7 @@ impl Capture {
     }
 }
 
-fn in_namespace(skep: &Skep, command: &str) -> String {
+pub(crate) fn in_namespace(skep: &Skep, command: &str) -> String {
     let output =
         Command::new("ip").args(["netns", "exec", &skep.namespace(), "sh", "-c", command]).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));

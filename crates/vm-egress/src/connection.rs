@@ -15,7 +15,7 @@ use rustix::net::sockopt::set_socket_linger;
 use skep_api::egress::EgressPolicy;
 use skep_keeper_protocol::EgressRefusal;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional_with_sizes},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::{Instant, sleep, timeout, timeout_at},
 };
@@ -23,17 +23,15 @@ use tokio::{
 use crate::{
     connector,
     first_bytes::{self, FirstBytes},
-    meter::Metered,
     names::is_placeholder,
     proxy::Proxy,
     rules::{AddressRefusal, Rules},
+    transfer::Transfer,
     vms::{Outcome, Target, Vm},
 };
 
 /// How long the rest of a ClientHello or of a request's head may take.
 const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
-/// The buffer of each direction, in bytes.
-const BUFFER_BYTES: usize = 8 << 10;
 /// The longest part of a name that a guest sent in the reason of a refusal.
 const MAX_SHOWN_BYTES: usize = 64;
 
@@ -152,7 +150,7 @@ async fn relay(
     vm.record(&Target { address: peer, ..target.clone() }, Outcome::Allowed);
     if sender != FirstSender::Nobody {
         // An error of the copy ends the connection. Both ends notice, because the streams are closed.
-        let _ = copy(vm, guest, outside, &first, idle_time).await;
+        let _ = copy(proxy, vm, guest, outside, &first).await;
     }
     Ok(())
 }
@@ -273,29 +271,32 @@ fn shown(text: &str) -> String {
 }
 
 async fn copy(
+    proxy: &Proxy,
     vm: &Vm,
     guest: &mut TcpStream,
     mut outside: TcpStream,
     first: &[u8],
-    idle_time: Duration,
 ) -> io::Result<()> {
     outside.write_all(first).await?;
     vm.sent.total.fetch_add(first.len() as u64, Ordering::Relaxed);
-    let moved = Arc::new(AtomicU64::new(0));
-    let idle = idle(&moved, idle_time);
-    let mut guest = Metered::new(guest, &vm.sent, &moved);
-    let mut outside = Metered::new(&mut outside, &vm.received, &moved);
-    tokio::select! {
-        copied = copy_bidirectional_with_sizes(&mut guest, &mut outside, BUFFER_BYTES, BUFFER_BYTES) => {
-            if copied.is_err() {
-                // The other end learns that the connection broke, rather than ended.
-                let _ = set_socket_linger(&*guest.stream, Some(Duration::ZERO));
-                let _ = set_socket_linger(&*outside.stream, Some(Duration::ZERO));
-            }
-            copied.map(drop)
+    let moved = AtomicU64::new(0);
+    let copied = {
+        let (large, moved) = ([&vm.large_buffers, &proxy.large_buffers], &moved);
+        let ((from_guest, to_guest), (from_outside, to_outside)) = (guest.split(), outside.split());
+        let out = Transfer { from: from_guest, to: to_outside, direction: &vm.sent, moved, large };
+        let back = Transfer { from: from_outside, to: to_guest, direction: &vm.received, moved, large };
+        tokio::select! {
+            // One that fails ends both.
+            copied = async { tokio::try_join!(out.run(), back.run()) } => copied.map(drop),
+            () = idle(moved, proxy.vms.limits().idle) => Ok(()),
         }
-        () = idle => Ok(()),
+    };
+    if copied.is_err() {
+        // The other end learns that the connection broke, rather than ended.
+        let _ = set_socket_linger(&*guest, Some(Duration::ZERO));
+        let _ = set_socket_linger(&outside, Some(Duration::ZERO));
     }
+    copied
 }
 
 /// Waits until no bytes have moved for the idle time.

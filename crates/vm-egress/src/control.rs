@@ -12,7 +12,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{connector::Connector, dns, limits::Limits, names::Names, proxy::Proxy, rules::Rules, vms::Vms};
+use crate::{
+    connector::Connector, dns, limits::Limits, names::Names, proxy::Proxy, rules::Rules, transfer::MAX_LARGE,
+    vms::Vms,
+};
 
 /// Descriptors for anything but connections of the proxy, such as those for DNS.
 const OTHER_DESCRIPTORS: u64 = dns::MAX_CONNECTIONS as u64 + 64;
@@ -63,6 +66,7 @@ pub async fn serve(control: OwnedFd, listeners: Listeners, settings: Settings) -
         names: Arc::new(settings.names),
         connector: Connector::new(settings.rules)?,
         connections: Arc::new(Semaphore::new(connections as usize)),
+        large_buffers: Arc::new(Semaphore::new(MAX_LARGE)),
     });
     let mut server =
         Server { proxy: Arc::clone(&proxy), listeners: Some(listeners), tasks: JoinSet::default() };
@@ -181,6 +185,7 @@ mod tests {
             names: Arc::new(names),
             connector: Connector::new(Rules::default()).unwrap(),
             connections: Arc::new(Semaphore::new(10)),
+            large_buffers: Arc::new(Semaphore::new(1)),
         });
         let tcp = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let dns_udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

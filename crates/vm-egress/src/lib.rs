@@ -15,10 +15,10 @@ mod control;
 mod dns;
 mod first_bytes;
 mod limits;
-mod meter;
 mod names;
 mod proxy;
 mod rules;
+mod transfer;
 mod vms;
 
 pub use confine::confine;

@@ -29,6 +29,8 @@ pub(crate) struct Proxy {
     pub(crate) connector: Connector,
     /// Limit of all connections; further ones wait in the queue of the listener.
     pub(crate) connections: Arc<Semaphore>,
+    /// Limit of the large buffers of all connections.
+    pub(crate) large_buffers: Arc<Semaphore>,
 }
 
 impl Proxy {

@@ -17,7 +17,10 @@ use skep_api::egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict};
 use skep_keeper_protocol::{EgressRefusal, EgressTotals};
 use tokio::sync::{Semaphore, watch};
 
-use crate::limits::{Bucket, Limits};
+use crate::{
+    limits::{Bucket, Limits},
+    transfer::MAX_LARGE_OF_VM,
+};
 
 /// How many seconds' new connections a VM may open at once.
 const CONNECTION_BURST: NonZeroU32 = NonZeroU32::new(5).unwrap();
@@ -47,6 +50,7 @@ pub(crate) struct Vm {
     limits: Limits,
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) dns_connections: Arc<Semaphore>,
+    pub(crate) large_buffers: Arc<Semaphore>,
     pub(crate) connection_rate: DefaultDirectRateLimiter,
     pub(crate) query_rate: DefaultDirectRateLimiter,
     pub(crate) sent: Arc<Direction>,
@@ -144,6 +148,7 @@ impl Vm {
             policy: watch::Sender::default(),
             connections: Arc::new(Semaphore::new(limits.connections.get() as usize)),
             dns_connections: Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS)),
+            large_buffers: Arc::new(Semaphore::new(MAX_LARGE_OF_VM)),
             connection_rate: RateLimiter::direct(connection_rate),
             query_rate: RateLimiter::direct(Quota::per_second(QUERY_RATE)),
             sent: direction(),

@@ -78,7 +78,7 @@ def ask(kind, message):
 print(ask(socket.SOCK_DGRAM, query), ask(socket.SOCK_STREAM, struct.pack(">H", len(query)) + query))
 "#;
 
-async fn python(skep: &Skep, vm: u64, script: &str, arguments: &str) -> String {
+pub(super) async fn python(skep: &Skep, vm: u64, script: &str, arguments: &str) -> String {
     skep.output(
         vm,
         &format!("cat > /root/script.py <<'END'\n{script}\nEND\npython3 /root/script.py {arguments}"),
@@ -173,15 +173,30 @@ fn a_guest_that_hides_the_host_is_refused() {
         assert!(address.starts_with("198.18.") || address.starts_with("198.19."), "{address}");
         assert_eq!(fetch(&skep, listed, &url).await.as_deref(), Ok("world api.test"));
         assert!(is_refusal(&fetch(&skep, other, &url).await));
-        // Another name server: never over UDP; over TCP by a policy that allows its address.
-        assert_eq!(python(&skep, listed, OTHER_RESOLVER, "203.0.113.53").await, "False False");
-        assert_eq!(python(&skep, all, OTHER_RESOLVER, "203.0.113.53").await, "False True");
-        let forwarder = skep.output(all, "grep nameserver /etc/resolv.conf | cut -d ' ' -f 2").await;
-        assert_eq!(python(&skep, all, OTHER_RESOLVER, forwarder.trim()).await, "True True");
+        assert_other_resolvers_open_nothing(&skep, listed, all).await;
         // IPv6 leads nowhere, also by the name that the guest writes itself.
         assert!(fetch(&skep, all, "http://[2001:db8::7]/").await.is_err());
         assert!(fetch(&skep, all, "http://[::ffff:10.9.0.1]/").await.is_err());
     });
+}
+
+/// Asserts that a VM reaches a name server only as any other host, and no further host by what it answers. The control is
+/// a VM that may reach all hosts.
+async fn assert_other_resolvers_open_nothing(skep: &Skep, listed: u64, all: u64) {
+    // Never over UDP; over TCP by a policy that allows its address.
+    assert_eq!(python(skep, listed, OTHER_RESOLVER, "203.0.113.53").await, "False False");
+    assert_eq!(python(skep, all, OTHER_RESOLVER, "203.0.113.53").await, "False True");
+    let forwarder = skep.output(all, "grep nameserver /etc/resolv.conf | cut -d ' ' -f 2").await;
+    assert_eq!(python(skep, all, OTHER_RESOLVER, forwarder.trim()).await, "True True");
+    // Over HTTP, by an allowed host that resolves names, and by another one.
+    let asked = fetch(skep, listed, "http://api.test/dns-query?name=other.test").await;
+    assert_eq!(asked.as_deref(), Ok("203.0.113.7"));
+    let connect = "--resolve other.test:80:203.0.113.7 http://other.test/";
+    assert!(is_refusal(&fetch(skep, listed, connect).await));
+    assert_eq!(fetch(skep, all, connect).await.as_deref(), Ok("world other.test"));
+    let ask_another = "http://other.test/dns-query?name=b.test";
+    assert!(is_refusal(&fetch(skep, listed, ask_another).await));
+    assert_eq!(fetch(skep, all, ask_another).await.as_deref(), Ok("203.0.113.7"));
 }
 
 /// What the packet filter, the routes and the settings of the machine are, as a text to compare.

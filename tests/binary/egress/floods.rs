@@ -1,11 +1,11 @@
 //! Guests that send much more than they should: queries, connections and resets.
 
-use std::fs;
+use std::{fs, pin::pin};
 
 use serde_json::json;
 use skep_harness::{eventually, temp_dir};
 
-use super::{OPTIONS, boot, fetch, life::recorded, world::World};
+use super::{OPTIONS, attacks::python, boot, fetch, life::recorded, world::World};
 use crate::harness::Skep;
 
 /// Sends queries for names of its own to the forwarder until its file is removed, without reading the answers.
@@ -27,25 +27,33 @@ END
 touch /root/flooding
 python3 /root/flood.py > /dev/null 2>&1 &"#;
 
-/// Connects a number of times to each target, and resets what was connected.
-const RESETS: &str = r#"cat > /root/resets.py <<'END'
+/// Connects a number of times: to a host that answers, to one whose connections are reset after a byte, to one that is
+/// forbidden, and to a port that is closed. Prints how many connections were answered.
+const CONNECTIONS: &str = r#"
 import socket, struct, sys
-targets = [("203.0.113.8", 80), ("203.0.113.7", 81), ("10.9.0.1", 80)]
-for _ in range(int(sys.argv[1])):
-    for target in targets:
-        connection = socket.socket()
-        connection.settimeout(20)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        try:
-            connection.connect(target)
-            connection.send(b"G")
-        except OSError:
-            pass
-        connection.close()
-END
-python3 /root/resets.py"#;
-const TARGETS: u64 = 3;
-const RESETS_OF_EACH: u64 = 400;
+answering, closed, forbidden = ("203.0.113.8", 7000), ("203.0.113.7", 81), ("10.9.0.1", 80)
+kinds = [(answering, b"e")] * 7 + [(answering, b""), (closed, b"G"), (forbidden, b"G")]
+answered = 0
+for number in range(int(sys.argv[1])):
+    target, message = kinds[number % len(kinds)]
+    connection = socket.socket()
+    connection.settimeout(20)
+    try:
+        connection.connect(target)
+        connection.send(message or b"G")
+        if message == b"e":
+            answered += len(connection.recv(4)) > 0
+        else:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    except OSError:
+        pass
+    connection.close()
+print(answered)
+"#;
+const ALL: u64 = 10_000;
+/// Of each ten connections, those that are answered and those that are forbidden.
+const ANSWERED: u64 = ALL / 10 * 7;
+const FORBIDDEN: u64 = ALL / 10;
 
 /// Limits that the guest does not reach first.
 const LARGE: [&str; 2] = ["--egress-new-connections", "100000"];
@@ -75,10 +83,18 @@ fn a_guest_that_floods_the_process_stops_no_other_and_leaves_no_descriptor() {
         skep.output(greedy, "rm /root/flooding; wait").await;
 
         let refused_before = refused().await;
-        skep.output(greedy, &format!("{RESETS} {RESETS_OF_EACH}")).await;
-        // The control: the connections arrived. A third of them goes to a forbidden address.
+        let count = ALL.to_string();
+        let mut connect = pin!(python(&skep, greedy, CONNECTIONS, &count));
+        let answered = loop {
+            tokio::select! {
+                answered = &mut connect => break answered,
+                reached = fetch(&skep, other, "-m 20 http://api.test/") => assert_eq!(reached, world),
+            }
+        };
+        assert_eq!(answered, ANSWERED.to_string());
+        // The control: also those arrived that were not answered.
         let arrived = refused().await - refused_before;
-        assert!(arrived >= RESETS_OF_EACH, "{arrived} of {} connections", RESETS_OF_EACH * TARGETS);
+        assert!(arrived >= FORBIDDEN, "{arrived} of {FORBIDDEN} connections");
         assert_eq!(fetch(&skep, other, "http://api.test/").await, world);
         eventually("the end of the connections", async || descriptors(process) <= before).await;
         assert_eq!(recorded(skep.data_dir.path()), process, "it was not started again");

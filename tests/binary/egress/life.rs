@@ -51,7 +51,7 @@ async fn end_probe(skep: &Skep, vm: u64) -> usize {
 }
 
 /// Begins a connection that receives a line now and then.
-async fn begin_long_connection(skep: &Skep, vm: u64) {
+pub(super) async fn begin_long_connection(skep: &Skep, vm: u64) {
     let command =
         "(curl -sS -N http://203.0.113.8/slow > /root/long; touch /root/long.over) > /dev/null 2>&1 &";
     skep.output(vm, command).await;

@@ -1,12 +1,15 @@
-"""The internet of the test: web servers that name themselves, a name server, and files over TLS.
+"""The internet of the test: web servers that name themselves, a name server, also over HTTP, files over TLS, and a server
+of bytes.
 
 Arguments: the server's name; a folder with certificate.pem, key.pem and the files of public/, or nothing; and names as
 NAME=ADDRESS, NAME=ADDRESS/ADDRESS (each answer has the next one) or NAME=@OTHER (an alias of another name).
 """
-import functools, http.server, socket, ssl, struct, sys, threading, time
+import functools, http.server, socket, socketserver, ssl, struct, sys, threading, time
 
 NAMES = {name: value.split("/") for name, value in (pair.split("=") for pair in sys.argv[3:])}
 ME, FOLDER = sys.argv[1:3]
+# What the last guest sent to a server of bytes that had ended its own direction.
+COUNTED = 0
 
 
 class Web(http.server.BaseHTTPRequestHandler):
@@ -24,7 +27,12 @@ class Web(http.server.BaseHTTPRequestHandler):
             except OSError:
                 self.close_connection = True
                 return
-        body = f"{ME} {self.headers['Host']}\n".encode()
+        if self.path.startswith("/dns-query?name="):
+            body = NAMES[self.path.partition("=")[2]][0].encode()
+        elif self.path == "/counted":
+            body = b"%d" % COUNTED
+        else:
+            body = f"{ME} {self.headers['Host']}\n".encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -32,6 +40,41 @@ class Web(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+class Bytes(socketserver.BaseRequestHandler):
+    """The first byte says what follows."""
+
+    def handle(self):
+        global COUNTED
+        kind = self.request.recv(1)
+        if kind == b"e":
+            self.request.sendall(b"echo")
+        elif kind == b"c":
+            self.request.sendall(b"%d" % self.count())
+        elif kind == b"h":
+            self.request.sendall(b"bye")
+            self.request.shutdown(socket.SHUT_WR)
+            COUNTED = self.count()
+        elif kind == b"n":
+            # Never reads. The end of the program ends it.
+            threading.Event().wait()
+
+    def count(self):
+        """The bytes until the guest ends its direction."""
+        received = 0
+        while data := self.request.recv(1 << 16):
+            received += len(data)
+        return received
+
+
+class ByteServer(socketserver.ThreadingTCPServer):
+    request_queue_size = 1024
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def handle_error(self, *_):
+        """A guest resets its connection."""
 
 
 def answer(query):
@@ -92,6 +135,7 @@ def files():
 
 
 web = [http.server.ThreadingHTTPServer(("0.0.0.0", port), Web) for port in (80, 8000)]
+web.append(ByteServer(("0.0.0.0", 7000), Bytes))
 if FOLDER:
     web.append(files())
 for one in web:

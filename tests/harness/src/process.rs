@@ -6,8 +6,17 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Kills a process.
 pub fn kill(pid: u32) {
+    send_signal(pid, Signal::KILL);
+}
+
+/// Stops a process, so that it answers nothing any more.
+pub fn stop(pid: u32) {
+    send_signal(pid, Signal::STOP);
+}
+
+fn send_signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
-    pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), Signal::KILL).unwrap();
+    pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), signal).unwrap();
 }
 
 /// The state letter of a process (proc_pid_stat(5)); `None` where there is no such process.

@@ -25,6 +25,7 @@ fn proxy_with(rules: Rules) -> Arc<Proxy> {
         names: Arc::new(Names::open(tempfile::tempfile().unwrap()).unwrap()),
         connector: Connector::new(rules).unwrap(),
         connections: Arc::new(Semaphore::new(10)),
+        large_buffers: Arc::new(Semaphore::new(1)),
     })
 }
 
