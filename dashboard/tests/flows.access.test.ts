@@ -158,6 +158,22 @@ test('the audit is filtered by action, and the waitlist is downloaded as CSV', a
   await page.getByLabel('Action', { exact: true }).press('Enter');
   await eventually('the filtered list', async () => JSON.stringify(await actions()) === JSON.stringify([action]) || undefined);
 
+  await page.getByRole('button', { name: 'Clear' }).click();
+  await eventually('the whole list', async () => (await actions()).length > 1 || undefined);
+  // Nobody was logged in when the page was opened.
+  await page.getByLabel('Outcome', { exact: true }).fill('refused');
+  await page.getByLabel('Outcome', { exact: true }).press('Enter');
+  await eventually('the refused requests', async () => JSON.stringify(await actions()) === '["whoami"]' || undefined);
+  await page.getByLabel('Since', { exact: true }).fill('2099-01-01T00:00');
+  await page.getByText('No entry matches.').waitFor();
+  await page.getByRole('button', { name: 'Clear' }).click();
+  const { key } = await suite.skep.call('GET', '/api/whoami');
+  await page.getByLabel('Key', { exact: true }).selectOption(key.id);
+  await eventually('the requests of the key', async () => {
+    const seen = await actions();
+    return (seen.length > 1 && !seen.includes('whoami')) || undefined;
+  });
+
   await page.goto('/ui/waitlist');
   await page.getByText('ada@mail.example.org').first().waitFor();
   const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Download CSV' }).click()]);
