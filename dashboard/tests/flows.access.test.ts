@@ -142,7 +142,7 @@ test('limits of disk space and of VMs on disk are set and shown, and what exceed
   await quota('VMs on disk').filter({ hasText: '1 / 1,000' }).waitFor();
 });
 
-test('the audit is filtered by action, and the waitlist is downloaded as CSV', async () => {
+test('the audit is filtered by action, outcome, time and key, and the waitlist is downloaded as CSV', async () => {
   await suite.newKey('audited');
   await suite.skep.call('POST', '/api/tickets', { title: 'Audited too' });
   await suite.skep.call('POST', '/api/waitlist', { email: 'ada@mail.example.org', name: 'Ada' });
@@ -157,6 +157,27 @@ test('the audit is filtered by action, and the waitlist is downloaded as CSV', a
   await page.getByLabel('Action', { exact: true }).fill(action);
   await page.getByLabel('Action', { exact: true }).press('Enter');
   await eventually('the filtered list', async () => JSON.stringify(await actions()) === JSON.stringify([action]) || undefined);
+
+  await page.getByRole('button', { name: 'Clear' }).click();
+  await eventually('the whole list', async () => (await actions()).length > 1 || undefined);
+  // Nobody was logged in when the page was opened.
+  await page.getByLabel('Outcome', { exact: true }).fill('refused');
+  await page.getByLabel('Outcome', { exact: true }).press('Enter');
+  const outcomes = () => rows.locator('td:nth-child(6)').allTextContents();
+  await eventually('the refused requests', async () => {
+    const seen = await outcomes();
+    return (seen.length > 0 && seen.every((outcome) => !/^\s*2\d\d\s*$/.test(outcome))) || undefined;
+  });
+  assert.ok((await outcomes()).some((outcome) => /missing.token/.test(outcome)), 'what nobody was allowed is missing');
+  await page.getByLabel('Since', { exact: true }).fill('2099-01-01T00:00');
+  await page.getByText('No entry matches.').waitFor();
+  await page.getByRole('button', { name: 'Clear' }).click();
+  const { key } = await suite.skep.call('GET', '/api/whoami');
+  await page.getByLabel('Key', { exact: true }).selectOption(key.id);
+  await eventually('the requests of the key', async () => {
+    const seen = await actions();
+    return (seen.length > 1 && !seen.includes('whoami')) || undefined;
+  });
 
   await page.goto('/ui/waitlist');
   await page.getByText('ada@mail.example.org').first().waitFor();

@@ -31,6 +31,20 @@ test('two VMs are booted by the form, and one runs a command whose output is sho
   await page.getByRole('main').getByText(stdout.trim()).waitFor();
 });
 
+test('the page of a VM counts the processes of programs, and nothing of the system', async () => {
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', {});
+  const { pid } = vms[0];
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${pid}?tab=figures`);
+  const shown = page.getByRole('main').locator('div').filter({ has: page.locator('dt', { hasText: 'Running programs' }) }).locator('dd');
+  await shown.getByText('none', { exact: true }).waitFor();
+  const run = (command: string) => suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command });
+  await run('sleep 1000 < /dev/null > /dev/null 2>&1 &');
+  await shown.getByText('1 process', { exact: true }).waitFor();
+  await run('sleep 1001 < /dev/null > /dev/null 2>&1 &');
+  await shown.getByText('2 processes', { exact: true }).waitFor();
+});
+
 test('a host that egress refused is listed, and a click allows it', async () => {
   const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { egress: { allow: ['a.test'] } });
   const { pid } = vms[0];

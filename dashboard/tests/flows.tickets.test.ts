@@ -95,6 +95,64 @@ test('a graph of tickets changes live while agents claim and complete by the API
   assert.equal(await page.evaluate(() => performance.timeOrigin), loaded, 'the page was loaded again');
 });
 
+test('a graph of a label is zoomed, and the same is a list for the keyboard', async () => {
+  const labels = ['drawn'];
+  const first = await suite.skep.call('POST', '/api/tickets', { title: 'Draw it', labels });
+  await suite.skep.call('POST', '/api/tickets', { title: 'Hang it up', labels, dependencies: [first.id] });
+  await suite.skep.call('POST', '/api/tickets', { title: 'Of another label' });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets/graph?label=drawn');
+  const nodes = page.getByRole('main').locator('.svelte-flow__node');
+  await nodes.filter({ hasText: 'Hang it up' }).waitFor();
+  assert.equal(await nodes.count(), 2);
+  const width = async (): Promise<number> => (await nodes.first().boundingBox())?.width ?? 0;
+  const before = await width();
+  await page.getByRole('button', { name: /^zoom out$/i }).click();
+  await eventually('a smaller graph', async () => (await width()) < before || undefined);
+
+  const list = page.getByRole('region', { name: 'Tickets of the graph' });
+  await list.focus();
+  for (const name of ['Draw it', 'Hang it up', 'Draw it']) {
+    await page.keyboard.press('Tab');
+    assert.equal(await page.evaluate(() => document.activeElement?.textContent), name);
+  }
+  await page.keyboard.press('Enter');
+  await page.getByRole('heading', { level: 1, name: 'Draw it' }).waitFor();
+});
+
+test('the tickets that a new one waits for are picked by search', async () => {
+  const found = await suite.skep.call('POST', '/api/tickets', { title: 'Melt the wax' });
+  await suite.skep.call('POST', '/api/tickets', { title: 'Collect the wax' });
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets/new');
+  await page.getByLabel('Title').fill('Pour the candles');
+  await page.getByLabel('Depends on').fill('the wax');
+  await page.getByRole('button', { name: 'Add Collect the wax' }).click();
+  await page.getByLabel('Depends on').fill(found.id);
+  await page.getByRole('button', { name: 'Add Melt the wax' }).click();
+  await page.getByRole('button', { name: 'Remove Collect the wax' }).click();
+  await page.getByRole('button', { name: 'Create', exact: true }).click();
+  await page.getByRole('heading', { level: 1, name: 'Pour the candles' }).waitFor();
+  await page.getByRole('main').locator('.other').filter({ hasText: 'ready' }).getByRole('link', { name: 'Melt the wax' }).waitFor();
+  const { tickets } = await suite.skep.call('GET', '/api/tickets?q=Pour');
+  assert.deepEqual(tickets[0].dependencies, [found.id]);
+});
+
+test('times are those of the zone of the viewer', async () => {
+  const { id, created_at: at } = await suite.skep.call('POST', '/api/tickets', { title: 'At a time' });
+  const shown: string[] = [];
+  for (const timezoneId of ['Asia/Kathmandu', 'America/St_Johns']) {
+    const profile = await suite.profile({ timezoneId, locale: 'en-US' });
+    const page = await profile.loggedIn(suite.skep.key, `/ui/tickets/${id}`);
+    const time = page.getByRole('main').locator(`time[datetime="${at}"]`).first();
+    const format = new Intl.DateTimeFormat('en-US', { hour: 'numeric', minute: '2-digit', second: '2-digit', timeZone: timezoneId });
+    const title = (await time.getAttribute('title')) ?? '';
+    assert.ok(title.includes(format.format(new Date(at))), `${title} in ${timezoneId}`);
+    shown.push(title);
+  }
+  assert.notEqual(shown[0], shown[1]);
+});
+
 test('the overview shows what has happened before it was opened, a lapsed lease too', async () => {
   const { id } = await suite.skep.call('POST', '/api/tickets', { title: 'Left alone' });
   await suite.skep.call('PATCH', `/api/tickets/${id}`, { status: 'in_progress', assignee: 'agent-3', lease_ms: 5_000 });
@@ -150,6 +208,26 @@ test('further pages stay where they are while tickets change, and the search kee
   await page.getByRole('heading', { level: 1, name: 'New ticket' }).waitFor();
   await page.clock.fastForward(5_000);
   assert.equal(new URL(page.url()).search, '');
+});
+
+test('a card is dragged to where a person may move it, and nothing is claimed by dragging', async () => {
+  const { id } = await suite.skep.call('POST', '/api/tickets', { title: 'Dragged', priority: 'critical' });
+  const state = async (): Promise<string> => (await suite.skep.call('GET', `/api/tickets/${id}`)).status;
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets/board');
+  await live(page);
+  const column = (name: string) => page.getByRole('region', { name, exact: true });
+  const drag = (from: string, to: string): Promise<void> =>
+    column(from).getByRole('listitem').filter({ hasText: 'Dragged' }).dragTo(column(to).getByRole('heading'));
+  for (const to of ['In progress', 'Completed']) await drag('Pending', to);
+  await drag('Pending', 'Failed');
+  await column('Failed').getByRole('link', { name: 'Dragged' }).waitFor();
+  assert.equal(await state(), 'failed');
+  const { attempt } = await suite.skep.call('GET', `/api/tickets/${id}`);
+  assert.equal(attempt, 0, 'the ticket was claimed by dragging');
+  await drag('Failed', 'Pending');
+  await column('Pending').getByRole('link', { name: 'Dragged' }).waitFor();
+  assert.equal(await state(), 'pending');
 });
 
 test('the board counts all tickets, and its menu moves them', async () => {

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import type { Page } from 'playwright-core';
 
-import { live } from './harness/browser.ts';
+import { live, type Profile } from './harness/browser.ts';
 import { Proxy } from './harness/proxy.ts';
 import { Suite } from './harness/suite.ts';
 import { eventually } from './harness/wait.ts';
@@ -78,6 +78,67 @@ test('the stream ends when the last tab is closed', async (context) => {
   await eventually('the end of the stream', () => streams() === 0 || undefined);
 });
 
+/** Ends the process of a tab, in which no code of the page runs any more. */
+async function crash(page: Page): Promise<void> {
+  const crashed = page.waitForEvent('crash');
+  const tools = await page.context().newCDPSession(page);
+  tools.send('Page.crash').catch(() => {});
+  await crashed;
+}
+
+/** A tab in which the browser has no locks, as over plain HTTP to another host than localhost. */
+async function tabWithoutLocks(profile: Profile, path: string): Promise<Page> {
+  const page = await profile.context.newPage();
+  await page.addInitScript(() => Object.defineProperty(Navigator.prototype, 'locks', { value: undefined }));
+  await page.goto(path);
+  return page;
+}
+
+test('a tab that crashes does not keep the streams open that it alone followed', async (context) => {
+  const proxy = await Proxy.start(suite.skep.url);
+  context.after(() => proxy.stop());
+  const profile = await suite.profile({ baseURL: proxy.url });
+  profile.allowOrigin(proxy.url);
+  const page = await profile.loggedIn(suite.skep.key, '/ui/none');
+  await live(page);
+  // The overview alone follows the samples of the VMs.
+  const samples = (): boolean => proxy.open.includes('/api/swarm/metrics');
+  const overview = await profile.newPage('/ui/');
+  await eventually('the stream of samples', () => samples() || undefined);
+  await crash(overview);
+  await eventually('the end of the stream of samples', () => !samples() || undefined);
+  assert.ok(proxy.open.includes('/api/events'), 'the stream of the other tab has ended');
+
+  const control = await tabWithoutLocks(profile, '/ui/');
+  await eventually('the stream of samples again', () => samples() || undefined);
+  await crash(control);
+  // The worker has heard of the end of a tab that was opened later.
+  const later = await profile.newPage('/ui/');
+  await live(later);
+  await later.close();
+  await suite.skep.call('POST', '/api/tickets', { title: 'After the crash' });
+  await live(page);
+  assert.ok(samples(), 'a crash is noticed without a lock, so that this test shows nothing');
+});
+
+test('tabs go on when the process of the shared worker has crashed with the tab that it belonged to', async () => {
+  const profile = await suite.profile();
+  const first = await profile.loggedIn(suite.skep.key, '/ui/none');
+  await live(first);
+  const list = '/ui/tickets?label=crash';
+  const [page, control] = [await profile.newPage(list), await tabWithoutLocks(profile, list)];
+  for (const tab of [page, control]) {
+    await live(tab);
+    await tab.getByText('No ticket matches').waitFor();
+  }
+  await crash(first);
+  await suite.skep.call('POST', '/api/tickets', { title: 'Created after the crash', labels: ['crash'] });
+  await page.getByRole('link', { name: 'Created after the crash' }).waitFor();
+  await suite.skep.call('POST', '/api/tickets', { title: 'And one more', labels: ['crash'] });
+  await page.getByRole('link', { name: 'And one more' }).waitFor();
+  assert.equal(await control.getByRole('link', { name: 'Created after the crash' }).count(), 0, 'the worker has not crashed');
+});
+
 test('a page comes back by itself after a restart of the server', async () => {
   const profile = await suite.profile();
   const pages = [await profile.loggedIn(suite.skep.key)];
@@ -127,6 +188,46 @@ test('a list is shown while a stream of events goes on, and reading takes longer
     await events;
   }
   await page.unrouteAll({ behavior: 'wait' });
+});
+
+test('a graph becomes current while its tickets change all the time, and reading takes longer than the time between the changes', async () => {
+  const create = (title: string, dependencies: string[] = []): Promise<{ id: string }> =>
+    suite.skep.call('POST', '/api/tickets', { title, labels: ['grows'], dependencies });
+  const root = await create('Grows 0');
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, '/ui/none');
+  await live(page);
+  await page.route('**/api/tickets?*', async (route) => {
+    await new Promise((resolve) => setTimeout(resolve, 2_000));
+    await route.continue().catch(() => {});
+  });
+  let [ends, titles] = [false, 0];
+  const changes = (async () => {
+    let last = root.id;
+    for (let count = 1; !ends; count += 1) {
+      // Each ticket changes the shape of the graph, and each new title only what stands in it.
+      if (count % 5 === 0) last = (await create(`Grows ${count}`, [last])).id;
+      else await suite.skep.call('PATCH', `/api/tickets/${root.id}`, { title: `Title ${(titles = count)}` });
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+  })();
+  const node = (text: RegExp) => page.getByRole('main').locator('.svelte-flow__node').filter({ hasText: text });
+  try {
+    await page.goto(`/ui/tickets/graph?related_to=${root.id}`);
+    await live(page);
+    await node(/\bGrows 5\b/).waitFor();
+    await node(/\bGrows 20\b/).waitFor();
+    const now = titles;
+    await eventually('a title of later', async () => {
+      const shown = (await node(/\bTitle \d/).textContent()) ?? '';
+      return Number(/\d+/.exec(shown)?.[0]) >= now || undefined;
+    });
+  } finally {
+    ends = true;
+    await changes;
+  }
+  await page.unrouteAll({ behavior: 'wait' });
+  await node(new RegExp(`\\bTitle ${titles}\\b`)).waitFor();
 });
 
 test('a hidden tab reads nothing until it is shown, and a ticket reads nothing for the events of others', async () => {

@@ -91,6 +91,15 @@ test('a link logs in once, and its token stays neither in the address nor in the
   assert.equal((await second.context.cookies()).length, 0);
 });
 
+test('the link that `skep open` prints logs in with the rights of its key', async () => {
+  const url = (await suite.skep.shell('skep open')).trim();
+  assert.equal(new URL(url).origin, suite.skep.url);
+  const profile = await suite.profile();
+  const page = await profile.newPage(url);
+  await page.getByRole('banner').locator('bdi').first().getByText('admin', { exact: true }).waitFor();
+  await live(page);
+});
+
 test('a server that is started on a terminal prints a link, which opens the dashboard logged in as its administrator', async () => {
   const dataDir = await mkdtemp(path.join(tmpdir(), 'skep-dashboard-'));
   const terminal = new Terminal(serveCommand(dataDir, '127.0.0.1:0'), serverEnvironment());

@@ -64,6 +64,22 @@ async fn the_metrics_of_a_vm_follow_what_it_does() {
 }
 
 #[tokio::test]
+async fn only_programs_count_as_processes_of_a_vm() {
+    let skep = Skep::start().await;
+    let vm = skep.boot(1).await.remove(0);
+    let pid = vm["pid"].as_u64().unwrap();
+    // After each command, an emulated guest starts the shell for the next one ahead.
+    for _ in 0..5 {
+        skep.output(pid, "true").await;
+        assert_eq!(figure(&metrics(&skep, &vm).await, "/guest/processes"), 0);
+    }
+    skep.output(pid, "for n in 1 2 3; do sleep 600 </dev/null >/dev/null 2>&1 & done").await;
+    assert_eq!(figure(&metrics(&skep, &vm).await, "/guest/processes"), 3);
+    skep.output(pid, "pkill sleep; while pgrep sleep; do sleep 0.05; done").await;
+    assert_eq!(figure(&metrics(&skep, &vm).await, "/guest/processes"), 0);
+}
+
+#[tokio::test]
 async fn records_have_a_sample_of_the_usage_and_lists_of_the_store_have_none() {
     let skep = Skep::start().await;
     let vm = skep.boot(1).await.remove(0);

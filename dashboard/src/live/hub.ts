@@ -1,17 +1,17 @@
 import { streamEvents } from '../api/stream';
 import { ApiError } from '../api/error';
-import type { FromWorker, StreamState } from './protocol';
+import type { StreamMessage, StreamState } from './protocol';
 
 const FIRST_RETRY_MS = 500;
 const LAST_RETRY_MS = 8_000;
 
-type Listener = (message: FromWorker) => void;
+type Listener = (message: StreamMessage) => void;
 
 /** One stream of the server for any number of listeners. It is opened again after each end, except a refusal. */
 class SharedStream {
   readonly listeners = new Set<Listener>();
   #abort = new AbortController();
-  #last: FromWorker | null = null;
+  #last: StreamMessage | null = null;
   #lastEventId = '';
 
   constructor(readonly path: string) {
@@ -72,7 +72,7 @@ class SharedStream {
     this.#send(this.#last);
   }
 
-  #send(message: FromWorker): void {
+  #send(message: StreamMessage): void {
     for (const listener of this.listeners) listener(message);
   }
 }

@@ -1,11 +1,14 @@
 import assert from 'node:assert/strict';
-import { spawn, type ChildProcess } from 'node:child_process';
+import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
+import { promisify } from 'node:util';
+
+const execute = promisify(execFile);
 
 /** A start creates keys and a store, and loads a template. */
 const START_MS = 120_000;
@@ -76,6 +79,15 @@ export class Skep {
     const text = await answer.text();
     assert.ok(answer.ok, `${method} ${path}: ${answer.status} ${text}`);
     return JSON.parse(text);
+  }
+
+  /** Runs a line in a shell that finds skep and this server, with the admin key, and returns what it prints. */
+  async shell(line: string): Promise<string> {
+    const env = { PATH: `${path.dirname(binary())}:${process.env.PATH}`, HOME: this.dataDir, SKEP_URL: this.url, SKEP_API_KEY: this.key };
+    const running = execute('/bin/sh', ['-c', line], { env });
+    // A verb may wait for the end of its input.
+    running.child.stdin?.end();
+    return (await running).stdout;
   }
 
   async #start(listen: string): Promise<void> {

@@ -1,6 +1,7 @@
 import { api, unwrap, type Schema } from '../../api/client';
 import { messageOf } from '../../api/error';
 import type { operations } from '../../api/schema';
+import { counted } from '../../components/counted';
 
 type Summary = Schema<'TicketSummary'>;
 type Change = NonNullable<operations['change_ticket']['requestBody']>['content']['application/json'];
@@ -25,27 +26,27 @@ function change(ticket: Summary, body: Change): Promise<unknown> {
 export const actions: readonly BulkAction[] = [
   {
     label: 'Try again',
-    question: (count) => `Make ${count} failed tickets pending again?`,
+    question: (count) => `Make ${counted(count, 'failed ticket')} pending again?`,
     applies: ({ status }) => status === 'failed',
     run: (ticket) => change(ticket, { status: 'pending' }),
   },
   {
     label: 'Take back',
-    question: (count) => `Take ${count} tickets from their holders?`,
+    question: (count) => `Take ${counted(count, 'ticket')} from ${count === 1 ? 'its holder' : 'their holders'}?`,
     danger: true,
     applies: ({ status }) => status === 'in_progress',
     run: (ticket) => change(ticket, { status: 'pending' }),
   },
   {
     label: 'Mark as failed',
-    question: (count) => `Mark ${count} pending tickets as failed?`,
+    question: (count) => `Mark ${counted(count, 'pending ticket')} as failed?`,
     danger: true,
     applies: ({ status }) => status === 'pending',
     run: (ticket) => change(ticket, { status: 'failed' }),
   },
   {
     label: 'Delete',
-    question: (count) => `Delete ${count} tickets?`,
+    question: (count) => `Delete ${counted(count, 'ticket')}?`,
     danger: true,
     applies: () => true,
     run: ({ id }) => unwrap(api.DELETE('/api/tickets/{id}', { params: { path: { id } } })),
@@ -55,7 +56,7 @@ export const actions: readonly BulkAction[] = [
 export function withPriority(priority: Schema<'Priority'>): BulkAction {
   return {
     label: `Priority ${priority}`,
-    question: (count) => `Give ${count} tickets the priority ${priority}?`,
+    question: (count) => `Give ${counted(count, 'ticket')} the priority ${priority}?`,
     applies: (ticket) => ticket.priority !== priority,
     run: (ticket) => change(ticket, { priority }),
   };
@@ -64,7 +65,7 @@ export function withPriority(priority: Schema<'Priority'>): BulkAction {
 export function withLabel(label: string): BulkAction {
   return {
     label: `Add the label ${label}`,
-    question: (count) => `Add the label ${label} to ${count} tickets?`,
+    question: (count) => `Add the label ${label} to ${counted(count, 'ticket')}?`,
     applies: ({ labels }) => !labels.includes(label),
     run: (ticket) => change(ticket, { labels: [...ticket.labels, label] }),
   };
