@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_second_copy_replaces_each_page_of_the_first() {
         let page = |byte: u8| [byte; ZEROS.len()];
-        let mut guest = vec![page(1), page(2), page(0), page(3), page(4)];
+        let mut guest = [page(1), page(2), page(0), page(3), page(4)];
         let address = guest.as_ptr() as u64;
         let copy = MemoryCopy::create().unwrap();
         let all = 0..guest.len() as u64;
