@@ -7,7 +7,6 @@ mod load;
 mod tests;
 
 use std::{
-    fs,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };

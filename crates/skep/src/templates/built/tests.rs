@@ -1,5 +1,6 @@
 use std::{
     collections::BTreeMap,
+    fs,
     os::fd::OwnedFd,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
