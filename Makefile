@@ -144,12 +144,12 @@ bench-sizes: build ## boots by the size of VMs (ROUNDS of ten each), BENCH_VMS i
 	@benches/sizes $(SKEP) $(TEST_IMAGES) $(BENCH_SCALE)
 
 # A minute of VMs for each hundred; SOAK_SEED=... runs one again. The work takes an hour.
-soak: build ## what VMs share that were never seeded, and 50 copies of one VM; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_GIT_ROUNDS calls of git while its settings are rewritten
+soak: build ## what VMs share that were never seeded, 50 copies of one VM, and npm in a VM; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_GIT_ROUNDS calls of git while its settings are rewritten
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(BAKE_FOR_TESTS)
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
 		$(CARGO_TEST) --package skep-tests --features soak --test binary -- --nocapture --test-threads 1 \
-		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: soak::copies:: without_reseed::
+		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: soak::copies:: without_reseed:: egress::node::
 	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(CARGO_TEST) --package skep-service-tests --test service git::races::
 
 EARLIER ?=

@@ -7,6 +7,8 @@ mod floods;
 mod forged;
 mod life;
 mod limits;
+#[cfg(feature = "soak")]
+mod node;
 mod peers;
 mod states;
 mod tools;

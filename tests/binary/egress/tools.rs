@@ -52,13 +52,19 @@ fn certify(folder: &Path) -> String {
     authority.pem()
 }
 
-#[test]
-fn git_pip_and_apt_work_as_people_know_them() {
+/// Runs a test in a world whose hosts serve what this script makes with this argument, by a VM that may reach two of them.
+/// Pip and npm need more memory than VMs of most tests have.
+pub(super) fn run_with(
+    content: &str,
+    argument: &str,
+    test: impl AsyncFnOnce(Skep, u64, String) + Send + 'static,
+) {
     let folder = temp_dir();
-    let made = Command::new("sh").args(["-c", CONTENT]).current_dir(folder.path()).output().unwrap();
+    let mut make = Command::new("sh");
+    let made = make.args(["-c", content, argument]).current_dir(folder.path()).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     let authority = certify(folder.path());
-    // Pip needs more memory than VMs of most tests have. The world of the test has no packages for a bake.
+    // The world of the test has no packages for a bake.
     let vcpus = vcpus();
     let baked = skep(&[&["bake"][..], &large_vms(&vcpus)].concat(), &test_images()).output().unwrap();
     assert!(baked.status.success(), "{baked:?}");
@@ -66,27 +72,45 @@ fn git_pip_and_apt_work_as_people_know_them() {
         let options = [&OPTIONS[..], &large_vms(&vcpus)].concat();
         let skep = Skep::start_on(temp_dir(), &options).await;
         let vm = boot(&skep, json!({"allow": ["code.test", "packages.test"], "ports": [443]})).await;
+        test(skep, vm, authority).await;
+    });
+}
+
+#[test]
+fn git_pip_venv_and_apt_work_as_people_know_them() {
+    run_with(CONTENT, "", async |skep, vm, authority| {
         let clone = "cd /root && rm -rf project && git clone -q https://code.test/project.git 2>&1";
         // The control: nothing ends TLS on the way, so that an authority that the VM does not know is not trusted.
         let untrusted = skep.exec(vm, clone).await;
         assert!(untrusted["stdout"].as_str().unwrap().contains("certificate"), "{untrusted}");
 
-        let trusted = "/usr/local/share/ca-certificates/test.crt";
-        skep.output(vm, &format!("cat > {trusted} <<'END'\n{authority}\nEND\nupdate-ca-certificates")).await;
+        trust(&skep, vm, &authority).await;
         assert_eq!(skep.output(vm, &format!("{clone} && cat project/file")).await, "cloned");
         let other = skep.exec(vm, &clone.replace("code.test", "other.test")).await;
         assert_ne!(other["exit_code"], 0, "{other}");
-
-        let install =
-            "pip install -q --root-user-action=ignore --index-url https://packages.test/simple made";
-        assert_eq!(
-            skep.output(vm, &format!("{install} && python3 -c 'import made; print(made.value)'")).await,
-            "installed"
-        );
+        assert_python_packages(&skep, vm).await;
 
         let update = "echo 'deb [trusted=yes] https://packages.test/debian ./' > /etc/apt/sources.list && \
             apt-get update -o Dir::Etc::sourceparts=- 2>&1";
         let updated = skep.output(vm, update).await;
         assert!(updated.contains("https://packages.test/debian"), "{updated}");
     });
+}
+
+/// Where the VM has the certificate of the test's authority.
+pub(super) const TRUSTED: &str = "/usr/local/share/ca-certificates/test.crt";
+
+pub(super) async fn trust(skep: &Skep, vm: u64, authority: &str) {
+    skep.output(vm, &format!("cat > {TRUSTED} <<'END'\n{authority}\nEND\nupdate-ca-certificates")).await;
+}
+
+/// Asserts that pip installs a package into a virtual environment, and for all programs.
+async fn assert_python_packages(skep: &Skep, vm: u64) {
+    let install = "pip install -q --root-user-action=ignore --index-url https://packages.test/simple made";
+    let import = "python3 -c 'import made; print(made.value)'";
+    let inside = format!("cd /root && python3 -m venv venv && . venv/bin/activate && {install} && {import}");
+    assert_eq!(skep.output(vm, &inside).await, "installed");
+    let outside = skep.exec(vm, import).await;
+    assert_ne!(outside["exit_code"], 0, "the environment is one of its own: {outside}");
+    assert_eq!(skep.output(vm, &format!("{install} && {import}")).await, "installed");
 }
