@@ -119,10 +119,10 @@ audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny
 
 FUZZ_SECONDS ?= 60
 # The sanitizer needs options that a stable compiler has only for its own build, and takes by RUSTC_BOOTSTRAP.
-fuzz: ## what a guest may send: frames of the channel, first bytes of connections, each FUZZ_SECONDS long (cargo-fuzz)
+fuzz: ## what a guest may send: frames of the channel, first bytes of connections, DNS queries, each FUZZ_SECONDS long (cargo-fuzz)
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "make fuzz: cargo-fuzz is missing; install it: cargo install --locked cargo-fuzz" >&2; exit 1; }
 	@command -v c++ >/dev/null || { echo "make fuzz: a C++ compiler is missing, for libFuzzer; install it: apt-get install g++" >&2; exit 1; }
-	@for target in host_end first_bytes; do \
+	@for target in host_end first_bytes dns_query; do \
 		RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60 || exit; \
 	done
 
