@@ -204,8 +204,8 @@ async fn the_error_of_a_guest_passes_and_the_connection_stays() {
         (slow, ErrorCode::GuestTimeout),
         (Behaviour::Refuses(ErrorCode::ExecFailed), ErrorCode::ExecFailed),
         // What concerns keys or the machine is not the guest's to say.
-        (Behaviour::Refuses(ErrorCode::TokenExpired), ErrorCode::Internal),
-        (Behaviour::DoesNotSync, ErrorCode::Internal),
+        (Behaviour::Refuses(ErrorCode::TokenExpired), ErrorCode::GuestTimeout),
+        (Behaviour::DoesNotSync, ErrorCode::GuestTimeout),
     ] {
         let guest = FreezingGuest::new(behaviour).connect().await;
         let refused = guest.freeze(&freeze("copy_1", true)).await.expect_err("a refusal");

@@ -131,7 +131,7 @@ async fn a_guest_cannot_send_errors_about_keys_capacity_or_other_vms() {
         assert_eq!(received(code).await, code);
     }
     for code in [ErrorCode::TokenExpired, ErrorCode::NoCapacity, ErrorCode::UnknownVm, ErrorCode::VmEnded] {
-        assert_eq!(received(code).await, ErrorCode::Internal, "{}", code.as_str());
+        assert_eq!(received(code).await, ErrorCode::GuestTimeout, "{}", code.as_str());
     }
 }
 
