@@ -11,8 +11,8 @@ use crate::{
 
 impl ServerEnd {
     /// Creates the file into which a VMM saves its devices, for a capture with this id. The descriptor is open for writing
-    /// only. `precopy`: the keeper also copies the memory while the VM runs, so that the copy of [`Self::capture`] takes less
-    /// time.
+    /// only. `runs_on`: the VM does not end afterwards. The keeper also copies its memory while it runs then, so that the copy of
+    /// [`Self::capture`] takes less time.
     ///
     /// # Errors
     /// The keeper does not hold the VM, has too many captures, or is gone, or the machine lacks memory.
@@ -20,9 +20,9 @@ impl ServerEnd {
         &self,
         vm: VmId,
         capture: TemplateId,
-        precopy: bool,
+        runs_on: bool,
     ) -> Result<OwnedFd, Error> {
-        match self.request(Request::PrepareCapture { vm, capture, precopy }).await? {
+        match self.request(Request::PrepareCapture { vm, capture, runs_on }).await? {
             (Answer::CapturePrepared, descriptors) => {
                 let [state] = expect_descriptors(descriptors)?;
                 Ok(state)

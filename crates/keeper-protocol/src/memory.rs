@@ -35,12 +35,19 @@ impl MachineMemory {
         !self.under_pressure && self.available_bytes >= needed
     }
 
+    /// Whether there is memory for the copy by which a VM is paused to disk. Half of what is reserved stays free: the pause
+    /// frees more than the copy takes.
+    pub fn admits_pause(&self, copy_bytes: u64) -> bool {
+        self.available_bytes >= self.reserved_bytes() / 2 + copy_bytes
+    }
+
     /// Whether parked VMs have to make room.
     pub fn is_low(&self) -> bool {
         !self.admits(0)
     }
 
-    /// Whether VMs may be parked: somewhat above the limit for boots, so that they are not ended at once.
+    /// Whether VMs may be parked: somewhat above the limit for boots, so that they are not ended at once. Below it, VMs that
+    /// are idle go to disk.
     pub fn admits_parking(&self) -> bool {
         !self.under_pressure && self.available_bytes >= self.reserved_bytes() * 3 / 2 + BYTES_AFTER_BOOT
     }
@@ -97,6 +104,7 @@ mod tests {
             assert!(!(memory.is_low() && memory.admits_parking()), "{available_mb}");
         }
         assert!(memory(1564, 10_000).admits_parking() && !memory(1563, 10_000).admits_parking());
+        assert!(memory(600, 10_000).admits_pause(100 << 20) && !memory(599, 10_000).admits_pause(100 << 20));
         assert!(!memory(1000, 10_000).is_low() && memory(999, 10_000).is_low());
     }
 }

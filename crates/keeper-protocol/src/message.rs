@@ -142,9 +142,10 @@ pub enum Request {
     },
     /// Remove a template that no VM uses, with its files, or end its build. Answered when its files are removed.
     RemoveTemplate { template: TemplateId },
-    /// Create the file into which the VMM of a VM saves its devices, for a capture with this id. `precopy`: also copy the memory
-    /// of the VM while it runs.
-    PrepareCapture { vm: VmId, capture: TemplateId, precopy: bool },
+    /// Create the file into which the VMM of a VM saves its devices, for a capture with this id. `runs_on`: the
+    /// VM does not end afterwards, so its memory is also copied once while it runs. The memory of one that ends is free then, so
+    /// its copy may take a part of what is reserved.
+    PrepareCapture { vm: VmId, capture: TemplateId, runs_on: bool },
     /// Copy memory and disk of the VM, whose processors are stopped and whose devices are saved. VMs can be launched from the
     /// capture by its id until it is dropped, or until the server ends.
     Capture { capture: TemplateId },

@@ -66,6 +66,14 @@ pub(crate) fn check_now(data_dir: &DataDir, memory: &MachineMemory) -> Result<()
             kept_mb: memory.reserved_bytes() >> 20,
         });
     }
+    check_disk_now(data_dir)
+}
+
+/// Checks that enough of the disk is free.
+///
+/// # Errors
+/// [`Error::NoDisk`].
+pub(crate) fn check_disk_now(data_dir: &DataDir) -> Result<(), Error> {
     let disk = statvfs(data_dir.path()).map_err(Error::io(data_dir.path().display().to_string()))?;
     let disk = FreeDisk {
         free_mb: (disk.f_bavail * disk.f_frsize) >> 20,

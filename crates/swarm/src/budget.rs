@@ -127,9 +127,14 @@ impl Budget {
         self.sample().is_some_and(|sample| !sample.machine.admits(vms))
     }
 
+    /// Whether the machine has no memory for parked and idle VMs, by the last sample.
+    pub(crate) fn is_memory_short(&self) -> bool {
+        self.sample().is_some_and(|sample| !sample.machine.admits_parking())
+    }
+
     /// Reserves capacity for a parked VM. `None` if there is not enough.
     pub(crate) fn reserve_parked(self: &Arc<Self>, guest_mb: u64) -> Option<ParkedReservation> {
-        if self.sample().is_some_and(|sample| !sample.machine.admits_parking()) {
+        if self.is_memory_short() {
             return None;
         }
         let memory_mb = self.promise_of_one_mb(guest_mb);

@@ -28,7 +28,7 @@ pub(crate) async fn run(context: VmContext) {
                 tokio::spawn(pause_or_end(context.keeper.clone(), vm));
             }
         }
-        if context.budget.lacks_memory(0) {
+        if context.budget.is_memory_short() {
             move_one_to_disk(&context.registry).await;
         }
     }

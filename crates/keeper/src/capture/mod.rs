@@ -63,6 +63,8 @@ pub(crate) struct CaptureOrigin {
 /// A capture that is not complete.
 pub(crate) struct PendingCapture {
     pub(crate) vm: VmId,
+    /// Whether the VM does not end afterwards.
+    pub(crate) runs_on: bool,
     /// The VMM saves its devices into it.
     state: File,
     memory: MemoryCopy,
@@ -84,12 +86,12 @@ impl PendingCapture {
     ///
     /// # Errors
     /// No memory or no descriptor is available.
-    pub(crate) fn create(vm: VmId) -> Result<(Self, OwnedFd), Error> {
+    pub(crate) fn create(vm: VmId, runs_on: bool) -> Result<(Self, OwnedFd), Error> {
         let create = || {
             let state = File::from(memfd_create("skep-state", MemfdFlags::CLOEXEC)?);
             let flags = OFlags::WRONLY | OFlags::CLOEXEC;
             let writable = rustix::fs::open(path_of(&state), flags, rustix::fs::Mode::empty())?;
-            io::Result::Ok((Self { vm, state, memory: MemoryCopy::create()? }, writable))
+            io::Result::Ok((Self { vm, runs_on, state, memory: MemoryCopy::create()? }, writable))
         };
         create().map_err(Error::io("file of a device state"))
     }

@@ -31,15 +31,15 @@ impl Vmms {
         self: &Arc<Self>,
         vm: VmId,
         capture: TemplateId,
-        precopy: bool,
+        runs_on: bool,
     ) -> Result<OwnedFd, Error> {
         self.capture_source(vm)?;
         self.add_capture(capture)?;
         let this = Arc::clone(self);
         let preparing = spawn_blocking(move || {
-            let (pending, state) = PendingCapture::create(vm)?;
-            if precopy {
-                pending.precopy(&this.capture_source(vm)?, |bytes| this.admit_copy(bytes))?;
+            let (pending, state) = PendingCapture::create(vm, runs_on)?;
+            if runs_on {
+                pending.precopy(&this.capture_source(vm)?, |bytes| this.admit_copy(bytes, runs_on))?;
             }
             Ok((pending, state))
         });
@@ -101,12 +101,16 @@ impl Vmms {
 
     fn complete_capture(&self, pending: PendingCapture) -> Result<Capture, Error> {
         let source = self.capture_source(pending.vm)?;
-        pending.complete(&source, &self.data_dir.disk_layers(), |bytes| self.admit_copy(bytes))
+        let runs_on = pending.runs_on;
+        pending.complete(&source, &self.data_dir.disk_layers(), |bytes| self.admit_copy(bytes, runs_on))
     }
 
-    /// Checks that the machine has memory for a copy of this size.
-    fn admit_copy(&self, bytes: u64) -> Result<(), Error> {
+    /// Checks that the machine has memory for a copy of this size, and space on its disk.
+    fn admit_copy(&self, bytes: u64, runs_on: bool) -> Result<(), Error> {
         let mut memory = self.memory()?;
+        if !runs_on && memory.admits_pause(bytes) {
+            return capacity::check_disk_now(&self.data_dir);
+        }
         memory.available_bytes = memory.available_bytes.saturating_sub(bytes);
         capacity::check_now(&self.data_dir, &memory)
     }
