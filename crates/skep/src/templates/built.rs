@@ -221,8 +221,10 @@ impl Inner {
         let template = Template::load(&dir).map_err(|error| self.failure(id, edition, error))?;
         let template = Arc::new(template);
         let mut table = self.table();
-        if let Some(Entry { phase: Phase::Ready(ready), edition: current, .. }) = table.templates.get_mut(&id)
-            && *current == edition
+        // It may have been removed meanwhile.
+        let entry = table.templates.get_mut(&id).ok_or_else(|| Failure::unknown_template(id.to_string()))?;
+        if let Phase::Ready(ready) = &mut entry.phase
+            && entry.edition == edition
         {
             let template = ready.loaded.get_or_insert(template);
             return Ok((Arc::clone(template), edition));
