@@ -33,7 +33,11 @@ test('a file is uploaded to a VM, shown, downloaded and deleted', async () => {
   await main.getByLabel('Files to upload').setInputFiles({ name: 'main.rs', mimeType: 'text/plain', buffer: content });
   const file = main.getByRole('button', { name: 'main.rs' });
   await file.click();
-  await main.getByLabel('Content of main.rs').getByText('println!').waitFor();
+  const code = main.getByLabel('Content of main.rs');
+  await code.getByText('println!').waitFor();
+  // The language is loaded after the text is shown.
+  const colour = (of: Locator): Promise<string> => of.evaluate((element) => getComputedStyle(element).color);
+  assert.notEqual(await colour(code.getByText('fn', { exact: true })), await colour(code), 'keywords are highlighted');
   const { stdout } = await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command: 'cat inner/main.rs' });
   assert.equal(stdout, content.toString(), 'it goes to the folder that was chosen last');
 
