@@ -53,8 +53,8 @@ pub(crate) struct Vm {
     pub(crate) large_buffers: Arc<Semaphore>,
     pub(crate) connection_rate: DefaultDirectRateLimiter,
     pub(crate) query_rate: DefaultDirectRateLimiter,
-    pub(crate) sent: Arc<Direction>,
-    pub(crate) received: Arc<Direction>,
+    pub(crate) sent: Direction,
+    pub(crate) received: Direction,
     log: Mutex<ConnectionLog>,
     /// The placeholder addresses of names that were looked up.
     names: Mutex<HashSet<Ipv4Addr>>,
@@ -142,7 +142,7 @@ impl Vm {
     fn new(limits: Limits) -> Self {
         let burst = limits.new_connections.saturating_mul(CONNECTION_BURST);
         let connection_rate = Quota::per_second(limits.new_connections).allow_burst(burst);
-        let direction = || Arc::new(Direction { total: AtomicU64::new(0), rate: Bucket::new(limits.mbit) });
+        let direction = || Direction { total: AtomicU64::new(0), rate: Bucket::new(limits.mbit) };
         Self {
             limits,
             policy: watch::Sender::default(),
