@@ -5,13 +5,13 @@ use std::{net::Ipv4Addr, os::fd::OwnedFd};
 use skep_api::{TemplateId, VmId};
 
 use crate::{
-    Answer, Error, Request, ServerEnd, StorePurpose, TemplateStatus,
+    AfterCapture, Answer, Error, Request, ServerEnd, StorePurpose, TemplateStatus,
     server_end::{expect_descriptors, unexpected},
 };
 
 impl ServerEnd {
     /// Creates the file into which a VMM saves its devices, for a capture with this id. The descriptor is open for writing
-    /// only. `runs_on`: the VM does not end afterwards. The keeper also copies its memory while it runs then, so that the copy of
+    /// only. If the VM runs on afterwards, the keeper also copies its memory while it runs, so that the copy of
     /// [`Self::capture`] takes less time.
     ///
     /// # Errors
@@ -20,9 +20,9 @@ impl ServerEnd {
         &self,
         vm: VmId,
         capture: TemplateId,
-        runs_on: bool,
+        then: AfterCapture,
     ) -> Result<OwnedFd, Error> {
-        match self.request(Request::PrepareCapture { vm, capture, runs_on }).await? {
+        match self.request(Request::PrepareCapture { vm, capture, then }).await? {
             (Answer::CapturePrepared, descriptors) => {
                 let [state] = expect_descriptors(descriptors)?;
                 Ok(state)

@@ -19,7 +19,7 @@ pub use error::Error;
 pub use keeper_end::{Answerer, KeeperEnd};
 pub use memory::{MachineMemory, OutOfMemory};
 pub use message::{
-    AdminKey, Answer, Envelope, HeldVm, LIST_PAGE_SIZE, Launched, Load, MAX_PEM_BYTES,
+    AdminKey, AfterCapture, Answer, Envelope, HeldVm, LIST_PAGE_SIZE, Launched, Load, MAX_PEM_BYTES,
     MAX_TEMPLATE_TEXT_BYTES, Request, StorePurpose, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState,
     TemplateStatus, TlsPair, Usage, Welcome,
 };

@@ -142,10 +142,9 @@ pub enum Request {
     },
     /// Remove a template that no VM uses, with its files, or end its build. Answered when its files are removed.
     RemoveTemplate { template: TemplateId },
-    /// Create the file into which the VMM of a VM saves its devices, for a capture with this id. `runs_on`: the
-    /// VM does not end afterwards, so its memory is also copied once while it runs. The memory of one that ends is free then, so
-    /// its copy may take a part of what is reserved.
-    PrepareCapture { vm: VmId, capture: TemplateId, runs_on: bool },
+    /// Create the file into which the VMM of a VM saves its devices, for a capture with this id. If the
+    /// VM runs on afterwards, also copy its memory once while it runs.
+    PrepareCapture { vm: VmId, capture: TemplateId, then: AfterCapture },
     /// Copy memory and disk of the VM, whose processors are stopped and whose devices are saved. VMs can be launched from the
     /// capture by its id until it is dropped, or until the server ends.
     Capture { capture: TemplateId },
@@ -153,6 +152,15 @@ pub enum Request {
     StoreCapture { capture: TemplateId, purpose: StorePurpose },
     /// Free a capture. VMs that were launched from it run on. Answered as well if there is none.
     DropCapture { capture: TemplateId },
+}
+
+/// What becomes of a VM after its capture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AfterCapture {
+    RunsOn,
+    /// It ends, and its memory is free. So the copy may take a part of the memory that is reserved.
+    Ends,
 }
 
 /// What a capture is stored for.

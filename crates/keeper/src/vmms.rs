@@ -169,8 +169,8 @@ impl Vmms {
                 let (launched, descriptors) = self.attach(vm)?;
                 Ok((Answer::Attached(launched), descriptors.into()))
             }
-            Request::PrepareCapture { vm, capture, runs_on } => {
-                Ok((Answer::CapturePrepared, vec![self.prepare_capture(vm, capture, runs_on).await?]))
+            Request::PrepareCapture { vm, capture, then } => {
+                Ok((Answer::CapturePrepared, vec![self.prepare_capture(vm, capture, then).await?]))
             }
             request => Ok((self.answer(request).await?, Vec::new())),
         }

@@ -28,6 +28,7 @@ use std::{
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 use skep_api::{TemplateId, VmId};
 use skep_engine::Delta;
+use skep_keeper_protocol::AfterCapture;
 
 use crate::{
     Error, OpenTemplate,
@@ -63,8 +64,7 @@ pub(crate) struct CaptureOrigin {
 /// A capture that is not complete.
 pub(crate) struct PendingCapture {
     pub(crate) vm: VmId,
-    /// Whether the VM does not end afterwards.
-    pub(crate) runs_on: bool,
+    pub(crate) then: AfterCapture,
     /// The VMM saves its devices into it.
     state: File,
     memory: MemoryCopy,
@@ -86,12 +86,12 @@ impl PendingCapture {
     ///
     /// # Errors
     /// No memory or no descriptor is available.
-    pub(crate) fn create(vm: VmId, runs_on: bool) -> Result<(Self, OwnedFd), Error> {
+    pub(crate) fn create(vm: VmId, then: AfterCapture) -> Result<(Self, OwnedFd), Error> {
         let create = || {
             let state = File::from(memfd_create("skep-state", MemfdFlags::CLOEXEC)?);
             let flags = OFlags::WRONLY | OFlags::CLOEXEC;
             let writable = rustix::fs::open(path_of(&state), flags, rustix::fs::Mode::empty())?;
-            io::Result::Ok((Self { vm, runs_on, state, memory: MemoryCopy::create()? }, writable))
+            io::Result::Ok((Self { vm, then, state, memory: MemoryCopy::create()? }, writable))
         };
         create().map_err(Error::io("file of a device state"))
     }

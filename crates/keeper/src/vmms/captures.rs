@@ -3,7 +3,7 @@
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
 use skep_api::{ErrorCode, Failure, TemplateId, VmId};
-use skep_keeper_protocol::{StorePurpose, TemplateStatus};
+use skep_keeper_protocol::{AfterCapture, StorePurpose, TemplateStatus};
 use tokio::task::spawn_blocking;
 
 use super::{Slot, Vmms};
@@ -31,33 +31,33 @@ impl Vmms {
         self: &Arc<Self>,
         vm: VmId,
         capture: TemplateId,
-        runs_on: bool,
+        then: AfterCapture,
     ) -> Result<OwnedFd, Error> {
         self.capture_source(vm)?;
         self.add_capture(capture)?;
         let this = Arc::clone(self);
         let preparing = spawn_blocking(move || {
-            let (pending, state) = PendingCapture::create(vm, runs_on)?;
-            if runs_on {
-                pending.precopy(&this.capture_source(vm)?, |bytes| this.admit_copy(bytes, runs_on))?;
+            let (pending, state) = PendingCapture::create(vm, then)?;
+            if then == AfterCapture::RunsOn {
+                pending.precopy(&this.capture_source(vm)?, |bytes| this.admit_copy(bytes, then))?;
             }
             Ok((pending, state))
         });
         let prepared = preparing.await.map_err(|error| Error::io("capture")(std::io::Error::other(error)));
-        let mut captures = self.captures();
-        match prepared.and_then(|prepared| prepared) {
-            Ok((pending, state)) => {
-                // If it was dropped meanwhile, the next request finds none.
-                if let Some(slot) = captures.get_mut(&capture) {
-                    *slot = CaptureSlot::Pending(pending);
-                }
-                Ok(state)
-            }
-            Err(error) => {
-                captures.remove(&capture);
-                Err(error)
-            }
-        }
+        let (pending, state) =
+            prepared.and_then(|prepared| prepared).inspect_err(|_| self.drop_capture(capture))?;
+        self.fill(capture, CaptureSlot::Pending(pending));
+        Ok(state)
+    }
+
+    /// Puts a capture into its place, unless it was dropped meanwhile.
+    fn fill(&self, capture: TemplateId, slot: CaptureSlot) {
+        let replaced = match self.captures().get_mut(&capture) {
+            Some(held) => std::mem::replace(held, slot),
+            None => slot,
+        };
+        // Without the lock: the kernel frees hundreds of megabytes.
+        drop(replaced);
     }
 
     fn add_capture(&self, capture: TemplateId) -> Result<(), Error> {
@@ -83,32 +83,21 @@ impl Vmms {
         let this = Arc::clone(self);
         let copying = spawn_blocking(move || this.complete_capture(pending));
         let copied = copying.await.map_err(|error| Error::io("capture")(std::io::Error::other(error)));
-        let mut captures = self.captures();
-        match copied.and_then(|copied| copied) {
-            // If it was dropped meanwhile, the copy is too.
-            Ok(copy) => {
-                if let Some(slot) = captures.get_mut(&capture) {
-                    *slot = CaptureSlot::Complete(Arc::new(copy));
-                }
-                Ok(())
-            }
-            Err(error) => {
-                captures.remove(&capture);
-                Err(error)
-            }
-        }
+        let copy = copied.and_then(|copied| copied).inspect_err(|_| self.drop_capture(capture))?;
+        self.fill(capture, CaptureSlot::Complete(Arc::new(copy)));
+        Ok(())
     }
 
     fn complete_capture(&self, pending: PendingCapture) -> Result<Capture, Error> {
         let source = self.capture_source(pending.vm)?;
-        let runs_on = pending.runs_on;
-        pending.complete(&source, &self.data_dir.disk_layers(), |bytes| self.admit_copy(bytes, runs_on))
+        let then = pending.then;
+        pending.complete(&source, &self.data_dir.disk_layers(), |bytes| self.admit_copy(bytes, then))
     }
 
     /// Checks that the machine has memory for a copy of this size, and space on its disk.
-    fn admit_copy(&self, bytes: u64, runs_on: bool) -> Result<(), Error> {
+    fn admit_copy(&self, bytes: u64, then: AfterCapture) -> Result<(), Error> {
         let mut memory = self.memory()?;
-        if !runs_on && memory.admits_pause(bytes) {
+        if then == AfterCapture::Ends && memory.admits_pause(bytes) {
             return capacity::check_disk_now(&self.data_dir);
         }
         memory.available_bytes = memory.available_bytes.saturating_sub(bytes);

@@ -6,7 +6,7 @@
 
 use skep_api::{ErrorCode, Failure, TemplateId, VmId};
 use skep_channel::FreezeRequest;
-use skep_keeper_protocol::ServerEnd;
+use skep_keeper_protocol::{AfterCapture, ServerEnd};
 
 use super::Running;
 use crate::{Error, hand_out};
@@ -32,7 +32,7 @@ impl Running {
         capture: TemplateId,
         purpose: CopyPurpose,
     ) -> Result<(), Error> {
-        let state = keeper.prepare_capture(vm, capture, true).await?;
+        let state = keeper.prepare_capture(vm, capture, AfterCapture::RunsOn).await?;
         let token = capture.to_string();
         let freeze = FreezeRequest { token: token.clone(), sync: purpose == CopyPurpose::Snapshot };
         let frozen = self.guest.freeze(&freeze).await;
@@ -72,8 +72,7 @@ impl Running {
         vm: VmId,
         capture: TemplateId,
     ) -> Result<(), Error> {
-        // Without the copy of the running VM: it is stopped in any case.
-        let state = keeper.prepare_capture(vm, capture, false).await?;
+        let state = keeper.prepare_capture(vm, capture, AfterCapture::Ends).await?;
         self.guest.freeze(&FreezeRequest { token: capture.to_string(), sync: true }).await?;
         tracing::debug!(%vm, %capture, "the programs of VM {vm} are frozen");
         self.machine.pause().await?;
