@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent preload build run test test-dashboard soak-dashboard check schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
+.PHONY: help setup setup-tests agent preload build run lint test test-dashboard soak-dashboard check schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -31,6 +31,10 @@ setup: ## install what is missing (as root), or name it
 	@packaging/setup
 
 agent: setup
+# Tests take more disk space than `make run`.
+setup-tests:
+	@packaging/setup tests
+
 	@echo "==> guest agent (static; the first build takes about a minute)"
 	@CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
 		cargo build --locked --package skep-agent --profile guest --target $(TARGET) --target-dir target/guest
@@ -39,28 +43,29 @@ preload: setup
 	@echo "==> library that is preloaded into VMMs"
 	@cargo build --locked --package skep-preload --profile guest --target $(TARGET) --target-dir target/preload
 
-# The dashboard's types come from the API's document, which the binary prints; then the binary embeds the dashboard.
+# The dashboard's types come from the API's document, which a small binary prints; then skep embeds the dashboard. Both
+# packages are named, because cargo would build the dependencies of one alone once more, with other features.
 build: agent preload ## build what is embedded, and the binary, target/release/skep
 	@echo "==> skep (the first build takes some minutes)"
-	@cargo build --locked --release --package skep
-	@packaging/dashboard $(SKEP)
+	@cargo build --locked --release --package skep --package skep-openapi --bin skep-openapi
+	@packaging/dashboard target/release/skep-openapi
 	@cargo build --locked --release --package skep
 
 run: build ## set up, build, bake the base template, serve until Ctrl-C
 	@if [ "$$(id -u)" = 0 ]; then $(SKEP) bake $(ARGS); fi
 	@exec $(SKEP) serve $(ARGS)
 
-# Crates whose tests need no root, so that `make check` runs all of them.
-CHECKED = skep-server skep-keeper-protocol skep-tickets skep-service-tests
-
-test: check schemathesis clients ## all tests, with real VMs
+# Without the feature `root`, the tests of the binary start servers of one user, which have no VMs.
+test: setup-tests lint schemathesis clients ## all tests, with real VMs
 	@[ "$$(id -u)" = 0 ] || { echo "make test: VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
 	@echo "==> base template for the tests"
 	@$(BAKE_FOR_TESTS)
-	@echo "==> the tests that check leaves out: cgroups, jails, namespaces, VMs"
+	@echo "==> the command and servers without root"
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --workspace --test binary
+	@echo "==> all other tests but those of the dashboard"
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
 		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis SKEP_CLIENTS=$(CURDIR)/$(CLIENTS) \
-		$(CARGO_TEST) --workspace $(CHECKED:%=--exclude %) --features skep-tests/root --test '*'
+		$(CARGO_TEST) --workspace --lib --bins --test '*' --features skep-tests/root
 	@$(MAKE) --no-print-directory test-dashboard
 
 # One file after another: each has a server and a browser of its own.
@@ -78,16 +83,18 @@ soak-dashboard: build ## the dashboard with 1,000 VMs and 10,000 tickets, and a 
 	@$(BAKE_FOR_TESTS)
 	@$(TEST_DASHBOARD) soak
 
-# Of other crates only unit tests: their other tests make cgroups, namespaces and jails, which needs root, or are run once
-# only, with those.
-check: build ## format, lints and the tests that need neither root nor VMs
+lint: build
 	@echo "==> format and lints"
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
 	@cargo fmt --all --check
 	@cargo clippy --locked --workspace --all-targets --features skep-tests/soak,skep-tests/update -- -D warnings
 	@echo "==> tests that need neither root nor VMs"
-	@$(CARGO_TEST) --workspace --lib --bins
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) $(CHECKED:%=--package %) --package skep-tests --test '*'
+
+# Unit tests, and these test targets; others make cgroups, namespaces and jails. Chosen by name rather than by package, for which
+# cargo would build the dependencies once more, with other features.
+CHECKED = binary confine ends model module_imports refusals service table
+check: lint ## format, lints and the tests that need neither root nor VMs
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --workspace --lib --bins $(CHECKED:%=--test %)
 
 schemathesis: $(VENV)/ready
 
