@@ -29,7 +29,7 @@ pub const SUPPORTED_PROTOCOLS: RangeInclusive<u32> = 2..=PROTOCOL;
 /// The protocol of agents that do not know `GET /protocol`.
 pub const FIRST_PROTOCOL: u32 = 1;
 
-/// Never changes.
+/// The path by which every release asks for the protocol. It never changes.
 pub(crate) const PROTOCOL_PATH: &str = "/protocol";
 
 /// The answer to `GET /protocol`. Only fields with a default may be added.
@@ -49,7 +49,7 @@ impl UnsupportedProtocol {
     /// Checks that this release can encode requests for an agent of this protocol.
     ///
     /// # Errors
-    /// It cannot.
+    /// The agent speaks a protocol that this release does not support.
     pub fn check(protocol: u32) -> Result<(), Self> {
         if SUPPORTED_PROTOCOLS.contains(&protocol) { Ok(()) } else { Err(Self { protocol }) }
     }

@@ -8,7 +8,7 @@ use http::Method;
 use skep_api::{exec::StreamRefusal, path::AbsolutePath, streams::FileChange};
 
 use crate::{
-    Client, Error, Place, Result,
+    Client, Error, RemotePlace, Result,
     client::error_in_stream,
     events::{IDLE_TIMEOUT, StreamError, with_idle_timeout},
 };
@@ -25,7 +25,7 @@ pub struct WatchedChange {
 /// A stream of changes. It ends when the watched folder is removed or the connection is lost.
 pub type Changes = Pin<Box<dyn Stream<Item = Result<WatchedChange>> + Send>>;
 
-impl Place {
+impl RemotePlace {
     /// `GET /api/files/watch`: watches a folder and its subfolders.
     ///
     /// # Errors

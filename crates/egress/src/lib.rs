@@ -1,7 +1,7 @@
 //! Which addresses connections may reach whose host a caller chose: those of git and of webhooks.
 //!
 //! ```text
-//! host ── one look-up ──► addresses ── each checked: public, or on the Allowlist ──► Pinned: connect to these, and to no others
+//! host ── one look-up ──► addresses ── each checked: public, or on the Allowlist ──► PinnedAddresses: connect only to these
 //! ```
 //! A name may lead to another address at each look-up, so the address that is checked is the one that is connected to.
 //! The guest agent contains this crate as well: no TLS and few dependencies.
@@ -18,4 +18,4 @@ pub use lookup::{Lookup, LookupFuture, SystemLookup};
 pub use networks::Networks;
 pub use proxy::Proxy;
 pub use public::is_public;
-pub use resolver::{Error, Pinned, Resolver};
+pub use resolver::{Error, PinnedAddresses, Resolver};

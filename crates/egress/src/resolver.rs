@@ -24,9 +24,9 @@ pub struct Resolver {
     lookup: Arc<dyn Lookup>,
 }
 
-/// Addresses of a host that were all checked; at least one. Whoever uses them makes no second look-up.
+/// The addresses of a host, at least one, all of which were checked. Code that connects to them does not look the name up again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pinned {
+pub struct PinnedAddresses {
     first: IpAddr,
     others: Vec<IpAddr>,
 }
@@ -59,7 +59,7 @@ impl Resolver {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn resolve(&self, host: &str, reach: Reach) -> Result<Pinned, Error> {
+    pub async fn resolve(&self, host: &str, reach: Reach) -> Result<PinnedAddresses, Error> {
         let named = || host.to_owned();
         let found = self.lookup.look_up(host).await;
         let found = found.map_err(|source| Error::NotFound { host: named(), source })?;
@@ -68,11 +68,11 @@ impl Resolver {
         }
         let mut permitted = found.into_iter().filter(|address| self.allowed.permits(host, *address, reach));
         let Some(first) = permitted.next() else { return Err(Error::Refused { host: named() }) };
-        Ok(Pinned { first, others: permitted.collect() })
+        Ok(PinnedAddresses { first, others: permitted.collect() })
     }
 }
 
-impl Pinned {
+impl PinnedAddresses {
     pub fn first(&self) -> IpAddr {
         self.first
     }
@@ -173,7 +173,7 @@ mod tests {
             let pinned = runtime.block_on(resolver.resolve("x.test", reach));
             let expected: Vec<IpAddr> =
                 addresses.into_iter().filter(|address| allowed.permits("x.test", *address, reach)).collect();
-            let found: Vec<IpAddr> = pinned.iter().flat_map(Pinned::addresses).collect();
+            let found: Vec<IpAddr> = pinned.iter().flat_map(PinnedAddresses::addresses).collect();
             prop_assert_eq!(found, expected);
         }
     }

@@ -21,9 +21,7 @@ pub enum VmmEnd {
 pub struct DiskTraffic {
     pub read_bytes: u64,
     pub written_bytes: u64,
-    /// Read operations.
     pub reads: u64,
-    /// Write operations.
     pub writes: u64,
     /// Requests to write caches to the disk.
     pub flushes: u64,

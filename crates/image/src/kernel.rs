@@ -34,7 +34,7 @@ pub(crate) const MODULES: [&str; 12] = [
     "virtio_blk",
     "libcrc32c",
     "erofs",
-    // By these the agent ends the connections of a copy.
+    // The agent needs these modules to end the connections of a copy.
     "inet_diag",
     "tcp_diag",
 ];

@@ -2,18 +2,18 @@
 
 use std::{fs, io};
 
-/// Of the keeper, whose end would end nothing but leave VMs without a parent.
+/// The score of the keeper: its end would end no VM, and leave all of them without a parent.
 pub const KEEPER: i16 = -900;
-/// Of the server and the egress process.
+/// The score of the server and of the egress process.
 pub const SERVER: i16 = -800;
-/// Of a helper, whose programs inherit it: they cannot raise their own, because they begin as copies of a process that is
-/// not dumpable.
+/// The score of a helper. Its programs inherit it: they cannot change their own, because they begin as copies of a process
+/// that is not dumpable.
 pub const HELPER: i16 = 500;
-/// Of a VMM.
+/// The score of a VMM.
 pub const VMM: i16 = 500;
 
-/// Sets it for the calling process, see `oom_score_adj` in proc(5). Without privileges it cannot be lowered and stays as
-/// it is.
+/// Sets the score of the calling process, see `oom_score_adj` in proc(5). Without privileges a score cannot be lowered, and
+/// stays as it is.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -98,7 +98,7 @@ fn run(socket: &OwnedFd) -> Result<(), StageError> {
     match &sent.order.confinement {
         Confinement::User => {
             privileges::drop_all(&sent.order)?;
-            // After the change of the user, which resets it.
+            // This follows the change of the user, which resets the signal of the parent's death.
             end_with_caller()?;
             execute(&sent.order, inherited).map(|never| match never {})
         }

@@ -19,7 +19,7 @@ const HASH_DIGITS: usize = 12;
 /// The name of the egress process's socket, beside the folders of VMs.
 pub(crate) const EGRESS_SOCKET: &str = "egress.sock";
 
-/// A data directory.
+/// The folder that has all data of a server:
 ///
 /// ```text
 /// server/      the store; the server's user

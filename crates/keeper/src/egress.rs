@@ -34,7 +34,7 @@ use self::{
 };
 use crate::{DataDir, EgressConfig, Error, data_dir::remove_file, process_id::boot_id};
 
-/// The control group.
+/// The name of the control group of the egress process.
 pub(crate) const GROUP: &str = "egress";
 /// Limit of processes and threads.
 const PIDS: u64 = 16;

@@ -7,7 +7,7 @@ use crate::{DNS_PORT, EGRESS_PORT, Subnet};
 /// Sockets in the namespace of the VMs for the egress process, in the order in which it inherits them.
 #[derive(Debug)]
 pub struct EgressListeners {
-    /// To this one the packet filter redirects connections.
+    /// The packet filter redirects connections of VMs to this listener.
     pub proxy: OwnedFd,
     pub dns_udp: OwnedFd,
     pub dns_tcp: OwnedFd,

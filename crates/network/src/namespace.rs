@@ -76,7 +76,7 @@ fn share_folder() -> io::Result<()> {
     flock(&folder, FlockOperation::LockExclusive)?;
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     match mount_change(FOLDER, shared) {
-        // Not a mount point yet.
+        // The folder is not a mount point yet.
         Err(rustix::io::Errno::INVAL) => {
             mount_bind_recursive(FOLDER, FOLDER)?;
             Ok(mount_change(FOLDER, shared)?)

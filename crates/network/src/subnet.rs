@@ -27,7 +27,7 @@ impl Subnet {
 
     /// Number of VM addresses.
     pub(crate) fn slots(&self) -> u32 {
-        // Without the addresses of the network, the bridge and the broadcast.
+        // VMs do not get the addresses of the network, the bridge and the broadcast.
         ((1_u32 << (32 - self.prefix_len)) - 3).min(MAX_SLOTS)
     }
 

@@ -31,7 +31,7 @@
 //! If anything unexpected happens, the caller starts a new shell instead. Only the saved time is lost, so failures are
 //! not reported.
 //!
-//! [`PreparedShell`] is the only entry; the caller keeps track of the processes by [`Processes`].
+//! [`PreparedShell`] is the type by which callers use this crate; they keep track of the processes by [`Processes`].
 
 mod loaded_files;
 mod prepared;
@@ -62,9 +62,8 @@ pub fn is_enabled_by(kernel_command_line: &str) -> bool {
 pub struct ShellCommand<'a> {
     /// The argument of `/bin/sh -c --`.
     pub text: &'a str,
-    /// The complete environment.
+    /// All variables of the shell; it inherits no others.
     pub environment: &'a BTreeMap<&'a str, &'a str>,
-    /// The working directory.
     pub directory: &'a Path,
     /// Whether the standard input is a pipe. Otherwise it is `/dev/null`.
     pub with_stdin: bool,

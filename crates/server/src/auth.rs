@@ -81,8 +81,8 @@ impl Authenticator {
         };
         let now = Timestamp::now();
         let key = found.record.key;
-        if let Some(trail) = AuditContext::from_extensions(extensions) {
-            trail.set_key(&key);
+        if let Some(audit_context) = AuditContext::from_extensions(extensions) {
+            audit_context.set_key(&key);
         }
         check_validity(&key, now)?;
         let origin = Origin::from_extensions(extensions);
@@ -134,8 +134,8 @@ impl Authenticator {
         let found = self.store.take_session_link(token.hash()).await?;
         let link = found.ok_or(skep_accounts::Error::InvalidToken)?;
         let key = link.key.record.key;
-        if let Some(trail) = AuditContext::from_extensions(extensions) {
-            trail.set_key(&key);
+        if let Some(audit_context) = AuditContext::from_extensions(extensions) {
+            audit_context.set_key(&key);
         }
         let now = Timestamp::now();
         check_validity(&key, now)?;

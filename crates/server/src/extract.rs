@@ -35,9 +35,9 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestInfo {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
         let arrival = parts.extensions.get::<Arrival>().copied();
-        let trail = AuditContext::from_extensions(&parts.extensions).cloned().unwrap_or_default();
+        let audit_context = AuditContext::from_extensions(&parts.extensions).cloned().unwrap_or_default();
         match (arrival, parts.extensions.get::<RequestId>()) {
-            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone(), audit: trail }),
+            (Some(arrival), Some(id)) => Ok(Self { arrival, id: id.clone(), audit: audit_context }),
             _ => Err(Refusal::internal("a request bypassed the layer that observes it")),
         }
     }

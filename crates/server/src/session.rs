@@ -211,10 +211,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_cookie_panics(bytes in prop::collection::vec(32_u8..=255, 0..100), at in 0_usize..3) {
-            let strange = bytes.into_iter().filter(|b| *b != 127).collect::<Vec<_>>();
+            let not_ascii = bytes.into_iter().filter(|b| *b != 127).collect::<Vec<_>>();
             let begun = [&b""[..], b"skep_session=", b"skep_session"][at];
             let mut headers = HeaderMap::new();
-            let value = HeaderValue::from_bytes(&[begun, &strange].concat()).unwrap();
+            let value = HeaderValue::from_bytes(&[begun, &not_ascii].concat()).unwrap();
             headers.insert(COOKIE, value);
             headers.insert(HOST, HeaderValue::from_static("x"));
             headers.insert(ORIGIN, HeaderValue::from_static("http://x"));

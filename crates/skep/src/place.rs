@@ -19,8 +19,8 @@ pub(crate) struct PlaceOption {
 
 /// A place, with the folder against which relative paths are resolved.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) remote: skep_client::Place,
+pub(crate) struct PlaceWithHome {
+    pub(crate) remote: skep_client::RemotePlace,
     home: String,
 }
 
@@ -29,12 +29,12 @@ impl PlaceOption {
         self.vm.as_deref()
     }
 
-    pub(crate) async fn open(&self, client: &Client) -> anyhow::Result<Place> {
-        Place::open(client, self.vm()).await
+    pub(crate) async fn open(&self, client: &Client) -> anyhow::Result<PlaceWithHome> {
+        PlaceWithHome::open(client, self.vm()).await
     }
 }
 
-impl Place {
+impl PlaceWithHome {
     pub(crate) async fn open(client: &Client, vm: Option<&str>) -> anyhow::Result<Self> {
         let home = match vm {
             Some(_) => VM_HOME.to_owned(),

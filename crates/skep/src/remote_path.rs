@@ -4,7 +4,7 @@ use skep_api::{AbsolutePath, VmRef};
 use skep_client::Client;
 
 use crate::{
-    place::{Place, PlaceOption},
+    place::{PlaceOption, PlaceWithHome},
     target::UsageError,
     transfer::PathArgument,
 };
@@ -18,7 +18,7 @@ pub(crate) struct RemotePath {
 }
 
 impl RemotePath {
-    /// Parses an argument.
+    /// Parses `path` or `VM:path`; `--vm` names the VM of a bare path.
     ///
     /// # Errors
     /// Both the argument and `--vm` name a place, or the VM or the path is empty.
@@ -43,8 +43,8 @@ impl RemotePath {
         Ok(located)
     }
 
-    pub(crate) async fn open(&self, client: &Client) -> anyhow::Result<(Place, AbsolutePath)> {
-        let place = Place::open(client, self.vm.as_deref()).await?;
+    pub(crate) async fn open(&self, client: &Client) -> anyhow::Result<(PlaceWithHome, AbsolutePath)> {
+        let place = PlaceWithHome::open(client, self.vm.as_deref()).await?;
         let path = place.path(&self.path)?;
         Ok((place, path))
     }

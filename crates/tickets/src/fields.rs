@@ -1,5 +1,7 @@
 //! The fields of a ticket that callers set: those of a new ticket, and edits of an existing one.
 
+use std::ops::RangeInclusive;
+
 use jiff::Timestamp;
 use skep_api::{
     Label, TicketId,
@@ -8,13 +10,20 @@ use skep_api::{
 
 use crate::{
     Dependency, Error, State, Ticket,
-    limits::{
-        ATTEMPT_LIMITS, DEFAULT_ATTEMPTS, DEFAULT_RUNTIME_MS, MAX_DEPENDENCIES, MAX_TEXT_BYTES,
-        MAX_TITLE_CHARACTERS, RUNTIMES_MS,
-    },
+    limits::MAX_DEPENDENCIES,
     request::{check_count, check_object, check_range, check_size, deduplicated, deduplicated_labels},
     transition::state_refusal,
 };
+
+const MAX_TITLE_CHARACTERS: usize = 500;
+/// Of a description, and of metadata as JSON, in bytes.
+const MAX_TEXT_BYTES: usize = 64 << 10;
+/// Values of `max_attempts`.
+const ATTEMPT_LIMITS: RangeInclusive<u32> = 1..=1_000;
+const DEFAULT_ATTEMPTS: u32 = 5;
+/// Values of `max_runtime_ms`, in milliseconds.
+const RUNTIMES_MS: RangeInclusive<u64> = 5_000..=2_592_000_000;
+const DEFAULT_RUNTIME_MS: u64 = 86_400_000;
 
 /// A valid new ticket, provided that the tickets that it depends on exist.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,10 +1,7 @@
-//! Limits of the fields of tickets and requests.
+//! Limits of requests. The limits of the fields that only tickets have are beside their checks, in `fields`.
 
 use std::{ops::RangeInclusive, time::Duration};
 
-pub const MAX_TITLE_CHARACTERS: usize = 500;
-/// Of a description, and of metadata as JSON, in bytes.
-pub const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Of a result as JSON, in bytes.
 pub const MAX_RESULT_BYTES: usize = 1 << 20;
 pub const MAX_DEPENDENCIES: usize = 1_000;
@@ -21,12 +18,6 @@ pub const LEASES_MS: RangeInclusive<u64> = 5_000..=86_400_000;
 /// The lease of a claim that gives none. It is long, because an agent that sends no heartbeats must not lose its
 /// work.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(3_600);
-/// Values of `max_runtime_ms`, in milliseconds.
-pub const RUNTIMES_MS: RangeInclusive<u64> = 5_000..=2_592_000_000;
-pub const DEFAULT_RUNTIME_MS: u64 = 86_400_000;
-/// Values of `max_attempts`.
-pub const ATTEMPT_LIMITS: RangeInclusive<u32> = 1..=1_000;
-pub const DEFAULT_ATTEMPTS: u32 = 5;
 /// Values of `retry_after_ms`, in milliseconds.
 pub const RETRY_DELAYS_MS: RangeInclusive<u64> = 0..=2_592_000_000;
 /// Values of `wait_ms`, in milliseconds.

@@ -36,7 +36,7 @@ const FIRST_BYTES_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_SHOWN_BYTES: usize = 64;
 
 /// A connection that the packet filter redirected.
-pub(crate) struct Redirected {
+pub(crate) struct RedirectedConnection {
     pub(crate) guest: TcpStream,
     /// The address of the VM.
     pub(crate) source: Ipv4Addr,
@@ -91,8 +91,8 @@ impl Error {
 }
 
 /// Serves a connection until it ends, or the policy forbids it.
-pub(crate) async fn handle(proxy: &Proxy, redirected: Redirected) {
-    let Redirected { guest, source, destination } = redirected;
+pub(crate) async fn handle(proxy: &Proxy, redirected: RedirectedConnection) {
+    let RedirectedConnection { guest, source, destination } = redirected;
     // A VM without a policy: the packet filter lets no such connection through.
     let Some(vm) = proxy.vms.find(source) else { return reset(guest) };
     let (address, port) = (*destination.ip(), destination.port());
@@ -319,7 +319,7 @@ fn refuse(vm: &Vm, target: &Target, guest: TcpStream, error: &Error) {
 
 /// Ends a connection so that the VM sees a reset.
 pub(crate) fn reset(stream: TcpStream) {
-    // After an error it ends by an ordinary close.
+    // If the option cannot be set, the connection ends by an ordinary close.
     let _ = set_socket_linger(&stream, Some(Duration::ZERO));
 }
 

@@ -26,7 +26,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
 /// Listeners in the namespace of the VMs.
 #[derive(Debug)]
 pub struct Listeners {
-    /// To this one the packet filter redirects connections.
+    /// The packet filter redirects connections of VMs to this listener.
     pub proxy: std::net::TcpListener,
     pub dns_udp: std::net::UdpSocket,
     pub dns_tcp: std::net::TcpListener,
@@ -215,7 +215,7 @@ mod tests {
             let name = vec!["n".repeat(62); 4].join(".");
             let target = Target { name: Some(name.into()), address: Some(VM.into()), port: Some(443) };
             for _ in 0..100 {
-                // Whatever a reason has.
+                // A reason may contain any characters, some of which JSON has to escape.
                 let reason = "\u{10fffd}\n".repeat(64);
                 vms.find(VM).unwrap().record(&target, Outcome::Refused(EgressRefusal::OtherHost, reason));
             }

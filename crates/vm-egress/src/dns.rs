@@ -120,7 +120,7 @@ fn address(vm: &Vm, names: &Names, name: &str, question: &Query) -> Result<Optio
     if question.query_class() != DNSClass::IN || question.query_type() != RecordType::A {
         return Ok(None);
     }
-    // Before a new name takes one of the addresses, of which there are few for all VMs.
+    // The limit of the VM is checked before a new name takes one of the few addresses that all VMs share.
     if !vm.may_use_name(names.find(name)) {
         return Err(refuse(EgressRefusal::Limit, "the VM uses too many names".to_owned()));
     }

@@ -163,7 +163,7 @@ mod tests {
         hello
     }
 
-    /// Of which texts like requests are made.
+    /// Parts of which the tests compose texts that resemble requests.
     const PARTS: [&str; 18] = [
         "GET",
         " ",

@@ -25,7 +25,7 @@ const MAX_NAMES: usize = 65_536;
 /// for ever. The rest is for names that a caller of the API has listed in a policy.
 const MAX_UNLISTED: usize = MAX_NAMES / 4 * 3;
 
-/// Who has chosen a name.
+/// Whether a policy or a guest has chosen a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChosenBy {
     /// The policy lists it.

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    connection::{self, Redirected},
+    connection::{self, RedirectedConnection},
     connector::Connector,
     names::Names,
     vms::Vms,
@@ -40,11 +40,11 @@ impl Proxy {
             let permit = Arc::clone(&self.connections).acquire_owned().await;
             let (guest, source) = accept(&listener).await;
             let (Some(source), Ok(destination)) = (source_of(source), ip_original_dst(&guest)) else {
-                // Without a destination it was not redirected.
+                // A connection without an original destination was not redirected by the packet filter.
                 connection::reset(guest);
                 continue;
             };
-            let redirected = Redirected { guest, source, destination };
+            let redirected = RedirectedConnection { guest, source, destination };
             let this = Arc::clone(&self);
             tokio::spawn(async move {
                 let _permit = permit;

@@ -6,12 +6,9 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
-pub use read::{FileContent, FolderEntry, FolderPage, ListFolder, ReadFile};
-pub use search::{FilesFound, FoundFile, GrepFiles, LinesFound, MatchedLine, PatternSyntax, SearchFiles};
-pub use write::{
-    CopyFile, FileRemoved, FileWritten, FolderMade, LinkMade, MakeFolder, MakeLink, MoveFile, Relocated,
-    RemoveFile, WriteCondition, WriteFile,
-};
+pub use read::*;
+pub use search::*;
+pub use write::*;
 
 pub use crate::octal_mode::parse_mode;
 use crate::{

@@ -17,34 +17,20 @@ mod write;
 
 use std::time::Duration;
 
-pub use answers::{
-    ChangeKind, ChangedPath, Commit, Committed, Diff, DiffFile, FilePath, Log, Person, Repositories,
-    RepositoryPath, RepositoryStatus, ResetDone, Signature, Staged,
-};
-pub use branches::{Branch, BranchChanged, Branches, CheckedOut, GitBranches, GitChangeBranch, GitCheckout};
-pub use create::{Cloned, GitClone, GitInit, Initialized};
-pub use credentials::{CredentialPage, CredentialRemoved, KeptCredential};
-pub use exchange::{
-    EmptyAnswer, ExchangePlan, Fetched, GitExchange, GitFetch, GitJoin, GitNotePush, GitPack, GitSend, Sent,
-};
-pub use history::{
-    BlobEncoding, GitChangeTag, GitMerge, GitShow, GitTags, Shown, ShownFile, Tag, TagChanged, Tags,
-};
-pub use network::{Credential, GitReach, NETWORK_LIMIT};
-pub use read::{GitDiff, GitLog, GitRepositories, GitStatus};
-pub use relay::{
-    ExportSource, Exported, ExportedRef, GitCheckTarget, GitExport, GitImport, MAX_EXPORTED_REFS, RelayPlace,
-    RelayUrl,
-};
-
-pub use remotes::{
-    FetchedRef, FetchedRefs, GitChangeRemote, GitImportFetched, GitRemotes, Remote, RemoteChange,
-    RemoteChanged, Remotes,
-};
-pub use stash::{GitStash, Stash, StashAction, Stashes};
-pub use transfer::{GitFetchRemote, GitPull, GitPush, PullStrategy, Pulled, Pushed};
-pub use worktrees::{GitChangeWorktree, GitWorktrees, Worktree, WorktreeChanged, Worktrees};
-pub use write::{GitAdd, GitCommit, GitReset, ResetMode};
+pub use answers::*;
+pub use branches::*;
+pub use create::*;
+pub use credentials::*;
+pub use exchange::*;
+pub use history::*;
+pub use network::*;
+pub use read::*;
+pub use relay::*;
+pub use remotes::*;
+pub use stash::*;
+pub use transfer::*;
+pub use worktrees::*;
+pub use write::*;
 
 use crate::{
     ErrorCode::{self, *},

@@ -134,12 +134,12 @@ const SCHEME: &str = "skep://";
 /// The name of the server's workspace. No VM can have this name.
 const SERVER: &str = "server";
 
-/// A workspace of a server.
+/// A place between which a server relays commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RelayPlace {
     /// The account's workspace on the server.
     Server,
-    /// The workspace of a VM.
+    /// A VM of the account.
     Vm(VmRef),
 }
 

@@ -105,7 +105,7 @@ impl Monitor {
             Some(waiting) => waiting.insert(id, sender),
             None => return Err(Error::MonitorClosed(format!("`{command}` was not sent"))),
         };
-        // Also if the future is dropped.
+        // The guard forgets the command also if the future is dropped before the answer comes.
         let _forget = PendingGuard { shared: &self.shared, id };
         let mut line = json!({"execute": command, "arguments": arguments, "id": id}).to_string();
         line.push('\n');

@@ -62,7 +62,7 @@ pub(super) fn connect(socket: &Path, process: Jailed) -> Option<Running> {
     match control {
         Ok(control) => Some(Running { process, control }),
         Err(_) => {
-            // After an error it has ended.
+            // The kill fails only if the process has ended.
             let _ = process.kill();
             None
         }

@@ -134,7 +134,7 @@ impl Shared {
 
     pub(super) fn end_replaced(&self) {
         if let Some(process) = self.replaced.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // After an error it has ended.
+            // The kill fails only if the process has ended.
             let _ = process.kill();
         }
     }

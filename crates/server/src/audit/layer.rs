@@ -42,12 +42,12 @@ pub(crate) async fn audit_request(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let trail = AuditContext::default();
-    request.extensions_mut().insert(trail.clone());
+    let context = AuditContext::default();
+    request.extensions_mut().insert(context.clone());
     if let Some(named) = resource_in_path(&mut request).await {
-        trail.set_resource(named);
+        context.set_resource(named);
     }
-    let mut audited = AuditedRequest::begin(state, &request, trail);
+    let mut audited = AuditedRequest::begin(state, &request, context);
     let response = normalize_error(next.run(request).await);
     audited.finish(response.status(), error_code(&response)).await;
     response
@@ -72,7 +72,7 @@ fn is_id(text: &str) -> bool {
 /// taken effect.
 struct AuditedRequest {
     queue: AuditQueue,
-    trail: AuditContext,
+    context: AuditContext,
     actions: Arc<Actions>,
     method: Method,
     route: Option<MatchedPath>,
@@ -93,13 +93,13 @@ enum Stage {
 }
 
 impl AuditedRequest {
-    fn begin(state: AuditState, request: &Request, trail: AuditContext) -> Self {
+    fn begin(state: AuditState, request: &Request, context: AuditContext) -> Self {
         let extensions: &Extensions = request.extensions();
         let method = request.method();
         let arrival = extensions.get::<Arrival>().map(|arrival| arrival.wall);
         Self {
             queue: state.queue,
-            trail,
+            context,
             actions: state.actions,
             method: method.clone(),
             route: extensions.get().cloned(),
@@ -130,7 +130,7 @@ impl AuditedRequest {
     }
 
     fn entry(&self, status: Option<StatusCode>, code: Option<ErrorCode>) -> NewAuditEntry {
-        let context = self.trail.facts();
+        let context = self.context.facts();
         let route = self.route.as_ref().map(MatchedPath::as_str);
         let action = route.and_then(|route| self.actions.id(route, &self.method)).unwrap_or(UNMATCHED_ACTION);
         let request_id = self.request_id.as_ref().map_or("", RequestId::as_str);

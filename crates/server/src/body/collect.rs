@@ -94,7 +94,7 @@ pub(super) async fn collect(
         if let Some(memory) = memory
             && (bytes.len() as u64..(bytes.len() + data.len()) as u64).contains(&SMALL_BYTES)
         {
-            // Once for the text, once for the value parsed from it.
+            // The text and the value that is parsed from it each take that much.
             memory.reserve(2 * max_bytes).await?;
         }
         bytes.extend_from_slice(&data);

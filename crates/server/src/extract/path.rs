@@ -88,7 +88,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ExecPath {
 pub(crate) struct DeliveryPath {
     /// The webhook's id, not yet parsed.
     pub(crate) webhook: String,
-    /// The delivery's.
+    /// The delivery's id, not yet parsed.
     pub(crate) delivery: String,
 }
 

@@ -25,7 +25,7 @@ use super::{
     plan::{Item, Kind, Plan},
     remote,
 };
-use crate::{escape, place::Place};
+use crate::{escape, place::PlaceWithHome};
 
 /// Files that are copied concurrently, to hide the latency of each.
 const MAX_CONCURRENT_FILES: usize = 4;
@@ -42,7 +42,7 @@ pub(crate) struct CopySummary {
 
 /// One end of a copy, with an absolute path on the server or in a VM.
 struct Endpoint {
-    place: Option<Place>,
+    place: Option<PlaceWithHome>,
     path: PathBuf,
     /// Whether the user named exactly this path; only then is a link at the path followed.
     is_given: bool,
@@ -165,7 +165,7 @@ impl Endpoint {
         Ok(match spot {
             PathArgument::Local(path) => Self { place: None, path: path.clone(), is_given: true },
             PathArgument::Remote { vm, path } => {
-                let place = Place::open(client, vm.as_deref()).await?;
+                let place = PlaceWithHome::open(client, vm.as_deref()).await?;
                 let path = place.path(path)?.as_path().to_owned();
                 Self { place: Some(place), path, is_given: true }
             }

@@ -11,7 +11,7 @@ use skep_api::{
     files::{FileType, FolderEntry, ListFolder},
     path::{AbsolutePath, LinkTarget, PathEncoding, percent_encoded},
 };
-use skep_client::Place;
+use skep_client::RemotePlace;
 
 use super::{
     copy::joined,
@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Lists a path recursively, without devices.
-pub(super) async fn plan(place: &Place, source: &Path) -> anyhow::Result<Plan> {
+pub(super) async fn plan(place: &RemotePlace, source: &Path) -> anyhow::Result<Plan> {
     let mut plan = Plan::default();
     let mut folders = vec![PathBuf::new()];
     match metadata(place, source).await? {
@@ -49,7 +49,7 @@ pub(super) async fn plan(place: &Place, source: &Path) -> anyhow::Result<Plan> {
 }
 
 /// Whether the path is a folder; `None` if it does not exist.
-pub(crate) async fn is_folder(place: &Place, path: &Path) -> anyhow::Result<Option<bool>> {
+pub(crate) async fn is_folder(place: &RemotePlace, path: &Path) -> anyhow::Result<Option<bool>> {
     match place.run(&ListFolder::first_page(absolute(path)?)).await {
         Ok(_) => Ok(Some(true)),
         Err(error) if error.has_code(ErrorCode::NotADirectory) => Ok(Some(false)),
@@ -59,7 +59,7 @@ pub(crate) async fn is_folder(place: &Place, path: &Path) -> anyhow::Result<Opti
 }
 
 /// The names of the symbolic links in a folder.
-pub(super) async fn links_in(place: &Place, path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(super) async fn links_in(place: &RemotePlace, path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let entries = list(place, path).await?;
     entries.iter().filter(|entry| entry.r#type == FileType::Symlink).map(name_of).collect()
 }
@@ -76,7 +76,7 @@ struct Metadata {
 }
 
 /// The metadata of a path, read from its parent. A folder gets the default mode, as its parent may be out of reach.
-async fn metadata(place: &Place, path: &Path) -> anyhow::Result<Option<Metadata>> {
+async fn metadata(place: &RemotePlace, path: &Path) -> anyhow::Result<Option<Metadata>> {
     if is_folder(place, path).await? == Some(true) {
         return Ok(Some(Metadata { is_folder: true, mode: 0o755, size_bytes: 0 }));
     }
@@ -94,7 +94,7 @@ async fn metadata(place: &Place, path: &Path) -> anyhow::Result<Option<Metadata>
     Ok(None)
 }
 
-async fn list(place: &Place, folder: &Path) -> anyhow::Result<Vec<FolderEntry>> {
+async fn list(place: &RemotePlace, folder: &Path) -> anyhow::Result<Vec<FolderEntry>> {
     let (mut list, mut entries) = (ListFolder::first_page(absolute(folder)?), Vec::new());
     loop {
         let page = place.run(&list).await?.value;

@@ -10,7 +10,7 @@ use super::end;
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
-    place::{Place, PlaceOption},
+    place::{PlaceOption, PlaceWithHome},
     remote_path::{RemotePath, may_be_vm},
     target::UsageError,
     transfer,
@@ -103,7 +103,7 @@ impl Rm {
 /// Whether the server's workspace has such a file. If the key may not read it, it may not remove it either.
 async fn is_file(client: &Client, given: &str) -> bool {
     let look = async {
-        let place = Place::open(client, None).await?;
+        let place = PlaceWithHome::open(client, None).await?;
         transfer::is_folder(&place.remote, place.path(given)?.as_path()).await
     };
     look.await.is_ok_and(|found: Option<bool>| found.is_some())

@@ -35,7 +35,9 @@ async fn connect(proxy: &Arc<Proxy>, destination: SocketAddrV4) -> TcpStream {
     let vm = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (guest, _) = listener.accept().await.unwrap();
     let proxy = Arc::clone(proxy);
-    tokio::spawn(async move { handle(&proxy, Redirected { guest, source: VM, destination }).await });
+    tokio::spawn(
+        async move { handle(&proxy, RedirectedConnection { guest, source: VM, destination }).await },
+    );
     vm
 }
 

@@ -8,10 +8,17 @@ use skep_api::{
     path::{encode_path, percent_encoded},
 };
 
-use super::{entry_locks::EntryLocks, temporary::unused_name, write::stat_entry};
-use crate::{Error, Roots, roots::Slot};
+use super::{entry_locks::EntryLocks, on_disk, temporary::unused_name, write::stat_entry};
+use crate::{Error, Place, Roots, Run, roots::Slot};
 
-pub(super) fn make(roots: &Roots, locks: &EntryLocks, request: &MakeLink) -> Result<LinkMade, Error> {
+impl Run for MakeLink {
+    async fn run(self, place: &Place) -> Result<LinkMade, Error> {
+        let locks = place.entry_locks().clone();
+        on_disk(place, move |roots| make(roots, &locks, &self)).await
+    }
+}
+
+fn make(roots: &Roots, locks: &EntryLocks, request: &MakeLink) -> Result<LinkMade, Error> {
     let path = request.path.as_path();
     let refused = |error: io::Error| Error::of_path(path, &error);
     let slot = roots.slot(path)?;

@@ -16,13 +16,19 @@ use skep_api::{
     path::encode_path,
 };
 
-use super::{encoded_path, file_type, modified_at, size, temporary::is_temporary};
+use super::{encoded_path, file_type, modified_at, on_disk, size, temporary::is_temporary};
 use crate::{
-    Error, Roots,
+    Error, Place, Roots, Run,
     roots::{FinalLink, PathHandle},
 };
 
-pub(super) fn list(roots: &Roots, request: &ListFolder) -> Result<FolderPage, Error> {
+impl Run for ListFolder {
+    async fn run(self, place: &Place) -> Result<FolderPage, Error> {
+        on_disk(place, move |roots| list(roots, &self)).await
+    }
+}
+
+fn list(roots: &Roots, request: &ListFolder) -> Result<FolderPage, Error> {
     let path = request.path.as_path();
     let refused = |error: Errno| Error::of_path(path, &error.into());
     let folder = roots.find(path, FinalLink::Follow)?;

@@ -8,12 +8,18 @@ use rustix::{
 };
 use skep_api::files::{FolderMade, MakeFolder};
 
-use super::encoded_path;
-use crate::{Error, Roots, roots::FinalLink};
+use super::{encoded_path, on_disk};
+use crate::{Error, Place, Roots, Run, roots::FinalLink};
 
 const NEW_MODE: u32 = 0o755;
 
-pub(super) fn make(roots: &Roots, request: &MakeFolder) -> Result<FolderMade, Error> {
+impl Run for MakeFolder {
+    async fn run(self, place: &Place) -> Result<FolderMade, Error> {
+        on_disk(place, move |roots| make(roots, &self)).await
+    }
+}
+
+fn make(roots: &Roots, request: &MakeFolder) -> Result<FolderMade, Error> {
     let created = with_parents(roots, request.path.as_path(), request.mode)?;
     let (path, path_encoding) = encoded_path(&request.path);
     Ok(FolderMade { path, path_encoding, created })

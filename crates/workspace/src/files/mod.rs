@@ -23,9 +23,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use rustix::fs::{FileType as Kind, Stat};
 use skep_api::{
-    files::{
-        CopyFile, FileType, ListFolder, MakeFolder, MakeLink, MoveFile, ReadFile, RemoveFile, WriteFile,
-    },
+    files::FileType,
     path::{PathEncoding, encode_path},
 };
 
@@ -34,69 +32,7 @@ pub(crate) use read::require_file;
 pub(crate) use remove::entries;
 pub(crate) use temporary::is_temporary;
 
-use crate::{Error, Place, Roots, Run, roots::FinalLink};
-
-macro_rules! run_on_disk {
-    ($($operation:ident by $work:path),+ $(,)?) => {
-        $(impl Run for $operation {
-            async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-                on_disk(place, move |roots| $work(roots, &self)).await
-            }
-        })+
-    };
-}
-
-run_on_disk! {
-    ListFolder by list::list,
-    MakeFolder by make::make,
-}
-
-macro_rules! run_with_locks {
-    ($($operation:ident by $work:path),+ $(,)?) => {
-        $(impl Run for $operation {
-            async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-                let locks = place.entry_locks().clone();
-                on_disk(place, move |roots| $work(roots, &locks, &self)).await
-            }
-        })+
-    };
-}
-
-run_with_locks! {
-    MakeLink by link::make,
-    RemoveFile by remove::remove,
-    MoveFile by relocate::move_file,
-    CopyFile by relocate::copy_file,
-}
-
-impl Run for WriteFile {
-    async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-        let (locks, context) = (place.entry_locks().clone(), place.shared_context());
-        on_disk(place, move |roots| write::write(roots, &locks, &self, &context.condition)).await
-    }
-}
-
-impl Run for ReadFile {
-    /// The length of the requested window, limited by the size of the file.
-    async fn memory_bytes(&self, place: &Place) -> u64 {
-        let path = self.path.clone();
-        let found = match place.find_cached(path.as_path()) {
-            Some(found) => Some(found),
-            None => on_disk(place, move |roots| roots.find(path.as_path(), FinalLink::Follow)).await.ok(),
-        };
-        found.map_or(0, |found| read::answer_bytes(&found, self))
-    }
-
-    async fn run(self, place: &Place) -> Result<Self::Answer, Error> {
-        // Cached data is read on this thread: handing it to another one takes longer.
-        if let Some(content) =
-            place.find_cached(self.path.as_path()).and_then(|found| read::read_cached(&found, &self))
-        {
-            return Ok(content);
-        }
-        on_disk(place, move |roots| read::read(roots, &self)).await
-    }
-}
+use crate::{Error, Place, Roots};
 
 /// Runs work that may block on the disk on a thread for blocking work.
 async fn on_disk<T: Send + 'static>(

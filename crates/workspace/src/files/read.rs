@@ -11,14 +11,36 @@ use rustix::{
 };
 use skep_api::files::{FileContent, MAX_CONTENT_BYTES, ReadFile};
 
-use super::{content::TextEncoding, encoded_path, etag, modified_at, size};
+use super::{content::TextEncoding, encoded_path, etag, modified_at, on_disk, size};
 use crate::{
-    Error, Roots,
+    Error, Place, Roots, Run,
     roots::{FinalLink, PathHandle},
 };
 
 /// The largest window that is read on the async thread, in bytes.
 const MAX_CACHED_READ: usize = 64 << 10;
+
+impl Run for ReadFile {
+    /// The length of the requested window, limited by the size of the file.
+    async fn memory_bytes(&self, place: &Place) -> u64 {
+        let path = self.path.clone();
+        let found = match place.find_cached(path.as_path()) {
+            Some(found) => Some(found),
+            None => on_disk(place, move |roots| roots.find(path.as_path(), FinalLink::Follow)).await.ok(),
+        };
+        found.map_or(0, |found| answer_bytes(&found, self))
+    }
+
+    async fn run(self, place: &Place) -> Result<FileContent, Error> {
+        // Cached data is read on this thread: handing it to another one takes longer.
+        if let Some(content) =
+            place.find_cached(self.path.as_path()).and_then(|found| read_cached(&found, &self))
+        {
+            return Ok(content);
+        }
+        on_disk(place, move |roots| read(roots, &self)).await
+    }
+}
 
 pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Error> {
     let form = TextEncoding::by_label(&request.encoding.0)?;
@@ -44,7 +66,7 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
 }
 
 /// The length of the answer's content, in bytes.
-pub(super) fn answer_bytes(found: &PathHandle, request: &ReadFile) -> u64 {
+fn answer_bytes(found: &PathHandle, request: &ReadFile) -> u64 {
     let wanted = request.limit.unwrap_or(u64::MAX).min(size(found.stat()).saturating_sub(request.offset));
     let digits = TextEncoding::by_label(&request.encoding.0).map_or(0, |form| form.encoded_len(wanted));
     digits.min(MAX_CONTENT_BYTES)

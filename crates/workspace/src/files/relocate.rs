@@ -21,18 +21,32 @@ use skep_api::{
 
 use super::{
     entry_locks::{EntryGuard, EntryLocks},
-    etag, file_type,
+    etag, file_type, on_disk,
     remove::{MAX_DEPTH, entries, open_folder, remove_folder},
     size,
     temporary::{IfExists, Temporary},
     write::stat_entry,
 };
-use crate::{Error, Roots, roots::Slot};
+use crate::{Error, Place, Roots, Run, roots::Slot};
 
 /// How often copying a file to another file system is tried while the file is being written to.
 const TRIES: u32 = 3;
 /// The mode bits that a copy keeps: not setuid and setgid.
 const COPIED_BITS: u32 = 0o1777;
+
+impl Run for MoveFile {
+    async fn run(self, place: &Place) -> Result<Relocated, Error> {
+        let locks = place.entry_locks().clone();
+        on_disk(place, move |roots| move_file(roots, &locks, &self)).await
+    }
+}
+
+impl Run for CopyFile {
+    async fn run(self, place: &Place) -> Result<Relocated, Error> {
+        let locks = place.entry_locks().clone();
+        on_disk(place, move |roots| copy_file(roots, &locks, &self)).await
+    }
+}
 
 /// A move, or with `keep` a copy.
 struct Relocate<'a> {
@@ -47,7 +61,7 @@ pub(super) fn move_file(roots: &Roots, locks: &EntryLocks, request: &MoveFile) -
     relocate(roots, locks, &Relocate { from, to, overwrite: *overwrite, keep: false })
 }
 
-pub(super) fn copy_file(roots: &Roots, locks: &EntryLocks, request: &CopyFile) -> Result<Relocated, Error> {
+fn copy_file(roots: &Roots, locks: &EntryLocks, request: &CopyFile) -> Result<Relocated, Error> {
     let CopyFile { from, to, overwrite } = request;
     relocate(roots, locks, &Relocate { from, to, overwrite: *overwrite, keep: true })
 }

@@ -19,13 +19,22 @@ use rustix::{
 };
 use skep_api::files::{FileRemoved, RemoveFile};
 
-use super::{encoded_path, entry_locks::EntryLocks, file_type, temporary::unused_name, write::stat_entry};
-use crate::{Error, Roots, roots::Slot};
+use super::{
+    encoded_path, entry_locks::EntryLocks, file_type, on_disk, temporary::unused_name, write::stat_entry,
+};
+use crate::{Error, Place, Roots, Run, roots::Slot};
 
 /// The deepest level to which folders are removed recursively; each level holds a descriptor open.
 pub(super) const MAX_DEPTH: usize = 64;
 
-pub(super) fn remove(roots: &Roots, locks: &EntryLocks, request: &RemoveFile) -> Result<FileRemoved, Error> {
+impl Run for RemoveFile {
+    async fn run(self, place: &Place) -> Result<FileRemoved, Error> {
+        let locks = place.entry_locks().clone();
+        on_disk(place, move |roots| remove(roots, &locks, &self)).await
+    }
+}
+
+fn remove(roots: &Roots, locks: &EntryLocks, request: &RemoveFile) -> Result<FileRemoved, Error> {
     let path = request.path.as_path();
     let refused = |error: io::Error| remove_error(path, &error);
     let slot = roots.slot(path)?;

@@ -14,11 +14,15 @@ use std::{
 use rustix::fs::{CWD, Mode, mkfifoat};
 use skep_api::{
     AbsolutePath, Call, CallContext, ErrorCode,
-    files::{ContentEncoding, FileWritten, Relocated, WriteCondition},
+    files::{
+        ContentEncoding, CopyFile, FileWritten, ListFolder, MakeFolder, MoveFile, ReadFile, Relocated,
+        RemoveFile, WriteCondition, WriteFile,
+    },
 };
 use tempfile::TempDir;
 
 use super::*;
+use crate::Run;
 
 const CANARY: &str = "canary";
 

@@ -19,17 +19,24 @@ use super::{
     content::TextEncoding,
     encoded_path,
     entry_locks::EntryLocks,
-    etag, make,
+    etag, make, on_disk,
     read::{require_file, stat_now},
     size,
     temporary::{IfExists, Temporary},
 };
 use crate::{
-    Error, Roots,
+    Error, Place, Roots, Run,
     roots::{MAX_LINKS, Slot},
 };
 
 pub(super) const NEW_MODE: u32 = 0o644;
+
+impl Run for WriteFile {
+    async fn run(self, place: &Place) -> Result<FileWritten, Error> {
+        let (locks, context) = (place.entry_locks().clone(), place.shared_context());
+        on_disk(place, move |roots| write(roots, &locks, &self, &context.condition)).await
+    }
+}
 
 pub(super) fn write(
     roots: &Roots,
@@ -109,7 +116,7 @@ fn resolve_links(roots: &Roots, path: &Path) -> Result<Slot, Error> {
             Ok(target) => {
                 at = slot.folder().path().join(OsStr::from_bytes(target.to_bytes()));
             }
-            // Not a link, or no such entry.
+            // The entry is not a symbolic link, or it does not exist.
             Err(Errno::INVAL | Errno::NOENT) => return Ok(slot),
             Err(error) => return Err(Error::of_path(path, &error.into())),
         }

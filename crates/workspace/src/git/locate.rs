@@ -118,8 +118,8 @@ fn collect_below(
             continue;
         }
         let is_folder = roots.find(&path, FinalLink::NoFollow).is_ok_and(|found| found.is_directory());
-        if is_folder && let Ok(Some(lies)) = repository_at(roots, &path) {
-            all.push((path, lies));
+        if is_folder && let Ok(Some(repository)) = repository_at(roots, &path) {
+            all.push((path, repository));
         }
     }
     Ok(seen == MAX_ENTRIES)

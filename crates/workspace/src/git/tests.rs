@@ -78,7 +78,11 @@ const FAKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $
 async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ssh");
-    fs::write(&program, FAKE_SSH).unwrap();
+    // By another process: a file cannot be executed while a process that another test starts has it open for writing.
+    let script = r#"printf "%s" "$2" > "$1""#;
+    let mut writer = std::process::Command::new("sh");
+    let written = writer.args(["-euc", script, "sh"]).arg(&program).arg(FAKE_SSH).status().unwrap();
+    assert!(written.success());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let credential = Credential { username: String::new(), token: "the key\n".to_owned() };
     let key = ssh_key_file(&credential).unwrap();

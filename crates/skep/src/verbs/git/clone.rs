@@ -8,7 +8,7 @@ use skep_api::{exec::VmField, git::GitClone, path::percent_encoded};
 use crate::{
     connection::Connection,
     output,
-    place::{Place, PlaceOption},
+    place::{PlaceOption, PlaceWithHome},
     target::UsageError,
     transfer::PathArgument,
 };
@@ -77,13 +77,13 @@ impl Clone {
         let source = Endpoint::parse(&self.source)?;
         let (vm, path) = self.target(&source)?;
         let client = self.connection.client()?;
-        let target = Place::open(&client, vm.as_deref()).await?;
+        let target = PlaceWithHome::open(&client, vm.as_deref()).await?;
         let path = target.path(&path)?;
         let (url, from) = match source {
             Endpoint::Url(url) => (url, None),
             Endpoint::Path(path) => (text_of(&target.path(&path)?)?, None),
             Endpoint::Placed { vm: from, path } => {
-                let place = Place::open(&client, from.as_deref()).await?;
+                let place = PlaceWithHome::open(&client, from.as_deref()).await?;
                 let url = percent_encoded(place.path(&path)?.as_path().as_os_str());
                 (url, Some(VmField::Text(from.unwrap_or_else(|| "server".to_owned()))))
             }

@@ -18,7 +18,7 @@ use skep_client::{Answered, Client};
 use crate::{
     connection::{Connection, EXIT_CODES},
     output,
-    place::{Place, PlaceOption},
+    place::{PlaceOption, PlaceWithHome},
     target::UsageError,
 };
 
@@ -88,7 +88,7 @@ struct RepositoryOptions {
 
 /// A selected repository.
 struct OpenRepository {
-    place: Place,
+    place: PlaceWithHome,
     path: AbsolutePath,
     json: bool,
 }
@@ -105,7 +105,7 @@ impl RepositoryOptions {
         Ok(OpenRepository { place, path, json: self.connection.json })
     }
 
-    async fn only_repository(&self, place: &Place) -> anyhow::Result<AbsolutePath> {
+    async fn only_repository(&self, place: &PlaceWithHome) -> anyhow::Result<AbsolutePath> {
         let found = place.remote.run(&GitRepositories {}).await?.value;
         let option = self.place.vm().map(|vm| format!(" --vm {vm}")).unwrap_or_default();
         let at = self.place.vm().map_or_else(|| "the workspace".to_owned(), |vm| format!("the VM {vm}"));

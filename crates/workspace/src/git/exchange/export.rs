@@ -102,8 +102,8 @@ async fn export_refs(repository: &Repository) -> Result<Exported, Error> {
 fn detached_head_branch(refs: &[ExportedRef], commit: &str) -> Option<String> {
     let mut branches =
         refs.iter().filter(|one| one.id == commit).filter_map(|one| one.name.strip_prefix("refs/heads/"));
-    let usual = branches.clone().find(|name| ["main", "master"].contains(name));
-    usual.or_else(|| branches.next()).map(str::to_owned)
+    let default_branch = branches.clone().find(|name| ["main", "master"].contains(name));
+    default_branch.or_else(|| branches.next()).map(str::to_owned)
 }
 
 fn parse_ref(line: &str) -> Option<ExportedRef> {

@@ -68,8 +68,9 @@ pub(super) fn upstream_ref(own: &[ConfigEntry], branch: &str) -> Option<Option<S
         return Some(Some(format!("refs/heads/{merge}")));
     }
     let fetched = values(format!("remote.{remote}.fetch"))?;
-    let usual = format!("+refs/heads/*:refs/remotes/{remote}/*");
+    let default_refspec = format!("+refs/heads/*:refs/remotes/{remote}/*");
     // Without a URL it does not count as a remote.
     let is_remote = !values(format!("remote.{remote}.url"))?.is_empty();
-    (fetched == [usual.as_str()] && is_remote).then(|| Some(format!("refs/remotes/{remote}/{merge}")))
+    (fetched == [default_refspec.as_str()] && is_remote)
+        .then(|| Some(format!("refs/remotes/{remote}/{merge}")))
 }

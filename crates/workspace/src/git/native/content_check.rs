@@ -27,8 +27,8 @@ pub(super) fn without_unchanged(
     index: &Index,
     known: Vec<(usize, FileState)>,
 ) -> Option<Vec<(usize, FileState)>> {
-    let unsure = known.iter().filter(|(_, now)| *now == FileState::Uncertain).count();
-    let threads = unsure.div_ceil(FILES_A_THREAD).clamp(1, MAX_THREADS);
+    let uncertain = known.iter().filter(|(_, now)| *now == FileState::Uncertain).count();
+    let threads = uncertain.div_ceil(FILES_A_THREAD).clamp(1, MAX_THREADS);
     let read = AtomicU64::new(0);
     let settle = |part: &[(usize, FileState)]| {
         let mut attributes = reader.attributes(top, index)?;

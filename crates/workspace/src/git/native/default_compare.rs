@@ -67,5 +67,5 @@ fn keeps_default(own: &ConfigEntry) -> bool {
     let value = own.value.as_deref();
     UNRELATED_SECTIONS.iter().any(|section| own.key.starts_with(section))
         || IGNORED_KEYS.contains(&own.key.as_slice())
-        || DEFAULTS.iter().any(|(key, usual)| own.key == *key && value == Some(*usual))
+        || DEFAULTS.iter().any(|(key, default)| own.key == *key && value == Some(*default))
 }

@@ -86,8 +86,8 @@ impl<'a> Objects<'a> {
             name.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count()
         };
         let longest = others.iter().filter(|other| *other != id).map(common).max();
-        let usual = self.abbreviations.as_ref()?.default_length;
-        Some(name[..longest.map_or(0, |longest| longest + 1).max(usual)].to_owned())
+        let default_length = self.abbreviations.as_ref()?.default_length;
+        Some(name[..longest.map_or(0, |longest| longest + 1).max(default_length)].to_owned())
     }
 
     fn load_abbreviations(&self) -> Option<Abbreviations> {
@@ -96,7 +96,7 @@ impl<'a> Objects<'a> {
         let Err(Error::UnknownPath { .. }) = all else { return None };
         let count: u64 = self.packs.as_deref()?.iter().map(Pack::count).sum();
         // Among n objects a collision is expected at about half of the digits of n (`core.abbrev` in git).
-        let usual = (u64::BITS - count.leading_zeros()).div_ceil(2).max(MIN_ABBREVIATION) as usize;
+        let default_length = (u64::BITS - count.leading_zeros()).div_ceil(2).max(MIN_ABBREVIATION) as usize;
         let found = self.roots.find(&self.folder, FinalLink::Follow).ok()?;
         let mut loose = HashMap::new();
         for entry in std::fs::read_dir(found.proc_path()).ok()?.take(MAX_LOOSE) {
@@ -105,7 +105,7 @@ impl<'a> Objects<'a> {
                 loose.insert(*first, None);
             }
         }
-        Some(Abbreviations { default_length: usual, loose })
+        Some(Abbreviations { default_length, loose })
     }
 
     /// Loose objects whose ids begin with the same byte.

@@ -20,9 +20,9 @@ use crate::{Answered, Client, Error, Result, client::with_query};
 
 const RAW: &str = "application/octet-stream";
 
-/// The server's workspace, or a VM. Clones refer to the same place.
+/// A place that is reached over the API: the server's workspace, or a VM. Clones refer to the same place.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct RemotePlace {
     client: Client,
     vm: Option<String>,
 }
@@ -43,12 +43,12 @@ impl FileStream {
 
 impl Client {
     /// A VM, given by process id, id or name, or the server's workspace if `None`.
-    pub fn at(&self, vm: Option<&str>) -> Place {
-        Place { client: self.clone(), vm: vm.map(str::to_owned) }
+    pub fn at(&self, vm: Option<&str>) -> RemotePlace {
+        RemotePlace { client: self.clone(), vm: vm.map(str::to_owned) }
     }
 }
 
-impl Place {
+impl RemotePlace {
     /// The VM as it was given; `None` for the server's workspace.
     pub fn vm(&self) -> Option<&str> {
         self.vm.as_deref()
