@@ -16,4 +16,4 @@ pub use error::Error;
 pub use files::{TemplateFile, link_or_copy};
 pub use manifest::{FORMAT, MANIFEST, Manifest, read_manifest};
 pub use memory::create_ram;
-pub use open::{Template, verify, verify_copy};
+pub use open::{Template, bytes_to_load, verify, verify_copy};

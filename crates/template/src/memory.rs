@@ -4,12 +4,15 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io,
-    os::{fd::OwnedFd, unix::fs::FileExt},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt, MetadataExt},
+    },
     path::Path,
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::Mode;
 
 use crate::{
     Error, Manifest, TemplateFile,
@@ -29,24 +32,14 @@ const RAM_MODE: Mode = Mode::from_raw_mode(0o777);
 /// # Errors
 /// No memory or no descriptor is available.
 pub fn create_ram(memory_mb: u64) -> Result<OwnedFd, Error> {
-    memory_file(RAM_NAME, memory_mb << 20, RAM_MODE).map_err(Error::io("memory file"))
+    let file = memory_file(RAM_NAME, memory_mb << 20, RAM_MODE).map_err(Error::io("memory file"))?;
+    Ok(file.into())
 }
 
-fn memory_file(name: &str, bytes: u64, mode: Mode) -> io::Result<OwnedFd> {
-    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&file, bytes)?;
-    fchmod(&file, mode)?;
+fn memory_file(name: &str, bytes: u64, mode: Mode) -> io::Result<File> {
+    let file = skep_sealed_memory::create(name, mode)?;
+    file.set_len(bytes)?;
     Ok(file)
-}
-
-/// Seals a memory file, so that no holder of a descriptor can change it.
-///
-/// # Errors
-/// A process has mapped it shared and writable.
-pub(crate) fn seal_ram(ram: &OwnedFd) -> Result<(), Error> {
-    fcntl_add_seals(ram, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-        .map_err(io::Error::from)
-        .map_err(Error::io("seal of a memory file"))
 }
 
 /// Guest memories by their files, while a template holds them: the snapshots of a template have links to its file. If the
@@ -59,8 +52,7 @@ pub(crate) fn seal_ram_in_memory(dir: &Path, manifest: &Manifest) -> Result<Arc<
     let unusable = |error| template_error(dir, TemplateFile::Ram, error);
     let source = open_file(&dir.join(TemplateFile::Ram.file_name())).map_err(unusable)?;
     let key = FileKey::of(&source, wanted).map_err(|error| unusable(FileError::Io(error)))?;
-    let loaded = SHARED_RAM.lock().unwrap_or_else(PoisonError::into_inner).get(&key).and_then(Weak::upgrade);
-    if let Some(file) = loaded {
+    if let Some(file) = shared_ram(&key) {
         return Ok(file);
     }
     // Without the lock, so that templates are loaded at the same time.
@@ -69,6 +61,26 @@ pub(crate) fn seal_ram_in_memory(dir: &Path, manifest: &Manifest) -> Result<Arc<
     shared.retain(|_, file| file.strong_count() > 0);
     shared.insert(key, Arc::downgrade(&sealed));
     Ok(sealed)
+}
+
+/// The memory file of another template that was loaded from this file.
+fn shared_ram(key: &FileKey) -> Option<Arc<File>> {
+    SHARED_RAM.lock().unwrap_or_else(PoisonError::into_inner).get(key).and_then(Weak::upgrade)
+}
+
+/// How much memory a file of a template takes when it is loaded, in bytes: at most what its data takes on disk, and nothing for a
+/// guest memory that another template holds.
+pub(crate) fn bytes_to_seal(dir: &Path, manifest: &Manifest, part: TemplateFile) -> Result<u64, Error> {
+    let wanted = manifest.checksum(dir, part)?;
+    let unusable = |error| template_error(dir, part, error);
+    let source = open_file(&dir.join(part.file_name())).map_err(unusable)?;
+    let key = FileKey::of(&source, wanted).map_err(|error| unusable(FileError::Io(error)))?;
+    if part == TemplateFile::Ram && shared_ram(&key).is_some() {
+        return Ok(0);
+    }
+    let found = source.metadata().map_err(|error| unusable(FileError::Io(error)))?;
+    // stat(2) counts blocks of 512 bytes.
+    Ok(found.blocks() * 512)
 }
 
 /// Copies the data of a file into a sealed memory file and verifies the checksum of the copy. Holes and pages of zeros take
@@ -84,7 +96,7 @@ pub(crate) fn seal_in_memory(dir: &Path, manifest: &Manifest, part: TemplateFile
         TemplateFile::Delta => memory_file(DELTA_NAME, length, Mode::from_raw_mode(0o444)),
         _ => memory_file(part.file_name(), length, Mode::from_raw_mode(0o444)),
     };
-    let memory = File::from(memory.map_err(Error::io("memory file"))?);
+    let memory = memory.map_err(Error::io("memory file"))?;
     let found = match checksum(&source, |at, bytes| memory.write_all_at(bytes, at)) {
         Ok(found) => found,
         Err(ChecksumError::Read(error)) => return Err(damaged(error.to_string())),
@@ -93,7 +105,6 @@ pub(crate) fn seal_in_memory(dir: &Path, manifest: &Manifest, part: TemplateFile
     if found != wanted {
         return Err(damaged(format!("SHA-256 is {found}, should be {wanted}")));
     }
-    let memory = memory.into();
-    seal_ram(&memory)?;
-    Ok(memory.into())
+    skep_sealed_memory::seal(&memory).map_err(Error::io("seal of a memory file"))?;
+    Ok(memory)
 }

@@ -17,7 +17,7 @@ use std::{
 use crate::{
     Error, FORMAT, Manifest, TemplateFile,
     damage::{FileError, template_error},
-    memory::{seal_in_memory, seal_ram_in_memory},
+    memory::{bytes_to_seal, seal_in_memory, seal_ram_in_memory},
     read_manifest,
     verified_file::VerifiedFile,
 };
@@ -92,6 +92,11 @@ impl Template {
         Ok(ram.into())
     }
 
+    /// The sealed memory file with the pages of a snapshot. `None` for a baked template.
+    pub fn delta(&self) -> Option<&File> {
+        self.sealed.get(&TemplateFile::Delta).map(Arc::as_ref)
+    }
+
     /// What its memory files take, in bytes. A file that templates share counts in equal parts for each of them.
     pub fn memory_bytes(&self) -> u64 {
         // stat(2) counts blocks of 512 bytes.
@@ -115,6 +120,16 @@ fn seal(dir: &Path, manifest: &Manifest, part: TemplateFile) -> Result<Arc<File>
 
 fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// How much memory [`Template::load`] takes for the template in this folder, in bytes, by the space that its files take on disk.
+///
+/// # Errors
+/// The template is missing or outdated, or a file is missing.
+pub fn bytes_to_load(dir: &Path) -> Result<u64, Error> {
+    let manifest = read_current_manifest(dir)?;
+    let sealed = manifest.files().filter(|part| *part != TemplateFile::Root);
+    sealed.map(|part| bytes_to_seal(dir, &manifest, part)).sum()
 }
 
 /// Verifies the checksum of every file of a template. Blocks for a fraction of a second.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create},
+    fs::Mode,
     io::{FdFlags, fcntl_setfd},
 };
 
@@ -94,11 +94,10 @@ fn path(descriptor: i32) -> String {
 }
 
 fn seal(library: &[u8]) -> io::Result<File> {
-    let mut file = File::from(memfd_create("skep-preload", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
-    file.write_all(library)?;
     // VMMs with any user open it by `/proc/self/fd`.
-    fchmod(&file, Mode::from_raw_mode(0o555))?;
-    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let mut file = skep_sealed_memory::create("skep-preload", Mode::from_raw_mode(0o555))?;
+    file.write_all(library)?;
+    skep_sealed_memory::seal(&file)?;
     Ok(file)
 }
 
@@ -107,7 +106,7 @@ mod tests {
     use std::{os::unix::fs::MetadataExt, process::Output};
 
     use super::*;
-    use rustix::fs::ftruncate;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     /// Maps the memory file of 32 MiB privately, reads 8 MiB of its first hole and writes 8 MiB of its second.
     const TOUCH: &str = "
@@ -145,15 +144,14 @@ os.write(1, b'failed\\n' if mapped == ctypes.c_void_p(-1).value else b'mapped\\n
 
     /// A sealed memory file of 32 MiB with some pages of data, to be inherited.
     fn sealed_ram() -> File {
-        let ram = memfd_create("ram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&ram, 32 << 20).unwrap();
+        let ram = skep_sealed_memory::create("ram", Mode::from_raw_mode(0o777)).unwrap();
+        ram.set_len(32 << 20).unwrap();
         for mebibyte in DATA_AT {
             rustix::io::pwrite(&ram, b"data", mebibyte << 20).unwrap();
         }
-        let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        fcntl_add_seals(&ram, seals).unwrap();
+        skep_sealed_memory::seal(&ram).unwrap();
         fcntl_setfd(&ram, FdFlags::empty()).unwrap();
-        ram.into()
+        ram
     }
 
     fn run(program: &str, ram: &File, preload: Option<&Preload>) -> Output {
@@ -185,6 +183,28 @@ os.write(1, b'failed\\n' if mapped == ctypes.c_void_p(-1).value else b'mapped\\n
         assert_eq!(allocated_by(TOUCH, Some(&loaded())), 0);
         // Control: without the library, pages that are only read are allocated too.
         assert_eq!(allocated_by(TOUCH, None), 16 << 20);
+    }
+
+    /// Maps a memory file with a page of data at each of these steps, and holes in between.
+    const MANY_HOLES: &str = "
+import mmap, os, sys
+fd = os.open('/proc/self/fd/' + sys.argv[1], os.O_RDWR)
+ram = mmap.mmap(fd, os.fstat(fd).st_size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+for hole in [0, 1, 20000, 39999]:
+    at = hole * (68 << 10)
+    assert ram[at:at + 5] == b'data\\0' and ram[at + 8192] == 0
+";
+
+    #[test]
+    fn a_file_with_more_holes_than_a_process_may_have_maps_is_mapped() {
+        const HOLES: u64 = 40_000;
+        let ram = memory_file("ram");
+        ftruncate(&ram, HOLES * (68 << 10)).unwrap();
+        for hole in 0..HOLES {
+            rustix::io::pwrite(&ram, b"data", hole * (68 << 10)).unwrap();
+        }
+        let output = run(MANY_HOLES, &ram, Some(&loaded()));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// Maps the memory file of 32 MiB, over which the delta of the second argument lies.

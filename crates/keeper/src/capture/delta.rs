@@ -7,9 +7,7 @@ use std::{
     thread,
 };
 
-use rustix::fs::{
-    FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, ftruncate, memfd_create,
-};
+use rustix::fs::{FallocateFlags, Mode, fallocate, ftruncate};
 
 use super::{
     guest_memory::GuestMemory,
@@ -67,8 +65,8 @@ impl MemoryCopy {
     pub(super) fn seal(self, runs: &[Run]) -> io::Result<DeltaFiles> {
         let mut pages = memory_file("skep-pages")?;
         pages.write_all(&runs::encode(runs))?;
-        seal(&self.data)?;
-        seal(&pages)?;
+        skep_sealed_memory::seal(&self.data)?;
+        skep_sealed_memory::seal(&pages)?;
         Ok(DeltaFiles { data: self.data, pages })
     }
 
@@ -123,14 +121,7 @@ fn write_pages(file: &File, mut at: u64, block: &[u8]) -> io::Result<()> {
 
 /// VMMs of any user map it by an inherited descriptor.
 fn memory_file(name: &str) -> io::Result<File> {
-    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    fchmod(&file, Mode::from_raw_mode(0o444))?;
-    Ok(file.into())
-}
-
-fn seal(file: &File) -> io::Result<()> {
-    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    Ok(fcntl_add_seals(file, seals)?)
+    skep_sealed_memory::create(name, Mode::from_raw_mode(0o444))
 }
 
 #[cfg(test)]

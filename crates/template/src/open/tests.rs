@@ -56,19 +56,40 @@ fn a_whole_template_loads_and_its_memory_is_sealed() {
     assert!(ram.set_len(1).is_err());
 }
 
+/// Writes a template with the files that only snapshots have as well.
+fn write_snapshot(dir: &Path) {
+    write_template(dir);
+    let mut manifest = read_manifest(dir).unwrap();
+    for part in TemplateFile::OF_SNAPSHOTS {
+        let path = dir.join(part.file_name());
+        fs::write(&path, part.file_name()).unwrap();
+        manifest.sha256.insert(part, checksum_of(&path).unwrap());
+    }
+    fs::write(dir.join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+}
+
 #[test]
-fn one_flipped_bit_in_any_file_is_named_and_never_served() {
-    for part in TemplateFile::ALL {
-        let dir = tempfile::tempdir().unwrap();
-        write_template(dir.path());
-        let file =
-            fs::OpenOptions::new().read(true).write(true).open(dir.path().join(part.file_name())).unwrap();
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, 3).unwrap();
-        file.write_all_at(&[byte[0] ^ 1], 3).unwrap();
-        for error in [Template::load(dir.path()).unwrap_err(), verify(dir.path()).unwrap_err()] {
-            assert!(error.to_string().contains(part.file_name()), "{error}");
-            assert_eq!(error.code(), skep_api::ErrorCode::TemplateDamaged);
+fn damage_of_any_file_is_named_and_never_served() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 3] = [
+        ("one flipped bit", |path| flip_a_bit(&writable(path))),
+        ("a cut end", |path| writable(path).set_len(path.metadata().unwrap().len() / 2).unwrap()),
+        ("a missing file", |path| fs::remove_file(path).unwrap()),
+    ];
+    let baked = TemplateFile::ALL.to_vec();
+    let stored = [&TemplateFile::ALL[..], &TemplateFile::OF_SNAPSHOTS].concat();
+    let kinds: [(Damage, Vec<TemplateFile>); 2] = [(write_template, baked), (write_snapshot, stored)];
+    for (write, parts) in kinds {
+        for (part, (what, damage)) in parts.iter().flat_map(|part| damages.map(|damage| (part, damage))) {
+            let dir = tempfile::tempdir().unwrap();
+            write(dir.path());
+            verify(dir.path()).unwrap();
+            damage(&dir.path().join(part.file_name()));
+            for error in [Template::load(dir.path()).unwrap_err(), verify(dir.path()).unwrap_err()] {
+                let message = error.to_string();
+                assert!(message.contains(&format!("{}: ", part.file_name())), "{what}, {part:?}: {message}");
+                assert_eq!(error.code(), skep_api::ErrorCode::TemplateDamaged, "{what}, {part:?}: {message}");
+            }
         }
     }
 }
@@ -99,16 +120,6 @@ fn a_flipped_bit_anywhere_in_the_manifest_is_never_served() {
 }
 
 #[test]
-fn a_truncated_file_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    write_template(dir.path());
-    let path = dir.path().join(TemplateFile::Root.file_name());
-    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1).unwrap();
-    let error = Template::load(dir.path()).unwrap_err();
-    assert!(error.to_string().contains("root.erofs"), "{error}");
-}
-
-#[test]
 fn a_loaded_template_stays_what_was_checked() {
     let dir = tempfile::tempdir().unwrap();
     write_template(dir.path());
@@ -122,8 +133,12 @@ fn a_loaded_template_stays_what_was_checked() {
     }
 }
 
+fn writable(path: &Path) -> File {
+    fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
 fn root_of(dir: &Path) -> File {
-    fs::OpenOptions::new().read(true).write(true).open(dir.join(TemplateFile::Root.file_name())).unwrap()
+    writable(&dir.join(TemplateFile::Root.file_name()))
 }
 
 fn flip_a_bit(file: &File) {
@@ -260,6 +275,31 @@ fn zeros_of_a_loaded_file_take_no_memory() {
     let found = opened.metadata().unwrap();
     assert_eq!((found.len(), found.blocks() * 512), (10 << 30, 4096));
     assert_eq!(checksum(&opened, |_, _| Ok(())).ok(), Some(sha256));
+}
+
+#[test]
+fn a_load_takes_the_data_of_all_files_and_no_memory_that_another_template_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    write_template(dir.path());
+    let bytes = || bytes_to_load(dir.path()).unwrap();
+    // The memory has 1 MiB, all others but the delta are small.
+    assert!((1 << 20..2 << 20).contains(&bytes()), "{}", bytes());
+    let template = Template::load(dir.path()).unwrap();
+    assert!(bytes() < 1 << 20, "{}", bytes());
+    drop(template);
+
+    let delta = File::create(dir.path().join(TemplateFile::Delta.file_name())).unwrap();
+    delta.write_all_at(&vec![1_u8; 3 << 20], 1 << 30).unwrap();
+    delta.set_len(2 << 30).unwrap();
+    fs::write(dir.path().join(TemplateFile::Pages.file_name()), "pages").unwrap();
+    let mut manifest = read_manifest(dir.path()).unwrap();
+    for part in TemplateFile::OF_SNAPSHOTS {
+        manifest.sha256.insert(part, checksum_of(&dir.path().join(part.file_name())).unwrap());
+    }
+    fs::write(dir.path().join(MANIFEST), manifest.to_file().unwrap()).unwrap();
+    assert!((4 << 20..5 << 20).contains(&bytes()), "{}", bytes());
+    fs::remove_file(dir.path().join(TemplateFile::Delta.file_name())).unwrap();
+    assert!(matches!(bytes_to_load(dir.path()), Err(Error::Damaged { .. })));
 }
 
 #[test]
