@@ -3,7 +3,13 @@
 use std::net::Ipv4Addr;
 
 use futures_util::TryStreamExt;
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, packet_route::link::LinkAttribute};
+use rtnetlink::{
+    Handle, LinkBridge, LinkBridgePort, LinkUnspec,
+    packet_route::{
+        link::LinkAttribute,
+        neighbour::{NeighbourFlags, NeighbourState},
+    },
+};
 
 use crate::Error;
 
@@ -40,6 +46,13 @@ impl Links {
         self.find(name).await
     }
 
+    /// Has the bridge learn nothing from frames to the reserved addresses 01:80:c2:00:00:00 to :0f. They do not pass the packet
+    /// filter, so a VM could send one with the MAC address of another VM, whose frames the bridge would then send to it.
+    pub(crate) async fn ignore_reserved_frames(&self, bridge: &str) -> Result<(), Error> {
+        let change = LinkBridge::new(bridge).no_linklocal_learn(true).build();
+        self.handle.link().change(change).execute().await.map_err(Error::link(format!("bridge {bridge}")))
+    }
+
     pub(crate) async fn add_address(
         &self,
         link: u32,
@@ -68,17 +81,35 @@ impl Links {
             .collect())
     }
 
-    /// Makes a link an isolated port of the bridge, which cannot exchange frames with other isolated ports.
-    pub(crate) async fn add_port(&self, name: &str, bridge: u32) -> Result<(), Error> {
+    /// Makes a link an isolated port of the bridge, which cannot exchange frames with other isolated ports. It has this MAC
+    /// address.
+    pub(crate) async fn add_port(&self, name: &str, bridge: u32, mac: [u8; 6]) -> Result<(), Error> {
         let index = self.find(name).await?;
         let change = LinkUnspec::new_with_index(index).controller(bridge).build();
         let failed = || Error::link(format!("port {name}"));
         self.handle.link().set(change).execute().await.map_err(failed())?;
-        // Isolated before it is up, so that no frame passes.
-        let port = LinkBridgePort::new(index).isolated(true).build();
-        self.handle.link().set_port(port).execute().await.map_err(failed())?;
+        // The port is confined before it is up, so that no frame passes.
+        self.confine_port(index, mac).await.map_err(failed())?;
         let change = LinkUnspec::new_with_index(index).up().build();
         self.handle.link().set(change).execute().await.map_err(failed())
+    }
+
+    /// As [`Self::add_port`], for a port that an earlier process added. One that does not exist any more is not an error.
+    pub(crate) async fn keep_port(&self, name: &str, mac: [u8; 6]) -> Result<(), Error> {
+        let Some(index) = self.index(name).await? else { return Ok(()) };
+        match self.confine_port(index, mac).await {
+            Err(error) if is_missing(&error) => Ok(()),
+            other => other.map_err(Error::link(format!("port {name}"))),
+        }
+    }
+
+    /// Isolates a port, and has it get exactly the frames to its MAC address. What the bridge learns ends after some minutes without a
+    /// frame of the VM, and frames to an address that it does not know go to all ports.
+    async fn confine_port(&self, index: u32, mac: [u8; 6]) -> Result<(), rtnetlink::Error> {
+        let fixed = self.handle.neighbours().add_bridge(index, &mac).replace();
+        fixed.state(NeighbourState::Noarp).flags(NeighbourFlags::Controller).execute().await?;
+        let port = LinkBridgePort::new(index).isolated(true).learning(false).flood(false).build();
+        self.handle.link().set_port(port).execute().await
     }
 
     /// Deletes a link, if it exists.

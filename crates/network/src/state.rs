@@ -40,6 +40,8 @@ impl NetworkState {
         namespace::disable_forwarding()?;
         let links = Links::connect()?;
         let bridge = links.find(BRIDGE).await?;
+        // An earlier release may have created it.
+        links.ignore_reserved_frames(BRIDGE).await?;
         let mut network = Self::new(links, bridge, subnet);
         let mut ports = Vec::new();
         let names = network.links.names().await?;
@@ -47,6 +49,7 @@ impl NetworkState {
             let Some(slot) = subnet.slot(known.ip) else { continue };
             let port = network.port(slot);
             if names.contains(&port.name) && network.addresses.adopt(slot) {
+                network.links.keep_port(&port.name, port.mac).await?;
                 ports.push(port);
                 if known.admitted {
                     network.admitted.insert(slot);
@@ -74,6 +77,7 @@ impl NetworkState {
         let links = Links::connect()?;
         links.set_up("lo").await?;
         let bridge = links.add_bridge(BRIDGE, subnet.mac(subnet.gateway())).await?;
+        links.ignore_reserved_frames(BRIDGE).await?;
         links.add_address(bridge, subnet.gateway(), subnet.prefix_len()).await?;
         links.set_up(BRIDGE).await?;
         Ok(Self::new(links, bridge, subnet))
@@ -139,7 +143,7 @@ impl NetworkState {
 
     async fn attach(&self, port: &Port) -> Result<OwnedFd, Error> {
         let fd = tap::open(&port.name)?;
-        self.links.add_port(&port.name, self.bridge).await?;
+        self.links.add_port(&port.name, self.bridge, port.mac).await?;
         Ok(fd)
     }
 
