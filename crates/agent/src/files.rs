@@ -9,7 +9,12 @@ use std::{
     path::Path,
 };
 
-use crate::error::{Error, StepContext};
+use skep_api::tickets::{RESULT_FILE, TICKET_FILE};
+
+use crate::{
+    console,
+    error::{Error, StepContext},
+};
 
 /// Changes with each identity. Programs watch it to notice that they run in another VM now.
 pub(crate) const GENERATION: &str = "/run/skep/generation";
@@ -125,6 +130,18 @@ pub(crate) fn write_boot_id(id: &str, prior_use: PriorUse) -> Result<(), Error> 
 
 pub(crate) fn boot_id() -> Result<String, Error> {
     read(KERNEL_BOOT_ID)
+}
+
+/// Removes the files of a ticket from a copy, whether or not its original has a ticket. A folder at one of these paths stays, and
+/// is logged.
+pub(crate) fn remove_ticket_files() {
+    for path in [TICKET_FILE, RESULT_FILE] {
+        if let Err(error) = fs::remove_file(path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            console::log(&format!("cannot remove {path} of the original: {error}"));
+        }
+    }
 }
 
 /// Replaced atomically, so that readers see either the old or the new content.

@@ -7,7 +7,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use skep_api::{Failure, exec::RunCommand};
+use skep_api::{
+    Failure,
+    exec::RunCommand,
+    swarm::API_URL_VARIABLE,
+    tickets::{TICKET_FILE_VARIABLES, TICKET_VARIABLES},
+};
 use skep_channel::{
     Content, FreezeReport, FreezeRequest, GuestUsage, HandOut, HandOutReport, Identity, IdentityReport,
     ThawRequest, TimeAndSeed,
@@ -81,7 +86,7 @@ impl Agent {
     }
 
     /// The owner that an identity assigns. A copy keeps the environment of the VM that it was copied from only by
-    /// `keeps_env`.
+    /// `keeps_env`, and never what belongs to the ticket of that VM.
     fn next_owner(
         &self,
         before: Ownership,
@@ -90,7 +95,7 @@ impl Agent {
     ) -> Ownership {
         match (before, env) {
             (Ownership::Owned(place), env) if keeps_env => {
-                Ownership::Owned(place.with_env(&env.unwrap_or_default()))
+                Ownership::Owned(without_ticket(&place).with_env(&env.unwrap_or_default()))
             }
             (_, Some(env)) => Ownership::Owned(self.base.with_env(&env)),
             (_, None) => Ownership::NoOwner,
@@ -206,6 +211,18 @@ impl Handler for Agent {
     }
 }
 
+/// The workspace without the variables that the server set for the ticket of the VM, such as the VM's key. The server sets all of
+/// them but the API address, which it may not know. If one is missing, variables of these names are the caller's own and stay.
+fn without_ticket(place: &Place) -> Place {
+    let names = TICKET_VARIABLES.into_iter().chain(TICKET_FILE_VARIABLES.map(|(name, _)| name));
+    let mut always_set = names.clone().filter(|name| *name != API_URL_VARIABLE);
+    if always_set.all(|name| place.env().contains_key(name)) {
+        place.without_env(names)
+    } else {
+        place.clone()
+    }
+}
+
 /// A quarter of the memory: a request is held twice, as JSON and parsed.
 fn request_limit() -> usize {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -234,11 +251,35 @@ mod tests {
         Some(command.run(&place.without_groups()).await.unwrap().stdout)
     }
 
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_copy_drops_the_variables_of_the_ticket_of_its_original_and_keeps_its_own() {
+        let agent = Agent::new();
+        let own =
+            [("OWN", "kept"), ("SKEP_API_KEY", "old"), ("SKEP_URL", "old"), ("SKEP_TICKET_FILE", "old")];
+        let of_ticket =
+            [("SKEP_TICKET_ID", "old"), ("SKEP_TICKET_ATTEMPT", "1"), ("SKEP_RESULT_FILE", "old")];
+        let with_ticket = [&own[..], &of_ticket[..]].concat();
+        let given = [("SKEP_TICKET_ID", "new"), ("SKEP_API_KEY", "new")];
+        for (before, env, wanted) in [
+            (&with_ticket[..], &given[..0], map(&own[..1])),
+            (&with_ticket[..], &given[..], map(&[&own[..1], &given[..]].concat())),
+            (&own[..], &given[..0], map(&own)),
+            (&of_ticket[..], &given[..0], map(&of_ticket)),
+        ] {
+            let before = Ownership::Owned(agent.base.with_env(&map(before)));
+            let Ownership::Owned(place) = agent.next_owner(before, Some(map(env)), true) else {
+                panic!("the copy has no owner")
+            };
+            assert_eq!(place.env(), agent.base.with_env(&wanted).env());
+        }
+    }
+
     #[tokio::test]
     async fn a_copy_keeps_variables_only_if_it_is_told_to() {
-        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-        };
         let agent = Agent::new();
         let original = || Ownership::Owned(agent.base.with_env(&map(&[("KEPT", "old"), ("BOTH", "old")])));
         let added = || Some(map(&[("BOTH", "new"), ("ADDED", "new")]));

@@ -79,7 +79,7 @@ impl Hooks {
                 Err(error) => console::log(&format!("the hook {name} failed: {error}")),
             }
         }
-        // Whatever they left behind.
+        // Hooks may have left processes behind.
         self.kill();
         self.remove_group();
     }
@@ -155,20 +155,24 @@ impl Hooks {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::Permissions, sync::Mutex};
+    use std::fs::Permissions;
 
     use super::*;
 
-    /// A test writes scripts only while no other one forks: a program that a child still holds open for writing cannot be
-    /// executed.
-    static FORKS: Mutex<()> = Mutex::new(());
+    /// Writes an executable file in another process: a file cannot be executed while a process that another test starts
+    /// still has a descriptor for its writing.
+    fn write_program(path: &Path, text: &str) {
+        let script = r#"printf "%s" "$2" > "$1""#;
+        let status = Command::new("sh").args(["-euc", script, "sh"]).arg(path).arg(text).status().unwrap();
+        assert!(status.success());
+    }
 
     /// A folder of shell scripts with their modes. They run in `/`, so they name files by their whole path.
     fn hooks(scripts: &[(&str, u32, &str)], limit: Duration) -> (tempfile::TempDir, Hooks) {
         let dir = tempfile::tempdir().unwrap();
         for (name, mode, text) in scripts {
             let path = dir.path().join(name);
-            fs::write(&path, format!("#!/bin/sh\ncd {}\n{text}\n", dir.path().display())).unwrap();
+            write_program(&path, &format!("#!/bin/sh\ncd {}\n{text}\n", dir.path().display()));
             fs::set_permissions(&path, Permissions::from_mode(*mode)).unwrap();
         }
         let folder: &'static Path = Box::leak(dir.path().to_owned().into_boxed_path());
@@ -177,7 +181,6 @@ mod tests {
 
     #[test]
     fn executables_run_in_the_order_of_their_names_and_a_failure_does_not_stop_the_next() {
-        let _alone = FORKS.lock().unwrap();
         let scripts = [
             ("20-second", 0o755, "echo second >> ran"),
             ("10-first", 0o700, "echo first >> ran; exit 3"),
@@ -194,7 +197,6 @@ mod tests {
 
     #[test]
     fn a_hook_without_end_is_killed_and_no_other_begins_after_the_time() {
-        let _alone = FORKS.lock().unwrap();
         let scripts = [("1", 0o755, "echo 1 >> ran; exec sleep 1000"), ("2", 0o755, "echo 2 >> ran")];
         let (dir, hooks) = hooks(&scripts, Duration::from_millis(300));
         hooks.run_all(&hooks.list());

@@ -21,8 +21,8 @@ pub(crate) fn apply(identity: &Identity, prior_use: PriorUse) -> Result<Identity
         PriorUse::Some => network::interface().ok().map(|interface| interface.ip),
     };
     network::configure(identity)?;
-    if let Some(old) = old_address.filter(|old| *old != identity.ip) {
-        destroy_connections(old);
+    if let Some(old) = old_address {
+        destroy_connections(old, identity.ip);
     }
     files::write_hostname(&identity.hostname, prior_use)?;
     if let Some(gateway) = identity.gateway {
@@ -30,15 +30,20 @@ pub(crate) fn apply(identity: &Identity, prior_use: PriorUse) -> Result<Identity
     }
     files::write_machine_id(&identity.machine_id, prior_use)?;
     files::write_boot_id(&identity.boot_id, prior_use)?;
+    if prior_use == PriorUse::Some {
+        files::remove_ticket_files();
+    }
     // Last: programs that watch this file find everything else in place.
     files::write_generation(&identity.vm)?;
     report(reseeded, clock_step_ms)
 }
 
-/// Ends the connections of the address that the VM no longer has. A kernel that refuses does not fail the copy: its programs
-/// then wait until their own time limits.
-fn destroy_connections(old: Ipv4Addr) {
-    match sockets::destroy_tcp(old) {
+/// Ends the connections of the VM that this one is a copy of. The copy may have the address of an original that has ended:
+/// programs that listen on it serve it on then. A kernel that refuses does not fail the copy: its programs then wait until
+/// their own time limits.
+fn destroy_connections(old: Ipv4Addr, new: Ipv4Addr) {
+    let states = if old == new { sockets::ALL_BUT_LISTENERS } else { sockets::ALL_STATES };
+    match sockets::destroy_tcp(old, states) {
         Ok(count) => console::log(&format!("ended {count} connections of {old}")),
         Err(error) => console::log(&format!("cannot end the connections of {old}: {error}")),
     }

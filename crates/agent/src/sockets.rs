@@ -1,5 +1,5 @@
-//! Ends the TCP connections of the address that a VM no longer has. Without that, programs of a copy wait for answers that
-//! the network sends to the VM that it was copied from.
+//! Ends the TCP connections that a copy inherits from its original. Otherwise the programs of the copy would wait for answers
+//! that never arrive: the network delivers packets for that address to the original, or drops them once the original has ended.
 //!
 //! By `SOCK_DESTROY` of `NETLINK_SOCK_DIAG` (linux/sock_diag.h, linux/inet_diag.h), which needs the modules `inet_diag` and
 //! `tcp_diag`.
@@ -29,7 +29,10 @@ const ID_BYTES: usize = 48;
 const ID_OFFSET: usize = 4;
 /// Where an id has the local address: behind the two ports.
 const ADDRESS_OFFSET: usize = 4;
-const ALL_STATES: u32 = u32::MAX;
+/// States of sockets, a bit each, by the numbers of linux/tcp_states.h.
+pub(crate) const ALL_STATES: u32 = u32::MAX;
+/// The same without sockets that wait for connections.
+pub(crate) const ALL_BUT_LISTENERS: u32 = !(1 << 10);
 /// How long the kernel may take for each answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// The kernel fills a message of a dump up to this size.
@@ -39,11 +42,11 @@ const MAX_SOCKETS: usize = 1 << 16;
 
 type SocketId = [u8; ID_BYTES];
 
-/// Destroys all TCP sockets with this local address, in IPv6 sockets too. Returns how many.
+/// Destroys all TCP sockets with this local address and one of these states, in IPv6 sockets too. Returns how many.
 ///
 /// # Errors
 /// The kernel refuses the list, or to destroy one of them. All others are destroyed.
-pub(crate) fn destroy_tcp(local: Ipv4Addr) -> io::Result<usize> {
+pub(crate) fn destroy_tcp(local: Ipv4Addr, states: u32) -> io::Result<usize> {
     let kernel =
         socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
     set_socket_timeout(&kernel, Timeout::Recv, Some(ANSWER_LIMIT))?;
@@ -51,7 +54,7 @@ pub(crate) fn destroy_tcp(local: Ipv4Addr) -> io::Result<usize> {
     for (family, address) in
         [(libc::AF_INET, padded(&local.octets())), (libc::AF_INET6, local.to_ipv6_mapped().octets())]
     {
-        for id in sockets(&kernel, family as u8, address)? {
+        for id in sockets(&kernel, family as u8, states, address)? {
             match destroy(&kernel, family as u8, &id) {
                 Ok(()) => destroyed += 1,
                 // It ended meanwhile.
@@ -68,9 +71,9 @@ fn padded(octets: &[u8; 4]) -> [u8; 16] {
     std::array::from_fn(|at| octets.get(at).copied().unwrap_or(0))
 }
 
-/// The ids of all TCP sockets with this local address.
-fn sockets(kernel: &OwnedFd, family: u8, address: [u8; 16]) -> io::Result<Vec<SocketId>> {
-    let dump = request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, family, &[0; ID_BYTES]);
+/// The ids of all TCP sockets with this local address and one of these states.
+fn sockets(kernel: &OwnedFd, family: u8, states: u32, address: [u8; 16]) -> io::Result<Vec<SocketId>> {
+    let dump = request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, family, states, &[0; ID_BYTES]);
     send(kernel, &dump, SendFlags::empty())?;
     let (mut ids, mut buffer) = (Vec::new(), vec![0; BUFFER_BYTES]);
     loop {
@@ -87,7 +90,11 @@ fn sockets(kernel: &OwnedFd, family: u8, address: [u8; 16]) -> io::Result<Vec<So
 }
 
 fn destroy(kernel: &OwnedFd, family: u8, id: &SocketId) -> io::Result<()> {
-    send(kernel, &request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, family, id), SendFlags::empty())?;
+    send(
+        kernel,
+        &request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, family, ALL_STATES, id),
+        SendFlags::empty(),
+    )?;
     let mut buffer = vec![0; BUFFER_BYTES];
     // The acknowledgement is an error with the number 0.
     messages(receive(kernel, &mut buffer)?).try_for_each(|message| message.map(drop))
@@ -102,10 +109,10 @@ fn receive<'a>(kernel: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
 }
 
 /// A `struct nlmsghdr` and a `struct inet_diag_req_v2`.
-fn request(kind: u16, flags: u16, family: u8, id: &SocketId) -> Vec<u8> {
+fn request(kind: u16, flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     let (extensions, padding) = (0, 0);
     let body =
-        [&[family, libc::IPPROTO_TCP as u8, extensions, padding][..], &ALL_STATES.to_ne_bytes(), id].concat();
+        [&[family, libc::IPPROTO_TCP as u8, extensions, padding][..], &states.to_ne_bytes(), id].concat();
     let length = (HEADER_BYTES + body.len()) as u32;
     let (sequence, port) = (0_u32.to_ne_bytes(), 0_u32.to_ne_bytes());
     let header =
@@ -185,7 +192,8 @@ mod tests {
 
     #[test]
     fn a_request_is_that_of_the_kernel() {
-        let bytes = request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, libc::AF_INET as u8, &[7; ID_BYTES]);
+        let bytes =
+            request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, libc::AF_INET as u8, ALL_STATES, &[7; ID_BYTES]);
         assert_eq!(bytes.len(), 72);
         assert_eq!(bytes[..8], [72, 0, 0, 0, 21, 0, 5, 0]);
         assert_eq!(bytes[16..24], [2, 6, 0, 0, 255, 255, 255, 255]);
@@ -253,7 +261,7 @@ mod tests {
         let connect = |to: Ipv4Addr| TcpStream::connect((to, port)).unwrap();
         let (_first, accepted) = (connect(old), listener.accept().unwrap().0);
         let (_second, kept) = (connect(other), listener.accept().unwrap().0);
-        match destroy_tcp(old) {
+        match destroy_tcp(old, ALL_STATES) {
             Ok(destroyed) => {
                 assert_eq!(destroyed, 1);
                 let ended = accepted.take_error().unwrap().map(|error| error.kind());

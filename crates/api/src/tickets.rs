@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use crate::{
     TicketId,
     scope::{UnknownWord, words},
+    swarm::API_URL_VARIABLE,
 };
 
 pub use self::{
@@ -31,6 +32,12 @@ pub type Object = Map<String, Value>;
 pub const TICKET_FILE: &str = "/run/skep/ticket.json";
 /// The file in a VM to which the boot command may write the result of its ticket.
 pub const RESULT_FILE: &str = "/run/skep/result.json";
+/// The variables of commands in a VM that works on a ticket: key, ticket, attempt and API address.
+pub const TICKET_VARIABLES: [&str; 4] =
+    ["SKEP_API_KEY", "SKEP_TICKET_ID", "SKEP_TICKET_ATTEMPT", API_URL_VARIABLE];
+/// The variables with the paths of the ticket's files. `skep ticket work` sets the same ones.
+pub const TICKET_FILE_VARIABLES: [(&str, &str); 2] =
+    [("SKEP_TICKET_FILE", TICKET_FILE), ("SKEP_RESULT_FILE", RESULT_FILE)];
 
 words! {
     /// The status of a ticket.

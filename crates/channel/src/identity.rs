@@ -27,8 +27,8 @@ pub struct Identity {
     /// Environment variables of all commands in this VM. `None` if the VM has no owner yet and accepts no command
     /// before a [`HandOut`](crate::HandOut).
     pub env: Option<BTreeMap<String, String>>,
-    /// Whether the copy of a running VM keeps the environment variables of that VM; those of `env` are added and win.
-    /// Without it they are dropped before any program of the copy runs.
+    /// Whether the copy of a running VM keeps the environment variables of that VM, except those of its ticket; those of `env`
+    /// are added and win. Without it they are dropped before any program of the copy runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps_env: bool,
 }

@@ -33,7 +33,7 @@ pub trait GitFence: fmt::Debug + Send + Sync {
     fn fence_for(&self, reach: NetworkAccess) -> io::Result<Fence>;
 }
 
-/// A workspace below one or more roots. Cheap to clone; clones share the commands that run in it.
+/// A place where operations run: files below one or more roots, and commands. Cheap to clone; clones share the commands that run in it.
 #[derive(Debug, Clone)]
 pub struct Place {
     defaults: Arc<CommandDefaults>,
@@ -57,7 +57,7 @@ struct CommandDefaults {
 }
 
 impl Place {
-    /// A workspace below `root`. Its commands start in `default_cwd` and see only the variables in `env`. Their
+    /// A place whose files are below `root`. Its commands start in `default_cwd` and see only the variables in `env`. Their
     /// control groups are created below `cgroup_parent`, a writable cgroup v2 directory.
     pub fn new(
         root: impl Into<PathBuf>,
@@ -96,6 +96,16 @@ impl Place {
     pub fn with_env(&self, more: &BTreeMap<String, String>) -> Self {
         let mut defaults = CommandDefaults::clone(&self.defaults);
         defaults.env.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Self { defaults: Arc::new(defaults), ..self.clone() }
+    }
+
+    /// Removes environment variables of commands.
+    #[must_use]
+    pub fn without_env<'names>(&self, names: impl IntoIterator<Item = &'names str>) -> Self {
+        let mut defaults = CommandDefaults::clone(&self.defaults);
+        for name in names {
+            defaults.env.remove(name);
+        }
         Self { defaults: Arc::new(defaults), ..self.clone() }
     }
 
@@ -258,7 +268,8 @@ impl Place {
         &self.defaults.default_cwd
     }
 
-    pub(crate) fn env(&self) -> &BTreeMap<String, String> {
+    /// The environment variables of commands.
+    pub fn env(&self) -> &BTreeMap<String, String> {
         &self.defaults.env
     }
 

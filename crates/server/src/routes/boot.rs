@@ -5,10 +5,8 @@ use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
 use skep_api::{
     ErrorCode, Failure, TicketId,
     egress::EgressPolicy,
-    swarm::{
-        API_URL_VARIABLE, BASE_TEMPLATE, BootRequest, ChangeRequest, PauseRequest, PausedTo, ResumeRequest,
-    },
-    tickets::{RESULT_FILE, TICKET_FILE},
+    swarm::{BASE_TEMPLATE, BootRequest, ChangeRequest, PauseRequest, PausedTo, ResumeRequest},
+    tickets::{TICKET_FILE_VARIABLES, TICKET_VARIABLES},
 };
 use skep_store::{Account, VmAttributes, VmChange};
 use skep_swarm::{BootFrom, BootSpec};
@@ -27,15 +25,6 @@ const MAX_VARIABLE_BYTES: usize = (128 << 10) - 1;
 const MAX_ENV_BYTES: usize = 1 << 20;
 /// Metadata as JSON, in bytes.
 const MAX_METADATA_BYTES: usize = 64 << 10;
-
-/// The variables of commands in a VM that works on a ticket: key, ticket, attempt and API address, which the swarm
-/// sets.
-pub(super) const TICKET_VARIABLES: [&str; 4] =
-    ["SKEP_API_KEY", "SKEP_TICKET_ID", "SKEP_TICKET_ATTEMPT", API_URL_VARIABLE];
-
-/// The variables with the paths of the ticket's files. `skep ticket work` sets the same ones.
-pub(super) const TICKET_FILE_VARIABLES: [(&str, &str); 2] =
-    [("SKEP_TICKET_FILE", TICKET_FILE), ("SKEP_RESULT_FILE", RESULT_FILE)];
 
 /// The defaults of a boot.
 #[derive(Debug, Clone, Copy)]

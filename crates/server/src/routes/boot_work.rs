@@ -4,12 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use skep_accounts::{KeySecret, scopes_of};
-use skep_api::{Role, TicketId, swarm::BootAnswer, tickets::Ticket};
+use skep_api::{
+    Role, TicketId,
+    swarm::BootAnswer,
+    tickets::{TICKET_FILE_VARIABLES, TICKET_VARIABLES, Ticket},
+};
 use skep_store::{Answered, BootAttempt, ChangeTicket, NewKey, Store, TicketCall};
 use skep_swarm::{BootSpec, Swarm};
 use skep_tickets::{Assignee, Claim, Command, Edits, Release};
 
-use super::boot::{TICKET_FILE_VARIABLES, TICKET_VARIABLES, TicketWork};
+use super::boot::TicketWork;
 use crate::{auth::Identity, error::Refusal, extract::RequestInfo, random, tickets::InProgressGuard};
 
 /// Lease of the claim during the boot. Once the VM runs, it holds the ticket as long as it lives.
@@ -85,6 +89,7 @@ impl Booter {
     ) -> Result<BootAnswer, Refusal> {
         let Identity { key, account, .. } = &self.caller;
         let secret = KeySecret::from_random(key.environment, random::bytes()?);
+        // The swarm sets the last one, the API address.
         let values = [secret.expose().to_owned(), claimed.id.to_string(), claimed.attempt.to_string()];
         order.env.extend(TICKET_VARIABLES.map(str::to_owned).into_iter().zip(values));
         order.env.extend(TICKET_FILE_VARIABLES.map(|(name, path)| (name.to_owned(), path.to_owned())));
