@@ -3,6 +3,7 @@
 pub mod account;
 pub mod creation;
 pub mod error;
+pub mod permits;
 pub mod roles;
 pub mod secret;
 pub mod session;
@@ -11,6 +12,7 @@ pub mod validity;
 pub use account::{AccountGrant, check_account, check_account_change, check_can_set_roots};
 pub use creation::{GrantContext, KeyGrant, check_expiry, check_rotation, grant};
 pub use error::Error;
+pub use permits::{AccountPermit, AccountPermits};
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
 pub use secret::{KeyHash, KeySecret, redact_keys};
 pub use session::{

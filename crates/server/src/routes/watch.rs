@@ -12,6 +12,7 @@ use axum::{
 use bytes::{Buf, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
+use skep_accounts::AccountPermit;
 use skep_api::{
     AbsolutePath, ErrorCode, Failure,
     exec::StreamRefusal,
@@ -28,7 +29,6 @@ use crate::{
     extract::{Caller, FilesRead, Query},
     openapi::refusals::WatchRefused,
     operation_runner::Target,
-    watchers::WatchPermit,
 };
 
 /// Interval of keep-alive comments, which also detect a caller that is gone.
@@ -117,7 +117,7 @@ struct Watch {
     access_lost: Pin<Box<dyn Future<Output = Failure> + Send>>,
     /// Completes when the server is about to close the remaining connections.
     closing: Pin<Box<dyn Future<Output = ()> + Send>>,
-    _watcher: WatchPermit,
+    _watcher: AccountPermit,
 }
 
 impl Watch {
