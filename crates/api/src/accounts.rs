@@ -51,6 +51,7 @@ pub struct CreateAccount {
     /// The folders that the account can access, as absolute paths. The server does not create them. Default: a new
     /// folder that the server creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 100))]
     pub roots: Option<Vec<String>>,
     /// The networks from which requests are accepted, as CIDRs or addresses; default: all networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,7 +93,7 @@ pub struct CreateAccount {
     pub max_disk_mb: Option<u64>,
     /// What a VM may connect to outside if its boot has no `egress`; default: `"none"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::requested_policy_schema))]
     pub egress: Option<EgressPolicy>,
 }
 
@@ -103,9 +104,11 @@ pub struct CreateAccount {
 pub struct ChangeAccount {
     /// Replaces all roots; absolute paths.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, min_items = 1, max_items = 100))]
     pub roots: Option<Vec<String>>,
     /// Replaces all networks; an empty list means all networks.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, max_items = 100))]
     pub allowed_ips: Option<Vec<String>>,
     /// The maximum number of VMs at the same time; null means no limit for this account.
     #[serde(

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 pub use presets::EgressPreset;
 #[cfg(feature = "openapi")]
-pub(crate) use schema::{optional_policy_schema, policy_schema};
+pub(crate) use schema::{optional_policy_schema, policy_schema, requested_policy_schema};
 
 /// The most entries of a policy.
 pub const MAX_ENTRIES: usize = 64;
@@ -83,7 +83,7 @@ pub enum InvalidEgressPolicy {
     #[error("{0:?} cannot be allowed, since VMs have IPv4 only; give an IPv4 network or a host name")]
     Ipv6(String),
     /// There is no such preset.
-    #[error("{0} is no preset; the presets are {names}", names = preset_names())]
+    #[error("{0} is not a preset; the presets are {names}", names = preset_names())]
     Preset(String),
     /// A port is not valid.
     #[error("`ports` has {0}; a port is a whole number from 1 to 65535")]

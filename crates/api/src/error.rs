@@ -293,7 +293,7 @@ impl Failure {
     /// The error for a VM that the account does not have. The text is the same whether or not another account has the
     /// VM, so that callers cannot probe for VMs of others.
     pub fn unknown_vm(name: impl std::fmt::Display) -> Self {
-        let message = format!("no VM `{name}` in this account; GET /api/swarm/status lists its VMs");
+        let message = format!("no VM `{name}` in this account; GET /api/vms lists its VMs");
         Self::new(ErrorCode::UnknownVm, message)
     }
 
@@ -329,7 +329,7 @@ pub struct ErrorBody {
     /// What was wrong with which value, and what to do about it.
     #[cfg_attr(
         feature = "openapi",
-        schema(example = "no VM `4242` in this account; GET /api/swarm/status lists its VMs")
+        schema(example = "no VM `4242` in this account; GET /api/vms lists its VMs")
     )]
     pub message: String,
 }

@@ -73,6 +73,7 @@ pub struct CreateKey {
     pub role: Option<Role>,
     /// The individual scopes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1))]
     pub scopes: Option<Vec<Scope>>,
     /// When the key expires, in the future; default: never.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::time::option")]

@@ -1,7 +1,7 @@
 //! Fields of change requests, where absent, null and a value have different meanings. With `#[serde(default, with =
 //! "crate::patch")]`, absent is `None` and null is `Some(None)`.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 pub(crate) fn serialize<S: Serializer, T: Serialize>(
     field: &Option<Option<T>>,
@@ -20,7 +20,11 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
+    not_null(Option::deserialize(deserializer)?)
+}
+
+pub(crate) fn not_null<T, E: Error>(field: Option<T>) -> Result<Option<T>, E> {
+    field.map(Some).ok_or_else(|| E::custom("is null; send a value, or leave it out"))
 }
 
 /// A field of a change request, where absent, null and a value have different meanings. Requires the attribute

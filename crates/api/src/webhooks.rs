@@ -92,7 +92,7 @@ pub struct CreateWebhook {
     /// The event types to send, such as `ticket.completed`, or `ticket.*` for all that begin with `ticket.`. Default:
     /// all types that the key may read.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["ticket.*", "vm.ended"])))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, min_items = 1, max_items = 100, example = json!(["ticket.*", "vm.ended"])))]
     pub types: Option<Vec<String>>,
     /// The purpose of the webhook, for people; at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +118,7 @@ pub struct ChangeWebhook {
     pub url: Option<String>,
     /// Replaces all event types.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, example = json!(["ticket.*"])))]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, min_items = 1, max_items = 100, example = json!(["ticket.*"])))]
     pub types: Option<Vec<String>>,
     /// The purpose of the webhook, for people; null removes it.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]

@@ -56,7 +56,7 @@ pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> R
 
 /// Deserializes a number that may be absent, but not null.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: TryFrom<u64>>(from: D) -> Result<Option<T>, D::Error> {
-    required(from).map(Some)
+    crate::patch::not_null(optional(from)?)
 }
 
 /// Deserializes a number in a change request, where absent and null differ; see [`crate::patch`].

@@ -13,13 +13,14 @@ use axum::{
     middleware::{from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
 };
+use http::{HeaderValue, header::CACHE_CONTROL};
 use jiff::Timestamp;
 use skep_api::{ErrorCode, Failure};
 use skep_store::Store;
 use skep_workspace::EntryLocks;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
-use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::{catch_panic::CatchPanicLayer, set_header::SetResponseHeaderLayer};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
@@ -157,6 +158,10 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let _ = documented_cell.set(DocumentedRoutes::from_document(&description));
     let fallback = Router::new().fallback(unknown_route).with_state(gate);
     Ok(router
+    // Without this header, a browser derives how long it may keep a file from its `Last-Modified` (RFC 9111, section
+    // 4.2.2), and shows the old content after a change.
+    let uncached =
+        SetResponseHeaderLayer::if_not_present(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         .merge(pages)
         .fallback_service(fallback)
         .layer(from_fn_with_state(Arc::clone(&entrance), admit))

@@ -139,16 +139,18 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let request = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        parse_failure(&path, &error.into_inner())
+        parse_failure::<T>(bytes, &path, &error.into_inner())
     })?;
     deserializer.end().map_err(|error| malformed(&error))?;
     Ok(request)
 }
 
 /// The refusal for an error of serde.
-fn parse_failure(path: &str, error: &serde_json::Error) -> Failure {
+fn parse_failure<T: DeserializeOwned>(bytes: &[u8], path: &str, error: &serde_json::Error) -> Failure {
     if !error.is_data() {
-        return malformed(error);
+        // serde_json reports a value of an enum that has another type as an error of syntax, without its field.
+        let by_field = Object::parse(bytes).and_then(Object::into_request::<T>);
+        return by_field.err().unwrap_or_else(|| malformed(error));
     }
     let message = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
@@ -266,6 +268,8 @@ pub(crate) fn field_failure(path: &str, detail: &str) -> Failure {
         ErrorCode::InvalidValue
     };
     let names_it = code != ErrorCode::InvalidValue || path == ".";
+    // serde_json names both shapes that an enum can have. The enums in bodies are only strings.
+    let detail = &detail.replace("expected string or map", "expected a string");
     // The types of the API describe a wrong value by a predicate.
     let is_predicate = ["is ", "has ", "holds "].iter().any(|verb| detail.starts_with(verb));
     let message = match (names_it, is_predicate) {

@@ -17,25 +17,41 @@ const DECLARING: [&str; 5] = [
 /// Other files that name codes without constructing them: the list of all codes, and of those that a guest may not send.
 const NAMING: [&str; 2] = ["api/src/error.rs", "channel/src/host/guest.rs"];
 
-/// The Rust sources below a folder, except for tests.
+/// The Rust sources below a folder, without tests and without the client, which only reads codes.
 fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
-        if path.is_dir() && !matches!(name, "tests" | "suite" | "target") {
+        if path.is_dir() && !matches!(name, "tests" | "suite" | "target" | "client") {
             sources(&path, found);
         } else if name.ends_with(".rs") && name != "tests.rs" {
-            found.push((path.to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap()));
+            let text = fs::read_to_string(&path).unwrap();
+            let (code, _inline_tests) = text.split_once("#[cfg(test)]\nmod tests {").unwrap_or((&text, ""));
+            found.push((path.to_str().unwrap().to_owned(), code.to_owned()));
         }
     }
 }
 
-/// Whether a text has this name as a whole word.
-fn has_word(text: &str, name: &str) -> bool {
+/// The parts of a text behind a name that is a whole word.
+fn behind_word<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     let is_part = |character: char| character.is_alphanumeric() || character == '_';
-    text.match_indices(name).any(|(at, _)| {
-        let (before, after) = (text[..at].chars().next_back(), text[at + name.len()..].chars().next());
-        !before.is_some_and(is_part) && !after.is_some_and(is_part)
+    text.match_indices(name).filter_map(move |(at, _)| {
+        let (before, after) = (text[..at].chars().next_back(), &text[at + name.len()..]);
+        let is_word = !before.is_some_and(is_part) && !after.chars().next().is_some_and(is_part);
+        is_word.then_some(after)
+    })
+}
+
+fn has_word(text: &str, name: &str) -> bool {
+    behind_word(text, name).next().is_some()
+}
+
+/// Whether a text names a code otherwise than in the pattern of a `match`.
+fn constructs(text: &str, code: &str) -> bool {
+    behind_word(text, code).any(|after| {
+        let after = after.trim_start();
+        let is_alternative = after.starts_with('|') && !after.starts_with("||");
+        !after.starts_with("=>") && !is_alternative
     })
 }
 
@@ -52,7 +68,7 @@ fn never_constructed(sources: &[(String, String)]) -> Vec<String> {
         // A constructor for one code, beside the list of all.
         let constructor = format!("Self::new(ErrorCode::{name},");
         sources.iter().any(|(path, text)| match is_other(path) {
-            true => has_word(&text.replace("ErrorCode::", "Code::"), &code),
+            true => constructs(&text.replace("ErrorCode::", "Code::"), &code),
             false => text.contains(&constructor),
         })
     };
@@ -73,5 +89,9 @@ fn a_refusal_that_is_only_declared_is_found() {
     let source = |path: &str, text: &str| (format!("/crates/{path}"), text.to_owned());
     let list = source("server/src/openapi/refusals.rs", "X = [UnknownVm, VmEnded]");
     let other = source("swarm/src/error.rs", "Self::Ended => ErrorCode::VmEnded, ErrorCode::UnknownVmName");
-    assert_eq!(never_constructed(&[list, other]), ["UnknownVm"]);
+    let pattern = source(
+        "server/src/error.rs",
+        "match code {\n    ErrorCode::UnknownVm\n    | ErrorCode::UnknownVm => 404 }",
+    );
+    assert_eq!(never_constructed(&[list, other, pattern]), ["UnknownVm"]);
 }

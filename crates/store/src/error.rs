@@ -55,7 +55,7 @@ pub enum Error {
         account: String,
     },
     /// No such VM, or, for a new key, no such running VM.
-    #[error("no VM `{vm}`; `GET /api/swarm/status` lists those of this account")]
+    #[error("no VM `{vm}`; `GET /api/vms` lists those of this account")]
     UnknownVm { vm: VmId },
     /// The waitlist has no entry with this id or address.
     #[error("no waitlist entry `{entry}`; `GET /api/waitlist` lists all entries")]

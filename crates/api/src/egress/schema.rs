@@ -4,8 +4,17 @@ use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Type};
 
 use super::{EgressPreset, MAX_ENTRIES, MAX_PORTS};
 
-/// The schema of a policy in an answer: a text or an object, which [`EgressPolicy`] defines.
+/// The schema of a policy: a text or an object, which [`EgressPolicy`] defines.
 pub(crate) fn policy_schema() -> utoipa::openapi::Schema {
+    policy().build().into()
+}
+
+/// The schema of a policy in a request, where null counts as an absent field.
+pub(crate) fn requested_policy_schema() -> utoipa::openapi::Schema {
+    policy().item(ObjectBuilder::new().schema_type(Type::Null)).build().into()
+}
+
+fn policy() -> OneOfBuilder {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1));
     let port =
         ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1)).maximum(Some(f64::from(u16::MAX)));
@@ -45,11 +54,9 @@ pub(crate) fn policy_schema() -> utoipa::openapi::Schema {
              metadata addresses are never reached, unless the operator allows them.",
         ))
         .examples([serde_json::json!({"allow": ["api.example.com"]})])
-        .build()
-        .into()
 }
 
-/// The schema of a policy that may be null.
+/// The schema of the policy of an audit entry.
 pub(crate) fn optional_policy_schema() -> utoipa::openapi::Schema {
     let null = ObjectBuilder::new().schema_type(Type::Null);
     OneOfBuilder::new()

@@ -49,7 +49,7 @@ fn a_wrong_policy_is_refused_by_name() {
         (json!({"allow": [7]}), "7"),
         (json!({"allow": "x.example"}), "not {\"allow\":\"x.example\"}"),
         (json!({"presets": []}), "`presets` has 0 entries"),
-        (json!({"presets": ["cobol"]}), "\"cobol\" is no preset; the presets are anthropic, debian,"),
+        (json!({"presets": ["cobol"]}), "\"cobol\" is not a preset; the presets are anthropic, debian,"),
         (json!({"allow": ["x.example"], "ports": []}), "`ports` has 0 entries"),
         (json!({"allow": ["x.example"], "ports": [0]}), "has 0; a port"),
         (json!({"allow": ["x.example"], "ports": [65536]}), "65536"),

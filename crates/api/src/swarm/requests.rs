@@ -57,7 +57,7 @@ pub struct BootRequest {
     /// addresses, and up to 64 ports (default: every port). The server itself, its network, and private, link-local and
     /// metadata addresses are never reached, unless the operator allows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::requested_policy_schema))]
     pub egress: Option<EgressPolicy>,
     /// Environment variables for every command in the VMs. They never appear in a record, an event or a log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,11 +105,12 @@ pub struct ChangeRequest {
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
     #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, value_type = Option<u64>, minimum = 1, example = 600_000))]
     pub ttl_ms: Option<Option<u64>>,
-    /// The time without activity after which `on_idle` happens, in milliseconds; null means never.
+    /// The time without activity after which `on_idle` happens, in milliseconds, which begins with this change; null means
+    /// never.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
     #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64, value_type = Option<u64>, minimum = 1000, example = 600_000))]
     pub idle_timeout_ms: Option<Option<u64>>,
-    /// What happens after `idle_timeout_ms`.
+    /// What happens after `idle_timeout_ms`, whose time begins again with this change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_idle: Option<OnIdle>,
     /// Replaces all metadata.
@@ -122,7 +123,7 @@ pub struct ChangeRequest {
     pub name: Option<Option<VmName>>,
     /// What the VM may connect to outside, as at the boot. Connections that it forbids end; the others stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::requested_policy_schema))]
     pub egress: Option<EgressPolicy>,
 }
 

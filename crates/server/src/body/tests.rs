@@ -32,6 +32,11 @@ fn a_refusal_names_the_field() {
     let (code, message) = refused::<CreateKey>(r#"{"name": "x", "role": "boss"}"#);
     assert_eq!(code, ErrorCode::InvalidValue);
     assert!(message.contains("`role`") && message.contains("boss"), "{message}");
+    for wrong in ["5", "true", "[]"] {
+        let (code, message) = refused::<CreateKey>(&format!(r#"{{"name": "x", "role": {wrong}}}"#));
+        assert_eq!(code, ErrorCode::InvalidValue, "{message}");
+        assert!(message.starts_with("`role`: ") && message.ends_with("expected a string"), "{message}");
+    }
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub(crate) struct Reader {
     pub(crate) buffered: watch::Receiver<u64>,
     pub(crate) filter: EventFilter,
     pub(crate) cursor: Cursor,
+    /// The event after which the stream ends. `None` if it follows new events.
+    pub(crate) until: Option<u64>,
     /// Frames that are sent before the events.
     pub(crate) initial_frames: Vec<Bytes>,
     /// Completes with the reason when the stream has to end.
@@ -48,7 +50,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// The frames of the stream, until `end` completes or an error occurs.
+    /// The frames of the stream, until `until` is reached, `end` completes or an error occurs.
     pub(crate) fn into_frames(mut self) -> impl Stream<Item = Bytes> + Send {
         let mut keep_alive =
             interval_at(tokio::time::Instant::now() + KEEP_ALIVE_INTERVAL, KEEP_ALIVE_INTERVAL);
@@ -61,6 +63,7 @@ impl Reader {
                     return Some((frame, Some((reader, given, pulse))));
                 }
                 match reader.next(&mut pulse).await {
+                    Ok(frames) if frames.is_empty() => return None,
                     Ok(frames) => given.extend(frames),
                     Err(refusal) => {
                         if let Some(cause) = refusal.cause() {
@@ -73,32 +76,36 @@ impl Reader {
         })
     }
 
+    /// The next frames. Empty at the end of a stream that does not follow new events.
     async fn next(&mut self, keep_alive: &mut Interval) -> Result<Vec<Bytes>, Refusal> {
-        let Self { store, tail, buffered, filter: wanted, cursor: place, end: ends, .. } = self;
+        let Self { store, tail, buffered, filter: wanted, cursor: place, until, end: ends, .. } = self;
         tokio::select! {
             biased;
             failure = ends => Err(failure.into()),
             _ = keep_alive.tick() => Ok(vec![frame::keep_alive(&place.at)]),
-            frames = next_frames(store, tail, buffered, wanted, place) => frames,
+            frames = next_frames(store, tail, buffered, wanted, place, *until) => frames,
         }
     }
 }
 
-/// The next frames. Cancel safe: the cursor moves only together with the frames that are returned.
+/// The next frames; none once the cursor has reached `until`. Cancel safe: the cursor moves only together with the frames
+/// that are returned.
 async fn next_frames(
     store: &Arc<dyn EventStore>,
     tail: &Tail,
     buffered: &mut watch::Receiver<u64>,
     filter: &EventFilter,
     cursor: &mut Cursor,
+    until: Option<u64>,
 ) -> Result<Vec<Bytes>, Refusal> {
-    loop {
+    let is_end = |sequence: u64| until.is_some_and(|newest| sequence >= newest);
+    while !is_end(cursor.at.sequence) {
         // Marked as seen before the buffer is read, so that later events wake this reader.
         buffered.borrow_and_update();
         let frames = match tail.after(cursor.at.sequence, filter) {
             Some(batch) => {
                 cursor.at.sequence = batch.upto;
-                if batch.frames.is_empty() && buffered.changed().await.is_err() {
+                if batch.frames.is_empty() && !is_end(batch.upto) && buffered.changed().await.is_err() {
                     let message = "the server is shutting down; reconnect with the id of the last event";
                     return Err(Refusal::new(ErrorCode::ShuttingDown, message));
                 }
@@ -110,6 +117,7 @@ async fn next_frames(
             return Ok(frames);
         }
     }
+    Ok(Vec::new())
 }
 
 /// A page from the store, preceded by a gap event if older events are gone.

@@ -4,7 +4,11 @@ use serde_json::{Map, Value, json};
 use skep_api::{ErrorCode, audit::UNMATCHED_ACTION};
 use skep_store::{EventFamily, EventKind};
 
-use super::{messages, streams};
+use super::{
+    messages,
+    parts::{each_operation, part},
+    streams,
+};
 
 /// Any text without NUL, which no command, path or variable can contain.
 const NO_NUL: &str = "^[^\\u0000]*$";
@@ -52,14 +56,6 @@ fn forks_begin_with_a_vm(document: &mut Value) -> Result<(), String> {
         .ok_or_else(|| "a boot has no template".to_owned())
 }
 
-/// The part of the document at a JSON pointer.
-///
-/// # Errors
-/// The pointer, if the document has no such part.
-pub(super) fn part<'a>(document: &'a mut Value, pointer: &str) -> Result<&'a mut Value, String> {
-    document.pointer_mut(pointer).ok_or_else(|| format!("the OpenAPI document has no `{pointer}`"))
-}
-
 /// Changes to be merged into the schemas of components.
 fn schemas() -> [(&'static str, Value); 5] {
     let exec = json!({"properties": {
@@ -70,7 +66,7 @@ fn schemas() -> [(&'static str, Value); 5] {
     [
         ("ExecRequest", exec.clone()),
         ("ExecInVmRequest", exec),
-        ("CreateKey", merged(json!({"properties": {"scopes": {"minItems": 1}}}), role_or_scopes())),
+        ("CreateKey", role_or_scopes()),
         ("CreateAccount", json!({"properties": {"roots": roots()}})),
         ("CreateWebhook", webhook()),
     ]
@@ -108,10 +104,7 @@ fn inline_schemas() -> [(&'static str, Value); 3] {
         ("/paths/~1api~1webhooks~1{id}/patch/requestBody/content/application~1json/schema", webhook()),
         (
             "/paths/~1api~1accounts~1{id}/patch/requestBody/content/application~1json/schema",
-            json!({"properties": {
-                "roots": merged(roots(), json!({"type": "array"})),
-                "allowed_ips": {"type": "array", "maxItems": 100, "items": {"type": "string"}},
-            }}),
+            json!({"properties": {"roots": roots()}}),
         ),
     ]
 }
@@ -119,7 +112,7 @@ fn inline_schemas() -> [(&'static str, Value); 3] {
 /// The constraints of a webhook.
 fn webhook() -> Value {
     json!({"properties": {
-        "types": {"minItems": 1, "maxItems": 100, "items": {"pattern": format!("^({})$", event_type_pattern())}},
+        "types": {"items": {"pattern": format!("^({})$", event_type_pattern())}},
     }})
 }
 
@@ -134,7 +127,7 @@ fn pid_or_id() -> Value {
 }
 
 fn roots() -> Value {
-    json!({"minItems": 1, "maxItems": 100, "items": {"type": "string", "pattern": ABSOLUTE_PATH}})
+    json!({"items": {"pattern": ABSOLUTE_PATH}})
 }
 
 /// Replaces "object or null" by an optional body: a body may be absent, but not `null`.
@@ -265,14 +258,6 @@ fn event_type_pattern() -> String {
     names.map(|name| name.replace('.', "\\.").replace('*', "\\*")).collect::<Vec<_>>().join("|")
 }
 
-/// Calls a function for each operation of the document.
-pub(super) fn each_operation(document: &mut Value, mut call: impl FnMut(&mut Value)) {
-    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
-    for item in paths.into_iter().flat_map(|paths| paths.values_mut()) {
-        item.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(&mut call);
-    }
-}
-
 /// Merges constraints into the schema at a JSON pointer.
 ///
 /// # Errors
@@ -307,11 +292,6 @@ fn merge(into: &mut Value, from: Value) {
         }
         (into, from) => *into = from,
     }
-}
-
-fn merged(mut into: Value, from: Value) -> Value {
-    merge(&mut into, from);
-    into
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::constraints::each_operation;
+use super::parts::each_operation;
 
 /// The example of a time, for fields without one.
 const TIME: &str = "2026-05-01T12:00:00.000Z";

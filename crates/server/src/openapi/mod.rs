@@ -4,6 +4,7 @@ mod constraints;
 pub(crate) mod endpoint;
 mod examples;
 mod messages;
+mod parts;
 pub(crate) mod refusals;
 mod streams;
 

@@ -167,8 +167,8 @@ pub(super) fn example_message(code: ErrorCode) -> &'static str {
         ErrorCode::ScopeMissing => "this key lacks the scope `admin`; use a key that has it",
         ErrorCode::BodyTooLarge => "the body is larger than 1 MiB; send less",
         ErrorCode::NotJson => "`Content-Type` is `text/plain`; send `application/json`",
-        ErrorCode::UnknownVm => "no VM `4242` in this account; GET /api/swarm/status lists its VMs",
-        ErrorCode::StoreUnavailable => "the store is away; try again later",
+        ErrorCode::UnknownVm => "no VM `4242` in this account; GET /api/vms lists its VMs",
+        ErrorCode::StoreUnavailable => "the store is unavailable; try again later",
         other => other.meaning(),
     }
 }

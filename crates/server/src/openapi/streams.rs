@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use skep_api::events::{STREAM_GAP, TICKET_CURRENT};
 use skep_store::{EventFamily, EventKind};
 
-use super::constraints::{each_operation, part};
+use super::parts::{each_operation, part};
 
 /// A stream of server-sent events.
 struct Stream {
@@ -71,11 +71,19 @@ pub(super) fn describe(document: &mut Value) -> Result<(), String> {
                 let pointer = format!("/paths/{path}/get/responses/200/content/text~1event-stream");
                 *part(document, &pointer)? = stream.content();
             }
-            None => each_operation(document, |operation| {
-                if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream") {
-                    *content = stream.content();
+            None => {
+                let mut is_used = false;
+                each_operation(document, |operation| {
+                    if let Some(content) = operation.pointer_mut("/responses/200/content/text~1event-stream")
+                    {
+                        *content = stream.content();
+                        is_used = true;
+                    }
+                });
+                if !is_used {
+                    return Err("no operation of the OpenAPI document answers with a stream".to_owned());
                 }
-            }),
+            }
         }
     }
     Ok(())

@@ -63,17 +63,21 @@ struct EventsQuery {
     /// combined with `after`; `Last-Event-ID` takes precedence.
     #[param(value_type = Option<String>, format = DateTime)]
     since: Option<Timestamp>,
+    /// With `false`, the stream ends after the events that exist when it begins. Default: new events follow.
+    #[param(example = true)]
+    follow: Option<bool>,
 }
 
 /// Follow events
 ///
 /// Events of the account's tickets (scope `tickets:read`), VMs (`swarm:read`) and keys (`admin`), in commit order, each
 /// once. After a broken connection, reconnect with the id of the last event as `Last-Event-ID` or `after`: no event is
-/// lost. `since` begins at a time instead. The header `Skep-Event-Id` is the id to reconnect with before the first
-/// event has arrived. If events are missing, because they are kept for 30 days only or a backup was restored, the
-/// stream begins with `stream.gap`, which gives the reason, and continues with the oldest event. An `error` event
-/// (`{error, message, code}`) is the last of a stream that the server ends, for example because the key was revoked. A
-/// comment is sent every 15 s. A client that does not read is disconnected and can reconnect.
+/// lost. `since` begins at a time instead. With `follow=false` the stream ends after the events that exist. The header
+/// `Skep-Event-Id` is the id to reconnect with before the first event has arrived. If events are missing, because they
+/// are kept for 30 days only or a backup was restored, the stream begins with `stream.gap`, which gives the reason, and
+/// continues with the oldest event. An `error` event (`{error, message, code}`) is the last of a stream that the server
+/// ends, for example because the key was revoked. A comment is sent every 15 s. A client that does not read is
+/// disconnected and can reconnect.
 #[utoipa::path(
     get, path = "/api/events", tag = "events", operation_id = "events",
     security(("bearer" = ["tickets:read"]), ("bearer" = ["swarm:read"]), ("bearer" = ["admin"])),
@@ -106,8 +110,9 @@ async fn events(
     let filter = EventFilter::parse(caller.account.id, &caller.key.scopes, types, ticket)?;
     // Before the cursor is looked up, so that no later event is missed.
     let buffered = state.tail.subscribe();
-    let StreamStart { cursor: start, initial_frames } =
+    let StreamStart { cursor: start, newest, initial_frames } =
         state.begin(caller.account.id, from, filter.ticket()).await?;
+    let until = (query.follow == Some(false)).then_some(newest);
     let id = HeaderValue::from_str(&start.at.to_string());
     let mut stopping = state.stopping.clone();
     let lost = access_lost(state.store.clone(), &caller);
@@ -120,7 +125,7 @@ async fn events(
         }
     });
     let EventsState { store, tail, .. } = state;
-    let reader = Reader { store, tail, buffered, filter, cursor: start, initial_frames, end };
+    let reader = Reader { store, tail, buffered, filter, cursor: start, until, initial_frames, end };
     let mut answer = Response::new(Body::from_stream(reader.into_frames().map(Ok::<_, Infallible>)));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -131,9 +136,10 @@ async fn events(
     Ok(answer)
 }
 
-/// The start of a stream: its cursor and its initial frames.
+/// The start of a stream: its cursor, the newest event of all accounts at that time, and its initial frames.
 struct StreamStart {
     cursor: Cursor,
+    newest: u64,
     initial_frames: Vec<bytes::Bytes>,
 }
 
@@ -173,7 +179,7 @@ impl EventsState {
             Some(ticket) => current(&at, ticket),
             None => keep_alive(&at),
         });
-        Ok(StreamStart { cursor: Cursor { at, epoch_start: began }, initial_frames: first })
+        Ok(StreamStart { cursor: Cursor { at, epoch_start: began }, newest, initial_frames: first })
     }
 }
 

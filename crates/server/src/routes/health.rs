@@ -57,8 +57,8 @@ pub(crate) fn routes(state: HealthState) -> Routes {
 )]
 async fn health(State(vitals): State<HealthState>, _: Query<NoParameters>) -> Answer<Health> {
     if let Err(error) = vitals.store.ping(PING_TIMEOUT).await {
-        tracing::warn!(%error, "health: the store is away");
-        return Err(Refusal::new(ErrorCode::StoreUnavailable, "the store is away; try again later"));
+        tracing::warn!(%error, "health: the store is unavailable");
+        return Err(Refusal::new(ErrorCode::StoreUnavailable, "the store is unavailable; try again later"));
     }
     let engine = engine_check(&vitals.vms);
     let disk = tokio::task::spawn_blocking(move || (disk_check(&vitals.data_dir), vitals.started));

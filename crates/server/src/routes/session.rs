@@ -6,10 +6,7 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Request, State},
     response::{IntoResponse, Response},
 };
-use http::{
-    Extensions, HeaderMap, StatusCode, Uri,
-    header::{CACHE_CONTROL, SET_COOKIE},
-};
+use http::{Extensions, HeaderMap, StatusCode, Uri, header::SET_COOKIE};
 use jiff::Timestamp;
 use skep_accounts::{SessionToken, session_end};
 use skep_api::{
@@ -80,10 +77,7 @@ async fn create(
     let session = NewSession { hash: token.hash(), key: key.id, at: now, expires_at };
     state.store.create_session(session).await?;
     let life = expires_at.duration_since(now).unsigned_abs();
-    let headers = [
-        (SET_COOKIE, set_session_cookie(&token, life, is_encrypted(&extensions))),
-        (CACHE_CONTROL, "no-store".to_owned()),
-    ];
+    let headers = [(SET_COOKIE, set_session_cookie(&token, life, is_encrypted(&extensions)))];
     let answer = Session { key: public(&key), expires_at: Some(expires_at) };
     Ok((StatusCode::CREATED, headers, Json(answer)).into_response())
 }
@@ -148,8 +142,7 @@ async fn create_link(
     }
     let url = url_of_request(state.public_url.as_ref(), &uri, &headers, &extensions)?;
     let link = session_links::create_link(&*state.store, &caller.key, &url).await?;
-    let headers = [(CACHE_CONTROL, "no-store")];
-    Ok((StatusCode::CREATED, headers, Json(link)).into_response())
+    Ok((StatusCode::CREATED, Json(link)).into_response())
 }
 
 /// Read the session

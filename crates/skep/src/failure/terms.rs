@@ -7,7 +7,7 @@ use crate::invocation::Invocation;
 /// API operations and the verbs that call them. `*` matches one segment of a path.
 const VERBS: [(&str, &str); 57] = [
     ("GET /api/swarm/status", "skep ps"),
-    ("GET /api/vms", "skep ps --all"),
+    ("GET /api/vms", "skep ps"),
     ("POST /api/swarm/boot", "skep boot"),
     ("POST /api/swarm/cleanup", "skep cleanup"),
     ("DELETE /api/swarm/vm/*", "skep end"),
