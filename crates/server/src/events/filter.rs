@@ -3,7 +3,6 @@
 use skep_api::{AccountId, ErrorCode, Failure, Scope, TicketId};
 use skep_store::{EventFamily, EventKind, EventScope};
 
-use super::tail::BufferedEvent;
 use crate::error::Refusal;
 
 /// The events that a caller subscribes to. Only events of its own account match.
@@ -71,10 +70,11 @@ impl EventFilter {
         }
     }
 
-    pub(super) fn matches(&self, event: &BufferedEvent) -> bool {
-        event.account == self.account
-            && self.ticket.is_none_or(|ticket| event.ticket == Some(ticket))
-            && self.kinds.contains(&event.kind)
+    /// Whether an event of this account, ticket and type is among those that the caller subscribed to.
+    pub(super) fn matches(&self, account: AccountId, ticket: Option<TicketId>, kind: EventKind) -> bool {
+        account == self.account
+            && self.ticket.is_none_or(|one| ticket == Some(one))
+            && self.kinds.contains(&kind)
     }
 }
 

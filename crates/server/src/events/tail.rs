@@ -181,7 +181,9 @@ impl Buffer {
         }
         let first = self.events.partition_point(|event| event.sequence <= sequence);
         let (mut frames, mut bytes) = (Vec::new(), 0);
-        for event in self.events.range(first..).filter(|event| filter.matches(event)) {
+        for event in
+            self.events.range(first..).filter(|event| filter.matches(event.account, event.ticket, event.kind))
+        {
             if frames.len() >= READER_FRAMES || bytes >= READER_BYTES {
                 return Some(ReaderBatch { frames, upto: event.sequence - 1 });
             }

@@ -1,29 +1,21 @@
 //! `POST /api/exec`, `POST /api/swarm/vm/{pid}/exec`, and reconnecting to a streamed command.
 
-use std::sync::Arc;
-
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use skep_api::{
-    ErrorCode, Failure, Scope,
-    exec::{
-        DEFAULT_TIMEOUT_MS, ExecOutcome, ExecRequest, MAX_TIMEOUT_MS, OutputEncoding, RunCommand, Stdin,
-        VM_HOME, VmField,
-    },
+    Scope,
+    exec::{ExecOutcome, ExecRequest, OutputEncoding, VM_HOME},
 };
-use skep_store::Store;
-use tokio::sync::watch;
-use tokio_util::task::TaskTracker;
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
-    Routes,
-    boot::check_env,
-    exec_duplex,
+    Routes, exec_duplex,
+    exec_request::{ExecOrder, workspace},
+    exec_state::ExecState,
     exec_stream::{self, ExecPlace},
 };
 use crate::{
@@ -36,21 +28,7 @@ use crate::{
     json::Json,
     openapi::refusals::{ExecAnywhereRefused, ExecReconnectRefused, ExecRefused},
     operation_runner::{OperationRunner, Target},
-    swarm_handle::SwarmHandle,
 };
-
-#[derive(Clone)]
-pub(crate) struct ExecState {
-    /// The swarm, or the reason why there is none.
-    pub vms: SwarmHandle,
-    pub runner: OperationRunner,
-    /// Used to check that the key of a streaming caller is still valid.
-    pub store: Arc<dyn Store>,
-    /// True when the server is about to close the remaining connections.
-    pub closing: watch::Receiver<bool>,
-    /// Tracks the WebSockets, for which the server waits at shutdown.
-    pub sessions: TaskTracker,
-}
 
 pub(crate) fn routes(state: ExecState) -> Routes {
     let mut routes = exec_duplex::routes(state.clone());
@@ -187,108 +165,4 @@ async fn run(
         return Ok(exec_stream::answer(events, state, caller, home, encoding));
     }
     Ok(Json(state.runner.run(caller, chosen, order.command).await?).into_response())
-}
-
-/// The parsed body, and its timeout in milliseconds.
-fn parse_body(mut object: Object) -> Result<(ExecRequest, u64), Failure> {
-    let timeout = match object.take("timeout") {
-        None | Some(serde_json::Value::Null) => None,
-        Some(value) => {
-            Object::single("timeout", value).take_integer("timeout", 1..=MAX_TIMEOUT_MS, " (milliseconds)")?
-        }
-    };
-    Ok((object.into_request()?, timeout.unwrap_or(DEFAULT_TIMEOUT_MS)))
-}
-
-/// The working directory of commands on the server. Without a root, the command is refused later.
-fn workspace(caller: &Identity) -> &str {
-    caller.account.roots.first().map_or("/", String::as_str)
-}
-
-/// The default working directory of a place.
-pub(super) fn default_cwd<'caller>(chosen: &Target, caller: &'caller Identity) -> &'caller str {
-    match chosen {
-        Target::Vm(_) => VM_HOME,
-        Target::Workspace => workspace(caller),
-    }
-}
-
-/// A checked request.
-struct ExecOrder {
-    vm: Option<VmField>,
-    command: RunCommand,
-    /// The encoding of the output if it is streamed.
-    streamed: Option<OutputEncoding>,
-}
-
-impl ExecOrder {
-    /// Parses a body. A command without a VM starts in `workspace`.
-    ///
-    /// # Errors
-    /// A field is unknown, missing or invalid.
-    fn parse(object: Object, workspace: &str) -> Result<Self, Failure> {
-        let (request, timeout_ms) = parse_body(object)?;
-        Self::from_request(request, timeout_ms, workspace)
-    }
-
-    fn from_request(mut request: ExecRequest, timeout_ms: u64, workspace: &str) -> Result<Self, Failure> {
-        let (vm, encoding) = (request.vm.take(), request.encoding);
-        let streamed = request.stream.unwrap_or(false).then(|| encoding.unwrap_or_default());
-        if streamed.is_none() && encoding.is_some() {
-            let message = "`encoding` needs `stream: true`; an answer that is not streamed is text";
-            return Err(Failure::new(ErrorCode::InvalidValue, message));
-        }
-        let home = if vm.is_some() { VM_HOME } else { workspace };
-        Ok(Self { vm, command: check_command(request, timeout_ms, home)?, streamed })
-    }
-
-    /// Refuses `vm` in the body, because the path names the VM.
-    ///
-    /// # Errors
-    /// `unknown_field`.
-    fn refuse_vm(&self) -> Result<(), Failure> {
-        if self.vm.is_none() {
-            return Ok(());
-        }
-        let message = "unknown field `vm`: the path names the VM already; leave it out";
-        Err(Failure::new(ErrorCode::UnknownField, message))
-    }
-}
-
-/// The command in the first message of a WebSocket. Its input follows in further messages.
-///
-/// # Errors
-/// As for a body; or a field that WebSockets do not support.
-pub(super) fn duplex_command(text: &str, home: &str) -> Result<RunCommand, Failure> {
-    let (request, timeout_ms) = parse_body(Object::parse(text.as_bytes())?)?;
-    let unsupported = [
-        ("vm", request.vm.is_some(), "the address names the VM"),
-        ("stdin", request.stdin.is_some(), "input follows in binary messages"),
-        ("stream", request.stream.is_some(), "output comes as binary messages"),
-        ("encoding", request.encoding.is_some(), "output comes as the exact bytes"),
-    ];
-    if let Some((field, _, why)) = unsupported.iter().find(|(_, given, _)| *given) {
-        let message = format!("`{field}` is for POST; leave it out: on a WebSocket {why}");
-        return Err(Failure::new(ErrorCode::UnknownField, message));
-    }
-    Ok(RunCommand { stdin: Stdin::STREAMED, ..check_command(request, timeout_ms, home)? })
-}
-
-/// Checks a command. A relative `cwd` is resolved against `home`.
-fn check_command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Result<RunCommand, Failure> {
-    let invalid = |message: String| Err(Failure::new(ErrorCode::InvalidValue, message));
-    if request.command.contains('\0') {
-        return invalid("`command` holds a NUL byte, which no command can".to_owned());
-    }
-    if let Some(cwd) = request.cwd.as_deref().filter(|cwd| cwd.is_empty() || cwd.contains('\0')) {
-        return invalid(format!(
-            "`cwd` is {cwd:?}; give an absolute path, one relative to {home}, or leave it out to start there"
-        ));
-    }
-    let env = request.env.take().unwrap_or_default();
-    check_env(&env)?;
-    let ExecRequest { command, cwd, stdin, .. } = request;
-    let cwd = cwd
-        .map(|cwd| if cwd.starts_with('/') { cwd } else { format!("{}/{cwd}", home.trim_end_matches('/')) });
-    Ok(RunCommand { command, cwd, env, stdin: stdin.into(), timeout_ms })
 }

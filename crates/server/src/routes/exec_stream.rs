@@ -16,7 +16,7 @@ use skep_api::{
 };
 use skep_swarm::{EndReasonReceiver, ExecEvent, ExecStream};
 
-use super::exec::ExecState;
+use super::exec_state::ExecState;
 use crate::{
     access_watch::{access_lost, server_closing},
     auth::Identity,

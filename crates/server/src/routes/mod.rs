@@ -14,6 +14,8 @@ pub(crate) mod docs;
 pub(crate) mod events;
 pub(crate) mod exec;
 mod exec_duplex;
+mod exec_request;
+pub(crate) mod exec_state;
 pub(crate) mod exec_stream;
 pub(crate) mod files;
 pub(crate) mod git_credentials;

@@ -24,7 +24,8 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Routes,
-    exec::{ExecState, default_cwd, duplex_command},
+    exec_request::{default_cwd, duplex_command},
+    exec_state::ExecState,
     exec_stream::ExecPlace,
 };
 use crate::{
