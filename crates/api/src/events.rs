@@ -89,7 +89,7 @@ pub struct VmEvent {
     /// The event's id: the epoch of the store, and the position in the order of commits.
     #[cfg_attr(feature = "openapi", schema(example = "evt_3f2a9c0d1b4e5f67_42"))]
     pub id: String,
-    /// The type: `vm.booted`, `vm.renamed`, `vm.paused`, `vm.resumed`, `vm.snapshotted` or `vm.ended`.
+    /// The type: `vm.booted`, `vm.renamed`, `vm.paused`, `vm.resumed`, `vm.snapshotted`, `vm.outdated` or `vm.ended`.
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(example = "vm.booted"))]
     pub kind: String,
@@ -133,7 +133,8 @@ pub struct VmEvent {
     /// With `vm.ended`: why the VM ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<EndReason>,
-    /// With `vm.ended` and the reason `lost`: why the server could not take the VM over, in one sentence.
+    /// With `vm.ended` and the reason `lost`: why the server could not take the VM over, in one sentence. With `vm.outdated`: why
+    /// the memory of the VM on disk cannot be used.
     #[cfg_attr(
         feature = "openapi",
         schema(example = "its guest agent speaks protocol 1, this skep speaks 2")

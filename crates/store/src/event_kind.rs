@@ -121,6 +121,9 @@ event_kinds! {
         VmResumed = "vm.resumed",
         /// A snapshot of a VM was stored. Body: `vm`, `pid`, `template`, `name` of the template.
         VmSnapshotted = "vm.snapshotted",
+        /// The memory of a VM on disk cannot be used, because its snapshot is outdated or damaged. Body: `vm`, `pid`, `name`,
+        /// `message`.
+        VmOutdated = "vm.outdated",
         /// A VM ended. Body: `vm`, `pid`, `reason`, for some reasons `message`.
         VmEnded = "vm.ended",
     }

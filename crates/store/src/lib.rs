@@ -57,9 +57,10 @@ pub use ticket::{
     TicketStore, WaitingTicket, WakeTicket,
 };
 pub use vm::{
-    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, Pause, PauseChange, RecordBoots,
-    RecordCommandEnd, RecordEnd, RecordPause, VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics,
-    VmPage, VmRecord, VmSet, VmStore, VmToEnd, VmWithoutAttempt,
+    BootAttempt, ChangeVm, CommandOutcome, EndVms, Ended, ListVms, MAX_FORMER_PIDS, Pause, PauseChange,
+    RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, RecordUnusableSnapshots, UnusableSnapshot,
+    VmAttributes, VmBooted, VmChange, VmEnd, VmFilter, VmMetrics, VmOnDisk, VmPage, VmRecord, VmSet, VmStore,
+    VmToEnd, VmWithoutAttempt,
 };
 pub use waitlist::{JoinWaitlist, ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
 pub use webhook::{

@@ -12,8 +12,11 @@ use skep_api::{
     tickets::Object,
 };
 
-pub use self::record::{Pause, VmAttributes, VmBooted, VmChange, VmEnd, VmRecord};
+pub use self::record::{Pause, VmAttributes, VmBooted, VmChange, VmEnd, VmOnDisk, VmRecord};
 use crate::{AppendLog, IdempotentRequest, LogPage, LogPosition, NewKey, ReadLog, Result};
+
+/// How many former process ids lead to a VM.
+pub const MAX_FORMER_PIDS: u32 = 16;
 
 /// The methods of a [`Store`](crate::Store) for VMs and the logs of their boot commands.
 #[async_trait]
@@ -30,10 +33,14 @@ pub trait VmStore: Send + Sync {
         once: IdempotentRequest,
         at: Timestamp,
     ) -> Result<Option<BootAnswer>>;
+    /// Deletes the stored answer of a boot that failed after its record: its VMs were ended, and its caller got an error.
+    async fn forget_boot_answer(&self, account: AccountId, once: IdempotentRequest) -> Result<()>;
     /// Changes the attributes of a live VM and returns its record; fails with `UnknownVm`.
     async fn change_vm(&self, command: ChangeVm) -> Result<VmRecord>;
     /// Records whether a VM is paused, and returns its record; fails with `UnknownVm`.
     async fn record_pause(&self, command: RecordPause) -> Result<VmRecord>;
+    /// Records why the memory of VMs on disk cannot be used. VMs that are not on disk in the given snapshot are ignored.
+    async fn record_unusable_snapshots(&self, command: RecordUnusableSnapshots) -> Result<()>;
     /// Records the end of a VM, the first time; fails with `UnknownVm`.
     async fn record_end(&self, command: RecordEnd) -> Result<Ended>;
     /// Records the end of the command that a VM was booted with, the first time, and applies the outcome to the ticket
@@ -44,6 +51,11 @@ pub trait VmStore: Send + Sync {
     async fn end_vms(&self, command: EndVms) -> Result<Vec<VmRecord>>;
     /// Returns the VMs of all accounts that have not ended, oldest first.
     async fn live_vms(&self) -> Result<Vec<VmRecord>>;
+    /// Returns the process ids that live VMs of all accounts had before they were paused to disk, each with its VM, oldest first;
+    /// for each VM the last [`MAX_FORMER_PIDS`]. One that another VM of the account got since is not among them.
+    async fn former_pids(&self) -> Result<Vec<(VmId, u32)>>;
+    /// Returns whether a key is or was bound to this VM, also one that is revoked or has expired.
+    async fn had_key(&self, vm: VmId) -> Result<bool>;
     /// Returns the VMs of all accounts that still run although their attempt at a ticket has ended, except those to be
     /// kept.
     async fn vms_without_attempt(&self) -> Result<Vec<VmWithoutAttempt>>;
@@ -200,6 +212,25 @@ pub struct RecordPause {
     pub change: PauseChange,
     pub at: Timestamp,
     pub request_id: Option<String>,
+}
+
+/// Records why the memory of VMs on disk cannot be used. Writes an event `vm.outdated` for each VM whose reason is not on record
+/// yet. A resume removes the reason from the record.
+#[derive(Debug, Clone)]
+pub struct RecordUnusableSnapshots {
+    pub snapshots: Vec<UnusableSnapshot>,
+    pub at: Timestamp,
+}
+
+/// One snapshot of [`RecordUnusableSnapshots`]. It is outdated or damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnusableSnapshot {
+    /// The VM that is on disk in it.
+    pub vm: VmId,
+    /// The keeper's id of it.
+    pub snapshot: TemplateId,
+    /// Why the memory of the snapshot cannot be used, for the owner of the VM; the event has it.
+    pub reason: String,
 }
 
 /// Records that a VM ended and revokes the keys bound to it. Writes events `vm.ended` and `key.revoked` the first time.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{OnIdle, PausedBy, PausedTo};
-use crate::{TicketId, VmId, VmName, egress::EgressPolicy};
+use crate::{TicketId, VmId, VmName, egress::EgressPolicy, templates::TemplateState};
 
 /// The state of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +82,17 @@ pub struct Vm {
     /// What paused the VM; only in records of paused VMs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<PausedBy>,
+    /// `outdated` or `damaged` if the VM is on disk and its memory cannot be used, for example after an update of QEMU or on
+    /// another processor. A resume with `"memory": false` starts it again from its disk alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_state: Option<TemplateState>,
+    /// Why the memory cannot be used; only in records with `snapshot_state`.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(example = "its VM was booted with qemu 7.2.4, this machine has qemu 8.2.2")
+    )]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_error: Option<String>,
     /// The template that the VM was restored from.
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub template: String,

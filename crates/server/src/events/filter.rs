@@ -108,7 +108,7 @@ mod tests {
     fn a_list_is_narrowed_and_a_name_is_refused() {
         let all = [Scope::TicketsRead, Scope::SwarmRead, Scope::Admin];
         assert_eq!(wanted(&all, None, false), Ok(EventKind::ALL.len()));
-        assert_eq!(wanted(&[Scope::SwarmRead], None, false), Ok(11));
+        assert_eq!(wanted(&[Scope::SwarmRead], None, false), Ok(12));
         assert_eq!(wanted(&all, Some("vm.booted,key.*"), false), Ok(4));
         assert_eq!(wanted(&all, None, true), Ok(11));
         assert_eq!(wanted(&all, Some("ticket.failed,vm.*"), true), Ok(1));

@@ -11,7 +11,7 @@ use std::{
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 
-use super::error::SqliteError;
+use super::{error::SqliteError, migrations};
 use crate::Cause;
 
 /// Page cache of the writer, in KiB. Enough for a change of a ticket on which ten thousand others depend.
@@ -43,6 +43,23 @@ impl DatabaseFile {
     /// Locates an existing file; never creates one.
     pub(super) fn locate(path: &Path, busy_timeout: Duration) -> Result<Self, SqliteError> {
         Ok(Self { path: path.to_owned(), busy_timeout, inode: inode(path)? })
+    }
+
+    /// Runs `read` on the store at this path, which another process may have open. The result is empty if the file does not
+    /// exist, or if its schema version is below `min_version`. Blocks.
+    pub(super) fn read_beside_server<T>(
+        path: &Path,
+        min_version: i64,
+        read: impl FnOnce(&Connection) -> Result<Vec<T>, SqliteError>,
+    ) -> crate::Result<Vec<T>> {
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let outcome = || {
+            let connection = Self::locate(path, Duration::from_secs(5))?.reader()?;
+            if migrations::version(&connection)? < min_version { Ok(Vec::new()) } else { read(&connection) }
+        };
+        outcome().map_err(|fault: SqliteError| fault.into_error(path))
     }
 
     pub(super) fn path(&self) -> &Path {

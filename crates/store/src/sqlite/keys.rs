@@ -262,6 +262,12 @@ pub(super) fn revoke_keys_of_vm(
     revoke_each(connection, bound, at, request_id)
 }
 
+/// Whether a key is or was bound to a VM, valid or not.
+pub(super) fn exist_for_vm(connection: &Connection, vm: VmId) -> Result<bool, SqliteError> {
+    let sql = "SELECT 1 FROM keys WHERE vm = ?1 LIMIT 1";
+    Ok(query_optional(connection, sql, [vm.to_string()], |_| Ok(()))?.is_some())
+}
+
 fn revoke_each(
     connection: &Connection,
     keys: Vec<KeyRecord>,

@@ -32,6 +32,8 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0024_copies_of_vms.sql")),
     M::up(include_str!("migrations/0025_idle_vms.sql")),
     M::up(include_str!("migrations/0026_disk_of_accounts.sql")),
+    M::up(include_str!("migrations/0027_outdated_vms.sql")),
+    M::up(include_str!("migrations/0028_former_pids.sql")),
 ];
 
 /// The newest schema version that this program supports.

@@ -17,6 +17,7 @@ mod key_cache;
 mod keys;
 mod migrations;
 mod read_roots;
+mod read_vms;
 mod readers;
 mod retention;
 mod run_logs;
@@ -35,6 +36,7 @@ pub use self::{
     backups::{Backup, Restored, backup, restore},
     inspect::{Inspection, inspect},
     read_roots::account_roots,
+    read_vms::vms_on_disk,
 };
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

@@ -4,14 +4,17 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Dura
 
 use jiff::Timestamp;
 use rusqlite::Connection;
-use skep_api::{AccountId, ErrorCode, swarm::EndReason};
+use skep_api::{
+    AccountId, ErrorCode, TemplateId, VmName,
+    swarm::{EndReason, PausedBy, ResumedBy},
+};
 use tempfile::TempDir;
 
 use super::{key_cache::Lookup, *};
-use crate::suite::{admin_key, all_events, boot, booted, default_account, end, new_key, revocation};
+use crate::suite::{admin_key, all_events, boot, booted, default_account, end, moment, new_key, revocation};
 use crate::{
-    AccountStore, HealthStore, KeyStore, KeyUse, ListTickets, SessionStore, SetAccountRoots, Store,
-    TicketFilter, VmStore,
+    AccountStore, HealthStore, KeyStore, KeyUse, ListTickets, PauseChange, RecordPause, SessionStore,
+    SetAccountRoots, Store, TicketFilter, VmAttributes, VmBooted, VmOnDisk, VmStore,
 };
 
 async fn fresh() -> (TempDir, Arc<dyn Store>) {
@@ -53,6 +56,33 @@ async fn opening_again_finds_all_of_it() {
     assert_eq!(store.live_vms().await.unwrap().into_iter().map(|r| r.vm).collect::<Vec<_>>(), [alive]);
     assert_eq!(all_events(&store).await, events, "the epoch too stays");
     assert!(store.session(session.hash).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn vms_on_disk_are_read_beside_a_server() {
+    let (folder, store) = fresh().await;
+    let account = default_account(&*store).await.id;
+    let name: Option<VmName> = Some("sleeper".parse().unwrap());
+    let named = booted(account, 3);
+    let attributes = VmAttributes { name: name.clone(), ..named.attributes.clone() };
+    let named = VmBooted { attributes, ..named };
+    let others = [booted(account, 4), booted(account, 5), booted(account, 6)];
+    store.record_boots(boot([std::slice::from_ref(&named), &others[..]].concat())).await.unwrap();
+    let to_disk = |snapshot| PauseChange::PausedToDisk { snapshot, by: PausedBy::Request };
+    let pause = async |vm, change| {
+        let command = RecordPause { vm, change, at: moment(600), request_id: None };
+        store.record_pause(command).await.unwrap();
+    };
+    let snapshot = TemplateId::generate();
+    pause(named.id, to_disk(snapshot)).await;
+    for other in &others {
+        pause(other.id, to_disk(TemplateId::generate())).await;
+    }
+    pause(others[0].id, PauseChange::Restored { pid: 7, by: ResumedBy::Request, memory: true }).await;
+    pause(others[1].id, PauseChange::Runs { by: ResumedBy::Request }).await;
+    store.record_end(end(others[2].id, EndReason::Deleted, 700)).await.unwrap();
+    assert_eq!(vms_on_disk(&database(&folder)).unwrap(), [VmOnDisk { vm: named.id, name, snapshot }]);
+    assert_eq!(vms_on_disk(&folder.path().join("none.db")).unwrap(), []);
 }
 
 #[tokio::test]

@@ -97,6 +97,26 @@ pub async fn a_key_is_bound_only_to_a_vm_that_lives(store: Arc<dyn Store>) {
     assert_eq!(store.create_key(command).await.unwrap().key.vm, Some(alive.id));
 }
 
+pub async fn a_vm_had_a_key_also_if_the_key_is_revoked(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (vm, other) = (booted(account, 7), booted(account, 8));
+    store.record_boots(boot(vec![vm.clone(), other.clone()])).await.unwrap();
+    let had_keys = async || (store.had_key(vm.id).await.unwrap(), store.had_key(other.id).await.unwrap());
+    store.create_key(new_key(account, "unbound", 1)).await.unwrap();
+    assert_eq!(had_keys().await, (false, false));
+    let mut made = Vec::new();
+    for number in [2, 3] {
+        let mut command = new_key(account, &format!("vm {number}"), number);
+        command.vm = Some(vm.id);
+        made.push(store.create_key(command).await.unwrap().key.id);
+        assert_eq!(had_keys().await, (true, false));
+    }
+    for key in made {
+        store.revoke_key(revocation(account, key, 5)).await.unwrap();
+    }
+    assert_eq!(had_keys().await, (true, false));
+}
+
 pub async fn pages_hold_every_key_once_newest_first(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let mut made = Vec::new();

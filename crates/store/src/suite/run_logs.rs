@@ -116,8 +116,8 @@ pub async fn a_log_belongs_to_an_attempt_and_outlives_vm_and_ticket(store: Arc<d
     // Missing logs and logs of other accounts are refused.
     let third = ReadLog { attempt: Some(3), ..query(&first) };
     assert_eq!(refused(&*store, third).await, ErrorCode::UnknownLog);
-    let strange = ReadLog { ticket: TicketId::generate(), ..query(&first) };
-    assert_eq!(refused(&*store, strange).await, ErrorCode::UnknownTicket);
+    let unknown = ReadLog { ticket: TicketId::generate(), ..query(&first) };
+    assert_eq!(refused(&*store, unknown).await, ErrorCode::UnknownTicket);
     assert_eq!(refused(&*store, ReadLog { account: other, ..query(&first) }).await, ErrorCode::UnknownTicket);
     let logless = create_ticket(&*store, account, vec![]).await;
     assert_eq!(refused(&*store, ReadLog { ticket: logless, ..query(&first) }).await, ErrorCode::UnknownLog);

@@ -9,7 +9,10 @@ use skep_api::{
 };
 
 use super::{account_named, all_events, boot, booted, default_account, end, events_of, moment};
-use crate::{Event, EventKind, ListVms, Pause, PauseChange, RecordPause, Store, VmFilter, VmSet};
+use crate::{
+    Event, EventKind, ListVms, Pause, PauseChange, RecordPause, RecordUnusableSnapshots, Store,
+    UnusableSnapshot, VmFilter, VmSet,
+};
 
 fn pause(vm: VmId, paused_to: Option<PausedTo>, step: i64) -> RecordPause {
     let change = match paused_to {
@@ -169,4 +172,85 @@ pub async fn a_vm_on_disk_has_no_process_and_gets_another_one(store: Arc<dyn Sto
     assert_eq!((resumed.snapshot, resumed.vm.pid, resumed.resumed_at), (None, 78, Some(moment(660))));
     let events = events_of(&*store, EventKind::VmResumed).await;
     assert_eq!(events.last().unwrap().body["memory"], json!(false));
+}
+
+pub async fn an_unusable_snapshot_is_recorded_once_for_each_reason(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let (vm, ended) = (booted(account, 3), booted(account, 4));
+    store.record_boots(boot(vec![vm.clone(), ended.clone()])).await.unwrap();
+    let (first, second) = (TemplateId::generate(), TemplateId::generate());
+    let record = async |vm, change, step| {
+        let command = RecordPause { vm, change, at: moment(step), request_id: None };
+        store.record_pause(command).await.unwrap();
+    };
+    let on_disk = |snapshot, by| PauseChange::PausedToDisk { by, snapshot };
+    let found = async |snapshot, reason: &str, step| {
+        let one = |vm| UnusableSnapshot { vm, snapshot, reason: reason.to_owned() };
+        let snapshots = vec![one(VmId::generate()), one(ended.id), one(vm.id)];
+        let command = RecordUnusableSnapshots { snapshots, at: moment(step) };
+        store.record_unusable_snapshots(command).await.unwrap();
+        let events = events_of(&*store, EventKind::VmOutdated).await;
+        assert!(events.iter().all(|event| event.body["vm"] == json!(vm.id)), "{events:?}");
+        events.len()
+    };
+    record(ended.id, on_disk(first, PausedBy::Request), 590).await;
+    store.record_end(end(ended.id, EndReason::Deleted, 595)).await.unwrap();
+    assert_eq!(found(first, "qemu 1", 600).await, 0, "it runs");
+    record(vm.id, on_disk(first, PausedBy::Idle), 610).await;
+    assert_eq!(found(second, "qemu 1", 620).await, 0, "it is in another snapshot");
+    assert_eq!(found(first, "qemu 1", 630).await, 1);
+    let event = events_of(&*store, EventKind::VmOutdated).await.remove(0);
+    let body = json!({ "vm": vm.id, "pid": vm.pid, "name": null, "message": "qemu 1" });
+    assert_eq!((serde_json::Value::from(event.body), event.at), (body, moment(630)));
+    assert_eq!(event.request_id, None);
+    assert_eq!(found(first, "qemu 1", 640).await, 1);
+    // Another reason for the pause leaves the VM where it is.
+    record(vm.id, on_disk(first, PausedBy::Request), 650).await;
+    assert_eq!(found(first, "qemu 1", 660).await, 1);
+    assert_eq!(found(first, "qemu 2", 670).await, 2);
+    let restored = PauseChange::Restored { pid: 77, by: ResumedBy::Request, memory: false };
+    record(vm.id, restored, 680).await;
+    assert_eq!(found(first, "qemu 2", 690).await, 2, "it runs again");
+    record(vm.id, on_disk(second, PausedBy::Request), 700).await;
+    assert_eq!(found(second, "qemu 2", 710).await, 3);
+}
+
+pub async fn a_former_process_id_is_that_of_the_vm_that_got_it_last(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let stranger = account_named(&*store, "acme").await.id;
+    let (vm, second) = (booted(account, 3), booted(account, 4));
+    store.record_boots(boot(vec![vm.clone(), second.clone()])).await.unwrap();
+    let record = async |vm: VmId, change: PauseChange| {
+        let command = RecordPause { vm, change, at: moment(600), request_id: None };
+        store.record_pause(command).await.unwrap();
+    };
+    let to_disk = |by| PauseChange::PausedToDisk { by, snapshot: TemplateId::generate() };
+    let restored = |pid| PauseChange::Restored { pid, by: ResumedBy::Request, memory: true };
+    let former = async |vm: VmId| {
+        let all = store.former_pids().await.unwrap();
+        all.into_iter().filter(|(of, _)| *of == vm).map(|(_, pid)| pid).collect::<Vec<_>>()
+    };
+    assert_eq!(former(vm.id).await, [0; 0]);
+    record(vm.id, to_disk(PausedBy::Idle)).await;
+    assert_eq!(former(vm.id).await, [3], "on disk");
+    record(vm.id, restored(10)).await;
+    assert_eq!(former(vm.id).await, [3], "resumed");
+    record(vm.id, to_disk(PausedBy::Idle)).await;
+    assert_eq!(former(vm.id).await, [3, 10]);
+    // By a boot. One of another account does not matter to this one.
+    store.record_boots(boot(vec![booted(account, 3), booted(stranger, 10)])).await.unwrap();
+    assert_eq!(former(vm.id).await, [10]);
+    // By a resume.
+    record(second.id, to_disk(PausedBy::Request)).await;
+    record(second.id, restored(10)).await;
+    assert_eq!((former(vm.id).await, former(second.id).await), (vec![], vec![4]));
+    // Neither another reason for the pause nor the end of the other VM gives it back.
+    record(vm.id, to_disk(PausedBy::Request)).await;
+    store.record_end(end(second.id, EndReason::Deleted, 700)).await.unwrap();
+    assert_eq!(store.former_pids().await.unwrap(), []);
+    for pid in 100..120 {
+        record(vm.id, restored(pid)).await;
+        record(vm.id, to_disk(PausedBy::Idle)).await;
+    }
+    assert_eq!(former(vm.id).await, (104..120).collect::<Vec<_>>());
 }

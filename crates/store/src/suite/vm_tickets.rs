@@ -44,6 +44,7 @@ pub async fn a_vm_that_is_booted_for_a_ticket_holds_it_with_a_key_of_its_own(sto
     assert_eq!(ticket.version, 3);
     let key = store.key_by_hash(hash(7)).await.unwrap().unwrap().record.key;
     assert_eq!(key.vm, Some(vm.id));
+    assert!(store.had_key(vm.id).await.unwrap());
     // Both end with the VM. An attempt ended by an operator does not count.
     store.record_end(end(vm.id, EndReason::Deleted, 950)).await.unwrap();
     let ticket = store.ticket(account, id, moment(960)).await.unwrap();

@@ -275,6 +275,12 @@ pub async fn the_answer_of_a_named_boot_is_kept_with_it_for_a_day(store: Arc<dyn
     assert_eq!(before(own, 2, moment(600)).await.unwrap_err().code(), ErrorCode::IdempotencyMismatch);
     assert!(before(other, 1, moment(600)).await.unwrap().is_none());
     assert!(before(own, 1, moment(86_400_000 + 501)).await.unwrap().is_none());
+    for (account, body) in [(other, 1), (own, 2)] {
+        store.forget_boot_answer(account, once(body)).await.unwrap();
+    }
+    assert!(before(own, 1, moment(600)).await.unwrap().is_some());
+    store.forget_boot_answer(own, once(1)).await.unwrap();
+    assert!(before(own, 1, moment(600)).await.unwrap().is_none());
 }
 
 pub async fn records_of_vms_that_ended_are_kept_as_long_as_events(store: Arc<dyn Store>) {

@@ -48,6 +48,8 @@ impl VmBooted {
             state: if paused_to.is_some() { VmState::Paused } else { VmState::Running },
             paused_to,
             paused_by: pause.map(|pause| pause.by),
+            snapshot_state: None,
+            snapshot_error: None,
             template: self.template.clone(),
             parent: self.parent,
             started_at: self.started_at,
@@ -121,6 +123,15 @@ pub struct Pause {
 pub struct VmEnd {
     pub at: Timestamp,
     pub reason: EndReason,
+}
+
+/// A VM that is paused to disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmOnDisk {
+    pub vm: VmId,
+    pub name: Option<VmName>,
+    /// The keeper's snapshot of it.
+    pub snapshot: TemplateId,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -11,9 +11,9 @@ use std::{
 use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
-    AccountId, TicketId, VmId,
+    AccountId, TemplateId, TicketId, VmId,
     keys::Limits,
-    swarm::{BootAnswer, EndReason},
+    swarm::{BootAnswer, EndReason, PausedBy, PausedTo},
     templates::Template,
     tickets::{
         Beat, ClaimedTickets, CreatedTickets, DeletedTicket, Ticket, TicketSummary, TicketTotals, Why,
@@ -23,9 +23,9 @@ use skep_store::{
     AccountDisk, Answered, AppendLog, BeatTicket, ChangeTicket, ChangeVm, ClaimTickets, CreateTickets,
     DeleteTicket, EndAttempt, EndVms, Ended, Error, IdempotentRequest, ListTickets, ListVms, LogPage,
     LogPosition, OpenAttempt, Pause, ReadLog, ReadTicketHistory, RecordBoots, RecordCommandEnd, RecordEnd,
-    RecordPause, Result, TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal, TicketStore,
-    VmAttributes, VmBooted, VmEnd, VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt,
-    WaitingTicket, WakeTicket,
+    RecordPause, RecordUnusableSnapshots, Result, TicketHistoryPage, TicketMetrics, TicketPage, TicketSignal,
+    TicketStore, UnusableSnapshot, VmAttributes, VmBooted, VmEnd, VmMetrics, VmPage, VmRecord, VmStore,
+    VmToEnd, VmWithoutAttempt, WaitingTicket, WakeTicket,
 };
 use tokio::sync::broadcast;
 
@@ -33,8 +33,17 @@ pub(crate) struct FakeStore {
     fails: AtomicBool,
     alive: Mutex<Vec<VmBooted>>,
     paused: Mutex<BTreeMap<VmId, Pause>>,
+    snapshots: Mutex<BTreeMap<VmId, TemplateId>>,
+    /// The pauses to disk that were recorded, in their order.
+    pub(crate) paused_to_disk: Mutex<Vec<VmId>>,
+    /// The former process ids on record, which only tests set.
+    pub(crate) former_pids: Mutex<Vec<(VmId, u32)>>,
     ends: Mutex<Vec<(VmId, EndReason)>>,
     messages: Mutex<Vec<(VmId, String)>>,
+    /// The snapshots that were recorded as unusable, since a test looked.
+    pub(crate) unusable_snapshots: Mutex<Vec<UnusableSnapshot>>,
+    /// The idempotency keys of the boots whose answers were deleted.
+    pub(crate) forgotten_answers: Mutex<Vec<String>>,
     pub(crate) templates: Mutex<Vec<Template>>,
     /// The disk of each account.
     pub(crate) disk: Mutex<AccountDisk>,
@@ -46,8 +55,13 @@ impl Default for FakeStore {
             fails: AtomicBool::default(),
             alive: Mutex::default(),
             paused: Mutex::default(),
+            snapshots: Mutex::default(),
+            paused_to_disk: Mutex::default(),
+            former_pids: Mutex::default(),
             ends: Mutex::default(),
             messages: Mutex::default(),
+            unusable_snapshots: Mutex::default(),
+            forgotten_answers: Mutex::default(),
             templates: Mutex::default(),
             disk: Mutex::new(AccountDisk { limits: Limits::NONE, templates_bytes: 0 }),
         }
@@ -81,9 +95,16 @@ impl FakeStore {
         };
     }
 
+    /// As [`Self::set_paused`], with a VM that is on disk in a snapshot.
+    pub(crate) fn set_on_disk(&self, vm: VmId) {
+        self.set_paused(vm, Some(Pause { to: PausedTo::Disk, by: PausedBy::Request }));
+        self.snapshots.lock().unwrap().insert(vm, TemplateId::generate());
+    }
+
     fn record(&self, vm: VmBooted) -> VmRecord {
         let pause = self.paused.lock().unwrap().get(&vm.id).copied();
-        VmRecord { vm, command_runs: false, pause, snapshot: None, resumed_at: None, end: None }
+        let snapshot = self.snapshots.lock().unwrap().get(&vm.id).copied();
+        VmRecord { vm, command_runs: false, pause, snapshot, resumed_at: None, end: None }
     }
 
     pub(crate) fn forget(&self, vm: VmId) {
@@ -138,7 +159,11 @@ impl VmStore for FakeStore {
         self.result_or_failure(())?;
         let alive = self.alive.lock().unwrap();
         let vm = alive.iter().find(|vm| vm.id == command.vm).ok_or(Error::UnknownVm { vm: command.vm })?;
-        self.set_paused(vm.id, command.change.pause());
+        let pause = command.change.pause();
+        self.set_paused(vm.id, pause);
+        if pause.is_some_and(|pause| pause.to == PausedTo::Disk) {
+            self.paused_to_disk.lock().unwrap().push(vm.id);
+        }
         Ok(self.record(vm.clone()))
     }
 
@@ -155,6 +180,20 @@ impl VmStore for FakeStore {
     async fn live_vms(&self) -> Result<Vec<VmRecord>> {
         let alive = self.alive.lock().unwrap().clone().into_iter();
         self.result_or_failure(alive.map(|vm| self.record(vm)).collect())
+    }
+
+    async fn former_pids(&self) -> Result<Vec<(VmId, u32)>> {
+        Ok(self.former_pids.lock().unwrap().clone())
+    }
+
+    async fn had_key(&self, _: VmId) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn record_unusable_snapshots(&self, command: RecordUnusableSnapshots) -> Result<()> {
+        self.result_or_failure(())?;
+        self.unusable_snapshots.lock().unwrap().extend(command.snapshots);
+        Ok(())
     }
 
     async fn record_command_end(&self, _: RecordCommandEnd) -> Result<()> {
@@ -184,6 +223,11 @@ impl VmStore for FakeStore {
         _: Timestamp,
     ) -> Result<Option<BootAnswer>> {
         unreachable!()
+    }
+
+    async fn forget_boot_answer(&self, _: AccountId, once: IdempotentRequest) -> Result<()> {
+        self.forgotten_answers.lock().unwrap().push(once.key);
+        Ok(())
     }
 
     async fn list_vms(&self, _: ListVms) -> Result<VmPage> {

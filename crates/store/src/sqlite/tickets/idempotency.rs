@@ -77,6 +77,17 @@ pub(in super::super) fn find_answer<T: DeserializeOwned>(
     serde_json::from_str(&answer).map(Some).map_err(|error| invalid_column("answer", error))
 }
 
+/// Deletes the stored answer of the request, if there is one.
+pub(in super::super) fn forget_answer(
+    connection: &Connection,
+    account: AccountId,
+    once: &IdempotentRequest,
+) -> Result<(), SqliteError> {
+    let sql = "DELETE FROM idempotency WHERE account = ?1 AND path = ?2 AND key = ?3 AND body = ?4";
+    execute(connection, sql, params![account.to_string(), once.path, once.key, once.body_hash])?;
+    Ok(())
+}
+
 fn oldest(at: Timestamp) -> Timestamp {
     at.checked_sub(RETENTION).unwrap_or(Timestamp::MIN)
 }

@@ -57,7 +57,7 @@ pub(super) use self::{
     boot::assign_to_vm,
     check::{check_dependency_counters, check_label_index, check_state_counts},
     history::delete_attempts,
-    idempotency::{find_answer, store_answer},
+    idempotency::{find_answer, forget_answer, store_answer},
     row::read,
     server_actions::{apply_command_end, end_attempts_of_vm, release_all},
 };

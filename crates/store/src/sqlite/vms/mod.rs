@@ -1,7 +1,9 @@
 //! VMs in SQLite.
 
+mod former_pids;
 mod list;
 mod row;
+mod unusable_snapshots;
 
 use std::net::IpAddr;
 
@@ -24,8 +26,9 @@ use super::{
 };
 use crate::{
     AppendLog, ChangeVm, EndVms, Ended, Error, EventKind, IdempotentRequest, ListVms, LogPage, LogPosition,
-    NewKey, Pause, PauseChange, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause, TicketSignal,
-    VmBooted, VmMetrics, VmPage, VmRecord, VmStore, VmToEnd, VmWithoutAttempt,
+    NewKey, Pause, PauseChange, ReadLog, RecordBoots, RecordCommandEnd, RecordEnd, RecordPause,
+    RecordUnusableSnapshots, TicketSignal, VmBooted, VmMetrics, VmPage, VmRecord, VmStore, VmToEnd,
+    VmWithoutAttempt,
 };
 
 /// Maximum number of records of ended VMs, so that many short-lived VMs cannot fill the disk within the retention time.
@@ -47,12 +50,20 @@ impl VmStore for SqliteStore {
         self.readers.run(move |c| tickets::find_answer(c, account, &once, at)).await
     }
 
+    async fn forget_boot_answer(&self, account: AccountId, once: IdempotentRequest) -> crate::Result<()> {
+        self.writer.run(move |c| tickets::forget_answer(c, account, &once)).await
+    }
+
     async fn change_vm(&self, command: ChangeVm) -> crate::Result<VmRecord> {
         self.writer.run(move |c| change_vm(c, &command)).await
     }
 
     async fn record_pause(&self, command: RecordPause) -> crate::Result<VmRecord> {
         self.writer.run(move |c| record_pause(c, &command)).await
+    }
+
+    async fn record_unusable_snapshots(&self, command: RecordUnusableSnapshots) -> crate::Result<()> {
+        self.writer.run(move |c| unusable_snapshots::record(c, &command)).await
     }
 
     async fn record_end(&self, command: RecordEnd) -> crate::Result<Ended> {
@@ -69,6 +80,14 @@ impl VmStore for SqliteStore {
 
     async fn live_vms(&self) -> crate::Result<Vec<VmRecord>> {
         self.readers.run(list::running).await
+    }
+
+    async fn former_pids(&self) -> crate::Result<Vec<(VmId, u32)>> {
+        self.readers.run(former_pids::all).await
+    }
+
+    async fn had_key(&self, vm: VmId) -> crate::Result<bool> {
+        self.readers.run(move |c| keys::exist_for_vm(c, vm)).await
     }
 
     async fn vms_without_attempt(&self) -> crate::Result<Vec<VmWithoutAttempt>> {
@@ -117,6 +136,7 @@ fn record_boots(
         }
         templates::record_use(connection, vm, command.at)?;
         insert(connection, vm, command.attempt.as_ref().is_some_and(|work| work.keep_vm))?;
+        former_pids::remove(connection, vm.account, vm.pid)?;
         let event = NewEvent {
             account: vm.account,
             kind: EventKind::VmBooted,
@@ -197,10 +217,12 @@ fn record_pause(connection: &Connection, command: &RecordPause) -> Result<VmReco
     execute(
         connection,
         "UPDATE vms SET paused_to = ?2, paused_by = ?3, snapshot = ?4, pid = coalesce(?5, pid),
-                resumed_at = coalesce(?6, resumed_at)
+                resumed_at = coalesce(?6, resumed_at),
+                snapshot_error = CASE WHEN snapshot = ?4 THEN snapshot_error END
          WHERE id = ?1",
         params![command.vm.to_string(), words.0, words.1, snapshot, pid, resumed_at],
     )?;
+    former_pids::record(connection, &before, command.change)?;
     let record = find(connection, command.vm)?.ok_or_else(unknown)?;
     // Another reason for the same pause is no event.
     if before.pause.map(|pause| pause.to) != paused_to {
@@ -250,6 +272,7 @@ fn record_end(connection: &Connection, command: &RecordEnd) -> Result<(Ended, En
         };
         events::append(connection, &event)?;
         let (vm, at, request_id) = (command.vm, command.at, command.request_id.as_deref());
+        former_pids::remove_of_vm(connection, vm)?;
         run_logs::end(connection, vm, at)?;
         endings.keys = keys::revoke_keys_of_vm(connection, vm, at, request_id)?;
         endings.tickets = tickets::end_attempts_of_vm(connection, vm, command.reason, at, request_id)?;
