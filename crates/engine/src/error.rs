@@ -14,10 +14,16 @@ pub enum Error {
         /// The Debian package that contains it.
         package: &'static str,
     },
+    /// An update of its package replaced the program by another version, which does not load saved states of the former one.
+    #[error(
+        "the machine's {was} was updated to {is}, which cannot load what the former one saved, so no VM is started; restart \
+         skep (`systemctl restart skep`): running VMs continue, and `base` is built again"
+    )]
+    VersionChanged { was: String, is: String },
     /// The engine was made to drive VMMs only.
     #[error("this engine was not made to launch VMMs")]
     NoLauncher,
-    #[error("the monitor is gone: {0}")]
+    #[error("the connection to the monitor ended: {0}")]
     MonitorClosed(String),
     #[error("the monitor refused `{command}`: {reason}")]
     Refused { command: &'static str, reason: String },
@@ -36,6 +42,8 @@ impl Error {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Missing { .. } => ErrorCode::SwarmUnavailable,
+            // All templates are outdated. The message is for callers too.
+            Self::VersionChanged { .. } => ErrorCode::TemplateNotReady,
             Self::TimedOut { .. } => ErrorCode::GuestTimeout,
             Self::NoLauncher | Self::MonitorClosed(_) | Self::Refused { .. } | Self::Io { .. } => {
                 ErrorCode::Internal

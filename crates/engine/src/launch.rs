@@ -107,8 +107,15 @@ pub trait Launcher: Send + Sync {
     /// The command line of one VMM.
     ///
     /// # Errors
-    /// The limit of open descriptors is reached.
+    /// The limit of open descriptors is reached, or the program is missing or has another version than the one that
+    /// templates are restored by.
     fn command(&self, order: LaunchSpec) -> Result<VmmCommand, Error>;
+
+    /// Checks that the program that is installed is of the version that templates are restored by. Blocks.
+    ///
+    /// # Errors
+    /// It is missing, or an update replaced it by another version.
+    fn check_version(&self) -> Result<(), Error>;
 
     /// The maximum memory of a VMM in addition to its guest's, in MiB. The cgroup limit of a VM and its share of the
     /// machine's capacity are the sum of both.

@@ -45,6 +45,10 @@ pub trait Engine: Launcher + Driver {
     /// The rate of the time stamp counter that an emulated guest is booted with, in kHz. It is saved with the guest's
     /// memory. `None` with hardware acceleration, or if it could not be measured.
     fn tsc_khz(&self) -> Option<u64>;
+
+    /// The machine and its devices, without what differs between VMs: a saved state only loads where these words are the
+    /// same.
+    fn devices(&self) -> String;
 }
 
 /// The part of an engine's name that saved states depend on: program and upstream version. The distribution's revision

@@ -25,6 +25,7 @@ use crate::{
     kernel, layer,
     parent::ParentFiles,
     root,
+    state_inputs::StateInputs,
 };
 
 /// Callback that receives a message for each step of a bake.
@@ -39,7 +40,7 @@ pub const BUILD_STEPS: [&str; 4] = [WAITS_FOR_LOCK, TAKES_FILES, BOOTS_GUEST, CO
 
 /// Bakes a template and finds it if it is baked.
 #[derive(Clone)]
-pub struct Bakery {
+pub struct TemplateBuilder {
     pub origin: Origin,
     /// The template directory, with the cache of packages and kernels.
     pub image_dir: PathBuf,
@@ -53,7 +54,7 @@ pub struct Bakery {
     pub progress: Progress,
 }
 
-impl Bakery {
+impl TemplateBuilder {
     /// Returns the directory of the template if it is baked for the current inputs, and verifies its files. Blocks
     /// for a fraction of a second.
     ///
@@ -170,14 +171,15 @@ impl Bakery {
     }
 
     /// Returns why a snapshot in this folder cannot continue on this machine, as the end of a sentence about the boot of its
-    /// VM. `None` if it can: its own kernel, disk and guest agent stay in use, so only the engine, the processor, the clock
-    /// and the protocol of the agent count.
+    /// VM. `None` if it can: its own kernel, disk and guest agent stay in use, so only the engine, the devices, the processor,
+    /// the clock and the protocol of the agent count.
     ///
     /// # Errors
-    /// The inputs or the manifest cannot be read, or the agent speaks an unsupported protocol.
+    /// The processor or the manifest cannot be read, or the agent speaks an unsupported protocol.
     pub fn difference_of_snapshot(&self, dir: &Path) -> Result<Option<String>, Error> {
         check_protocol(dir)?;
-        Ok(self.inputs()?.difference_for_state(&read_manifest(dir)?.inputs))
+        let current = StateInputs::gather(self.engine.as_ref())?;
+        Ok(current.difference_from(&read_manifest(dir)?.inputs))
     }
 
     fn difference_from(&self, inputs: &Inputs) -> Result<Option<String>, Error> {
@@ -198,15 +200,21 @@ impl Bakery {
         let dir = shelf::template_dir(self.shelf(), &self.name(), &inputs.key());
         let templates = self.shelf().join(self.name());
         fs::create_dir_all(&templates).map_err(Error::io(templates.display()))?;
+        // Held until everything that the bake makes outside of its folder is removed.
+        let signals = SignalGuard::begin()?;
         // Ends processes of an earlier bake first, because they may still write to its partial directories.
         let place = BakeEnvironment::create(ResourceNames::of(self.shelf()))?;
         shelf::clear_partial(self.shelf())?;
         let work = shelf::create_partial(&templates)?;
-        let watch = SignalGuard::begin(ResourceNames::of(self.shelf()))?;
+        let ender = signals.end_processes_of(ResourceNames::of(self.shelf()))?;
         let baked = self.bake(inputs, work.path(), &place);
+        drop(ender);
         // If a signal ended the bake, its own error is only a consequence.
-        watch.check().and(baked)?;
+        signals.check().and(baked)?;
         shelf::publish(work, &dir)?;
+        drop(place);
+        // A signal may have arrived since the check above. The published template stays.
+        signals.check()?;
         Ok(dir)
     }
 

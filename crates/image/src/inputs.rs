@@ -23,8 +23,8 @@ use crate::{
 const BAKE_RECIPE: &str = "7";
 /// Name of the input that is the key of the parent.
 const PARENT: &str = "parent";
-/// The inputs that must not have changed for a saved state to be loaded.
-const INPUTS_OF_STATE: [&str; 3] = ["engine", "acceleration", "processor"];
+/// Name of the input that is a hash of the devices.
+pub(crate) const DEVICES: &str = "devices";
 /// Hex digits of the key: 64 bits of the hash distinguish bakes and are short enough to read.
 const KEY_DIGITS: usize = 16;
 
@@ -53,10 +53,9 @@ impl Inputs {
         shell_ahead: bool,
     ) -> Result<Self, Error> {
         let kernel = kernel::version(&image_dir.join(CACHE))?;
-        Ok(Self {
-            tsc_khz: engine.tsc_khz(),
-            ..Self::new(kernel, engine.report(), agent, size, shell_ahead)?
-        })
+        let mut inputs = Self::new(kernel, engine.report(), agent, size, shell_ahead)?;
+        inputs.named.insert(DEVICES.to_owned(), hash_of_devices(engine));
+        Ok(Self { tsc_khz: engine.tsc_khz(), ..inputs })
     }
 
     fn new(
@@ -69,8 +68,6 @@ impl Inputs {
         // Linking a shell takes long only where code is translated.
         let prepares_shells = shell_ahead && engine.isolation == Isolation::Emulated;
         let named = [
-            ("engine", upstream_version(&engine.name).to_owned()),
-            ("acceleration", engine.accel.clone()),
             ("kernel", kernel.clone()),
             ("agent", hex(&Sha256::digest(agent))),
             ("packages", format!("{PACKAGES_RECIPE} {}", PACKAGES.join(" "))),
@@ -83,12 +80,7 @@ impl Inputs {
             ("format", FORMAT.to_string()),
         ];
         let mut named: BTreeMap<String, String> = named.map(|(name, value)| (name.to_owned(), value)).into();
-        // With KVM the guest sees the host's processor, and a saved state can only be restored on the same model.
-        if engine.accel == "kvm" {
-            let path = "/proc/cpuinfo";
-            let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-            named.insert("processor".to_owned(), parse_processor(&text));
-        }
+        named.extend(of_machine(engine)?);
         Ok(Self { named, tsc_khz: None, kernel, size, prepares_shells })
     }
 
@@ -121,29 +113,7 @@ impl Inputs {
     /// Describes the differences from the inputs of a template, as the end of a sentence about it; `None` if there are
     /// none.
     pub fn difference_from(&self, baked: &BTreeMap<String, String>) -> Option<String> {
-        let names: BTreeSet<&String> = self.named.keys().chain(baked.keys()).collect();
-        let changes: Vec<String> = names
-            .into_iter()
-            .filter(|name| *name != TSC_KHZ && self.named.get(*name) != baked.get(*name))
-            .map(|name| {
-                let value =
-                    |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or("none".to_owned());
-                describe_change(name, &value(baked), &value(&self.named))
-            })
-            .chain(tsc::difference(baked, self.tsc_khz))
-            .collect();
-        (!changes.is_empty()).then(|| changes.join(", "))
-    }
-
-    /// Like [`Inputs::difference_from`], but only what a saved state depends on.
-    pub(crate) fn difference_for_state(&self, baked: &BTreeMap<String, String>) -> Option<String> {
-        let of_state = |inputs: &BTreeMap<String, String>| -> BTreeMap<String, String> {
-            let known = |(name, _): &(&String, &String)| INPUTS_OF_STATE.contains(&name.as_str());
-            inputs.iter().filter(known).map(|(name, value)| (name.clone(), value.clone())).collect()
-        };
-        let current = Self { named: of_state(&self.named), ..self.clone() };
-        let baked_rate = baked.get(TSC_KHZ).map(|khz| (TSC_KHZ.to_owned(), khz.clone()));
-        current.difference_from(&of_state(baked).into_iter().chain(baked_rate).collect())
+        difference(&self.named, self.tsc_khz, baked)
     }
 
     /// Hash of all inputs.
@@ -156,6 +126,45 @@ impl Inputs {
     }
 }
 
+/// The inputs of this machine: its engine, and what that shows guests of the processor.
+pub(crate) fn of_machine(engine: &EngineReport) -> Result<BTreeMap<String, String>, Error> {
+    let mut named = BTreeMap::from([
+        ("engine".to_owned(), upstream_version(&engine.name).to_owned()),
+        ("acceleration".to_owned(), engine.accel.clone()),
+    ]);
+    // With KVM the guest sees the host's processor, and a saved state can only be restored on the same model.
+    if engine.accel == "kvm" {
+        let path = "/proc/cpuinfo";
+        let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+        named.insert("processor".to_owned(), parse_processor(&text));
+    }
+    Ok(named)
+}
+
+/// The input [`DEVICES`].
+pub(crate) fn hash_of_devices(engine: &dyn Engine) -> String {
+    hex(&Sha256::digest(engine.devices()))[..KEY_DIGITS].to_owned()
+}
+
+/// See [`Inputs::difference_from`].
+pub(crate) fn difference(
+    current: &BTreeMap<String, String>,
+    tsc_khz: Option<u64>,
+    baked: &BTreeMap<String, String>,
+) -> Option<String> {
+    let names: BTreeSet<&String> = current.keys().chain(baked.keys()).collect();
+    let changes: Vec<String> = names
+        .into_iter()
+        .filter(|name| *name != TSC_KHZ && current.get(*name) != baked.get(*name))
+        .map(|name| {
+            let value = |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or("none".to_owned());
+            describe_change(name, &value(baked), &value(current))
+        })
+        .chain(tsc::difference(baked, tsc_khz))
+        .collect();
+    (!changes.is_empty()).then(|| changes.join(", "))
+}
+
 fn describe_change(name: &str, was: &str, is: &str) -> String {
     match name {
         // The value contains the name of the engine.
@@ -163,6 +172,7 @@ fn describe_change(name: &str, was: &str, is: &str) -> String {
         "kernel" | "processor" | "acceleration" => format!("for {name} {was}, this machine has {is}"),
         // These values are hashes and not useful to readers.
         "agent" => "with another guest agent".to_owned(),
+        DEVICES => "with other devices than those of this skep".to_owned(),
         PARENT => "from an earlier state of its parent".to_owned(),
         _ => format!("with {name} {was}, this skep has {is}"),
     }

@@ -26,34 +26,28 @@ extern "C" fn handle(signal: libc::c_int) {
     RECEIVED.store(signal, Ordering::Relaxed);
 }
 
-/// While this exists, the signals end the processes of the bake instead of this process. Only one bake at a time per
+/// While this exists, the signals are only recorded, so that what was made before is removed. Only one bake at a time per
 /// process.
 pub(crate) struct SignalGuard {
     before: Vec<(libc::c_int, libc::sigaction)>,
+}
+
+/// While this exists, a signal ends the processes of the bake. It is dropped before their control groups are removed, which
+/// two threads cannot do at once.
+pub(crate) struct ProcessEnder {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SignalGuard {
-    /// Installs the handlers and starts the thread that ends the processes.
-    pub(crate) fn begin(site: ResourceNames) -> Result<Self, Error> {
+    /// Installs the handlers.
+    pub(crate) fn begin() -> Result<Self, Error> {
         RECEIVED.store(0, Ordering::Relaxed);
-        let (stop, stopped) = mpsc::channel();
-        let thread = thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(POLL_INTERVAL) {
-                if RECEIVED.load(Ordering::Relaxed) != 0
-                    && let Err(error) = site.end_processes()
-                {
-                    tracing::warn!(%error, "cannot end a process of the bake: {error}");
-                }
-            }
-        });
-        let thread = thread.map_err(Error::io("thread of the bake"))?;
-        let mut watch = Self { before: Vec::new(), stop: Some(stop), thread: Some(thread) };
+        let mut guard = Self { before: Vec::new() };
         for signal in SIGNALS {
-            watch.install(signal).map_err(Error::io("signals"))?;
+            guard.install(signal).map_err(Error::io("signals"))?;
         }
-        Ok(watch)
+        Ok(guard)
     }
 
     /// Fails if a signal was received.
@@ -62,6 +56,22 @@ impl SignalGuard {
             0 => Ok(()),
             signal => Err(Error::Interrupted(signal)),
         }
+    }
+
+    /// Starts the thread that ends the processes after a signal, also after one that was received before.
+    pub(crate) fn end_processes_of(&self, bake: ResourceNames) -> Result<ProcessEnder, Error> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(POLL_INTERVAL) {
+                if RECEIVED.load(Ordering::Relaxed) != 0
+                    && let Err(error) = bake.end_processes()
+                {
+                    tracing::warn!(%error, "cannot end a process of the bake: {error}");
+                }
+            }
+        });
+        let thread = thread.map_err(Error::io("thread of the bake"))?;
+        Ok(ProcessEnder { stop: Some(stop), thread: Some(thread) })
     }
 
     fn install(&mut self, signal: libc::c_int) -> io::Result<()> {
@@ -84,6 +94,11 @@ impl Drop for SignalGuard {
             // Cannot fail: the action was valid before.
             let _ = exchange(*signal, Some(before));
         }
+    }
+}
+
+impl Drop for ProcessEnder {
+    fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -16,9 +16,10 @@ mod layer;
 mod origin;
 mod parent;
 mod root;
+mod state_inputs;
 mod tsc;
 
-pub use bake::{BUILD_STEPS, Bakery, Progress, load_template};
+pub use bake::{BUILD_STEPS, Progress, TemplateBuilder, load_template};
 pub use clean::clean;
 pub use error::Error;
 pub use inputs::Inputs;

@@ -10,9 +10,6 @@ use skep_template::{TemplateFile, link_or_copy, read_manifest, verify_copy};
 
 use crate::{Error, command::Containment, layer};
 
-/// The files that a template has in common with other ones.
-const SHARED: [TemplateFile; 3] = [TemplateFile::Root, TemplateFile::Kernel, TemplateFile::Initrd];
-
 /// The folder of a parent, and that of the template that kernel and initial ramdisk are taken from.
 pub(crate) struct ParentFiles {
     dir: PathBuf,
@@ -36,7 +33,7 @@ impl ParentFiles {
     /// One of these files is damaged, or the folder cannot be written.
     pub(crate) fn share(&self, work: &Path) -> Result<BTreeMap<TemplateFile, String>, Error> {
         let mut sha256 = BTreeMap::new();
-        for part in SHARED {
+        for part in TemplateFile::OF_PARENT {
             let (from, to) = (self.dir_of(part), work.join(part.file_name()));
             link_or_copy(&from.join(part.file_name()), &to).map_err(Error::io(to.display()))?;
             verify_copy(from, part, &to)?;
@@ -90,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_of_the_parent_is_found_before_the_child_has_it() {
-        for part in SHARED {
+        for part in TemplateFile::OF_PARENT {
             let (parent, work) = (parent(), tempfile::tempdir().unwrap());
             let files = ParentFiles::of(parent.path(), None);
             let path = parent.path().join(part.file_name());

@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Context;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal};
-use skep_image::{Bakery, Origin};
+use skep_image::{Origin, TemplateBuilder};
 
 /// The prefix of progress lines of `skep bake` on standard error.
 const STEP_PREFIX: &str = "bake: ";
@@ -39,11 +39,11 @@ impl fmt::Display for BakeFailed {
 /// Bakes a template if it is missing or damaged, logs and reports each step, and returns its folder. `started` gets the
 /// pidfd of the process. Blocks. If the calling thread ends first, the bake gets SIGTERM and leaves nothing behind.
 pub(crate) fn run(
-    bakery: &Bakery,
+    template_builder: &TemplateBuilder,
     started: impl FnOnce(OwnedFd),
     report: impl Fn(&str),
 ) -> anyhow::Result<PathBuf> {
-    let mut command = command(bakery);
+    let mut command = command(template_builder);
     end_with_this_thread(&mut command);
     let mut child = command.spawn().context("the bake could not be started")?;
     started(pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context("pidfd of the bake")?);
@@ -67,10 +67,10 @@ pub(crate) fn run(
     Ok(PathBuf::from(OsString::from_vec(dir)))
 }
 
-/// The command with all settings of the bakery as flags, because the settings file and the environment may have changed
+/// The command with all settings of the template builder as flags, because the settings file and the environment may have changed
 /// since the keeper was started.
-fn command(bakery: &Bakery) -> Command {
-    let Bakery { image_dir, size, shell_ahead, origin, .. } = bakery;
+fn command(template_builder: &TemplateBuilder) -> Command {
+    let TemplateBuilder { image_dir, size, shell_ahead, origin, .. } = template_builder;
     let mut command = Command::new("/proc/self/exe");
     match origin {
         Origin::Packages => _ = command.arg("bake"),

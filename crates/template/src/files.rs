@@ -52,6 +52,13 @@ impl TemplateFile {
     /// The files that only snapshots have.
     pub const OF_SNAPSHOTS: [TemplateFile; 2] = [TemplateFile::Delta, TemplateFile::Pages];
 
+    /// The files that a built template has in common with its parent.
+    pub const OF_PARENT: [TemplateFile; 3] = [TemplateFile::Root, TemplateFile::Kernel, TemplateFile::Initrd];
+
+    /// The files that a snapshot has in common with the template that its VM was booted from.
+    pub const OF_ORIGIN: [TemplateFile; 4] =
+        [TemplateFile::Kernel, TemplateFile::Initrd, TemplateFile::Root, TemplateFile::Ram];
+
     pub const fn file_name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",

@@ -26,6 +26,9 @@ const SPARE_DISKS: u8 = 4;
 /// The size that a guest sees of a spare disk until it reads it anew.
 const SPARE_DISK_BYTES: u64 = 1 << 40;
 
+/// The options that a saved state depends on. The size of the guest is not among them, because it belongs to a template.
+const OPTIONS_OF_STATE: [&str; 5] = ["-global", "-machine", "-cpu", "-serial", "-device"];
+
 /// Size of the emulator's cache of translated code, in MiB. QEMU's default is 1 GiB, which a guest fills within minutes
 /// of work. When the cache is full, QEMU flushes it and translates again.
 const CODE_CACHE_MB: u64 = 64;
@@ -37,7 +40,12 @@ impl Launcher for Qemu {
         if self.kvm { OTHER_OVERHEAD_MB } else { CODE_CACHE_MB + OTHER_OVERHEAD_MB }
     }
 
+    fn check_version(&self) -> Result<(), Error> {
+        self.program.check_version()
+    }
+
     fn command(&self, mut order: LaunchSpec) -> Result<VmmCommand, Error> {
+        self.check_version()?;
         let delta = order.descriptors.delta.take();
         let mut numbered = NumberedDescriptors::new(order.descriptors);
         let mut arguments = self.machine(&order.purpose, order.vcpus, order.memory_mb, &numbered);
@@ -54,7 +62,7 @@ impl Launcher for Qemu {
             }
         }
         Ok(VmmCommand {
-            program: self.program.clone(),
+            program: self.program.path().to_owned(),
             arguments,
             environment,
             descriptors: numbered.descriptors,
@@ -70,6 +78,15 @@ impl Qemu {
     /// mark the counter unstable, and all VMs of that snapshot would have a clock resolution of 4 ms.
     fn clock_parameters(&self) -> String {
         self.tsc_khz.map(|khz| format!(" tsc_early_khz={khz} tsc=reliable")).unwrap_or_default()
+    }
+
+    /// The values of the options that a saved state depends on, with the same address and descriptors for each VM.
+    pub(super) fn device_words(&self) -> String {
+        let fds = NumberedDescriptors::default();
+        let mut arguments = self.machine(&Purpose::Restore, 0, 0, &fds);
+        arguments.extend(devices(&[0; 6], &DiskLimits::default(), &fds));
+        let pairs = arguments.windows(2).filter(|pair| OPTIONS_OF_STATE.contains(&pair[0].as_str()));
+        pairs.map(|pair| pair.join(" ")).collect::<Vec<_>>().join("\n")
     }
 
     fn machine(
@@ -184,6 +201,7 @@ fn to_arguments(pairs: &[(&str, &str)]) -> Vec<String> {
 }
 
 /// The numbers of the descriptors in the VMM, and the descriptors in that order.
+#[derive(Default)]
 struct NumberedDescriptors {
     monitor: i32,
     agent: i32,

@@ -5,17 +5,15 @@ mod driver;
 mod launch;
 mod monitor;
 mod preload;
+mod program;
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use skep_api::swarm::EngineReport;
 
 use crate::{Engine, Error, acceleration::Acceleration};
 use preload::Preload;
+use program::Program;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 /// The name of the block node that the device of the private disk layer uses.
@@ -23,7 +21,7 @@ const LAYER_NODE: &str = "layer";
 
 #[derive(Debug, Clone)]
 pub struct Qemu {
-    program: PathBuf,
+    program: Arc<Program>,
     kvm: bool,
     /// `None` with KVM, or if it could not be measured.
     tsc_khz: Option<u64>,
@@ -38,22 +36,14 @@ impl Qemu {
     /// # Errors
     /// It is missing, or does not run.
     pub fn find(acceleration: &Acceleration) -> Result<Self, Error> {
-        let program = Path::new("/usr/bin").join(PROGRAM);
-        let missing =
-            |reason: String| Error::Missing { program: PROGRAM, reason, package: "qemu-system-x86" };
-        let output = Command::new(&program)
-            .arg("--version")
-            .output()
-            .map_err(|error| missing(format!("{}: {error}", program.display())))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let version =
-            version_in(&text).ok_or_else(|| missing(format!("`--version` says `{}`", text.trim())))?;
+        let program = Program::find(Path::new("/usr/bin").join(PROGRAM))?;
+        let name = format!("qemu {}", program.version());
         Ok(Self {
-            program,
+            program: Arc::new(program),
             kvm: acceleration.kvm,
             tsc_khz: if acceleration.kvm { None } else { clock::tsc_khz() },
             report: EngineReport {
-                name: format!("qemu {version}"),
+                name,
                 accel: acceleration.name().to_owned(),
                 isolation: acceleration.isolation(),
                 reason: acceleration.reason.clone(),
@@ -67,7 +57,7 @@ impl Qemu {
     /// # Errors
     /// The program does not accept a preloaded library.
     pub fn with_preload(self) -> Result<Self, Error> {
-        let preload = Preload::load(&self.program)?;
+        let preload = Preload::load(self.program.path())?;
         Ok(Self { preload: Some(Arc::new(preload)), ..self })
     }
 }
@@ -80,24 +70,15 @@ impl Engine for Qemu {
     fn tsc_khz(&self) -> Option<u64> {
         self.tsc_khz
     }
-}
 
-/// The version with the distribution's revision, for diagnosis.
-fn version_in(text: &str) -> Option<&str> {
-    text.lines().next()?.strip_prefix("QEMU emulator version ").map(str::trim)
+    fn devices(&self) -> String {
+        self.device_words()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::version_in;
     use crate::upstream_version;
-
-    #[test]
-    fn the_version_contains_the_distributions_revision() {
-        let output = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright (c)";
-        assert_eq!(version_in(output), Some("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)"));
-        assert_eq!(version_in("something else"), None);
-    }
 
     #[test]
     fn saved_states_depend_on_the_upstream_version_alone() {

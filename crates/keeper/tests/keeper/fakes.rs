@@ -122,6 +122,10 @@ impl Launcher for FakeLauncher {
         64
     }
 
+    fn check_version(&self) -> Result<(), skep_engine::Error> {
+        Ok(())
+    }
+
     fn command(&self, order: LaunchSpec) -> Result<VmmCommand, skep_engine::Error> {
         let program = if order.memory_mb == 1 { "/usr/bin/no-such-program" } else { "/usr/bin/python3" };
         let given = order.descriptors;

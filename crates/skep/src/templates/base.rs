@@ -9,7 +9,7 @@ use std::{
 };
 
 use skep_api::{ErrorCode, Failure, TemplateId, swarm::BASE_TEMPLATE};
-use skep_image::{Bakery, load_template};
+use skep_image::{TemplateBuilder, load_template};
 use skep_keeper::OpenTemplate;
 use skep_keeper_protocol::{TemplateState, TemplateStatus};
 use skep_template::{Error, Template, shelf::Footprint};
@@ -24,7 +24,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 pub(super) struct BaseTemplate(Arc<Inner>);
 
 struct Inner {
-    bakery: Bakery,
+    template_builder: TemplateBuilder,
     current: Mutex<Current>,
 }
 
@@ -38,10 +38,10 @@ struct Current {
 impl BaseTemplate {
     /// Loads the template. Bakes it first, which blocks for a minute or more, if it is missing, damaged or was baked
     /// for another configuration.
-    pub(super) fn load(bakery: &Bakery) -> anyhow::Result<Arc<Self>> {
-        let current = Current { template: Arc::new(bakery.load()?), edition: 0, baking: false };
-        let bakery = bakery.clone();
-        Ok(Arc::new(Self(Arc::new(Inner { bakery, current: Mutex::new(current) }))))
+    pub(super) fn load(template_builder: &TemplateBuilder) -> anyhow::Result<Arc<Self>> {
+        let current = Current { template: Arc::new(template_builder.load()?), edition: 0, baking: false };
+        let template_builder = template_builder.clone();
+        Ok(Arc::new(Self(Arc::new(Inner { template_builder, current: Mutex::new(current) }))))
     }
 }
 
@@ -105,7 +105,7 @@ impl BaseTemplate {
             let footprint = Footprint::of(current.template.dir()).unwrap_or_default();
             TemplateState::Ready { key, size_bytes: footprint.all, own_bytes: footprint.own }
         };
-        TemplateStatus { template: TemplateId::BASE, parent: None, size: self.0.bakery.size, state }
+        TemplateStatus { template: TemplateId::BASE, parent: None, size: self.0.template_builder.size, state }
     }
 }
 
@@ -138,7 +138,7 @@ impl Inner {
     fn rebake(&self) {
         let mut pause = MIN_RETRY_DELAY;
         loop {
-            let baked = bake_process::run(&self.bakery, |_| {}, |_| {});
+            let baked = bake_process::run(&self.template_builder, |_| {}, |_| {});
             match baked.and_then(|dir| Ok(load_template(&dir)?)) {
                 Ok(template) => return self.install(template),
                 Err(error) => {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use skep_api::{Failure, TemplateId};
-use skep_image::Bakery;
+use skep_image::TemplateBuilder;
 
 use super::{Kind, Recipe, base::BaseTemplate};
 use crate::bake_process;
@@ -34,15 +34,15 @@ pub(super) trait Builder: Send + Sync {
 
 /// Builds by this binary.
 pub(super) struct BakeProcesses {
-    pub(super) bakery: Bakery,
+    pub(super) template_builder: TemplateBuilder,
     /// The folder that has the folders of all built templates.
     pub(super) shelf: PathBuf,
     pub(super) base: Arc<BaseTemplate>,
 }
 
 impl BakeProcesses {
-    pub(super) fn bakery(&self, id: TemplateId, recipe: Recipe, parent: &Path) -> Bakery {
-        recipe.bakery(&self.bakery, &self.shelf, id, parent.to_owned(), None)
+    pub(super) fn template_builder(&self, id: TemplateId, recipe: Recipe, parent: &Path) -> TemplateBuilder {
+        recipe.template_builder(&self.template_builder, &self.shelf, id, parent.to_owned(), None)
     }
 
     /// The folder with kernel and guest agent, if they are not the parent's: those of a snapshot may be too old for this
@@ -62,8 +62,9 @@ impl Builder for BakeProcesses {
         report: &dyn Fn(&str),
     ) -> anyhow::Result<PathBuf> {
         let system = self.system(recipe)?;
-        let bakery = recipe.bakery(&self.bakery, &self.shelf, id, parent.to_owned(), system);
-        bake_process::run(&bakery, started, report)
+        let template_builder =
+            recipe.template_builder(&self.template_builder, &self.shelf, id, parent.to_owned(), system);
+        bake_process::run(&template_builder, started, report)
     }
 
     fn base_dir(&self) -> Result<PathBuf, Failure> {

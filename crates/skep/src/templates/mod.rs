@@ -18,7 +18,7 @@ use std::{
 
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_engine::Delta;
-use skep_image::Bakery;
+use skep_image::TemplateBuilder;
 use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Templates, template_keys_of_vms};
 use skep_keeper_protocol::TemplateStatus;
 use skep_template::{Template, TemplateFile};
@@ -61,9 +61,9 @@ pub(crate) struct Shelf {
 impl Shelf {
     /// Loads `base`, and bakes it first if needed, which blocks for a minute or more. Queues the builds of the other
     /// templates that need one.
-    pub(crate) fn load(bakery: &Bakery, data_dir: &Path) -> anyhow::Result<Self> {
-        let base = BaseTemplate::load(bakery)?;
-        let built = BuiltTemplates::load(bakery.clone(), shelf_of(data_dir), Arc::clone(&base))?;
+    pub(crate) fn load(template_builder: &TemplateBuilder, data_dir: &Path) -> anyhow::Result<Self> {
+        let base = BaseTemplate::load(template_builder)?;
+        let built = BuiltTemplates::load(template_builder.clone(), shelf_of(data_dir), Arc::clone(&base))?;
         Ok(Self { base, built })
     }
 }

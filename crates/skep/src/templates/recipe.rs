@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use skep_api::{TemplateId, templates::GuestSize};
-use skep_image::{Bakery, Origin};
+use skep_image::{Origin, TemplateBuilder};
 use skep_keeper_protocol::StorePurpose;
 
 const FILE: &str = "recipe.json";
@@ -75,18 +75,18 @@ impl Recipe {
         serde_json::from_slice(&text).with_context(|| format!("{} is malformed", path.display()))
     }
 
-    /// The bakery of this template, given its parent's folder. `system`: the folder with its kernel and guest agent, if they
+    /// The template builder of this template, given its parent's folder. `system`: the folder with its kernel and guest agent, if they
     /// are not its parent's.
-    pub(crate) fn bakery(
+    pub(crate) fn template_builder(
         &self,
-        bakery: &Bakery,
+        template_builder: &TemplateBuilder,
         shelf: &Path,
         id: TemplateId,
         parent: PathBuf,
         system: Option<PathBuf>,
-    ) -> Bakery {
+    ) -> TemplateBuilder {
         let origin = Origin::Parent { id, shelf: shelf.to_owned(), parent, system };
-        Bakery { origin, size: self.size, ..bakery.clone() }
+        TemplateBuilder { origin, size: self.size, ..template_builder.clone() }
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{getpid, set_child_subreaper};
-use skep_image::{AGENT, Bakery, Origin, Progress};
+use skep_image::{AGENT, Origin, Progress, TemplateBuilder};
 
 use super::serve;
 use crate::{
@@ -30,23 +30,23 @@ pub(crate) fn run(verb: Bake) -> anyhow::Result<ExitCode> {
         return Err(error);
     }
     let bar = ProgressBar::new_spinner();
-    bake(&bakery(&settings, progress(&bar))?, &bar)
+    bake(&template_builder(&settings, progress(&bar))?, &bar)
 }
 
 /// Bakes, and prints the folder of the template.
-pub(super) fn bake(bakery: &Bakery, bar: &ProgressBar) -> anyhow::Result<ExitCode> {
+pub(super) fn bake(template_builder: &TemplateBuilder, bar: &ProgressBar) -> anyhow::Result<ExitCode> {
     // The VMMs outlive their parent, the stage. Without this, a keeper that started the bake would inherit them and not
     // reap them.
     set_child_subreaper(Some(getpid())).context("the bake cannot wait for its processes")?;
-    let done = bakery.load();
+    let done = template_builder.load();
     bar.finish_and_clear();
     output::line(&done?.dir().display().to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The bakery for these settings.
-pub(super) fn bakery(settings: &Settings, progress: Progress) -> anyhow::Result<Bakery> {
-    Ok(Bakery {
+/// The template builder for these settings.
+pub(super) fn template_builder(settings: &Settings, progress: Progress) -> anyhow::Result<TemplateBuilder> {
+    Ok(TemplateBuilder {
         origin: Origin::Packages,
         image_dir: settings.image_dir(),
         agent: AGENT.context(

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Args;
 use indicatif::ProgressBar;
 use skep_api::TemplateId;
-use skep_image::{Bakery, Origin};
+use skep_image::{Origin, TemplateBuilder};
 
 use super::bake;
 use crate::{output, settings::Settings, templates::BuildError};
@@ -31,9 +31,9 @@ pub(crate) struct BakeTemplate {
 pub(crate) fn run(verb: BakeTemplate) -> anyhow::Result<ExitCode> {
     let BakeTemplate { id, shelf, parent, system, settings } = verb;
     let bar = ProgressBar::new_spinner();
-    let bakery = bake::bakery(&settings.resolved()?, bake::progress(&bar))?;
+    let template_builder = bake::template_builder(&settings.resolved()?, bake::progress(&bar))?;
     let origin = Origin::Parent { id, shelf, parent, system };
-    let baked = bake::bake(&Bakery { origin, ..bakery }, &bar);
+    let baked = bake::bake(&TemplateBuilder { origin, ..template_builder }, &bar);
     Ok(baked.unwrap_or_else(|error| {
         output::report_error(&error);
         ExitCode::from(BuildError::of_bake(&error).exit_code())

@@ -21,7 +21,7 @@ use skep_network::Subnet;
 use skep_server::RootRules;
 use skep_workspace::Location;
 
-use super::bake::bakery;
+use super::bake::template_builder;
 use crate::{
     engine, logging, output, reload,
     settings::{EgressUse, LogFormat, MemoryGuard, Settings},
@@ -189,16 +189,16 @@ fn swarm_or_reason(settings: &Settings) -> Result<SwarmConfig, String> {
 
 /// What the keeper needs to run VMs. Bakes the template if necessary.
 fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
-    let bakery = bakery(settings, Arc::new(|step| tracing::info!(step, "bake: {step}")))?;
-    let report = bakery.engine.report().clone();
+    let template_builder = template_builder(settings, Arc::new(|step| tracing::info!(step, "bake: {step}")))?;
+    let report = template_builder.engine.report().clone();
     tracing::info!(engine = report.name, accel = report.accel, "engine {}: {}", report.name, report.reason);
     let launcher = engine::from_report(&report)?.with_preload()?;
     let limits = VmLimits {
         disk: settings.vm_disk.limits(),
-        ..VmLimits::new(bakery.size.memory_mb, launcher.overhead_mb())
+        ..VmLimits::new(template_builder.size.memory_mb, launcher.overhead_mb())
     };
     Ok(SwarmConfig {
-        templates: Arc::new(Shelf::load(&bakery, &settings.data_dir)?),
+        templates: Arc::new(Shelf::load(&template_builder, &settings.data_dir)?),
         launcher: Arc::new(launcher),
         engine: report,
         subnet: Subnet::default(),

@@ -1,16 +1,11 @@
-use std::{
-    fs::File,
-    num::NonZero,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs::File, num::NonZero, path::Path, sync::Arc};
 
 use skep_api::swarm::{EngineReport, Isolation};
 
 use super::*;
 use crate::{
     launch::{Delta, Descriptors, inherited},
-    qemu::preload::Preload,
+    qemu::{preload::Preload, program::Program},
 };
 
 /// The complete command line of a VMM, one argument per line. A saved state only loads into the same devices.
@@ -106,7 +101,8 @@ fn qemu(kvm: bool) -> Qemu {
     };
     let tsc_khz = (!kvm).then_some(2_596_100);
     let preload = Some(Arc::new(Preload::load(Path::new("/usr/bin/python3")).unwrap()));
-    Qemu { program: PathBuf::from("/usr/bin/qemu-system-x86_64"), kvm, tsc_khz, report, preload }
+    let program = Arc::new(Program::not_probed("/usr/bin/python3", "7.2"));
+    Qemu { program, kvm, tsc_khz, report, preload }
 }
 
 fn command(kvm: bool, purpose: Purpose) -> VmmCommand {
@@ -172,6 +168,30 @@ fn a_restore_has_those_of_its_bake_and_waits_with_private_memory() {
     let restore = |kvm| command(kvm, Purpose::Restore).arguments;
     assert_eq!(restore(false), wanted(pinned("tcg,tb-size=64", "max,-erms", "off", " norandmaps")));
     assert_eq!(restore(true), wanted(pinned("kvm", "host", "off", "")));
+}
+
+/// Other words here make all snapshots outdated.
+#[test]
+fn a_saved_state_depends_on_these_words() {
+    let wanted = |cpu: &str| {
+        format!(
+            "-global migration.send-configuration=off
+-machine microvm,acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram
+-cpu {cpu}
+-serial chardev:console
+-device virtio-blk-device,drive=root,rerror=report,werror=report
+-device virtio-blk-device,drive=layer,rerror=report,werror=report
+-device virtio-net-device,netdev=net,mac=00:00:00:00:00:00
+-device virtio-serial-device,max_ports=2
+-device virtserialport,chardev=agent,name=skep.agent
+-device virtio-blk-device,drive=spare0,rerror=report,werror=report
+-device virtio-blk-device,drive=spare1,rerror=report,werror=report
+-device virtio-blk-device,drive=spare2,rerror=report,werror=report
+-device virtio-blk-device,drive=spare3,rerror=report,werror=report"
+        )
+    };
+    assert_eq!(qemu(false).device_words(), wanted("max,-erms"));
+    assert_eq!(qemu(true).device_words(), wanted("host"));
 }
 
 #[test]

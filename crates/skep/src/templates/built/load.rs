@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context;
 use skep_api::TemplateId;
-use skep_image::Bakery;
+use skep_image::TemplateBuilder;
 
 use super::{
     super::{
@@ -17,19 +17,22 @@ use crate::output;
 
 impl BuiltTemplates {
     pub(in super::super) fn load(
-        bakery: Bakery,
+        template_builder: TemplateBuilder,
         shelf: PathBuf,
         base: Arc<BaseTemplate>,
     ) -> anyhow::Result<Self> {
-        let processes =
-            BakeProcesses { bakery: bakery.clone(), shelf: shelf.clone(), base: Arc::clone(&base) };
+        let processes = BakeProcesses {
+            template_builder: template_builder.clone(),
+            shelf: shelf.clone(),
+            base: Arc::clone(&base),
+        };
         let inner = Arc::new(Inner::new(shelf.clone(), Box::new(processes)));
-        let processes = BakeProcesses { bakery, shelf, base };
+        let processes = BakeProcesses { template_builder, shelf, base };
         remove_without_recipe(&inner.shelf).context("the folders of templates cannot be cleaned up")?;
         for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
             let found = match recipe.kind {
                 Kind::Build => Some(inner.find(&processes, id, recipe)),
-                Kind::Snapshot | Kind::Pause => inner.find_snapshot(&processes.bakery, id),
+                Kind::Snapshot | Kind::Pause => inner.find_snapshot(&processes.template_builder, id),
                 Kind::Disk => inner.find_disk(id),
             };
             let Some(phase) = found else {
@@ -52,12 +55,12 @@ impl Inner {
         let Ok(parent) = self.parent_dir(recipe.parent) else {
             return Phase::Outdated { reason: WAITS_FOR_PARENT.to_owned() };
         };
-        let bakery = processes.bakery(id, recipe, &parent);
+        let template_builder = processes.template_builder(id, recipe, &parent);
         let found = || -> Result<Phase, skep_image::Error> {
-            if let Some(dir) = bakery.locate()? {
+            if let Some(dir) = template_builder.locate()? {
                 return Ok(Phase::Ready(Ready::of(dir)?));
             }
-            Ok(match bakery.difference()? {
+            Ok(match template_builder.difference()? {
                 Some(difference) => {
                     tracing::warn!("the template {id} was built {difference}: it is built again");
                     Phase::Outdated { reason: format!("built {difference}") }
@@ -74,13 +77,13 @@ impl Inner {
     }
 
     /// The state of a snapshot on disk. `None` if it was not written completely.
-    fn find_snapshot(&self, bakery: &Bakery, id: TemplateId) -> Option<Phase> {
+    fn find_snapshot(&self, template_builder: &TemplateBuilder, id: TemplateId) -> Option<Phase> {
         let found = snapshot::find(&self.folder(id)).inspect_err(|error| {
             tracing::error!(%error, "the snapshot {id} cannot be read: {error}");
         });
         let dir = found.ok()??;
         let check = || -> Result<Phase, skep_image::Error> {
-            Ok(match bakery.difference_of_snapshot(&dir)? {
+            Ok(match template_builder.difference_of_snapshot(&dir)? {
                 Some(difference) => {
                     tracing::warn!(
                         "the snapshot {id} is outdated, and its memory cannot be used: its VM was booted {difference}"

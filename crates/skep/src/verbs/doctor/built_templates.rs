@@ -6,7 +6,7 @@ use std::{
 };
 
 use skep_api::TemplateId;
-use skep_image::Bakery;
+use skep_image::TemplateBuilder;
 use skep_template::shelf::Footprint;
 
 use super::Finding;
@@ -22,7 +22,11 @@ const START_FROM_DISK: &str =
     "`skep resume --without-memory` or `skep boot --without-memory` starts from its disk alone";
 
 /// `base`: the folder of the template `base`, if that can be used.
-pub(super) fn findings(settings: &Settings, bakery: &Bakery, base: Option<PathBuf>) -> Vec<Finding> {
+pub(super) fn findings(
+    settings: &Settings,
+    template_builder: &TemplateBuilder,
+    base: Option<PathBuf>,
+) -> Vec<Finding> {
     let shelf = shelf_of(&settings.data_dir);
     let recipes = match built_templates(&shelf) {
         Ok(recipes) => recipes,
@@ -37,10 +41,10 @@ pub(super) fn findings(settings: &Settings, bakery: &Bakery, base: Option<PathBu
     for (id, recipe) in recipes {
         let found = match recipe.kind {
             Kind::Build => usable.get(&recipe.parent).cloned().map(|parent| {
-                let bakery = recipe.bakery(bakery, &shelf, id, parent, None);
-                verify(id, &recipe, &bakery)
+                let template_builder = recipe.template_builder(template_builder, &shelf, id, parent, None);
+                verify(id, &recipe, &template_builder)
             }),
-            Kind::Snapshot | Kind::Pause => Some(verify_snapshot(id, &recipe, bakery, &shelf)),
+            Kind::Snapshot | Kind::Pause => Some(verify_snapshot(id, &recipe, template_builder, &shelf)),
             // Only the VMs that were started from it need it.
             Kind::Disk => continue,
         };
@@ -68,7 +72,7 @@ fn named(id: TemplateId, recipe: &Recipe) -> String {
 fn verify_snapshot(
     id: TemplateId,
     recipe: &Recipe,
-    bakery: &Bakery,
+    template_builder: &TemplateBuilder,
     shelf: &Path,
 ) -> Result<(PathBuf, Finding), Finding> {
     let named = format!("{}, of a VM", named(id, recipe));
@@ -81,7 +85,7 @@ fn verify_snapshot(
         ));
     };
     let failed = |error: skep_image::Error| unusable(output::one_line(&error.into()));
-    if let Some(difference) = bakery.difference_of_snapshot(&dir).map_err(failed)? {
+    if let Some(difference) = template_builder.difference_of_snapshot(&dir).map_err(failed)? {
         return Err(unusable(format!("booted {difference}")));
     }
     skep_template::verify(&dir).map_err(|error| failed(error.into()))?;
@@ -91,12 +95,16 @@ fn verify_snapshot(
 }
 
 /// Returns the folder of a template that can be used, and the finding. `Err`: the finding about one that cannot.
-fn verify(id: TemplateId, recipe: &Recipe, bakery: &Bakery) -> Result<(PathBuf, Finding), Finding> {
+fn verify(
+    id: TemplateId,
+    recipe: &Recipe,
+    template_builder: &TemplateBuilder,
+) -> Result<(PathBuf, Finding), Finding> {
     let named = named(id, recipe);
     let unusable = |reason: String| Finding::warning(CHECK, format!("{named}: {reason}"), BUILD);
-    let found = bakery.find().map_err(|error| unusable(output::one_line(&error.into())))?;
+    let found = template_builder.find().map_err(|error| unusable(output::one_line(&error.into())))?;
     let Some(dir) = found else {
-        let difference = bakery.difference().ok().flatten();
+        let difference = template_builder.difference().ok().flatten();
         return Err(unusable(
             difference.map_or("not built yet".to_owned(), |difference| format!("built {difference}")),
         ));

@@ -3,10 +3,10 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use skep_api::swarm::Isolation;
-use skep_image::Bakery;
+use skep_image::TemplateBuilder;
 use skep_template::shelf::OtherTemplate;
 
-use super::{super::bake::bakery, Finding, built_templates};
+use super::{super::bake::template_builder, Finding, built_templates};
 use crate::{settings::Settings, templates::keys_in_use};
 
 /// The oldest QEMU that the tests run with.
@@ -16,13 +16,14 @@ const BAKE: &str = "run `skep bake` (about a minute), or leave it to the next st
 
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut findings = engine();
-    match bakery(settings, Arc::new(|_| {})) {
-        Ok(bakery) => {
-            let base = bakery.find();
+    match template_builder(settings, Arc::new(|_| {})) {
+        Ok(template_builder) => {
+            let base = template_builder.find();
             let dir = base.as_ref().ok().cloned().flatten();
-            findings.push(template(&bakery, base));
-            findings.extend(other_templates(&bakery, keys_in_use(&settings.data_dir).ok().as_ref()));
-            findings.extend(built_templates::findings(settings, &bakery, dir));
+            findings.push(template(&template_builder, base));
+            findings
+                .extend(other_templates(&template_builder, keys_in_use(&settings.data_dir).ok().as_ref()));
+            findings.extend(built_templates::findings(settings, &template_builder, dir));
         }
         Err(error) => findings.push(template_error(&error)),
     }
@@ -70,12 +71,15 @@ fn version(name: &str) -> Finding {
     }
 }
 
-fn template(bakery: &Bakery, found: Result<Option<PathBuf>, skep_image::Error>) -> Finding {
+fn template(
+    template_builder: &TemplateBuilder,
+    found: Result<Option<PathBuf>, skep_image::Error>,
+) -> Finding {
     match found {
         Ok(Some(dir)) => Finding::ok(TEMPLATE, format!("baked: {}", dir.display())),
         Ok(None) => Finding::warning(
             TEMPLATE,
-            format!("not baked for this kernel and QEMU in {}", bakery.image_dir.display()),
+            format!("not baked for this kernel and QEMU in {}", template_builder.image_dir.display()),
             BAKE,
         ),
         Err(skep_image::Error::Template(
@@ -90,9 +94,9 @@ fn template_error(error: &anyhow::Error) -> Finding {
 }
 
 /// Templates baked for other inputs. They are only reported, because another server may share the directory.
-fn other_templates(bakery: &Bakery, in_use: Option<&BTreeSet<String>>) -> Vec<Finding> {
+fn other_templates(template_builder: &TemplateBuilder, in_use: Option<&BTreeSet<String>>) -> Vec<Finding> {
     // If the directory cannot be read, the finding about the template reports it.
-    let others = bakery.other_templates().unwrap_or_default();
+    let others = template_builder.other_templates().unwrap_or_default();
     others.into_iter().map(|other| other_template(other, in_use)).collect()
 }
 
