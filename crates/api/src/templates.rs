@@ -161,7 +161,9 @@ pub struct Template {
     /// The space that its files occupy on the server's disk, in bytes; null until it was built.
     #[cfg_attr(feature = "openapi", schema(example = 734_003_200))]
     pub size_bytes: Option<u64>,
-    /// The part of `size_bytes` that is not shared with other templates, which its deletion frees.
+    /// The part of `size_bytes` that this template added. Not in it are the kernel, the initial ramdisk and the root file system,
+    /// which it shares with the template that it was made from; for a snapshot, neither is the memory of `parent`. It does not
+    /// change when other templates are made or deleted.
     #[cfg_attr(feature = "openapi", schema(example = 104_857_600))]
     pub own_bytes: Option<u64>,
     /// Whether all accounts may use it.

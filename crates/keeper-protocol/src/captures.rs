@@ -9,13 +9,18 @@ use crate::{
     server_end::{expect_descriptors, unexpected},
 };
 
+/// Captures of the keeper at the same time, of all accounts. Each takes memory, and the server drops it after a fork or when it is
+/// stored.
+pub const MAX_CAPTURES: usize = 64;
+
 impl ServerEnd {
     /// Creates the file into which a VMM saves its devices, for a capture with this id. The descriptor is open for writing
     /// only. If the VM runs on afterwards, the keeper also copies its memory while it runs, so that the copy of
     /// [`Self::capture`] takes less time.
     ///
     /// # Errors
-    /// The keeper does not hold the VM, has too many captures, or is gone, or the machine lacks memory.
+    /// The keeper does not hold the VM, has too many captures, or is gone, the machine lacks memory, or another version of the
+    /// engine was installed.
     pub async fn prepare_capture(
         &self,
         vm: VmId,

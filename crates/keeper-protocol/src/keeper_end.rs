@@ -19,7 +19,7 @@ use rustix::{
 use skep_packet::Packet;
 use tokio::sync::mpsc;
 
-use crate::{Answer, Envelope, Error, Request, Welcome, socket::Socket};
+use crate::{Answer, Envelope, Error, Request, ServerSetup, socket::Socket};
 
 /// Capacity of the channel from the receiving thread. When it is full, the thread waits and further requests stay in
 /// the kernel's queue.
@@ -52,8 +52,8 @@ impl KeeperEnd {
     ///
     /// # Errors
     /// The server is gone.
-    pub async fn welcome(&self, welcome: &Welcome, listeners: &[OwnedFd]) -> Result<(), Error> {
-        self.sender.socket()?.send(welcome, listeners).await
+    pub async fn send_setup(&self, setup: &ServerSetup, listeners: &[OwnedFd]) -> Result<(), Error> {
+        self.sender.socket()?.send(setup, listeners).await
     }
 
     /// The next request, with its [`Answerer`]. `None` if the server is gone. Cancel-safe.

@@ -11,6 +11,7 @@ mod server_end;
 mod socket;
 mod templates;
 
+pub use captures::MAX_CAPTURES;
 pub use egress::{
     EGRESS_PROTOCOL, EgressAnswer, EgressControl, EgressKeeperEnd, EgressProcessEnd, EgressRefusal,
     EgressRequest, EgressTotals,
@@ -20,10 +21,10 @@ pub use keeper_end::{Answerer, KeeperEnd};
 pub use memory::{MachineMemory, OutOfMemory};
 pub use message::{
     AdminKey, AfterCapture, Answer, Envelope, HeldVm, LIST_PAGE_SIZE, Launched, Load, MAX_PEM_BYTES,
-    MAX_TEMPLATE_TEXT_BYTES, Request, StorePurpose, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState,
-    TemplateStatus, TlsPair, Usage, Welcome,
+    MAX_TEMPLATE_TEXT_BYTES, Request, ServerSetup, StorePurpose, SwarmAvailability, TEMPLATE_PAGE_SIZE,
+    TemplateState, TemplateStatus, TlsPair, Usage,
 };
-pub use peek::peek_welcome;
+pub use peek::peek_setup;
 pub use server_end::{AttachedVm, LaunchedVm, ServerEnd};
 
 use std::os::fd::OwnedFd;

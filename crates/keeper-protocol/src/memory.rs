@@ -15,15 +15,21 @@ const MIN_RESERVED_BYTES: u64 = 512 << 20;
 pub struct MachineMemory {
     /// What processes can still take, in bytes. Pages of files count as available.
     pub available_bytes: u64,
-    /// Of how much, in bytes.
+    /// All memory of the machine, in bytes.
     pub total_bytes: u64,
-    /// The part of it in memory files of templates, which VMs share, in bytes.
+    /// Memory in the memory files of templates and of copies of VMs, which VMs share, in bytes.
     pub templates_bytes: u64,
     /// Whether all tasks of the machine stall because they wait for memory.
     pub under_pressure: bool,
 }
 
 impl MachineMemory {
+    /// The same memory when this much more of it is taken, in bytes.
+    #[must_use]
+    pub fn without(self, bytes: u64) -> Self {
+        Self { available_bytes: self.available_bytes.saturating_sub(bytes), ..self }
+    }
+
     /// What stays free for everything but VMs, in bytes.
     pub fn reserved_bytes(&self) -> u64 {
         (self.total_bytes * RESERVED_PERCENT / 100).max(MIN_RESERVED_BYTES)
@@ -59,7 +65,8 @@ impl MachineMemory {
 pub enum OutOfMemory {
     /// The kernel killed the VMM, at the limit of its control group or of the machine.
     Kernel,
-    /// The keeper ended the VM before the kernel had to choose a process. In MiB.
+    /// The keeper ended the VM before the kernel had to choose a process. In MiB. The VM held its own memory and its part of
+    /// the delta that it shared.
     Guard { held_mb: u64, share_mb: u64, available_mb: u64 },
 }
 

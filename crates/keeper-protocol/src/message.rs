@@ -17,7 +17,7 @@ use crate::{EgressTotals, MachineMemory, OutOfMemory};
 /// The first packet, from keeper to server. Attached are the listening sockets of the HTTP service, in the order of the
 /// settings, and then that of the API for VMs, if there is one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Welcome {
+pub struct ServerSetup {
     /// The settings of the server, opaque to the keeper.
     pub settings: serde_json::Value,
     /// The first admin key of the data directory, without its secret.
@@ -246,6 +246,10 @@ pub struct TemplateStatus {
     pub parent: Option<TemplateId>,
     pub size: GuestSize,
     pub state: TemplateState,
+    /// Space that its files occupy, in bytes, in every state. 0 if it is not known, for example while it is built.
+    pub size_bytes: u64,
+    /// The part of `size_bytes` without the files that it shares with the template that it was made from, in bytes.
+    pub own_bytes: u64,
 }
 
 /// The state of a template.
@@ -259,10 +263,6 @@ pub enum TemplateState {
     Ready {
         /// The hash of its inputs.
         key: String,
-        /// Space that its files occupy, in bytes.
-        size_bytes: u64,
-        /// The part of it that no other template shares, in bytes.
-        own_bytes: u64,
     },
     Failed {
         failure: Failure,

@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::{
     Answer, EgressTotals, Envelope, Error, HeldVm, LIST_PAGE_SIZE, Launched, MachineMemory, OutOfMemory,
-    Request, TlsPair, Usage, Welcome, socket::Socket,
+    Request, ServerSetup, TlsPair, Usage, socket::Socket,
 };
 
 /// A VMM that waits for its guest state, with the descriptors to control it.
@@ -68,14 +68,14 @@ pub(crate) type Reply = (Answer, Vec<OwnedFd>);
 type Waiter = oneshot::Sender<Reply>;
 
 impl ServerEnd {
-    /// Takes the inherited descriptor and waits for the first packet: the welcome message and the listening sockets.
+    /// Takes the inherited descriptor and waits for the first packet: the setup of the server, and the listening sockets.
     /// Spawns a task that reads answers, so it must run in a Tokio runtime.
     ///
     /// # Errors
     /// The keeper is gone, or this is not a keeper's socket.
-    pub async fn connect(descriptor: OwnedFd) -> Result<(Self, Welcome, Vec<OwnedFd>), Error> {
+    pub async fn connect(descriptor: OwnedFd) -> Result<(Self, ServerSetup, Vec<OwnedFd>), Error> {
         let socket = Socket::new(descriptor)?;
-        let (welcome, listeners) = socket.receive::<Welcome>().await?.ok_or(Error::Closed)?;
+        let (setup, listeners) = socket.receive::<ServerSetup>().await?.ok_or(Error::Closed)?;
         let inner = Arc::new(Inner {
             socket,
             next_id: AtomicU64::new(1),
@@ -83,7 +83,7 @@ impl ServerEnd {
             closed: watch::Sender::new(false),
         });
         tokio::spawn(Arc::clone(&inner).read());
-        Ok((Self(inner), welcome, listeners))
+        Ok((Self(inner), setup, listeners))
     }
 
     /// Starts a VMM, whose guest state is not yet loaded, with this address or a free one. If the future is dropped, the VMM is ended.

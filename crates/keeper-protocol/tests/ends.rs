@@ -13,8 +13,8 @@ use std::{
 use skep_api::{ErrorCode, Failure, TemplateId, VmId, templates::GuestSize};
 use skep_keeper_protocol::{
     Answer, Answerer, Error, HeldVm, KeeperEnd, LIST_PAGE_SIZE, Launched, Load, MAX_TEMPLATE_TEXT_BYTES,
-    OutOfMemory, Request, ServerEnd, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState, TemplateStatus,
-    Usage, Welcome, pair,
+    OutOfMemory, Request, ServerEnd, ServerSetup, SwarmAvailability, TEMPLATE_PAGE_SIZE, TemplateState,
+    TemplateStatus, Usage, pair,
 };
 use tokio::{io::AsyncReadExt, time::timeout};
 
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 async fn ends() -> (KeeperEnd, ServerEnd) {
     let (keeper, server) = pair().unwrap();
     let keeper = KeeperEnd::new(keeper).unwrap();
-    let welcome = Welcome {
+    let setup = ServerSetup {
         settings: serde_json::json!({"a": 1}),
         admin_key: None,
         swarm: SwarmAvailability::Unable { reason: "a test".to_owned() },
@@ -31,9 +31,9 @@ async fn ends() -> (KeeperEnd, ServerEnd) {
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    keeper.welcome(&welcome, &[listener.into()]).await.unwrap();
+    keeper.send_setup(&setup, &[listener.into()]).await.unwrap();
     let (server, received, listeners) = ServerEnd::connect(server).await.unwrap();
-    assert_eq!(received.settings, welcome.settings);
+    assert_eq!(received.settings, setup.settings);
     let [listener] = <[OwnedFd; 1]>::try_from(listeners).unwrap();
     assert_eq!(std::net::TcpListener::from(listener).local_addr().unwrap(), address);
     (keeper, server)
@@ -127,6 +127,8 @@ async fn a_page_of_templates_with_long_texts_fits_a_packet() {
         parent: Some(TemplateId::generate()),
         size: GuestSize { memory_mb: u64::MAX, vcpus: u32::MAX, disk_mb: u64::MAX },
         state: TemplateState::Failed { failure: failure.clone() },
+        size_bytes: u64::MAX,
+        own_bytes: u64::MAX,
     };
     let all: Vec<TemplateStatus> = (0..TEMPLATE_PAGE_SIZE + 1).map(status).collect();
     for (page, after) in [(&all[..TEMPLATE_PAGE_SIZE], None), (&all[TEMPLATE_PAGE_SIZE..], Some(31))] {

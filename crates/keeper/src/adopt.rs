@@ -4,7 +4,7 @@
 //! *and* start time, in the VM's own cgroup, with its port and its sockets. Otherwise its resources are removed, the
 //! cgroup with its processes first. No process is killed by its PID alone.
 
-use std::{collections::HashMap, fs};
+use std::{collections::HashMap, fs, path::Path};
 
 use skep_api::{VmId, egress::EgressPolicy};
 use skep_jail::{CgroupTree, Jailed, UidPool};
@@ -20,26 +20,34 @@ use crate::{
     vmm::VmResources,
 };
 
-/// A VM whose process still runs.
+/// A VM of an earlier keeper whose process still runs.
 #[derive(Debug)]
-pub(crate) struct Survivor {
+pub(crate) struct RunningVm {
     record: Record,
     vmm: VmmRecord,
     jailed: Jailed,
 }
 
+/// Whether VMs of an earlier keeper of this data directory run, which the next one takes over. Blocks.
+///
+/// # Errors
+/// The data directory or the boot id of the machine cannot be read.
+pub fn has_running_vms(data_dir: &Path) -> Result<bool, Error> {
+    Ok(data_dir.is_dir() && !running_vms(&DataDir::find(data_dir)?)?.is_empty())
+}
+
 /// The committed VMs whose recorded process still runs. `adopt` checks the rest.
 ///
 /// # Errors
-/// The boot id of the machine cannot be read.
-pub(crate) fn survivors(data_dir: &DataDir) -> Result<Vec<Survivor>, Error> {
+/// The records or the boot id of the machine cannot be read.
+pub(crate) fn running_vms(data_dir: &DataDir) -> Result<Vec<RunningVm>, Error> {
     let boot_id = boot_id()?;
     let of_this_boot = |record: &Record| record.committed && record.boot_id == boot_id;
-    let recorded = Records::of(data_dir).read().into_iter().filter(of_this_boot);
+    let recorded = Records::of(data_dir).read()?.into_iter().filter(of_this_boot);
     Ok(recorded
         .filter_map(|record| {
             let vmm = record.vmm.clone()?;
-            Some(Survivor { jailed: vmm.process.open()?, vmm, record })
+            Some(RunningVm { jailed: vmm.process.open()?, vmm, record })
         })
         .collect())
 }
@@ -59,23 +67,23 @@ pub(crate) async fn adopt(
     data_dir: &DataDir,
     swarm: &SwarmConfig,
     uids: &mut UidPool,
-    survivors: Vec<Survivor>,
+    running_vms: Vec<RunningVm>,
 ) -> Result<SwarmResources, Error> {
     let tree = CgroupTree::create(&data_dir.name())?;
     // A service manager may have run the earlier keeper in another cgroup.
     cleanup::remove_other_trees(data_dir, &tree)?;
     cleanup::record_cgroups(data_dir, &tree)?;
-    let known = |survivor: &Survivor| KnownAddress {
-        ip: survivor.record.ip,
-        admitted: survivor.record.reaches_api,
-        egress: swarm.egress.is_some() && survivor.record.egress != EgressPolicy::None,
+    let known = |running_vm: &RunningVm| KnownAddress {
+        ip: running_vm.record.ip,
+        admitted: running_vm.record.reaches_api,
+        egress: swarm.egress.is_some() && running_vm.record.egress != EgressPolicy::None,
     };
-    let addresses = survivors.iter().map(known).collect();
+    let addresses = running_vms.iter().map(known).collect();
     let (network, mut ports) = Network::adopt(&data_dir.name(), swarm.subnet, addresses).await?;
     let mut living = HashMap::new();
-    for survivor in survivors {
-        let (vm, pid) = (survivor.record.vm, survivor.jailed.pid);
-        match adopt_vm(data_dir, &tree, uids, &mut ports, survivor) {
+    for running_vm in running_vms {
+        let (vm, pid) = (running_vm.record.vm, running_vm.jailed.pid);
+        match adopt_vm(data_dir, &tree, uids, &mut ports, running_vm) {
             Ok(belongings) => {
                 tracing::info!(%vm, pid, "VM {vm} is taken over");
                 living.insert(vm, belongings);
@@ -95,15 +103,16 @@ pub(crate) async fn adopt(
     Ok(SwarmResources { tree, network, living })
 }
 
-/// Checks a survivor against the machine and collects its resources. `Err`: the reason why it cannot be adopted.
+/// Checks a running VM against the machine and collects its resources. `Err`: the reason why it cannot be
+/// adopted.
 fn adopt_vm(
     data_dir: &DataDir,
     tree: &CgroupTree,
     uids: &mut UidPool,
     ports: &mut Vec<Port>,
-    survivor: Survivor,
+    running_vm: RunningVm,
 ) -> Result<VmResources, &'static str> {
-    let Survivor { record, vmm, jailed } = survivor;
+    let RunningVm { record, vmm, jailed } = running_vm;
     let group = tree.find(&record.vm.to_string()).ok_or("it has no control group")?;
     if !group.contains(jailed.pid) {
         return Err("the recorded process is not in its control group");

@@ -2,7 +2,7 @@
 
 use rustix::fs::statvfs;
 use skep_jail::CgroupTree;
-use skep_keeper_protocol::MachineMemory;
+use skep_keeper_protocol::{AfterCapture, MachineMemory};
 
 use crate::{DataDir, Error, SwarmConfig, VmLimits, memory};
 
@@ -60,13 +60,38 @@ fn overcommitted(memory_mb: u64, overcommit: f64) -> u64 {
 /// # Errors
 /// [`Error::NoMemory`], [`Error::NoDisk`].
 pub(crate) fn check_now(data_dir: &DataDir, memory: &MachineMemory) -> Result<(), Error> {
+    check_memory(memory)?;
+    check_disk_now(data_dir)
+}
+
+fn check_memory(memory: &MachineMemory) -> Result<(), Error> {
     if !memory.admits(1) {
         return Err(Error::NoMemory {
             available_mb: memory.available_bytes >> 20,
             kept_mb: memory.reserved_bytes() >> 20,
         });
     }
-    check_disk_now(data_dir)
+    Ok(())
+}
+
+/// Refuses a copy that takes this many bytes if it would take the reserve of the machine. A pause may take a part of that, because
+/// its VM ends.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub(crate) fn check_copy_memory(memory: MachineMemory, bytes: u64, then: AfterCapture) -> Result<(), Error> {
+    if then == AfterCapture::Ends && memory.admits_pause(bytes) {
+        return Ok(());
+    }
+    check_memory_after(memory, bytes)
+}
+
+/// Refuses what takes this many bytes of memory if that and a VM would take the reserve of the machine.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub(crate) fn check_memory_after(memory: MachineMemory, bytes: u64) -> Result<(), Error> {
+    check_memory(&memory.without(bytes))
 }
 
 /// Checks that enough of the disk is free.

@@ -51,7 +51,16 @@ pub(crate) fn remove_helper_groups_record(data_dir: &DataDir) -> Result<(), Erro
 
 fn record(record: &Path, tree: &CgroupTree) -> Result<(), Error> {
     let paths: Vec<String> = tree.paths().map(|path| path.display().to_string()).collect();
-    fs::write(record, paths.join("\n")).map_err(Error::io(record.display().to_string()))
+    write_if_changed(record, &paths.join("\n"))
+}
+
+/// Writes a record unless it has this text already, as after a restart. On a full disk the write fails, and a keeper that fails to
+/// start ends the VMs that it should take over.
+fn write_if_changed(record: &Path, text: &str) -> Result<(), Error> {
+    if fs::read_to_string(record).is_ok_and(|found| found == text) {
+        return Ok(());
+    }
+    fs::write(record, text).map_err(Error::io(record.display().to_string()))
 }
 
 /// Removes all leftovers. The caller holds the lock. A keeper without root leaves none.
@@ -85,4 +94,24 @@ pub(crate) fn recorded(record: &Path, name: &str) -> Vec<PathBuf> {
     let text = fs::read_to_string(record).unwrap_or_default();
     let ours = |path: &PathBuf| path.file_name().is_some_and(|found| *found == *name);
     text.lines().map(PathBuf::from).filter(ours).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, time::SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn an_unchanged_record_is_not_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = dir.path().join("cgroups");
+        write_if_changed(&record, "/one").unwrap();
+        let old = SystemTime::UNIX_EPOCH;
+        File::options().write(true).open(&record).unwrap().set_modified(old).unwrap();
+        write_if_changed(&record, "/one").unwrap();
+        assert_eq!(record.metadata().unwrap().modified().unwrap(), old);
+        write_if_changed(&record, "/other").unwrap();
+        assert_eq!(fs::read_to_string(&record).unwrap(), "/other");
+    }
 }

@@ -11,7 +11,7 @@ use skep_jail::UidRange;
 use skep_keeper_protocol::{StorePurpose, TemplateStatus};
 use skep_network::Subnet;
 
-use crate::TlsFiles;
+use crate::{FileId, MemoryAdmission, TlsFiles};
 
 pub struct KeeperConfig {
     /// The data directory. Created if missing.
@@ -144,14 +144,19 @@ impl VmLimits {
 /// Checks whether the machine has the memory and the disk space for the build of a template. Blocks.
 pub type AdmitBuild = Box<dyn Fn() -> Result<(), Failure> + Send + Sync>;
 
+/// Admits a load of this many bytes into memory files. The admission is kept until they are loaded.
+pub type AdmitLoad<'a> = dyn Fn(u64) -> Result<MemoryAdmission, Failure> + 'a;
+
 /// Source of templates.
 #[warn(missing_docs)]
 pub trait Templates: Send + Sync {
-    /// Opens a template without checking it for damage. Blocks. May be called concurrently.
+    /// Opens a template without checking it for damage. Blocks. May be called concurrently. If the template is not in memory,
+    /// `admit` gets what its files take there before they are loaded. `base` may not be in memory either, if the keeper was
+    /// started while VMs of an earlier one ran.
     ///
     /// # Errors
-    /// There is no such template, or it cannot be used now; the message says why.
-    fn open(&self, template: TemplateId) -> Result<OpenTemplate, Failure>;
+    /// There is no such template, it cannot be used now, or `admit` refuses; the message says why.
+    fn open(&self, template: TemplateId, admit: &AdmitLoad<'_>) -> Result<OpenTemplate, Failure>;
 
     /// Checks that the files of an edition have not changed since it was loaded. A damaged edition stays damaged and is
     /// replaced by a new one. Blocks. Called several times per VM, so it must be cheap for unchanged files.
@@ -185,6 +190,13 @@ pub trait Templates: Send + Sync {
     /// The disk is full, or the template that it begins with is not on disk any more. Nothing is left behind then.
     fn store(&self, template: TemplateId, captured: CapturedFiles<'_>) -> Result<TemplateStatus, Failure>;
 
+    /// Checks that a VM can continue from a capture of one that was booted from the template with this key: the VMM of that
+    /// one may be of an engine that is not installed any more. Blocks. Called for each VM that is launched from a capture.
+    ///
+    /// # Errors
+    /// It cannot; the message says why.
+    fn check_copy(&self, origin: TemplateId, key: &str) -> Result<(), Failure>;
+
     /// All templates, in the order of their ids: those that exist, are being built, or failed since this keeper was started.
     fn list(&self) -> Vec<TemplateStatus>;
 
@@ -196,6 +208,10 @@ pub trait Templates: Send + Sync {
 
     /// What the memory files of the loaded templates take, in bytes.
     fn memory_bytes(&self) -> u64;
+
+    /// The memory files with the pages of the loaded snapshots, which [`Self::memory_bytes`] counts. VMs of a snapshot hold
+    /// them too, also after it was dropped.
+    fn deltas(&self) -> Vec<FileId>;
 
     /// Drops the memory files of templates that none of the VMs has used for a minute. Called every few seconds with the
     /// templates of all VMs. A template that is dropped is loaded again at its next use.
@@ -215,6 +231,8 @@ pub struct OpenTemplate {
     pub memory_mb: u64,
     /// Guest memory: a sealed memory file that all VMs of the template share.
     pub ram: OwnedFd,
+    /// The checksum of the guest memory. `None` if it is not known.
+    pub ram_sha256: Option<String>,
     /// The kernel, read-only and readable by every user.
     pub kernel: OwnedFd,
     /// The initial ramdisk, read-only and readable by every user.
@@ -246,6 +264,8 @@ pub struct CapturedFiles<'a> {
     pub origin: TemplateId,
     /// The hash of the inputs of that template.
     pub origin_key: &'a str,
+    /// The checksum of the guest memory of that template. `None` if it is not known.
+    pub origin_ram: Option<&'a str>,
     pub purpose: StorePurpose,
     pub state: &'a File,
     pub delta: &'a File,

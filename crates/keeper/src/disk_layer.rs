@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{Mode, OFlags, SeekFrom as Seek64, copy_file_range, open, seek},
+    fs::{Mode, OFlags, SeekFrom as Seek64, copy_file_range, makedev, open, seek},
     io::Errno,
 };
 
@@ -17,16 +17,29 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 
 /// Identifies an unnamed file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileId {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileId {
     device: u64,
     inode: u64,
 }
 
 impl FileId {
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
+    /// # Errors
+    /// The system call failed.
+    pub fn of(file: &File) -> io::Result<Self> {
         let found = file.metadata()?;
         Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+
+    /// Of a file as `/proc/PID/maps` describes it: the numbers of its device, and its inode.
+    pub(crate) fn from_numbers(major: u32, minor: u32, inode: u64) -> Self {
+        Self { device: makedev(major, minor), inode }
+    }
+
+    /// The id of no file.
+    #[cfg(test)]
+    pub(crate) fn fake(inode: u64) -> Self {
+        Self { device: 0, inode }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -32,7 +32,7 @@ pub struct Footprint {
 }
 
 /// The keys of the templates that VMs on record were restored from. A copy of such a VM needs the files of its template.
-/// Blocks.
+/// This function blocks.
 ///
 /// # Errors
 /// The records cannot be read.
@@ -41,14 +41,7 @@ pub fn template_keys_of_vms(data_dir: &Path) -> Result<BTreeSet<String>, Error> 
         return Ok(BTreeSet::new());
     }
     let data_dir = DataDir::find(data_dir)?;
-    let folder = data_dir.records();
-    match fs::read_dir(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(Error::io(folder.display().to_string())(error));
-        }
-        _ => {}
-    }
-    let vmms = Records::of(&data_dir).read().into_iter().filter_map(|record| record.vmm);
+    let vmms = Records::of(&data_dir).read()?.into_iter().filter_map(|record| record.vmm);
     Ok(vmms.map(|vmm| vmm.template_key).collect())
 }
 

@@ -34,15 +34,18 @@ mod user;
 mod vmm;
 mod vmms;
 
+pub use adopt::has_running_vms;
 pub use cleanup::clean_data_dir;
 pub use config::{
-    AdmitBuild, CapturedFiles, EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, Origin,
+    AdmitBuild, AdmitLoad, CapturedFiles, EgressConfig, HelperConfig, KeeperConfig, OpenTemplate, Origin,
     ReadServerConfig, ServerConfig, StartReport, SwarmConfig, Templates, VmLimits,
 };
 pub use data_dir::DataDir;
+pub use disk_layer::FileId;
 pub use error::Error;
 pub use footprint::{Footprint, other_data_dirs_have_resources, template_keys_of_vms};
 pub use lock::{Holder, LockGuard, holder, lock_data_dir};
+pub use memory::MemoryAdmission;
 pub use run::run;
 pub use tls_files::TlsFiles;
 pub use user::User;

@@ -11,7 +11,9 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use skep_api::{TemplateId, VmId, egress::EgressPolicy, swarm::BASE_TEMPLATE};
 
-use crate::{DataDir, Error, data_dir::remove_file, disk_layer::FileId, process_id::ProcessId};
+use crate::{
+    DataDir, Error, data_dir::remove_file, disk_layer::FileId, memory::MappedDelta, process_id::ProcessId,
+};
 
 /// Version of the record format. A VM with another version is ended, because its resources are unknown. A field with a
 /// default does not need another version.
@@ -73,6 +75,13 @@ pub(crate) struct VmmRecord {
     /// The shared root file system. Absent in records of earlier releases, whose VMs cannot be copied.
     #[serde(default)]
     pub(crate) root: Option<FileId>,
+    /// `None` for a guest of a baked template. Absent in records of earlier releases.
+    #[serde(default)]
+    pub(crate) delta: Option<MappedDelta>,
+    /// The checksum of the guest memory of its template, which another bake from the same inputs does not have. Absent in records
+    /// of earlier releases.
+    #[serde(default)]
+    pub(crate) ram_sha256: Option<String>,
 }
 
 /// Records of earlier releases name the only template that there was.
@@ -144,10 +153,13 @@ impl Records {
     }
 
     /// All usable records. The reason why another one is not used is logged.
-    pub(crate) fn read(&self) -> Vec<Record> {
-        let records =
-            self.files().filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-        records
+    ///
+    /// # Errors
+    /// The folder cannot be read. VMs may run then.
+    pub(crate) fn read(&self) -> Result<Vec<Record>, Error> {
+        let records = self.files()?.into_iter();
+        let records = records.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        Ok(records
             .filter_map(|path| {
                 let unusable = |reason: &UnusableRecord| {
                     let path = path.display();
@@ -155,7 +167,7 @@ impl Records {
                 };
                 self.read_one(&path).inspect_err(unusable).ok()
             })
-            .collect()
+            .collect())
     }
 
     fn read_one(&self, path: &Path) -> Result<Record, UnusableRecord> {
@@ -169,13 +181,14 @@ impl Records {
         if self.path(record.vm) == path { Ok(record) } else { Err(UnusableRecord::OtherVm(record.vm)) }
     }
 
+    /// Whether no VM is on record. `false` if that is not known.
     pub(crate) fn is_empty(&self) -> bool {
-        self.files().next().is_none()
+        self.files().is_ok_and(|files| files.is_empty())
     }
 
     /// Removes all records but these, invalid ones included.
     pub(crate) fn remove_all_but(&self, kept: impl Fn(VmId) -> bool) -> Result<(), Error> {
-        for path in self.files() {
+        for path in self.files()? {
             let vm = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")?.parse().ok());
             if !vm.is_some_and(&kept) {
                 remove_file(&path)?;
@@ -189,8 +202,14 @@ impl Records {
     }
 
     /// Empty if the folder does not exist.
-    fn files(&self) -> impl Iterator<Item = PathBuf> {
-        fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path())
+    fn files(&self) -> Result<Vec<PathBuf>, Error> {
+        let list = || -> io::Result<Vec<PathBuf>> {
+            fs::read_dir(&self.0)?.map(|entry| entry.map(|entry| entry.path())).collect()
+        };
+        match list() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other.map_err(Error::io(self.0.display().to_string())),
+        }
     }
 }
 
@@ -227,12 +246,12 @@ mod tests {
         fs::copy(records.path(kept.vm), records.path(copied.vm)).unwrap();
         fs::write(data_dir.records().join("half.new"), "{").unwrap();
         fs::write(data_dir.records().join("text.json"), "hello").unwrap();
-        assert_eq!(records.read(), std::slice::from_ref(&kept));
+        assert_eq!(records.read().unwrap(), std::slice::from_ref(&kept));
         let text = fs::read_to_string(records.path(kept.vm)).unwrap();
         let earlier = text.replace(&kept.template.to_string(), BASE_TEMPLATE);
         assert_ne!(text, earlier);
         fs::write(records.path(kept.vm), earlier).unwrap();
-        assert_eq!(records.read(), [Record { template: TemplateId::BASE, ..kept.clone() }]);
+        assert_eq!(records.read().unwrap(), [Record { template: TemplateId::BASE, ..kept.clone() }]);
         let reason = |vm| records.read_one(&records.path(vm)).unwrap_err().to_string();
         assert_eq!(reason(newer.vm), "it has version 2, and this skep reads version 1");
         assert_eq!(reason(copied.vm), format!("it is a copy of the record of {}", kept.vm));
@@ -242,5 +261,17 @@ mod tests {
         records.remove(kept.vm).unwrap();
         records.remove(kept.vm).unwrap();
         assert!(records.is_empty());
+    }
+
+    #[test]
+    fn records_that_cannot_be_read_are_not_taken_for_no_vms() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records(dir.path().join("vms"));
+        // No VM was ever launched.
+        assert!(records.is_empty() && records.read().unwrap().is_empty());
+        // It leads to itself, so that the kernel refuses to read it.
+        std::os::unix::fs::symlink("vms", &records.0).unwrap();
+        assert!(!records.is_empty() && records.read().is_err());
+        assert!(records.remove_all_but(|_| false).is_err());
     }
 }

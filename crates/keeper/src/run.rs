@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     DataDir, Error, KeeperConfig, StartReport, User, VmLimits, admin_key,
-    adopt::{self, Survivor},
+    adopt::{self, RunningVm},
     capacity::Capacity,
     cleanup,
     data_dir::create_dir_all,
@@ -64,8 +64,8 @@ async fn run_locked(
     started: impl FnOnce(&StartReport),
 ) -> Result<ExitCode, Error> {
     let mut stop = StopSignals::new()?;
-    let survivors = adopt::survivors(data_dir)?;
-    if survivors.is_empty() {
+    let running_vms = adopt::running_vms(data_dir)?;
+    if running_vms.is_empty() {
         cleanup::remove_leftovers(data_dir)?;
     }
     let user = if has_root() {
@@ -79,7 +79,7 @@ async fn run_locked(
     let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect::<Vec<_>>();
     let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     lock.publish_address(&text.join(", "))?;
-    let (vmms, ability) = prepare_swarm(order, data_dir, survivors).await?;
+    let (vmms, ability) = prepare_swarm(order, data_dir, running_vms).await?;
     let no_swarm = match &ability {
         SwarmAvailability::Unable { reason } => Some(reason.clone()),
         SwarmAvailability::Able { .. } => None,
@@ -147,7 +147,7 @@ fn listen(order: &KeeperConfig) -> Result<Vec<TcpListener>, Error> {
 async fn prepare_swarm(
     order: &mut KeeperConfig,
     data_dir: &DataDir,
-    survivors: Vec<Survivor>,
+    running_vms: Vec<RunningVm>,
 ) -> Result<(Option<Vmms>, SwarmAvailability), Error> {
     let swarm = match std::mem::replace(&mut order.swarm, Err(String::new())) {
         // Expected, and no fault of the machine.
@@ -157,7 +157,7 @@ async fn prepare_swarm(
     let prepared = async {
         let swarm = swarm.map_err(Error::NoSwarm)?;
         create_dir_all(&data_dir.sockets(), 0o700)?;
-        Vmms::prepare(data_dir.clone(), swarm, order.binary.clone(), survivors).await
+        Vmms::prepare(data_dir.clone(), swarm, order.binary.clone(), running_vms).await
     };
     match prepared.await {
         Ok(vmms) => {
@@ -176,7 +176,8 @@ async fn prepare_swarm(
         }
         Err(error) => {
             tracing::warn!(%error, "this server has no VMs: {error}");
-            // VMs of an earlier keeper would not be reachable.
+            // The engine, the network namespace or the control groups are missing, so this keeper cannot reach the VMs of an earlier
+            // one, and ends them. A failure to load or bake a template while such VMs run is handled by `Templates::open`.
             cleanup::remove_leftovers(data_dir)?;
             Ok((None, SwarmAvailability::Unable { reason: error.to_string() }))
         }

@@ -3,7 +3,7 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use skep_api::HelperKind;
-use skep_keeper_protocol::{Answer, Answerer, KeeperEnd, Request, Welcome};
+use skep_keeper_protocol::{Answer, Answerer, KeeperEnd, Request, ServerSetup};
 use tokio::{
     sync::{mpsc, oneshot},
     task::{JoinSet, spawn_blocking},
@@ -26,7 +26,7 @@ pub(crate) struct ServerContext {
     /// The settings that it was started with.
     pub(crate) server_config: ServerConfig,
     pub(crate) helpers: Arc<Helpers>,
-    /// To the supervisor of servers.
+    /// Requests to the supervisor of servers.
     pub(crate) calls: mpsc::Sender<LifecycleCall>,
     /// `None` if this machine cannot run VMs.
     pub(crate) vmms: Option<Arc<Vmms>>,
@@ -45,13 +45,13 @@ pub(crate) enum LifecycleCall {
 /// Serves one server until its socket closes or `cut` is dropped, then completes the requests in progress.
 pub(crate) async fn serve(
     mut end: KeeperEnd,
-    welcome: Welcome,
+    setup: ServerSetup,
     listeners: Vec<OwnedFd>,
     context: ServerContext,
     cut: oneshot::Receiver<()>,
 ) {
-    if let Err(error) = end.welcome(&welcome, &listeners).await {
-        return tracing::error!(%error, "the welcome message could not be sent to the server");
+    if let Err(error) = end.send_setup(&setup, &listeners).await {
+        return tracing::error!(%error, "the setup could not be sent to the server");
     }
     drop(listeners);
     let perform = |request, answerer| perform(context.clone(), request, answerer);
@@ -149,8 +149,8 @@ mod tests {
         let (ours, theirs) = skep_keeper_protocol::pair().unwrap();
         let mut end = KeeperEnd::new(ours).unwrap();
         let swarm = SwarmAvailability::Unable { reason: "a test".to_owned() };
-        let welcome = Welcome { settings: serde_json::json!({}), admin_key: None, swarm, succeeds: false };
-        end.welcome(&welcome, &[]).await.unwrap();
+        let setup = ServerSetup { settings: serde_json::json!({}), admin_key: None, swarm, succeeds: false };
+        end.send_setup(&setup, &[]).await.unwrap();
         let (server, ..) = ServerEnd::connect(theirs).await.unwrap();
 
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));

@@ -20,7 +20,7 @@ use std::{
 };
 
 use skep_api::Failure;
-use skep_keeper_protocol::{AdminKey, Answer, Answerer, KeeperEnd, SwarmAvailability, Welcome};
+use skep_keeper_protocol::{AdminKey, Answer, Answerer, KeeperEnd, ServerSetup, SwarmAvailability};
 use tokio::{
     sync::{mpsc, oneshot},
     task::{JoinHandle, spawn_blocking},
@@ -151,14 +151,14 @@ impl ServerSupervisor<'_> {
             calls: sender,
             vmms: self.vmms.clone(),
         };
-        let welcome = Welcome {
+        let setup = ServerSetup {
             settings: configured.settings.clone(),
             admin_key: Some(self.key.clone()),
             swarm: self.ability.clone(),
             succeeds,
         };
         let (cut, cuts) = oneshot::channel();
-        let serving = tokio::spawn(serve(end, welcome, listeners, context, cuts));
+        let serving = tokio::spawn(serve(end, setup, listeners, context, cuts));
         Ok(RunningServer { id, process, serving, cancel: cut, calls, server_config: configured })
     }
 

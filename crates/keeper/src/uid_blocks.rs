@@ -96,6 +96,11 @@ fn try_lock(run_dir: &Path, path: &Path, hash: &str) -> Result<Option<File>, Err
     if !owner.is_empty() && owner != hash && run_dir.join(&owner).exists() {
         return Ok(None);
     }
+    // An unchanged file is not written again: on a full disk the write fails, and a keeper that fails to start ends the VMs that it
+    // should take over.
+    if owner == hash {
+        return Ok(Some(file));
+    }
     let mut write = || {
         file.set_len(0)?;
         std::io::Seek::rewind(&mut file)?;
@@ -121,6 +126,17 @@ mod tests {
         assert!(matches!(take("000000000001"), Err(Error::NoUids)));
         first.release().unwrap();
         assert_eq!(take("000000000001").unwrap().uids.base, 10_000);
+    }
+
+    #[test]
+    fn a_block_that_is_taken_again_is_not_written_again() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let take = || UidBlock::take_below(run_dir.path(), RANGE, "000000000000").unwrap();
+        let path = take().path;
+        let old = std::time::SystemTime::UNIX_EPOCH;
+        File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+        assert_eq!(take().path, path);
+        assert_eq!(path.metadata().unwrap().modified().unwrap(), old);
     }
 
     #[test]

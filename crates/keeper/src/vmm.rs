@@ -20,6 +20,7 @@ use crate::{
     Error,
     capture::{CaptureOrigin, CaptureSource},
     disk_layer,
+    memory::MappedDelta,
     records::{Record, Records, VmmRecord},
     sockets::SocketDir,
 };
@@ -50,6 +51,8 @@ pub(crate) struct VmResources {
 pub(crate) struct HeldMemory {
     /// Its anonymous memory, in bytes: what its end would free.
     pub(crate) held_bytes: u64,
+    /// The delta that it maps, which is freed when nothing holds it any more.
+    pub(crate) delta: Option<MappedDelta>,
     /// The memory of its guest, in bytes.
     pub(crate) guest_bytes: u64,
     /// Whether a caller has it. Other VMs are parked, or their boot is in progress.
@@ -112,6 +115,7 @@ impl VmResources {
         let origin = CaptureOrigin {
             template: record.template,
             key: vmm.template_key.clone(),
+            ram_sha256: vmm.ram_sha256.clone(),
             vcpus: vmm.vcpus,
             memory_mb: vmm.memory_mb,
         };
@@ -153,16 +157,22 @@ impl VmResources {
         Ok(Some(Jailed { pid: jailed.pid, pidfd }))
     }
 
-    /// Memory that the VM holds and memory of its guest, in bytes. `None` if it has no VMM, or one that was killed for
-    /// memory.
+    /// Memory that the VM holds and memory of its guest. `None` if it has no VMM, or one that was killed for memory.
     pub(crate) fn memory_share(&self) -> Option<HeldMemory> {
-        let memory_mb = self.record.as_ref()?.vmm.as_ref()?.memory_mb;
+        let vmm = self.record.as_ref()?.vmm.as_ref()?;
         let killed = self.out_of_memory.is_some();
         (!killed).then(|| HeldMemory {
             held_bytes: self.load().held_bytes,
-            guest_bytes: memory_mb << 20,
+            delta: vmm.delta,
+            guest_bytes: vmm.memory_mb << 20,
             committed: self.committed(),
         })
+    }
+
+    /// The delta that the VM maps. `None` if it has none, or a VMM that was killed for memory.
+    pub(crate) fn delta(&self) -> Option<MappedDelta> {
+        let vmm = self.record.as_ref()?.vmm.as_ref()?;
+        vmm.delta.filter(|_| self.out_of_memory.is_none())
     }
 
     /// Kills the VMM and removes nothing.

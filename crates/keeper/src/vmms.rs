@@ -26,10 +26,11 @@ use captures::Captures;
 
 use crate::{
     DataDir, Error, SwarmConfig,
-    adopt::{Survivor, SwarmResources},
+    adopt::{RunningVm, SwarmResources},
     capacity::{self, Capacity},
     cleanup,
     egress::{Egress, EgressParts},
+    memory::MemoryAdmissions,
     process_id::boot_id,
     records::Records,
     uid_blocks::UidBlock,
@@ -54,9 +55,12 @@ pub(crate) struct Vmms {
     uid_block: UidBlock,
     slots: Mutex<HashMap<VmId, Slot>>,
     captures: Mutex<Captures>,
+    admissions: MemoryAdmissions,
     launches: Semaphore,
     capacity: Capacity,
     records: Records,
+    /// Serializes changes of records.
+    record_changes: Mutex<()>,
     boot_id: String,
 }
 
@@ -68,7 +72,7 @@ enum Slot {
 }
 
 impl Vmms {
-    /// Creates the network and cgroups, or takes over those of surviving VMs.
+    /// Creates the network and cgroups, or takes over those of running VMs.
     ///
     /// # Errors
     /// This machine cannot run VMs; nothing is left behind then.
@@ -76,14 +80,14 @@ impl Vmms {
         data_dir: DataDir,
         swarm: SwarmConfig,
         binary: PathBuf,
-        survivors: Vec<Survivor>,
+        running_vms: Vec<RunningVm>,
     ) -> Result<Self, Error> {
         swarm.uids.check()?;
         let claim = UidBlock::take(swarm.uids, &data_dir)?;
         let mut uids = UidPool::new(claim.uids);
         let made = async {
             let SwarmResources { tree, network, living } =
-                adopt_or_create(&data_dir, &swarm, &mut uids, survivors).await?;
+                adopt_or_create(&data_dir, &swarm, &mut uids, running_vms).await?;
             let api = network.listen().await;
             let api =
                 api.inspect_err(|error| tracing::error!(%error, "VMs do not reach the API: {error}")).ok();
@@ -103,12 +107,12 @@ impl Vmms {
         match made.await {
             Ok((tree, network, api, egress, living, capacity, boot_id)) => Ok(Self {
                 uids: Mutex::new(uids),
-                slots: Mutex::new(
-                    living.into_iter().map(|(vm, found)| (vm, Slot::Running(Box::new(found)))).collect(),
-                ),
+                slots: Mutex::new(running_slots(living)),
                 captures: Mutex::default(),
+                admissions: MemoryAdmissions::default(),
                 launches: Semaphore::new(MAX_CONCURRENT_LAUNCHES),
                 records: Records::of(&data_dir),
+                record_changes: Mutex::default(),
                 boot_id,
                 capacity,
                 data_dir,
@@ -369,6 +373,7 @@ impl Vmms {
             binary: &self.binary,
             records: &self.records,
             boot_id: &self.boot_id,
+            admit_load: Box::new(move |bytes| self.admit_load(bytes)),
         }
     }
 
@@ -383,4 +388,8 @@ impl Vmms {
     fn uids(&self) -> MutexGuard<'_, UidPool> {
         self.uids.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn running_slots(living: HashMap<VmId, VmResources>) -> HashMap<VmId, Slot> {
+    living.into_iter().map(|(vm, resources)| (vm, Slot::Running(Box::new(resources)))).collect()
 }

@@ -62,11 +62,12 @@ impl Drop for SubmissionGuard {
 }
 
 /// The state of a template of the keeper, as the store records it.
-pub(crate) fn to_store(state: skep_swarm::TemplateState) -> TemplateStatus {
+pub(crate) fn to_store(kept: skep_swarm::TemplateStatus) -> TemplateStatus {
     use skep_swarm::TemplateState as Kept;
-    match state {
+    let (size_bytes, own_bytes) = (kept.size_bytes, kept.own_bytes);
+    match kept.state {
         Kept::Building { step } => TemplateStatus::Building { progress: Some(step) },
-        Kept::Ready { key, size_bytes, own_bytes } => TemplateStatus::Ready { key, size_bytes, own_bytes },
+        Kept::Ready { key } => TemplateStatus::Ready { key, size_bytes, own_bytes },
         Kept::Failed { failure } => TemplateStatus::Failed { reason: failure.message },
         Kept::Damaged { reason } => TemplateStatus::Damaged { reason },
         Kept::Outdated { reason } => TemplateStatus::Outdated { reason },

@@ -67,8 +67,8 @@ pub(crate) fn run(
     Ok(PathBuf::from(OsString::from_vec(dir)))
 }
 
-/// The command with all settings of the template builder as flags, because the settings file and the environment may have changed
-/// since the keeper was started.
+/// The command with all settings of the template builder as flags, because the settings file and the environment
+/// may have changed since the keeper was started.
 fn command(template_builder: &TemplateBuilder) -> Command {
     let TemplateBuilder { image_dir, size, shell_ahead, origin, .. } = template_builder;
     let mut command = Command::new("/proc/self/exe");

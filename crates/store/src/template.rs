@@ -119,12 +119,16 @@ pub struct RecordTemplateState {
     pub at: Timestamp,
 }
 
-/// Records that a snapshot of a VM is stored. Writes events `template.ready` and `vm.snapshotted`.
+/// Records that a snapshot of a VM is stored. Writes events `template.ready`, or `template.outdated`, and `vm.snapshotted`.
 #[derive(Debug, Clone)]
 pub struct RecordSnapshot {
     pub account: AccountId,
     pub template: TemplateId,
     pub status: TemplateStatus,
+    /// The disk space that the files of the snapshot occupy, in bytes. A snapshot has them in every state.
+    pub size_bytes: u64,
+    /// The part of it without the files that it has in common with the template that the VM was booted from, in bytes.
+    pub own_bytes: u64,
     pub vm: VmId,
     pub pid: u32,
     pub at: Timestamp,
@@ -143,7 +147,7 @@ pub enum TemplateStatus {
         key: String,
         /// Space that its files occupy, in bytes.
         size_bytes: u64,
-        /// The part of it that no other template shares, in bytes.
+        /// The part of it without the files that it has in common with the template that it was made from, in bytes.
         own_bytes: u64,
     },
     Failed {

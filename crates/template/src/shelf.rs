@@ -20,6 +20,9 @@ use crate::{Error, MANIFEST, Manifest, TemplateFile, read_manifest, verified_fil
 
 /// Name prefix of directories that are not complete.
 const PARTIAL: &str = ".partial-";
+/// Name prefix of the directory of a snapshot that is being written. It differs from [`PARTIAL`] because a bake removes all partial
+/// directories, and the keeper writes snapshots without the lock: with the lock, a paused VM would wait for the end of a bake.
+const PARTIAL_SNAPSHOT: &str = ".snapshot-";
 /// Subdirectory for packages and kernels. Names of templates never begin with a dot.
 pub const CACHE: &str = ".cache";
 /// Lock file, held during a bake.
@@ -93,8 +96,21 @@ pub fn lock(image_dir: &Path, on_wait: impl FnOnce()) -> Result<File, Error> {
 /// # Errors
 /// The directory cannot be written.
 pub fn create_partial(within: &Path) -> Result<tempfile::TempDir, Error> {
+    create_directory(within, PARTIAL)
+}
+
+/// Like [`create_partial`], for a snapshot. The caller does not hold the lock. What a kill leaves of it is removed with the folder
+/// of the snapshot, which has no other files.
+///
+/// # Errors
+/// The directory cannot be written.
+pub fn create_partial_snapshot(within: &Path) -> Result<tempfile::TempDir, Error> {
+    create_directory(within, PARTIAL_SNAPSHOT)
+}
+
+fn create_directory(within: &Path, prefix: &str) -> Result<tempfile::TempDir, Error> {
     let permissions = fs::Permissions::from_mode(0o700);
-    let made = tempfile::Builder::new().prefix(PARTIAL).permissions(permissions).tempdir_in(within);
+    let made = tempfile::Builder::new().prefix(prefix).permissions(permissions).tempdir_in(within);
     made.map_err(Error::io(within.display()))
 }
 
@@ -124,7 +140,9 @@ pub fn remove(dir: &Path) -> Result<(), Error> {
     trash.close().map_err(failed())
 }
 
-/// Removes the folder of a name. Files that other templates have links to are as verified as before.
+/// Removes the folder of a name: the folders in it first, so that what a kill leaves of them still has its recipe, by which
+/// the next start knows it. Files that other templates have links to
+/// remain verified.
 ///
 /// # Errors
 /// The folder is missing, or cannot be written.
@@ -133,7 +151,7 @@ pub fn remove_name(folder: &Path) -> io::Result<()> {
         let root = dir.join(TemplateFile::Root.file_name());
         match while_links_change(&root, || fs::remove_file(&root)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+            _ => fs::remove_dir_all(&dir)?,
         }
     }
     fs::remove_dir_all(folder)
@@ -173,21 +191,26 @@ fn disk_bytes(dir: &Path) -> io::Result<u64> {
 pub struct Footprint {
     /// All its files, in bytes.
     pub all: u64,
-    /// Without the files that it shares with other templates, in bytes.
+    /// Without the files that it has in common with the template that it was made from, in bytes.
     pub own: u64,
 }
 
 impl Footprint {
+    /// `shared`: the files that the template has in common with the one that it was made from. The number of links of a file
+    /// does not show that: it changes whenever another template is made or removed.
+    ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn of(dir: &Path) -> Result<Self, Error> {
+    pub fn of(dir: &Path, shared: &[TemplateFile]) -> Result<Self, Error> {
         let read = || {
             let mut sum = Self { all: 0, own: 0 };
             for entry in fs::read_dir(dir)? {
-                let found = entry?.metadata()?;
-                let bytes = found.blocks() * 512;
+                let entry = entry?;
+                // stat(2) counts blocks of 512 bytes, independent of the file system.
+                let bytes = entry.metadata()?.blocks() * 512;
+                let name = entry.file_name();
                 sum.all += bytes;
-                sum.own += if found.nlink() == 1 { bytes } else { 0 };
+                sum.own += if shared.iter().any(|part| name == part.file_name()) { 0 } else { bytes };
             }
             Ok(sum)
         };
@@ -213,6 +236,10 @@ fn has_prefix(path: &Path, with: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::MaybeUninit;
+
+    use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+
     use super::*;
 
     #[test]
@@ -223,6 +250,61 @@ mod tests {
         fs::write(template.join("ram"), "x").unwrap();
         remove(&template).unwrap();
         assert_eq!(fs::read_dir(dir.path().join("base")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_bake_does_not_remove_a_snapshot_that_is_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("name");
+        fs::create_dir(&folder).unwrap();
+        let (snapshot, bake) = (create_partial_snapshot(&folder).unwrap(), create_partial(&folder).unwrap());
+        clear_partial(dir.path()).unwrap();
+        assert_eq!((snapshot.path().exists(), bake.path().exists()), (true, false));
+    }
+
+    #[test]
+    fn the_files_beside_the_folders_of_a_name_are_removed_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("name");
+        // Several, because a file system lists names in an order of its own.
+        for number in 0..10 {
+            fs::create_dir_all(folder.join(format!("key-{number}"))).unwrap();
+            fs::write(folder.join(format!("key-{number}/ram")), "x").unwrap();
+            fs::write(folder.join(format!("file-{number}")), "x").unwrap();
+        }
+        let inotify = inotify::init(CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&inotify, &folder, WatchFlags::DELETE).unwrap();
+        remove_name(&folder).unwrap();
+        let mut buffer = [MaybeUninit::uninit(); 4 << 10];
+        let mut removals = inotify::Reader::new(inotify, &mut buffer);
+        let folders_first = [true; 10].into_iter().chain([false; 10]);
+        for is_folder in folders_first {
+            let removal = removals.next().unwrap();
+            assert_eq!(removal.events().contains(ReadFlags::ISDIR), is_folder, "{:?}", removal.file_name());
+        }
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn what_a_template_has_of_its_own_does_not_depend_on_links_to_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (template, other) = (dir.path().join("template"), dir.path().join("other"));
+        for folder in [&template, &other] {
+            fs::create_dir(folder).unwrap();
+        }
+        for part in TemplateFile::ALL {
+            fs::write(template.join(part.file_name()), vec![1; 8192]).unwrap();
+        }
+        let before = Footprint::of(&template, &TemplateFile::OF_PARENT).unwrap();
+        assert_eq!(before.own * 2, before.all);
+        assert_eq!(Footprint::of(&template, &[]).unwrap().own, before.all);
+        for part in TemplateFile::OF_ORIGIN {
+            fs::hard_link(template.join(part.file_name()), other.join(part.file_name())).unwrap();
+        }
+        assert_eq!(Footprint::of(&template, &TemplateFile::OF_PARENT).unwrap(), before);
+        assert_eq!(Footprint::of(&other, &TemplateFile::OF_ORIGIN).unwrap().own, 0);
+        fs::remove_dir_all(&template).unwrap();
+        assert_eq!(Footprint::of(&other, &TemplateFile::OF_ORIGIN).unwrap().own, 0);
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::{
     fs::{self, File},
     io,
     ops::Range,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::FileExt,
 };
 
 use super::{
     process_memory,
     runs::{self, PAGE_BYTES, Run},
 };
+use crate::disk_layer::FileId;
 
 /// How many entries of the page map are read at once. Each has 8 bytes.
 const PAGEMAP_BLOCK: usize = 64 << 10;
@@ -33,7 +34,7 @@ impl GuestMemory {
     /// The process has ended, or does not map the file as one range of this size.
     pub(super) fn locate(pid: u32, ram: &File, memory_mb: u64) -> io::Result<Self> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-        let found = address_in(&maps, ram.metadata()?.ino(), memory_mb << 20);
+        let found = address_in(&maps, FileId::of(ram)?, memory_mb << 20);
         let address = found.ok_or_else(|| io::Error::other("the VMM does not map the guest's memory"))?;
         Ok(Self { pid, address, pages: (memory_mb << 20) / PAGE_BYTES })
     }
@@ -100,10 +101,10 @@ fn add_changed(runs: &mut Vec<Run>, block: &[u8], first: u64) {
 
 /// The address of the first byte of a file that is mapped privately as one range of this size. Parts of the range may be
 /// maps of something else, which lie over it.
-fn address_in(maps: &str, inode: u64, bytes: u64) -> Option<u64> {
+fn address_in(maps: &str, file: FileId, bytes: u64) -> Option<u64> {
     let mut address = None;
     for map in maps.lines().filter_map(Map::parse) {
-        if map.inode != inode || !map.is_private {
+        if map.file != file || !map.is_private {
             continue;
         }
         let begin = map.range.start.checked_sub(map.offset)?;
@@ -119,7 +120,8 @@ struct Map {
     range: Range<u64>,
     is_private: bool,
     offset: u64,
-    inode: u64,
+    /// Files of other devices, such as the libraries of the VMM, may have the same inode number.
+    file: FileId,
 }
 
 impl Map {
@@ -130,8 +132,10 @@ impl Map {
         let range = hex(begin)?..hex(end)?;
         let is_private = fields.next()?.ends_with('p');
         let offset = hex(fields.next()?)?;
-        let inode = fields.nth(1)?.parse().ok()?;
-        Some(Self { range, is_private, offset, inode })
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let number = |text: &str| u32::from_str_radix(text, 16).ok();
+        let file = FileId::from_numbers(number(major)?, number(minor)?, fields.next()?.parse().ok()?);
+        Some(Self { range, is_private, offset, file })
     }
 }
 
@@ -147,16 +151,30 @@ mod tests {
 7f0001000000-7f0001001000 r--s 00000000 00:01 42                         /memfd:skep-ram (deleted)
 ";
 
+    /// A file of the device of [`MAPS`].
+    fn memory_file(inode: u64) -> FileId {
+        FileId::from_numbers(0, 1, inode)
+    }
+
     #[test]
     fn the_memory_is_found_by_the_maps_of_its_file() {
-        assert_eq!(address_in(MAPS, 42, 4 << 20), Some(0x7f00_0000_0000));
-        assert_eq!(address_in(MAPS, 44, 4 << 20), None);
+        let ram = memory_file(42);
+        assert_eq!(address_in(MAPS, ram, 4 << 20), Some(0x7f00_0000_0000));
+        assert_eq!(address_in(MAPS, memory_file(44), 4 << 20), None);
         // Longer than the memory of the guest.
-        assert_eq!(address_in(MAPS, 42, 3 << 20), None);
+        assert_eq!(address_in(MAPS, ram, 3 << 20), None);
         // Mapped at two places.
         let twice =
             format!("{MAPS}7f0002000000-7f0002100000 rw-p 00000000 00:01 42 /memfd:skep-ram (deleted)\n");
-        assert_eq!(address_in(&twice, 42, 4 << 20), None);
+        assert_eq!(address_in(&twice, ram, 4 << 20), None);
+    }
+
+    #[test]
+    fn files_of_other_devices_with_the_inode_number_of_the_memory_are_not_the_memory() {
+        let library = "7f0002000000-7f0002100000 r-xp 00000000 fe:01 42 /usr/lib/libfdt.so.1\n";
+        let maps = format!("{library}{MAPS}{library}");
+        assert_eq!(address_in(&maps, memory_file(42), 4 << 20), Some(0x7f00_0000_0000));
+        assert_eq!(address_in(&maps, FileId::from_numbers(0xfe, 1, 42), 4 << 20), Some(0x7f00_0200_0000));
     }
 
     #[test]

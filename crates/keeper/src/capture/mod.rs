@@ -33,6 +33,7 @@ use skep_keeper_protocol::AfterCapture;
 use crate::{
     Error, OpenTemplate,
     disk_layer::{self, FileId},
+    memory::MemoryAdmission,
 };
 pub(crate) use delta::DeltaFiles;
 use delta::MemoryCopy;
@@ -56,6 +57,8 @@ pub(crate) struct CaptureOrigin {
     pub(crate) template: TemplateId,
     /// The hash of its inputs.
     pub(crate) key: String,
+    /// The checksum of its guest memory. `None` if it is not known.
+    pub(crate) ram_sha256: Option<String>,
     pub(crate) vcpus: u32,
     /// In MiB.
     pub(crate) memory_mb: u64,
@@ -104,7 +107,7 @@ impl PendingCapture {
     pub(crate) fn precopy(
         &self,
         source: &CaptureSource,
-        admit: impl FnOnce(u64) -> Result<(), Error>,
+        admit: impl FnOnce(u64) -> Result<MemoryAdmission, Error>,
     ) -> Result<(), Error> {
         let failed = || Error::io(format!("capture of VM {}", source.vm));
         let files = VmmFiles::of(source.pid, source.root).map_err(failed())?;
@@ -116,7 +119,16 @@ impl PendingCapture {
         self.memory.memory_bytes()
     }
 
-    /// Copies memory and disk. `admit` gets by how much the memory's copy may grow, in bytes, before it is made. Blocks.
+    /// Copies memory of this process, like that of a guest.
+    #[cfg(test)]
+    pub(crate) fn copy_own(&self, memory: &[u8]) -> io::Result<()> {
+        let pages = memory.len() as u64 / runs::PAGE_BYTES;
+        let guest = GuestMemory::of(std::process::id(), memory.as_ptr() as u64, pages);
+        self.memory.copy(&guest, std::slice::from_ref(&(0..pages)))
+    }
+
+    /// Copies memory and disk. `admit` gets by how much the memory's copy may grow, in bytes, before it is made; the
+    /// admission ends when it is. Blocks.
     ///
     /// # Errors
     /// The VMM has ended or is not what the keeper launched, `admit` refuses, or the disk is full.
@@ -124,7 +136,7 @@ impl PendingCapture {
         self,
         source: &CaptureSource,
         disk_layers: &Path,
-        admit: impl FnOnce(u64) -> Result<(), Error>,
+        admit: impl FnOnce(u64) -> Result<MemoryAdmission, Error>,
     ) -> Result<Capture, Error> {
         let failed = || Error::io(format!("capture of VM {}", source.vm));
         let files = VmmFiles::of(source.pid, source.root).map_err(failed())?;
@@ -140,12 +152,13 @@ impl PendingCapture {
         &self,
         source: &CaptureSource,
         files: &VmmFiles,
-        admit: impl FnOnce(u64) -> Result<(), Error>,
+        admit: impl FnOnce(u64) -> Result<MemoryAdmission, Error>,
     ) -> Result<Vec<Run>, Error> {
         let failed = || Error::io(format!("capture of VM {}", source.vm));
         let memory = GuestMemory::locate(source.pid, &files.ram, source.origin.memory_mb).map_err(failed())?;
         let runs = memory.changed_runs(files.pages.as_ref()).map_err(failed())?;
-        admit(runs::bytes(&runs).saturating_sub(self.memory.memory_bytes()))?;
+        // Until the copy is written: only then does the machine count it as taken.
+        let _admission = admit(runs::bytes(&runs).saturating_sub(self.memory.memory_bytes()))?;
         self.memory.copy(&memory, &runs).map_err(failed())?;
         Ok(runs)
     }
@@ -161,13 +174,14 @@ impl Capture {
             // Opened anew, because file positions would be shared otherwise.
             Ok(File::open(path_of(file)).map_err(Error::io("file of a capture"))?.into())
         };
-        let CaptureOrigin { key, vcpus, memory_mb, .. } = self.origin.clone();
+        let CaptureOrigin { key, ram_sha256, vcpus, memory_mb, .. } = self.origin.clone();
         Ok(OpenTemplate {
             key,
             edition: 0,
             vcpus,
             memory_mb,
             ram: open(&self.files.ram)?,
+            ram_sha256,
             kernel: open(&self.files.kernel)?,
             initrd: open(&self.files.initrd)?,
             root: open(&self.files.root)?,

@@ -15,7 +15,7 @@ const GROUP_PRESSURE: &str = "memory.pressure";
 /// Above this share of the last 10 s in which all tasks stalled, in percent, the machine is under pressure.
 const MAX_STALLED_PERCENT: f64 = 10.0;
 
-/// Reads the memory of the machine. `templates_bytes` is what the memory files of loaded templates take.
+/// Reads the memory of the machine. `templates_bytes` is what the memory files that VMs share take.
 ///
 /// # Errors
 /// `/proc` cannot be read.

@@ -12,9 +12,10 @@ use skep_network::Tap;
 
 use super::VmResources;
 use crate::{
-    DataDir, Error, OpenTemplate, Origin, SwarmConfig,
+    AdmitLoad, DataDir, Error, OpenTemplate, Origin, SwarmConfig,
     capture::Capture,
     disk_layer::{self, FileId},
+    memory::MappedDelta,
     process_id::ProcessId,
     records::{Record, Records, VmmRecord},
     sockets::{SocketDir, SocketPairs},
@@ -29,6 +30,7 @@ pub(crate) struct LaunchContext<'a> {
     pub(crate) binary: &'a Path,
     pub(crate) records: &'a Records,
     pub(crate) boot_id: &'a str,
+    pub(crate) admit_load: Box<AdmitLoad<'a>>,
 }
 
 /// What a VM is restored from.
@@ -64,14 +66,18 @@ impl VmResources {
         site.records.write(self.record.insert(record))?;
         let opened = match source {
             LaunchSource::Template(template) => {
-                let opened = site.swarm.templates.open(*template)?;
+                let opened = site.swarm.templates.open(*template, &*site.admit_load)?;
                 // Before the check: damage that it finds concerns other VMs of the edition as well.
                 self.edition = opened.origin.is_none().then_some(opened.edition);
                 site.swarm.templates.check(*template, opened.edition)?;
                 opened
             }
             // Its files are in memory, and the VM that it was taken from runs with the same root file system.
-            LaunchSource::Capture(capture) => capture.open()?,
+            LaunchSource::Capture(capture) => {
+                let origin = &capture.origin;
+                site.swarm.templates.check_copy(origin.template, &origin.key)?;
+                capture.open()?
+            }
         };
         let (vcpus, memory_mb) = (opened.vcpus, opened.memory_mb);
         let Origin { template, key: template_key } = opened
@@ -80,11 +86,14 @@ impl VmResources {
             .unwrap_or_else(|| Origin { template: source.template(), key: opened.key.clone() });
         let root = opened.root.try_clone().map(File::from).and_then(|root| FileId::of(&root));
         let root = Some(root.map_err(Error::io("root file system"))?);
+        let ram_sha256 = opened.ram_sha256.clone();
+        let delta = opened.delta.as_ref().map(MappedDelta::of).transpose().map_err(Error::io("delta"))?;
         let (descriptors, layer) = self.spawn(site, vm, uid, tap, opened)?;
         if let (Some(record), Some(jailed)) = (&mut self.record, &self.jailed) {
             let process = ProcessId::of(jailed)?;
             record.template = template;
-            record.vmm = Some(VmmRecord { process, template_key, vcpus, memory_mb, layer, root });
+            record.vmm =
+                Some(VmmRecord { process, template_key, vcpus, memory_mb, layer, root, delta, ram_sha256 });
             site.records.write(record)?;
         }
         Ok(descriptors)

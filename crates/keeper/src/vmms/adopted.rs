@@ -8,22 +8,22 @@ use skep_network::Network;
 
 use crate::{
     DataDir, Error, SwarmConfig,
-    adopt::{self, Survivor, SwarmResources},
+    adopt::{self, RunningVm, SwarmResources},
     capacity::InUse,
     cleanup,
     data_dir::create_dir_all,
 };
 
-/// Adopts the surviving VMs with their network and cgroups. If that fails, ends them and creates both anew.
+/// Adopts the running VMs with their network and cgroups. If that fails, ends them and creates both anew.
 pub(super) async fn adopt_or_create(
     data_dir: &DataDir,
     swarm: &SwarmConfig,
     uids: &mut UidPool,
-    survivors: Vec<Survivor>,
+    running_vms: Vec<RunningVm>,
 ) -> Result<SwarmResources, Error> {
-    if !survivors.is_empty() {
+    if !running_vms.is_empty() {
         let unused = uids.clone();
-        match adopt::adopt(data_dir, swarm, uids, survivors).await {
+        match adopt::adopt(data_dir, swarm, uids, running_vms).await {
             Ok(resources) => return Ok(resources),
             Err(error) => {
                 tracing::warn!(%error, "the VMs of an earlier keeper cannot be taken over and end: {error}");

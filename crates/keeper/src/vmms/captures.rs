@@ -3,27 +3,48 @@
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
 use skep_api::{ErrorCode, Failure, TemplateId, VmId};
-use skep_keeper_protocol::{AfterCapture, StorePurpose, TemplateStatus};
+use skep_keeper_protocol::{AfterCapture, MAX_CAPTURES, StorePurpose, TemplateStatus};
 use tokio::task::spawn_blocking;
 
 use super::{Slot, Vmms};
 use crate::{
-    CapturedFiles, Error, capacity,
+    CapturedFiles, Error, FileId, capacity,
     capture::{Capture, CaptureSource, PendingCapture},
+    memory::MemoryAdmission,
     vmm::LaunchSource,
 };
-
-/// Captures at the same time. Each takes memory, and the server drops it after a fork or when it is stored.
-const MAX_CAPTURES: usize = 64;
 
 /// The captures of the server, by their ids.
 pub(super) type Captures = HashMap<TemplateId, CaptureSlot>;
 
 pub(super) enum CaptureSlot {
     Pending(PendingCapture),
-    /// The copy is being made.
-    Busy,
+    /// A copy is being made. It took `bytes` when that began.
+    Busy {
+        bytes: u64,
+    },
     Complete(Arc<Capture>),
+}
+
+impl CaptureSlot {
+    /// Takes the pending capture, which is completed elsewhere. `None` if there is none.
+    fn take_pending(&mut self) -> Option<PendingCapture> {
+        let Self::Pending(pending) = self else { return None };
+        let bytes = pending.memory_bytes();
+        match std::mem::replace(self, Self::Busy { bytes }) {
+            Self::Pending(pending) => Some(pending),
+            Self::Busy { .. } | Self::Complete(_) => None,
+        }
+    }
+
+    /// What it takes, in bytes.
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Pending(pending) => pending.memory_bytes(),
+            Self::Busy { bytes } => *bytes,
+            Self::Complete(capture) => capture.delta.memory_bytes(),
+        }
+    }
 }
 
 impl Vmms {
@@ -37,6 +58,7 @@ impl Vmms {
         self.add_capture(capture)?;
         let this = Arc::clone(self);
         let preparing = spawn_blocking(move || {
+            this.check_engine()?;
             let (pending, state) = PendingCapture::create(vm, then)?;
             if then == AfterCapture::RunsOn {
                 pending.precopy(&this.capture_source(vm)?, |bytes| this.admit_copy(bytes, then))?;
@@ -50,13 +72,30 @@ impl Vmms {
         Ok(state)
     }
 
+    /// Checks that no other version of the engine is installed than the one that VMs run by. It could not load what they save,
+    /// and would be used after the next start of skep.
+    fn check_engine(&self) -> Result<(), Error> {
+        match self.swarm.launcher.check_version() {
+            Err(skep_engine::Error::VersionChanged { was, is }) => {
+                let message = format!(
+                    "the machine's {was} was updated to {is}, which cannot load the memory of a VM that runs already, so this VM is \
+                     neither copied nor paused to disk, and stays as it is; pause it to memory, or restart skep (`systemctl restart \
+                     skep`): the VM continues, and a snapshot or a pause to disk then keeps its files alone"
+                );
+                Err(Failure::new(ErrorCode::TemplateNotReady, message).into())
+            }
+            // A program that is missing may be installed again in the same version, and saved memory does not need it now.
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
     /// Puts a capture into its place, unless it was dropped meanwhile.
     fn fill(&self, capture: TemplateId, slot: CaptureSlot) {
         let replaced = match self.captures().get_mut(&capture) {
             Some(held) => std::mem::replace(held, slot),
             None => slot,
         };
-        // Without the lock: the kernel frees hundreds of megabytes.
+        // The lock is released first, because the kernel takes long to free hundreds of megabytes.
         drop(replaced);
     }
 
@@ -70,16 +109,13 @@ impl Vmms {
             let message = format!("there is a capture {capture} already");
             return Err(Failure::new(ErrorCode::Internal, message).into());
         }
-        captures.insert(capture, CaptureSlot::Busy);
+        captures.insert(capture, CaptureSlot::Busy { bytes: 0 });
         Ok(())
     }
 
     pub(super) async fn capture(self: &Arc<Self>, capture: TemplateId) -> Result<(), Error> {
-        let pending = match self.captures().get_mut(&capture) {
-            Some(slot @ CaptureSlot::Pending(_)) => std::mem::replace(slot, CaptureSlot::Busy),
-            _ => return Err(unknown_capture(capture)),
-        };
-        let CaptureSlot::Pending(pending) = pending else { return Err(unknown_capture(capture)) };
+        let pending = self.captures().get_mut(&capture).and_then(CaptureSlot::take_pending);
+        let pending = pending.ok_or_else(|| unknown_capture(capture))?;
         let this = Arc::clone(self);
         let copying = spawn_blocking(move || this.complete_capture(pending));
         let copied = copying.await.map_err(|error| Error::io("capture")(std::io::Error::other(error)));
@@ -94,14 +130,12 @@ impl Vmms {
         pending.complete(&source, &self.data_dir.disk_layers(), |bytes| self.admit_copy(bytes, then))
     }
 
-    /// Checks that the machine has memory for a copy of this size, and space on its disk.
-    fn admit_copy(&self, bytes: u64, then: AfterCapture) -> Result<(), Error> {
-        let mut memory = self.memory()?;
-        if then == AfterCapture::Ends && memory.admits_pause(bytes) {
-            return capacity::check_disk_now(&self.data_dir);
-        }
-        memory.available_bytes = memory.available_bytes.saturating_sub(bytes);
-        capacity::check_now(&self.data_dir, &memory)
+    /// Admits the memory for a copy of this size, if the machine has it, and space on its disk.
+    fn admit_copy(&self, bytes: u64, then: AfterCapture) -> Result<MemoryAdmission, Error> {
+        capacity::check_disk_now(&self.data_dir)?;
+        self.admissions.admit(bytes, |admitted| {
+            capacity::check_copy_memory(self.memory()?.without(admitted), bytes, then)
+        })
     }
 
     pub(super) async fn store_capture(
@@ -117,6 +151,7 @@ impl Vmms {
             let files = CapturedFiles {
                 origin: capture.origin.template,
                 origin_key: &capture.origin.key,
+                origin_ram: capture.origin.ram_sha256.as_deref(),
                 purpose,
                 state: &capture.state,
                 delta: &capture.delta.data,
@@ -131,7 +166,7 @@ impl Vmms {
 
     pub(super) fn drop_capture(&self, capture: TemplateId) {
         let dropped = self.captures().remove(&capture);
-        // Without the lock: the kernel frees hundreds of megabytes.
+        // The lock is released first, because the kernel takes long to free hundreds of megabytes.
         drop(dropped);
     }
 
@@ -154,14 +189,17 @@ impl Vmms {
         self.complete_captures(id).unwrap_or(LaunchSource::Template(id))
     }
 
-    /// What captures take, in bytes.
-    pub(super) fn captures_bytes(&self) -> u64 {
-        let bytes = |slot: &CaptureSlot| match slot {
-            CaptureSlot::Complete(capture) => capture.delta.memory_bytes(),
-            CaptureSlot::Pending(pending) => pending.memory_bytes(),
-            CaptureSlot::Busy => 0,
-        };
-        self.captures().values().map(bytes).sum()
+    /// What captures take, in bytes, and the deltas that this counts.
+    pub(super) fn captures_memory(&self) -> (u64, Vec<FileId>) {
+        let (mut bytes, mut deltas) = (0, Vec::new());
+        for slot in self.captures().values() {
+            bytes += slot.memory_bytes();
+            // No VM was launched from any other capture.
+            if let CaptureSlot::Complete(capture) = slot {
+                deltas.extend(FileId::of(&capture.delta.data).ok());
+            }
+        }
+        (bytes, deltas)
     }
 
     fn complete_captures(&self, id: TemplateId) -> Option<LaunchSource> {
@@ -180,4 +218,22 @@ impl Vmms {
 
 fn unknown_capture(capture: TemplateId) -> Error {
     Failure::new(ErrorCode::Internal, format!("the keeper has no capture {capture}")).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_that_is_being_completed_counts_what_it_took_before() {
+        const BYTES: usize = 3 * 4096;
+        let (pending, _state) = PendingCapture::create(VmId::generate(), AfterCapture::RunsOn).unwrap();
+        pending.copy_own(&[1; BYTES]).unwrap();
+        let mut slot = CaptureSlot::Pending(pending);
+        assert_eq!(slot.memory_bytes(), BYTES as u64);
+        assert!(slot.take_pending().is_some());
+        assert_eq!(slot.memory_bytes(), BYTES as u64);
+        assert!(slot.take_pending().is_none());
+        assert_eq!(slot.memory_bytes(), BYTES as u64);
+    }
 }

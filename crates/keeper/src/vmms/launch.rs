@@ -16,7 +16,7 @@ impl Vmms {
         template: TemplateId,
         ip: Option<Ipv4Addr>,
     ) -> Result<(Launched, Vec<OwnedFd>), Error> {
-        capacity::check_now(&self.data_dir, &self.memory()?)?;
+        capacity::check_now(&self.data_dir, &self.memory_after_admissions()?)?;
         self.reserve(vm)?;
         let mut belongings = VmResources::default();
         let built = self.build(vm, template, ip, &mut belongings).await;

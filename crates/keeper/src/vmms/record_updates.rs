@@ -1,6 +1,9 @@
 //! State of a VM that changes while it runs. It is written to the VM's record first, so that the next keeper knows it.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, PoisonError},
+};
 
 use skep_api::{
     VmId,
@@ -11,7 +14,7 @@ use skep_network::Port;
 use tokio::task::spawn_blocking;
 
 use super::{Slot, Vmms};
-use crate::{Error, records::Record};
+use crate::{Error, egress::Egress, records::Record};
 
 impl Vmms {
     /// Marks a VM as committed, so that it outlives this server. Fails if its template is damaged: the VM may have read
@@ -32,14 +35,63 @@ impl Vmms {
     }
 
     /// Sets what a VM may connect to. When it answers, the egress process and the packet filter apply it.
+    ///
+    /// # Errors
+    /// The policy cannot be recorded or applied. The policy from before is on record and applies then.
     pub(super) async fn set_egress(self: &Arc<Self>, vm: VmId, policy: EgressPolicy) -> Result<(), Error> {
         let port = self.port_of(vm)?;
-        match &self.egress {
-            Some(egress) => egress.set(port.ip, policy.clone()).await?,
-            None if policy == EgressPolicy::None => return Ok(()),
-            None => return Err(Error::NoEgress("it has no egress process; check `egress` in its settings")),
+        let Some(egress) = &self.egress else {
+            return match policy {
+                // The next keeper may have an egress process, and applies what is on record.
+                EgressPolicy::None => self.record_egress(vm, policy).await,
+                _ => Err(Error::NoEgress("it has no egress process; check `egress` in its settings")),
+            };
+        };
+        let before = self.egress_on_record(vm)?;
+        self.record_egress(vm, policy.clone()).await?;
+        let applied = self.apply_egress(egress, port, policy, before.clone()).await;
+        if applied.is_err()
+            && let Err(error) = self.record_egress(vm, before).await
+            && !matches!(error, Error::UnknownVm(_))
+        {
+            tracing::error!(%vm, %error, "the record of VM {vm} has an egress policy that is not applied: {error}");
         }
-        self.network.set_egress(port, policy != EgressPolicy::None).await?;
+        applied
+    }
+
+    /// Sets a policy in the egress process and the packet filter.
+    ///
+    /// # Errors
+    /// The egress process or the packet filter does not apply the policy. The egress process has the one from before then.
+    async fn apply_egress(
+        &self,
+        egress: &Egress,
+        port: Port,
+        policy: EgressPolicy,
+        before: EgressPolicy,
+    ) -> Result<(), Error> {
+        let (ip, redirected) = (port.ip, policy != EgressPolicy::None);
+        egress.set(ip, policy).await?;
+        let Err(refused) = self.network.set_egress(port, redirected).await else { return Ok(()) };
+        // The address of a VM that has ended may belong to another VM next.
+        if !matches!(refused, skep_network::Error::PortRemoved(_))
+            && let Err(error) = egress.set(ip, before).await
+        {
+            tracing::error!(%ip, %error, "the VM at {ip} has an egress policy that was refused: {error}");
+        }
+        Err(refused.into())
+    }
+
+    fn egress_on_record(&self, vm: VmId) -> Result<EgressPolicy, Error> {
+        match self.slots().get(&vm) {
+            Some(Slot::Running(belongings)) => {
+                belongings.record.as_ref().map(|record| record.egress.clone()).ok_or(Error::UnknownVm(vm))
+            }
+            _ => Err(Error::UnknownVm(vm)),
+        }
+    }
+
+    async fn record_egress(self: &Arc<Self>, vm: VmId, policy: EgressPolicy) -> Result<(), Error> {
         self.change_record(vm, |record| record.egress = policy).await
     }
 
@@ -74,16 +126,22 @@ impl Vmms {
     async fn change_record(
         self: &Arc<Self>,
         vm: VmId,
-        change: impl FnOnce(&mut Record),
+        change: impl FnOnce(&mut Record) + Send + 'static,
     ) -> Result<(), Error> {
+        let this = Arc::clone(self);
+        let changing = spawn_blocking(move || this.write_change(vm, change));
+        changing.await.map_err(|error| Error::io("record of a VM")(std::io::Error::other(error)))?
+    }
+
+    fn write_change(&self, vm: VmId, change: impl FnOnce(&mut Record)) -> Result<(), Error> {
+        // Changes run one at a time: each reads the record that the previous one wrote, and all write through the same temporary file.
+        let _turn = self.record_changes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut record = match self.slots().get(&vm) {
             Some(Slot::Running(belongings)) => belongings.record.clone().ok_or(Error::UnknownVm(vm))?,
             _ => return Err(Error::UnknownVm(vm)),
         };
         change(&mut record);
-        let (this, written) = (Arc::clone(self), record.clone());
-        let writing = spawn_blocking(move || this.records.write(&written));
-        writing.await.map_err(|error| Error::io("record of a VM")(std::io::Error::other(error)))??;
+        self.records.write(&record)?;
         if let Some(Slot::Running(belongings)) = self.slots().get_mut(&vm)
             && let Some(kept) = &mut belongings.record
         {

@@ -15,9 +15,11 @@ const UNLOAD_INTERVAL: Duration = Duration::from_secs(10);
 impl Vmms {
     /// Begins with the builds of templates.
     pub(crate) fn begin_builds(&self) {
-        let (data_dir, tree) = (self.data_dir.clone(), self.tree.clone());
+        let (data_dir, tree, admissions) =
+            (self.data_dir.clone(), self.tree.clone(), self.admissions.clone());
         self.swarm.templates.begin_builds(Box::new(move || {
-            let memory = memory::read(&tree, 0)?;
+            let admitted = admissions.bytes();
+            let memory = memory::read(&tree, 0)?.without(admitted);
             Ok(capacity::check_now(&data_dir, &memory)?)
         }));
     }
@@ -29,7 +31,7 @@ impl Vmms {
         size: GuestSize,
     ) -> Result<(), Error> {
         // It boots a guest and writes its files.
-        capacity::check_now(&self.data_dir, &self.memory()?)?;
+        capacity::check_now(&self.data_dir, &self.memory_after_admissions()?)?;
         Ok(self.swarm.templates.build(template, parent, size)?)
     }
 
@@ -39,7 +41,7 @@ impl Vmms {
     }
 
     pub(super) fn boot_disk(&self, template: TemplateId, snapshot: TemplateId) -> Result<(), Error> {
-        capacity::check_now(&self.data_dir, &self.memory()?)?;
+        capacity::check_now(&self.data_dir, &self.memory_after_admissions()?)?;
         Ok(self.swarm.templates.boot_disk(template, snapshot)?)
     }
 

@@ -42,29 +42,29 @@ pub(crate) fn server() -> ExitCode {
     let raw = socket.try_clone().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (end, welcome, listeners) = ServerEnd::connect(socket).await.unwrap();
-        if let Some(code) = welcome.settings.get("exit").and_then(Value::as_u64) {
+        let (end, setup, listeners) = ServerEnd::connect(socket).await.unwrap();
+        if let Some(code) = setup.settings.get("exit").and_then(Value::as_u64) {
             return ExitCode::from(u8::try_from(code).unwrap());
         }
-        if let Some(why) = welcome.settings["unable"].as_str() {
+        if let Some(why) = setup.settings["unable"].as_str() {
             end.unable(why.to_owned()).await.unwrap();
             return ExitCode::FAILURE;
         }
-        let alone = Arc::new(AtomicBool::new(!welcome.succeeds));
-        if welcome.succeeds {
+        let alone = Arc::new(AtomicBool::new(!setup.succeeds));
+        if setup.succeeds {
             let (end, alone) = (end.clone(), Arc::clone(&alone));
             tokio::spawn(async move { alone.store(end.ready().await.is_ok(), Ordering::Release) });
         }
-        if welcome.settings["patient"] == true {
+        if setup.settings["patient"] == true {
             ignore_termination();
         }
         let mut listeners = listeners.into_iter();
         let listener = listeners.next().unwrap();
         let api = listeners.next().map(TcpListener::from);
-        let key = welcome.admin_key.unwrap();
+        let key = setup.admin_key.unwrap();
         let played = Arc::new(FakeServer {
             end,
-            settings: welcome.settings,
+            settings: setup.settings,
             alone,
             key,
             inherited,
@@ -149,6 +149,7 @@ impl FakeServer {
                 let usage = self.end.usage(vm()).await?;
                 Ok(serde_json::to_value(usage).unwrap())
             }
+            "memory" => Ok(serde_json::to_value(self.end.memory().await?).unwrap()),
             "send_word" => self.send_word(vm(), details).await,
             "helper" => self.helper(&details["kind"]).await,
             "pass_lingering" => Ok(self.pass_lingering(details)),

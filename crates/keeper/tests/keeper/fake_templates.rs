@@ -6,10 +6,12 @@ use std::{
     io::{self, Write},
     os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
+    sync::OnceLock,
 };
 
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
-use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Templates};
+use skep_engine::Delta;
+use skep_keeper::{AdmitBuild, AdmitLoad, CapturedFiles, FileId, OpenTemplate, Templates};
 use skep_keeper_protocol::TemplateStatus;
 
 /// Templates that are damaged while the file `damage` exists.
@@ -18,7 +20,7 @@ pub(crate) struct FakeTemplates {
 }
 
 /// Names of the templates that tests launch, in the order of their ids.
-const TEMPLATES: [&str; 4] = ["base", "unknown", "missing-program", "no-layer"];
+const TEMPLATES: [&str; 5] = ["base", "unknown", "missing-program", "no-layer", "snapshot"];
 
 pub(crate) fn template_id(name: &str) -> TemplateId {
     let at = TEMPLATES.iter().position(|known| *known == name).unwrap();
@@ -32,17 +34,15 @@ impl Templates for FakeTemplates {
         0
     }
 
-    fn open(&self, template: TemplateId) -> Result<OpenTemplate, Failure> {
+    fn deltas(&self) -> Vec<FileId> {
+        Vec::new()
+    }
+
+    fn open(&self, template: TemplateId, _: &AdmitLoad<'_>) -> Result<OpenTemplate, Failure> {
         let name = *TEMPLATES.iter().find(|name| template_id(name) == template).unwrap();
         if name == "unknown" {
             return Err(Failure::new(ErrorCode::UnknownTemplate, "there is no template `unknown`"));
         }
-        let file = |text: &str| -> OwnedFd {
-            let file = File::from(rustix::fs::memfd_create("part", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
-            (&file).write_all(text.as_bytes()).unwrap();
-            io::Seek::rewind(&mut &file).unwrap();
-            file.into()
-        };
         let layer = if name == "no-layer" { unreadable(&file("layer")) } else { file("layer") };
         // The amount of memory selects the behaviour of the launcher.
         let memory_mb = if name == "missing-program" { 1 } else { 64 };
@@ -53,12 +53,13 @@ impl Templates for FakeTemplates {
             vcpus: 1,
             memory_mb,
             ram,
+            ram_sha256: None,
             kernel,
             initrd,
             root,
             state,
             layer,
-            delta: None,
+            delta: (name == "snapshot").then(delta),
             origin: None,
         })
     }
@@ -81,6 +82,10 @@ impl Templates for FakeTemplates {
         unreachable!("no test stores captures")
     }
 
+    fn check_copy(&self, _: TemplateId, _: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+
     fn list(&self) -> Vec<TemplateStatus> {
         Vec::new()
     }
@@ -96,6 +101,20 @@ impl Templates for FakeTemplates {
         }
         Ok(())
     }
+}
+
+fn file(text: &str) -> OwnedFd {
+    let file = File::from(rustix::fs::memfd_create("part", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    (&file).write_all(text.as_bytes()).unwrap();
+    io::Seek::rewind(&mut &file).unwrap();
+    file.into()
+}
+
+/// The delta of the template `snapshot`. Its two files have one page each.
+fn delta() -> Delta {
+    static FILES: OnceLock<[OwnedFd; 2]> = OnceLock::new();
+    let [data, pages] = FILES.get_or_init(|| ["data", "pages"].map(file));
+    Delta { data: data.try_clone().unwrap(), pages: pages.try_clone().unwrap() }
 }
 
 /// The same file, opened write-only.

@@ -114,6 +114,12 @@ impl Fixture {
         control_groups(|group| group == name)
     }
 
+    /// The cgroups of the helper with this number.
+    pub(crate) fn groups_of_helper(&self, number: u32) -> Vec<PathBuf> {
+        let trees = self.groups_of(&format!("{}-helpers", self.name())).into_iter();
+        trees.map(|tree| tree.join(format!("helper-{number}"))).filter(|group| group.exists()).collect()
+    }
+
     pub(crate) fn assert_nothing_left(&self) {
         let name = self.name();
         assert_eq!(self.groups_of(&name), Vec::<PathBuf>::new());
@@ -172,10 +178,16 @@ impl RunningKeeper {
     pub(crate) fn try_request(&self, question: &Value) -> Option<Value> {
         let stream = TcpStream::connect(&self.address).ok()?;
         stream.set_read_timeout(Some(TIMEOUT)).ok()?;
-        writeln!(&stream, "{question}").ok()?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok()
+        exchange(&mut BufReader::new(stream), question)
+    }
+
+    /// A connection that the running server has accepted. Others may get another server during a restart.
+    pub(crate) fn accepted_connection(&self) -> BufReader<TcpStream> {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let mut connection = BufReader::new(stream);
+        exchange(&mut connection, &json!({"whoami": {}})).unwrap();
+        connection
     }
 
     pub(crate) fn request(&self, question: &Value) -> Value {
@@ -271,6 +283,14 @@ impl Drop for RunningKeeper {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends a request on a connection. `None` if the server ends before it answers.
+pub(crate) fn exchange(connection: &mut BufReader<TcpStream>, question: &Value) -> Option<Value> {
+    writeln!(connection.get_ref(), "{question}").ok()?;
+    let mut line = String::new();
+    connection.read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
 }
 
 pub(crate) fn uid_of(pid: u32) -> u32 {

@@ -126,6 +126,26 @@ pub(crate) fn ten_launches_at_once_share_nothing() {
     fixture.assert_nothing_left();
 }
 
+pub(crate) fn changes_of_a_vm_at_once_are_all_recorded() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    for _ in 0..10 {
+        let vm = keeper.launch("base");
+        std::thread::scope(|scope| {
+            for change in ["commit", "admit_to_api"].repeat(8) {
+                let request = json!({change: {"vm": vm.id}});
+                let keeper = &keeper;
+                scope.spawn(move || assert_eq!(keeper.request(&request), json!({}), "{request}"));
+            }
+        });
+        let record = fixture.data_dir().join(format!("keeper/vms/{}.json", vm.id));
+        let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+        assert_eq!([&record["committed"], &record["reaches_api"]], [true, true], "{record}");
+        keeper.request(&json!({"end": {"vm": vm.id}}));
+    }
+    keeper.stop();
+}
+
 pub(crate) fn more_vms_than_the_machine_holds_are_refused() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
@@ -136,6 +156,35 @@ pub(crate) fn more_vms_than_the_machine_holds_are_refused() {
     keeper.launch("base");
     assert_eq!(keeper.request(&one_more)["refused"], "no_capacity");
     keeper.stop();
+}
+
+pub(crate) fn a_delta_that_only_vms_hold_counts_once_while_one_of_them_runs() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let shared_bytes = |keeper: &fixture::RunningKeeper| {
+        let memory = keeper.request(&json!({"memory": {}}));
+        memory["templates_bytes"].as_u64().unwrap()
+    };
+    let end = |keeper: &fixture::RunningKeeper, vm: &fixture::LaunchedVm| {
+        assert_eq!(keeper.request(&json!({"end": {"vm": vm.id}})), json!({"out_of_memory": false}));
+    };
+    keeper.launch("base");
+    assert_eq!(shared_bytes(&keeper), 0, "a VM of a baked template has no delta");
+    let [first, last] = [(); 2].map(|()| keeper.launch("snapshot"));
+    let both_files = 2 * 4096;
+    assert_eq!(shared_bytes(&keeper), both_files);
+    end(&keeper, &first);
+    assert_eq!(shared_bytes(&keeper), both_files);
+
+    // The next keeper knows it from the record of the VM.
+    assert_eq!(keeper.request(&json!({"commit": {"vm": last.id}})), json!({}));
+    keeper.crash();
+    let keeper = fixture.keeper();
+    assert_eq!(shared_bytes(&keeper), both_files);
+    end(&keeper, &last);
+    assert_eq!(shared_bytes(&keeper), 0);
+    keeper.stop();
+    fixture.assert_nothing_left();
 }
 
 pub(crate) fn a_launch_on_a_full_disk_fails_and_is_undone() {

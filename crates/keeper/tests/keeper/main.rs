@@ -68,9 +68,14 @@ fn main() -> ExitCode {
         ("a_vmm_that_died_is_kept_until_it_is_ended", launches::a_vmm_that_died_is_kept_until_it_is_ended),
         ("a_vmm_that_keeps_its_stderr_open_is_ended", hostile::a_vmm_that_keeps_its_stderr_open_is_ended),
         ("ten_launches_at_once_share_nothing", launches::ten_launches_at_once_share_nothing),
+        ("changes_of_a_vm_at_once_are_all_recorded", launches::changes_of_a_vm_at_once_are_all_recorded),
         (
             "more_vms_than_the_machine_holds_are_refused",
             launches::more_vms_than_the_machine_holds_are_refused,
+        ),
+        (
+            "a_delta_that_only_vms_hold_counts_once_while_one_of_them_runs",
+            launches::a_delta_that_only_vms_hold_counts_once_while_one_of_them_runs,
         ),
         (
             "a_launch_on_a_full_disk_fails_and_is_undone",
@@ -202,7 +207,7 @@ fn a_helper_is_isolated_and_ends_with_its_server() {
         assert!(status.contains(line), "{line}: {status}");
     }
     assert_eq!(helper["arguments"][0], "--groups", "{helper}");
-    let group = fixture.groups_of("helper-1");
+    let group = fixture.groups_of_helper(1);
     let limit = |file: &str| group.iter().find_map(|group| fs::read_to_string(group.join(file)).ok());
     assert_eq!(limit("pids.max").unwrap().trim(), "32");
     let memory = ["memory.max", "memory.limit_in_bytes"].iter().find_map(|file| limit(file)).unwrap();
@@ -210,7 +215,7 @@ fn a_helper_is_isolated_and_ends_with_its_server() {
 
     // Further helpers at the same time, each with a group of its own, up to the limit.
     assert_eq!(keeper.request(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
-    assert!(!fixture.groups_of("helper-2").is_empty());
+    assert!(!fixture.groups_of_helper(2).is_empty());
     for _ in 0..2 {
         assert_eq!(keeper.request(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     }
@@ -220,8 +225,8 @@ fn a_helper_is_isolated_and_ends_with_its_server() {
     let git = keeper.request(&json!({"helper": {"kind": "git"}}));
     assert_eq!((&git["executes_scratch"], &git["executes_programs"]), (&json!(false), &json!(true)), "{git}");
     keeper.kill_server();
-    wait_until("the helpers' end", || fixture.groups_of("helper-1").is_empty());
-    wait_until("the other helpers' end", || fixture.groups_of("helper-4").is_empty());
+    wait_until("the helpers' end", || fixture.groups_of_helper(1).is_empty());
+    wait_until("the other helpers' end", || fixture.groups_of_helper(4).is_empty());
     assert_eq!(keeper.request(&json!({"helper": {"kind": "commands"}}))["pid"], 1);
     keeper.stop();
     fixture.assert_nothing_left();
@@ -255,4 +260,4 @@ fn descriptors_suffice_for_many_vms() {
     keeper.stop();
 }
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);

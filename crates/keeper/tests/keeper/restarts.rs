@@ -3,7 +3,7 @@
 use serde_json::json;
 use skep_harness::wait_until;
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, exchange};
 
 pub(crate) fn a_restart_brings_another_server_to_the_same_vms() {
     let fixture = Fixture::new();
@@ -32,9 +32,12 @@ pub(crate) fn restarts_at_once_share_their_outcome() {
     // It is killed some seconds after the restart and answers until then.
     let keeper = fixture.keeper_with(&json!({"patient": true, "next": {"a": 2}}));
     let before = keeper.server_pid();
+    // A request that the new server accepted would begin another restart.
+    let mut connections = [(); 3].map(|()| keeper.accepted_connection());
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let restarts: Vec<_> =
-            (0..3).map(|_| scope.spawn(|| keeper.try_request(&json!({"restart": {}})))).collect();
+        let restarts = connections
+            .each_mut()
+            .map(|connection| scope.spawn(move || exchange(connection, &json!({"restart": {}}))));
         restarts.into_iter().map(|restart| restart.join().unwrap()).collect()
     });
     assert_eq!(answers, vec![Some(json!({})); 3]);

@@ -70,19 +70,21 @@ async fn reconcile(
     if let Some(base) = held.get(&TemplateId::BASE) {
         store.ensure_base_template(EnsureBaseTemplate { size: base.size, at: Timestamp::now() }).await?;
         if !known.iter().any(|template| template.id == TemplateId::BASE) {
-            record(store, TemplateId::BASE, to_store(base.state.clone())).await?;
+            record(store, TemplateId::BASE, to_store(base.clone())).await?;
         }
     }
     for template in known {
         let status = match held.remove(&template.id) {
-            Some(status) => to_store(status.state),
+            Some(status) => to_store(status),
             // What the keeper refused to build failed with its reason.
             None if under_way.contains(&template.id) || template.state == TemplateState::Failed => continue,
             None if forget(store, &template).await? => continue,
             None => lost(&template),
         };
         log_outdated(&template, &status, reported);
-        settled &= matches!(status.state(), TemplateState::Ready | TemplateState::Failed);
+        // A snapshot of a VM is not built again.
+        settled &= template.source == TemplateSource::Vm
+            || matches!(status.state(), TemplateState::Ready | TemplateState::Failed);
         record(store, template.id, status).await?;
     }
     held.remove(&TemplateId::BASE);

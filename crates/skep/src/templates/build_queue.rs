@@ -24,19 +24,30 @@ struct Builds {
     first: VecDeque<TemplateId>,
     waiting: VecDeque<TemplateId>,
     /// Builds that wait from a time on.
-    later: BTreeMap<TemplateId, Instant>,
+    later: BTreeMap<TemplateId, Later>,
     running: Option<TemplateId>,
+    /// Whether a VM waits for the build that runs.
+    is_awaited: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Later {
+    at: Instant,
+    /// Whether a VM waits for it.
+    is_awaited: bool,
 }
 
 impl Builds {
     /// Lets builds wait whose time has come. Returns how long it is until the next time.
     fn take_due(&mut self, now: Instant) -> Option<Duration> {
-        let due = self.later.iter().filter(|(_, at)| **at <= now).map(|(template, _)| *template);
-        for template in due.collect::<Vec<_>>() {
+        let due = self.later.iter().filter(|(_, later)| later.at <= now);
+        let due: Vec<_> = due.map(|(template, later)| (*template, later.is_awaited)).collect();
+        for (template, is_awaited) in due {
             self.later.remove(&template);
-            self.waiting.push_back(template);
+            let queue = if is_awaited { &mut self.first } else { &mut self.waiting };
+            queue.push_back(template);
         }
-        self.later.values().min().map(|at| at.saturating_duration_since(now))
+        self.later.values().map(|later| later.at.saturating_duration_since(now)).min()
     }
 }
 
@@ -76,9 +87,12 @@ impl BuildQueue {
         }
     }
 
-    /// Queues another build of the template whose build runs, after a delay.
+    /// Queues another build of the template whose build runs, after a delay. If a VM waits for it, it comes before those of other
+    /// templates again.
     pub(super) fn push_later(&self, template: TemplateId, delay: Duration) {
-        self.lock().later.insert(template, Instant::now() + delay);
+        let mut builds = self.lock();
+        let is_awaited = builds.running == Some(template) && builds.is_awaited;
+        builds.later.insert(template, Later { at: Instant::now() + delay, is_awaited });
         self.changed.notify_all();
     }
 
@@ -87,8 +101,10 @@ impl BuildQueue {
         let mut builds = self.lock();
         loop {
             let next_due = builds.take_due(Instant::now());
-            if let Some(template) = builds.first.pop_front().or_else(|| builds.waiting.pop_front()) {
-                builds.running = Some(template);
+            let first = builds.first.pop_front();
+            let is_awaited = first.is_some();
+            if let Some(template) = first.or_else(|| builds.waiting.pop_front()) {
+                (builds.running, builds.is_awaited) = (Some(template), is_awaited);
                 return template;
             }
             builds = match next_due {
@@ -162,6 +178,22 @@ mod tests {
         }
         assert_eq!(queue.push_first(TemplateId::generate()).unwrap_err().code, ErrorCode::NoCapacity);
         queue.push(ids[0]).unwrap();
+    }
+
+    #[test]
+    fn a_build_that_a_vm_waits_for_comes_first_after_a_delay_too() {
+        let (queue, ids) = (BuildQueue::default(), [(); 2].map(|()| TemplateId::generate()));
+        queue.push_first(ids[0]).unwrap();
+        queue.push(ids[1]).unwrap();
+        assert_eq!(queue.next(), ids[0]);
+        queue.push_later(ids[0], Duration::ZERO);
+        queue.finish();
+        assert_eq!([queue.next(), queue.next()], ids);
+        // No VM waits for the second one.
+        queue.push_later(ids[1], Duration::ZERO);
+        queue.finish();
+        queue.push(ids[0]).unwrap();
+        assert_eq!([queue.next(), queue.next()], ids);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use skep_api::{Failure, TemplateId};
+use skep_api::{Failure, TemplateId, swarm::BASE_TEMPLATE};
 use skep_image::TemplateBuilder;
+use skep_template::{TemplateFile, shelf::template_dir};
 
 use super::{Kind, Recipe, base::BaseTemplate};
 use crate::bake_process;
@@ -25,8 +26,19 @@ pub(super) trait Builder: Send + Sync {
         report: &dyn Fn(&str),
     ) -> anyhow::Result<PathBuf>;
 
-    /// The folder of `base`. Fails while it is baked again.
+    /// The folder of `base`. Fails while it is baked: with `template_damaged` because its files changed, else with
+    /// `template_not_ready`.
     fn base_dir(&self) -> Result<PathBuf, Failure>;
+
+    /// The folder for the files of `base` that were baked from the inputs with this key. They need not be there.
+    fn base_dir_of(&self, key: &str) -> PathBuf;
+
+    /// Why the memory of a VM that was booted from the template in this folder cannot be loaded on this machine, as the end of a
+    /// sentence about that boot. `None` if it can.
+    fn difference_of_state(&self, dir: &Path) -> Result<Option<String>, skep_image::Error>;
+
+    /// The files that a template has in common with the one that it was made from.
+    fn shared_files(&self, recipe: &Recipe) -> &'static [TemplateFile];
 
     /// Verifies the files of `base` on disk, and bakes it again if they are damaged. Returns whether they are. Blocks.
     fn is_base_damaged(&self) -> bool;
@@ -69,6 +81,18 @@ impl Builder for BakeProcesses {
 
     fn base_dir(&self) -> Result<PathBuf, Failure> {
         self.base.dir()
+    }
+
+    fn base_dir_of(&self, key: &str) -> PathBuf {
+        template_dir(&self.template_builder.image_dir, BASE_TEMPLATE, key)
+    }
+
+    fn difference_of_state(&self, dir: &Path) -> Result<Option<String>, skep_image::Error> {
+        self.template_builder.difference_of_snapshot(dir)
+    }
+
+    fn shared_files(&self, recipe: &Recipe) -> &'static [TemplateFile] {
+        recipe.shared_files(&self.shelf, &self.template_builder.image_dir)
     }
 
     fn is_base_damaged(&self) -> bool {

@@ -9,14 +9,14 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::OwnedFd,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use rustix::process::{Signal, pidfd_send_signal};
 use skep_api::{ErrorCode, Failure, TemplateId};
 use skep_keeper_protocol::{TemplateState, TemplateStatus};
-use skep_template::{Template, shelf::Footprint};
+use skep_template::{Template, TemplateFile, shelf::Footprint};
 
 use super::{Kind, Recipe, build_error::BuildError, idle_time::IdleTime};
 
@@ -37,6 +37,8 @@ pub(super) struct Entry {
     pub(super) recipe: Recipe,
     pub(super) edition: u64,
     pub(super) phase: Phase,
+    /// The space of its files, if it has any that stay whether VMs can be restored from them or not.
+    files: Option<Footprint>,
     /// How long no VM has needed the template. Only used for `Kind::Disk`, which is removed then.
     unneeded: IdleTime,
     /// The last rebuild, if it failed.
@@ -53,7 +55,7 @@ pub(super) enum Phase {
         step: String,
     },
     Ready(Ready),
-    /// It was never ready.
+    /// The build failed, and no earlier one is ready.
     Failed(BuildError),
     Damaged {
         reason: String,
@@ -67,9 +69,11 @@ pub(super) enum Phase {
 pub(super) struct Ready {
     pub(super) dir: PathBuf,
     key: String,
-    footprint: Footprint,
+    pub(super) footprint: Footprint,
     /// Loaded and verified at its use, until none has followed for a minute.
     pub(super) loaded: Option<Arc<Template>>,
+    /// Held while it is being loaded.
+    pub(super) loading: Arc<Mutex<()>>,
     pub(super) idle: IdleTime,
 }
 
@@ -88,6 +92,14 @@ impl Table {
             end(&process);
         }
         self.builder = Some((id, process));
+    }
+
+    /// The templates whose files are in memory.
+    pub(super) fn loaded(&self) -> impl Iterator<Item = &Arc<Template>> {
+        self.templates.values().filter_map(|entry| match &entry.phase {
+            Phase::Ready(ready) => ready.loaded.as_ref(),
+            _ => None,
+        })
     }
 
     /// The templates that the VMs on disk were restored from at first.
@@ -131,7 +143,16 @@ fn end(process: &OwnedFd) {
 
 impl Entry {
     pub(super) fn new(recipe: Recipe, phase: Phase) -> Self {
-        Self { recipe, edition: 0, phase, unneeded: IdleTime::default(), failed: None }
+        let files = match &phase {
+            Phase::Ready(ready) => Some(ready.footprint),
+            _ => None,
+        };
+        Self { recipe, edition: 0, phase, files, unneeded: IdleTime::default(), failed: None }
+    }
+
+    /// Like [`Entry::new`], of a snapshot with these files, whose memory may be unusable.
+    pub(super) fn of_snapshot(recipe: Recipe, phase: Phase, files: Option<Footprint>) -> Self {
+        Self { files, ..Self::new(recipe, phase) }
     }
 
     /// Records whether a VM needs the template. Returns whether it is to be removed, because only VMs need it and none has for
@@ -146,6 +167,7 @@ impl Entry {
     pub(super) fn settle(&mut self, outcome: Outcome) -> Option<Duration> {
         match outcome {
             Outcome::Built(ready) => {
+                self.files = Some(ready.footprint);
                 (self.phase, self.failed) = (Phase::Ready(ready), None);
                 None
             }
@@ -173,15 +195,18 @@ impl Entry {
     pub(super) fn status(&self, template: TemplateId) -> TemplateStatus {
         let state = match &self.phase {
             Phase::Building { step } => TemplateState::Building { step: step.clone() },
-            Phase::Ready(Ready { key, footprint, .. }) => {
-                TemplateState::Ready { key: key.clone(), size_bytes: footprint.all, own_bytes: footprint.own }
-            }
+            Phase::Ready(Ready { key, .. }) => TemplateState::Ready { key: key.clone() },
             Phase::Failed(error) => TemplateState::Failed { failure: self.failure_of(*error) },
             Phase::Damaged { reason } => TemplateState::Damaged { reason: self.with_last_error(reason) },
             Phase::Outdated { reason } => TemplateState::Outdated { reason: self.with_last_error(reason) },
         };
         let Recipe { parent, size, .. } = self.recipe;
-        TemplateStatus { template, parent: Some(parent), size, state }
+        let files = match &self.phase {
+            Phase::Ready(ready) => Some(ready.footprint),
+            _ => self.files,
+        };
+        let Footprint { all: size_bytes, own: own_bytes } = files.unwrap_or_default();
+        TemplateStatus { template, parent: Some(parent), size, state, size_bytes, own_bytes }
     }
 
     /// Why no VM can be restored from it now.
@@ -239,10 +264,11 @@ impl Entry {
 }
 
 impl Ready {
-    pub(super) fn of(dir: PathBuf) -> Result<Self, skep_template::Error> {
+    /// `shared`: the files that are not its own, as in [`Footprint::of`].
+    pub(super) fn of(dir: PathBuf, shared: &[TemplateFile]) -> Result<Self, skep_template::Error> {
         let key = skep_template::read_manifest(&dir)?.key;
-        let footprint = Footprint::of(&dir)?;
-        Ok(Self { dir, key, footprint, loaded: None, idle: IdleTime::default() })
+        let footprint = Footprint::of(&dir, shared)?;
+        Ok(Self { dir, key, footprint, loaded: None, loading: Arc::default(), idle: IdleTime::default() })
     }
 }
 
@@ -262,7 +288,8 @@ mod tests {
 
     fn ready() -> Outcome {
         let (dir, key, footprint) = ("/somewhere".into(), "key".to_owned(), Footprint::default());
-        Outcome::Built(Ready { dir, key, footprint, loaded: None, idle: IdleTime::default() })
+        let (loading, idle) = (Arc::default(), IdleTime::default());
+        Outcome::Built(Ready { dir, key, footprint, loaded: None, loading, idle })
     }
 
     #[test]
@@ -287,6 +314,17 @@ mod tests {
             entry.phase = Phase::Damaged { reason: reasons() };
             assert!(!entry.refusal(TemplateId::BASE).message.contains("failed"));
             assert_eq!(entry.settle(Outcome::Failed(BuildError::Guest)), Some(MIN_RETRY_DELAY));
+        }
+    }
+
+    #[test]
+    fn the_files_of_a_snapshot_are_counted_while_its_memory_cannot_be_used() {
+        let size = GuestSize { memory_mb: 256, vcpus: 1, disk_mb: 2048 };
+        let recipe = Recipe { parent: TemplateId::BASE, size, kind: Kind::Pause };
+        let reason = || "another processor".to_owned();
+        for phase in [Phase::Outdated { reason: reason() }, Phase::Damaged { reason: reason() }] {
+            let entry = Entry::of_snapshot(recipe, phase, Some(Footprint { all: 9, own: 4 }));
+            assert_eq!(entry.status(TemplateId::generate()).own_bytes, 4);
         }
     }
 

@@ -19,15 +19,17 @@ use std::{
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_engine::Delta;
 use skep_image::TemplateBuilder;
-use skep_keeper::{AdmitBuild, CapturedFiles, OpenTemplate, Templates, template_keys_of_vms};
+use skep_keeper::{
+    AdmitBuild, AdmitLoad, CapturedFiles, FileId, OpenTemplate, Templates, template_keys_of_vms,
+};
 use skep_keeper_protocol::TemplateStatus;
 use skep_template::{Template, TemplateFile};
 
 use base::BaseTemplate;
 pub(crate) use build_error::BuildError;
 use built::BuiltTemplates;
-use recipe::remove_without_recipe;
 pub(crate) use recipe::{Kind, Recipe, built_templates};
+use recipe::{protect_folders, remove_without_recipe};
 
 /// It is the image directory too, unless that is set.
 const DIRECTORY: &str = "templates";
@@ -61,16 +63,28 @@ pub(crate) struct Shelf {
 impl Shelf {
     /// Loads `base`, and bakes it first if needed, which blocks for a minute or more. Queues the builds of the other
     /// templates that need one.
-    pub(crate) fn load(template_builder: &TemplateBuilder, data_dir: &Path) -> anyhow::Result<Self> {
-        let base = BaseTemplate::load(template_builder)?;
+    ///
+    /// # Errors
+    /// A template cannot be read. With `vms_run`, VMs of an earlier keeper run, and a failure to load or bake `base` is not an error:
+    /// it would end these VMs, which do not need `base`.
+    pub(crate) fn load(
+        template_builder: &TemplateBuilder,
+        data_dir: &Path,
+        vms_run: bool,
+    ) -> anyhow::Result<Self> {
+        let base = if vms_run {
+            BaseTemplate::find(template_builder)?
+        } else {
+            BaseTemplate::load(template_builder)?
+        };
         let built = BuiltTemplates::load(template_builder.clone(), shelf_of(data_dir), Arc::clone(&base))?;
         Ok(Self { base, built })
     }
 }
 
 impl Templates for Shelf {
-    fn open(&self, template: TemplateId) -> Result<OpenTemplate, Failure> {
-        if template == TemplateId::BASE { self.base.open() } else { self.built.open(template) }
+    fn open(&self, template: TemplateId, admit: &AdmitLoad<'_>) -> Result<OpenTemplate, Failure> {
+        if template == TemplateId::BASE { self.base.open(admit) } else { self.built.open(template, admit) }
     }
 
     fn check(&self, template: TemplateId, edition: u64) -> Result<(), Failure> {
@@ -85,8 +99,13 @@ impl Templates for Shelf {
         self.base.memory_bytes() + self.built.memory_bytes()
     }
 
+    fn deltas(&self) -> Vec<FileId> {
+        // Only built templates can be snapshots, and only snapshots have a delta.
+        self.built.deltas()
+    }
+
     fn unload_unused(&self, in_use: &BTreeSet<TemplateId>) {
-        // `base` stays: nearly every boot begins with it or with one of its children.
+        // `base` stays once it is loaded: nearly every boot begins with it or with one of its children.
         self.built.unload_unused(in_use);
     }
 
@@ -108,6 +127,10 @@ impl Templates for Shelf {
 
     fn store(&self, template: TemplateId, captured: CapturedFiles<'_>) -> Result<TemplateStatus, Failure> {
         self.built.store(template, &captured)
+    }
+
+    fn check_copy(&self, origin: TemplateId, key: &str) -> Result<(), Failure> {
+        self.built.check_copy(origin, key)
     }
 
     fn list(&self) -> Vec<TemplateStatus> {
@@ -138,6 +161,7 @@ fn open(template: &Template, edition: u64) -> Result<OpenTemplate, skep_template
         vcpus: template.manifest.vcpus,
         memory_mb: template.manifest.memory_mb,
         ram: template.ram()?,
+        ram_sha256: template.manifest.sha256.get(&TemplateFile::Ram).cloned(),
         kernel: template.open(TemplateFile::Kernel)?,
         initrd: template.open(TemplateFile::Initrd)?,
         root: template.open(TemplateFile::Root)?,

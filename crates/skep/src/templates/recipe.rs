@@ -1,7 +1,9 @@
 //! What a built template is made of, in a file beside it, so that it can be built again.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -10,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use skep_api::{TemplateId, templates::GuestSize};
 use skep_image::{Origin, TemplateBuilder};
 use skep_keeper_protocol::StorePurpose;
+use skep_template::TemplateFile;
 
 const FILE: &str = "recipe.json";
 
@@ -59,13 +62,38 @@ impl Recipe {
         matches!(self.kind, Kind::Snapshot | Kind::Pause)
     }
 
-    /// Writes it to the folder of a template, which is created.
+    /// The files that the template has in common with the one that it was made from. Those of `base` are copies, and the
+    /// template's own, if the image directory is on another file system than the folders of built templates.
+    pub(crate) fn shared_files(&self, shelf: &Path, image_dir: &Path) -> &'static [TemplateFile] {
+        if self.parent == TemplateId::BASE && device(shelf) != device(image_dir) {
+            return &[];
+        }
+        match self.kind {
+            Kind::Snapshot | Kind::Pause if self.origin_is_counted(shelf) => &TemplateFile::OF_ORIGIN,
+            _ => &TemplateFile::OF_PARENT,
+        }
+    }
+
+    /// Whether the memory that the VM was restored from counts for a template. That of a guest that was booted from a disk counts
+    /// for none, and may outlive the guest in its snapshots.
+    fn origin_is_counted(&self, shelf: &Path) -> bool {
+        self.parent == TemplateId::BASE
+            || Self::read(&shelf.join(self.parent.to_string())).is_ok_and(|origin| origin.kind != Kind::Disk)
+    }
+
+    /// Creates the folder of a template, which only its owner can read, and writes the recipe to it.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
+        protect(folder)?;
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         serde_json::to_writer(&mut file, self)?;
         file.as_file().sync_all()?;
         file.persist(folder.join(FILE))?;
+        // Sync the directories with the new names as well, otherwise ext4 may lose them in a power failure: that of the recipe, that
+        // of the folder, and that of the shelf, which the first template creates.
+        for dir in folder.ancestors().take(3) {
+            File::open(dir)?.sync_all()?;
+        }
         Ok(())
     }
 
@@ -75,8 +103,8 @@ impl Recipe {
         serde_json::from_slice(&text).with_context(|| format!("{} is malformed", path.display()))
     }
 
-    /// The template builder of this template, given its parent's folder. `system`: the folder with its kernel and guest agent, if they
-    /// are not its parent's.
+    /// The builder of this template, given its parent's folder. `system`: the folder with its kernel and guest agent,
+    /// if they are not its parent's.
     pub(crate) fn template_builder(
         &self,
         template_builder: &TemplateBuilder,
@@ -88,6 +116,11 @@ impl Recipe {
         let origin = Origin::Parent { id, shelf: shelf.to_owned(), parent, system };
         TemplateBuilder { origin, size: self.size, ..template_builder.clone() }
     }
+}
+
+/// The file system of a folder. `None` if that is not known.
+fn device(folder: &Path) -> Option<u64> {
+    folder.metadata().ok().map(|found| found.dev())
 }
 
 /// The recipes of all built templates, in the order of their ids: a parent comes before its children. Unusable ones are
@@ -112,8 +145,8 @@ pub(crate) fn built_templates(shelf: &Path) -> io::Result<Vec<(TemplateId, Recip
     Ok(found)
 }
 
-/// Removes the folders of templates whose recipe a killed keeper had not written. The recipe is written first, so such a folder
-/// holds no folder with files of a template.
+/// Removes the folders of templates whose recipe a killed keeper had not written yet, or had removed. The recipe is written first
+/// and removed last, so such a folder holds no folder with files of a template.
 pub(super) fn remove_without_recipe(shelf: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(shelf) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -128,6 +161,23 @@ pub(super) fn remove_without_recipe(shelf: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Protects the folders of templates that earlier releases made. Errors are logged: VMs that run must not end for them.
+pub(super) fn protect_folders(shelf: &Path) {
+    for (id, _) in built_templates(shelf).unwrap_or_default() {
+        if let Err(error) = protect(&shelf.join(id.to_string())) {
+            tracing::error!(%error, "users of this machine can read the files of the template {id}: {error}");
+        }
+    }
+}
+
+/// Restricts the folder of a template to its owner, because it contains the memory and the disks of guests.
+fn protect(folder: &Path) -> io::Result<()> {
+    if folder.metadata()?.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
 }
 
 fn has_only_files(folder: &Path) -> io::Result<bool> {
@@ -157,6 +207,20 @@ mod tests {
             fs::create_dir_all(dir.path().join(other)).unwrap();
         }
         assert_eq!(built_templates(dir.path()).unwrap(), [(first, recipe), (second, recipe)]);
+    }
+
+    #[test]
+    fn only_root_reaches_the_memory_and_the_disks_of_guests() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(TemplateId::generate().to_string());
+        let mode = || folder.metadata().unwrap().mode() & 0o777;
+        let size = GuestSize { memory_mb: 256, vcpus: 2, disk_mb: 3072 };
+        Recipe::build(TemplateId::BASE, size).write(&folder).unwrap();
+        assert_eq!(mode(), 0o700);
+        // As earlier releases made it.
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+        protect_folders(dir.path());
+        assert_eq!(mode(), 0o700);
     }
 
     #[test]

@@ -24,11 +24,8 @@ use skep_template::{
     shelf,
 };
 
-use super::{Kind, built_templates};
+use super::{Kind, built_templates, entry::Phase};
 
-/// The files that a snapshot has in common with the template that its VM was booted from.
-const SHARED: [TemplateFile; 4] =
-    [TemplateFile::Kernel, TemplateFile::Initrd, TemplateFile::Root, TemplateFile::Ram];
 /// Hex digits of a key, as those of baked templates.
 const KEY_DIGITS: usize = 16;
 
@@ -48,11 +45,11 @@ pub(super) fn size(origin: &Path, captured: &CapturedFiles<'_>) -> Result<GuestS
 /// # Errors
 /// The disk is full. No complete snapshot is left behind then.
 pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) -> Result<PathBuf, Error> {
-    let work = shelf::create_partial(folder)?;
+    let work = shelf::create_partial_snapshot(folder)?;
     let of_origin = read_manifest(origin)?;
     let write = || {
         let mut sha256 = BTreeMap::new();
-        for part in SHARED {
+        for part in TemplateFile::OF_ORIGIN {
             let name = part.file_name();
             link_or_copy(&origin.join(name), &work.path().join(name))?;
             sha256.extend(of_origin.sha256.get(&part).map(|sum| (part, sum.clone())));
@@ -79,6 +76,7 @@ pub(super) fn write(origin: &Path, folder: &Path, captured: &CapturedFiles<'_>) 
         io::Result::Ok(manifest)
     };
     let manifest = write().map_err(Error::io(folder.display()))?;
+    tracing::debug!("the files of a snapshot are written, and not complete yet: {}", folder.display());
     let dir = folder.join(&manifest.key);
     shelf::publish(work, &dir)?;
     Ok(dir)
@@ -107,16 +105,31 @@ fn key_of(sha256: &BTreeMap<TemplateFile, String>) -> String {
 }
 
 /// The complete snapshot in the folder of a template.
+///
+/// # Errors
+/// The folder, or what is in it, cannot be read. Whether there is a complete snapshot is not known then.
 pub(super) fn find(folder: &Path) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let dir = entry?.path();
-        if dir.join(MANIFEST).is_file()
-            && dir.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
+        if dir.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
+            && is_file(&dir.join(MANIFEST))?
         {
             return Ok(Some(dir));
         }
     }
     Ok(None)
+}
+
+/// Unlike [`Path::is_file`], this tells a file that is missing from one that cannot be read now.
+fn is_file(path: &Path) -> io::Result<bool> {
+    match path.metadata() {
+        Ok(found) => Ok(found.is_file()),
+        // The second one: a file is beside the folders.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The keys of the templates that VMs on disk were restored from at first. Once such a VM runs again, a copy of it needs the
@@ -132,6 +145,14 @@ pub(super) fn origin_keys(shelf: &Path) -> io::Result<BTreeSet<String>> {
         }
     }
     Ok(keys)
+}
+
+/// The phase of a snapshot whose VM was booted where this differed, which is logged.
+pub(super) fn outdated(id: TemplateId, difference: &str) -> Phase {
+    tracing::warn!(
+        "the snapshot {id} is outdated, and its memory cannot be used: its VM was booted {difference}"
+    );
+    Phase::Outdated { reason: format!("its VM was booted {difference}") }
 }
 
 /// The error for a caller, without paths.

@@ -14,7 +14,9 @@ use crate::{
     settings::{Settings, ShellAhead},
 };
 
-/// Build the base template, unless a complete one for this machine's kernel, QEMU and packages exists.
+/// Build the base template.
+///
+/// Nothing is built if a complete one for this machine's kernel, QEMU and packages exists.
 #[derive(Debug, Args)]
 pub(crate) struct Bake {
     #[command(flatten)]

@@ -21,7 +21,9 @@ mod programs;
 mod roots;
 mod store;
 
-/// Check whether this machine can run a server with VMs, and print how to fix what is missing. No server needs to run.
+/// Check whether this machine can run a server with VMs.
+///
+/// Prints how to fix what is missing. No server needs to run.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Doctor {

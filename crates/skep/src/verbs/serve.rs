@@ -14,16 +14,18 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use rustix::process::geteuid;
-use skep_engine::Launcher;
+use skep_image::TemplateBuilder;
 use skep_jail::UidRange;
-use skep_keeper::{DataDir, EgressConfig, KeeperConfig, StartReport, SwarmConfig, User, VmLimits, holder};
+use skep_keeper::{
+    DataDir, EgressConfig, KeeperConfig, StartReport, SwarmConfig, User, VmLimits, has_running_vms, holder,
+};
 use skep_network::Subnet;
 use skep_server::RootRules;
 use skep_workspace::Location;
 
 use super::bake::template_builder;
 use crate::{
-    engine, logging, output, reload,
+    logging, output, reload,
     settings::{EgressUse, LogFormat, MemoryGuard, Settings},
     templates::Shelf,
 };
@@ -47,7 +49,9 @@ const PASSED_VARIABLES: [&str; 8] = [
 ];
 const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` says what else is missing";
 
-/// Run the server until SIGTERM, which leaves the VMs to the next start, or Ctrl-C, which also ends all VMs.
+/// Run the server.
+///
+/// SIGTERM ends it and leaves the VMs to the next start; Ctrl-C also ends all VMs.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
@@ -149,7 +153,7 @@ fn run_keeper(settings: &Settings) -> anyhow::Result<ExitCode> {
         server_config: configured,
         read_server_config: reload::reloader(settings.clone()),
         grace: GRACE,
-        swarm: swarm_or_reason(settings),
+        swarm: swarm_or_reason(settings)?,
     };
     let format = settings.log_format;
     Ok(skep_keeper::run(order, move |begun: &StartReport| started(begun, format))?)
@@ -176,31 +180,53 @@ fn create_roots(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn swarm_or_reason(settings: &Settings) -> Result<SwarmConfig, String> {
+/// What the keeper needs to run VMs, or why this server has none.
+///
+/// # Errors
+/// A signal stopped the bake, or the folder of templates cannot be read while VMs of an earlier keeper run. A keeper without
+/// templates would end these VMs, so this start fails and the next one takes them over.
+fn swarm_or_reason(settings: &Settings) -> anyhow::Result<Result<SwarmConfig, String>> {
     if !geteuid().is_root() {
-        return Err(NO_ROOT.to_owned());
+        return Ok(Err(NO_ROOT.to_owned()));
     }
-    swarm_order(settings).map_err(|error| {
-        let reason = output::one_line(&error);
-        tracing::error!(reason, "no VMs until the next start: {reason}");
-        reason
-    })
+    let vms_run = has_running_vms(&settings.data_dir)?;
+    let error = match engine_of(settings) {
+        Ok(template_builder) => match Shelf::load(&template_builder, &settings.data_dir, vms_run) {
+            Ok(templates) => return Ok(Ok(swarm_order(settings, &template_builder, templates))),
+            Err(error) if vms_run || is_interrupted(&error) => return Err(error),
+            Err(error) => error,
+        },
+        Err(error) => error,
+    };
+    let reason = output::one_line(&error);
+    tracing::error!(reason, "no VMs until the next start: {reason}");
+    Ok(Err(reason))
 }
 
-/// What the keeper needs to run VMs. Bakes the template if necessary.
-fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
+fn is_interrupted(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(skep_image::Error::Interrupted(_)))
+}
+
+/// Chooses the engine, with which templates are built and VMs are run.
+fn engine_of(settings: &Settings) -> anyhow::Result<TemplateBuilder> {
     let template_builder = template_builder(settings, Arc::new(|step| tracing::info!(step, "bake: {step}")))?;
-    let report = template_builder.engine.report().clone();
+    let report = template_builder.engine.report();
     tracing::info!(engine = report.name, accel = report.accel, "engine {}: {}", report.name, report.reason);
-    let launcher = engine::from_report(&report)?.with_preload()?;
+    Ok(template_builder)
+}
+
+/// What the keeper needs to run VMs.
+fn swarm_order(settings: &Settings, template_builder: &TemplateBuilder, templates: Shelf) -> SwarmConfig {
+    // The engine that the templates are found for: another one could have been installed since then.
+    let launcher = Arc::clone(&template_builder.engine);
     let limits = VmLimits {
         disk: settings.vm_disk.limits(),
         ..VmLimits::new(template_builder.size.memory_mb, launcher.overhead_mb())
     };
-    Ok(SwarmConfig {
-        templates: Arc::new(Shelf::load(&template_builder, &settings.data_dir)?),
-        launcher: Arc::new(launcher),
-        engine: report,
+    SwarmConfig {
+        templates: Arc::new(templates),
+        engine: launcher.report().clone(),
+        launcher,
         subnet: Subnet::default(),
         egress: (settings.egress.egress == EgressUse::On).then(|| EgressConfig {
             arguments: settings.egress.arguments(),
@@ -213,7 +239,7 @@ fn swarm_order(settings: &Settings) -> anyhow::Result<SwarmConfig> {
         memory_mb: settings.capacity.memory_mb,
         memory_overcommit: settings.capacity.memory_overcommit,
         memory_guard: settings.capacity.memory_guard == MemoryGuard::On,
-    })
+    }
 }
 
 fn started(started: &StartReport, format: LogFormat) {

@@ -21,7 +21,7 @@ use rustix::{
 };
 use skep_api::TemplateId;
 use skep_engine::Driver;
-use skep_keeper_protocol::{ServerEnd, SwarmAvailability, TemplateState, Welcome, peek_welcome};
+use skep_keeper_protocol::{ServerEnd, ServerSetup, SwarmAvailability, TemplateState, peek_setup};
 use skep_server::{
     Metrics, SwarmReceiver,
     confine::{AllowedPaths, Confinement, Rules, confine},
@@ -45,9 +45,9 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let keeper = keeper_socket()?;
     // Without root, programs of callers run as the same user in the same PID namespace.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("the process cannot be made undumpable")?;
-    let welcome = peek_welcome(keeper.as_fd())?;
+    let setup = peek_setup(keeper.as_fd())?;
     let settings: Settings =
-        serde_json::from_value(welcome.settings).context("the keeper's settings are not ours")?;
+        serde_json::from_value(setup.settings).context("the keeper's settings are not ours")?;
     logging::init(&settings)?;
     let prepared = make_workspace(&settings).and_then(|()| confine_process(&settings));
     // The runtime starts after the confinement, which does not apply to existing threads.
@@ -114,10 +114,10 @@ fn landlock_rules() -> Rules {
 }
 
 async fn serve(keeper: OwnedFd, settings: Settings, prepared: anyhow::Result<()>) -> anyhow::Result<()> {
-    let (keeper, welcome, listeners) = ServerEnd::connect(keeper).await?;
-    let succeeds = welcome.succeeds;
+    let (keeper, setup, listeners) = ServerEnd::connect(keeper).await?;
+    let succeeds = setup.succeeds;
     let served = match prepared {
-        Ok(()) => serve_with(keeper.clone(), welcome, listeners, settings).await,
+        Ok(()) => serve_with(keeper.clone(), setup, listeners, settings).await,
         refused => refused,
     };
     if let (true, Err(error)) = (succeeds, &served) {
@@ -130,11 +130,11 @@ async fn serve(keeper: OwnedFd, settings: Settings, prepared: anyhow::Result<()>
 
 async fn serve_with(
     keeper: ServerEnd,
-    welcome: Welcome,
+    setup: ServerSetup,
     listeners: Vec<OwnedFd>,
     settings: Settings,
 ) -> anyhow::Result<()> {
-    let Welcome { admin_key, swarm, succeeds, .. } = welcome;
+    let ServerSetup { admin_key, swarm, succeeds, .. } = setup;
     let admin_key = admin_key
         .map(|key| Ok::<_, skep_accounts::Error>(AdminKey { hash: key.sha256.parse()?, prefix: key.prefix }))
         .transpose()?;
@@ -202,8 +202,8 @@ async fn record_base(keeper: &ServerEnd, store: &dyn Store) -> anyhow::Result<()
     let base = keeper.template_status(template).await?;
     store.ensure_base_template(EnsureBaseTemplate { size: base.size, at }).await?;
     // The server records every other state as soon as it serves.
-    if let TemplateState::Ready { key, size_bytes, own_bytes } = base.state {
-        let status = TemplateStatus::Ready { key, size_bytes, own_bytes };
+    if let TemplateState::Ready { key } = base.state {
+        let status = TemplateStatus::Ready { key, size_bytes: base.size_bytes, own_bytes: base.own_bytes };
         store.record_template_state(RecordTemplateState { template, status, at }).await?;
     }
     Ok(())

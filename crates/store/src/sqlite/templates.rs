@@ -323,8 +323,12 @@ fn record_state(connection: &Connection, command: &RecordTemplateState) -> Resul
 }
 
 fn record_snapshot(connection: &Connection, command: &RecordSnapshot) -> Result<Template, SqliteError> {
-    let RecordSnapshot { account, template, status, vm, pid, at, request_id } = command;
+    let RecordSnapshot { account, template, status, vm, pid, at, request_id, .. } = command;
     record_state(connection, &RecordTemplateState { template: *template, status: status.clone(), at: *at })?;
+    // A snapshot can be outdated from the beginning, and has its files nevertheless.
+    let sql = "UPDATE templates SET size_bytes = ?2, own_bytes = ?3 WHERE id = ?1";
+    let (size_bytes, own_bytes) = (signed(command.size_bytes)?, signed(command.own_bytes)?);
+    execute(connection, sql, params![template.to_string(), size_bytes, own_bytes])?;
     let stored = find(connection, *account, &template.to_string())?;
     let body = json!({ "vm": vm, "pid": pid, "template": template, "name": stored.name });
     let (kind, request_id) = (EventKind::VmSnapshotted, request_id.as_deref());

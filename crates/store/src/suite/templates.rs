@@ -336,6 +336,8 @@ pub async fn a_snapshot_is_recorded_with_its_vm(store: Arc<dyn Store>) {
         account,
         template,
         status: ready(),
+        size_bytes: 700,
+        own_bytes: 100,
         vm: VmId::generate(),
         pid: 7,
         at: moment(5),
@@ -354,4 +356,11 @@ pub async fn a_snapshot_is_recorded_with_its_vm(store: Arc<dyn Store>) {
     let refused = store.record_snapshot(command(TemplateId::generate())).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::UnknownTemplate);
     assert_eq!(events_of(&*store, EventKind::VmSnapshotted).await.len(), 1);
+
+    let late = CreateTemplate { source: TemplateSource::Vm, ..new(account, "late") };
+    let late = store.create_template(late).await.unwrap();
+    let status = TemplateStatus::Outdated { reason: "another engine".to_owned() };
+    let stored = store.record_snapshot(RecordSnapshot { status, ..command(late.id) }).await.unwrap();
+    assert_eq!((stored.state, stored.size_bytes), (TemplateState::Outdated, Some(700)));
+    assert_eq!(store.account_disk(account).await.unwrap().templates_bytes, 200, "its files are there");
 }

@@ -12,7 +12,7 @@ mod tests;
 use std::{collections::BTreeSet, sync::Arc};
 
 use skep_api::{AccountId, VmId, keys::Limits};
-use skep_keeper_protocol::{Load, ServerEnd, TemplateState, TemplateStatus};
+use skep_keeper_protocol::{Load, ServerEnd, TemplateStatus};
 use skep_store::{AccountDisk, TemplateStore};
 
 use self::{
@@ -201,10 +201,7 @@ impl Drop for DiskReservation {
     }
 }
 
-/// What only this template occupies, in bytes. 0 if it is not usable.
+/// What only this template occupies, in bytes, in every state.
 pub(crate) fn stored_bytes(template: &TemplateStatus) -> u64 {
-    match template.state {
-        TemplateState::Ready { own_bytes, .. } => own_bytes,
-        _ => 0,
-    }
+    template.own_bytes
 }

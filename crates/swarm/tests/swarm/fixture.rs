@@ -15,7 +15,7 @@ use skep_api::{
     swarm::{BootAnswer, EngineReport, Isolation, Vm},
 };
 use skep_harness::eventually;
-use skep_keeper_protocol::{KeeperEnd, ServerEnd, SwarmAvailability, Welcome, pair};
+use skep_keeper_protocol::{KeeperEnd, ServerEnd, ServerSetup, SwarmAvailability, pair};
 use skep_swarm::{BootFrom, BootSpec, EndReasonReceiver, Error, ExecStream, Swarm, SwarmParts};
 use tokio::task::JoinHandle;
 
@@ -80,8 +80,9 @@ impl Fixture {
         let (keeper_socket, server_socket) = pair().unwrap();
         let end = KeeperEnd::new(keeper_socket).unwrap();
         let swarm = SwarmAvailability::Unable { reason: "a test".to_owned() };
-        let welcome = Welcome { settings: serde_json::Value::Null, admin_key: None, swarm, succeeds: false };
-        end.welcome(&welcome, &[]).await.unwrap();
+        let setup =
+            ServerSetup { settings: serde_json::Value::Null, admin_key: None, swarm, succeeds: false };
+        end.send_setup(&setup, &[]).await.unwrap();
         let keeping = tokio::spawn(run_keeper(end, keeper.clone()));
         let (server_end, _, _) = ServerEnd::connect(server_socket).await.unwrap();
         let engine = EngineReport {

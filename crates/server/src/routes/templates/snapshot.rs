@@ -98,11 +98,13 @@ async fn record_and_store(
     };
     match stored {
         Ok(stored) => {
-            let (status, at) = (to_store(stored.state), Timestamp::now());
+            let at = Timestamp::now();
             let command = RecordSnapshot {
                 account,
                 template,
-                status,
+                size_bytes: stored.size_bytes,
+                own_bytes: stored.own_bytes,
+                status: to_store(stored),
                 vm,
                 pid: pid.unwrap_or_default(),
                 at,

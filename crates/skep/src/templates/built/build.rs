@@ -93,7 +93,7 @@ impl Inner {
         let dir = self.builder.bake(id, recipe, parent, &started, &|step| self.report(id, step))?;
         load_template(&dir)?;
         self.remove_others(id, &dir);
-        Ok(Ready::of(dir)?)
+        Ok(self.ready(&recipe, dir)?)
     }
 
     /// Shows a step of the build, unless it is only for the log. A damaged or outdated template keeps its reason.

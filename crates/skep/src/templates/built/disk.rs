@@ -5,6 +5,7 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Instant};
 
 use skep_api::{Failure, TemplateId};
+use skep_template::TemplateFile;
 
 use super::{
     super::{idle_time::IdleTime, snapshot_dir},
@@ -43,7 +44,7 @@ impl BuiltTemplates {
                 ready.idle = IdleTime::default();
             }
         }
-        // Without the lock: the kernel frees hundreds of megabytes.
+        // The lock is released first, because the kernel takes long to free hundreds of megabytes.
         drop(table);
         drop(unused);
         for id in unneeded {
@@ -59,8 +60,11 @@ impl Inner {
     /// The state of a guest that an earlier keeper booted from a disk. VMs that run may still need its files, but no further VM
     /// is started from it. `None` if its files are incomplete; the request that asked for it has ended.
     pub(super) fn find_disk(&self, id: TemplateId) -> Option<Phase> {
-        let dir = snapshot_dir(&self.shelf, id)?;
-        Ready::of(dir).ok().map(Phase::Ready)
+        let dir = match self.find_files(id)? {
+            Ok(dir) => dir,
+            Err(unreadable) => return Some(unreadable),
+        };
+        Ready::of(dir, &TemplateFile::OF_PARENT).ok().map(Phase::Ready)
     }
 
     /// The folder with the files of a snapshot, also if its memory cannot be used.

@@ -5,13 +5,14 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Context;
 use skep_api::TemplateId;
 use skep_image::TemplateBuilder;
+use skep_template::shelf::Footprint;
 
 use super::{
     super::{
         base::BaseTemplate, build_error::public_reason, builder::BakeProcesses, built_templates,
-        remove_without_recipe, snapshot,
+        protect_folders, remove_without_recipe, snapshot, snapshot_dir,
     },
-    BuiltTemplates, Entry, Inner, Kind, Phase, Ready, Recipe, WAITS_FOR_PARENT,
+    BuiltTemplates, Entry, Inner, Kind, Phase, Recipe, WAITS_FOR_PARENT,
 };
 use crate::output;
 
@@ -29,10 +30,11 @@ impl BuiltTemplates {
         let inner = Arc::new(Inner::new(shelf.clone(), Box::new(processes)));
         let processes = BakeProcesses { template_builder, shelf, base };
         remove_without_recipe(&inner.shelf).context("the folders of templates cannot be cleaned up")?;
+        protect_folders(&inner.shelf);
         for (id, recipe) in built_templates(&inner.shelf).context("the built templates cannot be listed")? {
             let found = match recipe.kind {
                 Kind::Build => Some(inner.find(&processes, id, recipe)),
-                Kind::Snapshot | Kind::Pause => inner.find_snapshot(&processes.template_builder, id),
+                Kind::Snapshot | Kind::Pause => inner.find_snapshot(&processes.template_builder, id, &recipe),
                 Kind::Disk => inner.find_disk(id),
             };
             let Some(phase) = found else {
@@ -40,7 +42,12 @@ impl BuiltTemplates {
                 continue;
             };
             let is_ready = matches!(phase, Phase::Ready(_));
-            inner.table().templates.insert(id, Entry::new(recipe, phase));
+            let entry = if recipe.is_snapshot() {
+                Entry::of_snapshot(recipe, phase, inner.files_of_snapshot(id, &recipe))
+            } else {
+                Entry::new(recipe, phase)
+            };
+            inner.table().templates.insert(id, entry);
             if !is_ready && recipe.kind == Kind::Build {
                 inner.queue.push_again(id);
             }
@@ -58,7 +65,7 @@ impl Inner {
         let template_builder = processes.template_builder(id, recipe, &parent);
         let found = || -> Result<Phase, skep_image::Error> {
             if let Some(dir) = template_builder.locate()? {
-                return Ok(Phase::Ready(Ready::of(dir)?));
+                return Ok(Phase::Ready(self.ready(&recipe, dir)?));
             }
             Ok(match template_builder.difference()? {
                 Some(difference) => {
@@ -77,20 +84,20 @@ impl Inner {
     }
 
     /// The state of a snapshot on disk. `None` if it was not written completely.
-    fn find_snapshot(&self, template_builder: &TemplateBuilder, id: TemplateId) -> Option<Phase> {
-        let found = snapshot::find(&self.folder(id)).inspect_err(|error| {
-            tracing::error!(%error, "the snapshot {id} cannot be read: {error}");
-        });
-        let dir = found.ok()??;
+    fn find_snapshot(
+        &self,
+        template_builder: &TemplateBuilder,
+        id: TemplateId,
+        recipe: &Recipe,
+    ) -> Option<Phase> {
+        let dir = match self.find_files(id)? {
+            Ok(dir) => dir,
+            Err(unreadable) => return Some(unreadable),
+        };
         let check = || -> Result<Phase, skep_image::Error> {
             Ok(match template_builder.difference_of_snapshot(&dir)? {
-                Some(difference) => {
-                    tracing::warn!(
-                        "the snapshot {id} is outdated, and its memory cannot be used: its VM was booted {difference}"
-                    );
-                    Phase::Outdated { reason: format!("its VM was booted {difference}") }
-                }
-                None => Phase::Ready(Ready::of(dir.clone())?),
+                Some(difference) => snapshot::outdated(id, &difference),
+                None => Phase::Ready(self.ready(recipe, dir.clone())?),
             })
         };
         Some(check().unwrap_or_else(|error| {
@@ -98,5 +105,25 @@ impl Inner {
             tracing::error!(%error, "the snapshot {id} cannot be used: {error}");
             Phase::Damaged { reason }
         }))
+    }
+
+    /// The folder with the files of a template that cannot be built again. `None` if it was not written completely. If that cannot be
+    /// read, the template is damaged until the next start: it is not removed, because its files may be complete.
+    pub(super) fn find_files(&self, id: TemplateId) -> Option<Result<PathBuf, Phase>> {
+        let found = snapshot::find(&self.folder(id)).map_err(|error| {
+            tracing::error!(%error, "the files of the template {id} cannot be read: {error}");
+            Phase::Damaged { reason: "its files cannot be read".to_owned() }
+        });
+        found.transpose()
+    }
+
+    /// The space of the files of a snapshot, which stay on disk also if its memory cannot be used.
+    fn files_of_snapshot(&self, id: TemplateId, recipe: &Recipe) -> Option<Footprint> {
+        let dir = snapshot_dir(&self.shelf, id)?;
+        Footprint::of(&dir, self.builder.shared_files(recipe))
+            .inspect_err(
+                |error| tracing::warn!(%error, "the size of the snapshot {id} is not known: {error}"),
+            )
+            .ok()
     }
 }

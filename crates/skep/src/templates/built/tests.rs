@@ -1,3 +1,5 @@
+mod loading;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -9,7 +11,7 @@ use std::{
 
 use skep_api::templates::GuestSize;
 use skep_image::BUILD_STEPS;
-use skep_keeper_protocol::TemplateState;
+use skep_keeper_protocol::{StorePurpose, TemplateState};
 use skep_template::{FORMAT, MANIFEST, Manifest, TemplateFile, checksum_of};
 
 use super::{build::WAITS_FOR_RESOURCES, *};
@@ -24,6 +26,8 @@ struct FakeBuilder {
     base_is_baking: AtomicBool,
     base_is_damaged: AtomicBool,
     fails: AtomicBool,
+    /// How the machine differs from that of all templates.
+    difference: Mutex<Option<String>>,
     bakes: Mutex<Vec<TemplateId>>,
 }
 
@@ -53,15 +57,32 @@ impl Builder for Arc<FakeBuilder> {
         if baking { Err(failure()) } else { Ok(self.base.clone()) }
     }
 
+    fn base_dir_of(&self, key: &str) -> PathBuf {
+        self.base.join(key)
+    }
+
+    fn difference_of_state(&self, dir: &Path) -> Result<Option<String>, skep_image::Error> {
+        skep_template::read_manifest(dir)?;
+        Ok(self.difference.lock().unwrap().clone())
+    }
+
+    fn shared_files(&self, recipe: &Recipe) -> &'static [TemplateFile] {
+        recipe.shared_files(&self.base, &self.base)
+    }
+
     fn is_base_damaged(&self) -> bool {
         self.base_is_damaged.load(Ordering::Relaxed)
     }
 }
 
 fn write_template(dir: &Path) {
+    write_files(dir, TemplateFile::ALL);
+}
+
+fn write_files(dir: &Path, parts: impl IntoIterator<Item = TemplateFile>) {
     fs::create_dir_all(dir).unwrap();
     let mut sha256 = BTreeMap::new();
-    for part in TemplateFile::ALL {
+    for part in parts {
         let path = dir.join(part.file_name());
         fs::write(&path, part.file_name().repeat(1000)).unwrap();
         sha256.insert(part, checksum_of(&path).unwrap());
@@ -98,7 +119,8 @@ impl Fixture {
     /// A snapshot in this phase, with files.
     fn add_snapshot(&self, kind: Kind, parent: TemplateId, phase: Phase) -> TemplateId {
         let id = TemplateId::generate();
-        write_template(&self.inner.folder(id).join("k"));
+        let parts = TemplateFile::ALL.into_iter().chain(TemplateFile::OF_SNAPSHOTS);
+        write_files(&self.inner.folder(id).join("k"), parts);
         let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
         self.inner.table().templates.insert(id, Entry::new(Recipe { parent, size, kind }, phase));
         id
@@ -186,7 +208,7 @@ fn a_damaged_parent_is_built_again_before_its_child() {
     let fixture = Fixture::new();
     let dir = fixture.dir.path().join("parent");
     write_template(&dir);
-    let parent = fixture.add(TemplateId::BASE, Phase::Ready(Ready::of(dir.clone()).unwrap()));
+    let parent = fixture.add(TemplateId::BASE, Phase::Ready(Ready::of(dir.clone(), &[]).unwrap()));
     let child = fixture.add(parent, building());
     let layer = dir.join(TemplateFile::Layer.file_name());
     let mut bytes = fs::read(&layer).unwrap();
@@ -224,7 +246,7 @@ fn a_guest_from_the_disk_of_an_outdated_snapshot_stays_until_no_vm_needs_it() {
     fixture.inner.queue.push(other).unwrap();
     let (inner, builder) = (fixture.inner, fixture.builder);
     let templates = BuiltTemplates(Arc::new(inner));
-    let refusal = templates.open(snapshot).unwrap_err();
+    let refusal = templates.open(snapshot, &|_| Ok(MemoryAdmission::default())).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::TemplateNotReady);
     for part in ["another processor", "\"memory\": false", "skep resume --without-memory"] {
         assert!(refusal.message.contains(part), "{refusal}");
@@ -301,4 +323,128 @@ fn an_earlier_guest_from_a_disk_is_found_if_it_is_complete() {
     let begun = TemplateId::generate();
     fs::create_dir_all(fixture.inner.folder(begun).join(".partial-1")).unwrap();
     assert!(fixture.inner.find_disk(begun).is_none());
+}
+
+#[test]
+fn files_that_cannot_be_read_at_a_start_are_not_taken_for_incomplete_ones() {
+    let fixture = Fixture::new();
+    let id = fixture.add_snapshot(Kind::Pause, TemplateId::BASE, building());
+    let dir = fixture.inner.folder(id).join("k");
+    assert!(matches!(fixture.inner.find_files(id), Some(Ok(found)) if found == dir));
+    let (manifest, aside) = (dir.join(MANIFEST), dir.join("aside"));
+    fs::rename(&manifest, &aside).unwrap();
+    // It leads to itself, so that the kernel refuses to read it.
+    std::os::unix::fs::symlink(MANIFEST, &manifest).unwrap();
+    assert!(matches!(fixture.inner.find_files(id), Some(Err(Phase::Damaged { .. }))));
+    assert!(matches!(fixture.inner.find_disk(id), Some(Phase::Damaged { .. })));
+    // Control: the manifest is missing, as after a crash in the middle of a snapshot.
+    fs::remove_file(&manifest).unwrap();
+    assert!(fixture.inner.find_files(id).is_none());
+}
+
+#[test]
+fn the_files_of_a_vm_are_found_while_its_template_is_outdated() {
+    let fixture = Fixture::new();
+    let outdated = || Phase::Outdated { reason: "another kernel".to_owned() };
+    let built = fixture.add(TemplateId::BASE, outdated());
+    let file = tempfile::tempfile().unwrap();
+    let find = |origin: TemplateId, origin_key: &str| {
+        let (state, delta, pages, layer) = (&file, &file, &file, &file);
+        let purpose = StorePurpose::Pause;
+        let origin_ram = None;
+        let captured = CapturedFiles { origin, origin_key, origin_ram, purpose, state, delta, pages, layer };
+        fixture.inner.origin_dir(&captured)
+    };
+    for (origin, folder) in
+        [(built, fixture.inner.folder(built)), (TemplateId::BASE, fixture.builder.base.clone())]
+    {
+        write_template(&folder.join("earlier"));
+        assert_eq!(find(origin, "earlier").unwrap(), folder.join("earlier"));
+        let missing = find(origin, "removed").unwrap_err();
+        assert!(missing.code == ErrorCode::TemplateNotReady && missing.message.contains("not on the server"));
+    }
+    // What is damaged may have its files replaced at any time.
+    let damaged = Phase::Damaged { reason: "ram".to_owned() };
+    fixture.inner.table().templates.get_mut(&built).unwrap().phase = damaged;
+    fixture.builder.base_is_baking.store(true, Ordering::Relaxed);
+    for origin in [built, TemplateId::BASE] {
+        let refused = find(origin, "earlier").unwrap_err();
+        assert!(
+            refused.code == ErrorCode::TemplateNotReady && refused.message.contains("damaged"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_vm_of_an_earlier_bake_is_not_stored_with_the_memory_of_another_one_from_the_same_inputs() {
+    let fixture = Fixture::new();
+    let dir = fixture.builder.base.join("key");
+    write_template(&dir);
+    let baked = checksum_of(&dir.join(TemplateFile::Ram.file_name())).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    let find = |origin_ram: Option<&str>| {
+        let (origin, origin_key, purpose) = (TemplateId::BASE, "key", StorePurpose::Pause);
+        let (state, delta, pages, layer) = (&file, &file, &file, &file);
+        fixture.inner.origin_dir(&CapturedFiles {
+            origin,
+            origin_key,
+            origin_ram,
+            purpose,
+            state,
+            delta,
+            pages,
+            layer,
+        })
+    };
+    assert_eq!(find(Some(&baked)).unwrap(), dir);
+    let refused = find(Some("of an earlier bake")).unwrap_err();
+    assert!(
+        refused.code == ErrorCode::TemplateNotReady && refused.message.contains("not on the server"),
+        "{refused}"
+    );
+    // An earlier release did not record it.
+    assert_eq!(find(None).unwrap(), dir);
+}
+
+#[test]
+fn memory_of_a_vm_of_an_earlier_engine_is_kept_and_not_loaded() {
+    let fixture = Fixture::new();
+    write_template(&fixture.builder.base.join("earlier"));
+    let (inner, builder) = (fixture.inner, fixture.builder);
+    let templates = BuiltTemplates(Arc::new(inner));
+    let path = fixture.dir.path().join("captured");
+    fs::write(&path, "captured").unwrap();
+    let file = fs::File::open(&path).unwrap();
+    let store = |purpose| {
+        let (state, delta, pages, layer) = (&file, &file, &file, &file);
+        let (origin, origin_key) = (TemplateId::BASE, "earlier");
+        let origin_ram = None;
+        let captured = CapturedFiles { origin, origin_key, origin_ram, purpose, state, delta, pages, layer };
+        let id = TemplateId::generate();
+        (id, templates.store(id, &captured).unwrap())
+    };
+    templates.check_copy(TemplateId::BASE, "earlier").unwrap();
+    let (_, stored) = store(StorePurpose::Template);
+    let own_bytes = stored.own_bytes;
+    assert!(matches!(stored.state, TemplateState::Ready { .. }) && own_bytes > 0, "{stored:?}");
+
+    let difference = "for qemu 1, this machine has qemu 2";
+    *builder.difference.lock().unwrap() = Some(difference.to_owned());
+    let refused = templates.check_copy(TemplateId::BASE, "earlier").unwrap_err();
+    assert_eq!(refused.code, ErrorCode::TemplateNotReady);
+    assert!(
+        refused.message.contains(difference) && refused.message.contains("\"memory\": false"),
+        "{refused}"
+    );
+    templates.check_copy(TemplateId::BASE, "removed").unwrap();
+    for purpose in [StorePurpose::Template, StorePurpose::Pause] {
+        let (id, stored) = store(purpose);
+        let TemplateState::Outdated { reason } = &stored.state else { panic!("{stored:?}") };
+        assert!(reason.contains(difference), "{reason}");
+        assert_eq!(stored.own_bytes, own_bytes, "its files are counted");
+        let opened = templates.open(id, &|_| Ok(MemoryAdmission::default()));
+        assert_eq!(opened.unwrap_err().code, ErrorCode::TemplateNotReady);
+        assert!(templates.0.snapshot_dir(id).is_ok(), "its files are kept");
+    }
 }

@@ -7,11 +7,13 @@ use std::{
 
 use skep_api::TemplateId;
 use skep_image::TemplateBuilder;
+use skep_store::VmOnDisk;
 use skep_template::shelf::Footprint;
 
 use super::Finding;
 use crate::{
     output,
+    privileges::as_owner_of,
     settings::Settings,
     templates::{Kind, Recipe, built_templates, shelf_of, snapshot_dir},
 };
@@ -35,6 +37,7 @@ pub(super) fn findings(
             return vec![Finding::missing(CHECK, detail, "see its owner and mode")];
         }
     };
+    let vms = vms_on_disk(settings);
     let mut usable: BTreeMap<TemplateId, PathBuf> =
         base.map(|dir| (TemplateId::BASE, dir)).into_iter().collect();
     let mut findings = Vec::new();
@@ -42,9 +45,12 @@ pub(super) fn findings(
         let found = match recipe.kind {
             Kind::Build => usable.get(&recipe.parent).cloned().map(|parent| {
                 let template_builder = recipe.template_builder(template_builder, &shelf, id, parent, None);
-                verify(id, &recipe, &template_builder)
+                verify(id, &recipe, &template_builder, &shelf)
             }),
-            Kind::Snapshot | Kind::Pause => Some(verify_snapshot(id, &recipe, template_builder, &shelf)),
+            Kind::Snapshot | Kind::Pause => {
+                let vm = vms.iter().find(|vm| vm.snapshot == id);
+                Some(verify_snapshot(id, &recipe, vm, template_builder, &shelf))
+            }
             // Only the VMs that were started from it need it.
             Kind::Disk => continue,
         };
@@ -68,14 +74,37 @@ fn named(id: TemplateId, recipe: &Recipe) -> String {
     format!("{id} ({} MiB, {} processors, {} MiB of disk)", size.memory_mb, size.vcpus, size.disk_mb)
 }
 
+/// The VMs that are on disk. None if the store cannot be read, which is a finding of another check.
+fn vms_on_disk(settings: &Settings) -> Vec<VmOnDisk> {
+    let store = settings.store();
+    as_owner_of(&settings.server_dir(), || Ok(skep_store::sqlite::vms_on_disk(&store)?)).unwrap_or_default()
+}
+
+/// `vm`: the VM that is on disk in the snapshot.
+fn named_snapshot(id: TemplateId, recipe: &Recipe, vm: Option<&VmOnDisk>) -> String {
+    let named = named(id, recipe);
+    match vm {
+        Some(VmOnDisk { vm, name: Some(name), .. }) => format!("{named}, of the VM {vm} (`{name}`) on disk"),
+        Some(VmOnDisk { vm, .. }) => format!("{named}, of the VM {vm} on disk"),
+        None => format!("{named}, of a VM"),
+    }
+}
+
+/// The space that only the files of this template occupy, in MiB.
+fn own_mb(dir: &Path, recipe: &Recipe, template_builder: &TemplateBuilder, shelf: &Path) -> u64 {
+    let shared = recipe.shared_files(shelf, &template_builder.image_dir);
+    Footprint::of(dir, shared).map_or(0, |footprint| footprint.own >> 20)
+}
+
 /// Like [`verify`], for a snapshot of a VM, which cannot be built again.
 fn verify_snapshot(
     id: TemplateId,
     recipe: &Recipe,
+    vm: Option<&VmOnDisk>,
     template_builder: &TemplateBuilder,
     shelf: &Path,
 ) -> Result<(PathBuf, Finding), Finding> {
-    let named = format!("{}, of a VM", named(id, recipe));
+    let named = named_snapshot(id, recipe, vm);
     let unusable = |reason: String| Finding::warning(CHECK, format!("{named}: {reason}"), START_FROM_DISK);
     let Some(dir) = snapshot_dir(shelf, id) else {
         return Err(Finding::warning(
@@ -89,7 +118,7 @@ fn verify_snapshot(
         return Err(unusable(format!("booted {difference}")));
     }
     skep_template::verify(&dir).map_err(|error| failed(error.into()))?;
-    let own_mb = Footprint::of(&dir).map_or(0, |footprint| footprint.own >> 20);
+    let own_mb = own_mb(&dir, recipe, template_builder, shelf);
     let finding = Finding::ok(CHECK, format!("{named}: stored, {own_mb} MiB of its own"));
     Ok((dir, finding))
 }
@@ -99,6 +128,7 @@ fn verify(
     id: TemplateId,
     recipe: &Recipe,
     template_builder: &TemplateBuilder,
+    shelf: &Path,
 ) -> Result<(PathBuf, Finding), Finding> {
     let named = named(id, recipe);
     let unusable = |reason: String| Finding::warning(CHECK, format!("{named}: {reason}"), BUILD);
@@ -109,7 +139,28 @@ fn verify(
             difference.map_or("not built yet".to_owned(), |difference| format!("built {difference}")),
         ));
     };
-    let own_mb = Footprint::of(&dir).map_or(0, |footprint| footprint.own >> 20);
+    let own_mb = own_mb(&dir, recipe, template_builder, shelf);
     let finding = Finding::ok(CHECK, format!("{named}: built, {own_mb} MiB of its own"));
     Ok((dir, finding))
+}
+
+#[cfg(test)]
+mod tests {
+    use skep_api::{VmId, templates::GuestSize};
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_names_the_vm_that_is_on_disk_in_it() {
+        let size = GuestSize { memory_mb: 256, vcpus: 1, disk_mb: 2048 };
+        let recipe = Recipe { parent: TemplateId::BASE, size, kind: Kind::Pause };
+        let (snapshot, id) = (TemplateId::generate(), VmId::generate());
+        let shown = |name: Option<&str>| {
+            let name = name.map(|name| name.parse().unwrap());
+            named_snapshot(snapshot, &recipe, Some(&VmOnDisk { vm: id, name, snapshot }))
+        };
+        assert!(shown(Some("sleeper")).ends_with(&format!("of the VM {id} (`sleeper`) on disk")));
+        assert!(shown(None).ends_with(&format!("of the VM {id} on disk")));
+        assert!(named_snapshot(snapshot, &recipe, None).ends_with("of a VM"));
+    }
 }
