@@ -24,5 +24,8 @@ pub use self::{
 /// The template of a boot that names none.
 pub const BASE_TEMPLATE: &str = "base";
 
+/// The most VMs in the status of the swarm.
+pub const MAX_LISTED_VMS: usize = 1_000;
+
 /// The environment variable with the URL of the API, set for commands in a VM that has its own key.
 pub const API_URL_VARIABLE: &str = "SKEP_URL";

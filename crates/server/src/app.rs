@@ -158,11 +158,12 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let _ = actions.set(Arc::clone(&audit_state.actions));
     let _ = documented_cell.set(DocumentedRoutes::from_document(&description));
     let fallback = Router::new().fallback(unknown_route).with_state(gate);
-    Ok(router
     // Without this header, a browser derives how long it may keep a file from its `Last-Modified` (RFC 9111, section
     // 4.2.2), and shows the old content after a change.
     let uncached =
         SetResponseHeaderLayer::if_not_present(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(router
+        .layer(uncached)
         .merge(pages)
         .fallback_service(fallback)
         .layer(from_fn_with_state(Arc::clone(&entrance), admit))
@@ -228,7 +229,7 @@ fn guarded_routes(
             store: store.clone(),
             in_progress: InProgressRequests::default(),
         }),
-        vms_list::routes(store.clone()),
+        vms_list::routes(store.clone(), vms.clone()),
         template_routes(parts, &vms),
         event_and_ticket_routes(parts),
         reading_routes(parts, &vms),

@@ -3,6 +3,8 @@
 //! A boot commits a VM at the keeper, then records it in the store, then answers the caller. So every VM that a caller
 //! knows is in both. A VM that only the keeper has is ended; a VM that only the store has is recorded as lost.
 
+mod attempt;
+
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -13,31 +15,31 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use skep_api::{
     ErrorCode, Failure, TemplateId, VmId,
-    swarm::{EndReason, PausedBy, PausedTo},
+    swarm::{EndReason, PausedTo},
 };
-use skep_channel::Guest;
-use skep_engine::Machine;
-use skep_keeper_protocol::{AttachedVm, HeldVm, ServerEnd, TemplateStatus};
+use skep_keeper_protocol::{HeldVm, ServerEnd, TemplateStatus};
 use skep_store::{EndVms, Pause, VmBooted, VmRecord, VmStore, VmToEnd};
-use tokio::{net::UnixStream, time::timeout};
+use tokio::time::timeout;
 
+use self::attempt::{AdoptedVm, AdoptionError, Attempt};
 use crate::{
     Error, Observer, boot_command,
     budget::Budget,
     console::ConsoleLog,
-    disk_quota::stored_bytes,
-    loss,
+    loss::{self, Step},
     restore::Restorer,
-    vm::{self, Live, OnDisk, Paused, RecordedVm, Running, VmContext},
+    vm::{self, Live, OnDisk, RecordedVm, VmContext},
 };
 
 /// Concurrent adoptions.
 const MAX_CONCURRENT_ADOPTIONS: usize = 16;
 /// Time limit of one adoption. The server does not accept requests before all are done.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of the first attempt. It is shorter than what it leaves to the second one, because a slow VM needs that time.
+const FIRST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Adopts VMs that have a VMM and are recorded, each in the state on record. Ends VMs without a record, and records VMs
-/// that do not answer, or whose agent speaks another protocol, as lost, unless memory ran out.
+/// that do not answer, or whose agent speaks another protocol, as lost, unless memory ran out. VMs on disk are never lost.
 ///
 /// # Errors
 /// The keeper or the store is not available.
@@ -51,33 +53,36 @@ pub(crate) async fn adopt_vms(
     let busy: HashSet<VmId> =
         alive.iter().filter(|record| record.command_runs).map(|record| record.vm.id).collect();
     let mut held = held_on_record(keeper, &alive).await?;
-    let stored = stored_bytes_of(keeper, &alive).await?;
+    let stored = stored_of(keeper, &alive).await?;
+    let mut former_pids = former_pids_of(&**store).await?;
     let alive: Vec<_> = alive.into_iter().map(|record| (held.remove(&record.vm.id), record)).collect();
     let mut outcomes = stream::iter(alive)
         .map(|(held, record)| async move {
             let vm = record.vm.id;
-            let reached = timeout(ADOPTION_TIMEOUT, reconnect(restorer, budget, held, record));
-            (vm, reached.await.unwrap_or_else(|_| Err(skep_channel::Error::Timeout(ADOPTION_TIMEOUT).into())))
+            (vm, reconnect(restorer, budget, held, record).await)
         })
         .buffer_unordered(MAX_CONCURRENT_ADOPTIONS);
     let (mut lost, mut out_of_memory) = (Vec::new(), Vec::new());
     while let Some((vm, outcome)) = outcomes.next().await {
         match outcome {
-            Ok(reached) => {
-                let handle = vm::spawn_vm_task(reached, surroundings.clone());
-                handle.set_stored_bytes(stored.get(&vm).copied().unwrap_or_default());
+            Ok(adopted) => {
+                let handle = vm::spawn_vm_task(adopted, surroundings.clone());
+                handle.set_former_pids(former_pids.remove(&vm).unwrap_or_default());
+                if let Some(snapshot) = stored.get(&vm) {
+                    handle.set_stored(snapshot);
+                }
                 if busy.contains(&vm) {
                     boot_command::follow(&handle, store);
                 } else {
                     handle.mark_command_over();
                 }
             }
-            Err(error) => {
+            Err(AdoptionError { step, error }) => {
                 let reason = restorer.end_unrecorded(vm).await;
                 let (group, verb, message) = match reason {
                     // The guard or the kernel ended it while no server ran.
                     Some(memory) => (&mut out_of_memory, "ended", memory.to_string()),
-                    None => (&mut lost, "is lost", loss::message(&error)),
+                    None => (&mut lost, "is lost", loss::message(step, &error)),
                 };
                 tracing::warn!(%vm, %error, "VM {vm} of an earlier start {verb}: {message}");
                 group.push(VmToEnd { vm, message: Some(message) });
@@ -107,8 +112,8 @@ async fn held_on_record(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashMa
     Ok(held)
 }
 
-/// What the VMs on disk occupy, in bytes.
-async fn stored_bytes_of(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashMap<VmId, u64>, Error> {
+/// The snapshots of the VMs on disk.
+async fn stored_of(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashMap<VmId, TemplateStatus>, Error> {
     let is_on_disk = |record: &&VmRecord| record.pause.is_some_and(|pause| pause.to == PausedTo::Disk);
     let of_snapshots: HashMap<TemplateId, VmId> = alive
         .iter()
@@ -119,8 +124,17 @@ async fn stored_bytes_of(keeper: &ServerEnd, alive: &[VmRecord]) -> Result<HashM
         return Ok(HashMap::new());
     }
     let templates = keeper.list_templates().await?;
-    let stored = |status: &TemplateStatus| Some((*of_snapshots.get(&status.template)?, stored_bytes(status)));
-    Ok(templates.iter().filter_map(stored).collect())
+    let stored = |status: TemplateStatus| Some((*of_snapshots.get(&status.template)?, status));
+    Ok(templates.into_iter().filter_map(stored).collect())
+}
+
+/// The former process ids of VMs, oldest first.
+async fn former_pids_of(store: &dyn VmStore) -> Result<HashMap<VmId, Vec<u32>>, Error> {
+    let mut of_vms: HashMap<VmId, Vec<u32>> = HashMap::new();
+    for (vm, pid) in store.former_pids().await? {
+        of_vms.entry(vm).or_default().push(pid);
+    }
+    Ok(of_vms)
 }
 
 /// Records all VMs of the store as lost. For a server without a swarm, whose keeper ended the VMs of an earlier one.
@@ -151,31 +165,38 @@ async fn record_ends(
     Ok(())
 }
 
-/// Reconnects to a VM and puts it into the state on record. Checks that the guest of a VM that runs answers, in a
-/// protocol that this release speaks.
+/// Reconnects to a VM and puts it into the state on record.
 async fn reconnect(
     restorer: &Restorer,
     budget: &Arc<Budget>,
     held: Option<HeldVm>,
     record: VmRecord,
-) -> Result<RecordedVm, Error> {
+) -> Result<RecordedVm, AdoptionError> {
+    // Both limits count from now.
+    let first = Attempt::first(FIRST_ATTEMPT_TIMEOUT);
+    let second = first.again(ADOPTION_TIMEOUT);
     let VmRecord { vm: facts, pause, snapshot, resumed_at, .. } = record;
     if let (Some(snapshot), Some(Pause { to: PausedTo::Disk, by })) = (snapshot, pause) {
-        return adopt_on_disk(restorer, held, facts, OnDisk { snapshot, by }, resumed_at).await;
+        let on_disk = OnDisk { snapshot, by };
+        return Ok(adopt_on_disk(restorer, held.is_some(), facts, on_disk, resumed_at).await);
     }
-    let gone = |reason: &str| Error::from(Failure::new(ErrorCode::VmEnded, reason));
+    let gone = |reason: &str| AdoptionError {
+        step: Step::Keeper,
+        error: Failure::new(ErrorCode::VmEnded, reason).into(),
+    };
     let held = held.ok_or_else(|| gone("its process ended while no server ran"))?;
     if held.launched.pid != facts.pid {
         return Err(gone("it is another process than the one on record"));
     }
-    let AttachedVm { pidfd, monitor, agent, console: output, .. } = restorer.keeper.attach(facts.id).await?;
-    let machine: Arc<dyn Machine> = restorer.driver.attach(monitor).await?.into();
-    let console = ConsoleLog::default();
-    tokio::spawn(console.clone().follow(output));
-    let state = match_record(restorer, facts.id, machine, agent, pause).await?;
-    if let Live::Running(running) = &state {
-        thaw(&running.guest).await?;
-    }
+    let adopted = match first.reach(restorer, facts.id, pause).await {
+        Err(failed) if failed.may_succeed_again() => {
+            let (vm, message) = (facts.id, loss::message(failed.step, &failed.error));
+            tracing::warn!(%vm, error = %failed.error, "VM {vm} of an earlier start is attached again: {message}");
+            second.reach(restorer, vm, pause).await
+        }
+        outcome => outcome,
+    };
+    let AdoptedVm { pidfd, console, state } = adopted?;
     let (reservation, pidfd) = (Some(budget.reserve_running(facts.account, facts.memory_mb)), Some(pidfd));
     let is_paused = pause.is_some();
     tracing::info!(vm = %facts.id, pid = facts.pid, is_paused, "VM {} is taken over", facts.id);
@@ -196,23 +217,23 @@ async fn reconnect(
     })
 }
 
-/// Takes over a VM that is on disk. A VMM of it is ended: the earlier server ended while it paused or resumed the VM, and no
-/// caller has used what ran since.
+/// Takes over a VM that is on disk. If it has a VMM, the earlier server ended during a pause or a resume of the VM, and no caller
+/// has used that VMM since, so it is ended. An error of the keeper does not prevent the takeover, because the files of a VM that
+/// is recorded as lost are removed.
 async fn adopt_on_disk(
     restorer: &Restorer,
-    held: Option<HeldVm>,
+    has_vmm: bool,
     facts: VmBooted,
     on_disk: OnDisk,
     resumed_at: Option<Timestamp>,
-) -> Result<RecordedVm, Error> {
-    let address =
-        facts.ip.parse().map_err(|_| Failure::new(ErrorCode::Internal, "its address is invalid"))?;
-    restorer.keeper.reserve_address(address).await?;
-    if held.is_some() {
-        restorer.keeper.end(facts.id).await?;
+) -> RecordedVm {
+    let vm = facts.id;
+    if timeout(ADOPTION_TIMEOUT, vm::take_over(&restorer.keeper, &facts, has_vmm)).await.is_err() {
+        let seconds = ADOPTION_TIMEOUT.as_secs();
+        tracing::error!(%vm, "the keeper did not answer within {seconds} s about VM {vm}, which is on disk");
     }
-    tracing::info!(vm = %facts.id, "VM {} is on disk", facts.id);
-    Ok(RecordedVm {
+    tracing::info!(%vm, "VM {vm} is on disk");
+    RecordedVm {
         console: ConsoleLog::default(),
         pidfd: None,
         arrived: monotonic_start(facts.started_at),
@@ -222,45 +243,6 @@ async fn adopt_on_disk(
         state: Live::OnDisk(on_disk),
         counted_traffic: None,
         facts,
-    })
-}
-
-/// Puts a VM into the state on record.
-async fn match_record(
-    restorer: &Restorer,
-    vm: VmId,
-    machine: Arc<dyn Machine>,
-    agent: UnixStream,
-    pause: Option<Pause>,
-) -> Result<Live, Error> {
-    Ok(match (pause, machine.is_running().await?) {
-        (Some(pause), runs) => {
-            // The earlier server ended while it resumed the VM.
-            if runs {
-                machine.pause().await?;
-            }
-            Live::Paused(Paused::adopted(machine, agent, pause.by))
-        }
-        // The earlier server ended while it paused the VM.
-        (None, false) => {
-            let resumed =
-                Paused::adopted(machine, agent, PausedBy::Request).resume(&restorer.keeper, vm).await;
-            Live::Running(resumed.map_err(|(_, error)| error)?)
-        }
-        (None, true) => {
-            let guest = Guest::connect(agent, ADOPTION_TIMEOUT).await?;
-            guest.check_protocol().await?;
-            Live::Running(Running { machine, guest })
-        }
-    })
-}
-
-/// Lets the programs of a VM run that an earlier server froze for a copy before it ended.
-async fn thaw(guest: &Guest) -> Result<(), Error> {
-    match guest.thaw(None).await {
-        // An agent of an earlier release has never frozen any.
-        Err(skep_channel::Error::Refused(failure)) if failure.code == ErrorCode::UnknownRoute => Ok(()),
-        outcome => Ok(outcome?),
     }
 }
 

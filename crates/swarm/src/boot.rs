@@ -124,6 +124,7 @@ impl Booter {
             self.pool.restorer.end_unrecorded(id).await;
             return Err(not_booted(id, template, error.into()));
         }
+        tracing::debug!(vm = %id, "VM {id} is committed");
         let receipt = cold_receipt(&restored, order);
         Ok(Some(booted(account, order, template, restored, receipt, reservation)))
     }

@@ -89,9 +89,9 @@ async fn wait_for_end(vm: &VmHandle, exec_id: &str, mut log: Option<RunLog>) -> 
             }
             Err(error) => error,
         };
-        // A VM that was paused to disk has another connection after its resume.
-        if guest.is_closed() && vm.snapshot().is_none() {
-            return CommandEnd::VmEnded;
+        // The VM ends, or it was paused to disk and has another connection after its resume, which may be done already.
+        if guest.is_closed() {
+            continue;
         }
         if error.code() == ErrorCode::UnknownExec {
             tracing::warn!(vm = %vm.facts.id, "VM {} does not know its command any more", vm.facts.id);

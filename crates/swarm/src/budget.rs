@@ -15,6 +15,7 @@ use std::{
 
 use skep_api::{AccountId, Failure, keys::Limits, swarm::Capacity};
 use skep_keeper_protocol::MachineMemory;
+use tokio::sync::Notify;
 
 use refusal::check_quota;
 
@@ -30,6 +31,8 @@ pub(crate) struct Budget {
     allocations: Mutex<Allocations>,
     /// The last sample. `None` until there is one.
     sample: Mutex<Option<MemorySample>>,
+    /// Notified when the capacity of a parked VM is free.
+    pub(crate) parked_freed: Notify,
 }
 
 /// The memory of the machine, and what of it VMs hold.
@@ -41,7 +44,7 @@ pub(crate) struct MemorySample {
 }
 
 impl MemorySample {
-    /// What VMs and the templates that they share take, in MiB.
+    /// What VMs, and the templates and copies that they share, take, in MiB.
     fn held_mb(&self) -> u64 {
         (self.held_bytes + self.machine.templates_bytes) >> 20
     }
@@ -64,17 +67,17 @@ struct Usage {
     guests_mb: u64,
 }
 
-/// What a boot asks for.
+/// The capacity that a boot requests.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedCapacity {
     pub(crate) vms: u32,
     /// Memory of each guest, in MiB.
     pub(crate) guest_mb: u64,
-    /// So many of the VMs are parked already, and take no further memory at first.
+    /// The number of VMs that are parked already, and need no further memory at first.
     pub(crate) parked: u32,
 }
 
-impl Asked {
+impl RequestedCapacity {
     /// The VMs that must be restored.
     pub(crate) fn restores(&self) -> u32 {
         self.vms.saturating_sub(self.parked)
@@ -110,6 +113,7 @@ impl Budget {
             overhead_mb,
             allocations: Mutex::default(),
             sample: Mutex::default(),
+            parked_freed: Notify::new(),
         }
     }
 
@@ -164,8 +168,13 @@ impl Budget {
     ///
     /// # Errors
     /// Those of [`Budget::reserve`], but for the memory that is available now.
-    pub(crate) fn check(&self, account: AccountId, limits: &Limits, asked: &Asked) -> Result<(), Failure> {
-        self.check_promises(&self.lock(), account, limits, asked)
+    pub(crate) fn check(
+        &self,
+        account: AccountId,
+        limits: &Limits,
+        requested: &RequestedCapacity,
+    ) -> Result<(), Failure> {
+        self.check_promises(&self.lock(), account, limits, requested)
     }
 
     /// Reserves capacity for a boot.
@@ -176,19 +185,19 @@ impl Budget {
         self: &Arc<Self>,
         account: AccountId,
         limits: &Limits,
-        asked: &Asked,
+        requested: &RequestedCapacity,
     ) -> Result<Reservation, Failure> {
         let mut held = self.lock();
-        self.check_promises(&held, account, limits, asked)?;
-        if let Some(sample) = self.sample().filter(|sample| !sample.machine.admits(asked.restores())) {
-            return Err(self.no_memory(sum(&held.accounts), &sample, asked));
+        self.check_promises(&held, account, limits, requested)?;
+        if let Some(sample) = self.sample().filter(|sample| !sample.machine.admits(requested.restores())) {
+            return Err(self.no_memory(sum(&held.accounts), &sample, requested));
         }
         let own = held.accounts.entry(account).or_default();
-        own.vms += asked.vms;
-        own.memory_mb += self.promise_mb(asked);
-        own.guests_mb += asked.guests_mb();
+        own.vms += requested.vms;
+        own.memory_mb += self.promise_mb(requested);
+        own.guests_mb += requested.guests_mb();
         drop(held);
-        Ok(Reservation { budget: self.clone(), account, vms: asked.vms, guest_mb: asked.guest_mb })
+        Ok(Reservation { budget: self.clone(), account, vms: requested.vms, guest_mb: requested.guest_mb })
     }
 
     fn check_promises(
@@ -196,21 +205,26 @@ impl Budget {
         held: &Allocations,
         account: AccountId,
         limits: &Limits,
-        asked: &Asked,
+        requested: &RequestedCapacity,
     ) -> Result<(), Failure> {
-        check_quota(limits, held.accounts.get(&account).copied().unwrap_or_default(), asked)?;
+        check_quota(limits, held.accounts.get(&account).copied().unwrap_or_default(), requested)?;
         let total = sum(&held.accounts);
-        if total.vms.saturating_add(asked.vms) > self.max_vms
-            || total.memory_mb + self.promise_mb(asked) > self.promises_mb
+        if total.vms.saturating_add(requested.vms) > self.max_vms
+            || total.memory_mb + self.promise_mb(requested) > self.promises_mb
         {
-            return Err(self.no_capacity(total, asked));
+            return Err(self.no_capacity(total, requested));
         }
         Ok(())
     }
 
+    /// Whether the machine would suffice for a boot if it had no other VM.
+    pub(crate) fn fits_alone(&self, requested: &RequestedCapacity) -> bool {
+        requested.vms <= self.max_vms && self.promise_mb(requested) <= self.promises_mb
+    }
+
     /// What the VMs of a boot are promised, in MiB.
-    fn promise_mb(&self, asked: &Asked) -> u64 {
-        u64::from(asked.vms) * self.promise_of_one_mb(asked.guest_mb)
+    fn promise_mb(&self, requested: &RequestedCapacity) -> u64 {
+        u64::from(requested.vms) * self.promise_of_one_mb(requested.guest_mb)
     }
 
     /// What a VM is promised: the memory of its guest and the overhead of its VMM, in MiB.
@@ -285,5 +299,7 @@ impl Drop for ParkedReservation {
         let mut held = self.budget.lock();
         held.parked.vms -= 1;
         held.parked.memory_mb -= self.memory_mb;
+        drop(held);
+        self.budget.parked_freed.notify_waiters();
     }
 }

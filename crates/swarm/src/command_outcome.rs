@@ -86,7 +86,8 @@ fn evidence(exit: &ExecExit, tails: &[Tail; 2], bytes: usize) -> Object {
 
 /// Reads the result file. The outer `None`: the VM ended. The inner `None`: there is no file. `Err`: why it is invalid.
 async fn read_result_with_retries(vm: &VmHandle) -> Option<Result<Option<Object>, String>> {
-    for _ in 0..MAX_ATTEMPTS {
+    let mut attempts = 0;
+    while attempts < MAX_ATTEMPTS {
         let guest = vm.running_guest().await?;
         let error = match timeout(READ_TIMEOUT, read_result(&guest)).await {
             Ok(Ok(Some(text))) => return Some(parse_result(&text).map(Some)),
@@ -95,9 +96,11 @@ async fn read_result_with_retries(vm: &VmHandle) -> Option<Result<Option<Object>
             Ok(Err(ReadError::Guest(error))) => error.to_string(),
             Err(_) => format!("it was not read within {} s", READ_TIMEOUT.as_secs()),
         };
+        // The VM ends, or it was paused to disk and has another connection after its resume.
         if guest.is_closed() {
-            return None;
+            continue;
         }
+        attempts += 1;
         tracing::warn!(vm = %vm.facts.id, %error, "the result in VM {} was not read: {error}", vm.facts.id);
         sleep(RETRY_INTERVAL).await;
     }
@@ -155,31 +158,36 @@ fn parse_result(text: &[u8]) -> Result<Object, String> {
 
 /// The last part of stdout and stderr, as the guest keeps them. `None` if the VM ended.
 async fn output_tails(vm: &VmHandle, exec_id: &str) -> Option<[Tail; 2]> {
-    let mut tails = [Tail::default(), Tail::default()];
-    let guest = vm.running_guest().await?;
-    let read = async {
-        let mut events = guest.attach_detached(exec_id, 0, 0, READ_TIMEOUT).await?;
-        let mut read = 0;
-        // A guest may send more than it keeps.
-        while read <= 3 * KEPT_OUTPUT_BYTES {
-            let (tail, bytes) = match events.next().await {
-                Some(Ok(ExecEvent::Stdout(bytes))) => (&mut tails[0], bytes),
-                Some(Ok(ExecEvent::Stderr(bytes))) => (&mut tails[1], bytes),
-                Some(Ok(ExecEvent::Exit(_))) | None => break,
-                Some(Err(error)) => return Err(error),
-            };
-            read += bytes.len();
-            tail.push(&bytes);
+    loop {
+        let guest = vm.running_guest().await?;
+        let mut tails = [Tail::default(), Tail::default()];
+        if let Ok(Err(error)) = timeout(READ_TIMEOUT, read_tails(&guest, exec_id, &mut tails)).await {
+            // The VM ends, or it was paused to disk and has another connection after its resume.
+            if guest.is_closed() {
+                continue;
+            }
+            tracing::warn!(vm = %vm.facts.id, %error, "the output of the command of VM {} was not read: {error}", vm.facts.id);
         }
-        Ok(())
-    };
-    if let Ok(Err(error)) = timeout(READ_TIMEOUT, read).await {
-        if guest.is_closed() {
-            return None;
-        }
-        tracing::warn!(vm = %vm.facts.id, %error, "the output of the command of VM {} was not read: {error}", vm.facts.id);
+        return Some(tails);
     }
-    Some(tails)
+}
+
+/// Adds the output of a command that has ended. After an error, `tails` has what was read before.
+async fn read_tails(guest: &Guest, exec_id: &str, tails: &mut [Tail; 2]) -> Result<(), Error> {
+    let mut events = guest.attach_detached(exec_id, 0, 0, READ_TIMEOUT).await?;
+    let mut read = 0;
+    // A guest may send more than it keeps.
+    while read <= 3 * KEPT_OUTPUT_BYTES {
+        let (tail, bytes) = match events.next().await {
+            Some(Ok(ExecEvent::Stdout(bytes))) => (&mut tails[0], bytes),
+            Some(Ok(ExecEvent::Stderr(bytes))) => (&mut tails[1], bytes),
+            Some(Ok(ExecEvent::Exit(_))) | None => break,
+            Some(Err(error)) => return Err(error),
+        };
+        read += bytes.len();
+        tail.push(&bytes);
+    }
+    Ok(())
 }
 
 /// The last part of an output.

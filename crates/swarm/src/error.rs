@@ -24,6 +24,9 @@ pub enum Error {
     Keeper(#[from] skep_keeper_protocol::Error),
     #[error(transparent)]
     Store(#[from] skep_store::Error),
+    /// Nothing is reserved for the resume of a VM that is on disk by now. The swarm reserves it and tries again.
+    #[error("nothing is reserved for its resume from disk")]
+    NotReserved,
     /// A VM did not start, and all VMs of its boot were ended.
     #[error("VM {vm} of template `{template}` did not come up: {source}")]
     NotBooted { vm: VmId, template: String, source: Box<Error> },
@@ -48,7 +51,7 @@ impl Error {
             Self::Store(error) => error.code(),
             Self::NotBooted { source, .. } => source.code_of_boot(),
             Self::VmEnded(_) => ErrorCode::VmEnded,
-            Self::Identity(_) | Self::EndedEarly | Self::Task(_) => ErrorCode::Internal,
+            Self::Identity(_) | Self::NotReserved | Self::EndedEarly | Self::Task(_) => ErrorCode::Internal,
         }
     }
 
@@ -135,7 +138,7 @@ impl From<Error> for Failure {
             (ErrorCode::UnknownTemplate, Error::NotBooted { template, .. }) => {
                 return Self::unknown_template(template);
             }
-            // Not a boot, but a copy, a pause or a resume.
+            // This is the error of a copy, a pause or a resume. The next arm is for boots.
             (ErrorCode::NoCapacity, Error::Keeper(_)) => {
                 "this machine lacks the memory or the disk space for that now; end some VMs or delete some \
                  templates, and try again"
@@ -145,7 +148,8 @@ impl From<Error> for Failure {
                 "this machine has no room for another VM; end some VMs first".to_owned()
             }
             (ErrorCode::ShuttingDown, _) => "the server is shutting down; try again".to_owned(),
-            _ => "this server cannot run VMs now; `skep doctor` says why".to_owned(),
+            _ => "this server cannot run VMs now; its log says why, and `skep doctor` checks the machine"
+                .to_owned(),
         };
         Self::new(code, message)
     }

@@ -47,7 +47,7 @@ struct Sample {
 }
 
 /// A VM that is sampled.
-pub(crate) struct Owned {
+pub(crate) struct SampledVm {
     pub(crate) vm: VmId,
     pub(crate) account: AccountId,
     pub(crate) pid: u32,
@@ -72,7 +72,7 @@ struct Samples {
 
 /// The samples of an account.
 #[derive(Debug)]
-pub struct Recorded {
+pub struct AccountSamples {
     /// Oldest first.
     pub samples: Vec<SwarmSample>,
     /// Whether older samples did not fit the answer.
@@ -87,9 +87,9 @@ impl Default for MetricsHistory {
 
 impl MetricsHistory {
     /// Adds a sample of these VMs. A VM without a load is left out.
-    pub(crate) fn record(&self, at: Timestamp, owned: Vec<Owned>, loads: &HashMap<VmId, Load>) {
+    pub(crate) fn record(&self, at: Timestamp, sampled: Vec<SampledVm>, loads: &HashMap<VmId, Load>) {
         let mut accounts: HashMap<AccountId, Vec<Point>> = HashMap::new();
-        for Owned { vm, account, pid } in owned {
+        for SampledVm { vm, account, pid } in sampled {
             let Some(load) = loads.get(&vm) else { continue };
             let memory_mb = u32::try_from(load.held_bytes >> 20).unwrap_or(u32::MAX);
             let point = Point { vm, cpu_ms: load.cpu_us / 1000, memory_mb, pid };
@@ -119,7 +119,7 @@ impl MetricsHistory {
     }
 
     /// The kept samples of an account that were taken after a time, as many of the newest as an answer may have.
-    pub fn after(&self, account: AccountId, since: Option<Timestamp>) -> Recorded {
+    pub fn after(&self, account: AccountId, since: Option<Timestamp>) -> AccountSamples {
         let kept: Vec<Arc<Sample>> = self.samples().kept.iter().cloned().collect();
         let (mut budget, mut samples) = (Budget::new(MAX_ANSWER_BYTES), Vec::new());
         let mut truncated = false;
@@ -136,7 +136,7 @@ impl MetricsHistory {
             samples.push(one);
         }
         samples.reverse();
-        Recorded { samples, truncated }
+        AccountSamples { samples, truncated }
     }
 
     /// The position for [`Self::next`] after which the samples after a time follow; `None`: those from now on.

@@ -10,9 +10,10 @@ fn load(cpu_ms: u64, memory_mb: u64) -> Load {
 
 /// Records a sample of VMs, each with its account, processor time and memory.
 fn record(history: &MetricsHistory, at: i64, vms: &[(VmId, AccountId, u64, u64)]) {
-    let owned = vms.iter().map(|(vm, account, ..)| Owned { vm: *vm, account: *account, pid: 7 }).collect();
+    let sampled =
+        vms.iter().map(|(vm, account, ..)| SampledVm { vm: *vm, account: *account, pid: 7 }).collect();
     let loads = vms.iter().map(|(vm, _, cpu, memory)| (*vm, load(*cpu, *memory))).collect();
-    history.record(second(at), owned, &loads);
+    history.record(second(at), sampled, &loads);
 }
 
 #[test]

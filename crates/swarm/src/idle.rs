@@ -3,12 +3,18 @@
 //! A VM is active while a call needs its guest, while the command of its boot runs, and while a connection through egress is
 //! open. What commands left behind in the guest is no activity.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
-use skep_api::swarm::{EndReason, OnIdle, PausedBy, PausedTo};
+use skep_api::{
+    ErrorCode,
+    swarm::{EndReason, OnIdle, PausedBy, PausedTo},
+};
 use skep_keeper_protocol::ServerEnd;
 use skep_store::Pause;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    task::JoinHandle,
+    time::{MissedTickBehavior, interval},
+};
 
 use crate::{
     registry::Registry,
@@ -21,6 +27,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) async fn run(context: VmContext) {
     let mut ticks = interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_move: Option<JoinHandle<bool>> = None;
     while !context.keeper.is_closed() {
         ticks.tick().await;
         for vm in context.registry.all() {
@@ -28,8 +35,9 @@ pub(crate) async fn run(context: VmContext) {
                 tokio::spawn(pause_or_end(context.keeper.clone(), vm));
             }
         }
-        if context.budget.is_memory_short() {
-            move_one_to_disk(&context.registry).await;
+        let is_moving = last_move.as_ref().is_some_and(|last_move| !last_move.is_finished());
+        if !is_moving && context.budget.is_memory_short() {
+            last_move = Some(spawn_move_to_disk(&context.registry));
         }
     }
 }
@@ -62,7 +70,15 @@ async fn has_open_connections(keeper: &ServerEnd, vm: &VmHandle) -> bool {
 
 /// Pauses the VM to disk that is idle for the longest time, of those that keep their memory in a pause for being idle.
 /// Returns whether there was one, and it is on disk now.
-pub(crate) async fn move_one_to_disk(registry: &Registry) -> bool {
+///
+/// The move runs in a task of its own, because a guest may take a minute to stop its programs: a caller that stops waiting
+/// does not cancel it.
+pub(crate) fn spawn_move_to_disk(registry: &Arc<Registry>) -> JoinHandle<bool> {
+    let registry = Arc::clone(registry);
+    tokio::spawn(async move { move_one_to_disk(&registry).await })
+}
+
+async fn move_one_to_disk(registry: &Registry) -> bool {
     let mut idle: Vec<VmHandle> = registry.all().into_iter().filter(VmHandle::is_idle_in_memory).collect();
     idle.sort_by_key(|vm| Reverse(vm.activity.idle_time()));
     for vm in idle {
@@ -71,11 +87,13 @@ pub(crate) async fn move_one_to_disk(registry: &Registry) -> bool {
         if !vm.is_idle_in_memory() {
             continue;
         }
-        if vm.pause(pause, None).await.is_ok() {
-            return true;
-        }
+        let Err(error) = vm.pause(pause, None).await else { return true };
         // The others are tried before it the next time.
         vm.activity.touch();
+        // After an update of QEMU no VM can be stored, and each attempt lets the VM run for a moment.
+        if error.code() == ErrorCode::TemplateNotReady {
+            return false;
+        }
     }
     false
 }

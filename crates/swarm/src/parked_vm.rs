@@ -84,7 +84,7 @@ async fn warm_up(vm: &Restored) -> Result<(), Error> {
     for _ in 0..WARM_UP_ROUNDS {
         vm.guest.call(&command).await?;
     }
-    // Also starts the shell of the next command ahead.
+    // The agent starts the shell of the next command ahead. The processors stop when that shell is ready.
     vm.guest.wait_until_prepared().await?;
     Ok(vm.machine.pause().await?)
 }

@@ -141,7 +141,7 @@ impl Pool {
     pub(crate) async fn evict_if_overcommitted(&self) {
         loop {
             // Subscribed before the check, so that no change in between is missed.
-            let changed = self.changed.notified();
+            let (changed, freed) = (self.changed.notified(), self.budget.parked_freed.notified());
             if !self.budget.is_overcommitted() {
                 return;
             }
@@ -149,7 +149,11 @@ impl Pool {
                 Some(waiting) => {
                     self.restorer.end_unrecorded(waiting.parked.id()).await;
                 }
-                None => changed.await,
+                // The others are being restored, or others end them: boots at the same time, or the refill.
+                None => tokio::select! {
+                    () = changed => {}
+                    () = freed => {}
+                },
             }
         }
     }
@@ -161,6 +165,8 @@ impl Pool {
         }
         while let Some(waiting) = self.pop_any() {
             self.restorer.end_unrecorded(waiting.parked.id()).await;
+            // The refill checks the memory of the machine often from now on, and a full pool rarely.
+            self.changed.notify_waiters();
         }
     }
 

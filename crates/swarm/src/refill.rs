@@ -14,6 +14,8 @@ use crate::{parked_vm::ParkedVm, pool::Pool};
 const MAX_WAIT_FOR_BOOTS: Duration = Duration::from_secs(2);
 /// How often a full pool is checked, because the shares of templates also change with time.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// How often the memory of the machine is checked while it is too short for parked VMs. Nothing notifies of its change.
+const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Back-off after a failed restore. Doubles up to `MAX_BACKOFF`.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
@@ -25,7 +27,7 @@ pub(crate) async fn run(pool: Arc<Pool>) {
         let changed = pool.changed.notified();
         pool.end_surplus().await;
         let Some((template, space)) = pool.begin_restore() else {
-            let _ = timeout(CHECK_INTERVAL, changed).await;
+            let _ = timeout(check_interval(&pool), changed).await;
             continue;
         };
         let no_boots =
@@ -43,11 +45,14 @@ pub(crate) async fn run(pool: Arc<Pool>) {
             }
             // The keeper builds it again or has removed it. The other templates need not wait for that.
             Err(error) if template != TemplateId::BASE && error.is_of_template() => {
+                drop(space);
                 pool.finish_restore(template, None);
                 pool.forget(template).await;
                 tracing::info!(%template, %error, "the pool has no VMs of {template} for now: {error}");
             }
             Err(error) => {
+                // Boots that wait for its capacity do not wait for the end of the back-off.
+                drop(space);
                 pool.finish_restore(template, None);
                 tracing::warn!(%error, "the pool cannot be refilled now: {error}");
                 sleep(pause).await;
@@ -55,4 +60,13 @@ pub(crate) async fn run(pool: Arc<Pool>) {
             }
         }
     }
+}
+
+/// How long the refill waits at most for a change of a pool to which it adds nothing now.
+fn check_interval(pool: &Pool) -> Duration {
+    if pool.budget.is_memory_short() {
+        tracing::debug!("the pool is not refilled while the memory of the machine is short");
+        return MEMORY_CHECK_INTERVAL;
+    }
+    CHECK_INTERVAL
 }

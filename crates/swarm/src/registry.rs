@@ -7,7 +7,7 @@ use std::{
 
 use skep_api::{AccountId, ErrorCode, Failure, IdPrefix, TemplateId, VmId, VmName, VmRef, swarm::VmState};
 
-use crate::{history::Owned, vm::VmHandle};
+use crate::{history::SampledVm, vm::VmHandle};
 
 /// How many VMs the error for an ambiguous id prefix names.
 const MAX_NAMED_CANDIDATES: usize = 3;
@@ -17,7 +17,18 @@ pub(crate) struct Registry(Mutex<BTreeMap<VmId, VmHandle>>);
 
 impl Registry {
     pub(crate) fn insert(&self, handle: VmHandle) {
+        self.take_pid(&handle);
         self.lock().insert(handle.facts.id, handle);
+    }
+
+    /// Removes the process id of this VM from the former ids of the account's other VMs, so that it leads to none of them,
+    /// not even after this VM has ended.
+    pub(crate) fn take_pid(&self, vm: &VmHandle) {
+        let facts = &vm.facts;
+        let is_other = |other: &&VmHandle| other.facts.account == facts.account && other.facts.id != facts.id;
+        if !vm.is_on_disk() {
+            self.lock().values().filter(is_other).for_each(|other| other.forget_pid(vm.pid()));
+        }
     }
 
     pub(crate) fn remove(&self, id: VmId) {
@@ -75,12 +86,12 @@ impl Registry {
     }
 
     /// The VMs of all accounts with their owners.
-    pub(crate) fn owned(&self) -> Vec<Owned> {
-        let owned = |handle: &VmHandle| {
+    pub(crate) fn sampled_vms(&self) -> Vec<SampledVm> {
+        let sampled = |handle: &VmHandle| {
             let facts = &handle.facts;
-            Owned { vm: facts.id, account: facts.account, pid: handle.pid() }
+            SampledVm { vm: facts.id, account: facts.account, pid: handle.pid() }
         };
-        self.lock().values().map(owned).collect()
+        self.lock().values().map(sampled).collect()
     }
 
     /// The snapshots of VMs that are on disk or about to be.
@@ -98,9 +109,9 @@ impl Registry {
     }
 }
 
-/// The VM with this process id. A VM on disk is found by its last one, unless another VM has that by now.
-fn find_pid<'vms>(own: impl Iterator<Item = &'vms VmHandle>, pid: u32) -> Option<&'vms VmHandle> {
-    own.filter(|handle| handle.pid() == pid).min_by_key(|handle| handle.is_on_disk())
+/// The VM with this process id, or else the one that had it before.
+fn find_pid<'vms>(mut own: impl Iterator<Item = &'vms VmHandle> + Clone, pid: u32) -> Option<&'vms VmHandle> {
+    own.clone().find(|handle| handle.has_pid(pid)).or_else(|| own.find(|handle| handle.had_pid(pid)))
 }
 
 /// The VM whose id has this prefix, if there is one.

@@ -67,12 +67,15 @@ impl Restorer {
         environment: Environment<'_>,
     ) -> Result<Restored, Error> {
         let outcome = match self.keeper.launch(id, template, None).await {
-            Ok(launched) => bring_up(&*self.driver, launched, environment).await,
+            Ok(launched) => {
+                tracing::debug!(vm = %id, "VM {id} is launched for a boot");
+                bring_up(&*self.driver, launched, environment).await
+            }
             Err(error) => Err(error.into()),
         };
         if let Err(error) = &outcome {
             tracing::warn!(vm = %id, %error, "VM {id} did not come up");
-            // Also after a failed launch: the VMM may run, and the failure may be on this side of the answer.
+            // The VM is ended after a failed launch too: its VMM may run, and only the answer of the keeper may be lost.
             self.end_unrecorded(id).await;
         }
         outcome

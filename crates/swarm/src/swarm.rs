@@ -10,6 +10,7 @@ mod metrics;
 mod pause;
 mod record;
 mod reserve;
+mod status;
 mod templates;
 
 use std::{net::SocketAddr, sync::Arc};
@@ -18,7 +19,7 @@ use skep_api::{
     AccountId, TemplateId, VmId, VmRef,
     egress::EgressReport,
     keys::Limits,
-    swarm::{BootAnswer, Console, EngineReport, SwarmStatus, Vm},
+    swarm::{BootAnswer, Console, EngineReport, Vm},
 };
 use skep_engine::Driver;
 use skep_keeper_protocol::ServerEnd;
@@ -30,6 +31,7 @@ use crate::{
     api_access::ApiAccess,
     boot::Booter,
     budget::Budget,
+    captures::CaptureCounts,
     disk_quota::DiskQuotas,
     disk_traffic::DiskTotals,
     history::MetricsHistory,
@@ -112,6 +114,7 @@ impl Swarm {
             observer: parts.observer,
             disk_totals: DiskTotals::default(),
             disk_quotas,
+            captures: CaptureCounts::default(),
         };
         let api = ApiAccess::new(parts.keeper.clone(), parts.api);
         let history = MetricsHistory::default();
@@ -137,20 +140,6 @@ impl Swarm {
             usage,
             history,
         })))
-    }
-
-    /// The account's VMs, and the capacity of the machine.
-    pub async fn status(&self, account: &AccountId) -> Result<SwarmStatus, Error> {
-        let vms = self.registry().of(*account);
-        let vms: Vec<Vm> = vms.iter().map(|vm| self.0.usage.add_to(vm.record())).collect();
-        Ok(SwarmStatus {
-            count: u32::try_from(vms.len()).unwrap_or(u32::MAX),
-            vms,
-            disk_used_mb: self.0.surroundings.disk_quotas.used_bytes(*account).await?.div_ceil(1 << 20),
-            pool: self.0.booter.pool.state(Some(*account)),
-            capacity: self.0.budget.capacity(),
-            engine: Some(self.0.engine.clone()),
-        })
     }
 
     /// Boots all VMs of a request, or none. Copies of a VM begin with its files, memory and processes, under identities of their
@@ -216,6 +205,14 @@ impl Swarm {
         Ok(self.0.usage.add_to(self.registry().find(*account, vm)?.record()))
     }
 
+    /// Adds to a record from the store why the VM cannot continue, if it is on disk and its memory cannot be used.
+    pub fn add_snapshot_state(&self, account: &AccountId, record: Vm) -> Vm {
+        match self.registry().by_id(*account, record.id) {
+            Ok(handle) => handle.add_snapshot_state(record),
+            Err(_) => record,
+        }
+    }
+
     /// Changes name, metadata or expiry of a VM, and returns its record.
     ///
     /// # Errors
@@ -230,13 +227,18 @@ impl Swarm {
         self.registry().by_id(*account, vm)?.change(change, request_id).await
     }
 
-    /// Allows the guest of a VM to reach the API, until the VM ends. For VMs that have an API key.
+    /// Allows the guest of a VM to reach the API, until the VM ends. A VM on disk reaches it from its resume on. The VM's API key
+    /// must be recorded before.
     ///
     /// # Errors
     /// Unknown VM, or the keeper refused.
     pub async fn admit_to_api(&self, account: &AccountId, vm: VmId) -> Result<(), Error> {
-        self.registry().by_id(*account, vm)?;
-        self.0.api.admit(vm).await
+        let handle = self.registry().by_id(*account, vm)?;
+        match self.0.api.admit(vm).await {
+            // This is read after the refusal, because the VMM may end meanwhile. The resume finds the key and admits the VM.
+            Err(_) if handle.is_on_disk() => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// The serial log.

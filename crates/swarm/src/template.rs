@@ -26,14 +26,14 @@ pub(crate) struct BootTemplate {
 /// The state that the VMs of a template begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BootState {
-    /// That of a guest which has run nothing yet.
+    /// The state of a guest that has run nothing yet.
     Baked,
-    /// That of a VM at its snapshot. Such VMs are not parked: they have programs that must not run before the VM has its
+    /// The state of a VM at its snapshot. VMs of it are not parked: they have programs that must not run before the VM has its
     /// owner.
     Snapshot,
-    /// That of a guest which was booted from the disk of a snapshot. The keeper has it as a template with this id.
+    /// The state of a guest that was booted from the disk of a snapshot. The keeper has it as a template with this id.
     Disk { booted: TemplateId },
-    /// That of a VM which is being forked, in the keeper's capture with this id.
+    /// The state of a VM that is being forked, in the keeper's capture with this id.
     Fork { parent: VmId, capture: TemplateId },
 }
 

@@ -77,7 +77,7 @@ impl UsageSamples {
 
     fn record(&self, registry: &Registry, history: &MetricsHistory) {
         let sample = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        history.record(Timestamp::now(), registry.owned(), &sample);
+        history.record(Timestamp::now(), registry.sampled_vms(), &sample);
     }
 
     /// Takes one sample.

@@ -50,7 +50,7 @@ pub struct Capacity {
     /// The same as `memory_used_mb`.
     #[cfg_attr(feature = "openapi", schema(example = 1152))]
     pub memory_promised_mb: u64,
-    /// The memory that VMs really take, in MiB: of their VMMs, and of the templates that they share.
+    /// The memory that VMs really take, in MiB: of their VMMs, and of the templates and copies that they share.
     #[cfg_attr(feature = "openapi", schema(example = 104))]
     pub memory_held_mb: u64,
     /// The memory of the machine that is still available, in MiB. Less than a tenth of it, or 512 MiB, is not given to
@@ -75,9 +75,10 @@ pub struct PoolState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SwarmStatus {
-    /// The account's VMs, oldest first.
+    /// The account's VMs that run or are paused in memory, oldest first. If there are more than 1,000, it has 1,000 of them, and
+    /// running ones come before paused ones. `GET /api/vms` lists all VMs in pages, also those on disk.
     pub vms: Vec<Vm>,
-    /// The number of VMs in `vms`.
+    /// The number of all VMs of the account that have not ended, also of those that are not in `vms`.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub count: u32,
     /// The disk space of the account's templates, its VMs on disk and the disk layers of its other VMs, in MiB.

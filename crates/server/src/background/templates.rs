@@ -1,4 +1,5 @@
-//! Keeps the records of templates equal to what the keeper has, and removes files that no record needs.
+//! Keeps the records of templates equal to what the keeper has, and removes files that no record needs. Records which VMs on disk
+//! have memory that cannot be used too, because the keeper lists their snapshots with the templates.
 //!
 //! A record is created before the keeper is asked to build, and deleted before it is asked to remove. So a template of
 //! the keeper without a record was deleted, and a record that the keeper does not know has lost its build, unless the
@@ -89,6 +90,7 @@ async fn reconcile(
     }
     held.remove(&TemplateId::BASE);
     let removed = remove_unknown(store, swarm, held.into_keys().collect()).await?;
+    swarm.record_unusable_snapshots().await?;
     Ok(settled && removed)
 }
 

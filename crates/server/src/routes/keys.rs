@@ -106,10 +106,11 @@ async fn create(
         request_id: Some(call.id.as_str().to_owned()),
     });
     let record = record.await?;
-    if let Some(vm) = vm {
-        state.vms.swarm().await?.admit_to_api(&account.id, vm).await?;
-    }
     call.audit.set_resource(record.key.id);
+    if let Err(refusal) = state.admit_vm(&record.key).await {
+        state.revoke_unseen(&record.key, &call).await;
+        return Err(refusal);
+    }
     created(CreatedKey { key: secret.expose().to_owned(), record: record.key })
 }
 
@@ -119,6 +120,23 @@ impl KeysState {
         match named {
             Some(id) if id != caller.account.id => Ok(self.store.account(id).await?),
             _ => Ok(caller.account.clone()),
+        }
+    }
+
+    /// Lets the VM that a key is bound to reach the API.
+    async fn admit_vm(&self, key: &Key) -> Result<(), Refusal> {
+        if let Some(vm) = key.vm {
+            self.vms.swarm().await?.admit_to_api(&key.account, vm).await?;
+        }
+        Ok(())
+    }
+
+    /// Revokes a new key after its creation failed. The caller does not get its secret, and can use its name again.
+    async fn revoke_unseen(&self, key: &Key, call: &RequestInfo) {
+        let (id, request_id) = (key.id, Some(call.id.as_str().to_owned()));
+        let command = RevokeKey { account: key.account, id, at: Timestamp::now(), request_id };
+        if let Err(error) = self.store.revoke_key(command).await {
+            tracing::error!(key = %id, %error, "key {id}, whose creation was refused, is not revoked: {error}");
         }
     }
 }

@@ -63,7 +63,8 @@ pub(crate) fn routes(state: SwarmState) -> Routes {
 
 /// Read the swarm's status
 ///
-/// Returns the account's VMs, the capacity of the machine, and the engine in use (null if this server runs no VMs).
+/// Returns the account's VMs that run or are paused in memory (at most 1,000), the number of all of its VMs, the capacity of the
+/// machine, and the engine in use (null if this server runs no VMs). `GET /api/vms` lists all VMs in pages, those on disk too.
 #[utoipa::path(
     get, path = "/api/swarm/status", tag = "swarm", operation_id = "swarm_status", security(("bearer" = ["swarm:read"])),
     responses((status = 200, description = "VMs, pool, capacity and engine", body = SwarmStatus))
@@ -155,8 +156,9 @@ async fn boot_and_answer(
 /// Copies a running VM as it is at this moment, and boots the copies: all of them or none. A copy begins with the files, the
 /// memory and the processes of the VM, under an identity of its own: address, host name, machine id, kernel random numbers and
 /// clock. Its programs continue when it has all of that. Commands in progress go on in the copies, under their ids. Metadata
-/// and environment variables are inherited; ticket, key, name, time to live and `egress` are not. The body is that of a boot,
-/// without `template` and `memory`. The VM stands still for a moment and runs on.
+/// and environment variables are inherited; ticket, key, name, time to live and `egress` are not, and neither are the variables
+/// and files that the VM has because of its ticket. The body is that of a boot, without `template` and `memory`. The VM stands
+/// still for a moment and runs on.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/fork", tag = "swarm", operation_id = "fork_vm", security(("bearer" = ["swarm:write"])),
     params(

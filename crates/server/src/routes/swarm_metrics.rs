@@ -20,7 +20,7 @@ use skep_api::{
     swarm::{SwarmSample, SwarmSamples},
 };
 use skep_store::Store;
-use skep_swarm::{MetricsHistory, Recorded, SAMPLE_INTERVAL};
+use skep_swarm::{AccountSamples, MetricsHistory, SAMPLE_INTERVAL};
 use tokio::sync::watch;
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
@@ -97,7 +97,8 @@ async fn samples(
     if query.follow != Some(true) {
         caller.memory.reserve(MAX_ANSWER_BYTES as u64).await?;
         let read = tokio::task::spawn_blocking(move || history.after(account, since)).await;
-        let Recorded { samples, truncated } = read.map_err(|error| Refusal::internal(error.to_string()))?;
+        let AccountSamples { samples, truncated } =
+            read.map_err(|error| Refusal::internal(error.to_string()))?;
         let interval_ms = u64::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(u64::MAX);
         return Ok(Json(SwarmSamples { interval_ms, samples, truncated }).into_response());
     }

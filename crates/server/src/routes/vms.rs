@@ -9,7 +9,7 @@ use skep_api::{
     ErrorCode, Failure, VmId,
     swarm::{PausedTo, VmList, VmState},
 };
-use skep_store::{ListVms, VmFilter, VmPage, VmSet, VmStore};
+use skep_store::{ListVms, VmFilter, VmPage, VmRecord, VmSet, VmStore};
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
@@ -17,6 +17,7 @@ use super::{Answer, Routes, page};
 use crate::{
     extract::{Caller, KeyPrefix, KeyedQuery, SwarmRead},
     json::Json,
+    swarm_handle::SwarmHandle,
 };
 
 /// The prefix of a metadata key in the query.
@@ -24,8 +25,14 @@ const METADATA_PREFIX: &str = "metadata.";
 /// The most metadata keys of a filter. Each is looked up in every record.
 const MAX_METADATA_KEYS: usize = 16;
 
-pub(crate) fn routes(store: Arc<dyn VmStore>) -> Routes {
-    vec![routes!(list).with_state(store)]
+#[derive(Clone)]
+struct VmsState {
+    store: Arc<dyn VmStore>,
+    vms: SwarmHandle,
+}
+
+pub(crate) fn routes(store: Arc<dyn VmStore>, vms: SwarmHandle) -> Routes {
+    vec![routes!(list).with_state(VmsState { store, vms })]
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -70,7 +77,7 @@ impl KeyPrefix for VmsQuery {
     responses((status = 200, description = "A page of VMs", body = VmList))
 )]
 async fn list(
-    State(store): State<Arc<dyn VmStore>>,
+    State(VmsState { store, vms: swarm }): State<VmsState>,
     caller: Caller<SwarmRead>,
     KeyedQuery(query, metadata): KeyedQuery<VmsQuery>,
 ) -> Answer<VmList> {
@@ -90,8 +97,14 @@ async fn list(
     let query = ListVms { account: caller.account.id, set, filter, limit, after };
     let VmPage { vms, next } = store.list_vms(query).await?;
     let now = Timestamp::now();
+    // The store has only the reason of the last event. The swarm has the current state; without a swarm, no VM can be resumed.
+    let swarm = swarm.swarm_now().ok();
+    let shown = |record: &VmRecord| match &swarm {
+        Some(swarm) => swarm.add_snapshot_state(&caller.account.id, record.to_api(now)),
+        None => record.to_api(now),
+    };
     Ok(Json(VmList {
-        vms: vms.iter().map(|record| record.to_api(now)).collect(),
+        vms: vms.iter().map(shown).collect(),
         next_cursor: next.map(|vm| page::cursor(&filter_hash, vm)),
     }))
 }

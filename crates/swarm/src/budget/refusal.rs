@@ -2,17 +2,22 @@
 
 use skep_api::{ErrorCode, Failure, keys::Limits};
 
-use super::{Asked, Budget, MemorySample, Usage};
+use super::{Budget, MemorySample, RequestedCapacity, Usage};
 
 impl Budget {
-    pub(super) fn no_memory(&self, total: Usage, sample: &MemorySample, asked: &Asked) -> Failure {
-        let (vms, asked_mb) = (asked.vms, self.promise_mb(asked));
+    pub(super) fn no_memory(
+        &self,
+        total: Usage,
+        sample: &MemorySample,
+        requested: &RequestedCapacity,
+    ) -> Failure {
+        let (vms, requested_mb) = (requested.vms, self.promise_mb(requested));
         Failure::new(
             ErrorCode::NoCapacity,
             format!(
                 "{} MiB of memory are available on this machine, and {} MiB stay reserved{}; of the {} MiB for VMs, {} MiB \
-                 are held and {} MiB promised, and {vms} VMs with {asked_mb} MiB were asked for; end some VMs or other \
-                 programs, or ask for fewer",
+                 are held and {} MiB promised, and {vms} VMs with {requested_mb} MiB were asked for; end some \
+                 VMs or other programs, or ask for fewer",
                 sample.available_mb(),
                 sample.machine.reserved_bytes() >> 20,
                 if sample.machine.under_pressure { " (all tasks stall for memory)" } else { "" },
@@ -23,13 +28,14 @@ impl Budget {
         )
     }
 
-    pub(super) fn no_capacity(&self, total: Usage, asked: &Asked) -> Failure {
-        let (vms, asked_mb) = (asked.vms, self.promise_mb(asked));
+    pub(super) fn no_capacity(&self, total: Usage, requested: &RequestedCapacity) -> Failure {
+        let (vms, requested_mb) = (requested.vms, self.promise_mb(requested));
         Failure::new(
             ErrorCode::NoCapacity,
             format!(
                 "this machine holds {} VMs, and its {} MiB for VMs may be promised up to {} MiB; {} VMs run, {} MiB are \
-                 promised to them, and {vms} VMs with {asked_mb} MiB were asked for; end some VMs or ask for fewer",
+                 promised to them, and {vms} VMs with {requested_mb} MiB were asked for; end some VMs or \
+                 ask for fewer",
                 self.max_vms, self.memory_mb, self.promises_mb, total.vms, total.memory_mb
             ),
         )
@@ -37,8 +43,8 @@ impl Budget {
 }
 
 /// Quotas count the memory of guests, which callers choose, without the overhead of their VMMs.
-pub(super) fn check_quota(limits: &Limits, own: Usage, asked: &Asked) -> Result<(), Failure> {
-    let vms = asked.vms;
+pub(super) fn check_quota(limits: &Limits, own: Usage, requested: &RequestedCapacity) -> Result<(), Failure> {
+    let vms = requested.vms;
     if let Some(max) = limits.max_vms
         && own.vms.saturating_add(vms) > max
     {
@@ -50,13 +56,13 @@ pub(super) fn check_quota(limits: &Limits, own: Usage, asked: &Asked) -> Result<
             ),
         ));
     }
-    let asked_mb = asked.guests_mb();
+    let requested_mb = requested.guests_mb();
     match limits.max_memory_mb {
-        Some(max) if own.guests_mb + asked_mb > max => {
+        Some(max) if own.guests_mb + requested_mb > max => {
             let left = max.saturating_sub(own.guests_mb);
             Err(Failure::new(
                 ErrorCode::QuotaExceeded,
-                format!("{asked_mb} MiB were asked for, and {left} of this account's {max} MiB are left"),
+                format!("{requested_mb} MiB were asked for, and {left} of this account's {max} MiB are left"),
             ))
         }
         _ => Ok(()),

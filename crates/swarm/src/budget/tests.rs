@@ -4,16 +4,16 @@ use super::*;
 
 const FREE: Limits = Limits::NONE;
 
-fn asked(vms: u32, guest_mb: u64) -> Asked {
-    Asked { vms, guest_mb, parked: 0 }
+fn requested(vms: u32, guest_mb: u64) -> RequestedCapacity {
+    RequestedCapacity { vms, guest_mb, parked: 0 }
 }
 
 #[test]
 fn capacity_is_not_reserved_twice_and_is_released() {
     let budget = Arc::new(Budget::new(3, 10_000, 10_000, 48));
     let account = AccountId::generate();
-    let mut first = budget.reserve(account, &FREE, &asked(2, 128)).unwrap();
-    let refused = budget.reserve(AccountId::generate(), &FREE, &asked(2, 128)).unwrap_err();
+    let mut first = budget.reserve(account, &FREE, &requested(2, 128)).unwrap();
+    let refused = budget.reserve(AccountId::generate(), &FREE, &requested(2, 128)).unwrap_err();
     assert_eq!(refused.code, ErrorCode::NoCapacity);
     assert!(refused.message.contains("holds 3 VMs"), "{}", refused.message);
     let one = first.split_one();
@@ -21,7 +21,7 @@ fn capacity_is_not_reserved_twice_and_is_released() {
     assert_eq!(budget.capacity().memory_used_mb, 176);
     drop(one);
     assert_eq!(budget.capacity().memory_used_mb, 0);
-    budget.reserve(account, &FREE, &asked(3, 128)).unwrap();
+    budget.reserve(account, &FREE, &requested(3, 128)).unwrap();
 }
 
 #[test]
@@ -30,10 +30,10 @@ fn a_guest_that_runs_already_is_counted_beyond_the_limits() {
     let account = AccountId::generate();
     let held = [budget.reserve_running(account, 128), budget.reserve_running(account, 128)];
     assert_eq!(budget.capacity().memory_used_mb, 352);
-    budget.reserve(account, &FREE, &asked(1, 1)).unwrap_err();
+    budget.reserve(account, &FREE, &requested(1, 1)).unwrap_err();
     drop(held);
     assert_eq!(budget.capacity().memory_used_mb, 0);
-    budget.reserve(account, &FREE, &asked(1, 1)).unwrap();
+    budget.reserve(account, &FREE, &requested(1, 1)).unwrap();
 }
 
 #[test]
@@ -41,14 +41,14 @@ fn memory_is_promised_up_to_a_limit_of_its_own() {
     let budget = Arc::new(Budget::new(100, 400, 1600, 48));
     assert_eq!(budget.capacity().memory_mb, 1600);
     let account = AccountId::generate();
-    let _held = budget.reserve(account, &FREE, &asked(1, 1024)).unwrap();
-    let refused = budget.reserve(account, &FREE, &asked(2, 256)).unwrap_err();
+    let _held = budget.reserve(account, &FREE, &requested(1, 1024)).unwrap();
+    let refused = budget.reserve(account, &FREE, &requested(2, 256)).unwrap_err();
     assert_eq!(refused.code, ErrorCode::NoCapacity);
     for named in ["400 MiB", "up to 1600 MiB", "1072 MiB are promised", "608 MiB were asked for"] {
         assert!(refused.message.contains(named), "{named}: {refused}");
     }
     assert!(budget.reserve_parked(1024).is_none());
-    budget.reserve(account, &FREE, &asked(1, 480)).unwrap();
+    budget.reserve(account, &FREE, &requested(1, 480)).unwrap();
 }
 
 #[test]
@@ -56,22 +56,22 @@ fn a_quota_counts_the_memory_of_all_guests_whether_they_use_it_or_not() {
     let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
     let limits = Limits { max_memory_mb: Some(2048), ..FREE };
     let account = AccountId::generate();
-    let _held = budget.reserve(account, &limits, &asked(1, 1024)).unwrap();
-    let refused = budget.reserve(account, &limits, &asked(1, 1025)).unwrap_err();
+    let _held = budget.reserve(account, &limits, &requested(1, 1024)).unwrap();
+    let refused = budget.reserve(account, &limits, &requested(1, 1025)).unwrap_err();
     assert_eq!(refused.code, ErrorCode::QuotaExceeded);
-    budget.reserve(account, &limits, &asked(1, 1024)).unwrap();
+    budget.reserve(account, &limits, &requested(1, 1024)).unwrap();
 }
 
 #[test]
 fn parked_vms_give_way_to_boots() {
     let budget = Arc::new(Budget::new(3, 10_000, 10_000, 48));
     let account = AccountId::generate();
-    let _one = budget.reserve(account, &FREE, &asked(1, 128)).unwrap();
+    let _one = budget.reserve(account, &FREE, &requested(1, 128)).unwrap();
     let spaces = [budget.reserve_parked(128).unwrap(), budget.reserve_parked(128).unwrap()];
     assert!(budget.reserve_parked(128).is_none());
     assert!(!budget.is_overcommitted());
     assert_eq!(budget.capacity().memory_used_mb, 176, "nobody uses what is parked");
-    let _two = budget.reserve(account, &FREE, &asked(2, 128)).unwrap();
+    let _two = budget.reserve(account, &FREE, &requested(2, 128)).unwrap();
     assert!(budget.is_overcommitted());
     drop(spaces);
     assert!(!budget.is_overcommitted());
@@ -90,12 +90,12 @@ fn a_boot_leaves_the_machine_its_reserve_and_the_pool_some_more() {
         budget.observe(MemorySample { machine, held_bytes: 60 << 20 });
     };
     let account = AccountId::generate();
-    // What a boot takes is not what it is promised.
+    // A boot needs less memory at first than its VM is promised.
     observe(1128);
     assert!(!budget.lacks_memory(2) && budget.lacks_memory(3));
-    let held = budget.reserve(account, &FREE, &asked(2, 1024)).unwrap();
+    let held = budget.reserve(account, &FREE, &requested(2, 1024)).unwrap();
     assert!(budget.reserve_parked(1024).is_none());
-    let refused = budget.reserve(account, &FREE, &asked(3, 1024)).unwrap_err();
+    let refused = budget.reserve(account, &FREE, &requested(3, 1024)).unwrap_err();
     assert_eq!(refused.code, ErrorCode::NoCapacity);
     for named in [
         "1128 MiB of memory are available",
@@ -119,10 +119,10 @@ fn a_quota_names_both_numbers() {
     let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
     let account = AccountId::generate();
     let limits = Limits { max_vms: Some(4), max_memory_mb: Some(400), ..FREE };
-    let _held = budget.reserve(account, &limits, &asked(2, 128)).unwrap();
-    let refused = budget.reserve(account, &limits, &asked(3, 1)).unwrap_err();
+    let _held = budget.reserve(account, &limits, &requested(2, 128)).unwrap();
+    let refused = budget.reserve(account, &limits, &requested(3, 1)).unwrap_err();
     assert_eq!(refused.code, ErrorCode::QuotaExceeded);
     assert!(refused.message.contains('3') && refused.message.contains("2 of this account's 4"), "{refused}");
-    let refused = budget.reserve(account, &limits, &asked(2, 128)).unwrap_err();
+    let refused = budget.reserve(account, &limits, &requested(2, 128)).unwrap_err();
     assert!(refused.message.contains("256 MiB") && refused.message.contains("144"), "{refused}");
 }

@@ -4,8 +4,8 @@
 //! refused if that exceeds the limit. What guests write to their disks meanwhile is counted, and not refused: the next request
 //! is.
 
-mod claims;
 mod refusal;
+mod reservation_table;
 #[cfg(test)]
 mod tests;
 
@@ -16,8 +16,8 @@ use skep_keeper_protocol::{Load, ServerEnd, TemplateStatus};
 use skep_store::{AccountDisk, TemplateStore};
 
 use self::{
-    claims::{Claim, Claims, Others},
     refusal::{check_disk, check_pauses},
+    reservation_table::{OtherReservations, ReservationTable, ReservedSpace},
 };
 use crate::{Error, budget::Budget, registry::Registry, usage::UsageSamples, vm::VmHandle};
 
@@ -31,14 +31,14 @@ struct Inner {
     registry: Arc<Registry>,
     templates: Arc<dyn TemplateStore>,
     usage: UsageSamples,
-    claims: Claims,
+    reservations: ReservationTable,
 }
 
 /// Disk space for what a request makes. Drop it when that is counted: in the record of a template, or in the registry of VMs.
 pub struct DiskReservation {
     quotas: DiskQuotas,
     number: u64,
-    claim: Claim,
+    space: ReservedSpace,
 }
 
 impl DiskQuotas {
@@ -49,7 +49,14 @@ impl DiskQuotas {
         templates: Arc<dyn TemplateStore>,
         usage: UsageSamples,
     ) -> Self {
-        Self(Arc::new(Inner { keeper, budget, registry, templates, usage, claims: Claims::default() }))
+        Self(Arc::new(Inner {
+            keeper,
+            budget,
+            registry,
+            templates,
+            usage,
+            reservations: ReservationTable::default(),
+        }))
     }
 
     /// What the account occupies, in bytes, by the last sample of its VMs.
@@ -68,7 +75,7 @@ impl DiskQuotas {
     pub(crate) async fn reserve_pause(&self, vm: &VmHandle) -> Result<DiskReservation, Error> {
         let bytes = self.copy_bytes(vm).await?;
         let (account, vms) = (vm.facts.account, vec![vm.facts.id]);
-        self.reserve(Claim { account, bytes, vms, is_pause: true }).await
+        self.reserve(ReservedSpace { account, bytes, vms, is_pause: true }).await
     }
 
     /// Reserves space for a snapshot of this VM.
@@ -89,38 +96,38 @@ impl DiskQuotas {
         account: AccountId,
         bytes: u64,
     ) -> Result<DiskReservation, Error> {
-        self.reserve(Claim { account, bytes, vms: Vec::new(), is_pause: false }).await
+        self.reserve(ReservedSpace { account, bytes, vms: Vec::new(), is_pause: false }).await
     }
 
-    async fn reserve(&self, claim: Claim) -> Result<DiskReservation, Error> {
-        let (number, others) = self.0.claims.add(claim.clone());
-        let reservation = DiskReservation { quotas: self.clone(), number, claim };
-        self.check(&reservation.claim, &others).await?;
+    async fn reserve(&self, space: ReservedSpace) -> Result<DiskReservation, Error> {
+        let (number, others) = self.0.reservations.add(space.clone());
+        let reservation = DiskReservation { quotas: self.clone(), number, space };
+        self.check(&reservation.space, &others).await?;
         Ok(reservation)
     }
 
-    async fn check(&self, claim: &Claim, others: &Others) -> Result<(), Error> {
-        let AccountDisk { limits, templates_bytes } = self.0.templates.account_disk(claim.account).await?;
-        if claim.is_pause {
-            check_pauses(&limits, self.vms_on_disk(claim.account, &others.vms) + others.pauses)?;
+    async fn check(&self, space: &ReservedSpace, others: &OtherReservations) -> Result<(), Error> {
+        let AccountDisk { limits, templates_bytes } = self.0.templates.account_disk(space.account).await?;
+        if space.is_pause {
+            check_pauses(&limits, self.vms_on_disk(space.account, &others.vms) + others.pauses)?;
         }
-        self.check_bytes(&limits, templates_bytes, claim, others).await
+        self.check_bytes(&limits, templates_bytes, space, others).await
     }
 
     async fn check_bytes(
         &self,
         limits: &Limits,
         templates_bytes: u64,
-        claim: &Claim,
-        others: &Others,
+        space: &ReservedSpace,
+        others: &OtherReservations,
     ) -> Result<(), Error> {
         if limits.max_disk_mb.is_none() {
             return Ok(());
         }
         self.0.usage.take(&self.0.keeper, &self.0.budget).await?;
-        let claimed: BTreeSet<VmId> = others.vms.iter().chain(&claim.vms).copied().collect();
-        let vms = self.vms_bytes(claim.account, &claimed);
-        Ok(check_disk(limits, templates_bytes.saturating_add(others.bytes).saturating_add(vms), claim.bytes)?)
+        let reserved: BTreeSet<VmId> = others.vms.iter().chain(&space.vms).copied().collect();
+        let vms = self.vms_bytes(space.account, &reserved);
+        Ok(check_disk(limits, templates_bytes.saturating_add(others.bytes).saturating_add(vms), space.bytes)?)
     }
 
     /// The VMs of the account that are on disk, without these.
@@ -158,14 +165,13 @@ impl DiskQuotas {
 }
 
 impl DiskReservation {
-    /// Replaces the estimate by what was stored, and returns its size in bytes.
+    /// Replaces the estimate by what was stored.
     ///
     /// # Errors
     /// `quota_exceeded`: it is larger than the estimate, and exceeds the limit; the store or the keeper is not available.
-    pub async fn settle(&mut self, stored: &TemplateStatus) -> Result<u64, Error> {
-        let bytes = stored_bytes(stored);
-        self.settle_bytes(Claim { bytes, ..self.claim.clone() }).await?;
-        Ok(bytes)
+    pub async fn settle(&mut self, stored: &TemplateStatus) -> Result<(), Error> {
+        let bytes = stored.own_bytes;
+        self.settle_bytes(ReservedSpace { bytes, ..self.space.clone() }).await
     }
 
     /// Replaces the estimate by what the disk layers of these new VMs occupy.
@@ -176,32 +182,27 @@ impl DiskReservation {
         let Inner { usage, keeper, budget, .. } = &*self.quotas.0;
         usage.take(keeper, budget).await?;
         let bytes = vms.iter().map(|vm| self.quotas.layer_bytes(*vm)).sum();
-        self.settle_bytes(Claim { bytes, vms, ..self.claim.clone() }).await
+        self.settle_bytes(ReservedSpace { bytes, vms, ..self.space.clone() }).await
     }
 
-    async fn settle_bytes(&mut self, claim: Claim) -> Result<(), Error> {
-        let claims = &self.quotas.0.claims;
-        let estimate = self.claim.bytes;
-        self.claim = claim.clone();
-        if claim.bytes <= estimate {
-            claims.shrink(self.number, claim);
+    async fn settle_bytes(&mut self, space: ReservedSpace) -> Result<(), Error> {
+        let reservations = &self.quotas.0.reservations;
+        let estimate = self.space.bytes;
+        self.space = space.clone();
+        if space.bytes <= estimate {
+            reservations.shrink(self.number, space);
             return Ok(());
         }
-        let (number, others) = claims.enlarge(self.number, claim);
+        let (number, others) = reservations.enlarge(self.number, space);
         self.number = number;
-        let account = self.claim.account;
+        let account = self.space.account;
         let AccountDisk { limits, templates_bytes } = self.quotas.0.templates.account_disk(account).await?;
-        self.quotas.check_bytes(&limits, templates_bytes, &self.claim, &others).await
+        self.quotas.check_bytes(&limits, templates_bytes, &self.space, &others).await
     }
 }
 
 impl Drop for DiskReservation {
     fn drop(&mut self) {
-        self.quotas.0.claims.release(self.number);
+        self.quotas.0.reservations.release(self.number);
     }
-}
-
-/// What only this template occupies, in bytes, in every state.
-pub(crate) fn stored_bytes(template: &TemplateStatus) -> u64 {
-    template.own_bytes
 }

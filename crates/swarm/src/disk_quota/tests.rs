@@ -5,33 +5,35 @@ use skep_api::{
 };
 
 use super::{
-    claims::{Claim, Claims, Others},
     refusal::{check_disk, check_pauses},
+    reservation_table::{OtherReservations, ReservationTable, ReservedSpace},
 };
 
-fn claim(account: AccountId, bytes: u64) -> Claim {
-    Claim { account, bytes, vms: Vec::new(), is_pause: false }
+fn space(account: AccountId, bytes: u64) -> ReservedSpace {
+    ReservedSpace { account, bytes, vms: Vec::new(), is_pause: false }
 }
 
 #[test]
-fn a_claim_counts_those_before_it_of_its_account() {
-    let (claims, account, other) = (Claims::default(), AccountId::generate(), AccountId::generate());
+fn a_reservation_counts_those_before_it_of_its_account() {
+    let (reservations, account, other) =
+        (ReservationTable::default(), AccountId::generate(), AccountId::generate());
     let vm = VmId::generate();
-    let (_, none) = claims.add(claim(other, 1_000));
-    assert_eq!(none, Others::default());
-    let (first, none) = claims.add(Claim { vms: vec![vm], is_pause: true, ..claim(account, 10) });
-    assert_eq!(none, Others::default());
-    let (second, others) = claims.add(claim(account, 20));
-    assert_eq!(others, Others { bytes: 10, pauses: 1, vms: [vm].into() });
-    claims.shrink(first, claim(account, 4));
-    let (third, others) = claims.add(claim(account, 30));
-    assert_eq!(others, Others { bytes: 24, ..Others::default() });
+    let (_, none) = reservations.add(space(other, 1_000));
+    assert_eq!(none, OtherReservations::default());
+    let (first, none) =
+        reservations.add(ReservedSpace { vms: vec![vm], is_pause: true, ..space(account, 10) });
+    assert_eq!(none, OtherReservations::default());
+    let (second, others) = reservations.add(space(account, 20));
+    assert_eq!(others, OtherReservations { bytes: 10, pauses: 1, vms: [vm].into() });
+    reservations.shrink(first, space(account, 4));
+    let (third, others) = reservations.add(space(account, 30));
+    assert_eq!(others, OtherReservations { bytes: 24, ..OtherReservations::default() });
     // The first one is the last now, and counts the others.
-    let (_, others) = claims.enlarge(first, claim(account, 40));
+    let (_, others) = reservations.enlarge(first, space(account, 40));
     assert_eq!(others.bytes, 50);
-    claims.release(second);
-    claims.release(third);
-    let (_, others) = claims.add(claim(account, 1));
+    reservations.release(second);
+    reservations.release(third);
+    let (_, others) = reservations.add(space(account, 1));
     assert_eq!(others.bytes, 40);
 }
 
@@ -57,10 +59,10 @@ fn a_refusal_has_the_numbers_and_the_way_out() {
     check_pauses(&Limits::NONE, DEFAULT_MAX_PAUSED_VMS).unwrap_err();
 }
 
-/// A request in progress: what it claimed, what it counts besides, and whether it was admitted.
+/// A request in progress: what it reserved, what it counts besides, and whether it was admitted.
 struct Progress {
     number: u64,
-    claimed: u64,
+    reserved: u64,
     others: u64,
     is_admitted: bool,
 }
@@ -73,34 +75,34 @@ proptest! {
         steps in prop::collection::vec((0_usize..6, 0_u8..3, 0_u64..60, 0_u64..60), 1..80),
     ) {
         const LIMIT: u64 = 100;
-        let (claims, account) = (Claims::default(), AccountId::generate());
+        let (reservations, account) = (ReservationTable::default(), AccountId::generate());
         let mut stored = 0;
         let mut progress: Vec<Progress> = Vec::new();
         for (at, step, estimate, size) in steps {
             match (step, at < progress.len()) {
                 (0, _) => {
-                    let (number, others) = claims.add(claim(account, estimate));
-                    progress.push(Progress { number, claimed: estimate, others: others.bytes, is_admitted: false });
+                    let (number, others) = reservations.add(space(account, estimate));
+                    progress.push(Progress { number, reserved: estimate, others: others.bytes, is_admitted: false });
                 }
-                // What is stored is read some time after the claim.
+                // What is stored is read some time after the reservation.
                 (1, true) if !progress[at].is_admitted => {
                     let request = &mut progress[at];
-                    request.is_admitted = stored + request.others + request.claimed <= LIMIT;
+                    request.is_admitted = stored + request.others + request.reserved <= LIMIT;
                     if !request.is_admitted {
-                        claims.release(progress.remove(at).number);
+                        reservations.release(progress.remove(at).number);
                     }
                 }
                 (2, true) if progress[at].is_admitted => {
                     let request = progress.remove(at);
-                    let (number, fits) = if size <= request.claimed {
-                        claims.shrink(request.number, claim(account, size));
+                    let (number, fits) = if size <= request.reserved {
+                        reservations.shrink(request.number, space(account, size));
                         (request.number, true)
                     } else {
-                        let (number, others) = claims.enlarge(request.number, claim(account, size));
+                        let (number, others) = reservations.enlarge(request.number, space(account, size));
                         (number, stored + others.bytes + size <= LIMIT)
                     };
                     stored += if fits { size } else { 0 };
-                    claims.release(number);
+                    reservations.release(number);
                 }
                 _ => {}
             }

@@ -18,13 +18,13 @@ impl Swarm {
     /// meanwhile, and runs on.
     ///
     /// # Errors
-    /// A VM that was paused or ended meanwhile, a guest that does not freeze its programs, or no memory or disk space for the copy. Nothing is
-    /// left behind then.
+    /// A VM that was paused or ended meanwhile, a guest that does not freeze its programs, no memory or disk space for the copy, too
+    /// many copies at the same time, or an update of the engine since the start of skep. Nothing is left behind then.
     pub async fn snapshot(&self, vm: AwakeVm, template: TemplateId) -> Result<TemplateStatus, Error> {
         let keeper = self.0.surroundings.keeper.clone();
         // In a task of its own, so that a cancelled request does not leave a capture behind.
         tokio::spawn(async move {
-            vm.handle.copy(template, CopyPurpose::Snapshot).await?;
+            let _permit = vm.handle.copy(template, CopyPurpose::Snapshot).await?;
             let stored = keeper.store_capture(template, StorePurpose::Template).await;
             let dropped = keeper.drop_capture(template).await;
             let stored = stored?;
@@ -47,7 +47,7 @@ impl Swarm {
         reservation: Reservation,
     ) -> Result<Vec<BootedVm>, Error> {
         let parent = self.registry().by_id(account, parent)?;
-        parent.copy(capture, CopyPurpose::Fork).await?;
+        let _permit = parent.copy(capture, CopyPurpose::Fork).await?;
         let booted = self.0.booter.boot_all(account, order, template, reservation).await;
         // The VMs have mapped what they need of it.
         let dropped = self.0.surroundings.keeper.drop_capture(capture).await;
@@ -56,6 +56,7 @@ impl Swarm {
             self.0.booter.end_unrecorded(booted).await;
             return Err(error.into());
         }
+        tracing::debug!(%capture, "the capture {capture} is freed after a fork");
         Ok(booted)
     }
 }

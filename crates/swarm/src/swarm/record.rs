@@ -41,6 +41,7 @@ impl Swarm {
             self.0.booter.end_unrecorded(booted).await;
             return Err(error);
         }
+        tracing::debug!(count = booted.len(), "the VMs of a boot are on record");
         let mut handles = Vec::with_capacity(booted.len());
         for vm in booted {
             self.0.surroundings.observer.booted(&vm.facts.boot);
@@ -64,7 +65,17 @@ impl Swarm {
                 tracing::warn!(%error, "a VM whose command did not start is not ended yet: {error}");
             }
         }
+        self.forget_answer(vms, order).await;
         Err(error)
+    }
+
+    /// Deletes the answer that was stored with the record, so that a retry does not get VMs that were ended.
+    async fn forget_answer(&self, vms: &[VmHandle], order: &BootSpec) {
+        let (Some(once), Some(vm)) = (&order.once, vms.first()) else { return };
+        let store = &self.0.surroundings.store;
+        if let Err(error) = store.forget_boot_answer(vm.facts.account, once.clone()).await {
+            tracing::warn!(%error, "the answer of a boot that failed is still stored for its idempotency key: {error}");
+        }
     }
 
     /// Writes the ticket file into the VM that works on it, and starts the command of the boot in all VMs.

@@ -1,18 +1,24 @@
 //! The reservation of capacity for a boot.
 
+use std::time::Duration;
+
 use skep_api::{AccountId, ErrorCode, keys::Limits};
+use tokio::time::timeout;
 
 use super::Swarm;
 use crate::{
     Error,
-    budget::{Asked, Reservation},
+    budget::{RequestedCapacity, Reservation},
     idle,
     template::BootTemplate,
 };
 
+/// How long a boot waits until one VM is on disk. Less than the time that a guest may take to stop its programs.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(10);
+
 impl Swarm {
     /// Reserves capacity for a boot. Where the machine has none left, VMs that are paused for being idle go to disk, one after
-    /// the other, until it suffices.
+    /// the other, until it suffices or one takes too long. None moves for a boot that can never fit.
     pub(super) async fn reserve(
         &self,
         account: AccountId,
@@ -20,13 +26,21 @@ impl Swarm {
         template: &BootTemplate,
         vms: u32,
     ) -> Result<Reservation, Error> {
+        let requested = RequestedCapacity { vms, guest_mb: template.memory_mb, parked: 0 };
+        let fits_alone = self.0.budget.fits_alone(&requested);
         loop {
             let reserved = self.reserve_now(account, limits, template, vms).await;
             let lacks_capacity = matches!(&reserved, Err(error) if error.code() == ErrorCode::NoCapacity);
-            if !(lacks_capacity && idle::move_one_to_disk(self.registry()).await) {
+            if !(lacks_capacity && fits_alone && self.move_one_to_disk().await) {
                 return reserved;
             }
         }
+    }
+
+    /// Moves an idle VM to disk. Returns whether that succeeded in time; a move that takes longer continues.
+    async fn move_one_to_disk(&self) -> bool {
+        let moved = idle::spawn_move_to_disk(&self.0.surroundings.registry);
+        matches!(timeout(MOVE_TIMEOUT, moved).await, Ok(Ok(true)))
     }
 
     /// Reserves capacity that the machine has now. If memory is low, parked VMs that the boot does not take make room, one
@@ -39,24 +53,24 @@ impl Swarm {
         vms: u32,
     ) -> Result<Reservation, Error> {
         let (budget, pool) = (&self.0.budget, &self.0.booter.pool);
-        let mut asked = Asked { vms, guest_mb: template.memory_mb, parked: 0 };
-        budget.check(account, limits, &asked)?;
+        let mut requested = RequestedCapacity { vms, guest_mb: template.memory_mb, parked: 0 };
+        budget.check(account, limits, &requested)?;
         loop {
-            asked.parked = if template.is_pooled() { pool.ready(template.id).min(vms) } else { 0 };
-            if !budget.lacks_memory(asked.restores()) {
+            requested.parked = if template.is_pooled() { pool.ready(template.id).min(vms) } else { 0 };
+            if !budget.lacks_memory(requested.restores()) {
                 break;
             }
             // The sample may be a second old.
             self.0.usage.take(&pool.restorer.keeper, budget).await?;
-            if !budget.lacks_memory(asked.restores()) {
+            if !budget.lacks_memory(requested.restores()) {
                 break;
             }
             // A parked VM holds about as much as a new one takes.
-            let restores_without_pool = asked.restores().saturating_sub(pool.evictable(template.id, vms));
+            let restores_without_pool = requested.restores().saturating_sub(pool.evictable(template.id, vms));
             if budget.lacks_memory(restores_without_pool) || !pool.evict_one(template.id, vms).await {
                 break;
             }
         }
-        Ok(budget.reserve(account, limits, &asked)?)
+        Ok(budget.reserve(account, limits, &requested)?)
     }
 }

@@ -1,7 +1,9 @@
 //! Builds and removals of templates, which the keeper does.
 
+use jiff::Timestamp;
 use skep_api::{AccountId, ErrorCode, Failure, TemplateId, VmId, templates::GuestSize};
 use skep_keeper_protocol::TemplateStatus;
+use skep_store::RecordUnusableSnapshots;
 
 use super::Swarm;
 use crate::Error;
@@ -33,18 +35,44 @@ impl Swarm {
         Ok(self.registry().by_id(*account, vm)?.facts.template_id)
     }
 
-    /// The templates that the keeper has or builds, in the order of their ids, without the snapshots of VMs that are on disk.
+    /// The templates that the keeper has or builds, in the order of their ids, without the snapshots of VMs that are on disk,
+    /// whose states go to the records of these VMs.
     ///
     /// # Errors
     /// The keeper is gone.
     pub async fn templates(&self) -> Result<Vec<TemplateStatus>, Error> {
-        // Before the list: a snapshot that is in it and was removed since is of no VM.
+        // These are read before the list as well as after it: a VM that is resumed in between has no snapshot any more, and the
+        // list still has it.
         let of_vms = self.registry().snapshots();
         let mut templates = self.0.surroundings.keeper.list_templates().await?;
+        for vm in self.registry().all() {
+            let found = vm.snapshot().map(|id| templates.binary_search_by_key(&id, |status| status.template));
+            if let Some(Ok(at)) = found {
+                vm.set_stored(&templates[at]);
+            }
+        }
         templates.retain(|status| {
             !of_vms.contains(&status.template) && !self.registry().snapshots().contains(&status.template)
         });
         Ok(templates)
+    }
+
+    /// Records which VMs on disk have memory that cannot be used, as far as [`Swarm::templates`] and their pauses found, and this
+    /// server has not recorded it yet. The store writes an event for what is new.
+    ///
+    /// # Errors
+    /// The store is not available.
+    pub async fn record_unusable_snapshots(&self) -> Result<(), Error> {
+        let all = self.registry().all();
+        let unusable: Vec<_> = all.iter().filter_map(|vm| Some((vm, vm.unusable_snapshot()?))).collect();
+        if unusable.is_empty() {
+            return Ok(());
+        }
+        let snapshots = unusable.iter().map(|(_, found)| found.clone()).collect();
+        let command = RecordUnusableSnapshots { snapshots, at: Timestamp::now() };
+        self.0.surroundings.store.record_unusable_snapshots(command).await?;
+        unusable.iter().for_each(|(vm, found)| vm.mark_recorded(found));
+        Ok(())
     }
 
     /// Ends the parked VMs of a template, and removes it with its files.

@@ -5,12 +5,15 @@
 
 use std::{
     sync::{Arc, Mutex as BlockingMutex, MutexGuard as BlockingMutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::StreamExt;
 use skep_channel::Content;
-use tokio::sync::{Mutex, MutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
+use tokio::{
+    sync::{Mutex, MutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
+    time::Instant,
+};
 
 #[derive(Debug)]
 pub(crate) struct Activity {

@@ -8,8 +8,8 @@ use skep_api::{ErrorCode, Failure, TemplateId, VmId};
 use skep_channel::FreezeRequest;
 use skep_keeper_protocol::{AfterCapture, ServerEnd};
 
-use super::Running;
-use crate::{Error, hand_out};
+use super::{Live, Running, VmHandle, handle::CopyCommand, task::VmTask};
+use crate::{Error, captures::CapturePermit, hand_out};
 
 /// What a copy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,29 +20,61 @@ pub(crate) enum CopyPurpose {
     Snapshot,
 }
 
+impl VmTask {
+    pub(super) async fn copy(&self, state: &Live, command: CopyCommand) {
+        let vm = self.facts.id;
+        let CopyCommand { capture, purpose, done } = command;
+        let outcome = match state {
+            Live::Running(running) => self.copy_running(running, capture, purpose).await,
+            Live::Paused(_) | Live::OnDisk(_) => Err(Failure::vm_paused(vm).into()),
+        };
+        if let Err(error) = &outcome {
+            tracing::warn!(%vm, %error, "VM {vm} is not copied: {error}");
+        }
+        // Fails only if the caller is gone.
+        let _ = done.send(outcome);
+    }
+
+    /// The permit is taken when the copy begins, so that copies of one VM, which wait for each other, take one at a time.
+    async fn copy_running(
+        &self,
+        running: &Running,
+        capture: TemplateId,
+        purpose: CopyPurpose,
+    ) -> Result<CapturePermit, Error> {
+        let permit = self.context.captures.acquire(self.facts.account)?;
+        running.copy(&self.context.keeper, &self.handle, capture, purpose).await?;
+        Ok(permit)
+    }
+}
+
 impl Running {
     /// Copies the VM into a capture of the keeper.
     ///
     /// # Errors
-    /// The guest's programs cannot be frozen, the VMM or the keeper refused, or the VM has ended. There is no capture then.
+    /// The guest's programs cannot be frozen, the VMM or the keeper refused, or the VM has ended or is about to. There is no
+    /// capture then.
     pub(super) async fn copy(
         &self,
         keeper: &ServerEnd,
-        vm: VmId,
+        handle: &VmHandle,
         capture: TemplateId,
         purpose: CopyPurpose,
     ) -> Result<(), Error> {
+        let vm = handle.facts.id;
         let state = keeper.prepare_capture(vm, capture, AfterCapture::RunsOn).await?;
+        tracing::debug!(%vm, %capture, "the memory of VM {vm} is copied while it runs");
         let token = capture.to_string();
         let freeze = FreezeRequest { token: token.clone(), sync: purpose == CopyPurpose::Snapshot };
-        let frozen = self.guest.freeze(&freeze).await;
+        let frozen = handle.unless_ended(self.guest.freeze(&freeze)).await;
         tracing::debug!(%vm, %capture, "the programs of VM {vm} are frozen");
         let copied = match frozen {
             Ok(()) => self.copy_frozen(keeper, vm, capture, state).await,
             Err(error) => Err(error.into()),
         };
-        // Also after a freeze that failed: the guest may have frozen them and its answer may be lost.
-        let thawed = self.guest.thaw(Some(&token)).await;
+        // The programs are thawed after a failed freeze too: the guest may have frozen them, and its answer may be lost.
+        let thaw = self.guest.thaw(Some(&token));
+        let thawed = if copied.is_ok() { thaw.await } else { handle.unless_ended(thaw).await };
         tracing::debug!(%vm, %capture, "the programs of VM {vm} run again");
         let outcome = copied.and_then(|()| Ok(thawed?)).map_err(of_copy);
         if outcome.is_err()
@@ -60,22 +92,25 @@ impl Running {
     pub(super) async fn stop_and_capture(
         &self,
         keeper: &ServerEnd,
-        vm: VmId,
+        handle: &VmHandle,
         capture: TemplateId,
     ) -> Result<(), Error> {
-        self.try_stop_and_capture(keeper, vm, capture).await.map_err(of_copy)
+        self.try_stop_and_capture(keeper, handle, capture).await.map_err(of_copy)
     }
 
     async fn try_stop_and_capture(
         &self,
         keeper: &ServerEnd,
-        vm: VmId,
+        handle: &VmHandle,
         capture: TemplateId,
     ) -> Result<(), Error> {
+        let vm = handle.facts.id;
         let state = keeper.prepare_capture(vm, capture, AfterCapture::Ends).await?;
-        self.guest.freeze(&FreezeRequest { token: capture.to_string(), sync: true }).await?;
+        let freeze = FreezeRequest { token: capture.to_string(), sync: true };
+        handle.unless_ended(self.guest.freeze(&freeze)).await?;
         tracing::debug!(%vm, %capture, "the programs of VM {vm} are frozen");
         self.machine.pause().await?;
+        tracing::debug!(%vm, %capture, "the processors of VM {vm} are stopped for its pause");
         self.machine.save_devices(state).await?;
         tracing::debug!(%vm, %capture, "the devices of VM {vm} are saved");
         Ok(keeper.capture(capture).await?)
@@ -88,7 +123,7 @@ impl Running {
     pub(super) async fn run_again(&self, token: &str) -> Result<(), Error> {
         self.machine.resume().await?;
         let clock = hand_out::set_clock(&self.guest).await;
-        // Also with a clock that is wrong.
+        // The programs are thawed even if the clock could not be set.
         let thawed = self.guest.thaw(Some(token)).await;
         clock?;
         Ok(thawed?)
@@ -109,7 +144,7 @@ impl Running {
             Ok::<_, Error>(keeper.capture(capture).await?)
         };
         let copied = copied.await;
-        // Also if they may not have been stopped: the answer of the VMM may be lost.
+        // The processors are started even if the pause failed: they may be stopped, and the answer of the VMM may be lost.
         let resumed = self.machine.resume().await;
         tracing::debug!(%vm, %capture, "the processors of VM {vm} run again");
         copied?;

@@ -1,17 +1,22 @@
-//! The end of a VM: its resources are removed, then its end is recorded.
+//! The end of a VM: its resources are removed, then its end is recorded. The files of a VM on disk are removed after that: a VM
+//! that is on disk on record has them, whenever the server dies, unless the store could not write.
 
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use skep_api::{ErrorCode, swarm::EndReason};
+use skep_api::{ErrorCode, TemplateId, swarm::EndReason};
 use skep_engine::VmmEnd;
 use skep_keeper_protocol::OutOfMemory;
-use skep_store::{RecordEnd, VmStore};
-use tokio::time::{sleep, timeout};
+use skep_store::{Ended, RecordEnd, VmBooted, VmStore};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 
 use super::{
-    Live,
+    Live, VmHandle,
     handle::{Command, EndCommand},
+    on_disk,
     task::VmTask,
 };
 use crate::{Error, end_reason::VmEnding};
@@ -57,7 +62,8 @@ impl Ending {
             let _ = timeout(LAST_SAMPLE_TIMEOUT, task.disk.read()).await;
         }
         let memory = match &self.state {
-            Live::OnDisk(vm) => vm.remove(&task.context.keeper, &task.handle).await,
+            // It has no VMM that memory can run out for.
+            Live::OnDisk(_) => None,
             Live::Running(_) | Live::Paused(_) => remove_resources(&mut task, &mut command).await,
         };
         let reason = given_reason.unwrap_or_else(|| end_reason(&task, reported_end, memory.is_some()));
@@ -65,12 +71,22 @@ impl Ending {
         let facts = &task.facts;
         tracing::info!(vm = %facts.id, pid = task.handle.pid(), reason = reason.as_str(), "VM {} ended", facts.id);
         let end = RecordEnd { vm: facts.id, reason, at: Timestamp::now(), request_id, message };
-        let recorded = task.context.store.record_end(end.clone()).await;
-        let VmTask { facts, context, ended, mut commands, access, reservation, .. } = task;
+        let recorded = match &self.state {
+            Live::OnDisk(vm) => record_before_removal(&mut task, vm.snapshot, &mut command, &end).await,
+            Live::Running(_) | Live::Paused(_) => task.context.store.record_end(end.clone()).await,
+        };
+        let VmTask { handle, facts, context, ended, mut commands, access, reservation, .. } = task;
         context.registry.remove(end.vm);
+        if let Live::OnDisk(vm) = &self.state {
+            // It has a VMM only if that could not be ended before.
+            on_disk::end_vmm(&context.keeper, end.vm).await;
+            if handle.snapshot().is_some() {
+                on_disk::remove(&context.keeper, &handle, vm.snapshot).await;
+            }
+        }
         // After the removal from the registry, so that a caller who gets the reason does not find the VM any more.
         ended.send_replace(Some(VmEnding { reason, message: end.message.clone() }));
-        // Who waits for the VM to run learns that it ended.
+        // This wakes the tasks that wait for the VM to run, and tells them that it ended.
         drop(access);
         context.observer.ended(reason);
         drop(reservation);
@@ -80,17 +96,51 @@ impl Ending {
             // Fails only if the caller is gone.
             let _ = command.done.send(outcome.map(|()| true));
         }
-        while let Ok(late) = commands.try_recv() {
-            match late {
-                Command::End(late) => {
-                    let _ = late.done.send(recorded.clone().map(|_| false).map_err(Error::from));
-                }
-                Command::Other(late) => late.refuse(&facts),
-            }
-        }
+        answer_late(&mut commands, &facts, &recorded);
         if let Err(error) = recorded {
             retry_record_end(context.store, end, error).await;
         }
+    }
+}
+
+/// Answers the commands that arrived while the VM ended.
+fn answer_late(
+    commands: &mut mpsc::Receiver<Command>,
+    facts: &VmBooted,
+    recorded: &skep_store::Result<Ended>,
+) {
+    while let Ok(late) = commands.try_recv() {
+        match late {
+            Command::End(late) => {
+                let _ = late.done.send(recorded.clone().map(|_| false).map_err(Error::from));
+            }
+            Command::Other(late) => late.refuse(facts),
+        }
+    }
+}
+
+impl VmHandle {
+    /// Waits for an answer of the guest, unless a command waits that ends the VM: the guest may hold the answer back for long.
+    ///
+    /// # Errors
+    /// That of the answer, or that the VM ended.
+    pub(super) async fn unless_ended<T>(
+        &self,
+        answer: impl Future<Output = Result<T, skep_channel::Error>>,
+    ) -> Result<T, skep_channel::Error> {
+        tokio::select! {
+            answer = answer => answer,
+            () = self.end_requested() => Err(skep_channel::Error::Ended),
+        }
+    }
+
+    pub(super) fn is_end_requested(&self) -> bool {
+        *self.end_requested.borrow()
+    }
+
+    async fn end_requested(&self) {
+        // The sender lives as long as `self`, so this never fails.
+        let _ = self.end_requested.subscribe().wait_for(|requested| *requested).await;
     }
 }
 
@@ -112,17 +162,60 @@ async fn remove_resources(task: &mut VmTask, command: &mut Option<EndCommand>) -
             Err(error) => error,
         };
         tracing::error!(%vm, %error, "VM {vm} cannot be ended now");
-        if let Some(command) = command.take() {
-            let _ = command.done.send(Err(error.into()));
+        wait_for_retry(task, command, error.into(), &mut pause).await;
+    }
+}
+
+/// Records the end of a VM on disk. Retries until that succeeds: if the server died meanwhile, the VM must still have its files.
+/// Only a store that cannot write, for example because its disk is full, lets the files go first. The VM stays listed and
+/// counted, and requests to end it get the store's error.
+async fn record_before_removal(
+    task: &mut VmTask,
+    snapshot: TemplateId,
+    command: &mut Option<EndCommand>,
+    end: &RecordEnd,
+) -> skep_store::Result<Ended> {
+    let vm = end.vm;
+    let mut pause = INITIAL_BACKOFF;
+    let mut files_removed = false;
+    loop {
+        let error = match task.context.store.record_end(end.clone()).await {
+            Ok(ended) => {
+                tracing::debug!(%vm, "the end of VM {vm}, which was on disk, is on record");
+                return Ok(ended);
+            }
+            Err(error) if error.code() == ErrorCode::UnknownVm => return Err(error),
+            Err(error) => error,
+        };
+        tracing::error!(%vm, %error, "the end of VM {vm}, which is on disk, is not on record yet: {error}");
+        if error.code() == ErrorCode::StoreUnavailable && !files_removed {
+            // The files may be what fills the disk of the store.
+            on_disk::remove(&task.context.keeper, &task.handle, snapshot).await;
+            files_removed = true;
+            continue;
         }
-        tokio::select! {
-            next = task.commands.recv() => match next {
-                Some(Command::End(next)) => *command = Some(next),
-                Some(Command::Other(other)) => other.refuse(&task.facts),
-                None => {}
-            },
-            () = sleep(pause) => pause = (pause * 2).min(MAX_BACKOFF),
-        }
+        wait_for_retry(task, command, error.into(), &mut pause).await;
+    }
+}
+
+/// Answers the command with the error of an attempt, and waits until the next attempt is due.
+async fn wait_for_retry(
+    task: &mut VmTask,
+    command: &mut Option<EndCommand>,
+    error: Error,
+    pause: &mut Duration,
+) {
+    if let Some(command) = command.take() {
+        // Fails only if the caller is gone.
+        let _ = command.done.send(Err(error));
+    }
+    tokio::select! {
+        next = task.commands.recv() => match next {
+            Some(Command::End(next)) => *command = Some(next),
+            Some(Command::Other(other)) => other.refuse(&task.facts),
+            None => {}
+        },
+        () = sleep(*pause) => *pause = (*pause * 2).min(MAX_BACKOFF),
     }
 }
 

@@ -1,11 +1,9 @@
 //! The handle to a VM's task, and the commands that the task takes.
 
 use std::{
+    mem,
     net::Ipv4Addr,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,9 +17,13 @@ use skep_channel::Guest;
 use skep_store::{ChangeVm, Pause, VmAttributes, VmBooted, VmChange};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Activity, CopyPurpose, Live};
+use super::{
+    Activity, CopyPurpose, Live,
+    current_vmm::{CurrentVmm, VmmProcess},
+};
 use crate::{
-    Error, budget::Reservation, console::ConsoleLog, disk_traffic::DiskMeter, end_reason::EndReasonReceiver,
+    Error, budget::Reservation, captures::CapturePermit, console::ConsoleLog, disk_traffic::DiskMeter,
+    end_reason::EndReasonReceiver,
 };
 
 /// A handle to a VM's task. Cheap to clone.
@@ -34,6 +36,8 @@ pub(crate) struct VmHandle {
     pub(crate) activity: Arc<Activity>,
     /// Whether the end of the command of the boot is recorded, or is not awaited.
     pub(super) command_over: watch::Sender<bool>,
+    /// Whether the task has a command that ends the VM in any case.
+    pub(super) end_requested: watch::Sender<bool>,
     pub(super) arrived: Instant,
     /// The mutable attributes, as recorded.
     pub(super) attributes: watch::Receiver<VmAttributes>,
@@ -47,34 +51,6 @@ pub(crate) struct VmHandle {
 pub(super) enum GuestAccess {
     Running(Guest),
     Paused(Pause),
-}
-
-/// What changes when a VM is paused to disk and resumed.
-#[derive(Debug)]
-pub(super) struct CurrentVmm {
-    /// The process id of the VMM, or of the last one.
-    pub(super) pid: AtomicU32,
-    changing: Mutex<Changing>,
-}
-
-#[derive(Debug, Default)]
-struct Changing {
-    resumed_at: Option<Timestamp>,
-    /// The snapshot that the VM is on disk in, or is being paused to.
-    snapshot: Option<TemplateId>,
-    /// What that snapshot occupies, in bytes, once it is stored.
-    stored_bytes: u64,
-}
-
-impl CurrentVmm {
-    pub(super) fn new(pid: u32, resumed_at: Option<Timestamp>, snapshot: Option<TemplateId>) -> Self {
-        let changing = Mutex::new(Changing { resumed_at, snapshot, stored_bytes: 0 });
-        Self { pid: AtomicU32::new(pid), changing }
-    }
-
-    fn changing(&self) -> MutexGuard<'_, Changing> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A command to a VM's task.
@@ -113,7 +89,7 @@ pub(super) struct StateCommand {
 /// How a VM is resumed.
 pub(crate) struct ResumeOrder {
     pub(crate) by: ResumedBy,
-    /// Of a VM that is on disk.
+    /// Needed if the VM is on disk when its task takes the order.
     pub(crate) reservation: Option<Reservation>,
     /// For a VM on disk that starts without its memory.
     pub(crate) disk: Option<DiskBoot>,
@@ -132,7 +108,7 @@ pub(super) struct CopyCommand {
     /// The id of the capture.
     pub(super) capture: TemplateId,
     pub(super) purpose: CopyPurpose,
-    pub(super) done: oneshot::Sender<Result<(), Error>>,
+    pub(super) done: oneshot::Sender<Result<CapturePermit, Error>>,
 }
 
 impl std::fmt::Debug for VmHandle {
@@ -154,11 +130,16 @@ impl GuestAccess {
 impl OtherCommand {
     /// Fails the command, because the VM is ending.
     pub(super) fn refuse(self, vm: &VmBooted) {
+        let error = Failure::unknown_vm(vm.id).into();
         let done = match self {
-            Self::Change(ChangeCommand { done, .. }) | Self::Copy(CopyCommand { done, .. }) => done,
+            Self::Change(ChangeCommand { done, .. }) => done,
             Self::Pause(command, _) | Self::Resume(command, ..) => command.done,
+            Self::Copy(CopyCommand { done, .. }) => {
+                let _ = done.send(Err(error));
+                return;
+            }
         };
-        let _ = done.send(Err(Failure::unknown_vm(vm.id).into()));
+        let _ = done.send(Err(error));
     }
 }
 
@@ -181,30 +162,37 @@ impl VmHandle {
 
     /// The process id of the VMM, or of the last one while the VM is on disk.
     pub(crate) fn pid(&self) -> u32 {
-        self.vmm.pid.load(Ordering::Relaxed)
+        self.vmm.lock().process.pid
     }
 
-    pub(super) fn set_vmm(&self, pid: u32, resumed_at: Timestamp) {
-        self.vmm.pid.store(pid, Ordering::Relaxed);
-        self.vmm.changing().resumed_at = Some(resumed_at);
+    /// Whether the VM has a VMM with this process id.
+    pub(crate) fn has_pid(&self, pid: u32) -> bool {
+        self.pid() == pid && !self.is_on_disk()
     }
 
-    /// The snapshot that the VM is on disk in, or is being paused to.
-    pub(crate) fn snapshot(&self) -> Option<TemplateId> {
-        self.vmm.changing().snapshot
+    /// Whether the VM had this process id, and no other VM of the account got it since. Only the last ones are known.
+    pub(crate) fn had_pid(&self, pid: u32) -> bool {
+        self.vmm.lock().had_pid(pid)
     }
 
-    pub(super) fn set_snapshot(&self, snapshot: Option<TemplateId>) {
-        self.vmm.changing().snapshot = snapshot;
+    /// The process ids on record that the VM had under earlier servers, oldest first.
+    pub(crate) fn set_former_pids(&self, pids: Vec<u32>) {
+        self.vmm.lock().set_former_pids(pids);
     }
 
-    /// What the VM on disk occupies, in bytes.
-    pub(crate) fn stored_bytes(&self) -> u64 {
-        self.vmm.changing().stored_bytes
+    /// Makes the process id of the VMM, which is going to end, a former one.
+    pub(super) fn retire_pid(&self) {
+        self.vmm.lock().retire_pid();
     }
 
-    pub(crate) fn set_stored_bytes(&self, bytes: u64) {
-        self.vmm.changing().stored_bytes = bytes;
+    /// Another VM of the account has this process id now.
+    pub(crate) fn forget_pid(&self, pid: u32) {
+        self.vmm.lock().forget_pid(pid);
+    }
+
+    /// Returns the previous process.
+    pub(super) fn replace_process(&self, process: VmmProcess) -> VmmProcess {
+        mem::replace(&mut self.vmm.lock().process, process)
     }
 
     /// The address of the VM.
@@ -216,8 +204,13 @@ impl VmHandle {
         self.facts.ip.parse().map_err(invalid)
     }
 
+    /// Where the memory of the VM is, if it is paused.
+    pub(crate) fn paused_to(&self) -> Option<PausedTo> {
+        self.pause_state().map(|pause| pause.to)
+    }
+
     pub(crate) fn is_on_disk(&self) -> bool {
-        self.pause_state().is_some_and(|pause| pause.to == PausedTo::Disk)
+        self.paused_to() == Some(PausedTo::Disk)
     }
 
     /// Whether the VM is paused, and a call that needs it resumes it.
@@ -283,10 +276,13 @@ impl VmHandle {
         }
     }
 
-    /// Waits until the VM runs, and returns the connection to the guest. `None` if the VM ended.
+    /// Waits until the VM runs, and returns the connection to the guest, which is open. `None` if the VM ended.
     pub(crate) async fn running_guest(&self) -> Option<Guest> {
         let mut access = self.access.clone();
-        let access = access.wait_for(|access| matches!(access, GuestAccess::Running(_))).await.ok()?;
+        // The last connection stays in the watch channel after the VM has ended, and is closed then.
+        let is_open =
+            |access: &GuestAccess| matches!(access, GuestAccess::Running(guest) if !guest.is_closed());
+        let access = access.wait_for(is_open).await.ok()?;
         match &*access {
             GuestAccess::Running(guest) => Some(guest.clone()),
             GuestAccess::Paused(_) => None,
@@ -314,15 +310,21 @@ impl VmHandle {
     }
 
     /// Resumes the VM and returns its record. Has no effect on a running one.
+    ///
+    /// # Errors
+    /// `NotReserved`: it is on disk, and the order has no reservation.
     pub(crate) async fn resume(&self, order: ResumeOrder, request_id: Option<&str>) -> Result<Vm, Error> {
         let request_id = request_id.map(str::to_owned);
         self.run(|done| OtherCommand::Resume(StateCommand { request_id, done }, order)).await?;
-        self.activity.touch();
         Ok(self.record_as(None))
     }
 
-    /// Copies the VM into a capture of the keeper with this id. The caller must free it.
-    pub(crate) async fn copy(&self, capture: TemplateId, purpose: CopyPurpose) -> Result<(), Error> {
+    /// Copies the VM into a capture of the keeper with this id. The caller must free it, and keeps the permit until then.
+    pub(crate) async fn copy(
+        &self,
+        capture: TemplateId,
+        purpose: CopyPurpose,
+    ) -> Result<CapturePermit, Error> {
         self.run(|done| OtherCommand::Copy(CopyCommand { capture, purpose, done })).await
     }
 
@@ -332,6 +334,10 @@ impl VmHandle {
         let (done, answer) = oneshot::channel();
         let command = EndCommand { reason, request_id: request_id.map(str::to_owned), done };
         self.send_command(Command::End(command)).await?;
+        // An end for being idle may be dropped. See `VmTask::is_outdated`.
+        if reason != EndReason::Idle {
+            self.end_requested.send_replace(true);
+        }
         answer.await.map_err(|_| self.unknown_vm())?
     }
 
@@ -359,14 +365,14 @@ impl VmHandle {
     fn record_as(&self, pause: Option<Pause>) -> Vm {
         let attributes = self.attributes.borrow().clone();
         let vm = self.facts.to_api(attributes, pause, self.arrived.elapsed().as_secs_f64());
-        let pid = vm.pid.map(|_| self.pid());
-        Vm { pid, resumed_at: self.vmm.changing().resumed_at, ..vm }
+        let VmmProcess { pid, resumed_at } = self.vmm.lock().process;
+        self.add_snapshot_state(Vm { pid: vm.pid.map(|_| pid), resumed_at, ..vm })
     }
 
-    async fn run(
+    async fn run<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<(), Error>>) -> OtherCommand,
-    ) -> Result<(), Error> {
+        command: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> OtherCommand,
+    ) -> Result<T, Error> {
         let (done, answer) = oneshot::channel();
         self.send_command(Command::Other(Box::new(command(done)))).await?;
         answer.await.map_err(|_| self.unknown_vm())?

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A state owns what exists in it: only [`Running`] gives callers the connection to the guest, a [`Paused`] VM that was
-//! adopted has no such connection, and a state without a VMM would have neither. A transition takes the state and returns
+//! adopted has no such connection, and a VM that is [`OnDisk`] has no VMM. A transition takes the state and returns
 //! the next one, or the same one with the error, so only those of the drawing can be written.
 //!
 //! A copy of a running VM, for a fork or a snapshot, does not change its state; see [`copying`](self::copying).
@@ -24,12 +24,15 @@
 
 mod activity;
 mod copying;
+mod current_vmm;
 mod disk_pause;
 mod ending;
 mod handle;
+mod idleness;
 mod on_disk;
 mod paused;
 mod running;
+mod stored;
 mod task;
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Instant};
@@ -45,7 +48,7 @@ pub(crate) use self::{
     activity::{ActiveCall, Activity},
     copying::CopyPurpose,
     handle::{DiskBoot, ResumeOrder, VmHandle},
-    on_disk::OnDisk,
+    on_disk::{OnDisk, take_over},
     paused::Paused,
     running::Running,
     task::{deadline, spawn_vm_task},
@@ -53,6 +56,7 @@ pub(crate) use self::{
 use crate::{
     Error,
     budget::{Budget, Reservation},
+    captures::CaptureCounts,
     console::ConsoleLog,
     disk_quota::DiskQuotas,
     disk_traffic::DiskTotals,
@@ -110,6 +114,7 @@ pub(crate) struct VmContext {
     pub(crate) observer: SharedObserver,
     pub(crate) disk_totals: DiskTotals,
     pub(crate) disk_quotas: DiskQuotas,
+    pub(crate) captures: CaptureCounts,
 }
 
 impl BootedVm {

@@ -2,11 +2,13 @@
 //! reserved.
 //!
 //! A pause stores the snapshot, then records it, then ends the VMM. A resume restores the VM, then records that, then removes
-//! the snapshot. So the snapshot exists as long as the record says that the VM is on disk. If the server dies in between,
-//! the next one ends a VMM that is not on record, and a snapshot that no record names is removed.
+//! the snapshot. The end of a VM on disk is recorded, then its snapshot is removed. So the snapshot exists as long as the record
+//! says that the VM is on disk. If the server dies during a pause, a resume or an end, the next one ends a VMM that is not on
+//! record, and removes a snapshot that no record names.
 
 use std::{
     collections::BTreeMap,
+    net::Ipv4Addr,
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -15,7 +17,8 @@ use std::{
 use skep_api::{ErrorCode, TemplateId, VmId, egress::EgressPolicy, swarm::PausedBy};
 use skep_channel::Guest;
 use skep_engine::Machine;
-use skep_keeper_protocol::{LaunchedVm, OutOfMemory, ServerEnd, StorePurpose};
+use skep_keeper_protocol::{LaunchedVm, ServerEnd, StorePurpose};
+use skep_store::VmBooted;
 use tokio::time::sleep;
 
 use super::{DiskBoot, Running, VmContext, VmHandle};
@@ -28,9 +31,9 @@ use crate::{
 
 /// Time limit of the connection to the agent of a VM that is resumed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Attempts at the end of a VMM that is paused, and the pause between them.
-const END_ATTEMPTS: u32 = 5;
-const END_RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// Attempts at the end of a VMM or at the reservation of an address, and the pause between them.
+const ATTEMPTS: u32 = 5;
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) struct OnDisk {
     pub(crate) snapshot: TemplateId,
@@ -59,12 +62,13 @@ impl Running {
     ) -> Result<(), Error> {
         let (keeper, id) = (&context.keeper, vm.facts.id);
         let stored = async {
-            self.stop_and_capture(keeper, id, snapshot).await?;
+            self.stop_and_capture(keeper, vm, snapshot).await?;
             tracing::debug!(vm = %id, "VM {id} is copied for its pause");
             keeper.reserve_address(vm.address()?).await?;
             tracing::debug!(vm = %id, "the address of VM {id} is reserved");
             let stored = keeper.store_capture(snapshot, StorePurpose::Pause).await?;
-            vm.set_stored_bytes(disk.settle(&stored).await?);
+            disk.settle(&stored).await?;
+            vm.set_stored(&stored);
             Ok::<_, Error>(())
         };
         let stored = stored.await;
@@ -81,7 +85,10 @@ impl Running {
     /// Lets the VM run on after its pause failed, and removes what is left of it.
     pub(super) async fn undo_store(&self, keeper: &ServerEnd, vm: &VmHandle, snapshot: TemplateId) {
         let id = vm.facts.id;
-        if let Err(error) = self.run_again(&snapshot.to_string()).await {
+        // A VM that is about to end need not run on.
+        if !vm.is_end_requested()
+            && let Err(error) = self.run_again(&snapshot.to_string()).await
+        {
             tracing::error!(vm = %id, %error, "VM {id} was not paused to disk, and may stand still: {error}");
         }
         remove(keeper, vm, snapshot).await;
@@ -89,12 +96,6 @@ impl Running {
 }
 
 impl OnDisk {
-    /// Removes the files of a VM that ends. It has no VMM that memory can run out for.
-    pub(super) async fn remove(&self, keeper: &ServerEnd, vm: &VmHandle) -> Option<OutOfMemory> {
-        remove(keeper, vm, self.snapshot).await;
-        None
-    }
-
     /// Restores the VM into a new VMM, with the address and the policy that it had: from its snapshot, or from a guest that was
     /// booted from its disk. The keeper keeps the VM as committed.
     ///
@@ -113,7 +114,9 @@ impl OnDisk {
             let source = disk.map_or(self.snapshot, |disk| disk.booted);
             let launched = context.keeper.launch(id, source, Some(vm.address()?)).await?;
             tracing::debug!(vm = %id, "VM {id} is launched from disk");
-            if vm.facts.ticket.is_some() {
+            // This is read after the launch: the creation of a later key finds the VMM, and admits the VM itself. As for a VM
+            // that runs, the server refuses revoked keys, not the packet filter.
+            if context.store.had_key(id).await? {
                 context.keeper.admit_to_api(id).await?;
             }
             if egress != EgressPolicy::None {
@@ -126,7 +129,7 @@ impl OnDisk {
         };
         let resumed = resumed.await;
         if resumed.is_err() {
-            end_vmm(&context.keeper, vm).await;
+            end_vmm(&context.keeper, id).await;
         }
         resumed
     }
@@ -156,17 +159,46 @@ async fn bring_up(
     Ok(Resumed { running: Running { machine, guest }, pid: launched.pid, pidfd })
 }
 
+/// Reserves the address of a VM that an earlier server left on disk, and ends its VMM, if it has one. Errors are logged: the VM
+/// stays on disk with its files. Its resume is refused while another VM has its address. A VMM that is left is ended by a resume,
+/// which fails, or with the VM.
+pub(crate) async fn take_over(keeper: &ServerEnd, vm: &VmBooted, has_vmm: bool) {
+    reserve_address(keeper, vm).await;
+    if has_vmm {
+        end_vmm(keeper, vm.id).await;
+    }
+}
+
+async fn reserve_address(keeper: &ServerEnd, vm: &VmBooted) {
+    let VmBooted { id, ip, .. } = vm;
+    let Ok(address) = ip.parse::<Ipv4Addr>() else {
+        tracing::error!(vm = %id, "VM {id}, which is on disk, cannot be resumed: `{ip}` is no address");
+        return;
+    };
+    for attempt in 1..=ATTEMPTS {
+        match keeper.reserve_address(address).await {
+            Ok(()) => return,
+            Err(error) if attempt == ATTEMPTS => {
+                tracing::error!(vm = %id, %error, "the address {ip} of VM {id}, which is on disk, is not reserved: {error}");
+            }
+            Err(_) => sleep(RETRY_INTERVAL).await,
+        }
+    }
+}
+
 /// Ends the VMM of a VM that is on disk. Its address stays reserved.
-pub(super) async fn end_vmm(keeper: &ServerEnd, vm: &VmHandle) {
-    let id = vm.facts.id;
-    for attempt in 1..=END_ATTEMPTS {
+pub(super) async fn end_vmm(keeper: &ServerEnd, id: VmId) {
+    for attempt in 1..=ATTEMPTS {
         match keeper.end(id).await {
-            Ok(_) => return,
+            Ok(_) => {
+                tracing::debug!(vm = %id, "the VMM of VM {id}, which is on disk, has ended");
+                return;
+            }
             Err(error) if error.code() == ErrorCode::UnknownVm => return,
-            Err(error) if attempt == END_ATTEMPTS => {
+            Err(error) if attempt == ATTEMPTS => {
                 tracing::error!(vm = %id, %error, "the VMM of VM {id}, which is on disk, does not end: {error}");
             }
-            Err(_) => sleep(END_RETRY_INTERVAL).await,
+            Err(_) => sleep(RETRY_INTERVAL).await,
         }
     }
 }
@@ -182,7 +214,7 @@ pub(super) async fn remove(keeper: &ServerEnd, vm: &VmHandle, snapshot: Template
 /// Like [`remove`], of a VM that was resumed: it does not wait until its files are removed.
 pub(super) async fn remove_in_background(keeper: &ServerEnd, vm: &VmHandle, snapshot: TemplateId) {
     end_reservation(keeper, vm).await;
-    // At once: the VM may be paused again, which sets another one.
+    // This does not wait for the removal: the VM may be paused again meanwhile, which sets another snapshot.
     vm.set_snapshot(None);
     let (keeper, id) = (keeper.clone(), vm.facts.id);
     tokio::spawn(async move { remove_files(&keeper, id, snapshot).await });

@@ -9,7 +9,6 @@ use std::{
 
 use jiff::Timestamp;
 use skep_api::{
-    Failure,
     egress::EgressPolicy,
     swarm::{EndReason, PausedBy, PausedTo, ResumedBy},
 };
@@ -22,11 +21,9 @@ use tokio::{
 
 use super::{
     Activity, Live, OnDisk, Paused, RecordedVm, Running, VmContext, VmHandle,
+    current_vmm::{CurrentVmm, VmmProcess},
     ending::{Cause, Ending},
-    handle::{
-        ChangeCommand, Command, CopyCommand, CurrentVmm, GuestAccess, OtherCommand, ResumeOrder,
-        StateCommand, not_on_disk,
-    },
+    handle::{ChangeCommand, Command, GuestAccess, OtherCommand, ResumeOrder, StateCommand, not_on_disk},
 };
 use crate::{
     Error,
@@ -36,8 +33,7 @@ use crate::{
     end_reason::{EndReasonReceiver, VmEnding},
 };
 
-/// How long to wait for a VMM to exit after the connection to its agent broke: the sockets of an exiting VMM close
-/// first.
+/// How long a VMM may take to exit after the connection to its agent broke: its sockets close first.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Spawns the task of a VM and registers the VM.
@@ -52,6 +48,7 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
         Live::OnDisk(on_disk) => Some(on_disk.snapshot),
         Live::Running(_) | Live::Paused(_) => None,
     };
+    let process = VmmProcess { pid: facts.pid, resumed_at: vm.resumed_at };
     let handle = VmHandle {
         facts: facts.clone(),
         console: vm.console.clone(),
@@ -59,10 +56,11 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
         disk: disk.clone(),
         activity: Activity::new(),
         command_over: watch::Sender::new(false),
+        end_requested: watch::Sender::new(false),
         arrived: vm.arrived,
         attributes: attributes_receiver,
         access: access_receiver,
-        vmm: Arc::new(CurrentVmm::new(facts.pid, vm.resumed_at, snapshot)),
+        vmm: Arc::new(CurrentVmm::new(process, snapshot)),
         commands: command_sender,
     };
     context.registry.insert(handle.clone());
@@ -130,6 +128,8 @@ impl VmTask {
                 },
             };
             state = match command {
+                // Only the check of each second waits for its answer, and it looks at the VM again.
+                command if self.is_outdated(&command) => state,
                 Command::End(command) => break Cause::Command(command),
                 Command::Other(command) => self.run(state, *command).await,
             };
@@ -157,21 +157,12 @@ impl VmTask {
         }
     }
 
-    async fn copy(&self, state: &Live, command: CopyCommand) {
-        let vm = self.facts.id;
-        let CopyCommand { capture, purpose, done } = command;
-        let outcome = match state {
-            Live::Running(running) => running.copy(&self.context.keeper, vm, capture, purpose).await,
-            Live::Paused(_) | Live::OnDisk(_) => Err(Failure::vm_paused(vm).into()),
-        };
-        if let Err(error) = &outcome {
-            tracing::warn!(%vm, %error, "VM {vm} is not copied: {error}");
-        }
-        // Fails only if the caller is gone.
-        let _ = done.send(outcome);
-    }
-
     async fn change(&mut self, command: ChangeCommand) {
+        let VmChange { idle_timeout_ms, on_idle, .. } = &command.change.change;
+        if idle_timeout_ms.is_some() || on_idle.is_some() {
+            // Before the check of each second sees the new rule, which is not meant for the time before it.
+            self.handle.activity.touch();
+        }
         let changed = self.change_all_or_nothing(command.change).await;
         // Fails only if the caller is gone.
         let _ = command.done.send(changed);
@@ -237,11 +228,14 @@ impl VmTask {
 
     async fn pause(&self, state: Live, command: StateCommand, by: PausedBy) -> Live {
         let (state, outcome) = match state {
-            // Also where it changes nothing: a pause whose failure could not be undone is not recorded yet.
+            // The reason is recorded even if it is the same: a pause whose failure could not be undone is not on record yet.
             Live::Paused(_) | Live::OnDisk(_) => self.record_reason(state, &command, by).await,
             Live::Running(running) => match running.pause(by).await {
                 Ok(paused) => self.record_paused(paused, &command).await,
-                Err((running, error)) => (Live::Running(running), Err(error)),
+                Err((running, error)) => {
+                    self.show(GuestAccess::Running(running.guest.clone()));
+                    (Live::Running(running), Err(error))
+                }
             },
         };
         self.answer("paused", command, outcome);
@@ -254,11 +248,17 @@ impl VmTask {
             Live::OnDisk(on_disk) => self.resume_from_disk(on_disk, &command, order).await,
             // It was resumed meanwhile.
             state if order.disk.is_some() => (state, Err(not_on_disk(self.facts.id).into())),
-            Live::Running(_) => (state, self.record(PauseChange::Runs { by }, &command).await),
-            Live::Paused(paused) => match paused.resume(&self.context.keeper, self.facts.id).await {
-                Ok(running) => self.record_running(running, &command, by).await,
-                Err((paused, error)) => (Live::Paused(paused), Err(error)),
-            },
+            Live::Running(_) => {
+                self.handle.activity.touch();
+                (state, self.record(PauseChange::Runs { by }, &command).await)
+            }
+            Live::Paused(paused) => {
+                let before = paused.by;
+                match paused.resume(&self.context.keeper, self.facts.id).await {
+                    Ok(running) => self.record_running(running, before, &command, by).await,
+                    Err((paused, error)) => (Live::Paused(paused), Err(error)),
+                }
+            }
         };
         self.answer("resumed", command, outcome);
         state
@@ -285,16 +285,16 @@ impl VmTask {
                 Live::Paused(paused) => paused.by = by,
                 Live::OnDisk(on_disk) => on_disk.by = by,
             }
-            self.access.send_replace(GuestAccess::of(&state));
+            self.show(GuestAccess::of(&state));
         }
         (state, recorded)
     }
 
     /// Records a pause, or undoes it.
     async fn record_paused(&self, paused: Paused, command: &StateCommand) -> (Live, Result<(), Error>) {
-        // Before the record: who receives its event finds the new state.
+        // This comes before the record, so that callers who receive its event find the new state.
         let by = paused.by;
-        self.access.send_replace(GuestAccess::Paused(Pause { to: PausedTo::Memory, by }));
+        self.show(GuestAccess::Paused(Pause { to: PausedTo::Memory, by }));
         let Err(error) = self.record(PauseChange::PausedToMemory { by }, command).await else {
             return (Live::Paused(paused), Ok(()));
         };
@@ -305,29 +305,24 @@ impl VmTask {
                 Live::Paused(paused)
             }
         };
-        self.access.send_replace(GuestAccess::of(&state));
+        self.show(GuestAccess::of(&state));
         (state, Err(error))
     }
 
-    /// Records that a paused VM runs, or pauses it again.
+    /// Records that a paused VM runs, or pauses it again, for the reason that it was paused for before.
     async fn record_running(
         &self,
         running: Running,
+        before: PausedBy,
         command: &StateCommand,
         by: ResumedBy,
     ) -> (Live, Result<(), Error>) {
-        self.access.send_replace(GuestAccess::Running(running.guest.clone()));
+        self.show(GuestAccess::Running(running.guest.clone()));
         let Err(error) = self.record(PauseChange::Runs { by }, command).await else {
             return (Live::Running(running), Ok(()));
         };
-        let state = match running.pause(PausedBy::Request).await {
-            Ok(paused) => Live::Paused(paused),
-            Err((running, error)) => {
-                tracing::error!(vm = %self.facts.id, %error, "VM {} runs, and is paused on record: {error}", self.facts.id);
-                Live::Running(running)
-            }
-        };
-        self.access.send_replace(GuestAccess::of(&state));
+        let state = self.pause_again(running, before).await;
+        self.show(GuestAccess::of(&state));
         (state, Err(error))
     }
 
@@ -345,6 +340,8 @@ impl VmTask {
         let vm = self.facts.id;
         match &outcome {
             Ok(()) => tracing::info!(%vm, "VM {vm} is {what}"),
+            // `Swarm::resume_by` reserves capacity and tries again.
+            Err(Error::NotReserved) => {}
             Err(error) => tracing::warn!(%vm, %error, "VM {vm} is not {what}: {error}"),
         }
         // Fails only if the caller is gone.
@@ -383,7 +380,7 @@ pub(super) async fn exited(pidfd: OwnedFd) {
     // SAFETY: the OwnedFd is moved in, so the descriptor stays open and unchanged as long as the registration exists.
     match unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) } {
         Ok(pidfd) => drop(pidfd.readable().await),
-        // Without it, the end is only noticed by the broken connection to the agent.
+        // Without the registration, the end is only noticed by the broken connection to the agent.
         Err(error) => {
             tracing::error!(%error, "a VMM's process cannot be watched");
             std::future::pending::<()>().await;

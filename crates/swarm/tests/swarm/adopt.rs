@@ -1,13 +1,16 @@
 //! Adoption of VMs by a new server.
 
-use skep_api::{VmRef, swarm::EndReason};
+use skep_api::{
+    VmId, VmRef,
+    swarm::{EndReason, PausedTo, VmState},
+};
 
 use skep_keeper_protocol::OutOfMemory;
 
 use skep_channel::{FIRST_PROTOCOL, PROTOCOL, SUPPORTED_PROTOCOLS, UnsupportedProtocol};
 
 use crate::{
-    fixture::Fixture,
+    fixture::{FREE, Fixture},
     other_release::{ANSWER_OF_FIRST_PROTOCOL, answer_of},
 };
 
@@ -44,6 +47,22 @@ async fn a_vm_that_keeper_and_store_have_is_adopted() {
 }
 
 #[tokio::test]
+async fn former_process_ids_on_record_lead_to_an_adopted_vm() {
+    let fixture = Fixture::new().await;
+    fixture.keeper(|keeper| keeper.pids = [11].into());
+    let vm = fixture.boot(1).await.unwrap().vms[0].id;
+    fixture.store.former_pids.lock().unwrap().extend([(vm, 7), (VmId::generate(), 8), (vm, 9)]);
+    let fixture = fixture.restart().await;
+    for pid in [7, 9, 11] {
+        let found = fixture.swarm.vm(&fixture.account, VmRef::Pid(pid)).await.unwrap();
+        assert_eq!(found.id, vm, "{pid}");
+    }
+    fixture.swarm.vm(&fixture.account, VmRef::Pid(8)).await.unwrap_err();
+    fixture.swarm.cleanup(&fixture.account, "c").await.unwrap();
+    fixture.assert_nothing_left().await;
+}
+
+#[tokio::test]
 async fn a_vm_that_only_the_store_has_or_that_does_not_answer_is_lost() {
     let fixture = Fixture::new().await;
     let vms = fixture.boot(2).await.unwrap().vms;
@@ -64,6 +83,56 @@ async fn a_vm_that_only_the_store_has_or_that_does_not_answer_is_lost() {
         ]
     );
     fixture.assert_nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_vm_on_disk_is_not_lost_when_the_keeper_refuses_what_it_needs() {
+    for refuses_all in [false, true] {
+        let fixture = Fixture::new().await;
+        let (account, vm) = (fixture.account, fixture.boot(1).await.unwrap().vms[0].id);
+        // The VM is on disk on record and still has its VMM, as after a crash of the server in the middle of a pause.
+        fixture.store.set_on_disk(vm);
+        fixture.keeper(|keeper| {
+            keeper.reservations_to_refuse = if refuses_all { usize::MAX } else { 1 };
+            keeper.refuses_ends = refuses_all;
+        });
+        let fixture = fixture.restart().await;
+        let found = fixture.swarm.vm(&account, VmRef::Id(vm)).await.unwrap();
+        assert_eq!((found.state, found.paused_to), (VmState::Paused, Some(PausedTo::Disk)));
+        assert!(fixture.store.ends().is_empty(), "refuses all: {refuses_all}");
+        let seen = fixture.keeper(|keeper| (keeper.reservations, keeper.running(), keeper.removed.len()));
+        assert_eq!(seen, if refuses_all { (0, 1, 0) } else { (1, 0, 0) });
+
+        if refuses_all {
+            // The end of the VM ends what is left of it.
+            fixture.keeper(|keeper| keeper.refuses_ends = false);
+        } else {
+            let resumed = fixture.swarm.resume(&account, &FREE, vm, "r").await.unwrap();
+            assert_eq!(resumed.state, VmState::Running);
+        }
+        fixture.swarm.cleanup(&account, "c").await.unwrap();
+        fixture.assert_nothing_left().await;
+    }
+}
+
+#[tokio::test]
+async fn a_vm_whose_agent_answers_only_on_the_second_stream_is_adopted() {
+    for runs in [true, false] {
+        let fixture = Fixture::new().await;
+        let vm = fixture.boot(1).await.unwrap().vms[0].id;
+        fixture.keeper(|keeper| {
+            keeper.set_running(vm, runs);
+            keeper.guests_hang_up = 1;
+        });
+        let fixture = fixture.restart().await;
+        assert_eq!(fixture.store.ends(), [], "runs {runs}");
+        assert_eq!(fixture.records().await[0].id, vm);
+        // The first attempt started the VM that stood still.
+        let seen = fixture.keeper(|keeper| (keeper.guests_hang_up, keeper.runs(vm), keeper.clocks_set > 0));
+        assert_eq!(seen, (0, true, true), "runs {runs}");
+        fixture.swarm.cleanup(&fixture.account, "c").await.unwrap();
+        fixture.assert_nothing_left().await;
+    }
 }
 
 #[tokio::test]

@@ -7,13 +7,14 @@ use std::{
 
 use skep_api::{ErrorCode, Failure, exec::RunCommand};
 use skep_channel::{
-    Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+    Content, FreezeReport, FreezeRequest, HandOut, HandOutReport, Identity, IdentityReport, ThawRequest,
+    TimeAndSeed,
     guest::{Events, Handler},
 };
 
 use crate::fake_keeper::FakeKeeper;
 
-/// A fake guest that takes any identity and runs no commands.
+/// A fake guest that takes any identity, and runs no commands unless its keeper says so.
 #[derive(Clone)]
 pub(crate) struct FakeGuest(pub(crate) Arc<Mutex<FakeKeeper>>);
 
@@ -49,6 +50,23 @@ impl Handler for FakeGuest {
         Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
     }
 
+    async fn freeze(&self, request: FreezeRequest) -> Result<FreezeReport, Failure> {
+        let never_freezes = {
+            let mut state = self.0.lock().unwrap();
+            state.freezes += 1;
+            state.never_freezes
+        };
+        if never_freezes {
+            pending::<()>().await;
+        }
+        Ok(FreezeReport { synced: request.sync })
+    }
+
+    async fn thaw(&self, _: ThawRequest) -> Result<(), Failure> {
+        self.0.lock().unwrap().thaws += 1;
+        Ok(())
+    }
+
     async fn wait_until_prepared(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -80,6 +98,9 @@ impl Handler for FakeGuest {
     }
 
     fn start(&self, _: &str, _: RunCommand) -> Result<Events, Failure> {
+        if self.0.lock().unwrap().refuses_commands {
+            return Err(Failure::new(ErrorCode::Overloaded, "no further commands"));
+        }
         Ok(Box::pin(futures_util::stream::pending()))
     }
 

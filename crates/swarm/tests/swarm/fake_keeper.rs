@@ -1,7 +1,7 @@
 //! A fake keeper, whose VMMs are sleeping processes and whose guests are tasks of this process.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     io::Write,
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
@@ -18,7 +18,7 @@ use skep_keeper_protocol::{
 };
 use tokio::{net::UnixStream, task::JoinHandle};
 
-use crate::{fake_guest::FakeGuest, other_release::play};
+use crate::{fake_disk::answer_for_disk, fake_guest::FakeGuest, other_release::play};
 
 /// Memory of the machine, in MiB.
 const TOTAL_MB: u64 = 10_000;
@@ -36,6 +36,10 @@ pub(crate) struct FakeKeeper {
     /// So many of the next guests close their channel.
     pub(crate) guests_hang_up: usize,
     pub(crate) refuses_ends: bool,
+    /// VMs only end when this is false again.
+    pub(crate) holds_ends: bool,
+    /// The VMs that did not end because of that.
+    pub(crate) ends_held: usize,
     /// Reports ends as caused by a lack of memory.
     pub(crate) out_of_memory: Option<OutOfMemory>,
     /// Available memory of the machine, in MiB. `None`: plenty.
@@ -51,6 +55,8 @@ pub(crate) struct FakeKeeper {
     pub(crate) answer_of_other_release: Option<Vec<u8>>,
     /// How often processors were started after a pause.
     pub(crate) resumes: usize,
+    /// Monitors start processors after a pause only when this is false again.
+    pub(crate) holds_resumes: bool,
     /// Monitors refuse to stop processors.
     pub(crate) refuses_stops: bool,
     /// Monitors refuse to start processors.
@@ -61,11 +67,31 @@ pub(crate) struct FakeKeeper {
     pub(crate) agents_lack_clock: bool,
     /// Guests run commands, so that they can be parked.
     pub(crate) runs_commands: bool,
+    /// Guests refuse to start commands.
+    pub(crate) refuses_commands: bool,
     /// The commands that guests ran.
     pub(crate) commands: Vec<String>,
+    /// The guests that were asked to freeze their programs.
+    pub(crate) freezes: usize,
+    /// Guests never finish a freeze.
+    pub(crate) never_freezes: bool,
+    /// The guests that were asked to continue them.
+    pub(crate) thaws: usize,
     /// The egress policies that were applied, in their order.
     pub(crate) policies: Vec<EgressPolicy>,
     pub(crate) refuses_policies: bool,
+    /// The process ids that the next VMMs report. Later ones report those of their processes.
+    pub(crate) pids: VecDeque<u32>,
+    /// Captures are only stored when this is false again.
+    pub(crate) holds_captures: bool,
+    /// The captures that are not stored because of that.
+    pub(crate) captures_held: usize,
+    /// So many of the next reservations of addresses are refused.
+    pub(crate) reservations_to_refuse: usize,
+    /// The reservations that were not refused.
+    pub(crate) reservations: usize,
+    /// Captures that are stored are outdated, for this reason.
+    pub(crate) outdated: Option<String>,
     pub(crate) vmms: BTreeMap<VmId, Vmm>,
 }
 
@@ -128,23 +154,11 @@ pub(crate) async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>
             Request::End { .. } if keeper.lock().unwrap().refuses_ends => {
                 answerer.answer(refusal, &[]).await.unwrap();
             }
-            Request::End { vm } => {
-                let (held, out_of_memory) = {
-                    let mut keeper = keeper.lock().unwrap();
-                    let held = keeper.vmms.remove(&vm);
-                    let freed_mb = keeper.freed_by_end_mb;
-                    if held.is_some() {
-                        keeper.ended += 1;
-                        keeper.available_mb.iter_mut().for_each(|available_mb| *available_mb += freed_mb);
-                    }
-                    (held, keeper.out_of_memory)
-                };
-                let answer = match held {
-                    Some(_) => Answer::Ended { out_of_memory },
-                    None => Answer::Refused(Failure::new(ErrorCode::UnknownVm, "none")),
-                };
-                answerer.answer(answer, &[]).await.unwrap();
+            // In a task of its own, so that other requests are answered meanwhile.
+            Request::End { vm } if keeper.lock().unwrap().holds_ends => {
+                tokio::spawn(end_later(vm, answerer, Arc::clone(&keeper)));
             }
+            Request::End { vm } => end_vm(vm, answerer, &keeper).await,
             Request::Memory => {
                 let available_mb = keeper.lock().unwrap().available_mb.unwrap_or(TOTAL_MB);
                 let memory = MachineMemory {
@@ -188,10 +202,18 @@ pub(crate) async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>
                 keeper.lock().unwrap().removed.push(template);
                 answerer.answer(Answer::TemplateRemoved, &[]).await.unwrap();
             }
+            Request::ListTemplates { .. } => {
+                answerer.answer(Answer::Templates { templates: Vec::new() }, &[]).await.unwrap();
+            }
+            request @ (Request::PrepareCapture { .. }
+            | Request::Capture { .. }
+            | Request::StoreCapture { .. }
+            | Request::DropCapture { .. }
+            | Request::ReserveAddress { .. }
+            | Request::EndReservation { .. }) => answer_for_disk(request, answerer, &keeper).await,
             Request::BuildTemplate { .. }
             | Request::BootDisk { .. }
             | Request::TemplateStatus { .. }
-            | Request::ListTemplates { .. }
             | Request::Usage { .. }
             | Request::AdmitToApi { .. }
             | Request::EgressReport { .. }
@@ -200,26 +222,47 @@ pub(crate) async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>
             | Request::Helper { .. }
             | Request::Restart
             | Request::Ready
-            | Request::Unable { .. }
-            | Request::PrepareCapture { .. }
-            | Request::Capture { .. }
-            | Request::StoreCapture { .. }
-            | Request::DropCapture { .. }
-            | Request::ReserveAddress { .. }
-            | Request::EndReservation { .. } => answerer.answer(refusal, &[]).await.unwrap(),
+            | Request::Unable { .. } => answerer.answer(refusal, &[]).await.unwrap(),
         }
     }
 }
 
+async fn end_later(vm: VmId, answerer: Answerer, keeper: Arc<Mutex<FakeKeeper>>) {
+    keeper.lock().unwrap().ends_held += 1;
+    while keeper.lock().unwrap().holds_ends {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    keeper.lock().unwrap().ends_held -= 1;
+    end_vm(vm, answerer, &keeper).await;
+}
+
+async fn end_vm(vm: VmId, answerer: Answerer, keeper: &Mutex<FakeKeeper>) {
+    let (held, out_of_memory) = {
+        let mut keeper = keeper.lock().unwrap();
+        let held = keeper.vmms.remove(&vm);
+        let freed_mb = keeper.freed_by_end_mb;
+        if held.is_some() {
+            keeper.ended += 1;
+            keeper.available_mb.iter_mut().for_each(|available_mb| *available_mb += freed_mb);
+        }
+        (held, keeper.out_of_memory)
+    };
+    let answer = match held {
+        Some(_) => Answer::Ended { out_of_memory },
+        None => Answer::Refused(Failure::new(ErrorCode::UnknownVm, "none")),
+    };
+    answerer.answer(answer, &[]).await.unwrap();
+}
+
 async fn launch(vm: VmId, template: TemplateId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
-    let (refused, hang_up, too_little) = {
+    let (refused, hang_up, too_little, pid) = {
         let mut keeper = keeper.lock().unwrap();
         keeper.launched += 1;
         keeper.templates_launched.push(template);
         let refused = keeper.launches_until_refusal.is_some_and(|until| keeper.launched > until);
         let hang_up = keeper.guests_hang_up > 0;
         keeper.guests_hang_up = keeper.guests_hang_up.saturating_sub(1);
-        (refused, hang_up, keeper.hands_over_too_little)
+        (refused, hang_up, keeper.hands_over_too_little, keeper.pids.pop_front())
     };
     if refused {
         let refusal = Answer::Refused(Failure::new(ErrorCode::Internal, "/run/skep: no"));
@@ -231,7 +274,7 @@ async fn launch(vm: VmId, template: TemplateId, answerer: Answerer, keeper: &Arc
     let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::NONBLOCK).unwrap();
     let launched = Launched {
         vm,
-        pid: process.id(),
+        pid: pid.unwrap_or_else(|| process.id()),
         ip: Ipv4Addr::LOCALHOST,
         prefix_len: 16,
         gateway: Ipv4Addr::LOCALHOST,
@@ -268,6 +311,7 @@ async fn attach(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
         let this = Arc::clone(keeper);
         let mut keeper = keeper.lock().unwrap();
         let hang_up = keeper.guests_hang_up > 0;
+        keeper.guests_hang_up = keeper.guests_hang_up.saturating_sub(1);
         let other_release = keeper.answer_of_other_release.clone();
         let vmm = keeper.vmms.get_mut(&vm).unwrap();
         // A VMM serves one stream at a time.

@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod adopt;
+mod disk_pause;
 mod disk_quota;
 mod egress;
+mod fake_disk;
 mod fake_driver;
 mod fake_guest;
 mod fake_keeper;
@@ -25,6 +27,8 @@ use futures_util::StreamExt;
 use skep_api::{ErrorCode, Failure, exec::RunCommand, swarm::EndReason};
 use skep_harness::eventually;
 use skep_keeper_protocol::OutOfMemory;
+use skep_store::IdempotentRequest;
+use skep_swarm::BootSpec;
 
 use fixture::Fixture;
 
@@ -45,6 +49,17 @@ async fn a_boot_that_fails_begins_no_other_vm_and_leaves_none() {
     let failure = Failure::from(fixture.boot(40).await.unwrap_err());
     assert_eq!((failure.code, failure.message.as_str()), (ErrorCode::Internal, "internal error"));
     assert!(fixture.keeper(|keeper| keeper.launched) < 10, "most were begun after the failure");
+    fixture.assert_nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_retry_of_a_boot_whose_command_did_not_start_does_not_get_the_ended_vms() {
+    let fixture = Fixture::new().await;
+    fixture.keeper(|keeper| keeper.refuses_commands = true);
+    let once = IdempotentRequest { path: "/api/swarm/boot", key: "first".to_owned(), body_hash: [0; 32] };
+    let order = BootSpec { command: Some("true".to_owned()), once: Some(once), ..fixture.boot_spec(2) };
+    fixture.boot_with(order).await.unwrap_err();
+    assert_eq!(*fixture.store.forgotten_answers.lock().unwrap(), ["first"]);
     fixture.assert_nothing_left().await;
 }
 

@@ -1,8 +1,16 @@
 //! The pool: for whom parked VMs end, and when its VMs are of other templates than those that are booted.
 
-use skep_api::{ErrorCode, keys::Limits, swarm::BootSource};
-use skep_harness::eventually;
+use std::time::Duration;
+
+use skep_api::{
+    ErrorCode,
+    keys::Limits,
+    swarm::BootSource,
+    templates::{Template, TemplateSource},
+};
+use skep_harness::{eventually, eventually_within};
 use skep_swarm::{BootFrom, BootSpec};
+use tokio::time::timeout;
 
 use crate::{fake_templates::template, fixture::Fixture};
 
@@ -79,4 +87,51 @@ async fn the_pool_follows_the_boots_and_stays_within_its_size() {
     })
     .await;
     assert_eq!(fixture.keeper(|keeper| keeper.uncommitted()), 2, "parked VMs");
+}
+
+#[tokio::test]
+async fn the_pool_is_refilled_soon_after_memory_was_short() {
+    let fixture = Fixture::with_parked(3).await;
+    fixture.set_available(ROOM_FOR_ONE_MB).await;
+    fixture.boot(2).await.unwrap();
+    assert_eq!((fixture.parked("base").await, fixture.ended()), (1, 0));
+    fixture.set_available(4000).await;
+    // Less than the half minute after which a pool that does not change is looked at in any case.
+    let limit = Duration::from_secs(15);
+    eventually_within(limit, "the full pool", async || fixture.parked("base").await == 3).await;
+}
+
+#[tokio::test]
+async fn a_pool_that_was_ended_for_memory_is_refilled_soon_after_it() {
+    let fixture = Fixture::with_parked(3).await;
+    fixture.keeper(|keeper| keeper.available_mb = Some(500));
+    eventually("the end of the pool", async || (fixture.parked("base").await, fixture.ended()) == (0, 3))
+        .await;
+    fixture.set_available(4000).await;
+    let limit = Duration::from_secs(15);
+    eventually_within(limit, "the full pool", async || fixture.parked("base").await == 3).await;
+}
+
+#[tokio::test]
+async fn boots_at_the_same_time_do_not_wait_for_parked_vms_that_the_other_has_ended() {
+    let fixture = Fixture::with_parked(2).await;
+    // The machine may promise 100,000 MiB, and each VM takes 48 MiB more. Beside the first VM there is room for both parked VMs,
+    // and beside all three for none. The pool has no VMs of snapshots.
+    for (name, guest_mb) in [("first", 49_852), ("second", 49_852), ("third", 64)] {
+        let snapshot = Template { source: TemplateSource::Vm, ..template(fixture.account, name, guest_mb) };
+        fixture.store.templates.lock().unwrap().push(snapshot);
+    }
+    let boot = |name: &str| {
+        let source = BootFrom::Template { reference: name.to_owned(), memory: true };
+        fixture.boot_with(BootSpec { source, ..fixture.boot_spec(1) })
+    };
+    boot("first").await.unwrap();
+    fixture.keeper(|keeper| keeper.holds_ends = true);
+    let release = async {
+        eventually("the ends of both", async || fixture.keeper(|keeper| keeper.ends_held) == 2).await;
+        fixture.keeper(|keeper| keeper.holds_ends = false);
+    };
+    let boots = async { tokio::join!(boot("second"), boot("third"), release) };
+    let (second, third, ()) = timeout(Duration::from_secs(30), boots).await.expect("both boots");
+    assert_eq!((second.unwrap().vms.len(), third.unwrap().vms.len(), fixture.ended()), (1, 1, 2));
 }

@@ -93,7 +93,7 @@ async fn record_and_store(
         DeleteTemplate { account, id: template, at: Timestamp::now(), request_id: request_id.clone() };
     let Vm { id: vm, pid, .. } = awake.record();
     let stored = match swarm.snapshot(awake, template).await {
-        Ok(stored) => disk.settle(&stored).await.map(|_| stored),
+        Ok(stored) => disk.settle(&stored).await.map(|()| stored),
         Err(error) => Err(error),
     };
     match stored {
