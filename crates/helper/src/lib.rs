@@ -67,7 +67,15 @@ pub fn confine(order: &HelperOrder) -> Result<(), Error> {
 pub async fn serve(stream: UnixStream, order: HelperOrder) -> io::Result<()> {
     let helper = Helper::new(order)?;
     skep_host::reap_orphans(helper.commands(), ORPHAN_DELAY)?;
-    skep_channel::guest::serve(stream, helper).await
+    match skep_channel::guest::serve(stream, helper).await {
+        // A server that ends before it has read all that was sent to it disconnects in this way.
+        Err(error) if disconnected(&error) => Ok(()),
+        served => served,
+    }
+}
+
+fn disconnected(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 /// Kills all programs that this process has started, before it exits. [`serve`] does not do it: several helpers may
@@ -106,19 +114,34 @@ fn place(order: &HelperOrder) -> io::Result<Place> {
 mod tests {
     use std::process::{Command, Stdio};
 
+    use skep_channel::marker::{Marker, NONCE_BYTES};
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
+
+    fn order_for_commands() -> HelperOrder {
+        let (roots, scratch, groups, git) = (Vec::new(), Vec::new(), None, GitGrants::default());
+        HelperOrder { kind: HelperKind::Commands, roots, scratch, env: BTreeMap::new(), groups, git }
+    }
 
     #[tokio::test]
     async fn the_end_of_one_helper_kills_no_other_program_of_the_process() {
         let mut program = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let (server, helper) = UnixStream::pair().unwrap();
-        let kind = HelperKind::Commands;
-        let (roots, scratch, groups, git) = (Vec::new(), Vec::new(), None, GitGrants::default());
-        let order = HelperOrder { kind, roots, scratch, env: BTreeMap::new(), groups, git };
         drop(server);
-        // Whether a connection that closes at once is an error does not matter here.
-        let _ = serve(helper, order).await;
+        serve(helper, order_for_commands()).await.unwrap();
         drop(program.stdin.take());
         assert!(program.wait().unwrap().success(), "it ends by itself");
+    }
+
+    /// The kernel resets such a connection instead of ending it.
+    #[tokio::test]
+    async fn a_server_that_ends_with_an_unread_answer_is_no_error() {
+        let (mut server, helper) = UnixStream::pair().unwrap();
+        let serving = tokio::spawn(serve(helper, order_for_commands()));
+        server.write_all(&Marker::new([7; NONCE_BYTES]).to_bytes()).await.unwrap();
+        server.readable().await.unwrap();
+        drop(server);
+        serving.await.unwrap().unwrap();
     }
 }
