@@ -13,12 +13,26 @@ use skep_api::{
 use crate::{Answered, Client, Result, client::encode_segment};
 
 impl Client {
-    /// `GET /api/swarm/status`: the account's VMs and the state of the machine.
+    /// `GET /api/swarm/status`: the account's VMs that are not on disk, at most
+    /// [`MAX_LISTED_VMS`](skep_api::swarm::MAX_LISTED_VMS), and the state of the machine.
     ///
     /// # Errors
     /// Those of every request: see [`crate::Error`].
     pub async fn swarm(&self) -> Result<Answered<SwarmStatus>> {
         self.get("api/swarm/status").await
+    }
+
+    /// `GET /api/vms`: a page of at most `limit` VMs that have not ended, newest first. `cursor` is the `next_cursor` of the
+    /// previous page.
+    ///
+    /// # Errors
+    /// `invalid_value`, and those of every request: see [`crate::Error`].
+    pub async fn vms(&self, limit: u32, cursor: Option<&str>) -> Result<Answered<VmList>> {
+        let mut path = format!("api/vms?limit={limit}");
+        if let Some(cursor) = cursor {
+            path = format!("{path}&cursor={}", encode_segment(cursor));
+        }
+        self.get(&path).await
     }
 
     /// `GET /api/vms?state=ended`: a page of at most `limit` ended VMs, the most recently ended first.

@@ -80,6 +80,27 @@ mod tests {
         });
     }
 
+    #[test]
+    fn help_names_who_sets_the_default_of_a_boot() {
+        let defaults = [("ttl", "[default: that of the server"), ("egress", "[default: that of the account")];
+        let mut seen = Vec::new();
+        each_verb(&Cli::command(), "skep", &mut |path, verb| {
+            if !["skep boot", "skep fork", "skep run"].contains(&path) {
+                return;
+            }
+            for (id, default) in defaults {
+                let argument = verb.get_arguments().find(|argument| argument.get_id() == id);
+                let Some(help) = argument.and_then(clap::Arg::get_help) else { continue };
+                assert!(help.to_string().contains(default), "{path}: {help}");
+                seen.push(format!("{path} {id}"));
+            }
+        });
+        seen.sort();
+        let wanted =
+            ["skep boot egress", "skep boot ttl", "skep fork egress", "skep fork ttl", "skep run ttl"];
+        assert_eq!(seen, wanted);
+    }
+
     const README: &str = include_str!("../../../README.md");
 
     /// Splits a shell line into the `skep` commands in it. Supports only the shell syntax that the README uses.
@@ -185,7 +206,10 @@ mod tests {
         *text += &format!("{path}: {}\n", verb.get_about().map(ToString::to_string).unwrap_or_default());
         for argument in verb.get_arguments() {
             let is_connection = argument.get_help_heading() == Some("Connection") && path != "skep boot";
-            let is_setting = settings.contains(argument.get_id().as_str()) && path != "skep serve";
+            // A setting has a variable; the option of a verb that has its name, such as --egress, has none.
+            let is_setting = settings.contains(argument.get_id().as_str())
+                && argument.get_env().is_some()
+                && path != "skep serve";
             if !is_connection && !is_setting {
                 *text += &summary(argument);
             }

@@ -10,6 +10,7 @@ mod escape;
 mod failure;
 mod helper_process;
 mod invocation;
+mod live_vms;
 mod logging;
 mod output;
 mod place;

@@ -20,7 +20,9 @@ use crate::{
     output,
 };
 
-/// Create, list, change and delete accounts: tenants with VMs, keys and files of their own.
+/// Create, list, change and delete accounts.
+///
+/// Accounts are tenants with VMs, keys and files of their own.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Account {

@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use skep_api::VmRef;
+use skep_api::{VmRef, swarm::Vm};
 use skep_client::Client;
 
 use super::logs::{attach, follow};
 use crate::{
     connection::Connection,
+    live_vms,
     target::{UsageError, vm_reference},
 };
 
@@ -23,7 +24,9 @@ If a signal ends this verb, it also ends the command, unless a VM was booted wit
 Exit codes: the command's own; 128+n if signal n ended it or this verb; 124 if its timeout did; 1 refused, failed, or
 no server; 2 if the command line is wrong.";
 
-/// Follow a running command: print its kept output, then new output until it ends.
+/// Follow a running command of a VM.
+///
+/// Prints the output that was kept, then new output until the command ends.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Attach {
@@ -59,7 +62,11 @@ pub(crate) async fn run(verb: Attach) -> anyhow::Result<ExitCode> {
 /// Finds the VM that was booted with the command.
 async fn vm_booted_with(client: &Client, exec_id: &str) -> anyhow::Result<String> {
     let swarm = client.swarm().await?.value;
-    let found = swarm.vms.into_iter().find(|vm| vm.exec_id.as_deref() == Some(exec_id));
+    let is_meant = |vm: &Vm| vm.exec_id.as_deref() == Some(exec_id);
+    let found = match swarm.vms.iter().find(|vm| is_meant(vm)) {
+        Some(vm) => Some(vm.clone()),
+        None => live_vms::all(client, &swarm).await?.into_iter().find(is_meant),
+    };
     found.map(|vm| vm.id.to_string()).ok_or_else(|| {
         anyhow::anyhow!("no VM of this account was booted with the command `{exec_id}`; give its VM by --vm")
     })

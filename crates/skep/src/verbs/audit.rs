@@ -16,7 +16,9 @@ use crate::{
     output,
 };
 
-/// Show the audit log, newest first: every write and every refusal, with key and address.
+/// Show the audit log: every write and every refusal.
+///
+/// The entries have key and address, the newest comes first.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Audit {

@@ -16,8 +16,10 @@ use crate::{output, privileges::as_owner_of, settings::DataDirOption};
 /// Free space in bytes that a running server may need during the backup.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// Copy the store to a file: accounts, key hashes, tickets, events and VM records, all at the same point in time. A
-/// server may keep running. Workspaces, templates and admin.key are not included.
+/// Copy the store to a file; a server may keep running.
+///
+/// The file has accounts, key hashes, tickets, events and VM records, all at the same point in time. Workspaces,
+/// templates and admin.key are not included.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
     /// New file. It is readable for its owner only and appears when it is complete.

@@ -17,7 +17,7 @@ mod table;
 use crate::{connection::Connection, output, signals::Signals};
 use fleet::Fleet;
 
-/// Measure a running server.
+/// Measure boot times and cost of VMs on a running server.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     #[command(subcommand)]

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Map, Value};
 use skep_api::{
-    TicketId, VmName,
+    ErrorCode, TicketId, VmName,
     egress::{EgressPolicy, EgressPreset},
     swarm::{BootAnswer, BootRequest, OnIdle},
 };
@@ -50,7 +50,7 @@ pub(super) struct BootOptions {
     /// Name of the VM, accepted wherever its process id is; unique among the account's running VMs.
     #[arg(long, value_name = "NAME")]
     name: Option<VmName>,
-    /// Lifetime, such as 90s, 30m, 8h or 2d [default: unlimited].
+    /// Lifetime, such as 90s, 30m, 8h or 2d [default: that of the server, unlimited unless it is configured].
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
     /// Time without a call, a running --command or an open connection to outside after which --on-idle happens, such as 10m
@@ -65,7 +65,7 @@ pub(super) struct BootOptions {
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
     /// What the VMs may connect to outside: `none`, `all` for all public addresses, or hosts, `*.HOST` and IPv4 networks with
-    /// commas between them [default: none].
+    /// commas between them [default: that of the account, `none` unless it is changed].
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     egress: Option<EgressPolicy>,
     /// Also allow the hosts of this preset, such as `python`; may be given several times. `skep egress --presets` lists
@@ -204,14 +204,21 @@ pub(super) fn parse_pairs(pairs: &[String]) -> anyhow::Result<BTreeMap<String, S
     pairs.iter().map(pair).collect()
 }
 
-/// Waits for a cancelled boot and ends its VMs.
+/// Waits for a cancelled boot and ends its VMs. Returns the first failure.
 async fn end(client: &Client, boot: impl Future<Output = BootOutcome>) -> anyhow::Result<()> {
     // A failed boot leaves no VMs.
     let vms = boot.await.map_or_else(|_| Vec::new(), |booted| booted.value.vms);
+    let mut failed = None;
     for vm in vms {
-        client.end_vm(&vm.id.to_string()).await?;
+        match client.end_vm(&vm.id.to_string()).await {
+            Ok(_) => {}
+            // Its command may have shut it down.
+            Err(error) if error.has_code(ErrorCode::UnknownVm) => {}
+            // A failure does not stop the loop: the other VMs are still ended.
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    Ok(())
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Parses `NAME=VALUE` pairs into the metadata of a record.
@@ -238,7 +245,68 @@ pub(super) fn parse_milliseconds(text: &str) -> anyhow::Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_milliseconds;
+    use std::{
+        future,
+        io::{BufRead, BufReader, Write},
+        net::TcpListener,
+        thread::{self, JoinHandle},
+    };
+
+    use serde_json::json;
+    use skep_api::VmId;
+
+    use super::*;
+
+    /// A server that answers one request for each of these statuses and codes. Returns its address, and the requests by
+    /// their first lines.
+    fn server(answers: Vec<(u16, &'static str)>) -> (String, JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serve = move |(status, code): (u16, &str)| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+            let first = lines.next().unwrap();
+            lines.find(String::is_empty).unwrap();
+            let body = r#"{"error": "refused", "message": "refused"}"#;
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status} Status\r\nskep-error: {code}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            );
+            stream.write_all(answer.as_bytes()).unwrap();
+            first
+        };
+        (url, thread::spawn(move || answers.into_iter().map(serve).collect()))
+    }
+
+    fn booted(ids: &[VmId]) -> Answered<BootAnswer> {
+        let vm = |id: &VmId| {
+            json!({
+                "id": id, "ip": "10.77.0.2", "uptime": 1.0, "state": "running", "template": "base",
+                "started_at": "2027-01-01T00:00:00Z", "vcpus": 1, "memory_mb": 128, "metadata": {},
+                "boot": {
+                    "source": "cold", "restore_ms": 1.0, "identity_ms": 1.0, "ready_ms": 1.0, "reseeded": true,
+                    "clock_step_ms": 0.0,
+                },
+            })
+        };
+        let answer = json!({"vms": ids.iter().map(vm).collect::<Vec<_>>(), "elapsed_ms": 1.0});
+        Answered { value: serde_json::from_value(answer).unwrap(), text: bytes::Bytes::new() }
+    }
+
+    #[test]
+    fn each_vm_of_a_cancelled_boot_is_ended_also_after_a_failure() {
+        let ids: Vec<VmId> = (0..3).map(|_| VmId::generate()).collect();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for (code, fails) in [("unknown_vm", false), ("guest_timeout", true)] {
+            let (url, serving) = server(vec![(404, "unknown_vm"), (504, code), (404, "unknown_vm")]);
+            let client = Client::new(&url, None).unwrap();
+            let ended = runtime.block_on(end(&client, future::ready(Ok(booted(&ids)))));
+            assert_eq!(ended.is_err(), fails, "{ended:?}");
+            let wanted: Vec<String> =
+                ids.iter().map(|id| format!("DELETE /api/swarm/vm/{id} HTTP/1.1")).collect();
+            assert_eq!(serving.join().unwrap(), wanted);
+        }
+    }
 
     #[test]
     fn a_time_has_a_unit() {

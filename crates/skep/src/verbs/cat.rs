@@ -12,7 +12,9 @@ use crate::{
     place::PlaceOption,
 };
 
-/// Print files. The bytes are printed unchanged, also to a terminal, where they may act as control characters.
+/// Print files of the server's workspace or of a VM.
+///
+/// The bytes are printed unchanged, also to a terminal, where they may act as control characters.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Cat {

@@ -20,7 +20,9 @@ use crate::{
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(500);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 
-/// Print events of tickets, VMs, templates and keys as they occur. A lost connection is restored without losing events.
+/// Print events of tickets, VMs, templates and keys as they occur.
+///
+/// A lost connection is restored without losing events.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Events {

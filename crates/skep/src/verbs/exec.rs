@@ -45,7 +45,9 @@ const USAGE: &str = "skep exec [OPTIONS] VM COMMAND...
        skep exec [OPTIONS] --vm VM COMMAND...
        skep exec [OPTIONS] --server COMMAND...";
 
-/// Run a command in a VM or on the server. Its output is passed on unchanged, also to a terminal.
+/// Run a command in a VM or on the server.
+///
+/// Input, output and exit code are those of the command. Its output is passed on unchanged, also to a terminal.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, override_usage = USAGE)]
 pub(crate) struct Exec {

@@ -11,8 +11,10 @@ use crate::{
     target::vm_reference,
 };
 
-/// Boot copies of a running VM. They begin with its files, memory and processes, each under an identity of its own; the VM
-/// runs on. Metadata and environment variables are inherited; name, lifetime, ticket and --egress are not.
+/// Boot copies of a running VM.
+///
+/// The copies begin with the VM's files, memory and processes, each under an identity of its own; the VM runs on.
+/// Metadata and environment variables are inherited; name, lifetime, ticket and --egress are not.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Fork {

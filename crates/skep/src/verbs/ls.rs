@@ -11,7 +11,7 @@ use crate::{
     place::PlaceOption,
 };
 
-/// List a folder.
+/// List a folder of the server's workspace or of a VM.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Ls {

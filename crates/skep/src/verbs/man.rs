@@ -13,7 +13,7 @@ Examples:
   skep man | man -l -                        # reads skep(1)
   skep man --dir /usr/local/share/man/man1   # writes skep(1), skep-boot(1) and a page for each other verb";
 
-/// Print the manual page skep(1), or write the pages of all verbs to a folder.
+/// Print the manual page, or write the pages of all verbs to a folder.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Man {

@@ -58,15 +58,15 @@ use clap::Subcommand;
 
 use crate::connection;
 
-/// Makes `Verb` of a list: each entry names the verb's arguments, in a module with a function `run` that takes them. That
-/// of an `online` verb is async: it talks to a server.
+/// Makes `Verb` of a list: each entry names the verb's arguments, whose documentation is the verb's help, in a module with a
+/// function `run` that takes them. That of an `asynchronous` verb is async, mostly because it talks to a server.
 macro_rules! verbs {
-    (@run online $module:ident $verb:expr) => { connection::block_on($module::run($verb)) };
-    (@run local $module:ident $verb:expr) => { $module::run($verb) };
-    ($($(#[$help:meta])* $module:ident::$Verb:ident $kind:ident,)*) => {
+    (@run asynchronous $module:ident $verb:expr) => { connection::block_on($module::run($verb)) };
+    (@run blocking $module:ident $verb:expr) => { $module::run($verb) };
+    ($($module:ident::$Verb:ident $kind:ident,)*) => {
         #[derive(Debug, Subcommand)]
         pub(crate) enum Verb {
-            $($(#[$help])* $Verb($module::$Verb),)*
+            $($Verb($module::$Verb),)*
         }
 
         impl Verb {
@@ -80,98 +80,51 @@ macro_rules! verbs {
 }
 
 verbs! {
-    /// Run the server.
-    serve::Serve local,
-    /// Boot one or more VMs.
-    boot::Boot online,
-    /// List the VMs.
-    ps::Ps online,
-    /// Run a command in a VM; input, output and exit code are those of the command.
-    exec::Exec online,
-    /// Boot a VM and run a command in it.
-    run::Run online,
-    /// Follow a running command of a VM.
-    attach::Attach online,
-    /// Print a VM's console, and the output of the command that it was booted with.
-    logs::Logs online,
-    /// List a folder of the server's workspace or of a VM.
-    ls::Ls online,
-    /// Print files.
-    cat::Cat online,
-    /// Write standard input to a file.
-    write::Write online,
-    /// Copy files and folders between this machine, the server's workspace and VMs.
-    cp::Cp online,
-    /// Make folders.
-    mkdir::Mkdir online,
-    /// Move or rename a file or a folder.
-    mv::Mv online,
-    /// Remove files and folders.
-    rm::Rm online,
-    /// Print changes below a folder as they happen.
-    watch::Watch online,
-    /// Find files by name.
-    find::Find online,
-    /// Search file contents.
-    grep::Grep online,
-    /// Work with git repositories in the server's workspace or in a VM.
-    git::Git online,
-    /// Create, claim and finish tickets.
-    ticket::Ticket online,
-    /// Print events of tickets, VMs, templates and keys as they occur.
-    events::Events online,
-    /// Send events to an HTTP endpoint.
-    webhook::Webhook online,
-    /// List, create and delete templates, from which VMs are booted.
-    template::Template online,
-    /// Give a VM another name.
-    rename::Rename online,
-    /// Print or change what a VM may connect to outside.
-    egress::Egress online,
-    /// Stop the processors of VMs, which keep their memory.
-    pause::Pause online,
-    /// Continue paused VMs.
-    resume::Resume online,
-    /// Boot copies of a running VM.
-    fork::Fork online,
-    /// Store a running VM as a template.
-    snapshot::Snapshot online,
-    /// End VMs.
-    end::End online,
-    /// End all VMs of the account.
-    cleanup::Cleanup online,
-    /// Show the number of VMs, memory, pool and VM engine.
-    status::Status online,
-    /// Show the server's versions, disk, memory, VMs and damaged templates.
-    system::System online,
-    /// Print a link that logs a browser in once, with the rights of the key in use.
-    open::Open online,
-    /// Measure boot times and cost of VMs on a running server.
-    bench::Bench online,
-    /// Show the key in use: its account, scopes and limits.
-    whoami::Whoami online,
-    /// Create, list, change and delete accounts.
-    account::Account online,
-    /// Create, list, rotate and revoke API keys.
-    keys::Keys local,
-    /// Show the audit log: every write and every refusal.
-    audit::Audit online,
-    /// Check whether this machine can run a server with VMs.
-    doctor::Doctor local,
-    /// Copy the store to a file; a server may keep running.
-    backup::Backup local,
-    /// Replace the store with a backup; no server may run.
-    restore::Restore local,
-    /// Check the settings of a server.
-    config::Config local,
-    /// Build the base template.
-    bake::Bake local,
-    /// Remove skep and its data from this machine.
-    uninstall::Uninstall local,
-    /// Print a script that completes commands in a shell.
-    completions::Completions local,
-    /// Print the OpenAPI document.
-    openapi::Openapi online,
-    /// Write the manual pages.
-    man::Man local,
+    serve::Serve blocking,
+    boot::Boot asynchronous,
+    ps::Ps asynchronous,
+    exec::Exec asynchronous,
+    run::Run asynchronous,
+    attach::Attach asynchronous,
+    logs::Logs asynchronous,
+    ls::Ls asynchronous,
+    cat::Cat asynchronous,
+    write::Write asynchronous,
+    cp::Cp asynchronous,
+    mkdir::Mkdir asynchronous,
+    mv::Mv asynchronous,
+    rm::Rm asynchronous,
+    watch::Watch asynchronous,
+    find::Find asynchronous,
+    grep::Grep asynchronous,
+    git::Git asynchronous,
+    ticket::Ticket asynchronous,
+    events::Events asynchronous,
+    webhook::Webhook asynchronous,
+    template::Template asynchronous,
+    rename::Rename asynchronous,
+    egress::Egress asynchronous,
+    pause::Pause asynchronous,
+    resume::Resume asynchronous,
+    fork::Fork asynchronous,
+    snapshot::Snapshot asynchronous,
+    end::End asynchronous,
+    cleanup::Cleanup asynchronous,
+    status::Status asynchronous,
+    system::System asynchronous,
+    open::Open asynchronous,
+    bench::Bench asynchronous,
+    whoami::Whoami asynchronous,
+    account::Account asynchronous,
+    keys::Keys blocking,
+    audit::Audit asynchronous,
+    doctor::Doctor blocking,
+    backup::Backup blocking,
+    restore::Restore blocking,
+    config::Config blocking,
+    bake::Bake blocking,
+    uninstall::Uninstall blocking,
+    completions::Completions blocking,
+    openapi::Openapi asynchronous,
+    man::Man blocking,
 }

@@ -9,7 +9,9 @@ use crate::{
     output,
 };
 
-/// Print a link that logs a browser in once, within 10 minutes, with the rights of the key in use.
+/// Print a link that logs a browser in once.
+///
+/// The link is valid for 10 minutes. The browser has the rights of the key in use.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Open {

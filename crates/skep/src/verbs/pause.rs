@@ -12,8 +12,9 @@ use crate::{
     target::vm_reference,
 };
 
-/// Stop the processors of VMs. Their processes stand still and use no CPU. Their memory stays in use, unless they are paused
-/// to disk.
+/// Stop the processors of VMs.
+///
+/// The processes of a paused VM stand still and use no CPU. Its memory stays in use, unless it is paused to disk.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Pause {

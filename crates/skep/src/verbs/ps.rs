@@ -12,7 +12,8 @@ use jiff::Timestamp;
 use serde_json::json;
 use skep_api::{
     VmName,
-    swarm::{PausedTo, Vm, VmState},
+    swarm::{PausedTo, SwarmStatus, Vm, VmState},
+    templates::TemplateState,
 };
 use skep_client::{Answered, Client};
 use tokio::time::sleep;
@@ -20,7 +21,7 @@ use tokio::time::sleep;
 use super::boot::parse_milliseconds;
 use crate::{
     connection::{Connection, EXIT_CODES},
-    output,
+    live_vms, output,
 };
 
 /// Moves the cursor to the top and clears the screen.
@@ -65,16 +66,18 @@ pub(crate) async fn run(verb: Ps) -> anyhow::Result<ExitCode> {
 
 async fn refresh(verb: &Ps, client: &Client, clear: bool) -> anyhow::Result<()> {
     let swarm = client.swarm().await?;
+    let vms = live_vms::all(client, &swarm.value).await?;
     let ended = if verb.all { Some(client.ended_vms(MAX_ENDED_VMS).await?.value.vms) } else { None };
     if clear {
         output::bytes(CLEAR)?;
     }
     match (ended, verb.connection.json) {
-        (None, true) => output::json(&swarm.text)?,
-        (None, false) if verb.wide => show_wide(&swarm.vms)?,
-        (None, false) => show(&swarm.vms)?,
+        (None, true) if live_vms::is_complete(&swarm.value) => output::json(&swarm.text)?,
+        (None, true) => output::value(&SwarmStatus { vms, ..swarm.value })?,
+        (None, false) if verb.wide => show_wide(&vms)?,
+        (None, false) => show(&vms)?,
         (Some(ended), json) => {
-            let all: Vec<&Vm> = swarm.vms.iter().chain(&ended).collect();
+            let all: Vec<&Vm> = vms.iter().chain(&ended).collect();
             if json {
                 output::value(&json!({ "vms": all }))?;
             } else {
@@ -226,7 +229,11 @@ fn expires(vm: &Vm, now: Timestamp) -> String {
 fn state(vm: &Vm) -> &'static str {
     match vm.state {
         VmState::Running => "running",
-        VmState::Paused if vm.paused_to == Some(PausedTo::Disk) => "on disk",
+        VmState::Paused if vm.paused_to == Some(PausedTo::Disk) => match vm.snapshot_state {
+            Some(TemplateState::Outdated) => "on disk, outdated",
+            Some(TemplateState::Damaged) => "on disk, damaged",
+            _ => "on disk",
+        },
         VmState::Paused => "paused",
         VmState::Ended => "ended",
     }

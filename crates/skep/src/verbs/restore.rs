@@ -23,7 +23,9 @@ const ENDED_VMS_NOTE: &str = "VMs that were booted since the backup are not in i
 /// Appears in the error message of a server that is started during the restore.
 const HOLDER_NOTE: &str = "no address (`skep restore` is at work, and done soon)";
 
-/// Replace the store with a backup. No server may run. The old store is kept beside the new one.
+/// Replace the store with a backup; no server may run.
+///
+/// The old store is kept beside the new one.
 ///
 /// VMs that were booted since the backup are ended at the next start, because the store does not know them. VMs of the
 /// backup that no longer run are recorded as lost. Keys that were revoked since the backup are valid again: see `skep

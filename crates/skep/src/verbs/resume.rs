@@ -32,7 +32,8 @@ pub(crate) async fn run(verb: Resume) -> anyhow::Result<ExitCode> {
     let request = ResumeRequest { memory: verb.without_memory.then_some(false) };
     let mut code = ExitCode::SUCCESS;
     for vm in &verb.vms {
-        match client.resume_vm(vm, &request).await {
+        let resume = client.resume_vm(vm, &request);
+        match output::with_spinner(&format!("resuming {vm}"), resume).await {
             Ok(answer) => ps::show_state(&answer, verb.connection.json)?,
             // A failure does not stop the loop: the other VMs are still resumed.
             Err(error) => code = output::report_error(&error.into()),

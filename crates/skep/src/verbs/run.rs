@@ -27,7 +27,9 @@ Without --rm the VM keeps running, and its name or id is printed on standard err
 Exit codes: as of `skep exec`: the command's own; 128+n if signal n ended it or this verb; 124 if its timeout did;
 125 if no VM was booted or the command did not run; 2 if the command line is wrong.";
 
-/// Boot a VM and run a command in it. Its output is passed on unchanged, also to a terminal.
+/// Boot a VM and run a command in it.
+///
+/// The output of the command is passed on unchanged, also to a terminal.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP, override_usage = "skep run [OPTIONS] COMMAND...")]
 pub(crate) struct Run {
@@ -40,7 +42,7 @@ pub(crate) struct Run {
     /// Name of the template [default: the base template].
     #[arg(long, value_name = "NAME")]
     template: Option<String>,
-    /// Lifetime of the VM, such as 90s, 30m, 8h or 2d [default: unlimited].
+    /// Lifetime of the VM, such as 90s, 30m, 8h or 2d [default: that of the server, unlimited unless it is configured].
     #[arg(long, value_name = "TIME")]
     ttl: Option<String>,
     /// Metadata for the VM's record; may be given several times.

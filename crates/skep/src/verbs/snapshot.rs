@@ -12,7 +12,9 @@ use crate::{
     target::vm_reference,
 };
 
-/// Store a running VM as a template: files, memory and processes as they are. The VM stands still for a moment and runs on.
+/// Store a running VM as a template.
+///
+/// The template has the VM's files, memory and processes as they are. The VM stands still for a moment and runs on.
 /// `skep boot --template NAME` continues from there, `skep template rm NAME` deletes it.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]

@@ -25,7 +25,8 @@ pub(crate) async fn run(verb: Status) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let capacity = swarm.capacity;
-    output::line(&format!("VMs        {} of {}", swarm.count, capacity.max_vms))?;
+    // VMs on disk are counted, but need no part of the capacity.
+    output::line(&format!("VMs        {}; at most {} in memory", swarm.count, capacity.max_vms))?;
     output::line(&format!("memory     {} of {} MiB promised", capacity.memory_used_mb, capacity.memory_mb))?;
     if let Some(available_mb) = capacity.memory_available_mb {
         output::line(&format!(

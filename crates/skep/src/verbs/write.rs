@@ -23,7 +23,9 @@ use crate::{
 /// Size of one read of standard input, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Write standard input to a file. The file is replaced atomically: readers see either the old or the new content.
+/// Write standard input to a file.
+///
+/// The file is replaced atomically: readers see either the old or the new content.
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Write {

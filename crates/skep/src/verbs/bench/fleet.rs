@@ -5,10 +5,11 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
 use skep_api::{
+    ErrorCode,
     exec::ExecRequest,
     swarm::{BASE_TEMPLATE, BootRequest, PoolState, SwarmStatus, Vm},
 };
@@ -19,6 +20,7 @@ use tokio::{
 };
 
 use super::percentiles::rounded;
+use crate::live_vms;
 
 /// Name of the metadata field that identifies the measurement to which a VM belongs.
 const MEASUREMENT_KEY: &str = "skep-bench";
@@ -142,11 +144,14 @@ impl Fleet {
     pub(super) async fn end_all(&self) -> anyhow::Result<()> {
         let _answered = self.pending_boots.write().await;
         let ours = |vm: &Vm| vm.metadata.get(MEASUREMENT_KEY).and_then(Value::as_str) == Some(&self.mark);
-        let vms: Vec<Vm> = self.status().await?.value.vms.into_iter().filter(ours).collect();
-        match self.end(vms).await.first() {
-            None => Ok(()),
-            Some(failure) => bail!("{failure}"),
-        }
+        let vms = live_vms::all(&self.client, &self.status().await?.value).await?;
+        let ends = vms.into_iter().filter(ours).map(|vm| async move {
+            let ended = self.client.end_vm(&vm.id.to_string()).await;
+            // An end that the measurement requested before it was stopped may be over by now.
+            let failure = ended.err().filter(|error| !error.has_code(ErrorCode::UnknownVm));
+            failure.map(|error| anyhow!("VM {} could not be ended: {error}", vm.id))
+        });
+        join_all(ends).await.into_iter().flatten().next().map_or(Ok(()), Err)
     }
 }
 

@@ -116,7 +116,7 @@ impl Report {
         failures
     }
 
-    /// The number of failures.
+    /// Counts the failures of all runs and commands.
     pub(super) fn failed(&self) -> usize {
         let of_runs: usize = self.runs.iter().map(|run| run.failures.len()).sum();
         of_runs + self.commands.as_ref().map_or(0, |commands| commands.failures.len())

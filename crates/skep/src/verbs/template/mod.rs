@@ -56,10 +56,11 @@ async fn rm(verb: Rm) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let mut code = ExitCode::SUCCESS;
     for template in verb.templates {
-        // A failure does not stop the loop: the other templates are still deleted.
-        match client.delete_template(&template).await {
+        let deletion = client.delete_template(&template);
+        match output::with_spinner(&format!("deleting {template}"), deletion).await {
             Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
             Ok(deleted) => output::line(&format!("{} is deleted", deleted.name))?,
+            // A failure does not stop the loop: the other templates are still deleted.
             Err(error) => code = output::report_error(&error.into()),
         }
     }

@@ -26,7 +26,7 @@ Folders outside the data directory that were given with --root or to accounts ar
 Exit codes: 0 removed, or nothing to remove; 1 a server runs, the question was not answered with `yes`, or the removal
 failed; 2 the command line is wrong.";
 
-/// Remove skep and all its data from this machine, after asking.
+/// Remove skep and its data from this machine, after asking.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Uninstall {
