@@ -16,6 +16,18 @@ function rowOf(page: Page, name: string): Locator {
   return page.getByRole('row').filter({ has: page.getByText(name, { exact: true }) });
 }
 
+/** Fails unless these templates are listed in this order, on these levels, both as seen and as read aloud. */
+async function isTree(page: Page, wanted: readonly (readonly [string, number])[]): Promise<void> {
+  const rows = page.getByRole('row');
+  const names = rows.locator('strong');
+  assert.deepEqual(await names.allTextContents(), wanted.map(([name]) => name));
+  const levels = wanted.map(([, level]) => level);
+  assert.deepEqual(await rows.getByText(/^level \d+$/).allTextContents(), levels.map((level) => `level ${level}`));
+  const lefts = await names.evaluateAll((all) => all.map((one) => one.getBoundingClientRect().left));
+  const indents = [...new Set(lefts)].sort((one, other) => one - other);
+  assert.deepEqual(lefts.map((left) => indents.indexOf(left) + 1), levels);
+}
+
 async function deletion(page: Page, name: string): Promise<Locator> {
   await page.getByRole('button', { name: `Actions for the template ${name}`, exact: true }).click();
   return page.getByRole('menuitem', { name: 'Delete', exact: true });
@@ -111,8 +123,17 @@ test('a snapshot is in the tree of templates, and is deleted only when no VM and
     });
   await reasonIs(/^VMs run from it \(1\)/);
   assert.equal((await suite.skep.send('DELETE', '/api/templates/installed')).headers.get('skep-error'), 'template_in_use');
+  // Neither the names nor the ages of the templates have the order of the tree.
+  await suite.skep.call('POST', '/api/swarm/vm/stored/snapshot', { name: 'other' });
   await suite.skep.call('POST', '/api/swarm/vm/from-snapshot/snapshot', { name: 'deeper' });
   await rowOf(page, 'deeper').waitFor();
+  await isTree(page, [
+    ['base', 1],
+    ['installed', 2],
+    ['deeper', 3],
+    ['other', 2],
+  ]);
+  await suite.skep.call('DELETE', '/api/templates/other');
   await suite.skep.call('DELETE', '/api/swarm/vm/from-snapshot');
   await reasonIs(/^Templates were made from it \(1\)/);
   for (const template of ['deeper', 'installed']) {

@@ -11,6 +11,9 @@ import { eventually } from './harness/wait.ts';
 
 const suite = new Suite();
 
+/** Waiting for a template, whose guest boots before its snapshot is taken. */
+const BAKE_MS = 120_000;
+
 async function boot(command: string, request: object = {}): Promise<number> {
   const { vms } = await suite.skep.call('POST', '/api/swarm/boot', request);
   const [{ pid }] = vms;
@@ -69,6 +72,20 @@ test('a file is uploaded to a VM, shown, downloaded and deleted', async () => {
   assert.equal(left.stdout, 'deep.txt\n');
 });
 
+test('a file that a program has changed is shown as it is now', async () => {
+  // A browser that keeps answers would keep the content of such an old file for years.
+  const write = (text: string): string => `echo ${text} > notes.txt && touch -d 2001-01-01 notes.txt`;
+  const pid = await boot(write('before'));
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${pid}?tab=files`);
+  const main = page.getByRole('main');
+  await main.getByRole('button', { name: 'notes.txt' }).click();
+  await main.getByLabel('Content of notes.txt').getByText('before').waitFor();
+  await suite.skep.call('POST', `/api/swarm/vm/${pid}/exec`, { command: write('after') });
+  await main.getByRole('button', { name: 'Read again' }).click();
+  await main.getByLabel('Content of notes.txt').getByText('after').waitFor();
+});
+
 test('a repository of a VM shows its changes, its commits and what a commit changed', async () => {
   const identity = '-c user.name=Ada -c user.email=ada@example.com';
   const pid = await boot(
@@ -86,6 +103,27 @@ test('a repository of a VM shows its changes, its commits and what a commit chan
   await main.getByLabel('Difference').getByText('+first').waitFor();
 });
 
+test('another repository of a VM is shown from its own branch', async () => {
+  const commit = (subject: string): string => `git -c user.name=Ada -c user.email=ada@example.com commit -q --allow-empty -m "${subject}"`;
+  const pid = await boot(
+    `git init -q -b main one && git init -q -b main two && cd two && ${commit('Begin the second one')} && ` +
+      `cd ../one && ${commit('Begin the first one')} && git checkout -q -b aside && ${commit('Beside it')} && git checkout -q main`,
+  );
+  const { repositories } = await suite.skep.call('GET', `/api/git/repositories?vm=${pid}`);
+  const paths: string[] = repositories.map(({ path }: { path: string }) => path).sort();
+  assert.equal(paths.length, 2);
+  const profile = await suite.profile();
+  const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${pid}?tab=git`);
+  const main = page.getByRole('main');
+  const [repository, branch] = [main.getByLabel('Repository', { exact: true }), main.getByLabel('Branch', { exact: true })];
+  await repository.selectOption(paths[0] ?? '');
+  await branch.selectOption('aside');
+  await main.getByText('Beside it').waitFor();
+  await repository.selectOption(paths[1] ?? '');
+  await main.getByText('Begin the second one').waitFor();
+  assert.equal(await branch.inputValue(), '');
+});
+
 test('a template of another size is created by the form, and a VM boots from it for a ticket', async () => {
   const ticket = await suite.skep.call('POST', '/api/tickets', { title: 'Work in a larger VM' });
   const profile = await suite.profile();
@@ -95,11 +133,12 @@ test('a template of another size is created by the form, and a VM boots from it 
   await form.getByLabel('Name').fill('larger');
   await form.getByLabel('Memory in MiB').fill('192');
   await form.getByRole('button', { name: 'Create', exact: true }).click();
-  await eventually('the template', async () => {
+  const isReady = async (): Promise<true | undefined> => {
     // The form may not have sent it yet.
     const answer = await suite.skep.send('GET', '/api/templates/larger');
     return (answer.ok && ((await answer.json()) as { state: string }).state === 'ready') || undefined;
-  });
+  };
+  await eventually('the template', isReady, BAKE_MS);
   await page.goto('/ui/swarm');
   await page.getByRole('button', { name: /^Boot/ }).first().click();
   const order = page.getByRole('dialog');
@@ -125,9 +164,10 @@ async function folderOfNames(): Promise<string> {
   return folder;
 }
 
-/** Drops a file or a folder of this machine, as a file manager does. */
-async function drop(page: Page, target: Locator, file: string): Promise<void> {
+/** Drops a file or a folder of this machine, as a file manager does. `meanwhile` runs between the look at the target's position and the drop. */
+async function drop(page: Page, target: Locator, file: string, meanwhile: () => Promise<void>): Promise<void> {
   const { x, y, width, height } = (await target.boundingBox()) ?? { x: 0, y: 0, width: 0, height: 0 };
+  await meanwhile();
   const devtools = await page.context().newCDPSession(page);
   for (const type of ['dragEnter', 'dragOver', 'drop'] as const) {
     const data = { items: [], files: [file], dragOperationsMask: 1 };
@@ -153,9 +193,19 @@ test('a folder is uploaded with its folders, and a file whose name is not UTF-8 
   assert.equal(await files('chosen'), wanted);
   await main.getByRole('button', { name: 'project' }).waitFor();
 
+  // The target of the drop must not move when the figures of the VM arrive late.
+  let figures = (): void => {};
+  const late = new Promise<void>((resolve) => (figures = resolve));
+  await page.route('**/metrics', async (route) => {
+    await late;
+    await route.continue();
+  });
   await page.goto(`/ui/swarm/${pid}?tab=files&path=/root/dropped`);
   await main.getByText('New files go to /root/dropped').waitFor();
-  await drop(page, main.getByRole('group', { name: 'Files', exact: true }), folder);
+  await drop(page, main.getByRole('group', { name: 'Files', exact: true }), folder, async () => {
+    figures();
+    await main.getByText(/MiB on the server/).waitFor();
+  });
   await page.getByRole('status').getByText('Uploaded 2 files.').waitFor();
   await page.getByRole('status').getByText(/^2 files failed\. The first: .* was not uploaded: its name is not UTF-8/).waitFor();
   assert.equal(await files('dropped'), wanted);

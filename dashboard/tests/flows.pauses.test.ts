@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import fs from 'node:fs';
+import path from 'node:path';
 import { test } from 'node:test';
 
 import type { Page } from 'playwright-core';
@@ -9,7 +11,19 @@ import { eventually } from './harness/wait.ts';
 
 const suite = new Suite();
 
+/** Waiting for the boot of a guest, which machines without KVM emulate. */
+const GUEST_BOOT_MS = 120_000;
+/** Writes a file, and starts a program. */
+const WORK = 'echo kept > /root/mark; (sleep 100000 >/dev/null 2>&1 &)';
+/** Prints the file, and the name of the program if it runs. */
+const FOUND = "cat /root/mark; pgrep -x -l sleep | cut -d ' ' -f 2";
+
 const vmOf = (name: string): Promise<any> => suite.skep.call('GET', `/api/swarm/vm/${name}`);
+
+/** What a command in a VM prints. */
+async function printed(name: string, command: string): Promise<string> {
+  return (await suite.skep.call('POST', `/api/swarm/vm/${name}/exec`, { command })).stdout;
+}
 
 /** A page whose figures may be asked for while the VM is being paused to disk, before its event comes. */
 async function pageOf(path: string): Promise<{ profile: Profile; page: Page }> {
@@ -138,7 +152,8 @@ test('VMs are listed by state, name, template and metadata, in pages', async () 
   await boot({ name: 'derived', template: 'made', metadata: { job: 7 } });
   await boot({ name: 'held' });
   await suite.skep.call('POST', '/api/swarm/vm/held/pause');
-  await boot({ name: 'stored' });
+  await suite.skep.call('POST', '/api/swarm/vm/web/snapshot', { name: 'on-disk-alone' });
+  await boot({ name: 'stored', template: 'on-disk-alone' });
   await suite.skep.call('POST', '/api/swarm/vm/stored/pause', { to: 'disk' });
   await boot({ name: 'gone' });
   await suite.skep.call('DELETE', '/api/swarm/vm/gone');
@@ -151,6 +166,8 @@ test('VMs are listed by state, name, template and metadata, in pages', async () 
   const filters = page.getByRole('form', { name: 'Filters' });
   const state = filters.getByLabel('State');
   await listed('derived', 'held', 'stored', 'web');
+  // One of them is on disk, where it counts for no limit.
+  await page.getByText(/^4 VMs; at most \d+ can be in memory at a time\./).waitFor();
   for (const [value, names] of [
     ['running', ['derived', 'web']],
     ['paused', ['held', 'stored']],
@@ -177,6 +194,7 @@ test('VMs are listed by state, name, template and metadata, in pages', async () 
   };
   await fill('Name', 'web');
   await listed('web');
+  await filters.locator('datalist option[value="on-disk-alone"]').waitFor({ state: 'attached' });
   await fill('Template', 'made');
   await page.getByText('No VM matches').waitFor();
   await fill('Name', '');
@@ -212,4 +230,92 @@ test('what paused a VM is told, also where the server did it for memory', async 
   await page.route(/\/api\/vms\?/, (route) => route.fulfill({ json: { ...list, vms } }));
   await page.getByRole('link', { name: 'VMs', exact: true }).first().click();
   await page.getByRole('row').filter({ hasText: 'crowded' }).getByText('on disk, because memory was short').waitFor();
+});
+
+test('the page of a VM on disk whose memory is outdated has the reason and what starts the VM again', async () => {
+  await suite.skep.call('POST', '/api/swarm/boot', { name: 'stale' });
+  await suite.skep.call('POST', '/api/swarm/vm/stale/pause', { to: 'disk' });
+  const { page } = await pageOf('/ui/none');
+  const main = page.getByRole('main');
+  // A test has one version of QEMU, and one processor.
+  const outdated = { snapshot_state: 'outdated', snapshot_error: 'its VM was booted with qemu 1.2.3' };
+  const vm = { ...(await vmOf('stale')), ...outdated };
+  await page.route(new RegExp(`/api/swarm/vm/${vm.id}$`), (route) => route.fulfill({ json: vm }));
+  await page.route(/\/api\/vms\?/, (route) => route.fulfill({ json: { vms: [vm], next_cursor: null } }));
+  await page.getByRole('link', { name: 'VMs', exact: true }).first().click();
+  await page.getByRole('button', { name: /^Actions for the VM stale/ }).click();
+  const item = (name: string) => page.getByRole('menuitem', { name, exact: true });
+  for (const name of ['Resume', 'Fork…', 'Snapshot…']) {
+    assert.match((await item(name).getAttribute('title')) ?? '', /^The memory of the VM is outdated/, name);
+  }
+  assert.notEqual(await item('Resume without memory…').getAttribute('aria-disabled'), 'true');
+  await page.keyboard.press('Escape');
+  await page.getByRole('row').filter({ hasText: 'stale' }).getByRole('link', { name: 'stale' }).click();
+  await main.getByText('on disk, by a request; its memory is outdated').waitFor();
+  await main.getByText('its VM was booted with qemu 1.2.3').first().waitFor();
+  const resume = main.getByRole('button', { name: 'Resume', exact: true });
+  assert.match((await resume.getAttribute('title')) ?? '', /^The memory of the VM is outdated/);
+  await main.getByRole('button', { name: 'Resume without memory', exact: true }).waitFor();
+});
+
+test('a VM on disk is resumed without its memory from its page, with its files and without its programs', async () => {
+  const { vms } = await suite.skep.call('POST', '/api/swarm/boot', { name: 'fresh' });
+  const { pid, id } = vms[0];
+  await printed('fresh', WORK);
+  // The shell returns before the process that it forked has become the program.
+  await eventually('the control', async () => (await printed('fresh', FOUND)) === 'kept\nsleep\n' || undefined);
+  const { page } = await pageOf(`/ui/swarm/${pid}?tab=figures`);
+  const main = page.getByRole('main');
+  const action = main.getByRole('button', { name: 'Resume without memory', exact: true });
+  await main.getByText(`pid ${pid}`).waitFor();
+  assert.equal(await action.count(), 0, 'a VM that runs has no memory on disk');
+  await main.getByRole('button', { name: 'Pause to disk' }).click();
+  await main.getByText('on disk, by a request').waitFor();
+
+  const question = page.getByRole('dialog', { name: /^Resume the VM fresh .*without its memory\?$/ });
+  await action.click();
+  await question.getByText('Its files are kept. Its programs').waitFor();
+  await question.getByRole('button', { name: 'Cancel' }).click();
+  await question.waitFor({ state: 'detached' });
+  assert.equal((await vmOf('fresh')).paused_to, 'disk');
+  await action.click();
+  await question.getByRole('button', { name: 'Resume without memory', exact: true }).click();
+  await main.getByText('running', { exact: true }).waitFor({ timeout: GUEST_BOOT_MS });
+  assert.equal((await vmOf('fresh')).id, id);
+  assert.equal(await printed('fresh', FOUND), 'kept\n');
+});
+
+test('VMs of a damaged snapshot are booted from the page of templates, with its files and without its programs', async () => {
+  await suite.skep.call('POST', '/api/swarm/boot', { name: 'original' });
+  await printed('original', WORK);
+  const { id } = await suite.skep.call('POST', '/api/swarm/vm/original/snapshot', { name: 'worn' });
+  await suite.skep.restart(async () => {
+    const folder = path.join(suite.skep.dataDir, 'templates', id);
+    const entries = fs.readdirSync(folder, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+    assert.equal(entries.length, 1);
+    for (const { name } of entries) fs.appendFileSync(path.join(folder, name, 'state'), 'damage');
+  });
+  assert.equal((await suite.skep.send('POST', '/api/swarm/boot', { template: 'worn' })).status, 422);
+  const isDamaged = async (): Promise<unknown> => (await suite.skep.call('GET', '/api/templates/worn')).state === 'damaged' || undefined;
+  await eventually('the record of the damage', isDamaged);
+
+  const { page } = await pageOf('/ui/templates');
+  const choose = async (template: string): Promise<void> =>
+    page.getByRole('button', { name: `Actions for the template ${template}`, exact: true }).click();
+  const items = page.getByRole('menuitem');
+  await choose('base');
+  await items.first().waitFor();
+  assert.deepEqual(await items.allTextContents(), ['Boot VMs…', 'Delete']);
+  await page.keyboard.press('Escape');
+  await choose('worn');
+  const refused = items.filter({ hasText: /^Boot VMs…$/ });
+  assert.equal(await refused.getAttribute('title'), 'The template is damaged');
+  await items.filter({ hasText: 'Boot VMs without memory…' }).click();
+  const form = page.getByRole('dialog', { name: 'Boot VMs without memory' });
+  await form.getByText('from the disk of the snapshot alone').waitFor();
+  await form.getByLabel('Name', { exact: true }).fill('revived');
+  await form.getByRole('button', { name: 'Boot', exact: true }).click();
+  await form.waitFor({ state: 'detached', timeout: GUEST_BOOT_MS });
+  assert.equal((await vmOf('revived')).template, 'worn');
+  assert.equal(await printed('revived', FOUND), 'kept\n');
 });

@@ -65,11 +65,11 @@ test('the stream ends when the last tab is closed', async (context) => {
   context.after(() => proxy.stop());
   const profile = await suite.profile({ baseURL: proxy.url });
   profile.allowOrigin(proxy.url);
-  const page = await profile.loggedIn(suite.skep.key);
-  const other = await profile.newPage();
+  // The overview would read the events before it by streams of its own, at some time after the page is live.
+  const page = await profile.loggedIn(suite.skep.key, '/ui/none');
+  const other = await profile.newPage('/ui/none');
   await Promise.all([live(page), live(other)]);
   const streams = (): number => proxy.open.filter((path) => path === '/api/events').length;
-  // The overview reads the events before it at first.
   await eventually('one stream', () => streams() === 1 || undefined);
   await page.close();
   await live(other);
@@ -154,6 +154,42 @@ test('a page comes back by itself after a restart of the server', async () => {
   // The pages were not loaded again, and the session goes on.
   assert.deepEqual(await Promise.all(pages.map((page) => page.evaluate(() => performance.timeOrigin))), loads);
   for (const page of pages) assert.equal(await ask(page, '/api/whoami'), 200);
+});
+
+test('what changes after a page was read and before its stream is open is shown', async (context) => {
+  const proxy = await Proxy.start(suite.skep.url);
+  context.after(() => proxy.stop());
+  let open = (): void => {};
+  proxy.eventRequests = new Promise((resolve) => (open = resolve));
+  const profile = await suite.profile({ baseURL: proxy.url });
+  profile.allowOrigin(proxy.url);
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets?label=early');
+  await page.getByText('No ticket matches').waitFor();
+  await suite.skep.call('POST', '/api/tickets', { title: 'Before the stream', labels: ['early'] });
+  open();
+  await page.getByRole('link', { name: 'Before the stream' }).waitFor();
+});
+
+test('a stream that ends after each opening is opened less and less often', async () => {
+  const profile = await suite.profile();
+  // Without a shared worker the page follows the stream by itself, where the test sees its timers and can run them at once.
+  await profile.context.addInitScript(() => {
+    const waits: number[] = [];
+    Object.assign(globalThis, { SharedWorker: undefined, waits });
+    const original = globalThis.setTimeout;
+    const atOnce = (handler: () => void, ms = 0) => {
+      waits.push(ms);
+      return original(handler, 0);
+    };
+    globalThis.setTimeout = atOnce as unknown as typeof setTimeout;
+  });
+  const ended = { contentType: 'text/event-stream', body: ': none\n\n' };
+  await profile.context.route('**/api/events', (route) => route.fulfill(ended).catch(() => {}));
+  const page = await profile.loggedIn(suite.skep.key, '/ui/none');
+  await eventually('a wait that is eight times as long as the first one', async () => {
+    const waits = await page.evaluate(() => (globalThis as unknown as { waits: number[] }).waits);
+    return waits.includes(8 * 500) || undefined;
+  });
 });
 
 /** Counts the requests of the page for a path. */

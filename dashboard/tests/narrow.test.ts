@@ -100,6 +100,8 @@ test('all actions of the page of a VM are reachable on a narrow screen', async (
   const profile = await suite.profile({ viewport: { width: WIDTH, height: 844 }, hasTouch: true });
   const page = await profile.loggedIn(suite.skep.key, `/ui/swarm/${vms[0].pid}?tab=figures`);
   await live(page);
+  // On a narrow screen the figures take more lines once they are known, and move the tabs below them.
+  await page.getByRole('main').getByText(/MiB on the server/).waitFor();
   for (const name of ['Copy as curl', 'Change…', 'Fork…', 'Snapshot…', 'Pause', 'Pause to disk', 'End']) {
     const button = page.getByRole('main').getByRole('button', { name, exact: true });
     await button.scrollIntoViewIfNeeded();

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { live } from './harness/browser.ts';
+import { Proxy } from './harness/proxy.ts';
 import { Suite } from './harness/suite.ts';
 import { eventually } from './harness/wait.ts';
 
@@ -63,4 +64,16 @@ test('the overview names what needs attention, and leads to it', async () => {
   assert.equal(await torn.getAttribute('href'), '/ui/templates');
   await link.click();
   await page.getByRole('link', { name: 'Will fail' }).waitFor();
+});
+
+test('the overview shows what happened before it was opened, also where the first event takes long', async (context) => {
+  await suite.skep.call('POST', '/api/tickets', { title: 'Of the past' });
+  const proxy = await Proxy.start(suite.skep.url);
+  context.after(() => proxy.stop());
+  proxy.eventDelayMs = 2_000;
+  const profile = await suite.profile({ baseURL: proxy.url });
+  profile.allowOrigin(proxy.url);
+  const page = await profile.loggedIn(suite.skep.key);
+  const events = page.getByRole('region', { name: 'Recent events' }).getByRole('listitem');
+  await events.filter({ hasText: 'ticket.created' }).getByRole('link', { name: 'Of the past' }).waitFor();
 });

@@ -29,13 +29,12 @@ interface Subscription {
 }
 
 const subscriptions = new Set<Subscription>();
-const returns = new Set<() => void>();
+const openings = new Set<() => void>();
 
 /** The state of the stream, for the page to show. */
 export const connection: { state: StreamState } = $state({ state: 'waiting' });
 
 let end: (() => void) | null = null;
-let wasLive = false;
 
 /** Opens the stream of the account's events. */
 export function openEvents(): void {
@@ -45,23 +44,21 @@ export function openEvents(): void {
     // The worker that asked knows nothing of this page's session.
     if (message.state === 'refused') noticeSessionEnd(new ApiError(message.status, message.code, message.message));
     if (message.state !== 'live') return;
-    // What changed while the stream was away may be missing in it, so that the pages read again.
-    if (wasLive) for (const reload of returns) reload();
-    wasLive = true;
+    // What changed before the stream was open may be missing in it and in what was read before that.
+    for (const reload of openings) reload();
   });
 }
 
 export function closeEvents(): void {
   end?.();
   end = null;
-  wasLive = false;
 }
 
 function dispatch(type: string, data: string): void {
   // The reason why the server ends the stream, which is opened again or refused then.
   if (type === 'error') return;
   if (type === 'stream.gap') {
-    for (const reload of returns) reload();
+    for (const reload of openings) reload();
     return;
   }
   const event = JSON.parse(data) as SkepEvent;
@@ -86,8 +83,8 @@ export function onEvent(types: readonly string[], handler: Handler): () => void 
   return () => subscriptions.delete(subscription);
 }
 
-/** Calls `reload` whenever the stream came back and events may be missing. */
-export function onReturn(reload: () => void): () => void {
-  returns.add(reload);
-  return () => returns.delete(reload);
+/** Calls `reload` whenever the stream was opened, and where events are missing in it. */
+export function onOpening(reload: () => void): () => void {
+  openings.add(reload);
+  return () => openings.delete(reload);
 }

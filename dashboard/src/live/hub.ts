@@ -37,12 +37,13 @@ class SharedStream {
   async #run(signal: AbortSignal): Promise<void> {
     let retry = FIRST_RETRY_MS;
     while (!signal.aborted) {
+      let openSince = Infinity;
       try {
         await streamEvents(this.path, {
           signal,
           headers: this.#lastEventId ? { 'Last-Event-ID': this.#lastEventId } : {},
           onOpen: () => {
-            retry = FIRST_RETRY_MS;
+            openSince = performance.now();
             this.#report('live');
           },
           onEvent: ({ id, event, data }) => {
@@ -61,6 +62,8 @@ class SharedStream {
         }
         this.#report('waiting');
       }
+      // Each opening makes all pages read their data: a stream that never lasts is opened less often too.
+      if (performance.now() - openSince > LAST_RETRY_MS) retry = FIRST_RETRY_MS;
       await pause(retry, signal);
       retry = Math.min(retry * 2, LAST_RETRY_MS);
     }

@@ -1,6 +1,6 @@
 import { untrack } from 'svelte';
 
-import { onEvent, onReturn, type SkepEvent } from './events.svelte';
+import { onEvent, onOpening, type SkepEvent } from './events.svelte';
 
 /** Reloads by events are at least this far apart. */
 const RELOAD_MS = 1_000;
@@ -15,7 +15,7 @@ interface QueryOptions {
 }
 
 /**
- * Data of the API in a component: read when the component is made, and again after events, after the stream came back,
+ * Data of the API in a component: read when the component is made, and again after events, after their stream was opened,
  * and when reactive values that `load` reads before its first `await` change. Must be made while a component is.
  *
  * While it is read, further events only mark it as out of date: it is read once more afterwards. Nothing is read while the tab
@@ -91,7 +91,7 @@ export class Query<T> {
     const every = everyMs ? setInterval(() => document.hidden || this.#reading || void this.reload(), everyMs) : null;
     const ends = [
       onEvent(on, (event) => when(event) && this.#later()),
-      onReturn(() => this.#now()),
+      onOpening(() => this.#now()),
       () => document.removeEventListener('visibilitychange', shown),
       () => clearInterval(every ?? undefined),
     ];

@@ -1,12 +1,8 @@
 import { streamEvents } from '../api/stream';
 import { clock } from '../components/clock.svelte';
-import { onEvent, type SkepEvent } from './events.svelte';
+import { onEvent, onOpening, type SkepEvent } from './events.svelte';
 
 const MAX_EVENTS = 2_000;
-/** The stream of past events goes on with new ones: it is past once nothing arrives for this long. */
-const QUIET_MS = 400;
-/** How long past events are read at most. The events of a busy account may come faster than the page wants to wait. */
-const MAX_READ_MS = 5_000;
 
 /**
  * The account's events of the last `minutes`, at most 2,000, oldest first: those before the page was opened, and each new one.
@@ -25,16 +21,20 @@ export class RecentEvents {
   constructor(minutes: number, type = '*') {
     this.#windowMs = minutes * 60_000;
     $effect(() => {
-      const abort = new AbortController();
-      const end = onEvent([type], (event) => this.#add([event]));
-      void readPast(this.#windowMs, type, abort.signal).then((past) => {
+      let abort = new AbortController();
+      const read = async (): Promise<void> => {
+        // One reading at a time, also where the stream of new events is opened again and again.
+        abort.abort();
+        abort = new AbortController();
+        const { signal } = abort;
+        const past = await readPast(this.#windowMs, type, signal);
+        if (signal.aborted) return;
         this.#add(past);
         this.loading = false;
-      });
-      return () => {
-        abort.abort();
-        end();
       };
+      const ends = [onEvent([type], (event) => this.#add([event])), onOpening(() => void read()), () => abort.abort()];
+      void read();
+      return () => ends.forEach((end) => end());
     });
   }
 
@@ -47,21 +47,14 @@ export class RecentEvents {
   }
 }
 
-async function readPast(windowMs: number, type: string, leaving: AbortSignal): Promise<SkepEvent[]> {
+async function readPast(windowMs: number, type: string, signal: AbortSignal): Promise<SkepEvent[]> {
   const events: SkepEvent[] = [];
-  const quiet = new AbortController();
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const wait = (): void => {
-    clearTimeout(timer);
-    timer = setTimeout(() => quiet.abort(), QUIET_MS);
-  };
-  const query = new URLSearchParams({ since: new Date(Date.now() - windowMs).toISOString(), ...(type !== '*' && { types: type }) });
+  const since = new Date(Date.now() - windowMs).toISOString();
+  const query = new URLSearchParams({ since, follow: 'false', ...(type !== '*' && { types: type }) });
   try {
     await streamEvents(`/api/events?${query}`, {
-      signal: AbortSignal.any([leaving, quiet.signal, AbortSignal.timeout(MAX_READ_MS)]),
-      onOpen: wait,
+      signal,
       onEvent: ({ event = '', data }) => {
-        wait();
         if (event === 'error' || event === 'stream.gap') return;
         events.push(JSON.parse(data) as SkepEvent);
         if (events.length > MAX_EVENTS) events.shift();
@@ -69,8 +62,6 @@ async function readPast(windowMs: number, type: string, leaving: AbortSignal): P
     });
   } catch {
     // The page's own stream shows the same refusal.
-  } finally {
-    clearTimeout(timer);
   }
-  return leaving.aborted ? [] : events;
+  return events;
 }

@@ -6,7 +6,7 @@ import type { Skep } from './server.ts';
 
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
 /** Waiting for a state of the page, on a machine that emulates VMs meanwhile. */
-const STATE_MS = 30_000;
+const STATE_MS = 60_000;
 
 /** Chromium may crash while it starts, before it has seen a page. */
 const LAUNCHES = 3;
@@ -31,6 +31,8 @@ export interface Expected {
 
 /** Who is logged in is asked of the server, which refuses where nobody is. */
 const NOBODY: Expected = { status: 401, path: /^\/api\/(session|whoami)$/ };
+/** The overview asks for the health, which is refused where a write to the disk takes longer than two seconds. */
+const SLOW_DISK: Expected = { status: 503, path: /^\/api\/health$/ };
 
 /**
  * A profile of a browser whose pages fail the test on a violation of the Content-Security-Policy, an error in the console,
@@ -40,7 +42,7 @@ export class Profile {
   readonly context: BrowserContext;
   readonly #origins: Set<string>;
   readonly #faults: string[] = [];
-  readonly #expected: Expected[] = [NOBODY];
+  readonly #expected: Expected[] = [NOBODY, SLOW_DISK];
   #isAway = false;
 
   private constructor(context: BrowserContext, origin: string) {

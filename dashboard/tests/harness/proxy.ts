@@ -7,6 +7,10 @@ export class Proxy {
   url = '';
   /** The paths of the requests whose answers are not complete. */
   readonly open: string[] = [];
+  /** What requests for events wait for before they are forwarded. */
+  eventRequests: Promise<void> = Promise.resolve();
+  /** The time from the head of an answer with events to its body. */
+  eventDelayMs = 0;
   readonly #sockets = new Set<Socket>();
   readonly #server: http.Server;
 
@@ -17,14 +21,22 @@ export class Proxy {
       this.open.push(path);
       response.on('close', () => this.open.splice(this.open.indexOf(path), 1));
       const { method, url, headers } = request;
-      const forwarded = http.request({ hostname, port, method, path: url, headers }, (answer) => {
-        response.writeHead(answer.statusCode ?? 502, answer.headers);
-        response.flushHeaders();
-        answer.pipe(response);
-      });
-      forwarded.on('error', () => response.destroy());
-      response.on('close', () => forwarded.destroy());
-      request.pipe(forwarded);
+      const hasEvents = path === '/api/events';
+      const forward = (): void => {
+        if (response.destroyed) return;
+        const forwarded = http.request({ hostname, port, method, path: url, headers }, (answer) => {
+          response.writeHead(answer.statusCode ?? 502, answer.headers);
+          response.flushHeaders();
+          const send = (): unknown => response.destroyed || answer.pipe(response);
+          if (hasEvents) setTimeout(send, this.eventDelayMs);
+          else send();
+        });
+        forwarded.on('error', () => response.destroy());
+        response.on('close', () => forwarded.destroy());
+        request.pipe(forwarded);
+      };
+      if (hasEvents) void this.eventRequests.then(forward);
+      else forward();
     });
     this.#server.on('connection', (socket) => {
       this.#sockets.add(socket);

@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 const execute = promisify(execFile);
 
 /** A start creates keys and a store, and loads a template. */
-const START_MS = 120_000;
+export const START_MS = 120_000;
 const STOP_MS = 60_000;
 /** The size of the VMs of tests: that of the template that `make test` bakes. */
 const SMALL_VMS = { SKEP_BASE_MEMORY_MB: '128', SKEP_BASE_VCPUS: '1', SKEP_BASE_DISK_MB: '2048' };

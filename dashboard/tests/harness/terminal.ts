@@ -19,12 +19,13 @@ export class Terminal {
     this.#child.stdout?.setEncoding('utf8').on('data', (text: string) => (this.shown += text));
   }
 
-  /** Waits until the terminal shows `wanted`, and returns what it captured first. */
-  async shows(wanted: RegExp): Promise<string> {
-    return eventually(`${wanted} on the terminal`, () => {
+  /** Waits until the terminal shows `wanted`, at most for `limitMs`, and returns what it captured first. */
+  async shows(wanted: RegExp, limitMs: number): Promise<string> {
+    const probe = (): string | undefined => {
       if (this.#child.exitCode !== null) throw new Error(`the program ended with ${this.#child.exitCode}:\n${this.shown}`);
       return wanted.exec(this.shown)?.[1];
-    });
+    };
+    return eventually(`${wanted} on the terminal`, probe, limitMs);
   }
 
   /** Presses Ctrl-C, waits for the end, and returns the status. */

@@ -36,6 +36,12 @@ export function entriesOf(text: string): string[] {
     .filter(Boolean);
 }
 
+/** Those of the values of a form that differ from the ones that it began with. */
+export function changesOf<T extends object>(first: T, values: T): Partial<T> {
+  const changed = Object.entries(values).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(first[name as keyof T]));
+  return Object.fromEntries(changed) as Partial<T>;
+}
+
 /** The limit of a number field; null where it is empty. */
 export function limitOf(value: string | number | null | undefined): number | null {
   return value === null || value === undefined || value === '' ? null : Number(value);

@@ -19,10 +19,17 @@ export function staysPaused({ state, paused_by }: Vm): boolean {
   return state === 'paused' && (paused_by ?? 'request') === 'request';
 }
 
+/** Why a VM cannot be resumed with its memory now; empty where it can. */
+export function reasonAgainstResume({ snapshot_state }: Vm): string {
+  if (!can('swarm:write')) return 'The key lacks the scope swarm:write';
+  return snapshot_state ? `The memory of the VM is ${snapshot_state}. Resume the VM without memory` : '';
+}
+
 /** Why a VM cannot be forked or stored as a template now; empty where it can. */
 export function reasonAgainstCopy(vm: Vm): string {
   const { state } = vm;
-  if (!can('swarm:write')) return 'The key lacks the scope swarm:write';
+  const reason = reasonAgainstResume(vm);
+  if (reason) return reason;
   if (staysPaused(vm)) return 'The VM is paused. Resume it first';
   return state === 'ended' ? 'The VM has ended' : '';
 }
@@ -47,6 +54,17 @@ export async function pauseToDisk(vm: Vm): Promise<void> {
 
 export async function resume(vm: Vm): Promise<void> {
   await report(unwrap(api.POST('/api/swarm/vm/{pid}/resume', { params: { path: path(vm) } })), `The VM ${nameOf(vm)} runs again.`);
+}
+
+/** Starts a VM that is on disk again from its disk alone, after a question. */
+export async function resumeWithoutMemory(vm: Vm): Promise<void> {
+  const text =
+    'Its files are kept. Its programs, what they have in memory, and the environment variables of its boot are gone. This cannot be undone. It boots, which takes some seconds, and works also if an update or damaged files prevent a resume with its memory.';
+  const question = { text, action: 'Resume without memory', danger: true };
+  if (!(await confirm(`Resume the VM ${nameOf(vm)} without its memory?`, question))) return;
+  notify(`The VM ${nameOf(vm)} boots from its disk.`);
+  const resuming = unwrap(api.POST('/api/swarm/vm/{pid}/resume', { params: { path: path(vm) }, body: { memory: false } }));
+  await report(resuming, `The VM ${nameOf(vm)} runs again, from its disk alone.`);
 }
 
 /** Ends VMs, after a question. Returns whether they were to be ended. */

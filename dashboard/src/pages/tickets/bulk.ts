@@ -2,6 +2,7 @@ import { api, unwrap, type Schema } from '../../api/client';
 import { messageOf } from '../../api/error';
 import type { operations } from '../../api/schema';
 import { counted } from '../../components/counted';
+import { moveTicket } from './move';
 
 type Summary = Schema<'TicketSummary'>;
 type Change = NonNullable<operations['change_ticket']['requestBody']>['content']['application/json'];
@@ -23,26 +24,35 @@ function change(ticket: Summary, body: Change): Promise<unknown> {
   return unwrap(api.PATCH('/api/tickets/{id}', { params: { path: { id: ticket.id } }, body }));
 }
 
+/** Adds a label to those that the ticket has now: a change replaces all of them, and those of the list may be old. */
+async function addLabel({ id }: Summary, label: string): Promise<void> {
+  const params = { path: { id } };
+  const { labels = [], version } = await unwrap(api.GET('/api/tickets/{id}', { params }));
+  if (labels.includes(label)) return;
+  const headers = { 'If-Match': `"${version}"` };
+  await unwrap(api.PATCH('/api/tickets/{id}', { params, headers, body: { labels: [...labels, label] } }));
+}
+
 export const actions: readonly BulkAction[] = [
   {
     label: 'Try again',
     question: (count) => `Make ${counted(count, 'failed ticket')} pending again?`,
     applies: ({ status }) => status === 'failed',
-    run: (ticket) => change(ticket, { status: 'pending' }),
+    run: (ticket) => moveTicket(ticket, 'pending'),
   },
   {
     label: 'Take back',
     question: (count) => `Take ${counted(count, 'ticket')} from ${count === 1 ? 'its holder' : 'their holders'}?`,
     danger: true,
     applies: ({ status }) => status === 'in_progress',
-    run: (ticket) => change(ticket, { status: 'pending' }),
+    run: (ticket) => moveTicket(ticket, 'pending'),
   },
   {
     label: 'Mark as failed',
     question: (count) => `Mark ${counted(count, 'pending ticket')} as failed?`,
     danger: true,
     applies: ({ status }) => status === 'pending',
-    run: (ticket) => change(ticket, { status: 'failed' }),
+    run: (ticket) => moveTicket(ticket, 'failed'),
   },
   {
     label: 'Delete',
@@ -67,7 +77,7 @@ export function withLabel(label: string): BulkAction {
     label: `Add the label ${label}`,
     question: (count) => `Add the label ${label} to ${counted(count, 'ticket')}?`,
     applies: ({ labels }) => !labels.includes(label),
-    run: (ticket) => change(ticket, { labels: [...ticket.labels, label] }),
+    run: (ticket) => addLabel(ticket, label),
   };
 }
 
