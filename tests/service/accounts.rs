@@ -313,8 +313,8 @@ async fn a_foreign_key_is_answered_as_one_that_does_not_exist() {
     let (_, theirs) = tenant(&skep, "acme", Role::Admin).await;
     let request = CreateKey { name: "target".to_owned(), role: Some(Role::Agent), ..CreateKey::default() };
     let target = theirs.create_key(&request).await.unwrap().value.record;
-    // Created at the same time, so that its position in every order is the same.
-    let nobody = KeyId::generate().to_string();
+    // Created at the same time, but later, so that its position in every order is the same.
+    let nobody = KeyId::generate_after(Some(target.id)).to_string();
     let foreign = target.id.to_string();
     for (method, path, body) in [
         (Method::GET, "/api/keys/ID", json!({})),

@@ -145,14 +145,17 @@ async fn a_command_that_never_reads_stops_its_sender() {
     for by_signal in [true, false] {
         let timeout = if by_signal { 900_000 } else { 1_500 };
         let request = ExecRequest {
-            command: "trap 'exit 9' USR1; sleep 600 & wait".to_owned(),
+            command: "trap 'exit 9' USR1; echo ready; sleep 600 & wait".to_owned(),
             timeout: Some(timeout),
             ..ExecRequest::default()
         };
-        let (input, output) = skep.client(&skep.admin).exec_duplex(&request).await.unwrap();
+        let (input, mut output) = skep.client(&skep.admin).exec_duplex(&request).await.unwrap();
         let mut writer = input.clone();
         let sending = tokio::spawn(async move { writer.write(noise(8 << 20)).await });
         if by_signal {
+            assert!(matches!(next(&mut output).await, DuplexEvent::Started(_)));
+            // Before the trap is set, the signal would end the shell.
+            assert_eq!(read(&mut output, 6).await, b"ready\n");
             // The pipe is full by then, and the window too.
             tokio::time::sleep(Duration::from_millis(300)).await;
             assert!(!sending.is_finished());
@@ -193,6 +196,8 @@ async fn output_that_nobody_reads_stops_the_command() {
     let command = "while head -c 65536 /dev/zero; do echo x >> written; done";
     let (input, output) = start(&skep, command).await;
     let written = || fs::metadata(skep.at("written")).map_or(0, |file| file.len());
+    // The command may take longer than that second to begin.
+    eventually("the first piece", async || written() > 0).await;
     let mut before = (written(), Instant::now());
     // Output has stopped once a second has passed without another piece.
     while before.1.elapsed() < Duration::from_secs(1) {

@@ -137,7 +137,8 @@ async fn the_timeout_ends_detached_processes_too() {
     let file = PathBuf::from(skep.at("pid"));
     let daemon =
         "(setsid sh -c 'echo $$ > pid; exec sleep 600' > /dev/null 2>&1 &); while [ ! -s pid ]; do :; done";
-    let body = json!({"command": format!("{daemon}; sleep 600"), "timeout": 1500});
+    // Long enough for the daemon to begin on a loaded machine.
+    let body = json!({"command": format!("{daemon}; sleep 600"), "timeout": 8_000});
     let outcome = exec(&skep, body).await;
     assert_eq!((&outcome["timed_out"], &outcome["exit_code"]), (&json!(true), &Value::Null), "{outcome}");
     eventually("the daemon's end", async || file.exists() && !is_alive(&file)).await;

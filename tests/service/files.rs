@@ -26,9 +26,9 @@ async fn read(skep: &Skep, name: &str) -> reqwest::Response {
 async fn what_is_written_is_read_listed_found_and_removed() {
     let skep = Skep::start().await;
     assert_eq!(write(&skep, "src/main.rs", "fn main() {}\n").await.status(), StatusCode::CREATED);
-    assert_eq!(write(&skep, "src/main.rs", "fn main() { todo!() }\n").await.status(), StatusCode::OK);
+    assert_eq!(write(&skep, "src/main.rs", "fn main() { begin() }\n").await.status(), StatusCode::OK);
     let content: Value = read(&skep, "src/main.rs").await.json().await.unwrap();
-    assert_eq!(content["content"], "fn main() { todo!() }\n");
+    assert_eq!(content["content"], "fn main() { begin() }\n");
     assert_eq!(
         (&content["encoding"], &content["size_bytes"], &content["truncated"]),
         (&json!("utf-8"), &json!(22), &json!(false))
@@ -43,7 +43,7 @@ async fn what_is_written_is_read_listed_found_and_removed() {
         skep.get(&format!("/api/files/search?path={}&pattern=*.rs", skep.at(""))).await.json().await.unwrap();
     assert_eq!((found["matches"].as_array().unwrap().len(), &found["syntax"]), (1, &json!("glob")));
     let lines: Value =
-        skep.get(&format!("/api/files/grep?path={}&pattern=todo", skep.at(""))).await.json().await.unwrap();
+        skep.get(&format!("/api/files/grep?path={}&pattern=begin", skep.at(""))).await.json().await.unwrap();
     assert_eq!((&lines["matches"][0]["line"], &lines["matches"][0]["column"]), (&json!(1), &json!(13)));
     let removed =
         skep.request(Method::DELETE, &format!("/api/files?path={}", skep.at("src"))).send().await.unwrap();

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::Value;
 use skep_api::{ErrorCode, Scope};
 
-use crate::harness::{Refused, Skep, refused};
+use crate::harness::{Refused, Skep, answered, refused};
 
 pub(crate) struct Operation {
     pub(crate) method: Method,
@@ -107,7 +107,7 @@ async fn documented_operations_exist_and_require_the_documented_scopes() {
     for operation in operations(&document(&skep).await) {
         let Operation { method, path, scopes, .. } = &operation;
         let bare = || skep.bare(method.clone(), &operation.concrete());
-        let status = bare().send().await.unwrap().status();
+        let status = answered(bare()).await.status();
         let Some(scopes) = scopes else {
             // A missing body is refused, but no key is required.
             let expected = if *method == Method::GET { 200 } else { 400 };
@@ -193,6 +193,28 @@ fn collect(value: &Value, references: &mut Vec<String>) {
         Value::Array(values) => values.iter().for_each(|value| collect(value, references)),
         _ => {}
     }
+}
+
+#[tokio::test]
+async fn a_policy_may_be_null_where_the_document_says_so() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let mut seen = BTreeMap::new();
+    for operation in operations(&document) {
+        let mut body = &operation.described["requestBody"]["content"]["application/json"]["schema"];
+        if let Some(name) = body["$ref"].as_str() {
+            body = document.pointer(name.trim_start_matches('#')).unwrap();
+        }
+        let Some(kinds) = body["properties"]["egress"]["oneOf"].as_array() else { continue };
+        let may_be_null = kinds.iter().any(|kind| kind["type"] == "null");
+        let request = skep.request(operation.method.clone(), &operation.concrete());
+        let body = serde_json::json!({"name": "acme", "egress": null});
+        let status = request.json(&body).send().await.unwrap().status();
+        assert_eq!(status != 400, may_be_null, "{} {}: {status}", operation.method, operation.path);
+        seen.insert(format!("{} {}", operation.method, operation.path), may_be_null);
+    }
+    assert_eq!(seen.values().filter(|may_be_null| **may_be_null).count(), 4, "{seen:?}");
+    assert_eq!(seen.len(), 5, "{seen:?}");
 }
 
 /// Client generators fail on a list whose items have no type.

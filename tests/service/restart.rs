@@ -29,7 +29,7 @@ async fn a_restart_that_is_refused_says_why() {
 async fn with_a_successor_connections_are_announced_to_close_before_they_are_closed() {
     let mut skep = Skep::start().await;
     let mut held = TcpStream::connect(skep.address).await.unwrap();
-    let ask = b"GET /api/health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let ask = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
     held.write_all(ask).await.unwrap();
     assert!(!answer(&mut held).await.contains("connection: close"));
     let running = skep.request(Method::POST, "/api/exec");
@@ -50,10 +50,10 @@ async fn with_a_successor_connections_are_announced_to_close_before_they_are_clo
     skep.serving.take().unwrap().await.unwrap().unwrap();
 }
 
-/// Reads one answer of the health route. The head is converted to lower case.
+/// Reads one answer of `/`. The head is converted to lower case.
 async fn answer(held: &mut TcpStream) -> String {
     let mut text = String::new();
-    while !text.contains("\"checks\"") || !text.ends_with('}') {
+    while !text.contains("\"docs\"") || !text.ends_with('}') {
         let mut bytes = [0; 4096];
         let length = held.read(&mut bytes).await.unwrap();
         assert!(length > 0, "closed after {text}");

@@ -1,12 +1,17 @@
 //! A locked, missing or full store: requests are refused with 503, health reports it, and the server recovers.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use reqwest::Method;
 use rusqlite::Connection;
 use serde_json::Value;
 
-use crate::harness::{Refused, Skep, refused};
+use crate::harness::{Options, Refused, Skep, eventually, refused};
+
+/// A server that soon gives up a locked store.
+async fn start() -> Skep {
+    Skep::start_with(Options { busy_timeout: Duration::from_millis(100), ..Options::default() }).await
+}
 
 async fn health(skep: &Skep) -> u16 {
     skep.bare(Method::GET, "/api/health").send().await.unwrap().status().as_u16()
@@ -27,7 +32,8 @@ async fn assert_unavailable(skep: &Skep, name: &str) {
 
 async fn assert_available(skep: &Skep, name: &str) {
     assert_eq!(make_key(skep, name).await.status(), 201);
-    assert_eq!(health(skep).await, 200);
+    // It is refused where a write takes longer than two seconds.
+    eventually("its health", async || health(skep).await == 200).await;
     let list: Value = skep.get("/api/keys").await.json().await.unwrap();
     let names: Vec<&str> =
         list["keys"].as_array().unwrap().iter().map(|key| key["name"].as_str().unwrap()).collect();
@@ -37,7 +43,7 @@ async fn assert_available(skep: &Skep, name: &str) {
 
 #[tokio::test]
 async fn a_locked_store_is_reported_and_recovers() {
-    let skep = Skep::start().await;
+    let skep = start().await;
     let other = Connection::open(skep.data.path().join("skep.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     assert_unavailable(&skep, "refused").await;
@@ -48,7 +54,7 @@ async fn a_locked_store_is_reported_and_recovers() {
 
 #[tokio::test]
 async fn a_removed_store_is_reported_and_recovers() {
-    let skep = Skep::start().await;
+    let skep = start().await;
     let (database, elsewhere) = (skep.data.path().join("skep.db"), skep.data.path().join("elsewhere"));
     fs::rename(&database, &elsewhere).unwrap();
     assert_unavailable(&skep, "refused").await;

@@ -7,7 +7,7 @@ use std::{
     io::{self, Read},
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
     time::{Duration, Instant},
 };
 
@@ -20,7 +20,7 @@ use skep_jail::{
 
 const UID: u32 = 0x7fff_0000;
 const FILE_BYTES: u64 = 1 << 20;
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("stage") {
@@ -207,7 +207,7 @@ fn a_processor_hog_is_held_to_its_quota() {
         let begun = Instant::now();
         // Many periods of a quota of 10 %.
         while group.cpu_us() < 300_000 {
-            assert!(begun.elapsed() < 3 * TIMEOUT, "the hog does nothing: {} us", group.cpu_us());
+            assert!(begun.elapsed() < TIMEOUT, "the hog does nothing: {} us", group.cpu_us());
             std::thread::sleep(Duration::from_millis(10));
         }
         let times = tree.paths().find_map(|root| throttled_in(&root.join(&name))).unwrap();
@@ -295,7 +295,10 @@ fn root_starts_no_process_as_its_own_user() {
 fn only_the_named_folders_hold_programs() {
     let folder = PathBuf::from(format!("/tmp/skep-jailtest-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
-    fs::copy("/usr/bin/echo", folder.join("canary")).unwrap();
+    // By another process: a file cannot be executed while a process that another test starts has it open for writing.
+    let copied =
+        Command::new("cp").args(["-p", "/usr/bin/echo"]).arg(folder.join("canary")).status().unwrap();
+    assert!(copied.success());
     let loader = fs::canonicalize("/lib64/ld-linux-x86-64.so.2").unwrap();
     let script = format!(
         "{canary} ran; {loader} {canary} was loaded; cp {canary} /dev/shm/own && /dev/shm/own was written; /usr/bin/echo ok",

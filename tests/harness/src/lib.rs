@@ -16,7 +16,7 @@ pub mod service;
 mod wait;
 
 pub use control_groups::{ControlGroup, control_groups};
-pub use wait::{eventually, wait_until};
+pub use wait::{eventually, eventually_empty, eventually_within, wait_until};
 
 /// A directory whose name shows what it is for, if a test leaves it behind.
 pub fn temp_dir() -> tempfile::TempDir {

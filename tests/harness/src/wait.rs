@@ -1,6 +1,7 @@
 //! Waits for conditions.
 
 use std::{
+    fmt::Debug,
     thread,
     time::{Duration, Instant},
 };
@@ -10,10 +11,28 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Polls a condition until it holds. Fails after the time limit.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, holds: impl AsyncFnMut() -> bool) {
+    eventually_within(TIMEOUT, what, holds).await;
+}
+
+/// Like [`eventually`], for what may take longer.
+pub async fn eventually_within(limit: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !holds().await {
-        assert!(begun.elapsed() < TIMEOUT, "no sign of {what} in {TIMEOUT:?}");
+        assert!(begun.elapsed() < limit, "no sign of {what} in {limit:?}");
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Polls a list until it is empty. Fails after the time limit, with what is in it.
+pub async fn eventually_empty<T: Debug>(what: &str, mut list: impl AsyncFnMut() -> Vec<T>) {
+    let begun = Instant::now();
+    loop {
+        let found = list().await;
+        if found.is_empty() {
+            return;
+        }
+        assert!(begun.elapsed() < TIMEOUT, "{what} after {TIMEOUT:?}: {found:#?}");
         tokio::time::sleep(INTERVAL).await;
     }
 }

@@ -14,9 +14,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Follower, TIMEOUT, sequence};
+use super::{Follower, TIMEOUT, kinds, sequence};
 use crate::{
-    harness::{Options, Skep},
+    harness::{Options, Skep, eventually},
     tickets::done,
 };
 
@@ -37,6 +37,37 @@ async fn a_key_that_is_revoked_sees_nothing_more() {
 }
 
 #[tokio::test]
+async fn a_stream_that_does_not_follow_ends_after_the_events_that_exist() {
+    let skep = Skep::start().await;
+    let begun = skep.follow("").await.last;
+    skep.boots(2).await;
+    let id = skep.simple("a").await;
+    for (types, expected) in [
+        ("ticket.*", &["ticket.created", "ticket.ready"][..]),
+        // The newest event is of another type.
+        ("vm.*", &["vm.booted", "vm.booted"]),
+    ] {
+        let mut past = skep.follow(&format!("?types={types}&after={begun}&follow=false")).await;
+        let mut all = Vec::new();
+        while let Some(event) = past.next().await {
+            all.push(event);
+        }
+        assert_eq!(kinds(&all), expected, "{types}");
+    }
+    // A stream that waits for a new event sends a second comment. On a loaded machine, one that does not wait may too.
+    eventually("a stream that ends without a wait for a new event", async || {
+        let mut past = skep.follow(&format!("?types=vm.ended&after={begun}&follow=false")).await;
+        assert_eq!(past.next().await, None);
+        past.comments == 1
+    })
+    .await;
+    assert_eq!(skep.follow("?follow=false").await.next().await, None, "nothing is past");
+    let mut record = skep.follow(&format!("?ticket={id}&follow=false")).await;
+    assert_eq!(record.next().await.unwrap().kind, "ticket.current");
+    assert_eq!(record.next().await, None);
+}
+
+#[tokio::test]
 async fn a_server_that_ends_says_so_at_once() {
     let mut skep = Skep::start().await;
     let mut follower = skep.follow("").await;
@@ -49,7 +80,8 @@ async fn a_server_that_ends_says_so_at_once() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_can_resume() {
-    let limits = Limits { write_timeout: Duration::from_secs(2), ..Options::default().limits };
+    // Longer than a client that reads has to wait on a loaded machine.
+    let limits = Limits { write_timeout: Duration::from_secs(8), ..Options::default().limits };
     let skep = Skep::start_with(Options { limits, ..Options::default() }).await;
     let begun = skep.follow("").await.last;
     let mut idle = TcpStream::connect(skep.address).await.unwrap();

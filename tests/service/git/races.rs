@@ -20,7 +20,7 @@ use crate::harness::Skep;
 
 /// Number of calls while the settings change. Without the fence, about every tenth would start a program.
 fn rounds() -> usize {
-    std::env::var("SOAK_GIT_ROUNDS").map_or(500, |rounds| rounds.parse().unwrap())
+    std::env::var("SOAK_GIT_ROUNDS").map_or(200, |rounds| rounds.parse().unwrap())
 }
 
 /// Repositories that are used at the same time.

@@ -164,6 +164,28 @@ async fn what_is_too_large_or_wrong_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn null_in_a_field_that_cannot_be_removed_is_refused_by_name() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    for field in [
+        "title",
+        "priority",
+        "labels",
+        "dependencies",
+        "max_attempts",
+        "max_runtime_ms",
+        "status",
+        "attempt",
+        "lease_ms",
+        "retry_after_ms",
+    ] {
+        let found = refused(skep.patch(&id, json!({field: null})).await).await;
+        assert_eq!((found.status, found.code.as_str()), (400, "invalid_value"), "{}", found.message);
+        assert_eq!(found.message, format!("`{field}` is null; send a value, or leave it out"));
+    }
+}
+
+#[tokio::test]
 async fn if_match_holds_a_change_to_what_was_read() {
     let skep = Skep::start().await;
     let id = skep.simple("a").await;

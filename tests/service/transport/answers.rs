@@ -3,7 +3,7 @@
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::wire::{HEALTH, LAST, answer, answers, connect, exchange};
+use super::wire::{LAST, ROOT, answer, answers, connect, exchange};
 use crate::harness::Skep;
 
 /// The size of the pieces in which downloads are read from the disk, in bytes.
@@ -66,9 +66,9 @@ async fn a_file_cannot_answer_the_next_request_of_its_connection() {
         stream.write_all(download(&skep, &name).as_bytes()).await.unwrap();
         let first = answer(&mut stream).await;
         assert!(first.ends_with(std::str::from_utf8(&shape).unwrap()), "{first:.300}");
-        stream.write_all(HEALTH.as_bytes()).await.unwrap();
+        stream.write_all(ROOT.as_bytes()).await.unwrap();
         let second = answer(&mut stream).await;
-        assert!(second.starts_with("HTTP/1.1 200 OK\r\n") && second.contains("\"uptime\""), "{second}");
+        assert!(second.starts_with("HTTP/1.1 200 OK\r\n") && second.contains("\"openapi\""), "{second}");
     }
 }
 
@@ -84,7 +84,7 @@ async fn a_refused_head_is_answered_in_order_and_with_an_api_error() {
         (format!("GET / HTTP/1.1\r\nx: {long}\r\n\r\n"), "431 Request Header Fields Too Large"),
         (format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(101)), "431 Request Header Fields Too Large"),
     ] {
-        let all = format!("{HEALTH}{}{head}{LAST}{LAST}", download(&skep, "file"));
+        let all = format!("{ROOT}{}{head}{LAST}{LAST}", download(&skep, "file"));
         let found = exchange(&skep, all).await;
         assert_eq!(answers(&found), 3, "{status}: {found:.2000}");
         let last = &found[found.rfind("HTTP/1.1 4").unwrap()..];
@@ -113,7 +113,7 @@ async fn the_substitute_for_a_refused_head_cannot_be_forged() {
     let found = exchange(&skep, "GET / HTTP/1.1\r\nconnection: close\r\n\r\n").await;
     assert!(found.starts_with("HTTP/1.1 200 "), "{found}");
     let found =
-        exchange(&skep, format!("{HEALTH}GET / HTTP/1.1\r\nconnection: close\r\n\r\nGET / HTTP/9.9\r\n\r\n"))
+        exchange(&skep, format!("{ROOT}GET / HTTP/1.1\r\nconnection: close\r\n\r\nGET / HTTP/9.9\r\n\r\n"))
             .await;
     assert_eq!(answers(&found), 2, "{found}");
     assert_eq!(found.matches("HTTP/1.1 200 ").count(), 2, "{found}");

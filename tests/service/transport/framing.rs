@@ -1,6 +1,6 @@
 //! Ambiguous requests are answered by exactly one refusal.
 
-use super::wire::{HEALTH, LAST, answer, answers, connect, exchange, rest};
+use super::wire::{LAST, ROOT, answer, answers, connect, exchange, rest};
 use crate::harness::Skep;
 use tokio::io::AsyncWriteExt;
 
@@ -85,7 +85,7 @@ async fn ambiguous_requests_are_refused_once() {
 async fn the_same_holds_behind_a_request_that_was_served_and_byte_by_byte() {
     let skep = Skep::start().await;
     for (what, head) in AMBIGUOUS.iter().step_by(3) {
-        let response = exchange(&skep, format!("{HEALTH}{head}{LAST}")).await;
+        let response = exchange(&skep, format!("{ROOT}{head}{LAST}")).await;
         assert_eq!(answers(&response), 2, "{what}: {response}");
         assert!(response.contains("HTTP/1.1 400 "), "{what}: {response}");
         let mut stream = connect(skep.address).await;
@@ -104,7 +104,7 @@ async fn the_same_holds_behind_a_request_that_was_served_and_byte_by_byte() {
 #[tokio::test]
 async fn requests_that_are_written_well_are_all_served() {
     let skep = Skep::start().await;
-    let response = exchange(&skep, format!("{HEALTH}\r\n{HEALTH}{LAST}")).await;
+    let response = exchange(&skep, format!("{ROOT}\r\n{ROOT}{LAST}")).await;
     assert_eq!((answers(&response), response.matches("HTTP/1.1 200 ").count()), (3, 3), "{response}");
     let post = "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n\n\n\n\n";
     let response = exchange(&skep, format!("{post}{LAST}")).await;
@@ -159,7 +159,7 @@ async fn a_connection_is_kept_for_the_next_request() {
     let skep = Skep::start().await;
     let mut stream = connect(skep.address).await;
     for _ in 0..5 {
-        stream.write_all(HEALTH.as_bytes()).await.unwrap();
+        stream.write_all(ROOT.as_bytes()).await.unwrap();
         assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
     }
 }

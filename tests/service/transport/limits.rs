@@ -5,7 +5,7 @@ use skep_api::Scope;
 use skep_server::{Limits, TrustedProxies};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::wire::{HEALTH, LAST, answer, connect, exchange};
+use super::wire::{LAST, ROOT, answer, connect, exchange};
 use crate::harness::{Options, Skep, refused};
 
 async fn start(change: impl FnOnce(&mut Options)) -> Skep {
@@ -25,7 +25,7 @@ async fn one_connection_too_many_is_closed_and_there_is_room_again_afterwards() 
         let mut open = Vec::new();
         for _ in 0..3 {
             let mut stream = connect(skep.address).await;
-            stream.write_all(HEALTH.as_bytes()).await.unwrap();
+            stream.write_all(ROOT.as_bytes()).await.unwrap();
             assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200 "));
             open.push(stream);
         }
@@ -70,11 +70,11 @@ async fn a_key_over_its_rate_limit_is_told_when_to_retry() {
 
 #[tokio::test]
 async fn an_address_over_its_rate_limit_is_told_when_to_retry() {
-    let skep = start(|options| options.limits.address_rate_limit = Some("3/m".parse().unwrap())).await;
+    let skep = start(|options| options.limits.address_rate_limit = Some("3/h".parse().unwrap())).await;
     for path in ["/api/health", "/api/whoami", "/nothing"] {
         assert_ne!(skep.get(path).await.status(), 429, "{path}");
     }
-    too_many(skep.get("/api/health").await, "\"address\";q=3;w=60").await;
+    too_many(skep.get("/api/health").await, "\"address\";q=3;w=3600").await;
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn behind_a_proxy_each_caller_is_counted_by_itself() {
         assert_eq!(guess(from).await, status, "{from}");
     }
     // The number of the proxy's own connections is not limited.
-    let request = "GET /api/health HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\n\r\n";
+    let request = "GET / HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\n\r\n";
     let mut open = Vec::new();
     for _ in 0..5 {
         let mut stream = connect(skep.address).await;

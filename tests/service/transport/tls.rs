@@ -12,7 +12,7 @@ use skep_server::tls::{Certificates, Pem};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::wire::{HEALTH, LAST, answer, connect, exchange};
+use super::wire::{LAST, ROOT, answer, connect, exchange};
 use crate::harness::{Options, Skep};
 
 /// A certificate for this machine that expires in this year.
@@ -47,7 +47,7 @@ pub(super) async fn trusting(
 }
 
 async fn is_served(stream: &mut TlsStream<TcpStream>) {
-    stream.write_all(HEALTH.as_bytes()).await.unwrap();
+    stream.write_all(ROOT.as_bytes()).await.unwrap();
     let response = answer(stream).await;
     assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
 }

@@ -61,6 +61,7 @@ async fn a_hanging_endpoint_does_not_delay_others() {
     }
     good.wait(30).await;
     until(&skep, &fine, all(30, "delivered")).await;
+    hanging.wait(1).await;
     assert!(deliveries(&skep, &stuck).await.iter().all(|delivery| delivery["state"] == "pending"));
     let at_once = hanging.seen().len();
     assert!((1..=8).contains(&at_once), "{at_once} requests wait for an answer");
@@ -157,7 +158,8 @@ async fn an_endpoint_that_asks_to_be_left_alone_is() {
 #[tokio::test]
 async fn retries_survive_a_restart() {
     let receiver = Receiver::start().await;
-    let pace = RetryPolicy { delays: vec![Duration::from_secs(2); 10], ..quick() };
+    // The server is to stop before the second attempt.
+    let pace = RetryPolicy { delays: vec![Duration::from_secs(5); 10], ..quick() };
     let skep = start(pace.clone()).await;
     receiver.answers([Reply::status(500)]);
     let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
@@ -196,6 +198,10 @@ async fn a_flood_is_sent_whole_and_each_event_once() {
         let tickets: Vec<Value> = (0..500).map(|n| json!({"title": format!("{part} {n}")})).collect();
         let answer = skep.post("/api/tickets/batch", &json!({"tickets": tickets}).to_string()).await;
         assert_eq!(answer.status(), 201);
+    }
+    // Each attempt is written to the disk, so a slow one needs longer for all of them than a wait may take.
+    for count in (100..1_500).step_by(100) {
+        receiver.wait(count).await;
     }
     let seen = receiver.wait(1_500).await;
     let ids: BTreeSet<&str> = seen.iter().map(|seen| seen.id()).collect();

@@ -126,8 +126,9 @@ async fn two_commands_run_at_once() {
 async fn a_flood_comes_through_whole() {
     let fixture = Fixture::new();
     let guest = fixture.connect().await;
-    let mut stream =
-        guest.start(&command("head -c 50000000 /dev/zero; echo over >&2")).await.expect("a stream");
+    // Longer than the other commands may take: these are many bytes for a debug build on a machine under load.
+    let flood = RunCommand { timeout_ms: 120_000, ..command("head -c 50000000 /dev/zero; echo over >&2") };
+    let mut stream = guest.start(&flood).await.expect("a stream");
     let (stdout, stderr, exit) = read_all(&mut stream).await;
     assert_eq!((stdout.len(), stderr.as_slice()), (50_000_000, b"over\n".as_slice()));
     assert_eq!((exit.exit_code, exit.truncated), (Some(0), false));

@@ -44,7 +44,7 @@ async fn all(mut content: Content) -> io::Result<Vec<u8>> {
 /// A small request, which other streams must not block.
 async fn read(guest: &Guest, fixture: &Fixture, name: &str) -> String {
     let read = Call::from(ReadFile::whole(path(fixture, name)));
-    let answer = tokio::time::timeout(Duration::from_secs(20), guest.call(&read)).await;
+    let answer = tokio::time::timeout(Duration::from_secs(60), guest.call(&read)).await;
     answer.expect("a call is held up").expect("the content").content
 }
 

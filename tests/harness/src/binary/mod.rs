@@ -12,13 +12,14 @@ mod vms;
 pub use leftovers::{left_by_server as remains_of, of_bake as left_of_bake, of_vms as remains_of_vms};
 pub use output::{answer, printed, stdout_on_server};
 pub use server::{
-    Answer, Skep, StoppedServer, binary, command, output_of, send, serve, serve_anywhere, small_vms, try_send,
+    Answer, Skep, StoppedServer, binary, command, output_of, send, serve, serve_anywhere, small_vms,
+    try_send, write_program,
 };
 pub use tenants::Tenant;
 pub use vms::connect_in_namespace;
 
 pub use crate::{
-    eventually,
+    eventually, eventually_empty, eventually_within,
     process::{kill, status_field},
     receiver::Receiver,
     temp_dir,

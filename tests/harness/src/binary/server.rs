@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    io::Write,
     os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -15,10 +16,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{faults, leftovers};
-use crate::temp_dir;
+use crate::{eventually, temp_dir};
 
 /// A start creates keys and a store, and loads a template, which in some tests is baked first.
-const START: Duration = Duration::from_secs(180);
+const START: Duration = Duration::from_secs(600);
 const STOP: Duration = Duration::from_secs(60);
 /// The user of a server without root, where the tests run as root.
 #[cfg(not(feature = "root"))]
@@ -131,6 +132,25 @@ impl Skep {
 
     pub async fn get(&self, path: &str) -> Answer {
         send(self.request(Method::GET, path)).await
+    }
+
+    /// The body of the health check, once it succeeds.
+    pub async fn health(&self) -> Value {
+        self.health_answer(Method::GET).await.ok(200)
+    }
+
+    /// The answer of the health check to a request without a key. The check is repeated while it is refused because the store
+    /// is unavailable: while the disk stalls, a write takes longer than the check waits for it.
+    pub async fn health_answer(&self, method: Method) -> Answer {
+        let mut answer = None;
+        eventually("an answer of the health check", async || {
+            let last = send(self.bare(method.clone(), "/api/health")).await;
+            let is_refused = last.headers.get("skep-error").is_some_and(|code| code == "store_unavailable");
+            answer = Some(last);
+            !is_refused
+        })
+        .await;
+        answer.unwrap()
     }
 
     pub async fn delete(&self, path: &str) -> Answer {
@@ -385,6 +405,16 @@ pub fn output_of(command: &mut Command) -> Output {
         std::thread::sleep(Duration::from_millis(20));
     }
     child.wait_with_output().unwrap()
+}
+
+/// Writes a program. By another process: processes that other tests start must not inherit a descriptor that writes a program,
+/// which cannot be executed as long as there is one.
+pub fn write_program(path: &Path, text: &str) {
+    let mut install = Command::new("install");
+    let install = install.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
+    let mut install = install.spawn().unwrap();
+    install.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success());
 }
 
 async fn wait_for_address(child: &mut Child, data_dir: &Path) -> Option<String> {

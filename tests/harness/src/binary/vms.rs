@@ -80,7 +80,7 @@ impl Skep {
         .await;
     }
 
-    /// The number of running VMs.
+    /// The number of VMs that have not ended.
     pub async fn count(&self) -> u64 {
         self.get("/api/swarm/status").await.ok(200)["count"].as_u64().unwrap()
     }
@@ -116,7 +116,8 @@ pub async fn connect_in_namespace(namespace: &str, to: SocketAddr) -> io::Result
                 std::os::fd::AsFd::as_fd(&namespace),
                 Some(LinkNameSpaceType::Network),
             )?;
-            TcpStream::connect_timeout(&to, Duration::from_secs(3))
+            // An emulated guest on a busy machine may answer late.
+            TcpStream::connect_timeout(&to, Duration::from_secs(60))
         })
         .join()
         .unwrap()

@@ -45,9 +45,6 @@ static GIT_HELPER_ENTRY: extern "C" fn() = {
     answer
 };
 
-/// How long the store waits for a database that another connection has locked.
-const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
-
 /// A running server, which stops when it is dropped.
 pub struct Skep {
     pub address: SocketAddr,
@@ -76,6 +73,8 @@ pub struct Options {
     pub webhooks: WebhookSettings,
     pub public_url: Option<PublicUrl>,
     pub dashboard: Option<Dashboard>,
+    /// How long the store waits for a database that another connection has locked.
+    pub busy_timeout: Duration,
 }
 
 impl Default for Options {
@@ -86,7 +85,10 @@ impl Default for Options {
         let webhooks = WebhookSettings::default();
         let (proxies, git) = (TrustedProxies::default(), GitGrants::default());
         let (tls, public_url, dashboard) = (None, None, None);
-        Self { limits, proxies, tls, git_allow: vec![], git, restart, webhooks, public_url, dashboard }
+        // That of the product: a commit of another process may take longer than some milliseconds.
+        let busy_timeout = Duration::from_secs(5);
+        let git_allow = Vec::new();
+        Self { limits, proxies, tls, git_allow, git, restart, webhooks, public_url, dashboard, busy_timeout }
     }
 }
 
@@ -105,10 +107,10 @@ fn helper(workspaces: std::path::PathBuf, git: GitGrants) -> StartHelper {
     })
 }
 
-async fn open_store(data: &TempDir, metrics: &Metrics) -> Arc<dyn Store> {
+async fn open_store(data: &TempDir, metrics: &Metrics, busy_timeout: Duration) -> Arc<dyn Store> {
     let settings = SqliteSettings {
         observer: Arc::new(metrics.clone()),
-        busy_timeout: BUSY_TIMEOUT,
+        busy_timeout,
         ..SqliteSettings::at(data.path().join("skep.db"))
     };
     Arc::new(SqliteStore::open(settings).await.unwrap())
@@ -142,10 +144,10 @@ impl Skep {
 
     async fn start_in(data: Arc<TempDir>, options: Options) -> Self {
         faults::watch();
-        let Options { limits, proxies, tls, git_allow, git, restart, webhooks, public_url, dashboard } =
-            options;
+        let Options { limits, proxies, tls, git_allow, git, restart, webhooks, .. } = options;
+        let Options { public_url, dashboard, busy_timeout, .. } = options;
         let metrics = Metrics::default();
-        let store = open_store(&data, &metrics).await;
+        let store = open_store(&data, &metrics, busy_timeout).await;
         let account = default_account(&data, &*store).await;
         let [listener, vm_listener, metrics_listener] =
             [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -293,6 +295,20 @@ fn http_client() -> reqwest::Client {
     // Fails in all tests but the first, because the provider is global.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
+/// The answer to a request without a streamed body, once the store is available: the health check is refused where a
+/// write takes longer than two seconds.
+pub async fn answered(request: RequestBuilder) -> Response {
+    let mut answer = None;
+    eventually("an available store", async || {
+        let last = request.try_clone().unwrap().send().await.unwrap();
+        let is_refused = last.headers().get("skep-error").is_some_and(|code| code == "store_unavailable");
+        answer = Some(last);
+        !is_refused
+    })
+    .await;
+    answer.unwrap()
 }
 
 /// The answer of a call that succeeds.

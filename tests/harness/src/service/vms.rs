@@ -1,5 +1,7 @@
 //! VMs that are only records in the store.
 
+use std::sync::{Mutex, PoisonError};
+
 use jiff::Timestamp;
 use skep_api::{
     AccountId, TemplateId, VmId,
@@ -21,11 +23,20 @@ pub fn receipt() -> BootReceipt {
     }
 }
 
+/// The id of a new VM. It sorts after those of earlier VMs, also within a millisecond, because lists are in that order.
+fn next_id() -> VmId {
+    static LAST: Mutex<Option<VmId>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let id = VmId::generate_after(*last);
+    *last = Some(id);
+    id
+}
+
 /// The record of a new VM.
 pub fn booted(account: AccountId, pid: u32) -> VmBooted {
     VmBooted {
         parent: None,
-        id: VmId::generate(),
+        id: next_id(),
         account,
         pid,
         ip: "10.77.0.2".to_owned(),
