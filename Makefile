@@ -22,6 +22,7 @@ CARGO_TEST := env --default-signal=INT,HUP,QUIT cargo test --locked
 # Where the data of `make run` lies; as an ordinary user skep chooses a place in that user's home.
 ARGS ?=
 SOAK_BOOTS ?= 10000
+SOAK_COPY_ROUNDS ?= 100
 SOAK_GIT_ROUNDS ?= 2000
 
 help: ## list what there is
@@ -30,11 +31,11 @@ help: ## list what there is
 setup: ## install what is missing (as root), or name it
 	@packaging/setup
 
-agent: setup
 # Tests take more disk space than `make run`.
 setup-tests:
 	@packaging/setup tests
 
+agent: setup
 	@echo "==> guest agent (static; the first build takes about a minute)"
 	@CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
 		cargo build --locked --package skep-agent --profile guest --target $(TARGET) --target-dir target/guest
@@ -88,12 +89,12 @@ lint: build
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
 	@cargo fmt --all --check
 	@cargo clippy --locked --workspace --all-targets --features skep-tests/soak,skep-tests/update -- -D warnings
-	@echo "==> tests that need neither root nor VMs"
 
 # Unit tests, and these test targets; others make cgroups, namespaces and jails. Chosen by name rather than by package, for which
 # cargo would build the dependencies once more, with other features.
 CHECKED = binary confine ends model module_imports refusals service table
 check: lint ## format, lints and the tests that need neither root nor VMs
+	@echo "==> tests that need neither root nor VMs"
 	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --workspace --lib --bins $(CHECKED:%=--test %)
 
 schemathesis: $(VENV)/ready
@@ -150,13 +151,15 @@ bench-sizes: build ## boots by the size of VMs (ROUNDS of ten each), BENCH_VMS i
 	@benches/idle $(SKEP) $(TEST_IMAGES) $(BENCH_VMS)
 	@benches/sizes $(SKEP) $(TEST_IMAGES) $(BENCH_SCALE)
 
-# A minute of VMs for each hundred; SOAK_SEED=... runs one again. The work takes an hour.
-soak: build ## what VMs share that were never seeded, 50 copies of one VM, and npm in a VM; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_GIT_ROUNDS calls of git while its settings are rewritten
+# A minute of VMs for each hundred boots; SOAK_SEED=... runs one again, and SKEP_TEST_SEED=... the kills during copies. The work
+# takes an hour.
+soak: build ## what VMs share that were never seeded, 50 copies of one VM, and npm in a VM; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_COPY_ROUNDS kills at random during forks, snapshots, pauses and resumes each; SOAK_GIT_ROUNDS calls of git while its settings are rewritten
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(BAKE_FOR_TESTS)
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) \
+	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) SOAK_COPY_ROUNDS=$(SOAK_COPY_ROUNDS) \
 		$(CARGO_TEST) --package skep-tests --features soak --test binary -- --nocapture --test-threads 1 \
-		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: soak::copies:: without_reseed:: egress::node::
+		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: soak::copies:: \
+		random_kills::copies:: without_reseed:: egress::node::
 	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(CARGO_TEST) --package skep-service-tests --test service git::races::
 
 EARLIER ?=

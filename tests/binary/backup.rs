@@ -70,7 +70,7 @@ async fn a_backup_of_a_running_server_is_what_a_restore_brings_back() {
     assert_eq!(made["size_bytes"], fs::metadata(&file).unwrap().len());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     key(&skep, "after").await;
-    skep.get("/api/health").await.ok(200);
+    skep.health().await;
 
     refused(&run("restore", skep.data_dir.path(), &[text(&file)]), &["is served by process"]);
     assert_eq!(names(&skep).await, ["admin", "after", "before"], "a refused restore changes nothing");
@@ -205,7 +205,7 @@ async fn a_newer_store_is_refused_with_its_number() {
     assert_eq!(kept(data_dir.path()), Vec::<String>::new());
     // The control: with its own version it starts again.
     fs::write(&store, now).unwrap();
-    Skep::start_on(data_dir, &[]).await.get("/api/health").await.ok(200);
+    Skep::start_on(data_dir, &[]).await.health().await;
 }
 
 #[cfg(feature = "root")]

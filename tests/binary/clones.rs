@@ -21,7 +21,7 @@ const SPEAK_TLS: usize = 8;
 /// The most that a clock may be wrong.
 const CLOCK_S: f64 = 0.1;
 /// How often a clock is asked until the question itself takes less than that, on a machine that is busy.
-const QUESTIONS: usize = 50;
+const QUESTIONS: usize = 500;
 
 /// Has to differ, one line each.
 pub(crate) const UNIQUE: &str = r"

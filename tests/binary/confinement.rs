@@ -33,7 +33,7 @@ async fn with_the_rules_of_an_older_kernel_a_swarm_does_the_same() {
         command.env("SKEP_LANDLOCK_ABI", "2");
     })
     .await;
-    let health = skep.get("/api/health").await.ok(200);
+    let health = skep.health().await;
     assert_eq!(health["status"], "ok", "{health}");
     let vms = skep.boot(2).await;
     for vm in &vms {

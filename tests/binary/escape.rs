@@ -12,7 +12,10 @@ use std::{collections::BTreeMap, fs, path::Path};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::harness::{Skep, eventually};
+use crate::{
+    copies::{fork, path_of},
+    harness::{Skep, eventually},
+};
 use attempts::{ATTEMPTS, Attempt, Control};
 use probe::{Canaries, Probe};
 
@@ -29,6 +32,12 @@ const INITIAL_DESCRIPTORS: [(&str, u32); 10] = [
     ("layer", 11),
     ("library", 12),
 ];
+
+/// The descriptors that follow if the guest of the VMM continues a copy of a VM.
+const DESCRIPTORS_OF_A_COPY: [(&str, u32); 2] = [("delta", 13), ("pages", 14)];
+
+/// The descriptors of files that VMMs share, which are open for reading only.
+const READ_ONLY: [&str; 6] = ["kernel", "initrd", "root", "library", "delta", "pages"];
 
 /// The descriptors of a control, in place of those of a VMM.
 const DESCRIPTORS_OF_A_CONTROL: &str = r"
@@ -140,19 +149,44 @@ async fn no_attempt_leaves_the_jail_of_a_vmm() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vmm_is_born_with_its_own_descriptors_and_no_others() {
     let (skep, _folder) = probe::start().await;
-    let vm = skep.boot_one().await;
-    let (mut probe, pid) = Probe::in_jail_of(vm);
+    let vm = skep.boot(1).await.remove(0);
+    is_born_with(&vm, &INITIAL_DESCRIPTORS);
+    let of_a_copy = [&INITIAL_DESCRIPTORS[..], &DESCRIPTORS_OF_A_COPY].concat();
+    let forked = fork(&skep, &vm, &json!({})).await.remove(0);
+    is_born_with(&forked, &of_a_copy);
+    skep.post(&format!("{}/snapshot", path_of(&vm)), &json!({"name": "stored"})).await.ok(201);
+    let booted = skep.post("/api/swarm/boot", &json!({"template": "stored"})).await.ok(201)["vms"][0].clone();
+    is_born_with(&booted, &of_a_copy);
+}
+
+/// Fails unless the VMM of this VM started with these descriptors and standard input, output and error.
+fn is_born_with(vm: &Value, expected: &[(&str, u32)]) {
+    let (mut probe, pid) = Probe::in_jail_of(pid_of(vm));
     let outcome = probe.attempt("import json; found = json.dumps(born_with)", &json!({}));
-    let text = outcome.strip_prefix("worked: '").and_then(|rest| rest.strip_suffix('\'')).expect(&outcome);
+    let text = outcome.strip_prefix("worked: '").and_then(|rest| rest.strip_suffix('\''));
+    let text = text.unwrap_or_else(|| panic!("{outcome}"));
     let mut open: BTreeMap<u32, String> = serde_json::from_str(text).unwrap();
     // The folder that the probe itself listed.
     open.retain(|_, target| !target.starts_with("/proc/"));
-    let numbers: Vec<u32> = (0..3).chain(INITIAL_DESCRIPTORS.map(|(_, number)| number)).collect();
+    let numbers: Vec<u32> = (0..3).chain(expected.iter().map(|(_, number)| *number)).collect();
     assert_eq!(open.keys().copied().collect::<Vec<_>>(), numbers, "{open:?}");
     let kinds =
         ["/dev/null", "/dev/null", "pipe:", "socket:", "socket:", "socket:", "/dev/net/tun", "/memfd:"];
     for (number, kind) in (0..).zip(kinds) {
         assert!(open[&number].starts_with(kind), "{number}: {open:?}");
+    }
+    for (name, number) in expected {
+        // It writes nothing, and is refused unless the descriptor is open for writing.
+        let written = probe.attempt(&format!("os.pwrite({number}, b'', 0)"), &json!({}));
+        if READ_ONLY.contains(name) {
+            assert_eq!(written, "refused: EBADF", "{name}: {open:?}");
+        }
+        // The control.
+        assert!(*name != "layer" || written == "worked: None", "{written}");
+    }
+    for (name, number) in &DESCRIPTORS_OF_A_COPY {
+        let is_memory = open.get(number).is_none_or(|target| target.starts_with("/memfd:"));
+        assert!(is_memory, "{name}: {open:?}");
     }
     // The control: an additional descriptor is detected.
     let more = probe.attempt("os.dup(3); found = len(os.listdir('/proc/self/fd'))", &json!({}));
@@ -234,5 +268,5 @@ found = sum(os.write(file, bytes(1 << 20)) for _ in range(900))";
         assert_eq!(Probe::outside(&folder, true).attempt(code, &json!({})), "worked: 943718400");
         assert_eq!(skep.output(pid_of(&vms[2]), "echo alive").await, "alive");
     }
-    assert_eq!(skep.get("/api/health").await.ok(200)["status"], "ok");
+    assert_eq!(skep.health().await["status"], "ok");
 }

@@ -47,33 +47,56 @@ async fn a_vmm_killed_during_a_command_ends_the_call_and_the_vm() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vmm_killed_during_a_boot_is_replaced_by_another() {
     let skep = Skep::start().await;
-    let boot = tokio::spawn(send(skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 6}))));
-    let mut vmm = None;
-    eventually("a VMM", async || {
-        vmm = vmm_of(&skep);
-        vmm.is_some()
+    let mut replaced = None;
+    eventually("a VMM that is killed before its guest is ready", async || {
+        replaced = boot_with_a_kill(&skep).await;
+        replaced.is_some()
     })
     .await;
-    let killed = vmm.unwrap();
-    kill(u32::try_from(killed).unwrap());
-    let booted = boot.await.unwrap().ok(201);
-    let pids: Vec<u64> =
-        booted["vms"].as_array().unwrap().iter().map(|vm| vm["pid"].as_u64().unwrap()).collect();
-    assert!(pids.len() == 6 && !pids.contains(&killed), "{killed} was killed: {pids:?}");
+    let pids = replaced.unwrap();
+    assert_eq!(pids.len(), 6, "{pids:?}");
     for pid in pids {
         assert_eq!(skep.exec(pid, "echo here").await["stdout"], "here\n");
     }
 }
 
-/// The process id of a VMM of this server, by its cgroup.
+/// Boots VMs while a VMM of them is killed, and returns the process ids of all. `None` if the kill was late: where the guest was
+/// ready, the boot fails as a whole, and where all were, that VM has ended since.
+async fn boot_with_a_kill(skep: &Skep) -> Option<Vec<u64>> {
+    let boot = tokio::spawn(send(skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 6}))));
+    let mut vmm = None;
+    eventually("a VMM", async || {
+        vmm = vmm_of(skep);
+        vmm.is_some()
+    })
+    .await;
+    let killed = vmm.unwrap();
+    kill(u32::try_from(killed).unwrap());
+    let answer = boot.await.unwrap();
+    if answer.status != 201 {
+        answer.refused(503, "boot_failed");
+        return None;
+    }
+    let booted = answer.ok(201);
+    let pids: Vec<u64> =
+        booted["vms"].as_array().unwrap().iter().map(|vm| vm["pid"].as_u64().unwrap()).collect();
+    if pids.contains(&killed) {
+        skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+        return None;
+    }
+    Some(pids)
+}
+
+/// The process id of a VMM of this server, by its cgroup. Of several the newest one, whose boot is the last to be over.
 fn vmm_of(skep: &Skep) -> Option<u64> {
     let name = skep.namespace();
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid: &u64| {
+    let is_vmm = |pid: &u64| {
         let read = |file: &str| std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join(file));
         let groups = read("cgroup").unwrap_or_default();
         groups.contains(&name) && read("cmdline").unwrap_or_default().contains("qemu")
-    })
+    };
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_vmm).max()
 }
 
 #[tokio::test]

@@ -1,7 +1,10 @@
 //! Copies of running VMs: what they have of their parent, what is their own, and that they never speak as their parent.
 
-mod faults;
+pub(crate) mod faults;
+mod hooks;
 mod hostile;
+mod inheritance;
+mod memory;
 mod network;
 
 use std::{

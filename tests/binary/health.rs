@@ -7,7 +7,7 @@ use crate::harness::{Skep, send};
 #[tokio::test]
 async fn health_needs_no_key_and_says_what_was_checked() {
     let skep = Skep::start().await;
-    let answer = send(skep.bare(Method::GET, "/api/health")).await;
+    let answer = skep.health_answer(Method::GET).await;
     assert!(answer.headers.contains_key("x-request-id"));
     assert!(answer.headers.contains_key("skep-version"));
     let body = answer.ok(200);

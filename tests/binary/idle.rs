@@ -1,12 +1,15 @@
 //! Real VMs that are paused or ended for being idle, and the calls that resume them.
 
-use reqwest::Method;
+use eventsource_stream::Eventsource;
+use futures_util::StreamExt;
+use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use skep_harness::temp_dir;
 
 use crate::{
+    copies::pid_of,
     harness::{Skep, command, eventually, output_of, send},
-    takeover::{VICTIMS, assert_in_order},
+    takeover::{Streamed, VICTIMS, assert_in_order},
 };
 
 async fn boot(skep: &Skep, request: &Value) -> Value {
@@ -70,14 +73,18 @@ async fn a_call_resumes_a_vm_that_was_paused_for_being_idle() {
         assert_eq!(run(&skep, &path(&copies["vms"][0]), process).await, "kept");
         skep.delete(&path(&copies["vms"][0])).await.ok(200);
     }
-    // A caller that knows only the former process id reaches a VM on disk.
+    // A caller that knows only a former process id reaches a VM on disk, and after its resume.
     let kept = json!({"command": "cat /root/file"});
     assert_eq!(run(&skep, &path(&on_disk), "cat /root/file").await, "kept");
     let former = skep.get(&path(&on_disk)).await.ok(200)["pid"].as_u64();
     paused(&skep, &on_disk, "disk").await;
     if let Some(former) = former {
-        let ran = skep.post(&format!("/api/swarm/vm/{former}/exec"), &kept).await.ok(200);
-        assert_eq!(ran["stdout"], "kept\n");
+        // The first call resumes the VM, which has another process id then.
+        for _ in 0..2 {
+            let ran = skep.post(&format!("/api/swarm/vm/{former}/exec"), &kept).await.ok(200);
+            assert_eq!(ran["stdout"], "kept\n");
+        }
+        assert_ne!(skep.get(&path(&on_disk)).await.ok(200)["pid"], former);
     }
     for victim in VICTIMS {
         paused(&skep, &on_disk, "disk").await;
@@ -85,6 +92,10 @@ async fn a_call_resumes_a_vm_that_was_paused_for_being_idle() {
         assert_eq!(run(&skep, &path(&on_disk), "cat /root/file").await, "kept");
     }
     assert_events(&skep);
+    // A VM that goes to disk meanwhile does not have what VMs with a VMM have.
+    let never_idle = json!({"idle_timeout_ms": null});
+    send(skep.request(Method::PATCH, &path(&on_disk)).json(&never_idle)).await.ok(200);
+    assert_eq!(run(&skep, &path(&on_disk), "cat /root/file").await, "kept");
     assert_in_order(&skep).await;
 }
 
@@ -97,7 +108,9 @@ async fn a_vm_is_idle_only_without_calls_and_a_command() {
     let working = boot(&skep, &working).await;
     let called = boot(&skep, &json!({"idle_timeout_ms": 1000})).await;
     let call = tokio::spawn({
-        let wait = json!({"command": "while [ ! -e /run/enough ]; do sleep 0.1; done"});
+        let wait = "while [ ! -e /run/enough ]; do sleep 0.1; done";
+        // Longer than the default, which may be over before the last look at the VM.
+        let wait = json!({"command": wait, "timeout": 240_000});
         send(skep.request(Method::POST, &format!("{}/exec", path(&called))).json(&wait))
     });
     // What a command left behind is no activity.
@@ -122,6 +135,98 @@ async fn a_vm_is_idle_only_without_calls_and_a_command() {
     skep.post(&format!("{}/pause", path(&idle)), &json!({})).await.ok(200);
     let refused = skep.post(&format!("{}/exec", path(&idle)), &json!({"command": "true"})).await;
     refused.refused(409, "vm_paused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_and_changes_of_a_record_leave_an_idle_vm_paused() {
+    let skep = Skep::start().await;
+    let in_memory = boot(&skep, &json!({"idle_timeout_ms": 1000})).await;
+    let on_disk = boot(&skep, &json!({"idle_timeout_ms": 1000, "on_idle": "pause_to_disk"})).await;
+    paused(&skep, &in_memory, "memory").await;
+    paused(&skep, &on_disk, "disk").await;
+    let events = skep.request(Method::GET, "/api/events?types=vm.resumed").send().await.unwrap();
+    assert_eq!(events.status(), 200);
+    let mut events = events.bytes_stream().eventsource();
+
+    for (vm, has_process) in [(&in_memory, true), (&on_disk, false)] {
+        for read in ["", "/console"] {
+            skep.get(&format!("{}{read}", path(vm))).await.ok(200);
+        }
+        let metrics = skep.get(&format!("{}/metrics", path(vm))).await;
+        if has_process {
+            metrics.ok(200);
+        } else {
+            metrics.refused(409, "vm_paused");
+        }
+        let change = json!({"metadata": {"team": "blue"}, "ttl_ms": 3_600_000});
+        let changed = send(skep.request(Method::PATCH, &path(vm)).json(&change)).await.ok(200);
+        assert_eq!(changed["state"], "paused", "{changed}");
+    }
+    for read in ["/api/swarm/status", "/api/vms", "/api/swarm/metrics", "/metrics"] {
+        skep.get(read).await.ok(200);
+    }
+
+    // If any of these had resumed a VM, that would be the first event.
+    for vm in [&in_memory, &on_disk] {
+        assert_eq!(skep.get(&path(vm)).await.ok(200)["paused_by"], "idle");
+    }
+    skep.post(&format!("{}/resume", path(&in_memory)), &json!({})).await.ok(200);
+    let first = events.next().await.unwrap().unwrap();
+    let data: Value = serde_json::from_str(&first.data).unwrap();
+    assert_eq!(
+        (first.event.as_str(), &data["vm"], &data["by"]),
+        ("vm.resumed", &in_memory["id"], &json!("request")),
+        "{data}"
+    );
+}
+
+/// Begins to watch the home directory of a VM.
+async fn watch(skep: &Skep, vm: &Value) -> Response {
+    let watch = format!("/api/files/watch?vm={}&path=/root", vm["id"].as_str().unwrap());
+    let watch = skep.request(Method::GET, &watch).send().await.unwrap();
+    assert_eq!(watch.status(), 200);
+    watch
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_other_kinds_resume_an_idle_vm_and_streams_keep_it_running() {
+    let skep = Skep::start().await;
+    let order = json!({"idle_timeout_ms": 1000});
+    let (streaming, watched, idle) =
+        (boot(&skep, &order).await, boot(&skep, &order).await, boot(&skep, &order).await);
+    let id = idle["id"].as_str().unwrap();
+    skep.post("/api/git/init", &json!({"path": "/root/work", "vm": id})).await.ok(201);
+    for vm in [&streaming, &watched, &idle] {
+        paused(&skep, vm, "memory").await;
+    }
+    let command = "echo begun; while [ ! -e /run/enough ]; do sleep 0.1; done";
+    let mut stream = Streamed::begin(&skep, pid_of(&streaming), command).await;
+    stream.wait_for_output("begun\n".len()).await;
+    let mut changes = watch(&skep, &watched).await;
+
+    // Meanwhile another VM is idle for long enough, twice.
+    for _ in 0..2 {
+        skep.get(&format!("/api/git/status?path=/root/work&vm={id}")).await.ok(200);
+        paused(&skep, &idle, "memory").await;
+        for vm in [&streaming, &watched] {
+            assert_eq!(skep.get(&path(vm)).await.ok(200)["state"], "running");
+        }
+    }
+    run(&skep, &path(&streaming), "touch /run/enough").await;
+    let (kind, exit) = stream.rest().await.unwrap();
+    assert_eq!((kind.as_str(), &exit["exit_code"]), ("exit", &json!(0)), "{exit}");
+    run(&skep, &path(&watched), "touch /root/new").await;
+    let mut seen = String::new();
+    while !seen.contains("/root/new") {
+        seen.push_str(&String::from_utf8_lossy(&changes.chunk().await.unwrap().unwrap()));
+    }
+    drop((stream, changes));
+    for vm in [&streaming, &watched] {
+        paused(&skep, vm, "memory").await;
+    }
+
+    skep.post(&format!("{}/snapshot", path(&idle)), &json!({"name": "stored"})).await.ok(201);
+    paused(&skep, &idle, "memory").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,11 +270,17 @@ async fn a_boot_without_capacity_sends_the_longest_idle_vm_to_disk() {
     let second = boot(&skep, &idle).await;
     paused(&skep, &second, "memory").await;
 
-    let third = boot(&skep, &json!({})).await;
     let place = async |vm: &Value| {
         let record = skep.get(&path(vm)).await.ok(200);
         (record["paused_to"].clone(), record["paused_by"].clone())
     };
+    // A boot that does not fit into the empty machine moves no VM.
+    skep.post("/api/swarm/boot", &json!({"count": 3})).await.refused(503, "no_capacity");
+    for vm in [&first, &second] {
+        assert_eq!(place(vm).await, (json!("memory"), json!("idle")));
+    }
+
+    let third = boot(&skep, &json!({})).await;
     assert_eq!(place(&first).await, (json!("disk"), json!("memory")));
     assert_eq!(place(&second).await, (json!("memory"), json!("idle")));
 

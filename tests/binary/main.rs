@@ -85,6 +85,8 @@ mod processes;
 #[cfg(feature = "root")]
 mod programs;
 #[cfg(feature = "root")]
+mod qemu_update;
+#[cfg(feature = "root")]
 mod random_kills;
 #[cfg(feature = "root")]
 mod readme;
@@ -110,6 +112,8 @@ mod stopping;
 mod swarm;
 #[cfg(feature = "root")]
 mod takeover;
+#[cfg(feature = "root")]
+mod takeover_without_base;
 #[cfg(feature = "root")]
 mod template;
 #[cfg(feature = "root")]

@@ -36,14 +36,20 @@ async fn a_call_whose_vm_is_killed_for_memory_reads_so_and_the_vm_is_listed_as_e
     let (vm, other) = (&vms[0], &vms[1]);
     let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
     let exec = |body: Value| send(skep.request(Method::POST, &format!("{path}/exec")).json(&body));
-    let waiting = tokio::spawn(exec(json!({"command": "touch /begun; sleep 600"})));
-    let streamed = tokio::spawn(exec(json!({"command": "sleep 600", "stream": true})));
-    let begun = format!("/api/files/read?vm={}&path=/begun", vm["id"].as_str().unwrap());
-    eventually("the command", async || skep.get(&begun).await.status == 200).await;
+    // Longer than the default, which a busy machine may reach.
+    let timeout = 240_000;
+    let waiting = tokio::spawn(exec(json!({"command": "touch /begun; sleep 600", "timeout": timeout})));
+    let streamed = tokio::spawn(exec(
+        json!({"command": "touch /streams; sleep 600", "stream": true, "timeout": timeout}),
+    ));
+    for file in ["/begun", "/streams"] {
+        let begun = format!("/api/files/read?vm={}&path={file}", vm["id"].as_str().unwrap());
+        eventually("the command", async || skep.get(&begun).await.status == 200).await;
+    }
 
     MemoryGroup::of(&skep, vm).leave_only(8 << 20);
     // Less than commands may have in the guest, and more than its VMM may have now.
-    let hog = exec(json!({"command": "head -c 40M /dev/zero | tail -n 1 | wc -c"})).await;
+    let hog = exec(json!({"command": "head -c 40M /dev/zero | tail -n 1 | wc -c", "timeout": timeout})).await;
     let answers = [("the hog", hog), ("the other call", waiting.await.unwrap())];
     for (call, answer) in answers {
         assert_eq!(

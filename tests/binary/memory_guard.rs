@@ -2,9 +2,9 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::harness::{Answer, Skep, binary, command, eventually, output_of, send, temp_dir};
+use crate::harness::{Answer, Skep, binary, command, eventually, output_of, send, temp_dir, write_program};
 
 /// The memory of the machine.
 const MACHINE_BYTES: u64 = 4 << 30;
+/// Less than what lets idle VMs go to disk on this machine, and more than what lets the guard end VMs.
+const SHORT_MB: u64 = 700;
 const VMS: u32 = 20;
 /// VMs that must end before a test is over.
 const ENDS: usize = 3;
@@ -44,33 +46,77 @@ time.sleep(3600)
 \" < /dev/null > /dev/null 2>&1 & while [ ! -e /run/held ]; do sleep 0.1; done; rm /run/held";
 
 /// A control group with a memory limit, which is the top of the hierarchy for what runs in it: a small machine.
-struct SmallMachine {
+pub(crate) struct SmallMachine {
     group: PathBuf,
+    /// The group of the server. In version 2 of control groups it is below: a group with processes gets no groups with limits.
+    home: PathBuf,
     folder: TempDir,
+    /// Holds the namespaces. A server that takes over VMs must find the network namespace that the one before mounted. It ends
+    /// with its standard input, also if the process of the tests is killed.
+    holder: Child,
 }
 
 impl SmallMachine {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (base, limit, mount) = match Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
-            true => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "-t cgroup -o memory"),
-            false => ("/sys/fs/cgroup", "memory.max", "-t cgroup2"),
+        let (base, mount, home) = match Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
+            true => ("/sys/fs/cgroup/memory", "-t cgroup -o memory", ""),
+            false => ("/sys/fs/cgroup", "-t cgroup2", "server"),
         };
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let group = Path::new(base).join(format!("machine-of-test-{}-{number}", std::process::id()));
         fs::create_dir(&group).unwrap();
-        fs::write(group.join(limit), MACHINE_BYTES.to_string()).unwrap();
-        let folder = temp_dir();
-        let enter = folder.path().join("enter");
         let script = format!(
-            "#!/bin/sh\nset -e\necho 0 > {group}/cgroup.procs\nexec unshare --mount --cgroup sh -ec '\n\
-             umount {base}\nmount {mount} cgroup {base}\nexec {skep} \"$@\"' skep \"$@\"\n",
+            "echo 0 > {group}/cgroup.procs\nexec unshare --mount --cgroup sh -ec '\n\
+             umount {base}\nmount {mount} cgroup {base}\necho ready\nexec cat'",
             group = group.display(),
-            skep = binary().display(),
         );
-        fs::write(&enter, script).unwrap();
-        fs::set_permissions(&enter, fs::Permissions::from_mode(0o755)).unwrap();
-        Self { group, folder }
+        let mut holder = Command::new("sh");
+        holder.args(["-ec", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let home = group.join(home);
+        let mut machine = Self { group, home, folder: temp_dir(), holder: holder.spawn().unwrap() };
+        let mut line = String::new();
+        BufReader::new(machine.holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        // The namespace stays below the group.
+        fs::write(Path::new(base).join("cgroup.procs"), machine.holder.id().to_string()).unwrap();
+        machine.leave_all();
+        fs::create_dir_all(&machine.home).unwrap();
+        let script = format!(
+            "#!/bin/sh\nset -e\necho 0 > {home}/cgroup.procs\nexec nsenter --target {holder} --mount --cgroup {skep} \"$@\"\n",
+            home = machine.home.display(),
+            holder = machine.holder.id(),
+            skep = binary().canonicalize().unwrap().display(),
+        );
+        write_program(&machine.skep(), &script);
+        machine
+    }
+
+    /// A program that runs the binary under test on this machine.
+    pub(crate) fn skep(&self) -> PathBuf {
+        self.folder.path().join("enter")
+    }
+
+    pub(crate) fn leave_all(&self) {
+        self.limit(MACHINE_BYTES);
+    }
+
+    /// Leaves this much memory, in bytes, besides what is taken and cannot be reclaimed.
+    pub(crate) fn leave_only(&self, bytes: u64) {
+        let stat = fs::read_to_string(self.group.join("memory.stat")).unwrap();
+        let value = |name: &str| -> Option<u64> {
+            stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+        };
+        // The names of version 1, which count the groups below, and those of version 2.
+        let [anonymous, shared] = [["total_rss", "anon"], ["total_shmem", "shmem"]];
+        let taken = |[first, second]: [&str; 2]| value(first).or_else(|| value(second)).unwrap();
+        self.limit(taken(anonymous) + taken(shared) + bytes);
+    }
+
+    fn limit(&self, bytes: u64) {
+        let files = ["memory.limit_in_bytes", "memory.max"].map(|file| self.group.join(file));
+        let file = files.into_iter().find(|file| file.exists()).unwrap();
+        fs::write(file, bytes.to_string()).unwrap();
     }
 
     async fn start(&self, guard: &str) -> Skep {
@@ -87,14 +133,18 @@ impl SmallMachine {
             guard,
         ];
         let alter = |command: &mut Command| _ = command.args(options);
-        Skep::start_by(&self.folder.path().join("enter"), temp_dir(), alter).await
+        Skep::start_by(&self.skep(), temp_dir(), alter).await
     }
 }
 
 impl Drop for SmallMachine {
     fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
         // The server in it has ended before.
-        let _ = fs::remove_dir(&self.group);
+        for group in [&self.home, &self.group] {
+            let _ = fs::remove_dir(group);
+        }
     }
 }
 
@@ -190,6 +240,11 @@ async fn run(skep: &Skep, vm: &Value, script: &str) -> String {
     ran["stdout"].as_str().unwrap().trim_end().to_owned()
 }
 
+async fn available_mb(skep: &Skep) -> u64 {
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    status["capacity"]["memory_available_mb"].as_u64().unwrap()
+}
+
 async fn place(skep: &Skep, vm: &Value) -> (Value, Value) {
     let record = skep.get(&format!("/api/swarm/vm/{}", id_of(vm))).await.ok(200);
     (record["paused_to"].clone(), record["paused_by"].clone())
@@ -209,14 +264,16 @@ async fn low_memory_sends_an_idle_vm_to_disk_before_any_vm_ends() {
     skep.post(&format!("/api/swarm/vm/{}/pause", id_of(&paused)), &json!({})).await.ok(200);
 
     let working = skep.boot(6).await;
-    // Together they hold more than the machine has.
+    // Together they hold more than the machine has. Once its memory is short, they take no more: the move takes as long as the
+    // disk does, and the guard ends a VM if even less is left.
     for vm in working.iter().cycle().take(working.len() * 8) {
-        if place(&skep, &idle).await != in_memory {
+        if available_mb(&skep).await < SHORT_MB || place(&skep, &idle).await != in_memory {
             break;
         }
         run(&skep, vm, HOLD).await;
     }
-    assert_eq!(place(&skep, &idle).await, (json!("disk"), json!("memory")));
+    let on_disk = (json!("disk"), json!("memory"));
+    eventually("the move to disk", async || place(&skep, &idle).await == on_disk).await;
     assert_eq!(place(&skep, &paused).await, (json!("memory"), json!("request")));
     for vm in &working {
         assert_eq!(run(&skep, vm, "echo lives").await, "lives");

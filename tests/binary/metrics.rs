@@ -25,7 +25,7 @@ async fn metrics_have_a_listener_of_their_own() {
     assert_eq!(answer.status(), 200);
     let text = answer.text().await.unwrap();
     assert!(value(&text, "process_open_fds") > 3.0 && value(&text, "process_resident_memory_bytes") > 1e6);
-    skep.get("/api/health").await.ok(200);
+    skep.get("/api/whoami").await.ok(200);
 }
 
 #[cfg(feature = "root")]

@@ -15,9 +15,9 @@ use crate::{
 
 /// Counts in memory, and writes each number to the console.
 const COUNT: &str =
-    "(n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.02; done) </dev/null >/dev/console 2>&1 &";
+    "(n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.05; done) </dev/null >/dev/console 2>&1 &";
 /// So many numbers of a VM that runs are a while in which a paused one would have counted too.
-const WHILE: u64 = 60;
+const WHILE: u64 = 25;
 /// How far a guest's clock may be off after a request of a loaded machine. A pause of these tests takes longer.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_millis(800);
 
@@ -185,7 +185,7 @@ async fn calls_go_on_or_reach_their_limits(skep: &Skep, vm: &Counter<'_>, other:
     };
     let slow = "touch /dev/shm/begun; while [ ! -e /dev/shm/go ]; do sleep 0.1; done; echo went on";
     let goes_on = exec(slow, 600_000);
-    let reaches_its_limit = exec("touch /dev/shm/second; sleep 600", 3000);
+    let reaches_its_limit = exec("touch /dev/shm/second; sleep 600", 10_000);
     let begun = async || skep.output(vm.pid, "ls /dev/shm").await;
     eventually("both commands", async || begun().await.contains("begun") && begun().await.contains("second"))
         .await;
@@ -224,8 +224,8 @@ async fn goes_by_the_command(skep: &Skep, vm: &Counter<'_>) {
     let id = vm.path.rsplit_once('/').unwrap().1;
     assert_eq!(run(&["pause", "sleeper"]), (Some(0), format!("{} {id} paused\n", vm.pid)));
     assert!(run(&["ps"]).1.lines().any(|line| line.contains("sleeper") && line.contains("paused")));
-    let (code, said) = run(&["exec", "sleeper", "true"]);
-    assert!(code != Some(0) && said.contains(&format!("skep resume {id}")), "{said}");
+    let (code, text) = run(&["exec", "sleeper", "true"]);
+    assert!(code != Some(0) && text.contains(&format!("skep resume {id}")), "{text}");
     assert_eq!(run(&["resume", "sleeper"]), (Some(0), format!("{} {id} running\n", vm.pid)));
     assert_eq!(run(&["pause", "nobody", "sleeper"]).0, Some(1), "the second one is paused all the same");
     assert_eq!(skep.get(&vm.path).await.ok(200)["state"], "paused");

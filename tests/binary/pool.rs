@@ -1,16 +1,21 @@
 //! The pool of parked VMs: they are handed out fresh, refilled, and give way to booted VMs.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, eventually, kill, temp_dir};
+use crate::harness::{Skep, eventually, eventually_within, kill, temp_dir};
+
+/// A restored VM that does not answer is given up after 60 s, and another one takes its place.
+pub(crate) const FILL_TIMEOUT: Duration = Duration::from_secs(150);
+/// Each step of a restore, for the log of a test that fails.
+const LOG_LEVEL: [&str; 2] = ["--log-level", "info,skep_swarm=debug,skep_keeper=debug"];
 
 async fn with_pool(size: u32, options: &[&str]) -> Skep {
     let data_dir = temp_dir();
     let size = size.to_string();
-    let skep = Skep::start_on(data_dir, &[&["--pool-size", &size], options].concat()).await;
+    let skep = Skep::start_on(data_dir, &[&["--pool-size", &size], &LOG_LEVEL[..], options].concat()).await;
     full(&skep).await;
     skep
 }
@@ -22,7 +27,7 @@ async fn pool(skep: &Skep) -> (u64, u64) {
 }
 
 async fn full(skep: &Skep) {
-    eventually("a full pool", async || {
+    eventually_within(FILL_TIMEOUT, "a full pool", async || {
         let (ready, target) = pool(skep).await;
         target > 0 && ready == target
     })
@@ -133,6 +138,6 @@ async fn a_parked_vm_that_dies_is_replaced() {
 async fn a_server_keeps_some_vms_ready_unasked() {
     let data_dir = temp_dir();
     let skep = Skep::start_as(data_dir, |command| _ = command.env_remove("SKEP_POOL_SIZE")).await;
-    eventually("a VM of the pool", async || pool(&skep).await.0 > 0).await;
+    eventually_within(FILL_TIMEOUT, "a VM of the pool", async || pool(&skep).await.0 > 0).await;
     assert_eq!(sources(&skep.boot(1).await), ["pool"]);
 }

@@ -1,6 +1,8 @@
 //! Server, keeper, VMMs and agents are killed at random times while VMs boot, end and run commands: every VM that a
 //! caller received in an answer exists, the output of each command is complete, and there is nothing else.
 
+mod copies;
+
 use std::{
     collections::BTreeMap,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -33,6 +35,15 @@ const END_OF_AGENT: &str = "set -- $(grep -m 1 r-xp /proc/1/maps); first=0x${1%-
 struct Rng(u64);
 
 impl Rng {
+    /// The seed is that of the environment, or of the clock, and is printed.
+    fn seeded() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let seed =
+            std::env::var("SKEP_TEST_SEED").map_or(now.as_nanos() as u64 | 1, |seed| seed.parse().unwrap());
+        eprintln!("SKEP_TEST_SEED={seed}");
+        Self(seed)
+    }
+
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -197,11 +208,7 @@ async fn round(skep: Skep, mut known: KnownVms, fault: Fault, dice: &mut Rng) ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_reported_vm_exists_whichever_process_is_killed() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed =
-        std::env::var("SKEP_TEST_SEED").map_or(now.as_nanos() as u64 | 1, |seed| seed.parse().unwrap());
-    eprintln!("SKEP_TEST_SEED={seed}");
-    let mut dice = Rng(seed);
+    let mut dice = Rng::seeded();
     let mut skep = Skep::start().await;
     let mut known = known_vms(&skep.boot(2).await);
     for number in 0..ROUNDS {

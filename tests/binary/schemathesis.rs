@@ -2,9 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
-    process::{Output, Stdio},
+    process::{ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -14,8 +14,8 @@ use tokio::{process::Command, time::timeout};
 
 use crate::harness::{Skep, temp_dir};
 
-/// Far longer than a run takes, so that a hanging run fails.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Far longer than a run takes beside other tests, so that only a hanging run fails.
+const PATIENCE: Duration = Duration::from_secs(1200);
 /// Requests of each operation, at least; `schemathesis.toml` asks for as many.
 const EXAMPLES: u64 = 100;
 /// The share of the operations, in percent, that answer some of them with 2xx.
@@ -39,8 +39,11 @@ fn program() -> PathBuf {
 
 async fn server() -> Skep {
     let data_dir = temp_dir();
-    // All requests come from one address, and what one of them boots shall not outlive the run.
-    let options = ["--max-vms", "4", "--default-ttl", "10m", "--waitlist-limit", "1000000/s"];
+    // All requests come from one address, and what one of them boots shall not outlive the run. A line for each request
+    // would hide why a test failed.
+    let quiet = "info,skep_server::request_log=warn";
+    let options =
+        ["--max-vms", "4", "--default-ttl", "10m", "--waitlist-limit", "1000000/s", "--log-level", quiet];
     Skep::start_on(data_dir, &options).await
 }
 
@@ -49,15 +52,10 @@ type Answers = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// A run in a folder of its own.
 struct Run {
-    output: Output,
+    status: ExitStatus,
+    /// What the program wrote to its standard output and standard error.
+    output: String,
     answers: Answers,
-}
-
-impl Run {
-    fn output_text(&self) -> String {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        format!("{}\n{}", text(&self.output.stdout), text(&self.output.stderr))
-    }
 }
 
 /// Who calls: an administrator of the account `default`, and one of another account, as `schemathesis.toml` names them.
@@ -75,7 +73,8 @@ async fn callers(skep: &Skep) -> Value {
 async fn run(skep: &Skep, document: &Value, options: &[&str]) -> Run {
     let own = TempDir::new().unwrap();
     let at = |name: &str| own.path().join(name);
-    let (file, users, report) = (at("openapi.json"), at("users.json"), at("report.json"));
+    let (file, users, report, output) =
+        (at("openapi.json"), at("users.json"), at("report.json"), at("output"));
     fs::write(&file, document.to_string()).unwrap();
     fs::write(&users, callers(skep).await.to_string()).unwrap();
     let mut command = Command::new(program());
@@ -85,6 +84,8 @@ async fn run(skep: &Skep, document: &Value, options: &[&str]) -> Run {
         &skep.url,
         "--no-color",
         "--continue-on-failure",
+        // Shrinking a failure of a sequence of requests can take longer than the whole run, which then shows none.
+        "--no-shrink",
         "--suppress-health-check",
         "all",
     ]);
@@ -95,11 +96,14 @@ async fn run(skep: &Skep, document: &Value, options: &[&str]) -> Run {
     command.env("SKEP_FUZZ_USERS", &users).env("SKEP_FUZZ_REPORT", &report);
     // The server under test is here, whatever proxy leads elsewhere.
     command.env("NO_PROXY", "*").env("no_proxy", "*");
-    let child = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = timeout(PATIENCE, child).await;
-    let output = output.unwrap_or_else(|_| panic!("schemathesis has not ended in {PATIENCE:?}")).unwrap();
+    // In a file, so that a run that does not end shows how far it came.
+    let written = File::create(&output).unwrap();
+    command.stdin(Stdio::null()).stdout(written.try_clone().unwrap()).stderr(written).kill_on_drop(true);
+    let ended = timeout(PATIENCE, command.status()).await;
+    let output = String::from_utf8_lossy(&fs::read(&output).unwrap()).into_owned();
+    let status = ended.unwrap_or_else(|_| panic!("schemathesis has not ended in {PATIENCE:?}:\n{output}"));
     let answers = fs::read(&report).map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default();
-    Run { output, answers }
+    Run { status: status.unwrap(), output, answers }
 }
 
 /// The names of all operations but those that `schemathesis.toml` leaves out.
@@ -117,8 +121,8 @@ async fn tried_often(skep: &Skep, document: &Value) -> Answers {
     let mut options: Vec<&str> = Vec::new();
     for _ in 0..ROUNDS {
         let run = run(skep, document, &options).await;
-        println!("{}", run.output_text());
-        assert!(run.output.status.success(), "{}", run.output_text());
+        println!("{}", run.output);
+        assert!(run.status.success(), "{}", run.output);
         for (name, answers) in run.answers {
             for (status, count) in answers {
                 *all.entry(name.clone()).or_default().entry(status).or_default() += count;
@@ -164,7 +168,7 @@ async fn a_document_that_is_wrong_is_found_out() {
     let document = skep.get("/api/openapi.json").await.ok(200);
     let only = ["--include-operation-id", "whoami", "--max-examples", "5", "--phases", "coverage,fuzzing"];
     let right = run(&skep, &document, &only).await;
-    assert!(right.output.status.success(), "{}", right.output_text());
+    assert!(right.status.success(), "{}", right.output);
     let whoami = "/paths/~1api~1whoami/get/responses/200/content/application~1json/schema";
     for (wrong, found) in [
         (json!({"type": "array"}), "Response violates schema"),
@@ -173,6 +177,6 @@ async fn a_document_that_is_wrong_is_found_out() {
         let mut document = document.clone();
         *document.pointer_mut(whoami).unwrap() = wrong;
         let run = run(&skep, &document, &only).await;
-        assert!(!run.output.status.success() && run.output_text().contains(found), "{}", run.output_text());
+        assert!(!run.status.success() && run.output.contains(found), "{}", run.output);
     }
 }

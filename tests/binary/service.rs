@@ -141,7 +141,7 @@ async fn connections_that_ask_for_nothing_hold_no_server_up() {
     let skep = Skep::start().await;
     let silent = skep.raw_connection().await;
     let mut kept = skep.raw_connection().await;
-    kept.send("GET /api/health HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    kept.send("GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
     kept.expect("HTTP/1.1 200 OK\r\n").await;
     let begun = Instant::now();
     skep.stop();

@@ -9,14 +9,13 @@ mod worst_case;
 use std::{collections::BTreeSet, time::Instant};
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
-use reqwest::Method;
 use serde_json::json;
 
 use self::{
     group::{MemoryGroup, Peak},
     requests::Request,
 };
-use crate::harness::{Skep, Tenant, send};
+use crate::harness::{Skep, Tenant};
 
 /// The memory limit of keeper and server together, in bytes.
 const LIMIT_BYTES: u64 = 512 << 20;
@@ -53,7 +52,7 @@ async fn the_worst_requests_of_all_operations_leave_a_small_server_alive() {
     leave_answers_unread(&skep, &other, &worst).await;
     assert!(refused.is_empty(), "other answers than expected: {refused:#?}");
     assert_eq!((skep.server_pid(), group.killed()), (Some(server), 0), "a process ran out of memory");
-    assert_eq!(send(skep.bare(Method::GET, "/api/health")).await.ok(200)["checks"]["store"], "ok");
+    assert_eq!(skep.health().await["checks"]["store"], "ok");
 }
 
 /// Leaves forty answers of 32 MiB unread: they take the account's share of the server's memory, and nothing of

@@ -8,6 +8,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use serde_json::{Value, json};
@@ -162,24 +163,39 @@ fn assert_events_and_no_files(skep: &Skep, original: &Value, installed: &Value) 
 /// What is done to a file of a snapshot.
 type Damage = fn(&Path);
 
+/// The name of each snapshot that is damaged, the file, and what is done to it.
+const DAMAGES: [(&str, &str, Damage); 7] = [
+    ("of-delta", "delta", flip_a_bit),
+    ("of-pages", "pages", cut),
+    ("of-layer", "layer.ext4", flip_a_bit),
+    ("of-state", "state", |path| fs::remove_file(path).unwrap()),
+    ("of-kernel", "kernel", |path| in_a_copy(path, flip_a_bit)),
+    ("of-initrd", "initrd", |path| in_a_copy(path, cut)),
+    ("of-root", "root.erofs", |path| in_a_copy(path, flip_a_bit)),
+];
+
+fn cut(path: &Path) {
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 16).unwrap();
+}
+
+/// Damages a file that other templates have links to: they keep theirs.
+fn in_a_copy(path: &Path, damage: Damage) {
+    let copy = path.with_extension("copy");
+    fs::copy(path, &copy).unwrap();
+    damage(&copy);
+    fs::rename(copy, path).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_outlive_everything_and_damage_is_found_before_use() {
     let skep = Skep::start().await;
     let original = skep.boot(1).await.remove(0);
     let wanted = begin(&skep, &original).await;
     let (_, from) = state(&skep, &original).await;
-    let damages: [(&str, Damage); 4] = [
-        ("delta", flip_a_bit),
-        ("pages", |path| {
-            let file = fs::File::options().write(true).open(path).unwrap();
-            file.set_len(file.metadata().unwrap().len() - 16).unwrap();
-        }),
-        ("layer.ext4", flip_a_bit),
-        ("state", |path| fs::remove_file(path).unwrap()),
-    ];
     let intact = snapshot(&skep, &original, "intact").await;
     let mut stored = Vec::new();
-    for name in ["of-delta", "of-pages", "of-layer", "of-state"] {
+    for (name, ..) in DAMAGES {
         stored.push(snapshot(&skep, &original, name).await);
     }
     let server = skep.server_pid().unwrap();
@@ -192,20 +208,18 @@ async fn snapshots_outlive_everything_and_damage_is_found_before_use() {
         kill(vmm);
     }
     let skep = Victim::Both.kill(skep).await;
-    assert_eq!(skep.count().await, 0);
+    // A killed process may end after the takeover.
+    eventually("the end of all VMs", async || skep.count().await == 0).await;
     let vm = boot(&skep, "intact", 1).await.remove(0);
     assert_goes_on(&skep, &vm, &wanted, from).await;
 
     // A loaded template is in sealed memory, so only the next keeper meets the damage.
     let data_dir = skep.stop();
-    for ((file, damage), template) in damages.iter().zip(&stored) {
+    for ((_, file, damage), template) in DAMAGES.iter().zip(&stored) {
         damage(&files_of(data_dir.path(), template).join(file));
     }
     let skep = Skep::start_on(data_dir, &[]).await;
-    let damaged: Vec<(&str, &str)> = (damages.iter().zip(&stored))
-        .map(|((file, _), template)| (*file, template["name"].as_str().unwrap()))
-        .collect();
-    each_is_damaged_on_record(&skep, &damaged).await;
+    each_is_damaged_on_record(&skep, &DAMAGES.map(|(name, file, _)| (file, name))).await;
     // The control.
     assert_eq!(skep.get("/api/templates/intact").await.ok(200)["id"], intact["id"]);
     let vm = boot(&skep, "intact", 1).await.remove(0);
@@ -239,11 +253,17 @@ async fn changes_on_another_base_are_found_before_use() {
     let intact = snapshot(&skep, &original, "intact").await;
     let with_delta = snapshot(&skep, &original, "with-delta").await;
     let with_origin = snapshot(&skep, &original, "with-origin").await;
+    let with_ram = snapshot(&skep, &original, "with-ram").await;
+    run(&skep, &["template", "create", "other", "--disk", "3G"]);
+    let other = skep.get("/api/templates/other").await.ok(200);
     let data_dir = skep.stop();
     let file_of = |template: &Value, file: &str| files_of(data_dir.path(), template).join(file);
     // The changed pages of another snapshot.
     fs::remove_file(file_of(&with_delta, "delta")).unwrap();
     fs::hard_link(file_of(&intact, "delta"), file_of(&with_delta, "delta")).unwrap();
+    // The memory of another template, of the same size, below the changed pages.
+    fs::remove_file(file_of(&with_ram, "ram")).unwrap();
+    fs::hard_link(file_of(&other, "ram"), file_of(&with_ram, "ram")).unwrap();
     // The key of another template.
     let manifest = file_of(&with_origin, "manifest.json");
     let mut changed: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
@@ -252,8 +272,12 @@ async fn changes_on_another_base_are_found_before_use() {
     fs::write(&manifest, changed.to_string()).unwrap();
 
     let skep = Skep::start_on(data_dir, &[]).await;
-    each_is_damaged_on_record(&skep, &[("delta", "with-delta"), ("manifest.json", "with-origin")]).await;
-    // The control: the other link of the same file is good.
+    let damaged = [("delta", "with-delta"), ("manifest.json", "with-origin"), ("ram: SHA-256", "with-ram")];
+    each_is_damaged_on_record(&skep, &damaged).await;
+    // The control: the other links of the same files are good.
+    let of_other = boot(&skep, "other", 1).await.remove(0);
+    skep.output(pid_of(&of_other), "true").await;
+    skep.delete(&path_of(&of_other)).await.ok(200);
     let vm = boot(&skep, "intact", 1).await.remove(0);
     assert_goes_on(&skep, &vm, &wanted, 1).await;
     assert_eq!(skep.count().await, 1);
@@ -265,21 +289,44 @@ const WRITE: &str = "head -c 1000000 /dev/urandom > /dev/shm/block
     { echo $n; cat /dev/shm/block; } > $file.new && sync $file.new && mv $file.new $file && sync /root
     echo $n > /dev/shm/written; done' >/dev/null 2>&1 </dev/null &)
 while [ ! -e /dev/shm/written ] || [ \"$(cat /dev/shm/written)\" -lt 30 ]; do sleep 0.05; done";
+/// Overwrites 16 MiB of memory again and again, at most about 160 MB/s so that the other program runs too, and counts the bytes.
+const OVERWRITE: &str = r#"
+import os, time
+block = os.urandom(1 << 20)
+memory = os.open("/dev/shm/memory", os.O_CREAT | os.O_RDWR)
+written = 0
+while True:
+    block = block[1:] + block[:1]
+    for at in range(16):
+        os.pwrite(memory, block, at << 20)
+    written += 16 << 20
+    with open("/dev/shm/bytes.new", "w") as file:
+        file.write(str(written))
+    os.rename("/dev/shm/bytes.new", "/dev/shm/bytes")
+    time.sleep(0.1)
+"#;
+const START_OVERWRITE: &str = "cat > /dev/shm/overwrite.py
+(setsid python3 /dev/shm/overwrite.py >/dev/null 2>&1 </dev/null &)
+while [ ! -e /dev/shm/bytes ]; do sleep 0.05; done";
 /// Prints what is wrong with files, as they are on disk.
-const CHECK: &str = "sync; echo 3 > /proc/sys/vm/drop_caches; block=$(sha256sum < /dev/shm/block)
+const CHECK: &str = "sync; echo 3 > /proc/sys/vm/drop_caches
 for file in /root/written-*; do case $file in *.new) continue;; esac
-    [ \"$(tail -n +2 $file | sha256sum)\" = \"$block\" ] || echo $file; done
+    tail -n +2 $file | cmp -s - /dev/shm/block || echo $file; done
 ls /root | grep -c -v new";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_of_a_vm_that_writes_without_end_have_whole_files() {
     let skep = Skep::start().await;
     let original = skep.boot(1).await.remove(0);
+    let started =
+        skep.exec_with(pid_of(&original), &json!({"command": START_OVERWRITE, "stdin": OVERWRITE})).await;
+    assert_eq!(started["exit_code"], 0, "{started}");
     skep.output(pid_of(&original), WRITE).await;
     for round in 0..2 {
         let name = format!("written-{round}");
-        snapshot(&skep, &original, &name).await;
-        let forked = fork(&skep, &original, &json!({})).await;
+        while_it_writes(&skep, &original, &name, snapshot(&skep, &original, &name)).await;
+        let order = json!({});
+        let forked = while_it_writes(&skep, &original, "a fork", fork(&skep, &original, &order)).await;
         for vm in boot(&skep, &name, 1).await.iter().chain(&forked) {
             let found = skep.output(pid_of(vm), CHECK).await;
             assert!(found.parse::<u32>().is_ok_and(|files| files >= 29), "{found}");
@@ -294,4 +341,18 @@ async fn copies_of_a_vm_that_writes_without_end_have_whole_files() {
     skep.output(pid_of(&original), "echo more >> /root/written-100").await;
     assert!(skep.output(pid_of(&original), CHECK).await.contains("written-100"));
     assert_in_order(&skep).await;
+}
+
+/// Copies a VM. Fails if its programs write nothing between the start and the end of the call. They may stand still during the
+/// capture itself.
+async fn while_it_writes<T>(skep: &Skep, vm: &Value, what: &str, copy: impl Future<Output = T>) -> T {
+    let written = async || skep.output(pid_of(vm), "cat /dev/shm/bytes").await.parse::<u64>().unwrap();
+    let (before, begun) = (written().await, Instant::now());
+    let copied = copy.await;
+    let bytes = written().await - before;
+    let took = begun.elapsed();
+    let rate = bytes as f64 / took.as_secs_f64() / 1e6;
+    eprintln!("{what}: the VM wrote {bytes} bytes in {took:?}, {rate:.1} MB/s");
+    assert!(bytes > 0, "{what}: the VM wrote nothing");
+    copied
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     harness::{Skep, connect_in_namespace},
-    isolation::{connect, listener_in_namespace},
+    isolation::{connect, connect_within, listener_in_namespace},
 };
 
 /// Sends one frame of each kind. The last one is valid: once it is captured, all earlier ones have been handled.
@@ -202,11 +202,11 @@ async fn the_address_of_metadata_services_cannot_be_reached() {
     in_namespace(&skep, &format!("ip addr add {address}/32 dev skep0"));
     let canary = listener_in_namespace(&skep.namespace(), address).await;
     connect_in_namespace(&skep.namespace(), canary).await.unwrap();
-    let attempt = connect(&format!("{address}/{}", canary.port()));
-    let reached = skep.output(pid, &attempt).await;
+    let target = format!("{address}/{}", canary.port());
+    let reached = skep.output(pid, &connect(&target)).await;
     assert!(!reached.ends_with("code 0"), "it was reached: {reached}");
     // The control: the packet filter alone is in the way.
     in_namespace(&skep, "nft delete table inet skep");
-    let reached = skep.output(pid, &attempt).await;
+    let reached = skep.output(pid, &connect_within(60, &target)).await;
     assert!(reached.ends_with("code 0"), "it cannot be reached at all: {reached}");
 }

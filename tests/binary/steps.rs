@@ -10,8 +10,9 @@ use std::{
 use crate::harness::{Skep, kill};
 
 /// The log has the steps of copies then.
-pub(crate) const OPTIONS: [&str; 2] = ["--log-level", "info,skep_swarm=debug"];
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const OPTIONS: [&str; 2] = ["--log-level", "info,skep_swarm=debug,skep::templates=debug"];
+/// Some steps include the boot of a guest, which takes long on a machine under load.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Parts of the line that is logged after a step.
 pub(crate) type Step = &'static [&'static str];

@@ -1,14 +1,20 @@
 //! A template that is damaged or removed while a server runs.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Skep, eventually,
-    images::{Images, bake, flip_a_bit, images_with_template, templates},
-    left_of_bake, temp_dir,
+use crate::{
+    harness::{
+        Skep, eventually, eventually_empty, eventually_within,
+        images::{Images, bake, flip_a_bit, images_with_template, templates},
+        left_of_bake, temp_dir,
+    },
+    pool::FILL_TIMEOUT,
 };
+
+/// A step of a bake, such as the boot of the guest, on a machine under load.
+const STEP_OF_BAKE: Duration = Duration::from_secs(180);
 
 async fn start(data_dir: tempfile::TempDir, images: &Images) -> Skep {
     let options = ["--pool-size", "1", "--image-dir", images.path().to_str().unwrap()];
@@ -18,7 +24,7 @@ async fn start(data_dir: tempfile::TempDir, images: &Images) -> Skep {
 /// Waits until a VM is parked, and gives its process.
 async fn parked(skep: &Skep) -> u64 {
     let mut found = None;
-    eventually("a parked VM", async || {
+    eventually_within(FILL_TIMEOUT, "a parked VM", async || {
         let status = skep.get("/api/swarm/status").await.ok(200);
         let taken: Vec<&Value> = status["vms"].as_array().unwrap().iter().map(|vm| &vm["pid"]).collect();
         let ready = status["pool"]["base"]["ready"] == 1;
@@ -37,8 +43,16 @@ fn lines_with(skep: &Skep, text: &str) -> usize {
 /// Follows a bake step by step: whole, it may take longer than anything else that tests wait for.
 async fn baked(skep: &Skep, times: usize) {
     for step in ["root file system, initial", "boot of the guest", "checksums", "VMs are booted again"] {
-        eventually(step, async || lines_with(skep, step) == times).await;
+        eventually_within(STEP_OF_BAKE, step, async || lines_with(skep, step) == times).await;
     }
+}
+
+/// The folder of its template has another memory by now than this VM began with.
+async fn is_not_stored(skep: &Skep, vm: &Value) {
+    let path = format!("/api/swarm/vm/{}/snapshot", vm["pid"]);
+    let refused = skep.post(&path, &json!({"name": "earlier"})).await;
+    let message = refused.refused(409, "template_not_ready");
+    assert!(message.contains("not on the server any more"), "{message}");
 }
 
 #[tokio::test]
@@ -79,6 +93,7 @@ async fn a_damaged_template_is_not_used_and_baked_again() {
         assert_eq!(status["vms"].as_array().unwrap().len(), 1, "{status}");
         assert_eq!(status["vms"][0]["id"], users["id"], "{status}");
     }
+    is_not_stored(&skep, &users).await;
     let mut left = left_of_bake(images.path());
     // The server itself has the image directory on its command line.
     left.retain(|one| !one.contains(" serve "));
@@ -91,7 +106,7 @@ async fn a_damaged_template_is_not_used_and_baked_again() {
     eventually("the bake's VMM", async || left_of_bake(images.path()).iter().any(|one| one.contains("qemu")))
         .await;
     drop(skep.stop());
-    eventually("the end of the bake", async || left_of_bake(images.path()).is_empty()).await;
+    eventually_empty("the remains of the bake", async || left_of_bake(images.path())).await;
     assert_eq!(templates(images.path()), Vec::<std::path::PathBuf>::new());
 }
 

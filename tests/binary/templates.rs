@@ -4,11 +4,18 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     thread::available_parallelism,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, command, eventually, images::flip_a_bit, temp_dir};
+use crate::{
+    harness::{Skep, command, eventually, eventually_within, images::flip_a_bit, temp_dir},
+    pool::FILL_TIMEOUT,
+};
+
+/// A step of a build, such as the boot of the guest, on a machine under load.
+pub(crate) const STEP_OF_BUILD: Duration = Duration::from_secs(180);
 
 /// The size of `base` in tests, and that of the template.
 const BASE_DISK_MB: u64 = 2048;
@@ -55,7 +62,7 @@ async fn reaches(skep: &Skep, name: &str, state: &str) -> Value {
     while seen["state"] != state {
         assert_ne!(seen["state"], "failed", "{seen}");
         let before = (seen["state"].clone(), seen["progress"].clone());
-        eventually("the next step of the build", async || {
+        eventually_within(STEP_OF_BUILD, "the next step of the build", async || {
             seen = skep.get(&format!("/api/templates/{name}")).await.ok(200);
             (&seen["state"], &seen["progress"]) != (&before.0, &before.1)
         })
@@ -99,7 +106,7 @@ async fn a_template_of_another_size_is_built_booted_and_deleted() {
     let message = refused.refused(409, "template_in_use");
     assert!(message.contains(vm["id"].as_str().unwrap()), "{message}");
     // VMs of the pool are parked beside those of `base`, and do not keep the template.
-    eventually("a parked VM of the template", async || {
+    eventually_within(FILL_TIMEOUT, "a parked VM of the template", async || {
         skep.get("/api/swarm/status").await.ok(200)["pool"]["big"]["ready"].as_u64() > Some(0)
     })
     .await;
@@ -128,7 +135,7 @@ async fn a_template_outlives_its_server_and_belongs_to_its_account() {
     let mut seen = begun.clone();
     while seen["state"] == "building" {
         let progress = seen["progress"].clone();
-        eventually("the next step of the build", async || {
+        eventually_within(STEP_OF_BUILD, "the next step of the build", async || {
             seen = acme.get("/api/templates/big").await.ok(200);
             seen["state"] != "building" || seen["progress"] != progress
         })
@@ -173,7 +180,7 @@ async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
     let skep = Skep::start().await;
     let order = json!({"name": "big", "from": "base", "memory_mb": MEMORY_MB});
     let id = skep.post("/api/templates", &order).await.ok(202)["id"].as_str().unwrap().to_owned();
-    eventually("the boot of the guest", async || {
+    eventually_within(STEP_OF_BUILD, "the boot of the guest", async || {
         let seen = skep.get("/api/templates/big").await.ok(200);
         seen["progress"].as_str().is_some_and(|step| step.contains("boot of the guest"))
     })

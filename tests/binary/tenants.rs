@@ -31,13 +31,19 @@ async fn streaming(skep: &Skep, key: &str, pid: &Value) -> Events {
     events
 }
 
-/// Waits for the end of a stream, which must be that of its key.
-async fn ends_with_its_key(mut events: Events) {
+/// Waits for the end of a stream, and returns the error that it ends with.
+async fn error_at_the_end(mut events: Events) -> Value {
     let last = tokio::time::timeout(PATIENCE, events.next()).await;
-    let last = last.unwrap_or_else(|_| panic!("the stream goes on")).unwrap();
-    assert_eq!((last.0.as_str(), &last.1["code"]), ("error", &json!("token_expired")), "{last:?}");
-    assert_eq!(last.1["message"], "Token expired");
+    let (kind, error) = last.unwrap_or_else(|_| panic!("the stream goes on")).unwrap();
+    assert_eq!(kind, "error", "{error}");
     assert!(events.next().await.is_none());
+    error
+}
+
+/// Waits for the end of a stream, which must be that of its key.
+async fn ends_with_its_key(events: Events) {
+    let error = error_at_the_end(events).await;
+    assert_eq!((&error["code"], &error["message"]), (&json!("token_expired"), &json!("Token expired")));
 }
 
 async fn whoami(skep: &Skep, key: &str) -> Answer {
@@ -46,6 +52,12 @@ async fn whoami(skep: &Skep, key: &str) -> Answer {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
+}
+
+/// The number of folders with the memory and the disk of a VM that is on disk.
+fn folders_of_vms_on_disk(skep: &Skep) -> usize {
+    let entries = std::fs::read_dir(skep.data_dir.path().join("templates")).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("tpl_")).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,6 +96,9 @@ async fn an_account_with_vms_is_deleted_by_force_only() {
     let skep = Skep::start().await;
     let (acme, other) = (skep.tenant("acme").await, skep.tenant("other").await);
     let (vm, kept) = (acme.boot().await, other.boot().await);
+    let on_disk = format!("/api/swarm/vm/{}", text(&acme.boot().await["id"]));
+    acme.post(&format!("{on_disk}/pause"), &json!({"to": "disk"})).await.ok(200);
+    assert_eq!(folders_of_vms_on_disk(&skep), 1);
     let stream = streaming(&skep, &acme.key, &vm["pid"]).await;
     let stream_of_other = streaming(&skep, &other.key, &kept["pid"]).await;
     let path = format!("/api/accounts/{}", acme.id);
@@ -91,12 +106,15 @@ async fn an_account_with_vms_is_deleted_by_force_only() {
     assert!(message.contains("`acme`") && message.contains("force=true"), "{message}");
     assert_eq!(whoami(&skep, &acme.key).await.status, 200, "a refusal changes nothing");
     let deleted = skep.delete(&format!("{path}?force=true")).await.ok(200);
-    assert_eq!((&deleted["vms_ended"], &deleted["keys_revoked"]), (&json!(1), &json!(1)), "{deleted}");
-    ends_with_its_key(stream).await;
+    assert_eq!((&deleted["vms_ended"], &deleted["keys_revoked"]), (&json!(2), &json!(1)), "{deleted}");
+    // Its key ends first, and its VM at once after that: the stream reports the end that it learns of first.
+    let error = error_at_the_end(stream).await;
+    assert!(["token_expired", "vm_ended"].contains(&error["code"].as_str().unwrap()), "{error}");
     assert_eq!(whoami(&skep, &acme.key).await.refused(403, "token_expired"), "Token expired");
     skep.get(&path).await.refused(404, "unknown_account");
     let pid = vm["pid"].as_u64().unwrap();
     eventually("the end of the VMM", async || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
+    eventually("the end of the files", async || folders_of_vms_on_disk(&skep) == 0).await;
     // The other account is not affected.
     assert_eq!(other.get("/api/swarm/status").await.ok(200)["count"], 1);
     // Its command would end with its stream.
@@ -111,7 +129,7 @@ async fn streams_end_with_their_key_however_that_ends() {
     let skep = Skep::start().await;
     let acme = skep.tenant("acme").await;
     let pid = acme.boot().await["pid"].clone();
-    let ends = Timestamp::now() + SignedDuration::from_secs(20);
+    let ends = Timestamp::now() + SignedDuration::from_secs(40);
     let mut made = Vec::new();
     for (name, expires_at) in
         [("revoked", None), ("expires", Some(ends.to_string())), ("all", None), ("stays", None)]
@@ -160,12 +178,15 @@ async fn a_bound_key_ends_with_its_vm_however_that_ends() {
     // The key is revoked together with the end of the VM, without a delay.
     whoami(&skep, &key).await.refused(403, "token_expired");
     let (off, key) = bound(&skep, &json!({})).await;
-    skep.exec_with(off, &json!({"command": "(sleep 1; poweroff -f) >/dev/null 2>&1 &"})).await;
+    skep.post(&format!("/api/swarm/vm/{off}/exec"), &json!({"command": "poweroff; sleep 60"})).await;
     has_ended(&skep, "the end by poweroff", &key).await;
     let (crashed, key) = bound(&skep, &json!({})).await;
     kill(u32::try_from(crashed).unwrap());
     has_ended(&skep, "the end by a crash", &key).await;
-    let (_, key) = bound(&skep, &json!({"ttl_ms": 5_000})).await;
+    // Its time begins once it has its key.
+    let (brief, key) = bound(&skep, &json!({})).await;
+    let change = skep.request(Method::PATCH, &format!("/api/swarm/vm/{brief}")).json(&json!({"ttl_ms": 1}));
+    send(change).await.ok(200);
     has_ended(&skep, "the end by its time", &key).await;
     assert_eq!(whoami(&skep, &stays).await.status, 200);
 

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use reqwest::Method;
@@ -12,7 +13,7 @@ use skep_template::{MANIFEST, read_manifest};
 
 use crate::{
     copies::{fork, path_of},
-    harness::{Answer, Skep, command, eventually, images::flip_a_bit, output_of, temp_dir, try_send},
+    harness::{Answer, Skep, binary, command, eventually, images::flip_a_bit, output_of, temp_dir, try_send},
     steps::{Log, OPTIONS, Step, Victim},
     takeover::{Victim as Killed, assert_in_order, ids, listed},
 };
@@ -89,10 +90,14 @@ async fn an_outdated_vm_on_disk_starts_again_with_its_files() {
     assert_eq!(before, "kept\nwhole\nruns\nprogram\nword: secret", "the control");
     refuses_other_requests(&skep, &vm).await;
     to_disk(&skep, &vm).await;
+    assert_eq!(skep.get(&path_of(&vm)).await.ok(200)["snapshot_state"], Value::Null);
+    let used = disk_used_mb(&skep).await;
     let data_dir = skep.stop();
     folders(data_dir.path()).iter().for_each(|folder| make_outdated(folder));
 
     let skep = Skep::start_on(data_dir, &[]).await;
+    assert!(used > 0 && disk_used_mb(&skep).await == used, "{used}");
+    names_the_outdated_vm(&skep, &vm).await;
     let refused = resume(&skep, &vm, &json!({})).await;
     let message = refused.refused(409, "template_not_ready");
     for part in ["qemu 1.2.3", "\"memory\": false", "skep resume --without-memory"] {
@@ -103,11 +108,36 @@ async fn an_outdated_vm_on_disk_starts_again_with_its_files() {
     assert_eq!((&resumed["state"], &resumed["id"]), (&json!("running"), &vm["id"]), "{resumed}");
     let record = has_its_files_alone(&skep, &vm).await;
     assert_eq!(record["pid"], resumed["pid"]);
+    assert_eq!((&record["snapshot_state"], &record["snapshot_error"]), (&Value::Null, &Value::Null));
     let event = last_resume(&skep);
     assert_eq!((&event["vm"], &event["memory"], &event["by"]), (&vm["id"], &json!(false), &json!("request")));
     assert_eq!(skep.get("/api/templates").await.ok(200)["templates"].as_array().unwrap().len(), 1);
     assert_in_order(&skep).await;
     can_do_what_other_vms_can(skep, vm).await;
+}
+
+async fn disk_used_mb(skep: &Skep) -> u64 {
+    skep.get("/api/swarm/status").await.ok(200)["disk_used_mb"].as_u64().unwrap()
+}
+
+/// Records, lists, log and doctor name the VM, before anybody tries to resume it.
+async fn names_the_outdated_vm(skep: &Skep, vm: &Value) {
+    let id = vm["id"].as_str().unwrap();
+    let records =
+        [skep.get(&path_of(vm)).await.ok(200), skep.get("/api/vms").await.ok(200)["vms"][0].clone()];
+    for record in records {
+        assert_eq!((&record["id"], &record["snapshot_state"]), (&vm["id"], &json!("outdated")), "{record}");
+        assert!(record["snapshot_error"].as_str().unwrap().contains("qemu 1.2.3"), "{record}");
+    }
+    let printed = output_of(&mut command(skep, &["ps"]));
+    assert!(String::from_utf8_lossy(&printed.stdout).contains("on disk, outdated"), "{printed:?}");
+    let names_it = |text: &str| ["`sleeper`", id, "qemu 1.2.3"].iter().all(|part| text.contains(part));
+    let log = skep.log();
+    assert_eq!(log.lines().filter(|line| names_it(line)).count(), 1, "{log}");
+    let doctor =
+        Command::new(binary()).args(["doctor", "--data-dir"]).arg(skep.data_dir.path()).output().unwrap();
+    let printed = String::from_utf8_lossy(&doctor.stdout);
+    assert!(printed.lines().any(names_it), "{printed}");
 }
 
 async fn refuses_other_requests(skep: &Skep, vm: &Value) {
@@ -120,10 +150,44 @@ async fn refuses_other_requests(skep: &Skep, vm: &Value) {
 }
 
 fn last_resume(skep: &Skep) -> Value {
-    let arguments = ["events", "--from-start", "--types", "vm.resumed", "-n", "1", "--json"];
+    first_events(skep, "vm.resumed", 1).remove(0)
+}
+
+/// Waits for so many events of this type.
+fn first_events(skep: &Skep, kind: &str, count: usize) -> Vec<Value> {
+    let arguments = ["events", "--from-start", "--types", kind, "-n", &count.to_string(), "--json"];
     let printed = output_of(&mut command(skep, &arguments));
     assert!(printed.status.success(), "{printed:?}");
-    serde_json::from_slice(&printed.stdout).unwrap()
+    let lines = printed.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_writes_no_second_event_of_an_outdated_vm() {
+    let mut skep = Skep::start().await;
+    let mut stored = Vec::new();
+    for name in ["first", "second"] {
+        let before = folders(skep.data_dir.path());
+        let vm = skep.post("/api/swarm/boot", &json!({"name": name})).await.ok(201)["vms"][0].clone();
+        to_disk(&skep, &vm).await;
+        let after = folders(skep.data_dir.path());
+        stored.push((vm, after.difference(&before).next().unwrap().clone()));
+    }
+    stored.sort_by_key(|(vm, _)| vm["id"].as_str().unwrap().to_owned());
+    let mut outdated = Vec::new();
+    for (vm, folder) in stored {
+        let data_dir = skep.stop();
+        make_outdated(&folder);
+        skep = Skep::start_on(data_dir, &[]).await;
+        outdated.push((vm["id"].clone(), vm["name"].clone()));
+        // All VMs are recorded at once, in the order of their ids, so a second event of the first VM would come before that of the
+        // second VM.
+        let events = first_events(&skep, "vm.outdated", outdated.len());
+        let found: Vec<_> = events.iter().map(|event| (event["vm"].clone(), event["name"].clone())).collect();
+        assert_eq!(found, outdated, "{events:?}");
+        let have_reasons = |event: &Value| event["message"].as_str().unwrap().contains("qemu 1.2.3");
+        assert!(events.iter().all(have_reasons), "{events:?}");
+    }
 }
 
 /// Copies, pauses and takeovers of a VM that was started from its disk alone.
@@ -148,6 +212,8 @@ async fn can_do_what_other_vms_can(mut skep: Skep, vm: Value) {
         printed.status.success() && String::from_utf8_lossy(&printed.stdout).ends_with(" running\n"),
         "{printed:?}"
     );
+    // The progress is for terminals alone, and a boot of a guest takes long enough to show it there.
+    assert!(printed.stderr.is_empty(), "{printed:?}");
     has_its_files_alone(&skep, &vm).await;
     let copy = skep.post("/api/swarm/boot", &json!({"template": "stored"})).await.ok(201)["vms"][0].clone();
     assert_eq!(run(&skep, &copy, FOUND).await, again);

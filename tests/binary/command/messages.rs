@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::Path,
     process::{Command, Output},
 };
@@ -11,6 +10,9 @@ use serde_json::{Value, json};
 
 use super::{answer, skep, stdout};
 use crate::harness::{Skep, binary, temp_dir};
+
+/// Nobody listens there. A port that was free a moment ago may be that of another test's server by now.
+const UNUSED_URL: &str = "http://127.0.0.1:1";
 
 /// Runs the command with these variables and no others of skep.
 fn bare(arguments: &[&str], variables: &[(&str, &str)], data_dir: &Path) -> Output {
@@ -79,8 +81,7 @@ async fn a_server_that_cannot_be_reached_is_described_by_the_cause() {
     assert!(error_text.contains("does not trust") && error_text.contains("--ca-file"), "{error_text}");
     let error_text = ps(&secure, &secure.url.replace("https:", "http:"));
     assert!(error_text.contains("accepts https only"), "{error_text}");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error_text = ps(&plain, &format!("http://{free}"));
+    let error_text = ps(&plain, UNUSED_URL);
     assert!(
         error_text.contains("no server is running at") && error_text.contains("skep serve"),
         "{error_text}"
@@ -124,8 +125,7 @@ async fn with_json_an_error_is_one_line_of_json() {
     assert_eq!((&refused["status"], &refused["code"]), (&json!(404), &json!("unknown_path")), "{refused}");
     let id = refused["request_id"].as_str().unwrap();
     assert!(!id.is_empty() && refused["message"].as_str().unwrap().contains("missing"), "{refused}");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let away = error(&skep(&server, &["ps", "--json", "--url", &format!("http://{free}")], ""), 1);
+    let away = error(&skep(&server, &["ps", "--json", "--url", UNUSED_URL], ""), 1);
     assert_eq!((&away["status"], &away["code"]), (&Value::Null, &json!("unreachable")), "{away}");
     let usage = error(&skep(&server, &["ps", "--json", "--bogus"], ""), 2);
     assert_eq!(usage["code"], "usage", "{usage}");

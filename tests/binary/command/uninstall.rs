@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::harness::{Skep, binary, output_of, remains_of};
+use crate::harness::{Skep, binary, eventually, output_of, remains_of};
 
 fn uninstall(data_dir: &Path, images: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(binary());
@@ -44,6 +44,14 @@ fn answered(command: &mut Command, answer: &str) -> (Option<i32>, String) {
     (child.wait().unwrap().code(), message)
 }
 
+/// Waits until the egress process of a stopped server has ended. It does so by itself, where no VM has a policy.
+async fn wait_for_the_egress_process(data_dir: &Path) {
+    eventually("the end of the egress process", async || {
+        !remains_of(data_dir).iter().any(|one| one.contains("egress-process"))
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_installation_goes_after_a_question_and_another_stays() {
     let other = Skep::start().await;
@@ -65,6 +73,7 @@ async fn one_installation_goes_after_a_question_and_another_stays() {
     let wreck = skep.stop_and_leave_vms();
     let data_dir = wreck.path().to_owned();
     fs::write(data_dir.join("mine"), "not skep's").unwrap();
+    wait_for_the_egress_process(&data_dir).await;
     let before = remains_of(&data_dir);
     assert!(!before.is_empty());
     let unasked = output_of(&mut uninstall(&data_dir, images.path(), &[]));

@@ -190,7 +190,7 @@ async fn a_root_that_an_account_was_given_is_reached_from_the_next_start_on() {
     // What is one account's is beside the other's.
     let foreign = get(&administrator(&skep), "/api/files/read", &root.join("work/note"), "").await;
     assert!(foreign.status.is_client_error(), "{foreign:?}");
-    let tried = json!({"command": format!("cat {}/work/note", root.display())});
+    let tried = json!({"command": format!("cat {}", root.join("work/note").display())});
     let tried = skep.post("/api/exec", &tried).await.ok(200);
     assert_eq!(tried["stdout"], "", "{tried}");
 }

@@ -45,7 +45,7 @@ for _ in range(count):
     connection.setblocking(False)
     sent[connection] = 0
 while sent:
-    _, writable, _ = select.select([], list(sent), [], 5)
+    _, writable, _ = select.select([], list(sent), [], 15)
     if not writable:
         break
     for connection in writable:
@@ -73,7 +73,8 @@ fn each_end_may_finish_first_and_one_that_never_reads_stops_no_other() {
         // The control: a host that reads takes them all.
         assert_eq!(python(&skep, vm, SENDER, &format!("c {MANY_BYTES} 1")).await, "all");
         let stay = format!(
-            "(sleep 100000 | python3 /root/script.py n {MANY_BYTES} 4 > /root/sent) > /dev/null 2>&1 &"
+            "touch /root/sent
+            (sleep 100000 | python3 /root/script.py n {MANY_BYTES} 4 > /root/sent) > /dev/null 2>&1 &"
         );
         skep.output(vm, &stay).await;
         eventually("stuck connections", async || skep.output(vm, "cat /root/sent").await == "stuck").await;

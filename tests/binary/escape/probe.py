@@ -9,7 +9,7 @@ import ctypes, errno, json, os, re, signal, sys
 libc = ctypes.CDLL(None, use_errno=True)
 # Where the test finds the ends of the pipes: above all that a VMM inherits.
 ORDERS, TO_ORDERS, ANSWERS, TO_ANSWERS = 100, 101, 102, 103
-PATIENCE = 20
+PATIENCE = 60
 
 
 def call(number, *arguments):

@@ -19,7 +19,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Skep, serve, temp_dir};
+use crate::harness::{Skep, serve, temp_dir, write_program};
 
 const PROBE: &str = include_str!("probe.py");
 const SECRET: &str = "canary-of-the-machine";
@@ -60,8 +60,7 @@ pub(super) async fn start() -> (Skep, TempDir) {
 
 fn probe_in(folder: &TempDir) -> PathBuf {
     let path = folder.path().join("probe.py");
-    fs::write(&path, PROBE).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&path, PROBE);
     path
 }
 

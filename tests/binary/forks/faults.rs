@@ -13,16 +13,31 @@ use crate::{
 };
 
 /// What the log says after each step of a copy.
-const STEPS: [Step; 5] = [
+const STEPS: [Step; 6] = [
+    &["is copied while it runs"],
     &["are frozen"],
     &["are stopped for a copy"],
     &["are saved"],
     &["the processors of VM vm_", "run again"],
     &["the programs of VM vm_", "run again"],
 ];
+/// What follows for a fork, until its VMs are on record.
+const STEPS_OF_FORK: [Step; 4] = [
+    &["is launched for a boot"],
+    &["is committed"],
+    &["is freed after a fork"],
+    &["the VMs of a boot are on record"],
+];
+/// What follows for a snapshot, until its caller is answered.
+const STEPS_OF_SNAPSHOT: [Step; 4] = [
+    &["the recipe of the snapshot", "is written"],
+    &["the files of a snapshot are written"],
+    &["the files of the snapshot", "are complete"],
+    &["a snapshot of VM", "is stored"],
+];
 
 /// Captures that the keeper holds, by the files of their device states.
-fn captures(skep: &Skep) -> usize {
+pub(super) fn captures(skep: &Skep) -> usize {
     let files = fs::read_dir(format!("/proc/{}/fd", skep.pid())).unwrap().flatten();
     let is_state = |path: PathBuf| path.to_string_lossy().starts_with("/memfd:skep-state");
     files.filter(|file| fs::read_link(file.path()).is_ok_and(is_state)).count()
@@ -38,10 +53,11 @@ async fn a_kill_at_any_step_leaves_the_parent_running_and_nothing_else() {
     let parent = skep.boot(1).await.remove(0);
     let wanted = begin(&skep, &parent).await;
     let mut count = state(&skep, &parent).await.1;
-    let kills =
-        [Victim::Server, Victim::Keeper].map(|victim| ["fork", "snapshot"].map(|verb| (victim, verb)));
-    for step in STEPS {
-        for (victim, verb) in kills.into_iter().flatten() {
+    let of_both = STEPS.map(|step| [("fork", step), ("snapshot", step)]).into_iter().flatten();
+    let of_fork = STEPS_OF_FORK.map(|step| ("fork", step));
+    let of_snapshot = STEPS_OF_SNAPSHOT.map(|step| ("snapshot", step));
+    for (verb, step) in of_both.chain(of_fork).chain(of_snapshot) {
+        for victim in [Victim::Server, Victim::Keeper] {
             let round = format!("{verb}, {victim:?} killed after {step:?}");
             eprintln!("{round}");
             let body = if verb == "fork" { json!({"count": 2}) } else { json!({"name": "stored"}) };
@@ -53,7 +69,7 @@ async fn a_kill_at_any_step_leaves_the_parent_running_and_nothing_else() {
             count = assert_goes_on(&skep, &parent, &wanted, count).await;
             match answer {
                 Ok(answer) if answer.status == 201 => was_answered(&skep, &answer, &wanted).await,
-                _ => was_not_answered(&skep, &round).await,
+                _ => was_not_answered(&skep, &parent, &wanted, &round).await,
             }
             eventually("the end of all captures", async || captures(&skep) == 0).await;
             only_the_parent_is_left(&skep, &parent).await;
@@ -67,7 +83,7 @@ async fn a_kill_at_any_step_leaves_the_parent_running_and_nothing_else() {
 }
 
 /// The answer may have been faster than the kill.
-async fn was_answered(skep: &Skep, answer: &Answer, wanted: &State) {
+pub(crate) async fn was_answered(skep: &Skep, answer: &Answer, wanted: &State) {
     let vms = match answer.body["vms"].as_array() {
         Some(vms) => vms.clone(),
         None => {
@@ -82,7 +98,11 @@ async fn was_answered(skep: &Skep, answer: &Answer, wanted: &State) {
 }
 
 /// No VM and no template is listed whose request was not answered, except for one that is complete.
-async fn was_not_answered(skep: &Skep, round: &str) {
+pub(crate) async fn was_not_answered(skep: &Skep, parent: &Value, wanted: &State, round: &str) {
+    for vm in listed(skep).await.iter().filter(|vm| vm["id"] != parent["id"]) {
+        eprintln!("{round}: it is on record");
+        assert_goes_on(skep, vm, wanted, 1).await;
+    }
     eventually("the end of what is half made", async || {
         let templates = skep.get("/api/templates").await.ok(200);
         let mut templates = templates["templates"].as_array().unwrap().iter();
@@ -99,7 +119,7 @@ async fn was_not_answered(skep: &Skep, round: &str) {
 }
 
 /// Ends all VMs but the parent, and deletes what was stored.
-async fn only_the_parent_is_left(skep: &Skep, parent: &Value) {
+pub(crate) async fn only_the_parent_is_left(skep: &Skep, parent: &Value) {
     assert_in_order(skep).await;
     for vm in listed(skep).await.iter().filter(|vm| vm["id"] != parent["id"]) {
         skep.delete(&path_of(vm)).await.ok(200);

@@ -4,17 +4,19 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::{faults::captures, host_name};
 use crate::{
     copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
-    harness::{Answer, Skep, send},
-    takeover::{Streamed, assert_in_order},
+    harness::{Answer, Skep, eventually, send},
+    takeover::{Streamed, assert_in_order, ids, listed},
 };
 
-/// Covers all control groups, with a file system that has these files instead, until a file says that it is enough.
+/// Covers all control groups, with a file system that has these files instead, until a file says that it is enough. The unmount
+/// is lazy, because the agent may have one of the files open.
 fn cover(files: &str) -> String {
     format!(
         "set -e; rm -f /dev/shm/enough; mount -t tmpfs covered /sys/fs/cgroup; cd /sys/fs/cgroup; {files}
-        cd /; echo covered; while [ ! -e /dev/shm/enough ]; do sleep 0.1; done; umount /sys/fs/cgroup; echo over"
+        cd /; echo covered; while [ ! -e /dev/shm/enough ]; do sleep 0.1; done; umount -l /sys/fs/cgroup; echo over"
     )
 }
 
@@ -27,7 +29,7 @@ const LIE: &str = "mkdir skep; touch skep/cgroup.freeze; echo frozen 1 > skep/cg
 
 /// Waits outside of the group that is frozen, and stops the agent by `ptrace` in the middle of a freeze: a cover makes the agent
 /// wait for the end of the freeze. Lets it go after this many seconds: longer than a call waits for an answer to the freeze and
-/// to the thaw.
+/// to the thaw. The agent that is stopped may have the covered file open.
 const HOLD: &str = "import ctypes, os, subprocess, time
 libc = ctypes.CDLL(None, use_errno=True)
 def trace(request):
@@ -45,7 +47,7 @@ while os.pread(frozen, 1, 0) != b'1':
 trace(SEIZE)
 trace(INTERRUPT)
 time.sleep(30)
-subprocess.run(['umount', EVENTS], check=True)
+subprocess.run(['umount', '-l', EVENTS], check=True)
 ";
 const START_HOLD: &str =
     "cat > /root/hold.py; (setsid python3 /root/hold.py > /root/hold.log 2>&1 </dev/null &)
@@ -122,15 +124,54 @@ async fn a_guest_that_attacks_the_freeze_is_not_copied_and_runs_on() {
 
 /// Programs that were not frozen run in the copy before it has its identity. Others run on as ever.
 async fn a_lie_harms_only_its_guest(skep: &Skep, attacked: &mut Attacked) {
+    let other = skep.boot(1).await.remove(0);
+    let before = memory_used(skep).await;
     let attack = attacked.begin(skep, LIE).await;
     let answer = attacked.call(skep, "fork").await;
     eprintln!("a copy of a guest that lies: {answer:?}");
     if answer.status == 201 {
-        skep.delete(&path_of(&answer.body["vms"][0])).await.ok(200);
+        has_an_identity_of_its_own_or_is_ended(skep, &answer.body["vms"][0], &attacked.vm).await;
     } else {
         answer.refused(503, "boot_failed");
     }
+    assert_eq!(ids(&listed(skep).await), ids(&[attacked.vm.clone(), other.clone()]));
+    eventually("the end of all captures", async || captures(skep) == 0).await;
+    eventually("the memory of the copy", async || memory_used(skep).await == before).await;
+    // While the attack goes on, another VM is copied.
+    let copy = fork(skep, &other, &json!({})).await.remove(0);
+    for vm in [&other, &copy] {
+        assert_eq!(skep.output(pid_of(vm), "uname -n").await, host_name(vm));
+    }
     attacked.end(skep, attack).await;
+    assert_in_order(skep).await;
+    for vm in [&other, &copy] {
+        skep.delete(&path_of(vm)).await.ok(200);
+    }
+}
+
+/// The memory that is reserved for VMs, in MiB.
+async fn memory_used(skep: &Skep) -> u64 {
+    skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].as_u64().unwrap()
+}
+
+/// Fails unless the server lists the copy as a VM of its own, or has ended it. Ends it.
+async fn has_an_identity_of_its_own_or_is_ended(skep: &Skep, copy: &Value, original: &Value) {
+    assert_eq!(copy["parent"], original["id"], "{copy}");
+    for field in ["id", "ip", "pid"] {
+        assert!(copy[field] != Value::Null && copy[field] != original[field], "{field}: {copy}, {original}");
+    }
+    let found = skep.get(&path_of(copy)).await;
+    if found.status == 200 {
+        for field in ["id", "ip", "pid", "parent"] {
+            assert_eq!(found.body[field], copy[field], "{field}: {found:?}");
+        }
+    } else {
+        found.refused(404, "unknown_vm");
+    }
+    let ended = skep.delete(&path_of(copy)).await;
+    if ended.status != 200 {
+        ended.refused(404, "unknown_vm");
+    }
 }
 
 async fn the_agent_is_held(skep: &Skep, attacked: &mut Attacked) {

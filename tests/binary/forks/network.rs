@@ -83,15 +83,16 @@ while True:
 print("\n".join(lines))
 "#;
 
-/// A server that echoes, and a client of it over the VM's own address, which says how its connection is.
+/// Servers that echo, on all addresses and on the VM's own, and a client of one over the VM's own address, which says how its
+/// connection is.
 const CONNECT: &str = r#"
 import os, socket, sys, threading, time
-server = socket.create_server(("0.0.0.0", 8000))
+servers = [socket.create_server(("0.0.0.0", 8000)), socket.create_server((sys.argv[1], 8001))]
 
 def echo(peer):
     while data := peer.recv(1000): peer.sendall(data)
 
-def serve():
+def serve(server):
     while True:
         peer, _ = server.accept()
         threading.Thread(target=echo, args=(peer,), daemon=True).start()
@@ -100,7 +101,7 @@ def put(text):
     with open("/dev/shm/connection.new", "w") as file: file.write(text)
     os.rename("/dev/shm/connection.new", "/dev/shm/connection")
 
-threading.Thread(target=serve, daemon=True).start()
+for server in servers: threading.Thread(target=serve, args=(server,), daemon=True).start()
 client, number = socket.create_connection((sys.argv[1], 8000)), 0
 try:
     while True:
@@ -260,6 +261,26 @@ async fn connections_of_the_parent_go_on_and_end_in_the_copy() {
     is_echoed(&mut outside);
     skep.delete(&path_of(&copies[0])).await.ok(200);
     is_echoed(&mut outside);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_an_ended_original_end_in_a_copy_with_its_address() {
+    let skep = Skep::start().await;
+    let original = skep.boot(1).await.remove(0);
+    start(&skep, &original, CONNECT, text(&original, "ip"), "/dev/shm/connection").await;
+    skep.post(&format!("{}/snapshot", path_of(&original)), &json!({"name": "connected"})).await.ok(201);
+    // A new server and keeper assign the addresses from the first one again.
+    let skep = Skep::start_on(skep.stop(), &[]).await;
+    let booted = skep.post("/api/swarm/boot", &json!({"template": "connected"})).await.ok(201);
+    let copy = &booted["vms"][0];
+    assert_eq!(copy["ip"], original["ip"]);
+    eventually("the end of the copy's connection", async || {
+        skep.output(pid_of(copy), "cat /dev/shm/connection").await.starts_with("ended")
+    })
+    .await;
+    // Programs that listen on that address serve it on.
+    let listener = format!("{}:8001", text(copy, "ip")).parse::<SocketAddr>().unwrap();
+    is_echoed(&mut connect_in_namespace(&skep.namespace(), listener).await.unwrap());
 }
 
 fn is_echoed(connection: &mut TcpStream) {

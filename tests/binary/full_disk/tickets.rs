@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{fill, on_a_small_disk};
+use super::{REFUSALS, fill, on_a_small_disk};
 use crate::harness::{Answer, Skep, eventually, send};
 
 const TICKETS: usize = 120;
@@ -29,6 +29,23 @@ async fn history(skep: &Skep, id: &str) -> (Vec<Value>, usize) {
     (events, history["attempts"].as_array().unwrap().len())
 }
 
+/// Claims one after the other until the disk is full.
+async fn claim_until_refused(skep: &Skep, held: &mut BTreeSet<String>) {
+    let mut refused = 0;
+    while refused < REFUSALS {
+        let answer = claim(skep).await;
+        if answer.status == 200 {
+            refused = 0;
+            held.extend(ids(&answer.ok(200)));
+            assert!(held.len() < TICKETS - 10, "the disk never fills");
+        } else {
+            refused += 1;
+            answer.refused(503, "store_unavailable");
+            assert!(answer.headers.contains_key("retry-after"), "{answer:?}");
+        }
+    }
+}
+
 /// Claims all that is left, none of it twice.
 async fn claim_the_rest(skep: &Skep, held: &mut BTreeSet<String>) {
     let order = json!({"assignee": "agent-9", "count": 100});
@@ -49,22 +66,13 @@ async fn a_claim_that_finds_the_disk_full_is_refused_whole() {
         (0..TICKETS).map(|number| json!({"title": format!("{number}"), "max_attempts": 1})).collect();
     let made = skep.post("/api/tickets/batch", &json!({"tickets": tickets})).await.ok(201);
     let all = ids(&made);
-    let order = json!({"assignee": "agent-1", "lease_ms": 5_000, "count": 1});
+    let order = json!({"assignee": "agent-1", "lease_ms": 20_000, "count": 1});
     let lapses = ids(&skep.post("/api/tickets/claim", &order).await.ok(200));
     let mut held = ids(&claim(&skep).await.ok(200));
 
     fill(&folder.join("filler"));
     // What the store has on the disk already takes some more.
-    let refused = loop {
-        let answer = claim(&skep).await;
-        if answer.status != 200 {
-            break answer;
-        }
-        held.extend(ids(&answer.ok(200)));
-        assert!(held.len() < TICKETS - 10, "the disk never fills");
-    };
-    refused.refused(503, "store_unavailable");
-    assert!(refused.headers.contains_key("retry-after"), "{refused:?}");
+    claim_until_refused(&skep, &mut held).await;
     // In whatever way it is claimed, and whatever else is asked of it.
     let next = all.iter().find(|id| !held.contains(*id) && !lapses.contains(*id)).unwrap();
     let path = format!("/api/tickets/{next}");

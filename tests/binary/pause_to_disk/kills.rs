@@ -1,5 +1,5 @@
-//! Kills of server or keeper at each step of a pause to disk and of a resume: the VM runs or is on disk then, with its
-//! data, and nothing else is left.
+//! Kills of server or keeper at each step of a pause to disk, of a resume, and of the end of a VM on disk: the VM runs or is on
+//! disk then, with its data, or has ended, and nothing else is left.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,18 @@ use crate::{
 };
 
 /// What the log says after each step.
-const STEPS_OF_PAUSE: [Step; 7] = [
+const STEPS_OF_PAUSE: [Step; 12] = [
     &["the programs of VM", "are frozen"],
+    &["the processors of VM", "are stopped for its pause"],
     &["the devices of VM", "are saved"],
     &["is copied for its pause"],
     &["the address of VM", "is reserved"],
+    &["the recipe of the snapshot", "is written"],
+    &["the files of a snapshot are written"],
+    &["the files of the snapshot", "are complete"],
     &["is stored on disk"],
     &["is on disk on record"],
+    &["the VMM of VM", "which is on disk, has ended"],
     &["is paused to disk"],
 ];
 const STEPS_OF_RESUME: [Step; 5] = [
@@ -31,6 +36,9 @@ const STEPS_OF_RESUME: [Step; 5] = [
     &["is resumed on record"],
     &["is resumed", "INFO"],
 ];
+
+/// Steps of the end of a VM on disk. The server logs the first line before it records the end.
+const STEPS_OF_END: [Step; 2] = [&["INFO", "VM vm_", " ended"], &["the end of VM", "is on record"]];
 
 /// The VM, and what it must have.
 struct Kept {
@@ -59,8 +67,54 @@ async fn a_kill_at_any_step_leaves_the_vm_running_or_on_disk_and_nothing_else() 
     to_disk(&skep, &kept.vm).await;
     resume(&skep, &kept.vm).await;
     is_running(&skep, &mut kept).await;
-    skep.delete(&path_of(&kept.vm)).await.ok(200);
+    let skep = ends(skep, kept.vm).await;
     assert_in_order(&skep).await;
+}
+
+/// Kills during the end of a VM on disk leave no record without files, and no files without a record.
+async fn ends(mut skep: Skep, vm: Value) -> Skep {
+    // A VM that has not ended after a round is that of the next one.
+    let mut left = Some(vm);
+    for step in STEPS_OF_END {
+        for victim in [Victim::Server, Victim::Keeper] {
+            eprintln!("end, {victim:?} killed after {step:?}");
+            let vm = match left.take() {
+                Some(vm) => vm,
+                None => skep.boot(1).await.remove(0),
+            };
+            (skep, left) = round_of_end(skep, vm, step, victim).await;
+        }
+    }
+    // The control: without a kill, it ends with its files.
+    let vm = match left {
+        Some(vm) => vm,
+        None => skep.boot(1).await.remove(0),
+    };
+    to_disk(&skep, &vm).await;
+    skep.delete(&path_of(&vm)).await.ok(200);
+    assert_eq!(snapshots(skep.data_dir.path()).len(), 0);
+    skep
+}
+
+/// Returns the VM, which runs again, if its end was not recorded.
+async fn round_of_end(skep: Skep, vm: Value, step: Step, victim: Victim) -> (Skep, Option<Value>) {
+    to_disk(&skep, &vm).await;
+    let log = Log::from_now(&skep);
+    let request = tokio::spawn(try_send(skep.request(Method::DELETE, &path_of(&vm))));
+    let skep = victim.kill_at(step, log, skep).await;
+    let answered = request.await.unwrap().is_ok_and(|answer| answer.status == 200);
+    let found = skep.get(&path_of(&vm)).await;
+    let is_left = found.status == 200;
+    if is_left {
+        assert!(!answered, "{found:?} after its end was answered");
+        is_on_disk(&skep, &found.body).await;
+        resume(&skep, &vm).await;
+    } else {
+        found.refused(404, "unknown_vm");
+    }
+    eventually("the end of the files", async || snapshots(skep.data_dir.path()).is_empty()).await;
+    assert_in_order(&skep).await;
+    (skep, is_left.then_some(vm))
 }
 
 async fn round(skep: Skep, kept: &mut Kept, verb: &str, step: Step, victim: Victim) -> Skep {

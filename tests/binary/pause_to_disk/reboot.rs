@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +11,7 @@ use skep_harness::temp_dir;
 
 use super::{Worker, boot_request};
 use crate::{
-    harness::{Skep, binary, eventually, kill},
+    harness::{Skep, binary, eventually, kill, write_program},
     takeover::{ids, listed},
 };
 
@@ -26,8 +25,7 @@ fn on_boot(folder: &Path, boot_id: &str) -> PathBuf {
         file = file.display(),
         skep = binary().display(),
     );
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, &script);
     program
 }
 

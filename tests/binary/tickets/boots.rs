@@ -1,9 +1,15 @@
 //! VMs that are booted for a ticket.
 
+use std::{process::Stdio, time::Duration};
+
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::{io::AsyncReadExt, process::Command, time::timeout};
 
 use crate::harness::{self, Skep, eventually, send};
+
+/// Time limit for the output of a command that follows a log.
+const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(240);
 
 async fn ticket(skep: &Skep) -> String {
     let made = skep.post("/api/tickets", &json!({"title": "a", "max_attempts": 1})).await.ok(201);
@@ -93,8 +99,7 @@ async fn a_named_boot_has_its_effect_once() {
         send(request.json(&body))
     };
     // A caller that goes away leaves the boot to its end.
-    let impatient =
-        tokio::time::timeout(std::time::Duration::from_millis(20), boot(json!({"ttl_ms": 600_000})));
+    let impatient = timeout(Duration::from_millis(20), boot(json!({"ttl_ms": 600_000})));
     let seen = impatient.await.is_ok();
     eventually("the end of the boot", async || {
         let again = boot(json!({"ttl_ms": 600_000})).await;
@@ -306,7 +311,8 @@ with sqlite3.connect(sys.argv[1]) as store:
     assert!(altered.unwrap().success());
     let skep = wreck.start().await;
     eventually("the end of the VM", async || reason(&skep, &kept_vm).await == "ticket_ended").await;
-    assert_eq!(skep.count().await, 0);
+    // The end is on record before the VM leaves the server's list.
+    eventually("no VM in the list", async || skep.count().await == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -356,32 +362,41 @@ async fn the_command_of_a_boot_finds_its_ticket_and_what_came_of_the_prerequisit
 async fn the_output_of_a_boot_command_can_be_read_during_and_after_its_vm() {
     let server = Skep::start().await;
     let id = ticket(&server).await;
-    // Prints bytes that are not UTF-8 to both outputs, more than one page, and then waits for a file.
-    let command = "printf 'a\\377\\000b\\n'; echo err >&2; sleep 0.5; yes line | head -c 1000000; \
-                   while [ ! -e /root/end ]; do sleep 0.1; done; echo last; exit 3";
+    // Prints bytes that are not UTF-8 to both outputs, and more than one page. It waits for a file before it changes the
+    // output: the order of what is in two pipes at once is not known.
+    let command = "wait_for() { while [ ! -e /root/$1 ]; do sleep 0.1; done; }
+        printf 'a\\377\\000b\\n'; wait_for err; echo err >&2; wait_for lines; yes line | head -c 1000000
+        wait_for end; echo last; exit 3";
     let booted = server.post("/api/swarm/boot", &json!({"ticket": id, "command": command})).await.ok(201);
     let vm = &booted["vms"][0];
     let pid = vm["pid"].as_u64().unwrap();
     let log = format!("/api/tickets/{id}/log");
     let size = async || server.get(&log).await.ok(200)["size_bytes"].as_u64().unwrap();
+    for (bytes, next) in [(5, "err"), (9, "lines")] {
+        eventually("the output before", async || size().await >= bytes).await;
+        server.output(pid, &format!("touch /root/{next}")).await;
+    }
     eventually("the output", async || size().await >= 1_000_009).await;
     let first = server.get(&log).await.ok(200);
     assert_eq!((&first["attempt"], &first["vm"], &first["running"]), (&json!(1), &vm["id"], &json!(true)));
     assert_eq!((&first["truncated"], &first["next_offset"]), (&json!(true), &json!(512 << 10)));
     assert!(first["output"].as_str().unwrap().starts_with("a\u{FFFD}\0b\nerr\nline\n"), "{first}");
-    let followed = harness::command(&server, &["ticket", "logs", "-f", &id])
-        .stdout(std::process::Stdio::piped())
-        .spawn();
-    let followed = followed.unwrap();
+    let mut follower = Command::from(harness::command(&server, &["ticket", "logs", "-f", &id]));
+    let mut follower = follower.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut followed = follower.stdout.take().unwrap();
+    // It has begun to follow once it prints. Its first request is not repeated.
+    let mut printed = vec![0];
+    timeout(FOLLOWER_TIMEOUT, followed.read_exact(&mut printed)).await.unwrap().unwrap();
     // The next server continues where this one stopped, and the follower reconnects.
     let killed = server.server_pid().unwrap();
     crate::harness::kill(killed);
     server.wait_for_server_after(killed).await;
     server.output(pid, "touch /root/end").await;
     let expected = [b"a\xff\0b\nerr\n".as_slice(), &b"line\n".repeat(200_000), b"last\n"].concat();
-    let output = tokio::task::spawn_blocking(|| followed.wait_with_output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert!(output.stdout == expected, "{} bytes of {}", output.stdout.len(), expected.len());
+    timeout(FOLLOWER_TIMEOUT, followed.read_to_end(&mut printed)).await.unwrap().unwrap();
+    let ended = timeout(FOLLOWER_TIMEOUT, follower.wait()).await.unwrap().unwrap();
+    assert!(ended.success(), "{ended}");
+    assert!(printed == expected, "{} bytes of {}", printed.len(), expected.len());
     eventually("the end of the VM", async || reason(&server, vm).await == "ticket_ended").await;
     let whole = harness::command(&server, &["ticket", "logs", &id, "--attempt", "1"]).output().unwrap();
     assert!(whole.status.success() && whole.stdout == expected, "{:?}", whole.stderr);

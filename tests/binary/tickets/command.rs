@@ -156,7 +156,7 @@ fn refused_at_last(output: &Output, expected: &str) {
 /// A worker whose command says in a file that it runs, and does so until it is ended.
 fn lasting(server: &Skep, pids: &Path) -> Child {
     let line = format!("sleep 600 & echo $! >> {0}; echo $$ >> {0}; wait", pids.display());
-    let arguments = ["ticket", "work", "--lease", "5s", "--json", &line];
+    let arguments = ["ticket", "work", "--lease", "10s", "--json", &line];
     command(server, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 

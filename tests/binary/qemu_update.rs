@@ -1,0 +1,157 @@
+//! An update of QEMU while a server runs.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    copies::{path_of, pid_of},
+    harness::{Skep, binary, eventually, send, temp_dir, write_program},
+};
+
+const QEMU: &str = "/usr/bin/qemu-system-x86_64";
+/// Another version, which prints it and cannot run VMs.
+const OTHER: &str = "#!/bin/sh\necho 'QEMU emulator version 1.2.3 (Debian 1:1.2.3-1)'\n";
+
+/// A program that runs skep with a /usr that can be changed for skep and its children alone.
+fn with_own_usr(folder: &Path) -> PathBuf {
+    after_change_of_usr(folder, "true")
+}
+
+/// A program that runs skep on a machine without QEMU.
+pub(crate) fn without_qemu(folder: &Path) -> PathBuf {
+    after_change_of_usr(folder, &format!("rm {QEMU}"))
+}
+
+fn after_change_of_usr(folder: &Path, change: &str) -> PathBuf {
+    let (site, program) = (folder.join("site"), folder.join("skep"));
+    fs::create_dir(&site).unwrap();
+    let script = format!(
+        "#!/bin/sh\nexec unshare --mount --propagation private sh -euc '\n\
+         mount -t tmpfs skep-test {site}\n\
+         mkdir -m 755 {site}/upper {site}/work\n\
+         mount -t overlay skep-test -o lowerdir=/usr,upperdir={site}/upper,workdir={site}/work /usr\n\
+         {change}\n\
+         exec {skep} \"$@\"' skep \"$@\"\n",
+        site = site.display(),
+        skep = binary().display(),
+    );
+    write_program(&program, &script);
+    program
+}
+
+/// Puts a copy of this file in the place of the server's QEMU, as a package manager does: by a rename.
+fn install(skep: &Skep, source: &Path) {
+    let path = PathBuf::from(format!("/proc/{}/root{QEMU}", skep.pid()));
+    let new = path.with_extension("new");
+    // By another process: processes that other tests start must not inherit a descriptor that writes a program.
+    let status = Command::new("install").args(["-m", "755"]).arg(source).arg(&new).status().unwrap();
+    assert!(status.success());
+    fs::rename(new, path).unwrap();
+}
+
+/// The upstream version of the engine that the server started with.
+async fn engine(skep: &Skep) -> String {
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    let name = status["engine"]["name"].as_str().unwrap();
+    name.split(" (").next().unwrap().to_owned()
+}
+
+async fn assert_runs(skep: &Skep, vm: &Value) {
+    assert_eq!(skep.output(pid_of(vm), "cat /dev/shm/word").await, "kept");
+}
+
+async fn boot(skep: &Skep) -> Value {
+    let vm = skep.boot(1).await.remove(0);
+    skep.output(pid_of(&vm), "echo kept > /dev/shm/word").await;
+    vm
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_vm_is_started_by_another_version_of_qemu_than_that_of_its_template() {
+    let folder = temp_dir();
+    let other = folder.path().join("other");
+    fs::write(&other, OTHER).unwrap();
+    let skep = Skep::start_by(&with_own_usr(folder.path()), temp_dir(), |_| ()).await;
+    let (running, sleeper) = (boot(&skep).await, boot(&skep).await);
+    skep.post(&format!("{}/pause", path_of(&sleeper)), &json!({"to": "disk"})).await.ok(200);
+
+    // Another file of the same version, as a rebuild is.
+    install(&skep, Path::new(QEMU));
+    let rebuilt = boot(&skep).await;
+
+    install(&skep, &other);
+    let engine = engine(&skep).await;
+    assert!(engine.starts_with("qemu "), "{engine}");
+    let (fork, resume) = (format!("{}/fork", path_of(&running)), format!("{}/resume", path_of(&sleeper)));
+    for path in ["/api/swarm/boot", fork.as_str(), resume.as_str()] {
+        let refused = skep.post(path, &json!({})).await;
+        let message = refused.refused(409, "template_not_ready");
+        for part in [engine.as_str(), "qemu 1.2.3", "systemctl restart skep"] {
+            assert!(message.contains(part), "{path}: {part}: {message}");
+        }
+    }
+    for vm in [&running, &rebuilt] {
+        assert_runs(&skep, vm).await;
+    }
+    assert_eq!(skep.get(&path_of(&sleeper)).await.ok(200)["paused_to"], "disk");
+
+    // The control: VMs are started by the version of before, if that is installed again.
+    install(&skep, Path::new(QEMU));
+    skep.post(&resume, &json!({})).await.ok(200);
+    let resumed = skep.get(&path_of(&sleeper)).await.ok(200);
+    assert_runs(&skep, &resumed).await;
+    boot(&skep).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_memory_is_stored_that_only_the_qemu_of_before_can_load() {
+    let folder = temp_dir();
+    let other = folder.path().join("other");
+    fs::write(&other, OTHER).unwrap();
+    let skep = Skep::start_by(&with_own_usr(folder.path()), temp_dir(), |_| ()).await;
+    let (running, paused, idle) = (boot(&skep).await, boot(&skep).await, boot(&skep).await);
+    skep.post(&format!("{}/pause", path_of(&paused)), &json!({})).await.ok(200);
+
+    install(&skep, &other);
+    let engine = engine(&skep).await;
+    let snapshot = format!("{}/snapshot", path_of(&running));
+    let to_disk = |vm: &Value| (format!("{}/pause", path_of(vm)), json!({"to": "disk"}));
+    let requests = [(snapshot.clone(), json!({"name": "stored"})), to_disk(&running), to_disk(&paused)];
+    for (path, body) in &requests {
+        let refused = skep.post(path, body).await;
+        let message = refused.refused(409, "template_not_ready");
+        for part in [engine.as_str(), "qemu 1.2.3", "pause it to memory", "systemctl restart skep"] {
+            assert!(message.contains(part), "{path}: {part}: {message}");
+        }
+    }
+    skep.get("/api/templates/stored").await.refused(404, "unknown_template");
+    assert_eq!(skep.get(&path_of(&paused)).await.ok(200)["paused_to"], "memory");
+    assert_runs(&skep, &running).await;
+
+    let rule = json!({"idle_timeout_ms": 1000, "on_idle": "pause_to_disk"});
+    send(skep.request(Method::PATCH, &path_of(&idle)).json(&rule)).await.ok(200);
+    let warning = format!("VM {} is not paused to disk", idle["id"].as_str().unwrap());
+    eventually("the attempt of the idle rule", async || skep.log().contains(&warning)).await;
+    assert_eq!(skep.get(&path_of(&idle)).await.ok(200)["state"], "running");
+
+    // Control: after the first version is installed again, all of them succeed.
+    install(&skep, Path::new(QEMU));
+    eventually("the pause of the idle VM", async || {
+        skep.get(&path_of(&idle)).await.ok(200)["paused_to"] == "disk"
+    })
+    .await;
+    skep.post(&snapshot, &json!({"name": "stored"})).await.ok(201);
+    for vm in [&running, &paused] {
+        let (path, body) = to_disk(vm);
+        skep.post(&path, &body).await.ok(200);
+        skep.post(&format!("{}/resume", path_of(vm)), &json!({})).await.ok(200);
+        let resumed = skep.get(&path_of(vm)).await.ok(200);
+        assert_runs(&skep, &resumed).await;
+    }
+}
