@@ -140,9 +140,8 @@ pub fn remove(dir: &Path) -> Result<(), Error> {
     trash.close().map_err(failed())
 }
 
-/// Removes the folder of a name: the folders in it first, so that what a kill leaves of them still has its recipe, by which
-/// the next start knows it. Files that other templates have links to
-/// remain verified.
+/// Removes the folder of a name: the folders in it first, so that what a kill leaves of them still has its recipe, by which the
+/// next start knows it. Files that other templates have links to remain verified.
 ///
 /// # Errors
 /// The folder is missing, or cannot be written.
