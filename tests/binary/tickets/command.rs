@@ -174,6 +174,26 @@ async fn gone(pids: &[Pid]) {
     .await;
 }
 
+/// The control is in the test itself: the file is there until the next worker starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_of_a_killed_worker_cannot_be_read_once_the_next_one_starts() {
+    let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
+    ticket(&server, json!({"title": "a"})).await;
+    let (file, pid) = (folder.path().join("file"), folder.path().join("pid"));
+    let line =
+        format!("echo $SKEP_TICKET_FILE > {}; echo $$ > {}; exec sleep 600", file.display(), pid.display());
+    let mut killed = command(&server, &["ticket", "work", &line]).stderr(Stdio::null()).spawn().unwrap();
+    let running = processes(&pid, 1).await;
+    let given = std::fs::read_to_string(file).unwrap();
+    let given = Path::new(given.trim_end());
+    kill_process(Pid::from_child(&killed), Signal::KILL).unwrap();
+    killed.wait().unwrap();
+    kill_process(running[0], Signal::KILL).unwrap();
+    assert!(given.exists(), "{} is not where a worker that was killed leaves it", given.display());
+    assert!(run(&server, &["ticket", "work", "--drain", "true"]).status.success());
+    assert!(!given.exists() && !given.parent().unwrap().exists(), "{} is left", given.display());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_asked_to_end_gives_its_ticket_back() {
     let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());

@@ -25,8 +25,8 @@ impl Item {
 
 /// Removes the folders that are shared by all servers of a machine, if they are empty.
 pub(super) fn remove_empty_folders() {
-    for folder in ["/run/skep/uids", "/run/skep"] {
-        // Fails if another server uses the folder.
+    for folder in ["/run/skep/uids", "/run/skep", "/run/skep-tickets"] {
+        // Fails if another server, or a worker of tickets, uses the folder.
         let _ = fs::remove_dir(folder);
     }
 }

@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions, Permissions},
     io::{self, BufWriter, ErrorKind, Read, Write},
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context;
@@ -19,15 +19,15 @@ const MAX_RESULT_BYTES: u64 = 1 << 20;
 pub(super) struct Files(TempDir);
 
 impl Files {
-    /// Creates a folder that only this user can enter.
+    /// Creates a folder that only this user can enter, in that of the worker.
     ///
     /// # Errors
-    /// The folder for temporary files cannot be written.
-    pub(super) fn create() -> anyhow::Result<Self> {
+    /// The folder of the worker cannot be written.
+    pub(super) fn create_in(worker: &Path) -> anyhow::Result<Self> {
         let made = tempfile::Builder::new()
-            .prefix("skep-ticket-")
+            .prefix("attempt-")
             .permissions(Permissions::from_mode(0o700))
-            .tempdir();
+            .tempdir_in(worker);
         Ok(Self(made.context("the folder of the ticket's files cannot be created")?))
     }
 
@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn only_an_object_in_a_regular_file_is_a_result() {
-        let files = Files::create().unwrap();
+        let worker = tempfile::tempdir().unwrap();
+        let files = Files::create_in(worker.path()).unwrap();
         let mode = std::fs::metadata(files.0.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         assert_eq!(files.read_result(), Ok(None));

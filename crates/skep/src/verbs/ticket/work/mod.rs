@@ -11,6 +11,7 @@
 mod command;
 mod files;
 mod output;
+mod worker_folder;
 
 use std::{future::Future, process::ExitCode, time::Duration};
 
@@ -26,6 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use self::{
     command::{FinishedCommand, Outcome, RunningCommand},
     files::Files,
+    worker_folder::WorkerFolder,
 };
 use super::{show::printable, wait::SOME_FAILED};
 use crate::{
@@ -51,7 +53,8 @@ const AFTER_HELP: &str = "The command inherits this environment. It gets the tic
   SKEP_TICKET_ID, SKEP_TICKET_ATTEMPT, SKEP_TICKET_ASSIGNEE, SKEP_TICKET_TITLE
   SKEP_TICKET_FILE   a file with {\"ticket\": RECORD, \"prerequisites\": [RECORD...]}, with the results of the prerequisites
   SKEP_RESULT_FILE   a file that the command may write: the ticket's result, a JSON object of at most 1 MiB
-Both files are in a private temporary folder, which is removed when the command ends.
+Both files are in a private folder below $XDG_RUNTIME_DIR (else /run for root, else $TMPDIR), which is removed when the
+command ends. What a killed worker left there is removed when the next one starts.
 
 Exit code 0 completes the ticket. Its result is the object in SKEP_RESULT_FILE; else the output, if that is a JSON
 object; else {\"exit_code\", \"stdout_tail\", \"stderr_tail\"} with the last 64 KiB of each. Other exit codes fail the
@@ -125,6 +128,7 @@ pub(super) async fn run(verb: Work) -> anyhow::Result<ExitCode> {
 /// The settings of a worker.
 struct Worker {
     client: Client,
+    folder: WorkerFolder,
     command: Vec<String>,
     assignee: String,
     /// Whether the assignee is unique to this process: only then all its tickets belong to this process.
@@ -164,6 +168,7 @@ impl Worker {
         };
         Ok(Self {
             client: verb.connection.client()?,
+            folder: WorkerFolder::create()?,
             command: verb.command.clone(),
             assignee: verb.assignee.clone().map_or_else(own, Ok)?,
             has_unique_name: verb.assignee.is_none(),
@@ -263,7 +268,7 @@ impl Worker {
 
     /// Writes the input files of the command.
     async fn prepare(&self, ticket: &Ticket) -> anyhow::Result<Files> {
-        let files = Files::create()?;
+        let files = Files::create_in(self.folder.path())?;
         let mut writer = files.begin_ticket(ticket).context("the ticket's file cannot be written")?;
         for id in &ticket.dependencies {
             if let Some(prerequisite) = self.prerequisite(*id).await? {
