@@ -26,7 +26,8 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("stage") {
         return skep_jail::stage::main();
     }
-    assert!(getuid().is_root(), "the tests of the jail need root: run them with sudo");
+    let arguments = Arguments::from_args();
+    assert!(arguments.list || getuid().is_root(), "the tests of the jail need root: run them with sudo");
     set_child_subreaper(Some(getpid())).unwrap();
     let trials = [
         ("it_sees_nothing_of_the_machine", it_sees_nothing_of_the_machine as fn()),
@@ -53,8 +54,10 @@ fn main() -> ExitCode {
             Ok(())
         })
     });
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.into());
-    CgroupTree::create(&tree_name()).unwrap().remove().unwrap();
+    let conclusion = libtest_mimic::run(&arguments, trials.into());
+    if !arguments.list {
+        CgroupTree::create(&tree_name()).unwrap().remove().unwrap();
+    }
     conclusion.exit_code()
 }
 
