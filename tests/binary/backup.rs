@@ -208,41 +208,47 @@ async fn a_newer_store_is_refused_with_its_number() {
     Skep::start_on(data_dir, &[]).await.health().await;
 }
 
-#[cfg(feature = "root")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_vm_of_the_backup_that_lives_no_longer_is_lost() {
-    let (skep, kept_in) = (Skep::start().await, folder());
-    let file = kept_in.path().join("store.backup");
-    let pid = skep.boot_one().await;
-    good(&run("backup", skep.data_dir.path(), &[text(&file)]));
-    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-    let data_dir = skep.stop();
-    good(&run("restore", data_dir.path(), &[text(&file)]));
-    let skep = Skep::start_on(data_dir, &[]).await;
-    assert_eq!(skep.get("/api/swarm/status").await.ok(200)["count"], 0);
-    assert!(skep.log().contains("is lost"), "{}", skep.log());
-    let metrics = skep.get("/metrics").await.ok(200);
-    assert!(metrics.as_str().unwrap().contains("skep_vm_ends_total{reason=\"lost\"} 1"), "{metrics}");
-}
+/// What needs root.
+mod root {
+    use super::*;
 
-#[cfg(feature = "root")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_vm_booted_since_the_backup_ends_after_the_restore_and_both_sides_name_it() {
-    let files = folder();
-    let file = files.path().join("store.db");
-    let skep = Skep::start().await;
-    good(&run("backup", skep.data_dir.path(), &[text(&file)]));
-    let booted = skep.post("/api/swarm/boot", &json!({})).await.ok(201);
-    let id = booted["vms"][0]["id"].as_str().unwrap().to_owned();
-    let wreck = skep.stop_and_leave_vms();
-    let done = good(&run("restore", wreck.path(), &[text(&file)]));
-    assert!(done.contains("VMs that were booted since the backup") && done.contains("ends those"), "{done}");
-    let skep = wreck.start().await;
-    assert_eq!(skep.get("/api/swarm/status").await.ok(200)["count"], 0);
-    let log = skep.log();
-    let line = log
-        .lines()
-        .find(|line| line.contains(&format!("VM {id} is ended")))
-        .unwrap_or_else(|| panic!("{log}"));
-    assert!(line.contains("skep restore"), "{line}");
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_vm_of_the_backup_that_lives_no_longer_is_lost() {
+        let (skep, kept_in) = (Skep::start().await, folder());
+        let file = kept_in.path().join("store.backup");
+        let pid = skep.boot_one().await;
+        good(&run("backup", skep.data_dir.path(), &[text(&file)]));
+        skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+        let data_dir = skep.stop();
+        good(&run("restore", data_dir.path(), &[text(&file)]));
+        let skep = Skep::start_on(data_dir, &[]).await;
+        assert_eq!(skep.get("/api/swarm/status").await.ok(200)["count"], 0);
+        assert!(skep.log().contains("is lost"), "{}", skep.log());
+        let metrics = skep.get("/metrics").await.ok(200);
+        assert!(metrics.as_str().unwrap().contains("skep_vm_ends_total{reason=\"lost\"} 1"), "{metrics}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_vm_booted_since_the_backup_ends_after_the_restore_and_both_sides_name_it() {
+        let files = folder();
+        let file = files.path().join("store.db");
+        let skep = Skep::start().await;
+        good(&run("backup", skep.data_dir.path(), &[text(&file)]));
+        let booted = skep.post("/api/swarm/boot", &json!({})).await.ok(201);
+        let id = booted["vms"][0]["id"].as_str().unwrap().to_owned();
+        let wreck = skep.stop_and_leave_vms();
+        let done = good(&run("restore", wreck.path(), &[text(&file)]));
+        assert!(
+            done.contains("VMs that were booted since the backup") && done.contains("ends those"),
+            "{done}"
+        );
+        let skep = wreck.start().await;
+        assert_eq!(skep.get("/api/swarm/status").await.ok(200)["count"], 0);
+        let log = skep.log();
+        let line = log
+            .lines()
+            .find(|line| line.contains(&format!("VM {id} is ended")))
+            .unwrap_or_else(|| panic!("{log}"));
+        assert!(line.contains("skep restore"), "{line}");
+    }
 }

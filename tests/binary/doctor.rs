@@ -127,31 +127,6 @@ async fn roots_that_accounts_should_not_have_are_found() {
     }
 }
 
-/// In a mount namespace of its own.
-#[cfg(feature = "root")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_root_that_is_a_mount_of_a_folder_in_the_servers_data_is_found() {
-    let skep = Skep::start().await;
-    skep.post("/api/accounts", &json!({"name": "acme"})).await.ok(201);
-    let (data_dir, beside) = (skep.stop(), tempfile::tempdir().unwrap());
-    let deep = data_dir.path().join("server/one/deep");
-    fs::create_dir_all(&deep).unwrap();
-    tamper(
-        &data_dir.path().join("server/skep.db"),
-        &format!("UPDATE accounts SET roots = '[\"{}\"]' WHERE name = 'acme'", beside.path().display()),
-    );
-    // The control: without the mount it is a folder like any other.
-    assert_eq!(state_of(&doctor(data_dir.path()).0, "roots").0, "ok");
-    let script = "mount --bind \"$1\" \"$2\" && exec \"$3\" doctor --json --data-dir \"$4\"";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&deep).arg(beside.path());
-    let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
-    let answer: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    let (state, message) = state_of(answer["findings"].as_array().unwrap(), "roots");
-    assert!(state == "warning" && message.contains("server's own data"), "{state}: {message}");
-}
-
 #[test]
 fn a_data_directory_where_nothing_can_be_written_is_found() {
     let (state, message) = {
@@ -159,30 +134,6 @@ fn a_data_directory_where_nothing_can_be_written_is_found() {
         state_of(&findings, "data")
     };
     assert!(state == "wrong" && message.contains("--data-dir"), "{message}");
-}
-
-/// On a mount of its own, in a namespace of its own.
-#[cfg(feature = "root")]
-#[test]
-fn a_data_directory_on_a_file_system_that_is_mounted_read_only_is_found() {
-    let data_dir = tempfile::tempdir().unwrap();
-    fs::create_dir(data_dir.path().join("server")).unwrap();
-    // The control first: the same folder, writable. Where little disk is free, that is a warning.
-    assert_ne!(state_of(&doctor(data_dir.path()).0, "data").0, "wrong");
-    for mounted in ["", "server"] {
-        let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && exec \"$2\" doctor --json --data-dir \"$3\"";
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", script, "sh"]).arg(data_dir.path().join(mounted));
-        let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
-        let answer: Value =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-        let (state, message) = state_of(answer["findings"].as_array().unwrap(), "data");
-        assert_eq!((state.as_str(), output.status.code()), ("wrong", Some(1)), "{message}");
-        assert!(
-            message.contains("read-only") && message.contains(data_dir.path().to_str().unwrap()),
-            "{message}"
-        );
-    }
 }
 
 /// Corrupts the store of a stopped server.
@@ -230,34 +181,84 @@ async fn a_store_that_is_damaged_is_found() {
     assert!(message.contains("skep restore"), "{message}");
 }
 
-/// With another setting, so that the template of the VM is an old one.
-#[cfg(feature = "root")]
-fn old_templates(skep: &Skep) -> Vec<Value> {
-    let mut command = Command::new(binary());
-    command.args(["doctor", "--json", "--shell-ahead", "off", "--data-dir"]).arg(skep.data_dir.path());
-    command.env("SKEP_IMAGE_DIR", std::env::var_os("SKEP_TEST_IMAGES").unwrap());
-    let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
-    let findings = answer["findings"].as_array().unwrap().clone();
-    findings.into_iter().filter(|finding| finding["check"] == "old template").collect()
-}
+/// What needs root.
+mod root {
+    use super::*;
 
-#[cfg(feature = "root")]
-#[tokio::test(flavor = "multi_thread")]
-async fn an_old_template_is_kept_while_a_vm_needs_it() {
-    let skep = Skep::start().await;
-    let is_needed = |found: &[Value]| found.iter().any(|finding| finding["state"] == "ok");
-    assert!(!is_needed(&old_templates(&skep)), "the control");
-    let vm = skep.boot(1).await.remove(0);
-    let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
-    let found = old_templates(&skep);
-    assert!(is_needed(&found), "a VM that runs: {found:?}");
-    skep.post(&format!("{path}/pause"), &json!({"to": "disk"})).await.ok(200);
-    let found = old_templates(&skep);
-    assert!(is_needed(&found), "a VM on disk: {found:?}");
-    skep.delete(&path).await.ok(200);
-    let found = old_templates(&skep);
-    assert!(!is_needed(&found) && !found.is_empty(), "{found:?}");
-    for finding in found {
-        assert!(finding["way_out"].as_str().unwrap().starts_with("rm -r"), "{finding}");
+    /// In a mount namespace of its own.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_root_that_is_a_mount_of_a_folder_in_the_servers_data_is_found() {
+        let skep = Skep::start().await;
+        skep.post("/api/accounts", &json!({"name": "acme"})).await.ok(201);
+        let (data_dir, beside) = (skep.stop(), tempfile::tempdir().unwrap());
+        let deep = data_dir.path().join("server/one/deep");
+        fs::create_dir_all(&deep).unwrap();
+        tamper(
+            &data_dir.path().join("server/skep.db"),
+            &format!("UPDATE accounts SET roots = '[\"{}\"]' WHERE name = 'acme'", beside.path().display()),
+        );
+        // The control: without the mount it is a folder like any other.
+        assert_eq!(state_of(&doctor(data_dir.path()).0, "roots").0, "ok");
+        let script = "mount --bind \"$1\" \"$2\" && exec \"$3\" doctor --json --data-dir \"$4\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(&deep).arg(beside.path());
+        let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
+        let answer: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let (state, message) = state_of(answer["findings"].as_array().unwrap(), "roots");
+        assert!(state == "warning" && message.contains("server's own data"), "{state}: {message}");
+    }
+
+    /// On a mount of its own, in a namespace of its own.
+    #[test]
+    fn a_data_directory_on_a_file_system_that_is_mounted_read_only_is_found() {
+        let data_dir = tempfile::tempdir().unwrap();
+        fs::create_dir(data_dir.path().join("server")).unwrap();
+        // The control first: the same folder, writable. Where little disk is free, that is a warning.
+        assert_ne!(state_of(&doctor(data_dir.path()).0, "data").0, "wrong");
+        for mounted in ["", "server"] {
+            let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && exec \"$2\" doctor --json --data-dir \"$3\"";
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", script, "sh"]).arg(data_dir.path().join(mounted));
+            let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
+            let answer: Value =
+                serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+            let (state, message) = state_of(answer["findings"].as_array().unwrap(), "data");
+            assert_eq!((state.as_str(), output.status.code()), ("wrong", Some(1)), "{message}");
+            assert!(
+                message.contains("read-only") && message.contains(data_dir.path().to_str().unwrap()),
+                "{message}"
+            );
+        }
+    }
+
+    /// With another setting, so that the template of the VM is an old one.
+    fn old_templates(skep: &Skep) -> Vec<Value> {
+        let mut command = Command::new(binary());
+        command.args(["doctor", "--json", "--shell-ahead", "off", "--data-dir"]).arg(skep.data_dir.path());
+        command.env("SKEP_IMAGE_DIR", std::env::var_os("SKEP_TEST_IMAGES").unwrap());
+        let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let findings = answer["findings"].as_array().unwrap().clone();
+        findings.into_iter().filter(|finding| finding["check"] == "old template").collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_old_template_is_kept_while_a_vm_needs_it() {
+        let skep = Skep::start().await;
+        let is_needed = |found: &[Value]| found.iter().any(|finding| finding["state"] == "ok");
+        assert!(!is_needed(&old_templates(&skep)), "the control");
+        let vm = skep.boot(1).await.remove(0);
+        let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
+        let found = old_templates(&skep);
+        assert!(is_needed(&found), "a VM that runs: {found:?}");
+        skep.post(&format!("{path}/pause"), &json!({"to": "disk"})).await.ok(200);
+        let found = old_templates(&skep);
+        assert!(is_needed(&found), "a VM on disk: {found:?}");
+        skep.delete(&path).await.ok(200);
+        let found = old_templates(&skep);
+        assert!(!is_needed(&found) && !found.is_empty(), "{found:?}");
+        for finding in found {
+            assert!(finding["way_out"].as_str().unwrap().starts_with("rm -r"), "{finding}");
+        }
     }
 }

@@ -10,11 +10,6 @@ fn value(text: &str, series: &str) -> f64 {
     line.unwrap_or_else(|| panic!("{series} is missing in:\n{text}")).parse().unwrap()
 }
 
-#[cfg(feature = "root")]
-async fn metrics(skep: &Skep) -> String {
-    skep.get("/metrics").await.ok(200).as_str().unwrap().to_owned()
-}
-
 #[tokio::test]
 async fn metrics_have_a_listener_of_their_own() {
     // The port was free a moment ago. The server refuses port 0, because it could not report the port that it got.
@@ -28,30 +23,38 @@ async fn metrics_have_a_listener_of_their_own() {
     skep.get("/api/whoami").await.ok(200);
 }
 
-#[cfg(feature = "root")]
-#[tokio::test]
-async fn boots_and_ends_are_counted_where_they_happen() {
-    let skep = Skep::start().await;
-    let before = metrics(&skep).await;
-    assert_eq!(value(&before, "skep_swarm_up"), 1.0);
-    let pid = skep.boot_one().await;
-    let living = metrics(&skep).await;
-    for (series, expected) in [
-        ("skep_vms{state=\"running\"}", 1.0),
-        ("skep_vm_boots_total{source=\"cold\"}", 1.0),
-        ("skep_vm_boot_ready_seconds_count{source=\"cold\"}", 1.0),
-        ("skep_jails{owner=\"account\"}", 1.0),
-    ] {
-        assert_eq!(value(&living, series), expected, "{series}");
-        assert_eq!(value(&before, series), 0.0, "{series}");
+/// What needs root.
+mod root {
+    use super::*;
+
+    async fn metrics(skep: &Skep) -> String {
+        skep.get("/metrics").await.ok(200).as_str().unwrap().to_owned()
     }
-    assert!(value(&living, "skep_vm_boot_ready_seconds_sum{source=\"cold\"}") > 0.0);
-    assert!(value(&living, "skep_reserved_memory_bytes") > 0.0);
-    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-    let after = metrics(&skep).await;
-    assert_eq!(value(&after, "skep_vm_ends_total{reason=\"deleted\"}"), 1.0);
-    assert_eq!(
-        (value(&after, "skep_vms{state=\"running\"}"), value(&after, "skep_jails{owner=\"account\"}")),
-        (0.0, 0.0)
-    );
+
+    #[tokio::test]
+    async fn boots_and_ends_are_counted_where_they_happen() {
+        let skep = Skep::start().await;
+        let before = metrics(&skep).await;
+        assert_eq!(value(&before, "skep_swarm_up"), 1.0);
+        let pid = skep.boot_one().await;
+        let living = metrics(&skep).await;
+        for (series, expected) in [
+            ("skep_vms{state=\"running\"}", 1.0),
+            ("skep_vm_boots_total{source=\"cold\"}", 1.0),
+            ("skep_vm_boot_ready_seconds_count{source=\"cold\"}", 1.0),
+            ("skep_jails{owner=\"account\"}", 1.0),
+        ] {
+            assert_eq!(value(&living, series), expected, "{series}");
+            assert_eq!(value(&before, series), 0.0, "{series}");
+        }
+        assert!(value(&living, "skep_vm_boot_ready_seconds_sum{source=\"cold\"}") > 0.0);
+        assert!(value(&living, "skep_reserved_memory_bytes") > 0.0);
+        skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+        let after = metrics(&skep).await;
+        assert_eq!(value(&after, "skep_vm_ends_total{reason=\"deleted\"}"), 1.0);
+        assert_eq!(
+            (value(&after, "skep_vms{state=\"running\"}"), value(&after, "skep_jails{owner=\"account\"}")),
+            (0.0, 0.0)
+        );
+    }
 }

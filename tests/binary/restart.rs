@@ -12,15 +12,16 @@ use std::{
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Skep, eventually, send, stdout_on_server as run};
+use crate::harness::{Skep, eventually, send, stdout_on_server as run, with_vms};
 
 /// A server without VMs, so that it starts at once, and its file of settings.
 async fn start() -> Skep {
     let dir = tempfile::Builder::new().prefix("skep-test-").tempdir_in("/var/tmp").unwrap();
     let settings = dir.path().join("skep.toml");
     fs::write(&settings, "").unwrap();
-    #[cfg(not(feature = "root"))]
-    fs::set_permissions(&settings, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    if !with_vms() {
+        fs::set_permissions(&settings, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    }
     Skep::start_as(dir, |command| {
         command.env("PATH", "/nonexistent").arg("--config").arg(settings);
     })
@@ -174,20 +175,25 @@ async fn a_signal_during_a_restart_ends_the_server() {
     drop(skep.stop());
 }
 
-#[cfg(feature = "root")]
-#[tokio::test]
-async fn vms_live_on() {
-    let skep = Skep::start().await;
-    let pid = skep.boot_one().await;
-    assert_eq!(
-        skep.output(pid, "echo before > /root/file; cat /proc/sys/kernel/random/boot_id > /root/id").await,
-        ""
-    );
-    skep.post("/api/admin/restart", &json!({})).await.ok(202);
-    assert_eq!(
-        skep.output(pid, "cat /root/file; cmp /root/id /proc/sys/kernel/random/boot_id").await,
-        "before"
-    );
-    skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-    skep.boot_one().await;
+/// What needs root.
+mod root {
+    use super::*;
+
+    #[tokio::test]
+    async fn vms_live_on() {
+        let skep = Skep::start().await;
+        let pid = skep.boot_one().await;
+        assert_eq!(
+            skep.output(pid, "echo before > /root/file; cat /proc/sys/kernel/random/boot_id > /root/id")
+                .await,
+            ""
+        );
+        skep.post("/api/admin/restart", &json!({})).await.ok(202);
+        assert_eq!(
+            skep.output(pid, "cat /root/file; cmp /root/id /proc/sys/kernel/random/boot_id").await,
+            "before"
+        );
+        skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+        skep.boot_one().await;
+    }
 }

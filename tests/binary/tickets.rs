@@ -1,7 +1,6 @@
 //! A server that is killed at random times while agents work: every answer that an agent got still holds afterwards,
 //! and every change has its event.
 
-#[cfg(feature = "root")]
 mod boots;
 mod command;
 mod follow;

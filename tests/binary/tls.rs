@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use reqwest::Method;
 use tempfile::TempDir;
 
-use crate::harness::{Skep, binary, eventually, output_of, send, serve, serve_anywhere, temp_dir};
+use crate::harness::{Skep, binary, eventually, output_of, send, serve, serve_anywhere, temp_dir, with_vms};
 
 /// A certificate for this machine that ends in this year, and its key.
 fn made(until: i32) -> (String, String) {
@@ -42,7 +42,7 @@ impl Files {
             let new = path.with_extension("new");
             fs::write(&new, text).unwrap();
             fs::set_permissions(&new, fs::Permissions::from_mode(mode)).unwrap();
-            if !cfg!(feature = "root") && rustix::process::getuid().is_root() {
+            if !with_vms() && rustix::process::getuid().is_root() {
                 std::os::unix::fs::chown(&new, Some(65_534), Some(65_534)).unwrap();
             }
             fs::rename(new, path).unwrap();

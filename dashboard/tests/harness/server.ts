@@ -95,8 +95,9 @@ export class Skep {
     fs.rmSync(logFile, { force: true });
     const log = fs.openSync(logFile, 'a');
     const serve = serveCommand(this.dataDir, listen, ...this.#options);
-    // A shell's `&` and nohup make their children ignore these signals; a group of its own keeps Ctrl-C from it.
-    this.#child = spawn('env', ['--default-signal=INT,HUP,QUIT', ...serve], {
+    // A shell's `&` and nohup make their children ignore these signals; a group of its own keeps Ctrl-C from it. A test that runs
+    // out of time is killed, and its server is interrupted then, which ends its VMs as well.
+    this.#child = spawn('env', ['--default-signal=INT,HUP,QUIT', 'setpriv', '--pdeathsig', 'INT', ...serve], {
       stdio: ['ignore', log, log],
       detached: true,
       env: serverEnvironment(),

@@ -13,7 +13,7 @@ pub use leftovers::{left_by_server as remains_of, of_bake as left_of_bake, of_vm
 pub use output::{answer, printed, stdout_on_server};
 pub use server::{
     Answer, Skep, StoppedServer, binary, command, output_of, send, serve, serve_anywhere, small_vms,
-    try_send, write_program,
+    try_send, with_vms, write_program,
 };
 pub use tenants::Tenant;
 pub use vms::connect_in_namespace;

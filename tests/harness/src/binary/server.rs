@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::Write,
+    io::{self, Write},
     os::{fd::AsRawFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -11,7 +11,7 @@ use std::{
 };
 
 use reqwest::{Method, RequestBuilder, StatusCode, header::HeaderMap};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -22,7 +22,6 @@ use crate::{eventually, temp_dir};
 const START: Duration = Duration::from_secs(600);
 const STOP: Duration = Duration::from_secs(60);
 /// The user of a server without root, where the tests run as root.
-#[cfg(not(feature = "root"))]
 const NOBODY: u32 = 65534;
 
 /// A running server. Its drop stops it, and fails the test if it leaves anything behind.
@@ -61,6 +60,12 @@ impl Answer {
         assert_eq!(self.status.as_u16(), status, "{self:?}");
         self.body
     }
+}
+
+/// Whether servers under test run as root and have VMs: `SKEP_TEST_ROOT` is `1`. Otherwise they give root up, where the tests
+/// have it.
+pub fn with_vms() -> bool {
+    std::env::var_os("SKEP_TEST_ROOT").is_some_and(|value| value == "1")
 }
 
 /// The binary under test.
@@ -338,7 +343,7 @@ pub fn serve_anywhere(data_dir: &Path) -> Command {
 /// need not be allowed to search the directories above it: a clone below /root is one.
 fn startable_binary() -> PathBuf {
     static OPENED: LazyLock<File> = LazyLock::new(|| File::open(binary()).unwrap());
-    if cfg!(feature = "root") { binary() } else { format!("/proc/self/fd/{}", OPENED.as_raw_fd()).into() }
+    if with_vms() { binary() } else { format!("/proc/self/fd/{}", OPENED.as_raw_fd()).into() }
 }
 
 fn base_command(program: &Path, data_dir: &Path) -> Command {
@@ -351,12 +356,16 @@ fn base_command(program: &Path, data_dir: &Path) -> Command {
     command.process_group(0);
     // A flag takes precedence over it. All tests share one address.
     command.env("SKEP_FAILED_AUTH_LIMIT", "100000/s");
-    privileges(&mut command, data_dir);
+    if with_vms() {
+        run_as_root(&mut command);
+    } else {
+        give_root_up(&mut command, data_dir);
+    }
+    end_with_this_thread(&mut command);
     command
 }
 
-#[cfg(feature = "root")]
-fn privileges(command: &mut Command, _data_dir: &Path) {
+fn run_as_root(command: &mut Command) {
     assert!(rustix::process::getuid().is_root(), "tests with VMs need root: run `make test` as root");
     let Some(images) = std::env::var_os("SKEP_TEST_IMAGES") else {
         panic!("SKEP_TEST_IMAGES is not set: run `make test`");
@@ -373,13 +382,25 @@ pub fn small_vms(command: &mut Command) {
 }
 
 /// Without root there is no swarm, so a server under test gives root up first.
-#[cfg(not(feature = "root"))]
-fn privileges(command: &mut Command, data_dir: &Path) {
+fn give_root_up(command: &mut Command, data_dir: &Path) {
     if rustix::process::getuid().is_root() {
         std::os::unix::fs::chown(data_dir, Some(NOBODY), Some(NOBODY)).unwrap();
         std::os::unix::fs::chown(data_dir.join("test.log"), Some(NOBODY), Some(NOBODY)).unwrap();
         command.uid(NOBODY).gid(NOBODY);
     }
+}
+
+/// A test that runs out of time is killed, and nothing of it stops its server. The server is interrupted then, which ends its
+/// VMs as well. In a test this is the thread of the test itself, which ends last.
+fn end_with_this_thread(command: &mut Command) {
+    let test = getpid();
+    let ask_for_signal = move || {
+        set_parent_process_death_signal(Some(Signal::INT))?;
+        // The test may have been killed before it was asked for.
+        if getppid() == Some(test) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+    };
+    // SAFETY: the closure makes two system calls, and neither allocates nor takes a lock.
+    unsafe { command.pre_exec(ask_for_signal) };
 }
 
 /// A command of the binary that calls this server.
