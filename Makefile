@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests agent preload build run lint test test-dashboard soak-dashboard check schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
+.PHONY: help setup setup-tests agent preload build run rustfmt-and-clippy test test-dashboard soak-dashboard check stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -17,8 +17,10 @@ BAKE_FOR_TESTS = $(SKEP) bake --image-dir $(TEST_IMAGES) --base-memory-mb 128 --
 VENV := target/schemathesis
 # What generates clients from its document, and what those need.
 CLIENTS := target/clients
-# Tests send SIGINT and SIGHUP to servers, which inherit what `nohup` and a shell's `&` made them ignore.
-CARGO_TEST := env --default-signal=INT,HUP,QUIT cargo test --locked
+NEXTEST := packaging/nextest
+# What tests read of where their parts lie.
+TEST_ENVIRONMENT = SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
+	SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis SKEP_CLIENTS=$(CURDIR)/$(CLIENTS)
 # Where the data of `make run` lies; as an ordinary user skep chooses a place in that user's home.
 ARGS ?=
 SOAK_BOOTS ?= 10000
@@ -56,46 +58,35 @@ run: build ## set up, build, bake the base template, serve until Ctrl-C
 	@if [ "$$(id -u)" = 0 ]; then $(SKEP) bake $(ARGS); fi
 	@exec $(SKEP) serve $(ARGS)
 
-# Without the feature `root`, the tests of the binary start servers of one user, which have no VMs.
-test: setup-tests lint schemathesis clients ## all tests, with real VMs
+test: setup-tests build rustfmt-and-clippy schemathesis clients ## all tests, with real VMs
 	@[ "$$(id -u)" = 0 ] || { echo "make test: VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
+	@packaging/setup browser
 	@echo "==> base template for the tests"
 	@$(BAKE_FOR_TESTS)
-	@echo "==> the command and servers without root"
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --workspace --test binary
-	@echo "==> all other tests but those of the dashboard"
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
-		SKEP_SCHEMATHESIS=$(CURDIR)/$(VENV)/bin/schemathesis SKEP_CLIENTS=$(CURDIR)/$(CLIENTS) \
-		$(CARGO_TEST) --workspace --lib --bins --test '*' --features skep-tests/root
-	@$(MAKE) --no-print-directory test-dashboard
+	@$(TEST_ENVIRONMENT) tests/stages/run lint check unit service vm dashboard
 
-# One file after another: each has a server and a browser of its own.
-TEST_DASHBOARD = SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) packaging/node npm run --prefix dashboard --silent
 test-dashboard: build ## the dashboard in a browser (Chromium), with real VMs; needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make test-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@packaging/setup browser
 	@$(BAKE_FOR_TESTS)
-	@echo "==> the dashboard in a browser"
-	@$(TEST_DASHBOARD) test
+	@$(TEST_ENVIRONMENT) tests/stages/run dashboard
 
 soak-dashboard: build ## the dashboard with 1,000 VMs and 10,000 tickets, and a picture of each page in target/pictures
 	@[ "$$(id -u)" = 0 ] || { echo "make soak-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@packaging/setup browser
 	@$(BAKE_FOR_TESTS)
-	@$(TEST_DASHBOARD) soak
+	@$(TEST_ENVIRONMENT) packaging/node npm run --prefix dashboard --silent soak
 
-lint: build
-	@echo "==> format and lints"
+rustfmt-and-clippy: setup
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
-	@cargo fmt --all --check
-	@cargo clippy --locked --workspace --all-targets --features skep-tests/soak,skep-tests/update -- -D warnings
 
-# Unit tests, and these test targets; others make cgroups, namespaces and jails. Chosen by name rather than by package, for which
-# cargo would build the dependencies once more, with other features.
-CHECKED = binary confine ends model module_imports refusals service table
-check: lint ## format, lints and the tests that need neither root nor VMs
-	@echo "==> tests that need neither root nor VMs"
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) $(CARGO_TEST) --workspace --lib --bins $(CHECKED:%=--test %)
+check: build rustfmt-and-clippy ## format, lints and the tests that need neither root nor VMs
+	@$(TEST_ENVIRONMENT) tests/stages/run lint check unit service
+
+ROUNDS ?= 50
+stress: build ## the tests that TEST, a filter of nextest, names, ROUNDS times beside one busy process on each processor; root's too with SKEP_TEST_ROOT=1
+	@[ -n "$(TEST)" ] || { echo "make stress: name the tests: TEST='test(restart::)'" >&2; exit 1; }
+	@$(TEST_ENVIRONMENT) tests/stages/stress '$(TEST)' $(ROUNDS)
 
 schemathesis: $(VENV)/ready
 
@@ -156,11 +147,11 @@ bench-sizes: build ## boots by the size of VMs (ROUNDS of ten each), BENCH_VMS i
 soak: build ## what VMs share that were never seeded, 50 copies of one VM, and npm in a VM; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_COPY_ROUNDS kills at random during forks, snapshots, pauses and resumes each; SOAK_GIT_ROUNDS calls of git while its settings are rewritten
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(BAKE_FOR_TESTS)
-	@SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) SOAK_BOOTS=$(SOAK_BOOTS) SOAK_COPY_ROUNDS=$(SOAK_COPY_ROUNDS) \
-		$(CARGO_TEST) --package skep-tests --features soak --test binary -- --nocapture --test-threads 1 \
+	@$(TEST_ENVIRONMENT) SKEP_TEST_ROOT=1 SOAK_BOOTS=$(SOAK_BOOTS) SOAK_COPY_ROUNDS=$(SOAK_COPY_ROUNDS) \
+		$(NEXTEST) run --locked --package skep-tests --features soak --test binary --profile soak --no-capture -- \
 		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: soak::copies:: \
 		random_kills::copies:: without_reseed:: egress::node::
-	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(CARGO_TEST) --package skep-service-tests --test service git::races::
+	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(NEXTEST) run --locked --package skep-service-tests --test service --profile soak git::races::
 
 EARLIER ?=
 EARLIER_TREE := $(CURDIR)/target/earlier
@@ -176,8 +167,8 @@ update-test: build ## VMs of an earlier revision after an update to this one; EA
 		git -C $(EARLIER_TREE) checkout --quiet --force --detach "$$revision"
 	@$(MAKE) --directory $(EARLIER_TREE) build
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
-	@SKEP_EARLIER_BINARY=$(EARLIER_TREE)/$(SKEP) SKEP_BINARY=$(CURDIR)/$(SKEP) SKEP_TEST_IMAGES=$(TEST_IMAGES) \
-		$(CARGO_TEST) --package skep-tests --features update --test binary -- --nocapture update::
+	@$(TEST_ENVIRONMENT) SKEP_TEST_ROOT=1 SKEP_EARLIER_BINARY=$(EARLIER_TREE)/$(SKEP) \
+		$(NEXTEST) run --locked --package skep-tests --features update --test binary --profile soak --no-capture update::
 
 clean: ## remove what was built
 	@cargo clean
