@@ -3,6 +3,10 @@
 use std::{
     fs,
     path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -13,7 +17,7 @@ use serde_json::{Value, json};
 use skep_api::{
     ErrorCode, Scope,
     exec::{ExecExit, ExecRequest},
-    exec_stream::SignalName,
+    exec_stream::{MAX_WRITE_BYTES, STDIN_WINDOW_BYTES, SignalName},
 };
 use skep_client::{Client, DuplexEvent, DuplexInput, DuplexOutput, Error};
 use tokio::net::TcpStream;
@@ -137,6 +141,41 @@ async fn a_command_answers_before_its_input_ends() {
     assert_eq!((stdout.as_slice(), exit.exit_code), (&b"over\n"[..], Some(0)));
 }
 
+/// Writes input piece by piece, and counts the bytes that there was room for. Returns whether all were sent.
+async fn write_counted(mut input: DuplexInput, mut bytes: Bytes, sent: Arc<AtomicUsize>) -> bool {
+    while !bytes.is_empty() {
+        let piece = bytes.split_to(bytes.len().min(MAX_WRITE_BYTES));
+        let length = piece.len();
+        if !input.write(piece).await.unwrap_or(false) {
+            return false;
+        }
+        sent.fetch_add(length, Ordering::Relaxed);
+    }
+    true
+}
+
+/// Waits until the pipe of a command and the window are full. The output is read meanwhile, because it carries the
+/// acknowledgements that make room.
+async fn until_no_room(sent: &AtomicUsize, output: &mut DuplexOutput) {
+    let full = async {
+        // There is room for that much in any case, however late the writer begins.
+        eventually("a full window", async || sent.load(Ordering::Relaxed) >= STDIN_WINDOW_BYTES).await;
+        // The pipe takes more, by an amount that the kernel decides. Looks are counted instead of time: the server runs
+        // in this process, and gets its turn between two of them.
+        let (mut before, mut equal_looks) = (0, 0);
+        while equal_looks < 30 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let now = sent.load(Ordering::Relaxed);
+            equal_looks = if now == before { equal_looks + 1 } else { 0 };
+            before = now;
+        }
+    };
+    tokio::select! {
+        () = full => {}
+        event = output.next() => panic!("{event:?}"),
+    }
+}
+
 /// The input is larger than all buffers together. The writer blocks, signals still get through, and the timeout
 /// applies.
 #[tokio::test]
@@ -150,21 +189,20 @@ async fn a_command_that_never_reads_stops_its_sender() {
             ..ExecRequest::default()
         };
         let (input, mut output) = skep.client(&skep.admin).exec_duplex(&request).await.unwrap();
-        let mut writer = input.clone();
-        let sending = tokio::spawn(async move { writer.write(noise(8 << 20)).await });
+        let sent = Arc::new(AtomicUsize::new(0));
+        let sending = tokio::spawn(write_counted(input.clone(), noise(8 << 20), Arc::clone(&sent)));
         if by_signal {
             assert!(matches!(next(&mut output).await, DuplexEvent::Started(_)));
             // Before the trap is set, the signal would end the shell.
             assert_eq!(read(&mut output, 6).await, b"ready\n");
-            // The pipe is full by then, and the window too.
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            until_no_room(&sent, &mut output).await;
             assert!(!sending.is_finished());
             input.signal(SignalName::Usr1).await.unwrap();
         }
         let (_, _, exit) = read_all(output).await;
         let expected = if by_signal { (Some(9), false) } else { (None, true) };
         assert_eq!((exit.exit_code, exit.timed_out), expected);
-        assert!(!sending.await.unwrap().unwrap_or(false), "it was all taken");
+        assert!(!sending.await.unwrap(), "it was all taken");
     }
 }
 
