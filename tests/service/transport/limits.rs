@@ -6,7 +6,7 @@ use skep_server::{Limits, TrustedProxies};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::wire::{LAST, ROOT, answer, connect, exchange};
-use crate::harness::{Options, Skep, refused};
+use crate::harness::{Options, Skep, eventually, refused};
 
 async fn start(change: impl FnOnce(&mut Options)) -> Skep {
     let mut options = Options { limits: Limits::default(), ..Options::default() };
@@ -38,7 +38,8 @@ async fn one_connection_too_many_is_closed_and_there_is_room_again_afterwards() 
         assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
         drop(stream);
         // The server notices the closed connection with a delay.
-        while !exchange(&skep, LAST).await.starts_with("HTTP/1.1 200 ") {}
+        let is_room = async || exchange(&skep, LAST).await.starts_with("HTTP/1.1 200 ");
+        eventually("room for another connection", is_room).await;
     }
 }
 
