@@ -20,8 +20,11 @@ use crate::harness::Skep;
 
 /// Number of calls while the settings change. Without the fence, about every tenth would start a program.
 fn rounds() -> usize {
-    std::env::var("SOAK_GIT_ROUNDS").map_or(200, |rounds| rounds.parse().unwrap())
+    std::env::var("SOAK_GIT_ROUNDS").map_or(100, |rounds| rounds.parse().unwrap())
 }
+
+/// The most calls of the control. It ends with the first program that is started, which a loaded machine may delay.
+const CONTROL_ROUNDS: usize = 500;
 
 /// Repositories that are used at the same time.
 const REPOSITORIES: usize = 2;
@@ -125,7 +128,7 @@ async fn settings_that_change_while_git_works_start_nothing() {
     let path = PathBuf::from(&turncoat.path);
     let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
     let place = Place::new(&path, &path, env, PathBuf::new()).without_groups();
-    for round in 0..rounds() {
+    for round in 0..CONTROL_ROUNDS {
         let (verb, operation) = turncoat.call(round);
         let call = json!({"context": CallContext::default(), "operation": operation});
         let _ = run_by_name(&format!("git-{verb}"), call.to_string().as_bytes(), &place).await;
