@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Long enough for a machine under full load.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// A guard against waiting for ever, longer than anything takes on a machine under full load.
+const TIMEOUT: Duration = Duration::from_secs(120);
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Polls a condition until it holds. Fails after the time limit.
