@@ -18,6 +18,8 @@ const COUNT: &str =
     "(n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.05; done) </dev/null >/dev/console 2>&1 &";
 /// So many numbers of a VM that runs are a while in which a paused one would have counted too.
 const WHILE: u64 = 25;
+/// A VMM whose processors stand still may use so many ticks of CPU time, in which it answers the server.
+const FEW_TICKS: u64 = 2;
 /// How far a guest's clock may be off after a request of a loaded machine. A pause of these tests takes longer.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_millis(800);
 
@@ -110,7 +112,8 @@ async fn stands_still(vm: &Counter<'_>, other: &Counter<'_>) {
     other.counts_on().await;
     assert_eq!(vm.last().await, number, "it counted while it was paused");
     let (cpu, busy) = (vm.cpu_ticks() - cpu, other.cpu_ticks() - busy);
-    assert!(cpu * 20 <= busy, "it used {cpu} ticks of CPU time, another VM {busy}");
+    // On a busy machine the other VM may get little, too.
+    assert!(cpu <= FEW_TICKS || cpu * 20 <= busy, "it used {cpu} ticks of CPU time, another VM {busy}");
     let status = skep.get("/api/swarm/status").await.ok(200);
     assert_eq!(status["capacity"]["memory_used_mb"], used, "{status}");
 
