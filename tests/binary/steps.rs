@@ -52,6 +52,8 @@ impl Log {
 pub(crate) enum Victim {
     Server,
     Keeper,
+    /// The server, and the keeper right after it.
+    Both,
 }
 
 impl Victim {
@@ -59,7 +61,7 @@ impl Victim {
     pub(crate) async fn kill_at(self, step: Step, log: Log, skep: Skep) -> Skep {
         let server = skep.server_pid().unwrap();
         let pid = match self {
-            Self::Server => server,
+            Self::Server | Self::Both => server,
             Self::Keeper => skep.pid(),
         };
         let kill = move || {
@@ -72,7 +74,7 @@ impl Victim {
                 skep.wait_for_server_after(server).await;
                 skep
             }
-            Self::Keeper => skep.crash().start_with(&OPTIONS).await,
+            Self::Keeper | Self::Both => skep.crash().start_with(&OPTIONS).await,
         }
     }
 }

@@ -65,6 +65,7 @@ impl Paused {
 
     async fn start(&mut self, keeper: &ServerEnd, vm: VmId) -> Result<Guest, Error> {
         self.machine.resume().await?;
+        tracing::debug!(%vm, "the processors of VM {vm} are started");
         let guest = match &mut self.agent {
             Agent::Connected(guest) => guest.clone(),
             Agent::Unconnected(stream) => {

@@ -231,7 +231,10 @@ impl VmTask {
             // The reason is recorded even if it is the same: a pause whose failure could not be undone is not on record yet.
             Live::Paused(_) | Live::OnDisk(_) => self.record_reason(state, &command, by).await,
             Live::Running(running) => match running.pause(by).await {
-                Ok(paused) => self.record_paused(paused, &command).await,
+                Ok(paused) => {
+                    tracing::debug!(vm = %self.facts.id, "the processors of VM {} are stopped", self.facts.id);
+                    self.record_paused(paused, &command).await
+                }
                 Err((running, error)) => {
                     self.show(GuestAccess::Running(running.guest.clone()));
                     (Live::Running(running), Err(error))
@@ -296,6 +299,7 @@ impl VmTask {
         let by = paused.by;
         self.show(GuestAccess::Paused(Pause { to: PausedTo::Memory, by }));
         let Err(error) = self.record(PauseChange::PausedToMemory { by }, command).await else {
+            tracing::debug!(vm = %self.facts.id, "VM {} is paused on record", self.facts.id);
             return (Live::Paused(paused), Ok(()));
         };
         let state = match paused.resume(&self.context.keeper, self.facts.id).await {
@@ -319,6 +323,7 @@ impl VmTask {
     ) -> (Live, Result<(), Error>) {
         self.show(GuestAccess::Running(running.guest.clone()));
         let Err(error) = self.record(PauseChange::Runs { by }, command).await else {
+            tracing::debug!(vm = %self.facts.id, "VM {} is resumed on record", self.facts.id);
             return (Live::Running(running), Ok(()));
         };
         let state = self.pause_again(running, before).await;
