@@ -14,6 +14,11 @@ pub fn stop(pid: u32) {
     send_signal(pid, Signal::STOP);
 }
 
+/// Lets a process go on that was stopped.
+pub fn go_on(pid: u32) {
+    send_signal(pid, Signal::CONT);
+}
+
 fn send_signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), signal).unwrap();

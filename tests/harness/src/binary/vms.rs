@@ -13,7 +13,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
 use super::{Skep, leftovers};
-use crate::eventually;
+use crate::{eventually, process::stop};
 
 impl Skep {
     /// Boots VMs and returns their records.
@@ -68,6 +68,15 @@ impl Skep {
             line.is_ok_and(|line| line.contains("qemu-system"))
         };
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(is_vmm).collect()
+    }
+
+    /// Stops the VMMs that there are now, except for some, and returns their process ids. Until they go on, no boot ends whose
+    /// guest has not answered yet.
+    pub fn stop_vmms_except(&self, kept: &[u32]) -> Vec<u32> {
+        let mut vmms = self.vmms();
+        vmms.retain(|pid| !kept.contains(pid));
+        vmms.iter().copied().for_each(stop);
+        vmms
     }
 
     /// Waits until a server with another process id serves.
