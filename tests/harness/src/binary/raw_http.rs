@@ -34,6 +34,21 @@ impl Skep {
         wire.answer().await
     }
 
+    /// Begins a request that makes a key, and waits until the server reads its body. Returns the connection and the rest of
+    /// the body.
+    pub async fn begin_request(&self) -> (RawConnection, &'static str) {
+        let (first, rest) = (r#"{"name": "late", "#, r#""scopes": ["swarm:read"]}"#);
+        let length = first.len() + rest.len();
+        let headers =
+            format!("content-type: application/json\r\ncontent-length: {length}\r\nexpect: 100-continue\r\n");
+        let mut wire = self.raw_connection().await;
+        wire.send(self.head("POST /api/keys", &headers)).await;
+        // It says so when it begins to read the body.
+        wire.expect("HTTP/1.1 100 Continue\r\n\r\n").await;
+        wire.send(first).await;
+        (wire, rest)
+    }
+
     /// The head of a request with the admin key and `Connection: close`. Each further header must end with `\r\n`.
     pub fn head(&self, first_line: &str, headers: &str) -> String {
         let key = &self.key;
@@ -54,6 +69,13 @@ impl RawConnection {
         let mut received = vec![0; expected.len()];
         timeout(TIMEOUT, self.0.read_exact(&mut received)).await.unwrap().unwrap();
         assert_eq!(String::from_utf8_lossy(&received), expected);
+    }
+
+    /// What the server still sends until the connection ends or is reset.
+    pub async fn rest(mut self) -> String {
+        let mut bytes = Vec::new();
+        let _ = timeout(TIMEOUT, self.0.read_to_end(&mut bytes)).await.unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Reads the answer up to the end of the connection.
