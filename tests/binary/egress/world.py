@@ -4,12 +4,14 @@ of bytes.
 Arguments: the server's name; a folder with certificate.pem, key.pem and the files of public/, or nothing; and names as
 NAME=ADDRESS, NAME=ADDRESS/ADDRESS (each answer has the next one) or NAME=@OTHER (an alias of another name).
 """
-import functools, http.server, socket, socketserver, ssl, struct, sys, threading, time
+import collections, functools, http.server, socket, socketserver, ssl, struct, sys, threading, time
 
 NAMES = {name: value.split("/") for name, value in (pair.split("=") for pair in sys.argv[3:])}
 ME, FOLDER = sys.argv[1:3]
 # What the last guest sent to a server of bytes that had ended its own direction.
 COUNTED = 0
+# How often each name was looked up.
+LOOK_UPS = collections.Counter()
 
 
 class Web(http.server.BaseHTTPRequestHandler):
@@ -29,6 +31,8 @@ class Web(http.server.BaseHTTPRequestHandler):
                 return
         if self.path.startswith("/dns-query?name="):
             body = NAMES[self.path.partition("=")[2]][0].encode()
+        elif self.path.startswith("/look-ups?name="):
+            body = b"%d" % LOOK_UPS[self.path.partition("=")[2]]
         elif self.path == "/counted":
             body = b"%d" % COUNTED
         else:
@@ -91,6 +95,7 @@ def answer(query):
 
 def answers(owner, name):
     """The records of a name, of class IN, for a second."""
+    LOOK_UPS[name] += 1
     value = NAMES[name][0]
     NAMES[name].append(NAMES[name].pop(0))
     if not value.startswith("@"):
