@@ -44,7 +44,7 @@ fn a_guest_that_takes_the_address_of_another_vm_does_nothing_in_its_name() {
         .await;
         assert_eq!(tries(&skep, victim).await, "[]");
         // A connection that the policy of the other VM allows.
-        let connect = format!("-m 3 --interface {other} http://203.0.113.8/");
+        let connect = format!("-m 5 --interface {other} http://203.0.113.8/");
         assert_eq!(fetch(&skep, attacker, &connect).await, Err(28), "it times out");
         assert_eq!(tries(&skep, victim).await, "[]");
         assert_eq!(

@@ -36,7 +36,7 @@ fn a_vm_at_its_limit_is_refused_and_others_connect() {
 
         // All together are at their limit: a further connection waits, here until curl gives up.
         assert_eq!(open(&skep, other, 1).await, 1);
-        assert_eq!(fetch(&skep, other, "-m 2 http://203.0.113.7/").await, Err(28));
+        assert_eq!(fetch(&skep, other, "-m 5 http://203.0.113.7/").await, Err(28));
         skep.output(greedy, "pkill curl").await;
         eventually("a place", async || fetch(&skep, other, "http://203.0.113.7/").await.is_ok()).await;
     });
