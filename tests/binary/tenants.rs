@@ -129,26 +129,27 @@ async fn streams_end_with_their_key_however_that_ends() {
     let skep = Skep::start().await;
     let acme = skep.tenant("acme").await;
     let pid = acme.boot().await["pid"].clone();
-    let ends = Timestamp::now() + SignedDuration::from_secs(40);
-    let mut made = Vec::new();
-    for (name, expires_at) in
-        [("revoked", None), ("expires", Some(ends.to_string())), ("all", None), ("stays", None)]
+    let (mut made, mut streams) = (Vec::new(), Vec::new());
+    // The one that expires is made last: only its own stream has to begin before its end.
+    for (name, life) in
+        [("revoked", None), ("all", None), ("stays", None), ("expires", Some(SignedDuration::from_secs(30)))]
     {
+        let expires_at = life.map(|life| (Timestamp::now() + life).to_string());
         let request = json!({"name": name, "role": "agent", "expires_at": expires_at});
-        made.push(acme.post("/api/keys", &request).await.ok(201));
-    }
-    let mut streams = Vec::new();
-    for key in &made {
+        let key = acme.post("/api/keys", &request).await.ok(201);
         streams.push(streaming(&skep, key["key"].as_str().unwrap(), &pid).await);
+        made.push(key);
     }
+    let (ends, expiring) =
+        (text(&made[3]["expires_at"]).parse::<Timestamp>().unwrap(), streams.pop().unwrap());
     let mut streams = streams.into_iter();
     acme.delete(&format!("/api/keys/{}", text(&made[0]["id"]))).await.ok(200);
     ends_with_its_key(streams.next().unwrap()).await;
-    ends_with_its_key(streams.next().unwrap()).await;
+    ends_with_its_key(expiring).await;
     assert!(Timestamp::now() >= ends, "not before its time");
     // A rotation ends nothing, the revocation of all does.
-    acme.post(&format!("/api/keys/{}/rotate", text(&made[2]["id"])), &json!({})).await.ok(201);
-    assert_eq!(whoami(&skep, made[2]["key"].as_str().unwrap()).await.status, 200);
+    acme.post(&format!("/api/keys/{}/rotate", text(&made[1]["id"])), &json!({})).await.ok(201);
+    assert_eq!(whoami(&skep, made[1]["key"].as_str().unwrap()).await.status, 200);
     acme.delete("/api/keys?all=true").await.ok(200);
     ends_with_its_key(streams.next().unwrap()).await;
     ends_with_its_key(streams.next().unwrap()).await;
