@@ -153,10 +153,15 @@ fn refused_at_last(output: &Output, expected: &str) {
     assert!(message.lines().last().unwrap().contains(expected), "{message}");
 }
 
+/// A lease whose end or renewal a test waits for.
+const BRIEF: &str = "10s";
+/// One that is longer than its test.
+const LONG: &str = "5m";
+
 /// A worker whose command says in a file that it runs, and does so until it is ended.
-fn lasting(server: &Skep, pids: &Path) -> Child {
+fn lasting(server: &Skep, pids: &Path, lease: &str) -> Child {
     let line = format!("sleep 600 & echo $! >> {0}; echo $$ >> {0}; wait", pids.display());
-    let arguments = ["ticket", "work", "--lease", "10s", "--json", &line];
+    let arguments = ["ticket", "work", "--lease", lease, "--json", &line];
     command(server, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -200,7 +205,7 @@ async fn a_worker_that_is_asked_to_end_gives_its_ticket_back() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let id = ticket(&server, json!({"title": "a", "max_attempts": 1})).await;
         let pids = folder.path().join(id.clone());
-        let worker = lasting(&server, &pids);
+        let worker = lasting(&server, &pids, LONG);
         let running = processes(&pids, 2).await;
         assert_eq!(record(&server, &id).await["status"], "in_progress");
         kill_process(Pid::from_child(&worker), signal).unwrap();
@@ -231,7 +236,7 @@ async fn a_worker_that_is_killed_strands_nothing() {
     let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
     let id = ticket(&server, json!({"title": "a"})).await;
     let pids = folder.path().join("pids");
-    let mut worker = lasting(&server, &pids);
+    let mut worker = lasting(&server, &pids, BRIEF);
     let left = processes(&pids, 2).await;
     worker.kill().unwrap();
     worker.wait().unwrap();
@@ -248,7 +253,7 @@ async fn a_worker_that_sleeps_through_anothers_claim_writes_nothing_over_it() {
     let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
     let id = ticket(&server, json!({"title": "a"})).await;
     let pids = folder.path().join("pids");
-    let mut worker = lasting(&server, &pids);
+    let mut worker = lasting(&server, &pids, BRIEF);
     let running = processes(&pids, 2).await;
     kill_process(Pid::from_child(&worker), Signal::STOP).unwrap();
     let next = claimed_by(&server, "agent-9").await;
@@ -274,7 +279,7 @@ async fn a_worker_beats_and_its_command_ends_when_the_ticket_is_lost() {
     let (server, folder) = (Skep::start().await, tempfile::tempdir().unwrap());
     let id = ticket(&server, json!({"title": "a", "max_attempts": 1})).await;
     let pids = folder.path().join("pids");
-    let mut worker = lasting(&server, &pids);
+    let mut worker = lasting(&server, &pids, BRIEF);
     let running = processes(&pids, 2).await;
     let lease = record(&server, &id).await["lease_expires_at"].clone();
     eventually("a beat", async || record(&server, &id).await["lease_expires_at"] != lease).await;
