@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests agent preload build run rustfmt-and-clippy test test-dashboard soak-dashboard check stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
+.PHONY: help setup setup-tests agent preload build run rustfmt-and-clippy test test-dashboard soak-dashboard check rounds stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -82,6 +82,14 @@ rustfmt-and-clippy: setup
 
 check: build rustfmt-and-clippy ## format, lints and the tests that need neither root nor VMs
 	@$(TEST_ENVIRONMENT) tests/stages/run lint check unit service
+
+QUIET ?= 3
+LOADED ?= 2
+ROUNDS_FILE ?= $(HOME)/skep-rounds
+rounds: setup-tests build schemathesis clients ## the tests QUIET times, and LOADED times beside one busy process on each processor, with a line for each run in ROUNDS_FILE; needs root
+	@packaging/setup browser
+	@$(BAKE_FOR_TESTS)
+	@$(TEST_ENVIRONMENT) tests/stages/rounds $(QUIET) $(LOADED) $(ROUNDS_FILE)
 
 ROUNDS ?= 50
 stress: build ## the tests that TEST, a filter of nextest, names, ROUNDS times beside one busy process on each processor; root's too with SKEP_TEST_ROOT=1

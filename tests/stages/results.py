@@ -110,3 +110,9 @@ class Table:
             print(f"\n{flaky} tests passed only when they were tried again; {FLAKY_ALLOWED} are allowed")
         print(f"\n{passed + flaky} passed, {failed} failed")
         return int(failed > 0 or flaky > FLAKY_ALLOWED)
+
+    def line(self):
+        """The run in one line: minutes of each stage, and what failed or was flaky."""
+        minutes = [f"{stage} {seconds / 60:.1f}" for stage, seconds, _ in self.stages]
+        names = [f"{kind} {test.name}" for kind in ["failed", "flaky"] for _, test in self.with_outcome(kind)]
+        return ", ".join([*minutes, f"{len(self.with_outcome('passed'))} passed", *names])
