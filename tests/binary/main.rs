@@ -46,6 +46,7 @@ mod hogs;
 mod identity;
 mod idle;
 mod isolation;
+mod killed_test;
 mod memory;
 mod memory_guard;
 mod pause;
