@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests agent preload build run rustfmt-and-clippy test test-dashboard soak-dashboard check rounds stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
+.PHONY: help setup setup-tests agent preload build run rustfmt-and-clippy test test-all test-dashboard soak-dashboard check rounds stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -64,6 +64,13 @@ test: setup-tests build rustfmt-and-clippy schemathesis clients ## all tests, wi
 	@echo "==> base template for the tests"
 	@$(BAKE_FOR_TESTS)
 	@$(TEST_ENVIRONMENT) tests/stages/run lint check unit service vm dashboard
+
+test-all: setup-tests build rustfmt-and-clippy schemathesis clients ## all tests, with the thorough ones: many rounds, a kill at each step, floods, each operation with generated requests
+	@[ "$$(id -u)" = 0 ] || { echo "make test-all: VMs need root (namespaces, taps, cgroups); \`make check\` needs none" >&2; exit 1; }
+	@packaging/setup browser
+	@echo "==> base template for the tests"
+	@$(BAKE_FOR_TESTS)
+	@$(TEST_ENVIRONMENT) tests/stages/run lint check unit service vm thorough dashboard
 
 test-dashboard: build ## the dashboard in a browser (Chromium), with real VMs; needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make test-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
