@@ -14,10 +14,14 @@ STOP_SECONDS = 60
 
 def remove(temporary, target):
     """Removes each folder that tests left, with the server that still runs on it, and returns a failure for each."""
-    # The folder of all workers of a user stays.
-    found = [entry for entry in temporary.iterdir() if not (entry.name.startswith("skep-tickets") and not any(entry.iterdir()))]
-    left = sorted([*found, *target.glob("skep-test-*")])
+    left = sorted([*filter(is_of_test, temporary.iterdir()), *target.glob("skep-test-*")])
     return [Test(f"left behind: {path.name}", 0.0, "failed", remove_one(path)) for path in left]
+
+
+def is_of_test(path):
+    # The folder of all workers of a user stays. Chromium leaves files of its own.
+    is_shared = path.name.startswith("skep-tickets") and not any(path.iterdir())
+    return not is_shared and not path.name.startswith(".org.chromium.")
 
 
 def remove_one(path):
