@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests agent preload build run rustfmt-and-clippy test test-all test-dashboard soak-dashboard check rounds stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
+.PHONY: help setup setup-tests agent preload openapi build run rustfmt-and-clippy test test-all test-dashboard soak-dashboard check rounds stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -37,21 +37,27 @@ setup: ## install what is missing (as root), or name it
 setup-tests:
 	@packaging/setup tests
 
-agent: setup
-	@echo "==> guest agent (static; the first build takes about a minute)"
+# The three that `build` starts at once.
+agent:
+	@echo "==> guest agent (static)"
 	@CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
 		cargo build --locked --package skep-agent --profile guest --target $(TARGET) --target-dir target/guest
 
-preload: setup
+preload:
 	@echo "==> library that is preloaded into VMMs"
 	@cargo build --locked --package skep-preload --profile guest --target $(TARGET) --target-dir target/preload
 
-# The dashboard's types come from the API's document, which a small binary prints; then skep embeds the dashboard. Both
-# packages are named, because cargo would build the dependencies of one alone once more, with other features.
-build: agent preload ## build what is embedded, and the binary, target/release/skep
-	@echo "==> skep (the first build takes some minutes)"
+# Both packages are named, because cargo would build the dependencies of one alone once more, with other features.
+openapi:
+	@echo "==> what prints the document of the API (the first build takes some minutes)"
 	@cargo build --locked --release --package skep --package skep-openapi --bin skep-openapi
+
+# The dashboard's types come from the API's document, which a small binary prints; then skep embeds the dashboard, the agent and the
+# library. Those are linked by one processor each, so that a build of them alone leaves processors idle.
+build: setup ## build what is embedded, and the binary, target/release/skep
+	@$(MAKE) --no-print-directory --jobs=3 openapi agent preload
 	@packaging/dashboard target/release/skep-openapi
+	@echo "==> skep"
 	@cargo build --locked --release --package skep
 
 run: build ## set up, build, bake the base template, serve until Ctrl-C
