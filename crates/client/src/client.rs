@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header::AUTHORIZATION};
 use reqwest::{Certificate, RequestBuilder, Response, Url};
 use serde::{Serialize, de::DeserializeOwned};
@@ -151,11 +152,16 @@ impl Client {
     }
 
     pub(crate) async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Answered<T>> {
-        let response = self.send(request).await?;
-        let text = response.bytes().await.map_err(|error| self.request_failed(error))?;
+        let text = self.read_text(request).await?;
         let value =
             serde_json::from_slice(&text).map_err(|error| self.unexpected_answer(error.to_string()))?;
         Ok(Answered { value, text })
+    }
+
+    /// Not generic, so that it is compiled once, and not for each type of answer.
+    async fn read_text(&self, request: RequestBuilder) -> Result<Bytes> {
+        let response = self.send(request).await?;
+        response.bytes().await.map_err(|error| self.request_failed(error))
     }
 
     /// The server's address, which ends with `/`.

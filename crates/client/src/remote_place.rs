@@ -8,15 +8,19 @@ use http::{
     Method,
     header::{ACCEPT, CONTENT_LENGTH},
 };
-use reqwest::Body;
+use reqwest::{Body, RequestBuilder};
 use serde_json::{Map, Value};
 use skep_api::{
     Endpoint,
+    endpoint::Route,
     files::FileWritten,
     path::{AbsolutePath, encode_path, plain_path},
 };
 
 use crate::{Answered, Client, Error, Result, client::with_query};
+
+/// Which fields of a request are paths.
+type PathFields = fn(&Map<String, Value>) -> &'static [&'static str];
 
 const RAW: &str = "application/octet-stream";
 
@@ -97,31 +101,36 @@ impl RemotePlace {
     /// # Errors
     /// Those of the operation's route, `unknown_vm`, and those of every request.
     pub async fn run<O: Endpoint>(&self, operation: &O) -> Result<Answered<O::Answer>> {
-        let fields = self.request_fields(operation)?;
-        let path = O::ROUTE.path.trim_start_matches('/');
-        if O::ROUTE.method.has_body() {
-            return self.client.post(path, &Value::Object(fields)).await;
+        let value = serde_json::to_value(operation)
+            .map_err(|error| self.client.unexpected_answer(error.to_string()))?;
+        self.client.read(self.request(&O::ROUTE, O::path_fields, value)?).await
+    }
+
+    /// The request of an operation. Not generic, so that it is compiled once.
+    fn request(&self, route: &Route, path_fields: PathFields, operation: Value) -> Result<RequestBuilder> {
+        let Value::Object(fields) = operation else {
+            return Err(self.client.unexpected_answer(format!("`{}` is not an object", route.id)));
+        };
+        let fields = self.request_fields(path_fields, fields);
+        let path = route.path.trim_start_matches('/');
+        let method = match route.method {
+            skep_api::endpoint::Method::Get => Method::GET,
+            skep_api::endpoint::Method::Post => Method::POST,
+            skep_api::endpoint::Method::Delete => Method::DELETE,
+        };
+        if route.method.has_body() {
+            return Ok(self.client.request(method, path)?.json(&Value::Object(fields)));
         }
         let pairs: Vec<_> =
             fields.iter().map(|(name, value)| (name.as_str(), Some(query_text(value)))).collect();
-        let query = with_query(path, &pairs);
-        match O::ROUTE.method {
-            skep_api::endpoint::Method::Delete => self.client.delete(&query).await,
-            _ => self.client.get(&query).await,
-        }
+        self.client.request(method, &with_query(path, &pairs))
     }
 
     /// The fields of a request. Paths are written plainly if all of them are UTF-8; null fields are omitted.
-    fn request_fields<O: Endpoint>(&self, operation: &O) -> Result<Map<String, Value>> {
-        let not_an_object = |why: String| self.client.unexpected_answer(why);
-        let mut fields = match serde_json::to_value(operation) {
-            Ok(Value::Object(fields)) => fields,
-            Ok(_) => return Err(not_an_object(format!("`{}` is not an object", O::NAME))),
-            Err(error) => return Err(not_an_object(error.to_string())),
-        };
+    fn request_fields(&self, path_fields: PathFields, mut fields: Map<String, Value>) -> Map<String, Value> {
         fields.retain(|_, value| !value.is_null());
         let encoded = |name: &&'static str| Some((*name, fields.get(*name)?.as_str()?.to_owned()));
-        let paths: Vec<_> = O::path_fields(&fields).iter().filter_map(encoded).collect();
+        let paths: Vec<_> = path_fields(&fields).iter().filter_map(encoded).collect();
         let plain: Option<Vec<_>> =
             paths.iter().map(|(name, path)| Some((*name, plain_path(path)?))).collect();
         match plain {
@@ -131,7 +140,7 @@ impl RemotePlace {
             None => drop(fields.insert("path_encoding".to_owned(), Value::from("percent"))),
         }
         fields.extend(self.vm.iter().map(|vm| ("vm".to_owned(), Value::from(vm.as_str()))));
-        Ok(fields)
+        fields
     }
 
     pub(crate) fn client(&self) -> &Client {

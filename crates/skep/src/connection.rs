@@ -1,6 +1,6 @@
 //! The connection options of verbs that are clients of the API: server URL, API key, CA certificate.
 
-use std::{fmt, fs, future::Future, io, path::PathBuf, process::ExitCode, sync::OnceLock};
+use std::{fmt, fs, future::Future, io, path::PathBuf, pin::Pin, process::ExitCode, sync::OnceLock};
 
 use anyhow::Context;
 use clap::{
@@ -130,6 +130,8 @@ impl Connection {
 pub(crate) fn block_on(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("the asynchronous runtime could not start")?;
+    // Boxed, so that the runtime's loop is compiled once, and not for each verb.
+    let verb: Pin<Box<dyn Future<Output = _>>> = Box::pin(verb);
     let outcome = runtime.block_on(verb);
     // A blocked write to standard output must not delay the exit.
     runtime.shutdown_background();
