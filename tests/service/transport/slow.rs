@@ -185,37 +185,3 @@ async fn a_thousand_slow_clients_do_not_block_others() {
     last.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
 }
-
-/// `cargo test -p skep-service-tests --release --test service -- --ignored --nocapture thousand`: a measurement, not a test.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "it measures, and asserts nothing"]
-async fn what_a_thousand_slow_clients_cost_the_others() {
-    const CALLS: usize = 2_000;
-    let skep = start(|limits| limits.max_connections_per_address = CROWD + 10).await;
-    let p99 = async || {
-        let mut times = Vec::new();
-        for _ in 0..CALLS {
-            let begun = std::time::Instant::now();
-            assert_eq!(skep.get("/api/whoami").await.status(), 200);
-            times.push(begun.elapsed());
-        }
-        times.sort();
-        (times[CALLS / 2], times[CALLS * 99 / 100])
-    };
-    p99().await;
-    let (alone, alone_p99) = p99().await;
-    let mut crowd = crowd(&skep, CROWD).await;
-    let dribble = async {
-        loop {
-            for stream in &mut crowd {
-                let _ = stream.write_all(b"z").await;
-                sleep(Duration::from_millis(1)).await;
-            }
-        }
-    };
-    let (beside, beside_p99) = tokio::select! { times = p99() => times, () = dribble => unreachable!() };
-    let ratio = beside_p99.as_secs_f64() / alone_p99.as_secs_f64();
-    println!(
-        "alone p50 {alone:?} p99 {alone_p99:?}; beside {CROWD} slow ones p50 {beside:?} p99 {beside_p99:?}; {ratio:.2}"
-    );
-}

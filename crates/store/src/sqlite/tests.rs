@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc, time::Dura
 use jiff::Timestamp;
 use rusqlite::Connection;
 use skep_api::{
-    AccountId, ErrorCode, TemplateId, VmName,
+    ErrorCode, TemplateId, VmName,
     swarm::{EndReason, PausedBy, ResumedBy},
 };
 use tempfile::TempDir;
@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use super::{key_cache::Lookup, *};
 use crate::suite::{admin_key, all_events, boot, booted, default_account, end, moment, new_key, revocation};
 use crate::{
-    AccountStore, HealthStore, KeyStore, KeyUse, ListTickets, PauseChange, RecordPause, SessionStore,
-    SetAccountRoots, Store, TicketFilter, VmAttributes, VmBooted, VmOnDisk, VmStore,
+    AccountStore, HealthStore, KeyStore, KeyUse, PauseChange, RecordPause, SessionStore, SetAccountRoots,
+    Store, VmAttributes, VmBooted, VmOnDisk, VmStore,
 };
 
 async fn fresh() -> (TempDir, Arc<dyn Store>) {
@@ -411,75 +411,4 @@ async fn a_store_whose_readers_do_not_answer_is_unavailable() {
         query.await.unwrap();
     }
     store.ping(Duration::from_secs(30)).await.unwrap();
-}
-
-/// Prints the duration of listing a page with this number of tickets.
-async fn page_cost(store: &dyn Store, account: AccountId, count: usize) {
-    for (ready, labels) in
-        [(None, vec![]), (Some(true), vec![]), (Some(true), vec!["all"]), (Some(true), vec!["all", "rare"])]
-    {
-        let labels: Vec<skep_api::Label> = labels.into_iter().map(|text| text.parse().unwrap()).collect();
-        let shown = format!("{labels:?}");
-        let filter = TicketFilter { ready, labels, ..TicketFilter::default() };
-        let (sort, at) = (crate::TicketSort::Priority, crate::suite::moment(1));
-        let query = ListTickets { account, filter, sort, limit: 500, after: None, at };
-        let mut best = Duration::MAX;
-        for _ in 0..10 {
-            let begun = std::time::Instant::now();
-            store.list_tickets(query.clone()).await.unwrap();
-            best = best.min(begun.elapsed());
-        }
-        println!("a page of 500 with {count} tickets, ready {ready:?}, labels {shown}: {best:?}");
-    }
-}
-
-/// Measures the duration of pages, updates of dependents, and claims.
-#[tokio::test]
-#[ignore = "it measures, and asserts nothing"]
-async fn measure_many_tickets() {
-    use std::time::Instant;
-
-    use skep_tickets::{Dependency, NewTicket};
-
-    use crate::suite::tickets::{change, claims, completion, create_ticket, creation, new_ticket};
-
-    let total: usize =
-        std::env::var("SKEP_TICKETS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
-    let (_folder, store) = fresh().await;
-    let account = default_account(&*store).await.id;
-    let first = create_ticket(&*store, account, vec![]).await;
-    for count in [1_000, total] {
-        let begun = Instant::now();
-        for _ in 0..count / 1_000 {
-            let labels = |place: usize| {
-                let words: &[&str] = if place == 0 { &["all", "rare"] } else { &["all"] };
-                words.iter().map(|word| word.parse().unwrap()).collect()
-            };
-            let many =
-                (0..1_000).map(|at| NewTicket { labels: labels(at), ..new_ticket("a", vec![]) }).collect();
-            store.create_tickets(creation(account, many)).await.unwrap();
-        }
-        println!("{count} tickets were made in {:?}", begun.elapsed());
-        page_cost(&*store, account, count).await;
-    }
-    for _ in 0..10 {
-        let many = (0..1_000).map(|_| new_ticket("a", vec![Dependency::Ticket(first)])).collect();
-        store.create_tickets(creation(account, many)).await.unwrap();
-    }
-    let begun = Instant::now();
-    store.change_ticket(change(account, first, completion(None))).await.unwrap();
-    println!("a prerequisite of 10,000 was completed in {:?}", begun.elapsed());
-    let begun = Instant::now();
-    let mut agents = tokio::task::JoinSet::new();
-    for _ in 0..64 {
-        let store = Arc::clone(&store);
-        agents.spawn(async move {
-            for _ in 0..20 {
-                let claimed = store.claim_tickets(claims(account, "a", 1)).await.unwrap().answer.tickets;
-                store.change_ticket(change(account, claimed[0].id, completion(Some(1)))).await.unwrap();
-            }
-        });
-    }
-    agents.join_all().await;
-    println!("{:.0} claims and completions a second", 1_280.0 / begun.elapsed().as_secs_f64());
 }
