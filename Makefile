@@ -169,9 +169,9 @@ soak: build ## what VMs share that were never seeded, 50 copies of one VM, and n
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@$(BAKE_FOR_TESTS)
 	@$(TEST_ENVIRONMENT) SKEP_TEST_ROOT=1 SOAK_BOOTS=$(SOAK_BOOTS) SOAK_COPY_ROUNDS=$(SOAK_COPY_ROUNDS) \
-		$(NEXTEST) run --locked --package skep-tests --features soak --test binary --profile soak --no-capture -- \
-		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::work:: soak::copies:: \
-		random_kills::copies:: without_reseed:: egress::node::
+		$(NEXTEST) run --locked --package skep-tests --test binary --profile soak --no-capture -- \
+		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::copies:: soak::node:: soak::resources:: \
+		soak::without_reseed:: soak::work:: random_kills::copies::
 	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(NEXTEST) run --locked --package skep-service-tests --test service --profile soak git::races::
 
 EARLIER ?=
@@ -189,7 +189,7 @@ update-test: build ## VMs of an earlier revision after an update to this one; EA
 	@$(MAKE) --directory $(EARLIER_TREE) build
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@$(TEST_ENVIRONMENT) SKEP_TEST_ROOT=1 SKEP_EARLIER_BINARY=$(EARLIER_TREE)/$(SKEP) \
-		$(NEXTEST) run --locked --package skep-tests --features update --test binary --profile soak --no-capture update::
+		$(NEXTEST) run --locked --package skep-tests --test binary --profile soak --no-capture -E 'test(/^update::/)'
 
 clean: ## remove what was built
 	@cargo clean

@@ -1,6 +1,6 @@
 //! Many VMs of one snapshot, from one call: nothing that has to be unique is shared.
 //!
-//! `without_reseed` is the control: the same check without the reseed.
+//! `soak::without_reseed` is the control: the same check without the reseed.
 
 use std::{
     collections::BTreeMap,

@@ -7,11 +7,9 @@ mod floods;
 mod forged;
 mod life;
 mod limits;
-#[cfg(feature = "soak")]
-mod node;
 mod peers;
 mod states;
-mod tools;
+pub(crate) mod tools;
 mod world;
 
 use std::fs;

@@ -62,7 +62,6 @@ mod separation;
 mod sizes;
 mod small_server;
 mod snapshots;
-#[cfg(feature = "soak")]
 mod soak;
 mod spoofing;
 mod steps;
@@ -74,10 +73,7 @@ mod template;
 mod template_updates;
 mod templates;
 mod tenants;
-#[cfg(feature = "update")]
 mod update;
 mod usage;
 mod vm_api;
 mod without_memory;
-#[cfg(feature = "soak")]
-mod without_reseed;

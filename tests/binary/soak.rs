@@ -20,7 +20,9 @@ use tokio::time::sleep;
 use crate::harness::{Answer, Skep, eventually, kill, try_send};
 
 mod copies;
+mod node;
 mod resources;
+mod without_reseed;
 mod work;
 
 use resources::Account;

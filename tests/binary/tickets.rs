@@ -19,8 +19,8 @@ use tokio::{sync::Mutex, task::JoinSet};
 
 use crate::harness::{Skep, send, try_send};
 
-/// Number of kills; more in a soak test.
-const ROUNDS: u64 = if cfg!(feature = "soak") { 30 } else { 10 };
+/// Number of kills.
+const ROUNDS: u64 = 10;
 const AGENTS: usize = 12;
 /// Histories that are read at the same time.
 const AT_ONCE: usize = 8;

@@ -18,8 +18,8 @@ use tempfile::TempDir;
 
 use crate::harness::{Receiver, Skep, answer, command, eventually, output_of, printed, temp_dir, try_send};
 
-/// A few in `make test`, more in a soak.
-const ROUNDS: u64 = if cfg!(feature = "soak") { 30 } else { 4 };
+/// Number of kills.
+const ROUNDS: u64 = 4;
 
 /// Tickets that each round makes at least, however slow the disk is.
 const LEAST: usize = 5;

@@ -54,7 +54,7 @@ fn certify(folder: &Path) -> String {
 
 /// Runs a test in a world whose hosts serve what this script makes with this argument, by a VM that may reach two of them.
 /// Pip and npm need more memory than VMs of most tests have.
-pub(super) fn run_with(
+pub(crate) fn run_with(
     content: &str,
     argument: &str,
     test: impl AsyncFnOnce(Skep, u64, String) + Send + 'static,
@@ -98,9 +98,9 @@ fn git_pip_venv_and_apt_work_as_people_know_them() {
 }
 
 /// Where the VM has the certificate of the test's authority.
-pub(super) const TRUSTED: &str = "/usr/local/share/ca-certificates/test.crt";
+pub(crate) const TRUSTED: &str = "/usr/local/share/ca-certificates/test.crt";
 
-pub(super) async fn trust(skep: &Skep, vm: u64, authority: &str) {
+pub(crate) async fn trust(skep: &Skep, vm: u64, authority: &str) {
     skep.output(vm, &format!("cat > {TRUSTED} <<'END'\n{authority}\nEND\nupdate-ca-certificates")).await;
 }
 

@@ -1,6 +1,6 @@
 //! The control of `clones`: without the reseed, the same check finds values that VMs of one snapshot share.
 //!
-//! Runs in `make soak`: a kernel reseeds itself at times, so a shared value is not certain, and may need many bakes.
+//! It runs in `make soak`: a kernel reseeds itself at times, so a shared value is not certain, and may need many bakes.
 //!
 //! The agent has no option to skip the reseed. The test patches a copy of the binary: the two ioctls of the agent on
 //! the kernel's random generator are replaced by one that succeeds and does nothing.

@@ -1,6 +1,6 @@
-//! npm in VMs. By `make soak`: Node takes minutes in emulated guests.
+//! npm in VMs: Node takes minutes in emulated guests.
 
-use super::tools::{TRUSTED, run_with, trust};
+use crate::egress::tools::{TRUSTED, run_with, trust};
 
 /// Makes what a host of the test serves: a registry of Node's packages with two, and Node with npm. The argument is a program
 /// that runs others with a Node.
