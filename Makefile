@@ -171,7 +171,7 @@ soak: build ## what VMs share that were never seeded, 50 copies of one VM, and n
 	@$(TEST_ENVIRONMENT) SKEP_TEST_ROOT=1 SOAK_BOOTS=$(SOAK_BOOTS) SOAK_COPY_ROUNDS=$(SOAK_COPY_ROUNDS) \
 		$(NEXTEST) run --locked --package skep-tests --test binary --profile soak --no-capture -- \
 		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::copies:: soak::node:: soak::resources:: \
-		soak::without_reseed:: soak::work:: random_kills::copies::
+		soak::without_reseed:: soak::work:: thorough::random_kills::copies::
 	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(NEXTEST) run --locked --package skep-service-tests --test service --profile soak git::races::
 
 EARLIER ?=

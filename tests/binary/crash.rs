@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{Skep, binary, eventually, kill, output_of, remains_of, temp_dir},
-    qemu_update::without_qemu,
+    own_usr::without_qemu,
 };
 
 /// The server's log message for a VM that it did not find again.

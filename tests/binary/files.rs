@@ -1,10 +1,10 @@
 //! File operations in the server's workspace and in a VM: the same tests in both places, with the same answers.
 
-mod attacks;
 pub(crate) mod fixture;
 mod lost_updates;
 mod refusals;
 mod streams;
+mod thorough;
 
 use serde_json::{Value, json};
 

@@ -1,11 +1,11 @@
 //! Copies of running VMs: what they have of their parent, what is their own, and that they never speak as their parent.
 
-pub(crate) mod faults;
+mod faults;
 mod hooks;
-mod hostile;
 mod inheritance;
 mod memory;
 mod network;
+pub(crate) mod thorough;
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::{
     clones::{UNIQUE, shared},
     copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
     harness::Skep,
-    takeover::{Streamed, Victim, assert_in_order},
+    takeover::{Streamed, assert_in_order},
 };
 
 /// How far a clock of a loaded machine may be off, in seconds. Programs of a copy stand still for less than that.
@@ -135,53 +135,4 @@ async fn by_the_command(skep: &Skep, parent: &Value, wanted: &State) {
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_goes_on(skep, &answer["vms"][0], wanted, 1).await;
     skep.delete(&path_of(&answer["vms"][0])).await.ok(200);
-}
-
-/// Writes to disk and memory what only this VM and its copies have.
-async fn mark(skep: &Skep, vm: &Value, word: &str) {
-    skep.output(pid_of(vm), &format!("echo {word} >> /root/marks; echo {word} >> /dev/shm/marks")).await;
-}
-
-async fn assert_marks(skep: &Skep, vm: &Value, words: &[&str]) {
-    let found = skep.output(pid_of(vm), "cmp /root/marks /dev/shm/marks && cat /root/marks").await;
-    assert_eq!(found.lines().collect::<Vec<_>>(), words);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn copies_of_copies_have_all_changes_also_after_restarts() {
-    let skep = Skep::start().await;
-    let first = skep.boot(1).await.remove(0);
-    let wanted = begin(&skep, &first).await;
-    mark(&skep, &first, "first").await;
-    let second = fork(&skep, &first, &json!({})).await.remove(0);
-    mark(&skep, &second, "second").await;
-    mark(&skep, &first, "later").await;
-
-    let server = skep.server_pid().unwrap();
-    skep.post("/api/admin/restart", &json!({})).await.ok(202);
-    skep.wait_for_server_after(server).await;
-    let (_, from) = state(&skep, &second).await;
-    let third = fork(&skep, &second, &json!({})).await.remove(0);
-    mark(&skep, &third, "third").await;
-
-    // The keeper's successor has only the files that VMMs hold open.
-    let skep = Victim::Keeper.kill(skep).await;
-    let fourth = fork(&skep, &third, &json!({})).await.remove(0);
-    mark(&skep, &fourth, "fourth").await;
-    let skep = Victim::Both.kill(skep).await;
-    let sibling = fork(&skep, &first, &json!({"count": 2})).await;
-
-    for (vm, marks) in [
-        (&first, &["first", "later"] as &[&str]),
-        (&second, &["first", "second"]),
-        (&third, &["first", "second", "third"]),
-        (&fourth, &["first", "second", "third", "fourth"]),
-        (&sibling[0], &["first", "later"]),
-        (&sibling[1], &["first", "later"]),
-    ] {
-        assert_marks(&skep, vm, marks).await;
-        assert_goes_on(&skep, vm, &wanted, from).await;
-    }
-    assert_eq!(fourth["parent"], third["id"]);
-    assert_in_order(&skep).await;
 }

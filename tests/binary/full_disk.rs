@@ -1,8 +1,8 @@
 //! A full disk under the store: it is reported, the server survives, and recovers when there is room again.
 
-mod copies;
 mod files;
 mod records;
+mod thorough;
 mod tickets;
 
 use std::{

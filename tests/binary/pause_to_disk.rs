@@ -1,8 +1,8 @@
 //! Pausing real VMs to disk: what a VM has is there again after its resume, whatever ended meanwhile.
 
 mod boot_command;
-mod kills;
 mod reboot;
+mod thorough;
 
 use std::{
     collections::BTreeSet,

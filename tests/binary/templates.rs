@@ -1,7 +1,8 @@
 //! A template of another size: its build, its VMs, and its end.
 
+mod thorough;
+
 use std::{
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     thread::available_parallelism,
     time::Duration,
@@ -10,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Skep, command, eventually, eventually_within, images::flip_a_bit, temp_dir},
+    harness::{Skep, command, eventually, eventually_within, temp_dir},
     pool::FILL_TIMEOUT,
 };
 
@@ -53,22 +54,6 @@ async fn has_its_size(skep: &Skep, vm: &Value, vcpus: &str) {
     let disk: u64 = disk.trim().trim_end_matches('M').parse().unwrap();
     assert!((BASE_DISK_MB + 512..=DISK_MB).contains(&disk), "{disk} MiB");
     skep.output(pid, "dd if=/dev/urandom of=/root/file bs=1M count=64 && sync && rm /root/file").await;
-}
-
-/// Follows the record until it has this state. Each change of state or progress may take as long as anything that tests
-/// wait for.
-async fn reaches(skep: &Skep, name: &str, state: &str) -> Value {
-    let mut seen = skep.get(&format!("/api/templates/{name}")).await.ok(200);
-    while seen["state"] != state {
-        assert_ne!(seen["state"], "failed", "{seen}");
-        let before = (seen["state"].clone(), seen["progress"].clone());
-        eventually_within(STEP_OF_BUILD, "the next step of the build", async || {
-            seen = skep.get(&format!("/api/templates/{name}")).await.ok(200);
-            (&seen["state"], &seen["progress"]) != (&before.0, &before.1)
-        })
-        .await;
-    }
-    seen
 }
 
 fn kinds(skep: &Skep, count: &str) -> Vec<String> {
@@ -157,62 +142,4 @@ async fn a_template_outlives_its_server_and_belongs_to_its_account() {
     let seen = get("/api/templates/big").await.ok(200);
     assert_eq!((&seen["state"], &seen["vms"]), (&json!("ready"), &json!(1)));
     assert_eq!(get("/api/swarm/status").await.ok(200)["vms"][0]["template"], "big");
-}
-
-/// The template `big` is loaded, so only a child meets the damage of its files.
-async fn a_damaged_parent_is_built_again_before_its_child(skep: &Skep, dir: &Path) {
-    let layer = dir.join("layer.ext4");
-    flip_a_bit(&layer);
-    // A file system may give the inode of a removed file to the next one.
-    let file = || layer.metadata().map(|found| (found.ino(), found.ctime(), found.ctime_nsec())).unwrap();
-    let damaged = file();
-    let child = skep.post("/api/templates", &json!({"name": "child", "from": "big"})).await.ok(202);
-    let ready = reaches(skep, "child", "ready").await;
-    assert_eq!(ready["id"], child["id"]);
-    assert_ne!(file(), damaged, "the child is ready, and its parent is damaged");
-    assert_eq!(skep.get("/api/templates/big").await.ok(200)["state"], "ready");
-    let booted = skep.post("/api/swarm/boot", &json!({"template": "child"})).await.ok(201);
-    assert_eq!(skep.output(booted["vms"][0]["pid"].as_u64().unwrap(), "echo whole").await, "whole");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
-    let skep = Skep::start().await;
-    let order = json!({"name": "big", "from": "base", "memory_mb": MEMORY_MB});
-    let id = skep.post("/api/templates", &order).await.ok(202)["id"].as_str().unwrap().to_owned();
-    eventually_within(STEP_OF_BUILD, "the boot of the guest", async || {
-        let seen = skep.get("/api/templates/big").await.ok(200);
-        seen["progress"].as_str().is_some_and(|step| step.contains("boot of the guest"))
-    })
-    .await;
-    // The keeper ends with the build, and the next one begins it again.
-    let skep = skep.crash().start().await;
-    reaches(&skep, "big", "ready").await;
-    assert_eq!(kinds(&skep, "2"), ["template.building", "template.ready"]);
-
-    let key = std::fs::read_dir(files_of(&skep, &id)).unwrap().map(|entry| entry.unwrap().path());
-    let key: Vec<PathBuf> = key.filter(|path| path.is_dir()).collect();
-    let [dir] = key.as_slice() else { panic!("{key:?}") };
-    skep.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201);
-    skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
-    // A loaded template is in sealed memory, so only the next server meets the damage.
-    let data_dir = skep.stop();
-    flip_a_bit(&dir.join("layer.ext4"));
-    let skep = Skep::start_on(data_dir, &[]).await;
-    let message = skep.post("/api/swarm/boot", &json!({"template": "big"})).await;
-    let message = message.refused(422, "template_damaged");
-    assert!(message.contains("layer.ext4"), "{message}");
-    // The server's own template is another one.
-    skep.post("/api/swarm/boot", &json!({})).await.ok(201);
-    eventually("the record of the damage, or its repair", async || {
-        let boot = skep.post("/api/swarm/boot", &json!({"template": "big"})).await;
-        boot.status == 201 || skep.get("/api/templates/big").await.ok(200)["state"] != "ready"
-    })
-    .await;
-    reaches(&skep, "big", "ready").await;
-    eventually("a boot after the repair", async || {
-        skep.post("/api/swarm/boot", &json!({"template": "big"})).await.status == 201
-    })
-    .await;
-    a_damaged_parent_is_built_again_before_its_child(&skep, dir).await;
 }

@@ -1,5 +1,7 @@
 //! VMs that start from the disk of a snapshot alone: what an update made outdated keeps its files.
 
+mod thorough;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -7,15 +9,13 @@ use std::{
     process::Command,
 };
 
-use reqwest::Method;
 use serde_json::{Value, json};
 use skep_template::{MANIFEST, read_manifest};
 
 use crate::{
     copies::{fork, path_of},
-    harness::{Answer, Skep, binary, command, eventually, images::flip_a_bit, output_of, temp_dir, try_send},
-    steps::{Log, OPTIONS, Step, Victim},
-    takeover::{Victim as Killed, assert_in_order, ids, listed},
+    harness::{Answer, Skep, binary, command, eventually, images::flip_a_bit, output_of},
+    takeover::{Victim, assert_in_order, ids, listed},
 };
 
 /// Writes files, and starts a program that has its process id in a file in memory.
@@ -194,7 +194,7 @@ async fn a_restart_writes_no_second_event_of_an_outdated_vm() {
 async fn can_do_what_other_vms_can(mut skep: Skep, vm: Value) {
     run(&skep, &vm, "(sleep 100000 >/dev/null 2>&1 & echo $! > /dev/shm/program)").await;
     let again = "kept\nwhole\nruns\nprogram\nword:";
-    for victim in [Killed::Server, Killed::Both] {
+    for victim in [Victim::Server, Victim::Both] {
         skep = victim.kill(skep).await;
         assert_eq!(ids(&listed(&skep).await), ids(std::slice::from_ref(&vm)));
         assert_eq!(run(&skep, &vm, FOUND).await, again);
@@ -311,41 +311,4 @@ fn damage_data_of(layer: &Path) {
     let mut byte = [0];
     file.read_exact_at(&mut byte, 1024).unwrap();
     file.write_all_at(&[byte[0] ^ 1], 1024).unwrap();
-}
-
-/// What the log says after each step, and who is killed then.
-const KILLS: [(Step, Victim); 6] = [
-    (&["boot of the guest, to be saved"], Victim::Keeper),
-    (&["boot of the guest, to be saved"], Victim::Server),
-    (&["a guest is booted from the disk of VM"], Victim::Server),
-    (&["is restored from disk"], Victim::Server),
-    (&["is restored from disk"], Victim::Keeper),
-    (&["is resumed on record"], Victim::Keeper),
-];
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kill_while_a_vm_starts_from_its_disk_loses_nothing() {
-    let mut skep = Skep::start_on(temp_dir(), &OPTIONS).await;
-    let vm = boot(&skep, &json!({"name": "sleeper"})).await;
-    for (round, (step, victim)) in KILLS.into_iter().enumerate() {
-        eprintln!("{victim:?} killed after {step:?}");
-        to_disk(&skep, &vm).await;
-        let log = Log::from_now(&skep);
-        let request = skep.request(Method::POST, &format!("{}/resume", path_of(&vm)));
-        let request = tokio::spawn(try_send(request.json(&json!({"memory": false}))));
-        skep = victim.kill_at(step, log, skep).await;
-        let answered = request.await.unwrap().is_ok_and(|answer| answer.status == 200);
-        let found = skep.get(&path_of(&vm)).await.ok(200);
-        assert!(!answered || found["state"] == "running", "{found} after an answer");
-        if found["state"] == "paused" {
-            // It is there with all that it has.
-            resume(&skep, &vm, &json!({})).await.ok(200);
-        }
-        assert!(run(&skep, &vm, FOUND).await.starts_with("kept\nwhole"));
-        assert_in_order(&skep).await;
-        if round == 0 {
-            // What a killed keeper had begun to build is gone.
-            eventually("no files", async || folders(skep.data_dir.path()).is_empty()).await;
-        }
-    }
 }

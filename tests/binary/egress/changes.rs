@@ -16,11 +16,7 @@ use skep_harness::{
     temp_dir,
 };
 
-use super::{
-    OPTIONS, boot, fetch, is_refusal,
-    life::{begin_long_connection, recorded},
-    world::World,
-};
+use super::{OPTIONS, begin_long_connection, boot, fetch, is_refusal, recorded, world::World};
 use crate::{harness::Skep, spoofing::in_namespace};
 
 async fn change(skep: &Skep, vm: u64, policy: &Value) -> Answer {

@@ -3,7 +3,7 @@
 use serde_json::json;
 use skep_harness::{eventually, temp_dir};
 
-use super::{OPTIONS, attacks::python, boot, fetch, world::World};
+use super::{OPTIONS, boot, fetch, python, world::World};
 use crate::{harness::Skep, spoofing::in_namespace};
 
 /// Asks the forwarder for a name that no policy allows, with this address as the sender.

@@ -3,8 +3,10 @@
 use serde_json::json;
 use skep_harness::{eventually, temp_dir};
 
-use super::{OPTIONS, attacks::python, boot, fetch, world::World};
-use crate::harness::Skep;
+use crate::{
+    egress::{OPTIONS, boot, fetch, python, world::World},
+    harness::Skep,
+};
 
 /// Bytes of a connection whose one direction ends first.
 const BYTES: usize = 1 << 20;

@@ -1,13 +1,18 @@
 //! What happens to connections of VMs while the processes around them end and start.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_harness::{binary::send, eventually, eventually_within, process::kill, temp_dir};
 
-use super::{OPTIONS, assert_policies, boot, fetch, is_silent, policy, world::World};
-use crate::harness::Skep;
+use crate::{
+    egress::{
+        OPTIONS, assert_policies, begin_long_connection, boot, fetch, is_silent, policy, record_path,
+        recorded, wait_for_growth, world::World,
+    },
+    harness::Skep,
+};
 
 /// Runs in a VM until its file is removed: connects to an allowed host, and to others that must stay closed.
 const PROBE: &str = "touch /root/probing; while test -e /root/probing; do
@@ -16,16 +21,6 @@ const PROBE: &str = "touch /root/probing; while test -e /root/probing; do
         curl -s -m 20 $url > /dev/null && echo $url >> /root/open
     done
 done > /dev/null 2>&1 &";
-
-/// The id of the egress process, by the keeper's record.
-pub(super) fn recorded(data_dir: &Path) -> u32 {
-    let record: Value = serde_json::from_slice(&fs::read(record_path(data_dir)).unwrap()).unwrap();
-    u32::try_from(record["process"]["pid"].as_u64().unwrap()).unwrap()
-}
-
-fn record_path(data_dir: &Path) -> std::path::PathBuf {
-    data_dir.join("keeper/egress.json")
-}
 
 fn is_alive(pid: u32) -> bool {
     let line = fs::read_to_string(format!("/proc/{pid}/cmdline"));
@@ -50,21 +45,6 @@ async fn end_probe(skep: &Skep, vm: u64) -> usize {
     skep.output(vm, "rm /root/probing").await;
     assert_eq!(lines(skep, vm, "/root/open").await, 0, "{}", skep.output(vm, "cat /root/open").await);
     skep.output(vm, "grep -vc '^0$' /root/allowed || true").await.trim().parse().unwrap()
-}
-
-/// Begins a connection that receives a line now and then.
-pub(super) async fn begin_long_connection(skep: &Skep, vm: u64) {
-    let command =
-        "(curl -sS -N http://203.0.113.8/slow > /root/long; touch /root/long.over) > /dev/null 2>&1 &";
-    skep.output(vm, command).await;
-    wait_for_growth(skep, vm).await;
-}
-
-async fn wait_for_growth(skep: &Skep, vm: u64) {
-    let size = async || skep.output(vm, "stat -c %s /root/long || echo 0").await;
-    let before = size().await;
-    eventually("bytes of the long connection", async || size().await != before).await;
-    assert_ne!(skep.exec(vm, "test -e /root/long.over").await["exit_code"], 0, "it ended");
 }
 
 #[test]

@@ -11,39 +11,12 @@ use serde_json::{Value, json};
 
 use crate::{
     copies::{path_of, pid_of},
-    harness::{Skep, binary, eventually, send, temp_dir, write_program},
+    harness::{Skep, eventually, send, temp_dir},
+    own_usr::{QEMU, with_own_usr},
 };
 
-const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 /// Another version, which prints it and cannot run VMs.
 const OTHER: &str = "#!/bin/sh\necho 'QEMU emulator version 1.2.3 (Debian 1:1.2.3-1)'\n";
-
-/// A program that runs skep with a /usr that can be changed for skep and its children alone.
-fn with_own_usr(folder: &Path) -> PathBuf {
-    after_change_of_usr(folder, "true")
-}
-
-/// A program that runs skep on a machine without QEMU.
-pub(crate) fn without_qemu(folder: &Path) -> PathBuf {
-    after_change_of_usr(folder, &format!("rm {QEMU}"))
-}
-
-fn after_change_of_usr(folder: &Path, change: &str) -> PathBuf {
-    let (site, program) = (folder.join("site"), folder.join("skep"));
-    fs::create_dir(&site).unwrap();
-    let script = format!(
-        "#!/bin/sh\nexec unshare --mount --propagation private sh -euc '\n\
-         mount -t tmpfs skep-test {site}\n\
-         mkdir -m 755 {site}/upper {site}/work\n\
-         mount -t overlay skep-test -o lowerdir=/usr,upperdir={site}/upper,workdir={site}/work /usr\n\
-         {change}\n\
-         exec {skep} \"$@\"' skep \"$@\"\n",
-        site = site.display(),
-        skep = binary().display(),
-    );
-    write_program(&program, &script);
-    program
-}
 
 /// Puts a copy of this file in the place of the server's QEMU, as a package manager does: by a rename.
 fn install(skep: &Skep, source: &Path) {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Fault, KnownVms, Rng, inject};
 use crate::{
     copies::{State, assert_goes_on, begin, path_of},
-    forks::faults::{only_the_parent_is_left, was_answered, was_not_answered},
+    forks::thorough::kills::{only_the_parent_is_left, was_answered, was_not_answered},
     harness::{Answer, Skep, send, try_send},
     takeover::{VICTIMS, ids, listed},
 };
@@ -19,7 +19,7 @@ const FAULTS: [Fault; 4] =
     [Fault::Planned, Fault::Killed(VICTIMS[0]), Fault::Killed(VICTIMS[1]), Fault::Killed(VICTIMS[2])];
 /// The latest moment of a fault, in ms: a copy takes about as long.
 const LATEST_MS: u64 = 1500;
-/// The environment variable with the number of rounds for each verb, which a soak test sets. The default is one.
+/// The environment variable with the number of rounds for each verb, which `make soak` sets. The default is one.
 const ROUNDS: &str = "SOAK_COPY_ROUNDS";
 
 /// A VM, and what it must keep.

@@ -5,10 +5,10 @@ use std::fs;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::{folder_of, folders, snapshot};
 use crate::{
     copies::{State, assert_goes_on, begin, path_of, pid_of, state},
     harness::{Answer, Skep, eventually},
+    snapshots::{folder_of, folders, snapshot},
     takeover::assert_in_order,
 };
 

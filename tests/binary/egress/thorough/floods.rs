@@ -5,8 +5,10 @@ use std::{fs, pin::pin};
 use serde_json::json;
 use skep_harness::{eventually, temp_dir};
 
-use super::{OPTIONS, attacks::python, boot, fetch, life::recorded, world::World};
-use crate::harness::Skep;
+use crate::{
+    egress::{OPTIONS, boot, fetch, python, recorded, world::World},
+    harness::Skep,
+};
 
 /// Sends queries for names of its own to the forwarder until its file is removed, without reading the answers.
 const QUERIES: &str = r#"cat > /root/flood.py <<'END'

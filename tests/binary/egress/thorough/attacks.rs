@@ -5,10 +5,11 @@ use std::process::Command;
 use serde_json::{Value, json};
 use skep_harness::{eventually, temp_dir};
 
-use super::{
-    OPTIONS, assert_policies, boot, egress_process, fetch, is_refusal, is_silent, policy, world::World,
+use super::egress_process;
+use crate::{
+    egress::{OPTIONS, assert_policies, boot, fetch, is_refusal, is_silent, policy, python, world::World},
+    harness::Skep,
 };
-use crate::harness::Skep;
 
 /// Sends a TLS ClientHello, whose server name is the first argument, to port 8000 of the second one, in pieces of so many
 /// bytes, and prints what happened. The server speaks no TLS, so that it answers with an error of HTTP.
@@ -79,16 +80,6 @@ def ask(kind, message):
         return False
 print(ask(socket.SOCK_DGRAM, query), ask(socket.SOCK_STREAM, struct.pack(">H", len(query)) + query))
 "#;
-
-pub(super) async fn python(skep: &Skep, vm: u64, script: &str, arguments: &str) -> String {
-    skep.output(
-        vm,
-        &format!("cat > /root/script.py <<'END'\n{script}\nEND\npython3 /root/script.py {arguments}"),
-    )
-    .await
-    .trim()
-    .to_owned()
-}
 
 /// Names whose addresses are forbidden, and the server that the control reaches by them.
 const FORBIDDEN_NAMES: [(&str, &str); 2] =

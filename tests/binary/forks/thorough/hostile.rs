@@ -4,9 +4,9 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{faults::captures, host_name};
 use crate::{
     copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
+    forks::{faults::captures, host_name},
     harness::{Answer, Skep, eventually, send},
     takeover::{Streamed, assert_in_order, ids, listed},
 };
