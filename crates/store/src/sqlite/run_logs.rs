@@ -158,8 +158,8 @@ fn read_bytes(connection: &Connection, vm: VmId, offset: u64, limit: usize) -> R
     let mut bytes = Vec::new();
     for (start, data) in found {
         let skipped = usize::try_from(offset.saturating_sub(start)).unwrap_or(usize::MAX).min(data.len());
-        let room = limit - bytes.len();
-        bytes.extend(data[skipped..].iter().take(room));
+        let (rest, room) = (&data[skipped..], limit - bytes.len());
+        bytes.extend_from_slice(&rest[..rest.len().min(room)]);
     }
     Ok(bytes)
 }

@@ -230,11 +230,11 @@ async fn counted_sizes_of_history_match_the_growth_of_the_file() {
         fs::metadata(database(&folder)).unwrap().len()
     };
     let empty = size();
-    for wave in 0..20 {
+    for wave in 0..8 {
         store.record_audit(crate::suite::audit::entries(account, 500, 500 * wave)).await.unwrap();
     }
     let with_audit = size();
-    for _ in 0..20 {
+    for _ in 0..8 {
         store.record_boots(boot((0..250).map(|pid| booted(account, pid)).collect())).await.unwrap();
     }
     let whole = size();
@@ -332,7 +332,7 @@ async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
     use crate::suite::{ticket_model, tickets};
 
     let (folder, store) = fresh().await;
-    ticket_model::whatever_agents_do_at_once_the_invariants_hold(Arc::clone(&store)).await;
+    ticket_model::run_concurrently(Arc::clone(&store), 8).await;
     tickets::what_a_finished_ticket_once_waited_for_may_go(Arc::clone(&store)).await;
     let problems = || inspect(&database(&folder)).unwrap().problems;
     assert_eq!(problems(), Vec::<String>::new());

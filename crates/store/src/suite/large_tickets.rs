@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{ChangeTicket, ListTickets, ReadTicketHistory, Store, TicketFilter, TicketSort};
 
-const TICKETS: usize = 40;
+const TICKETS: usize = 30;
 
 /// 60 KiB of JSON that take 960 KiB in memory.
 fn small_values() -> Option<serde_json::Map<String, Value>> {

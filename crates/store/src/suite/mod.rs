@@ -135,7 +135,7 @@ macro_rules! store_suite {
             tickets::what_a_finished_ticket_once_waited_for_may_go,
             tickets::only_the_time_that_was_set_last_ends_an_attempt,
             tickets::tickets_end_with_their_vms,
-            tickets::ten_thousand_wait_for_one_and_are_ready_once,
+            tickets::a_thousand_wait_for_one_and_are_ready_once,
             tickets::a_deleted_ticket_leaves_its_history,
             large_tickets::pages_of_large_tickets_end_by_what_they_cost,
             large_tickets::pages_of_a_long_history_end_by_what_they_cost,

@@ -308,20 +308,18 @@ pub async fn tickets_end_with_their_vms(store: Arc<dyn Store>) {
     assert_eq!((counts["ticket.lease_expired"], counts["vm.ended"]), (2, 2));
 }
 
-pub async fn ten_thousand_wait_for_one_and_are_ready_once(store: Arc<dyn Store>) {
-    const DEPENDENTS: usize = 10_000;
+pub async fn a_thousand_wait_for_one_and_are_ready_once(store: Arc<dyn Store>) {
+    const DEPENDENTS: usize = 1_000;
     let account = default_account(&*store).await.id;
     let first = create_ticket(&*store, account, vec![]).await;
-    for _ in 0..DEPENDENTS / 1_000 {
-        let many = (0..1_000).map(|_| new_ticket("a", vec![Dependency::Ticket(first)])).collect();
-        store.create_tickets(creation(account, many)).await.unwrap();
-    }
+    let many = (0..DEPENDENTS).map(|_| new_ticket("a", vec![Dependency::Ticket(first)])).collect();
+    store.create_tickets(creation(account, many)).await.unwrap();
     store.change_ticket(change(account, first, completion(None))).await.unwrap();
     let counts = counts(&*store).await;
     assert_eq!((counts["ticket.created"], counts["ticket.ready"]), (DEPENDENTS + 1, DEPENDENTS + 1));
     let filter = TicketFilter { ready: Some(true), depends_on: Some(first), ..TicketFilter::default() };
     let sort = TicketSort::Created;
-    let query = ListTickets { account, filter, sort, limit: 20_000, after: None, at: moment(1_000) };
+    let query = ListTickets { account, filter, sort, limit: 2_000, after: None, at: moment(1_000) };
     let ready = store.list_tickets(query).await.unwrap().tickets;
     assert_eq!(ready.len(), DEPENDENTS);
     assert!(ready.iter().all(|one| one.blocked_by.is_empty() && one.version == 1));

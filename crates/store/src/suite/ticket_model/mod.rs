@@ -33,15 +33,15 @@ use self::{
 use super::{account_named, moment};
 use crate::{CreateTickets, Store, WakeTicket};
 
-/// Number of sequences, unless `PROPTEST_CASES` is set.
-const CASES: u32 = 64;
+/// Number of sequences, unless `PROPTEST_CASES` is set. Each has about a hundred actions.
+const CASES: u32 = 24;
 /// Maximum length of a sequence.
 const MAX_ACTIONS: usize = 200;
 /// Time limit for shrinking a failed sequence, in milliseconds.
 const SHRINK_MS: u32 = 30_000;
 
 pub async fn whatever_agents_do_the_store_agrees_with_the_model(store: Arc<dyn Store>) {
-    let played = try_sequences(store, |store, account, acts| async move {
+    let played = try_sequences(store, CASES, |store, account, acts| async move {
         let mut play = Comparison { store, account, model: Model::new(moment(10)), ids: Vec::new() };
         play.act(&create_initial()).await;
         for act in &acts {
@@ -53,18 +53,24 @@ pub async fn whatever_agents_do_the_store_agrees_with_the_model(store: Arc<dyn S
 }
 
 pub async fn whatever_agents_do_at_once_the_invariants_hold(store: Arc<dyn Store>) {
-    try_sequences(store, concurrent::run_concurrently).await;
+    run_concurrently(store, CASES).await;
+}
+
+/// Runs this number of random sequences, each distributed among concurrent agents.
+pub(crate) async fn run_concurrently(store: Arc<dyn Store>, cases: u32) {
+    try_sequences(store, cases, concurrent::run_concurrently).await;
 }
 
 /// Runs random sequences of actions, each with an account of its own, and reports a shrunk one on failure.
 async fn try_sequences<F>(
     store: Arc<dyn Store>,
+    cases: u32,
     play: impl Fn(Arc<dyn Store>, AccountId, Vec<Action>) -> F + Send + 'static,
 ) where
     F: Future<Output = ()>,
 {
     let (runtime, number) = (Handle::current(), AtomicU32::new(0));
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { CASES };
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { cases };
     let config = Config { cases, failure_persistence: None, max_shrink_time: SHRINK_MS, ..Config::default() };
     // The test runner is synchronous and blocks.
     let trying = spawn_blocking(move || {
