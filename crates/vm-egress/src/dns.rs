@@ -209,10 +209,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hundred_thousand_names_of_many_vms_take_the_numbers_of_guests_alone() {
-        const VMS: usize = 500;
+    async fn names_of_many_vms_take_the_numbers_of_guests_alone() {
+        const VMS: usize = 10;
         const OF_EACH: usize = 200;
-        let names = names();
+        /// Three quarters of the numbers, but for half of what the VMs ask for.
+        const TAKEN: usize = 49_152 - VMS * OF_EACH / 2;
+        let mut file = tempfile::tempfile().unwrap();
+        let taken: String = (0..TAKEN).map(|number| format!("taken{number}.example\n")).collect();
+        std::io::Write::write_all(&mut file, taken.as_bytes()).unwrap();
+        let names = Names::open(file).unwrap();
         let all: Vec<Arc<Vm>> = (0..VMS).map(|_| vm("all")).collect();
         let mut answered = 0;
         for (number, vm) in all.iter().enumerate() {
@@ -221,15 +226,16 @@ mod tests {
                 answered += usize::from(code == ResponseCode::NoError);
             }
         }
-        // Three quarters of the numbers.
-        assert_eq!(answered, 49_152);
+        assert_eq!(answered, VMS * OF_EACH / 2);
         let refused: u64 = all.iter().map(|vm| vm.report().refused).sum();
         assert_eq!(refused, (VMS * OF_EACH - answered) as u64);
         // The control: a name that a policy lists gets an address still, and the first names keep theirs.
         let listed = ask(&vm("api.example"), &names, "api.example.", RecordType::A);
         assert_eq!(listed, (ResponseCode::NoError, vec!["198.18.192.1".to_owned()]));
-        let first = ask(&vm("all"), &names, "n0.x0.example.", RecordType::A);
-        assert_eq!(first, (ResponseCode::NoError, vec!["198.18.0.1".to_owned()]));
+        for (name, address) in [("taken0.example.", "198.18.0.1"), ("n0.x0.example.", "198.18.188.25")] {
+            let first = ask(&vm("all"), &names, name, RecordType::A);
+            assert_eq!(first, (ResponseCode::NoError, vec![address.to_owned()]), "{name}");
+        }
     }
 
     #[tokio::test]

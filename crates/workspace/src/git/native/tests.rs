@@ -210,7 +210,7 @@ fn apply_step(fixture: &Fixture, step: &Step, now: &mut i64, serial: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 60, ..ProptestConfig::default() })]
 
     /// Random histories: merges, tags, packs, a detached head, dates that go back.
     #[test]

@@ -12,7 +12,7 @@ use super::*;
 use crate::git::exchange::boundary;
 
 /// Number of random histories.
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 4;
 
 /// A fixture whose repository `one` has four commits, and an HTTP server of repositories.
 struct Remote {

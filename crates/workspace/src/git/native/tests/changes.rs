@@ -209,7 +209,7 @@ fn settled(diff: &Diff) -> Vec<(String, ChangeKind, bool, i64)> {
 #[test]
 fn status_and_diff_are_those_of_git() {
     let (asked, statuses, diffs, as_git) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0));
-    let config = ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 16, max_shrink_iters: 200, ..ProptestConfig::default() };
     let mut runner = TestRunner::new(config);
     let outcome = runner.run(&prop::collection::vec(event(), 1..25), |events| {
         let fixture = Fixture::new();

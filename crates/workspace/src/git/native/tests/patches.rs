@@ -32,7 +32,7 @@ fn texts() -> impl Strategy<Value = (String, String)> {
 fn patches_apply_and_count_their_lines() {
     let (written, as_git) = (Cell::new(0), Cell::new(0));
     let folder = tempfile::tempdir().unwrap();
-    let config = ProptestConfig { cases: 400, max_shrink_iters: 2_000, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 240, max_shrink_iters: 2_000, ..ProptestConfig::default() };
     let outcome = TestRunner::new(config).run(&(texts(), 0..5_usize), |((old, new), context)| {
         if old == new {
             return Ok(());
