@@ -231,9 +231,10 @@ async fn fits(operation: &Operation, document: &Value, status: u16, answer: Resp
 
 #[tokio::test]
 async fn with_exactly_its_scopes_an_operation_looks_at_the_request_and_then_at_the_resource() {
-    for operation in guarded(&Skep::start().await).await {
-        // A new key for each operation, because some operations revoke all keys.
-        let skep = Skep::start().await;
+    let mut skep = Skep::start().await;
+    let document = document(&skep).await;
+    let guarded = operations(&document).into_iter().filter(|operation| operation.scopes.is_some());
+    for operation in guarded {
         let (key, _) = skep.key(operation.scopes.as_ref().unwrap()).await;
         let Refused { status, code, message } =
             refused(operation.wrong(&skep).bearer_auth(&key).send().await.unwrap()).await;
@@ -242,7 +243,11 @@ async fn with_exactly_its_scopes_an_operation_looks_at_the_request_and_then_at_t
         match operation.row().answer {
             Done(status) => {
                 assert_eq!(answer.status(), status, "{}", operation.id());
-                fits(&operation, &document(&skep).await, status, answer).await;
+                fits(&operation, &document, status, answer).await;
+                if operation.method != Method::GET {
+                    // The change may end the server, or make what other operations are to find unknown.
+                    skep = Skep::start().await;
+                }
             }
             Unknown(status, code) => {
                 let found = refused(answer).await;

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use crate::harness::Skep;
 
 const WRITERS: usize = 64;
-const ROUNDS: usize = 200;
+const ROUNDS: usize = 40;
 /// Rounds of the variants.
-const VARIANT_ROUNDS: usize = 40;
+const VARIANT_ROUNDS: usize = 20;
 
 /// How a writer writes.
 #[derive(Clone, Copy)]
