@@ -488,5 +488,7 @@ async fn a_server_that_ends_waits_for_a_command_under_way() {
     assert!(input.write(Bytes::from_static(b"on\n")).await.unwrap());
     assert_eq!(read(&mut output, 3).await, b"on\n");
     assert!(matches!(next(&mut output).await, DuplexEvent::Exit(exit) if exit.exit_code == Some(0)));
+    // The server waits for the closing handshake.
+    drop((input, output));
     skep.end().await;
 }

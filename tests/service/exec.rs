@@ -1,12 +1,15 @@
 //! Commands on the server, by a helper without control groups. `tests/binary/programs.rs` tests them with control groups.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_api::Scope;
 
-use crate::harness::{Skep, eventually, is_alive, refused};
+use crate::{
+    clock::advance_clock,
+    harness::{Skep, eventually, is_alive, refused},
+};
 
 async fn exec(skep: &Skep, body: Value) -> Value {
     let response = skep.request(Method::POST, "/api/exec").json(&body).send().await.unwrap();
@@ -137,9 +140,12 @@ async fn the_timeout_ends_detached_processes_too() {
     let file = PathBuf::from(skep.at("pid"));
     let daemon =
         "(setsid sh -c 'echo $$ > pid; exec sleep 600' > /dev/null 2>&1 &); while [ ! -s pid ]; do :; done";
-    // Long enough for the daemon to begin on a loaded machine.
-    let body = json!({"command": format!("{daemon}; sleep 600"), "timeout": 8_000});
-    let outcome = exec(&skep, body).await;
+    let body = json!({"command": format!("{daemon}; sleep 600"), "timeout": 20_000});
+    let passing = async {
+        eventually("the daemon", async || is_alive(&file)).await;
+        advance_clock(Duration::from_secs(20)).await;
+    };
+    let (outcome, ()) = tokio::join!(exec(&skep, body), passing);
     assert_eq!((&outcome["timed_out"], &outcome["exit_code"]), (&json!(true), &Value::Null), "{outcome}");
     eventually("the daemon's end", async || file.exists() && !is_alive(&file)).await;
 

@@ -10,6 +10,7 @@ mod accounts;
 mod audit;
 mod auth;
 mod boot;
+mod clock;
 mod dashboard;
 mod docs;
 mod duplex;

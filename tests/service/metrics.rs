@@ -1,6 +1,9 @@
 //! Metrics: the text is checked against its format, and counters change with requests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use reqwest::{Method, Response, StatusCode, header};
 use serde_json::json;
@@ -8,6 +11,7 @@ use skep_accounts::scopes_of;
 use skep_api::{Role, Scope};
 
 use crate::{
+    clock::advance_clock,
     harness::{Skep, refused},
     open_metrics::{Samples, read},
 };
@@ -112,14 +116,17 @@ async fn tickets_are_counted_by_account_and_state() {
     skep.changed(&first, json!({"status": "completed"})).await;
     let lapses = skep.ticket(json!({"title": "lapses", "labels": ["lapses"]})).await;
     skep.changed(&lapses, json!({"assignee": "agent-8", "lease_ms": 5_000})).await;
+    advance_clock(Duration::from_secs(5)).await;
     let waits = json!({"labels": ["lapses"], "wait_ms": 60_000}).to_string();
     assert_eq!(skep.post("/api/tickets/claim", &waits).await.status(), 200);
+    let database = rusqlite::Connection::open(skep.data.path().join("skep.db")).unwrap();
+    let hour = "UPDATE tickets SET ready_at = ready_at - 3600000 WHERE ready_at IS NOT NULL";
+    assert_eq!(database.execute(hour, []).unwrap(), 2);
     let samples = whole(&skep).await;
     assert_eq!(ended(&samples, "lease_expired"), 1.0);
     let ready = [("account", "default"), ("state", "ready")];
     assert_eq!(samples.value("skep_tickets", &ready), 2.0);
-    // The first of them was ready before the lease of five seconds began.
-    assert!(samples.value("skep_ticket_oldest_ready_seconds", &[("account", "default")]) >= 4.0);
+    assert!(samples.value("skep_ticket_oldest_ready_seconds", &[("account", "default")]) >= 3_600.0);
 }
 
 #[tokio::test]

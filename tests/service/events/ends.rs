@@ -16,6 +16,7 @@ use tokio::{
 
 use super::{Follower, TIMEOUT, kinds, sequence};
 use crate::{
+    clock::advance_clock,
     harness::{Options, Skep, eventually},
     tickets::done,
 };
@@ -80,8 +81,9 @@ async fn a_server_that_ends_says_so_at_once() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_can_resume() {
-    // Longer than a client that reads has to wait on a loaded machine.
-    let limits = Limits { write_timeout: Duration::from_secs(8), ..Options::default().limits };
+    // Longer than a client that reads has to wait on a loaded machine. Others must not end the connection.
+    let (write_timeout, hour) = (Duration::from_secs(8), Duration::from_secs(3_600));
+    let limits = Limits { write_timeout, header_timeout: hour, ..Options::default().limits };
     let skep = Skep::start_with(Options { limits, ..Options::default() }).await;
     let begun = skep.follow("").await.last;
     let mut idle = TcpStream::connect(skep.address).await.unwrap();
@@ -99,6 +101,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_can_resume() {
     let all = reader.take(250).await;
     // Once the server has closed the connection, sending fails or is ignored.
     while idle.write_all(b"x").await.is_ok() {
+        advance_clock(Duration::from_secs(1)).await;
         sleep(Duration::from_millis(20)).await;
     }
     let (mut got, mut piece) = (Vec::new(), vec![0; 1 << 20]);

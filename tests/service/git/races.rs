@@ -20,7 +20,7 @@ use crate::harness::Skep;
 
 /// Number of calls while the settings change. Without the fence, about every tenth would start a program.
 fn rounds() -> usize {
-    std::env::var("SOAK_GIT_ROUNDS").map_or(100, |rounds| rounds.parse().unwrap())
+    std::env::var("SOAK_GIT_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap())
 }
 
 /// The most calls of the control. It ends with the first program that is started, which a loaded machine may delay.

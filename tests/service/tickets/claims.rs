@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::{sync::Barrier, task::JoinSet};
 
 use super::done;
-use crate::harness::Skep;
+use crate::harness::{Skep, eventually};
 
 const CLIENTS: usize = 64;
 
@@ -159,13 +159,11 @@ async fn a_stopping_server_answers_waiting_claims() {
     let order = json!({"assignee": "a", "wait_ms": 60_000});
     let waiting = tokio::spawn(skep.call(Method::POST, "/api/tickets/claim", &order).send());
     // Waits until the metrics show the request in progress.
-    loop {
+    eventually("a claim that waits", async || {
         let metrics = skep.get("/metrics").await.text().await.unwrap();
-        if metrics.lines().any(|line| line.contains("in_flight") && line.ends_with(" 2")) {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
+        metrics.lines().any(|line| line.contains("in_flight") && line.ends_with(" 2"))
+    })
+    .await;
     skep.stop();
     let answer: Value = waiting.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(answer, json!({"tickets": []}));

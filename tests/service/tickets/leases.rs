@@ -1,13 +1,19 @@
 //! Leases, runtimes and back-offs. The tests wait for events, not for fixed times.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::{Timestamp, ToSpan};
 use reqwest::Method;
 use serde_json::json;
 
 use super::done;
-use crate::harness::{Options, Skep};
+use crate::{
+    clock::advance_clock,
+    harness::{Options, Skep},
+};
+
+/// The leases, run times and back-offs that end here have this length, the shortest that a lease may have.
+const SHORTEST: Duration = Duration::from_secs(5);
 
 /// A claim that waits for the maximum time.
 async fn claim(skep: &Skep) -> serde_json::Value {
@@ -22,6 +28,7 @@ async fn an_agent_that_dies_strands_nothing() {
     let id = skep.simple("a").await;
     let order = json!({"assignee": "dead", "lease_ms": 5_000});
     done(skep.call(Method::POST, "/api/tickets/claim", &order), 200).await;
+    advance_clock(SHORTEST).await;
     let claimed = claim(&skep).await;
     assert_eq!((&claimed["id"], &claimed["attempt"]), (&json!(id), &json!(2)));
     assert_eq!(skep.events(&id).await, ["created", "ready", "claimed", "lease_expired", "ready", "claimed"]);
@@ -64,6 +71,7 @@ async fn no_beat_keeps_an_attempt_beyond_its_runtime() {
     let skep = Arc::new(Skep::start().await);
     let id = skep.ticket(json!({"title": "a", "max_runtime_ms": 5_000})).await;
     skep.changed(&id, json!({"assignee": "slow", "lease_ms": 3_600_000})).await;
+    advance_clock(SHORTEST).await;
     let claimed = claim(&skep).await;
     assert_eq!((&claimed["id"], &claimed["attempt"]), (&json!(id), &json!(2)));
     let history = skep.read(&format!("/api/tickets/{id}/history")).await;
@@ -73,12 +81,13 @@ async fn no_beat_keeps_an_attempt_beyond_its_runtime() {
 #[tokio::test]
 async fn a_ticket_is_ready_when_its_time_comes() {
     let skep = Skep::start().await;
-    // The calls before it must be answered earlier, on a loaded machine too.
-    let soon = Timestamp::now() + 10.seconds();
-    let id = skep.ticket(json!({"title": "a", "not_before": soon.to_string()})).await;
-    assert_eq!(skep.record(&id).await["ready"], false);
-    let message = skep.conflict(&id, json!({"assignee": "early"}), "not_yet").await;
+    let later = Timestamp::now() + 1.hour();
+    let early = skep.ticket(json!({"title": "early", "not_before": later.to_string()})).await;
+    assert_eq!(skep.record(&early).await["ready"], false);
+    let message = skep.conflict(&early, json!({"assignee": "early"}), "not_yet").await;
     assert!(message.contains("not_before"), "{message}");
+    let soon = Timestamp::now() + 2.seconds();
+    let id = skep.ticket(json!({"title": "a", "not_before": soon.to_string()})).await;
     let claimed = claim(&skep).await;
     assert_eq!(claimed["id"], json!(id));
     assert!(Timestamp::now() >= soon);
@@ -92,6 +101,7 @@ async fn a_released_ticket_is_ready_after_the_given_delay() {
     skep.changed(&id, json!({"assignee": "a"})).await;
     let rests = skep.changed(&id, json!({"status": "pending", "retry_after_ms": 5_000})).await;
     assert_eq!((&rests["ready"], &rests["assignee"]), (&json!(false), &json!(null)));
+    advance_clock(SHORTEST).await;
     assert_eq!(claim(&skep).await["attempt"], 2);
     assert_eq!(skep.events(&id).await, ["created", "ready", "claimed", "released", "ready", "claimed"]);
 }

@@ -11,7 +11,10 @@ use tokio::{
 };
 
 use super::wire::{ROOT, answer, connect, exchange, rest};
-use crate::harness::{Options, Skep};
+use crate::{
+    clock::advance_clock,
+    harness::{Options, Skep},
+};
 
 /// A limit that is exceeded in any case: a loaded machine only notices it later.
 const SHORT: Duration = Duration::from_millis(150);
@@ -137,11 +140,27 @@ const LARGE: &str = "GET /api/openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
 
 #[tokio::test]
 async fn a_client_that_never_reads_is_given_up() {
-    // Longer than a client that reads has to wait on a loaded machine.
-    let skep = start(|limits| limits.write_timeout = Duration::from_secs(8)).await;
+    let hour = Duration::from_secs(3_600);
+    let skep = start(|limits| {
+        // Longer than a client that reads has to wait on a loaded machine.
+        limits.write_timeout = Duration::from_secs(8);
+        // Others must not end the connection.
+        (limits.header_timeout, limits.idle_timeout) = (hour, hour);
+    })
+    .await;
     let mut stream = connect(skep.address).await;
     // Ends only by an error, because nothing is read.
-    while stream.write_all(LARGE.as_bytes()).await.is_ok() {}
+    let asking = async { while stream.write_all(LARGE.as_bytes()).await.is_ok() {} };
+    let passing = async {
+        loop {
+            sleep(Duration::from_millis(100)).await;
+            advance_clock(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        () = asking => {}
+        () = passing => unreachable!(),
+    }
     // The control: one that reads as much in the same time is served.
     let (mut reading, mut writing) = connect(skep.address).await.into_split();
     let asking = async {

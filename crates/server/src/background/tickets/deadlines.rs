@@ -24,7 +24,8 @@ pub(super) struct Now {
 
 impl Now {
     pub(super) fn read() -> Self {
-        Self { instant: Instant::now(), wall: Timestamp::now() }
+        // By the clock of the runtime, which the timers sleep by.
+        Self { instant: tokio::time::Instant::now().into_std(), wall: Timestamp::now() }
     }
 }
 

@@ -81,7 +81,11 @@ pub(super) async fn run_session(socket: WebSocket, running: Running, aborted: im
     let notice = match end {
         End::Disconnected => return,
         End::Exit(exit) => ExecNotice::Exit(exit),
-        End::Refused(refusal) => error_notice(&refusal),
+        End::Refused(refusal) => {
+            // Ends the command now: the caller may take its time to close the connection.
+            drop((events, control));
+            error_notice(&refusal)
+        }
         End::Closing => error_notice(&detach(events, &home)),
     };
     finish(sink, source, &notice).await;
