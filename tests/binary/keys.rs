@@ -79,7 +79,7 @@ async fn keys_outlive_a_restart() {
 #[tokio::test]
 async fn a_key_ends_when_its_time_is_up() {
     let skep = Skep::start().await;
-    let ends = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10);
+    let ends = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(4);
     let request = json!({"name": "brief", "scopes": ["swarm:read"], "expires_at": ends.to_string()});
     let made = skep.post("/api/keys", &request).await.ok(201);
     // The server keeps whole milliseconds.
@@ -94,16 +94,6 @@ async fn a_key_ends_when_its_time_is_up() {
     assert_eq!(answers.last().unwrap().refused(403, "token_expired"), "Token expired");
     // Its name is free again once it is revoked, not before: it could have been renewed.
     assert_eq!(skep.get("/api/keys").await.ok(200)["keys"][0]["name"], "brief");
-}
-
-#[tokio::test]
-async fn a_key_tells_when_it_was_last_used() {
-    let skep = Skep::start().await;
-    let made = skep.post("/api/keys", &json!({"name": "used", "role": "agent"})).await.ok(201);
-    assert!(made["last_used_at"].is_null(), "{made}");
-    as_key(&skep, &made["key"], Method::GET, "/api/whoami").await.ok(200);
-    let path = format!("/api/keys/{}", made["id"].as_str().unwrap());
-    eventually("the use", async || skep.get(&path).await.ok(200)["last_used_at"].is_string()).await;
 }
 
 #[tokio::test]

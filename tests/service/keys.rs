@@ -1,5 +1,7 @@
 //! `/api/keys`.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::Value;
 use skep_accounts::{KeySecret, scopes_of};
@@ -8,7 +10,10 @@ use skep_api::{
     keys::{CreateKey, Key},
 };
 
-use crate::harness::{Refused, Skep, refused};
+use crate::{
+    clock::advance_clock,
+    harness::{Refused, Skep, eventually, refused},
+};
 
 fn named(name: &str, role: Role) -> CreateKey {
     CreateKey { name: name.to_owned(), role: Some(role), ..CreateKey::default() }
@@ -51,6 +56,21 @@ async fn a_created_key_is_answered_with_201_and_whole_times() {
     {
         assert!(body.get(field).is_some(), "{field}");
     }
+}
+
+#[tokio::test]
+async fn a_key_tells_when_it_was_last_used() {
+    let skep = Skep::start().await;
+    let admin = skep.client(&skep.admin);
+    let made = admin.create_key(&named("used", Role::Agent)).await.unwrap().value;
+    assert!(made.record.last_used_at.is_none());
+    skep.client(&made.key).whoami().await.unwrap();
+    // Uses are written every 15 s.
+    eventually("the use", async || {
+        advance_clock(Duration::from_secs(15)).await;
+        admin.key(made.record.id).await.unwrap().last_used_at.is_some()
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -154,7 +154,7 @@ fn refused_at_last(output: &Output, expected: &str) {
 }
 
 /// A lease whose end or renewal a test waits for.
-const BRIEF: &str = "10s";
+const BRIEF: &str = "7s";
 /// One that is longer than its test.
 const LONG: &str = "5m";
 
