@@ -23,7 +23,14 @@ struct Canary {
 
 impl Canary {
     fn new(skep: &Skep) -> Self {
-        let (program, deaf, trace) = (skep.at("canary"), skep.at("deaf"), PathBuf::from(skep.at("trace")));
+        Self::numbered(skep, 0)
+    }
+
+    /// One of several, each with a marker file of its own.
+    fn numbered(skep: &Skep, number: usize) -> Self {
+        let [program, deaf, trace] =
+            ["canary", "deaf", "trace"].map(|name| skep.at(&format!("{name}-{number}")));
+        let trace = PathBuf::from(trace);
         for (path, end) in [(&program, "cat"), (&deaf, "exit 1")] {
             let script = format!("#!/bin/sh\necho \"$0 $*\" >> '{}'\n{end}\n", trace.display());
             fs::write(path, script).unwrap();
@@ -103,24 +110,48 @@ fn with_remote(skep: &Skep) -> String {
     path
 }
 
+/// What starts a program.
+struct Attack<'a> {
+    name: &'a str,
+    set_up: &'a dyn Fn(&str, &Canary),
+    /// The calls of plain git that start the program.
+    control: &'a [&'a [&'a str]],
+}
+
 /// Tries an attack: no operation of the API starts the program, and plain git does.
 async fn attack(name: &str, set_up: impl Fn(&str, &Canary), control: &[&[&str]]) {
+    attack_at_once(&[Attack { name, set_up: &set_up, control }]).await;
+}
+
+/// Tries attacks on one repository, where none hinders another one.
+async fn attack_at_once(attacks: &[Attack<'_>]) {
     let skep = Skep::start().await;
     let path = with_remote(&skep);
-    let canary = Canary::new(&skep);
-    set_up(&path, &canary);
-    // The set-up may have started the program.
-    canary.has_run();
+    let canaries: Vec<Canary> = (0..attacks.len()).map(|number| Canary::numbered(&skep, number)).collect();
+    let with_canaries = || attacks.iter().zip(&canaries);
+    for (attack, canary) in with_canaries() {
+        (attack.set_up)(&path, canary);
+    }
+    // The set-up may have started the programs.
+    for canary in &canaries {
+        canary.has_run();
+    }
     let seen = all_calls(&skep, &path).await;
-    assert!(!canary.has_run(), "{name}: a program was started");
-    assert_eq!(seen[0].1, 200, "{name}: it can still be read: {seen:?}");
-    for file in ["file", "other"] {
-        fs::write(format!("{path}/{file}"), "the control\n").unwrap();
+    for (Attack { name, .. }, canary) in with_canaries() {
+        assert!(!canary.has_run(), "{name}: a program was started");
+        assert_eq!(seen[0].1, 200, "{name}: it can still be read: {seen:?}");
     }
-    for arguments in control {
-        try_git(&path, arguments);
+    for (Attack { name, control, .. }, canary) in with_canaries() {
+        for file in ["file", "other"] {
+            fs::write(format!("{path}/{file}"), format!("the control of {name}\n")).unwrap();
+        }
+        // The controls before may have started it.
+        canary.has_run();
+        for arguments in *control {
+            try_git(&path, arguments);
+        }
+        assert!(canary.has_run(), "{name}: the control started nothing, so the attack is none");
     }
-    assert!(canary.has_run(), "{name}: the control started nothing, so the attack is none");
 }
 
 fn set(path: &str, key: &str, value: &str) {
@@ -129,34 +160,48 @@ fn set(path: &str, key: &str, value: &str) {
 
 #[tokio::test]
 async fn no_setting_with_one_name_starts_a_program() {
-    attack("core.fsmonitor", |path, canary| set(path, "core.fsmonitor", &canary.program), &[&["status"]])
-        .await;
-    attack(
-        "core.hooksPath",
-        |path, canary| {
-            let hooks = Path::new(path).parent().unwrap().join("hooks");
-            for hook in ["pre-commit", "post-checkout", "post-index-change", "reference-transaction"] {
-                canary.hook(&hooks, hook);
-            }
-            set(path, "core.hooksPath", hooks.to_str().unwrap());
+    attack_at_once(&[
+        Attack {
+            name: "core.fsmonitor",
+            set_up: &|path, canary| set(path, "core.fsmonitor", &canary.program),
+            control: &[&["status"]],
         },
-        &[&["commit", "-qam", "x"]],
-    )
-    .await;
-    attack("diff.external", |path, canary| set(path, "diff.external", &canary.program), &[&["diff"]]).await;
-    attack("core.editor", |path, canary| set(path, "core.editor", &canary.program), &[&["commit", "-a"]])
-        .await;
-    attack(
-        "gpg.program",
-        |path, canary| {
-            set(path, "gpg.program", &canary.program);
-            set(path, "commit.gpgSign", "true");
+        Attack {
+            name: "core.hooksPath",
+            set_up: &|path, canary| {
+                let hooks = Path::new(path).parent().unwrap().join("hooks");
+                for hook in ["pre-commit", "post-checkout", "post-index-change", "reference-transaction"] {
+                    canary.hook(&hooks, hook);
+                }
+                set(path, "core.hooksPath", hooks.to_str().unwrap());
+            },
+            control: &[&["commit", "-qam", "x"]],
         },
-        &[&["commit", "-qam", "x"]],
-    )
+        Attack {
+            name: "diff.external",
+            set_up: &|path, canary| set(path, "diff.external", &canary.program),
+            control: &[&["diff"]],
+        },
+        Attack {
+            name: "core.editor",
+            set_up: &|path, canary| set(path, "core.editor", &canary.program),
+            control: &[&["commit", "-a"]],
+        },
+        Attack {
+            name: "gpg.program",
+            set_up: &|path, canary| {
+                set(path, "gpg.program", &canary.program);
+                set(path, "commit.gpgSign", "true");
+            },
+            control: &[&["commit", "-qam", "x"]],
+        },
+        Attack {
+            name: "alias",
+            set_up: &|path, canary| set(path, "alias.main", &format!("!{}", canary.program)),
+            control: &[&["main"]],
+        },
+    ])
     .await;
-    attack("alias", |path, canary| set(path, "alias.main", &format!("!{}", canary.program)), &[&["main"]])
-        .await;
 }
 
 #[tokio::test]
@@ -213,45 +258,61 @@ fn attributes(path: &str, text: &str) {
     fs::write(format!("{path}/.git/info/attributes"), text).unwrap();
 }
 
+/// Filters all files by this driver.
+fn filter(path: &str, kind: &str, canary: &Canary) {
+    set(path, &format!("filter.a=b.c.{kind}"), &canary.program);
+    set(path, "filter.a=b.c.required", "true");
+    fs::write(format!("{path}/.gitattributes"), "").unwrap();
+}
+
 #[tokio::test]
 async fn no_driver_that_a_repository_names_is_started() {
-    for kind in ["clean", "smudge", "process"] {
-        attack(
-            kind,
-            |path, canary| {
-                set(path, &format!("filter.a=b.c.{kind}"), &canary.program);
-                set(path, "filter.a=b.c.required", "true");
-                fs::write(format!("{path}/.gitattributes"), "").unwrap();
-                attributes(path, "* filter=a=b.c\n");
+    attack_at_once(&[
+        // First, because its set-up changes files.
+        Attack {
+            name: "merge driver",
+            set_up: &|path, canary| {
+                for branch in ["left", "right"] {
+                    git(path, &["checkout", "-q", "-b", branch, "main"]);
+                    fs::write(format!("{path}/file"), branch).unwrap();
+                    git(path, &["commit", "-qam", branch]);
+                }
+                git(path, &["checkout", "-q", "main"]);
+                set(path, "merge.x.driver", &format!("{} %A", canary.program));
+                attributes(path, "* filter=a=b.c merge=x\nfile diff=x\nother diff=y\n");
             },
-            &[&["add", "."], &["checkout", "-f", "HEAD", "--", "file"]],
-        )
-        .await;
-    }
-    for kind in ["textconv", "command"] {
-        attack(
-            kind,
-            |path, canary| {
-                set(path, &format!("diff.x.{kind}"), &canary.program);
-                attributes(path, "* diff=x\n");
-            },
-            &[&["diff"]],
-        )
-        .await;
-    }
-    attack(
-        "merge driver",
-        |path, canary| {
-            for branch in ["left", "right"] {
-                git(path, &["checkout", "-q", "-b", branch, "main"]);
-                fs::write(format!("{path}/file"), branch).unwrap();
-                git(path, &["commit", "-qam", branch]);
-            }
-            git(path, &["checkout", "-q", "main"]);
-            set(path, "merge.x.driver", &format!("{} %A", canary.program));
-            attributes(path, "* merge=x\n");
+            control: &[&["checkout", "-qf", "left"], &["merge", "right"]],
         },
-        &[&["checkout", "-qf", "left"], &["merge", "right"]],
+        Attack {
+            name: "clean",
+            set_up: &|path, canary| filter(path, "clean", canary),
+            control: &[&["add", "."]],
+        },
+        Attack {
+            name: "smudge",
+            set_up: &|path, canary| filter(path, "smudge", canary),
+            control: &[&["checkout", "-f", "HEAD", "--", "file"]],
+        },
+        Attack {
+            name: "textconv",
+            set_up: &|path, canary| set(path, "diff.x.textconv", &canary.program),
+            control: &[&["diff"]],
+        },
+        Attack {
+            name: "command",
+            set_up: &|path, canary| set(path, "diff.y.command", &canary.program),
+            control: &[&["diff"]],
+        },
+    ])
+    .await;
+    // Git prefers it to the other filters.
+    attack(
+        "process",
+        |path, canary| {
+            filter(path, "process", canary);
+            attributes(path, "* filter=a=b.c\n");
+        },
+        &[&["add", "."], &["checkout", "-f", "HEAD", "--", "file"]],
     )
     .await;
 }
