@@ -196,5 +196,8 @@ async fn one_vm_takes_no_connections_of_others() {
     assert_eq!(skep.get("/api/whoami").await.status(), 200);
     drop(open);
     // The server notices the closed connection with a delay.
-    while beginning(&mut connected(&skep, OWN, REQUEST).await).await.is_empty() {}
+    eventually("a free connection", async || {
+        beginning(&mut connected(&skep, OWN, REQUEST).await).await == ANSWERED
+    })
+    .await;
 }

@@ -11,7 +11,7 @@ use skep_store::RevokeKey;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use super::{Follower, TIMEOUT, kinds, sequence};
@@ -100,10 +100,11 @@ async fn a_client_that_does_not_read_is_cut_off_and_can_resume() {
     let mut reader = skep.follow(&format!("?types=ticket.created&after={begun}")).await;
     let all = reader.take(250).await;
     // Once the server has closed the connection, sending fails or is ignored.
-    while idle.write_all(b"x").await.is_ok() {
+    eventually("the end of the connection", async || {
         advance_clock(Duration::from_secs(1)).await;
-        sleep(Duration::from_millis(20)).await;
-    }
+        idle.write_all(b"x").await.is_err()
+    })
+    .await;
     let (mut got, mut piece) = (Vec::new(), vec![0; 1 << 20]);
     while let Ok(count @ 1..) = timeout(TIMEOUT, idle.read(&mut piece)).await.unwrap() {
         got.extend_from_slice(&piece[..count]);
