@@ -6,18 +6,19 @@ mod thorough;
 
 use std::collections::BTreeMap;
 
-/// Has to differ, one line each.
-pub(crate) const UNIQUE: &str = r"
-echo urandom $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
-echo uuid $(cat /proc/sys/kernel/random/uuid)
-echo boot_id $(cat /proc/sys/kernel/random/boot_id)
-echo machine_id $(cat /etc/machine-id)
-echo mac $(cat /sys/class/net/eth0/address)
-echo ip $(ip -4 -o addr show eth0 | awk '{print $4}')
-echo hostname $(hostname)
-echo generation $(cat /run/skep/generation)
+/// Has to differ, one line each. It starts few programs, because each start takes long in an emulated guest.
+pub(crate) const UNIQUE: &str = r#"
+line() { read -r line < $1; echo $line; }
+echo urandom $(set -- $(od -An -N32 -tx1 -v /dev/urandom); IFS=; echo "$*")
+echo uuid $(line /proc/sys/kernel/random/uuid)
+echo boot_id $(line /proc/sys/kernel/random/boot_id)
+echo machine_id $(line /etc/machine-id)
+echo mac $(line /sys/class/net/eth0/address)
+echo ip $(set -- $(ip -4 -o addr show eth0); echo $4)
+echo hostname $(line /proc/sys/kernel/hostname)
+echo generation $(line /run/skep/generation)
 echo mktemp $(mktemp -u)
-";
+"#;
 
 /// By name, the values that more than one VM gave.
 pub(crate) fn shared(answers: &[String]) -> BTreeMap<String, Vec<String>> {

@@ -1,7 +1,6 @@
 //! Copies of running VMs: what they have of their parent, what is their own, and that they never speak as their parent.
 
 mod faults;
-mod hooks;
 mod inheritance;
 mod memory;
 mod network;
@@ -16,8 +15,8 @@ use serde_json::{Value, json};
 
 use crate::{
     clones::{UNIQUE, shared},
-    copies::{State, assert_goes_on, begin, fork, path_of, pid_of, state},
-    harness::Skep,
+    copies::{assert_goes_on, begin, path_of, pid_of, state},
+    harness::{Skep, answer, command, output_of},
     takeover::{Streamed, assert_in_order},
 };
 
@@ -50,20 +49,17 @@ async fn copies_go_on_where_their_parent_was_as_machines_of_their_own() {
     in_flight.wait_for_output("begun\n".len()).await;
     let (_, from) = state(&skep, &parent).await;
 
-    let copies = fork(&skep, &parent, &json!({"count": 3})).await;
-    assert_eq!(copies.len(), 3);
+    let copies = forked_by_the_command(&skep, &parent, 2);
+    assert_eq!(copies.len(), 2);
     for copy in &copies {
         assert_eq!((&copy["parent"], &copy["metadata"]), (&parent["id"], &json!({"team": "blue"})), "{copy}");
-        assert_eq!(skep.output(pid_of(copy), "echo $WORD").await, "kept");
         assert_goes_on(&skep, copy, &wanted, from).await;
         hooks_have_run(&skep, copy).await;
     }
     assert_goes_on(&skep, &parent, &wanted, from).await;
-    skep.output(pid_of(&parent), "[ ! -e /root/hooked ]").await;
     are_machines_of_their_own(&skep, &parent, &copies).await;
     are_independent(&skep, &parent, &copies).await;
     answer_the_command_in_flight(&skep, &parent, &copies[0], in_flight).await;
-    by_the_command(&skep, &parent, &wanted).await;
     assert_in_order(&skep).await;
     skep.delete(&path_of(&parent)).await.ok(200);
     assert_goes_on(&skep, &copies[1], &wanted, from).await;
@@ -82,7 +78,9 @@ async fn install_hooks(skep: &Skep, vm: &Value) {
 }
 
 async fn hooks_have_run(skep: &Skep, copy: &Value) {
-    let seen = skep.output(pid_of(copy), "cat /root/hooked").await;
+    let seen = skep.output(pid_of(copy), "echo $WORD; cat /root/hooked").await;
+    let (word, seen) = seen.split_once('\n').unwrap();
+    assert_eq!(word, "kept", "the environment");
     let [id, first, second] = seen.split(' ').collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((id, first), (copy["id"].as_str().unwrap(), second), "programs ran beside the hook");
 }
@@ -108,8 +106,9 @@ async fn are_machines_of_their_own(skep: &Skep, parent: &Value, copies: &[Value]
 }
 
 async fn are_independent(skep: &Skep, parent: &Value, copies: &[Value]) {
+    skep.output(pid_of(parent), "[ ! -e /root/hooked ]").await;
     for vm in copies.iter().chain([parent]) {
-        skep.output(pid_of(vm), "uname -n > /root/own; uname -n > /dev/shm/own; sync").await;
+        skep.output(pid_of(vm), "uname -n | tee /root/own > /dev/shm/own; sync").await;
     }
     for vm in copies.iter().chain([parent]) {
         let own = skep.output(pid_of(vm), "cat /root/own /dev/shm/own").await;
@@ -121,18 +120,15 @@ async fn answer_the_command_in_flight(skep: &Skep, parent: &Value, copy: &Value,
     let path = format!("{}/exec/{}", path_of(copy), in_flight.id);
     let in_copy = Streamed::of(skep.request(reqwest::Method::GET, &path).send().await.unwrap());
     for (vm, mut streamed) in [(parent, in_flight), (copy, in_copy)] {
-        skep.output(pid_of(vm), "touch /dev/shm/go").await;
+        skep.output(pid_of(vm), ": > /dev/shm/go").await;
         let (kind, exit) = streamed.rest().await.unwrap();
         assert_eq!((kind.as_str(), &exit["exit_code"]), ("exit", &json!(7)), "{exit}");
         assert_eq!(streamed.stdout, format!("begun\n{}\n", host_name(vm)));
     }
 }
 
-async fn by_the_command(skep: &Skep, parent: &Value, wanted: &State) {
-    let words = ["fork", parent["id"].as_str().unwrap(), "--json"];
-    let output = crate::harness::output_of(&mut crate::harness::command(skep, &words));
-    assert!(output.status.success(), "{output:?}");
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_goes_on(skep, &answer["vms"][0], wanted, 1).await;
-    skep.delete(&path_of(&answer["vms"][0])).await.ok(200);
+fn forked_by_the_command(skep: &Skep, parent: &Value, count: u32) -> Vec<Value> {
+    let count = count.to_string();
+    let words = ["fork", parent["id"].as_str().unwrap(), "-n", &count, "--json"];
+    answer(&output_of(&mut command(skep, &words)))["vms"].as_array().unwrap().clone()
 }

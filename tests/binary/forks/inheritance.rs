@@ -1,21 +1,21 @@
-//! What a copy does not inherit: ticket, key and times of its parent, and uploads that are under way.
+//! What a copy does not inherit: ticket, key and times of its parent.
 
-use std::{future::ready, io, time::Duration};
-
-use futures_util::{StreamExt, stream};
-use reqwest::{Body, Method};
+use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::{sync::oneshot, time::timeout};
 
 use super::host_name;
 use crate::{
     copies::{fork, path_of, pid_of},
-    harness::{Skep, eventually, send},
+    harness::{Skep, send},
     vm_api::status,
 };
 
-/// The size of each half of an upload, in bytes: more than one block that the guest writes at once.
-const HALF_BYTES: usize = 1 << 20;
+/// Prints the names of the variables that skep sets, and the files of the ticket.
+pub(super) const TRACES_OF_TICKET: &str = r"env | sed -n 's/^\(SKEP_[A-Z_]*\)=.*/\1/p' | sort
+cd /run/skep; ls result.json ticket.json 2>/dev/null; true";
+/// The variables of a command that works on a ticket.
+pub(super) const VARIABLES: &str =
+    "SKEP_API_KEY\nSKEP_RESULT_FILE\nSKEP_TICKET_ATTEMPT\nSKEP_TICKET_FILE\nSKEP_TICKET_ID\nSKEP_URL";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_has_neither_ticket_nor_key_nor_times_of_its_parent() {
@@ -24,7 +24,7 @@ async fn a_copy_has_neither_ticket_nor_key_nor_times_of_its_parent() {
     let ticket = format!("/api/tickets/{}", made["id"].as_str().unwrap());
     let order = json!({
         "ticket": made["id"], "name": "worker", "ttl_ms": 3_600_000,
-        "idle_timeout_ms": 3_600_000, "on_idle": "pause_to_disk",
+        "idle_timeout_ms": 3_600_000, "on_idle": "pause_to_disk", "env": {"OWN": "kept"},
     });
     let parent = skep.post("/api/swarm/boot", &order).await.ok(201)["vms"][0].clone();
     let copy = fork(&skep, &parent, &json!({})).await.remove(0);
@@ -39,6 +39,7 @@ async fn a_copy_has_neither_ticket_nor_key_nor_times_of_its_parent() {
         (&held["status"], &held["vm"], &held["attempt"]),
         (&json!("in_progress"), &parent["id"], &json!(1))
     );
+    commands_find_nothing_of_the_ticket(&skep, &parent, &copy).await;
     the_key_is_that_of_the_parent(&skep, &parent, &copy).await;
 
     // The end of the attempt ends the VM that works on it, not its copy.
@@ -46,6 +47,15 @@ async fn a_copy_has_neither_ticket_nor_key_nor_times_of_its_parent() {
     send(skep.request(Method::PATCH, &ticket).json(&done)).await.ok(200);
     skep.wait_for_end_of(pid_of(&parent)).await;
     assert_eq!(skep.output(pid_of(&copy), "uname -n").await, host_name(&copy));
+}
+
+async fn commands_find_nothing_of_the_ticket(skep: &Skep, parent: &Value, copy: &Value) {
+    let traces = async |vm: &Value| {
+        skep.output(pid_of(vm), &format!("echo $OWN $SKEP_TICKET_ID\n{TRACES_OF_TICKET}")).await
+    };
+    let of_parent = format!("kept {}\n{VARIABLES}\nticket.json", parent["ticket"].as_str().unwrap());
+    assert_eq!(traces(parent).await, of_parent, "the control");
+    assert_eq!(traces(copy).await, "kept");
 }
 
 /// Programs of the copy may have the parent's key in memory. It reaches nothing of the copy, and nothing from the copy.
@@ -72,98 +82,4 @@ async fn the_key_is_that_of_the_parent(skep: &Skep, parent: &Value, copy: &Value
     let own = skep.post("/api/keys", &own).await.ok(201)["key"].as_str().unwrap().to_owned();
     assert_eq!(status(skep, pid_of(copy), &whoami, &own).await, "200");
     assert_eq!(status(skep, pid_of(copy), &whoami, &key).await, "403");
-}
-
-/// Prints the names of the variables that skep sets, and the files of the ticket.
-const TRACES_OF_TICKET: &str = r"env | sed -n 's/^\(SKEP_[A-Z_]*\)=.*/\1/p' | sort
-cd /run/skep; ls result.json ticket.json 2>/dev/null; true";
-
-/// What a command reads of its ticket: the id in the environment, the id in the file, and the key.
-const TICKET: &str = "echo $SKEP_TICKET_ID $(python3 -c \"import json
-print(json.load(open('/run/skep/ticket.json'))['ticket']['id'])\") $SKEP_API_KEY";
-
-#[tokio::test(flavor = "multi_thread")]
-async fn commands_of_a_copy_find_nothing_of_the_ticket_of_its_parent() {
-    let skep = Skep::start().await;
-    let boot_for_ticket = async |path: &str| {
-        let made = skep.post("/api/tickets", &json!({"title": "a"})).await.ok(201);
-        let order = json!({"ticket": made["id"], "env": {"OWN": "kept"}});
-        skep.post(path, &order).await.ok(201)["vms"][0].clone()
-    };
-    let traces = async |vm: &Value| skep.output(pid_of(vm), TRACES_OF_TICKET).await;
-    let ticket = async |vm: &Value| {
-        let read = skep.output(pid_of(vm), TICKET).await;
-        let [variable, file, key] = read.split(' ').collect::<Vec<_>>().try_into().unwrap();
-        assert_eq!((variable, file), (vm["ticket"].as_str().unwrap(), variable), "{vm}");
-        key.to_owned()
-    };
-    let variables =
-        "SKEP_API_KEY\nSKEP_RESULT_FILE\nSKEP_TICKET_ATTEMPT\nSKEP_TICKET_FILE\nSKEP_TICKET_ID\nSKEP_URL";
-    let parent = boot_for_ticket("/api/swarm/boot").await;
-    skep.output(pid_of(&parent), "echo '{}' > $SKEP_RESULT_FILE").await;
-    // The control.
-    assert_eq!(traces(&parent).await, format!("{variables}\nresult.json\nticket.json"));
-    let key = ticket(&parent).await;
-
-    let copy = fork(&skep, &parent, &json!({})).await.remove(0);
-    assert_eq!(traces(&copy).await, "");
-    assert_eq!(skep.output(pid_of(&copy), "echo $OWN").await, "kept");
-    // A copy with a ticket has its own, and no result yet. The next copy has neither.
-    let worker = boot_for_ticket(&format!("{}/fork", path_of(&parent))).await;
-    assert_eq!(traces(&worker).await, format!("{variables}\nticket.json"));
-    assert_ne!(ticket(&worker).await, key);
-    let of_worker = fork(&skep, &worker, &json!({})).await.remove(0);
-    assert_eq!(traces(&of_worker).await, "");
-
-    skep.post(&format!("{}/snapshot", path_of(&parent)), &json!({"name": "stored"})).await.ok(201);
-    let restored = skep.post("/api/swarm/boot", &json!({"template": "stored"})).await.ok(201);
-    assert_eq!(traces(&restored["vms"][0]).await, "");
-    // The parent has all of its own yet.
-    assert_eq!(traces(&parent).await, format!("{variables}\nresult.json\nticket.json"));
-    assert_eq!(ticket(&parent).await, key);
-}
-
-/// The body of an upload: a half of one letter, then one more of these in each second, so that the server does not take the
-/// body for stalled, and the last half when it is sent.
-fn body(last_half: oneshot::Receiver<Vec<u8>>) -> Body {
-    let first_half = stream::once(ready(Ok(vec![b'a'; HALF_BYTES])));
-    let rest = stream::unfold(Some(last_half), |last_half| async move {
-        let mut last_half = last_half?;
-        match timeout(Duration::from_secs(1), &mut last_half).await {
-            Err(_) => Some((Ok(vec![b'a']), Some(last_half))),
-            Ok(half) => Some((half.map_err(io::Error::other), None)),
-        }
-    });
-    Body::wrap_stream(first_half.chain(rest))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upload_that_is_under_way_breaks_off_in_a_copy_and_completes_in_its_parent() {
-    let skep = Skep::start().await;
-    let parent = skep.boot(1).await.remove(0);
-    let put = |vm: &Value, body: Body| {
-        let path = format!("/api/files/raw?path=/root/upload/file&vm={}", vm["id"].as_str().unwrap());
-        send(skep.request(Method::PUT, &path).body(body))
-    };
-    let (last_half, receiver) = oneshot::channel();
-    let upload = tokio::spawn(put(&parent, body(receiver)));
-    // The folder comes with the upload.
-    let begun = "cat /root/upload/.skep-* 2>/dev/null | wc -c";
-    eventually("the upload's beginning", async || skep.output(pid_of(&parent), begun).await != "0").await;
-
-    let copy = fork(&skep, &parent, &json!({})).await.remove(0);
-    let files = async |vm: &Value| skep.output(pid_of(vm), "ls -A /root/upload").await;
-    eventually("the upload's end in the copy", async || files(&copy).await.is_empty()).await;
-    last_half.send(vec![b'b'; HALF_BYTES]).unwrap();
-    let written = upload.await.unwrap().ok(201);
-    assert_eq!(files(&parent).await, "file");
-    // The whole size, all letters in order, and the size of the last half.
-    let sizes = "cd /root/upload; echo $(stat -c %s file) $(tr -s ab < file) $(tr -d a < file | wc -c)";
-    let expected = format!("{} ab {HALF_BYTES}", written["size_bytes"]);
-    assert_eq!(skep.output(pid_of(&parent), sizes).await, expected);
-    assert_eq!(files(&copy).await, "");
-
-    // The copy takes an upload of its own to the same path.
-    put(&copy, Body::from("own")).await.ok(201);
-    assert_eq!(skep.output(pid_of(&copy), "cat /root/upload/file").await, "own");
 }

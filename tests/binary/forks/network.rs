@@ -60,7 +60,7 @@ while True:
     fresh.close()
     with open("/dev/shm/spoken.new", "w") as file: file.write(str(number))
     os.rename("/dev/shm/spoken.new", "/dev/shm/spoken")
-    time.sleep(0.005)
+    time.sleep(0.01)
 "#;
 
 /// Prints what passes in the namespace: interface, direction, source address, name. Ends when its input does.
@@ -85,7 +85,7 @@ print("\n".join(lines))
 
 /// Servers that echo, on all addresses and on the VM's own, and a client of one over the VM's own address, which says how its
 /// connection is.
-const CONNECT: &str = r#"
+pub(super) const CONNECT: &str = r#"
 import os, socket, sys, threading, time
 servers = [socket.create_server(("0.0.0.0", 8000)), socket.create_server((sys.argv[1], 8001))]
 
@@ -162,12 +162,12 @@ fn in_namespace(skep: &Skep, command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn text<'a>(vm: &'a Value, field: &str) -> &'a str {
+pub(super) fn text<'a>(vm: &'a Value, field: &str) -> &'a str {
     vm[field].as_str().unwrap()
 }
 
 /// Starts a program in the background, and waits until it has written this file.
-async fn start(skep: &Skep, vm: &Value, program: &str, arguments: &str, file: &str) {
+pub(super) async fn start(skep: &Skep, vm: &Value, program: &str, arguments: &str, file: &str) {
     let command = format!(
         "name=$(mktemp); cat > $name; (setsid python3 $name {arguments} >/root/log 2>&1 </dev/null &)
         while [ ! -e {file} ]; do sleep 0.05; done"
@@ -179,7 +179,7 @@ async fn start(skep: &Skep, vm: &Value, program: &str, arguments: &str, file: &s
 async fn speaks_on(skep: &Skep, vm: &Value) {
     let spoken = async || skep.output(pid_of(vm), "cat /dev/shm/spoken").await.parse::<u64>().unwrap();
     let before = spoken().await;
-    eventually("more frames", async || spoken().await > before + 20).await;
+    eventually("more frames", async || spoken().await > before + 10).await;
 }
 
 /// The frames of a fork that is made while the parent speaks: those of the parent and those of the copy.
@@ -193,39 +193,24 @@ async fn frames_of_a_fork(skep: &Skep, parent: &Value) -> (Vec<Seen>, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_never_speaks_as_its_parent() {
+async fn a_copy_never_speaks_as_its_parent_and_ends_its_connections() {
     let skep = Skep::start().await;
     let parent = skep.boot(1).await.remove(0);
     let gateway = skep.output(pid_of(&parent), "ip route show default | awk '{print $3}'").await;
     let gateway_mac = in_namespace(&skep, "cat /sys/class/net/skep0/address").trim().to_owned();
+    start(&skep, &parent, CONNECT, text(&parent, "ip"), "/dev/shm/connection").await;
+    let mut outside = connect_in_namespace(&skep.namespace(), listener(&parent)).await.unwrap();
+    is_echoed(&mut outside);
     let arguments = format!("{} {gateway} {gateway_mac}", text(&parent, "ip"));
     start(&skep, &parent, SPEAK, &arguments, "/dev/shm/spoken").await;
 
     let (seen, copy) = frames_of_a_fork(&skep, &parent).await;
-    let has = |place: &str, vm: &Value, kind: &str| {
-        seen.iter().any(|one| one.place == place && one.vm == vm["id"] && one.kind == kind)
-    };
-    for kind in ["frame", "arp", "bound", "connected", "fresh"] {
-        assert!(has("skep0 in", &parent, kind), "the bridge has no `{kind}` of the parent");
-    }
-    assert!(has("port in", &copy, "frame") && has("port in", &copy, "arp"), "the copy has not tried");
-    assert!(has("skep0 in", &copy, "fresh"), "the copy cannot speak at all");
-    for one in seen.iter().filter(|one| one.place != "port in") {
-        let of_copy = one.address == text(&copy, "ip");
-        // The copy sends the word that the fork interrupted: it has the name of the parent, and a new socket has the address
-        // of the copy.
-        let interrupted = of_copy && one.kind == "fresh" && one.vm == parent["id"];
-        assert!(of_copy == (one.vm == copy["id"]) || interrupted, "with the address of another: {one:?}");
-        assert!(of_copy || one.address == text(&parent, "ip"), "with the address of nobody: {one:?}");
-    }
-    // A frame that was under way during the fork, in both, arrives once.
-    let mut arrived: BTreeMap<[&str; 4], u32> = BTreeMap::new();
-    for one in seen.iter().filter(|one| one.place == "skep0 in") {
-        *arrived.entry([&one.address, &one.kind, &one.vm, &one.number]).or_default() += 1;
-    }
-    let twice: Vec<_> = arrived.into_iter().filter(|(_, times)| *times > 1).collect();
-    assert!(twice.is_empty(), "{twice:?}");
+    no_frame_is_of_another(&seen, &parent, &copy);
+    its_connections_end(&skep, &copy).await;
+    those_of_the_parent_go_on(&skep, &parent, &mut outside).await;
     assert_in_order(&skep).await;
+    skep.delete(&path_of(&copy)).await.ok(200);
+    is_echoed(&mut outside);
 
     // The control: without the filter, frames of a copy arrive with the address of its parent.
     in_namespace(&skep, "nft delete table bridge skep");
@@ -235,55 +220,56 @@ async fn a_copy_never_speaks_as_its_parent() {
     assert!(seen.iter().any(as_parent), "the capture cannot see it");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_of_the_parent_go_on_and_end_in_the_copy() {
-    let skep = Skep::start().await;
-    let parent = skep.boot(1).await.remove(0);
-    start(&skep, &parent, CONNECT, text(&parent, "ip"), "/dev/shm/connection").await;
-    let listener = |vm: &Value| format!("{}:8000", text(vm, "ip")).parse::<SocketAddr>().unwrap();
-    let mut outside = connect_in_namespace(&skep.namespace(), listener(&parent)).await.unwrap();
-    is_echoed(&mut outside);
-    let copies = fork(&skep, &parent, &json!({"count": 2})).await;
-    for copy in &copies {
-        eventually("the end of the copy's connection", async || {
-            skep.output(pid_of(copy), "cat /dev/shm/connection").await.starts_with("ended")
-        })
-        .await;
-        let left = skep.output(pid_of(copy), "cat /proc/net/tcp").await;
-        assert!(!left.lines().skip(1).any(|line| line.split_whitespace().nth(3) == Some("01")), "{left}");
-        // Its listener serves its own address.
-        is_echoed(&mut connect_in_namespace(&skep.namespace(), listener(copy)).await.unwrap());
+fn no_frame_is_of_another(seen: &[Seen], parent: &Value, copy: &Value) {
+    let has = |place: &str, vm: &Value, kind: &str| {
+        seen.iter().any(|one| one.place == place && one.vm == vm["id"] && one.kind == kind)
+    };
+    for kind in ["frame", "arp", "bound", "connected", "fresh"] {
+        assert!(has("skep0 in", parent, kind), "the bridge has no `{kind}` of the parent");
     }
-    let alive = async || skep.output(pid_of(&parent), "cat /dev/shm/connection").await;
-    let number = |text: &str| text.strip_prefix("alive ").unwrap().parse::<u64>().unwrap();
-    let before = number(&alive().await);
-    eventually("the parent's connection", async || number(&alive().await) > before + 5).await;
-    is_echoed(&mut outside);
-    skep.delete(&path_of(&copies[0])).await.ok(200);
-    is_echoed(&mut outside);
+    assert!(has("port in", copy, "frame") && has("port in", copy, "arp"), "the copy has not tried");
+    assert!(has("skep0 in", copy, "fresh"), "the copy cannot speak at all");
+    for one in seen.iter().filter(|one| one.place != "port in") {
+        let of_copy = one.address == text(copy, "ip");
+        // The copy sends the word that the fork interrupted: it has the name of the parent, and a new socket has the address
+        // of the copy.
+        let interrupted = of_copy && one.kind == "fresh" && one.vm == parent["id"];
+        assert!(of_copy == (one.vm == copy["id"]) || interrupted, "with the address of another: {one:?}");
+        assert!(of_copy || one.address == text(parent, "ip"), "with the address of nobody: {one:?}");
+    }
+    // A frame that was under way during the fork, in both, arrives once.
+    let mut arrived: BTreeMap<[&str; 4], u32> = BTreeMap::new();
+    for one in seen.iter().filter(|one| one.place == "skep0 in") {
+        *arrived.entry([&one.address, &one.kind, &one.vm, &one.number]).or_default() += 1;
+    }
+    let twice: Vec<_> = arrived.into_iter().filter(|(_, times)| *times > 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_of_an_ended_original_end_in_a_copy_with_its_address() {
-    let skep = Skep::start().await;
-    let original = skep.boot(1).await.remove(0);
-    start(&skep, &original, CONNECT, text(&original, "ip"), "/dev/shm/connection").await;
-    skep.post(&format!("{}/snapshot", path_of(&original)), &json!({"name": "connected"})).await.ok(201);
-    // A new server and keeper assign the addresses from the first one again.
-    let skep = Skep::start_on(skep.stop(), &[]).await;
-    let booted = skep.post("/api/swarm/boot", &json!({"template": "connected"})).await.ok(201);
-    let copy = &booted["vms"][0];
-    assert_eq!(copy["ip"], original["ip"]);
+fn listener(vm: &Value) -> SocketAddr {
+    format!("{}:8000", text(vm, "ip")).parse().unwrap()
+}
+
+async fn its_connections_end(skep: &Skep, copy: &Value) {
     eventually("the end of the copy's connection", async || {
         skep.output(pid_of(copy), "cat /dev/shm/connection").await.starts_with("ended")
     })
     .await;
-    // Programs that listen on that address serve it on.
-    let listener = format!("{}:8001", text(copy, "ip")).parse::<SocketAddr>().unwrap();
-    is_echoed(&mut connect_in_namespace(&skep.namespace(), listener).await.unwrap());
+    let left = skep.output(pid_of(copy), "cat /proc/net/tcp").await;
+    assert!(!left.lines().skip(1).any(|line| line.split_whitespace().nth(3) == Some("01")), "{left}");
+    // Its listener serves its own address.
+    is_echoed(&mut connect_in_namespace(&skep.namespace(), listener(copy)).await.unwrap());
 }
 
-fn is_echoed(connection: &mut TcpStream) {
+async fn those_of_the_parent_go_on(skep: &Skep, parent: &Value, outside: &mut TcpStream) {
+    let alive = async || skep.output(pid_of(parent), "cat /dev/shm/connection").await;
+    let number = |text: &str| text.strip_prefix("alive ").unwrap().parse::<u64>().unwrap();
+    let before = number(&alive().await);
+    eventually("the parent's connection", async || number(&alive().await) > before + 5).await;
+    is_echoed(outside);
+}
+
+pub(super) fn is_echoed(connection: &mut TcpStream) {
     connection.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
     connection.write_all(b"word").unwrap();
     let mut answer = [0; 4];

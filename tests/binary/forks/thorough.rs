@@ -1,7 +1,12 @@
 //! Copies of copies, also after restarts.
 
+mod ends;
+mod hooks;
 mod hostile;
 pub(crate) mod kills;
+mod network;
+mod tickets;
+mod uploads;
 
 use serde_json::{Value, json};
 
