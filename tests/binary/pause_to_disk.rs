@@ -15,27 +15,37 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Skep, command, eventually, images::flip_a_bit, output_of, remains_of_vms, send},
-    takeover::{VICTIMS, assert_in_order, ids, listed},
+    copies::{path_of, pid_of},
+    harness::{Skep, command, eventually, images::flip_a_bit, output_of, printed, remains_of_vms, send},
+    takeover::{Victim, assert_in_order, ids, listed},
 };
 
-/// Counts in a file in memory, and holds 4 MiB whose checksum it writes beside.
+/// Counts in a file in memory, and holds 256 KiB whose checksum it writes beside.
 const WORK: &str = r#"
 cat > /root/work.py <<'END'
-import hashlib, os, time
-memory = os.urandom(4 << 20)
-open('/dev/shm/before', 'w').write(hashlib.sha256(memory).hexdigest())
+import os, time, zlib
+memory = os.urandom(256 << 10)
+open('/dev/shm/before', 'w').write(f'{zlib.crc32(memory)}\n')
 count = 0
 while True:
     count += 1
-    for name, text in (('count', str(count)), ('sum', hashlib.sha256(memory).hexdigest())):
-        open(f'/dev/shm/{name}.new', 'w').write(text)
+    for name, number in (('count', count), ('sum', zlib.crc32(memory))):
+        open(f'/dev/shm/{name}.new', 'w').write(f'{number}\n')
         os.rename(f'/dev/shm/{name}.new', f'/dev/shm/{name}')
     time.sleep(0.05)
 END
 echo on-disk > /root/kept; nohup python3 /root/work.py > /dev/null 2>&1 &
 while [ ! -e /dev/shm/sum ]; do sleep 0.05; done
+cat /etc/machine-id
 "#;
+/// Prints what a VM has, one line each, and its count a while later. It gives up waiting for a program that stands still.
+const STATE: &str =
+    "cat /etc/machine-id; uname -n; cat /root/kept; echo $KEPT; cat /dev/shm/before /dev/shm/sum
+read first < /dev/shm/count; last=$first; tries=0
+while [ $last -le $((first + 3)) ] && [ $tries -lt 300 ]; do
+    tries=$((tries + 1)); sleep 0.1; read last < /dev/shm/count
+done
+echo $first; echo $last";
 /// How far a guest's clock may be off after a request of a loaded machine.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
 
@@ -50,8 +60,7 @@ impl Worker {
     async fn boot(skep: &Skep, boot: &Value) -> Self {
         let booted = skep.post("/api/swarm/boot", boot).await.ok(201)["vms"][0].clone();
         let id = booted["id"].as_str().unwrap().to_owned();
-        run(skep, &id, WORK).await;
-        let machine_id = run(skep, &id, "cat /etc/machine-id").await;
+        let machine_id = run(skep, &id, WORK).await;
         Self { id, record: booted, machine_id }
     }
 
@@ -85,15 +94,15 @@ impl Worker {
             assert_eq!(record[field], self.record[field], "{field}");
         }
         assert!(record["pid"].is_u64() && record["resumed_at"].is_string(), "{record}");
-        assert_eq!(run(skep, &self.id, "cat /etc/machine-id").await, self.machine_id);
-        assert_eq!(run(skep, &self.id, "uname -n").await, self.id.replace('_', "-"));
-        assert_eq!(run(skep, &self.id, "cat /root/kept; echo $KEPT").await, "on-disk\nvariable");
-        let sums = run(skep, &self.id, "cat /dev/shm/before; echo; cat /dev/shm/sum").await;
-        let (before, now) = sums.split_once('\n').unwrap();
+        let state = run(skep, &self.id, STATE).await;
+        let [machine_id, name, kept, variable, before, now, first, last] =
+            state.lines().collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!((machine_id, name), (self.machine_id.as_str(), self.id.replace('_', "-").as_str()));
+        assert_eq!((kept, variable), ("on-disk", "variable"));
         assert_eq!(before, now, "the memory of the program has changed");
-        let count = self.count(skep).await;
-        assert!(count >= count_before, "it counted {count_before} before, and {count} now");
-        eventually("a program that works on", async || self.count(skep).await > count + 3).await;
+        let [first, last] = [first, last].map(|count| count.parse::<u64>().unwrap());
+        assert!(first >= count_before, "it counted {count_before} before, and {first} now");
+        assert!(last > first + 3, "{last} after {first}: the program stands still");
         let before = Timestamp::now();
         let clock: Timestamp = run(skep, &self.id, "date -u +%Y-%m-%dT%H:%M:%S.%NZ").await.parse().unwrap();
         let after = Timestamp::now();
@@ -122,40 +131,56 @@ fn snapshots(data_dir: &Path) -> BTreeSet<String> {
 async fn a_vm_on_disk_takes_no_memory_and_is_itself_again_after_its_resume() {
     let skep = Skep::start().await;
     let vm = Worker::boot(&skep, &boot_request("sleeper")).await;
-    let used = |status: &Value| status["capacity"]["memory_used_mb"].as_u64().unwrap();
-    let before = used(&skep.get("/api/swarm/status").await.ok(200));
-    // Several rounds: each pause is that of a VM that was resumed.
-    for round in 0..3 {
-        let count = vm.count(&skep).await;
-        let former = vm.pid(&skep).await;
-        vm.pause(&skep).await;
-        vm.pause(&skep).await;
-        let status = skep.get("/api/swarm/status").await.ok(200);
-        assert!(used(&status) < before, "{status}");
-        assert_eq!((&status["vms"], &status["count"]), (&json!([]), &json!(1)));
-        for (kind, found) in remains_of_vms(skep.data_dir.path()) {
-            assert!(!found.contains(&vm.id), "round {round}: its {kind} is there");
-        }
-        assert_eq!(snapshots(skep.data_dir.path()).len(), 1);
-        let refused = skep.post(&format!("{}/exec", vm.path()), &json!({"command": "true"})).await;
-        assert!(refused.refused(409, "vm_paused").contains("skep resume"), "{refused:?}");
-        skep.get(&format!("{}/metrics", vm.path())).await.refused(409, "vm_paused");
-        assert_eq!(skep.get(&format!("/api/swarm/vm/{former}")).await.ok(200)["id"], vm.id.as_str());
-        vm.resume(&skep).await;
-        vm.assert_unchanged(&skep, count).await;
-        eventually("no file of the pause", async || snapshots(skep.data_dir.path()).is_empty()).await;
-    }
-    assert_in_order(&skep).await;
     paused_in_memory_first(&skep, &vm).await;
+    assert_in_order(&skep).await;
+    // The pause of a VM that was resumed.
+    by_the_command(&skep, &vm).await;
     changes_and_ends_on_disk(&skep, vm).await;
-    by_the_command(&skep).await;
 }
 
 async fn paused_in_memory_first(skep: &Skep, vm: &Worker) {
+    let used = |status: &Value| status["capacity"]["memory_used_mb"].as_u64().unwrap();
+    let before = used(&skep.get("/api/swarm/status").await.ok(200));
     let count = vm.count(skep).await;
+    let former = vm.pid(skep).await;
     skep.post(&format!("{}/pause", vm.path()), &json!({})).await.ok(200);
     vm.pause(skep).await;
+    vm.pause(skep).await;
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    assert!(used(&status) < before, "{status}");
+    assert_eq!((&status["vms"], &status["count"]), (&json!([]), &json!(1)));
+    for (kind, found) in remains_of_vms(skep.data_dir.path()) {
+        assert!(!found.contains(&vm.id), "its {kind} is there");
+    }
+    assert_eq!(snapshots(skep.data_dir.path()).len(), 1);
+    let refused = skep.post(&format!("{}/exec", vm.path()), &json!({"command": "true"})).await;
+    assert!(refused.refused(409, "vm_paused").contains("skep resume"), "{refused:?}");
+    skep.get(&format!("{}/metrics", vm.path())).await.refused(409, "vm_paused");
+    assert_eq!(skep.get(&format!("/api/swarm/vm/{former}")).await.ok(200)["id"], vm.id.as_str());
     vm.resume(skep).await;
+    vm.assert_unchanged(skep, count).await;
+    eventually("no file of the pause", async || snapshots(skep.data_dir.path()).is_empty()).await;
+}
+
+async fn by_the_command(skep: &Skep, vm: &Worker) {
+    let count = vm.count(skep).await;
+    let run = |arguments: &[&str]| printed(&output_of(&mut command(skep, arguments)));
+    assert!(run(&["pause", "sleeper", "--to", "disk"]).contains(&format!("- {} on disk", vm.id)));
+    assert!(run(&["ps"]).contains("on disk"));
+    let status: Value = serde_json::from_str(&run(&["ps", "--json"])).unwrap();
+    assert_eq!((&status["vms"][0]["id"], &status["count"]), (&json!(vm.id), &json!(1)), "{status}");
+    // A second VM, newer and running. Only the status has its usage.
+    let awake = skep.boot(1).await.remove(0);
+    eventually("the usage of the VM", async || {
+        let status: Value = serde_json::from_str(&run(&["ps", "--json"])).unwrap();
+        let vms = status["vms"].as_array().unwrap();
+        let found: Vec<&Value> = vms.iter().map(|listed| &listed["id"]).collect();
+        assert_eq!(found, [&json!(vm.id), &awake["id"]]);
+        vms[1]["usage"].is_object()
+    })
+    .await;
+    skep.delete(&path_of(&awake)).await.ok(200);
+    assert!(run(&["resume", "sleeper"]).contains("running"));
     vm.assert_unchanged(skep, count).await;
 }
 
@@ -170,84 +195,58 @@ async fn changes_and_ends_on_disk(skep: &Skep, vm: Worker) {
         let list = skep.get(&format!("/api/vms?{query}")).await.ok(200);
         assert_eq!(list["vms"][0]["id"], vm.id.as_str(), "{query}");
     }
+    // Beside the one that is deleted: one that expires while it is on disk, and one that `cleanup` ends.
+    let others = skep.boot(2).await;
+    for other in &others {
+        let paused = skep.post(&format!("{}/pause", path_of(other)), &json!({"to": "disk"})).await;
+        assert_eq!(paused.ok(200)["paused_to"], "disk");
+    }
     let deleted = skep.delete(&vm.path()).await.ok(200);
     assert_eq!((&deleted["terminated"], &deleted["pid"]), (&json!(true), &Value::Null));
     skep.get(&vm.path()).await.refused(404, "unknown_vm");
-    assert_eq!(snapshots(skep.data_dir.path()).len(), 0);
-    // One that expires while it is on disk, and one that `cleanup` ends.
-    let expiring = Worker::boot(skep, &boot_request("expiring")).await;
-    let other = Worker::boot(skep, &boot_request("other")).await;
-    expiring.pause(skep).await;
-    other.pause(skep).await;
-    send(skep.request(Method::PATCH, &expiring.path()).json(&json!({"ttl_ms": 1}))).await.ok(200);
+    assert_eq!(snapshots(skep.data_dir.path()).len(), 2);
+    send(skep.request(Method::PATCH, &path_of(&others[0])).json(&json!({"ttl_ms": 1}))).await.ok(200);
     eventually("the expiry", async || listed(skep).await.len() == 1).await;
     assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 1);
     // The server removes an expired VM from the list first, and its files afterwards, in a task of its own.
     eventually("no file of the expired VM", async || snapshots(skep.data_dir.path()).is_empty()).await;
 }
 
-async fn by_the_command(skep: &Skep) {
-    let vm = Worker::boot(skep, &boot_request("commanded")).await;
-    let count = vm.count(skep).await;
-    let printed = |arguments: &[&str]| {
-        let output = output_of(&mut command(skep, arguments));
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
-    assert!(printed(&["pause", "commanded", "--to", "disk"]).contains(&format!("- {} on disk", vm.id)));
-    assert!(printed(&["ps"]).contains("on disk"));
-    let status: Value = serde_json::from_str(&printed(&["ps", "--json"])).unwrap();
-    assert_eq!((&status["vms"][0]["id"], &status["count"]), (&json!(vm.id), &json!(1)), "{status}");
-    // A second VM, newer and running. Only the status has its usage.
-    let awake = skep.boot(1).await.remove(0);
-    eventually("the usage of the VM", async || {
-        let status: Value = serde_json::from_str(&printed(&["ps", "--json"])).unwrap();
-        let vms = status["vms"].as_array().unwrap();
-        let found: Vec<&Value> = vms.iter().map(|listed| &listed["id"]).collect();
-        assert_eq!(found, [&json!(vm.id), &awake["id"]]);
-        vms[1]["usage"].is_object()
-    })
-    .await;
-    skep.delete(&format!("/api/swarm/vm/{}", awake["id"].as_str().unwrap())).await.ok(200);
-    assert!(printed(&["resume", "commanded"]).contains("running"));
-    vm.assert_unchanged(skep, count).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vm_on_disk_outlives_server_keeper_and_machine() {
     let mut skep = Skep::start().await;
     let vm = Worker::boot(&skep, &boot_request("sleeper")).await;
-    let awake = Worker::boot(&skep, &boot_request("awake")).await;
     // Process ids that the VMs had before.
-    let mut former = vec![(awake.pid(&skep).await, &awake), (vm.pid(&skep).await, &vm)];
-    awake.pause(&skep).await;
-    awake.resume(&skep).await;
+    let mut former = vec![(vm.pid(&skep).await, vm.id.clone())];
     let mut count = vm.count(&skep).await;
     vm.pause(&skep).await;
-    for victim in VICTIMS {
-        skep = victim.kill(skep).await;
-        lead_to_their_vms(&skep, &former).await;
-        let all = listed(&skep).await;
-        assert_eq!(ids(&all), BTreeSet::from([vm.id.clone(), awake.id.clone()]), "{victim:?}");
-        assert_eq!(skep.get(&vm.path()).await.ok(200)["paused_to"], "disk");
-        // Its address is not given away.
-        let other = skep.boot(1).await;
-        assert_ne!(other[0]["ip"], vm.record["ip"]);
-        skep.delete(&format!("/api/swarm/vm/{}", other[0]["id"].as_str().unwrap())).await.ok(200);
-        vm.resume(&skep).await;
-        vm.assert_unchanged(&skep, count).await;
-        lead_to_their_vms(&skep, &former).await;
-        count = vm.count(&skep).await;
-        former.push((vm.pid(&skep).await, &vm));
-        vm.pause(&skep).await;
-    }
+    let awake = skep.boot(1).await.remove(0);
+    let awake_id = awake["id"].as_str().unwrap().to_owned();
+    former.push((pid_of(&awake), awake_id.clone()));
+    skep.post(&format!("{}/pause", path_of(&awake)), &json!({"to": "disk"})).await.ok(200);
+    skep.post(&format!("{}/resume", path_of(&awake)), &json!({})).await.ok(200);
+    // `thorough` kills each of them alone.
+    skep = Victim::Both.kill(skep).await;
+    lead_to_their_vms(&skep, &former).await;
+    assert_eq!(ids(&listed(&skep).await), BTreeSet::from([vm.id.clone(), awake_id]));
+    assert_eq!(skep.get(&vm.path()).await.ok(200)["paused_to"], "disk");
+    // Its address is not given away.
+    let other = skep.boot(1).await.remove(0);
+    assert_ne!(other["ip"], vm.record["ip"]);
+    skep.delete(&path_of(&other)).await.ok(200);
+    vm.resume(&skep).await;
+    vm.assert_unchanged(&skep, count).await;
+    lead_to_their_vms(&skep, &former).await;
+    count = vm.count(&skep).await;
+    former.push((vm.pid(&skep).await, vm.id.clone()));
+    vm.pause(&skep).await;
     // Ctrl-C ends the VMs that run, and leaves those on disk.
     let data_dir = skep.stop();
     let half_written = half_written_snapshot(data_dir.path());
     let skep = Skep::start_on(data_dir, &[]).await;
     assert_eq!(ids(&listed(&skep).await), BTreeSet::from([vm.id.clone()]));
     assert!(!half_written.exists(), "what a killed keeper had begun to write is there");
-    former.retain(|(_, of)| of.id == vm.id);
+    former.retain(|(_, of)| *of == vm.id);
     lead_to_their_vms(&skep, &former).await;
     vm.resume(&skep).await;
     vm.assert_unchanged(&skep, count).await;
@@ -255,10 +254,10 @@ async fn a_vm_on_disk_outlives_server_keeper_and_machine() {
 }
 
 /// Fails unless each of these former process ids leads to its VM.
-async fn lead_to_their_vms(skep: &Skep, former: &[(u64, &Worker)]) {
+async fn lead_to_their_vms(skep: &Skep, former: &[(u64, String)]) {
     for (pid, vm) in former {
         let found = skep.get(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-        assert_eq!(found["id"], vm.id.as_str(), "the process id {pid} leads to {found}");
+        assert_eq!(found["id"], vm.as_str(), "the process id {pid} leads to {found}");
     }
 }
 
@@ -275,24 +274,24 @@ fn half_written_snapshot(data_dir: &Path) -> PathBuf {
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_of_a_vm_on_disk_is_found_before_it_runs() {
     let skep = Skep::start().await;
-    let vm = Worker::boot(&skep, &boot_request("sleeper")).await;
     let control = Worker::boot(&skep, &boot_request("control")).await;
     let count = control.count(&skep).await;
     control.pause(&skep).await;
     let before = snapshots(skep.data_dir.path());
-    vm.pause(&skep).await;
+    let vm = skep.boot(1).await.remove(0);
+    skep.post(&format!("{}/pause", path_of(&vm)), &json!({"to": "disk"})).await.ok(200);
     let after = snapshots(skep.data_dir.path());
     let own = after.difference(&before).next().unwrap();
     let folder = skep.data_dir.path().join("templates").join(own);
     let mut dirs = fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path());
     let dir = dirs.find(|path| path.is_dir()).unwrap();
     flip_a_bit(&dir.join("delta"));
-    let refused = send(skep.request(Method::POST, &format!("{}/resume", vm.path()))).await;
+    let refused = skep.post(&format!("{}/resume", path_of(&vm)), &json!({})).await;
     assert!(refused.refused(422, "template_damaged").contains("delta"), "{refused:?}");
-    assert_eq!(skep.get(&vm.path()).await.ok(200)["paused_to"], "disk");
+    assert_eq!(skep.get(&path_of(&vm)).await.ok(200)["paused_to"], "disk");
     control.resume(&skep).await;
     control.assert_unchanged(&skep, count).await;
     // It can still be deleted.
-    skep.delete(&vm.path()).await.ok(200);
+    skep.delete(&path_of(&vm)).await.ok(200);
     assert_in_order(&skep).await;
 }

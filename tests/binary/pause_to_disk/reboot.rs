@@ -38,14 +38,14 @@ async fn a_vm_on_disk_outlives_a_restart_of_the_machine() {
     let folder = temp_dir();
     let skep = Skep::start_by(&on_boot(folder.path(), "first"), temp_dir(), |_| ()).await;
     let vm = Worker::boot(&skep, &boot_request("sleeper")).await;
-    let running = Worker::boot(&skep, &boot_request("running")).await;
+    let running = skep.boot(1).await.remove(0);
     let count = vm.count(&skep).await;
     vm.pause(&skep).await;
 
-    let record = skep.data_dir.path().join(format!("keeper/vms/{}.json", running.id));
+    let record = skep.data_dir.path().join(format!("keeper/vms/{}.json", running["id"].as_str().unwrap()));
     let record: Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
     assert_eq!(record["boot_id"], "first", "the machine is not restarted by this test");
-    let vmm = u32::try_from(running.record["pid"].as_u64().unwrap()).unwrap();
+    let vmm = u32::try_from(running["pid"].as_u64().unwrap()).unwrap();
     let server = skep.server_pid().unwrap();
     let stopped = skep.crash();
     kill(vmm);
@@ -55,7 +55,7 @@ async fn a_vm_on_disk_outlives_a_restart_of_the_machine() {
     assert_eq!(ids(&listed(&skep).await), BTreeSet::from([vm.id.clone()]));
     let ended = skep.get("/api/vms?state=ended").await.ok(200);
     let [lost] = ended["vms"].as_array().unwrap().as_slice() else { panic!("{ended}") };
-    assert_eq!((&lost["id"], &lost["reason"]), (&Value::from(running.id), &json!("lost")));
+    assert_eq!((&lost["id"], &lost["reason"]), (&running["id"], &json!("lost")));
     vm.resume(&skep).await;
     vm.assert_unchanged(&skep, count).await;
 }
