@@ -1,18 +1,61 @@
-//! Snapshots whose files are exchanged for those of others, and copies of a VM that writes without end.
+//! Snapshots whose files are damaged or exchanged for those of others, copies of copies, and copies of a VM that writes without end.
 
 mod machines;
+mod other_machines;
 mod races;
 
 use std::{fs, time::Instant};
 
 use serde_json::{Value, json};
 
-use super::{boot, each_is_damaged_on_record, files_of, run, snapshot};
+use super::{
+    Damage, boot, cut, damaged, each_is_damaged_on_record, files_of, in_a_copy, run, snapshot, snapshots,
+};
 use crate::{
-    copies::{assert_goes_on, begin, fork, path_of, pid_of},
-    harness::{Skep, eventually},
+    copies::{assert_goes_on, begin, fork, path_of, pid_of, state},
+    harness::{Skep, eventually, images::flip_a_bit},
     takeover::assert_in_order,
 };
+
+/// The files that the test of each promise leaves out.
+const DAMAGES: [(&str, &str, Damage); 4] = [
+    ("of-delta", "delta", flip_a_bit),
+    ("of-pages", "pages", cut),
+    ("of-kernel", "kernel", |path| in_a_copy(path, flip_a_bit)),
+    ("of-initrd", "initrd", |path| in_a_copy(path, cut)),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_of_each_file_is_found_before_use() {
+    let skep = Skep::start().await;
+    let original = skep.boot(1).await.remove(0);
+    let wanted = begin(&skep, &original).await;
+    snapshot(&skep, &original, "intact").await;
+    let stored = snapshots(&skep, &original, &DAMAGES).await;
+    let skep = damaged(skep, &stored, &DAMAGES).await;
+    let vm = boot(&skep, "intact", 1).await.remove(0);
+    assert_goes_on(&skep, &vm, &wanted, 1).await;
+    assert_eq!(skep.count().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_copies_are_the_same() {
+    let skep = Skep::start().await;
+    let original = skep.boot(1).await.remove(0);
+    let wanted = begin(&skep, &original).await;
+    snapshot(&skep, &original, "installed").await;
+    let copy = boot(&skep, "installed", 1).await.remove(0);
+    let (_, from) = state(&skep, &copy).await;
+    snapshot(&skep, &copy, "child").await;
+    let forked = fork(&skep, &copy, &json!({})).await.remove(0);
+    snapshot(&skep, &forked, "of-fork").await;
+    for template in ["child", "of-fork"] {
+        let vm = boot(&skep, template, 1).await.remove(0);
+        assert_goes_on(&skep, &vm, &wanted, from).await;
+        skep.delete(&path_of(&vm)).await.ok(200);
+    }
+    assert_in_order(&skep).await;
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_on_another_base_are_found_before_use() {

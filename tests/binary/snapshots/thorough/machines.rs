@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     copies::{assert_goes_on, begin, fork, path_of, pid_of, state},
     harness::{Skep, images::images_with_template, temp_dir},
-    snapshots::machines::{OTHER_ENGINE, change_input, is_not_resumed},
+    snapshots::thorough::other_machines::{OTHER_ENGINE, change_input, is_not_resumed},
     takeover::assert_in_order,
 };
 

@@ -6,10 +6,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use skep_template::{MANIFEST, read_manifest};
 
-use super::{boot, files_of, snapshot};
 use crate::{
     copies::{assert_goes_on, begin, path_of, state},
     harness::{Skep, eventually, images::images_with_template, send, temp_dir},
+    snapshots::{boot, files_of, folders, snapshot},
     takeover::assert_in_order,
 };
 
@@ -53,8 +53,8 @@ async fn what_another_machine_made_is_outdated_and_its_memory_is_never_loaded() 
     assert_eq!(pause.ok(200)["paused_to"], "disk");
     let data_dir = skep.stop();
     let all = fs::read_dir(data_dir.path().join("templates")).unwrap();
-    let folders = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let of_pause = folders.filter(|id| stored.iter().chain([&intact]).all(|one| one["id"] != id.as_str()));
+    let names = all.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let of_pause = names.filter(|id| stored.iter().chain([&intact]).all(|one| one["id"] != id.as_str()));
     let [of_pause] = of_pause.collect::<Vec<_>>().try_into().unwrap();
     for (template, (_, input, value)) in stored.iter().zip(changes) {
         change_input(&files_of(data_dir.path(), template), input, value);
@@ -80,7 +80,7 @@ async fn what_another_machine_made_is_outdated_and_its_memory_is_never_loaded() 
         skep.delete(&format!("/api/templates/{name}")).await.ok(200);
     }
     skep.delete(&path_of(&original)).await.ok(200);
-    eventually("the end of the files", async || super::folders(&skep) == 1).await;
+    eventually("the end of the files", async || folders(&skep) == 1).await;
     assert_in_order(&skep).await;
     assert!(!skep.log().lines().any(|line| line.contains("tpl_") && line.contains("built again")));
 }
