@@ -1,17 +1,11 @@
-//! A template that is removed while a server runs.
+//! A template that is removed or damaged while a server runs.
 
 mod thorough;
-
-use std::fs;
 
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{
-        Skep, eventually_within,
-        images::{Images, images_with_template},
-        temp_dir,
-    },
+    harness::{Skep, eventually_within, images::Images},
     pool::FILL_TIMEOUT,
 };
 
@@ -37,26 +31,4 @@ async fn parked(skep: &Skep) -> u64 {
 
 fn lines_with(skep: &Skep, text: &str) -> usize {
     skep.log().lines().filter(|line| line.contains(text)).count()
-}
-
-#[tokio::test]
-async fn a_template_whose_folder_goes_is_served_on_and_baked_at_the_next_start() {
-    let (images, dir) = images_with_template();
-    let skep = start(temp_dir(), &images).await;
-    parked(&skep).await;
-    fs::remove_dir_all(&dir).unwrap();
-    let vms = skep.boot(2).await;
-    let mut sources: Vec<&str> = vms.iter().map(|vm| vm["boot"]["source"].as_str().unwrap()).collect();
-    sources.sort_unstable();
-    assert_eq!(sources, ["cold", "pool"]);
-    for vm in &vms {
-        assert_eq!(skep.output(vm["pid"].as_u64().unwrap(), "ls /bin/sh").await, "/bin/sh");
-    }
-    assert_eq!(lines_with(&skep, "damaged") + lines_with(&skep, "bake: "), 0, "{}", skep.log());
-
-    let skep = start(skep.stop(), &images).await;
-    assert!(lines_with(&skep, "bake: checksums") > 0, "{}", skep.log());
-    let pid = skep.boot_one().await;
-    assert_eq!(skep.output(pid, "echo baked").await, "baked");
-    assert!(dir.is_dir());
 }

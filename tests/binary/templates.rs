@@ -8,10 +8,12 @@ use std::{
     time::Duration,
 };
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Skep, command, eventually, eventually_within, temp_dir},
+    copies::path_of,
+    harness::{Skep, answer, command, eventually, eventually_within, send},
     pool::FILL_TIMEOUT,
 };
 
@@ -34,26 +36,19 @@ fn run(skep: &Skep, arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// Creates the template by the command, which waits until it is ready.
-fn create(skep: &Skep, name: &str, vcpus: &str) -> Value {
-    let arguments =
-        ["template", "create", name, "--memory", "256M", "--vcpus", vcpus, "--disk", "3G", "--json"];
-    let (code, out, errors) = run(skep, &arguments);
-    assert_eq!(code, Some(0), "{errors}");
-    serde_json::from_str(&out).unwrap()
-}
-
 /// The VM has the size of its template.
 async fn has_its_size(skep: &Skep, vm: &Value, vcpus: &str) {
     assert_eq!((&vm["template"], &vm["memory_mb"]), (&json!("big"), &json!(MEMORY_MB)));
     let pid = vm["pid"].as_u64().unwrap();
-    assert_eq!(skep.output(pid, "nproc").await, vcpus);
-    let total = skep.output(pid, "awk '/MemTotal/ {print int($2 / 1024)}' /proc/meminfo").await;
+    let size =
+        "nproc; awk '/MemTotal/ {print int($2 / 1024)}' /proc/meminfo; df --output=size -BM / | tail -n 1";
+    let size = skep.output(pid, size).await;
+    let [processors, total, disk] = size.split_whitespace().collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!(processors, vcpus);
     assert!((180..MEMORY_MB).contains(&total.parse().unwrap()), "{total} MiB");
-    let disk = skep.output(pid, "df --output=size -BM / | tail -n 1").await;
-    let disk: u64 = disk.trim().trim_end_matches('M').parse().unwrap();
+    let disk: u64 = disk.trim_end_matches('M').parse().unwrap();
     assert!((BASE_DISK_MB + 512..=DISK_MB).contains(&disk), "{disk} MiB");
-    skep.output(pid, "dd if=/dev/urandom of=/root/file bs=1M count=64 && sync && rm /root/file").await;
+    skep.output(pid, "dd if=/dev/urandom of=/root/file bs=1M count=16 && sync && rm /root/file").await;
 }
 
 fn kinds(skep: &Skep, count: &str) -> Vec<String> {
@@ -65,26 +60,104 @@ fn kinds(skep: &Skep, count: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_of_another_size_is_built_booted_and_deleted() {
-    let skep = Skep::start_on(temp_dir(), &["--pool-size", "4"]).await;
+    let skep = Skep::start().await;
     let vcpus = available_parallelism().unwrap().get().min(2).to_string();
-    let big = create(&skep, "big", &vcpus);
-    let id = big["id"].as_str().unwrap();
+    let me = skep.get("/api/whoami").await.ok(200);
+    let account = format!("/api/accounts/{}", me["account"]["id"].as_str().unwrap());
+    is_refused_beyond_machine_and_quota(&skep, &account).await;
+    let big = builds(&skep, &vcpus).await;
+    let id = big["id"].as_str().unwrap().to_owned();
+    belongs_to_its_account(&skep, &id).await;
+    let vm = counts_for_the_quota(&skep).await;
+
+    // The next server has the template and its VM, and a pool.
+    let skep = skep.stop_and_leave_vms().start_with(&["--pool-size", "2"]).await;
+    let seen = skep.get("/api/templates/big").await.ok(200);
+    assert_eq!((&seen["state"], &seen["vms"]), (&json!("ready"), &json!(1)));
+    assert_eq!(skep.get("/api/swarm/status").await.ok(200)["vms"][0]["template"], "big");
+    skep.delete(&path_of(&vm)).await.ok(200);
+    limit_memory(&skep, &account, &Value::Null).await;
+    is_booted_with_its_size(&skep, &vcpus).await;
+    is_deleted(&skep, &id).await;
+}
+
+/// A change of the account of the server's administrator, whose template it is.
+async fn limit_memory(skep: &Skep, account: &str, limit: &Value) {
+    let change = json!({"max_memory_mb": limit});
+    send(skep.request(Method::PATCH, account).json(&change)).await.ok(200);
+}
+
+async fn is_refused_beyond_machine_and_quota(skep: &Skep, account: &str) {
+    let too_large = json!({"name": "huge", "from": "base", "memory_mb": 1_000_000_000_u64});
+    skep.post("/api/templates", &too_large).await.refused(400, "invalid_value");
+    limit_memory(skep, account, &json!(300)).await;
+    let order = json!({"name": "big", "from": "base", "memory_mb": 301});
+    let message = skep.post("/api/templates", &order).await;
+    let message = message.refused(409, "quota_exceeded");
+    assert!(message.contains("301") && message.contains("300"), "{message}");
+}
+
+/// Builds it by the command, which waits until it is ready. Until then it is listed, and not booted.
+async fn builds(skep: &Skep, vcpus: &str) -> Value {
+    let arguments =
+        ["template", "create", "big", "--memory", "256M", "--vcpus", vcpus, "--disk", "3G", "--json"];
+    let mut create = command(skep, &arguments);
+    let create = tokio::task::spawn_blocking(move || create.output().unwrap());
+    let mut seen = Value::Null;
+    eventually("the record of the template", async || {
+        let answer = skep.get("/api/templates/big").await;
+        let is_there = answer.status == 200;
+        seen = answer.body;
+        is_there
+    })
+    .await;
+    assert_eq!((&seen["state"], &seen["source"]), (&json!("building"), &json!("setup")));
+    skep.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(409, "template_not_ready");
+    skep.post("/api/templates", &json!({"name": "big", "from": "base"})).await.refused(409, "name_taken");
+    while seen["state"] == "building" {
+        let progress = seen["progress"].clone();
+        eventually_within(STEP_OF_BUILD, "the next step of the build", async || {
+            seen = skep.get("/api/templates/big").await.ok(200);
+            seen["state"] != "building" || seen["progress"] != progress
+        })
+        .await;
+    }
+    assert_eq!(seen["state"], "ready", "{seen}");
+    let big = answer(&create.await.unwrap());
     assert_eq!(
-        (&big["state"], &big["memory_mb"], &big["disk_mb"]),
-        (&json!("ready"), &json!(256), &json!(3072))
+        (&big["id"], &big["state"], &big["memory_mb"], &big["disk_mb"]),
+        (&seen["id"], &json!("ready"), &json!(256), &json!(3072))
     );
-    assert!(big["own_bytes"].as_u64().unwrap() > 0 && files_of(&skep, id).is_dir(), "{big}");
+    assert!(big["own_bytes"].as_u64().unwrap() > 0, "{big}");
+    assert!(files_of(skep, big["id"].as_str().unwrap()).is_dir(), "{big}");
     let too_small = json!({"name": "small", "from": "big", "disk_mb": BASE_DISK_MB});
     let message = skep.post("/api/templates", &too_small).await;
     let message = message.refused(400, "invalid_value");
     assert!(message.contains("2048") && message.contains("3072"), "{message}");
-    let too_large = json!({"name": "huge", "from": "base", "memory_mb": 1_000_000_000_u64});
-    skep.post("/api/templates", &too_large).await.refused(400, "invalid_value");
-    skep.post("/api/templates", &json!({"name": "big", "from": "base"})).await.refused(409, "name_taken");
+    big
+}
 
+async fn belongs_to_its_account(skep: &Skep, id: &str) {
+    let acme = skep.tenant("acme").await;
+    for path in ["/api/templates/big", &format!("/api/templates/{id}")] {
+        acme.get(path).await.refused(404, "unknown_template");
+    }
+    acme.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(404, "unknown_template");
+}
+
+/// The quota counts the memory of the template. Returns the VM that it allows.
+async fn counts_for_the_quota(skep: &Skep) -> Value {
+    let booted = skep.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201);
+    let message = skep.post("/api/swarm/boot", &json!({})).await;
+    let message = message.refused(409, "quota_exceeded");
+    assert!(message.contains("128 MiB") && message.contains("44"), "{message}");
+    booted["vms"][0].clone()
+}
+
+async fn is_booted_with_its_size(skep: &Skep, vcpus: &str) {
     let booted = skep.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201);
     let vm = &booted["vms"][0];
-    has_its_size(&skep, vm, &vcpus).await;
+    has_its_size(skep, vm, vcpus).await;
     let used = skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].as_u64().unwrap();
     assert!((MEMORY_MB + 1..=MEMORY_MB + 128).contains(&used), "{used} MiB");
     let refused = skep.delete("/api/templates/big").await;
@@ -95,51 +168,14 @@ async fn a_template_of_another_size_is_built_booted_and_deleted() {
         skep.get("/api/swarm/status").await.ok(200)["pool"]["big"]["ready"].as_u64() > Some(0)
     })
     .await;
-    skep.delete(&format!("/api/swarm/vm/{}", vm["pid"])).await.ok(200);
-    let (code, out, errors) = run(&skep, &["template", "rm", "big"]);
-    assert_eq!((code, out.as_str()), (Some(0), "big is deleted\n"), "{errors}");
-    eventually("the end of the files", async || !Path::exists(&files_of(&skep, id))).await;
-    skep.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(404, "unknown_template");
-    assert_eq!(kinds(&skep, "3"), ["template.building", "template.ready", "template.deleted"]);
-    assert_eq!(skep.get("/api/vms?state=ended").await.ok(200)["vms"][0]["template"], "big");
+    skep.delete(&path_of(vm)).await.ok(200);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_template_outlives_its_server_and_belongs_to_its_account() {
-    let skep = Skep::start().await;
-    let acme = skep.tenant("acme").await;
-    acme.change(&json!({"max_memory_mb": 300})).await;
-    let order = json!({"name": "big", "from": "base", "memory_mb": 301});
-    let message = acme.post("/api/templates", &order).await;
-    let message = message.refused(409, "quota_exceeded");
-    assert!(message.contains("301") && message.contains("300"), "{message}");
-    let order = json!({"name": "big", "from": "base", "memory_mb": MEMORY_MB, "disk_mb": DISK_MB});
-    let begun = acme.post("/api/templates", &order).await.ok(202);
-    assert_eq!((&begun["state"], &begun["source"]), (&json!("building"), &json!("setup")));
-    acme.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(409, "template_not_ready");
-    let mut seen = begun.clone();
-    while seen["state"] == "building" {
-        let progress = seen["progress"].clone();
-        eventually_within(STEP_OF_BUILD, "the next step of the build", async || {
-            seen = acme.get("/api/templates/big").await.ok(200);
-            seen["state"] != "building" || seen["progress"] != progress
-        })
-        .await;
-    }
-    assert_eq!(seen["state"], "ready", "{seen}");
-    for path in ["/api/templates/big", &format!("/api/templates/{}", begun["id"].as_str().unwrap())] {
-        skep.get(path).await.refused(404, "unknown_template");
-    }
+async fn is_deleted(skep: &Skep, id: &str) {
+    let (code, out, errors) = run(skep, &["template", "rm", "big"]);
+    assert_eq!((code, out.as_str()), (Some(0), "big is deleted\n"), "{errors}");
+    eventually("the end of the files", async || !Path::exists(&files_of(skep, id))).await;
     skep.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(404, "unknown_template");
-    // The quota counts the memory of the template.
-    acme.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201);
-    let message = acme.post("/api/swarm/boot", &json!({})).await;
-    let message = message.refused(409, "quota_exceeded");
-    assert!(message.contains("128 MiB") && message.contains("44"), "{message}");
-    let key = acme.key.clone();
-    let restarted = skep.stop_and_leave_vms().start().await;
-    let get = |path: &str| crate::harness::send(restarted.bare(reqwest::Method::GET, path).bearer_auth(&key));
-    let seen = get("/api/templates/big").await.ok(200);
-    assert_eq!((&seen["state"], &seen["vms"]), (&json!("ready"), &json!(1)));
-    assert_eq!(get("/api/swarm/status").await.ok(200)["vms"][0]["template"], "big");
+    assert_eq!(kinds(skep, "3"), ["template.building", "template.ready", "template.deleted"]);
+    assert_eq!(skep.get("/api/vms?state=ended").await.ok(200)["vms"][0]["template"], "big");
 }

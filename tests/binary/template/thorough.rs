@@ -1,4 +1,4 @@
-//! A template that is damaged while a server runs.
+//! A template that is damaged, or removed, while a server runs.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -82,4 +82,26 @@ async fn a_damaged_template_is_not_used_and_baked_again() {
     drop(skep.stop());
     eventually_empty("the remains of the bake", async || left_of_bake(images.path())).await;
     assert_eq!(templates(images.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_template_whose_folder_goes_is_served_on_and_baked_at_the_next_start() {
+    let (images, dir) = images_with_template();
+    let skep = start(temp_dir(), &images).await;
+    parked(&skep).await;
+    fs::remove_dir_all(&dir).unwrap();
+    let vms = skep.boot(2).await;
+    let mut sources: Vec<&str> = vms.iter().map(|vm| vm["boot"]["source"].as_str().unwrap()).collect();
+    sources.sort_unstable();
+    assert_eq!(sources, ["cold", "pool"]);
+    for vm in &vms {
+        assert_eq!(skep.output(vm["pid"].as_u64().unwrap(), "ls /bin/sh").await, "/bin/sh");
+    }
+    assert_eq!(lines_with(&skep, "damaged") + lines_with(&skep, "bake: "), 0, "{}", skep.log());
+
+    let skep = start(skep.stop(), &images).await;
+    assert!(lines_with(&skep, "bake: checksums") > 0, "{}", skep.log());
+    let pid = skep.boot_one().await;
+    assert_eq!(skep.output(pid, "echo baked").await, "baked");
+    assert!(dir.is_dir());
 }
