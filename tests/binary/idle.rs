@@ -1,5 +1,7 @@
 //! Real VMs that are paused or ended for being idle, and the calls that resume them.
 
+mod thorough;
+
 use eventsource_stream::Eventsource;
 use futures_util::StreamExt;
 use reqwest::{Method, Response};
@@ -9,7 +11,7 @@ use skep_harness::temp_dir;
 use crate::{
     copies::pid_of,
     harness::{Skep, command, eventually, output_of, send},
-    takeover::{Streamed, VICTIMS, assert_in_order},
+    takeover::{Streamed, Victim, assert_in_order},
 };
 
 async fn boot(skep: &Skep, request: &Value) -> Value {
@@ -51,52 +53,59 @@ fn assert_events(skep: &Skep) {
     }
 }
 
+/// Leaves a file and a process, and later fails unless both are there.
+const BEGIN: &str = "echo kept > /root/file; (sleep 100000 & echo $! > /run/pid)";
+const LOOK: &str = "cat /root/file; kill -0 $(cat /run/pid)";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_resumes_a_vm_that_was_paused_for_being_idle() {
     let mut skep = Skep::start().await;
     let idle = |on_idle: &str| json!({"idle_timeout_ms": 1000, "on_idle": on_idle});
     let in_memory = boot(&skep, &idle("pause")).await;
     let on_disk = boot(&skep, &idle("pause_to_disk")).await;
-    for (vm, to) in [(&in_memory, "memory"), (&on_disk, "disk")] {
-        run(&skep, &path(vm), "echo kept > /root/file; (sleep 100000 & echo $! > /run/pid)").await;
-        paused(&skep, vm, to).await;
-        // Each kind of call; the process goes on where it was.
-        let process = "cat /root/file; kill -0 $(cat /run/pid)";
-        assert_eq!(run(&skep, &path(vm), process).await, "kept");
-        paused(&skep, vm, to).await;
-        let id = vm["id"].as_str().unwrap();
-        let read = skep.get(&format!("/api/files/read?vm={id}&path=/root/file")).await.ok(200);
-        assert_eq!(read["content"], "kept\n");
-        paused(&skep, vm, to).await;
-        let copies = skep.post(&format!("{}/fork", path(vm)), &json!({})).await.ok(201);
-        assert_eq!(copies["vms"][0]["idle_timeout_ms"], Value::Null, "{copies}");
-        assert_eq!(run(&skep, &path(&copies["vms"][0]), process).await, "kept");
-        skep.delete(&path(&copies["vms"][0])).await.ok(200);
+    // Both are idle at the same time.
+    for vm in [&in_memory, &on_disk] {
+        run(&skep, &path(vm), BEGIN).await;
+    }
+    paused(&skep, &in_memory, "memory").await;
+    paused(&skep, &on_disk, "disk").await;
+    for vm in [&in_memory, &on_disk] {
+        assert_eq!(run(&skep, &path(vm), LOOK).await, "kept", "the process goes on where it was");
     }
     // A caller that knows only a former process id reaches a VM on disk, and after its resume.
-    let kept = json!({"command": "cat /root/file"});
-    assert_eq!(run(&skep, &path(&on_disk), "cat /root/file").await, "kept");
     let former = skep.get(&path(&on_disk)).await.ok(200)["pid"].as_u64();
     paused(&skep, &on_disk, "disk").await;
     if let Some(former) = former {
         // The first call resumes the VM, which has another process id then.
         for _ in 0..2 {
-            let ran = skep.post(&format!("/api/swarm/vm/{former}/exec"), &kept).await.ok(200);
-            assert_eq!(ran["stdout"], "kept\n");
+            assert_eq!(run(&skep, &format!("/api/swarm/vm/{former}"), "cat /root/file").await, "kept");
         }
         assert_ne!(skep.get(&path(&on_disk)).await.ok(200)["pid"], former);
     }
-    for victim in VICTIMS {
-        paused(&skep, &on_disk, "disk").await;
-        skep = victim.kill(skep).await;
-        assert_eq!(run(&skep, &path(&on_disk), "cat /root/file").await, "kept");
-    }
+    paused(&skep, &in_memory, "memory").await;
+    let id = in_memory["id"].as_str().unwrap();
+    let read = skep.get(&format!("/api/files/read?vm={id}&path=/root/file")).await.ok(200);
+    assert_eq!(read["content"], "kept\n");
+    paused(&skep, &in_memory, "memory").await;
+    let copies = skep.post(&format!("{}/fork", path(&in_memory)), &json!({})).await.ok(201);
+    let copy = &copies["vms"][0];
+    assert_eq!(copy["idle_timeout_ms"], Value::Null, "{copies}");
+    assert_eq!(run(&skep, &path(copy), LOOK).await, "kept");
+    skep.delete(&path(copy)).await.ok(200);
     assert_events(&skep);
-    // A VM that goes to disk meanwhile does not have what VMs with a VMM have.
-    let never_idle = json!({"idle_timeout_ms": null});
-    send(skep.request(Method::PATCH, &path(&on_disk)).json(&never_idle)).await.ok(200);
-    assert_eq!(run(&skep, &path(&on_disk), "cat /root/file").await, "kept");
+
+    paused(&skep, &on_disk, "disk").await;
+    skep = Victim::Both.kill(skep).await;
+    assert_eq!(run(&skep, &path(&on_disk), LOOK).await, "kept");
+    stays_awake(&skep, &on_disk).await;
     assert_in_order(&skep).await;
+}
+
+/// A VM that goes to disk during a look at everything does not have what VMs with a VMM have.
+async fn stays_awake(skep: &Skep, vm: &Value) {
+    let never_idle = json!({"idle_timeout_ms": null});
+    send(skep.request(Method::PATCH, &path(vm)).json(&never_idle)).await.ok(200);
+    assert_eq!(run(skep, &path(vm), "cat /root/file").await, "kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,7 +66,7 @@ async fn a_claim_that_finds_the_disk_full_is_refused_whole() {
         (0..TICKETS).map(|number| json!({"title": format!("{number}"), "max_attempts": 1})).collect();
     let made = skep.post("/api/tickets/batch", &json!({"tickets": tickets})).await.ok(201);
     let all = ids(&made);
-    let order = json!({"assignee": "agent-1", "lease_ms": 20_000, "count": 1});
+    let order = json!({"assignee": "agent-1", "lease_ms": 8_000, "count": 1});
     let lapses = ids(&skep.post("/api/tickets/claim", &order).await.ok(200));
     let mut held = ids(&claim(&skep).await.ok(200));
 
