@@ -4,20 +4,16 @@ mod boot_command;
 mod reboot;
 mod thorough;
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    copies::{path_of, pid_of},
+    copies::path_of,
     harness::{Skep, command, eventually, images::flip_a_bit, output_of, printed, remains_of_vms, send},
-    takeover::{Victim, assert_in_order, ids, listed},
+    takeover::{assert_in_order, listed},
 };
 
 /// Counts in a file in memory, and holds 256 KiB whose checksum it writes beside.
@@ -210,65 +206,6 @@ async fn changes_and_ends_on_disk(skep: &Skep, vm: Worker) {
     assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 1);
     // The server removes an expired VM from the list first, and its files afterwards, in a task of its own.
     eventually("no file of the expired VM", async || snapshots(skep.data_dir.path()).is_empty()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_vm_on_disk_outlives_server_keeper_and_machine() {
-    let mut skep = Skep::start().await;
-    let vm = Worker::boot(&skep, &boot_request("sleeper")).await;
-    // Process ids that the VMs had before.
-    let mut former = vec![(vm.pid(&skep).await, vm.id.clone())];
-    let mut count = vm.count(&skep).await;
-    vm.pause(&skep).await;
-    let awake = skep.boot(1).await.remove(0);
-    let awake_id = awake["id"].as_str().unwrap().to_owned();
-    former.push((pid_of(&awake), awake_id.clone()));
-    skep.post(&format!("{}/pause", path_of(&awake)), &json!({"to": "disk"})).await.ok(200);
-    skep.post(&format!("{}/resume", path_of(&awake)), &json!({})).await.ok(200);
-    // `thorough` kills each of them alone.
-    skep = Victim::Both.kill(skep).await;
-    lead_to_their_vms(&skep, &former).await;
-    assert_eq!(ids(&listed(&skep).await), BTreeSet::from([vm.id.clone(), awake_id]));
-    assert_eq!(skep.get(&vm.path()).await.ok(200)["paused_to"], "disk");
-    // Its address is not given away.
-    let other = skep.boot(1).await.remove(0);
-    assert_ne!(other["ip"], vm.record["ip"]);
-    skep.delete(&path_of(&other)).await.ok(200);
-    vm.resume(&skep).await;
-    vm.assert_unchanged(&skep, count).await;
-    lead_to_their_vms(&skep, &former).await;
-    count = vm.count(&skep).await;
-    former.push((vm.pid(&skep).await, vm.id.clone()));
-    vm.pause(&skep).await;
-    // Ctrl-C ends the VMs that run, and leaves those on disk.
-    let data_dir = skep.stop();
-    let half_written = half_written_snapshot(data_dir.path());
-    let skep = Skep::start_on(data_dir, &[]).await;
-    assert_eq!(ids(&listed(&skep).await), BTreeSet::from([vm.id.clone()]));
-    assert!(!half_written.exists(), "what a killed keeper had begun to write is there");
-    former.retain(|(_, of)| *of == vm.id);
-    lead_to_their_vms(&skep, &former).await;
-    vm.resume(&skep).await;
-    vm.assert_unchanged(&skep, count).await;
-    assert_in_order(&skep).await;
-}
-
-/// Fails unless each of these former process ids leads to its VM.
-async fn lead_to_their_vms(skep: &Skep, former: &[(u64, String)]) {
-    for (pid, vm) in former {
-        let found = skep.get(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-        assert_eq!(found["id"], vm.as_str(), "the process id {pid} leads to {found}");
-    }
-}
-
-/// What a keeper leaves that is killed while it stores a VM.
-fn half_written_snapshot(data_dir: &Path) -> PathBuf {
-    let folder = data_dir.join("templates/tpl_00000000000000000000000007");
-    fs::create_dir_all(folder.join(".partial-1")).unwrap();
-    let size = json!({"memory_mb": 128, "vcpus": 1, "disk_mb": 2048});
-    let recipe = json!({"parent": "tpl_00000000000000000000000000", "size": size, "kind": "pause"});
-    fs::write(folder.join("recipe.json"), recipe.to_string()).unwrap();
-    folder
 }
 
 #[tokio::test(flavor = "multi_thread")]
