@@ -68,7 +68,6 @@ mod swarm;
 mod takeover;
 mod takeover_without_base;
 mod template;
-mod template_updates;
 mod templates;
 mod tenants;
 mod thorough;

@@ -12,7 +12,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    copies::path_of,
+    copies::{path_of, pid_of},
     harness::{Skep, answer, command, eventually, eventually_within, send},
     pool::FILL_TIMEOUT,
 };
@@ -51,15 +51,15 @@ async fn has_its_size(skep: &Skep, vm: &Value, vcpus: &str) {
     skep.output(pid, "dd if=/dev/urandom of=/root/file bs=1M count=16 && sync && rm /root/file").await;
 }
 
-fn kinds(skep: &Skep, count: &str) -> Vec<String> {
+/// The first events of templates; waits until there are as many.
+fn events(skep: &Skep, count: &str) -> Vec<Value> {
     let arguments = ["events", "--from-start", "--types", "template.*", "-n", count, "--json"];
     let (_, out, _) = run(skep, &arguments);
-    let kind = |line: &str| serde_json::from_str::<Value>(line).unwrap()["type"].as_str().unwrap().to_owned();
-    out.lines().map(kind).collect()
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_template_of_another_size_is_built_booted_and_deleted() {
+async fn a_template_of_another_size_is_built_also_after_an_update_booted_and_deleted() {
     let skep = Skep::start().await;
     let vcpus = available_parallelism().unwrap().get().min(2).to_string();
     let me = skep.get("/api/whoami").await.ok(200);
@@ -70,11 +70,12 @@ async fn a_template_of_another_size_is_built_booted_and_deleted() {
     belongs_to_its_account(&skep, &id).await;
     let vm = counts_for_the_quota(&skep).await;
 
-    // The next server has the template and its VM, and a pool.
-    let skep = skep.stop_and_leave_vms().start_with(&["--pool-size", "2"]).await;
+    // The next server has the template and its VM.
+    let skep = skep.stop_and_leave_vms().start().await;
     let seen = skep.get("/api/templates/big").await.ok(200);
     assert_eq!((&seen["state"], &seen["vms"]), (&json!("ready"), &json!(1)));
     assert_eq!(skep.get("/api/swarm/status").await.ok(200)["vms"][0]["template"], "big");
+    let skep = is_built_again_after_an_update(skep, &vm).await;
     skep.delete(&path_of(&vm)).await.ok(200);
     limit_memory(&skep, &account, &Value::Null).await;
     is_booted_with_its_size(&skep, &vcpus).await;
@@ -114,15 +115,7 @@ async fn builds(skep: &Skep, vcpus: &str) -> Value {
     assert_eq!((&seen["state"], &seen["source"]), (&json!("building"), &json!("setup")));
     skep.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(409, "template_not_ready");
     skep.post("/api/templates", &json!({"name": "big", "from": "base"})).await.refused(409, "name_taken");
-    while seen["state"] == "building" {
-        let progress = seen["progress"].clone();
-        eventually_within(STEP_OF_BUILD, "the next step of the build", async || {
-            seen = skep.get("/api/templates/big").await.ok(200);
-            seen["state"] != "building" || seen["progress"] != progress
-        })
-        .await;
-    }
-    assert_eq!(seen["state"], "ready", "{seen}");
+    let seen = becomes_ready(skep, "big").await;
     let big = answer(&create.await.unwrap());
     assert_eq!(
         (&big["id"], &big["state"], &big["memory_mb"], &big["disk_mb"]),
@@ -154,6 +147,40 @@ async fn counts_for_the_quota(skep: &Skep) -> Value {
     booted["vms"][0].clone()
 }
 
+/// Returns a server after an update, which has a pool.
+async fn is_built_again_after_an_update(skep: Skep, vm: &Value) -> Skep {
+    // An input of templates that a test can change. `base` is baked again at the start.
+    let update = ["--shell-ahead", "off", "--pool-size", "2"];
+    let skep = skep.stop_and_leave_vms().start_with(&update).await;
+    // Until the server has compared it with its inputs, the record says what the last server knew.
+    assert_eq!(events(&skep, "3")[2]["type"], "template.outdated");
+    becomes_ready(&skep, "big").await;
+    let events = events(&skep, "4");
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["template.building", "template.ready", "template.outdated", "template.ready"]);
+    let reason = events[2]["reason"].as_str().unwrap();
+    assert!(reason.contains("shell_ahead"), "{reason}");
+    // Its VM keeps the files of before.
+    assert_eq!(skep.output(pid_of(vm), "echo lives").await, "lives");
+    skep
+}
+
+/// Waits until a template is built. Each change of its record may take as long as anything that tests wait for.
+pub(crate) async fn becomes_ready(skep: &Skep, name: &str) -> Value {
+    let path = format!("/api/templates/{name}");
+    let mut seen = skep.get(&path).await.ok(200);
+    while seen["state"] != "ready" {
+        assert_ne!(seen["state"], "failed", "{seen}");
+        let before = seen.clone();
+        eventually_within(STEP_OF_BUILD, "the next step of the build", async || {
+            seen = skep.get(&path).await.ok(200);
+            seen != before
+        })
+        .await;
+    }
+    seen
+}
+
 async fn is_booted_with_its_size(skep: &Skep, vcpus: &str) {
     let booted = skep.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201);
     let vm = &booted["vms"][0];
@@ -176,6 +203,6 @@ async fn is_deleted(skep: &Skep, id: &str) {
     assert_eq!((code, out.as_str()), (Some(0), "big is deleted\n"), "{errors}");
     eventually("the end of the files", async || !Path::exists(&files_of(skep, id))).await;
     skep.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(404, "unknown_template");
-    assert_eq!(kinds(skep, "3"), ["template.building", "template.ready", "template.deleted"]);
+    assert_eq!(events(skep, "5")[4]["type"], "template.deleted");
     assert_eq!(skep.get("/api/vms?state=ended").await.ok(200)["vms"][0]["template"], "big");
 }

@@ -1,5 +1,7 @@
 //! Builds that are killed, and templates whose files are damaged: they are built again.
 
+mod updates;
+
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -7,24 +9,8 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{MEMORY_MB, STEP_OF_BUILD, files_of, kinds};
+use super::{MEMORY_MB, STEP_OF_BUILD, becomes_ready, events, files_of};
 use crate::harness::{Skep, eventually, eventually_within, images::flip_a_bit};
-
-/// Follows the record until it has this state. Each change of state or progress may take as long as anything that tests
-/// wait for.
-async fn reaches(skep: &Skep, name: &str, state: &str) -> Value {
-    let mut seen = skep.get(&format!("/api/templates/{name}")).await.ok(200);
-    while seen["state"] != state {
-        assert_ne!(seen["state"], "failed", "{seen}");
-        let before = (seen["state"].clone(), seen["progress"].clone());
-        eventually_within(STEP_OF_BUILD, "the next step of the build", async || {
-            seen = skep.get(&format!("/api/templates/{name}")).await.ok(200);
-            (&seen["state"], &seen["progress"]) != (&before.0, &before.1)
-        })
-        .await;
-    }
-    seen
-}
 
 /// The template `big` is loaded, so only a child meets the damage of its files.
 async fn a_damaged_parent_is_built_again_before_its_child(skep: &Skep, dir: &Path) {
@@ -34,7 +20,7 @@ async fn a_damaged_parent_is_built_again_before_its_child(skep: &Skep, dir: &Pat
     let file = || layer.metadata().map(|found| (found.ino(), found.ctime(), found.ctime_nsec())).unwrap();
     let damaged = file();
     let child = skep.post("/api/templates", &json!({"name": "child", "from": "big"})).await.ok(202);
-    let ready = reaches(skep, "child", "ready").await;
+    let ready = becomes_ready(skep, "child").await;
     assert_eq!(ready["id"], child["id"]);
     assert_ne!(file(), damaged, "the child is ready, and its parent is damaged");
     assert_eq!(skep.get("/api/templates/big").await.ok(200)["state"], "ready");
@@ -54,8 +40,9 @@ async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
     .await;
     // The keeper ends with the build, and the next one begins it again.
     let skep = skep.crash().start().await;
-    reaches(&skep, "big", "ready").await;
-    assert_eq!(kinds(&skep, "2"), ["template.building", "template.ready"]);
+    becomes_ready(&skep, "big").await;
+    let kinds: Vec<Value> = events(&skep, "2").iter().map(|event| event["type"].clone()).collect();
+    assert_eq!(kinds, ["template.building", "template.ready"]);
 
     let key = std::fs::read_dir(files_of(&skep, &id)).unwrap().map(|entry| entry.unwrap().path());
     let key: Vec<PathBuf> = key.filter(|path| path.is_dir()).collect();
@@ -76,7 +63,7 @@ async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
         boot.status == 201 || skep.get("/api/templates/big").await.ok(200)["state"] != "ready"
     })
     .await;
-    reaches(&skep, "big", "ready").await;
+    becomes_ready(&skep, "big").await;
     eventually("a boot after the repair", async || {
         skep.post("/api/swarm/boot", &json!({"template": "big"})).await.status == 201
     })

@@ -3,18 +3,27 @@
 use serde_json::{Value, json};
 use skep_template::shelf;
 
-use super::{becomes_ready, begin, state};
 use crate::{
     copies::{self, assert_goes_on, fork, path_of},
     harness::{Skep, eventually},
     takeover::assert_in_order,
+    templates::becomes_ready,
 };
+
+async fn begin(skep: &Skep) -> Value {
+    let order = json!({"name": "big", "from": "base", "memory_mb": 192, "disk_mb": 2560});
+    skep.post("/api/templates", &order).await.ok(202)
+}
+
+async fn state(skep: &Skep) -> String {
+    skep.get("/api/templates/big").await.ok(200)["state"].as_str().unwrap().to_owned()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn vms_of_an_outdated_template_are_copied_and_paused_to_disk() {
     let skep = Skep::start().await;
     begin(&skep).await;
-    becomes_ready(&skep).await;
+    becomes_ready(&skep, "big").await;
     let vm = skep.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201)["vms"][0].clone();
     let wanted = copies::begin(&skep, &vm).await;
     let (_, from) = copies::state(&skep, &vm).await;
@@ -38,7 +47,7 @@ async fn vms_of_an_outdated_template_are_copied_and_paused_to_disk() {
     assert_eq!(state(&skep).await, "outdated", "the control");
 
     drop(lock);
-    becomes_ready(&skep).await;
+    becomes_ready(&skep, "big").await;
     let vm = again_from_disk(&skep, &vm).await;
     assert_goes_on(&skep, &vm, &wanted, from).await;
     assert_in_order(&skep).await;
