@@ -84,32 +84,67 @@ async fn the_metrics_of_a_vm_follow_what_it_does() {
     assert!(figure(&after, "/disk/used_mb") < figure(&after, "/disk/size_mb"), "{after}");
 }
 
-#[tokio::test]
-async fn only_programs_count_as_processes_of_a_vm() {
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_vm_uses_is_read_by_its_owner_and_by_the_operator() {
     let skep = Skep::start().await;
     let vm = skep.boot(1).await.remove(0);
-    let pid = vm["pid"].as_u64().unwrap();
-    // After each command, an emulated guest starts the shell for the next one ahead.
-    for _ in 0..5 {
-        skep.output(pid, "true").await;
-        assert_eq!(figure(&complete_metrics(&skep, &vm).await, "/guest/processes"), 0);
-    }
-    skep.output(pid, "for n in 1 2 3; do sleep 600 </dev/null >/dev/null 2>&1 & done").await;
-    assert_eq!(figure(&complete_metrics(&skep, &vm).await, "/guest/processes"), 3);
-    skep.output(pid, "pkill sleep; while pgrep sleep; do sleep 0.05; done").await;
-    assert_eq!(figure(&complete_metrics(&skep, &vm).await, "/guest/processes"), 0);
+    the_operator_sees_the_machine_and_the_receipt_of_its_boot(&skep, &vm).await;
+    its_record_has_a_sample(&skep, &vm).await;
+    other_accounts_do_not_find_its_metrics(&skep, &vm).await;
+    only_its_programs_count_as_processes(&skep, &vm).await;
 }
 
-#[tokio::test]
-async fn records_have_a_sample_of_the_usage_and_lists_of_the_store_have_none() {
-    let skep = Skep::start().await;
-    let vm = skep.boot(1).await.remove(0);
+async fn the_operator_sees_the_machine_and_the_receipt_of_its_boot(skep: &Skep, vm: &Value) {
+    let system = skep.get("/api/system").await.ok(200);
+    assert_eq!(system["swarm"]["vms"], json!(1), "{system}");
+    assert_eq!(system["versions"]["engine"], system["swarm"]["engine"]["name"]);
+    assert_eq!(
+        (&system["swarm"]["damaged_templates"], &system["swarm_unavailable"]),
+        (&json!([]), &Value::Null)
+    );
+    assert!(
+        figure(&system, "/disk/free_bytes") > 0 && figure(&system, "/memory/available_mb") > 0,
+        "{system}"
+    );
+    let request =
+        skep.request(reqwest::Method::GET, "/api/events?types=vm.booted&since=2020-01-01T00:00:00Z");
+    let mut stream = request.send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("vm.booted") || !text.ends_with("\n\n") {
+        text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
+    let event: Value = serde_json::from_str(data).unwrap();
+    assert_eq!((&event["vm"], &event["boot"]), (&vm["id"], &vm["boot"]), "{event}");
+}
+
+async fn its_record_has_a_sample(skep: &Skep, vm: &Value) {
     let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
     eventually("a sample", async || skep.get(&path).await.ok(200)["usage"].is_object()).await;
     let usage = skep.get("/api/swarm/status").await.ok(200)["vms"][0]["usage"].clone();
     assert!(figure(&usage, "/memory_mb") > 0 && usage["cpu_ms"].is_u64(), "{usage}");
     assert_eq!(skep.get("/api/vms").await.ok(200)["vms"][0]["usage"], Value::Null);
-    assert!(total(&skep, "skep_held_memory_bytes").await > 1e6);
+    assert!(total(skep, "skep_held_memory_bytes").await > 1e6);
+}
+
+async fn other_accounts_do_not_find_its_metrics(skep: &Skep, vm: &Value) {
+    let path = format!("/api/swarm/vm/{}/metrics", vm["id"].as_str().unwrap());
+    skep.tenant("other").await.get(&path).await.refused(404, "unknown_vm");
+    // The control: the owner reads them.
+    skep.get(&path).await.ok(200);
+}
+
+async fn only_its_programs_count_as_processes(skep: &Skep, vm: &Value) {
+    let pid = vm["pid"].as_u64().unwrap();
+    // After each command, an emulated guest starts the shell for the next one ahead.
+    for _ in 0..3 {
+        skep.output(pid, "true").await;
+        assert_eq!(figure(&complete_metrics(skep, vm).await, "/guest/processes"), 0);
+    }
+    skep.output(pid, "for n in 1 2 3; do sleep 600 </dev/null >/dev/null 2>&1 & done").await;
+    assert_eq!(figure(&complete_metrics(skep, vm).await, "/guest/processes"), 3);
+    skep.output(pid, "pkill sleep; while pgrep sleep; do sleep 0.05; done").await;
+    assert_eq!(figure(&complete_metrics(skep, vm).await, "/guest/processes"), 0);
 }
 
 /// The value of a metric of the server.
@@ -162,16 +197,6 @@ async fn what_the_disk_of_a_vm_did_is_counted_while_it_is_paused_and_after_it_ha
 }
 
 #[tokio::test]
-async fn the_metrics_of_other_accounts_are_not_found() {
-    let skep = Skep::start().await;
-    let vm = skep.boot(1).await.remove(0);
-    let path = format!("/api/swarm/vm/{}/metrics", vm["id"].as_str().unwrap());
-    skep.tenant("other").await.get(&path).await.refused(404, "unknown_vm");
-    // The control: the owner reads them.
-    skep.get(&path).await.ok(200);
-}
-
-#[tokio::test]
 async fn samples_have_the_vms_of_the_account_alone_and_can_be_followed() {
     let skep = Skep::start().await;
     let (owner, stranger) = (skep.tenant("acme").await, skep.tenant("other").await);
@@ -206,31 +231,4 @@ async fn samples_have_the_vms_of_the_account_alone_and_can_be_followed() {
     let ids: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
     assert!(ids.len() >= 2 && ids[0] > since && ids[1] > ids[0], "{text}");
     assert!(text.contains("event: sample\n") && text.contains(vm["id"].as_str().unwrap()), "{text}");
-}
-
-#[tokio::test]
-async fn the_operator_sees_the_machine_and_a_boot_reports_its_receipt() {
-    let skep = Skep::start().await;
-    let vm = skep.boot(1).await.remove(0);
-    let system = skep.get("/api/system").await.ok(200);
-    assert_eq!(system["swarm"]["vms"], json!(1), "{system}");
-    assert_eq!(system["versions"]["engine"], system["swarm"]["engine"]["name"]);
-    assert_eq!(
-        (&system["swarm"]["damaged_templates"], &system["swarm_unavailable"]),
-        (&json!([]), &Value::Null)
-    );
-    assert!(
-        figure(&system, "/disk/free_bytes") > 0 && figure(&system, "/memory/available_mb") > 0,
-        "{system}"
-    );
-    let request =
-        skep.request(reqwest::Method::GET, "/api/events?types=vm.booted&since=2020-01-01T00:00:00Z");
-    let mut stream = request.send().await.unwrap();
-    let mut text = String::new();
-    while !text.contains("vm.booted") || !text.ends_with("\n\n") {
-        text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
-    }
-    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap();
-    let event: Value = serde_json::from_str(data).unwrap();
-    assert_eq!((&event["vm"], &event["boot"]), (&vm["id"], &vm["boot"]), "{event}");
 }
