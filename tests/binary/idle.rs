@@ -108,39 +108,73 @@ async fn stays_awake(skep: &Skep, vm: &Value) {
     assert_eq!(run(skep, &path(vm), "cat /root/file").await, "kept");
 }
 
+/// Runs until it is told that it is enough.
+const WAIT: &str = "while [ ! -e /run/enough ]; do sleep 0.1; done";
+
+/// Begins to watch the home directory of a VM.
+async fn watch(skep: &Skep, vm: &Value) -> Response {
+    let watch = format!("/api/files/watch?vm={}&path=/root", vm["id"].as_str().unwrap());
+    let watch = skep.request(Method::GET, &watch).send().await.unwrap();
+    assert_eq!(watch.status(), 200);
+    watch
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vm_is_idle_only_without_calls_and_a_command() {
+async fn a_vm_is_idle_only_without_calls_streams_and_a_command() {
     let skep = Skep::start().await;
-    let ending = boot(&skep, &json!({"idle_timeout_ms": 1000, "on_idle": "end"})).await;
-    let working =
-        json!({"idle_timeout_ms": 1000, "command": "while [ ! -e /run/enough ]; do sleep 0.1; done"});
-    let working = boot(&skep, &working).await;
-    let called = boot(&skep, &json!({"idle_timeout_ms": 1000})).await;
-    let call = tokio::spawn({
-        let wait = "while [ ! -e /run/enough ]; do sleep 0.1; done";
-        // Longer than the default, which may be over before the last look at the VM.
-        let wait = json!({"command": wait, "timeout": 240_000});
-        send(skep.request(Method::POST, &format!("{}/exec", path(&called))).json(&wait))
-    });
+    let order = json!({"idle_timeout_ms": 1000, "count": 3});
+    let booted = skep.post("/api/swarm/boot", &order).await.ok(201)["vms"].as_array().unwrap().clone();
+    let [streaming, watched, idle] = booted.try_into().unwrap();
+    let id = idle["id"].as_str().unwrap();
+    skep.post("/api/git/init", &json!({"path": "/root/work", "vm": id})).await.ok(201);
     // What a command left behind is no activity.
-    let idle = boot(&skep, &json!({"idle_timeout_ms": 1000})).await;
     run(&skep, &path(&idle), "(while :; do sleep 0.1; done) > /dev/null 2>&1 &").await;
-    for _ in 0..2 {
-        paused(&skep, &idle, "memory").await;
-        for vm in [&working, &called] {
-            assert_eq!(skep.get(&path(vm)).await.ok(200)["state"], "running");
-        }
-        run(&skep, &path(&idle), "true").await;
-    }
-    for vm in [&working, &called] {
-        run(&skep, &path(vm), "touch /run/enough").await;
+    for vm in [&streaming, &watched, &idle] {
         paused(&skep, vm, "memory").await;
     }
+    // Calls of other kinds than a command resume a VM, and streams keep it running.
+    let mut stream = Streamed::begin(&skep, pid_of(&streaming), &format!("echo begun; {WAIT}")).await;
+    stream.wait_for_output("begun\n".len()).await;
+    let mut changes = watch(&skep, &watched).await;
+    let ending = boot(&skep, &json!({"idle_timeout_ms": 1000, "on_idle": "end"})).await;
+    let working = boot(&skep, &json!({"idle_timeout_ms": 1000, "command": WAIT})).await;
+    let called = boot(&skep, &json!({"idle_timeout_ms": 1000})).await;
+    let call = tokio::spawn({
+        // Longer than the default, which may be over before the last look at the VM.
+        let wait = json!({"command": WAIT, "timeout": 240_000});
+        send(skep.request(Method::POST, &format!("{}/exec", path(&called))).json(&wait))
+    });
+
+    // Meanwhile another VM is idle for long enough, twice.
+    for _ in 0..2 {
+        skep.get(&format!("/api/git/status?path=/root/work&vm={id}")).await.ok(200);
+        paused(&skep, &idle, "memory").await;
+        for vm in [&streaming, &watched, &working, &called] {
+            assert_eq!(skep.get(&path(vm)).await.ok(200)["state"], "running");
+        }
+    }
+    for vm in [&streaming, &working, &called] {
+        run(&skep, &path(vm), "touch /run/enough").await;
+    }
+    let (kind, exit) = stream.rest().await.unwrap();
+    assert_eq!((kind.as_str(), &exit["exit_code"]), ("exit", &json!(0)), "{exit}");
+    run(&skep, &path(&watched), "touch /root/new").await;
+    let mut seen = String::new();
+    while !seen.contains("/root/new") {
+        seen.push_str(&String::from_utf8_lossy(&changes.chunk().await.unwrap().unwrap()));
+    }
+    drop((stream, changes));
     call.await.unwrap().ok(200);
+    for vm in [&streaming, &watched, &working, &called] {
+        paused(&skep, vm, "memory").await;
+    }
     let ended = skep.get("/api/vms?state=ended").await.ok(200);
     assert_eq!((&ended["vms"][0]["id"], &ended["vms"][0]["reason"]), (&ending["id"], &json!("idle")));
 
+    skep.post(&format!("{}/snapshot", path(&idle)), &json!({"name": "stored"})).await.ok(201);
+    paused(&skep, &idle, "memory").await;
     // A pause by a request lasts.
+    run(&skep, &path(&idle), "true").await;
     skep.post(&format!("{}/pause", path(&idle)), &json!({})).await.ok(200);
     let refused = skep.post(&format!("{}/exec", path(&idle)), &json!({"command": "true"})).await;
     refused.refused(409, "vm_paused");
@@ -187,55 +221,6 @@ async fn reads_and_changes_of_a_record_leave_an_idle_vm_paused() {
         ("vm.resumed", &in_memory["id"], &json!("request")),
         "{data}"
     );
-}
-
-/// Begins to watch the home directory of a VM.
-async fn watch(skep: &Skep, vm: &Value) -> Response {
-    let watch = format!("/api/files/watch?vm={}&path=/root", vm["id"].as_str().unwrap());
-    let watch = skep.request(Method::GET, &watch).send().await.unwrap();
-    assert_eq!(watch.status(), 200);
-    watch
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn calls_of_other_kinds_resume_an_idle_vm_and_streams_keep_it_running() {
-    let skep = Skep::start().await;
-    let order = json!({"idle_timeout_ms": 1000});
-    let (streaming, watched, idle) =
-        (boot(&skep, &order).await, boot(&skep, &order).await, boot(&skep, &order).await);
-    let id = idle["id"].as_str().unwrap();
-    skep.post("/api/git/init", &json!({"path": "/root/work", "vm": id})).await.ok(201);
-    for vm in [&streaming, &watched, &idle] {
-        paused(&skep, vm, "memory").await;
-    }
-    let command = "echo begun; while [ ! -e /run/enough ]; do sleep 0.1; done";
-    let mut stream = Streamed::begin(&skep, pid_of(&streaming), command).await;
-    stream.wait_for_output("begun\n".len()).await;
-    let mut changes = watch(&skep, &watched).await;
-
-    // Meanwhile another VM is idle for long enough, twice.
-    for _ in 0..2 {
-        skep.get(&format!("/api/git/status?path=/root/work&vm={id}")).await.ok(200);
-        paused(&skep, &idle, "memory").await;
-        for vm in [&streaming, &watched] {
-            assert_eq!(skep.get(&path(vm)).await.ok(200)["state"], "running");
-        }
-    }
-    run(&skep, &path(&streaming), "touch /run/enough").await;
-    let (kind, exit) = stream.rest().await.unwrap();
-    assert_eq!((kind.as_str(), &exit["exit_code"]), ("exit", &json!(0)), "{exit}");
-    run(&skep, &path(&watched), "touch /root/new").await;
-    let mut seen = String::new();
-    while !seen.contains("/root/new") {
-        seen.push_str(&String::from_utf8_lossy(&changes.chunk().await.unwrap().unwrap()));
-    }
-    drop((stream, changes));
-    for vm in [&streaming, &watched] {
-        paused(&skep, vm, "memory").await;
-    }
-
-    skep.post(&format!("{}/snapshot", path(&idle)), &json!({"name": "stored"})).await.ok(201);
-    paused(&skep, &idle, "memory").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

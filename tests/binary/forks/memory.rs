@@ -13,7 +13,7 @@ use crate::{
 /// The names of the files with pages of the parent, with their numbers, and with the state of its devices.
 const NAMES: [&str; 3] = ["/memfd:skep-delta", "/memfd:skep-pages", "/memfd:skep-state"];
 /// More than a VM changes by itself.
-const FILL: &str = "head -c 8M /dev/urandom > /dev/shm/block; sha256sum < /dev/shm/block";
+const FILL: &str = "head -c 2M /dev/urandom > /dev/shm/block; sha256sum < /dev/shm/block";
 
 /// The inode numbers of the files of forks that a process maps. None for one that has ended.
 fn mapped(pid: u64) -> BTreeSet<u64> {
