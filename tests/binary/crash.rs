@@ -159,7 +159,7 @@ async fn a_terminal_that_is_closed_is_a_stop() {
 async fn a_terminals_signal_to_both_processes_ends_vms() {
     for signal in [Signal::INT, Signal::HUP] {
         let skep = Skep::start().await;
-        let vmms = PidFd::vmms(&skep.boot(2).await);
+        let vmms = PidFd::vmms(&skep.boot(1).await);
         // The server may have ended before the keeper gets its signal.
         kill_process_group(Pid::from_raw(skep.pid().cast_signed()).unwrap(), signal).unwrap();
         eventually("the end", async || !vmms.iter().any(PidFd::is_alive)).await;

@@ -1,5 +1,7 @@
 //! The pool of parked VMs: they are handed out fresh, refilled, and give way to booted VMs.
 
+mod thorough;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::future::join_all;
@@ -87,26 +89,6 @@ async fn a_burst_beyond_the_pool_is_booted_cold() {
     let names = join_all(vms.iter().map(|vm| skep.output(vm["pid"].as_u64().unwrap(), "hostname"))).await;
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 4, "{names:?}");
     full(&skep).await;
-}
-
-#[tokio::test]
-async fn the_pool_is_drained_and_refilled_while_requests_go_on() {
-    let skep = with_pool(2, &[]).await;
-    let mut ids = BTreeSet::new();
-    for round in 0..6 {
-        let vms = skep.boot(2).await;
-        for vm in &vms {
-            let pid = vm["pid"].as_u64().unwrap();
-            assert_eq!(
-                skep.output(pid, &format!("cat /root/mark; echo {round} > /root/mark; echo new")).await,
-                "new"
-            );
-            assert!(ids.insert(vm["id"].to_string()), "{vm} was there before");
-            skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-        }
-    }
-    full(&skep).await;
-    assert_eq!(skep.count().await, 0);
 }
 
 #[tokio::test]
