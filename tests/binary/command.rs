@@ -15,7 +15,7 @@ use rustix::{
 use serde_json::{Value, json};
 use skep_harness::process::go_on;
 
-use crate::harness::{Skep, answer, binary, command, eventually, output_of, step};
+use crate::harness::{Skep, answer, binary, command, eventually, images::with_images, output_of, step};
 
 mod completions;
 mod file_verbs;
@@ -100,7 +100,7 @@ fn swarm(server: &Skep) {
 
 #[tokio::test]
 async fn the_doctor_names_the_engine_and_why() {
-    let output = Command::new(binary()).args(["doctor", "--json"]).output().unwrap();
+    let output = with_images(Command::new(binary()).args(["doctor", "--json"])).output().unwrap();
     let output_text = stdout(&output);
     assert!(output_text.contains("qemu"), "{output_text}");
     assert!(output_text.contains("landlock") || output_text.contains("Landlock"), "{output_text}");
