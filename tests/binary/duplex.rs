@@ -185,8 +185,12 @@ async fn commands_outlive_a_restart_and_their_output_is_come_back_to() {
     server.exec(pid, "touch go").await;
     let (_, exit) = streamed.rest().await.unwrap();
     assert_eq!((streamed.stdout.as_str(), &exit["exit_code"]), ("one\ntwo\n", &json!(3)));
-    let again = format!("{path}/{id}?stdout={}&encoding=base64", seen.len());
-    let response = server.request(Method::GET, &again).send().await.unwrap();
+    assert_rest(&server, &format!("{path}/{id}?stdout={}&encoding=base64", seen.len())).await;
+}
+
+/// Asserts what the command of the WebSocket printed after the restart.
+async fn assert_rest(server: &Skep, again: &str) {
+    let response = server.request(Method::GET, again).send().await.unwrap();
     let events: Vec<_> = response.bytes_stream().eventsource().map(Result::unwrap).collect().await;
     let mut rest = Vec::new();
     for event in events.iter().filter(|event| event.event == "stdout") {

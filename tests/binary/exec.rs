@@ -177,9 +177,8 @@ async fn bad_requests(skep: &Skep, pid: u64) {
 }
 
 async fn many_commands(skep: &Skep, pid: u64) {
-    let commands = (0..12).map(|number| {
-        async move { (number, skep.output(pid, &format!("sleep 0.2; echo {number}")).await) }
-    });
+    let commands = (0..12)
+        .map(|number| async move { (number, skep.output(pid, &format!("sleep 0.2; echo {number}")).await) });
     for (number, output) in futures_util::future::join_all(commands).await {
         assert_eq!(output, number.to_string());
     }
