@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{Clock, HOUR_S};
-use crate::harness::{Skep, eventually, send};
+use crate::harness::{Skep, eventually, send, step};
 
 /// The shortest times that there are.
 const BRIEF_MS: u64 = 5_000;
@@ -48,28 +48,33 @@ async fn hold_on(skep: &Skep, ids: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hours_forth_and_back_end_no_lease_early_and_none_late() {
+async fn two_hours_forth_and_back_end_no_lease_early_and_none_late_and_keys_by_the_wall() {
     let clock = Clock::make();
     let skep = clock.start(&[]).await;
+    step("keys", super::keys(&clock, &skep)).await;
+    step("leases, runtimes and back-offs", leases(&clock, &skep)).await;
+}
+
+async fn leases(clock: &Clock, skep: &Skep) {
     let mut long = Vec::new();
     for shift_s in [2 * HOUR_S, -2 * HOUR_S] {
-        long.push(held(&skep, LONG_MS, json!({})).await);
-        let lapses = held(&skep, BRIEF_MS, json!({})).await;
-        let ends = held(&skep, LONG_MS, json!({"max_runtime_ms": BRIEF_MS})).await;
-        let rests = held(&skep, LONG_MS, json!({})).await;
-        patch(&skep, &rests, json!({"status": "pending", "retry_after_ms": BRIEF_MS})).await;
+        long.push(held(skep, LONG_MS, json!({})).await);
+        let lapses = held(skep, BRIEF_MS, json!({})).await;
+        let ends = held(skep, LONG_MS, json!({"max_runtime_ms": BRIEF_MS})).await;
+        let rests = held(skep, LONG_MS, json!({})).await;
+        patch(skep, &rests, json!({"status": "pending", "retry_after_ms": BRIEF_MS})).await;
         clock.move_by(shift_s);
         // Were any of these the clock's on the wall, it would be two hours late, or those above as much too early.
         for (id, why) in [(&lapses, "lease_expired"), (&ends, "max_runtime")] {
-            eventually(why, async || record(&skep, id).await["status"] == "failed").await;
-            assert_eq!(outcome(&skep, id).await, why);
+            eventually(why, async || record(skep, id).await["status"] == "failed").await;
+            assert_eq!(outcome(skep, id).await, why);
         }
-        eventually("the end of a rest", async || record(&skep, &rests).await["ready"] == true).await;
-        hold_on(&skep, &long).await;
+        eventually("the end of a rest", async || record(skep, &rests).await["ready"] == true).await;
+        hold_on(skep, &long).await;
         // A lease that begins after the jump has its full length.
-        long.push(held(&skep, LONG_MS, json!({})).await);
+        long.push(held(skep, LONG_MS, json!({})).await);
     }
-    hold_on(&skep, &long).await;
+    hold_on(skep, &long).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
