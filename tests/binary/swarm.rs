@@ -61,7 +61,7 @@ fn lifetime_s(vm: &Value) -> i64 {
 }
 
 async fn a_time_that_is_over(skep: &Skep) {
-    let answer = skep.post("/api/swarm/boot", &json!({"ttl_ms": 2000})).await.ok(201);
+    let answer = skep.post("/api/swarm/boot", &json!({"ttl_ms": 4000})).await.ok(201);
     assert!(answer["vms"][0]["expires_at"].is_string(), "{answer}");
     skep.wait_for_end_of(answer["vms"][0]["pid"].as_u64().unwrap()).await;
     assert!(skep.log().contains("expired"), "{}", skep.log());
