@@ -68,6 +68,11 @@ impl Clock {
         Skep::start_as(data_dir, |command| self.preload(command.args(options))).await
     }
 
+    /// A server that finds none of the programs that VMs need, so that it starts at once.
+    async fn start_without_vms(&self) -> Skep {
+        Skep::start_as(temp_dir(), |command| self.preload(command.env("PATH", "/nonexistent"))).await
+    }
+
     /// Has a server that is started live by this clock.
     fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", Self::library(self.dir.path()));

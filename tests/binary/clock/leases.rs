@@ -50,7 +50,7 @@ async fn hold_on(skep: &Skep, ids: &[String]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hours_forth_and_back_end_no_lease_early_and_none_late_and_keys_by_the_wall() {
     let clock = Clock::make();
-    let skep = clock.start(&[]).await;
+    let skep = clock.start_without_vms().await;
     step("keys", super::keys(&clock, &skep)).await;
     step("leases, runtimes and back-offs", leases(&clock, &skep)).await;
 }
@@ -80,7 +80,7 @@ async fn leases(clock: &Clock, skep: &Skep) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_hours_ends_no_lease_and_due_tickets_become_ready() {
     let clock = Clock::make();
-    let skep = clock.start(&[]).await;
+    let skep = clock.start_without_vms().await;
     let due = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(HOUR_S);
     let waits = ticket(&skep, json!({"not_before": due.to_string()})).await;
     let mut all = Vec::new();
@@ -89,7 +89,7 @@ async fn an_outage_of_hours_ends_no_lease_and_due_tickets_become_ready() {
     }
     let wreck = skep.crash();
     clock.move_by(2 * HOUR_S);
-    let skep = wreck.start_as(|command| clock.preload(command)).await;
+    let skep = wreck.start_as(|command| clock.preload(command.env("PATH", "/nonexistent"))).await;
     let claimed =
         skep.post("/api/tickets/claim", &json!({"assignee": "next", "wait_ms": 60_000})).await.ok(200);
     assert_eq!(claimed["tickets"][0]["id"], json!(waits), "{claimed}");

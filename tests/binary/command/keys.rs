@@ -4,9 +4,10 @@ use std::process::{Command, Output};
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{answer, skep, stdout};
-use crate::harness::{Skep, binary, eventually, send, step};
+use crate::harness::{Skep, binary, eventually, send, step, temp_dir};
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -129,9 +130,14 @@ fn accounts(server: &Skep) {
     assert!(String::from_utf8_lossy(&gone.stderr).contains("no account `acme`"), "{gone:?}");
 }
 
+/// A server that finds none of the programs that VMs need, so that it starts at once.
+async fn without_vms(data_dir: TempDir) -> Skep {
+    Skep::start_as(data_dir, |command| _ = command.env("PATH", "/nonexistent")).await
+}
+
 #[tokio::test]
 async fn keys_are_made_rotated_and_revoked_without_a_server() {
-    let server = Skep::start().await;
+    let server = without_vms(temp_dir()).await;
     let made = answer(&skep(&server, &["account", "create", "acme", "--json"], ""));
     let data_dir = server.stop();
     let dir = data_dir.path().to_str().unwrap().to_owned();
@@ -153,7 +159,7 @@ async fn keys_are_made_rotated_and_revoked_without_a_server() {
     let later = answer(&keys(&["create", "--name", "later", "--role", "operator", "--json"]));
     assert!(stdout(&keys(&["list"])).contains("later"));
 
-    let server = Skep::start_on(data_dir, &[]).await;
+    let server = without_vms(data_dir).await;
     server.get("/api/whoami").await.ok(200);
     let ask = |key: &Value| {
         let key = key["key"].as_str().unwrap().to_owned();
