@@ -13,7 +13,7 @@ use std::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Skep, binary, eventually, send, temp_dir};
+use crate::harness::{Answer, Skep, eventually, send, step, temp_dir};
 
 /// What the descriptors of a process lead to.
 fn descriptors(pid: u32) -> Vec<String> {
@@ -26,13 +26,38 @@ fn pid_of(vm: &Value) -> u32 {
     u32::try_from(vm["pid"].as_u64().unwrap()).unwrap()
 }
 
+/// A server with variables that it must not know, and with a log that names its confinement.
+async fn server_among_secrets() -> Skep {
+    Skep::start_as(temp_dir(), |command| {
+        command
+            .env("SKEP_API_KEY", "a secret")
+            .env("AWS_SECRET_ACCESS_KEY", "another")
+            .env("LANG", "C.UTF-8")
+            .env_remove("SSL_CERT_FILE")
+            .env_remove("SSL_CERT_DIR")
+            .args(["--log-level", "skep=debug"]);
+    })
+    .await
+}
+
+#[tokio::test]
+async fn server_and_vmms_hold_what_they_need_and_nothing_else() {
+    let skep = server_among_secrets().await;
+    let vms = skep.boot(2).await;
+    step("Landlock", async { is_confined(&skep) }).await;
+    step("memory of the server", async { memory_of_the_server(&skep) }).await;
+    step("descriptors of the server", async { descriptors_of_the_server(&skep) }).await;
+    step("environment", async { environment(&skep, pid_of(&vms[0])) }).await;
+    step("descriptors of VMMs", async { descriptors_of_vmms(&skep, &vms) }).await;
+}
+
 #[tokio::test]
 async fn with_the_rules_of_an_older_kernel_a_swarm_does_the_same() {
-    let dir = temp_dir();
-    let skep = Skep::start_as(dir, |command| {
-        command.env("SKEP_LANDLOCK_ABI", "2");
+    let skep = Skep::start_as(temp_dir(), |command| {
+        command.env("SKEP_LANDLOCK_ABI", "2").args(["--log-level", "skep=debug"]);
     })
     .await;
+    is_confined(&skep);
     let health = skep.health().await;
     assert_eq!(health["status"], "ok", "{health}");
     let vms = skep.boot(2).await;
@@ -46,26 +71,27 @@ async fn with_the_rules_of_an_older_kernel_a_swarm_does_the_same() {
     assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 1);
 }
 
-#[tokio::test]
-async fn the_server_is_confined_as_far_as_the_kernel_goes() {
-    let doctor = Command::new(binary()).args(["doctor", "--json"]).output().unwrap();
-    let findings: Value = serde_json::from_slice(&doctor.stdout).unwrap();
-    let findings = findings["findings"].as_array().unwrap();
-    let landlock = findings.iter().find(|finding| finding["check"] == "landlock").unwrap();
-    let has_it = landlock["detail"].as_str().unwrap().starts_with("Landlock ABI");
-    for abi in ["newest", "2"] {
-        let dir = temp_dir();
-        let skep = Skep::start_as(dir, |command| {
-            command.env("SKEP_LANDLOCK_ABI", abi).args(["--log-level", "skep=debug"]);
-        })
-        .await;
-        assert_eq!(skep.log().contains("confined by Landlock"), has_it, "{landlock}: {}", skep.log());
-    }
+/// The server has its rules if the kernel has Landlock.
+fn is_confined(skep: &Skep) {
+    // `landlock_create_ruleset`, asked for the version of Landlock: -1 where there is none.
+    let script = "import ctypes; print(ctypes.CDLL(None).syscall(444, None, 0, 1))";
+    let asked = Command::new("python3").args(["-c", script]).output().unwrap();
+    let version: i32 = String::from_utf8(asked.stdout).unwrap().trim().parse().unwrap();
+    assert_eq!(skep.log().contains("confined by Landlock"), version > 0, "{version}: {}", skep.log());
 }
 
-#[tokio::test]
-async fn the_server_cannot_be_looked_into_by_its_own_user() {
-    let skep = Skep::start().await;
+fn environment(skep: &Skep, vmm: u32) {
+    let environment = fs::read_to_string(format!("/proc/{}/environ", skep.server_pid().unwrap())).unwrap();
+    let names: Vec<&str> = environment.split('\0').filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert!(names.contains(&"LANG"), "{names:?}");
+    let expected = ["PATH", "LANG", "TZ", "NOTIFY_SOCKET", "RUST_BACKTRACE", "SKEP_LANDLOCK_ABI"];
+    assert!(names.iter().all(|name| expected.contains(name)), "{names:?}");
+    // Nor does a VMM. Only what its guest's memory needs.
+    let environment = fs::read_to_string(format!("/proc/{vmm}/environ")).unwrap();
+    assert_eq!(environment, "LD_PRELOAD=/proc/self/fd/12\0SKEP_RAM_FD=7\0");
+}
+
+fn memory_of_the_server(skep: &Skep) {
     let server = skep.server_pid().unwrap();
     // Memory, environment and descriptors of a process that is not dumpable belong to root.
     for file in ["environ", "mem", "fd", "maps"] {
@@ -76,10 +102,7 @@ async fn the_server_cannot_be_looked_into_by_its_own_user() {
     assert!(!status.lines().any(|line| line.starts_with("Uid:\t0")), "{status}");
 }
 
-#[tokio::test]
-async fn the_server_holds_nothing_that_is_the_keepers() {
-    let skep = Skep::start().await;
-    skep.boot_one().await;
+fn descriptors_of_the_server(skep: &Skep) {
     let open = descriptors(skep.server_pid().unwrap());
     let data_dir = fs::canonicalize(skep.data_dir.path()).unwrap();
     let own = data_dir.join("server");
@@ -94,39 +117,12 @@ async fn the_server_holds_nothing_that_is_the_keepers() {
     }
 }
 
-#[tokio::test]
-async fn the_server_knows_nothing_of_the_environment_but_what_it_needs() {
-    let dir = temp_dir();
-    let skep = Skep::start_as(dir, |command| {
-        command
-            .env("SKEP_API_KEY", "a secret")
-            .env("AWS_SECRET_ACCESS_KEY", "another")
-            .env("LANG", "C.UTF-8")
-            .env_remove("SSL_CERT_FILE")
-            .env_remove("SSL_CERT_DIR");
-    })
-    .await;
-    let environment = fs::read_to_string(format!("/proc/{}/environ", skep.server_pid().unwrap())).unwrap();
-    let names: Vec<&str> = environment.split('\0').filter_map(|line| Some(line.split_once('=')?.0)).collect();
-    assert!(names.contains(&"LANG"), "{names:?}");
-    let expected = ["PATH", "LANG", "TZ", "NOTIFY_SOCKET", "RUST_BACKTRACE", "SKEP_LANDLOCK_ABI"];
-    assert!(names.iter().all(|name| expected.contains(name)), "{names:?}");
-    // Nor does a VMM.
-    let vmm = skep.boot_one().await;
-    // Only what its guest's memory needs.
-    let environment = fs::read_to_string(format!("/proc/{vmm}/environ")).unwrap();
-    assert_eq!(environment, "LD_PRELOAD=/proc/self/fd/12\0SKEP_RAM_FD=7\0");
-}
-
-#[tokio::test]
-async fn a_vmm_holds_its_own_files_and_no_others() {
-    let skep = Skep::start().await;
-    let vms = skep.boot(2).await;
+fn descriptors_of_vmms(skep: &Skep, vms: &[Value]) {
     let folder = fs::canonicalize(skep.data_dir.path()).unwrap().join("keeper/layers");
     let layers: Vec<(u64, u64)> = vms.iter().flat_map(|vm| layers_of(pid_of(vm))).collect();
     assert_eq!(layers.len(), 2, "one private layer each: {layers:?}");
     assert_ne!(layers[0], layers[1]);
-    for vm in &vms {
+    for vm in vms {
         let open = descriptors(pid_of(vm));
         let of_template = ["kernel", "initrd", "root.erofs"];
         for path in &open {
@@ -184,9 +180,17 @@ async fn as_key(skep: &Skep, key: &Value, method: Method, path: &str, body: &Val
 }
 
 #[tokio::test]
-async fn a_key_of_a_vm_reaches_that_vm_alone_and_ends_with_it() {
+async fn a_key_of_a_vm_reaches_that_vm_alone_and_a_key_ends_with_all_that_it_began() {
     let skep = Skep::start().await;
     let vms = skep.boot(2).await;
+    let other = vms[1]["pid"].as_u64().unwrap();
+    // It ends the first VM.
+    step("a key of a VM", a_key_reaches_its_vm_alone(&skep, &vms)).await;
+    step("a revoked key and its stream", a_revoked_key_ends_a_flood(&skep, other)).await;
+    step("the key of a VM that ends by itself", a_key_ends_with_its_vm(&skep, other)).await;
+}
+
+async fn a_key_reaches_its_vm_alone(skep: &Skep, vms: &[Value]) {
     let [own, other] = [0, 1].map(|at| vms[at]["pid"].as_u64().unwrap());
     let made = skep.post("/api/keys", &json!({"name": "of-vm", "role": "vm", "vm": own})).await.ok(201);
     assert_eq!(made["vm"], vms[0]["id"]);
@@ -194,52 +198,47 @@ async fn a_key_of_a_vm_reaches_that_vm_alone_and_ends_with_it() {
     let exec = |vm: String| format!("/api/swarm/vm/{vm}/exec");
     let hostname = json!({"command": "hostname"});
     for name in [own.to_string(), vms[0]["id"].as_str().unwrap().to_owned()] {
-        let ran = as_key(&skep, key, Method::POST, &exec(name), &hostname).await.ok(200);
+        let ran = as_key(skep, key, Method::POST, &exec(name), &hostname).await.ok(200);
         assert_eq!(ran["stdout"].as_str().unwrap().trim_end(), skep.output(own, "hostname").await);
     }
-    let none = as_key(&skep, key, Method::POST, &exec("4194303".to_owned()), &hostname).await;
+    let none = as_key(skep, key, Method::POST, &exec("4194303".to_owned()), &hostname).await;
     for name in [other.to_string(), vms[1]["id"].as_str().unwrap().to_owned()] {
-        let refused = as_key(&skep, key, Method::POST, &exec(name.clone()), &hostname).await;
+        let refused = as_key(skep, key, Method::POST, &exec(name.clone()), &hostname).await;
         let message = refused.refused(404, "unknown_vm");
         // In the words of what does not exist.
         let expected = none.refused(404, "unknown_vm").replace("4194303", &name);
         assert_eq!(message, expected);
     }
     let body = json!({"vm": other, "command": "id"});
-    as_key(&skep, key, Method::POST, "/api/exec", &body).await.refused(404, "unknown_vm");
+    as_key(skep, key, Method::POST, "/api/exec", &body).await.refused(404, "unknown_vm");
     for (method, path) in [
         (Method::GET, "/api/swarm/status".to_owned()),
         (Method::DELETE, format!("/api/swarm/vm/{own}")),
         (Method::POST, "/api/swarm/boot".to_owned()),
         (Method::GET, "/api/keys".to_owned()),
     ] {
-        as_key(&skep, key, method, &path, &json!({})).await.refused(403, "vm_key_limited");
+        as_key(skep, key, method, &path, &json!({})).await.refused(403, "vm_key_limited");
     }
-    let me = as_key(&skep, key, Method::GET, "/api/whoami", &json!({})).await.ok(200);
+    let me = as_key(skep, key, Method::GET, "/api/whoami", &json!({})).await.ok(200);
     assert_eq!(me["vm"], vms[0]["id"]);
 
     skep.delete(&format!("/api/swarm/vm/{own}")).await.ok(200);
-    let refused = as_key(&skep, key, Method::GET, "/api/whoami", &json!({})).await;
+    let refused = as_key(skep, key, Method::GET, "/api/whoami", &json!({})).await;
     assert_eq!(refused.refused(403, "token_expired"), "Token expired");
 }
 
-#[tokio::test]
-async fn a_key_of_a_vm_ends_with_a_vm_that_ends_by_itself() {
-    let skep = Skep::start().await;
-    let pid = skep.boot_one().await;
-    let made = skep.post("/api/keys", &json!({"name": "of-vm", "role": "vm", "vm": pid})).await.ok(201);
+async fn a_key_ends_with_its_vm(skep: &Skep, pid: u64) {
+    let made =
+        skep.post("/api/keys", &json!({"name": "of-vm-that-ends", "role": "vm", "vm": pid})).await.ok(201);
     skep.post(&format!("/api/swarm/vm/{pid}/exec"), &json!({"command": "poweroff; sleep 60"})).await;
     eventually("the key's end", async || {
-        let me = as_key(&skep, &made["key"], Method::GET, "/api/whoami", &json!({})).await;
+        let me = as_key(skep, &made["key"], Method::GET, "/api/whoami", &json!({})).await;
         me.status == 403 && me.body["message"] == "Token expired"
     })
     .await;
 }
 
-#[tokio::test]
-async fn a_revoked_key_ends_even_a_stream_that_floods() {
-    let skep = Skep::start().await;
-    let pid = skep.boot_one().await;
+async fn a_revoked_key_ends_a_flood(skep: &Skep, pid: u64) {
     let made = skep.post("/api/keys", &json!({"name": "flood", "role": "agent"})).await.ok(201);
     let flood = skep
         .bare(Method::POST, &format!("/api/swarm/vm/{pid}/exec"))

@@ -10,12 +10,13 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, binary};
+use crate::harness::{Skep, binary, images::with_images};
 
 /// Its findings, and its exit code.
 fn doctor(data_dir: &Path) -> (Vec<Value>, i32) {
+    let mut command = Command::new(binary());
     let output =
-        Command::new(binary()).args(["doctor", "--json", "--data-dir"]).arg(data_dir).output().unwrap();
+        with_images(command.args(["doctor", "--json", "--data-dir"]).arg(data_dir)).output().unwrap();
     let answer: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let findings = answer["findings"].as_array().unwrap().clone();
@@ -212,7 +213,7 @@ mod root {
         let script = "mount --bind \"$1\" \"$2\" && exec \"$3\" doctor --json --data-dir \"$4\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh"]).arg(&deep).arg(beside.path());
-        let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
+        let output = with_images(command.arg(binary()).arg(data_dir.path())).output().unwrap();
         let answer: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
         let (state, message) = state_of(answer["findings"].as_array().unwrap(), "roots");
@@ -230,7 +231,7 @@ mod root {
             let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && exec \"$2\" doctor --json --data-dir \"$3\"";
             let mut command = Command::new("unshare");
             command.args(["--mount", "sh", "-c", script, "sh"]).arg(data_dir.path().join(mounted));
-            let output = command.arg(binary()).arg(data_dir.path()).output().unwrap();
+            let output = with_images(command.arg(binary()).arg(data_dir.path())).output().unwrap();
             let answer: Value =
                 serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
             let (state, message) = state_of(answer["findings"].as_array().unwrap(), "data");
@@ -246,8 +247,8 @@ mod root {
     fn old_templates(skep: &Skep) -> Vec<Value> {
         let mut command = Command::new(binary());
         command.args(["doctor", "--json", "--shell-ahead", "off", "--data-dir"]).arg(skep.data_dir.path());
-        command.env("SKEP_IMAGE_DIR", std::env::var_os("SKEP_TEST_IMAGES").unwrap());
-        let answer: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let answer: Value =
+            serde_json::from_slice(&with_images(&mut command).output().unwrap().stdout).unwrap();
         let findings = answer["findings"].as_array().unwrap().clone();
         findings.into_iter().filter(|finding| finding["check"] == "old template").collect()
     }

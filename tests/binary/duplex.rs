@@ -20,7 +20,10 @@ use tokio_tungstenite::{
     tungstenite::{Message, client::IntoClientRequest},
 };
 
-use crate::harness::{Skep, command, eventually};
+use crate::{
+    harness::{Skep, command, eventually, step},
+    takeover::Streamed,
+};
 
 fn noise(length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -47,22 +50,28 @@ fn feed(child: &mut Child, bytes: Vec<u8>) -> thread::JoinHandle<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tree_goes_into_a_vm_and_comes_back_the_same() {
+async fn input_and_output_are_bytes_of_a_command_that_runs_and_an_interrupt_is_its_own() {
     let server = Skep::start().await;
-    let pid = server.boot_one().await.to_string();
+    let vm = server.boot_one().await;
+    let pid = vm.to_string();
+    step("a tree goes into a VM and comes back the same", async { a_tree(&server, &pid) }).await;
+    step("a command starts before its input ends", async { input_that_goes_on(&server, &pid) }).await;
+    step("an interrupt is the command's own", interrupts(&server, vm)).await;
+}
+
+fn a_tree(server: &Skep, pid: &str) {
     let (out, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::create_dir(out.path().join("deep")).unwrap();
     fs::write(out.path().join("deep/noise"), noise(3 << 20)).unwrap();
     fs::write(out.path().join("text"), "é\n").unwrap();
     std::os::unix::fs::symlink("text", out.path().join("link")).unwrap();
     let sent = tar(out.path());
-    let mut into =
-        exec(&server, &[&pid, "mkdir tree && tar x -C tree"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut into = exec(server, &[pid, "mkdir tree && tar x -C tree"]).stdin(Stdio::piped()).spawn().unwrap();
     let feeding = feed(&mut into, sent.clone());
     let done = into.wait_with_output().unwrap();
     feeding.join().unwrap();
     assert!(done.status.success(), "{done:?}");
-    let from = exec(&server, &["-n", &pid, "tar c -C tree ."]).output().unwrap();
+    let from = exec(server, &["-n", pid, "tar c -C tree ."]).output().unwrap();
     assert!(from.status.success(), "{:?}", from.stderr);
     let mut unpack =
         Command::new("tar").arg("x").current_dir(back.path()).stdin(Stdio::piped()).spawn().unwrap();
@@ -75,15 +84,12 @@ async fn a_tree_goes_into_a_vm_and_comes_back_the_same() {
         .unwrap();
     assert!(same.status.success(), "{same:?}");
     // Output that is not text is unchanged as well.
-    let file = exec(&server, &["-n", &pid, "cat tree/deep/noise"]).output().unwrap();
+    let file = exec(server, &["-n", pid, "cat tree/deep/noise"]).output().unwrap();
     assert!(file.stdout == noise(3 << 20), "{} bytes", file.stdout.len());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_command_starts_before_its_input_ends_and_its_time_counts_from_then() {
-    let server = Skep::start().await;
-    let pid = server.boot_one().await.to_string();
-    let mut child = exec(&server, &[&pid, "cat; exit 4"]).stdin(Stdio::piped()).spawn().unwrap();
+fn input_that_goes_on(server: &Skep, pid: &str) {
+    let mut child = exec(server, &[pid, "cat; exit 4"]).stdin(Stdio::piped()).spawn().unwrap();
     let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     for line in [&b"one\n"[..], b"\xE2\x82"] {
         stdin.write_all(line).unwrap();
@@ -95,18 +101,15 @@ async fn a_command_starts_before_its_input_ends_and_its_time_counts_from_then() 
     assert_eq!(child.wait().unwrap().code(), Some(4));
     // Its input never ends and is larger than all buffers, and the timeout still applies.
     let zero = File::open("/dev/zero").unwrap();
-    let output = exec(&server, &["--timeout", "2s", &pid, "sleep 600"]).stdin(zero).output().unwrap();
+    let output = exec(server, &["--timeout", "2s", pid, "sleep 600"]).stdin(zero).output().unwrap();
     assert_eq!(output.status.code(), Some(124), "{output:?}");
     // One that takes a part ends as it does.
     let zero = File::open("/dev/zero").unwrap();
-    let output = exec(&server, &[&pid, "head -c 3 | od -An -tx1"]).stdin(zero).output().unwrap();
+    let output = exec(server, &[pid, "head -c 3 | od -An -tx1"]).stdin(zero).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b" 00 00 00\n"[..]));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_interrupt_is_the_commands_own() {
-    let server = Skep::start().await;
-    let vm = server.boot_one().await;
+async fn interrupts(server: &Skep, vm: u64) {
     let pid = vm.to_string();
     let exists = async |file: &str| server.exec(vm, &format!("test -e {file}")).await["exit_code"] == 0;
     for (command, goes_on, code) in [
@@ -115,7 +118,7 @@ async fn an_interrupt_is_the_commands_own() {
         ("trap 'touch caught' INT; touch ready; while :; do sleep 600 & wait; done", true, 130),
     ] {
         server.exec(vm, "rm -f ready").await;
-        let mut child = exec(&server, &[&pid, command]).spawn().unwrap();
+        let mut child = exec(server, &[&pid, command]).spawn().unwrap();
         eventually("the command", async || exists("ready").await).await;
         kill_process(Pid::from_child(&child), Signal::INT).unwrap();
         if goes_on {
@@ -133,11 +136,14 @@ async fn an_interrupt_is_the_commands_own() {
 const UNTIL_GO: &str = r"printf '\377one'; exec 3<&0; (cat; touch ended) <&3 >/dev/null 2>&1 &
     while ! test -e go; do sleep 1; done; test -e ended || echo two";
 
-/// A restart closes the connection. The output of the command is not lost, and its input does not end.
+/// A restart closes the connections. The output of the commands is not lost, and no input ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_outlives_a_restart_and_its_output_is_come_back_to() {
+async fn commands_outlive_a_restart_and_their_output_is_come_back_to() {
     let server = Skep::start().await;
     let pid = server.boot_one().await;
+    let waiting = "echo one; while ! test -e go; do sleep 1; done; echo two; exit 3";
+    let mut streamed = Streamed::begin(&server, pid, waiting).await;
+    streamed.wait_for_output(4).await;
     let path = format!("/api/swarm/vm/{pid}/exec");
     let mut request =
         format!("ws{}{path}", server.url.trim_start_matches("http")).into_client_request().unwrap();
@@ -172,9 +178,19 @@ async fn a_command_outlives_a_restart_and_its_output_is_come_back_to() {
             server.post("/api/admin/restart", &json!({})).await.ok(202);
         }
     }
+    // The stream of events describes how to resume.
+    let (kind, data) = streamed.rest().await.unwrap();
+    assert_eq!((kind.as_str(), &data["code"]), ("error", &json!("shutting_down")), "{data}");
+    let mut streamed = streamed.again(&server, pid).await;
     server.exec(pid, "touch go").await;
-    let again = format!("{path}/{id}?stdout={}&encoding=base64", seen.len());
-    let response = server.request(Method::GET, &again).send().await.unwrap();
+    let (_, exit) = streamed.rest().await.unwrap();
+    assert_eq!((streamed.stdout.as_str(), &exit["exit_code"]), ("one\ntwo\n", &json!(3)));
+    assert_rest(&server, &format!("{path}/{id}?stdout={}&encoding=base64", seen.len())).await;
+}
+
+/// Asserts what the command of the WebSocket printed after the restart.
+async fn assert_rest(server: &Skep, again: &str) {
+    let response = server.request(Method::GET, again).send().await.unwrap();
     let events: Vec<_> = response.bytes_stream().eventsource().map(Result::unwrap).collect().await;
     let mut rest = Vec::new();
     for event in events.iter().filter(|event| event.event == "stdout") {

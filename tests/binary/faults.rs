@@ -5,20 +5,25 @@ use std::{path::Path, process::Command};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Skep, eventually, kill, send, temp_dir};
+use crate::harness::{Skep, eventually, kill, send, step, temp_dir};
 
 #[tokio::test]
-async fn the_agent_cannot_be_killed_from_inside() {
+async fn the_agent_cannot_be_killed_from_inside_and_a_vm_that_ends_is_gone_with_its_reason() {
     let skep = Skep::start().await;
-    let pid = skep.boot_one().await;
+    let vms = skep.boot(2).await;
+    let [one, other] = [0, 1].map(|at| vms[at]["pid"].as_u64().unwrap());
+    step("signals to the agent", signals_to_the_agent(&skep, one)).await;
+    // The log has each of these reasons once.
+    step("a guest that powers itself off", poweroff(&skep, one)).await;
+    step("a VMM that is killed during a command", a_kill_during_a_command(&skep, other)).await;
+}
+
+async fn signals_to_the_agent(skep: &Skep, pid: u64) {
     skep.exec(pid, "kill -9 1; kill -TERM 1; kill -ABRT 1").await;
     assert_eq!(skep.output(pid, "echo alive").await, "alive");
 }
 
-#[tokio::test]
-async fn a_guest_that_powers_itself_off_is_gone_with_that_reason() {
-    let skep = Skep::start().await;
-    let pid = skep.boot_one().await;
+async fn poweroff(skep: &Skep, pid: u64) {
     let answer =
         skep.post(&format!("/api/swarm/vm/{pid}/exec"), &json!({"command": "poweroff; sleep 60"})).await;
     answer.refused(409, "vm_ended");
@@ -26,10 +31,7 @@ async fn a_guest_that_powers_itself_off_is_gone_with_that_reason() {
     eventually("the reason", async || skep.log().contains("poweroff")).await;
 }
 
-#[tokio::test]
-async fn a_vmm_killed_during_a_command_ends_the_call_and_the_vm() {
-    let skep = Skep::start().await;
-    let pid = skep.boot_one().await;
+async fn a_kill_during_a_command(skep: &Skep, pid: u64) {
     let call = skep
         .request(Method::POST, &format!("/api/swarm/vm/{pid}/exec"))
         .json(&json!({"command": "sleep 600"}));

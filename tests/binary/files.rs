@@ -8,16 +8,19 @@ mod thorough;
 
 use serde_json::{Value, json};
 
+use crate::harness::step;
 use fixture::{Fixture, in_both_places};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn files_are_the_same_on_the_server_and_in_a_vm() {
     in_both_places(async |fixture| {
-        reads_and_writes(fixture).await;
-        conditions(fixture).await;
-        pages(fixture).await;
-        searches(fixture).await;
-        folders(fixture).await;
+        step("reads and writes", reads_and_writes(fixture)).await;
+        step("conditions", conditions(fixture)).await;
+        step("pages", pages(fixture)).await;
+        step("searches", searches(fixture)).await;
+        step("folders", folders(fixture)).await;
+        step("writers with one tag", lost_updates::races(fixture)).await;
+        step("streams of bytes", streams::bytes(fixture)).await;
     })
     .await;
 }

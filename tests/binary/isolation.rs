@@ -4,7 +4,7 @@ use std::{io::Read, net::SocketAddr};
 
 use serde_json::Value;
 
-use crate::harness::{Skep, connect_in_namespace, eventually};
+use crate::harness::{Skep, connect_in_namespace, eventually, step};
 
 /// Starts a listener in the background that sends the name of the VM.
 const LISTEN: &str = "setsid python3 -c '
@@ -31,9 +31,14 @@ fn ip(vm: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listener_is_reached_at_its_address_and_not_by_a_sibling() {
+async fn neither_a_sibling_nor_the_host_is_reached_from_inside() {
     let skep = Skep::start().await;
     let vms = skep.boot(2).await;
+    step("a sibling", a_sibling(&skep, &vms)).await;
+    step("the host", the_host(&skep, &vms[1])).await;
+}
+
+async fn a_sibling(skep: &Skep, vms: &[Value]) {
     let [server, sibling] = [0, 1].map(|at| vms[at]["pid"].as_u64().unwrap());
     skep.exec(server, LISTEN).await;
     eventually("the listener", async || skep.exec(server, "test -e /run/listens").await["exit_code"] == 0)
@@ -52,22 +57,20 @@ async fn a_listener_is_reached_at_its_address_and_not_by_a_sibling() {
     assert!(!reached.contains(&name) && !reached.ends_with("code 0"), "a sibling reached it: {reached}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_host_cannot_be_reached_from_inside() {
-    let skep = Skep::start().await;
-    let vm = skep.boot(1).await.remove(0);
+async fn the_host(skep: &Skep, vm: &Value) {
     let pid = vm["pid"].as_u64().unwrap();
     let gateway = skep.output(pid, "ip route show default | awk '{print $3}'").await;
     assert!(!gateway.is_empty());
     // A canary on the host's side of the bridge; the control connects to it from that side.
     let canary = listener_in_namespace(&skep.namespace(), &gateway).await;
     connect_in_namespace(&skep.namespace(), canary).await.unwrap();
-    let reached = skep.output(pid, &connect(&format!("{gateway}/{}", canary.port()))).await;
-    assert!(!reached.ends_with("code 0"), "the host's side was reached: {reached}");
     // The server itself listens on the host's loopback, which is another network.
     let port = skep.url.rsplit(':').next().unwrap();
-    let reached = skep.output(pid, &connect(&format!("{gateway}/{port}"))).await;
-    assert!(!reached.ends_with("code 0"), "the server was reached: {reached}");
+    let [to_canary, to_server] =
+        [format!("{gateway}/{}", canary.port()), format!("{gateway}/{port}")].map(|to| connect(&to));
+    let (canary, server) = tokio::join!(skep.output(pid, &to_canary), skep.output(pid, &to_server));
+    assert!(!canary.ends_with("code 0"), "the host's side was reached: {canary}");
+    assert!(!server.ends_with("code 0"), "the server was reached: {server}");
     assert_eq!(skep.output(pid, "ip -6 addr 2>/dev/null | wc -l").await, "0");
 }
 

@@ -1,5 +1,7 @@
 //! The pool of parked VMs: they are handed out fresh, refilled, and give way to booted VMs.
 
+mod thorough;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use futures_util::future::join_all;
@@ -79,48 +81,27 @@ async fn a_vm_of_the_pool_is_as_new_as_a_cold_one() {
 
 #[tokio::test]
 async fn a_burst_beyond_the_pool_is_booted_cold() {
-    let skep = with_pool(2, &[]).await;
-    let vms = skep.boot(4).await;
+    let skep = with_pool(1, &[]).await;
+    let vms = skep.boot(3).await;
     let mut sources = sources(&vms);
     sources.sort_unstable();
-    assert_eq!(sources, ["cold", "cold", "pool", "pool"]);
+    assert_eq!(sources, ["cold", "cold", "pool"]);
     let names = join_all(vms.iter().map(|vm| skep.output(vm["pid"].as_u64().unwrap(), "hostname"))).await;
-    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 4, "{names:?}");
-    full(&skep).await;
-}
-
-#[tokio::test]
-async fn the_pool_is_drained_and_refilled_while_requests_go_on() {
-    let skep = with_pool(2, &[]).await;
-    let mut ids = BTreeSet::new();
-    for round in 0..6 {
-        let vms = skep.boot(2).await;
-        for vm in &vms {
-            let pid = vm["pid"].as_u64().unwrap();
-            assert_eq!(
-                skep.output(pid, &format!("cat /root/mark; echo {round} > /root/mark; echo new")).await,
-                "new"
-            );
-            assert!(ids.insert(vm["id"].to_string()), "{vm} was there before");
-            skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-        }
-    }
-    full(&skep).await;
-    assert_eq!(skep.count().await, 0);
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 3, "{names:?}");
 }
 
 #[tokio::test]
 async fn parked_vms_give_way_to_boots_and_survive_a_cleanup() {
-    let skep = with_pool(2, &["--max-vms", "3"]).await;
+    let skep = with_pool(1, &["--max-vms", "2"]).await;
     let used = async || skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].clone();
     assert_eq!(used().await, 0, "nobody uses what is parked");
-    skep.boot(3).await;
+    skep.boot(2).await;
     assert_eq!(pool(&skep).await.0, 0);
     skep.post("/api/swarm/boot", &json!({})).await.refused(503, "no_capacity");
-    assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 3);
+    assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 2);
     full(&skep).await;
     assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 0);
-    assert_eq!(pool(&skep).await.0, 2);
+    assert_eq!(pool(&skep).await.0, 1);
 }
 
 #[tokio::test]

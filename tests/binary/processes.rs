@@ -7,12 +7,21 @@ use std::{
 };
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::Value;
 
-use crate::harness::{Skep, eventually, status_field};
+use crate::harness::{Skep, eventually, status_field, step};
 
 #[tokio::test]
-async fn the_server_is_an_ordinary_user_without_capabilities() {
+async fn the_server_has_no_privilege_a_vmm_has_a_jail_and_the_keeper_starts_the_server_again() {
     let skep = Skep::start().await;
+    step("the server is an ordinary user", async { the_server(&skep) }).await;
+    step("the admin key is root's, the store the server's", async { the_data(&skep) }).await;
+    let vms = skep.boot(2).await;
+    step("a VMM lives in a jail of its own", async { vmms(&skep, &vms) }).await;
+    step("the keeper starts the server again", a_server_that_is_killed(&skep)).await;
+}
+
+fn the_server(skep: &Skep) {
     let server = skep.server_pid().unwrap();
     let uids = status_field(server, "Uid");
     assert!(uids.split_whitespace().all(|uid| uid != "0"), "{uids}");
@@ -22,9 +31,7 @@ async fn the_server_is_an_ordinary_user_without_capabilities() {
     assert_eq!(status_field(server, "NoNewPrivs"), "1");
 }
 
-#[tokio::test]
-async fn the_admin_key_is_roots_and_the_store_is_the_servers() {
-    let skep = Skep::start().await;
+fn the_data(skep: &Skep) {
     let server = skep.server_pid().unwrap();
     let uid: u32 = status_field(server, "Uid").split_whitespace().next().unwrap().parse().unwrap();
     let owner = |path: &str| {
@@ -39,10 +46,7 @@ async fn the_admin_key_is_roots_and_the_store_is_the_servers() {
     assert!(skep.log().contains("admin.key"), "it names the key's file elsewhere: {}", skep.log());
 }
 
-#[tokio::test]
-async fn the_keeper_starts_the_server_again() {
-    let skep = Skep::start().await;
-    skep.boot_one().await;
+async fn a_server_that_is_killed(skep: &Skep) {
     let server = skep.server_pid().unwrap();
     let pid = Pid::from_raw(i32::try_from(server).unwrap()).unwrap();
     pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), Signal::KILL).unwrap();
@@ -55,10 +59,7 @@ async fn the_keeper_starts_the_server_again() {
     skep.boot_one().await;
 }
 
-#[tokio::test]
-async fn a_vmm_lives_in_a_jail_of_its_own() {
-    let skep = Skep::start().await;
-    let vms = skep.boot(2).await;
+fn vmms(skep: &Skep, vms: &[Value]) {
     let pids: Vec<u32> = vms.iter().map(|vm| u32::try_from(vm["pid"].as_u64().unwrap()).unwrap()).collect();
     let uids: Vec<String> = pids.iter().map(|pid| status_field(*pid, "Uid")).collect();
     assert_ne!(uids[0], uids[1]);

@@ -7,10 +7,10 @@ use std::{
     path::PathBuf,
 };
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, eventually, try_send};
-use reqwest::Method;
+use crate::harness::{Skep, eventually, step, try_send};
 
 /// A text that must not occur in the output of any command.
 const CANARY: &str = "canary-5ec4e7";
@@ -45,27 +45,33 @@ fn child(keeper: u32, name: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn a_program_has_a_clean_environment_and_what_a_user_takes_for_granted() {
+async fn a_program_reaches_what_is_its_own_and_ends_with_its_time() {
     let skep = start().await;
+    step("a clean environment, and what a user takes for granted", environment(&skep)).await;
+    step("neither the server's data nor its processes", reach(&skep)).await;
+    step("detached processes", detached_processes(&skep)).await;
+    step("a helper that dies is started again", a_helper_that_dies(&skep)).await;
+    step("a fork bomb stays within its limits", a_fork_bomb(&skep)).await;
+}
+
+async fn environment(skep: &Skep) {
     let outcome =
-        run(&skep, "env; echo; pwd; id -un; echo a > /tmp/x && cat /tmp/x; echo b > /dev/shm/y; ls /proc")
+        run(skep, "env; echo; pwd; id -un; echo a > /tmp/x && cat /tmp/x; echo b > /dev/shm/y; ls /proc")
             .await;
     assert_eq!(outcome["exit_code"], 0, "{outcome}");
     let text = outcome["stdout"].as_str().unwrap();
     assert!(!text.contains("SKEP") && !text.contains(CANARY), "{text}");
     let (environment, rest) = text.split_once("\n\n").unwrap();
-    for line in ["USER=skep", "LOGNAME=skep", "SHELL=/bin/sh", &format!("HOME={}", root(&skep).display())] {
+    for line in ["USER=skep", "LOGNAME=skep", "SHELL=/bin/sh", &format!("HOME={}", root(skep).display())] {
         assert!(environment.lines().any(|found| found == line), "{line}: {environment}");
     }
     assert!(environment.contains("PATH=/usr/local/sbin:"), "{environment}");
-    assert!(rest.starts_with(&format!("{}\nskep\na\n", root(&skep).display())), "{rest}");
+    assert!(rest.starts_with(&format!("{}\nskep\na\n", root(skep).display())), "{rest}");
     // Nothing of it is on the machine.
     assert!(!PathBuf::from("/tmp/x").exists() && !PathBuf::from("/dev/shm/y").exists());
 }
 
-#[tokio::test]
-async fn a_program_reaches_neither_the_servers_data_nor_its_processes() {
-    let skep = start().await;
+async fn reach(skep: &Skep) {
     let data = skep.data_dir.path().canonicalize().unwrap();
     fs::write(data.join("server/canary"), CANARY).unwrap();
     std::os::unix::fs::chown(data.join("server/canary"), Some(999), None).unwrap();
@@ -75,36 +81,34 @@ async fn a_program_reaches_neither_the_servers_data_nor_its_processes() {
     for file in ["server/canary", "workspaces/other/canary"] {
         fs::set_permissions(data.join(file), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     }
-    run(&skep, "true").await;
+    run(skep, "true").await;
     let (keeper, server) = (skep.pid(), child(skep.pid(), "server-process"));
     for file in ["server/canary", "server/skep.db", "admin.key", "workspaces/other/canary", "keeper/lock"] {
         let path = data.join(file);
         assert!(fs::read(&path).is_ok(), "{file} is not there to be found");
         let tried =
-            run(&skep, &format!("cat {0}; echo x >> {0}; ln {0} stolen; cat stolen", path.display())).await;
+            run(skep, &format!("cat {0}; echo x >> {0}; ln {0} stolen; cat stolen", path.display())).await;
         assert_eq!(tried["stdout"], "", "{file}: {tried}");
     }
     for pid in [keeper, server, 1] {
         let look = format!(
             "cat /proc/{pid}/environ; head -c1 /proc/{pid}/mem; ls /proc/{pid}/fd; readlink /proc/{pid}/exe"
         );
-        assert_eq!(run(&skep, &look).await["stdout"], "", "{pid}");
+        assert_eq!(run(skep, &look).await["stdout"], "", "{pid}");
     }
-    let killed = run(&skep, &format!("kill -9 {server} {keeper}; kill -9 1; kill -9 -1; true")).await;
+    let killed = run(skep, &format!("kill -9 {server} {keeper}; kill -9 1; kill -9 -1; true")).await;
     assert!(killed["exit_code"] == 0 || killed["signal"] == "SIGKILL", "{killed}");
     assert_eq!(child(skep.pid(), "server-process"), server);
     let groups = "for f in /sys/fs/cgroup/*/cgroup.procs /sys/fs/cgroup/cgroup.procs; do echo 0 > $f; done; ls /run/skep; ls /sys/fs/cgroup";
-    assert_eq!(run(&skep, groups).await["stdout"], "");
+    assert_eq!(run(skep, groups).await["stdout"], "");
     for forbidden in ["mount -t tmpfs x /mnt", "unshare -m true", "chroot / true", "nsenter -t 1 -m true"] {
-        assert_ne!(run(&skep, forbidden).await["exit_code"], 0, "{forbidden}");
+        assert_ne!(run(skep, forbidden).await["exit_code"], 0, "{forbidden}");
     }
     // The control: it is the same user that runs the server, and it can access its own files.
-    assert_eq!(run(&skep, "echo own > own; cat own").await["stdout"], "own\n");
+    assert_eq!(run(skep, "echo own > own; cat own").await["stdout"], "own\n");
 }
 
-#[tokio::test]
-async fn detached_processes_end_at_the_timeout_and_survive_otherwise() {
-    let skep = start().await;
+async fn detached_processes(skep: &Skep) {
     let daemon = "(setsid flock lock sh -c 'touch begun; while ! test -e go; do sleep 0.05; done; touch gone' \
                   > /dev/null 2>&1 &)";
     let is_alive = |skep: &Skep| {
@@ -114,26 +118,23 @@ async fn detached_processes_end_at_the_timeout_and_survive_otherwise() {
     let body = json!({"command": format!("{daemon}; sleep 600"), "timeout": 1000});
     // On a busy machine, the time may be up before the daemon begins.
     eventually("a daemon that has begun", async || {
-        let outcome = exec(&skep, &body).await;
+        let outcome = exec(skep, &body).await;
         assert_eq!((&outcome["timed_out"], &outcome["exit_code"]), (&json!(true), &Value::Null));
-        root(&skep).join("begun").exists()
+        root(skep).join("begun").exists()
     })
     .await;
-    eventually("the daemon's end", async || !is_alive(&skep)).await;
+    eventually("the daemon's end", async || !is_alive(skep)).await;
 
-    assert_eq!(run(&skep, daemon).await["exit_code"], 0);
-    eventually("the daemon", async || is_alive(&skep)).await;
+    assert_eq!(run(skep, daemon).await["exit_code"], 0);
+    eventually("the daemon", async || is_alive(skep)).await;
     // One that ended with its shell would do nothing any more.
-    fs::write(root(&skep).join("go"), "").unwrap();
-    eventually("what the daemon does later", async || root(&skep).join("gone").exists()).await;
+    fs::write(root(skep).join("go"), "").unwrap();
+    eventually("what the daemon does later", async || root(skep).join("gone").exists()).await;
 }
 
-#[tokio::test]
-async fn a_fork_bomb_stays_within_its_limits() {
-    let skep = start().await;
+async fn a_fork_bomb(skep: &Skep) {
     // The shell forks once, before the bomb: dash forks for each part of a pipeline, and a fork that fails ends it.
-    let bomb =
-        exec(&skep, &json!({"command": "b() { b | b & }; (b) & exec sleep 60", "timeout": 3000})).await;
+    let bomb = exec(skep, &json!({"command": "b() { b | b & }; (b) & exec sleep 60", "timeout": 3000})).await;
     assert_eq!(bomb["timed_out"], true, "{bomb}");
     // The server is not affected, and commands run again once the processes are reaped.
     skep.health().await;
@@ -143,22 +144,20 @@ async fn a_fork_bomb_stays_within_its_limits() {
         answer.status == 200 && answer.body["exit_code"] == 0
     })
     .await;
-    assert_eq!(run(&skep, "echo alive").await["stdout"], "alive\n");
+    assert_eq!(run(skep, "echo alive").await["stdout"], "alive\n");
 }
 
-#[tokio::test]
-async fn a_helper_that_dies_is_started_again() {
-    let skep = start().await;
-    run(&skep, "true").await;
+async fn a_helper_that_dies(skep: &Skep) {
+    run(skep, "true").await;
     let helper = child(skep.pid(), "helper");
     let running = skep
         .request(Method::POST, "/api/exec")
         .json(&json!({"command": "echo > on; sleep 600", "timeout": 900_000}));
     let running = tokio::spawn(try_send(running));
-    eventually("the command", async || root(&skep).join("on").exists()).await;
+    eventually("the command", async || root(skep).join("on").exists()).await;
     let pid = rustix::process::Pid::from_raw(helper.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     running.await.unwrap().unwrap().refused(503, "exec_unavailable");
-    assert_eq!(run(&skep, "echo again").await["stdout"], "again\n");
+    assert_eq!(run(skep, "echo again").await["stdout"], "again\n");
     assert_ne!(child(skep.pid(), "helper"), helper);
 }

@@ -12,8 +12,8 @@ use crate::{
 };
 
 /// Clients that boot at the same time, and the VMs that each asks for.
-const CLIENTS: u64 = 6;
-const EACH: u64 = 3;
+const CLIENTS: u64 = 3;
+const EACH: u64 = 2;
 /// Requests that come after the signal.
 const LATE: usize = 4;
 

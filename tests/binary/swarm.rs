@@ -1,25 +1,27 @@
 //! Boot, status, cleanup: the main job.
 
+mod thorough;
+
 use std::{collections::BTreeSet, io::ErrorKind, net::SocketAddr};
 
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, connect_in_namespace, send};
+use crate::harness::{Skep, connect_in_namespace, eventually, send, step};
 
 fn address(vm: &Value, port: u16) -> SocketAddr {
     SocketAddr::new(vm["ip"].as_str().unwrap().parse().unwrap(), port)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_vms_have_ten_names_and_addresses_and_leave_nothing() {
+async fn vms_have_names_and_addresses_of_their_own_and_leave_nothing() {
     let skep = Skep::start().await;
-    let vms = skep.boot(10).await;
-    assert_eq!(skep.count().await, 10);
+    let vms = skep.boot(4).await;
+    assert_eq!(skep.count().await, 4);
 
     let names = join_all(vms.iter().map(|vm| skep.output(vm["pid"].as_u64().unwrap(), "hostname"))).await;
-    assert_eq!(BTreeSet::from_iter(&names).len(), 10, "{names:?}");
+    assert_eq!(BTreeSet::from_iter(&names).len(), 4, "{names:?}");
 
     for vm in &vms {
         // A closed port is refused by the guest's own kernel, so no other machine has that address.
@@ -28,7 +30,7 @@ async fn ten_vms_have_ten_names_and_addresses_and_leave_nothing() {
     }
 
     let answer = skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
-    assert_eq!(answer, json!({"terminated": 10}));
+    assert_eq!(answer, json!({"terminated": 4}));
     assert_eq!(skep.count().await, 0);
     for vm in &vms {
         let pid = vm["pid"].as_u64().unwrap();
@@ -36,12 +38,40 @@ async fn ten_vms_have_ten_names_and_addresses_and_leave_nothing() {
     }
 }
 
+/// The time to live of VMs whose boot names none, in seconds.
+const DEFAULT_TTL_S: i64 = 5400;
+
 #[tokio::test]
-async fn a_boot_without_a_body_is_one_vm_with_a_whole_receipt() {
-    let skep = Skep::start().await;
+async fn a_boot_is_one_vm_with_its_time_metadata_environment_and_console() {
+    let data_dir = tempfile::tempdir().unwrap();
+    let skep = Skep::start_on(data_dir, &["--default-ttl", "1h 30m"]).await;
+    // The log has no other VM that expired.
+    step("a VM ends when its time is over", a_time_that_is_over(&skep)).await;
+    step("a boot without a body", a_boot_without_a_body(&skep)).await;
+    step("metadata and environment", metadata_and_environment(&skep)).await;
+    step("changes of time and metadata", changes(&skep)).await;
+    step("VMs that are not there", unknown_vms(&skep)).await;
+    step("the console", console(&skep, skep.boot_one().await)).await;
+}
+
+/// Seconds from the boot of a VM to its end.
+fn lifetime_s(vm: &Value) -> i64 {
+    let time = |field: &str| vm[field].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    time("expires_at").duration_since(time("started_at")).as_secs()
+}
+
+async fn a_time_that_is_over(skep: &Skep) {
+    let answer = skep.post("/api/swarm/boot", &json!({"ttl_ms": 4000})).await.ok(201);
+    assert!(answer["vms"][0]["expires_at"].is_string(), "{answer}");
+    skep.wait_for_end_of(answer["vms"][0]["pid"].as_u64().unwrap()).await;
+    assert!(skep.log().contains("expired"), "{}", skep.log());
+}
+
+async fn a_boot_without_a_body(skep: &Skep) {
     let answer = send(skep.request(Method::POST, "/api/swarm/boot")).await.ok(201);
     let vm = &answer["vms"][0];
     let receipt = &vm["boot"];
+    assert_eq!(lifetime_s(vm), DEFAULT_TTL_S);
     assert_eq!(receipt["source"], "cold");
     assert_eq!(receipt["reseeded"], true);
     for figure in ["restore_ms", "identity_ms", "ready_ms"] {
@@ -55,12 +85,11 @@ async fn a_boot_without_a_body_is_one_vm_with_a_whole_receipt() {
     assert!(status["capacity"]["memory_used_mb"].as_u64().unwrap() >= 128, "{status}");
 }
 
-#[tokio::test]
-async fn metadata_stays_with_the_record_and_env_only_with_the_commands() {
-    let skep = Skep::start().await;
-    let request = json!({"metadata": {"team": "blue"}, "env": {"SECRET": "canary-4711"}});
+async fn metadata_and_environment(skep: &Skep) {
+    let request = json!({"metadata": {"team": "blue"}, "env": {"SECRET": "canary-4711"}, "ttl_ms": 600_000});
     let answer = skep.post("/api/swarm/boot", &request).await.ok(201);
     assert_eq!(answer["vms"][0]["metadata"], json!({"team": "blue"}));
+    assert_eq!(lifetime_s(&answer["vms"][0]), 600, "its own time wins over the default");
     let pid = answer["vms"][0]["pid"].as_u64().unwrap();
     assert_eq!(skep.output(pid, "echo $SECRET").await, "canary-4711");
     let won = skep.exec_with(pid, &json!({"command": "echo $SECRET", "env": {"SECRET": "own"}})).await;
@@ -70,31 +99,7 @@ async fn metadata_stays_with_the_record_and_env_only_with_the_commands() {
     assert!(!skep.log().contains("canary-4711"));
 }
 
-#[tokio::test]
-async fn a_vm_ends_when_its_time_is_over() {
-    let skep = Skep::start().await;
-    let answer = skep.post("/api/swarm/boot", &json!({"ttl_ms": 5000})).await.ok(201);
-    assert!(answer["vms"][0]["expires_at"].is_string(), "{answer}");
-    skep.wait_for_end_of(answer["vms"][0]["pid"].as_u64().unwrap()).await;
-    assert!(skep.log().contains("expired"), "{}", skep.log());
-}
-
-#[tokio::test]
-async fn a_vm_that_names_no_time_gets_the_default() {
-    let data_dir = tempfile::tempdir().unwrap();
-    let skep = Skep::start_on(data_dir, &["--default-ttl", "1h 30m"]).await;
-    let lifetime = |vm: &Value| {
-        let time = |field: &str| vm[field].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-        time("expires_at").duration_since(time("started_at")).as_secs()
-    };
-    assert_eq!(lifetime(&skep.boot(1).await[0]), 5400);
-    let own = skep.post("/api/swarm/boot", &json!({"ttl_ms": 60_000})).await.ok(201);
-    assert_eq!(lifetime(&own["vms"][0]), 60);
-}
-
-#[tokio::test]
-async fn time_and_metadata_of_a_vm_can_be_changed() {
-    let skep = Skep::start().await;
+async fn changes(skep: &Skep) {
     let request = json!({"ttl_ms": 3_600_000, "metadata": {"a": 1, "b": 2}});
     let vm = skep.post("/api/swarm/boot", &request).await.ok(201)["vms"][0].clone();
     let path = format!("/api/swarm/vm/{}", vm["pid"]);
@@ -121,9 +126,7 @@ async fn time_and_metadata_of_a_vm_can_be_changed() {
     change(&json!({})).await.refused(404, "unknown_vm");
 }
 
-#[tokio::test]
-async fn vms_of_other_accounts_are_not_found_and_not_changed() {
-    let skep = Skep::start().await;
+async fn unknown_vms(skep: &Skep) {
     let own = std::process::id();
     for name in ["1", "abc", "1099511627776", "-1", "0", &skep.pid().to_string(), &own.to_string()] {
         let path = format!("/api/swarm/vm/{name}");
@@ -166,41 +169,9 @@ async fn a_rush_for_memory_is_served_as_far_as_it_goes() {
     assert_eq!(skep.boot(1).await.len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sixteen_clients_that_boot_and_delete_are_never_mixed_up() {
-    const CLIENTS: u64 = 16;
-    let skep = Skep::start_on(tempfile::tempdir().unwrap(), &["--pool-size", "2"]).await;
-    let client = async |number: u64| {
-        let mut ids = Vec::new();
-        for round in 0..2 {
-            let mark = format!("{number}-{round}");
-            let request = json!({"env": {"MARK": mark}, "metadata": {"mark": mark}});
-            let vm = skep.post("/api/swarm/boot", &request).await.ok(201)["vms"][0].clone();
-            let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
-            // Some end theirs unused, some by another name, some after use.
-            if !(number + round).is_multiple_of(3) {
-                assert_eq!(skep.output(vm["pid"].as_u64().unwrap(), "echo $MARK").await, mark);
-                assert_eq!(skep.get(&path).await.ok(200)["metadata"]["mark"], mark.as_str());
-            }
-            skep.delete(&path).await.ok(200);
-            skep.get(&path).await.refused(404, "unknown_vm");
-            ids.push(vm["id"].to_string());
-        }
-        ids
-    };
-    let ids = join_all((0..CLIENTS).map(client)).await.concat();
-    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 2 * CLIENTS as usize);
-    assert_eq!(skep.count().await, 0);
-    let used = skep.get("/api/swarm/status").await.ok(200)["capacity"]["memory_used_mb"].clone();
-    assert_eq!(used, 0, "what was reserved came back");
-}
-
-#[tokio::test]
-async fn the_console_tells_what_the_guest_printed_on_it() {
-    let skep = Skep::start().await;
-    let pid = skep.boot_one().await;
+async fn console(skep: &Skep, pid: u64) {
     skep.exec(pid, "echo canary-console > /dev/console").await;
-    crate::harness::eventually("the line on the console", async || {
+    eventually("the line on the console", async || {
         let console = skep.get(&format!("/api/swarm/vm/{pid}/console")).await.ok(200);
         console["console"].as_str().unwrap().contains("canary-console")
     })

@@ -150,7 +150,7 @@ async fn counts_for_the_quota(skep: &Skep) -> Value {
 /// Returns a server after an update, which has a pool.
 async fn is_built_again_after_an_update(skep: Skep, vm: &Value) -> Skep {
     // An input of templates that a test can change. `base` is baked again at the start.
-    let update = ["--shell-ahead", "off", "--pool-size", "2"];
+    let update = ["--shell-ahead", "off", "--pool-size", "4"];
     let skep = skep.stop_and_leave_vms().start_with(&update).await;
     // Until the server has compared it with its inputs, the record says what the last server knew.
     assert_eq!(events(&skep, "3")[2]["type"], "template.outdated");

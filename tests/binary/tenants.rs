@@ -132,7 +132,7 @@ async fn streams_end_with_their_key_however_that_ends() {
     let (mut made, mut streams) = (Vec::new(), Vec::new());
     // The one that expires is made last: only its own stream has to begin before its end.
     for (name, life) in
-        [("revoked", None), ("all", None), ("stays", None), ("expires", Some(SignedDuration::from_secs(30)))]
+        [("revoked", None), ("all", None), ("stays", None), ("expires", Some(SignedDuration::from_secs(12)))]
     {
         let expires_at = life.map(|life| (Timestamp::now() + life).to_string());
         let request = json!({"name": name, "role": "agent", "expires_at": expires_at});

@@ -15,7 +15,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::harness::{
-    Skep, binary, eventually, output_of, send, serve, status_field, stdout_on_server as run,
+    Skep, binary, eventually, images::with_images, output_of, send, serve, status_field,
+    stdout_on_server as run,
 };
 
 /// The lock of an earlier server, which had no keeper.
@@ -105,7 +106,8 @@ async fn no_process_of_the_user_looks_into_keeper_and_server() {
 #[tokio::test]
 async fn the_server_is_confined_by_landlock() {
     let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
-    let doctor = Command::new(binary()).args(["doctor", "--data-dir"]).arg(dir.path()).output().unwrap();
+    let mut doctor = Command::new(binary());
+    let doctor = with_images(doctor.args(["doctor", "--data-dir"]).arg(dir.path())).output().unwrap();
     let has_landlock = String::from_utf8_lossy(&doctor.stdout).contains("Landlock ABI");
     let skep = Skep::start_on(dir, &["--log-level", "skep=debug"]).await;
     assert_eq!(skep.log().contains("confined by Landlock"), has_landlock, "{}", skep.log());

@@ -13,8 +13,9 @@ use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use skep_api::swarm::Isolation;
 
-/// Iterations of the measured loop, two guest instructions each.
-const ROUNDS: u16 = 20_000;
+/// Iterations of the measured loop, two guest instructions each. So many that the entry into the guest and the exit, some tens of
+/// microseconds at most, are a small part of the limit; interpreted, they are a few milliseconds of each start.
+const ROUNDS: u16 = 5_000;
 /// A native instruction takes about 1 ns, an interpreted one several hundred.
 const MAX_NATIVE_INSTRUCTION_TIME: Duration = Duration::from_nanos(50);
 /// Other load on the machine only slows measurements down, so the fastest of several counts.

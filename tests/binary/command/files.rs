@@ -18,7 +18,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Value;
 
 use super::{answer, skep, stdout};
-use crate::harness::{Skep, binary};
+use crate::harness::{Skep, binary, step};
 
 /// The files below a folder: path, content, mode.
 fn tree(folder: &Path) -> BTreeMap<String, (Vec<u8>, u32)> {
@@ -49,11 +49,23 @@ fn boot(server: &Skep) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_places_are_written_read_and_searched_by_the_same_verbs() {
+async fn files_are_read_written_and_copied_between_all_places() {
     let server = Skep::start().await;
     let vm = boot(&server);
-    for place in [&[][..], &["--vm", &vm]] {
-        let run = |arguments: &[&str], input: &str| skep(&server, &[arguments, place].concat(), input);
+    step("both places are written, read and searched by the same verbs", async { both_places(&server, &vm) })
+        .await;
+    step("a folder is copied to the server, on into a VM and back", async { a_folder(&server, &vm) }).await;
+    step("what cannot be copied is named, and nothing half is left", async {
+        what_cannot_be_copied(&server)
+    })
+    .await;
+    step("links are copied as links, and none is followed", async { links(&server, &vm) }).await;
+    step("no link of an earlier copy is followed", async { links_of_earlier_copies(&server, &vm) }).await;
+}
+
+fn both_places(server: &Skep, vm: &str) {
+    for place in [&[][..], &["--vm", vm]] {
+        let run = |arguments: &[&str], input: &str| skep(server, &[arguments, place].concat(), input);
         let long = format!("first\n{}the needle\n", "hay\n".repeat(100_000));
         done(run(&["write", "notes/deep/long.txt", "--mode", "0600"], &long));
         done(run(&["write", "notes/deep/long.txt", "--append"], "last ü\n"));
@@ -77,10 +89,7 @@ async fn both_places_are_written_read_and_searched_by_the_same_verbs() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_folder_is_copied_to_the_server_on_into_a_vm_and_back() {
-    let server = Skep::start().await;
-    let vm = boot(&server);
+fn a_folder(server: &Skep, vm: &str) {
     let temp_dir = tempfile::tempdir().unwrap();
     let (from, back) = (temp_dir.path().join("from"), temp_dir.path().join("back"));
     fs::create_dir_all(from.join("deep/empty")).unwrap();
@@ -93,51 +102,46 @@ async fn a_folder_is_copied_to_the_server_on_into_a_vm_and_back() {
     let before = tree(&from);
 
     let here = from.to_str().unwrap();
-    let copied = answer(&skep(&server, &["cp", "--json", here, "server:taken"], ""));
+    let copied = answer(&skep(server, &["cp", "--json", here, "server:taken"], ""));
     assert_eq!((copied["files"].as_u64(), copied["size_bytes"].as_u64()), (Some(3), Some(3_000_019)));
-    done(skep(&server, &["cp", "server:taken", &format!("{vm}:/root")], ""));
-    assert_eq!(done(skep(&server, &["exec", &vm, "'/root/taken/run me'"], "")), "ran\n");
-    done(skep(&server, &["cp", &format!("{vm}:taken/"), back.to_str().unwrap()], ""));
+    done(skep(server, &["cp", "server:taken", &format!("{vm}:/root")], ""));
+    assert_eq!(done(skep(server, &["exec", vm, "'/root/taken/run me'"], "")), "ran\n");
+    done(skep(server, &["cp", &format!("{vm}:taken/"), back.to_str().unwrap()], ""));
     assert_eq!(tree(&back), before);
     assert!(back.join("deep/empty").is_dir());
 
     let one = temp_dir.path().join("one");
-    done(skep(&server, &["cp", &format!("{vm}:taken/deep/bytes"), one.to_str().unwrap()], ""));
+    done(skep(server, &["cp", &format!("{vm}:taken/deep/bytes"), one.to_str().unwrap()], ""));
     assert_eq!(fs::read(&one).unwrap(), bytes);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_copied_is_named_and_nothing_half_is_left() {
-    let server = Skep::start().await;
+fn what_cannot_be_copied(server: &Skep) {
     let temp_dir = tempfile::tempdir().unwrap();
     let from = temp_dir.path().join("from");
     fs::create_dir(&from).unwrap();
     fs::write(from.join("kept"), b"kept").unwrap();
     mkfifoat(CWD, from.join("fifo"), Mode::RUSR).unwrap();
     let here = from.to_str().unwrap();
-    let copied = skep(&server, &["cp", here, "server:taken"], "");
+    let copied = skep(server, &["cp", here, "server:partly"], "");
     assert_eq!(copied.status.code(), Some(1), "{copied:?}");
     assert!(String::from_utf8_lossy(&copied.stderr).contains("from/fifo"), "{copied:?}");
-    assert_eq!(done(skep(&server, &["cat", "taken/kept"], "")), "kept");
-    assert!(!done(skep(&server, &["ls", "taken"], "")).contains("fifo"));
+    assert_eq!(done(skep(server, &["cat", "partly/kept"], "")), "kept");
+    assert!(!done(skep(server, &["ls", "partly"], "")).contains("fifo"));
 
     for arguments in [
         &["cp", here, "elsewhere"][..],
         &["cp", "server:missing", here],
         &["cp", here, "server:/etc/cron.d"],
-        &["cp", "server:taken/kept", here, "server:taken/kept"],
+        &["cp", "server:partly/kept", here, "server:partly/kept"],
         &["cp", "99999999:/root", here],
     ] {
-        let refused = skep(&server, arguments, "");
+        let refused = skep(server, arguments, "");
         assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {refused:?}");
     }
     assert_eq!(fs::read_dir(&from).unwrap().count(), 2);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn links_are_copied_as_links_and_none_is_followed() {
-    let server = Skep::start().await;
-    let vm = boot(&server);
+fn links(server: &Skep, vm: &str) {
     let temp_dir = tempfile::tempdir().unwrap();
     let (from, back) = (temp_dir.path().join("from"), temp_dir.path().join("back"));
     fs::create_dir_all(from.join("sub")).unwrap();
@@ -156,40 +160,37 @@ async fn links_are_copied_as_links_and_none_is_followed() {
     }
     // The second time links stand there already.
     for _ in 0..2 {
-        let copied = answer(&skep(&server, &["cp", "--json", from.to_str().unwrap(), "server:"], ""));
+        let copied = answer(&skep(server, &["cp", "--json", from.to_str().unwrap(), "server:"], ""));
         assert_eq!((copied["files"].as_u64(), copied["links"].as_u64()), (Some(1), Some(5)), "{copied}");
-        done(skep(&server, &["cp", "server:from", &format!("{vm}:")], ""));
-        done(skep(&server, &["cp", &format!("{vm}:from/"), back.to_str().unwrap()], ""));
+        done(skep(server, &["cp", "server:from", &format!("{vm}:")], ""));
+        done(skep(server, &["cp", &format!("{vm}:from/"), back.to_str().unwrap()], ""));
     }
     for (name, target) in targets {
         assert_eq!(fs::read_link(back.join(name)).unwrap().as_os_str(), target, "{name}");
     }
     assert_eq!(fs::read(back.join("in")).unwrap(), b"inside");
     assert_eq!(
-        done(skep(&server, &["exec", &vm, "readlink from/out from/dangling"], "")),
+        done(skep(server, &["exec", vm, "readlink from/out from/dangling"], "")),
         "/etc/passwd\n../../nowhere\n"
     );
-    assert_eq!(done(skep(&server, &["cat", "from/in"], "")), "inside");
-    let outside = skep(&server, &["cat", "from/out"], "");
+    assert_eq!(done(skep(server, &["cat", "from/in"], "")), "inside");
+    let outside = skep(server, &["cat", "from/out"], "");
     assert!(!outside.status.success() && outside.stdout.is_empty(), "{outside:?}");
 }
 
 /// A VM that sends a link in one copy, and in the next a folder or a file of its name.
-#[tokio::test(flavor = "multi_thread")]
-async fn no_link_of_an_earlier_copy_is_followed() {
-    let server = Skep::start().await;
-    let vm = boot(&server);
+fn links_of_earlier_copies(server: &Skep, vm: &str) {
     let temp_dir = tempfile::tempdir().unwrap();
-    done(skep(&server, &["write", "from/sub/file"], "inside"));
+    done(skep(server, &["write", "own/sub/file"], "inside"));
     let canary = temp_dir.path().join("canary");
     fs::create_dir(&canary).unwrap();
     let plant =
-        format!("mkdir t; ln -s {} t/a; ln -s ../from t/b; ln -s ../from/sub/file t/c", canary.display());
-    done(skep(&server, &["exec", &vm, &plant], ""));
+        format!("mkdir t; ln -s {} t/a; ln -s ../own t/b; ln -s ../own/sub/file t/c", canary.display());
+    done(skep(server, &["exec", vm, &plant], ""));
     let into = temp_dir.path().join("into");
     fs::create_dir(&into).unwrap();
     let into = into.to_str().unwrap();
-    let copy = |from: &str, to: &str| skep(&server, &["cp", &format!("{vm}:{from}"), to], "");
+    let copy = |from: &str, to: &str| skep(server, &["cp", &format!("{vm}:{from}"), to], "");
     for to in [into, "server:"] {
         done(copy("t", to));
     }
@@ -199,7 +200,7 @@ async fn no_link_of_an_earlier_copy_is_followed() {
         ("rm -r t/b; rm t/c; echo stolen > t/c", "c"),
         ("mkdir -p x/a; echo stolen > x/a/file", "x"),
     ] {
-        done(skep(&server, &["exec", &vm, spring], ""));
+        done(skep(server, &["exec", vm, spring], ""));
         for to in [into, "server:"] {
             let refused =
                 if name == "x" { copy("x/a", &format!("{to}/t").replace(":/", ":")) } else { copy("t", to) };
@@ -213,7 +214,7 @@ async fn no_link_of_an_earlier_copy_is_followed() {
     // The control: without a link in the target it is copied.
     done(copy("x", into));
     assert_eq!(fs::read_dir(&canary).unwrap().count(), 0);
-    assert_eq!(done(skep(&server, &["cat", "from/sub/file"], "")), "inside");
+    assert_eq!(done(skep(server, &["cat", "own/sub/file"], "")), "inside");
 }
 
 /// A server that takes a file and never reads it.

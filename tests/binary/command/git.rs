@@ -5,7 +5,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use super::{answer, skep, stdout};
-use crate::harness::Skep;
+use crate::harness::{Skep, step};
 
 #[track_caller]
 fn done(output: Output) -> String {
@@ -14,11 +14,19 @@ fn done(output: Output) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_places_have_repositories_with_the_same_verbs() {
+async fn repositories_are_used_by_the_same_verbs_on_the_server_and_in_a_vm() {
     let server = Skep::start().await;
-    let vm = answer(&skep(&server, &["boot", "--json"], ""))["vms"][0]["id"].as_str().unwrap().to_owned();
-    for place in [&[][..], &["--vm", &vm]] {
-        let run = |arguments: &[&str], input: &str| skep(&server, &[arguments, place].concat(), input);
+    done(skep(&server, &["boot", "--name", "web"], ""));
+    // The first one counts the repositories that there are.
+    step("a VM works on a clone without a network", async { a_clone_in_a_vm(&server) }).await;
+    step("both places have repositories with the same verbs", async { both_places(&server) }).await;
+    step("a clone is pushed from and pulled into", async { pushes_and_pulls(&server) }).await;
+    step("a credential is read from standard input and never shown", async { credentials(&server) }).await;
+}
+
+fn both_places(server: &Skep) {
+    for place in [&[][..], &["--vm", "web"]] {
+        let run = |arguments: &[&str], input: &str| skep(server, &[arguments, place].concat(), input);
         let git =
             |arguments: &[&str]| run(&[&["git", arguments[0], "-C", "work"], &arguments[1..]].concat(), "");
         done(run(&["git", "init", "work"], ""));
@@ -47,10 +55,8 @@ async fn both_places_have_repositories_with_the_same_verbs() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_clone_is_pushed_from_and_pulled_into() {
-    let server = Skep::start().await;
-    let run = |arguments: &[&str], input: &str| skep(&server, arguments, input);
+fn pushes_and_pulls(server: &Skep) {
+    let run = |arguments: &[&str], input: &str| skep(server, arguments, input);
     done(run(&["git", "init", "origin"], ""));
     done(run(&["write", "origin/a"], "a\n"));
     done(run(&["git", "add", "-C", "origin"], ""));
@@ -76,11 +82,8 @@ async fn a_clone_is_pushed_from_and_pulled_into() {
 }
 
 /// Without -C, between places, and by the verbs that people know.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_vm_works_on_a_clone_without_a_network() {
-    let server = Skep::start().await;
-    let run = |arguments: &[&str], input: &str| skep(&server, arguments, input);
-    done(run(&["boot", "--name", "web"], ""));
+fn a_clone_in_a_vm(server: &Skep) {
+    let run = |arguments: &[&str], input: &str| skep(server, arguments, input);
     let wrong = |arguments: &[&str]| {
         let output = run(arguments, "");
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -117,7 +120,7 @@ async fn a_vm_works_on_a_clone_without_a_network() {
         done(run(&["git", "remote", "list", "-C", "hub"], "")).contains("other https://git.example.com/y")
     );
     done(run(&["git", "remote", "remove", "other", "-C", "hub"], ""));
-    clones_that_cannot_work(&server);
+    clones_that_cannot_work(server);
 }
 
 /// Each ends at once, and leaves nothing.
@@ -137,10 +140,8 @@ fn clones_that_cannot_work(server: &Skep) {
     assert!(!run(&["ls", "x", "--vm", "web"], "").status.success());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_credential_is_read_from_standard_input_and_never_shown() {
-    let server = Skep::start().await;
-    let run = |arguments: &[&str], input: &str| skep(&server, arguments, input);
+fn credentials(server: &Skep) {
+    let run = |arguments: &[&str], input: &str| skep(server, arguments, input);
     done(run(&["git", "credentials", "set", "git.example.com", "--username", "ada"], "hunter2\n"));
     let listed = done(run(&["git", "credentials", "list"], ""));
     assert!(

@@ -1,20 +1,29 @@
-//! Keys by command: by the API where a server or a key is given, else in the store of a data directory.
+//! Accounts and keys by command: by the API where a server or a key is given, else in the store of a data directory.
 
 use std::process::{Command, Output};
 
+use reqwest::Method;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{answer, skep, stdout};
-use crate::harness::{Skep, binary, eventually};
+use crate::harness::{Skep, binary, eventually, send, step, temp_dir};
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-#[tokio::test]
-async fn keys_go_by_the_api_where_a_server_is_given_and_else_name_their_store() {
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_accounts_are_managed_on_a_running_server() {
     let server = Skep::start().await;
-    let by_api = answer(&skep(&server, &["keys", "create", "--name", "a", "--role", "agent", "--json"], ""));
+    step("accounts", async { accounts(&server) }).await;
+    step("keys of VMs that ended", keys_of_ended_vms(&server)).await;
+    step("expiries", async { expiries(&server) }).await;
+    step("by the API, and in the store", by_the_api_and_in_the_store(&server)).await;
+}
+
+async fn by_the_api_and_in_the_store(server: &Skep) {
+    let by_api = answer(&skep(server, &["keys", "create", "--name", "a", "--role", "agent", "--json"], ""));
     eventually("the entry of the audit", async || {
         let audit = server.get("/api/audit?action=create_key").await.ok(200);
         audit["entries"].as_array().unwrap().iter().any(|entry| entry["resource"] == by_api["id"])
@@ -34,35 +43,33 @@ async fn keys_go_by_the_api_where_a_server_is_given_and_else_name_their_store() 
         "{in_store:?}"
     );
     // A flag wins over variables.
-    let flagged = skep(&server, &["keys", "list", "--data-dir", data_dir], "");
+    let flagged = skep(server, &["keys", "list", "--data-dir", data_dir], "");
     assert!(stderr(&flagged).contains("working in the store"), "{flagged:?}");
-    let remote = skep(&server, &["keys", "list"], "");
+    let remote = skep(server, &["keys", "list"], "");
     assert!(
         stderr(&remote).is_empty() && stdout(&remote).contains(by_api["id"].as_str().unwrap()),
         "{remote:?}"
     );
 
-    let rotated = answer(&skep(&server, &["keys", "rotate", by_api["id"].as_str().unwrap(), "--json"], ""));
+    let rotated = answer(&skep(server, &["keys", "rotate", by_api["id"].as_str().unwrap(), "--json"], ""));
     assert_eq!(rotated["name"], "a");
-    let revoked = skep(&server, &["keys", "revoke", rotated["id"].as_str().unwrap()], "");
+    let revoked = skep(server, &["keys", "revoke", rotated["id"].as_str().unwrap()], "");
     assert!(stdout(&revoked).contains("a is revoked"), "{revoked:?}");
-    answer(&skep(&server, &["account", "create", "acme", "--json"], ""));
-    let other = ["keys", "create", "--account", "acme", "--name", "first", "--role", "admin", "--json"];
-    assert_ne!(answer(&skep(&server, &other, ""))["account"], by_api["account"]);
-    let listed = skep(&server, &["keys", "list", "--account", "acme"], "");
+    answer(&skep(server, &["account", "create", "globex", "--json"], ""));
+    let other = ["keys", "create", "--account", "globex", "--name", "first", "--role", "admin", "--json"];
+    assert_ne!(answer(&skep(server, &other, ""))["account"], by_api["account"]);
+    let listed = skep(server, &["keys", "list", "--account", "globex"], "");
     assert_eq!(listed.status.code(), Some(1), "{listed:?}");
-    assert!(stderr(&listed).contains("use a key of `acme`"), "{listed:?}");
-    assert!(stdout(&local(&["list", "--account", "acme"])).contains("first"));
-    let all = skep(&server, &["keys", "revoke", "--all", "--account", "acme"], "");
-    assert_eq!(stdout(&all), "1 key of `acme` revoked\n", "{all:?}");
+    assert!(stderr(&listed).contains("use a key of `globex`"), "{listed:?}");
+    assert!(stdout(&local(&["list", "--account", "globex"])).contains("first"));
+    let all = skep(server, &["keys", "revoke", "--all", "--account", "globex"], "");
+    assert_eq!(stdout(&all), "1 key of `globex` revoked\n", "{all:?}");
 }
 
-#[tokio::test]
-async fn an_expiry_is_a_duration_a_date_or_a_time_and_is_listed() {
-    let server = Skep::start().await;
+fn expiries(server: &Skep) {
     let create = |name: &str, expiry: &str| {
         skep(
-            &server,
+            server,
             &["keys", "create", "--name", name, "--role", "agent", "--expires-at", expiry, "--json"],
             "",
         )
@@ -78,22 +85,95 @@ async fn an_expiry_is_a_duration_a_date_or_a_time_and_is_listed() {
     assert!(stderr(&wrong).contains("30d") && stderr(&wrong).contains("2027-01-31"), "{wrong:?}");
     let past = create("past", "2001-01-01");
     assert!(stderr(&past).contains("--expires-at"), "{past:?}");
-    let listed = stdout(&skep(&server, &["keys", "list"], ""));
+    let listed = stdout(&skep(server, &["keys", "list"], ""));
     assert!(listed.contains("EXPIRES") && listed.contains("2099-01-31T00:00:00Z"), "{listed}");
     assert!(listed.lines().any(|line| line.contains("admin") && line.contains("never")), "{listed}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn keys_of_vms_that_ended_are_listed_on_request_only() {
-    let server = Skep::start().await;
+async fn keys_of_ended_vms(server: &Skep) {
     let vm = server.boot_one().await.to_string();
     let create = ["keys", "create", "--name", "of-vm", "--role", "vm", "--vm", &vm, "--json"];
-    let id = answer(&skep(&server, &create, ""))["id"].as_str().unwrap().to_owned();
-    assert!(stdout(&skep(&server, &["keys", "list"], "")).contains(&id));
+    let id = answer(&skep(server, &create, ""))["id"].as_str().unwrap().to_owned();
+    assert!(stdout(&skep(server, &["keys", "list"], "")).contains(&id));
     server.delete(&format!("/api/swarm/vm/{vm}")).await.ok(200);
-    let listed = skep(&server, &["keys", "list"], "");
+    let listed = skep(server, &["keys", "list"], "");
     assert!(!stdout(&listed).contains(&id) && stderr(&listed).contains("1 key of VMs"), "{listed:?}");
-    assert!(stdout(&skep(&server, &["keys", "list", "--all"], "")).contains(&id));
-    let json: Value = answer(&skep(&server, &["keys", "list", "--json"], ""));
+    assert!(stdout(&skep(server, &["keys", "list", "--all"], "")).contains(&id));
+    let json: Value = answer(&skep(server, &["keys", "list", "--json"], ""));
     assert!(json["keys"].as_array().unwrap().iter().any(|key| key["id"] == json!(id)), "{json}");
+}
+
+fn accounts(server: &Skep) {
+    let run = |arguments: &[&str]| skep(server, &[&["account"], arguments].concat(), "");
+    let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+    let made = answer(&run(&words("create acme --allowed-ip 127.0.0.1,10.0.0.0/8 --max-vms 3 --json")));
+    let id = made["id"].as_str().unwrap();
+    let listed = stdout(&run(&["list"]));
+    assert!(listed.contains(id) && listed.contains("127.0.0.1/32,10.0.0.0/8"), "{listed}");
+    assert!(listed.contains("default") && listed.contains("everywhere"), "{listed}");
+    assert_eq!(answer(&run(&["list", "--json"]))["accounts"].as_array().unwrap().len(), 2);
+    let set =
+        "set acme --any-ip --max-vms none --max-memory-mb 512 --max-disk-mb 4096 --max-paused-vms 8 --json";
+    let set = answer(&run(&words(set)));
+    assert_eq!((&set["allowed_ips"], &set["max_vms"]), (&json!([]), &Value::Null));
+    assert_eq!(set["max_memory_mb"], 512);
+    assert_eq!((&set["max_disk_mb"], &set["max_paused_vms"]), (&json!(4096), &json!(8)));
+    assert_eq!(answer(&run(&["show", id, "--json"])), set);
+    assert!(stdout(&run(&["show", "acme"])).contains("4096"));
+    let nothing = run(&["set", "acme"]);
+    assert!(!nothing.status.success(), "{nothing:?}");
+    let refused = run(&["delete", "default", "acme"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot be deleted"), "{refused:?}");
+    assert!(stdout(&refused).contains("acme is deleted"), "one that stays keeps no other: {refused:?}");
+    let gone = run(&["show", "acme"]);
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("no account `acme`"), "{gone:?}");
+}
+
+/// A server that finds none of the programs that VMs need, so that it starts at once.
+async fn without_vms(data_dir: TempDir) -> Skep {
+    Skep::start_as(data_dir, |command| _ = command.env("PATH", "/nonexistent")).await
+}
+
+#[tokio::test]
+async fn keys_are_made_rotated_and_revoked_without_a_server() {
+    let server = without_vms(temp_dir()).await;
+    let made = answer(&skep(&server, &["account", "create", "acme", "--json"], ""));
+    let data_dir = server.stop();
+    let dir = data_dir.path().to_str().unwrap().to_owned();
+    let keys = |arguments: &[&str]| {
+        Command::new(binary()).arg("keys").args(arguments).args(["--data-dir", &dir]).output().unwrap()
+    };
+    let of_acme = |arguments: &[&str]| keys(&[arguments, &["--account", "acme"]].concat());
+    let old = answer(&of_acme(&["create", "--name", "ci", "--role", "admin", "--json"]));
+    assert_eq!(old["account"], made["id"]);
+    let new = answer(&of_acme(&["rotate", old["id"].as_str().unwrap(), "--json"]));
+    assert_eq!((&new["name"], &new["scopes"]), (&old["name"], &old["scopes"]));
+    let listed = stdout(&of_acme(&["list"]));
+    assert!(listed.contains("rotated") && listed.contains("valid"), "{listed}");
+    let unknown = keys(&["list", "--account", "nobody"]);
+    assert!(stderr(&unknown).contains("no account `nobody`"), "{unknown:?}");
+    answer(&keys(&["create", "--name", "other", "--role", "agent", "--json"]));
+    // All but the one that the commands on this machine use.
+    assert_eq!(answer(&keys(&["revoke", "--all", "--json"])), json!({"revoked": 1}));
+    let later = answer(&keys(&["create", "--name", "later", "--role", "operator", "--json"]));
+    assert!(stdout(&keys(&["list"])).contains("later"));
+
+    let server = without_vms(data_dir).await;
+    server.get("/api/whoami").await.ok(200);
+    let ask = |key: &Value| {
+        let key = key["key"].as_str().unwrap().to_owned();
+        send(server.bare(Method::GET, "/api/whoami").bearer_auth(key))
+    };
+    for key in [&old, &new, &later] {
+        ask(key).await.ok(200);
+    }
+    assert!(keys(&["revoke", later["id"].as_str().unwrap()]).status.success());
+    ask(&later).await.refused(403, "token_expired");
+    let all = ["keys", "revoke", "--all", "--account", "acme", "--json", "--data-dir", &dir];
+    assert_eq!(answer(&skep(&server, &all, "")), json!({"revoked": 2}));
+    ask(&old).await.refused(403, "token_expired");
+    ask(&new).await.refused(403, "token_expired");
+    assert!(keys(&["revoke", "--all", "--own"]).status.success());
+    server.get("/api/whoami").await.refused(403, "token_expired");
 }

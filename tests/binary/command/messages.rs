@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{answer, skep, stdout};
-use crate::harness::{Skep, binary, temp_dir};
+use crate::harness::{Skep, binary, step, temp_dir};
 
 /// Nobody listens there. A port that was free a moment ago may be that of another test's server by now.
 const UNUSED_URL: &str = "http://127.0.0.1:1";
@@ -36,8 +36,15 @@ fn message(output: &Output, code: i32) -> String {
 }
 
 #[tokio::test]
-async fn a_key_that_is_missing_unknown_or_revoked_is_described_by_its_origin() {
+async fn errors_are_described_by_what_a_caller_of_the_command_can_do() {
     let server = Skep::start().await;
+    step("keys that are missing, unknown or revoked", keys(&server)).await;
+    step("servers that cannot be reached", connections(&server)).await;
+    step("refusals", refusals(&server)).await;
+    step("errors as JSON", async { errors_as_json(&server) }).await;
+}
+
+async fn keys(server: &Skep) {
     let empty = tempfile::tempdir().unwrap();
     let url = ("SKEP_URL", server.url.as_str());
     let error_text = message(&bare(&["ps"], &[url], empty.path()), 1);
@@ -68,20 +75,18 @@ async fn a_key_that_is_missing_unknown_or_revoked_is_described_by_its_origin() {
     );
 }
 
-#[tokio::test]
-async fn a_server_that_cannot_be_reached_is_described_by_the_cause() {
-    let plain = Skep::start().await;
+async fn connections(plain: &Skep) {
     let data_dir = temp_dir();
     let secure = Skep::start_on(data_dir, &["--tls", "self-signed"]).await;
     let ps = |server: &Skep, url: &str| message(&skep(server, &["ps", "--url", url], ""), 1);
 
-    let error_text = ps(&plain, &plain.url.replace("http:", "https:"));
+    let error_text = ps(plain, &plain.url.replace("http:", "https:"));
     assert!(error_text.contains("does not use TLS") && error_text.contains("http://"), "{error_text}");
     let error_text = ps(&secure, &secure.url);
     assert!(error_text.contains("does not trust") && error_text.contains("--ca-file"), "{error_text}");
     let error_text = ps(&secure, &secure.url.replace("https:", "http:"));
     assert!(error_text.contains("accepts https only"), "{error_text}");
-    let error_text = ps(&plain, UNUSED_URL);
+    let error_text = ps(plain, UNUSED_URL);
     assert!(
         error_text.contains("no server is running at") && error_text.contains("skep serve"),
         "{error_text}"
@@ -93,23 +98,21 @@ async fn a_server_that_cannot_be_reached_is_described_by_the_cause() {
     assert!(stdout(&trusted).contains("account  ") && trusted.status.success(), "{trusted:?}");
 }
 
-#[tokio::test]
-async fn a_refusal_names_verbs_and_flags() {
-    let server = Skep::start().await;
-    assert!(skep(&server, &["git", "init", "work"], "").status.success());
-    let error_text = message(&skep(&server, &["git", "commit", "-C", "work", "-m", "x"], ""), 1);
+async fn refusals(server: &Skep) {
+    assert!(skep(server, &["git", "init", "work"], "").status.success());
+    let error_text = message(&skep(server, &["git", "commit", "-C", "work", "-m", "x"], ""), 1);
     assert!(error_text.contains("`skep git add`") && error_text.contains("`--allow-empty`"), "{error_text}");
-    let error_text = message(&skep(&server, &["cat", "missing"], ""), 1);
+    let error_text = message(&skep(server, &["cat", "missing"], ""), 1);
     assert!(error_text.contains("`skep ls`"), "{error_text}");
     for error_text in
-        [error_text, message(&skep(&server, &["keys", "revoke", "key_01jv0000000000000000000000"], ""), 1)]
+        [error_text, message(&skep(server, &["keys", "revoke", "key_01jv0000000000000000000000"], ""), 1)]
     {
         assert!(!error_text.contains("/api/") && !error_text.contains("GET "), "{error_text}");
     }
     // The API keeps its own terms.
     let path = format!(
         "{}/missing",
-        stdout(&skep(&server, &["whoami", "--json"], "")).parse::<Value>().unwrap()["roots"][0]
+        stdout(&skep(server, &["whoami", "--json"], "")).parse::<Value>().unwrap()["roots"][0]
             .as_str()
             .unwrap()
     );
@@ -117,19 +120,17 @@ async fn a_refusal_names_verbs_and_flags() {
     assert!(refused.refused(404, "unknown_path").contains("GET /api/ls"), "{refused:?}");
 }
 
-#[tokio::test]
-async fn with_json_an_error_is_one_line_of_json() {
-    let server = Skep::start().await;
+fn errors_as_json(server: &Skep) {
     let error = |output: &Output, code: i32| -> Value { message(output, code).parse().unwrap() };
-    let refused = error(&skep(&server, &["cat", "--json", "missing"], ""), 1);
+    let refused = error(&skep(server, &["cat", "--json", "missing"], ""), 1);
     assert_eq!((&refused["status"], &refused["code"]), (&json!(404), &json!("unknown_path")), "{refused}");
     let id = refused["request_id"].as_str().unwrap();
     assert!(!id.is_empty() && refused["message"].as_str().unwrap().contains("missing"), "{refused}");
-    let away = error(&skep(&server, &["ps", "--json", "--url", UNUSED_URL], ""), 1);
+    let away = error(&skep(server, &["ps", "--json", "--url", UNUSED_URL], ""), 1);
     assert_eq!((&away["status"], &away["code"]), (&Value::Null, &json!("unreachable")), "{away}");
-    let usage = error(&skep(&server, &["ps", "--json", "--bogus"], ""), 2);
+    let usage = error(&skep(server, &["ps", "--json", "--bogus"], ""), 2);
     assert_eq!(usage["code"], "usage", "{usage}");
-    answer(&skep(&server, &["whoami", "--json"], ""));
+    answer(&skep(server, &["whoami", "--json"], ""));
 }
 
 #[tokio::test]

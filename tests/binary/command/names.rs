@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{answer, skep, stdout};
-use crate::harness::{Skep, binary, eventually};
+use crate::harness::{Skep, binary, eventually, step};
 
 fn stderr(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -24,9 +24,9 @@ async fn a_vm_goes_by_its_name_wherever_a_verb_takes_one() {
         assert!(stdout(&ls).contains("hostname"), "{ls:?}");
         server.get(&format!("/api/swarm/vm/{reference}")).await.ok(200);
         server.get(&format!("/api/files/read?path=/etc/hostname&vm={reference}")).await.ok(200);
-        let body = json!({"command": "hostname", "vm": reference});
-        assert_eq!(server.post("/api/exec", &body).await.ok(200)["stdout"], format!("{host_name}\n"));
     }
+    let body = json!({"command": "hostname", "vm": "web"});
+    assert_eq!(server.post("/api/exec", &body).await.ok(200)["stdout"], format!("{host_name}\n"));
     assert!(skep(&server, &["write", "--vm", "web", "note"], "by name\n").status.success());
     let here = tempfile::tempdir().unwrap();
     let copy = here.path().join("copy");
@@ -99,9 +99,17 @@ fn in_the_store_too(server: &Skep, id: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_of_a_vm_learns_no_other_vm_by_name_or_beginning() {
+async fn a_command_runs_where_it_was_asked_to_and_a_key_of_a_vm_learns_no_other_vm() {
     let server = Skep::start().await;
-    let booted = ["own", "web"].map(|name| answer(&skep(&server, &["boot", "--name", name, "--json"], "")));
+    // Each step leaves a server without VMs to the next one.
+    step("no command runs on the server unasked", async { commands_on_the_server(&server) }).await;
+    step("a VM for one command", one_command(&server)).await;
+    step("the command of a boot is looked at and followed", command_of_a_boot(&server)).await;
+    step("keys of VMs", keys_of_vms(&server)).await;
+}
+
+async fn keys_of_vms(server: &Skep) {
+    let booted = ["own", "web"].map(|name| answer(&skep(server, &["boot", "--name", name, "--json"], "")));
     let key = server.post("/api/keys", &json!({"name": "of own", "role": "vm", "vm": "own"})).await.ok(201);
     assert_eq!(key["vm"], booted[0]["vms"][0]["id"], "a key is bound by the name too");
     let ask = async |vm: &str| {
@@ -130,9 +138,7 @@ async fn a_key_of_a_vm_learns_no_other_vm_by_name_or_beginning() {
     server.post("/api/swarm/cleanup", &json!({})).await.ok(200);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn no_command_runs_on_the_server_unasked() {
-    let server = Skep::start().await;
+fn commands_on_the_server(server: &Skep) {
     let root = server.data_dir.path().join("workspaces/default");
     for (arguments, why) in [
         (&["exec", "touch ran"][..], "cannot be a VM"),
@@ -152,67 +158,62 @@ async fn no_command_runs_on_the_server_unasked() {
         (&["cp", "/etc/hostname", ":ran"], "the VM before `:` is empty"),
         (&["end", ""], "the VM is empty"),
     ] {
-        let refused = skep(&server, arguments, "");
+        let refused = skep(server, arguments, "");
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {refused:?}");
         assert!(stderr(&refused).contains(why), "{arguments:?}: {refused:?}");
         assert!(!root.join("ran").exists(), "{arguments:?}");
     }
     // What they would have done.
-    let run = skep(&server, &["exec", "--server", "mkdir sub; touch ran; pwd"], "");
+    let run = skep(server, &["exec", "--server", "mkdir sub; touch ran; pwd"], "");
     assert!(run.status.success() && root.join("ran").exists(), "{run:?}");
-    let run = skep(&server, &["exec", "--server", "--cwd", "sub", "--", "sh", "-c", "pwd; exit 3"], "");
+    let run = skep(server, &["exec", "--server", "--cwd", "sub", "--", "sh", "-c", "pwd; exit 3"], "");
     assert_eq!((run.status.code(), stdout(&run).trim().ends_with("default/sub")), (Some(3), true), "{run:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_vm_can_be_booted_for_one_command() {
-    let server = Skep::start().await;
-    let run = skep(&server, &["run", "--rm", "--", "sh", "-c", "cat; echo err >&2; exit 7"], "through\n");
+async fn one_command(server: &Skep) {
+    let run = skep(server, &["run", "--rm", "--", "sh", "-c", "cat; echo err >&2; exit 7"], "through\n");
     assert_eq!((run.status.code(), stdout(&run).as_str()), (Some(7), "through\n"), "{run:?}");
     assert_eq!(stderr(&run), "err\n");
     assert_eq!(server.count().await, 0);
 
-    let kept = skep(&server, &["run", "--name", "job", "--cwd", "..", "pwd"], "");
+    let kept = skep(server, &["run", "--name", "job", "--cwd", "..", "pwd"], "");
     assert_eq!((kept.status.code(), stdout(&kept).as_str()), (Some(0), "/\n"), "{kept:?}");
     assert!(stderr(&kept).contains("`skep end job`"), "{kept:?}");
-    assert_eq!(skep(&server, &["run", "--name", "job", "true"], "").status.code(), Some(125));
-    assert_eq!(skep(&server, &["run", "--rm", "-it", "sh"], "").status.code(), Some(2));
-    assert_eq!(skep(&server, &["run", "--rm"], "").status.code(), Some(2));
+    assert_eq!(skep(server, &["run", "--name", "job", "true"], "").status.code(), Some(125));
+    assert_eq!(skep(server, &["run", "--rm", "-it", "sh"], "").status.code(), Some(2));
+    assert_eq!(skep(server, &["run", "--rm"], "").status.code(), Some(2));
     assert_eq!(server.count().await, 1);
-    assert!(skep(&server, &["rm", "job"], "").status.success(), "`rm` is understood as `end`");
+    assert!(skep(server, &["rm", "job"], "").status.success(), "`rm` is understood as `end`");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_command_of_a_boot_is_looked_at_and_followed() {
-    let server = Skep::start().await;
+async fn command_of_a_boot(server: &Skep) {
     let script = "echo begun; until test -e /root/go; do sleep 0.1; done; printf 'done \\377\\n'; exit 5";
     let arguments = ["boot", "--name", "job", "--command", script, "--ttl", "1h", "--json"];
-    let exec_id = answer(&skep(&server, &arguments, ""))["vms"][0]["exec_id"].as_str().unwrap().to_owned();
-    eventually("the output", async || stdout(&skep(&server, &["logs", "job"], "")).ends_with("begun\n"))
-        .await;
-    let logs = skep(&server, &["logs", "job"], "");
+    let exec_id = answer(&skep(server, &arguments, ""))["vms"][0]["exec_id"].as_str().unwrap().to_owned();
+    eventually("the output", async || stdout(&skep(server, &["logs", "job"], "")).ends_with("begun\n")).await;
+    let logs = skep(server, &["logs", "job"], "");
     assert!(stderr(&logs).contains(&exec_id), "{logs:?}");
-    let console = answer(&skep(&server, &["logs", "job", "--json"], ""));
+    let console = answer(&skep(server, &["logs", "job", "--json"], ""));
     assert!(console["console"].is_string(), "{console}");
-    assert!(!stdout(&skep(&server, &["logs", "--console", "job"], "")).contains("begun"));
-    let listed = stdout(&skep(&server, &["ps"], ""));
+    assert!(!stdout(&skep(server, &["logs", "--console", "job"], "")).contains("begun"));
+    let listed = stdout(&skep(server, &["ps"], ""));
     // Some minutes may have passed since the boot.
     let has_time_left = (50..60).any(|minutes| listed.contains(&format!(" {minutes} m")));
     assert!(listed.contains(" job ") && listed.contains("MiB") && has_time_left, "{listed}");
 
-    let missing = skep(&server, &["attach", "exec_01jv0000000000000000000000"], "");
+    let missing = skep(server, &["attach", "exec_01jv0000000000000000000000"], "");
     assert_eq!(missing.status.code(), Some(1), "{missing:?}");
-    assert_eq!(skep(&server, &["attach", "--vm", "job", "job"], "").status.code(), Some(2));
-    assert!(skep(&server, &["write", "--vm", "job", "go"], "").status.success());
+    assert_eq!(skep(server, &["attach", "--vm", "job", "job"], "").status.code(), Some(2));
+    assert!(skep(server, &["write", "--vm", "job", "go"], "").status.success());
     for arguments in [&["attach", "job"][..], &["attach", &exec_id], &["logs", "-f", "job"]] {
-        let followed = skep(&server, arguments, "");
+        let followed = skep(server, arguments, "");
         // The exact bytes, of which the last is no text.
         assert_eq!(
             (followed.status.code(), followed.stdout.as_slice()),
             (Some(5), &b"begun\ndone \xff\n"[..])
         );
     }
-    let logs = skep(&server, &["logs", "job"], "");
+    let logs = skep(server, &["logs", "job"], "");
     assert!(logs.stdout.ends_with(b"begun\ndone \xff\n"), "{logs:?}");
     server.post("/api/swarm/cleanup", &json!({})).await.ok(200);
 }

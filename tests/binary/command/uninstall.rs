@@ -154,25 +154,29 @@ fn machine_wide_files_are_removed_with_the_service_that_owns_them() {
     assert_eq!(called, "disable skep\ndaemon-reload\n");
     let (code, has, _, all) = run("skep uninstall --yes --keep-data > /dev/null; has");
     assert_eq!((code, has.as_str()), (Some(0), "user\ndata\n"), "{all:?}");
-    // Another server's data, a unit of another data directory, something that is mounted: each is left alone.
+    // Another server's data is left alone, with what that server needs.
     let other = "mkdir -p /run/skep/0123456789ab; skep uninstall --yes > /dev/null; has";
     let (code, has, _, all) = run(other);
     assert_eq!((code, has.as_str()), (Some(0), "program\nuser\n"), "{all:?}");
-    let elsewhere = "mkdir -p /var/lib/other/keeper; skep uninstall --yes --data-dir /var/lib/other > /dev/null; has; ls /var/lib";
-    let (code, has, called, all) = run(elsewhere);
-    assert_eq!((code, has.as_str()), (Some(0), "unit\nprogram\nuser\ndata\nskep\n"), "{all:?}");
-    assert_eq!(called, "");
-    let mounted = "mount -t tmpfs none /var/lib/skep/workspaces; ! skep uninstall --yes 2>&1; has";
-    let (code, has, _, all) = run(mounted);
+    left_alone(run);
+}
+
+/// A folder that is no data directory, a unit of another data directory, and something that is mounted. Each of these calls
+/// leaves the installation as it is for the next one.
+fn left_alone(run: impl Fn(&str) -> (Option<i32>, String, String, Output)) {
+    let script = "mkdir /var/lib/photos; ! skep uninstall --yes --data-dir /var/lib/photos 2>&1; ls /var/lib
+        rmdir /var/lib/photos; echo --
+        mkdir -p /var/lib/other/keeper; skep uninstall --yes --data-dir /var/lib/other > /dev/null; has; ls /var/lib
+        echo --
+        mount -t tmpfs none /var/lib/skep/workspaces; ! skep uninstall --yes 2>&1; has";
+    let (code, printed, called, all) = run(script);
+    let parts: Vec<&str> = printed.split("--\n").collect();
+    let [strange, elsewhere, mounted] = parts[..] else { panic!("{all:?}") };
+    assert_eq!((code, called.as_str()), (Some(0), ""), "{all:?}");
+    assert!(strange.contains("not a data directory") && strange.ends_with("photos\nskep\n"), "{all:?}");
+    assert_eq!(elsewhere, "unit\nprogram\nuser\ndata\nskep\n", "{all:?}");
     assert!(
-        code == Some(0) && has.contains("unmount it first") && has.ends_with("unit\nprogram\nuser\ndata\n"),
-        "{all:?}"
-    );
-    let strange =
-        "mkdir /var/lib/photos; ! skep uninstall --yes --data-dir /var/lib/photos 2>&1; ls /var/lib";
-    let (code, has, _, all) = run(strange);
-    assert!(
-        code == Some(0) && has.contains("not a data directory") && has.ends_with("photos\nskep\n"),
+        mounted.contains("unmount it first") && mounted.ends_with("unit\nprogram\nuser\ndata\n"),
         "{all:?}"
     );
 }

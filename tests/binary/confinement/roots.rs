@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::{
     files::fixture::percent_encoded,
-    harness::{Answer, Skep, Tenant, send},
+    harness::{Answer, Skep, Tenant, send, step},
 };
 
 /// A text that must not occur in any answer.
@@ -145,14 +145,11 @@ async fn nothing_beside_is_reached(by: &Tenant<'_>, root: &Path, outside: &Outsi
     assert!(outside.as_user("cat canary; git log").matches(CANARY).count() == 2);
 }
 
-#[tokio::test]
-async fn a_root_elsewhere_is_accessible_and_its_siblings_are_not() {
-    let outside = Outside::new();
-    let skep = outside.start(data_dir()).await;
+async fn a_root_of_the_server(skep: &Skep, outside: &Outside) {
     let root = outside.at("root");
-    let caller = administrator(&skep);
+    let caller = administrator(skep);
     is_reached(&caller, &root).await;
-    nothing_beside_is_reached(&caller, &root, &outside).await;
+    nothing_beside_is_reached(&caller, &root, outside).await;
 
     let run = async |command: String| -> Value {
         skep.post("/api/exec", &json!({"command": command, "cwd": root})).await.ok(200)
@@ -175,7 +172,7 @@ async fn a_root_elsewhere_is_accessible_and_its_siblings_are_not() {
 }
 
 #[tokio::test]
-async fn a_root_that_an_account_was_given_is_reached_from_the_next_start_on() {
+async fn roots_of_the_server_and_of_an_account_are_reached_and_their_siblings_are_not() {
     let outside = Outside::new();
     let skep = outside.start(data_dir()).await;
     let root = outside.at("acme");
@@ -183,14 +180,20 @@ async fn a_root_that_an_account_was_given_is_reached_from_the_next_start_on() {
     let request = json!({"name": "admin", "role": "admin", "account": made["id"]});
     let key = skep.post("/api/keys", &request).await.ok(201)["key"].as_str().unwrap().to_owned();
 
+    // A root that an account was given is reached from the next start on.
     let skep = outside.start(skep.stop()).await;
+    step("a root of the server", a_root_of_the_server(&skep, &outside)).await;
     let acme = Tenant { skep: &skep, id: made["id"].as_str().unwrap().to_owned(), key };
-    is_reached(&acme, &root).await;
-    nothing_beside_is_reached(&acme, &root, &outside).await;
+    step("a root of an account", a_root_of_an_account(&acme, &root, &outside)).await;
+}
+
+async fn a_root_of_an_account(acme: &Tenant<'_>, root: &Path, outside: &Outside) {
+    is_reached(acme, root).await;
+    nothing_beside_is_reached(acme, root, outside).await;
     // What is one account's is beside the other's.
-    let foreign = get(&administrator(&skep), "/api/files/read", &root.join("work/note"), "").await;
+    let foreign = get(&administrator(acme.skep), "/api/files/read", &root.join("work/note"), "").await;
     assert!(foreign.status.is_client_error(), "{foreign:?}");
     let tried = json!({"command": format!("cat {}", root.join("work/note").display())});
-    let tried = skep.post("/api/exec", &tried).await.ok(200);
+    let tried = acme.skep.post("/api/exec", &tried).await.ok(200);
     assert_eq!(tried["stdout"], "", "{tried}");
 }

@@ -1,9 +1,15 @@
-//! Policies while the operator closes networks, while name servers change, and while processes that apply them are killed.
+//! Policies in all states of a VM, while the operator closes networks, while name servers change, and while processes that apply
+//! them are killed or do not answer.
 
 mod attacks;
+mod changes;
 mod floods;
+mod forged;
 mod life;
+mod limits;
 mod peers;
+mod states;
+mod tools;
 
 use std::fs;
 

@@ -7,11 +7,11 @@ use futures_util::{StreamExt, stream};
 use reqwest::{Body, Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use super::fixture::{Fixture, in_both_places};
+use super::fixture::Fixture;
 use crate::harness::{eventually, send};
 
 /// More than any buffer on the way holds.
-const LENGTH: usize = 20 << 20;
+const LENGTH: usize = 8 << 20;
 
 fn put(fixture: &Fixture<'_>, name: &str, query: &[(&str, &str)]) -> RequestBuilder {
     fixture.request(Method::PUT, "/api/files/raw", &fixture.at(name), query)
@@ -26,17 +26,13 @@ fn pattern() -> Vec<u8> {
     (0..LENGTH).map(|at| u8::try_from((at / 251 + at) % 256).unwrap()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bytes_go_into_both_places_and_come_out() {
-    in_both_places(async |fixture| {
-        whole_and_in_parts(fixture).await;
-        refused(fixture).await;
-        left_alone(fixture).await;
-        markers(fixture).await;
-        slow_readers(fixture).await;
-        watched(fixture).await;
-    })
-    .await;
+pub(super) async fn bytes(fixture: &Fixture<'_>) {
+    whole_and_in_parts(fixture).await;
+    refused(fixture).await;
+    left_alone(fixture).await;
+    markers(fixture).await;
+    slow_readers(fixture).await;
+    watched(fixture).await;
 }
 
 async fn whole_and_in_parts(fixture: &Fixture<'_>) {

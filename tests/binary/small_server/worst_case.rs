@@ -33,6 +33,15 @@ pub(super) async fn prepare(skep: &Skep) -> Vec<Request> {
     all
 }
 
+/// Those of reads of files alone.
+pub(super) async fn prepare_reads(skep: &Skep) -> Vec<Request> {
+    let root = skep.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
+    let folder = PathBuf::from(&root);
+    files(&folder);
+    belongs_to_its_owner(&folder);
+    reads(&root)
+}
+
 /// Changes the owner of everything below a folder to the owner of the folder, as whom the server runs.
 fn belongs_to_its_owner(folder: &Path) {
     let owner = fs::metadata(folder).unwrap();

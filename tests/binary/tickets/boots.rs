@@ -2,13 +2,13 @@
 
 use std::{process::Stdio, time::Duration};
 
-use futures_util::future::select_all;
+use futures_util::future::{join_all, select_all};
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_harness::process::{go_on, stop};
 use tokio::{io::AsyncReadExt, process::Command, time::timeout};
 
-use crate::harness::{self, Skep, eventually, send};
+use crate::harness::{self, Skep, eventually, send, step};
 
 /// Time limit for the output of a command that follows a log.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(240);
@@ -27,15 +27,39 @@ async fn outcomes(skep: &Skep, id: &str) -> Vec<Value> {
     history["attempts"].as_array().unwrap().iter().map(|one| one["outcome"].clone()).collect()
 }
 
+/// Ends the VMs of a step, so that the next one finds a server without VMs.
+async fn no_vms(skep: &Skep) {
+    skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vm_holds_the_ticket_that_it_was_booted_for_and_finishes_it_with_its_own_key() {
+async fn a_vm_holds_its_ticket_which_ends_with_the_vm_and_a_boot_that_fails_gives_it_back() {
+    // One VM at a time.
+    let skep = Skep::start_on(tempfile::tempdir().unwrap(), &["--max-vms", "1"]).await;
+    step("boots that fail", boots_that_fail(&skep)).await;
+    step("a VM finishes its ticket with its own key", its_own_key(&skep)).await;
+    step("a ticket ends with its VM", a_ticket_ends_with_its_vm(&skep)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_is_held_by_the_command_of_its_boot_and_ends_as_that_does() {
     let skep = Skep::start().await;
-    let (id, other) = (ticket(&skep).await, ticket(&skep).await);
+    step("a ticket is held while the command runs", held_while_the_command_runs(&skep)).await;
+    no_vms(&skep).await;
+    step("each VM of a boot runs the command", commands_of_several_vms(&skep)).await;
+    no_vms(&skep).await;
+    step("the command finds its ticket and the prerequisites", ticket_and_prerequisites(&skep)).await;
+    no_vms(&skep).await;
+    step("the end of the command finishes the ticket", ends_of_commands(&skep)).await;
+}
+
+async fn its_own_key(skep: &Skep) {
+    let (id, other) = (ticket(skep).await, ticket(skep).await);
     let booted = skep.post("/api/swarm/boot", &json!({"ticket": id, "env": {"OWN": "x"}})).await.ok(201);
     let vm = &booted["vms"][0];
     let pid = vm["pid"].as_u64().unwrap();
     assert_eq!(vm["ticket"], json!(id));
-    let held = record(&skep, &id).await;
+    let held = record(skep, &id).await;
     assert_eq!(
         (&held["status"], &held["vm"], &held["attempt"]),
         (&json!("in_progress"), &vm["id"], &json!(1))
@@ -51,46 +75,27 @@ async fn a_vm_holds_the_ticket_that_it_was_booted_for_and_finishes_it_with_its_o
     as_vm(Method::PATCH, &format!("/api/tickets/{other}"), done.clone()).await.refused(404, "unknown_ticket");
     as_vm(Method::POST, &format!("/api/tickets/{id}/heartbeat"), json!({"attempt": 1})).await.ok(200);
     as_vm(Method::PATCH, &format!("/api/tickets/{id}"), done).await.ok(200);
-    assert_eq!(record(&skep, &id).await["result"], json!({"ok": true}));
+    assert_eq!(record(skep, &id).await["result"], json!({"ok": true}));
     // The VM ends with its attempt, and its key with it.
     skep.wait_for_end_of(pid).await;
-    let ended = skep.get("/api/vms?state=ended").await.ok(200);
-    assert_eq!((&ended["vms"][0]["id"], &ended["vms"][0]["reason"]), (&vm["id"], &json!("ticket_ended")));
+    assert_eq!(reason(skep, vm).await, "ticket_ended");
     as_vm(Method::GET, "/api/whoami", json!({})).await.refused(403, "token_expired");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_ends_with_the_vm_that_was_booted_for_it() {
-    let skep = Skep::start().await;
+async fn a_ticket_ends_with_its_vm(skep: &Skep) {
     let boot = async |id: &str| {
         let booted = skep.post("/api/swarm/boot", &json!({"ticket": id})).await.ok(201);
         booted["vms"][0]["pid"].as_u64().unwrap()
     };
-    let (deleted, off) = (ticket(&skep).await, ticket(&skep).await);
+    let (deleted, off) = (ticket(skep).await, ticket(skep).await);
     let pid = boot(&deleted).await;
     skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-    assert_eq!(record(&skep, &deleted).await["status"], "pending", "an operator's act does not count");
+    assert_eq!(record(skep, &deleted).await["status"], "pending", "an operator's act does not count");
     let pid = boot(&off).await;
     skep.post(&format!("/api/swarm/vm/{pid}/exec"), &json!({"command": "poweroff; sleep 60"})).await;
-    eventually("the end", async || record(&skep, &off).await["status"] == "failed").await;
-    assert_eq!(outcomes(&skep, &off).await, [json!("vm_ended")]);
-    assert_eq!(outcomes(&skep, &deleted).await, [json!("released")]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_vm_works_on_its_ticket_across_a_restart() {
-    let skep = Skep::start().await;
-    let id = ticket(&skep).await;
-    let booted = skep.post("/api/swarm/boot", &json!({"ticket": id})).await.ok(201);
-    let pid = booted["vms"][0]["pid"].as_u64().unwrap();
-    let skep = skep.stop_and_leave_vms().start().await;
-    let vm = skep.get(&format!("/api/swarm/vm/{pid}")).await.ok(200);
-    assert_eq!((&vm["ticket"], &vm["id"]), (&json!(id), &booted["vms"][0]["id"]));
-    let held = record(&skep, &id).await;
-    assert_eq!(
-        (&held["status"], &held["vm"], &held["attempt"]),
-        (&json!("in_progress"), &vm["id"], &json!(1))
-    );
+    eventually("the end", async || record(skep, &off).await["status"] == "failed").await;
+    assert_eq!(outcomes(skep, &off).await, [json!("vm_ended")]);
+    assert_eq!(outcomes(skep, &deleted).await, [json!("released")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,16 +135,14 @@ async fn a_named_boot_has_its_effect_once() {
     refused("base").await.ok(201);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_boot_that_fails_gives_the_ticket_back_and_a_ticket_that_is_lost_boots_nothing() {
-    let skep = Skep::start_on(tempfile::tempdir().unwrap(), &["--max-vms", "1"]).await;
-    let id = ticket(&skep).await;
+async fn boots_that_fail(skep: &Skep) {
+    let id = ticket(skep).await;
     let boot = async |body: Value| skep.post("/api/swarm/boot", &body).await;
     boot(json!({"ticket": id, "template": "none"})).await.refused(404, "unknown_template");
-    assert_eq!(outcomes(&skep, &id).await, [json!("released")]);
+    assert_eq!(outcomes(skep, &id).await, [json!("released")]);
     let other = skep.boot_one().await;
     boot(json!({"ticket": id})).await;
-    let found = record(&skep, &id).await;
+    let found = record(skep, &id).await;
     assert_eq!(
         (&found["status"], &found["ready"]),
         (&json!("pending"), &json!(true)),
@@ -152,17 +155,15 @@ async fn a_boot_that_fails_gives_the_ticket_back_and_a_ticket_that_is_lost_boots
     boot(json!({"ticket": id})).await.refused(409, "claim_lost");
     boot(json!({"ticket": "tkt_01jv0000000000000000000000"})).await.refused(404, "unknown_ticket");
     assert_eq!(skep.count().await, 0);
-    assert_eq!(record(&skep, &id).await["assignee"], "a");
+    assert_eq!(record(skep, &id).await["assignee"], "a");
     let keys = skep.get("/api/keys").await.ok(200);
     assert_eq!(keys["keys"].as_array().unwrap().len(), 1, "no key of a VM that is none: {keys}");
 }
 
 const WAIT_FOR_FILE: &str = "echo begun; while [ ! -e /root/end ]; do sleep 0.1; done; echo over; exit 3";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
-    let skep = Skep::start().await;
-    let id = ticket(&skep).await;
+async fn held_while_the_command_runs(skep: &Skep) {
+    let id = ticket(skep).await;
     let order = json!({"ticket": id, "command": WAIT_FOR_FILE, "keep_vm": true});
     let booted = skep.post("/api/swarm/boot", &order).await.ok(201);
     let (pid, exec_id) = (booted["vms"][0]["pid"].as_u64().unwrap(), booted["vms"][0]["exec_id"].clone());
@@ -173,10 +174,10 @@ async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
     assert!(String::from_utf8_lossy(&first).contains("begun"), "{first:?}");
     drop(watched);
     assert_eq!(skep.output(pid, "echo $SKEP_TICKET_ID; touch /root/seen").await, id);
-    assert_eq!(record(&skep, &id).await["status"], "in_progress");
+    assert_eq!(record(skep, &id).await["status"], "in_progress");
     skep.output(pid, "touch /root/end").await;
-    eventually("the end", async || record(&skep, &id).await["status"] == "failed").await;
-    assert_eq!(outcomes(&skep, &id).await, [json!("command_ended")]);
+    eventually("the end", async || record(skep, &id).await["status"] == "failed").await;
+    assert_eq!(outcomes(skep, &id).await, [json!("command_ended")]);
     // The VM is kept, with the output of the command.
     assert_eq!(skep.output(pid, "ls /root/seen").await, "/root/seen");
     let whole = skep.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
@@ -188,17 +189,25 @@ async fn a_ticket_is_held_while_the_command_of_its_boot_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_of_a_boot_outlives_the_server() {
+async fn a_vm_and_the_command_of_its_boot_work_on_a_ticket_across_a_restart() {
     let skep = Skep::start().await;
-    let (stays, ends) = (ticket(&skep).await, ticket(&skep).await);
-    let boot = async |id: &str, command: &str| {
-        let order = json!({"ticket": id, "command": command});
+    let (held, stays, ends) = (ticket(&skep).await, ticket(&skep).await, ticket(&skep).await);
+    let boot = async |order: Value| {
         skep.post("/api/swarm/boot", &order).await.ok(201)["vms"][0]["pid"].as_u64().unwrap()
     };
-    let staying = boot(&stays, WAIT_FOR_FILE).await;
+    let pid = boot(json!({"ticket": held})).await;
+    let before = skep.get(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+    let staying = boot(json!({"ticket": stays, "command": WAIT_FOR_FILE})).await;
     // It ends while no server runs, or a moment later: its exit and its result are read from the guest.
-    boot(&ends, r#"echo '{"kept": true}' > $SKEP_RESULT_FILE; sleep 2"#).await;
+    boot(json!({"ticket": ends, "command": r#"echo '{"kept": true}' > $SKEP_RESULT_FILE; sleep 2"#})).await;
     let skep = skep.stop_and_leave_vms().start().await;
+    let vm = skep.get(&format!("/api/swarm/vm/{pid}")).await.ok(200);
+    assert_eq!((&vm["ticket"], &vm["id"]), (&json!(held), &before["id"]));
+    let record_of_held = record(&skep, &held).await;
+    assert_eq!(
+        (&record_of_held["status"], &record_of_held["vm"], &record_of_held["attempt"]),
+        (&json!("in_progress"), &vm["id"], &json!(1))
+    );
     eventually("the end of one", async || record(&skep, &ends).await["status"] == "completed").await;
     assert_eq!(record(&skep, &ends).await["result"], json!({"kept": true}));
     assert_eq!(record(&skep, &stays).await["status"], "in_progress");
@@ -214,9 +223,7 @@ async fn attempts(skep: &Skep, id: &str) -> Vec<Value> {
     history["attempts"].as_array().unwrap().clone()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_the_command_of_a_boot_finishes_its_ticket() {
-    let skep = Skep::start().await;
+async fn ends_of_commands(skep: &Skep) {
     // The command, where the ticket stands after it, how the attempt ended, and what is kept with it.
     let printed = json!({"exit_code": 0, "stdout_tail": "out\n", "stderr_tail": "err\n"});
     let result = json!({"tests": 12});
@@ -236,12 +243,13 @@ async fn the_end_of_the_command_of_a_boot_finishes_its_ticket() {
             json!({"message": "/run/skep/result.json has more than 1048576 bytes"}),
         ),
     ];
-    for (command, status, outcome, kept) in rows {
-        let id = ticket(&skep).await;
+    // Each in a VM of its own, at once.
+    join_all(rows.map(async |(command, status, outcome, kept)| {
+        let id = ticket(skep).await;
         let booted = skep.post("/api/swarm/boot", &json!({"ticket": id, "command": command})).await.ok(201);
         let vm = &booted["vms"][0];
-        eventually("the end of the VM", async || reason(&skep, vm).await == "ticket_ended").await;
-        let (record, attempts) = (record(&skep, &id).await, attempts(&skep, &id).await);
+        eventually("the end of the VM", async || reason(skep, vm).await == "ticket_ended").await;
+        let (record, attempts) = (record(skep, &id).await, attempts(skep, &id).await);
         assert_eq!(record["status"], status, "{command}: {record}");
         assert_eq!(attempts.len(), 1, "{command}");
         assert_eq!(attempts[0]["outcome"], outcome, "{command}");
@@ -251,13 +259,13 @@ async fn the_end_of_the_command_of_a_boot_finishes_its_ticket() {
         if status == "completed" {
             assert_eq!(record["result"], kept, "{command}");
         }
-    }
-    assert_eq!(skep.count().await, 0);
+    }))
+    .await;
+    // The end is on record before the VM leaves the server's list.
+    eventually("no VM in the list", async || skep.count().await == 0).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_vm_of_a_boot_runs_its_command_and_one_that_cannot_be_run_boots_nothing() {
-    let skep = Skep::start().await;
+async fn commands_of_several_vms(skep: &Skep) {
     let order = json!({"count": 2, "command": "echo $WORD > /root/word", "env": {"WORD": "w"}});
     let booted = skep.post("/api/swarm/boot", &order).await.ok(201);
     for vm in booted["vms"].as_array().unwrap() {
@@ -325,13 +333,11 @@ with sqlite3.connect(sys.argv[1]) as store:
     eventually("no VM in the list", async || skep.count().await == 0).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_command_of_a_boot_finds_its_ticket_and_what_came_of_the_prerequisites() {
-    let skep = Skep::start().await;
+async fn ticket_and_prerequisites(skep: &Skep) {
     let mut needs = Vec::new();
     // The sixth does not fit into the file.
     for number in 0..6 {
-        let id = ticket(&skep).await;
+        let id = ticket(skep).await;
         let result = json!({"number": number, "text": "x".repeat(800_000)});
         let done = json!({"status": "completed", "result": result});
         send(skep.request(Method::PATCH, &format!("/api/tickets/{id}")).json(&done)).await.ok(200);
@@ -351,7 +357,7 @@ async fn the_command_of_a_boot_finds_its_ticket_and_what_came_of_the_prerequisit
     assert!(mode.starts_with("-rw-r--r-- 1 root root "), "{mode}");
     let read = skep.get(&format!("/api/files/read?vm={pid}&path=/root/seen")).await.ok(200);
     let seen: Value = serde_json::from_str(read["content"].as_str().unwrap()).unwrap();
-    let record = record(&skep, &id).await;
+    let record = record(skep, &id).await;
     for field in ["id", "title", "description", "status", "attempt", "vm", "dependencies", "assignee"] {
         assert_eq!(seen["ticket"][field], record[field], "{field}");
     }

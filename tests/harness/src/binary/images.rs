@@ -72,6 +72,15 @@ pub fn images_with_template() -> (Images, PathBuf) {
     (images, dir)
 }
 
+/// Names the images of the tests to a command, where there are some. Apt keeps a cache beside them, without which it parses its
+/// package lists for longer than the doctor needs for all else.
+pub fn with_images(command: &mut Command) -> &mut Command {
+    if let Some(images) = std::env::var_os("SKEP_TEST_IMAGES") {
+        command.env("SKEP_IMAGE_DIR", images);
+    }
+    command
+}
+
 /// The folders of the templates that a server would find.
 pub fn templates(images: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(images.join("base")).into_iter().flatten().flatten();

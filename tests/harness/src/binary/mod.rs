@@ -10,7 +10,7 @@ mod tenants;
 mod vms;
 
 pub use leftovers::{left_by_server as remains_of, of_bake as left_of_bake, of_vms as remains_of_vms};
-pub use output::{answer, printed, stdout_on_server};
+pub use output::{answer, printed, stdout_on_server, step};
 pub use server::{
     Answer, Skep, StoppedServer, binary, command, output_of, send, serve, serve_anywhere, small_vms,
     try_send, with_vms, write_program,

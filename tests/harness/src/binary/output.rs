@@ -24,3 +24,9 @@ pub async fn stdout_on_server(skep: &Skep, command: &str) -> String {
     let answer = skep.post("/api/exec", &json!({"command": command})).await.ok(200);
     answer["stdout"].as_str().unwrap().to_owned()
 }
+
+/// Runs one step of a test that has several on one server. The output of a failed test names the steps that began.
+pub async fn step(name: &str, step: impl Future<Output = ()>) {
+    println!("step: {name}");
+    step.await;
+}

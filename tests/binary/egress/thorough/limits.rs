@@ -3,8 +3,10 @@
 use serde_json::json;
 use skep_harness::{eventually, temp_dir};
 
-use super::{OPTIONS, boot, fetch, world::World};
-use crate::harness::Skep;
+use crate::{
+    egress::{OPTIONS, boot, fetch, world::World},
+    harness::Skep,
+};
 
 const SMALL: [&str; 6] =
     ["--egress-connections", "3", "--egress-connections-of-all", "4", "--egress-mbit", "8"];

@@ -16,8 +16,11 @@ use skep_harness::{
     temp_dir,
 };
 
-use super::{OPTIONS, begin_long_connection, boot, fetch, is_refusal, recorded, world::World};
-use crate::{harness::Skep, spoofing::in_namespace};
+use crate::{
+    egress::{OPTIONS, begin_long_connection, boot, fetch, is_refusal, recorded, world::World},
+    harness::Skep,
+    spoofing::in_namespace,
+};
 
 async fn change(skep: &Skep, vm: u64, policy: &Value) -> Answer {
     let request = skep.request(Method::PATCH, &format!("/api/swarm/vm/{vm}"));

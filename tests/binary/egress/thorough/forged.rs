@@ -3,8 +3,11 @@
 use serde_json::json;
 use skep_harness::{eventually, temp_dir};
 
-use super::{OPTIONS, boot, fetch, python, world::World};
-use crate::{harness::Skep, spoofing::in_namespace};
+use crate::{
+    egress::{OPTIONS, boot, fetch, python, world::World},
+    harness::Skep,
+    spoofing::in_namespace,
+};
 
 /// Asks the forwarder for a name that no policy allows, with this address as the sender.
 const ASK: &str = r#"
