@@ -17,7 +17,7 @@ async fn the_server_has_no_privilege_a_vmm_has_a_jail_and_the_keeper_starts_the_
     step("the server is an ordinary user", async { the_server(&skep) }).await;
     step("the admin key is root's, the store the server's", async { the_data(&skep) }).await;
     let vms = skep.boot(2).await;
-    step("a VMM lives in a jail of its own", async { vmms(&skep, &vms) }).await;
+    step("a VMM lives in a jail of its own", async { vmms(&vms) }).await;
     step("the keeper starts the server again", a_server_that_is_killed(&skep)).await;
 }
 
@@ -59,7 +59,7 @@ async fn a_server_that_is_killed(skep: &Skep) {
     skep.boot_one().await;
 }
 
-fn vmms(skep: &Skep, vms: &[Value]) {
+fn vmms(vms: &[Value]) {
     let pids: Vec<u32> = vms.iter().map(|vm| u32::try_from(vm["pid"].as_u64().unwrap()).unwrap()).collect();
     let uids: Vec<String> = pids.iter().map(|pid| status_field(*pid, "Uid")).collect();
     assert_ne!(uids[0], uids[1]);

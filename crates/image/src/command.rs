@@ -35,7 +35,9 @@ impl Program {
 
     fn command<A: AsRef<OsStr>>(&self, dir: &Path, arguments: &[A]) -> Command {
         let mut command = Command::new(self.name);
-        command.args(arguments).current_dir(dir).stdin(Stdio::null()).env("LC_ALL", "C.UTF-8");
+        command.args(arguments).current_dir(dir).stdin(Stdio::null());
+        // What is parsed must not be translated, and LANGUAGE is stronger than this locale.
+        command.env("LC_ALL", "C.UTF-8").env_remove("LANGUAGE");
         command
     }
 
@@ -106,5 +108,19 @@ impl Containment {
         // SAFETY: between fork and exec it makes system calls only: no memory is allocated, no lock is taken.
         unsafe { command.pre_exec(enter) };
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_parsed_is_not_translated() {
+        let command = Program { name: "apt-cache", package: "apt" }.command(Path::new("/"), &["policy"]);
+        let variables: Vec<_> = command.get_envs().collect();
+        // With LANGUAGE, `Candidate:` is `Installationskandidat:` for German callers, although the locale is `C.UTF-8`.
+        assert!(variables.contains(&(OsStr::new("LANGUAGE"), None)), "{variables:?}");
+        assert!(variables.contains(&(OsStr::new("LC_ALL"), Some(OsStr::new("C.UTF-8")))), "{variables:?}");
     }
 }
