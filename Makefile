@@ -76,13 +76,13 @@ test-all: setup-tests build rustfmt-and-clippy schemathesis clients ## all tests
 	@packaging/setup browser
 	@echo "==> base template for the tests"
 	@$(BAKE_FOR_TESTS)
-	@$(TEST_ENVIRONMENT) tests/stages/run lint check unit service vm thorough dashboard
+	@$(TEST_ENVIRONMENT) tests/stages/run lint check unit service vm thorough dashboard dashboard-thorough
 
 test-dashboard: build ## the dashboard in a browser (Chromium), with real VMs; needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make test-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
 	@packaging/setup browser
 	@$(BAKE_FOR_TESTS)
-	@$(TEST_ENVIRONMENT) tests/stages/run dashboard
+	@$(TEST_ENVIRONMENT) tests/stages/run dashboard dashboard-thorough
 
 soak-dashboard: build ## the dashboard with 1,000 VMs and 10,000 tickets, and a picture of each page in target/pictures
 	@[ "$$(id -u)" = 0 ] || { echo "make soak-dashboard: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }

@@ -5,9 +5,9 @@ import { test } from 'node:test';
 
 import type { Page } from 'playwright-core';
 
-import { live, type Profile } from './harness/browser.ts';
-import { Suite } from './harness/suite.ts';
-import { eventually } from './harness/wait.ts';
+import { live, type Profile } from '../harness/browser.ts';
+import { Suite } from '../harness/suite.ts';
+import { eventually } from '../harness/wait.ts';
 
 const suite = new Suite();
 

@@ -3,10 +3,10 @@ import { test } from 'node:test';
 
 import type { Locator, Page } from 'playwright-core';
 
-import { live } from './harness/browser.ts';
-import { findings, FOR_CONTENT, pagesOf, populate } from './harness/pages.ts';
-import { Suite } from './harness/suite.ts';
-import { eventually } from './harness/wait.ts';
+import { live } from '../harness/browser.ts';
+import { findings, FOR_CONTENT, pagesOf, populate } from '../harness/pages.ts';
+import { Suite } from '../harness/suite.ts';
+import { eventually } from '../harness/wait.ts';
 
 const suite = new Suite(...FOR_CONTENT);
 const WIDTH = 390;
