@@ -127,7 +127,7 @@ async fn a_vm_is_idle_only_without_calls_streams_and_a_command() {
     let [streaming, watched, idle] = booted.try_into().unwrap();
     let id = idle["id"].as_str().unwrap();
     skep.post("/api/git/init", &json!({"path": "/root/work", "vm": id})).await.ok(201);
-    // What a command left behind is no activity.
+    // A process that a command left behind does not count as activity.
     run(&skep, &path(&idle), "(while :; do sleep 0.1; done) > /dev/null 2>&1 &").await;
     for vm in [&streaming, &watched, &idle] {
         paused(&skep, vm, "memory").await;
