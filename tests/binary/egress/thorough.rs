@@ -1,5 +1,5 @@
-//! Policies in all states of a VM, while the operator closes networks, while name servers change, and while processes that apply
-//! them are killed or do not answer.
+//! Policies in all states of a VM, while the operator closes networks, and while processes that apply them are killed or do not
+//! answer.
 
 mod attacks;
 mod changes;
@@ -17,7 +17,7 @@ use reqwest::Method;
 use serde_json::json;
 use skep_harness::{binary::send, eventually, process::kill, temp_dir};
 
-use super::{OPTIONS, assert_policies, boot, fetch, is_refusal, is_silent, policy, recorded, world::World};
+use super::{OPTIONS, assert_policies, boot, fetch, is_refusal, is_silent, policy, world::World};
 use crate::harness::Skep;
 
 #[test]
@@ -80,25 +80,6 @@ async fn assert_siblings_are_closed(skep: &Skep, vm: u64, sibling: u64) {
     let reached = fetch(skep, vm, &format!("-m 5 http://{}:7701/", bridge.trim())).await;
     // It times out, rather than being refused by the proxy: the packet filter drops it.
     assert_eq!(reached, Err(28));
-}
-
-#[test]
-fn names_are_looked_up_by_the_name_servers_that_the_machine_has_now() {
-    let folder = temp_dir();
-    let file = folder.path().join("resolv.conf");
-    // Nobody answers there.
-    fs::write(&file, "nameserver 203.0.113.8\n").unwrap();
-    World::run_with_resolv_conf(file.clone(), async move || {
-        let skep = Skep::start_on(temp_dir(), &OPTIONS[..2]).await;
-        let vm = boot(&skep, policy()).await;
-        assert!(is_refusal(&fetch(&skep, vm, "http://api.test/").await));
-        fs::write(&file, "nameserver 203.0.113.53\n").unwrap();
-        let world = Ok("world api.test".to_owned());
-        eventually("the new name server", async || fetch(&skep, vm, "http://api.test/").await == world).await;
-        // The next process asks it too.
-        kill(recorded(skep.data_dir.path()));
-        eventually("the next process", async || fetch(&skep, vm, "http://api.test/").await == world).await;
-    });
 }
 
 #[test]
