@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use crate::harness::{Skep, temp_dir};
 
 /// The value of a series.
-fn value(text: &str, series: &str) -> f64 {
+pub(crate) fn value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{series} is missing in:\n{text}")).parse().unwrap()
 }

@@ -1,10 +1,12 @@
-//! The policy of a VM that is copied, and of one that was on disk.
+//! The policy of a VM that is copied or stored, of one that was on disk, and of one whose server has no egress.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_harness::{binary::send, temp_dir};
 
-use super::{OPTIONS, boot, fetch, is_refusal, is_silent, world::World};
+use super::{
+    OPTIONS, begin_long_connection, boot, fetch, is_refusal, is_silent, wait_for_connection_end, world::World,
+};
 use crate::{
     copies::{fork, path_of, pid_of},
     harness::Skep,
@@ -20,24 +22,41 @@ pub(super) fn admitted(skep: &Skep) -> Vec<String> {
     elements.into_iter().flatten().map(|address| address.as_str().unwrap().to_owned()).collect()
 }
 
+async fn assert_closed(skep: &Skep, copy: &Value) {
+    assert_eq!(copy["egress"], "none", "{copy}");
+    assert!(is_silent(skep, pid_of(copy), "http://203.0.113.8/").await, "{copy}");
+}
+
 #[test]
 fn a_copy_has_no_policy_and_a_vm_returns_from_disk_with_its_own() {
     World::run(async || {
         let skep = Skep::start_on(temp_dir(), &OPTIONS).await;
         let vm = boot(&skep, json!({"allow": ["203.0.113.8"]})).await;
         let record = skep.get(&format!("/api/swarm/vm/{vm}")).await.ok(200);
-        let address = record["ip"].as_str().unwrap();
+        let (path, address) = (path_of(&record), record["ip"].as_str().unwrap());
         let copy = fork(&skep, &record, &json!({})).await.remove(0);
-        assert_eq!(copy["egress"], "none", "{copy}");
+        skep.post(&format!("{path}/snapshot"), &json!({"name": "stored"})).await.ok(201);
+        let booted = skep.post("/api/swarm/boot", &json!({"template": "stored"})).await.ok(201);
         assert_eq!(admitted(&skep), [address]);
-        assert!(is_silent(&skep, pid_of(&copy), "http://203.0.113.8/").await);
+        tokio::join!(assert_closed(&skep, &copy), assert_closed(&skep, &booted["vms"][0]));
 
-        let path = path_of(&record);
         skep.post(&format!("{path}/pause"), &json!({"to": "disk"})).await.ok(200);
         assert_eq!(admitted(&skep), [""; 0], "a VM on disk has no address");
         let resumed = send(skep.request(Method::POST, &format!("{path}/resume"))).await.ok(200);
         let vm = pid_of(&resumed);
         assert_eq!(fetch(&skep, vm, "http://203.0.113.8/").await.as_deref(), Ok("world 203.0.113.8"));
         assert!(is_refusal(&fetch(&skep, vm, "http://203.0.113.7/").await));
+        assert_off_ends_all(skep, vm).await;
     });
+}
+
+/// Asserts that the operator ends all connections, and that there are no policies then. The control is what the VM has before.
+async fn assert_off_ends_all(skep: Skep, vm: u64) {
+    begin_long_connection(&skep, vm).await;
+    let options = [&OPTIONS[..], &["--egress", "off"]].concat();
+    let skep = skep.stop_and_leave_vms().start_with(&options).await;
+    wait_for_connection_end(&skep, vm, "long").await;
+    assert!(is_silent(&skep, vm, "http://203.0.113.8/").await);
+    let refused = skep.post("/api/swarm/boot", &json!({"egress": "all"})).await;
+    refused.refused(503, "swarm_unavailable");
 }

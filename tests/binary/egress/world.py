@@ -33,6 +33,8 @@ class Web(http.server.BaseHTTPRequestHandler):
             body = NAMES[self.path.partition("=")[2]][0].encode()
         elif self.path.startswith("/look-ups?name="):
             body = b"%d" % LOOK_UPS[self.path.partition("=")[2]]
+        elif self.path == "/address":
+            body = self.connection.getsockname()[0].encode()
         elif self.path == "/counted":
             body = b"%d" % COUNTED
         else:

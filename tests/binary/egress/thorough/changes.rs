@@ -7,25 +7,21 @@ use std::{
     path::PathBuf,
 };
 
-use reqwest::Method;
 use serde_json::{Value, json};
 use skep_harness::{
-    binary::{Answer, send},
     eventually,
     process::{is_gone, stop},
     temp_dir,
 };
 
 use crate::{
-    egress::{OPTIONS, begin_long_connection, boot, fetch, is_refusal, recorded, world::World},
+    egress::{
+        OPTIONS, begin_long_connection, boot, change, fetch, is_refusal, recorded, wait_for_connection_end,
+        world::World,
+    },
     harness::Skep,
     spoofing::in_namespace,
 };
-
-async fn change(skep: &Skep, vm: u64, policy: &Value) -> Answer {
-    let request = skep.request(Method::PATCH, &format!("/api/swarm/vm/{vm}"));
-    send(request.json(&json!({"egress": policy}))).await
-}
 
 /// The keeper's record of a VM.
 async fn record_path(skep: &Skep, vm: u64) -> PathBuf {
@@ -62,10 +58,7 @@ fn a_change_that_the_process_does_not_answer_is_applied_by_the_next_one() {
         assert_eq!(change(&skep, vm, &policy).await.ok(200)["egress"], policy);
         // A stopped process would go on, and copy what is forbidden now, once it is continued.
         eventually("the end of the process", async || is_gone(stopped)).await;
-        eventually("the end of the connection", async || {
-            skep.exec(vm, "test -e /root/long.over").await["exit_code"] == 0
-        })
-        .await;
+        wait_for_connection_end(&skep, vm, "long").await;
         assert_policy(&skep, vm, &policy, ["api.test", "203.0.113.8"]).await;
     });
 }
