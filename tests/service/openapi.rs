@@ -172,7 +172,7 @@ async fn every_operation_refuses_unknown_parameters_and_says_so() {
 }
 
 /// The schema behind a reference, or the schema itself.
-fn resolved<'document>(document: &'document Value, schema: &'document Value) -> &'document Value {
+pub(crate) fn resolved<'document>(document: &'document Value, schema: &'document Value) -> &'document Value {
     match schema["$ref"].as_str() {
         Some(name) => resolved(document, document.pointer(name.trim_start_matches('#')).unwrap()),
         None => schema,
