@@ -16,7 +16,7 @@ use self::rows::{
 };
 use crate::{
     harness::{Refused, Skep, answered, refused},
-    openapi::{Operation, document, operations},
+    openapi::{Operation, document, operations, resolved},
     openapi_completeness::valid,
 };
 
@@ -50,6 +50,23 @@ impl Operation {
             Some(body) => request.header("content-type", "application/json").body(*body),
             None => request,
         }
+    }
+
+    /// A valid request for a VM that does not exist. `None` where the operation does not take a VM in `vm`.
+    fn right_in_vm(&self, document: &Value, skep: &Skep) -> Option<RequestBuilder> {
+        let Row { query, body, .. } = self.row();
+        let mut parameters = self.described["parameters"].as_array().into_iter().flatten();
+        if parameters.any(|parameter| parameter["name"] == "vm") {
+            let sign = if query.is_empty() { '?' } else { '&' };
+            let path = format!("{}{query}{sign}vm=4242", self.concrete());
+            let request = skep.bare(self.method.clone(), &path);
+            return Some(body.iter().fold(request, |request, body| request.body(*body)));
+        }
+        let schema = &self.described["requestBody"]["content"]["application/json"]["schema"];
+        resolved(document, schema)["properties"].get("vm")?;
+        let mut body: Value = serde_json::from_str(body.unwrap()).unwrap();
+        body["vm"] = json!(4242);
+        Some(skep.bare(self.method.clone(), &self.concrete()).json(&body))
     }
 }
 
@@ -154,6 +171,31 @@ async fn without_each_scope_that_it_needs_an_operation_is_refused() {
         }
     }
     assert!(needed > 20, "{needed} scopes were looked at");
+}
+
+#[tokio::test]
+async fn files_and_repositories_in_a_vm_need_the_scope_of_its_commands_too() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let mut asked = 0;
+    for operation in operations(&document) {
+        let tag = &operation.described["tags"][0];
+        let Some(request) = operation.right_in_vm(&document, &skep) else { continue };
+        if tag != "files" && tag != "git" {
+            continue;
+        }
+        let mut scopes = operation.scopes.clone().unwrap();
+        let with = |key: String| request.try_clone().unwrap().bearer_auth(key);
+        let message = "this key lacks the scope `swarm:exec`; use a key that has it";
+        let lacking = with(skep.key(&scopes).await.0);
+        expect(&operation, lacking, (403, "scope_missing", message)).await;
+        // The control: with this scope too, only the VM is missing.
+        scopes.push(Scope::SwarmExec);
+        let found = refused(with(skep.key(&scopes).await.0).send().await.unwrap()).await;
+        assert_eq!((found.status, found.code.as_str()), (503, "swarm_unavailable"), "{}", operation.id());
+        asked += 1;
+    }
+    assert!(asked > 30, "{asked} operations were asked");
 }
 
 #[tokio::test]

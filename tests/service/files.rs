@@ -1,5 +1,10 @@
 //! File operations over HTTP: requests and answers. Their semantics are tested in the crate `workspace`.
 
+use std::{
+    os::unix::fs::{MetadataExt, chown},
+    time::{Duration, SystemTime},
+};
+
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use skep_api::Scope;
@@ -49,6 +54,68 @@ async fn what_is_written_is_read_listed_found_and_removed() {
         skep.request(Method::DELETE, &format!("/api/files?path={}", skep.at("src"))).send().await.unwrap();
     assert_eq!(removed.json::<Value>().await.unwrap()["removed"], 2);
     refused(read(&skep, "src/main.rs").await, 404, "unknown_path").await;
+}
+
+#[tokio::test]
+async fn an_entry_has_the_size_owner_and_time_of_its_file() {
+    let skep = Skep::start().await;
+    write(&skep, "folder/file", "content").await;
+    let (folder, path) = (skep.at("folder"), skep.at("folder/file"));
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123)).unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(&path, Some(12_345), Some(12_346)).unwrap();
+    }
+    let owner = file.metadata().unwrap();
+    let (size, time) = (json!(7), json!("2023-11-14T22:13:20.123Z"));
+    let page: Value = skep.get(&format!("/api/ls?path={folder}")).await.json().await.unwrap();
+    let entry = &page["entries"][0];
+    assert_eq!((&entry["path"], &entry["size_bytes"], &entry["modified_at"]), (&json!(path), &size, &time));
+    assert_eq!((&entry["uid"], &entry["gid"]), (&json!(owner.uid()), &json!(owner.gid())));
+    let search = format!("/api/files/search?path={folder}&pattern=file");
+    let found: Value = skep.get(&search).await.json().await.unwrap();
+    let found = &found["matches"][0];
+    assert_eq!((&found["path"], &found["size_bytes"], &found["modified_at"]), (&json!(path), &size, &time));
+    let content: Value = read(&skep, "folder/file").await.json().await.unwrap();
+    assert_eq!((&content["size_bytes"], &content["modified_at"]), (&size, &time));
+}
+
+#[tokio::test]
+async fn lists_of_files_have_their_defaults_and_bounds() {
+    let skep = Skep::start().await;
+    let many = skep.at("many");
+    std::fs::create_dir(&many).unwrap();
+    for number in 0..1_001 {
+        std::fs::write(format!("{many}/f-{number}"), "").unwrap();
+    }
+    std::fs::write(format!("{many}/.dot"), "").unwrap();
+    let ask = async |route: &str, query: &str| skep.get(&format!("/api/{route}?path={many}{query}")).await;
+    let count = |list: &Value| list.as_array().unwrap().len();
+    let page: Value = ask("ls", "").await.json().await.unwrap();
+    assert_eq!((count(&page["entries"]), &page["entries"][0]["name"]), (1_000, &json!(".dot")));
+    let next = format!("&cursor={}", page["next_cursor"].as_str().unwrap());
+    let page: Value = ask("ls", &next).await.json().await.unwrap();
+    assert_eq!((count(&page["entries"]), &page["next_cursor"]), (2, &json!(null)));
+    for (query, matches, truncated) in [
+        ("&pattern=f-*", 1_000, true),
+        ("&pattern=f-*&limit=1001", 1_001, false),
+        ("&pattern=.dot", 1, false),
+        ("&pattern=.dot&hidden=false", 0, false),
+    ] {
+        let found: Value = ask("files/search", query).await.json().await.unwrap();
+        assert_eq!((count(&found["matches"]), &found["truncated"]), (matches, &json!(truncated)), "{query}");
+    }
+    for (route, query, name) in [
+        ("ls", "&limit=0", "`limit`"),
+        ("ls", "&limit=1001", "`limit`"),
+        ("files/search", "&pattern=x&limit=0", "`limit`"),
+        ("files/search", "&pattern=x&limit=10001", "`limit`"),
+        ("files/grep", "&pattern=x&limit=10001", "`limit`"),
+        ("files/grep", "&pattern=x&context=101", "`context`"),
+    ] {
+        let message = refused(ask(route, query).await, 400, "invalid_value").await;
+        assert!(message.contains(name), "{route} {query}: {message}");
+    }
 }
 
 #[tokio::test]

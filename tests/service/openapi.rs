@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use skep_api::{ErrorCode, Scope};
 
-use crate::harness::{Refused, Skep, answered, refused};
+use crate::{
+    harness::{Refused, Skep, answered, refused},
+    openapi_completeness::examples,
+};
 
 pub(crate) struct Operation {
     pub(crate) method: Method,
@@ -168,6 +171,79 @@ async fn every_operation_refuses_unknown_parameters_and_says_so() {
     }
 }
 
+/// The schema behind a reference, or the schema itself.
+pub(crate) fn resolved<'document>(document: &'document Value, schema: &'document Value) -> &'document Value {
+    match schema["$ref"].as_str() {
+        Some(name) => resolved(document, document.pointer(name.trim_start_matches('#')).unwrap()),
+        None => schema,
+    }
+}
+
+#[tokio::test]
+async fn every_body_refuses_unknown_fields_and_the_document_says_so() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let mut sent = 0;
+    for operation in operations(&document) {
+        let Operation { method, path, described, .. } = &operation;
+        if ![Method::POST, Method::PATCH].contains(method) {
+            continue;
+        }
+        let mut body = json!({"unheard_of": 1});
+        // An operation whose body is not documented takes none.
+        if let Some(documented) = described.get("requestBody") {
+            let content = &documented["content"]["application/json"];
+            let schema = resolved(&document, &content["schema"]);
+            assert_eq!(schema["additionalProperties"], false, "{method} {path}");
+            // The required fields are there, so that only the unknown one is wrong.
+            for name in schema["required"].as_array().into_iter().flatten() {
+                let name = name.as_str().unwrap();
+                body[name] = examples(content)[0][name].clone();
+            }
+        }
+        let request = skep.request(method.clone(), &operation.concrete()).json(&body);
+        let Refused { status, code, message } = refused(request.send().await.unwrap()).await;
+        assert_eq!((status, code.as_str()), (400, "unknown_field"), "{method} {path}: {message}");
+        assert!(message.contains("`unheard_of`"), "{method} {path}: {message}");
+        sent += 1;
+    }
+    assert!(sent > 40, "{sent} bodies were sent");
+}
+
+/// Whether a schema allows objects only.
+fn allows_objects_only(document: &Value, schema: &Value) -> bool {
+    let schema = resolved(document, schema);
+    let parts = |kind: &str| schema[kind].as_array().map_or(&[][..], Vec::as_slice);
+    let is_object = |part: &Value| allows_objects_only(document, part);
+    let is_union = |kind: &str| !parts(kind).is_empty() && parts(kind).iter().all(is_object);
+    schema["type"] == "object"
+        || parts("allOf").iter().any(is_object)
+        || is_union("oneOf")
+        || is_union("anyOf")
+}
+
+#[tokio::test]
+async fn every_answer_in_json_is_an_object() {
+    let skep = Skep::start().await;
+    let document = document(&skep).await;
+    let mut seen = 0;
+    // The document of the API is an object too, but has no schema.
+    for operation in operations(&document).iter().filter(|operation| operation.path != "/api/openapi.json") {
+        let Operation { method, path, described, .. } = operation;
+        let answers = described["responses"].as_object().unwrap().iter();
+        for (status, answer) in answers.filter(|(status, _)| status.starts_with('2')) {
+            let contents = answer["content"].as_object();
+            let contents = contents.unwrap_or_else(|| panic!("{method} {path} {status} has no body"));
+            if let Some(content) = contents.get("application/json") {
+                let schema = &content["schema"];
+                assert!(allows_objects_only(&document, schema), "{method} {path} {status}: {schema}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 80, "{seen} answers were looked at");
+}
+
 #[tokio::test]
 async fn every_code_is_listed_and_every_reference_leads_somewhere() {
     let skep = Skep::start().await;
@@ -201,14 +277,12 @@ async fn a_policy_may_be_null_where_the_document_says_so() {
     let document = document(&skep).await;
     let mut seen = BTreeMap::new();
     for operation in operations(&document) {
-        let mut body = &operation.described["requestBody"]["content"]["application/json"]["schema"];
-        if let Some(name) = body["$ref"].as_str() {
-            body = document.pointer(name.trim_start_matches('#')).unwrap();
-        }
+        let body = &operation.described["requestBody"]["content"]["application/json"]["schema"];
+        let body = resolved(&document, body);
         let Some(kinds) = body["properties"]["egress"]["oneOf"].as_array() else { continue };
         let may_be_null = kinds.iter().any(|kind| kind["type"] == "null");
         let request = skep.request(operation.method.clone(), &operation.concrete());
-        let body = serde_json::json!({"name": "acme", "egress": null});
+        let body = json!({"name": "acme", "egress": null});
         let status = request.json(&body).send().await.unwrap().status();
         assert_eq!(status != 400, may_be_null, "{} {}: {status}", operation.method, operation.path);
         seen.insert(format!("{} {}", operation.method, operation.path), may_be_null);
@@ -224,9 +298,7 @@ async fn every_list_has_items_and_a_vm_is_named_by_number_or_text() {
         match value {
             Value::Object(fields) => {
                 // A field of an example may have this name too, and is skipped.
-                if fields
-                    .get("type")
-                    .is_some_and(|kind| kind == "array" || kind == &serde_json::json!(["array", "null"]))
+                if fields.get("type").is_some_and(|kind| kind == "array" || kind == &json!(["array", "null"]))
                     && !fields.contains_key("items")
                 {
                     found.push(at.to_owned());

@@ -16,7 +16,7 @@ fn is_text(value: &Value) -> bool {
 }
 
 /// All examples of a body or an answer.
-fn examples(content: &Value) -> Vec<Value> {
+pub(crate) fn examples(content: &Value) -> Vec<Value> {
     let single = content.get("example").cloned();
     let named = content.get("examples").and_then(Value::as_object);
     single

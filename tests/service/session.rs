@@ -5,9 +5,10 @@ use reqwest::{Method, RequestBuilder, Response};
 use serde_json::Value;
 use skep_accounts::SessionToken;
 use skep_api::Scope;
+use skep_server::TrustedProxies;
 use skep_store::{NewSession, RevokeKey};
 
-use crate::harness::{Refused, Skep, refused};
+use crate::harness::{Options, Refused, Skep, refused};
 
 /// A session of a key: `skep_session=...`.
 async fn begin(skep: &Skep, key: &str) -> String {
@@ -236,4 +237,50 @@ async fn a_token_is_never_of_the_callers_choosing() {
     // A session that could create another session would never expire.
     let found = refused(ours(&skep, &cookie, Method::POST, "/api/session").await).await;
     is(&found, 401, "missing_token", "Missing token");
+}
+
+#[tokio::test]
+async fn under_tls_the_cookie_is_sent_encrypted_and_to_this_host_alone() {
+    let proxies = TrustedProxies::new(vec!["127.0.0.0/8".parse().unwrap()]);
+    let skep = Skep::start_with(Options { proxies, ..Options::default() }).await;
+    let by_https = |request: RequestBuilder| request.header("x-forwarded-proto", "https");
+    let login = skep.bare(Method::POST, "/api/session").bearer_auth(&skep.admin);
+    let begun = by_https(login).send().await.unwrap();
+    assert_eq!(begun.status(), 201);
+    let header = begun.headers()["set-cookie"].to_str().unwrap().to_owned();
+    let mut parts = header.split("; ");
+    let cookie = parts.next().unwrap();
+    // Browsers accept the prefix only with `Secure`, with this path and without a domain.
+    assert!(cookie.starts_with("__Host-skep_session="), "{header}");
+    let attributes: Vec<&str> = parts.filter(|part| !part.starts_with("Max-Age=")).collect();
+    assert_eq!(attributes, ["Path=/", "HttpOnly", "SameSite=Strict", "Secure"], "{header}");
+
+    let origin = format!("https://{}", skep.address);
+    let whoami =
+        |cookie: &str| with_cookie(&skep, cookie, Method::GET, "/api/whoami").header("origin", &origin);
+    assert_eq!(by_https(whoami(cookie)).send().await.unwrap().status(), 200);
+    // A sibling domain can set a cookie without the prefix.
+    let plain = cookie.strip_prefix("__Host-").unwrap();
+    let found = refused(by_https(whoami(plain)).send().await.unwrap()).await;
+    is(&found, 401, "missing_token", "Missing token");
+    let found = refused(whoami(cookie).send().await.unwrap()).await;
+    is(&found, 403, "https_required", "HTTPS required");
+}
+
+/// A browser lets a page of another site read an answer only where a header of the answer allows it (CORS).
+#[tokio::test]
+async fn no_answer_allows_another_site_to_read_it() {
+    let skep = Skep::start().await;
+    for (method, status) in [(Method::GET, 200), (Method::OPTIONS, 405)] {
+        for path in ["/", "/api/openapi.json", "/api/whoami"] {
+            let request = skep.request(method.clone(), path).header("origin", "http://evil.example");
+            let request = request.header("access-control-request-method", "GET");
+            let request = request.header("access-control-request-headers", "authorization");
+            let answer = request.send().await.unwrap();
+            assert_eq!(answer.status(), status, "{method} {path}");
+            let mut names = answer.headers().keys();
+            let allowed = names.find(|name| name.as_str().starts_with("access-control-"));
+            assert_eq!(allowed, None, "{method} {path}");
+        }
+    }
 }

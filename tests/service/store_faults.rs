@@ -1,4 +1,5 @@
-//! A locked, missing or full store: requests are refused with 503, health reports it, and the server recovers.
+//! A locked, missing or full store: requests are refused with 503, health reports it, and the server recovers. A damaged
+//! store: the answer is 500.
 
 use std::{fs, time::Duration};
 
@@ -6,7 +7,7 @@ use reqwest::Method;
 use rusqlite::Connection;
 use serde_json::Value;
 
-use crate::harness::{Options, Refused, Skep, eventually, refused};
+use crate::harness::{Options, Refused, Skep, eventually, faults, refused};
 
 /// A server that soon gives up a locked store.
 async fn start() -> Skep {
@@ -64,4 +65,21 @@ async fn a_removed_store_is_reported_and_recovers() {
     assert_eq!(fs::metadata(&database).unwrap().len(), 0);
     fs::rename(&elsewhere, &database).unwrap();
     assert_available(&skep, "later").await;
+}
+
+#[tokio::test]
+async fn a_failure_of_the_server_is_500_and_only_the_log_has_its_cause() {
+    let skep = Skep::start().await;
+    let database = Connection::open(skep.data.path().join("skep.db")).unwrap();
+    database.execute_batch("DROP TABLE waitlist").unwrap();
+    let request = skep.request(Method::GET, "/api/waitlist").header("x-request-id", "failure-1");
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.headers()["x-request-id"], "failure-1");
+    let Refused { status, code, message } = refused(answer).await;
+    assert_eq!((status, code.as_str(), message.as_str()), (500, "internal", "internal error"));
+    // Every other test fails where the log has such a line.
+    let logged = faults::unexpected();
+    faults::expect_them();
+    let has_cause = |line: &String| line.contains("failure-1") && line.contains("no such table: waitlist");
+    assert!(logged.iter().any(has_cause), "{logged:?}");
 }

@@ -3,6 +3,7 @@
 mod attacks;
 mod credentials;
 mod filters;
+mod history;
 mod host;
 mod outside_roots;
 mod races;

@@ -152,6 +152,66 @@ async fn branches_work_trees_stashes_and_resets() {
 }
 
 #[tokio::test]
+async fn a_reset_changes_what_its_mode_says() {
+    let skep = Skep::start().await;
+    let path = repository(&skep, "project");
+    let first = get(&skep, "log", &format!("path={path}")).await["commits"][0]["id"].clone();
+    let second = commit(&skep, &path, "two\n", "Second").await["commit"].clone();
+    for (mode, list) in [(json!("soft"), "staged"), (json!("mixed"), "modified"), (json!(null), "modified")] {
+        let back = json!({"path": path, "to": first, "mode": mode});
+        assert_eq!(post(&skep, "reset", back).await["head"], first, "{mode}");
+        assert_eq!(std::fs::read_to_string(format!("{path}/file")).unwrap(), "two\n", "{mode}");
+        let status = get(&skep, "status", &format!("path={path}")).await;
+        for other in ["staged", "modified"] {
+            let names: Vec<_> = status[other].as_array().unwrap().iter().map(|one| &one["path"]).collect();
+            assert_eq!(names, if other == list { vec!["file"] } else { vec![] }, "{mode}: {status}");
+        }
+        post(&skep, "reset", json!({"path": path, "to": second})).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stash_is_applied_until_it_is_dropped() {
+    let skep = Skep::start().await;
+    let path = repository(&skep, "project");
+    let stash = async |action: &str| post(&skep, "stash", json!({"path": path, "action": action})).await;
+    std::fs::write(format!("{path}/file"), "changed\n").unwrap();
+    let pushed = stash("push").await;
+    assert_eq!(std::fs::read_to_string(format!("{path}/file")).unwrap(), "one\n");
+    assert_eq!(stash("apply").await, pushed, "it is kept");
+    assert_eq!(stash("list").await, pushed);
+    assert_eq!(stash("drop").await["stashes"], json!([]));
+    assert_eq!(std::fs::read_to_string(format!("{path}/file")).unwrap(), "changed\n");
+    let again = json!({"path": path, "action": "drop"});
+    refused(send(&skep, "stash", again).await, 409, "nothing_to_commit").await;
+}
+
+#[tokio::test]
+async fn an_empty_commit_is_made_on_request_alone() {
+    let skep = Skep::start().await;
+    let path = repository(&skep, "project");
+    let mut empty = json!({"path": path, "message": "Nothing"});
+    refused(send(&skep, "commit", empty.clone()).await, 409, "nothing_to_commit").await;
+    empty["allow_empty"] = json!(true);
+    let made = post(&skep, "commit", empty).await;
+    assert_eq!((&made["subject"], &made["files_changed"]), (&json!("Nothing"), &json!(0)));
+    let log = get(&skep, "log", &format!("path={path}")).await;
+    assert_eq!((&log["commits"][0]["id"], &log["commits"][1]["subject"]), (&made["commit"], &json!("First")));
+}
+
+#[tokio::test]
+async fn files_to_stage_are_names_and_no_patterns() {
+    let skep = Skep::start().await;
+    let path = repository(&skep, "project");
+    std::fs::write(format!("{path}/a.rs"), "").unwrap();
+    let pattern = json!({"path": path, "files": ["*.rs"]});
+    refused(send(&skep, "add", pattern.clone()).await, 404, "unknown_path").await;
+    std::fs::write(format!("{path}/*.rs"), "").unwrap();
+    let staged = post(&skep, "add", pattern).await;
+    assert_eq!(staged["staged"], json!([{"path": "*.rs", "change": "added", "from": null}]));
+}
+
+#[tokio::test]
 async fn the_path_may_be_left_out_where_one_repository_is_meant() {
     let skep = Skep::start().await;
     let message = refused(skep.get("/api/git/log").await, 400, "invalid_value").await;

@@ -122,6 +122,27 @@ async fn a_graph_is_made_whole_or_not_at_all() {
 }
 
 #[tokio::test]
+async fn a_refusal_names_ten_tickets_and_counts_the_others() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    let batch: Vec<_> = (0..12).map(|_| json!({"title": "b", "dependencies": [id]})).collect();
+    let made = done(skep.call(Method::POST, "/api/tickets/batch", &json!({"tickets": batch})), 201).await;
+    let dependents: Vec<&str> =
+        made["tickets"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+    let named = |message: &str| dependents.iter().filter(|id| message.contains(**id)).count();
+    let deletion = skep.request(Method::DELETE, &format!("/api/tickets/{id}"));
+    let Refused { status, code, message } = refused(deletion.send().await.unwrap()).await;
+    assert_eq!((status, code.as_str(), named(&message)), (409, "has_dependents", 10), "{message}");
+    assert!(message.contains("12 unfinished tickets") && message.contains("and 2 more"), "{message}");
+    // The same for a ticket that depends on all of these.
+    let last = skep.ticket(json!({"title": "c", "dependencies": dependents})).await;
+    let message = skep.conflict(&last, json!({"assignee": "x"}), "blocked").await;
+    assert!(named(&message) == 10 && message.contains("and 2 more"), "{message}");
+    let why = skep.read(&format!("/api/tickets/{last}/why")).await;
+    assert_eq!(why["reasons"][0]["tickets"].as_array().unwrap().len(), 10, "{why}");
+}
+
+#[tokio::test]
 async fn a_ticket_with_dependents_is_deleted_only_on_explicit_request() {
     let skep = Skep::start().await;
     let delete = async |id: &str, query: &str| {

@@ -1,6 +1,6 @@
 //! Agents that are late, stale or suspended.
 
-use jiff::Timestamp;
+use jiff::{Timestamp, ToSpan};
 use reqwest::Method;
 use serde_json::json;
 use skep_store::{AttemptTimer, EndAttempt};
@@ -118,4 +118,35 @@ async fn attempts_that_end_by_themselves_make_it_rest_and_then_fail() {
         (&retried["attempt"], &retried["result"], &retried["ready"]),
         (&json!(2), &json!(null), &json!(true))
     );
+}
+
+#[tokio::test]
+async fn why_names_the_end_of_a_back_off_and_what_a_finished_ticket_waits_for() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    let why = async |id: &str| skep.read(&format!("/api/tickets/{id}/why")).await;
+    let mut ended_from = Timestamp::now();
+    for attempt in 1..=2 {
+        skep.changed(&id, json!({"assignee": "agent-1"})).await;
+        ended_from = Timestamp::now();
+        assert!(expire(&skep, &id, attempt, 0).await);
+    }
+    let found = why(&id).await;
+    let reasons = found["reasons"].as_array().unwrap();
+    assert_eq!((&found["ready"], reasons.len()), (&json!(false), 1), "{found}");
+    assert_eq!(
+        (&reasons[0]["code"], &reasons[0]["message"]),
+        (&json!("waiting"), &json!("it waits after 2 attempts without a result"))
+    );
+    // It rests for ten seconds, and the record has whole milliseconds.
+    let until: Timestamp = reasons[0]["until"].as_str().unwrap().parse().unwrap();
+    assert!(until > ended_from + 9.seconds() && until <= Timestamp::now() + 10.seconds(), "{until}");
+    for (status, who) in [("failed", "a retry"), ("completed", "nothing")] {
+        let id = skep.simple(status).await;
+        skep.changed(&id, json!({"status": status})).await;
+        let found = why(&id).await;
+        let reason = &found["reasons"][0];
+        assert_eq!((&found["ready"], &reason["code"]), (&json!(false), &json!(status)));
+        assert!(reason["who"].as_str().unwrap().starts_with(who), "{found}");
+    }
 }

@@ -6,6 +6,9 @@ use serde_json::json;
 use super::done;
 use crate::harness::{Refused, Skep, refused};
 
+const INVALID: (u16, &str) = (400, "invalid_value");
+const TOO_LARGE: (u16, &str) = (413, "field_too_large");
+
 #[tokio::test]
 async fn a_ticket_is_made_claimed_completed_and_listed() {
     let skep = Skep::start().await;
@@ -97,6 +100,31 @@ async fn events_tell_each_change_and_make_the_record_again() {
 }
 
 #[tokio::test]
+async fn an_event_names_the_key_of_its_request_and_the_holder_of_the_attempt() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    skep.changed(&id, json!({"assignee": "agent-1"})).await;
+    skep.changed(&id, json!({"status": "pending", "attempt": 1})).await;
+    let key = skep.read("/api/whoami").await["key"]["id"].clone();
+    let history = skep.read(&format!("/api/tickets/{id}/history")).await;
+    let found: Vec<_> =
+        history["events"].as_array().unwrap().iter().map(|event| (&event["type"], &event["actor"])).collect();
+    for (place, (kind, assignee)) in [
+        ("ticket.created", json!(null)),
+        ("ticket.ready", json!(null)),
+        ("ticket.claimed", json!("agent-1")),
+        ("ticket.released", json!("agent-1")),
+        ("ticket.ready", json!(null)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let actor = json!({"key": key, "assignee": assignee, "vm": null});
+        assert_eq!(found[place], (&json!(kind), &actor), "{place}");
+    }
+}
+
+#[tokio::test]
 async fn a_history_is_read_page_by_page_and_outlives_its_ticket() {
     let skep = Skep::start().await;
     let id = skep.simple("a").await;
@@ -161,6 +189,41 @@ async fn what_is_too_large_or_wrong_is_refused_by_name() {
     assert_eq!(skep.changed(&id, json!({"title": whole})).await["title"], whole.as_str());
     let result = json!({"x": "x".repeat((1 << 20) - 8)});
     assert_eq!(skep.changed(&id, json!({"status": "completed", "result": result})).await["result"], result);
+}
+
+#[tokio::test]
+async fn what_is_out_of_its_bounds_is_refused_by_name() {
+    let skep = Skep::start().await;
+    let id = skep.simple("a").await;
+    let (all, claim) = ("/api/tickets", "/api/tickets/claim");
+    let (one, beat) = (format!("/api/tickets/{id}"), format!("/api/tickets/{id}/heartbeat"));
+    let (one, beat) = (one.as_str(), beat.as_str());
+    let too_long = 2_592_000_001_u64;
+    for (method, path, body, (status, code), field) in [
+        (Method::POST, all, json!({"title": "a", "max_attempts": 1_001}), INVALID, "max_attempts"),
+        (Method::POST, all, json!({"title": "a", "max_runtime_ms": too_long}), INVALID, "max_runtime_ms"),
+        (Method::PATCH, one, json!({"title": "é".repeat(501)}), INVALID, "title"),
+        (Method::PATCH, one, json!({"description": "x".repeat(65_537)}), TOO_LARGE, "description"),
+        (Method::PATCH, one, json!({"metadata": {"x": "x".repeat(65_536)}}), TOO_LARGE, "metadata"),
+        (Method::PATCH, one, json!({"max_runtime_ms": too_long}), INVALID, "max_runtime_ms"),
+        (Method::PATCH, one, json!({"assignee": "a", "lease_ms": 86_400_001}), INVALID, "lease_ms"),
+        (Method::PATCH, one, json!({"retry_after_ms": too_long}), INVALID, "retry_after_ms"),
+        (Method::POST, claim, json!({"count": 0}), INVALID, "count"),
+        (Method::POST, claim, json!({"count": 101}), INVALID, "count"),
+        (Method::POST, claim, json!({"wait_ms": 60_001}), INVALID, "wait_ms"),
+        (Method::POST, claim, json!({"lease_ms": 4_999}), INVALID, "lease_ms"),
+        (Method::POST, claim, json!({"lease_ms": 86_400_001}), INVALID, "lease_ms"),
+        (Method::POST, beat, json!({"lease_ms": 4_999}), INVALID, "lease_ms"),
+        (Method::POST, beat, json!({"lease_ms": 86_400_001}), INVALID, "lease_ms"),
+    ] {
+        let found = refused(skep.call(method, path, &body).send().await.unwrap()).await;
+        assert_eq!((found.status, found.code.as_str()), (status, code), "{path} {field}: {}", found.message);
+        assert!(found.message.contains(&format!("`{field}`")), "{path}: {}", found.message);
+    }
+    // The control: the longest times.
+    skep.changed(&id, json!({"max_runtime_ms": too_long - 1})).await;
+    skep.changed(&id, json!({"assignee": "a", "lease_ms": 86_400_000})).await;
+    done(skep.call(Method::POST, beat, &json!({"lease_ms": 86_400_000})), 200).await;
 }
 
 #[tokio::test]

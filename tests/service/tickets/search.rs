@@ -76,16 +76,23 @@ async fn the_graph_of_a_ticket_has_at_most_a_thousand_and_says_so() {
             done(skep.call(Method::POST, "/api/tickets/batch", &json!({"tickets": tickets})), 201).await;
         last = made["refs"]["499"].as_str().unwrap().to_owned();
     }
+    let page = skep.read("/api/tickets?view=summary").await;
+    assert_eq!((ids(&page).len(), page["next_cursor"].is_string()), (500, true), "a page by default");
     let page = skep.read(&format!("/api/tickets?related_to={first}&view=summary&limit=1000")).await;
     assert_eq!(
         (ids(&page).len(), &page["truncated"], &page["next_cursor"]),
         (1_000, &json!(true), &Value::Null)
     );
     assert_eq!(ids(&page)[0], first);
+    // As many dependencies as a ticket may have.
+    let needs_all = json!({"title": "needs all", "dependencies": ids(&page)});
     let page = skep.read(&format!("/api/tickets?related_to={last}&q=2-499")).await;
     assert_eq!(ids(&page), [&last]);
     let page = skep.read(&format!("/api/tickets?related_to={alone}")).await;
     assert_eq!((ids(&page), &page["truncated"]), (vec![alone.as_str()], &json!(false)));
+    let needs_all = skep.ticket(needs_all).await;
+    let message = skep.conflict(&needs_all, json!({"assignee": "x"}), "blocked").await;
+    assert!(message.contains("and 990 more"), "{message}");
 }
 
 #[tokio::test]

@@ -1,14 +1,25 @@
 //! Tickets that VMs hold, and the keys of these VMs. The VMs are only rows in the store.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_accounts::{KeySecret, scopes_of};
-use skep_api::{Environment, Role, VmId, swarm::EndReason};
-use skep_store::{AttemptTimer, ChangeTicket, EndAttempt, NewKey, RecordEnd, TicketCall, VmBooted};
+use skep_api::{
+    Environment, Role, TemplateId, VmId,
+    swarm::{EndReason, PausedBy},
+};
+use skep_store::{
+    AttemptTimer, ChangeTicket, EndAttempt, NewKey, PauseChange, RecordEnd, RecordPause, TicketCall, VmBooted,
+};
 use skep_tickets::{Assignee, Claim, Command, Edits};
 
-use crate::harness::{Skep, booted, refused};
+use super::done;
+use crate::{
+    clock::advance_clock,
+    harness::{Skep, booted, eventually, refused},
+};
 
 /// A running VM and its key.
 pub(crate) async fn vm(skep: &Skep, number: u8) -> (VmId, String) {
@@ -80,6 +91,10 @@ async fn a_ticket_ends_with_its_vm_and_an_operators_act_does_not_count() {
         let history = skep.read(&format!("/api/tickets/{id}/history")).await;
         assert_eq!(history["attempts"][0]["outcome"], outcome);
         assert_eq!(history["attempts"][0]["vm"], json!(vm));
+        let actor = |place: usize| &history["events"][place]["actor"];
+        assert_eq!(history["events"][2]["type"], "ticket.claimed");
+        assert_eq!(actor(2), &json!({"key": null, "assignee": vm, "vm": vm}));
+        assert_eq!(actor(3)["key"], Value::Null, "the server ended the attempt");
     }
 }
 
@@ -100,6 +115,38 @@ async fn a_vm_that_lives_keeps_its_ticket() {
     }
     let record = skep.record(&id).await;
     assert_eq!((&record["status"], &record["version"]), (&json!("in_progress"), &json!(2)));
+}
+
+#[tokio::test]
+async fn the_server_renews_the_lease_of_a_vm_also_while_it_is_paused() {
+    let skep = Skep::start().await;
+    let (vm, _) = vm(&skep, 1).await;
+    let id = skep.simple("a").await;
+    held_by(&skep, &id, vm).await;
+    // The shortest lease.
+    let beat = json!({"attempt": 1, "lease_ms": 5_000});
+    done(skep.call(Method::POST, &format!("/api/tickets/{id}/heartbeat"), &beat), 200).await;
+    let (by, snapshot) = (PausedBy::Request, TemplateId::generate());
+    let pauses = [PauseChange::PausedToMemory { by }, PauseChange::PausedToDisk { by, snapshot }];
+    for pause in [None].into_iter().chain(pauses.map(Some)) {
+        if let Some(change) = pause {
+            let pause = RecordPause { vm, change, at: Timestamp::now(), request_id: None };
+            skep.store.record_pause(pause).await.unwrap();
+        }
+        // Twice, because a renewal sets the timer again.
+        for _ in 0..2 {
+            let before = skep.record(&id).await["lease_expires_at"].clone();
+            advance_clock(Duration::from_secs(5)).await;
+            eventually("a renewed lease", async || {
+                let record = skep.record(&id).await;
+                assert_eq!(record["status"], "in_progress", "{pause:?}");
+                record["lease_expires_at"] != before
+            })
+            .await;
+        }
+    }
+    assert_eq!(skep.record(&id).await["attempt"], 1);
+    assert_eq!(skep.events(&id).await, ["created", "ready", "claimed"]);
 }
 
 #[tokio::test]

@@ -74,11 +74,12 @@ async fn chunks_are_counted_while_they_are_read() {
 #[tokio::test]
 async fn a_body_of_exactly_the_limit_is_read() {
     let skep = Skep::start().await;
-    for (method, path, limit, _) in LIMITS.iter().filter(|(.., text)| *text != "48 MiB") {
+    for (method, path, limit, _) in LIMITS {
         if *path == "/api/admin/restart" {
             continue;
         }
-        let body = format!("{{\"unheard_of\": 1{}}}", " ".repeat(limit - 17));
+        // A text, which is parsed faster than as many blanks.
+        let body = format!("{{\"unheard_of\": \"{}\"}}", "x".repeat(limit - 18));
         assert_eq!(body.len(), *limit);
         let request = skep.request(method.parse().unwrap(), path).header("content-type", "application/json");
         let found = refused(request.body(body).send().await.unwrap()).await;
