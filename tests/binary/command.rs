@@ -48,7 +48,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 /// A pseudo-terminal: its controlling end, and the end of the program.
-fn terminal() -> (File, File) {
+pub(crate) fn terminal() -> (File, File) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();
