@@ -73,6 +73,10 @@ async fn vms_are_booted_listed_used_watched_and_ended_by_command() {
 fn swarm(server: &Skep) {
     let booted = answer(&skep(server, &["boot", "-n", "2", "--json"], ""));
     let pid = booted["vms"][0]["pid"].to_string();
+    let log = server.log();
+    for suggested in ["boot -n 3", "exec PID uname -n", "cleanup"] {
+        assert!(log.contains(&format!("\n  skep {suggested}\n")), "{suggested}: {log}");
+    }
     let listed = stdout(&skep(server, &["ps"], ""));
     assert!(listed.contains(&pid) && listed.lines().all(|line| line.len() <= 110), "{listed}");
     let listed = stdout(&skep(server, &["ps", "--wide"], ""));
