@@ -39,6 +39,14 @@ async fn the_command_shows_what_was_done_and_what_was_refused() {
     let refused = audit(&skep, &["--action", "eat"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8(refused.stderr).unwrap().contains("eat"));
+    let by_agent = skep.bare(Method::POST, "/api/keys").bearer_auth(made["key"].as_str().unwrap());
+    send(by_agent.json(&json!({"name": "x", "role": "agent"}))).await.refused(403, "scope_missing");
+    eventually("its entry", async || !entries("outcome=scope_missing").await.is_empty()).await;
+    let text = String::from_utf8(audit(&skep, &["--outcome", "refused"]).stdout).unwrap();
+    let line =
+        text.lines().find(|line| line.contains("403 scope_missing")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains(made["prefix"].as_str().unwrap()) && line.contains(" 127.0.0.1 "), "{text}");
+    assert!(!text.contains(" 201 "), "{text}");
 
     let skep = Skep::start_on(skep.stop(), &[]).await;
     let list = skep.get("/api/audit?outcome=invalid_token").await.ok(200);

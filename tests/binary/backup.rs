@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Skep, binary, command, output_of, serve};
+use crate::harness::{Skep, binary, command, eventually, output_of, serve};
 
 fn run(verb: &str, data_dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
@@ -37,12 +37,33 @@ async fn key(skep: &Skep, name: &str) {
     skep.post("/api/keys", &json!({"name": name, "role": "agent"})).await.ok(201);
 }
 
+/// The values of a field in a list, sorted.
+async fn listed(skep: &Skep, path: &str, list: &str, field: &str) -> Vec<String> {
+    let answer = skep.get(path).await.ok(200);
+    let entries = answer[list].as_array().unwrap().iter();
+    let mut values: Vec<String> = entries.map(|entry| entry[field].as_str().unwrap().to_owned()).collect();
+    values.sort();
+    values
+}
+
+/// The names of the keys.
 async fn names(skep: &Skep) -> Vec<String> {
-    let list = skep.get("/api/keys").await.ok(200);
-    let mut names: Vec<String> =
-        list["keys"].as_array().unwrap().iter().map(|key| key["name"].as_str().unwrap().to_owned()).collect();
-    names.sort();
-    names
+    listed(skep, "/api/keys", "keys", "name").await
+}
+
+async fn account_and_webhook(skep: &Skep, name: &str) {
+    skep.post("/api/accounts", &json!({"name": name})).await.ok(201);
+    let webhook = json!({"url": format!("https://hooks.example.com/{name}"), "types": ["vm.booted"]});
+    skep.post("/api/webhooks", &webhook).await.ok(201);
+}
+
+/// The accounts, the webhooks, and the keys whose creation the audit has.
+async fn administration(skep: &Skep) -> [Vec<String>; 3] {
+    [
+        listed(skep, "/api/accounts", "accounts", "name").await,
+        listed(skep, "/api/webhooks", "webhooks", "url").await,
+        listed(skep, "/api/audit?action=create_key", "entries", "resource").await,
+    ]
 }
 
 fn folder() -> TempDir {
@@ -65,11 +86,18 @@ async fn a_backup_of_a_running_server_is_what_a_restore_brings_back() {
     let (skep, kept_in) = (Skep::start().await, folder());
     let file = kept_in.path().join("store.backup");
     key(&skep, "before").await;
+    account_and_webhook(&skep, "acme").await;
+    // The audit is written after the answer.
+    eventually("the entry of the audit", async || !administration(&skep).await[2].is_empty()).await;
+    let before = administration(&skep).await;
+    let [accounts, webhooks, created_keys] = &before;
+    assert_eq!((accounts.len(), webhooks.len(), created_keys.len()), (2, 1, 1), "{before:?}");
     let made: Value =
         serde_json::from_str(&good(&run("backup", skep.data_dir.path(), &[text(&file), "--json"]))).unwrap();
     assert_eq!(made["size_bytes"], fs::metadata(&file).unwrap().len());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     key(&skep, "after").await;
+    account_and_webhook(&skep, "later").await;
     skep.health().await;
 
     refused(&run("restore", skep.data_dir.path(), &[text(&file)]), &["is served by process"]);
@@ -80,6 +108,7 @@ async fn a_backup_of_a_running_server_is_what_a_restore_brings_back() {
     assert_eq!(kept(data_dir.path()).len(), 1);
     let skep = Skep::start_on(data_dir, &[]).await;
     assert_eq!(names(&skep).await, ["admin", "before"]);
+    assert_eq!(administration(&skep).await, before);
     // The server's user can write what root has put there.
     key(&skep, "again").await;
 }
@@ -213,19 +242,29 @@ mod root {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_vm_of_the_backup_that_lives_no_longer_is_lost() {
+    async fn a_vm_of_the_backup_that_lives_no_longer_is_lost_and_a_template_without_files_has_failed() {
         let (skep, kept_in) = (Skep::start().await, folder());
         let file = kept_in.path().join("store.backup");
         let pid = skep.boot_one().await;
+        let snapshot = json!({"name": "kept"});
+        let stored = skep.post(&format!("/api/swarm/vm/{pid}/snapshot"), &snapshot).await.ok(201);
         good(&run("backup", skep.data_dir.path(), &[text(&file)]));
         skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);
         let data_dir = skep.stop();
+        // A backup has the records of templates, and none of their files.
+        let files = data_dir.path().join("templates").join(stored["id"].as_str().unwrap());
+        fs::remove_dir_all(files).unwrap();
         good(&run("restore", data_dir.path(), &[text(&file)]));
         let skep = Skep::start_on(data_dir, &[]).await;
         assert_eq!(skep.get("/api/swarm/status").await.ok(200)["count"], 0);
         assert!(skep.log().contains("is lost"), "{}", skep.log());
         let metrics = skep.get("/metrics").await.ok(200);
         assert!(metrics.as_str().unwrap().contains("skep_vm_ends_total{reason=\"lost\"} 1"), "{metrics}");
+        let template = async || skep.get("/api/templates/kept").await.ok(200);
+        eventually("the state of the template", async || template().await["state"] == "failed").await;
+        assert_eq!(template().await["error"], "its files are missing in the data directory");
+        let boot = skep.post("/api/swarm/boot", &json!({"template": "kept"})).await;
+        boot.refused(409, "template_not_ready");
     }
 
     #[tokio::test(flavor = "multi_thread")]

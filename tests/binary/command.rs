@@ -48,7 +48,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 /// A pseudo-terminal: its controlling end, and the end of the program.
-fn terminal() -> (File, File) {
+pub(crate) fn terminal() -> (File, File) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();
@@ -73,6 +73,10 @@ async fn vms_are_booted_listed_used_watched_and_ended_by_command() {
 fn swarm(server: &Skep) {
     let booted = answer(&skep(server, &["boot", "-n", "2", "--json"], ""));
     let pid = booted["vms"][0]["pid"].to_string();
+    let log = server.log();
+    for suggested in ["boot -n 3", "exec PID uname -n", "cleanup"] {
+        assert!(log.contains(&format!("\n  skep {suggested}\n")), "{suggested}: {log}");
+    }
     let listed = stdout(&skep(server, &["ps"], ""));
     assert!(listed.contains(&pid) && listed.lines().all(|line| line.len() <= 110), "{listed}");
     let listed = stdout(&skep(server, &["ps", "--wide"], ""));
@@ -104,7 +108,12 @@ async fn the_doctor_names_the_engine_and_why() {
     let output_text = stdout(&output);
     assert!(output_text.contains("qemu"), "{output_text}");
     assert!(output_text.contains("landlock") || output_text.contains("Landlock"), "{output_text}");
-    assert_eq!(answer(&output)["healthy"], true);
+    let answer = answer(&output);
+    assert_eq!(answer["healthy"], true);
+    let engine = answer["findings"].as_array().unwrap().iter().find(|finding| finding["check"] == "engine");
+    let detail = engine.unwrap()["detail"].as_str().unwrap();
+    let why = ["isolation hardware: ", "isolation emulated: "].map(|isolation| detail.split_once(isolation));
+    assert!(why.iter().flatten().any(|(_, reason)| !reason.is_empty()), "{detail}");
 }
 
 fn options_of_a_boot(server: &Skep) {
@@ -247,6 +256,12 @@ async fn status_of_the_pool(server: &Skep) {
             && output_text.contains("engine"),
         "{output_text}"
     );
+    let engine = server.get("/api/swarm/status").await.ok(200)["engine"].clone();
+    let text = |field: &str| engine[field].as_str().unwrap();
+    let isolation = format!("{}: {}", text("isolation"), text("reason"));
+    for part in ["MiB promised", "MiB held", "MiB available", &isolation] {
+        assert!(output_text.contains(part), "{part}: {output_text}");
+    }
 }
 
 async fn bench_of_the_pool(server: &Skep) {

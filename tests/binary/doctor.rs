@@ -243,6 +243,30 @@ mod root {
         }
     }
 
+    /// The finding about the user of a server with these options.
+    fn user_of_the_server(options: &[&str]) -> (String, String) {
+        let data_dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(binary());
+        command.args(["doctor", "--json", "--data-dir"]).arg(data_dir.path()).args(options);
+        let output = with_images(&mut command).output().unwrap();
+        let answer: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        state_of(answer["findings"].as_array().unwrap(), "user")
+    }
+
+    #[test]
+    fn a_server_that_will_run_as_root_is_found() {
+        let (state, message) = user_of_the_server(&["--user", "root"]);
+        assert_eq!(state, "warning", "{message}");
+        assert!(
+            message.contains("runs as root") && message.contains("another user with --user"),
+            "{message}"
+        );
+        let (state, message) = user_of_the_server(&[]);
+        assert_eq!(state, "ok", "the control: {message}");
+        assert!(!message.contains("(uid 0)"), "{message}");
+    }
+
     /// With another setting, so that the template of the VM is an old one.
     fn old_templates(skep: &Skep) -> Vec<Value> {
         let mut command = Command::new(binary());

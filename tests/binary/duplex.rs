@@ -21,7 +21,8 @@ use tokio_tungstenite::{
 };
 
 use crate::{
-    harness::{Skep, command, eventually, step},
+    command::terminal,
+    harness::{Skep, binary, command, eventually, printed, step},
     takeover::Streamed,
 };
 
@@ -56,7 +57,9 @@ async fn input_and_output_are_bytes_of_a_command_that_runs_and_an_interrupt_is_i
     let pid = vm.to_string();
     step("a tree goes into a VM and comes back the same", async { a_tree(&server, &pid) }).await;
     step("a command starts before its input ends", async { input_that_goes_on(&server, &pid) }).await;
-    step("an interrupt is the command's own", interrupts(&server, vm)).await;
+    step("a terminal is passed on line by line", async { a_terminal(&server, &pid) }).await;
+    step("-n leaves the input to a loop", async { a_loop(&server, &pid) }).await;
+    step("a signal is the command's own", signals(&server, vm)).await;
 }
 
 fn a_tree(server: &Skep, pid: &str) {
@@ -109,22 +112,51 @@ fn input_that_goes_on(server: &Skep, pid: &str) {
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b" 00 00 00\n"[..]));
 }
 
-async fn interrupts(server: &Skep, vm: u64) {
+fn a_terminal(server: &Skep, pid: &str) {
+    let (mut terminal, end) = terminal();
+    let mut child = exec(server, &[pid, "read line; echo got $line; cat"]).stdin(end).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    for (typed, expected) in [("one\n", "got one\n"), ("two\n", "two\n")] {
+        terminal.write_all(typed.as_bytes()).unwrap();
+        let mut came = vec![0; expected.len()];
+        stdout.read_exact(&mut came).unwrap();
+        assert_eq!(String::from_utf8_lossy(&came), expected);
+    }
+    // The terminal takes this character for the end of the input.
+    terminal.write_all(b"\x04").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// The command in the VM ends when its input does, which is then read to the end.
+fn a_loop(server: &Skep, pid: &str) {
+    let script =
+        "printf '1\\n2\\n' | while read line; do \"$0\" exec $1 \"$2\" 'cat > /dev/null'; echo $line; done";
+    // The control is the loop without the option: its first command reads the second line.
+    for (option, lines) in [("-n", "1\n2"), ("", "1")] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(binary()).args([option, pid]);
+        shell.env("SKEP_URL", &server.url).env("SKEP_API_KEY", &server.key);
+        assert_eq!(printed(&shell.output().unwrap()), lines, "{option}");
+    }
+}
+
+async fn signals(server: &Skep, vm: u64) {
     let pid = vm.to_string();
     let exists = async |file: &str| server.exec(vm, &format!("test -e {file}")).await["exit_code"] == 0;
-    for (command, goes_on, code) in [
-        ("trap 'echo caught; exit 7' INT; touch ready; while sleep 0.2; do :; done", false, 7),
-        ("touch ready; sleep 600", false, 130),
-        ("trap 'touch caught' INT; touch ready; while :; do sleep 600 & wait; done", true, 130),
+    for (signal, command, goes_on, code) in [
+        (Signal::INT, "trap 'echo caught; exit 7' INT; touch ready; while sleep 0.2; do :; done", false, 7),
+        (Signal::TERM, "trap 'echo caught; exit 7' TERM; touch ready; while sleep 0.2; do :; done", false, 7),
+        (Signal::INT, "touch ready; sleep 600", false, 130),
+        (Signal::INT, "trap 'touch caught' INT; touch ready; while :; do sleep 600 & wait; done", true, 130),
     ] {
         server.exec(vm, "rm -f ready").await;
         let mut child = exec(server, &[&pid, command]).spawn().unwrap();
         eventually("the command", async || exists("ready").await).await;
-        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
         if goes_on {
             // Two signals of one number that come at once are one.
             eventually("the first signal", async || exists("caught").await).await;
-            kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+            kill_process(Pid::from_child(&child), signal).unwrap();
         }
         assert_eq!(child.wait().unwrap().code(), Some(code), "{command}");
         eventually("its end", async || server.exec(vm, "pgrep -x sleep").await["exit_code"] != 0).await;

@@ -1,9 +1,11 @@
 //! Refusals: their shape, their order, their messages.
 
+use std::{fs, process::Command};
+
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Skep, faults, send};
+use crate::harness::{Skep, eventually, faults, send};
 
 #[tokio::test]
 async fn a_request_without_a_key_reveals_nothing() {
@@ -45,6 +47,24 @@ async fn a_count_that_is_no_number_of_vms_names_itself_and_its_range() {
         let message = answer.refused(400, "invalid_value");
         assert!(message.contains("count"), "{count}: {message}");
     }
+}
+
+#[tokio::test]
+async fn the_cause_of_an_internal_error_is_logged_with_its_request_and_is_not_in_the_answer() {
+    let skep = Skep::start().await;
+    let script = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('DROP TABLE waitlist')";
+    let store = skep.data_dir.path().join("server/skep.db");
+    assert!(Command::new("python3").args(["-c", script]).arg(store).status().unwrap().success());
+    let request = skep.request(Method::GET, "/api/waitlist").header("x-request-id", "without-table");
+    let answer = send(request).await;
+    assert_eq!(answer.refused(500, "internal"), "internal error");
+    assert_eq!(answer.headers["x-request-id"], "without-table");
+    eventually("the line of the log", async || !faults::lines_of(&skep.log(), 500).is_empty()).await;
+    let log = skep.log();
+    let [line] = faults::lines_of(&log, 500)[..] else { panic!("{log}") };
+    assert!(line.contains("without-table") && line.contains("no such table: waitlist"), "{line}");
+    // The end of a test checks that there is no such line.
+    fs::write(skep.data_dir.path().join("test.log"), "").unwrap();
 }
 
 /// The control of the harness's check for status 500: the log has the status of every answer, in both formats.

@@ -130,6 +130,10 @@ async fn a_disk_that_is_nearly_full_boots_no_vm_and_says_so() {
     assert!(message.contains("no room for another VM"), "{message}");
     // What the machine has is the operator's to know.
     assert!(skep.log().contains("MiB of disk are free"), "{}", skep.log());
+    let health = skep.health().await;
+    let checks = &health["checks"];
+    assert!(checks["disk"].as_str().unwrap().contains("MiB are free"), "{health}");
+    assert_eq!((&health["status"], &checks["engine"]), (&json!("degraded"), &json!("ok")), "{health}");
     assert_eq!(skep.count().await, 0);
     let dir = skep.stop();
     drop(mounted);

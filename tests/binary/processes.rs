@@ -9,7 +9,7 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
-use crate::harness::{Skep, eventually, status_field, step};
+use crate::harness::{Skep, eventually, status_field, step, temp_dir};
 
 #[tokio::test]
 async fn the_server_has_no_privilege_a_vmm_has_a_jail_and_the_keeper_starts_the_server_again() {
@@ -25,10 +25,28 @@ fn the_server(skep: &Skep) {
     let server = skep.server_pid().unwrap();
     let uids = status_field(server, "Uid");
     assert!(uids.split_whitespace().all(|uid| uid != "0"), "{uids}");
+    has_no_privilege(server);
+}
+
+fn has_no_privilege(server: u32) {
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         assert_eq!(status_field(server, set), "0000000000000000", "{set}");
     }
     assert_eq!(status_field(server, "NoNewPrivs"), "1");
+}
+
+#[tokio::test]
+async fn a_server_runs_as_root_if_it_is_told_to_and_has_no_privilege_but_its_user() {
+    // It finds none of the programs that VMs need, so that it starts at once.
+    let skep = Skep::start_as(temp_dir(), |command| {
+        command.args(["--user", "root"]).env("PATH", "/nonexistent");
+    })
+    .await;
+    let server = skep.server_pid().unwrap();
+    let uids = status_field(server, "Uid");
+    assert!(uids.split_whitespace().all(|uid| uid == "0"), "{uids}");
+    has_no_privilege(server);
+    eventually("the warning", async || skep.log().contains("the server runs as root")).await;
 }
 
 fn the_data(skep: &Skep) {

@@ -4,7 +4,7 @@ use std::fs;
 
 use reqwest::Method;
 
-use crate::harness::{Answer, Skep, send};
+use crate::harness::{Answer, Skep, command, output_of, printed, send, temp_dir};
 
 async fn by_cookie(skep: &Skep, cookie: &str) -> Answer {
     let request = skep.bare(Method::GET, "/api/whoami").header("cookie", cookie);
@@ -30,4 +30,12 @@ async fn a_session_outlives_a_restart_and_its_token_is_kept_nowhere() {
     assert_eq!(me["key"]["name"], "admin");
     let stranger = cookie.replace('=', "=0").split_at(cookie.len()).0.to_owned();
     by_cookie(&skep, &stranger).await.refused(401, "invalid_token");
+}
+
+#[tokio::test]
+async fn a_link_that_logs_in_leads_to_the_public_url_of_the_server() {
+    let skep = Skep::start_on(temp_dir(), &["--public-url", "https://skep.example"]).await;
+    let link = printed(&output_of(&mut command(&skep, &["open"])));
+    let token = link.strip_prefix("https://skep.example/#login=").unwrap_or_else(|| panic!("{link}"));
+    assert!(!token.is_empty(), "{link}");
 }

@@ -22,10 +22,10 @@ use crate::harness::{Skep, Tenant};
 const LIMIT_BYTES: u64 = 512 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_largest_reads_leave_a_small_server_alive() {
+async fn the_largest_reads_and_bodies_leave_a_small_server_alive() {
     let skep = Skep::start().await;
-    let reads = worst_case::prepare_reads(&skep).await;
-    leave_it_alive(skep, &reads).await;
+    let largest = worst_case::prepare_some(&skep).await;
+    leave_it_alive(skep, &largest).await;
 }
 
 /// Fails if these requests end a small server, or keep it from serving another account.

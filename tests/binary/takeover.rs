@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs, pin::Pin};
 
 use eventsource_stream::Eventsource;
 use futures_util::{Stream, StreamExt};
-use reqwest::{Method, Response};
+use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 
 use crate::harness::{Skep, eventually, kill, remains_of, remains_of_vms, send};
@@ -217,9 +217,7 @@ async fn vms_of_an_unanswered_boot_end_after(victims: &[Victim]) {
     let vm = skep.boot(1).await;
     let (kept, vmm) = (ids(&vm), u32::try_from(vm[0]["pid"].as_u64().unwrap()).unwrap());
     for victim in victims.iter().copied() {
-        // More VMs than a machine boots between two polls.
-        let boot = skep.request(Method::POST, "/api/swarm/boot").json(&json!({"count": 4})).send();
-        let boot = tokio::spawn(boot);
+        let boot = tokio::spawn(boot_with_key(&skep).send());
         // The boot does not end while a VMM of it stands still.
         eventually("a VM that is half made", async || !skep.stop_vmms_except(&[vmm]).is_empty()).await;
         skep = victim.kill(skep).await;
@@ -227,6 +225,21 @@ async fn vms_of_an_unanswered_boot_end_after(victims: &[Victim]) {
         assert_eq!(ids(&listed(&skep).await), kept, "{victim:?}");
         assert_in_order(&skep).await;
     }
+    // None of these had an effect, so that the caller may try again with the key.
+    let answer = send(boot_with_key(&skep)).await;
+    assert!(!answer.headers.contains_key("idempotent-replayed"), "{answer:?}");
+    let booted = ids(answer.ok(201)["vms"].as_array().unwrap());
+    let answer = send(boot_with_key(&skep)).await;
+    assert_eq!(answer.headers["idempotent-replayed"], "true");
+    assert_eq!(ids(answer.ok(201)["vms"].as_array().unwrap()), booted);
+    let all: BTreeSet<String> = kept.union(&booted).cloned().collect();
+    assert_eq!((booted.len(), ids(&listed(&skep).await)), (4, all));
+}
+
+/// A boot of more VMs than a machine boots between two polls.
+fn boot_with_key(skep: &Skep) -> RequestBuilder {
+    let request = skep.request(Method::POST, "/api/swarm/boot").header("idempotency-key", "once");
+    request.json(&json!({"count": 4}))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,10 @@
 //! What a VM uses, as its owner reads it.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, Tenant, connect_in_namespace, eventually};
+use crate::harness::{Skep, Tenant, command, connect_in_namespace, eventually, output_of, printed};
 
 /// Holds 20 MiB of memory and 20 MiB of disk until it is killed.
 const HOLD: &str = "dd if=/dev/zero of=/held bs=1M count=20 conv=fsync 2>/dev/null
@@ -89,7 +89,9 @@ async fn what_a_vm_uses_is_read_by_its_owner_and_by_the_operator() {
     let skep = Skep::start().await;
     let vm = skep.boot(1).await.remove(0);
     the_operator_sees_the_machine_and_the_receipt_of_its_boot(&skep, &vm).await;
+    the_command_shows_the_machine_to_the_operator(&skep).await;
     its_record_has_a_sample(&skep, &vm).await;
+    the_command_shows_its_memory_and_processor_time(&skep).await;
     other_accounts_do_not_find_its_metrics(&skep, &vm).await;
     only_its_programs_count_as_processes(&skep, &vm).await;
 }
@@ -118,6 +120,34 @@ async fn the_operator_sees_the_machine_and_the_receipt_of_its_boot(skep: &Skep, 
     assert_eq!((&event["vm"], &event["boot"]), (&vm["id"], &vm["boot"]), "{event}");
 }
 
+async fn the_command_shows_the_machine_to_the_operator(skep: &Skep) {
+    let system = skep.get("/api/system").await.ok(200);
+    let text = |pointer: &str| system.pointer(pointer).unwrap().as_str().unwrap();
+    let shown = printed(&output_of(&mut command(skep, &["system"])));
+    for (name, value) in [
+        ("skep", text("/versions/skep")),
+        ("kernel", text("/versions/kernel")),
+        ("engine", text("/versions/engine")),
+        ("VMs", "1, which hold "),
+    ] {
+        let line = format!("{name:<8} {value}");
+        assert!(shown.lines().any(|found| found.starts_with(&line)), "{line}: {shown}");
+    }
+    let total = format!(" of {} MiB available", figure(&system, "/memory/total_mb"));
+    let size = format!(" of {} GiB free", figure(&system, "/disk/size_bytes") >> 30);
+    for (name, end) in [("memory ", total), ("disk ", size)] {
+        assert!(
+            shown.lines().any(|found| found.starts_with(name) && found.ends_with(&end)),
+            "{end}: {shown}"
+        );
+    }
+    let agent = skep.post("/api/keys", &json!({"name": "agent", "role": "agent"})).await.ok(201);
+    let mut by_agent = command(skep, &["system"]);
+    let refused = output_of(by_agent.env("SKEP_API_KEY", agent["key"].as_str().unwrap()));
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(refused.stdout.is_empty(), "{refused:?}");
+}
+
 async fn its_record_has_a_sample(skep: &Skep, vm: &Value) {
     let path = format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap());
     eventually("a sample", async || skep.get(&path).await.ok(200)["usage"].is_object()).await;
@@ -125,6 +155,25 @@ async fn its_record_has_a_sample(skep: &Skep, vm: &Value) {
     assert!(figure(&usage, "/memory_mb") > 0 && usage["cpu_ms"].is_u64(), "{usage}");
     assert_eq!(skep.get("/api/vms").await.ok(200)["vms"][0]["usage"], Value::Null);
     assert!(total(skep, "skep_held_memory_bytes").await > 1e6);
+}
+
+async fn the_command_shows_its_memory_and_processor_time(skep: &Skep) {
+    // The command shows the whole and one digit after it.
+    const ROUNDING: Duration = Duration::from_millis(100);
+    let cpu = async || {
+        let status = skep.get("/api/swarm/status").await.ok(200);
+        Duration::from_millis(figure(&status, "/vms/0/usage/cpu_ms"))
+    };
+    let before = cpu().await;
+    let listed = printed(&output_of(&mut command(skep, &["ps"])));
+    let after = cpu().await;
+    let words: Vec<&str> = listed.lines().last().unwrap().split_whitespace().collect();
+    let [_pid, _id, _name, "running", held, "/", "128", "MiB", used, "s", ..] = words[..] else {
+        panic!("{listed}")
+    };
+    assert!(held.parse::<u64>().unwrap() > 0, "{listed}");
+    let used = Duration::from_secs_f64(used.parse().unwrap());
+    assert!(used + ROUNDING >= before && used <= after + ROUNDING, "{before:?} to {after:?}: {listed}");
 }
 
 async fn other_accounts_do_not_find_its_metrics(skep: &Skep, vm: &Value) {

@@ -118,6 +118,9 @@ fn accounts(server: &Skep) {
     assert_eq!((&set["max_disk_mb"], &set["max_paused_vms"]), (&json!(4096), &json!(8)));
     assert_eq!(answer(&run(&["show", id, "--json"])), set);
     assert!(stdout(&run(&["show", "acme"])).contains("4096"));
+    assert_eq!(set["egress"], "none", "the control");
+    let set = answer(&run(&words("set acme --egress-preset node --json")));
+    assert_eq!(set["egress"], json!({"presets": ["node"]}));
     let nothing = run(&["set", "acme"]);
     assert!(!nothing.status.success(), "{nothing:?}");
     let refused = run(&["delete", "default", "acme"]);

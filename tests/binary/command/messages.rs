@@ -6,10 +6,11 @@ use std::{
     process::{Command, Output},
 };
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{answer, skep, stdout};
-use crate::harness::{Skep, binary, step, temp_dir};
+use super::{skep, stdout};
+use crate::harness::{Skep, binary, command, output_of, step, temp_dir};
 
 /// Nobody listens there. A port that was free a moment ago may be that of another test's server by now.
 const UNUSED_URL: &str = "http://127.0.0.1:1";
@@ -42,6 +43,7 @@ async fn errors_are_described_by_what_a_caller_of_the_command_can_do() {
     step("servers that cannot be reached", connections(&server)).await;
     step("refusals", refusals(&server)).await;
     step("errors as JSON", async { errors_as_json(&server) }).await;
+    step("answers as JSON", answers_as_json(&server)).await;
 }
 
 async fn keys(server: &Skep) {
@@ -96,6 +98,8 @@ async fn connections(plain: &Skep) {
     let certificate = certificate.to_str().unwrap();
     let trusted = skep(&secure, &["whoami", "--ca-file", certificate], "");
     assert!(stdout(&trusted).contains("account  ") && trusted.status.success(), "{trusted:?}");
+    let trusted = output_of(command(&secure, &["whoami"]).env("SKEP_CA_FILE", certificate));
+    assert!(stdout(&trusted).contains("account  ") && trusted.status.success(), "{trusted:?}");
 }
 
 async fn refusals(server: &Skep) {
@@ -130,7 +134,21 @@ fn errors_as_json(server: &Skep) {
     assert_eq!((&away["status"], &away["code"]), (&Value::Null, &json!("unreachable")), "{away}");
     let usage = error(&skep(server, &["ps", "--json", "--bogus"], ""), 2);
     assert_eq!(usage["code"], "usage", "{usage}");
-    answer(&skep(server, &["whoami", "--json"], ""));
+}
+
+/// They are those of the API, byte by byte.
+async fn answers_as_json(server: &Skep) {
+    let ticket = json!({"title": "ü", "metadata": {"second": 1, "first": [0.5]}});
+    let made = server.post("/api/tickets", &ticket).await.ok(201);
+    let id = made["id"].as_str().unwrap();
+    for (arguments, path) in [
+        (&["ticket", "show", id, "--json"][..], format!("/api/tickets/{id}")),
+        (&["ticket", "list", "--json"], "/api/tickets".to_owned()),
+    ] {
+        let answer = server.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
+        assert!(answer.contains(id), "{answer}");
+        assert_eq!(stdout(&skep(server, arguments, "")), format!("{answer}\n"));
+    }
 }
 
 #[tokio::test]

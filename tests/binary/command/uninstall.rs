@@ -158,7 +158,25 @@ fn machine_wide_files_are_removed_with_the_service_that_owns_them() {
     let other = "mkdir -p /run/skep/0123456789ab; skep uninstall --yes > /dev/null; has";
     let (code, has, _, all) = run(other);
     assert_eq!((code, has.as_str()), (Some(0), "program\nuser\n"), "{all:?}");
+    folders_beside_the_data(run);
     left_alone(run);
+}
+
+/// Folders of callers stay. The image directory goes if it is named and no other server is on the machine.
+fn folders_beside_the_data(run: impl Fn(&str) -> (Option<i32>, String, String, Output)) {
+    let images = "--image-dir /var/lib/images";
+    for (before, options, left) in [
+        ("", images, "files\n"),
+        ("", "", "files\nimages\n"),
+        ("mkdir -p /run/skep/0123456789ab", images, "files\nimages\n"),
+    ] {
+        let script = format!(
+            "mkdir -p /var/lib/images/base /var/lib/files; {before}
+             skep uninstall --yes --root /var/lib/files {options} > /dev/null; ls /var/lib"
+        );
+        let (code, listed, _, all) = run(&script);
+        assert_eq!((code, listed.as_str()), (Some(0), left), "{before} {options}: {all:?}");
+    }
 }
 
 /// A folder that is no data directory, a unit of another data directory, and something that is mounted. Each of these calls

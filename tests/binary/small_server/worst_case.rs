@@ -33,13 +33,16 @@ pub(super) async fn prepare(skep: &Skep) -> Vec<Request> {
     all
 }
 
-/// Those of reads of files alone.
-pub(super) async fn prepare_reads(skep: &Skep) -> Vec<Request> {
+/// Those of reads of files, and one of each other kind that needs nothing but these files.
+pub(super) async fn prepare_some(skep: &Skep) -> Vec<Request> {
     let root = skep.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
     let folder = PathBuf::from(&root);
     files(&folder);
     belongs_to_its_owner(&folder);
-    reads(&root)
+    let mut some = reads(&root);
+    some.push(grep_with_context(&root));
+    some.extend(bodies::largest(&root));
+    some
 }
 
 /// Changes the owner of everything below a folder to the owner of the folder, as whom the server runs.
@@ -141,6 +144,12 @@ fn reads(root: &str) -> Vec<Request> {
     ]
 }
 
+/// The file has 10,000 long lines, each of which matches.
+fn grep_with_context(root: &str) -> Request {
+    let path = format!("/api/files/grep?path={root}/matches&limit=10000&pattern=needle&context=100");
+    Request::get("grep with context 100", path)
+}
+
 fn searches(root: &str) -> Vec<Request> {
     let search = |name, below: &str, rest: &str| {
         Request::get(name, format!("/api/files/search?path={root}{below}&{rest}"))
@@ -153,7 +162,7 @@ fn searches(root: &str) -> Vec<Request> {
         search("search beside a .gitignore of 1 GiB", "/rules", "pattern=*&gitignore=true&limit=10000"),
         search("search by a large regex", "/rules", "pattern=%5Cw%7B140%7D&syntax=regex&limit=10000")
             .or(&[422]),
-        grep("grep with context 100", "matches", "pattern=needle&context=100"),
+        grep_with_context(root),
         grep("grep of empty lines with context 100", "short-lines", "pattern=%5E&context=100"),
         grep("grep of one line of 64 MiB", "line", "pattern=y").or(&[413, 422]),
         grep("grep by a large regex", "words", "pattern=%5Cw%7B140%7D").or(&[422]),

@@ -1,8 +1,10 @@
 //! VMs that are booted for a ticket.
 
+mod ends;
+
 use std::{process::Stdio, time::Duration};
 
-use futures_util::future::{join_all, select_all};
+use futures_util::future::select_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_harness::process::{go_on, stop};
@@ -50,7 +52,8 @@ async fn a_ticket_is_held_by_the_command_of_its_boot_and_ends_as_that_does() {
     no_vms(&skep).await;
     step("the command finds its ticket and the prerequisites", ticket_and_prerequisites(&skep)).await;
     no_vms(&skep).await;
-    step("the end of the command finishes the ticket", ends_of_commands(&skep)).await;
+    step("the end of the command finishes the ticket", ends::of_commands(&skep)).await;
+    step("a command has some seconds after it has finished its ticket", ends::after_the_ticket(&skep)).await;
 }
 
 async fn its_own_key(skep: &Skep) {
@@ -73,13 +76,29 @@ async fn its_own_key(skep: &Skep) {
     assert_eq!(me["vm"], vm["id"], "{me}");
     let done = json!({"status": "completed", "attempt": 1, "result": {"ok": true}});
     as_vm(Method::PATCH, &format!("/api/tickets/{other}"), done.clone()).await.refused(404, "unknown_ticket");
-    as_vm(Method::POST, &format!("/api/tickets/{id}/heartbeat"), json!({"attempt": 1})).await.ok(200);
+    let beat = json!({"attempt": 1, "lease_ms": 5_000});
+    as_vm(Method::POST, &format!("/api/tickets/{id}/heartbeat"), beat).await.ok(200);
+    its_lease_is_renewed_while_it_is_paused(skep, pid, &id).await;
     as_vm(Method::PATCH, &format!("/api/tickets/{id}"), done).await.ok(200);
     assert_eq!(record(skep, &id).await["result"], json!({"ok": true}));
     // The VM ends with its attempt, and its key with it.
     skep.wait_for_end_of(pid).await;
     assert_eq!(reason(skep, vm).await, "ticket_ended");
     as_vm(Method::GET, "/api/whoami", json!({})).await.refused(403, "token_expired");
+}
+
+/// The server renews the lease of a VM that exists, so that no command in it has to.
+async fn its_lease_is_renewed_while_it_is_paused(skep: &Skep, pid: u64, id: &str) {
+    let path = format!("/api/swarm/vm/{pid}");
+    skep.post(&format!("{path}/pause"), &json!({})).await.ok(200);
+    // The second renewal is that of a lease that was renewed.
+    for _ in 0..2 {
+        let lease = record(skep, id).await["lease_expires_at"].clone();
+        eventually("another lease", async || record(skep, id).await["lease_expires_at"] != lease).await;
+    }
+    let held = record(skep, id).await;
+    assert_eq!((&held["status"], &held["attempt"]), (&json!("in_progress"), &json!(1)), "{held}");
+    skep.post(&format!("{path}/resume"), &json!({})).await.ok(200);
 }
 
 async fn a_ticket_ends_with_its_vm(skep: &Skep) {
@@ -221,48 +240,6 @@ async fn a_vm_and_the_command_of_its_boot_work_on_a_ticket_across_a_restart() {
 async fn attempts(skep: &Skep, id: &str) -> Vec<Value> {
     let history = skep.get(&format!("/api/tickets/{id}/history")).await.ok(200);
     history["attempts"].as_array().unwrap().clone()
-}
-
-async fn ends_of_commands(skep: &Skep) {
-    // The command, where the ticket stands after it, how the attempt ended, and what is kept with it.
-    let printed = json!({"exit_code": 0, "stdout_tail": "out\n", "stderr_tail": "err\n"});
-    let result = json!({"tests": 12});
-    let missing = "/bin/sh: 1: no-such-agent: not found\n";
-    let rows = [
-        ("echo out; echo err >&2", "completed", "completed", printed),
-        (r#"echo out; echo '{"tests": 12}' > /run/skep/result.json"#, "completed", "completed", result),
-        ("no-such-agent", "pending", "released", json!({"exit_code": 127, "stderr_tail": missing})),
-        ("echo out; exit 3", "failed", "command_ended", json!({"exit_code": 3, "stdout_tail": "out\n"})),
-        ("kill -9 $$", "failed", "command_ended", json!({"exit_code": null, "signal": "SIGKILL"})),
-        ("echo '[1]' > $SKEP_RESULT_FILE", "failed", "command_ended", json!({"error": "invalid_result"})),
-        ("mkfifo $SKEP_RESULT_FILE", "failed", "command_ended", json!({"error": "invalid_result"})),
-        (
-            "head -c 1100000 /dev/zero > $SKEP_RESULT_FILE",
-            "failed",
-            "command_ended",
-            json!({"message": "/run/skep/result.json has more than 1048576 bytes"}),
-        ),
-    ];
-    // Each in a VM of its own, at once.
-    join_all(rows.map(async |(command, status, outcome, kept)| {
-        let id = ticket(skep).await;
-        let booted = skep.post("/api/swarm/boot", &json!({"ticket": id, "command": command})).await.ok(201);
-        let vm = &booted["vms"][0];
-        eventually("the end of the VM", async || reason(skep, vm).await == "ticket_ended").await;
-        let (record, attempts) = (record(skep, &id).await, attempts(skep, &id).await);
-        assert_eq!(record["status"], status, "{command}: {record}");
-        assert_eq!(attempts.len(), 1, "{command}");
-        assert_eq!(attempts[0]["outcome"], outcome, "{command}");
-        for (field, value) in kept.as_object().unwrap() {
-            assert_eq!(attempts[0]["result"][field], *value, "{command}: {attempts:?}");
-        }
-        if status == "completed" {
-            assert_eq!(record["result"], kept, "{command}");
-        }
-    }))
-    .await;
-    // The end is on record before the VM leaves the server's list.
-    eventually("no VM in the list", async || skep.count().await == 0).await;
 }
 
 async fn commands_of_several_vms(skep: &Skep) {

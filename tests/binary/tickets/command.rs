@@ -69,6 +69,8 @@ async fn a_ticket_is_made_worked_on_and_finished_by_command() {
     refused(&skep(&["retry", &plan]), "is pending");
     printed(&skep(&["done", &plan, "--result", r#"{"steps": 3}"#]));
     assert_eq!(record(&server, &plan).await["result"], json!({"steps": 3}));
+    let shown = printed(&skep(&["show", &plan]));
+    assert!(shown.contains("completed") && shown.contains(r#"{"steps":3}"#), "{shown}");
     assert!(printed(&skep(&["list", "--ready"])).contains(&port));
     assert_eq!(printed(&skep(&["why", &port])), "ready: it can be claimed now");
     refused(&skep(&["show", "tkt_01jv0000000000000000000000"]), "no ticket");
@@ -130,16 +132,14 @@ async fn a_ticket_whose_command_cannot_be_started_is_given_back() {
     let server = Skep::start().await;
 
     let id = ticket(&server, json!({"title": "x", "max_attempts": 1})).await;
-    // A program that is not there, a line that names one, and a file that is no program.
-    for (attempt, arguments) in
-        [(1, ["/no/such/program", "x"]), (2, ["/bin/sh", "-c"]), (3, ["/etc/hostname", "x"])]
-    {
-        let mut command = vec!["ticket", "work", "-n", "1", "--"];
-        command.extend(arguments);
-        if arguments[1] == "-c" {
-            command.push("/no/such/program x");
-        }
-        let wrong = run(&server, &command);
+    // A program that is not there and a file that is no program, each by itself and in a line for the shell.
+    for (attempt, arguments) in [
+        (1, &["/no/such/program", "x"][..]),
+        (2, &["/bin/sh", "-c", "/no/such/program x"]),
+        (3, &["/etc/hostname", "x"]),
+        (4, &["/bin/sh", "-c", "/etc/hostname"]),
+    ] {
+        let wrong = run(&server, &[&["ticket", "work", "-n", "1", "--"], arguments].concat());
         refused_at_last(&wrong, "could not be started");
         let given_back = record(&server, &id).await;
         assert_eq!((&given_back["status"], &given_back["attempt"]), (&json!("pending"), &json!(attempt)));

@@ -52,6 +52,10 @@ async fn a_plan_is_made_from_a_file_and_worked_on_by_its_label() {
     assert_eq!(ids(&printed(&skep(&["list", "--blocked", "-l", "plan/a"]))), std::slice::from_ref(&port));
     let by_label = printed(&skep(&["create", "third", "--label", "plan/c", "--label", "gpu"]));
     assert_eq!(record(&server, &by_label).await["labels"], json!(["plan/c", "gpu"]));
+    // No id has these letters.
+    assert_eq!(ids(&printed(&skep(&["list", "--q", "THIRD"]))), std::slice::from_ref(&by_label));
+    let related = ids(&printed(&skep(&["list", "--related-to", &plan])));
+    assert_eq!(related, [port.clone(), plan.clone()]);
     let wrong = skep(&["create", "x", "--label", "A b"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     // A worker of one plan takes nothing of the other.
@@ -82,6 +86,10 @@ async fn open_tickets_are_listed_first_and_blocked_ones_alone() {
     assert_eq!(ids(&printed(&skep(&["list"]))), [c, d, &waits, b, a].map(Clone::clone));
     assert_eq!(ids(&printed(&skep(&["list", "--blocked"]))), std::slice::from_ref(&waits));
     assert_eq!(ids(&printed(&skep(&["list", "--ready"]))), std::slice::from_ref(c));
+    let counts = printed(&skep(&["summary"]));
+    let counts: Vec<Vec<&str>> = counts.lines().map(|line| line.split_whitespace().collect()).collect();
+    let expected = ["pending 2 (1 ready, 1 blocked, 0 waiting)", "in progress 1", "completed 1", "failed 1"];
+    assert_eq!(counts, expected.map(|line| line.split(' ').collect::<Vec<_>>()));
     // Page by page, by what the command itself names.
     let mut seen = Vec::new();
     let mut options = Vec::new();

@@ -132,8 +132,8 @@ async fn take(acceptor: TlsAcceptor, stream: TcpStream, came: Arc<Mutex<Received
 }
 
 /// Starts a server that trusts the authorities in a file, or those of this machine.
-async fn start(trusted: Option<&Path>) -> Skep {
-    Skep::start_as(temp_dir(), |command| {
+async fn start(data_dir: TempDir, trusted: Option<&Path>) -> Skep {
+    Skep::start_as(data_dir, |command| {
         command.args(["--webhook-allow", "127.0.0.1"]).env_remove("SSL_CERT_FILE").env_remove("SSL_CERT_DIR");
         if let Some(path) = trusted {
             command.env("SSL_CERT_FILE", path);
@@ -174,7 +174,7 @@ fn is_refused(endpoint: &Endpoint, delivery: &Value, why: &str) {
 async fn an_endpoint_is_trusted_by_the_authority_that_the_operator_names() {
     let (ours, other) = (Authority::new("ours"), Authority::new("another"));
     let (_folder, trusted) = ours.file();
-    let skep = start(Some(&trusted)).await;
+    let skep = start(temp_dir(), Some(&trusted)).await;
 
     let endpoint = Endpoint::new(ours.for_server("127.0.0.1")).await;
     let (secret, delivery) = tried(&skep, &endpoint).await;
@@ -197,13 +197,20 @@ async fn an_endpoint_is_trusted_by_the_authority_that_the_operator_names() {
         let (_, delivery) = tried(&skep, &endpoint).await;
         is_refused(&endpoint, &delivery, why);
     }
+
+    // Each start reads the file again.
+    fs::write(&trusted, other.0.pem()).unwrap();
+    let skep = start(skep.stop(), Some(&trusted)).await;
+    let endpoint = Endpoint::new(other.for_server("127.0.0.1")).await;
+    let (_, delivery) = tried(&skep, &endpoint).await;
+    assert_eq!(delivery["state"], "delivered", "{delivery}; the log of the server:\n{}", skep.log());
 }
 
 /// The control of `SSL_CERT_FILE`: without it the machine's own authorities are trusted, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_that_is_not_configured_is_not_trusted() {
     let endpoint = Endpoint::new(Authority::new("ours").for_server("127.0.0.1")).await;
-    let skep = start(None).await;
+    let skep = start(temp_dir(), None).await;
     let (_, delivery) = tried(&skep, &endpoint).await;
     is_refused(&endpoint, &delivery, "UnknownIssuer");
 }

@@ -332,7 +332,7 @@ async fn the_counters_are_true_whatever_is_done_and_a_wrong_one_is_found() {
     use crate::suite::{ticket_model, tickets};
 
     let (folder, store) = fresh().await;
-    ticket_model::run_concurrently(Arc::clone(&store), 8).await;
+    ticket_model::try_concurrent_sequences(Arc::clone(&store), 8).await;
     tickets::what_a_finished_ticket_once_waited_for_may_go(Arc::clone(&store)).await;
     let problems = || inspect(&database(&folder)).unwrap().problems;
     assert_eq!(problems(), Vec::<String>::new());

@@ -128,21 +128,24 @@ fn read_stdin() -> mpsc::Receiver<io::Result<Bytes>> {
     pieces
 }
 
-/// Forwards signals; returns the signal that must end the command.
+/// Forwards the first SIGINT, and SIGTERM; returns the signal that must end the command.
 async fn forward_signals(sender: DuplexInput, signals: &mut Signals) -> SignalKind {
-    let mut interrupted = false;
-    loop {
-        let kind = signals.recv().await;
-        // On a lost connection, the output side reports the reason.
-        if kind == SignalKind::interrupt() && !interrupted {
-            interrupted = true;
+    let mut kind = signals.recv().await;
+    if kind == SignalKind::interrupt() {
+        let sent = async {
+            // On a lost connection, the output side reports the reason.
             let _ = sender.signal(SignalName::Int).await;
-        } else if kind == SignalKind::terminate() {
-            let _ = timeout(TERM_GRACE, sender.signal(SignalName::Term)).await;
-            sleep(TERM_GRACE).await;
-            return kind;
-        } else {
-            return kind;
-        }
+            std::future::pending().await
+        };
+        // On a connection that accepts no data, the signal is not sent, and the next one must end the command.
+        kind = tokio::select! {
+            kind = sent => kind,
+            kind = signals.recv() => kind,
+        };
     }
+    if kind == SignalKind::terminate() {
+        let _ = timeout(TERM_GRACE, sender.signal(SignalName::Term)).await;
+        sleep(TERM_GRACE).await;
+    }
+    kind
 }

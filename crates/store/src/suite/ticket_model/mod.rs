@@ -53,11 +53,11 @@ pub async fn whatever_agents_do_the_store_agrees_with_the_model(store: Arc<dyn S
 }
 
 pub async fn whatever_agents_do_at_once_the_invariants_hold(store: Arc<dyn Store>) {
-    run_concurrently(store, CASES).await;
+    try_concurrent_sequences(store, CASES).await;
 }
 
 /// Runs this number of random sequences, each distributed among concurrent agents.
-pub(crate) async fn run_concurrently(store: Arc<dyn Store>, cases: u32) {
+pub(crate) async fn try_concurrent_sequences(store: Arc<dyn Store>, cases: u32) {
     try_sequences(store, cases, concurrent::run_concurrently).await;
 }
 
