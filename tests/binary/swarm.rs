@@ -55,7 +55,7 @@ async fn a_boot_is_one_vm_with_its_time_metadata_environment_and_console() {
 }
 
 /// Seconds from the boot of a VM to its end.
-fn lifetime_s(vm: &Value) -> i64 {
+pub(crate) fn lifetime_s(vm: &Value) -> i64 {
     let time = |field: &str| vm[field].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
     time("expires_at").duration_since(time("started_at")).as_secs()
 }
