@@ -28,7 +28,7 @@ async fn pool(skep: &Skep) -> (u64, u64) {
     (pool["ready"].as_u64().unwrap_or(0), pool["target"].as_u64().unwrap_or(0))
 }
 
-async fn full(skep: &Skep) {
+pub(crate) async fn full(skep: &Skep) {
     eventually_within(FILL_TIMEOUT, "a full pool", async || {
         let (ready, target) = pool(skep).await;
         target > 0 && ready == target
