@@ -142,6 +142,7 @@ async fn branches_and_work_trees(fixture: &Fixture<'_>) {
     assert_eq!((names, &branches["current"]), (vec![&json!("main"), &json!("topic")], &json!("topic")));
     post(fixture, "checkout", json!({"path": "work", "ref": "main"}), 200).await;
     fixture.read("work/topic", &[]).await.refused(404, "unknown_path");
+    a_branch_that_is_not_checked_out(fixture, &made["commit"]).await;
     let tree = json!({"path": "work", "worktree": "beside", "ref": "topic"});
     assert_eq!(post(fixture, "worktree", tree, 200).await["head"], made["commit"]);
     assert_eq!(get(fixture, "status", "beside", &[]).await["branch"], "topic");
@@ -158,6 +159,21 @@ async fn branches_and_work_trees(fixture: &Fixture<'_>) {
     post(fixture, "add", json!({"path": "work"}), 200).await;
     post(fixture, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
     assert_eq!(get(fixture, "status", "work", &[]).await["clean"], true);
+}
+
+async fn a_branch_that_is_not_checked_out(fixture: &Fixture<'_>, topic: &Value) {
+    let lists = async |expected: &[&str]| {
+        let branches = get(fixture, "branch", "work", &[]).await;
+        let all = branches["branches"].as_array().unwrap().iter();
+        let names: Vec<_> = all.map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!((names, &branches["current"]), (expected.to_vec(), &json!("main")), "{fixture:?}");
+    };
+    let made = post(fixture, "branch", json!({"path": "work", "name": "other", "from": "topic"}), 200).await;
+    assert_eq!((&made["commit"], &made["deleted"]), (topic, &json!(false)), "{fixture:?}");
+    lists(&["main", "other", "topic"]).await;
+    let delete = json!({"path": "work", "name": "other", "delete": true, "force": true});
+    assert_eq!(post(fixture, "branch", delete, 200).await["deleted"], true, "{fixture:?}");
+    lists(&["main", "topic"]).await;
 }
 
 async fn clones(fixture: &Fixture<'_>) {
