@@ -211,6 +211,7 @@ async fn a_key_reaches_its_vm_alone(skep: &Skep, vms: &[Value]) {
     }
     let body = json!({"vm": other, "command": "id"});
     as_key(skep, key, Method::POST, "/api/exec", &body).await.refused(404, "unknown_vm");
+    files_and_git_by_the_key_of_a_vm(skep, key, own, other).await;
     for (method, path) in [
         (Method::GET, "/api/swarm/status".to_owned()),
         (Method::DELETE, format!("/api/swarm/vm/{own}")),
@@ -225,6 +226,26 @@ async fn a_key_reaches_its_vm_alone(skep: &Skep, vms: &[Value]) {
     skep.delete(&format!("/api/swarm/vm/{own}")).await.ok(200);
     let refused = as_key(skep, key, Method::GET, "/api/whoami", &json!({})).await;
     assert_eq!(refused.refused(403, "token_expired"), "Token expired");
+}
+
+async fn files_and_git_by_the_key_of_a_vm(skep: &Skep, key: &Value, own: u64, other: u64) {
+    for (method, path, body, status) in [
+        (Method::POST, "/api/git/init", json!({"path": "/root/made"}), 201),
+        (Method::POST, "/api/files/write", json!({"path": "/root/made/file", "content": ""}), 201),
+        (Method::GET, "/api/git/status?path=/root/made", Value::Null, 200),
+        (Method::GET, "/api/files/read?path=/root/made/file", Value::Null, 200),
+    ] {
+        let ask = async |vm: u64| {
+            let (mut path, mut body) = (path.to_owned(), body.clone());
+            match &mut body {
+                Value::Null => path.push_str(&format!("&vm={vm}")),
+                body => body["vm"] = json!(vm),
+            }
+            as_key(skep, key, method.clone(), &path, &body).await
+        };
+        ask(other).await.refused(404, "unknown_vm");
+        ask(own).await.ok(status);
+    }
 }
 
 async fn a_key_ends_with_its_vm(skep: &Skep, pid: u64) {

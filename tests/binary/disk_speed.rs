@@ -112,5 +112,24 @@ async fn a_vm_whose_disk_waits_for_its_limit_can_be_paused_resumed_and_ended() {
     })
     .await;
     assert_eq!(skep.output(pid, "echo on").await, "on");
+    skep.output(pid, "while pkill -x dd; do sleep 0.1; done").await;
+    let skep = keeps_its_limit(skep, &vm).await;
     skep.delete(&path).await.ok(200);
+}
+
+/// Other settings are those of VMs that are booted from then on. Returns a server that has them.
+async fn keeps_its_limit(skep: Skep, vm: &Value) -> Skep {
+    let unlimited = ["--vm-disk-mbps", "0", "--vm-disk-iops", "0", "--pool-size", "0"];
+    let skep = skep.stop_and_leave_vms().start_with(&unlimited).await;
+    let kept = work(&skep, vm, &large_writes(96)).await;
+    assert!(!kept.exceeds(kept.written_bytes, MB), "{} bytes in {:?}", kept.written_bytes, kept.took);
+    let next = skep.boot(1).await.remove(0);
+    let control = work(&skep, &next, &large_writes(256)).await;
+    assert!(
+        control.exceeds(control.written_bytes, MB),
+        "{TOO_SLOW}: {} bytes in {:?}",
+        control.written_bytes,
+        control.took
+    );
+    skep
 }

@@ -5,7 +5,10 @@ use std::{path::Path, process::Command};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Skep, eventually, kill, send, step, temp_dir};
+use crate::{
+    harness::{Skep, eventually, kill, send, step, temp_dir},
+    takeover::Streamed,
+};
 
 #[tokio::test]
 async fn the_agent_cannot_be_killed_from_inside_and_a_vm_that_ends_is_gone_with_its_reason() {
@@ -13,9 +16,26 @@ async fn the_agent_cannot_be_killed_from_inside_and_a_vm_that_ends_is_gone_with_
     let vms = skep.boot(2).await;
     let [one, other] = [0, 1].map(|at| vms[at]["pid"].as_u64().unwrap());
     step("signals to the agent", signals_to_the_agent(&skep, one)).await;
+    step("a guest that does not do what it is asked", no_freeze(&skep, one)).await;
     // The log has each of these reasons once.
     step("a guest that powers itself off", poweroff(&skep, one)).await;
     step("a VMM that is killed during a command", a_kill_during_a_command(&skep, other)).await;
+}
+
+/// The agent freezes programs by the control groups, which a root of the guest can cover. The copy is refused, and the VM
+/// runs on.
+async fn no_freeze(skep: &Skep, pid: u64) {
+    let command = "mount -t tmpfs covered /sys/fs/cgroup && echo covered
+        while [ ! -e /dev/shm/enough ]; do sleep 0.1; done; umount -l /sys/fs/cgroup";
+    let mut cover = Streamed::begin(skep, pid, command).await;
+    cover.wait_for_output("covered\n".len()).await;
+    let refused = skep.post(&format!("/api/swarm/vm/{pid}/fork"), &json!({})).await;
+    assert!(refused.refused(504, "guest_timeout").contains("freeze all programs"), "{refused:?}");
+    let enough = json!({"vm": pid, "path": "/dev/shm/enough", "content": ""});
+    skep.post("/api/files/write", &enough).await.ok(201);
+    let (kind, end) = cover.rest().await.unwrap();
+    assert_eq!((kind.as_str(), &end["exit_code"]), ("exit", &json!(0)), "{end}");
+    assert_eq!(skep.output(pid, "echo alive").await, "alive");
 }
 
 async fn signals_to_the_agent(skep: &Skep, pid: u64) {

@@ -6,15 +6,18 @@ mod refusals;
 mod streams;
 mod thorough;
 
+use std::os::unix::fs::chown;
+
 use serde_json::{Value, json};
 
-use crate::harness::step;
+use crate::harness::{send, step};
 use fixture::{Fixture, in_both_places};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_are_the_same_on_the_server_and_in_a_vm() {
     in_both_places(async |fixture| {
         step("reads and writes", reads_and_writes(fixture)).await;
+        step("owners", owners(fixture)).await;
         step("conditions", conditions(fixture)).await;
         step("pages", pages(fixture)).await;
         step("searches", searches(fixture)).await;
@@ -68,6 +71,28 @@ async fn reads_and_writes(fixture: &Fixture<'_>) {
     }
     let nowhere = json!({"path": fixture.at("none/x"), "content": "", "create_parents": false});
     fixture.write(&nowhere).await.refused(404, "unknown_path");
+}
+
+/// A file that is replaced keeps its owner. The user of the server may not give files away, the root of a VM may.
+async fn owners(fixture: &Fixture<'_>) {
+    fixture.shell("mkdir owned; echo old > owned/file").await;
+    let (owner, content) = if fixture.vm.is_some() { (1000, "new") } else { (0, "old") };
+    if fixture.vm.is_some() {
+        fixture.shell("chown 1000:1000 owned/file").await;
+    } else {
+        chown(fixture.at("owned/file"), Some(owner), Some(owner)).unwrap();
+    }
+    let written = fixture.write(&json!({"path": fixture.at("owned/file"), "content": "new"})).await;
+    let uploaded = send(streams::put(fixture, "owned/file", &[]).body("new")).await;
+    for answer in [written, uploaded] {
+        if fixture.vm.is_some() {
+            answer.ok(200);
+        } else {
+            answer.refused(403, "permission_denied");
+        }
+    }
+    let found = fixture.shell("echo $(cat owned/file) $(stat -c %u:%g owned/file) $(ls -A owned)").await;
+    assert_eq!(found, format!("{content} {owner}:{owner} file"), "{fixture:?}");
 }
 
 async fn conditions(fixture: &Fixture<'_>) {

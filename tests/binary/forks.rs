@@ -1,7 +1,7 @@
 //! Copies of running VMs: what they have of their parent, what is their own, and that they never speak as their parent.
 
 mod faults;
-mod inheritance;
+pub(crate) mod inheritance;
 mod memory;
 mod network;
 pub(crate) mod thorough;

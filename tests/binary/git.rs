@@ -1,6 +1,7 @@
 //! Git operations in the server's workspace and in a VM: the same tests in both places, with the same answers.
 
 mod thorough;
+mod tokens;
 mod transfers;
 mod verbs;
 
@@ -14,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::{
     files::fixture::{Fixture, in_both_places},
-    harness::{Skep, temp_dir},
+    harness::{Skep, step, temp_dir},
+    webhooks::https::Authority,
 };
 
 #[tokio::test]
@@ -140,6 +142,7 @@ async fn branches_and_work_trees(fixture: &Fixture<'_>) {
     assert_eq!((names, &branches["current"]), (vec![&json!("main"), &json!("topic")], &json!("topic")));
     post(fixture, "checkout", json!({"path": "work", "ref": "main"}), 200).await;
     fixture.read("work/topic", &[]).await.refused(404, "unknown_path");
+    a_branch_that_is_not_checked_out(fixture, &made["commit"]).await;
     let tree = json!({"path": "work", "worktree": "beside", "ref": "topic"});
     assert_eq!(post(fixture, "worktree", tree, 200).await["head"], made["commit"]);
     assert_eq!(get(fixture, "status", "beside", &[]).await["branch"], "topic");
@@ -156,6 +159,21 @@ async fn branches_and_work_trees(fixture: &Fixture<'_>) {
     post(fixture, "add", json!({"path": "work"}), 200).await;
     post(fixture, "reset", json!({"path": "work", "mode": "hard"}), 200).await;
     assert_eq!(get(fixture, "status", "work", &[]).await["clean"], true);
+}
+
+async fn a_branch_that_is_not_checked_out(fixture: &Fixture<'_>, topic: &Value) {
+    let lists = async |expected: &[&str]| {
+        let branches = get(fixture, "branch", "work", &[]).await;
+        let all = branches["branches"].as_array().unwrap().iter();
+        let names: Vec<_> = all.map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!((names, &branches["current"]), (expected.to_vec(), &json!("main")), "{fixture:?}");
+    };
+    let made = post(fixture, "branch", json!({"path": "work", "name": "other", "from": "topic"}), 200).await;
+    assert_eq!((&made["commit"], &made["deleted"]), (topic, &json!(false)), "{fixture:?}");
+    lists(&["main", "other", "topic"]).await;
+    let delete = json!({"path": "work", "name": "other", "delete": true, "force": true});
+    assert_eq!(post(fixture, "branch", delete, 200).await["deleted"], true, "{fixture:?}");
+    lists(&["main", "topic"]).await;
 }
 
 async fn clones(fixture: &Fixture<'_>) {
@@ -265,10 +283,16 @@ struct Remote {
 
 impl Remote {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with more arguments.
+    fn start_with(arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("git/remote.py");
         let mut python = Command::new("python3");
-        let mut process = python.arg(script).arg(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
+        let python = python.arg(script).arg(folder.path()).args(arguments);
+        let mut process = python.stdout(Stdio::piped()).spawn().unwrap();
         let mut port = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).unwrap();
         let url = format!("http://127.0.0.1:{}/x.git", port.trim());
@@ -315,14 +339,19 @@ impl Drop for Remote {
 #[tokio::test]
 async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
     let remote = Remote::start();
-    let data_dir = temp_dir();
-    let skep = Skep::start_on(data_dir, &["--git-allow", "127.0.0.1"]).await;
+    let authority = Authority::new("of git hosts");
+    let (_folder, trusted) = authority.file();
+    let skep = Skep::start_as(temp_dir(), |command| {
+        command.args(["--git-allow", "127.0.0.1"]).env("SSL_CERT_FILE", &trusted);
+    })
+    .await;
     let vm = skep.boot_one().await;
     let fixture = Fixture::in_vm(&skep, vm).await;
     sends_and_fetches(&fixture, &remote).await;
     shallow_clones(&fixture, &remote).await;
     diverged_branches(&fixture, &remote).await;
     what_is_refused(&fixture, &remote).await;
+    step("a host with a token", tokens::never_enter_a_vm(&skep, vm, &authority)).await;
     // No temporary files are left.
     let root = Fixture::root_on_the_server(&skep).await;
     let entries = std::fs::read_dir(root).into_iter().flatten();

@@ -17,9 +17,14 @@ fn now() -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn siblings_share_no_name_no_randomness_and_the_right_clock() {
     let skep = Skep::start().await;
+    let status = skep.get("/api/swarm/status").await.ok(200);
+    // Code at a new address would be translated again.
+    let randomizes_addresses = status["engine"]["isolation"] != "emulated";
     let mut answers = Vec::new();
     for vm in skep.boot(3).await {
         let pid = vm["pid"].as_u64().unwrap();
+        let setting = skep.output(pid, "cat /proc/sys/kernel/randomize_va_space").await;
+        assert_eq!(setting != "0", randomizes_addresses, "{setting}: {status}");
         let before = now();
         let inside: f64 = skep.output(pid, "date +%s.%N").await.parse().unwrap();
         let after = now();

@@ -2,12 +2,19 @@
 
 mod thorough;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, eventually, eventually_within, kill, temp_dir};
+use crate::{
+    harness::{Skep, eventually, eventually_within, kill, temp_dir},
+    swarm::lifetime_s,
+};
 
 /// A restored VM that does not answer is given up after 60 s, and another one takes its place.
 pub(crate) const FILL_TIMEOUT: Duration = Duration::from_secs(150);
@@ -28,7 +35,7 @@ async fn pool(skep: &Skep) -> (u64, u64) {
     (pool["ready"].as_u64().unwrap_or(0), pool["target"].as_u64().unwrap_or(0))
 }
 
-async fn full(skep: &Skep) {
+pub(crate) async fn full(skep: &Skep) {
     eventually_within(FILL_TIMEOUT, "a full pool", async || {
         let (ready, target) = pool(skep).await;
         target > 0 && ready == target
@@ -44,7 +51,9 @@ fn sources(vms: &[Value]) -> Vec<&str> {
 async fn a_vm_of_the_pool_is_as_new_as_a_cold_one() {
     let skep = with_pool(2, &[]).await;
     let request = json!({"count": 2, "env": {"WHO": "me"}, "metadata": {"a": 1}, "ttl_ms": 600_000});
+    let (before, begun) = (Timestamp::now(), Instant::now());
     let answer = skep.post("/api/swarm/boot", &request).await.ok(201);
+    let took = begun.elapsed().as_secs_f64();
     let vms = answer["vms"].as_array().unwrap();
     assert_eq!(sources(vms), ["pool", "pool"]);
     for vm in vms {
@@ -55,7 +64,11 @@ async fn a_vm_of_the_pool_is_as_new_as_a_cold_one() {
         }
         // It stood still since it was parked, and its clock with it.
         assert!(receipt["clock_step_ms"].as_f64().unwrap() > 0.0, "{receipt}");
-        assert!(vm["uptime"].as_f64().unwrap() < 60.0 && vm["expires_at"].is_string(), "{vm}");
+        // Its times begin with the request.
+        let started_at: Timestamp = vm["started_at"].as_str().unwrap().parse().unwrap();
+        assert!(started_at.as_millisecond() >= before.as_millisecond(), "{before}: {vm}");
+        assert_eq!(lifetime_s(vm), 600);
+        assert!(vm["uptime"].as_f64().unwrap() <= took, "{vm}");
     }
     let facts = |pid: u64| {
         let skep = &skep;

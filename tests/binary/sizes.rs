@@ -7,8 +7,9 @@ use std::{fs, thread::available_parallelism};
 use serde_json::Value;
 
 use crate::{
-    harness::{Skep, temp_dir},
+    harness::{Skep, eventually, step, temp_dir},
     memory::{MemoryGroup, template_memory},
+    usage::{complete_metrics, figure},
 };
 
 /// What each VM may take beside its guest's memory, in MiB: more is a code cache under emulation.
@@ -19,6 +20,19 @@ used = bytearray(int(open('/proc/meminfo').readline().split()[1]) * 1024 * 90 //
 used[::4096] = bytes([1]) * len(range(0, len(used), 4096))
 print(used[::4096].count(1), len(used) >> 20)
 \"";
+
+/// What a VM holds at first, at most, in MiB, whatever its size.
+const FRESH_MB: u64 = 100;
+
+/// Prints system, user and tools that are missing, and for each spare disk how much of what was written to it is read again.
+const CONTENT: &str = r"
+. /etc/os-release; echo $ID $VERSION_ID, user $(id -u)
+for tool in bash git python3 pip3 curl ls; do command -v $tool > /dev/null || echo no $tool; done
+python3 -m venv --without-pip /tmp/venv && /tmp/venv/bin/python -c 'print(1)'
+for disk in vdc vdd vde vdf; do
+    yes | dd of=/dev/$disk bs=4k count=1 iflag=fullblock oflag=direct 2> /dev/null || echo $disk
+    dd if=/dev/$disk bs=4k count=1 iflag=direct 2> /dev/null | tr -d '\0' | wc -c
+done";
 
 /// What a VMM may use of a processor beside its guest's, in percent.
 const CPU_OVERHEAD_PERCENT: u64 = 50;
@@ -74,6 +88,13 @@ async fn a_vm_of_1024_mb_has_its_size_and_may_use_all_of_it() {
     let vm = skep.boot(1).await.remove(0);
     assert_eq!((vm["memory_mb"].as_u64(), vm["vcpus"].to_string()), (Some(1024), vcpus.clone()));
     let pid = pid_of(&vm);
+    let held_mb = async || figure(&complete_metrics(&skep, &vm).await, "/memory/held_mb");
+    let fresh_mb = held_mb().await;
+    assert!(fresh_mb < FRESH_MB, "{fresh_mb} MiB");
+    step("system, tools and spare disks", async {
+        assert_eq!(skep.output(pid, CONTENT).await, "debian 12, user 0\n1\n0\n0\n0\n0");
+    })
+    .await;
 
     let size =
         "nproc; awk '/MemTotal/ {print int($2 / 1024)}' /proc/meminfo; df --output=size -BM / | tail -n 1";
@@ -90,6 +111,8 @@ async fn a_vm_of_1024_mb_has_its_size_and_may_use_all_of_it() {
     let (pages, used_mb) = used.split_once(' ').unwrap();
     let (pages, used_mb): (u64, u64) = (pages.parse().unwrap(), used_mb.parse().unwrap());
     assert!(pages >= used_mb * 256 && used_mb > 810, "{used}");
+    // The control of what a new VM holds.
+    eventually("what the VM has used", async || held_mb().await > 810).await;
     let grown = template_memory(skep.pid()) - before;
     assert!(grown < 5 << 20, "the template grew by {grown} bytes");
     let limit_mb = MemoryGroup::of(&skep, &vm).limit() >> 20;

@@ -14,8 +14,10 @@ use serde_json::{Value, json};
 use crate::{
     clones::{UNIQUE, shared},
     copies::{assert_goes_on, begin, path_of, pid_of, state},
-    harness::{Skep, command, eventually, images::flip_a_bit, kill, output_of},
+    forks::inheritance::{TRACES_OF_TICKET, VARIABLES},
+    harness::{Skep, command, eventually, images::flip_a_bit, kill, output_of, step},
     takeover::{Victim, assert_in_order, listed},
+    vm_api::{is_silent, status},
 };
 
 async fn snapshot(skep: &Skep, vm: &Value, name: &str) -> Value {
@@ -54,7 +56,8 @@ fn run(skep: &Skep, words: &[&str]) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn vms_of_a_snapshot_continue_where_the_original_was() {
     let skep = Skep::start().await;
-    let order = json!({"env": {"WORD": "secret"}, "metadata": {"team": "blue"}});
+    let ticket = skep.post("/api/tickets", &json!({"title": "of the original"})).await.ok(201);
+    let order = json!({"ticket": ticket["id"], "env": {"WORD": "secret"}, "metadata": {"team": "blue"}});
     let original = skep.post("/api/swarm/boot", &order).await.ok(201)["vms"][0].clone();
     let wanted = begin(&skep, &original).await;
     let (_, from) = state(&skep, &original).await;
@@ -76,11 +79,24 @@ async fn vms_of_a_snapshot_continue_where_the_original_was() {
     }
     assert_eq!(skep.output(pid_of(&original), "echo $WORD").await, "secret", "the control");
     assert_eq!(shared(&answers), BTreeMap::new());
+    step("the ticket", has_nothing_of_the_ticket(&skep, &original, &copies[0])).await;
     is_refused(&skep, &original).await;
     is_taken_of_a_copy_by_the_command(&skep, &copies[0]).await;
     is_deleted_when_nothing_needs_it(&skep, &installed).await;
     assert_in_order(&skep).await;
     assert_events_and_no_files(&skep, &original, &installed);
+}
+
+/// The memory of the snapshot has the ticket and the key of the original.
+async fn has_nothing_of_the_ticket(skep: &Skep, original: &Value, copy: &Value) {
+    assert_eq!(copy["ticket"], Value::Null, "{copy}");
+    let traces = async |vm: &Value| skep.output(pid_of(vm), TRACES_OF_TICKET).await;
+    assert_eq!(traces(original).await, format!("{VARIABLES}\nticket.json"), "the control");
+    assert_eq!(traces(copy).await, "");
+    let access = skep.output(pid_of(original), "echo $SKEP_URL/api/whoami $SKEP_API_KEY").await;
+    let (whoami, key) = access.split_once(' ').unwrap();
+    assert_eq!(status(skep, pid_of(original), whoami, key).await, "200");
+    assert!(is_silent(skep, pid_of(copy), whoami, key).await, "the copy made a connection");
 }
 
 async fn is_refused(skep: &Skep, original: &Value) {

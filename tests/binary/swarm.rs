@@ -2,13 +2,17 @@
 
 mod thorough;
 
-use std::{collections::BTreeSet, io::ErrorKind, net::SocketAddr};
+use std::{collections::BTreeSet, io::ErrorKind, net::SocketAddr, process::Command};
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Skep, connect_in_namespace, eventually, send, step};
+use crate::{
+    harness::{Skep, connect_in_namespace, eventually, send, step},
+    takeover::assert_in_order,
+};
 
 fn address(vm: &Value, port: u16) -> SocketAddr {
     SocketAddr::new(vm["ip"].as_str().unwrap().parse().unwrap(), port)
@@ -23,6 +27,9 @@ async fn vms_have_names_and_addresses_of_their_own_and_leave_nothing() {
     let names = join_all(vms.iter().map(|vm| skep.output(vm["pid"].as_u64().unwrap(), "hostname"))).await;
     assert_eq!(BTreeSet::from_iter(&names).len(), 4, "{names:?}");
 
+    let marked = "test ! -e /root/mark && echo mark > /root/mark && sync";
+    join_all(vms.iter().map(|vm| skep.output(vm["pid"].as_u64().unwrap(), marked))).await;
+
     for vm in &vms {
         // A closed port is refused by the guest's own kernel, so no other machine has that address.
         let refused = connect_in_namespace(&skep.namespace(), address(vm, 9)).await.unwrap_err();
@@ -36,6 +43,9 @@ async fn vms_have_names_and_addresses_of_their_own_and_leave_nothing() {
         let pid = vm["pid"].as_u64().unwrap();
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is left");
     }
+    assert_in_order(&skep).await;
+    // The next VM has nothing of them.
+    skep.output(skep.boot_one().await, "test ! -e /root/mark").await;
 }
 
 /// The time to live of VMs whose boot names none, in seconds.
@@ -55,8 +65,8 @@ async fn a_boot_is_one_vm_with_its_time_metadata_environment_and_console() {
 }
 
 /// Seconds from the boot of a VM to its end.
-fn lifetime_s(vm: &Value) -> i64 {
-    let time = |field: &str| vm[field].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+pub(crate) fn lifetime_s(vm: &Value) -> i64 {
+    let time = |field: &str| vm[field].as_str().unwrap().parse::<Timestamp>().unwrap();
     time("expires_at").duration_since(time("started_at")).as_secs()
 }
 
@@ -81,7 +91,13 @@ async fn a_boot_without_a_body(skep: &Skep) {
     let by_id = skep.get(&format!("/api/swarm/vm/{}", vm["id"].as_str().unwrap())).await.ok(200);
     assert_eq!(by_id["pid"], vm["pid"]);
     let status = skep.get("/api/swarm/status").await.ok(200);
-    assert!(status["engine"]["reason"].is_string(), "{status}");
+    let engine = &status["engine"];
+    assert!(
+        engine["reason"].is_string() && engine["name"].as_str().unwrap().starts_with("qemu "),
+        "{engine}"
+    );
+    let isolations = [json!(["kvm", "hardware"]), json!(["tcg", "emulated"])];
+    assert!(isolations.contains(&json!([engine["accel"], engine["isolation"]])), "{engine}");
     assert!(status["capacity"]["memory_used_mb"].as_u64().unwrap() >= 128, "{status}");
 }
 
@@ -97,6 +113,18 @@ async fn metadata_and_environment(skep: &Skep) {
     let status = skep.get("/api/swarm/status").await.ok(200);
     assert!(!status.to_string().contains("canary-4711"));
     assert!(!skep.log().contains("canary-4711"));
+    let id = answer["vms"][0]["id"].as_str().unwrap();
+    let events = skep.get("/api/events?types=vm.*&since=2020-01-01T00:00:00Z&follow=false").await.ok(200);
+    let events = events.as_str().unwrap();
+    assert!(events.contains(id) && !events.contains("canary-4711"), "{events}");
+    let files_with = |text: &str| {
+        let folders = ["server", "keeper"].map(|name| skep.data_dir.path().join(name));
+        let mut grep = Command::new("grep");
+        grep.args(["-rlsF", "-D", "skip", "-e", text]).args(folders).output().unwrap()
+    };
+    assert_eq!(files_with("canary-4711").stdout, b"");
+    // The control: the VM is in the store.
+    assert!(String::from_utf8_lossy(&files_with(id).stdout).contains("/skep.db"));
 }
 
 async fn changes(skep: &Skep) {
@@ -106,6 +134,12 @@ async fn changes(skep: &Skep) {
     let change = async |body: &Value| send(skep.request(Method::PATCH, &path).json(body)).await;
     let changed = change(&json!({"metadata": {"c": 3}})).await.ok(200);
     assert_eq!((&changed["metadata"], &changed["expires_at"]), (&json!({"c": 3}), &vm["expires_at"]));
+    // The time of a change begins with it.
+    let before = Timestamp::now();
+    let changed = change(&json!({"ttl_ms": 600_000})).await.ok(200);
+    let expires_at: Timestamp = changed["expires_at"].as_str().unwrap().parse().unwrap();
+    let expected = before.as_millisecond()..=Timestamp::now().as_millisecond();
+    assert!(expected.contains(&(expires_at.as_millisecond() - 600_000)), "{changed}");
     let changed = change(&json!({"ttl_ms": null})).await.ok(200);
     assert_eq!((&changed["metadata"], &changed["expires_at"]), (&json!({"c": 3}), &Value::Null));
     assert_eq!(change(&json!({})).await.ok(200)["metadata"], json!({"c": 3}));

@@ -58,10 +58,24 @@ fn events(skep: &Skep, count: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// The events of the template `big`. Those of the snapshot `kept` come first: that it is built, and that it is ready.
+fn events_of_big(skep: &Skep, count: usize) -> Vec<Value> {
+    events(skep, &(count + 2).to_string()).split_off(2)
+}
+
+/// The first words of a line, before the time of its last use.
+fn is_listed_by_the_command(skep: &Skep, vcpus: &str) {
+    let (_, listed, _) = run(skep, &["template", "list"]);
+    let lines = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let expected = format!("big ready 256 MiB {vcpus} 3 GiB 1 ");
+    assert!(lines.into_iter().any(|line| line.starts_with(&expected)), "{listed}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_of_another_size_is_built_also_after_an_update_booted_and_deleted() {
     let skep = Skep::start().await;
     let vcpus = available_parallelism().unwrap().get().min(2).to_string();
+    let sleeper = on_disk_and_in_a_snapshot(&skep).await;
     let me = skep.get("/api/whoami").await.ok(200);
     let account = format!("/api/accounts/{}", me["account"]["id"].as_str().unwrap());
     is_refused_beyond_machine_and_quota(&skep, &account).await;
@@ -74,12 +88,33 @@ async fn a_template_of_another_size_is_built_also_after_an_update_booted_and_del
     let skep = skep.stop_and_leave_vms().start().await;
     let seen = skep.get("/api/templates/big").await.ok(200);
     assert_eq!((&seen["state"], &seen["vms"]), (&json!("ready"), &json!(1)));
+    is_listed_by_the_command(&skep, &vcpus);
     assert_eq!(skep.get("/api/swarm/status").await.ok(200)["vms"][0]["template"], "big");
     let skep = is_built_again_after_an_update(skep, &vm).await;
     skep.delete(&path_of(&vm)).await.ok(200);
     limit_memory(&skep, &account, &Value::Null).await;
     is_booted_with_its_size(&skep, &vcpus).await;
     is_deleted(&skep, &id).await;
+    are_valid_after_an_update(&skep, &sleeper).await;
+}
+
+/// A VM of `base` on disk, of which there is the snapshot `kept` too.
+async fn on_disk_and_in_a_snapshot(skep: &Skep) -> Value {
+    let vm = skep.boot(1).await.remove(0);
+    skep.output(pid_of(&vm), "echo here > /dev/shm/word; echo here > /root/word").await;
+    skep.post(&format!("{}/snapshot", path_of(&vm)), &json!({"name": "kept"})).await.ok(201);
+    skep.post(&format!("{}/pause", path_of(&vm)), &json!({"to": "disk"})).await.ok(200);
+    vm
+}
+
+/// They have the files of the former `base`.
+async fn are_valid_after_an_update(skep: &Skep, sleeper: &Value) {
+    skep.post(&format!("{}/resume", path_of(sleeper)), &json!({})).await.ok(200);
+    let resumed = skep.get(&path_of(sleeper)).await.ok(200);
+    let booted = skep.post("/api/swarm/boot", &json!({"template": "kept"})).await.ok(201);
+    for vm in [&resumed, &booted["vms"][0]] {
+        assert_eq!(skep.output(pid_of(vm), "cat /dev/shm/word /root/word").await, "here\nhere", "{vm}");
+    }
 }
 
 /// A change of the account of the server's administrator, whose template it is.
@@ -115,6 +150,11 @@ async fn builds(skep: &Skep, vcpus: &str) -> Value {
     assert_eq!((&seen["state"], &seen["source"]), (&json!("building"), &json!("setup")));
     skep.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(409, "template_not_ready");
     skep.post("/api/templates", &json!({"name": "big", "from": "base"})).await.refused(409, "name_taken");
+    eventually_within(STEP_OF_BUILD, "the progress of the build", async || {
+        let seen = skep.get("/api/templates/big").await.ok(200);
+        seen["progress"].as_str().is_some_and(|step| step.contains("boot of the guest"))
+    })
+    .await;
     let seen = becomes_ready(skep, "big").await;
     let big = answer(&create.await.unwrap());
     assert_eq!(
@@ -153,9 +193,9 @@ async fn is_built_again_after_an_update(skep: Skep, vm: &Value) -> Skep {
     let update = ["--shell-ahead", "off", "--pool-size", "4"];
     let skep = skep.stop_and_leave_vms().start_with(&update).await;
     // Until the server has compared it with its inputs, the record says what the last server knew.
-    assert_eq!(events(&skep, "3")[2]["type"], "template.outdated");
+    assert_eq!(events_of_big(&skep, 3)[2]["type"], "template.outdated");
     becomes_ready(&skep, "big").await;
-    let events = events(&skep, "4");
+    let events = events_of_big(&skep, 4);
     let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["template.building", "template.ready", "template.outdated", "template.ready"]);
     let reason = events[2]["reason"].as_str().unwrap();
@@ -203,6 +243,6 @@ async fn is_deleted(skep: &Skep, id: &str) {
     assert_eq!((code, out.as_str()), (Some(0), "big is deleted\n"), "{errors}");
     eventually("the end of the files", async || !Path::exists(&files_of(skep, id))).await;
     skep.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(404, "unknown_template");
-    assert_eq!(events(skep, "5")[4]["type"], "template.deleted");
+    assert_eq!(events_of_big(skep, 5)[4]["type"], "template.deleted");
     assert_eq!(skep.get("/api/vms?state=ended").await.ok(200)["vms"][0]["template"], "big");
 }

@@ -16,7 +16,7 @@ async fn metrics(skep: &Skep, vm: &Value) -> Value {
 }
 
 /// The metrics of a running VM with all figures. A guest or a VMM that does not answer in time is reported without its own.
-async fn complete_metrics(skep: &Skep, vm: &Value) -> Value {
+pub(crate) async fn complete_metrics(skep: &Skep, vm: &Value) -> Value {
     let mut found = Value::Null;
     eventually("all figures of a VM", async || {
         found = metrics(skep, vm).await;
@@ -28,7 +28,7 @@ async fn complete_metrics(skep: &Skep, vm: &Value) -> Value {
     found
 }
 
-fn figure(metrics: &Value, pointer: &str) -> u64 {
+pub(crate) fn figure(metrics: &Value, pointer: &str) -> u64 {
     metrics.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{pointer}: {metrics}"))
 }
 

@@ -83,7 +83,7 @@ async fn status_within(limits: &str, skep: &Skep, pid: u64, url: &str, key: &str
 }
 
 /// Whether a VM makes no connection within some seconds, which an idle machine needs a small part of.
-async fn is_silent(skep: &Skep, pid: u64, url: &str, key: &str) -> bool {
+pub(crate) async fn is_silent(skep: &Skep, pid: u64, url: &str, key: &str) -> bool {
     status_within("--connect-timeout 4 -m 4", skep, pid, url, key).await == "000"
 }
 

@@ -1,6 +1,6 @@
 //! Webhooks by command, and of a server that is killed while it sends.
 
-mod https;
+pub(crate) mod https;
 
 use std::{
     collections::BTreeMap,

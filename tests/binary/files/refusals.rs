@@ -118,6 +118,11 @@ async fn what_is_allowed_all_the_same(fixture: &Fixture<'_>) {
     fixture.read("r/full/n%FF", &[]).await.refused(404, "unknown_path");
     let removed = fixture.remove("r/full/n%FF", &query).await.ok(200);
     assert_eq!(removed["path_encoding"], "percent");
+    // An absolute link that stays below the roots is followed.
+    fixture.shell(&format!("ln -s {} r/absolute", fixture.at("r/full/f"))).await;
+    assert_eq!(fixture.read("r/absolute", &[]).await.ok(200)["content"], "x\n", "{fixture:?}");
+    fixture.write(&json!({"path": fixture.at("r/absolute"), "content": "through it"})).await.ok(200);
+    assert_eq!(fixture.shell("test -L r/absolute && cat r/full/f").await, "through it", "{fixture:?}");
 }
 
 async fn outside_the_roots(fixture: &Fixture<'_>) {

@@ -13,7 +13,7 @@ use crate::harness::{eventually, send};
 /// More than any buffer on the way holds.
 const LENGTH: usize = 8 << 20;
 
-fn put(fixture: &Fixture<'_>, name: &str, query: &[(&str, &str)]) -> RequestBuilder {
+pub(super) fn put(fixture: &Fixture<'_>, name: &str, query: &[(&str, &str)]) -> RequestBuilder {
     fixture.request(Method::PUT, "/api/files/raw", &fixture.at(name), query)
 }
 

@@ -6,15 +6,16 @@ use serde_json::{Value, json};
 use super::host_name;
 use crate::{
     copies::{fork, path_of, pid_of},
-    harness::{Skep, send},
+    harness::{Skep, send, step},
+    swarm::lifetime_s,
     vm_api::status,
 };
 
 /// Prints the names of the variables that skep sets, and the files of the ticket.
-pub(super) const TRACES_OF_TICKET: &str = r"env | sed -n 's/^\(SKEP_[A-Z_]*\)=.*/\1/p' | sort
+pub(crate) const TRACES_OF_TICKET: &str = r"env | sed -n 's/^\(SKEP_[A-Z_]*\)=.*/\1/p' | sort
 cd /run/skep; ls result.json ticket.json 2>/dev/null; true";
 /// The variables of a command that works on a ticket.
-pub(super) const VARIABLES: &str =
+pub(crate) const VARIABLES: &str =
     "SKEP_API_KEY\nSKEP_RESULT_FILE\nSKEP_TICKET_ATTEMPT\nSKEP_TICKET_FILE\nSKEP_TICKET_ID\nSKEP_URL";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -39,6 +40,7 @@ async fn a_copy_has_neither_ticket_nor_key_nor_times_of_its_parent() {
         (&held["status"], &held["vm"], &held["attempt"]),
         (&json!("in_progress"), &parent["id"], &json!(1))
     );
+    step("a copy with its own", has_what_its_order_names(&skep, &parent)).await;
     commands_find_nothing_of_the_ticket(&skep, &parent, &copy).await;
     the_key_is_that_of_the_parent(&skep, &parent, &copy).await;
 
@@ -47,6 +49,39 @@ async fn a_copy_has_neither_ticket_nor_key_nor_times_of_its_parent() {
     send(skep.request(Method::PATCH, &ticket).json(&done)).await.ok(200);
     skep.wait_for_end_of(pid_of(&parent)).await;
     assert_eq!(skep.output(pid_of(&copy), "uname -n").await, host_name(&copy));
+}
+
+/// A fork takes what a boot takes. The parent keeps what it has.
+async fn has_what_its_order_names(skep: &Skep, parent: &Value) {
+    let made = skep.post("/api/tickets", &json!({"title": "of the copy"})).await.ok(201);
+    let [own, of_parent] = [&made["id"], &parent["ticket"]].map(|id| id.as_str().unwrap());
+    let recorded = json!({
+        "ticket": own, "name": "copy", "idle_timeout_ms": 1_800_000, "on_idle": "end", "metadata": {"x": 1},
+        "egress": "all",
+    });
+    let mut order = recorded.clone();
+    order["ttl_ms"] = json!(600_000);
+    order["env"] = json!({"OWN": "other"});
+    order["command"] = json!("echo $OWN $SKEP_TICKET_ID > /root/new; mv /root/new /root/ran; sleep 3000");
+    let copy = fork(skep, parent, &order).await.remove(0);
+    let record = skep.get(&path_of(&copy)).await.ok(200);
+    let of_parent_now = skep.get(&path_of(parent)).await.ok(200);
+    for (field, wanted) in recorded.as_object().unwrap() {
+        assert_eq!((&copy[field], &record[field]), (wanted, wanted), "{field}: {copy} {record}");
+        assert_eq!(of_parent_now[field], parent[field], "{field}");
+    }
+    assert_eq!((lifetime_s(&copy), lifetime_s(&of_parent_now)), (600, 3600));
+
+    let look = format!(
+        "while [ ! -e /root/ran ]; do sleep 0.1; done; cat /root/ran; echo $OWN $SKEP_TICKET_ID
+        grep -ohe {own} -e {of_parent} /run/skep/ticket.json | sort -u; echo $SKEP_API_KEY\n{TRACES_OF_TICKET}"
+    );
+    let found = skep.output(pid_of(&copy), &look).await;
+    let key = skep.output(pid_of(parent), "echo $SKEP_API_KEY").await;
+    assert!(!found.contains(&key) && found.contains("\nsk-skep-"), "{found}");
+    let found: Vec<&str> = found.lines().filter(|line| !line.starts_with("sk-skep-")).collect();
+    let words = format!("other {own}");
+    assert_eq!(found.join("\n"), format!("{words}\n{words}\n{own}\n{VARIABLES}\nticket.json"));
 }
 
 async fn commands_find_nothing_of_the_ticket(skep: &Skep, parent: &Value, copy: &Value) {

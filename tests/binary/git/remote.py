@@ -1,6 +1,8 @@
 """Serves the repositories of a folder by `git http-backend` on a free port of loopback, which it prints.
 
-    remote.py FOLDER
+    remote.py FOLDER [AUTHORIZATION]
+
+The second argument is the header without which requests are refused.
 """
 
 import http.server
@@ -12,6 +14,12 @@ import urllib.parse
 
 class Remote(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if sys.argv[2:] not in ([], [self.headers.get("Authorization")]):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="test"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         parts = urllib.parse.urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
         env = dict(

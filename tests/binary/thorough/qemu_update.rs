@@ -1,10 +1,6 @@
 //! An update of QEMU while a server runs.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -12,28 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     copies::{path_of, pid_of},
     harness::{Skep, eventually, send, temp_dir},
-    own_usr::{QEMU, with_own_usr},
+    own_usr::{OTHER, QEMU, engine, install, with_own_usr},
 };
-
-/// Another version, which prints it and cannot run VMs.
-const OTHER: &str = "#!/bin/sh\necho 'QEMU emulator version 1.2.3 (Debian 1:1.2.3-1)'\n";
-
-/// Puts a copy of this file in the place of the server's QEMU, as a package manager does: by a rename.
-fn install(skep: &Skep, source: &Path) {
-    let path = PathBuf::from(format!("/proc/{}/root{QEMU}", skep.pid()));
-    let new = path.with_extension("new");
-    // By another process: processes that other tests start must not inherit a descriptor that writes a program.
-    let status = Command::new("install").args(["-m", "755"]).arg(source).arg(&new).status().unwrap();
-    assert!(status.success());
-    fs::rename(new, path).unwrap();
-}
-
-/// The upstream version of the engine that the server started with.
-async fn engine(skep: &Skep) -> String {
-    let status = skep.get("/api/swarm/status").await.ok(200);
-    let name = status["engine"]["name"].as_str().unwrap();
-    name.split(" (").next().unwrap().to_owned()
-}
 
 async fn assert_runs(skep: &Skep, vm: &Value) {
     assert_eq!(skep.output(pid_of(vm), "cat /dev/shm/word").await, "kept");

@@ -25,10 +25,10 @@ use tokio_rustls::TlsAcceptor;
 use crate::harness::{Skep, eventually, temp_dir};
 
 /// A certificate authority.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -36,7 +36,7 @@ impl Authority {
     }
 
     /// A file with its certificate that the server's user may read, in a folder that this user may enter.
-    fn file(&self) -> (TempDir, PathBuf) {
+    pub(crate) fn file(&self) -> (TempDir, PathBuf) {
         let folder = temp_dir();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let path = folder.path().join("ca.pem");
@@ -45,7 +45,7 @@ impl Authority {
     }
 
     /// The TLS configuration of a server with this name.
-    fn for_server(&self, name: &str) -> ServerConfig {
+    pub(crate) fn for_server(&self, name: &str) -> ServerConfig {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
