@@ -13,9 +13,6 @@ use crate::{invocation::Invocation, settings::default_data_dir};
 
 const DEFAULT_URL: &str = "http://127.0.0.1:7700";
 
-/// The exit codes of all verbs except `exec`.
-pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request was refused or failed, or no server answered; 2 the command line is wrong.";
-
 /// The server, the key, and the output format.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]

@@ -17,11 +17,9 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 pub(super) use self::show::printable;
-use crate::connection::EXIT_CODES;
 
 /// Create tickets, claim them, and report their results.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Ticket {
     #[command(subcommand)]
     verb: Verb,
