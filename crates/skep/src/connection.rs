@@ -134,3 +134,25 @@ pub(crate) fn block_on(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> 
     runtime.shutdown_background();
     outcome
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        connection: Connection,
+    }
+
+    #[test]
+    fn without_a_url_the_server_is_the_one_of_this_machine() {
+        let url = |line: &[&str]| Line::try_parse_from(line).unwrap().connection.url().to_owned();
+        assert_eq!(url(&["skep"]), "http://127.0.0.1:7700");
+        // As an empty SKEP_URL.
+        assert_eq!(url(&["skep", "--url", ""]), "http://127.0.0.1:7700");
+        assert_eq!(url(&["skep", "--url", "https://skep.example"]), "https://skep.example");
+    }
+}
