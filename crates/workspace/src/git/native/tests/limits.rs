@@ -3,7 +3,7 @@
 use serde::Serialize;
 use skep_api::{
     budget::MAX_ANSWER_BYTES,
-    git::{GitAdd, GitStash, GitWorktrees, StashAction},
+    git::{GitAdd, GitStash, GitStatus, GitWorktrees, StashAction},
 };
 
 use super::*;
@@ -21,19 +21,51 @@ fn assert_nearly_full(answer: &impl Serialize) {
     assert!((MAX_ANSWER_BYTES / 4 * 3..=MAX_ANSWER_BYTES).contains(&bytes), "{bytes}");
 }
 
+/// Paths of 16 MB, in their order. A part of a path has at most 255 bytes on most file systems.
+fn long_paths() -> Vec<String> {
+    let long = vec!["x".repeat(200); 16].join("/");
+    (0..5_000).map(|number| format!("{number:04}/{long}")).collect()
+}
+
+impl Fixture {
+    /// Stages empty files with these names, which need not exist.
+    fn stage(&self, names: &[String]) {
+        let empty = self.git(&["hash-object", "-w", "--stdin"]);
+        let entries = names.iter().map(|name| format!("100644 {empty} 0\t{name}\n"));
+        let list = self.folder.path().join("list");
+        fs::write(&list, entries.collect::<String>()).unwrap();
+        let mut command = Command::new("git");
+        command.args(["update-index", "--index-info"]).current_dir(self.at(""));
+        assert!(command.stdin(fs::File::open(&list).unwrap()).status().unwrap().success());
+    }
+}
+
 #[test]
 fn branches_that_do_not_fit_are_left_out_by_the_reader_as_by_git() {
     let fixture = Fixture::new();
     let commit = fixture.commit("first");
-    // A file of 16 MiB, and more than 20,000 branches, would be left to git. No part of a path has more than 255 bytes.
-    let long = vec!["x".repeat(200); 16].join("/");
-    let names: Vec<String> = (0..5_000).map(|number| format!("{number:04}/{long}")).collect();
+    // A file of 16 MiB, and more than 20,000 branches, would be left to git.
+    let names = long_paths();
     let lines = names.iter().map(|name| format!("{commit} refs/heads/{name}\n"));
     fs::write(fixture.at(".git/packed-refs"), lines.collect::<String>()).unwrap();
     let found = fixture.assert_same_branches("");
     assert!(found.truncated && found.branches.len() < names.len(), "{}", found.branches.len());
     assert_nearly_full(&found);
     assert!(found.branches.iter().map(|branch| &branch.name).eq(names.iter().take(found.branches.len())));
+}
+
+#[test]
+fn changes_that_do_not_fit_are_left_out_by_the_reader() {
+    let fixture = Fixture::new();
+    fixture.commit("first");
+    // Each is staged, and missing in the work tree.
+    let names = long_paths();
+    fixture.stage(&names);
+    let found = fixture.answer_without_git(&GitStatus { path: fixture.path("") }).unwrap();
+    assert_eq!((found.truncated, found.clean), (true, false));
+    let listed = found.staged.len() + found.modified.len();
+    assert!(listed < 2 * names.len(), "{listed}");
+    assert_nearly_full(&found);
 }
 
 #[test]
@@ -73,15 +105,9 @@ fn stashes_beyond_the_output_that_is_read_are_left_out() {
 fn staged_files_beyond_the_output_that_is_read_are_left_out() {
     let fixture = Fixture::new();
     fixture.commit("first");
-    let empty = fixture.git(&["hash-object", "-w", "--stdin"]);
-    let name = |number: usize| format!("{number:02}{}", "x".repeat(LENGTH - 2));
-    let entries = (0..NUMBER).map(|number| format!("100644 {empty} 0\t{}\n", name(number)));
     // No file system has such names, but an index may.
-    let list = fixture.folder.path().join("list");
-    fs::write(&list, entries.collect::<String>()).unwrap();
-    let mut command = Command::new("git");
-    command.args(["update-index", "--index-info"]).current_dir(fixture.at(""));
-    assert!(command.stdin(fs::File::open(&list).unwrap()).status().unwrap().success());
+    let name = |number: usize| format!("{number:02}{}", "x".repeat(LENGTH - 2));
+    fixture.stage(&(0..NUMBER).map(name).collect::<Vec<_>>());
     // Adds nothing, and lists what is staged.
     let add = GitAdd { path: fixture.path(""), files: Some(Vec::new()) };
     let found = fixture.answer_by_git(add).unwrap();
