@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::process::CommandExt,
     path::Path,
     process::{Command, Output},
 };
@@ -46,6 +47,35 @@ fn each_value_is_shown_with_where_it_came_from() {
     assert_eq!(setting(&answer, "user")["value"], Value::Null);
     let text = String::from_utf8(check(file, &[], &[]).stdout).unwrap();
     assert!(text.contains("skep.toml:2") && text.contains("127.0.0.1:1"), "{text}");
+}
+
+/// The data directory of a server that this user starts with these variables alone; `None` is the user of the test.
+fn data_dir_of(user: Option<u32>, variables: &[(&str, &str)]) -> Value {
+    let mut command = Command::new(binary());
+    command.args(["config", "check", "--json"]).env_clear().envs(variables.iter().copied());
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    setting(&json(&command.current_dir("/").output().unwrap()), "data_dir")["value"].clone()
+}
+
+#[test]
+fn the_data_directory_of_root_is_that_of_the_machine_and_others_have_their_own() {
+    const NOBODY: u32 = 65534;
+    let is_root = rustix::process::getuid().is_root();
+    let other = is_root.then_some(NOBODY);
+    for (variables, data_dir) in [
+        (&[("XDG_STATE_HOME", "/x"), ("HOME", "/y")][..], "/x/skep"),
+        (&[("HOME", "/y")], "/y/.local/state/skep"),
+        // The specification of these variables has a relative path ignored.
+        (&[("XDG_STATE_HOME", "x"), ("HOME", "/y")], "/y/.local/state/skep"),
+    ] {
+        assert_eq!(data_dir_of(other, variables), data_dir, "{variables:?}");
+    }
+    if is_root {
+        let variables = [("XDG_STATE_HOME", "/x"), ("HOME", "/y")];
+        assert_eq!(data_dir_of(None, &variables), "/var/lib/skep");
+    }
 }
 
 #[test]

@@ -38,10 +38,15 @@ pub(crate) struct Capacity {
 /// The free memory or disk space cannot be read.
 pub(crate) fn measure(order: &SwarmConfig, tree: &CgroupTree, used: InUse) -> Result<Capacity, Error> {
     let available_mb = (memory::available_bytes(tree)? + used.held_bytes) >> 20;
-    let memory_mb = order.memory_mb.unwrap_or(available_mb * MEMORY_SHARE / 100);
+    let memory_mb = memory_for_vms(order.memory_mb, available_mb);
     let promises_mb = overcommitted(memory_mb, order.memory_overcommit);
     let max_vms = order.max_vms.unwrap_or_else(|| vm_capacity(promises_mb, &order.limits));
     Ok(Capacity { max_vms, memory_mb, promises_mb })
+}
+
+/// The memory for VMs in MiB: that of the settings, or a share of the available one.
+fn memory_for_vms(configured_mb: Option<u64>, available_mb: u64) -> u64 {
+    configured_mb.unwrap_or(available_mb * MEMORY_SHARE / 100)
 }
 
 #[expect(
@@ -134,6 +139,12 @@ mod tests {
     use skep_api::ErrorCode;
 
     use super::*;
+
+    #[test]
+    fn vms_get_four_fifths_of_the_available_memory_unless_the_settings_say_how_much() {
+        assert_eq!(memory_for_vms(None, 1000), 800);
+        assert_eq!((memory_for_vms(Some(300), 1000), memory_for_vms(Some(2000), 1000)), (300, 2000));
+    }
 
     #[test]
     fn as_many_vms_as_can_be_promised_their_memory() {

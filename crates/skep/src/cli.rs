@@ -2,19 +2,47 @@
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory, Parser};
+use clap::{Command, CommandFactory, Parser};
 
-use crate::{
-    connection::EXIT_CODES,
-    verbs::{Verb, bake_template, egress_process, helper},
-};
+use crate::verbs::{Verb, bake_template, egress_process, helper};
+
+/// The exit codes of a client of the API, unless the help of its verb has others.
+const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request was refused or failed, or no server answered; 2 the command line is wrong.";
+/// The exit codes of a verb that sends no request, likewise.
+const LOCAL_EXIT_CODES: &str = "Exit codes: 0 success; 1 it failed; 2 the command line is wrong.";
+/// The beginning of the exit codes in a help text.
+const EXIT_CODES_LABEL: &str = "Exit codes: ";
 
 /// A workspace server for AI agents: files, git and commands, on the server and in microVMs.
 #[derive(Debug, Parser)]
-#[command(name = "skep", version, propagate_version = true, max_term_width = 110, after_help = EXIT_CODES)]
+#[command(
+    name = "skep",
+    version,
+    propagate_version = true,
+    max_term_width = 110,
+    after_help = EXIT_CODES,
+    mut_subcommands = with_exit_codes
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+/// Adds the exit codes to the help of a verb and of all verbs below it. A help text that has its own keeps them.
+fn with_exit_codes(verb: Command) -> Command {
+    let codes = if sends_requests(&verb) { EXIT_CODES } else { LOCAL_EXIT_CODES };
+    let help = match verb.get_after_help().map(ToString::to_string) {
+        Some(help) if help.contains(EXIT_CODES_LABEL) => help,
+        Some(help) => format!("{help}\n\n{codes}"),
+        None => codes.to_owned(),
+    };
+    verb.after_help(help).mut_subcommands(with_exit_codes)
+}
+
+/// Whether a verb, or one below it, is a client of the API.
+fn sends_requests(verb: &Command) -> bool {
+    verb.get_arguments().any(|argument| argument.get_id() == "url")
+        || verb.get_subcommands().any(sends_requests)
 }
 
 /// Internal verbs, by which skep starts its own processes. They have a parser of their own, so that clap suggests none
@@ -56,6 +84,47 @@ mod tests {
         }
         for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
             each_verb(verb, &format!("{path} {}", verb.get_name()), call);
+        }
+    }
+
+    #[test]
+    fn the_help_of_each_verb_has_its_exit_codes() {
+        let mut seen = 0;
+        each_verb(&Cli::command(), "skep", &mut |path, verb| {
+            for help in [verb.clone().render_help(), verb.clone().render_long_help()] {
+                let help = help.to_string();
+                assert_eq!(help.matches(EXIT_CODES_LABEL).count(), 1, "{path}: {help}");
+            }
+            seen += 1;
+        });
+        assert!(seen > 80, "{seen}");
+    }
+
+    #[test]
+    fn the_exit_codes_of_a_verb_say_whether_it_sends_requests() {
+        let of = |path: &str| {
+            let command = Cli::command();
+            let find = |command: &Command, word: &str| command.find_subcommand(word).cloned();
+            let verb = path.split(' ').try_fold(command, |command, word| find(&command, word));
+            verb.expect(path).get_after_help().expect(path).to_string()
+        };
+        for client in
+            ["boot", "git", "git merge", "ticket claim", "template show", "account set", "webhook rm"]
+        {
+            assert_eq!(of(client), EXIT_CODES, "{client}");
+        }
+        for local in ["backup", "restore"] {
+            assert_eq!(of(local), LOCAL_EXIT_CODES, "{local}");
+        }
+        // Other text stays, and so do exit codes of a verb's own.
+        let rm = of("rm");
+        assert!(rm.contains("./web is the") && rm.ends_with(EXIT_CODES), "{rm}");
+        let man = of("man");
+        assert!(man.starts_with("Examples:") && man.ends_with(LOCAL_EXIT_CODES), "{man}");
+        for (verb, own) in
+            [("ticket wait", "3 all are finished"), ("bake", "0 the template"), ("exec", "124")]
+        {
+            assert!(of(verb).contains(own), "{verb}: {}", of(verb));
         }
     }
 

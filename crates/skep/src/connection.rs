@@ -13,9 +13,6 @@ use crate::{invocation::Invocation, settings::default_data_dir};
 
 const DEFAULT_URL: &str = "http://127.0.0.1:7700";
 
-/// The exit codes of all verbs except `exec`.
-pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request was refused or failed, or no server answered; 2 the command line is wrong.";
-
 /// The server, the key, and the output format.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
@@ -136,4 +133,26 @@ pub(crate) fn block_on(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> 
     // A blocked write to standard output must not delay the exit.
     runtime.shutdown_background();
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        connection: Connection,
+    }
+
+    #[test]
+    fn without_a_url_the_server_is_the_one_of_this_machine() {
+        let url = |line: &[&str]| Line::try_parse_from(line).unwrap().connection.url().to_owned();
+        assert_eq!(url(&["skep"]), "http://127.0.0.1:7700");
+        // As an empty SKEP_URL.
+        assert_eq!(url(&["skep", "--url", ""]), "http://127.0.0.1:7700");
+        assert_eq!(url(&["skep", "--url", "https://skep.example"]), "https://skep.example");
+    }
 }

@@ -141,7 +141,7 @@ fn host_of(authority: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    fn client_hello(name: &str) -> Vec<u8> {
+    pub(crate) fn client_hello(name: &str) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

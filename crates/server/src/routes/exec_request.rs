@@ -113,3 +113,22 @@ fn check_command(mut request: ExecRequest, timeout_ms: u64, home: &str) -> Resul
         .map(|cwd| if cwd.starts_with('/') { cwd } else { format!("{}/{cwd}", home.trim_end_matches('/')) });
     Ok(RunCommand { command, cwd, env, stdin: stdin.into(), timeout_ms })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeout_of(body: &str) -> Result<u64, Failure> {
+        let order = ExecOrder::parse(Object::parse(body.as_bytes())?, "/srv/workspace")?;
+        Ok(order.command.timeout_ms)
+    }
+
+    #[test]
+    fn a_command_has_a_minute_unless_the_request_gives_it_up_to_an_hour() {
+        assert_eq!(timeout_of(r#"{"command": "id"}"#).unwrap(), 60_000);
+        assert_eq!(timeout_of(r#"{"command": "id", "timeout": 3600000}"#).unwrap(), 3_600_000);
+        let refused = timeout_of(r#"{"command": "id", "timeout": 3600001}"#).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::InvalidValue);
+        assert!(refused.message.contains("`timeout` is 3600001"), "{}", refused.message);
+    }
+}

@@ -85,7 +85,22 @@ fn processors() -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        base: BaseSize,
+    }
+
+    #[test]
+    fn a_vm_has_two_processors_1_gib_and_a_disk_of_10_gib_unless_the_machine_is_smaller() {
+        let size = Line::try_parse_from(["skep"]).unwrap().base.guest();
+        let memory_mb = memory_share_mb().min(1024);
+        assert_eq!(size, GuestSize { memory_mb, vcpus: processors().min(2), disk_mb: 10_240 });
+    }
 
     #[test]
     fn a_size_out_of_range_is_refused_with_value_and_range() {

@@ -72,6 +72,20 @@ fn the_size_of_vms_comes_from_the_file_and_a_change_needs_a_new_keeper() {
 }
 
 #[test]
+fn settings_that_are_not_given_have_the_documented_defaults() {
+    let settings = read("", &[]).unwrap();
+    assert_eq!(settings.listen, "127.0.0.1:7700".parse().unwrap());
+    let capacity = settings.capacity;
+    assert_eq!((capacity.max_vms, capacity.memory_mb), (None, None));
+    assert_eq!((capacity.memory_overcommit, capacity.memory_guard), (4.0, MemoryGuard::On));
+    // Megabytes and operations in a second.
+    assert_eq!((settings.vm_disk.vm_disk_mbps, settings.vm_disk.vm_disk_iops), (200, 5000));
+    assert_eq!(settings.egress.egress, EgressUse::On);
+    let limits = settings.transport.limits();
+    assert_eq!((limits.rate_limit, limits.address_rate_limit), (None, None));
+}
+
+#[test]
 fn a_file_that_cannot_be_used_names_the_key() {
     for (file, named) in [
         ("listen = \"x\"", "--listen"),

@@ -15,16 +15,12 @@ use skep_api::{
 use skep_client::{Answered, Client};
 
 use super::egress::{describe_policy, parse_policy, parse_preset, with_presets};
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-};
+use crate::{connection::Connection, output};
 
 /// Create, list, change and delete accounts.
 ///
 /// Accounts are tenants with VMs, keys and files of their own.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Account {
     #[command(subcommand)]
     verb: Verb,

@@ -11,16 +11,12 @@ use skep_api::{
 use skep_client::AuditQuery;
 
 use super::egress::describe_policy;
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-};
+use crate::{connection::Connection, output};
 
 /// Show the audit log: every write and every refusal.
 ///
 /// The entries have key and address, the newest comes first.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Audit {
     /// Show only entries of the key with this id.
     #[arg(long, value_name = "ID")]

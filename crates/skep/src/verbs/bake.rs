@@ -14,10 +14,13 @@ use crate::{
     settings::{Settings, ShellAhead},
 };
 
+const EXIT_CODES: &str = "Exit codes: 0 the template is complete; 1 the build failed; 2 the command line is wrong; 128 and the number of the signal that ended it.";
+
 /// Build the base template.
 ///
 /// Nothing is built if a complete one for this machine's kernel, QEMU and packages exists.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(crate) struct Bake {
     #[command(flatten)]
     settings: Settings,

@@ -16,17 +16,12 @@ use super::{
     egress::{PortOrAll, parse_policy, parse_preset, with_ports, with_presets},
     ps::show_booted,
 };
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    signals::Signals,
-};
+use crate::{connection::Connection, output, signals::Signals};
 
 type BootOutcome = skep_client::Result<Answered<BootAnswer>>;
 
 /// Boot one or more VMs.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Boot {
     /// Name of the template [default: the base template].
     #[arg(long, value_name = "NAME")]

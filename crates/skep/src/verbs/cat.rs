@@ -7,16 +7,12 @@ use clap::Args;
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    place::PlaceOption,
-};
+use crate::{connection::Connection, place::PlaceOption};
 
 /// Print files of the server's workspace or of a VM.
 ///
 /// The bytes are printed unchanged, also to a terminal, where they may act as control characters.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Cat {
     /// Files; relative paths start at the workspace, in a VM at /root.
     #[arg(required = true, value_name = "PATH")]

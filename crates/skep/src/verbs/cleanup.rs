@@ -4,14 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-};
+use crate::{connection::Connection, output};
 
 /// End all VMs of the account.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Cleanup {
     #[command(flatten)]
     connection: Connection,

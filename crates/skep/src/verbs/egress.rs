@@ -10,15 +10,10 @@ use skep_api::{
     swarm::ChangeRequest,
 };
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    target::vm_reference,
-};
+use crate::{connection::Connection, output, target::vm_reference};
 
 /// Print or change what a VM may connect to outside.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Egress {
     /// VM: process id, id, name, host name or address.
     #[arg(value_name = "VM", value_parser = vm_reference, required_unless_present = "presets")]

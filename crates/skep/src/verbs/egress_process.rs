@@ -72,3 +72,68 @@ fn inherited(number: i32, kind: FileType) -> anyhow::Result<OwnedFd> {
     rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC)?;
     Ok(owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+    use skep_vm_egress::Limits;
+
+    use super::*;
+    use crate::{cli::Internal, settings::Egress};
+
+    /// The settings of a server that are about connections of VMs.
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        egress: Egress,
+    }
+
+    fn server(flags: &[&str]) -> Egress {
+        Line::try_parse_from(["skep"].into_iter().chain(flags.iter().copied())).unwrap().egress
+    }
+
+    /// The egress process, as a server with these settings starts it.
+    fn started_by(server: &Egress) -> EgressProcess {
+        let line = ["skep".to_owned()].into_iter().chain(server.arguments());
+        match Internal::try_parse_from(line).unwrap() {
+            Internal::EgressProcess(process) => process,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Connections of a VM and of all, new connections in a second, megabits in a second, and the idle time.
+    fn numbers(limits: Limits) -> ([u32; 4], Duration) {
+        let Limits { connections, all_connections, new_connections, mbit, idle } = limits;
+        ([connections, all_connections, new_connections, mbit].map(|number| number.get()), idle)
+    }
+
+    #[test]
+    fn the_limits_of_connections_have_the_documented_defaults() {
+        let documented = ([1024, 8000, 200, 250], Duration::from_secs(900));
+        let server = server(&[]);
+        assert_eq!(numbers(server.egress_limits.limits()), documented);
+        assert_eq!(numbers(started_by(&server).limits.limits()), documented);
+        assert_eq!(numbers(Limits::default()), documented);
+    }
+
+    #[test]
+    fn the_process_gets_the_settings_of_the_server() {
+        let process = started_by(&server(&[
+            "--egress-allow=10.1.0.0/16,registry.internal",
+            "--egress-deny=198.51.100.7",
+            "--egress-deny=evil.example",
+            "--egress-public=203.0.113.0/24",
+            "--egress-connections=11",
+            "--egress-connections-of-all=12",
+            "--egress-new-connections=13",
+            "--egress-mbit=14",
+            "--egress-idle=15",
+        ]));
+        assert_eq!(process.allow, ["10.1.0.0/16", "registry.internal"]);
+        assert_eq!(process.deny, ["198.51.100.7", "evil.example"]);
+        assert_eq!(process.public, ["203.0.113.0/24"]);
+        assert_eq!(numbers(process.limits.limits()), ([11, 12, 13, 14], Duration::from_secs(15)));
+    }
+}

@@ -6,15 +6,10 @@ use clap::Args;
 use skep_client::Client;
 
 use super::ps;
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    target::vm_reference,
-};
+use crate::{connection::Connection, output, target::vm_reference};
 
 /// End VMs.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct End {
     /// VMs, each by process id, id, name, host name or address.
     #[arg(required = true, value_name = "VM", value_parser = vm_reference)]

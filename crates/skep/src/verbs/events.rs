@@ -10,11 +10,7 @@ use skep_api::{ErrorCode, TicketId, events::STREAM_GAP};
 use skep_client::{Client, Error, EventQuery, ReceivedEvent};
 use tokio::time::sleep;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    failure, output,
-    time_argument::past,
-};
+use crate::{connection::Connection, failure, output, time_argument::past};
 
 /// Delay before the first reconnection; it doubles up to the maximum.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -24,7 +20,6 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(15);
 ///
 /// A lost connection is restored without losing events.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Events {
     /// Event types: ticket.completed, or a family such as ticket.* [default: all that the key may read].
     // `--types` is what the option was called before.

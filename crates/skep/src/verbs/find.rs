@@ -5,15 +5,10 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use skep_api::files::{FileType, PatternSyntax, SearchFiles};
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    place::PlaceOption,
-};
+use crate::{connection::Connection, output, place::PlaceOption};
 
 /// Find files by name.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Find {
     /// Glob such as '*.rs' or 'src/**', or regular expression such as '_test\.py$'.
     pattern: String,

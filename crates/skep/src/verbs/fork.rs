@@ -5,18 +5,13 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::boot::{BootOptions, show, wait_unless_signalled};
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    target::vm_reference,
-};
+use crate::{connection::Connection, output, target::vm_reference};
 
 /// Boot copies of a running VM.
 ///
 /// The copies begin with the VM's files, memory and processes, each under an identity of its own; the VM runs on.
 /// Metadata and environment variables are inherited; name, lifetime, ticket and --egress are not.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Fork {
     /// The VM, by process id, id, name, host name or address.
     #[arg(value_name = "VM", value_parser = vm_reference)]

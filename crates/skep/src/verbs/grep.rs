@@ -5,15 +5,10 @@ use std::process::ExitCode;
 use clap::Args;
 use skep_api::files::{GrepFiles, MatchedLine};
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    place::PlaceOption,
-};
+use crate::{connection::Connection, output, place::PlaceOption};
 
 /// Search file contents.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Grep {
     /// Regular expression.
     pattern: String,

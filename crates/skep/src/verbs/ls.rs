@@ -5,15 +5,10 @@ use std::process::ExitCode;
 use clap::Args;
 use skep_api::files::{FileType, FolderEntry, ListFolder};
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    place::PlaceOption,
-};
+use crate::{connection::Connection, output, place::PlaceOption};
 
 /// List a folder of the server's workspace or of a VM.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Ls {
     /// Folder; relative paths start at the workspace, in a VM at /root.
     #[arg(default_value = "")]

@@ -6,17 +6,10 @@ use clap::Args;
 use skep_api::files::MakeFolder;
 use skep_client::Client;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    place::PlaceOption,
-    remote_path::RemotePath,
-    transfer,
-};
+use crate::{connection::Connection, output, place::PlaceOption, remote_path::RemotePath, transfer};
 
 /// Create folders in the server's workspace or in a VM.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Mkdir {
     /// Folders; relative paths start at the workspace, with --vm at /root of that VM. VM:PATH and server:PATH work too.
     #[arg(required = true, value_name = "PATH")]

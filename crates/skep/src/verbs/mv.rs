@@ -7,17 +7,11 @@ use skep_api::files::MoveFile;
 use skep_client::Client;
 
 use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    place::PlaceOption,
-    remote_path::RemotePath,
-    target::UsageError,
-    transfer,
+    connection::Connection, output, place::PlaceOption, remote_path::RemotePath, target::UsageError, transfer,
 };
 
 /// Move or rename a file or a folder within the server's workspace or within a VM.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Mv {
     /// File or folder; relative paths start at the workspace, with --vm at /root of that VM. VM:PATH and server:PATH
     /// work too.

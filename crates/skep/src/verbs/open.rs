@@ -4,16 +4,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-};
+use crate::{connection::Connection, output};
 
 /// Print a link that logs a browser in once.
 ///
 /// The link is valid for 10 minutes. The browser has the rights of the key in use.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Open {
     #[command(flatten)]
     connection: Connection,

@@ -6,17 +6,12 @@ use clap::Args;
 use skep_api::swarm::{PauseRequest, PausedTo};
 
 use super::ps;
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    target::vm_reference,
-};
+use crate::{connection::Connection, output, target::vm_reference};
 
 /// Stop the processors of VMs.
 ///
 /// The processes of a paused VM stand still and use no CPU. Its memory stays in use, unless it is paused to disk.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Pause {
     /// VMs, each by process id, id, name, host name or address.
     #[arg(required = true, value_name = "VM", value_parser = vm_reference)]

@@ -19,10 +19,7 @@ use skep_client::{Answered, Client};
 use tokio::time::sleep;
 
 use super::boot::parse_milliseconds;
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    live_vms, output,
-};
+use crate::{connection::Connection, live_vms, output};
 
 /// Moves the cursor to the top and clears the screen.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
@@ -35,7 +32,6 @@ const MAX_ENDED_VMS: u32 = 100;
 
 /// List the VMs.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Ps {
     /// Also list the last 100 VMs that ended, with the time and the reason.
     #[arg(short, long)]

@@ -6,15 +6,10 @@ use clap::Args;
 use skep_api::{VmName, swarm::ChangeRequest};
 
 use super::ps;
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    target::vm_reference,
-};
+use crate::{connection::Connection, output, target::vm_reference};
 
 /// Change the name of a VM.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Rename {
     /// VM: process id, id, name, host name or address.
     #[arg(value_name = "VM", value_parser = vm_reference)]

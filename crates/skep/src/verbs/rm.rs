@@ -8,7 +8,7 @@ use skep_client::{Client, Error};
 
 use super::end;
 use crate::{
-    connection::{Connection, EXIT_CODES},
+    connection::Connection,
     output,
     place::{PlaceOption, PlaceWithHome},
     remote_path::{RemotePath, may_be_vm},
@@ -27,7 +27,7 @@ file. With -r and --vm every argument is a path. A word that is a VM and also a 
 
 /// Remove files and folders in the server's workspace or in a VM.
 #[derive(Debug, Args)]
-#[command(after_help = format!("{AFTER_HELP}\n\n{EXIT_CODES}"))]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Rm {
     /// Files, links and empty folders; with -r also folders with all their content.
     #[arg(required = true, value_name = "PATH")]

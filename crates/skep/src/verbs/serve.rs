@@ -48,11 +48,13 @@ const PASSED_VARIABLES: [&str; 8] = [
     "SSL_CERT_DIR",
 ];
 const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` says what else is missing";
+const EXIT_CODES: &str = "Exit codes: 0 a signal stopped the server; 1 it cannot start, or it failed; 2 the command line is wrong; 128 and the number of the signal that stopped it while it built the base template.";
 
 /// Run the server.
 ///
 /// SIGTERM ends it and leaves the VMs to the next start; Ctrl-C also ends all VMs.
 #[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) settings: Settings,

@@ -6,18 +6,13 @@ use clap::Args;
 use skep_api::{swarm::SnapshotRequest, templates::TemplateName};
 
 use super::template;
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    target::vm_reference,
-};
+use crate::{connection::Connection, output, target::vm_reference};
 
 /// Store a running VM as a template.
 ///
 /// The template has the VM's files, memory and processes as they are. The VM stands still for a moment and runs on.
 /// `skep boot --template NAME` continues from there, `skep template rm NAME` deletes it.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Snapshot {
     /// The VM, by process id, id, name, host name or address.
     #[arg(value_name = "VM", value_parser = vm_reference)]

@@ -5,14 +5,10 @@ use std::process::ExitCode;
 use clap::Args;
 use skep_api::swarm::Isolation;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-};
+use crate::{connection::Connection, output};
 
 /// Show the number of VMs, memory, pool and VM engine.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Status {
     #[command(flatten)]
     connection: Connection,

@@ -5,14 +5,10 @@ use std::process::ExitCode;
 use clap::Args;
 use skep_api::system;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-};
+use crate::{connection::Connection, output};
 
 /// Show the server's versions, disk, memory, VMs and damaged templates.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct System {
     #[command(flatten)]
     connection: Connection,

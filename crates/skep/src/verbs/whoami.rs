@@ -4,14 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-};
+use crate::{connection::Connection, output};
 
 /// Show the key in use: its account, scopes and limits.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Whoami {
     #[command(flatten)]
     connection: Connection,

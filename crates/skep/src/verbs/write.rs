@@ -14,11 +14,7 @@ use skep_api::{
 use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
 
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-    place::PlaceOption,
-};
+use crate::{connection::Connection, output, place::PlaceOption};
 
 /// Size of one read of standard input, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -27,7 +23,6 @@ const CHUNK_BYTES: usize = 256 << 10;
 ///
 /// The file is replaced atomically: readers see either the old or the new content.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Write {
     /// File; relative paths start at the workspace, in a VM at /root.
     path: String,

@@ -174,15 +174,20 @@ pub async fn templates_and_builds_of_an_account_are_limited(store: Arc<dyn Store
     let account = with_base(&*store).await;
     let limited = |name: &str| CreateTemplate { max_templates: 3, max_building: 2, ..new(account, name) };
     let first = store.create_template(limited("a")).await.unwrap();
-    store.create_template(limited("b")).await.unwrap();
+    // A snapshot counts like any other.
+    let snapshot = CreateTemplate { source: TemplateSource::Vm, ..limited("b") };
+    store.create_template(snapshot).await.unwrap();
     let refused = store.create_template(limited("c")).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::QuotaExceeded);
     assert!(refused.to_string().contains("2 templates of this account are being built"), "{refused}");
     record(&*store, first.id, TemplateStatus::Failed { reason: "no disk".to_owned() }).await;
     store.create_template(limited("c")).await.unwrap();
     record(&*store, first.id, ready()).await;
-    let refused = store.create_template(limited("d")).await.unwrap_err();
-    assert!(refused.to_string().contains("has 3 templates"), "{refused}");
+    for source in [TemplateSource::Setup, TemplateSource::Vm] {
+        let further = CreateTemplate { source, ..limited("d") };
+        let refused = store.create_template(further).await.unwrap_err();
+        assert!(refused.to_string().contains("has 3 templates"), "{refused}");
+    }
     let other = account_named(&*store, "acme").await.id;
     store.create_template(CreateTemplate { account: other, ..limited("d") }).await.unwrap();
 }

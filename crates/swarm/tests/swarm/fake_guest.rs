@@ -32,13 +32,13 @@ impl Handler for FakeGuest {
             prefix_len: identity.prefix_len,
             machine_id: identity.machine_id,
             boot_id: identity.boot_id,
-            reseeded: true,
+            reseeded: self.0.lock().unwrap().reseeds(),
             clock_step_ms: 0.0,
         })
     }
 
     async fn hand_out(&self, _: HandOut) -> Result<HandOutReport, Failure> {
-        Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
+        Ok(HandOutReport { reseeded: self.0.lock().unwrap().reseeds(), clock_step_ms: 0.0 })
     }
 
     async fn set_clock(&self, _: TimeAndSeed) -> Result<HandOutReport, Failure> {

@@ -35,6 +35,8 @@ pub(crate) struct FakeKeeper {
     pub(crate) hands_over_too_little: bool,
     /// So many of the next guests close their channel.
     pub(crate) guests_hang_up: usize,
+    /// So many of the next guests that get an identity, or are handed out, do not renew their random numbers.
+    pub(crate) guests_keep_randomness: usize,
     pub(crate) refuses_ends: bool,
     /// VMs only end when this is false again.
     pub(crate) holds_ends: bool,
@@ -115,6 +117,13 @@ impl FakeKeeper {
 
     pub(crate) fn forget(&mut self, vm: VmId) {
         self.vmms.remove(&vm);
+    }
+
+    /// Whether the guest that is asked now renews its random numbers.
+    pub(crate) fn reseeds(&mut self) -> bool {
+        let keeps = self.guests_keep_randomness > 0;
+        self.guests_keep_randomness = self.guests_keep_randomness.saturating_sub(1);
+        !keeps
     }
 
     /// The VMs that no caller has.

@@ -91,6 +91,18 @@ async fn a_vm_that_fails_to_start_is_replaced_once() {
 }
 
 #[tokio::test]
+async fn a_vm_whose_guest_confirms_its_identity_in_part_is_ended_and_given_to_nobody() {
+    let fixture = Fixture::new().await;
+    fixture.keeper(|keeper| keeper.guests_keep_randomness = 1);
+    let failure = Failure::from(fixture.boot(1).await.unwrap_err());
+    assert_eq!(failure.code, ErrorCode::BootFailed, "{failure}");
+    assert_eq!(fixture.keeper(|keeper| keeper.ended), 1);
+    fixture.assert_nothing_left().await;
+    // The control: the next guest confirms all of it.
+    assert!(fixture.boot(1).await.unwrap().vms[0].boot.reseeded);
+}
+
+#[tokio::test]
 async fn vms_that_cannot_be_recorded_are_ended() {
     let fixture = Fixture::new().await;
     fixture.store.set_failing(true);

@@ -9,19 +9,27 @@ use tokio::{
 };
 
 use super::*;
-use crate::{connector::Connector, limits::Limits, names::Names, rules::Rules, vms::Vms};
+use crate::{
+    connector::Connector, first_bytes::tests::client_hello, limits::Limits, names::Names, rules::Rules,
+    vms::Vms,
+};
 
 const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-/// A proxy whose operator allows these addresses.
-fn proxy(allow: &[&str]) -> Arc<Proxy> {
+/// The rules of an operator who allows these addresses.
+fn allowing(allow: &[&str]) -> Rules {
     let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
-    proxy_with(Rules { allow: Allowlist::parse(&allow), ..Rules::default() })
+    Rules { allow: Allowlist::parse(&allow), ..Rules::default() }
 }
 
-fn proxy_with(rules: Rules) -> Arc<Proxy> {
+/// A proxy whose operator allows these addresses.
+fn proxy(allow: &[&str]) -> Arc<Proxy> {
+    proxy_with(allowing(allow), Limits { connections: NonZeroU32::new(2).unwrap(), ..Limits::default() })
+}
+
+fn proxy_with(rules: Rules, limits: Limits) -> Arc<Proxy> {
     Arc::new(Proxy {
-        vms: Arc::new(Vms::new(Limits { connections: NonZeroU32::new(2).unwrap(), ..Limits::default() })),
+        vms: Arc::new(Vms::new(limits)),
         names: Arc::new(Names::open(tempfile::tempfile().unwrap()).unwrap()),
         connector: Connector::new(rules).unwrap(),
         connections: Arc::new(Semaphore::new(10)),
@@ -198,6 +206,16 @@ async fn first_bytes_must_name_an_allowed_host() {
         let parts: &'static [&'static [u8]] = Box::leak(Box::new([unreadable]));
         assert_eq!(check(parts).await.unwrap_err(), "the first bytes name no host that can be read");
     }
+    for (host, expected) in
+        [("api.test", Ok(FirstSender::Guest)), ("other.test", Err(OTHER_HOST_REASON.to_owned()))]
+    {
+        let hello: &'static [u8] = client_hello(host).leak();
+        let (begin, rest) = hello.split_at(20);
+        let whole: &'static [&'static [u8]] = Box::leak(Box::new([hello]));
+        let pieces: &'static [&'static [u8]] = Box::leak(Box::new([begin, rest]));
+        assert_eq!(check(whole).await, expected, "TLS for {host}");
+        assert_eq!(check(pieces).await, expected, "TLS for {host}, in pieces");
+    }
 }
 
 #[tokio::test]
@@ -243,7 +261,8 @@ async fn a_vm_whose_first_line_never_ends_is_refused() {
 async fn a_host_that_the_operator_forbids_is_refused_by_its_name_also_under_all() {
     let (server, destination) = server().await;
     let list = |entry: &str| Allowlist::parse(&[entry.to_owned()]);
-    let proxy = proxy_with(Rules { allow: list("127.0.0.1"), deny: list("other.test"), ..Rules::default() });
+    let rules = Rules { allow: list("127.0.0.1"), deny: list("other.test"), ..Rules::default() };
+    let proxy = proxy_with(rules, Limits::default());
     for policy in [EgressPolicy::All, EgressPolicy::listing(&["127.0.0.1"]).unwrap()] {
         proxy.vms.set(VM, policy);
         let mut vm = connect(&proxy, destination).await;
@@ -290,6 +309,78 @@ async fn the_connections_of_a_vm_are_limited() {
     while vm.report().tries.last().is_none_or(|tried| tried.verdict != EgressVerdict::Allowed) {
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn a_vm_opens_five_times_the_new_connections_of_a_second_at_once_and_no_more() {
+    let (_server, destination) = server().await;
+    let limits = Limits { new_connections: NonZeroU32::MIN, ..Limits::default() };
+    let proxy = proxy_with(allowing(&["127.0.0.1"]), limits);
+    proxy.vms.set(VM, EgressPolicy::All);
+    let vm = proxy.vms.find(VM).unwrap();
+    let mut opened = Vec::new();
+    while vm.report().refused == 0 {
+        assert!(opened.len() < 50, "no connection is refused");
+        opened.push(connect(&proxy, destination).await);
+        while vm.report().tries.len() < opened.len() {
+            tokio::task::yield_now().await;
+        }
+    }
+    // At least: each second that passes meanwhile allows another one.
+    assert!(opened.len() > 5, "connection {} is refused", opened.len());
+    assert_eq!(last_reason(&proxy), "the VM opens too many connections at a time");
+    assert_reset(opened.pop().unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_of_all_vms_waits_for_the_end_of_another() {
+    let proxy = proxy(&[]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let others = Arc::clone(&proxy.connections).acquire_many_owned(10).await.unwrap();
+    tokio::spawn(proxy.serve(listener));
+    let mut vm = TcpStream::connect(address).await.unwrap();
+    // The clock moves only when nothing else happens.
+    tokio::time::pause();
+    let ended = timeout(Duration::from_secs(60), vm.read(&mut [0; 1])).await;
+    assert!(ended.is_err(), "it is not accepted: {ended:?}");
+    tokio::time::resume();
+    drop(others);
+    // Without a packet filter that redirects it, a connection is reset as soon as it is accepted.
+    assert_reset(vm).await;
+}
+
+/// Sends 2 MB and the end of the stream. Returns how long that took by the clock, which is paused: it moves only when
+/// nothing else happens.
+async fn send_2_mb(from: &mut TcpStream, to: &mut TcpStream) -> Duration {
+    let bytes = vec![0; 2_000_000];
+    from.set_nodelay(true).unwrap();
+    let begun = Instant::now();
+    let send = async {
+        from.write_all(&bytes).await.unwrap();
+        from.shutdown().await.unwrap();
+    };
+    let mut received = Vec::new();
+    let (read, ()) = tokio::join!(to.read_to_end(&mut received), send);
+    assert_eq!(read.unwrap(), bytes.len());
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_vm_take_the_time_of_its_rate_in_each_direction() {
+    let (server, destination) = server().await;
+    let limits = Limits { mbit: NonZeroU32::new(8).unwrap(), ..Limits::default() };
+    let proxy = proxy_with(allowing(&["127.0.0.1"]), limits);
+    proxy.vms.set(VM, EgressPolicy::All);
+    let mut vm = connect(&proxy, destination).await;
+    let (mut outside, _) = server.accept().await.unwrap();
+    tokio::time::pause();
+    // 1 MB in a second, except for the burst and the last buffer.
+    let least = Duration::from_millis(1_700);
+    let sent = send_2_mb(&mut vm, &mut outside).await;
+    assert!(sent >= least, "{sent:?}");
+    let received = send_2_mb(&mut outside, &mut vm).await;
+    assert!(received >= least, "{received:?}");
 }
 
 #[tokio::test]

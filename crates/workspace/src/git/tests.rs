@@ -8,13 +8,17 @@ use std::{
     time::Duration,
 };
 
-use skep_api::{ErrorCode, git::Credential};
+use skep_api::{
+    ErrorCode,
+    git::{Credential, GitReach},
+};
 
 use super::{
     callback::Callback,
     config::ConfigOverrides,
     credentials::{password_callback, ssh_key_file},
     program::{Git, PATH},
+    remote::Remote,
 };
 use crate::Place;
 
@@ -74,16 +78,21 @@ const FAKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $
     trace=\"$(dirname \"$0\")/trace\"; echo \"$@\" >>\"$trace\"\n\
     while [ \"$1\" != -i ]; do shift; done\nstat -Lc %a \"$2\" >>\"$trace\"; cat \"$2\" >>\"$trace\"; exit 7\n";
 
-#[tokio::test]
-async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("ssh");
+/// Makes this script the program `ssh` of a folder.
+fn install_ssh(folder: &Path, ssh: &str) {
+    let program = folder.join("ssh");
     // By another process: a file cannot be executed while a process that another test starts has it open for writing.
     let script = r#"printf "%s" "$2" > "$1""#;
     let mut writer = std::process::Command::new("sh");
-    let written = writer.args(["-euc", script, "sh"]).arg(&program).arg(FAKE_SSH).status().unwrap();
+    let written = writer.args(["-euc", script, "sh"]).arg(&program).arg(ssh).status().unwrap();
     assert!(written.success());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test]
+async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
+    let folder = tempfile::tempdir().unwrap();
+    install_ssh(folder.path(), FAKE_SSH);
     let credential = Credential { username: String::new(), token: "the key\n".to_owned() };
     let key = ssh_key_file(&credential).unwrap();
     let callback = Callback::ssh(vec!["-o".to_owned(), "HostName=192.0.2.1".to_owned()], Some(key)).unwrap();
@@ -100,6 +109,59 @@ async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
     assert!(line.starts_with("-o HostName=192.0.2.1 -o IdentitiesOnly=yes -i /proc/"), "{line}");
     assert!(line.ends_with("-p 22 git@host git-upload-pack '/x y'"), "{line}");
     assert_eq!(rest, "600\nthe key\n");
+}
+
+/// Behaves like an ssh whose remote is this machine: runs the command, which is its last argument, without the caller's
+/// variables.
+const CONNECTED_SSH: &str = "#!/bin/sh\necho \"$@\" >>\"$(dirname \"$0\")/trace\"\nfor command; do :; done\n\
+    exec env -i PATH=\"$PATH\" sh -c \"$command\"\n";
+
+/// Runs a git, which must succeed, and returns what it prints.
+async fn succeed(git: Git) -> String {
+    let output = git.run().await.unwrap();
+    assert!(output.is_success(), "{output:?}");
+    output.stdout_text()
+}
+
+#[tokio::test]
+async fn a_remote_is_cloned_pushed_to_and_pulled_from_by_ssh_without_questions_or_config_files() {
+    let folder = tempfile::tempdir().unwrap();
+    install_ssh(folder.path(), CONNECTED_SSH);
+    let settings = ConfigOverrides::default();
+    let local = async |arguments: &[&str]| {
+        succeed(Git::new(&unfenced_place(), folder.path(), &settings).args(arguments)).await
+    };
+    local(&["init", "--quiet", "--bare", "--initial-branch=main", "remote.git"]).await;
+    // The host is another spelling of 127.0.0.1, so that it differs from the address that was checked.
+    let url = format!("ssh://git@127.1:2222{}", folder.path().join("remote.git").display());
+    let reach = GitReach { allow: vec!["127.0.0.0/8".to_owned()], ..GitReach::default() };
+    let transport = Remote::parse(&url).unwrap().connect(&url, &reach, &settings).await.unwrap();
+    let by_ssh = async |arguments: &[&str]| {
+        let git = transport.git(|settings| Git::new(&unfenced_place(), folder.path(), settings));
+        succeed(git.env("PATH", format!("{}:{PATH}", folder.path().display())).args(arguments)).await
+    };
+    let commit = async |message: &str| {
+        let person = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
+        let made = ["commit", "--quiet", "--allow-empty", "-m", message];
+        local(&[&["-C", "one"][..], &person, &made].concat()).await
+    };
+    by_ssh(&["clone", "--quiet", &url, "one"]).await;
+    commit("First").await;
+    by_ssh(&["-C", "one", "push", "--quiet", "origin", "HEAD:main"]).await;
+    by_ssh(&["clone", "--quiet", &url, "two"]).await;
+    assert_eq!(local(&["-C", "two", "log", "--format=%s"]).await, "First");
+    commit("Second").await;
+    by_ssh(&["-C", "one", "push", "--quiet", "origin", "HEAD:main"]).await;
+    by_ssh(&["-C", "two", "pull", "--quiet"]).await;
+    assert_eq!(local(&["-C", "two", "log", "--format=%s"]).await, "Second\nFirst");
+    let trace = fs::read_to_string(folder.path().join("trace")).unwrap();
+    assert_eq!(trace.lines().count(), 5, "{trace}");
+    for line in trace.lines() {
+        assert!(line.starts_with("-F /dev/null -o ") && line.contains(" -p 2222 git@127.1 git-"), "{line}");
+        for option in ["BatchMode=yes", "ProxyCommand=none", "HostKeyAlias=127.1", "HostName=127.0.0.1"] {
+            assert!(line.contains(&format!(" -o {option} ")), "{option}: {line}");
+        }
+    }
 }
 
 /// Whether a process with this argument is running.

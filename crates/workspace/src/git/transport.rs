@@ -219,3 +219,35 @@ impl Transport {
         GitError::RemoteFailed { message }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_host_is_that_of_the_systems_file_and_an_unknown_one_is_accepted() {
+        let options = ssh_options("git.example", "192.0.2.1");
+        assert_eq!(options[..2], ["-F", "/dev/null"]);
+        for wanted in ["StrictHostKeyChecking=accept-new", "HostKeyAlias=git.example", "HostName=192.0.2.1"] {
+            assert!(options.iter().any(|option| option == wanted), "{wanted}: {options:?}");
+        }
+        // The files of known hosts stay those of ssh itself.
+        assert!(!options.iter().any(|option| option.contains("KnownHosts")), "{options:?}");
+        // A machine for tests may have no ssh.
+        let Ok(output) = Command::new("ssh").args(&options).args(["-G", "git.example"]).output() else {
+            return;
+        };
+        let read = String::from_utf8(output.stdout).unwrap();
+        for line in [
+            "batchmode yes",
+            "hostkeyalias git.example",
+            "hostname 192.0.2.1",
+            "stricthostkeychecking accept-new",
+        ] {
+            assert!(read.lines().any(|other| other == line), "{line}: {read}");
+        }
+        assert!(read.contains("\nglobalknownhostsfile /etc/ssh/ssh_known_hosts"), "{read}");
+    }
+}

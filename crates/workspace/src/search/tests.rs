@@ -125,6 +125,21 @@ async fn lines_are_found_with_those_around_them() {
 }
 
 #[tokio::test]
+async fn the_column_of_a_match_counts_the_bytes_before_it() {
+    let fixture = Fixture::new();
+    // Two letters of two bytes each, a tab, and a byte that is no UTF-8.
+    fs::write(
+        fixture.folder.path().join("root/columns"),
+        b"needle\n\xc3\xbc\xc3\xa4 needle\n\tneedle\n\xffneedle\n",
+    )
+    .unwrap();
+    let grep = GrepFiles { path: fixture.path("columns"), ..fixture.grepping("needle") };
+    let found = grep.run(&fixture.place).await.unwrap();
+    let columns: Vec<_> = found.matches.iter().map(|found| (found.line, found.column)).collect();
+    assert_eq!(columns, [(1, 1), (2, 6), (3, 2), (4, 2)]);
+}
+
+#[tokio::test]
 async fn a_grep_reads_files_alone_and_nothing_outside() {
     let fixture = Fixture::new();
     let found = fixture.grepping("needle").run(&fixture.place).await.unwrap();

@@ -206,3 +206,13 @@ pub(super) fn check_description(text: &str) -> Result<(), Failure> {
 fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::InvalidValue, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_has_up_to_64_templates_of_which_2_may_be_being_built() {
+        assert_eq!((MAX_TEMPLATES, MAX_BUILDING), (64, 2));
+    }
+}

@@ -16,7 +16,7 @@ use skep_api::{AbsolutePath, Endpoint, git::GitRepositories};
 use skep_client::{Answered, Client};
 
 use crate::{
-    connection::{Connection, EXIT_CODES},
+    connection::Connection,
     output,
     place::{PlaceOption, PlaceWithHome},
     target::UsageError,
@@ -24,7 +24,6 @@ use crate::{
 
 /// Work with git repositories in the server's workspace or in a VM.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Git {
     #[command(subcommand)]
     verb: Verb,

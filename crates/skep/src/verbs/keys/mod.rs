@@ -20,7 +20,7 @@ use self::{
     expiry::{Expiry, expiry, expiry_or_never},
 };
 use crate::{
-    connection::{Connection, EXIT_CODES, block_on},
+    connection::{Connection, block_on},
     invocation::Invocation,
     output,
     privileges::become_owner_of,
@@ -51,7 +51,7 @@ enum Verb {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("{WHERE}\n\n{EXIT_CODES}"))]
+#[command(after_help = WHERE)]
 struct Create {
     /// Name of the key: 1 to 100 characters, unique among the valid keys.
     #[arg(long)]
@@ -77,7 +77,7 @@ struct Create {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("{WHERE}\n\n{EXIT_CODES}"))]
+#[command(after_help = WHERE)]
 struct List {
     /// Also list the keys of VMs that have ended; --json always lists them.
     #[arg(short, long)]
@@ -87,7 +87,7 @@ struct List {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("{WHERE}\n\n{EXIT_CODES}"))]
+#[command(after_help = WHERE)]
 struct Rotate {
     /// Id of the key.
     #[arg(value_name = "ID")]
@@ -101,7 +101,7 @@ struct Rotate {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("{WHERE}\n\n{EXIT_CODES}"))]
+#[command(after_help = WHERE)]
 struct Revoke {
     /// Ids of the keys.
     #[arg(required_unless_present = "all", value_name = "ID")]

@@ -8,14 +8,10 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 pub(super) use self::show::table;
-use crate::{
-    connection::{Connection, EXIT_CODES},
-    output,
-};
+use crate::{connection::Connection, output};
 
 /// List, create and delete templates, from which VMs are booted.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Template {
     #[command(subcommand)]
     verb: Verb,

@@ -17,11 +17,9 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 pub(super) use self::show::printable;
-use crate::connection::EXIT_CODES;
 
 /// Create tickets, claim them, and report their results.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Ticket {
     #[command(subcommand)]
     verb: Verb,
@@ -90,5 +88,46 @@ pub(crate) async fn run(verb: Ticket) -> anyhow::Result<ExitCode> {
         Verb::Graph(verb) => graph::run(verb).await,
         Verb::Why(verb) => show::why(verb).await,
         Verb::Work(verb) => work::run(verb).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+    use skep_api::tickets::CreateTickets;
+
+    use crate::cli::Cli;
+
+    /// The end of the help of a verb, after its options.
+    fn details(verb: &str) -> String {
+        let command = Cli::command();
+        let verb = command.find_subcommand("ticket").and_then(|group| group.find_subcommand(verb));
+        verb.and_then(Command::get_after_help).unwrap().to_string()
+    }
+
+    #[test]
+    fn the_help_of_a_batch_has_one_that_the_api_takes() {
+        let help = details("batch");
+        let (begin, end) = (help.find('{').unwrap(), help.rfind('}').unwrap());
+        let batch: CreateTickets = serde_json::from_str(&help[begin..=end]).unwrap();
+        let [first, second] = batch.tickets.as_slice() else { panic!("{batch:?}") };
+        let reference = format!("ref:{}", first.reference.as_deref().unwrap());
+        assert_eq!(second.dependencies, Some(vec![reference]));
+    }
+
+    #[test]
+    fn the_help_of_a_worker_says_what_its_command_gets_and_how_it_finishes_a_ticket() {
+        let help = details("work");
+        for detail in [
+            "SKEP_TICKET_ID",
+            "SKEP_TICKET_FILE",
+            "SKEP_RESULT_FILE",
+            "stdout_tail",
+            "126 or 127",
+            "is released",
+            "SIGTERM",
+        ] {
+            assert!(help.contains(detail), "{detail}: {help}");
+        }
     }
 }

@@ -7,11 +7,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use crate::connection::EXIT_CODES;
-
 /// Send events to an HTTP endpoint, and list the deliveries.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
 pub(crate) struct Webhook {
     #[command(subcommand)]
     verb: Verb,

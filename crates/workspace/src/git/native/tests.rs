@@ -2,6 +2,7 @@
 
 mod changes;
 mod hostile;
+mod limits;
 mod patches;
 
 use std::{

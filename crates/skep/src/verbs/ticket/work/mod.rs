@@ -11,6 +11,8 @@
 mod command;
 mod files;
 mod output;
+#[cfg(test)]
+mod tests;
 mod worker_folder;
 
 use std::{future::Future, process::ExitCode, time::Duration};

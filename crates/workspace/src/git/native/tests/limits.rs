@@ -1,0 +1,117 @@
+//! Lists that are larger than an answer may be.
+
+use serde::Serialize;
+use skep_api::{
+    budget::MAX_ANSWER_BYTES,
+    git::{GitAdd, GitStash, GitStatus, GitWorktrees, StashAction},
+};
+
+use super::*;
+
+/// Together, so many texts of this length are more than is read of git's output.
+const NUMBER: usize = 20;
+const LENGTH: usize = 1_000_000;
+/// How many of them are read completely.
+const COMPLETE: usize = MAX_ANSWER_BYTES / LENGTH;
+
+/// The list must end before the limit, but not long before it.
+#[track_caller]
+fn assert_nearly_full(answer: &impl Serialize) {
+    let bytes = serde_json::to_vec(answer).unwrap().len();
+    assert!((MAX_ANSWER_BYTES / 4 * 3..=MAX_ANSWER_BYTES).contains(&bytes), "{bytes}");
+}
+
+/// Paths of 16 MB, in their order. A part of a path has at most 255 bytes on most file systems.
+fn long_paths() -> Vec<String> {
+    let long = vec!["x".repeat(200); 16].join("/");
+    (0..5_000).map(|number| format!("{number:04}/{long}")).collect()
+}
+
+impl Fixture {
+    /// Stages empty files with these names, which need not exist.
+    fn stage(&self, names: &[String]) {
+        let empty = self.git(&["hash-object", "-w", "--stdin"]);
+        let entries = names.iter().map(|name| format!("100644 {empty} 0\t{name}\n"));
+        let list = self.folder.path().join("list");
+        fs::write(&list, entries.collect::<String>()).unwrap();
+        let mut command = Command::new("git");
+        command.args(["update-index", "--index-info"]).current_dir(self.at(""));
+        assert!(command.stdin(fs::File::open(&list).unwrap()).status().unwrap().success());
+    }
+}
+
+#[test]
+fn branches_that_do_not_fit_are_left_out_by_the_reader_as_by_git() {
+    let fixture = Fixture::new();
+    let commit = fixture.commit("first");
+    // A file of 16 MiB, and more than 20,000 branches, would be left to git.
+    let names = long_paths();
+    let lines = names.iter().map(|name| format!("{commit} refs/heads/{name}\n"));
+    fs::write(fixture.at(".git/packed-refs"), lines.collect::<String>()).unwrap();
+    let found = fixture.assert_same_branches("");
+    assert!(found.truncated && found.branches.len() < names.len(), "{}", found.branches.len());
+    assert_nearly_full(&found);
+    assert!(found.branches.iter().map(|branch| &branch.name).eq(names.iter().take(found.branches.len())));
+}
+
+#[test]
+fn changes_that_do_not_fit_are_left_out_by_the_reader() {
+    let fixture = Fixture::new();
+    fixture.commit("first");
+    // Each is staged, and missing in the work tree.
+    let names = long_paths();
+    fixture.stage(&names);
+    let found = fixture.answer_without_git(&GitStatus { path: fixture.path("") }).unwrap();
+    assert_eq!((found.truncated, found.clean), (true, false));
+    let listed = found.staged.len() + found.modified.len();
+    assert!(listed < 2 * names.len(), "{listed}");
+    assert_nearly_full(&found);
+}
+
+#[test]
+fn work_trees_beyond_the_output_that_is_read_are_left_out() {
+    let fixture = Fixture::new();
+    fixture.commit("first");
+    for number in 0..NUMBER {
+        let own = fixture.at(&format!(".git/worktrees/{number}"));
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join("gitdir"), format!("/nowhere/{number}/.git\n")).unwrap();
+        fs::write(own.join("commondir"), "../..\n").unwrap();
+        fs::write(own.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        // The reason, which git lists too.
+        fs::write(own.join("locked"), "x".repeat(LENGTH)).unwrap();
+    }
+    let found = fixture.answer_by_git(GitWorktrees { path: fixture.path("") }).unwrap();
+    // With the main one.
+    assert_eq!((found.worktrees.len(), found.truncated), (COMPLETE + 1, true));
+}
+
+#[test]
+fn stashes_beyond_the_output_that_is_read_are_left_out() {
+    let fixture = Fixture::new();
+    let commit = fixture.commit("first");
+    fixture.git(&["update-ref", "refs/stash", &commit]);
+    let line = format!("{commit} {commit} Ada <ada@example.com> 1700000000 +0000\t{}\n", "x".repeat(LENGTH));
+    fs::create_dir_all(fixture.at(".git/logs/refs")).unwrap();
+    fs::write(fixture.at(".git/logs/refs/stash"), line.repeat(NUMBER)).unwrap();
+    let list = GitStash { path: fixture.path(""), action: StashAction::List, message: None };
+    let found = fixture.answer_by_git(list).unwrap();
+    assert_eq!((found.stashes.len(), found.truncated), (COMPLETE, true));
+    assert!(found.stashes.iter().all(|stash| stash.message.len() == LENGTH));
+    assert_nearly_full(&found);
+}
+
+#[test]
+fn staged_files_beyond_the_output_that_is_read_are_left_out() {
+    let fixture = Fixture::new();
+    fixture.commit("first");
+    // No file system has such names, but an index may.
+    let name = |number: usize| format!("{number:02}{}", "x".repeat(LENGTH - 2));
+    fixture.stage(&(0..NUMBER).map(name).collect::<Vec<_>>());
+    // Adds nothing, and lists what is staged.
+    let add = GitAdd { path: fixture.path(""), files: Some(Vec::new()) };
+    let found = fixture.answer_by_git(add).unwrap();
+    assert_eq!((found.staged.len(), found.truncated), (COMPLETE, true));
+    assert!(found.staged.iter().all(|file| file.path.len() == LENGTH));
+    assert_nearly_full(&found);
+}
