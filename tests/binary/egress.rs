@@ -36,7 +36,8 @@ const PRIVATE: &str = "203.0.113.1,127.0.0.1,0.0.0.0,10.9.0.1,169.254.169.254";
 fn policy() -> Value {
     let forbidden = ["own.test", "loop.test", "zero.test", "priv.test", "inner.test", "meta.test"];
     let others = ["api.test", "*.wild.test", "alias.test", "203.0.113.8"];
-    json!({"allow": [&others[..], &forbidden].concat()})
+    let allowed = [&others[..], &forbidden].concat();
+    json!({"allow": allowed})
 }
 
 async fn boot(skep: &Skep, egress: Value) -> u64 {
