@@ -1,8 +1,10 @@
 //! More operations, and those with a remote from the server's workspace too.
 
 use super::{
-    Remote, a_history, branches_and_work_trees, diverged_branches, sends_and_fetches, shallow_clones, verbs,
-    what_is_refused,
+    a_history, branches_and_work_trees,
+    push_and_pull::{diverged_branches, sends_and_fetches, shallow_clones, what_is_refused},
+    remote::Remote,
+    verbs,
 };
 use crate::{
     files::fixture::{Fixture, in_both_places},

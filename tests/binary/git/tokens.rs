@@ -11,7 +11,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{Remote, git, post, write};
+use super::{git, post, remote::Remote, write};
 use crate::{files::fixture::Fixture, harness::Skep, webhooks::https::Authority};
 
 const TOKEN: &str = "the-token-that-no-vm-may-have";
