@@ -112,7 +112,7 @@ const IN_A_VM: &[Operation] = &[
     operation(
         Method::POST,
         "/api/git/clone",
-        r#"{"url": "/root/none", "from": "VM#", "path": "/touched-clone"}"#,
+        r#"{"url": "/root/none", "from": "VM#", "path": "touched-clone"}"#,
     ),
     operation(Method::POST, "/api/git/init", r#"{"path": "/root/touched-repository", "vm": "VM#"}"#),
 ];
