@@ -112,7 +112,7 @@ const IN_A_VM: &[Operation] = &[
     operation(
         Method::POST,
         "/api/git/clone",
-        r#"{"url": "/root/none", "from": "VM#", "path": "touched-clone"}"#,
+        r#"{"url": "/root/none", "from": "VM#", "path": "ROOT/touched-clone"}"#,
     ),
     operation(Method::POST, "/api/git/init", r#"{"path": "/root/touched-repository", "vm": "VM#"}"#),
 ];
@@ -124,7 +124,11 @@ impl Operation {
         let path = self.path.replace("VM", vm).replace("EXEC", exec);
         let mut request = by.request(self.method.clone(), &path).header("x-request-id", "same");
         if !self.body.is_empty() {
-            let body = self.body.replace("\"VM#\"", &in_json);
+            let mut body = self.body.replace("\"VM#\"", &in_json);
+            if body.contains("ROOT") {
+                let whoami = by.get("/api/whoami").await.ok(200);
+                body = body.replace("ROOT", whoami["roots"][0].as_str().unwrap());
+            }
             request = request.header("content-type", "application/json").body(body);
         }
         let response = request.send().await.unwrap();
