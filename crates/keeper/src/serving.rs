@@ -172,7 +172,10 @@ mod tests {
             let server = server.clone();
             asked.spawn(async move { server.list().await });
         }
-        // More than enough scheduler turns to read all of them.
+        while begun.load(Ordering::Relaxed) < MAX_CONCURRENT_REQUESTS {
+            tokio::task::yield_now().await;
+        }
+        // Turns of the scheduler in which the others would begin, too.
         for _ in 0..20 * MAX_CONCURRENT_REQUESTS {
             tokio::task::yield_now().await;
         }
