@@ -44,7 +44,7 @@ pub(crate) fn measure(order: &SwarmConfig, tree: &CgroupTree, used: InUse) -> Re
     Ok(Capacity { max_vms, memory_mb, promises_mb })
 }
 
-/// The memory for VMs in MiB: that of the settings, or a share of the available one.
+/// The memory for VMs in MiB: the configured amount, or a share of the available memory.
 fn memory_for_vms(configured_mb: Option<u64>, available_mb: u64) -> u64 {
     configured_mb.unwrap_or(available_mb * MEMORY_SHARE / 100)
 }

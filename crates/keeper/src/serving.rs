@@ -175,7 +175,7 @@ mod tests {
         while begun.load(Ordering::Relaxed) < MAX_CONCURRENT_REQUESTS {
             tokio::task::yield_now().await;
         }
-        // Turns of the scheduler in which the others would begin, too.
+        // Without the limit, the other requests would begin during these scheduler turns.
         for _ in 0..20 * MAX_CONCURRENT_REQUESTS {
             tokio::task::yield_now().await;
         }

@@ -8,9 +8,9 @@ use crate::verbs::{Verb, bake_template, egress_process, helper};
 
 /// The exit codes of a client of the API, unless the help of its verb has others.
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request was refused or failed, or no server answered; 2 the command line is wrong.";
-/// The exit codes of a verb that sends no request, likewise.
+/// The exit codes of a verb that sends no requests, unless its help has others.
 const LOCAL_EXIT_CODES: &str = "Exit codes: 0 success; 1 it failed; 2 the command line is wrong.";
-/// The beginning of the exit codes in a help text.
+/// The text with which the exit codes begin in a help text.
 const EXIT_CODES_LABEL: &str = "Exit codes: ";
 
 /// A workspace server for AI agents: files, git and commands, on the server and in microVMs.
@@ -116,7 +116,7 @@ mod tests {
         for local in ["backup", "restore"] {
             assert_eq!(of(local), LOCAL_EXIT_CODES, "{local}");
         }
-        // Other text stays, and so do exit codes of a verb's own.
+        // A verb keeps its other text, and its own exit codes.
         let rm = of("rm");
         assert!(rm.contains("./web is the") && rm.ends_with(EXIT_CODES), "{rm}");
         let man = of("man");

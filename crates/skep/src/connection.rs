@@ -151,7 +151,7 @@ mod tests {
     fn without_a_url_the_server_is_the_one_of_this_machine() {
         let url = |line: &[&str]| Line::try_parse_from(line).unwrap().connection.url().to_owned();
         assert_eq!(url(&["skep"]), "http://127.0.0.1:7700");
-        // As an empty SKEP_URL.
+        // An empty SKEP_URL gives the same value.
         assert_eq!(url(&["skep", "--url", ""]), "http://127.0.0.1:7700");
         assert_eq!(url(&["skep", "--url", "https://skep.example"]), "https://skep.example");
     }

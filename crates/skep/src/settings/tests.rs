@@ -78,7 +78,7 @@ fn settings_that_are_not_given_have_the_documented_defaults() {
     let capacity = settings.capacity;
     assert_eq!((capacity.max_vms, capacity.memory_mb), (None, None));
     assert_eq!((capacity.memory_overcommit, capacity.memory_guard), (4.0, MemoryGuard::On));
-    // Megabytes and operations in a second.
+    // Megabytes per second and operations per second.
     assert_eq!((settings.vm_disk.vm_disk_mbps, settings.vm_disk.vm_disk_iops), (200, 5000));
     assert_eq!(settings.egress.egress, EgressUse::On);
     let limits = settings.transport.limits();

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::{cli::Internal, settings::Egress};
 
-    /// The settings of a server that are about connections of VMs.
+    /// The settings of a server for the connections of VMs.
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
@@ -94,7 +94,7 @@ mod tests {
         Line::try_parse_from(["skep"].into_iter().chain(flags.iter().copied())).unwrap().egress
     }
 
-    /// The egress process, as a server with these settings starts it.
+    /// Parses the command line with which a server that has these settings starts the egress process.
     fn started_by(server: &Egress) -> EgressProcess {
         let line = ["skep".to_owned()].into_iter().chain(server.arguments());
         match Internal::try_parse_from(line).unwrap() {
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// Connections of a VM and of all, new connections in a second, megabits in a second, and the idle time.
+    /// Connections per VM, connections of all VMs, new connections per second, megabits per second, and the idle timeout.
     fn numbers(limits: Limits) -> ([u32; 4], Duration) {
         let Limits { connections, all_connections, new_connections, mbit, idle } = limits;
         ([connections, all_connections, new_connections, mbit].map(|number| number.get()), idle)

@@ -174,7 +174,7 @@ pub async fn templates_and_builds_of_an_account_are_limited(store: Arc<dyn Store
     let account = with_base(&*store).await;
     let limited = |name: &str| CreateTemplate { max_templates: 3, max_building: 2, ..new(account, name) };
     let first = store.create_template(limited("a")).await.unwrap();
-    // A snapshot counts like any other.
+    // A snapshot counts as a template.
     let snapshot = CreateTemplate { source: TemplateSource::Vm, ..limited("b") };
     store.create_template(snapshot).await.unwrap();
     let refused = store.create_template(limited("c")).await.unwrap_err();

@@ -35,7 +35,7 @@ pub(crate) struct FakeKeeper {
     pub(crate) hands_over_too_little: bool,
     /// So many of the next guests close their channel.
     pub(crate) guests_hang_up: usize,
-    /// So many of the next guests that get an identity, or are handed out, do not renew their random numbers.
+    /// How many of the next guests report that they did not reseed their random number generators.
     pub(crate) guests_keep_randomness: usize,
     pub(crate) refuses_ends: bool,
     /// VMs only end when this is false again.
@@ -119,7 +119,7 @@ impl FakeKeeper {
         self.vmms.remove(&vm);
     }
 
-    /// Whether the guest that is asked now renews its random numbers.
+    /// Whether the guest that is asked now reports that it has reseeded its random number generators.
     pub(crate) fn reseeds(&mut self) -> bool {
         let keeps = self.guests_keep_randomness > 0;
         self.guests_keep_randomness = self.guests_keep_randomness.saturating_sub(1);

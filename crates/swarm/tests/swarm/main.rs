@@ -98,7 +98,7 @@ async fn a_vm_whose_guest_confirms_its_identity_in_part_is_ended_and_given_to_no
     assert_eq!(failure.code, ErrorCode::BootFailed, "{failure}");
     assert_eq!(fixture.keeper(|keeper| keeper.ended), 1);
     fixture.assert_nothing_left().await;
-    // The control: the next guest confirms all of it.
+    // The control: the next guest confirms its complete identity.
     assert!(fixture.boot(1).await.unwrap().vms[0].boot.reseeded);
 }
 

@@ -62,7 +62,7 @@ async fn a_boot_that_the_pool_serves_needs_no_further_memory() {
 async fn a_parked_vm_that_does_not_renew_its_random_numbers_is_ended_and_another_takes_its_place() {
     let fixture = Fixture::with_parked(1).await;
     let parked = fixture.keeper(|keeper| *keeper.vmms.keys().next().unwrap());
-    // The pool is refilled only after the boot.
+    // The pool is refilled only after this boot, so only the parked guest is affected.
     fixture.keeper(|keeper| keeper.guests_keep_randomness = 1);
     let booted = fixture.boot(1).await.unwrap().vms;
     assert_eq!((booted[0].boot.source, booted[0].boot.reseeded), (BootSource::Cold, true));

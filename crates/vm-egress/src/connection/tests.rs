@@ -326,7 +326,7 @@ async fn a_vm_opens_five_times_the_new_connections_of_a_second_at_once_and_no_mo
             tokio::task::yield_now().await;
         }
     }
-    // At least: each second that passes meanwhile allows another one.
+    // This is a lower bound, because each second that passes allows one more connection.
     assert!(opened.len() > 5, "connection {} is refused", opened.len());
     assert_eq!(last_reason(&proxy), "the VM opens too many connections at a time");
     assert_reset(opened.pop().unwrap()).await;
@@ -340,18 +340,18 @@ async fn a_connection_beyond_the_limit_of_all_vms_waits_for_the_end_of_another()
     let others = Arc::clone(&proxy.connections).acquire_many_owned(10).await.unwrap();
     tokio::spawn(proxy.serve(listener));
     let mut vm = TcpStream::connect(address).await.unwrap();
-    // The clock moves only when nothing else happens.
+    // The paused clock advances only when all tasks are idle.
     tokio::time::pause();
     let ended = timeout(Duration::from_secs(60), vm.read(&mut [0; 1])).await;
     assert!(ended.is_err(), "it is not accepted: {ended:?}");
     tokio::time::resume();
     drop(others);
-    // Without a packet filter that redirects it, a connection is reset as soon as it is accepted.
+    // No packet filter redirected this connection, so it is reset as soon as it is accepted.
     assert_reset(vm).await;
 }
 
-/// Sends 2 MB and the end of the stream. Returns how long that took by the clock, which is paused: it moves only when
-/// nothing else happens.
+/// Sends 2 MB and closes the stream. Returns the elapsed time of the paused clock, which advances only when all tasks are
+/// idle.
 async fn send_2_mb(from: &mut TcpStream, to: &mut TcpStream) -> Duration {
     let bytes = vec![0; 2_000_000];
     from.set_nodelay(true).unwrap();
@@ -375,7 +375,7 @@ async fn the_bytes_of_a_vm_take_the_time_of_its_rate_in_each_direction() {
     let mut vm = connect(&proxy, destination).await;
     let (mut outside, _) = server.accept().await.unwrap();
     tokio::time::pause();
-    // 1 MB in a second, except for the burst and the last buffer.
+    // The rate is 1 MB per second. The burst and the last buffer do not wait.
     let least = Duration::from_millis(1_700);
     let sent = send_2_mb(&mut vm, &mut outside).await;
     assert!(sent >= least, "{sent:?}");
@@ -392,7 +392,7 @@ async fn a_connection_without_bytes_ends_after_the_idle_time() {
     let (mut outside, _) = server.accept().await.unwrap();
     vm.write_all(b"x").await.unwrap();
     assert_eq!(outside.read(&mut [0; 1]).await.unwrap(), 1);
-    // The clock moves only when nothing else happens.
+    // The paused clock advances only when all tasks are idle.
     tokio::time::pause();
     let (begun, idle) = (Instant::now(), Limits::default().idle);
     assert_eq!(outside.read(&mut [0; 1]).await.unwrap(), 0);

@@ -78,7 +78,7 @@ const FAKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $
     trace=\"$(dirname \"$0\")/trace\"; echo \"$@\" >>\"$trace\"\n\
     while [ \"$1\" != -i ]; do shift; done\nstat -Lc %a \"$2\" >>\"$trace\"; cat \"$2\" >>\"$trace\"; exit 7\n";
 
-/// Makes this script the program `ssh` of a folder.
+/// Writes this script as the program `ssh` into a folder.
 fn install_ssh(folder: &Path, ssh: &str) {
     let program = folder.join("ssh");
     // By another process: a file cannot be executed while a process that another test starts has it open for writing.

@@ -233,9 +233,9 @@ mod tests {
         for wanted in ["StrictHostKeyChecking=accept-new", "HostKeyAlias=git.example", "HostName=192.0.2.1"] {
             assert!(options.iter().any(|option| option == wanted), "{wanted}: {options:?}");
         }
-        // The files of known hosts stay those of ssh itself.
+        // The options leave ssh's own files of known hosts in use.
         assert!(!options.iter().any(|option| option.contains("KnownHosts")), "{options:?}");
-        // A machine for tests may have no ssh.
+        // The machine that runs the tests may lack ssh.
         let Ok(output) = Command::new("ssh").args(&options).args(["-G", "git.example"]).output() else {
             return;
         };

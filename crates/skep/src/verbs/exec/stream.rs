@@ -128,7 +128,7 @@ fn read_stdin() -> mpsc::Receiver<io::Result<Bytes>> {
     pieces
 }
 
-/// Forwards the first SIGINT, and SIGTERM; returns the signal that must end the command.
+/// Forwards the first SIGINT and any SIGTERM to the command. Returns the signal that must end it.
 async fn forward_signals(sender: DuplexInput, signals: &mut Signals) -> SignalKind {
     let mut kind = signals.recv().await;
     if kind == SignalKind::interrupt() {
@@ -137,7 +137,7 @@ async fn forward_signals(sender: DuplexInput, signals: &mut Signals) -> SignalKi
             let _ = sender.signal(SignalName::Int).await;
             std::future::pending().await
         };
-        // On a connection that accepts no data, the signal is not sent, and the next one must end the command.
+        // If the connection is stuck, the signal cannot be sent; the next signal must still end the command.
         kind = tokio::select! {
             kind = sent => kind,
             kind = signals.recv() => kind,

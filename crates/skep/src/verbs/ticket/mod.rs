@@ -98,7 +98,7 @@ mod tests {
 
     use crate::cli::Cli;
 
-    /// The end of the help of a verb, after its options.
+    /// The part of a verb's help that follows its options.
     fn details(verb: &str) -> String {
         let command = Cli::command();
         let verb = command.find_subcommand("ticket").and_then(|group| group.find_subcommand(verb));

@@ -1,4 +1,4 @@
-//! Lists that are larger than an answer may be.
+//! Lists that exceed the maximum size of an answer.
 
 use serde::Serialize;
 use skep_api::{
@@ -8,20 +8,20 @@ use skep_api::{
 
 use super::*;
 
-/// Together, so many texts of this length are more than is read of git's output.
+/// This many texts of this length exceed the part of git's output that is read.
 const NUMBER: usize = 20;
 const LENGTH: usize = 1_000_000;
 /// How many of them are read completely.
 const COMPLETE: usize = MAX_ANSWER_BYTES / LENGTH;
 
-/// The list must end before the limit, but not long before it.
+/// The answer must be at most as long as the limit, and at least three quarters of it.
 #[track_caller]
 fn assert_nearly_full(answer: &impl Serialize) {
     let bytes = serde_json::to_vec(answer).unwrap().len();
     assert!((MAX_ANSWER_BYTES / 4 * 3..=MAX_ANSWER_BYTES).contains(&bytes), "{bytes}");
 }
 
-/// Paths of 16 MB, in their order. A part of a path has at most 255 bytes on most file systems.
+/// Sorted paths with 16 MB in total. Each component is short enough for file systems, which allow 255 bytes.
 fn long_paths() -> Vec<String> {
     let long = vec!["x".repeat(200); 16].join("/");
     (0..5_000).map(|number| format!("{number:04}/{long}")).collect()
@@ -44,7 +44,7 @@ impl Fixture {
 fn branches_that_do_not_fit_are_left_out_by_the_reader_as_by_git() {
     let fixture = Fixture::new();
     let commit = fixture.commit("first");
-    // A file of 16 MiB, and more than 20,000 branches, would be left to git.
+    // The reader leaves files of 16 MiB or more, and more than 20,000 branches, to git.
     let names = long_paths();
     let lines = names.iter().map(|name| format!("{commit} refs/heads/{name}\n"));
     fs::write(fixture.at(".git/packed-refs"), lines.collect::<String>()).unwrap();
@@ -58,7 +58,7 @@ fn branches_that_do_not_fit_are_left_out_by_the_reader_as_by_git() {
 fn changes_that_do_not_fit_are_left_out_by_the_reader() {
     let fixture = Fixture::new();
     fixture.commit("first");
-    // Each is staged, and missing in the work tree.
+    // Each file is staged, and missing from the work tree.
     let names = long_paths();
     fixture.stage(&names);
     let found = fixture.answer_without_git(&GitStatus { path: fixture.path("") }).unwrap();
@@ -78,11 +78,11 @@ fn work_trees_beyond_the_output_that_is_read_are_left_out() {
         fs::write(own.join("gitdir"), format!("/nowhere/{number}/.git\n")).unwrap();
         fs::write(own.join("commondir"), "../..\n").unwrap();
         fs::write(own.join("HEAD"), "ref: refs/heads/main\n").unwrap();
-        // The reason, which git lists too.
+        // Git lists the reason of the lock, too.
         fs::write(own.join("locked"), "x".repeat(LENGTH)).unwrap();
     }
     let found = fixture.answer_by_git(GitWorktrees { path: fixture.path("") }).unwrap();
-    // With the main one.
+    // The list has the main work tree, too.
     assert_eq!((found.worktrees.len(), found.truncated), (COMPLETE + 1, true));
 }
 
@@ -105,10 +105,10 @@ fn stashes_beyond_the_output_that_is_read_are_left_out() {
 fn staged_files_beyond_the_output_that_is_read_are_left_out() {
     let fixture = Fixture::new();
     fixture.commit("first");
-    // No file system has such names, but an index may.
+    // No file system allows names of this length, but an index does.
     let name = |number: usize| format!("{number:02}{}", "x".repeat(LENGTH - 2));
     fixture.stage(&(0..NUMBER).map(name).collect::<Vec<_>>());
-    // Adds nothing, and lists what is staged.
+    // This stages nothing new, and lists what is staged already.
     let add = GitAdd { path: fixture.path(""), files: Some(Vec::new()) };
     let found = fixture.answer_by_git(add).unwrap();
     assert_eq!((found.staged.len(), found.truncated), (COMPLETE, true));
