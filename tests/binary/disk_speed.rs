@@ -117,7 +117,7 @@ async fn a_vm_whose_disk_waits_for_its_limit_can_be_paused_resumed_and_ended() {
     skep.delete(&path).await.ok(200);
 }
 
-/// Other settings are those of VMs that are booted from then on. Returns a server that has them.
+/// Changed limits apply only to VMs that are booted afterwards. Returns the server with the changed limits.
 async fn keeps_its_limit(skep: Skep, vm: &Value) -> Skep {
     let unlimited = ["--vm-disk-mbps", "0", "--vm-disk-iops", "0", "--pool-size", "0"];
     let skep = skep.stop_and_leave_vms().start_with(&unlimited).await;

@@ -243,7 +243,7 @@ mod root {
         }
     }
 
-    /// The finding about the user of a server with these options.
+    /// The doctor's finding about the user that a server with these options runs as.
     fn user_of_the_server(options: &[&str]) -> (String, String) {
         let data_dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(binary());

@@ -122,16 +122,16 @@ fn a_terminal(server: &Skep, pid: &str) {
         stdout.read_exact(&mut came).unwrap();
         assert_eq!(String::from_utf8_lossy(&came), expected);
     }
-    // The terminal takes this character for the end of the input.
+    // Ctrl-D: the terminal ends the input.
     terminal.write_all(b"\x04").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// The command in the VM ends when its input does, which is then read to the end.
+/// The command in the VM reads its input to the end, so without `-n` it consumes the lines of the loop.
 fn a_loop(server: &Skep, pid: &str) {
     let script =
         "printf '1\\n2\\n' | while read line; do \"$0\" exec $1 \"$2\" 'cat > /dev/null'; echo $line; done";
-    // The control is the loop without the option: its first command reads the second line.
+    // The control: without the option, the first command reads the second line.
     for (option, lines) in [("-n", "1\n2"), ("", "1")] {
         let mut shell = Command::new("sh");
         shell.args(["-c", script]).arg(binary()).args([option, pid]);

@@ -118,7 +118,7 @@ async fn wait_for_growth(skep: &Skep, vm: u64) {
     assert_ne!(skep.exec(vm, "test -e /root/long.over").await["exit_code"], 0, "it ended");
 }
 
-/// Waits until a connection has ended, by the name of the file that it writes to.
+/// Waits until the connection that writes to this file has ended.
 async fn wait_for_connection_end(skep: &Skep, vm: u64, name: &str) {
     let has_ended = format!("test -e /root/{name}.over");
     eventually("the end of a connection", async || skep.exec(vm, &has_ended).await["exit_code"] == 0).await;
@@ -157,7 +157,7 @@ fn a_vm_reaches_what_its_policy_allows_and_nothing_else() {
         let vms =
             [boot(&skep, policy()).await, boot(&skep, json!("all")).await, boot(&skep, json!("none")).await];
         let [listed, all, none] = vms;
-        // Some of them wait for silence.
+        // They run at the same time, because some wait for a timeout.
         tokio::join!(
             assert_policies(&skep, vms),
             closed::assert_each_answer_is_judged(&skep, all),
@@ -193,7 +193,7 @@ fn a_vm_reaches_what_its_policy_allows_and_nothing_else() {
     });
 }
 
-/// Asserts what the report of the VM with a policy says of its connections, and that the command prints the same.
+/// Asserts that the report of the VM lists its policy and connections, and that `skep egress` prints the same.
 async fn assert_report(skep: &Skep, vm: u64) {
     let report = skep.get(&format!("/api/swarm/vm/{vm}/egress")).await.ok(200);
     assert_eq!(report["policy"], policy(), "{report}");
@@ -270,7 +270,7 @@ async fn assert_presets(skep: &Skep, without: u64) {
     assert_eq!(report["policy"], change["egress"], "{report}");
 }
 
-/// Asserts that the metrics count what was refused by its reason, and nothing by what a guest sent; and all bytes.
+/// Asserts that the metrics count refused connections by reason and all bytes, and have no label that a guest chose.
 async fn assert_metrics_count(skep: &Skep, vm: u64) {
     let metrics = async || skep.get("/metrics").await.ok(200).as_str().unwrap().to_owned();
     let before = metrics().await;

@@ -63,7 +63,7 @@ async fn the_cause_of_an_internal_error_is_logged_with_its_request_and_is_not_in
     let log = skep.log();
     let [line] = faults::lines_of(&log, 500)[..] else { panic!("{log}") };
     assert!(line.contains("without-table") && line.contains("no such table: waitlist"), "{line}");
-    // The end of a test checks that there is no such line.
+    // The harness fails a test whose log has a line with status 500.
     fs::write(skep.data_dir.path().join("test.log"), "").unwrap();
 }
 

@@ -22,8 +22,8 @@ async fn the_agent_cannot_be_killed_from_inside_and_a_vm_that_ends_is_gone_with_
     step("a VMM that is killed during a command", a_kill_during_a_command(&skep, other)).await;
 }
 
-/// The agent freezes programs by the control groups, which a root of the guest can cover. The copy is refused, and the VM
-/// runs on.
+/// The agent freezes programs by control groups, over which root in the guest can mount another file system. The fork is then
+/// refused, and the VM keeps running.
 async fn no_freeze(skep: &Skep, pid: u64) {
     let command = "mount -t tmpfs covered /sys/fs/cgroup && echo covered
         while [ ! -e /dev/shm/enough ]; do sleep 0.1; done; umount -l /sys/fs/cgroup";

@@ -73,7 +73,7 @@ async fn reads_and_writes(fixture: &Fixture<'_>) {
     fixture.write(&nowhere).await.refused(404, "unknown_path");
 }
 
-/// A file that is replaced keeps its owner. The user of the server may not give files away, the root of a VM may.
+/// A write keeps the owner of the file that it replaces. Root in a VM may do so; the server's user may not, and is refused.
 async fn owners(fixture: &Fixture<'_>) {
     fixture.shell("mkdir owned; echo old > owned/file").await;
     let (owner, content) = if fixture.vm.is_some() { (1000, "new") } else { (0, "old") };

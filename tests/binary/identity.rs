@@ -18,7 +18,7 @@ fn now() -> f64 {
 async fn siblings_share_no_name_no_randomness_and_the_right_clock() {
     let skep = Skep::start().await;
     let status = skep.get("/api/swarm/status").await.ok(200);
-    // Code at a new address would be translated again.
+    // Emulation would have to translate code again at each new address.
     let randomizes_addresses = status["engine"]["isolation"] != "emulated";
     let mut answers = Vec::new();
     for vm in skep.boot(3).await {

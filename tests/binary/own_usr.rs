@@ -16,7 +16,7 @@ use crate::{
 
 pub(crate) const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 
-/// Another version, which prints it and cannot run VMs.
+/// A program that reports another version of QEMU and cannot run VMs.
 pub(crate) const OTHER: &str = "#!/bin/sh\necho 'QEMU emulator version 1.2.3 (Debian 1:1.2.3-1)'\n";
 
 /// Puts a copy of this file in the place of the server's QEMU, as a package manager does: by a rename.
@@ -99,7 +99,7 @@ async fn after_an_update_of_qemu_running_vms_continue_and_only_parked_ones_are_b
         assert_eq!(skep.output(pid_of(vm), "echo runs").await, "runs");
     }
 
-    // The control: the version of before resumes what it has paused.
+    // The control: the original version resumes the VM that it paused.
     install(&skep, Path::new(QEMU));
     skep.post(&resume, &json!({})).await.ok(200);
     let resumed = skep.get(&path_of(&sleeper)).await.ok(200);

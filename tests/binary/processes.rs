@@ -37,7 +37,7 @@ fn has_no_privilege(server: u32) {
 
 #[tokio::test]
 async fn a_server_runs_as_root_if_it_is_told_to_and_has_no_privilege_but_its_user() {
-    // It finds none of the programs that VMs need, so that it starts at once.
+    // With this PATH the server finds none of the programs that VMs need, so it starts without a swarm.
     let skep = Skep::start_as(temp_dir(), |command| {
         command.args(["--user", "root"]).env("PATH", "/nonexistent");
     })

@@ -47,8 +47,8 @@ const OPERATIONS: &[Operation] = &[
 
 const WATCH: &str = "/api/files/watch?path=/root&vm=VM";
 
-/// Every operation on files and on repositories, in a VM. Few find a repository there, because programs start slowly in an
-/// emulated guest.
+/// Every operation on files and repositories in a VM. Most name a repository that does not exist, because git starts slowly in
+/// an emulated guest.
 const IN_A_VM: &[Operation] = &[
     operation(Method::GET, "/api/files/read?path=/etc/hostname&vm=VM", ""),
     operation(Method::GET, "/api/files/search?path=/root&pattern=x&vm=VM", ""),
@@ -151,12 +151,12 @@ fn takes_a_vm(document: &Value, path: &str, operation: &Value) -> bool {
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     let schema = reference.and_then(|pointer| document.pointer(pointer)).unwrap_or(schema);
-    // Logs of tickets take an id of a VM that may have ended. They are the ticket's.
+    // The log of a ticket belongs to the ticket; its `vm` may be the id of a VM that has ended.
     let is_of_vm = path.contains("{pid}") || parameters.any(|parameter| parameter["name"] == "vm");
     (is_of_vm && path != "/api/tickets/{id}/log") || schema["properties"]["vm"].is_object()
 }
 
-/// What the document promises of VMs, and the tables of this file lack.
+/// Operations of the document that take a VM and have no row in the tables of this file.
 async fn operations_without_a_row(skep: &Skep) -> Vec<String> {
     let document = skep.get("/api/openapi.json").await.ok(200);
     let mut missing = Vec::new();
@@ -189,7 +189,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The VM answers its owner, if only that there is no repository.
+/// The control: the owner reaches the VM with each operation. Most git operations answer that there is no repository.
 async fn reaches_files_and_repositories(owner: &Tenant<'_>, vm: &str) {
     let watch = owner.request(Method::GET, &WATCH.replace("VM", vm)).send().await.unwrap();
     assert_eq!(watch.status(), 200);

@@ -67,7 +67,7 @@ fn the_data_directory_of_root_is_that_of_the_machine_and_others_have_their_own()
     for (variables, data_dir) in [
         (&[("XDG_STATE_HOME", "/x"), ("HOME", "/y")][..], "/x/skep"),
         (&[("HOME", "/y")], "/y/.local/state/skep"),
-        // The specification of these variables has a relative path ignored.
+        // The XDG specification says that relative paths are ignored.
         (&[("XDG_STATE_HOME", "x"), ("HOME", "/y")], "/y/.local/state/skep"),
     ] {
         assert_eq!(data_dir_of(other, variables), data_dir, "{variables:?}");

@@ -21,10 +21,11 @@ used[::4096] = bytes([1]) * len(range(0, len(used), 4096))
 print(used[::4096].count(1), len(used) >> 20)
 \"";
 
-/// What a VM holds at first, at most, in MiB, whatever its size.
+/// Upper limit for the memory that a new VM of any size holds, in MiB.
 const FRESH_MB: u64 = 100;
 
-/// Prints system, user and tools that are missing, and for each spare disk how much of what was written to it is read again.
+/// Prints the system, the user, and tools that are missing. For each spare disk it prints how many of the written bytes can be
+/// read again.
 const CONTENT: &str = r"
 . /etc/os-release; echo $ID $VERSION_ID, user $(id -u)
 for tool in bash git python3 pip3 curl ls; do command -v $tool > /dev/null || echo no $tool; done
@@ -111,7 +112,7 @@ async fn a_vm_of_1024_mb_has_its_size_and_may_use_all_of_it() {
     let (pages, used_mb) = used.split_once(' ').unwrap();
     let (pages, used_mb): (u64, u64) = (pages.parse().unwrap(), used_mb.parse().unwrap());
     assert!(pages >= used_mb * 256 && used_mb > 810, "{used}");
-    // The control of what a new VM holds.
+    // The control: memory that the guest has used is counted.
     eventually("what the VM has used", async || held_mb().await > 810).await;
     let grown = template_memory(skep.pid()) - before;
     assert!(grown < 5 << 20, "the template grew by {grown} bytes");

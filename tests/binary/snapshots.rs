@@ -87,7 +87,7 @@ async fn vms_of_a_snapshot_continue_where_the_original_was() {
     assert_events_and_no_files(&skep, &original, &installed);
 }
 
-/// The memory of the snapshot has the ticket and the key of the original.
+/// A VM of a snapshot has neither the ticket nor the key of the original, although both were in the memory of the original.
 async fn has_nothing_of_the_ticket(skep: &Skep, original: &Value, copy: &Value) {
     assert_eq!(copy["ticket"], Value::Null, "{copy}");
     let traces = async |vm: &Value| skep.output(pid_of(vm), TRACES_OF_TICKET).await;

@@ -44,7 +44,7 @@ async fn vms_have_names_and_addresses_of_their_own_and_leave_nothing() {
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "process {pid} is left");
     }
     assert_in_order(&skep).await;
-    // The next VM has nothing of them.
+    // A VM that is booted next has none of their files.
     skep.output(skep.boot_one().await, "test ! -e /root/mark").await;
 }
 
@@ -134,7 +134,7 @@ async fn changes(skep: &Skep) {
     let change = async |body: &Value| send(skep.request(Method::PATCH, &path).json(body)).await;
     let changed = change(&json!({"metadata": {"c": 3}})).await.ok(200);
     assert_eq!((&changed["metadata"], &changed["expires_at"]), (&json!({"c": 3}), &vm["expires_at"]));
-    // The time of a change begins with it.
+    // The time to live counts from the change.
     let before = Timestamp::now();
     let changed = change(&json!({"ttl_ms": 600_000})).await.ok(200);
     let expires_at: Timestamp = changed["expires_at"].as_str().unwrap().parse().unwrap();

@@ -225,7 +225,7 @@ async fn vms_of_an_unanswered_boot_end_after(victims: &[Victim]) {
         assert_eq!(ids(&listed(&skep).await), kept, "{victim:?}");
         assert_in_order(&skep).await;
     }
-    // None of these had an effect, so that the caller may try again with the key.
+    // The interrupted boots left no VMs, so a repetition with the same key boots them.
     let answer = send(boot_with_key(&skep)).await;
     assert!(!answer.headers.contains_key("idempotent-replayed"), "{answer:?}");
     let booted = ids(answer.ok(201)["vms"].as_array().unwrap());

@@ -58,12 +58,12 @@ fn events(skep: &Skep, count: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The events of the template `big`. Those of the snapshot `kept` come first: that it is built, and that it is ready.
+/// The events of the template `big`. Two events of the snapshot `kept` precede them: `template.building` and `template.ready`.
 fn events_of_big(skep: &Skep, count: usize) -> Vec<Value> {
     events(skep, &(count + 2).to_string()).split_off(2)
 }
 
-/// The first words of a line, before the time of its last use.
+/// Compares the columns of the list up to the time of the last use, which varies.
 fn is_listed_by_the_command(skep: &Skep, vcpus: &str) {
     let (_, listed, _) = run(skep, &["template", "list"]);
     let lines = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -98,7 +98,7 @@ async fn a_template_of_another_size_is_built_also_after_an_update_booted_and_del
     are_valid_after_an_update(&skep, &sleeper).await;
 }
 
-/// A VM of `base` on disk, of which there is the snapshot `kept` too.
+/// Boots a VM of `base`, stores it as the snapshot `kept`, and pauses it to disk.
 async fn on_disk_and_in_a_snapshot(skep: &Skep) -> Value {
     let vm = skep.boot(1).await.remove(0);
     skep.output(pid_of(&vm), "echo here > /dev/shm/word; echo here > /root/word").await;
@@ -107,7 +107,7 @@ async fn on_disk_and_in_a_snapshot(skep: &Skep) -> Value {
     vm
 }
 
-/// They have the files of the former `base`.
+/// The VM on disk and the snapshot have their own copies of the files of the former `base`.
 async fn are_valid_after_an_update(skep: &Skep, sleeper: &Value) {
     skep.post(&format!("{}/resume", path_of(sleeper)), &json!({})).await.ok(200);
     let resumed = skep.get(&path_of(sleeper)).await.ok(200);

@@ -158,7 +158,7 @@ async fn its_record_has_a_sample(skep: &Skep, vm: &Value) {
 }
 
 async fn the_command_shows_its_memory_and_processor_time(skep: &Skep) {
-    // The command shows the whole and one digit after it.
+    // The command prints seconds with one decimal place.
     const ROUNDING: Duration = Duration::from_millis(100);
     let cpu = async || {
         let status = skep.get("/api/swarm/status").await.ok(200);

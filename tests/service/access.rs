@@ -52,7 +52,7 @@ impl Operation {
         }
     }
 
-    /// A valid request for a VM that does not exist. `None` where the operation does not take a VM in `vm`.
+    /// A valid request whose `vm` names a VM that does not exist. `None` if the operation has no `vm`.
     fn right_in_vm(&self, document: &Value, skep: &Skep) -> Option<RequestBuilder> {
         let Row { query, body, .. } = self.row();
         let mut parameters = self.described["parameters"].as_array().into_iter().flatten();
@@ -189,7 +189,7 @@ async fn files_and_repositories_in_a_vm_need_the_scope_of_its_commands_too() {
         let message = "this key lacks the scope `swarm:exec`; use a key that has it";
         let lacking = with(skep.key(&scopes).await.0);
         expect(&operation, lacking, (403, "scope_missing", message)).await;
-        // The control: with this scope too, only the VM is missing.
+        // The control: with both scopes the request is refused only because there is no swarm.
         scopes.push(Scope::SwarmExec);
         let found = refused(with(skep.key(&scopes).await.0).send().await.unwrap()).await;
         assert_eq!((found.status, found.code.as_str()), (503, "swarm_unavailable"), "{}", operation.id());

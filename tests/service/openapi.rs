@@ -195,7 +195,7 @@ async fn every_body_refuses_unknown_fields_and_the_document_says_so() {
             let content = &documented["content"]["application/json"];
             let schema = resolved(&document, &content["schema"]);
             assert_eq!(schema["additionalProperties"], false, "{method} {path}");
-            // The required fields are there, so that only the unknown one is wrong.
+            // The required fields are present, so only the unknown field can be refused.
             for name in schema["required"].as_array().into_iter().flatten() {
                 let name = name.as_str().unwrap();
                 body[name] = examples(content)[0][name].clone();
@@ -210,7 +210,7 @@ async fn every_body_refuses_unknown_fields_and_the_document_says_so() {
     assert!(sent > 40, "{sent} bodies were sent");
 }
 
-/// Whether a schema allows objects only.
+/// Whether each value that a schema allows is an object.
 fn allows_objects_only(document: &Value, schema: &Value) -> bool {
     let schema = resolved(document, schema);
     let parts = |kind: &str| schema[kind].as_array().map_or(&[][..], Vec::as_slice);

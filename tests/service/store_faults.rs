@@ -77,7 +77,7 @@ async fn a_failure_of_the_server_is_500_and_only_the_log_has_its_cause() {
     assert_eq!(answer.headers()["x-request-id"], "failure-1");
     let Refused { status, code, message } = refused(answer).await;
     assert_eq!((status, code.as_str(), message.as_str()), (500, "internal", "internal error"));
-    // Every other test fails where the log has such a line.
+    // The harness fails a test whose log has such a line, unless it is expected.
     let logged = faults::unexpected();
     faults::expect_them();
     let has_cause = |line: &String| line.contains("failure-1") && line.contains("no such table: waitlist");

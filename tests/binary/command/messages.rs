@@ -136,7 +136,7 @@ fn errors_as_json(server: &Skep) {
     assert_eq!(usage["code"], "usage", "{usage}");
 }
 
-/// They are those of the API, byte by byte.
+/// With `--json`, a verb prints the API's answer byte for byte.
 async fn answers_as_json(server: &Skep) {
     let ticket = json!({"title": "ü", "metadata": {"second": 1, "first": [0.5]}});
     let made = server.post("/api/tickets", &ticket).await.ok(201);

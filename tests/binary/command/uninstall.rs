@@ -162,7 +162,7 @@ fn machine_wide_files_are_removed_with_the_service_that_owns_them() {
     left_alone(run);
 }
 
-/// Folders of callers stay. The image directory goes if it is named and no other server is on the machine.
+/// Folders of `--root` are kept. The image directory is removed only if it is named and no other server is on the machine.
 fn folders_beside_the_data(run: impl Fn(&str) -> (Option<i32>, String, String, Output)) {
     let images = "--image-dir /var/lib/images";
     for (before, options, left) in [

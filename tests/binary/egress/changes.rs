@@ -15,10 +15,10 @@ use crate::harness::Skep;
 fn a_connection_outlives_a_restart_and_ends_by_a_change_that_forbids_it() {
     let folder = temp_dir();
     let file = folder.path().join("resolv.conf");
-    // Nobody answers there.
+    // No name server answers at this address.
     fs::write(&file, "nameserver 203.0.113.8\n").unwrap();
     World::run_with_resolv_conf(file.clone(), async move || {
-        // Without name servers of the operator.
+        // Without `--egress-resolver`.
         let options = &OPTIONS[..2];
         let skep = Skep::start_on(temp_dir(), options).await;
         let vm = boot(&skep, policy()).await;
@@ -30,14 +30,14 @@ fn a_connection_outlives_a_restart_and_ends_by_a_change_that_forbids_it() {
     });
 }
 
-/// Asserts that names are looked up by the name servers of /etc/resolv.conf, also after it has changed.
+/// Asserts that the egress process uses the name servers of /etc/resolv.conf, and follows changes of that file.
 async fn name_servers_of_the_machine_are_asked(skep: &Skep, vm: u64, resolv_conf: &Path) {
     let refused = fetch(skep, vm, "http://api.test/").await;
     assert!(is_refusal(&refused), "{refused:?}");
     fs::write(resolv_conf, "nameserver 203.0.113.53\n").unwrap();
     let world = Ok("world api.test".to_owned());
     eventually("the new name server", async || fetch(skep, vm, "http://api.test/").await == world).await;
-    // The next process asks it too.
+    // A restarted egress process uses the new name server, too.
     let killed = recorded(skep.data_dir.path());
     kill(killed);
     eventually("the next process", async || recorded(skep.data_dir.path()) != killed).await;

@@ -50,7 +50,7 @@ fn a_copy_has_no_policy_and_a_vm_returns_from_disk_with_its_own() {
     });
 }
 
-/// Asserts that the operator ends all connections, and that there are no policies then. The control is what the VM has before.
+/// Asserts that `--egress off` ends open connections and refuses policies. The control: the VM has a connection before it.
 async fn assert_off_ends_all(skep: Skep, vm: u64) {
     begin_long_connection(&skep, vm).await;
     let options = [&OPTIONS[..], &["--egress", "off"]].concat();

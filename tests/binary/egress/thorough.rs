@@ -29,7 +29,7 @@ fn a_policy_that_is_taken_away_while_egress_is_off_does_not_return() {
         change(&skep, taken, &json!("none")).await.ok(200);
         let skep = skep.stop_and_leave_vms().start_with(&OPTIONS).await;
         assert!(is_silent(&skep, taken, "http://api.test/").await);
-        // The control: a policy that was not changed meanwhile applies again.
+        // The control: a policy that did not change while egress was off applies again.
         assert_eq!(fetch(&skep, kept, "http://api.test/").await.as_deref(), Ok("world api.test"));
     });
 }

@@ -51,7 +51,7 @@ async fn a_copy_has_neither_ticket_nor_key_nor_times_of_its_parent() {
     assert_eq!(skep.output(pid_of(&copy), "uname -n").await, host_name(&copy));
 }
 
-/// A fork takes what a boot takes. The parent keeps what it has.
+/// A fork accepts the fields of a boot. They apply to the copy, and the parent is unchanged.
 async fn has_what_its_order_names(skep: &Skep, parent: &Value) {
     let made = skep.post("/api/tickets", &json!({"title": "of the copy"})).await.ok(201);
     let [own, of_parent] = [&made["id"], &parent["ticket"]].map(|id| id.as_str().unwrap());

@@ -15,10 +15,10 @@ use super::{git, post, remote::Remote, write};
 use crate::{files::fixture::Fixture, harness::Skep, webhooks::https::Authority};
 
 const TOKEN: &str = "the-token-that-no-vm-may-have";
-/// What the VM has written, and what therefore is in its memory.
+/// Content that was written in the VM, and is therefore in its memory.
 const CONTENT: &str = "the-content-that-the-vm-has-written";
 
-/// Prints which of the words are in the memory of a process. The memory of its guest is a part of that of a VMM.
+/// Prints which of the words are in the memory of a process. The memory of a VMM includes that of its guest.
 const SEARCH: &str = r#"
 import sys
 pid, words, found = sys.argv[1], sys.argv[2:], set()
@@ -43,7 +43,7 @@ fn found_in_memory(vmm: u64, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Serves under TLS what another address serves. Returns the address.
+/// Starts a TLS proxy for a plain server. Returns the address of the proxy.
 async fn serve_tls(config: ServerConfig, plain: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -61,7 +61,8 @@ async fn serve_tls(config: ServerConfig, plain: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The only repository in the folder where commands start, so that no request needs its path.
+/// Asserts that pushes, pulls and clones with a token leave none in the VM. The repository is the only one in /root, so that
+/// push and pull need no path.
 pub(super) async fn never_enter_a_vm(skep: &Skep, vm: u64, authority: &Authority) {
     let authorization = format!("Basic {}", BASE64.encode(format!("x-access-token:{TOKEN}").as_bytes()));
     let remote = Remote::start_with(&[&authorization]);

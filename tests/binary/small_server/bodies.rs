@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 /// Maximum number of bytes around the content of a body.
 const MAX_ENVELOPE: usize = 4 << 10;
 
-/// One of each kind.
+/// One request of each kind with a large body.
 pub(super) fn largest(root: &str) -> Vec<Request> {
     let text = "x".repeat(48 * MIB - MAX_ENVELOPE);
     let write = json!({"path": format!("{root}/written"), "content": text});

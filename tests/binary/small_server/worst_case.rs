@@ -33,7 +33,7 @@ pub(super) async fn prepare(skep: &Skep) -> Vec<Request> {
     all
 }
 
-/// Those of reads of files, and one of each other kind that needs nothing but these files.
+/// Reads of large files, and one request of each other kind that needs no further files.
 pub(super) async fn prepare_some(skep: &Skep) -> Vec<Request> {
     let root = skep.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
     let folder = PathBuf::from(&root);
@@ -144,7 +144,7 @@ fn reads(root: &str) -> Vec<Request> {
     ]
 }
 
-/// The file has 10,000 long lines, each of which matches.
+/// The file has 10,000 long lines, and each of them matches.
 fn grep_with_context(root: &str) -> Request {
     let path = format!("/api/files/grep?path={root}/matches&limit=10000&pattern=needle&context=100");
     Request::get("grep with context 100", path)

@@ -87,11 +87,11 @@ async fn its_own_key(skep: &Skep) {
     as_vm(Method::GET, "/api/whoami", json!({})).await.refused(403, "token_expired");
 }
 
-/// The server renews the lease of a VM that exists, so that no command in it has to.
+/// The server renews the lease while the VM exists, also while the VM is paused.
 async fn its_lease_is_renewed_while_it_is_paused(skep: &Skep, pid: u64, id: &str) {
     let path = format!("/api/swarm/vm/{pid}");
     skep.post(&format!("{path}/pause"), &json!({})).await.ok(200);
-    // The second renewal is that of a lease that was renewed.
+    // Twice, because a renewal must schedule the next one.
     for _ in 0..2 {
         let lease = record(skep, id).await["lease_expires_at"].clone();
         eventually("another lease", async || record(skep, id).await["lease_expires_at"] != lease).await;

@@ -132,7 +132,7 @@ async fn a_ticket_whose_command_cannot_be_started_is_given_back() {
     let server = Skep::start().await;
 
     let id = ticket(&server, json!({"title": "x", "max_attempts": 1})).await;
-    // A program that is not there and a file that is no program, each by itself and in a line for the shell.
+    // A missing program and a file that is not executable, started directly and by a shell.
     for (attempt, arguments) in [
         (1, &["/no/such/program", "x"][..]),
         (2, &["/bin/sh", "-c", "/no/such/program x"]),

@@ -52,7 +52,7 @@ async fn a_plan_is_made_from_a_file_and_worked_on_by_its_label() {
     assert_eq!(ids(&printed(&skep(&["list", "--blocked", "-l", "plan/a"]))), std::slice::from_ref(&port));
     let by_label = printed(&skep(&["create", "third", "--label", "plan/c", "--label", "gpu"]));
     assert_eq!(record(&server, &by_label).await["labels"], json!(["plan/c", "gpu"]));
-    // No id has these letters.
+    // Ids do not contain these letters, so only titles match.
     assert_eq!(ids(&printed(&skep(&["list", "--q", "THIRD"]))), std::slice::from_ref(&by_label));
     let related = ids(&printed(&skep(&["list", "--related-to", &plan])));
     assert_eq!(related, [port.clone(), plan.clone()]);

@@ -71,7 +71,7 @@ async fn tags_are_made_listed_and_deleted() {
     assert_eq!(get(&skep, "tag", &format!("path={path}")).await["tags"][0]["name"], "noted");
 }
 
-/// A repository whose branch `topic` has another file than `main`, and whose branch `rival` another content of `file`.
+/// A repository whose branch `topic` adds a file, and whose branch `rival` changes `file` in another way than `main` does.
 /// Returns its path and the last commit of `main`, which is checked out.
 async fn three_branches(skep: &Skep) -> (String, Value) {
     let path = repository(skep, "project");
@@ -106,7 +106,7 @@ async fn a_merge_that_conflicts_names_the_files_and_changes_nothing() {
     }
     assert_eq!(fs::read_to_string(format!("{path}/file")).unwrap(), "ours\n");
     assert!(!Path::new(&format!("{path}/.git/MERGE_HEAD")).exists());
-    // A merge that somebody began by hand is not aborted.
+    // A merge that was started outside of the API is not aborted.
     assert!(!try_git(&path, &["merge", "-q", "rival"]).0);
     refused(send(&skep, "merge", rival).await, 409, "git_refused").await;
     let status = get(&skep, "status", &format!("path={path}")).await;

@@ -61,7 +61,7 @@ async fn a_pushed_commit_is_pulled_by_another_clone() {
     let branches = get(&skep, "branch", &format!("path={one}&remote=true")).await;
     assert!(branches["branches"].as_array().unwrap().iter().any(|one| one["name"] == "origin/topic"));
     assert!(git(&remote, &["branch"]).contains("topic"));
-    // The other clone has `main`, and names what it pulls.
+    // The other clone has `main` checked out, and names the branch to pull.
     let topic = commit(&skep, &one, "three\n", "Third").await;
     post(&skep, "push", json!({"path": one})).await;
     let pulled = post(&skep, "pull", json!({"path": two, "remote": "origin", "branch": "topic"})).await;
@@ -74,7 +74,7 @@ async fn a_pushed_commit_is_pulled_by_another_clone() {
 #[tokio::test]
 async fn a_push_and_a_pull_without_a_path_are_of_the_only_repository() {
     let skep = Skep::start().await;
-    // Repositories this deep are not looked for.
+    // The search for repositories does not go this deep.
     let first = repository(&skep, "deeper/first");
     let (remote, path) = (skep.at("deeper/remote.git"), skep.at("project"));
     git(&first, &["clone", "-q", "--bare", &first, &remote]);

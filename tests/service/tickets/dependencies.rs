@@ -134,7 +134,7 @@ async fn a_refusal_names_ten_tickets_and_counts_the_others() {
     let Refused { status, code, message } = refused(deletion.send().await.unwrap()).await;
     assert_eq!((status, code.as_str(), named(&message)), (409, "has_dependents", 10), "{message}");
     assert!(message.contains("12 unfinished tickets") && message.contains("and 2 more"), "{message}");
-    // The same for a ticket that depends on all of these.
+    // A ticket that depends on all of them is refused with the same limit.
     let last = skep.ticket(json!({"title": "c", "dependencies": dependents})).await;
     let message = skep.conflict(&last, json!({"assignee": "x"}), "blocked").await;
     assert!(named(&message) == 10 && message.contains("and 2 more"), "{message}");

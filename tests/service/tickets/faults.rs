@@ -138,7 +138,7 @@ async fn why_names_the_end_of_a_back_off_and_what_a_finished_ticket_waits_for() 
         (&reasons[0]["code"], &reasons[0]["message"]),
         (&json!("waiting"), &json!("it waits after 2 attempts without a result"))
     );
-    // It rests for ten seconds, and the record has whole milliseconds.
+    // The back-off is ten seconds; the record rounds to milliseconds.
     let until: Timestamp = reasons[0]["until"].as_str().unwrap().parse().unwrap();
     assert!(until > ended_from + 9.seconds() && until <= Timestamp::now() + 10.seconds(), "{until}");
     for (status, who) in [("failed", "a retry"), ("completed", "nothing")] {

@@ -220,7 +220,7 @@ async fn what_is_out_of_its_bounds_is_refused_by_name() {
         assert_eq!((found.status, found.code.as_str()), (status, code), "{path} {field}: {}", found.message);
         assert!(found.message.contains(&format!("`{field}`")), "{path}: {}", found.message);
     }
-    // The control: the longest times.
+    // The control: the maximum values are accepted.
     skep.changed(&id, json!({"max_runtime_ms": too_long - 1})).await;
     skep.changed(&id, json!({"assignee": "a", "lease_ms": 86_400_000})).await;
     done(skep.call(Method::POST, beat, &json!({"lease_ms": 86_400_000})), 200).await;

@@ -84,7 +84,7 @@ async fn the_graph_of_a_ticket_has_at_most_a_thousand_and_says_so() {
         (1_000, &json!(true), &Value::Null)
     );
     assert_eq!(ids(&page)[0], first);
-    // As many dependencies as a ticket may have.
+    // 1,000 is the maximum number of dependencies of a ticket.
     let needs_all = json!({"title": "needs all", "dependencies": ids(&page)});
     let page = skep.read(&format!("/api/tickets?related_to={last}&q=2-499")).await;
     assert_eq!(ids(&page), [&last]);

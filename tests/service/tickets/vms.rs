@@ -123,7 +123,7 @@ async fn the_server_renews_the_lease_of_a_vm_also_while_it_is_paused() {
     let (vm, _) = vm(&skep, 1).await;
     let id = skep.simple("a").await;
     held_by(&skep, &id, vm).await;
-    // The shortest lease.
+    // This is the minimum lease.
     let beat = json!({"attempt": 1, "lease_ms": 5_000});
     done(skep.call(Method::POST, &format!("/api/tickets/{id}/heartbeat"), &beat), 200).await;
     let (by, snapshot) = (PausedBy::Request, TemplateId::generate());
@@ -133,7 +133,7 @@ async fn the_server_renews_the_lease_of_a_vm_also_while_it_is_paused() {
             let pause = RecordPause { vm, change, at: Timestamp::now(), request_id: None };
             skep.store.record_pause(pause).await.unwrap();
         }
-        // Twice, because a renewal sets the timer again.
+        // Twice, because a renewal must set the timer again.
         for _ in 0..2 {
             let before = skep.record(&id).await["lease_expires_at"].clone();
             advance_clock(Duration::from_secs(5)).await;

@@ -78,7 +78,7 @@ async fn a_body_of_exactly_the_limit_is_read() {
         if *path == "/api/admin/restart" {
             continue;
         }
-        // A text, which is parsed faster than as many blanks.
+        // One long string is parsed faster than the same number of spaces.
         let body = format!("{{\"unheard_of\": \"{}\"}}", "x".repeat(limit - 18));
         assert_eq!(body.len(), *limit);
         let request = skep.request(method.parse().unwrap(), path).header("content-type", "application/json");

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use super::{attempts, reason, record, ticket};
 use crate::harness::{Skep, eventually};
 
-/// A command, where the ticket stands after it, how the attempt ended, and what is kept with it.
+/// A command, the status of the ticket after it, the outcome of the attempt, and fields of its result.
 type Row = (&'static str, &'static str, &'static str, Value);
 
 fn rows() -> [Row; 10] {
     let printed = json!({"exit_code": 0, "stdout_tail": "out\n", "stderr_tail": "err\n"});
-    // `skep ticket work` would take it for the result.
+    // `skep ticket work` would use this output as the result; a boot does not.
     let printed_object = json!({"exit_code": 0, "stdout_tail": "{\"a\": 1}\n", "stderr_tail": ""});
     let result = json!({"tests": 12});
     let missing = "/bin/sh: 1: no-such-agent: not found\n";
@@ -20,7 +20,7 @@ fn rows() -> [Row; 10] {
         (r#"echo '{"a": 1}'"#, "completed", "completed", printed_object),
         (r#"echo out; echo '{"tests": 12}' > /run/skep/result.json"#, "completed", "completed", result),
         ("no-such-agent", "pending", "released", json!({"exit_code": 127, "stderr_tail": missing})),
-        // A file that is no program.
+        // The file exists but is not executable.
         ("/etc/passwd", "pending", "released", json!({"exit_code": 126})),
         ("echo out; exit 3", "failed", "command_ended", json!({"exit_code": 3, "stdout_tail": "out\n"})),
         ("kill -9 $$", "failed", "command_ended", json!({"exit_code": null, "signal": "SIGKILL"})),
@@ -36,7 +36,7 @@ fn rows() -> [Row; 10] {
 }
 
 pub(super) async fn of_commands(skep: &Skep) {
-    // Each in a VM of its own, at once.
+    // Each command has a VM of its own, and all run at the same time.
     join_all(rows().map(async |(command, status, outcome, kept)| {
         let id = ticket(skep).await;
         let booted = skep.post("/api/swarm/boot", &json!({"ticket": id, "command": command})).await.ok(201);
@@ -54,7 +54,7 @@ pub(super) async fn of_commands(skep: &Skep) {
         }
     }))
     .await;
-    // The end is on record before the VM leaves the server's list.
+    // The end is recorded before the VM is removed from the server's list.
     eventually("no VM in the list", async || skep.count().await == 0).await;
 }
 
@@ -64,7 +64,7 @@ const COMPLETE: &str = r#"curl -fsS -o /dev/null -X PATCH "$SKEP_URL/api/tickets
     -d '{"status": "completed", "attempt": 1}'"#;
 
 pub(super) async fn after_the_ticket(skep: &Skep) {
-    // What follows in the command, and all that it prints. The second one would go on for longer than this test waits.
+    // The rest of the command, and its complete output. The second one runs for longer than this test waits.
     let rows = [("sleep 1; echo after", "before\nafter\n"), ("sleep 600; echo after", "before\n")];
     join_all(rows.map(async |(rest, printed)| {
         let id = ticket(skep).await;
