@@ -249,8 +249,18 @@ async fn each_is_damaged_on_record(skep: &Skep, damaged: &[(&str, &str)]) {
         eventually("the record of the damage", async || skep.get(&path).await.ok(200)["state"] == "damaged")
             .await;
         is_never_served(skep, name, file).await;
+        the_operator_sees_the_damage(skep, &path, file).await;
         skep.delete(&path).await.ok(200);
     }
+}
+
+async fn the_operator_sees_the_damage(skep: &Skep, path: &str, file: &str) {
+    let template = skep.get(path).await.ok(200);
+    let system = skep.get("/api/system").await.ok(200);
+    let damaged = system["swarm"]["damaged_templates"].as_array().unwrap();
+    let entry = damaged.iter().find(|entry| entry["template"] == template["id"]);
+    let message = entry.unwrap_or_else(|| panic!("{system}"))["message"].as_str().unwrap();
+    assert!(message.contains(file), "{message}");
 }
 
 async fn is_never_served(skep: &Skep, name: &str, file: &str) {

@@ -89,7 +89,7 @@ pub struct SwarmState {
     /// The memory that the ends of all VMs, parked ones included, would free, in MiB.
     #[cfg_attr(feature = "openapi", schema(example = 512))]
     pub memory_held_mb: u64,
-    /// Templates whose last restore failed because they are damaged.
+    /// The templates of all accounts that are damaged, so that no VM is restored from them.
     pub damaged_templates: Vec<DamagedTemplate>,
 }
 

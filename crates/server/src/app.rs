@@ -277,6 +277,7 @@ fn reading_routes(parts: &Parts, vms: &SwarmHandle) -> Routes {
     });
     routes.extend(system::routes(SystemState {
         vms: vms.clone(),
+        store: parts.store.clone(),
         data_dir: parts.data_dir.clone(),
         started: Instant::now(),
         started_at: Timestamp::now(),

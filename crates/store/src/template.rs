@@ -181,7 +181,7 @@ impl TemplateStatus {
     }
 }
 
-/// A recorded template, as far as the server needs it to compare records with files.
+/// A recorded template of any account, as the server itself needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownTemplate {
     pub id: TemplateId,
@@ -190,4 +190,6 @@ pub struct KnownTemplate {
     pub name: TemplateName,
     pub source: TemplateSource,
     pub state: TemplateState,
+    /// Why no VM can be restored from it, if that has a reason.
+    pub reason: Option<String>,
 }

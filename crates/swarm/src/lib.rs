@@ -12,7 +12,6 @@ mod budget;
 mod captures;
 mod command_outcome;
 mod console;
-mod damage;
 mod demand;
 mod disk_quota;
 mod disk_traffic;

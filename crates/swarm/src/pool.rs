@@ -18,7 +18,6 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     budget::{Budget, ParkedReservation},
-    damage::TemplateDamage,
     demand::Demand,
     parked_vm::ParkedVm,
     restore::Restorer,
@@ -36,8 +35,6 @@ pub(crate) struct Pool {
     size: u32,
     base: Arc<BootTemplate>,
     inventory: Mutex<Inventory>,
-    /// Templates that could not be restored because they are damaged.
-    pub(crate) damage: TemplateDamage,
     /// Notified when a VM was taken, added or removed.
     pub(crate) changed: Notify,
     /// Number of boots in progress.
@@ -109,7 +106,6 @@ impl Pool {
             size,
             base,
             inventory: Mutex::new(inventory),
-            damage: TemplateDamage::default(),
             changed: Notify::new(),
             boots_in_progress: watch::Sender::new(0),
         })

@@ -35,7 +35,6 @@ pub(crate) async fn run(pool: Arc<Pool>) {
         let _ = timeout(MAX_WAIT_FOR_BOOTS, no_boots).await;
         let begun = Instant::now();
         let created = ParkedVm::create(&pool.restorer, template).await;
-        pool.damage.record(template, &created);
         match created {
             Ok(parked) => {
                 pool.finish_restore(template, Some((parked, space)));

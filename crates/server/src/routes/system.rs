@@ -3,12 +3,18 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Instant,
 };
 
 use axum::extract::State;
 use jiff::Timestamp;
-use skep_api::system::{DiskSpace, MachineMemory, System, Versions};
+use skep_api::{
+    TemplateId,
+    system::{DamagedTemplate, DiskSpace, MachineMemory, System, Versions},
+    templates::TemplateState,
+};
+use skep_store::{KnownTemplate, Store};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{Answer, Routes};
@@ -23,6 +29,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct SystemState {
     pub vms: SwarmHandle,
+    pub store: Arc<dyn Store>,
     pub data_dir: PathBuf,
     pub started: Instant,
     pub started_at: Timestamp,
@@ -45,9 +52,10 @@ async fn system(
     _: Caller<ServerAdmin>,
     _: Query<NoParameters>,
 ) -> Answer<System> {
-    let SystemState { vms, data_dir, started, started_at } = state;
+    let SystemState { vms, store, data_dir, started, started_at } = state;
+    let damaged = store.known_templates().await?.into_iter().filter_map(damage).collect();
     let (swarm, swarm_unavailable) = match vms.swarm_now() {
-        Ok(swarm) => (Some(swarm.state()), None),
+        Ok(swarm) => (Some(swarm.state(damaged)), None),
         Err(failure) => (None, Some(failure.message)),
     };
     let read = tokio::task::spawn_blocking(move || Ok::<_, io::Error>((disk(&data_dir)?, memory()?))).await;
@@ -67,6 +75,16 @@ async fn system(
         swarm,
         swarm_unavailable,
     }))
+}
+
+/// The damage of a template, if it is damaged.
+fn damage(template: KnownTemplate) -> Option<DamagedTemplate> {
+    if template.state != TemplateState::Damaged {
+        return None;
+    }
+    let id = template.id;
+    let named = if id == TemplateId::BASE { template.name.to_string() } else { id.to_string() };
+    Some(DamagedTemplate { template: named, message: template.reason.unwrap_or_default() })
 }
 
 fn disk(data_dir: &Path) -> io::Result<DiskSpace> {

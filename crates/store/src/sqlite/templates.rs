@@ -272,7 +272,7 @@ pub(super) fn record_use(connection: &Connection, vm: &VmBooted, at: Timestamp) 
 
 fn record_state(connection: &Connection, command: &RecordTemplateState) -> Result<bool, SqliteError> {
     let RecordTemplateState { template, status, at } = command;
-    let sql = "SELECT id, account, name, source, state FROM templates WHERE id = ?1";
+    let sql = "SELECT id, account, name, source, state, error FROM templates WHERE id = ?1";
     let Some(before) = query_optional(connection, sql, [template.to_string()], decode_known)? else {
         return Ok(false);
     };
@@ -353,7 +353,7 @@ fn account_disk(connection: &Connection, account: AccountId) -> Result<AccountDi
 fn known(connection: &Connection) -> Result<Vec<KnownTemplate>, SqliteError> {
     query_all(
         connection,
-        "SELECT id, account, name, source, state FROM templates ORDER BY id",
+        "SELECT id, account, name, source, state, error FROM templates ORDER BY id",
         [],
         decode_known,
     )
@@ -366,6 +366,7 @@ fn decode_known(row: &Columns<'_>) -> Result<KnownTemplate, SqliteError> {
         name: row.parse("name")?,
         source: row.parse("source")?,
         state: row.parse("state")?,
+        reason: row.get("error")?,
     })
 }
 

@@ -292,8 +292,11 @@ pub async fn a_state_is_recorded_once_with_its_event(store: Arc<dyn Store>) {
         let error = status.reason().map(str::to_owned);
         assert_eq!(record(&*store, id, status).await, changes, "{state}");
         let seen = store.template(account, "big").await.unwrap();
-        assert_eq!((seen.state, seen.error), (state, error));
+        assert_eq!((seen.state, &seen.error), (state, &error));
         assert_eq!(seen.size_bytes, Some(700), "{state}");
+        let known = store.known_templates().await.unwrap();
+        let known = known.iter().find(|known| known.id == id).unwrap();
+        assert_eq!((known.state, &known.reason), (state, &error));
     }
     let kinds: Vec<_> = all_events(&*store).await.iter().map(|event| event.kind.as_str()).collect();
     let expected =

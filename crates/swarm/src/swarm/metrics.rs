@@ -1,7 +1,11 @@
 //! What one VM uses, and the state and the metrics of the whole swarm.
 
 use futures_util::future::join_all;
-use skep_api::{AccountId, VmId, swarm::VmMetrics, system::SwarmState};
+use skep_api::{
+    AccountId, VmId,
+    swarm::VmMetrics,
+    system::{DamagedTemplate, SwarmState},
+};
 
 use super::Swarm;
 use crate::{Error, SwarmMetrics, history::MetricsHistory, metrics, usage};
@@ -23,15 +27,15 @@ impl Swarm {
         self.0.history.clone()
     }
 
-    /// The state of the swarm over all accounts.
-    pub fn state(&self) -> SwarmState {
+    /// The state of the swarm over all accounts, with these damaged templates, which the swarm keeps no record of.
+    pub fn state(&self, damaged_templates: Vec<DamagedTemplate>) -> SwarmState {
         SwarmState {
             engine: self.0.engine.clone(),
             capacity: self.0.budget.capacity(),
             pool: self.0.booter.pool.state(None),
             vms: u32::try_from(self.registry().states().len()).unwrap_or(u32::MAX),
             memory_held_mb: self.0.usage.held_bytes() >> 20,
-            damaged_templates: self.0.booter.pool.damage.list(),
+            damaged_templates,
         }
     }
 
