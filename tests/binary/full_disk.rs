@@ -2,6 +2,7 @@
 
 mod files;
 mod records;
+mod templates;
 mod thorough;
 mod tickets;
 

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::harness::{Skep, binary, output_of};
+use crate::harness::{Skep, answer, binary, output_of};
 
 const README: &str = include_str!("../../README.md");
 
@@ -122,6 +122,21 @@ fn run(server: &Skep, temp_dir: &Path, lines: &[String]) -> Output {
         .env("SKEP_API_KEY", &server.key)
         .env("SKEP_DATA_DIR", server.data_dir.path());
     output_of(&mut command)
+}
+
+#[test]
+fn the_presets_that_the_readme_lists_are_those_of_the_command() {
+    let listed = README.split("code host or model API: ").nth(1).unwrap().split('.').next().unwrap();
+    let listed: Vec<&str> = listed.split(',').map(|name| name.trim().trim_matches('`')).collect();
+    let printed = answer(&output_of(Command::new(binary()).args(["egress", "--presets", "--json"])));
+    let presets = printed["presets"].as_array().unwrap();
+    let names: Vec<&str> = presets.iter().map(|preset| preset["name"].as_str().unwrap()).collect();
+    assert_eq!(names, listed);
+    for preset in presets {
+        let hosts = preset["hosts"].as_array().unwrap();
+        let are_names = hosts.iter().all(|host| host.as_str().is_some_and(|host| host.contains('.')));
+        assert!(!hosts.is_empty() && are_names, "{preset}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

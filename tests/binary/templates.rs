@@ -30,7 +30,7 @@ fn files_of(skep: &Skep, id: &str) -> PathBuf {
 }
 
 /// Runs a verb, and returns its exit code, output and errors.
-fn run(skep: &Skep, arguments: &[&str]) -> (Option<i32>, String, String) {
+pub(crate) fn run(skep: &Skep, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = command(skep, arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -52,7 +52,7 @@ async fn has_its_size(skep: &Skep, vm: &Value, vcpus: &str) {
 }
 
 /// The first events of templates; waits until there are as many.
-fn events(skep: &Skep, count: &str) -> Vec<Value> {
+pub(crate) fn events(skep: &Skep, count: &str) -> Vec<Value> {
     let arguments = ["events", "--from-start", "--types", "template.*", "-n", count, "--json"];
     let (_, out, _) = run(skep, &arguments);
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -86,20 +86,25 @@ fn run_in_world(
     });
 }
 
-/// Git stands for the tools: it trusts an authority by a variable, while the VM's own list takes long to be made.
+/// These two trust an authority by a variable or an option, while the VM's own list takes long to be made.
 #[test]
-fn a_repository_is_cloned_by_tls_that_nothing_on_the_way_ends() {
+fn git_and_apt_use_tls_that_nothing_on_the_way_ends() {
     run_in_world(CONTENT, "", Vec::new(), async |skep, vm, authority| {
         let clone = "cd /root && rm -rf project && git clone -q https://code.test/project.git 2>&1";
         // The control: nothing ends TLS on the way, so that an authority that the VM does not know is not trusted.
         let untrusted = skep.exec(vm, clone).await;
         assert!(untrusted["stdout"].as_str().unwrap().contains("certificate"), "{untrusted}");
 
-        skep.output(vm, &format!("cat > /root/authority <<'END'\n{authority}\nEND")).await;
-        let trusting = format!("export GIT_SSL_CAINFO=/root/authority; {clone}");
+        skep.output(vm, &format!("cat > /etc/authority <<'END'\n{authority}\nEND")).await;
+        let trusting = format!("export GIT_SSL_CAINFO=/etc/authority; {clone}");
         assert_eq!(skep.output(vm, &format!("{trusting} && cat project/file")).await, "cloned");
         let other = skep.exec(vm, &trusting.replace("code.test", "other.test")).await;
         assert_ne!(other["exit_code"], 0, "{other}");
+
+        let update = "echo 'deb [trusted=yes] https://packages.test/debian ./' > /etc/apt/sources.list && \
+            apt-get update -o Dir::Etc::sourceparts=- -o Acquire::https::CaInfo=/etc/authority 2>&1";
+        let updated = skep.output(vm, update).await;
+        assert!(updated.contains("https://packages.test/debian"), "{updated}");
     });
 }
 
