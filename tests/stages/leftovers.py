@@ -15,7 +15,14 @@ STOP_SECONDS = 60
 def remove(temporary, target):
     """Removes each folder that tests left, with the server that still runs on it, and returns a failure for each."""
     left = sorted([*filter(is_of_test, temporary.iterdir()), *target.glob("skep-test-*")])
-    return [Test(f"left behind: {path.name}", 0.0, "failed", remove_one(path)) for path in left]
+    failures = []
+    for path in left:
+        try:
+            failures.append(Test(f"left behind: {path.name}", 0.0, "failed", remove_one(path)))
+        except FileNotFoundError:
+            # A test that was interrupted has removed it meanwhile.
+            continue
+    return failures
 
 
 def is_of_test(path):
