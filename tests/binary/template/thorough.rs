@@ -21,6 +21,12 @@ async fn baked(skep: &Skep, times: usize) {
     }
 }
 
+async fn names_of_damaged(skep: &Skep) -> Vec<String> {
+    let system = skep.get("/api/system").await.ok(200);
+    let damaged = system["swarm"]["damaged_templates"].as_array().unwrap();
+    damaged.iter().map(|entry| entry["template"].as_str().unwrap().to_owned()).collect()
+}
+
 /// The folder of its template has another memory by now than this VM began with.
 async fn is_not_stored(skep: &Skep, vm: &Value) {
     let path = format!("/api/swarm/vm/{}/snapshot", vm["pid"]);
@@ -54,12 +60,15 @@ async fn a_damaged_template_is_not_used_and_baked_again() {
             lines.filter(|line| line.contains(&wanted)).count()
         };
         assert_eq!(found(), times, "{}", skep.log());
+        eventually("`base` among the damaged templates", async || names_of_damaged(&skep).await == ["base"])
+            .await;
         eventually("the end of what was parked", async || {
             !skep.vmms().into_iter().any(|pid| u64::from(pid) == parked)
         })
         .await;
         baked(&skep, times).await;
         assert_eq!(found(), times, "{}", skep.log());
+        eventually_empty("damaged templates", async || names_of_damaged(&skep).await).await;
         let pid = skep.boot_one().await;
         assert_eq!(skep.output(pid, "echo whole").await, "whole");
         skep.delete(&format!("/api/swarm/vm/{pid}")).await.ok(200);

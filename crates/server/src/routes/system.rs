@@ -114,7 +114,27 @@ fn kernel() -> String {
 
 #[cfg(test)]
 mod tests {
+    use skep_api::templates::TemplateSource;
+
     use super::*;
+
+    #[test]
+    fn damaged_templates_are_named_by_their_id_and_base_by_its_name() {
+        let template = |id, name: &str, state| KnownTemplate {
+            id,
+            account: None,
+            name: name.parse().unwrap(),
+            source: TemplateSource::Base,
+            state,
+            reason: Some("layer.ext4 differs".to_owned()),
+        };
+        let (base, other) = (TemplateId::BASE, TemplateId::generate());
+        for (id, name, expected) in [(base, "base", "base".to_owned()), (other, "big", other.to_string())] {
+            let damaged = damage(template(id, name, TemplateState::Damaged)).unwrap();
+            assert_eq!((damaged.template, damaged.message.as_str()), (expected, "layer.ext4 differs"));
+            assert_eq!(damage(template(id, name, TemplateState::Outdated)), None);
+        }
+    }
 
     #[test]
     fn total_and_available_memory_are_parsed() {
