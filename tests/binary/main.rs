@@ -17,6 +17,7 @@ mod secrets;
 mod service;
 mod session;
 mod settings;
+mod stages;
 mod terminal;
 mod tickets;
 mod tls;

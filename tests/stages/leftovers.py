@@ -15,14 +15,12 @@ STOP_SECONDS = 60
 def remove(temporary, target):
     """Removes each folder that tests left, with the server that still runs on it, and returns a failure for each."""
     left = sorted([*filter(is_of_test, temporary.iterdir()), *target.glob("skep-test-*")])
-    failures = []
-    for path in left:
-        try:
-            failures.append(Test(f"left behind: {path.name}", 0.0, "failed", remove_one(path)))
-        except FileNotFoundError:
-            # A test that was interrupted has removed it meanwhile.
-            continue
-    return failures
+    contents = [(path, content_of(path)) for path in left]
+    return [
+        Test(f"left behind: {path.name}", 0.0, "failed", remove_one(path, content))
+        for path, content in contents
+        if content is not None
+    ]
 
 
 def is_of_test(path):
@@ -31,9 +29,18 @@ def is_of_test(path):
     return not is_shared and not path.name.startswith(".org.chromium.")
 
 
-def remove_one(path):
+def content_of(path):
+    """What is there, or None where a test that was interrupted has removed it meanwhile."""
+    try:
+        if path.is_dir():
+            return ", ".join(sorted(entry.name for entry in path.iterdir()))
+        return f"{path.lstat().st_size} bytes"
+    except FileNotFoundError:
+        return None
+
+
+def remove_one(path, content):
     """Returns what was there."""
-    content = ", ".join(sorted(entry.name for entry in path.iterdir())) if path.is_dir() else f"{path.lstat().st_size} bytes"
     stopped = stop_processes(path)
     cleaned = ""
     if path.is_dir():
