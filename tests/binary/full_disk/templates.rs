@@ -13,14 +13,13 @@ use crate::{
     templates::{STEP_OF_BUILD, events, run},
 };
 
-/// The folders of templates. Beside them is a lock file, which stays.
-fn folders(of_templates: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(of_templates).unwrap().map(|entry| entry.unwrap().path());
+/// The folders of single templates. Beside them is a lock file, which stays.
+fn template_folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.is_dir()).collect()
 }
 
-/// Returns the record of the template after its build.
-async fn built(skep: &Skep, name: &str) -> Value {
+async fn record_after_the_build(skep: &Skep, name: &str) -> Value {
     let mut seen = Value::Null;
     eventually_within(STEP_OF_BUILD, "the end of the build", async || {
         seen = skep.get(&format!("/api/templates/{name}")).await.ok(200);
@@ -35,16 +34,17 @@ async fn a_build_for_which_there_is_no_room_fails_with_the_reason() {
     let (skep, folder) = with_a_small_disk("templates", SIZE).await;
     let begun = skep.post("/api/templates", &json!({"name": "big", "from": "base"})).await.ok(202);
     assert_eq!(begun["state"], "building");
-    let failed = built(&skep, "big").await;
+    let failed = record_after_the_build(&skep, "big").await;
     assert_eq!((&failed["id"], &failed["state"]), (&begun["id"], &json!("failed")));
     let reason = failed["error"].as_str().unwrap();
     assert!(reason.contains("the disk of the server is full"), "{reason}");
-    let told = events(&skep, "2");
-    let kinds: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let recorded = events(&skep, "2");
+    let kinds: Vec<&str> = recorded.iter().map(|event| event["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["template.building", "template.failed"]);
-    assert_eq!((&told[1]["template"], &told[1]["reason"]), (&begun["id"], &failed["error"]));
+    assert_eq!((&recorded[1]["template"], &recorded[1]["reason"]), (&begun["id"], &failed["error"]));
     skep.post("/api/swarm/boot", &json!({"template": "big"})).await.refused(409, "template_not_ready");
     skep.boot_one().await;
+    assert_eq!(template_folders(&folder).len(), 1, "the control: it has a folder until it is deleted");
 
     skep.delete("/api/templates/big").await.ok(200);
     let (code, _, errors) = run(&skep, &["template", "create", "big"]);
@@ -53,5 +53,5 @@ async fn a_build_for_which_there_is_no_room_fails_with_the_reason() {
     assert!(errors.contains("`skep template rm big` removes it"), "{errors}");
     let (code, out, errors) = run(&skep, &["template", "rm", "big"]);
     assert_eq!((code, out.as_str()), (Some(0), "big is deleted\n"), "{errors}");
-    eventually_empty("the end of the files", async || folders(&folder)).await;
+    eventually_empty("the end of the files", async || template_folders(&folder)).await;
 }
