@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{lines_with, parked, start};
 use crate::harness::{
     Skep, eventually, eventually_empty, eventually_within,
-    images::{bake, flip_a_bit, images_with_template, templates},
+    images::{Images, bake, flip_a_bit, images_with_template, templates},
     left_of_bake, temp_dir,
 };
 
@@ -83,7 +83,10 @@ async fn a_damaged_template_is_not_used_and_baked_again() {
     assert_eq!(left, Vec::<String>::new());
     assert_eq!(templates(images.path()), std::slice::from_ref(&dir));
     assert!(bake(images.path()).stderr.is_empty(), "it is whole now");
-    // A server that ends while it bakes takes the bake with it.
+    a_server_that_ends_takes_its_bake_with_it(skep, &images, &dir).await;
+}
+
+async fn a_server_that_ends_takes_its_bake_with_it(skep: Skep, images: &Images, dir: &Path) {
     flip_a_bit(&dir.join("root.erofs"));
     skep.post("/api/swarm/boot", &json!({})).await.refused(422, "template_damaged");
     eventually("the bake's VMM", async || left_of_bake(images.path()).iter().any(|one| one.contains("qemu")))
