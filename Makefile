@@ -37,7 +37,6 @@ setup: ## install what is missing (as root), or name it
 setup-tests:
 	@packaging/setup tests
 
-# The three that `build` starts at once.
 agent:
 	@echo "==> guest agent (static)"
 	@CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
@@ -47,15 +46,16 @@ preload:
 	@echo "==> library that is preloaded into VMMs"
 	@cargo build --locked --package skep-preload --profile guest --target $(TARGET) --target-dir target/preload
 
-# Both packages are named, because cargo would build the dependencies of one alone once more, with other features.
-openapi:
+# Both packages are named, because cargo would build the dependencies of one alone once more, with other features. The library comes
+# first, because a build that looks for it while it is written embeds none, and later builds take its time for an earlier one.
+openapi: preload
 	@echo "==> what prints the document of the API (the first build takes some minutes)"
 	@cargo build --locked --release --package skep --package skep-openapi --bin skep-openapi
 
 # The dashboard's types come from the API's document, which a small binary prints; then skep embeds the dashboard, the agent and the
 # library. Those are linked by one processor each, so that a build of them alone leaves processors idle.
 build: setup ## build what is embedded, and the binary, target/release/skep
-	@$(MAKE) --no-print-directory --jobs=3 openapi agent preload
+	@$(MAKE) --no-print-directory --jobs=2 openapi agent
 	@packaging/dashboard target/release/skep-openapi
 	@echo "==> skep"
 	@cargo build --locked --release --package skep
