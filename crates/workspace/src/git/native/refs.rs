@@ -247,7 +247,9 @@ fn expansions(name: &str) -> [String; 5] {
 
 /// A name that is valid for git-check-ref-format(1) and contains no revision syntax.
 pub(super) fn is_simple_name(name: &str) -> bool {
-    let odd = |character: char| character.is_control() || " ~^:?*[\\".contains(character);
+    let odd = |character: char| {
+        character.is_control() || matches!(character, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\')
+    };
     let part = |part: &str| !part.is_empty() && !part.starts_with(['.', '-']) && !part.ends_with(".lock");
     name.split('/').all(part)
         && !name.ends_with('.')

@@ -132,8 +132,9 @@ impl Fixture {
     #[track_caller]
     fn assert_same_branches(&self, name: &str) -> Branches {
         let branches = self.answer_without_git(&self.branches(name));
+        let branches = branches.unwrap_or_else(|| panic!("{name}: the reader left the branches to git"));
         let expected = self.answer_by_git(self.branches(name)).unwrap();
-        assert_eq!(branches.as_ref(), Some(&expected), "{name}");
+        assert_eq!(branches, expected, "{name}");
         expected
     }
 
