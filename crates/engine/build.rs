@@ -11,11 +11,16 @@ fn main() {
         None => root.join("target/preload/x86_64-unknown-linux-gnu/guest/libskep_preload.so"),
     };
     println!("cargo::rerun-if-changed={}", library.display());
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("preload.rs");
     let code = match fs::canonicalize(&library) {
         Ok(path) => format!("Some(include_bytes!({path:?}))"),
-        Err(_) => "None".to_owned(),
+        Err(_) => {
+            // A library that appears now may have an earlier time than this run, and cargo would take it for unchanged. A file
+            // that never exists makes cargo run this again at each build.
+            println!("cargo::rerun-if-changed={}", out.with_extension("missing").display());
+            "None".to_owned()
+        }
     };
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("preload.rs");
     if let Err(error) = fs::write(&out, code) {
         println!("cargo::error={}: {error}", out.display());
     }
