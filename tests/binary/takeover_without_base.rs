@@ -15,9 +15,12 @@ use serde_json::json;
 
 use crate::{
     harness::{
-        Skep, StoppedServer, eventually, eventually_within, images::images_with_template, serve, temp_dir,
+        Skep, StoppedServer, eventually, eventually_within,
+        images::{flip_a_bit, images_with_template},
+        serve, temp_dir,
     },
     memory_guard::SmallMachine,
+    template::names_of_damaged,
 };
 
 /// Enough for keeper and server, and less than what a boot leaves free.
@@ -111,8 +114,8 @@ async fn vms_run_on_while_the_machine_has_no_memory_for_the_base_template() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vms_run_on_while_the_base_template_cannot_be_baked() {
-    let (images, _) = images_with_template();
+async fn vms_run_on_while_the_base_template_cannot_be_baked_or_is_damaged() {
+    let (images, template) = images_with_template();
     let options = ["--image-dir", images.path().to_str().unwrap()];
     let (vm, stopped) = vm_without_server(&options).await;
 
@@ -130,6 +133,14 @@ async fn vms_run_on_while_the_base_template_cannot_be_baked() {
 
     drop(full);
     boots_again(&skep).await;
+    assert_eq!(skep.output(vm, "echo lives").await, "lives");
+
+    flip_a_bit(&template.join("root.erofs"));
+    let refused = skep.post("/api/swarm/boot", &json!({})).await;
+    let message = refused.refused(422, "template_damaged");
+    assert!(message.contains("root.erofs") && message.contains("baked again"), "{message}");
+    eventually("`base` among the damaged templates", async || names_of_damaged(&skep).await == ["base"])
+        .await;
     assert_eq!(skep.output(vm, "echo lives").await, "lives");
 }
 

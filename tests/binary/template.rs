@@ -32,3 +32,10 @@ async fn parked(skep: &Skep) -> u64 {
 fn lines_with(skep: &Skep, text: &str) -> usize {
     skep.log().lines().filter(|line| line.contains(text)).count()
 }
+
+/// The damaged templates that the operator is shown.
+pub(crate) async fn names_of_damaged(skep: &Skep) -> Vec<String> {
+    let system = skep.get("/api/system").await.ok(200);
+    let damaged = system["swarm"]["damaged_templates"].as_array().unwrap();
+    damaged.iter().map(|entry| entry["template"].as_str().unwrap().to_owned()).collect()
+}

@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::{lines_with, parked, start};
+use super::{lines_with, names_of_damaged, parked, start};
 use crate::harness::{
     Skep, eventually, eventually_empty, eventually_within,
     images::{Images, bake, flip_a_bit, images_with_template, templates},
@@ -19,12 +19,6 @@ async fn baked(skep: &Skep, times: usize) {
     for step in ["root file system, initial", "boot of the guest", "checksums", "VMs are booted again"] {
         eventually_within(STEP_OF_BAKE, step, async || lines_with(skep, step) == times).await;
     }
-}
-
-async fn names_of_damaged(skep: &Skep) -> Vec<String> {
-    let system = skep.get("/api/system").await.ok(200);
-    let damaged = system["swarm"]["damaged_templates"].as_array().unwrap();
-    damaged.iter().map(|entry| entry["template"].as_str().unwrap().to_owned()).collect()
 }
 
 /// The folder of its template has another memory by now than this VM began with.
