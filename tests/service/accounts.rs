@@ -358,7 +358,7 @@ async fn the_revocation_of_all_keys_stops_at_the_account() {
     }
     let path = format!("/api/keys?all=true&account={}", account.id);
     let revoked: Value = send(&skep, Method::DELETE, &path, &json!({})).await.json().await.unwrap();
-    assert_eq!(revoked, json!({"revoked": 1}));
+    assert_eq!(revoked, json!({"revoked": 1, "kept": 0}));
     assert_eq!(theirs.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);
     assert_eq!(admin.revoke_all_keys(true, None).await.unwrap().revoked, 1);
     assert_eq!(admin.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);

@@ -137,3 +137,36 @@ async fn a_list_is_read_page_by_page() {
         assert_eq!(refused(response).await.status, 400, "{query}");
     }
 }
+
+/// The scope `admin` alone does not make its key equal to that of the operator, which it could lock out.
+#[tokio::test]
+async fn a_key_with_more_scopes_is_neither_listed_nor_read_nor_revoked() {
+    let skep = Skep::start().await;
+    let operator = skep.client(&skep.admin);
+    let operators = operator.whoami().await.unwrap().key.id;
+    let mut scopes = scopes_of(Role::Admin, "default");
+    scopes.retain(|scope| *scope != Scope::ServerAdmin);
+    let (key, own) = skep.key(&scopes).await;
+    let (_, agent) = skep.key(&[Scope::FilesRead]).await;
+    let admin = skep.client(&key);
+
+    for refused in [admin.key(operators).await.map(|_| ()), admin.revoke_key(operators).await.map(|_| ())]
+        .map(Result::unwrap_err)
+    {
+        assert_eq!(refused.code(), ErrorCode::ScopeMissing, "{refused}");
+        let message = refused.to_string();
+        assert!(message.contains("`server:admin`") && message.contains(&operators.to_string()), "{message}");
+    }
+    let listed = async |client: &skep_client::Client| -> Vec<KeyId> {
+        client.keys(None).await.unwrap().value.keys.iter().map(|key| key.id).collect()
+    };
+    assert_eq!(listed(&admin).await, [agent.key.id, own.key.id]);
+    assert_eq!(listed(&operator).await, [agent.key.id, own.key.id, operators], "the control");
+
+    let revoked = admin.revoke_all_keys(false, None).await.unwrap().value;
+    assert_eq!((revoked.revoked, revoked.kept), (1, 1));
+    assert_eq!(operator.whoami().await.unwrap().key.id, operators);
+    // The control: a key with fewer scopes is read and revoked.
+    assert!(admin.key(agent.key.id).await.unwrap().revoked_at.is_some());
+    assert!(operator.revoke_key(own.key.id).await.unwrap().value.revoked_at.is_some());
+}

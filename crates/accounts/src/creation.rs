@@ -1,4 +1,4 @@
-//! The keys that a caller may create or rotate.
+//! The keys that a caller may create, rotate, read or revoke.
 
 use jiff::Timestamp;
 use skep_api::{
@@ -127,9 +127,23 @@ fn requested_scopes(request: &CreateKey, account: &str) -> Result<Vec<Scope>, Er
     Ok(allowed.into_iter().filter(|scope| wanted.contains(scope)).collect())
 }
 
+/// Checks whether a caller may read or revoke a key. Otherwise a key could end those with more rights than its own, such as
+/// the only one of the operator.
+///
+/// # Errors
+/// [`Error::StrongerKey`].
+pub fn check_administration(key: &Key, caller: &[Scope]) -> Result<(), Error> {
+    let missing = missing_scopes(&key.scopes, caller);
+    if missing.is_empty() { Ok(()) } else { Err(Error::StrongerKey { id: key.id, missing }) }
+}
+
 fn check_creator_scopes(scopes: &[Scope], creator: &[Scope]) -> Result<(), Error> {
-    let missing: Vec<Scope> = scopes.iter().copied().filter(|scope| !creator.contains(scope)).collect();
+    let missing = missing_scopes(scopes, creator);
     if missing.is_empty() { Ok(()) } else { Err(Error::Escalation { missing }) }
+}
+
+fn missing_scopes(scopes: &[Scope], caller: &[Scope]) -> Vec<Scope> {
+    scopes.iter().copied().filter(|scope| !caller.contains(scope)).collect()
 }
 
 #[cfg(test)]
@@ -221,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_requires_all_scopes_of_the_key() {
+    fn all_scopes_of_a_key_are_required_to_rotate_read_or_revoke_it() {
         let scopes = scopes_of(Role::Admin, "default");
         let old: Key = serde_json::from_value(serde_json::json!({
             "id": "key_01jv0000000000000000000000", "account": "acc_01jv0000000000000000000000",
@@ -232,6 +246,10 @@ mod tests {
         let same = RotateKey::default();
         let few = check_rotation(&old, &same, &[Scope::Admin], now()).unwrap_err();
         assert_eq!(few.code(), ErrorCode::ScopeMissing, "{few}");
+        let few = check_administration(&old, &[Scope::Admin]).unwrap_err();
+        assert_eq!(few.code(), ErrorCode::ScopeMissing);
+        assert!(few.to_string().contains("`server:admin`, which the key `key_01jv"), "{few}");
+        assert_eq!(check_administration(&old, &scopes), Ok(()));
         assert_eq!(check_rotation(&old, &same, &scopes, now()), Ok(old.expires_at));
         let never = RotateKey { expires_at: Some(None) };
         assert_eq!(check_rotation(&old, &never, &scopes, now()), Ok(None));

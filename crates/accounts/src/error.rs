@@ -1,7 +1,7 @@
 //! Errors of the rules for accounts and keys.
 
 use jiff::Timestamp;
-use skep_api::{ErrorCode, ErrorKind, Failure, Scope};
+use skep_api::{ErrorCode, ErrorKind, Failure, KeyId, Scope};
 
 use crate::{
     account::{MAX_ACCOUNT_NAME_BYTES, MAX_LIST_ENTRIES, MAX_QUOTA_MB},
@@ -54,6 +54,9 @@ pub enum Error {
     /// The creator lacks some of the requested scopes.
     #[error("your key lacks {}, which the new key would have; use a key that has it", joined(.missing))]
     Escalation { missing: Vec<Scope> },
+    /// The caller lacks some of the scopes of a key that it wants to read or revoke.
+    #[error("your key lacks {}, which the key `{id}` has; use a key that has it", joined(.missing))]
+    StrongerKey { id: KeyId, missing: Vec<Scope> },
     /// The key that replaces an expired one would have expired as well.
     #[error(
         "`expires_at` is missing: the key ended at {expires_at}, and one like it would have ended too; give when the new \
@@ -110,7 +113,7 @@ impl Error {
                 ErrorCode::MissingParameter
             }
             Self::DefaultRoots => ErrorCode::AccountProtected,
-            Self::Escalation { .. } => ErrorCode::ScopeMissing,
+            Self::Escalation { .. } | Self::StrongerKey { .. } => ErrorCode::ScopeMissing,
             Self::NotAHash { .. }
             | Self::NameLength { .. }
             | Self::NameControl { .. }

@@ -10,7 +10,7 @@ pub mod session;
 pub mod validity;
 
 pub use account::{AccountGrant, check_account, check_account_change, check_can_set_roots};
-pub use creation::{GrantContext, KeyGrant, check_expiry, check_rotation, grant};
+pub use creation::{GrantContext, KeyGrant, check_administration, check_expiry, check_rotation, grant};
 pub use error::Error;
 pub use permits::{AccountPermit, AccountPermits};
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};

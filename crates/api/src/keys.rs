@@ -105,6 +105,9 @@ pub struct RevokedKeys {
     /// The number of keys that this request revoked.
     #[cfg_attr(feature = "openapi", schema(example = 3))]
     pub revoked: u32,
+    /// The number of keys that stay valid because they have scopes that the calling key lacks.
+    #[cfg_attr(feature = "openapi", schema(example = 0))]
+    pub kept: u32,
 }
 
 /// A new key: its record and the key itself, which is returned only once. Answer of `POST /api/keys`.

@@ -205,7 +205,13 @@ mod tests {
         place.store.revoke_key(command).await.unwrap();
         ended(watch).await;
         assert!(!watch_of_other.is_finished());
-        let all = RevokeAllKeys { account: place.account, except: None, at, request_id: None };
+        let all = RevokeAllKeys {
+            account: place.account,
+            scopes: Scope::ALL.to_vec(),
+            except: None,
+            at,
+            request_id: None,
+        };
         place.store.revoke_all_keys(all).await.unwrap();
         ended(watch_of_other).await;
     }

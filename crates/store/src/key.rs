@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_accounts::KeyHash;
-use skep_api::{AccountId, Environment, KeyId, Role, Scope, VmId, keys::Key};
+use skep_api::{
+    AccountId, Environment, KeyId, Role, Scope, VmId,
+    keys::{Key, RevokedKeys},
+};
 use tokio::sync::broadcast;
 
 use crate::{Account, Result};
@@ -23,14 +26,14 @@ pub trait KeyStore: Send + Sync {
     async fn revoke_key(&self, command: RevokeKey) -> Result<KeyRecord>;
     /// Creates a key that replaces an existing one and takes its name; fails with `UnknownKey`, `KeyNotValid`.
     async fn rotate_key(&self, command: RotateKey) -> Result<KeyRecord>;
-    /// Revokes the keys of an account and returns their number; fails with `UnknownAccount`.
-    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<u32>;
+    /// Revokes the keys of an account; fails with `UnknownAccount`.
+    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> Result<RevokedKeys>;
     /// Subscribes to the ids of keys that this store revokes for any reason, sent once the revocation is durable.
     /// Revocations by other processes are not included.
     fn revocations(&self) -> broadcast::Receiver<KeyId>;
     /// Returns a key of this account; fails with `UnknownKey`.
     async fn key(&self, account: AccountId, id: KeyId) -> Result<KeyRecord>;
-    /// Returns a page of an account's keys, including revoked ones, newest first.
+    /// Returns a page of the keys of an account, including revoked ones, newest first.
     async fn list_keys(&self, query: ListKeys) -> Result<KeyPage>;
     /// Returns the key with this hash, whether or not it is valid.
     async fn key_by_hash(&self, hash: KeyHash) -> Result<Option<PresentedKey>>;
@@ -114,6 +117,8 @@ pub struct RotateKey {
 #[derive(Debug, Clone)]
 pub struct RevokeAllKeys {
     pub account: AccountId,
+    /// Keys with any other scope stay valid.
+    pub scopes: Vec<Scope>,
     /// A key that is not revoked.
     pub except: Option<KeyId>,
     pub at: Timestamp,
@@ -121,9 +126,11 @@ pub struct RevokeAllKeys {
 }
 
 /// Lists the keys of an account, newest first.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct ListKeys {
     pub account: AccountId,
+    /// Keys with any other scope are left out.
+    pub scopes: Vec<Scope>,
     /// Page size; at least 1.
     pub limit: u32,
     /// Cursor: only keys older than this one.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use skep_accounts::{check_account, check_account_change, check_can_set_roots};
 use skep_api::{
-    AccountId, ErrorCode, Failure,
+    AccountId, ErrorCode, Failure, Scope,
     accounts::{Account, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
 };
 use skep_store::{DeleteAccount, ListAccounts, RevokeAllKeys, Store};
@@ -252,9 +252,14 @@ impl AccountsState {
         let swarm = self.vms.swarm().await?;
         // Keys first: afterwards only boots in progress can still add VMs.
         let (at, request) = (Timestamp::now(), Some(request_id.to_owned()));
-        let keys =
-            self.store.revoke_all_keys(RevokeAllKeys { account, except: None, at, request_id: request });
-        let keys_revoked = keys.await?;
+        let keys = self.store.revoke_all_keys(RevokeAllKeys {
+            account,
+            scopes: Scope::ALL.to_vec(),
+            except: None,
+            at,
+            request_id: request,
+        });
+        let keys_revoked = keys.await?.revoked;
         let mut vms_ended = 0;
         for attempt in 1.. {
             vms_ended += swarm.cleanup(&account, request_id).await?;

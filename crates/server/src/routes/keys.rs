@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use jiff::Timestamp;
 use serde::Deserialize;
-use skep_accounts::{GrantContext, KeyGrant, KeySecret, check_expiry, check_rotation, grant};
+use skep_accounts::{
+    GrantContext, KeyGrant, KeySecret, check_administration, check_expiry, check_rotation, grant,
+};
 use skep_api::{
     AccountId, ErrorCode, Failure, KeyId, Scope, VmId,
     keys::{CreateKey, CreatedKey, Key, KeyList, RevokedKeys, RotateKey},
@@ -43,7 +45,8 @@ pub(crate) fn routes(state: KeysState) -> Routes {
 
 /// List keys
 ///
-/// The account's keys, including revoked ones, newest first. Secrets are never included.
+/// The keys of the account, including revoked ones, newest first. Keys with scopes that the calling key lacks are left
+/// out. Secrets are never included.
 #[utoipa::path(
     get, path = "/api/keys", tag = "keys", operation_id = "list_keys", params(Page<KeyId>), security(("bearer" = ["admin"])),
     responses((status = 200, description = "A page of keys", body = KeyList))
@@ -54,7 +57,8 @@ async fn list(
     Query(page): Query<Page<KeyId>>,
 ) -> Answer<KeyList> {
     let (limit, before) = page.read()?;
-    let page = state.store.list_keys(ListKeys { account: caller.account.id, limit, before }).await?;
+    let (account, scopes) = (caller.account.id, caller.key.scopes.clone());
+    let page = state.store.list_keys(ListKeys { account, scopes, limit, before }).await?;
     Ok(Json(KeyList {
         keys: page.keys.into_iter().map(|record| record.key).collect(),
         next_cursor: page.next.map(|id| id.to_string()),
@@ -115,6 +119,13 @@ async fn create(
 }
 
 impl KeysState {
+    /// A key of the caller's account that has no scopes beyond those of the caller.
+    async fn administered(&self, caller: &Identity, id: &str) -> Result<Key, Refusal> {
+        let key = self.store.key(caller.account.id, key_id(id)?).await?.key;
+        check_administration(&key, &caller.key.scopes)?;
+        Ok(key)
+    }
+
     /// The account of a request: the given one, or that of the caller.
     async fn account(&self, caller: &Identity, named: Option<AccountId>) -> Result<Account, Refusal> {
         match named {
@@ -153,7 +164,7 @@ async fn bound_vm(
 
 /// Read a key
 ///
-/// Returns its record, without the secret.
+/// Returns its record, without the secret. A key cannot read one that has more scopes.
 #[utoipa::path(
     get, path = "/api/keys/{id}", tag = "keys", operation_id = "read_key", security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
@@ -168,12 +179,13 @@ async fn read(
     Segment(id): Segment,
     _: Query<NoParameters>,
 ) -> Answer<Key> {
-    Ok(Json(state.store.key(caller.account.id, key_id(&id)?).await?.key))
+    Ok(Json(state.administered(&caller, &id).await?))
 }
 
 /// Revoke a key
 ///
-/// The key is refused from now on, and its open streams end. Revoking it again returns the same record.
+/// The key is refused from now on, and its open streams end. Revoking it again returns the same record. A key cannot
+/// revoke one that has more scopes.
 #[utoipa::path(
     delete, path = "/api/keys/{id}", tag = "keys", operation_id = "revoke_key", security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
@@ -189,9 +201,10 @@ async fn revoke(
     _: Query<NoParameters>,
     call: RequestInfo,
 ) -> Answer<Key> {
+    let key = state.administered(&caller, &id).await?;
     let command = RevokeKey {
-        account: caller.account.id,
-        id: key_id(&id)?,
+        account: key.account,
+        id: key.id,
         at: Timestamp::now(),
         request_id: Some(call.id.as_str().to_owned()),
     };
@@ -254,13 +267,13 @@ struct RevokeAll {
 
 /// Revoke all keys
 ///
-/// Revokes all keys of the account except the calling one, which `own=true` revokes too. They are refused from now on,
-/// and their open streams end.
+/// Revokes all keys of the account except the calling one, which `own=true` revokes too, and those with scopes that the
+/// calling key lacks. They are refused from now on, and their open streams end.
 #[utoipa::path(
     delete, path = "/api/keys", tag = "keys", operation_id = "revoke_all_keys", security(("bearer" = ["admin"])),
     params(RevokeAll),
     responses(
-        (status = 200, description = "The number of revoked keys", body = RevokedKeys, example = json!({"revoked": 3})),
+        (status = 200, description = "The numbers of keys that were revoked and kept", body = RevokedKeys, example = json!({"revoked": 3, "kept": 0})),
         AccountRefused,
     )
 )]
@@ -283,11 +296,12 @@ async fn revoke_all(
     let kept_key = (query.own != Some(true)).then_some(caller.key.id);
     let revoked = state.store.revoke_all_keys(RevokeAllKeys {
         account: account.id,
+        scopes: caller.key.scopes.clone(),
         except: kept_key,
         at: Timestamp::now(),
         request_id: Some(call.id.as_str().to_owned()),
     });
-    Ok(Json(RevokedKeys { revoked: revoked.await? }))
+    Ok(Json(revoked.await?))
 }
 
 /// A malformed id gets the same error as an unknown key.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use rusqlite::{Connection, named_params, params};
 use skep_accounts::DEFAULT_ACCOUNT;
-use skep_api::{AccountId, KeyId, egress::EgressPolicy, keys::Limits};
+use skep_api::{AccountId, KeyId, Scope, egress::EgressPolicy, keys::Limits};
 
 use super::{
     SqliteStore,
@@ -162,11 +162,12 @@ fn delete(connection: &Connection, command: &DeleteAccount) -> Result<(Account, 
     }
     let revocation = RevokeAllKeys {
         account: account.id,
+        scopes: Scope::ALL.to_vec(),
         except: None,
         at: command.at,
         request_id: command.request_id.clone(),
     };
-    let revoked = keys::revoke_all(connection, &revocation)?;
+    let (revoked, _) = keys::revoke_all(connection, &revocation)?;
     webhooks::delete_all(connection, account.id, command.at)?;
     templates::delete_all(connection, account.id)?;
     let sql = "UPDATE accounts SET deleted_at = ?2 WHERE id = ?1 AND deleted_at IS NULL";

@@ -5,7 +5,10 @@ use jiff::Timestamp;
 use rusqlite::{Connection, named_params, params};
 use serde_json::json;
 use skep_accounts::{DEFAULT_ACCOUNT, KeyHash, scopes_of};
-use skep_api::{AccountId, Environment, KeyId, Role, VmId, keys::Key};
+use skep_api::{
+    AccountId, Environment, KeyId, Role, VmId,
+    keys::{Key, RevokedKeys},
+};
 use tokio::sync::broadcast;
 
 use super::{
@@ -42,10 +45,10 @@ impl KeyStore for SqliteStore {
         self.writer.run(move |c| rotate(c, id, &command)).await
     }
 
-    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> crate::Result<u32> {
+    async fn revoke_all_keys(&self, command: RevokeAllKeys) -> crate::Result<RevokedKeys> {
         let revoked = self.run_revocation(move |c| {
-            let revoked = revoke_all(c, &command)?;
-            Ok((count(&revoked), revoked))
+            let (revoked, kept) = revoke_all(c, &command)?;
+            Ok((RevokedKeys { revoked: count(&revoked), kept: count(&kept) }, revoked))
         });
         revoked.await
     }
@@ -224,16 +227,21 @@ fn not_valid(key: &Key) -> Error {
     Error::KeyNotValid { id: key.id, state, way_out }
 }
 
-/// Revokes the keys of an account that are not revoked yet, and returns their ids.
+/// Revokes the keys of an account that are not revoked yet, and returns their ids, and those of the keys that stay valid
+/// because of their scopes.
 pub(super) fn revoke_all(
     connection: &Connection,
     command: &RevokeAllKeys,
-) -> Result<Vec<KeyId>, SqliteError> {
+) -> Result<(Vec<KeyId>, Vec<KeyId>), SqliteError> {
     accounts::by_id(connection, command.account)?;
     let sql = "SELECT * FROM keys WHERE account = ?1 AND revoked_at IS NULL AND id IS NOT ?2 ORDER BY id";
     let except = command.except.map(|id| id.to_string());
     let valid = query_all(connection, sql, params![command.account.to_string(), except], decode)?;
-    revoke_each(connection, valid, command.at, command.request_id.as_deref())
+    let (weaker, stronger): (Vec<KeyRecord>, Vec<KeyRecord>) = valid
+        .into_iter()
+        .partition(|record| record.key.scopes.iter().all(|had| command.scopes.contains(had)));
+    let revoked = revoke_each(connection, weaker, command.at, command.request_id.as_deref())?;
+    Ok((revoked, stronger.iter().map(|record| record.key.id).collect()))
 }
 
 /// Revokes a key, unless it is revoked already.
@@ -320,9 +328,16 @@ fn list(connection: &Connection, query: ListKeys) -> Result<KeyPage, SqliteError
     let limit = usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX);
     let mut keys = query_all(
         connection,
-        "SELECT * FROM keys WHERE account = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
+        "SELECT * FROM keys WHERE account = ?1 AND id < ?2
+         AND NOT EXISTS (SELECT 1 FROM json_each(scopes) WHERE value NOT IN (SELECT value FROM json_each(?3)))
+         ORDER BY id DESC LIMIT ?4",
         // One more row than the page size shows whether there is a next page.
-        params![query.account.to_string(), before, i64::from(query.limit.max(1)) + 1],
+        params![
+            query.account.to_string(),
+            before,
+            columns::to_json(&query.scopes)?,
+            i64::from(query.limit.max(1)) + 1
+        ],
         decode,
     )?;
     let more = keys.len() > limit;

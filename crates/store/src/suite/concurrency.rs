@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use skep_api::{ErrorCode, swarm::EndReason};
+use skep_api::{ErrorCode, Scope, swarm::EndReason};
 use tokio::task::JoinSet;
 
 use super::{all_events, boot, booted, counts, default_account, end, new_key};
@@ -27,7 +27,8 @@ pub async fn writers_at_once_are_all_durable(store: Arc<dyn Store>) {
     }
     let made: BTreeSet<_> = writers.join_all().await.into_iter().collect();
     assert_eq!(made.len(), usize::from(WRITERS));
-    let page = store.list_keys(ListKeys { account, limit: 1_000, before: None }).await.unwrap();
+    let all = ListKeys { account, scopes: Scope::ALL.to_vec(), limit: 1_000, before: None };
+    let page = store.list_keys(all).await.unwrap();
     assert_eq!(page.keys.iter().map(|record| record.key.id).collect::<BTreeSet<_>>(), made);
     assert!(store.live_vms().await.unwrap().is_empty());
     for (kind, count) in counts(&*store).await {

@@ -10,6 +10,10 @@ use super::{
 };
 use crate::{EventKind, KeyUse, ListKeys, Store};
 
+fn all_of(account: AccountId, limit: u32, before: Option<KeyId>) -> ListKeys {
+    ListKeys { account, scopes: Scope::ALL.to_vec(), limit, before }
+}
+
 pub async fn a_key_is_kept_as_it_was_made(store: Arc<dyn Store>) {
     let account = default_account(&*store).await;
     let mut command = new_key(account.id, "ci", 1);
@@ -78,7 +82,7 @@ pub async fn keys_of_another_account_are_unknown(store: Arc<dyn Store>) {
         assert_eq!(error.code(), ErrorCode::UnknownKey, "{error}");
     }
     assert_eq!(store.key(account, id).await.unwrap().key.revoked_at, None);
-    let page = store.list_keys(ListKeys { account: other, limit: 10, before: None }).await.unwrap();
+    let page = store.list_keys(all_of(other, 10, None)).await.unwrap();
     assert!(page.keys.is_empty());
 }
 
@@ -129,7 +133,7 @@ pub async fn pages_hold_every_key_once_newest_first(store: Arc<dyn Store>) {
     for limit in [1, 3, 6, 7, 100] {
         let (mut seen, mut before) = (Vec::new(), None);
         loop {
-            let page = store.list_keys(ListKeys { account, limit, before }).await.unwrap();
+            let page = store.list_keys(all_of(account, limit, before)).await.unwrap();
             assert!(page.keys.len() <= limit as usize);
             seen.extend(page.keys.iter().map(|record| record.key.id));
             before = page.next;

@@ -73,6 +73,7 @@ macro_rules! store_suite {
             rotation::a_rotated_key_has_a_successor_like_it,
             rotation::only_a_key_that_has_its_name_is_rotated,
             rotation::all_keys_of_an_account_are_revoked_but_one,
+            rotation::keys_with_further_scopes_are_neither_revoked_nor_listed,
             rotation::listeners_receive_every_revocation,
             sessions::a_session_leads_to_its_key_until_it_is_ended,
             sessions::a_session_shows_that_its_key_was_revoked,

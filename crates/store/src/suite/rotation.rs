@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use skep_api::{AccountId, ErrorCode, KeyId, swarm::EndReason};
+use skep_api::{AccountId, ErrorCode, KeyId, Scope, keys::RevokedKeys, swarm::EndReason};
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::{
-    account_named, boot, booted, counts, default_account, deletion, end, events_of, hash, lost, moment,
-    new_key, revocation, secret,
+    account_named, admin_key, boot, booted, counts, default_account, deletion, end, events_of, hash, lost,
+    moment, new_key, revocation, secret,
 };
-use crate::{EndVms, EventKind, RevokeAllKeys, RotateKey, Store};
+use crate::{EndVms, EventKind, KeyPage, ListKeys, NewKey, RevokeAllKeys, RotateKey, Store};
 
 fn rotation(account: AccountId, id: KeyId, number: u8) -> RotateKey {
     RotateKey {
@@ -25,7 +25,12 @@ fn rotation(account: AccountId, id: KeyId, number: u8) -> RotateKey {
 }
 
 fn all_of(account: AccountId, except: Option<KeyId>, step: i64) -> RevokeAllKeys {
-    RevokeAllKeys { account, except, at: moment(step), request_id: Some("all".to_owned()) }
+    let (scopes, request_id) = (Scope::ALL.to_vec(), Some("all".to_owned()));
+    RevokeAllKeys { account, scopes, except, at: moment(step), request_id }
+}
+
+fn revoked(revoked: u32) -> RevokedKeys {
+    RevokedKeys { revoked, kept: 0 }
 }
 
 pub async fn a_rotated_key_has_a_successor_like_it(store: Arc<dyn Store>) {
@@ -82,17 +87,50 @@ pub async fn all_keys_of_an_account_are_revoked_but_one(store: Arc<dyn Store>) {
     }
     let elsewhere = store.create_key(new_key(other, "key 1", 9)).await.unwrap();
     store.revoke_key(revocation(account, keys[0], 5)).await.unwrap();
-    assert_eq!(store.revoke_all_keys(all_of(account, Some(keys[2]), 6)).await.unwrap(), 2);
+    assert_eq!(store.revoke_all_keys(all_of(account, Some(keys[2]), 6)).await.unwrap(), revoked(2));
     for (id, revoked_at) in keys.iter().zip([Some(moment(5)), Some(moment(6)), None, Some(moment(6))]) {
         assert_eq!(store.key(account, *id).await.unwrap().key.revoked_at, revoked_at);
     }
     assert_eq!(store.key(other, elsewhere.key.id).await.unwrap(), elsewhere);
     // Excepting a key of another account has no effect.
-    assert_eq!(store.revoke_all_keys(all_of(account, Some(elsewhere.key.id), 7)).await.unwrap(), 1);
-    assert_eq!(store.revoke_all_keys(all_of(account, None, 8)).await.unwrap(), 0);
+    assert_eq!(store.revoke_all_keys(all_of(account, Some(elsewhere.key.id), 7)).await.unwrap(), revoked(1));
+    assert_eq!(store.revoke_all_keys(all_of(account, None, 8)).await.unwrap(), revoked(0));
     assert_eq!(counts(&*store).await["key.revoked"], 4);
     let unknown = store.revoke_all_keys(all_of(AccountId::generate(), None, 8)).await.unwrap_err();
     assert_eq!(unknown.code(), ErrorCode::UnknownAccount);
+}
+
+pub async fn keys_with_further_scopes_are_neither_revoked_nor_listed(store: Arc<dyn Store>) {
+    let account = default_account(&*store).await.id;
+    let admin = store.ensure_admin_key(admin_key(1)).await.unwrap().key;
+    let mut ids = Vec::new();
+    for (number, scopes) in [
+        (2, vec![Scope::FilesRead]),
+        (3, vec![Scope::FilesRead, Scope::SwarmExec]),
+        (4, vec![Scope::SwarmExec, Scope::Admin]),
+        (5, vec![Scope::FilesRead]),
+    ] {
+        let command = NewKey { scopes, ..new_key(account, &format!("key {number}"), number) };
+        ids.push(store.create_key(command).await.unwrap().key.id);
+    }
+    let few = vec![Scope::SwarmExec, Scope::FilesRead];
+    // The page is filled although keys between its entries are left out.
+    let query = ListKeys { account, scopes: few.clone(), limit: 2, before: None };
+    let page = store.list_keys(query.clone()).await.unwrap();
+    let listed = |page: &KeyPage| page.keys.iter().map(|record| record.key.id).collect::<Vec<_>>();
+    assert_eq!((listed(&page), page.next), (vec![ids[3], ids[1]], Some(ids[1])));
+    let rest = store.list_keys(ListKeys { before: page.next, ..query }).await.unwrap();
+    assert_eq!((listed(&rest), rest.next), (vec![ids[0]], None));
+
+    let command = RevokeAllKeys { scopes: few, ..all_of(account, Some(ids[0]), 6) };
+    let revoked = store.revoke_all_keys(command).await.unwrap();
+    assert_eq!(revoked, RevokedKeys { revoked: 2, kept: 2 });
+    for (id, revoked_at) in
+        [admin.id, ids[0], ids[1], ids[2], ids[3]].into_iter().zip([None, None, Some(6), None, Some(6)])
+    {
+        let found = store.key(account, id).await.unwrap().key;
+        assert_eq!(found.revoked_at, revoked_at.map(moment), "{}", found.name);
+    }
 }
 
 pub async fn listeners_receive_every_revocation(store: Arc<dyn Store>) {

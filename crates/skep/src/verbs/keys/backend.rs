@@ -117,7 +117,13 @@ impl Backend {
             Self::Store { store, account, .. } => {
                 let mut before = None;
                 loop {
-                    let page = store.list_keys(ListKeys { account: account.id, limit: PAGE, before }).await?;
+                    let page = store.list_keys(ListKeys {
+                        account: account.id,
+                        scopes: Scope::ALL.to_vec(),
+                        limit: PAGE,
+                        before,
+                    });
+                    let page = page.await?;
                     keys.extend(page.keys.into_iter().map(|record| record.key));
                     before = page.next;
                     if before.is_none() {
@@ -180,11 +186,12 @@ impl Backend {
                 };
                 let command = RevokeAllKeys {
                     account: account.id,
+                    scopes: Scope::ALL.to_vec(),
                     except: spared,
                     at: Timestamp::now(),
                     request_id: None,
                 };
-                Ok(RevokedKeys { revoked: store.revoke_all_keys(command).await? })
+                Ok(store.revoke_all_keys(command).await?)
             }
         }
     }

@@ -294,6 +294,10 @@ async fn revoke_all(backend: &Backend, verb: Revoke) -> anyhow::Result<ExitCode>
     } else {
         let account = backend.account().map(|account| format!(" of `{account}`")).unwrap_or_default();
         output::line(&format!("{}{account} revoked", output::counted(revoked.revoked, "key")))?;
+        if revoked.kept > 0 {
+            let kept = output::counted(revoked.kept, "key");
+            output::eprint_line(&format!("{kept} with scopes that yours lacks stay valid"));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,7 @@
 use std::{fs, io::Seek, os::unix::fs::PermissionsExt, sync::Arc};
 
 use rusqlite::Connection;
-use skep_api::ErrorCode;
+use skep_api::{ErrorCode, Scope};
 use tempfile::TempDir;
 
 use super::*;
@@ -68,7 +68,7 @@ impl Fixture {
 
 async fn keys_of(store: &SqliteStore) -> Vec<String> {
     let account = default_account(store).await.id;
-    let query = crate::ListKeys { account, before: None, limit: 1000 };
+    let query = crate::ListKeys { account, scopes: Scope::ALL.to_vec(), before: None, limit: 1000 };
     let mut names: Vec<String> =
         store.list_keys(query).await.unwrap().keys.into_iter().map(|record| record.key.name).collect();
     names.sort();
