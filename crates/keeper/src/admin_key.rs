@@ -1,4 +1,5 @@
-//! The first admin key. It is generated once; its owner gets it in a file, and the server gets only its hash.
+//! The admin key of a data directory. It is generated once, and replaced on request; its owner gets it in a file, and the
+//! server gets only its hash.
 
 use std::{
     fs::{self, OpenOptions},
@@ -14,6 +15,9 @@ use skep_keeper_protocol::AdminKey;
 
 use crate::{DataDir, Error};
 
+/// Hash and prefix of the key, in the keeper's part of the data directory.
+const RECORD: &str = "admin-key.json";
+
 /// The admin key of a data directory.
 pub(crate) struct StoredKey {
     /// Hash and prefix, for the server.
@@ -27,7 +31,7 @@ pub(crate) struct StoredKey {
 /// # Errors
 /// The file does not contain a key, or cannot be read or written.
 pub(crate) fn find_or_create(data_dir: &DataDir) -> Result<StoredKey, Error> {
-    let (file, record) = (data_dir.admin_key(), data_dir.keeper().join("admin-key.json"));
+    let (file, record) = (data_dir.admin_key(), data_dir.keeper().join(RECORD));
     if let Some(text) = read(&record)? {
         let public = serde_json::from_str(&text).map_err(|_| Error::DamagedKey(record))?;
         return Ok(StoredKey { public, new: None });
@@ -42,10 +46,26 @@ pub(crate) fn find_or_create(data_dir: &DataDir) -> Result<StoredKey, Error> {
         }
     };
     let public = public(&secret);
-    let text =
-        serde_json::to_string(&public).map_err(|error| Error::io("admin key")(io::Error::from(error)))?;
-    write(&record, &text)?;
+    write_record(&record, &public)?;
     Ok(StoredKey { public, new })
+}
+
+/// Replaces the key of a data directory, in its file and on record, and returns the former one.
+///
+/// # Errors
+/// The files cannot be read or written.
+pub fn replace_admin_key(data_dir: &DataDir, secret: &KeySecret) -> Result<Option<AdminKey>, Error> {
+    let record = data_dir.keeper().join(RECORD);
+    // A damaged record is replaced, too.
+    let former = read(&record)?.and_then(|text| serde_json::from_str(&text).ok());
+    write(&data_dir.admin_key(), &format!("{}\n", secret.expose()))?;
+    write_record(&record, &public(secret))?;
+    Ok(former)
+}
+
+fn write_record(path: &Path, key: &AdminKey) -> Result<(), Error> {
+    let text = serde_json::to_string(key).map_err(|error| Error::io("admin key")(io::Error::from(error)))?;
+    write(path, &text)
 }
 
 fn public(secret: &KeySecret) -> AdminKey {
@@ -113,9 +133,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap();
         let first = find_or_create(&data_dir).unwrap();
-        fs::remove_file(data_dir.keeper().join("admin-key.json")).unwrap();
+        fs::remove_file(data_dir.keeper().join(RECORD)).unwrap();
         let second = find_or_create(&data_dir).unwrap();
         assert_eq!((second.public.sha256, second.new), (first.public.sha256, None));
+    }
+
+    #[test]
+    fn a_key_that_is_replaced_is_that_of_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = DataDir::open(dir.path()).unwrap();
+        let secret = |byte| KeySecret::from_random(Environment::Prod, [byte; 32]);
+        assert!(replace_admin_key(&data_dir, &secret(1)).unwrap().is_none(), "no server has started yet");
+        let former = replace_admin_key(&data_dir, &secret(2)).unwrap().unwrap();
+        assert_eq!(former.sha256, public(&secret(1)).sha256);
+        assert_eq!(fs::read_to_string(data_dir.admin_key()).unwrap(), format!("{}\n", secret(2).expose()));
+        let found = find_or_create(&data_dir).unwrap();
+        assert_eq!((found.public.sha256, found.new), (public(&secret(2)).sha256, None));
+
+        fs::write(data_dir.keeper().join(RECORD), "{").unwrap();
+        assert!(replace_admin_key(&data_dir, &secret(3)).unwrap().is_none());
+        assert_eq!(find_or_create(&data_dir).unwrap().public.sha256, public(&secret(3)).sha256);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) const EGRESS_SOCKET: &str = "egress.sock";
 /// server/      the store; the server's user
 /// workspaces/  the accounts' files; the server's user
 /// keeper/      lock, records of VMs, disk layers; root alone
-/// admin.key    the first admin key; root alone
+/// admin.key    the admin key; root alone
 /// ```
 /// Without root, all of it belongs to the keeper's user, who alone can read it.
 #[derive(Debug, Clone)]

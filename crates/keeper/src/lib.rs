@@ -34,6 +34,7 @@ mod user;
 mod vmm;
 mod vmms;
 
+pub use admin_key::replace_admin_key;
 pub use adopt::has_running_vms;
 pub use cleanup::clean_data_dir;
 pub use config::{

@@ -1,6 +1,6 @@
 //! The connection options of verbs that are clients of the API: server URL, API key, CA certificate.
 
-use std::{fmt, fs, future::Future, io, path::PathBuf, pin::Pin, process::ExitCode, sync::OnceLock};
+use std::{fmt, fs, future::Future, io, path::PathBuf, pin::Pin, sync::OnceLock};
 
 use anyhow::Context;
 use clap::{
@@ -124,10 +124,10 @@ impl Connection {
 }
 
 /// Runs a verb on a single-threaded runtime.
-pub(crate) fn block_on(verb: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
+pub(crate) fn block_on<T>(verb: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("the asynchronous runtime could not start")?;
-    // Boxed, so that the runtime's loop is compiled once, and not for each verb.
+    // Boxed, so that the runtime's loop is compiled once for each type of outcome, and not for each verb.
     let verb: Pin<Box<dyn Future<Output = _>>> = Box::pin(verb);
     let outcome = runtime.block_on(verb);
     // A blocked write to standard output must not delay the exit.

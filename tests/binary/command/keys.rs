@@ -1,6 +1,9 @@
 //! Accounts and keys by command: by the API where a server or a key is given, else in the store of a data directory.
 
-use std::process::{Command, Output};
+use std::{
+    os::unix::fs::PermissionsExt,
+    process::{Command, Output},
+};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -177,4 +180,51 @@ async fn keys_are_made_rotated_and_revoked_without_a_server() {
     ask(&new).await.refused(403, "token_expired");
     assert!(keys(&["revoke", "--all", "--own"]).status.success());
     server.get("/api/whoami").await.refused(403, "token_expired");
+}
+
+#[tokio::test]
+async fn the_admin_key_is_replaced_on_the_machine_also_after_its_revocation() {
+    let server = without_vms(temp_dir()).await;
+    let dir = server.data_dir.path().to_str().unwrap().to_owned();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.env_remove("SKEP_URL").env_remove("SKEP_API_KEY");
+        command.args(arguments).args(["--data-dir", &dir]).output().unwrap()
+    };
+    let file = server.data_dir.path().join("admin.key");
+    let key_in_file = || std::fs::read_to_string(&file).unwrap().trim().to_owned();
+    let ask = |key: &str| send(server.bare(Method::GET, "/api/whoami").bearer_auth(key.to_owned()));
+
+    // A key that is valid is replaced, and the former one is revoked.
+    let first = key_in_file();
+    ask(&first).await.ok(200);
+    let made = answer(&run(&["keys", "reset-admin", "--json"]));
+    assert_eq!((&made["name"], &made["role"]), (&json!("admin"), &json!("admin")));
+    let second = key_in_file();
+    assert_eq!(ask(&second).await.ok(200)["key"]["id"], made["id"]);
+    ask(&first).await.refused(403, "token_expired");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+
+    // The operator is locked out, and the error names the way back.
+    assert!(run(&["keys", "revoke", "--all", "--own"]).status.success());
+    ask(&second).await.refused(403, "token_expired");
+    let url = server.url.clone();
+    let whoami = run(&["whoami", "--url", &url]);
+    assert!(stderr(&whoami).contains("skep keys reset-admin"), "{whoami:?}");
+    let reset = run(&["keys", "reset-admin"]);
+    assert!(stdout(&reset).contains(file.to_str().unwrap()), "{reset:?}");
+    let third = key_in_file();
+    assert!(!stdout(&reset).contains(&third), "the key is in the file alone");
+    ask(&third).await.ok(200);
+
+    // It is that of the next start, too.
+    let server = without_vms(server.stop()).await;
+    send(server.bare(Method::GET, "/api/whoami").bearer_auth(third)).await.ok(200);
+    send(server.bare(Method::GET, "/api/whoami").bearer_auth(second)).await.refused(403, "token_expired");
+    let empty = temp_dir();
+    let refused =
+        Command::new(binary()).args(["keys", "reset-admin", "--data-dir"]).arg(empty.path()).output();
+    let refused = refused.unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("no store at"), "{refused:?}");
 }

@@ -50,7 +50,8 @@ fn unknown(access: &Access) -> String {
 fn expired(access: &Access) -> String {
     let key = prefix(access).map(|prefix| format!("{prefix}... ")).unwrap_or_default();
     format!(
-        "the key {key}from {} was revoked or has expired; an administrator creates another with `skep keys create`",
+        "the key {key}from {} was revoked or has expired; an administrator creates another with `skep keys create`, and \
+         `skep keys reset-admin` on the server's machine replaces the admin key",
         access.key
     )
 }

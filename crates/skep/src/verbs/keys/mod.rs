@@ -2,8 +2,12 @@
 
 mod backend;
 mod expiry;
+mod reset_admin;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -18,6 +22,7 @@ use skep_api::{
 use self::{
     backend::{Backend, read_admin_key},
     expiry::{Expiry, expiry, expiry_or_never},
+    reset_admin::ResetAdmin,
 };
 use crate::{
     connection::{Connection, block_on},
@@ -40,6 +45,15 @@ pub(crate) struct Keys {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    #[command(flatten)]
+    Anywhere(VerbAnywhere),
+    /// Replace the admin key in DATA_DIR/admin.key, also if it was revoked or lost.
+    ResetAdmin(ResetAdmin),
+}
+
+/// A verb that uses the API, or a store on this machine.
+#[derive(Debug, Subcommand)]
+enum VerbAnywhere {
     /// Create a key; it is printed only once.
     Create(Create),
     /// List the keys, newest first.
@@ -137,7 +151,7 @@ impl BackendOptions {
     }
 }
 
-impl Verb {
+impl VerbAnywhere {
     fn options(&self) -> &BackendOptions {
         match self {
             Self::Create(Create { place, .. })
@@ -159,6 +173,13 @@ impl Verb {
 }
 
 pub(crate) fn run(Keys { verb }: Keys) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Anywhere(verb) => run_anywhere(verb),
+        Verb::ResetAdmin(verb) => reset_admin::run(&verb),
+    }
+}
+
+fn run_anywhere(verb: VerbAnywhere) -> anyhow::Result<ExitCode> {
     let place = verb.options();
     if place.is_api() {
         let (client, account) = (place.connection.client()?, place.account.clone());
@@ -169,7 +190,7 @@ pub(crate) fn run(Keys { verb }: Keys) -> anyhow::Result<ExitCode> {
     }
     let folder = DataFolder::at(&place.connection.data_dir)?;
     let store = folder.store();
-    if !store.try_exists().with_context(|| format!("{} cannot be read", store.display()))? {
+    if !exists(&store)? {
         bail!(
             "no store at {}: start `skep serve` once, name another data directory with --data-dir, or give --url or \
              SKEP_URL to use the API of a server",
@@ -188,6 +209,10 @@ pub(crate) fn run(Keys { verb }: Keys) -> anyhow::Result<ExitCode> {
         let backend = Backend::in_store(&store, &account, own).await?;
         verb.run(&backend).await
     })
+}
+
+fn exists(store: &Path) -> anyhow::Result<bool> {
+    store.try_exists().with_context(|| format!("{} cannot be read", store.display()))
 }
 
 async fn create(backend: &Backend, verb: Create) -> anyhow::Result<ExitCode> {
