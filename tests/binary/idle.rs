@@ -268,14 +268,21 @@ async fn a_boot_without_capacity_sends_the_longest_idle_vm_to_disk() {
         let record = skep.get(&path(vm)).await.ok(200);
         (record["paused_to"].clone(), record["paused_by"].clone())
     };
-    // A boot that does not fit into the empty machine moves no VM.
+    // A boot that does not fit into the empty machine moves no VM, and neither does one that exceeds the account's quota.
     skep.post("/api/swarm/boot", &json!({"count": 3})).await.refused(503, "no_capacity");
+    let acme = skep.tenant("acme").await;
+    let account = format!("/api/accounts/{}", acme.id);
+    send(skep.request(Method::PATCH, &account).json(&json!({"max_vms": 0}))).await.ok(200);
+    acme.post("/api/swarm/boot", &json!({})).await.refused(409, "quota_exceeded");
     for vm in [&first, &second] {
         assert_eq!(place(vm).await, (json!("memory"), json!("idle")));
     }
 
     let third = boot(&skep, &json!({})).await;
     assert_eq!(place(&first).await, (json!("disk"), json!("memory")));
+    assert_eq!(place(&second).await, (json!("memory"), json!("idle")));
+    // It would fit into the empty machine, but not beside the VM that is not idle.
+    skep.post("/api/swarm/boot", &json!({"count": 2})).await.refused(503, "no_capacity");
     assert_eq!(place(&second).await, (json!("memory"), json!("idle")));
 
     // A VM that a request paused keeps its place, and a running one does too.
@@ -289,4 +296,25 @@ async fn a_boot_without_capacity_sends_the_longest_idle_vm_to_disk() {
 
     skep.delete(&path(&fourth)).await.ok(200);
     assert_eq!(run(&skep, &path(&first), "cat /root/file").await, "kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn own_idle_vms_go_to_disk_before_those_of_other_accounts() {
+    let skep = Skep::start_on(temp_dir(), &["--max-vms", "2"]).await;
+    let acme = skep.tenant("acme").await;
+    let idle = json!({"idle_timeout_ms": 1000});
+    let others = boot(&skep, &idle).await;
+    paused(&skep, &others, "memory").await;
+    let own = acme.post("/api/swarm/boot", &idle).await.ok(201)["vms"][0].clone();
+    let place = async |vm: &Value| acme.get(&path(vm)).await.ok(200)["paused_to"].clone();
+    eventually("a pause for being idle", async || place(&own).await == "memory").await;
+
+    // The other account's VM is idle for a longer time.
+    let running = acme.post("/api/swarm/boot", &json!({})).await.ok(201)["vms"][0].clone();
+    assert_eq!(place(&own).await, "disk");
+    paused(&skep, &others, "memory").await;
+    // The control: without an idle VM of its own, the account gets the place of the other's.
+    acme.post("/api/swarm/boot", &json!({})).await.ok(201);
+    assert_eq!(skep.get(&path(&others)).await.ok(200)["paused_to"], "disk");
+    assert_eq!(place(&running).await, Value::Null);
 }

@@ -30,6 +30,13 @@ impl MachineMemory {
         Self { available_bytes: self.available_bytes.saturating_sub(bytes), ..self }
     }
 
+    /// The same memory when this much of it is free again, in bytes, and no task waits for memory.
+    #[must_use]
+    pub fn with_freed(self, bytes: u64) -> Self {
+        let available_bytes = self.available_bytes.saturating_add(bytes);
+        Self { available_bytes, under_pressure: false, ..self }
+    }
+
     /// What stays free for everything but VMs, in bytes.
     pub fn reserved_bytes(&self) -> u64 {
         (self.total_bytes * RESERVED_PERCENT / 100).max(MIN_RESERVED_BYTES)

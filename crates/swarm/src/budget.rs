@@ -88,6 +88,16 @@ impl RequestedCapacity {
     }
 }
 
+/// What idle VMs would free by going to disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FreeableCapacity {
+    pub(crate) vms: u32,
+    /// What they are promised, in MiB.
+    pub(crate) promised_mb: u64,
+    /// What they hold, in bytes.
+    pub(crate) held_bytes: u64,
+}
+
 /// A reserved share of the budget, released on drop.
 #[derive(Debug)]
 pub(crate) struct Reservation {
@@ -217,9 +227,16 @@ impl Budget {
         Ok(())
     }
 
-    /// Whether the machine would suffice for a boot if it had no other VM.
-    pub(crate) fn fits_alone(&self, requested: &RequestedCapacity) -> bool {
-        requested.vms <= self.max_vms && self.promise_mb(requested) <= self.promises_mb
+    /// Whether the machine would suffice for a boot if this capacity were free.
+    pub(crate) fn suffices_with(&self, freeable: &FreeableCapacity, requested: &RequestedCapacity) -> bool {
+        let total = sum(&self.lock().accounts);
+        let vms = total.vms.saturating_sub(freeable.vms);
+        let promised_mb = total.memory_mb.saturating_sub(freeable.promised_mb);
+        vms.saturating_add(requested.vms) <= self.max_vms
+            && promised_mb + self.promise_mb(requested) <= self.promises_mb
+            && self.sample().is_none_or(|sample| {
+                sample.machine.with_freed(freeable.held_bytes).admits(requested.restores())
+            })
     }
 
     /// What the VMs of a boot are promised, in MiB.

@@ -6,7 +6,7 @@
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use skep_api::{
-    ErrorCode,
+    AccountId, ErrorCode,
     swarm::{EndReason, OnIdle, PausedBy, PausedTo},
 };
 use skep_keeper_protocol::ServerEnd;
@@ -37,7 +37,7 @@ pub(crate) async fn run(context: VmContext) {
         }
         let is_moving = last_move.as_ref().is_some_and(|last_move| !last_move.is_finished());
         if !is_moving && context.budget.is_memory_short() {
-            last_move = Some(spawn_move_to_disk(&context.registry));
+            last_move = Some(spawn_move_to_disk(&context.registry, None));
         }
     }
 }
@@ -68,19 +68,24 @@ async fn has_open_connections(keeper: &ServerEnd, vm: &VmHandle) -> bool {
         && keeper.egress_report(vm.facts.id).await.map_or(true, |report| report.open_connections > 0)
 }
 
-/// Pauses the VM to disk that is idle for the longest time, of those that keep their memory in a pause for being idle.
-/// Returns whether there was one, and it is on disk now.
+/// The VMs that keep their memory in a pause for being idle.
+pub(crate) fn in_memory(registry: &Registry) -> Vec<VmHandle> {
+    registry.all().into_iter().filter(VmHandle::is_idle_in_memory).collect()
+}
+
+/// Pauses the VM to disk that is idle for the longest time, of those that keep their memory in a pause for being idle. Those
+/// of the account `first` precede all others. Returns whether there was one, and it is on disk now.
 ///
 /// The move runs in a task of its own, because a guest may take a minute to stop its programs: a caller that stops waiting
 /// does not cancel it.
-pub(crate) fn spawn_move_to_disk(registry: &Arc<Registry>) -> JoinHandle<bool> {
+pub(crate) fn spawn_move_to_disk(registry: &Arc<Registry>, first: Option<AccountId>) -> JoinHandle<bool> {
     let registry = Arc::clone(registry);
-    tokio::spawn(async move { move_one_to_disk(&registry).await })
+    tokio::spawn(async move { move_one_to_disk(&registry, first).await })
 }
 
-async fn move_one_to_disk(registry: &Registry) -> bool {
-    let mut idle: Vec<VmHandle> = registry.all().into_iter().filter(VmHandle::is_idle_in_memory).collect();
-    idle.sort_by_key(|vm| Reverse(vm.activity.idle_time()));
+async fn move_one_to_disk(registry: &Registry, first: Option<AccountId>) -> bool {
+    let mut idle = in_memory(registry);
+    idle.sort_by_key(|vm| (Some(vm.facts.account) != first, Reverse(vm.activity.idle_time())));
     for vm in idle {
         let Some(_no_calls) = vm.activity.exclude_calls() else { continue };
         let pause = Pause { to: PausedTo::Disk, by: PausedBy::Memory };

@@ -115,6 +115,38 @@ fn a_boot_leaves_the_machine_its_reserve_and_the_pool_some_more() {
 }
 
 #[test]
+fn idle_vms_make_room_only_if_they_suffice() {
+    let account = AccountId::generate();
+    let idle = |vms: u32| FreeableCapacity {
+        vms,
+        promised_mb: u64::from(vms) * 176,
+        held_bytes: u64::from(vms) * (50 << 20),
+    };
+    let suffices = |budget: &Budget, vms, idle| budget.suffices_with(&idle, &requested(vms, 128));
+
+    // By number: three of ten VMs are not idle.
+    let budget = Arc::new(Budget::new(10, 100_000, 100_000, 48));
+    let _held = budget.reserve(account, &FREE, &requested(10, 128)).unwrap();
+    assert!(suffices(&budget, 7, idle(7)) && !suffices(&budget, 8, idle(7)));
+    // By what is promised.
+    let budget = Arc::new(Budget::new(100, 1_760, 1_760, 48));
+    let _held = budget.reserve(account, &FREE, &requested(10, 128)).unwrap();
+    assert!(suffices(&budget, 7, idle(7)) && !suffices(&budget, 8, idle(7)));
+    // By the memory of the machine, of which 1,000 MiB stay free and each boot takes 64 MiB.
+    let budget = Budget::new(100, 100_000, 100_000, 48);
+    let machine = MachineMemory {
+        available_bytes: 1_050 << 20,
+        total_bytes: 10_000 << 20,
+        templates_bytes: 0,
+        under_pressure: true,
+    };
+    budget.observe(MemorySample { machine, held_bytes: 0 });
+    assert!(suffices(&budget, 6, idle(7)) && !suffices(&budget, 7, idle(7)));
+    let parked = RequestedCapacity { parked: 1, ..requested(7, 128) };
+    assert!(budget.suffices_with(&idle(7), &parked));
+}
+
+#[test]
 fn a_quota_names_both_numbers() {
     let budget = Arc::new(Budget::new(100, 100_000, 100_000, 48));
     let account = AccountId::generate();

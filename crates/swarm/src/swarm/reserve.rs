@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::Swarm;
 use crate::{
     Error,
-    budget::{RequestedCapacity, Reservation},
+    budget::{FreeableCapacity, RequestedCapacity, Reservation},
     idle,
     template::BootTemplate,
 };
@@ -18,7 +18,8 @@ const MOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Swarm {
     /// Reserves capacity for a boot. Where the machine has none left, VMs that are paused for being idle go to disk, one after
-    /// the other, until it suffices or one takes too long. None moves for a boot that can never fit.
+    /// the other, until it suffices or one takes too long: those of the account first. None moves if all of them would not
+    /// make enough room.
     pub(super) async fn reserve(
         &self,
         account: AccountId,
@@ -26,20 +27,36 @@ impl Swarm {
         template: &BootTemplate,
         vms: u32,
     ) -> Result<Reservation, Error> {
-        let requested = RequestedCapacity { vms, guest_mb: template.memory_mb, parked: 0 };
-        let fits_alone = self.0.budget.fits_alone(&requested);
         loop {
             let reserved = self.reserve_now(account, limits, template, vms).await;
             let lacks_capacity = matches!(&reserved, Err(error) if error.code() == ErrorCode::NoCapacity);
-            if !(lacks_capacity && fits_alone && self.move_one_to_disk().await) {
+            let moves_suffice = lacks_capacity && self.moves_suffice(template, vms);
+            if !(moves_suffice && self.move_one_to_disk(account).await) {
                 return reserved;
             }
         }
     }
 
-    /// Moves an idle VM to disk. Returns whether that succeeded in time; a move that takes longer continues.
-    async fn move_one_to_disk(&self) -> bool {
-        let moved = idle::spawn_move_to_disk(&self.0.surroundings.registry);
+    /// Whether a boot would fit if all idle VMs were on disk, and parked VMs that it does not take had ended.
+    fn moves_suffice(&self, template: &BootTemplate, vms: u32) -> bool {
+        let (budget, pool) = (&self.0.budget, &self.0.booter.pool);
+        let idle = idle::in_memory(&self.0.surroundings.registry);
+        let held = idle.iter().filter_map(|vm| self.0.usage.of(vm.facts.id)).map(|load| load.held_bytes);
+        let freeable = FreeableCapacity {
+            vms: u32::try_from(idle.len()).unwrap_or(u32::MAX),
+            promised_mb: idle.iter().map(|vm| budget.promise_of_one_mb(vm.facts.memory_mb)).sum(),
+            held_bytes: held.sum(),
+        };
+        let taken = if template.is_pooled() { pool.ready(template.id).min(vms) } else { 0 };
+        // A parked VM holds about as much as a new one takes.
+        let parked = taken + pool.evictable(template.id, vms);
+        budget.suffices_with(&freeable, &RequestedCapacity { vms, guest_mb: template.memory_mb, parked })
+    }
+
+    /// Moves an idle VM to disk, one of this account if it has any. Returns whether that succeeded in time; a move that takes
+    /// longer continues.
+    async fn move_one_to_disk(&self, account: AccountId) -> bool {
+        let moved = idle::spawn_move_to_disk(&self.0.surroundings.registry, Some(account));
         matches!(timeout(MOVE_TIMEOUT, moved).await, Ok(Ok(true)))
     }
 
