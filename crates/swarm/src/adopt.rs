@@ -15,6 +15,7 @@ use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use skep_api::{
     ErrorCode, Failure, TemplateId, VmId,
+    egress::EgressPolicy,
     swarm::{EndReason, PausedTo},
 };
 use skep_keeper_protocol::{HeldVm, ServerEnd, TemplateStatus};
@@ -197,6 +198,7 @@ async fn reconnect(
         outcome => outcome,
     };
     let AdoptedVm { pidfd, console, state } = adopted?;
+    set_recorded_egress(&restorer.keeper, &facts).await;
     let (reservation, pidfd) = (Some(budget.reserve_running(facts.account, facts.memory_mb)), Some(pidfd));
     let is_paused = pause.is_some();
     tracing::info!(vm = %facts.id, pid = facts.pid, is_paused, "VM {} is taken over", facts.id);
@@ -215,6 +217,17 @@ async fn reconnect(
         state,
         counted_traffic,
     })
+}
+
+/// Sets what a VM may connect to as the store has it. The keeper has another policy after `skep restore`.
+async fn set_recorded_egress(keeper: &ServerEnd, facts: &VmBooted) {
+    let (vm, policy) = (facts.id, facts.attributes.egress.clone());
+    let Err(error) = keeper.set_egress(vm, policy).await else { return };
+    tracing::error!(%vm, %error, "VM {vm} is cut off from all hosts, because its egress policy is not applied: {error}");
+    // The one from before may allow more than the record.
+    if let Err(error) = keeper.set_egress(vm, EgressPolicy::None).await {
+        tracing::error!(%vm, %error, "VM {vm} may have another egress policy than its record: {error}");
+    }
 }
 
 /// Takes over a VM that is on disk. If it has a VMM, the earlier server ended during a pause or a resume of the VM, and no caller

@@ -34,12 +34,17 @@ impl Vmms {
         Ok(self.network.admit(port).await?)
     }
 
-    /// Sets what a VM may connect to. When it answers, the egress process and the packet filter apply it.
+    /// Sets what a VM may connect to. When it answers, the egress process and the packet filter apply it. A policy that is on
+    /// record already is applied already.
     ///
     /// # Errors
     /// The policy cannot be recorded or applied. The policy from before is on record and applies then.
     pub(super) async fn set_egress(self: &Arc<Self>, vm: VmId, policy: EgressPolicy) -> Result<(), Error> {
         let port = self.port_of(vm)?;
+        let before = self.egress_on_record(vm)?;
+        if policy == before {
+            return Ok(());
+        }
         let Some(egress) = &self.egress else {
             return match policy {
                 // The next keeper may have an egress process, and applies what is on record.
@@ -47,7 +52,6 @@ impl Vmms {
                 _ => Err(Error::NoEgress("it has no egress process; check `egress` in its settings")),
             };
         };
-        let before = self.egress_on_record(vm)?;
         self.record_egress(vm, policy.clone()).await?;
         let applied = self.apply_egress(egress, port, policy, before.clone()).await;
         if applied.is_err()

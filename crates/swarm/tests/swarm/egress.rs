@@ -48,6 +48,20 @@ async fn a_change_that_cannot_be_recorded_changes_no_policy() {
 }
 
 #[tokio::test]
+async fn an_adopted_vm_has_the_policy_of_the_store() {
+    let fixture = Fixture::new().await;
+    let vm = boot(&fixture).await;
+    let other = EgressPolicy::listing(&["other.example.com"]).unwrap();
+    fixture.store.set_egress(vm, other.clone());
+    let fixture = fixture.restart().await;
+    assert_eq!(fixture.keeper(|keeper| keeper.policies.clone()), [listed(), other]);
+    // A policy that is not applied loses no VM.
+    fixture.keeper(|keeper| keeper.refuses_policies = true);
+    let fixture = fixture.restart().await;
+    assert_eq!(fixture.records().await.remove(0).id, vm);
+}
+
+#[tokio::test]
 async fn a_policy_that_cannot_be_applied_is_not_on_record() {
     let fixture = Fixture::new().await;
     let vm = boot(&fixture).await;

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, TemplateId, TicketId, VmId,
+    egress::EgressPolicy,
     keys::Limits,
     swarm::{BootAnswer, EndReason, PausedBy, PausedTo},
     templates::Template,
@@ -80,6 +81,12 @@ impl FakeStore {
     pub(crate) fn attributes(&self, vm: VmId) -> VmAttributes {
         let alive = self.alive.lock().unwrap();
         alive.iter().find(|found| found.id == vm).unwrap().attributes.clone()
+    }
+
+    /// Changes the record behind the swarm's back, as a restore of a backup does.
+    pub(crate) fn set_egress(&self, vm: VmId, egress: EgressPolicy) {
+        let mut alive = self.alive.lock().unwrap();
+        alive.iter_mut().find(|found| found.id == vm).unwrap().attributes.egress = egress;
     }
 
     pub(crate) fn is_paused(&self, vm: VmId) -> bool {
