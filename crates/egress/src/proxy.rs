@@ -1,15 +1,17 @@
 //! An HTTP proxy that takes `CONNECT` only and checks each address before it connects.
 //!
 //! A program that connects only through this proxy sends it each host name, also after a redirect, and the proxy checks the
-//! address that it connects to.
+//! address that it connects to. Its URL holds a password, so that no other program of the machine can use it.
 
 use std::{
-    io,
+    fmt, io,
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use data_encoding::{BASE64, HEXLOWER};
+use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -30,41 +32,76 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Concurrent connections.
 const MAX_CONNECTIONS: usize = 32;
+/// The user in the URL of a proxy. Only the password differs between proxies.
+const USER: &str = "skep";
 
 /// A proxy on loopback. Dropping it ends its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
+    password: Password,
     refused: RefusedHost,
     server_task: JoinHandle<()>,
+}
+
+/// The password of a proxy.
+#[derive(Clone)]
+struct Password(String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password")
+    }
 }
 
 type RefusedHost = Arc<Mutex<Option<String>>>;
 
 impl Proxy {
-    /// Starts it on a free port.
+    /// Starts it on a free port, with a new password.
     ///
     /// # Errors
-    /// No socket can be bound.
+    /// No socket can be bound, or the kernel has no random bytes.
     pub async fn start(resolver: Resolver) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
+        let (address, password) = (listener.local_addr()?, Password::random()?);
         let refused = RefusedHost::default();
-        let serving = tokio::spawn(serve(listener, resolver, Arc::clone(&refused)));
-        Ok(Self { address, refused, server_task: serving })
+        let serving = tokio::spawn(serve(listener, resolver, password.clone(), Arc::clone(&refused)));
+        Ok(Self { address, password, refused, server_task: serving })
     }
 
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
+    /// The URL with user and password.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{USER}:{}@{}", self.password.0, self.address)
     }
 
     /// The last host whose addresses were all forbidden.
     pub fn refused(&self) -> Option<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Password {
+    fn random() -> io::Result<Self> {
+        let mut bytes = [0; 32];
+        let count = getrandom(&mut bytes, GetRandomFlags::empty())?;
+        if count == bytes.len() {
+            Ok(Self(HEXLOWER.encode(&bytes)))
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+
+    /// Whether the head of a request has this password (RFC 7617, `Proxy-Authorization` of RFC 9110).
+    fn is_in(&self, head: &[u8]) -> bool {
+        let expected = format!("Basic {}", BASE64.encode(format!("{USER}:{}", self.0).as_bytes()));
+        let Ok(head) = std::str::from_utf8(head) else { return false };
+        let mut fields = head.lines().filter_map(|line| line.split_once(':'));
+        fields
+            .any(|(name, value)| name.eq_ignore_ascii_case("proxy-authorization") && value.trim() == expected)
     }
 }
 
@@ -74,7 +111,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(listener: TcpListener, resolver: Resolver, refused: RefusedHost) {
+async fn serve(listener: TcpListener, resolver: Resolver, password: Password, refused: RefusedHost) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((caller, _)) = listener.accept().await else {
@@ -85,9 +122,9 @@ async fn serve(listener: TcpListener, resolver: Resolver, refused: RefusedHost) 
             connections.join_next().await;
         }
         while connections.try_join_next().is_some() {}
-        let (resolver, refused) = (resolver.clone(), Arc::clone(&refused));
+        let (resolver, password, refused) = (resolver.clone(), password.clone(), Arc::clone(&refused));
         connections.spawn(async move {
-            let _ = handle_connection(caller, &resolver, &refused).await;
+            let _ = handle_connection(caller, &resolver, &password, &refused).await;
         });
     }
 }
@@ -95,9 +132,15 @@ async fn serve(listener: TcpListener, resolver: Resolver, refused: RefusedHost) 
 async fn handle_connection(
     mut caller: TcpStream,
     resolver: &Resolver,
+    password: &Password,
     refused: &RefusedHost,
 ) -> io::Result<()> {
     let head = tokio::time::timeout(HEAD_TIMEOUT, read_head(&mut caller)).await??;
+    if !password.is_in(&head) {
+        const UNAUTHENTICATED: &[u8] = b"HTTP/1.1 407 Proxy Authentication Required\r\n\
+            Proxy-Authenticate: Basic realm=\"skep\"\r\nContent-Length: 0\r\n\r\n";
+        return caller.write_all(UNAUTHENTICATED).await;
+    }
     let Some((host, port)) = parse_connect(&head) else {
         return caller.write_all(b"HTTP/1.1 405 Only CONNECT\r\nContent-Length: 0\r\n\r\n").await;
     };
@@ -158,12 +201,42 @@ mod tests {
     }
 
     async fn connect_status(proxy: &Proxy, target: &str) -> String {
+        let user = format!("{USER}:{}", proxy.password.0);
+        let authorization = format!("proxy-authorization: Basic {}\r\n", BASE64.encode(user.as_bytes()));
+        status_of(proxy, &format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n")).await
+    }
+
+    async fn status_of(proxy: &Proxy, head: &str) -> String {
         let mut stream = TcpStream::connect(proxy.address).await.unwrap();
-        let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = vec![0; 12];
         stream.read_exact(&mut answer).await.unwrap();
         String::from_utf8(answer).unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_who_has_its_password_is_connected() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = server.local_addr().unwrap().to_string();
+        let (proxy, other) = (start(&["127.0.0.0/8"]).await, start(&["127.0.0.0/8"]).await);
+        assert_ne!(proxy.password.0, other.password.0);
+        let basic = |user: &str| format!("Proxy-Authorization: Basic {}\r\n", BASE64.encode(user.as_bytes()));
+        let right = basic(&format!("{USER}:{}", proxy.password.0));
+        for authorization in [
+            String::new(),
+            basic(USER),
+            basic(&format!("{USER}:")),
+            basic(&format!("{USER}:{}", other.password.0)),
+            right.replace("Proxy-", ""),
+            right.replace("Basic", "Bearer"),
+        ] {
+            let status =
+                status_of(&proxy, &format!("CONNECT {target} HTTP/1.1\r\n{authorization}\r\n")).await;
+            assert!(status.ends_with("407"), "{authorization}: {status}");
+        }
+        let status = status_of(&proxy, &format!("CONNECT {target} HTTP/1.1\r\n{right}\r\n")).await;
+        assert!(status.ends_with("200"), "the control: {status}");
+        assert_eq!(connect_status(&proxy, &target).await, "HTTP/1.1 200");
     }
 
     #[tokio::test]
@@ -204,17 +277,17 @@ mod tests {
     #[tokio::test]
     async fn it_speaks_nothing_but_connect() {
         let proxy = start(&[]).await;
-        let mut stream = TcpStream::connect(proxy.address).await.unwrap();
-        stream.write_all(b"GET http://127.0.0.1/ HTTP/1.1\r\n\r\n").await.unwrap();
-        let mut answer = vec![0; 12];
-        stream.read_exact(&mut answer).await.unwrap();
-        assert_eq!(answer, b"HTTP/1.1 405");
+        let authorization = BASE64.encode(format!("{USER}:{}", proxy.password.0).as_bytes());
+        let head =
+            format!("GET http://127.0.0.1/ HTTP/1.1\r\nProxy-Authorization: Basic {authorization}\r\n\r\n");
+        assert_eq!(status_of(&proxy, &head).await, "HTTP/1.1 405");
     }
 
     proptest! {
         #[test]
         fn any_head_is_read_or_refused(head in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = parse_connect(&head);
+            prop_assert!(!Password("x".to_owned()).is_in(&head));
         }
     }
 }

@@ -37,5 +37,5 @@ async fn a_proxy_without_free_descriptors_waits_and_serves_later() {
         let mut status = [0; 12];
         caller.read_exact(&mut status).map(|()| status)
     });
-    assert_eq!(answer.await.unwrap().unwrap(), *b"HTTP/1.1 405");
+    assert_eq!(answer.await.unwrap().unwrap(), *b"HTTP/1.1 407", "it has no password");
 }
