@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{
     harness::{Skep, eventually, step, temp_dir},
-    memory::{MemoryGroup, template_memory},
+    memory::{MemoryGroup, grown_since, template_memory},
     usage::{complete_metrics, figure},
 };
 
@@ -114,7 +114,7 @@ async fn a_vm_of_1024_mb_has_its_size_and_may_use_all_of_it() {
     assert!(pages >= used_mb * 256 && used_mb > 810, "{used}");
     // The control: memory that the guest has used is counted.
     eventually("what the VM has used", async || held_mb().await > 810).await;
-    let grown = template_memory(skep.pid()) - before;
+    let grown = grown_since(before, skep.pid());
     assert!(grown < 5 << 20, "the template grew by {grown} bytes");
     let limit_mb = MemoryGroup::of(&skep, &vm).limit() >> 20;
     assert!(OVERHEADS_MB.contains(&(limit_mb - 1024)), "{limit_mb} MiB");
