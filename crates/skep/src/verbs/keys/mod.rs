@@ -321,7 +321,7 @@ async fn revoke_all(backend: &Backend, verb: Revoke) -> anyhow::Result<ExitCode>
         output::line(&format!("{}{account} revoked", output::counted(revoked.revoked, "key")))?;
         if revoked.kept > 0 {
             let kept = output::counted(revoked.kept, "key");
-            output::eprint_line(&format!("{kept} with scopes that yours lacks stay valid"));
+            output::eprint_line(&format!("{kept} not revoked, because your key lacks some of their scopes"));
         }
     }
     Ok(ExitCode::SUCCESS)
