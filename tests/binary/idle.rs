@@ -303,13 +303,15 @@ async fn own_idle_vms_go_to_disk_before_those_of_other_accounts() {
     let skep = Skep::start_on(temp_dir(), &["--max-vms", "2"]).await;
     let acme = skep.tenant("acme").await;
     let idle = json!({"idle_timeout_ms": 1000});
-    let others = boot(&skep, &idle).await;
-    paused(&skep, &others, "memory").await;
     let own = acme.post("/api/swarm/boot", &idle).await.ok(201)["vms"][0].clone();
     let place = async |vm: &Value| acme.get(&path(vm)).await.ok(200)["paused_to"].clone();
     eventually("a pause for being idle", async || place(&own).await == "memory").await;
+    let others = boot(&skep, &idle).await;
+    paused(&skep, &others, "memory").await;
 
-    // The other account's VM is idle for a longer time.
+    // This restarts the idle time, so that the other account's VM is idle for longer.
+    let change = json!({"idle_timeout_ms": 2000});
+    send(acme.request(Method::PATCH, &path(&own)).json(&change)).await.ok(200);
     let running = acme.post("/api/swarm/boot", &json!({})).await.ok(201)["vms"][0].clone();
     assert_eq!(place(&own).await, "disk");
     paused(&skep, &others, "memory").await;
