@@ -30,7 +30,7 @@ impl Swarm {
         loop {
             let reserved = self.reserve_now(account, limits, template, vms).await;
             let lacks_capacity = matches!(&reserved, Err(error) if error.code() == ErrorCode::NoCapacity);
-            let moves_suffice = lacks_capacity && self.moves_suffice(template, vms);
+            let moves_suffice = lacks_capacity && self.moves_suffice(template, vms).await?;
             if !(moves_suffice && self.move_one_to_disk(account).await) {
                 return reserved;
             }
@@ -38,8 +38,10 @@ impl Swarm {
     }
 
     /// Whether a boot would fit if all idle VMs were on disk, and parked VMs that it does not take had ended.
-    fn moves_suffice(&self, template: &BootTemplate, vms: u32) -> bool {
+    async fn moves_suffice(&self, template: &BootTemplate, vms: u32) -> Result<bool, Error> {
         let (budget, pool) = (&self.0.budget, &self.0.booter.pool);
+        // The last sample may be a second old.
+        self.0.usage.take(&pool.restorer.keeper, budget).await?;
         let idle = idle::in_memory(&self.0.surroundings.registry);
         let held = idle.iter().filter_map(|vm| self.0.usage.of(vm.facts.id)).map(|load| load.held_bytes);
         let freeable = FreeableCapacity {
@@ -47,10 +49,15 @@ impl Swarm {
             promised_mb: idle.iter().map(|vm| budget.promise_of_one_mb(vm.facts.memory_mb)).sum(),
             held_bytes: held.sum(),
         };
-        let taken = if template.is_pooled() { pool.ready(template.id).min(vms) } else { 0 };
         // A parked VM holds about as much as a new one takes.
-        let parked = taken + pool.evictable(template.id, vms);
-        budget.suffices_with(&freeable, &RequestedCapacity { vms, guest_mb: template.memory_mb, parked })
+        let parked = self.parked_for(template, vms) + pool.evictable(template.id, vms);
+        let requested = RequestedCapacity { vms, guest_mb: template.memory_mb, parked };
+        Ok(budget.suffices_with(&freeable, &requested))
+    }
+
+    /// The number of parked VMs that a boot takes.
+    fn parked_for(&self, template: &BootTemplate, vms: u32) -> u32 {
+        if template.is_pooled() { self.0.booter.pool.ready(template.id).min(vms) } else { 0 }
     }
 
     /// Moves an idle VM to disk, one of this account if it has any. Returns whether that succeeded in time; a move that takes
@@ -73,11 +80,11 @@ impl Swarm {
         let mut requested = RequestedCapacity { vms, guest_mb: template.memory_mb, parked: 0 };
         budget.check(account, limits, &requested)?;
         loop {
-            requested.parked = if template.is_pooled() { pool.ready(template.id).min(vms) } else { 0 };
+            requested.parked = self.parked_for(template, vms);
             if !budget.lacks_memory(requested.restores()) {
                 break;
             }
-            // The sample may be a second old.
+            // The last sample may be a second old.
             self.0.usage.take(&pool.restorer.keeper, budget).await?;
             if !budget.lacks_memory(requested.restores()) {
                 break;
