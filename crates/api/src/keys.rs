@@ -107,6 +107,8 @@ pub struct RevokedKeys {
     pub revoked: u32,
     /// The number of keys that stay valid because they have scopes that the calling key lacks.
     #[cfg_attr(feature = "openapi", schema(example = 0))]
+    // Servers of earlier versions do not send it.
+    #[serde(default)]
     pub kept: u32,
 }
 
