@@ -225,12 +225,17 @@ async fn assert_report(skep: &Skep, vm: u64) {
     }
 }
 
-/// Asserts that a boot without a policy takes that of the account, and that one with a policy does not.
-async fn assert_default_of_account(skep: &Skep) {
+/// Sets what VMs of the account may reach whose boot gives no policy.
+async fn set_default_of_account(skep: &Skep, policy: &Value) {
     let account = skep.get("/api/whoami").await.ok(200)["account"]["id"].as_str().unwrap().to_owned();
     let change = skep.request(Method::PATCH, &format!("/api/accounts/{account}"));
-    let changed = send(change.json(&json!({"egress": policy()}))).await.ok(200);
-    assert_eq!(changed["egress"], policy());
+    let changed = send(change.json(&json!({"egress": policy}))).await.ok(200);
+    assert_eq!(changed["egress"], *policy);
+}
+
+/// Asserts that a boot without a policy takes that of the account, and that one with a policy does not.
+async fn assert_default_of_account(skep: &Skep) {
+    set_default_of_account(skep, &policy()).await;
     let booted = skep.post("/api/swarm/boot", &json!({})).await.ok(201);
     assert_eq!(booted["vms"][0]["egress"], policy(), "{booted}");
     let vm = booted["vms"][0]["pid"].as_u64().unwrap();

@@ -30,6 +30,7 @@ async fn made(skep: &Skep, account: AccountId, name: &str, parent: TemplateId) -
         name: name.parse().unwrap(),
         parent,
         size: SIZE,
+        egress: None,
         description: None,
         max_templates: 100,
         max_building: 100,

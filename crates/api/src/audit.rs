@@ -28,8 +28,8 @@ pub struct AuditEntry {
     pub action: String,
     /// The id of the affected resource; null if the request named none.
     pub resource: Option<String>,
-    /// The egress policy that the request asked for, of a VM or an account; null if it asked for none.
-    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::optional_policy_schema))]
+    /// The egress policy that the request gave, to VMs or to an account; null if it gave none, or `none` to VMs that it booted.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::audited_policy_schema))]
     pub egress: Option<EgressPolicy>,
     /// The outcome of the request.
     pub outcome: Outcome,

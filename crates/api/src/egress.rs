@@ -13,7 +13,9 @@ use serde_json::Value;
 
 pub use presets::EgressPreset;
 #[cfg(feature = "openapi")]
-pub(crate) use schema::{optional_policy_schema, policy_schema, requested_policy_schema};
+pub(crate) use schema::{
+    audited_policy_schema, policy_schema, requested_policy_schema, snapshot_policy_schema,
+};
 
 /// The most entries of a policy.
 pub const MAX_ENTRIES: usize = 64;

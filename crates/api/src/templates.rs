@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AccountId, TemplateId,
+    egress::EgressPolicy,
     scope::{UnknownWord, words},
 };
 
@@ -166,6 +167,11 @@ pub struct Template {
     /// change when other templates are made or deleted.
     #[cfg_attr(feature = "openapi", schema(example = 104_857_600))]
     pub own_bytes: Option<u64>,
+    /// What VMs of a snapshot may connect to outside if their boot has no `egress`: what its VM could at that time. Null for other
+    /// templates, and for snapshots that an earlier version of skep made: their VMs have the default of the account.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::snapshot_policy_schema))]
+    #[serde(default)]
+    pub egress: Option<EgressPolicy>,
     /// Whether all accounts may use it.
     pub public: bool,
     /// The purpose of the template, for people.

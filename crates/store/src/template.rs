@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use skep_api::{
     AccountId, TemplateId, VmId,
+    egress::EgressPolicy,
     keys::Limits,
     templates::{GuestSize, Template, TemplateName, TemplateSource, TemplateState},
 };
@@ -63,6 +64,8 @@ pub struct CreateTemplate {
     /// The template that it begins with, or that the VM of a snapshot was booted from.
     pub parent: TemplateId,
     pub size: GuestSize,
+    /// The policy of VMs of a snapshot whose boot gives none.
+    pub egress: Option<EgressPolicy>,
     pub description: Option<String>,
     /// Maximum number of templates of the account.
     pub max_templates: u32,

@@ -32,6 +32,9 @@ pub struct BootSpec {
     /// With a name only if `count` is 1; without an expiry, which follows from `ttl`.
     pub attributes: VmAttributes,
     pub source: BootFrom,
+    /// Whether VMs that begin with the state of another VM have its egress policy, for a snapshot that of its time, instead of
+    /// that of `attributes`.
+    pub keeps_egress: bool,
     /// Time until the VMs end by themselves.
     pub ttl: Option<Duration>,
     /// Environment of every command in the VMs. Never in a record, event or log.

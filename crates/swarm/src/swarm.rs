@@ -162,14 +162,19 @@ impl Swarm {
             }
             BootFrom::Vm { vm, keeps_metadata } => {
                 let parent = self.awake(account, limits, *vm).await?;
+                let record = parent.handle.record();
                 if *keeps_metadata {
-                    order.attributes.metadata = parent.handle.record().metadata;
+                    order.attributes.metadata = record.metadata;
                 }
-                let template = Arc::new(BootTemplate::fork(&parent.handle.facts, TemplateId::generate()));
+                let (facts, capture) = (&parent.handle.facts, TemplateId::generate());
+                let template = Arc::new(BootTemplate::fork(facts, record.egress, capture));
                 awake_parent = Some(parent);
                 template
             }
         };
+        if let Some(egress) = template.egress.as_ref().filter(|_| order.keeps_egress) {
+            order.attributes.egress.clone_from(egress);
+        }
         if let Some(name) = &order.attributes.name {
             self.registry().require_free(*account, name)?;
         }

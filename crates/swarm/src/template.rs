@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use skep_api::{
     AccountId, ErrorCode, Failure, TemplateId, VmId,
+    egress::EgressPolicy,
     swarm::BASE_TEMPLATE,
     templates::{Template, TemplateSource, TemplateState},
 };
@@ -20,6 +21,8 @@ pub(crate) struct BootTemplate {
     pub(crate) account: Option<AccountId>,
     /// Memory of a guest, in MiB.
     pub(crate) memory_mb: u64,
+    /// The egress policy of the VM whose state VMs begin with, if that is known.
+    pub(crate) egress: Option<EgressPolicy>,
     pub(crate) source: BootState,
 }
 
@@ -40,16 +43,17 @@ pub(crate) enum BootState {
 impl BootTemplate {
     pub(crate) fn base(memory_mb: u64) -> Self {
         let name = BASE_TEMPLATE.to_owned();
-        Self { id: TemplateId::BASE, name, account: None, memory_mb, source: BootState::Baked }
+        Self { id: TemplateId::BASE, name, account: None, memory_mb, egress: None, source: BootState::Baked }
     }
 
     /// Copies of a VM.
-    pub(crate) fn fork(parent: &VmBooted, capture: TemplateId) -> Self {
+    pub(crate) fn fork(parent: &VmBooted, egress: EgressPolicy, capture: TemplateId) -> Self {
         Self {
             id: parent.template_id,
             name: parent.template.clone(),
             account: Some(parent.account),
             memory_mb: parent.memory_mb,
+            egress: Some(egress),
             source: BootState::Fork { parent: parent.id, capture },
         }
     }
@@ -79,6 +83,7 @@ impl From<Template> for BootTemplate {
             name: template.name.into(),
             account: template.account.filter(|_| !template.public),
             memory_mb: template.memory_mb,
+            egress: template.egress,
             source: match template.source {
                 TemplateSource::Vm => BootState::Snapshot,
                 _ => BootState::Baked,

@@ -57,14 +57,26 @@ fn policy() -> OneOfBuilder {
 }
 
 /// The schema of the policy of an audit entry.
-pub(crate) fn optional_policy_schema() -> utoipa::openapi::Schema {
+pub(crate) fn audited_policy_schema() -> utoipa::openapi::Schema {
+    nullable_policy(
+        "The egress policy that the request gave, to VMs or to an account; null if it gave none, or `\"none\"` to VMs that it booted.",
+    )
+}
+
+/// The schema of the policy of a snapshot.
+pub(crate) fn snapshot_policy_schema() -> utoipa::openapi::Schema {
+    nullable_policy(
+        "What VMs of a snapshot may connect to outside if their boot has no `egress`: what its VM could at that time. Null for \
+         other templates, and for snapshots that an earlier version of skep made: their VMs have the default of the account.",
+    )
+}
+
+fn nullable_policy(description: &str) -> utoipa::openapi::Schema {
     let null = ObjectBuilder::new().schema_type(Type::Null);
     OneOfBuilder::new()
         .item(null)
         .item(policy_schema())
-        .description(Some(
-            "The egress policy that the request asked for, of a VM or an account; null if it asked for none.",
-        ))
+        .description(Some(description))
         .examples([serde_json::json!({"allow": ["api.example.com"]})])
         .build()
         .into()

@@ -85,6 +85,7 @@ pub(super) fn parse_boot(
     let metadata = request.metadata.unwrap_or_default();
     check_metadata(&metadata)?;
     request.command.as_deref().map_or(Ok(()), check_command)?;
+    let keeps_egress = request.egress.is_none();
     let order = BootSpec {
         // In range, as `take_whole` checked.
         count: u32::try_from(count).unwrap_or(max_vms),
@@ -97,6 +98,7 @@ pub(super) fn parse_boot(
             on_idle: request.on_idle.unwrap_or_default(),
         },
         source,
+        keeps_egress,
         ttl,
         env,
         arrived: call.arrival.monotonic,

@@ -93,7 +93,8 @@ async fn status(
 /// identity. No body, an empty one and `{}` mean one VM. A `name` needs a `count` of 1. With `ticket`, which also needs
 /// the scope `tickets:write`, the ticket is claimed first; a failed boot releases it, which does not count as a failed
 /// attempt. The VM ends with its attempt, unless `keep_vm` is true. With `command`, which also needs the scope
-/// `swarm:exec`, that command is started in each VM and runs independently of the caller.
+/// `swarm:exec`, that command is started in each VM and runs independently of the caller. Without `egress`, VMs of a snapshot
+/// have the policy that its VM had, and others that of the account.
 #[utoipa::path(
     post, path = "/api/swarm/boot", tag = "swarm", operation_id = "boot", security(("bearer" = ["swarm:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = IDEMPOTENCY_KEY_DESCRIPTION)),
@@ -133,13 +134,16 @@ async fn boot_and_answer(
     if order.command.is_some() {
         caller.require_scope(Scope::SwarmExec)?;
     }
-    let asked = Some(&order.attributes.egress).filter(|policy| **policy != EgressPolicy::None);
-    call.audit.set_egress(asked);
+    audit_egress(call, &order.attributes.egress);
     let swarm = state.vms.swarm().await?.clone();
     let in_progress = state.in_progress.begin(caller.account.id, once.as_ref())?;
     order.once = once;
     let booter = Booter::new(Arc::clone(&state.store), caller, call);
     let booted = booter.boot(swarm, order, work, in_progress).await?;
+    if let Some(first) = booted.answer.vms.first() {
+        // Copies may have the policy of their parent.
+        audit_egress(call, &first.egress);
+    }
     match booted.answer.vms.as_slice() {
         [] => {}
         [one] => call.audit.set_resource(one.id),
@@ -151,14 +155,18 @@ async fn boot_and_answer(
     Ok(replayable_response(StatusCode::CREATED, booted, |answer| Json(answer).into_response()))
 }
 
+fn audit_egress(call: &RequestInfo, policy: &EgressPolicy) {
+    call.audit.set_egress(Some(policy).filter(|policy| **policy != EgressPolicy::None));
+}
+
 /// Fork a VM
 ///
 /// Copies a running VM as it is at this moment, and boots the copies: all of them or none. A copy begins with the files, the
 /// memory and the processes of the VM, under an identity of its own: address, host name, machine id, kernel random numbers and
 /// clock. Its programs continue when it has all of that. Commands in progress go on in the copies, under their ids. Metadata
-/// and environment variables are inherited; ticket, key, name, time to live and `egress` are not, and neither are the variables
-/// and files that the VM has because of its ticket. The body is that of a boot, without `template` and `memory`. The VM stands
-/// still for a moment and runs on.
+/// and environment variables are inherited, and so is `egress`, if the body has none; ticket, key, name and time to live are not,
+/// and neither are the variables and files that the VM has because of its ticket. The body is that of a boot, without `template`
+/// and `memory`. The VM stands still for a moment and runs on.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/fork", tag = "swarm", operation_id = "fork_vm", security(("bearer" = ["swarm:write"])),
     params(

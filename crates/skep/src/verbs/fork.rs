@@ -10,7 +10,7 @@ use crate::{connection::Connection, output, target::vm_reference};
 /// Boot copies of a running VM.
 ///
 /// The copies begin with the VM's files, memory and processes, each under an identity of its own; the VM runs on.
-/// Metadata and environment variables are inherited; name, lifetime, ticket and --egress are not.
+/// Metadata, environment variables and --egress are inherited; name, lifetime and ticket are not.
 #[derive(Debug, Args)]
 pub(crate) struct Fork {
     /// The VM, by process id, id, name, host name or address.

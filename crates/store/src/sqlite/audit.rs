@@ -126,7 +126,7 @@ fn decode(row: &Columns<'_>) -> Result<(AuditId, AuditEntry), SqliteError> {
         address: row.parse_optional("address")?,
         action: row.get("action")?,
         resource: row.get("resource")?,
-        egress: if row.is_null("egress")? { None } else { Some(row.json("egress")?) },
+        egress: row.optional_json("egress")?,
         outcome: Outcome { status: row.optional_number("status")?, code },
         request_id: row.get("request_id")?,
     };

@@ -153,6 +153,13 @@ impl<'row> Columns<'row> {
         serde_json::from_str(&text).map_err(|error| invalid_column(column, error))
     }
 
+    /// A value encoded as JSON, or `None` for null.
+    pub(super) fn optional_json<T: DeserializeOwned>(&self, column: &str) -> Result<Option<T>, SqliteError> {
+        let text = self.get::<Option<String>>(column)?;
+        text.map(|text| serde_json::from_str(&text).map_err(|error| invalid_column(column, error)))
+            .transpose()
+    }
+
     /// An unsigned number.
     pub(super) fn number<T: TryFrom<i64, Error: StdError>>(&self, column: &str) -> Result<T, SqliteError> {
         self.get::<i64>(column)?.try_into().map_err(|error| invalid_column(column, error))

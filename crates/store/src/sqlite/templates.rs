@@ -12,7 +12,7 @@ use skep_api::{
 
 use super::{
     SqliteStore, accounts,
-    columns::{Columns, execute, millis, query_all, query_optional, signed},
+    columns::{Columns, execute, millis, query_all, query_optional, signed, to_json},
     error::SqliteError,
     events::{self, NewEvent},
     tickets,
@@ -118,9 +118,10 @@ fn create(connection: &Connection, command: &CreateTemplate) -> Result<Template,
     require_room(connection, command)?;
     execute(
         connection,
-        "INSERT INTO templates (id, account, name, source, parent, state, memory_mb, vcpus, disk_mb, public, description,
-                                created_at)
-         VALUES (:id, :account, :name, :source, :parent, :state, :memory_mb, :vcpus, :disk_mb, 0, :description, :at)",
+        "INSERT INTO templates (id, account, name, source, parent, state, memory_mb, vcpus, disk_mb, egress, public,
+                                description, created_at)
+         VALUES (:id, :account, :name, :source, :parent, :state, :memory_mb, :vcpus, :disk_mb, :egress, 0,
+                 :description, :at)",
         named_params! {
             ":id": command.id.to_string(),
             ":account": command.account.to_string(),
@@ -131,6 +132,7 @@ fn create(connection: &Connection, command: &CreateTemplate) -> Result<Template,
             ":memory_mb": signed(command.size.memory_mb)?,
             ":vcpus": command.size.vcpus,
             ":disk_mb": signed(command.size.disk_mb)?,
+            ":egress": command.egress.as_ref().map(to_json).transpose()?,
             ":description": command.description,
             ":at": millis(command.at),
         },
@@ -388,6 +390,7 @@ fn decode(row: &Columns<'_>) -> Result<Template, SqliteError> {
         disk_mb: row.number("disk_mb")?,
         size_bytes: row.optional_number("size_bytes")?,
         own_bytes: row.optional_number("own_bytes")?,
+        egress: row.optional_json("egress")?,
         public: row.get("public")?,
         description: row.get("description")?,
         account: row.parse_optional("account")?,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use skep_api::{
     AccountId, ErrorCode, TemplateId, VmId,
+    egress::EgressPolicy,
     keys::Limits,
     swarm::EndReason,
     templates::{GuestSize, Template, TemplateSource, TemplateState},
@@ -34,6 +35,7 @@ fn new(account: AccountId, name: &str) -> CreateTemplate {
         name: name.parse().unwrap(),
         parent: TemplateId::BASE,
         size: SIZE,
+        egress: None,
         description: Some("for\tbuilds".to_owned()),
         max_templates: 5,
         max_building: 5,
@@ -80,6 +82,7 @@ pub async fn a_template_is_kept_as_it_was_made_and_built(store: Arc<dyn Store>) 
         disk_mb: 20_480,
         size_bytes: None,
         own_bytes: None,
+        egress: None,
         public: false,
         description: command.description.clone(),
         account: Some(account),
@@ -100,8 +103,11 @@ pub async fn a_template_is_kept_as_it_was_made_and_built(store: Arc<dyn Store>) 
     store.record_boots(boot(vec![vm_of(account, &built, 4)])).await.unwrap();
     let used = store.template(account, "big").await.unwrap();
     assert_eq!(used, Template { last_used_at: Some(moment(500)), vms: 1, ..built });
+    let egress = Some(EgressPolicy::listing(&["api.example.com"]).unwrap());
+    let snapshot = CreateTemplate { egress: egress.clone(), ..new(account, "snapshot") };
+    assert_eq!(store.create_template(snapshot).await.unwrap().egress, egress);
     let base = store.template(account, "base").await.unwrap();
-    assert_eq!((base.id, base.account, base.public, base.children), (TemplateId::BASE, None, true, 1));
+    assert_eq!((base.id, base.account, base.public, base.children), (TemplateId::BASE, None, true, 2));
     assert_eq!((base.source, base.memory_mb, base.vcpus), (TemplateSource::Base, 1024, 2));
     // A later start with other settings.
     let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };

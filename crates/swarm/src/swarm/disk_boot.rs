@@ -70,7 +70,7 @@ impl Swarm {
         snapshot: TemplateId,
     ) -> Result<Reservation, Error> {
         // The template is only used for the size: no parked VM takes the place of this one.
-        let template = BootTemplate::fork(&handle.facts, snapshot);
+        let template = BootTemplate::fork(&handle.facts, handle.record().egress, snapshot);
         self.reserve(account, limits, &template, 1).await
     }
 

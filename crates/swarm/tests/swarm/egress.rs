@@ -1,10 +1,14 @@
 //! Changes of egress policies together with the record.
 
-use skep_api::{VmId, egress::EgressPolicy};
+use skep_api::{
+    VmId,
+    egress::EgressPolicy,
+    templates::{Template, TemplateSource},
+};
 use skep_store::{VmAttributes, VmChange};
-use skep_swarm::BootSpec;
+use skep_swarm::{BootFrom, BootSpec};
 
-use crate::fixture::Fixture;
+use crate::{fake_templates::template as template_of, fixture::Fixture};
 
 fn listed() -> EgressPolicy {
     EgressPolicy::listing(&["api.example.com"]).unwrap()
@@ -45,6 +49,28 @@ async fn a_change_that_cannot_be_recorded_changes_no_policy() {
     let changed = change(&fixture, vm, EgressPolicy::All).await;
     assert_eq!(changed, (true, Some("web".to_owned()), EgressPolicy::All));
     assert_eq!(fixture.keeper(|keeper| keeper.policies.last().cloned()), Some(EgressPolicy::All));
+}
+
+/// Boots a VM from a template with this policy. Returns the policy of its record.
+async fn booted_from(fixture: &Fixture, template: Option<EgressPolicy>, keeps_egress: bool) -> EgressPolicy {
+    let stored = Template { egress: template, ..template_of(fixture.account, "stored", 128) };
+    let stored = Template { source: TemplateSource::Vm, ..stored };
+    *fixture.store.templates.lock().unwrap() = vec![stored];
+    let source = BootFrom::Template { reference: "stored".to_owned(), memory: true };
+    let attributes = VmAttributes { egress: EgressPolicy::All, ..VmAttributes::default() };
+    let spec = BootSpec { source, attributes, keeps_egress, ..fixture.boot_spec(1) };
+    fixture.boot_with(spec).await.unwrap().vms.remove(0).egress
+}
+
+#[tokio::test]
+async fn a_copy_has_the_policy_of_its_vm_unless_its_boot_gives_one() {
+    let fixture = Fixture::new().await;
+    assert_eq!(booted_from(&fixture, Some(listed()), true).await, listed());
+    assert_eq!(booted_from(&fixture, Some(EgressPolicy::None), true).await, EgressPolicy::None);
+    assert_eq!(fixture.keeper(|keeper| keeper.policies.clone()), [listed()]);
+    assert_eq!(booted_from(&fixture, Some(listed()), false).await, EgressPolicy::All);
+    // A snapshot of an earlier version has none.
+    assert_eq!(booted_from(&fixture, None, true).await, EgressPolicy::All);
 }
 
 #[tokio::test]

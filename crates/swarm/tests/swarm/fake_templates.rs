@@ -28,6 +28,7 @@ pub(crate) fn template(account: AccountId, name: &str, memory_mb: u64) -> Templa
         disk_mb: 2048,
         size_bytes: None,
         own_bytes: None,
+        egress: None,
         public: false,
         description: None,
         account: Some(account),

@@ -120,6 +120,7 @@ impl Fixture {
             count,
             attributes: Default::default(),
             source: BootFrom::Template { reference: "base".to_owned(), memory: true },
+            keeps_egress: true,
             ttl: None,
             env: BTreeMap::new(),
             arrived: Instant::now(),

@@ -89,6 +89,7 @@ pub(super) async fn create(
         source: TemplateSource::Setup,
         parent: parent.id,
         size,
+        egress: None,
         description: order.description,
         max_templates: MAX_TEMPLATES,
         max_building: MAX_BUILDING,

@@ -28,8 +28,8 @@ use crate::{
 ///
 /// Stores a running VM as a template: its files, memory and processes as they are at this moment. The VM stands still
 /// meanwhile and runs on. VMs that are booted from the template continue from there, each under an identity of its own:
-/// address, host name, machine id, kernel random numbers and clock. Environment variables of the VM are not passed on, but
-/// what programs hold in memory is. Only what differs from the VM's own template takes space.
+/// address, host name, machine id, kernel random numbers and clock. They have the `egress` that the VM has now, if their boot
+/// gives none. Environment variables of the VM are not passed on, but what programs hold in memory is. Only what differs from the VM's own template takes space.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/snapshot", tag = "templates", operation_id = "snapshot_vm",
     security(("bearer" = ["swarm:write"])),
@@ -64,6 +64,7 @@ pub(super) async fn snapshot(
         source: TemplateSource::Vm,
         parent: parent.id,
         size: GuestSize { memory_mb: vm.memory_mb, vcpus: vm.vcpus, disk_mb: parent.disk_mb },
+        egress: Some(vm.egress),
         description: request.description,
         max_templates: MAX_TEMPLATES,
         max_building: MAX_BUILDING,

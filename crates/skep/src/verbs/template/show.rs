@@ -5,7 +5,11 @@ use std::{io, process::ExitCode};
 use clap::Args;
 use skep_api::templates::Template;
 
-use crate::{connection::Connection, output, verbs::ticket::printable};
+use crate::{
+    connection::Connection,
+    output,
+    verbs::{egress::describe_policy, ticket::printable},
+};
 
 /// List the templates that VMs can be booted from: base first, then the oldest first.
 #[derive(Debug, Args)]
@@ -57,6 +61,7 @@ pub(super) async fn show(verb: Show) -> anyhow::Result<ExitCode> {
         ("description", found.description.as_deref().map(printable)),
         ("size", found.size_bytes.map(|bytes| mebibytes(bytes >> 20))),
         ("own size", found.own_bytes.map(|bytes| mebibytes(bytes >> 20))),
+        ("egress of its VMs", found.egress.as_ref().map(describe_policy)),
         ("templates made from it", Some(found.children.to_string())),
         ("created", Some(output::time(Some(found.created_at)))),
         ("last used", Some(output::time(found.last_used_at))),
