@@ -5,6 +5,7 @@ mod bodies;
 mod group;
 mod requests;
 mod thorough;
+mod unfinished;
 mod worst_case;
 
 use std::{collections::BTreeSet, time::Instant};

@@ -20,8 +20,10 @@ use tokio::{
     time::timeout,
 };
 
-/// Bodies and answers up to this size reserve nothing, in bytes. The limit on requests bounds their sum.
-pub(crate) const SMALL_BYTES: u64 = 1 << 20;
+/// Bodies up to this size reserve nothing, in bytes: about what a connection takes without one.
+pub(crate) const SMALL_BODY_BYTES: u64 = 16 << 10;
+/// Answers up to this size reserve nothing, in bytes.
+const SMALL_ANSWER_BYTES: u64 = 1 << 20;
 /// What all requests may reserve together, in bytes.
 const TOTAL_BYTES: u64 = 224 << 20;
 /// What the requests of one account may reserve together, in bytes.
@@ -29,7 +31,7 @@ const ACCOUNT_BYTES: u64 = 128 << 20;
 /// The most that one request reserves, in bytes: enough for a body of 48 MiB.
 const MAX_REQUEST_BYTES: u64 = 96 << 20;
 /// Bytes per permit of the semaphores.
-const PERMIT_BYTES: u64 = 64 << 10;
+const PERMIT_BYTES: u64 = 16 << 10;
 /// How long a request waits for memory.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -53,7 +55,7 @@ pub(crate) struct RequestMemory {
 
 #[derive(Debug)]
 struct Reserved {
-    _of_account: OwnedSemaphorePermit,
+    of_account: OwnedSemaphorePermit,
     of_whole: OwnedSemaphorePermit,
 }
 
@@ -83,27 +85,69 @@ impl MemoryBudget {
 }
 
 impl RequestMemory {
-    /// Raises the reservation to this many bytes, and waits while other requests hold too much.
+    /// Raises the reservation to this many bytes for an answer, unless it is small, and waits while other requests hold too
+    /// much.
     ///
     /// # Errors
     /// `overloaded` after [`WAIT_LIMIT`].
     pub(crate) async fn reserve(&self, bytes: u64) -> Result<(), Failure> {
-        if bytes <= SMALL_BYTES {
-            return Ok(());
+        if bytes <= SMALL_ANSWER_BYTES { Ok(()) } else { self.reserve_body(bytes).await }
+    }
+
+    /// Raises the reservation to this many bytes, and waits while other requests hold too much.
+    ///
+    /// # Errors
+    /// `overloaded` after [`WAIT_LIMIT`].
+    pub(crate) async fn reserve_body(&self, bytes: u64) -> Result<(), Failure> {
+        let permits = permits(bytes.min(MAX_REQUEST_BYTES));
+        {
+            let mut reserved = lock(&self.reserved);
+            if reserved.as_ref().is_some_and(|held| held.of_whole.num_permits() >= permits as usize) {
+                return Ok(());
+            }
+            // It is released first: two requests that each held a part and waited for more would deadlock.
+            *reserved = None;
         }
-        // The old reservation is released first: two requests that each held a part and waited for more would deadlock.
-        let before = lock(&self.reserved).take().map_or(0, |reserved| reserved.of_whole.num_permits());
-        let permits = permits(bytes.min(MAX_REQUEST_BYTES)).max(u32::try_from(before).unwrap_or(u32::MAX));
         let waiting = async {
             let of_account = self.shared.of_account(self.account).acquire_many_owned(permits).await.ok()?;
             let of_whole = Arc::clone(&self.shared.total).acquire_many_owned(permits).await.ok()?;
-            Some(Reserved { _of_account: of_account, of_whole })
+            Some(Reserved { of_account, of_whole })
         };
         let reserved = timeout(self.shared.wait_limit, waiting).await.ok().flatten();
         *lock(&self.reserved) = Some(reserved.ok_or_else(|| {
             let message = "the large requests and answers under way take all the memory that they may; try again, or ask for less";
             Failure::new(ErrorCode::Overloaded, message)
         })?);
+        Ok(())
+    }
+
+    /// Raises a reservation to this many bytes for a body that has taken what was reserved before, and waits for nothing: the
+    /// body stays in memory.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    pub(crate) fn extend_body(&self, bytes: u64) -> Result<(), Failure> {
+        let permits = permits(bytes.min(MAX_REQUEST_BYTES));
+        let mut reserved = lock(&self.reserved);
+        let held = reserved.as_ref().map_or(0, |held| held.of_whole.num_permits());
+        let missing = permits.saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
+        let more = || {
+            let of_account = self.shared.of_account(self.account).try_acquire_many_owned(missing).ok()?;
+            let of_whole = Arc::clone(&self.shared.total).try_acquire_many_owned(missing).ok()?;
+            Some(Reserved { of_account, of_whole })
+        };
+        let more = more().ok_or_else(|| {
+            let message = "the large requests and answers under way take all the memory that they may; try again, or send the body \
+                           with a `Content-Length`, so that it can wait for memory";
+            Failure::new(ErrorCode::Overloaded, message)
+        })?;
+        match reserved.as_mut() {
+            Some(held) => {
+                held.of_account.merge(more.of_account);
+                held.of_whole.merge(more.of_whole);
+            }
+            None => *reserved = Some(more),
+        }
         Ok(())
     }
 
@@ -170,7 +214,7 @@ mod tests {
             memory.reserve(32 * MIB).await.unwrap();
         }
         assert!(waits(&shared.for_request(one), 2 * MIB));
-        assert!(!waits(&shared.for_request(one), SMALL_BYTES));
+        assert!(!waits(&shared.for_request(one), SMALL_ANSWER_BYTES));
         assert!(!waits(&shared.for_request(other), MAX_REQUEST_BYTES));
         drop(held);
         assert!(!waits(&shared.for_request(one), ACCOUNT_BYTES));
@@ -201,6 +245,28 @@ mod tests {
         held.reserve(MAX_REQUEST_BYTES).await.unwrap();
         let refused = shared.for_request(account).reserve(MAX_REQUEST_BYTES).await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::Overloaded);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_grows_waits_for_nothing() {
+        let shared = MemoryBudget::default();
+        let all = shared.total.available_permits();
+        let account = AccountId::generate();
+        let body = shared.for_request(account);
+        body.reserve_body(MIB).await.unwrap();
+        body.extend_body(2 * MIB).unwrap();
+        // An answer of that size needs no more.
+        body.reserve(2 * MIB).await.unwrap();
+        let held = shared.for_request(account);
+        held.reserve_body(96 * MIB).await.unwrap();
+        assert!(shared.total.available_permits() < all);
+        let refused = body.extend_body(64 * MIB).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Overloaded);
+        drop(held);
+        body.extend_body(64 * MIB).unwrap();
+        assert_eq!(all - shared.total.available_permits(), permits(64 * MIB) as usize);
+        drop(body);
+        assert_eq!(shared.total.available_permits(), all);
     }
 
     #[tokio::test]

@@ -10,8 +10,11 @@ use skep_api::{ErrorCode, Failure};
 use super::limits::BodyLimit;
 use crate::{
     door::limits::BodyTimeouts,
-    memory::{RequestMemory, SMALL_BYTES},
+    memory::{RequestMemory, SMALL_BODY_BYTES},
 };
+
+/// What is reserved at first for a body that does not declare its length, in bytes.
+const FIRST_PART: u64 = 256 << 10;
 
 const MIN_BYTES_PER_SECOND: f64 = 1024.0;
 
@@ -60,9 +63,8 @@ pub(super) async fn collect(
     if body.size_hint().lower() > limit.bytes() as u64 {
         return Err(too_large(limit));
     }
-    let declared = body.size_hint().exact();
-    let max_bytes = declared.unwrap_or(limit.bytes() as u64);
     let mut bytes = BytesMut::new();
+    let mut reserved = memory.map(|memory| ReservedBody::new(memory, &body, limit));
     let (begun, mut throughput) = (Instant::now(), Throughput::new(times.stall));
     loop {
         let (wait_began, left) = (Instant::now(), times.total.saturating_sub(begun.elapsed()));
@@ -91,16 +93,42 @@ pub(super) async fn collect(
         if bytes.len() + data.len() > limit.bytes() {
             return Err(too_large(limit));
         }
-        if let Some(memory) = memory
-            && (bytes.len() as u64..(bytes.len() + data.len()) as u64).contains(&SMALL_BYTES)
-        {
-            // The text and the value that is parsed from it each take that much.
-            memory.reserve(2 * max_bytes).await?;
+        if let Some(reserved) = &mut reserved {
+            reserved.grow_to((bytes.len() + data.len()) as u64).await?;
         }
         bytes.extend_from_slice(&data);
         if !throughput.add(waited, data.len()) {
             return Err(too_slow(times));
         }
+    }
+}
+
+/// The memory that is reserved for a body.
+struct ReservedBody<'a> {
+    memory: &'a RequestMemory,
+    declared: Option<u64>,
+    max_bytes: u64,
+    /// The length that the reservation suffices for.
+    suffices_for: u64,
+}
+
+impl<'a> ReservedBody<'a> {
+    fn new(memory: &'a RequestMemory, body: &Body, limit: BodyLimit) -> Self {
+        let declared = body.size_hint().exact();
+        Self { memory, declared, max_bytes: limit.bytes() as u64, suffices_for: SMALL_BODY_BYTES }
+    }
+
+    /// Reserves memory before a body has this length, whole if it declares its own. Only a body that has little in memory waits.
+    async fn grow_to(&mut self, length: u64) -> Result<(), Failure> {
+        if length <= self.suffices_for {
+            return Ok(());
+        }
+        let is_first = self.suffices_for == SMALL_BODY_BYTES;
+        let next = if is_first { FIRST_PART } else { 2 * self.suffices_for };
+        self.suffices_for = self.declared.unwrap_or(next.min(self.max_bytes)).max(length);
+        // The text and the value that is parsed from it each take that much.
+        let bytes = 2 * self.suffices_for;
+        if is_first { self.memory.reserve_body(bytes).await } else { self.memory.extend_body(bytes) }
     }
 }
 

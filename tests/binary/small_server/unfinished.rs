@@ -1,0 +1,72 @@
+//! Bodies of one account that do not end.
+
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{
+    LIMIT_BYTES,
+    group::{MemoryGroup, Peak},
+    is_answered,
+};
+use crate::harness::{Skep, eventually};
+
+/// Some fewer than a server accepts from one address.
+const CONNECTIONS: usize = 1_000;
+/// The length that each body declares. All of them have twice the memory of the server.
+const BODY_BYTES: usize = 1 << 20;
+
+/// Sends requests without the last byte of their bodies, and leaves their connections open until the set is dropped.
+async fn send_unfinished(skep: &Skep) -> JoinSet<()> {
+    let headers =
+        format!("content-type: application/json\r\ncontent-length: {BODY_BYTES}\r\nexpect: 100-continue\r\n");
+    let head = skep.head("POST /api/files/write", &headers);
+    let mut requests = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let mut connection = skep.raw_connection().await;
+        connection.send(&head).await;
+        // It says so when it begins to read the body.
+        connection.expect("HTTP/1.1 100 Continue\r\n\r\n").await;
+        requests.spawn(async move {
+            connection.send([b' '; BODY_BYTES - 1]).await;
+            std::future::pending::<()>().await;
+        });
+    }
+    requests
+}
+
+/// Waits until the server takes no more of what was sent.
+async fn settles(peak: &Peak) {
+    let mut before = 0;
+    eventually("the memory of the server", async || {
+        sleep(Duration::from_secs(1)).await;
+        let now = peak.bytes();
+        std::mem::replace(&mut before, now) == now
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_do_not_end_leave_a_small_server_alive() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let skep = Skep::start().await;
+    let other = skep.tenant("other").await;
+    is_answered(&other).await;
+    let server = skep.server_pid().unwrap();
+    let group = MemoryGroup::around(&[skep.pid(), server], LIMIT_BYTES);
+    let peak = Peak::of(server);
+    let unfinished = send_unfinished(&skep).await;
+    settles(&peak).await;
+    is_answered(&other).await;
+    println!("{CONNECTIONS} bodies of 1 MiB that do not end: peak {} MiB", peak.bytes() >> 20);
+    assert_eq!((skep.server_pid(), group.killed()), (Some(server), 0), "a process ran out of memory");
+    // What they had reserved is free again.
+    drop(unfinished);
+    let root = other.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
+    let write = json!({"path": format!("{root}/file"), "content": "x".repeat(20 << 20)});
+    other.post("/api/files/write", &write).await.ok(201);
+    assert_eq!(skep.health().await["checks"]["store"], "ok");
+}
