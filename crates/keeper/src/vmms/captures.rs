@@ -54,6 +54,7 @@ impl Vmms {
         capture: TemplateId,
         then: AfterCapture,
     ) -> Result<OwnedFd, Error> {
+        self.check_names_no_template(capture)?;
         self.capture_source(vm)?;
         self.add_capture(capture)?;
         let this = Arc::clone(self);
@@ -70,6 +71,15 @@ impl Vmms {
             prepared.and_then(|prepared| prepared).inspect_err(|_| self.drop_capture(capture))?;
         self.fill(capture, CaptureSlot::Pending(pending));
         Ok(state)
+    }
+
+    /// Checks that a capture has an id of its own: VMs of a template with the same id would be launched from the capture.
+    fn check_names_no_template(&self, capture: TemplateId) -> Result<(), Error> {
+        if self.swarm.templates.status(capture).is_none() {
+            return Ok(());
+        }
+        let message = format!("a capture cannot have the id {capture}, which is that of a template");
+        Err(Failure::new(ErrorCode::Internal, message).into())
     }
 
     /// Checks that no other version of the engine is installed than the one that VMs run by. It could not load what they save,

@@ -21,7 +21,7 @@ use rustix::net::{
 };
 use serde_json::{Value, json};
 use skep_api::VmId;
-use skep_keeper_protocol::{AdminKey, Error, ServerEnd};
+use skep_keeper_protocol::{AdminKey, AfterCapture, Error, ServerEnd};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -152,6 +152,10 @@ impl FakeServer {
             "memory" => Ok(serde_json::to_value(self.end.memory().await?).unwrap()),
             "send_word" => self.send_word(vm(), details).await,
             "helper" => self.helper(&details["kind"]).await,
+            "prepare_capture" => {
+                let capture = template_id(details["capture"].as_str().unwrap());
+                self.end.prepare_capture(vm(), capture, AfterCapture::Ends).await.map(|_| json!({}))
+            }
             "pass_lingering" => Ok(self.pass_lingering(details)),
             "leave_socket_open" => Ok(json!({"pid": spawn_socket_holder(&self.raw)})),
             "restart" => self.end.restart().await.map(|_| json!({})),

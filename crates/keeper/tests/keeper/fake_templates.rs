@@ -12,7 +12,7 @@ use std::{
 use skep_api::{ErrorCode, Failure, TemplateId, templates::GuestSize};
 use skep_engine::Delta;
 use skep_keeper::{AdmitBuild, AdmitLoad, CapturedFiles, FileId, OpenTemplate, Templates};
-use skep_keeper_protocol::TemplateStatus;
+use skep_keeper_protocol::{TemplateState, TemplateStatus};
 
 /// Templates that are damaged while the file `damage` exists.
 pub(crate) struct FakeTemplates {
@@ -74,8 +74,15 @@ impl Templates for FakeTemplates {
         unreachable!("no test boots disks")
     }
 
-    fn status(&self, _: TemplateId) -> Option<TemplateStatus> {
-        None
+    fn status(&self, template: TemplateId) -> Option<TemplateStatus> {
+        (template == template_id("base")).then(|| TemplateStatus {
+            template,
+            parent: None,
+            size: GuestSize { memory_mb: 64, vcpus: 1, disk_mb: 64 },
+            state: TemplateState::Ready { key: "key".to_owned() },
+            size_bytes: 0,
+            own_bytes: 0,
+        })
     }
 
     fn store(&self, _: TemplateId, _: CapturedFiles<'_>) -> Result<TemplateStatus, Failure> {

@@ -23,6 +23,21 @@ pub(crate) fn a_vmm_that_keeps_its_stderr_open_is_ended() {
     fixture.assert_nothing_left();
 }
 
+/// VMs of the template, of any account, would be launched from the capture.
+pub(crate) fn a_capture_does_not_take_the_place_of_a_template() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let vm = keeper.launch("base");
+    let prepare = |id: &str| keeper.request(&json!({"prepare_capture": {"vm": vm.id, "capture": id}}));
+    let refused = prepare("base");
+    assert_eq!(refused["refused"], "internal", "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("which is that of a template"), "{refused}");
+    // The control: an id that no template has.
+    assert_eq!(prepare("unknown"), json!({}));
+    keeper.stop();
+    fixture.assert_nothing_left();
+}
+
 /// The keeper closes sockets that it receives, and the close of these blocks until the peer reads or resets.
 pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
     // Never accepts or reads, so written data stays in the connections.

@@ -68,6 +68,10 @@ fn main() -> ExitCode {
         ("a_damaged_template_is_not_used", launches::a_damaged_template_is_not_used),
         ("an_out_of_memory_kill_is_reported", launches::an_out_of_memory_kill_is_reported),
         ("a_vmm_that_died_is_kept_until_it_is_ended", launches::a_vmm_that_died_is_kept_until_it_is_ended),
+        (
+            "a_capture_does_not_take_the_place_of_a_template",
+            hostile::a_capture_does_not_take_the_place_of_a_template,
+        ),
         ("a_vmm_that_keeps_its_stderr_open_is_ended", hostile::a_vmm_that_keeps_its_stderr_open_is_ended),
         ("ten_launches_at_once_share_nothing", launches::ten_launches_at_once_share_nothing),
         ("changes_of_a_vm_at_once_are_all_recorded", launches::changes_of_a_vm_at_once_are_all_recorded),
