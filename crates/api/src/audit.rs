@@ -28,7 +28,7 @@ pub struct AuditEntry {
     pub action: String,
     /// The id of the affected resource; null if the request named none.
     pub resource: Option<String>,
-    /// The egress policy that the request gave, to VMs or to an account; null if it gave none, or `none` to VMs that it booted.
+    /// The egress policy that the request gave to VMs or to an account. Null if it gave none, and for VMs that were booted with `none`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::audited_policy_schema))]
     pub egress: Option<EgressPolicy>,
     /// The outcome of the request.

@@ -91,14 +91,18 @@ impl RequestMemory {
     /// # Errors
     /// `overloaded` after [`WAIT_LIMIT`].
     pub(crate) async fn reserve(&self, bytes: u64) -> Result<(), Failure> {
-        if bytes <= SMALL_ANSWER_BYTES { Ok(()) } else { self.reserve_body(bytes).await }
+        if bytes <= SMALL_ANSWER_BYTES { Ok(()) } else { self.raise(bytes).await }
     }
 
-    /// Raises the reservation to this many bytes, and waits while other requests hold too much.
+    /// Reserves this many bytes for a body that is not small, and waits while other requests hold too much.
     ///
     /// # Errors
     /// `overloaded` after [`WAIT_LIMIT`].
     pub(crate) async fn reserve_body(&self, bytes: u64) -> Result<(), Failure> {
+        self.raise(bytes).await
+    }
+
+    async fn raise(&self, bytes: u64) -> Result<(), Failure> {
         let permits = permits(bytes.min(MAX_REQUEST_BYTES));
         {
             let mut reserved = lock(&self.reserved);
@@ -131,12 +135,7 @@ impl RequestMemory {
         let mut reserved = lock(&self.reserved);
         let held = reserved.as_ref().map_or(0, |held| held.of_whole.num_permits());
         let missing = permits.saturating_sub(u32::try_from(held).unwrap_or(u32::MAX));
-        let more = || {
-            let of_account = self.shared.of_account(self.account).try_acquire_many_owned(missing).ok()?;
-            let of_whole = Arc::clone(&self.shared.total).try_acquire_many_owned(missing).ok()?;
-            Some(Reserved { of_account, of_whole })
-        };
-        let more = more().ok_or_else(|| {
+        let more = self.try_reserve(missing).ok_or_else(|| {
             let message = "the large requests and answers under way take all the memory that they may; try again, or send the body \
                            with a `Content-Length`, so that it can wait for memory";
             Failure::new(ErrorCode::Overloaded, message)
@@ -149,6 +148,12 @@ impl RequestMemory {
             None => *reserved = Some(more),
         }
         Ok(())
+    }
+
+    fn try_reserve(&self, permits: u32) -> Option<Reserved> {
+        let of_account = self.shared.of_account(self.account).try_acquire_many_owned(permits).ok()?;
+        let of_whole = Arc::clone(&self.shared.total).try_acquire_many_owned(permits).ok()?;
+        Some(Reserved { of_account, of_whole })
     }
 
     /// Attaches the reservation to the body of an answer, so that it lasts until the body's end.

@@ -59,7 +59,8 @@ fn policy() -> OneOfBuilder {
 /// The schema of the policy of an audit entry.
 pub(crate) fn audited_policy_schema() -> utoipa::openapi::Schema {
     nullable_policy(
-        "The egress policy that the request gave, to VMs or to an account; null if it gave none, or `\"none\"` to VMs that it booted.",
+        "The egress policy that the request gave to VMs or to an account. Null if it gave none, and for VMs that were booted with \
+         `\"none\"`.",
     )
 }
 

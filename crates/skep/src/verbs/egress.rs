@@ -190,7 +190,7 @@ pub(super) fn parse_policy(text: &str) -> Result<EgressPolicy, InvalidEgressPoli
 }
 
 /// A policy on one line: a word, or the JSON of its list.
-pub(in crate::verbs) fn describe_policy(policy: &EgressPolicy) -> String {
+pub(super) fn describe_policy(policy: &EgressPolicy) -> String {
     match Value::from(policy.clone()) {
         Value::String(word) => word,
         list => list.to_string(),

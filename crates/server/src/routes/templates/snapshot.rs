@@ -29,7 +29,8 @@ use crate::{
 /// Stores a running VM as a template: its files, memory and processes as they are at this moment. The VM stands still
 /// meanwhile and runs on. VMs that are booted from the template continue from there, each under an identity of its own:
 /// address, host name, machine id, kernel random numbers and clock. They have the `egress` that the VM has now, if their boot
-/// gives none. Environment variables of the VM are not passed on, but what programs hold in memory is. Only what differs from the VM's own template takes space.
+/// gives none. Environment variables of the VM are not passed on, but what programs hold in memory is. Only what differs from the
+/// VM's own template takes space.
 #[utoipa::path(
     post, path = "/api/swarm/vm/{pid}/snapshot", tag = "templates", operation_id = "snapshot_vm",
     security(("bearer" = ["swarm:write"])),
