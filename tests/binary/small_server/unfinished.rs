@@ -1,6 +1,6 @@
 //! Bodies of one account that do not end.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -23,14 +23,16 @@ async fn send_unfinished(skep: &Skep) -> JoinSet<()> {
     let headers =
         format!("content-type: application/json\r\ncontent-length: {BODY_BYTES}\r\nexpect: 100-continue\r\n");
     let head = skep.head("POST /api/files/write", &headers);
+    let body = Arc::<[u8]>::from(vec![b' '; BODY_BYTES - 1]);
     let mut requests = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let mut connection = skep.raw_connection().await;
         connection.send(&head).await;
         // It says so when it begins to read the body.
         connection.expect("HTTP/1.1 100 Continue\r\n\r\n").await;
+        let body = Arc::clone(&body);
         requests.spawn(async move {
-            connection.send([b' '; BODY_BYTES - 1]).await;
+            connection.send(body).await;
             std::future::pending::<()>().await;
         });
     }

@@ -28,7 +28,8 @@ pub(crate) fn a_capture_does_not_take_the_place_of_a_template() {
     let fixture = Fixture::new();
     let keeper = fixture.keeper();
     let vm = keeper.launch("base");
-    let prepare = |id: &str| keeper.request(&json!({"prepare_capture": {"vm": vm.id, "capture": id}}));
+    let prepare =
+        |id: &str| keeper.try_request(&json!({"prepare_capture": {"vm": vm.id, "capture": id}})).unwrap();
     let refused = prepare("base");
     assert_eq!(refused["refused"], "internal", "{refused}");
     assert!(refused["message"].as_str().unwrap().contains("which is that of a template"), "{refused}");

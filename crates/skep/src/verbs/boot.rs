@@ -60,8 +60,8 @@ pub(super) struct BootOptions {
     #[arg(short, long, value_name = "NAME=VALUE")]
     metadata: Vec<String>,
     /// What the VMs may connect to outside: `none`, `all` for all public addresses, or hosts, `*.HOST` and IPv4 networks with
-    /// commas between them [default: that of the VM that is forked, or was stored as the snapshot; else that of the account,
-    /// `none` unless it is changed].
+    /// commas between them [default: that of the account, `none` unless it is changed; for a fork, and for VMs of a snapshot,
+    /// that of its VM].
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     egress: Option<EgressPolicy>,
     /// Also allow the hosts of this preset, such as `python`; may be given several times. `skep egress --presets` lists

@@ -69,7 +69,9 @@ impl Skep {
         let key = std::fs::read_to_string(data_dir.path().join("admin.key")).unwrap().trim().to_owned();
         // Fails where another test has installed the provider before.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self { data_dir, url, key, child: Some(child), asked_to_stop: false, client: reqwest::Client::new() }
+        // Each request has a connection of its own: a server that stops closes idle ones, maybe while a request is on its way.
+        let client = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+        Self { data_dir, url, key, child: Some(child), asked_to_stop: false, client }
     }
 
     /// The server's log so far.
