@@ -244,7 +244,7 @@ async fn is_booted_with_its_size(skep: &Skep, vcpus: &str) {
 /// the subject of a thorough test.
 async fn is_refused_where_it_is_damaged(skep: Skep, id: &str) -> Skep {
     let stopped = skep.stop_and_leave_vms();
-    flip_a_bit(&only_folder_of(&stopped.path().join("templates").join(id)).join("layer.ext4"));
+    flip_a_bit(&newest_folder_of(&stopped.path().join("templates").join(id)).join("layer.ext4"));
     let skep = stopped.start_with(&["--shell-ahead", "off"]).await;
     let refused = skep.post("/api/swarm/boot", &json!({"template": "big"})).await;
     let message = refused.refused(422, "template_damaged");
@@ -252,12 +252,11 @@ async fn is_refused_where_it_is_damaged(skep: Skep, id: &str) -> Skep {
     skep
 }
 
-/// The folder of a template for the inputs that it was built from.
-fn only_folder_of(template: &Path) -> PathBuf {
+/// The folder of a template for the inputs that it was last built from.
+fn newest_folder_of(template: &Path) -> PathBuf {
     let entries = fs::read_dir(template).unwrap().map(|entry| entry.unwrap().path());
-    let folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
-    let [folder] = folders.as_slice() else { panic!("{folders:?}") };
-    folder.clone()
+    let folders = entries.filter(|path| path.is_dir());
+    folders.max_by_key(|folder| folder.metadata().unwrap().modified().unwrap()).unwrap()
 }
 
 async fn is_deleted(skep: &Skep, id: &str) {

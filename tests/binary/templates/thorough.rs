@@ -6,7 +6,7 @@ use std::{os::unix::fs::MetadataExt, path::Path};
 
 use serde_json::{Value, json};
 
-use super::{MEMORY_MB, STEP_OF_BUILD, becomes_ready, events, files_of, only_folder_of};
+use super::{MEMORY_MB, STEP_OF_BUILD, becomes_ready, events, files_of, newest_folder_of};
 use crate::harness::{Skep, eventually, eventually_within, images::flip_a_bit};
 
 /// The template `big` is loaded, so only a child meets the damage of its files.
@@ -41,7 +41,7 @@ async fn a_build_that_was_killed_and_a_damaged_template_are_built_again() {
     let kinds: Vec<Value> = events(&skep, "2").iter().map(|event| event["type"].clone()).collect();
     assert_eq!(kinds, ["template.building", "template.ready"]);
 
-    let dir = only_folder_of(&files_of(&skep, &id));
+    let dir = newest_folder_of(&files_of(&skep, &id));
     skep.post("/api/swarm/boot", &json!({"template": "big"})).await.ok(201);
     skep.post("/api/swarm/cleanup", &json!({})).await.ok(200);
     // A loaded template is in sealed memory, so only the next server meets the damage.
