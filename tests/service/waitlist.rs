@@ -51,6 +51,7 @@ async fn everybody_may_join_and_learns_nothing() {
 #[tokio::test]
 async fn invalid_addresses_are_refused_with_their_value() {
     let skep = Skep::start().await;
+    let long = format!(r#"{{"email": "a@example.com", "use_case": "{:2001}"}}"#, "");
     for (body, code, named) in [
         (r#"{"email": "not-an-address"}"#, "invalid_value", "not-an-address"),
         (r#"{"email": "a@b.example\r\nBcc: c@d.example"}"#, "invalid_value", "Bcc"),
@@ -58,6 +59,10 @@ async fn invalid_addresses_are_refused_with_their_value() {
         ("{}", "missing_parameter", "`email`"),
         (r#"{"email": "a@example.com", "phone": "1"}"#, "unknown_field", "`phone`"),
         (r#"{"email": "a@example.com", "name": "a\nb"}"#, "invalid_value", "`name`"),
+        // Blank ones as well.
+        (r#"{"email": "a@example.com", "name": "\t"}"#, "invalid_value", "`name`"),
+        (r#"{"email": "a@example.com", "company": " \n "}"#, "invalid_value", "`company`"),
+        (&long, "invalid_value", "`use_case` has 2001 characters"),
     ] {
         let found = refused(join(&skep, body).await).await;
         assert_eq!((found.status, found.code.as_str()), (400, code), "{body}");

@@ -120,18 +120,15 @@ fn check_email(text: String) -> Result<String, Failure> {
 
 /// Checks a text of one line. A blank one counts as absent.
 fn check_line(field: &str, value: Option<String>, max_chars: usize) -> Result<Option<String>, Failure> {
-    let value = check_text(field, value, max_chars)?;
-    match value.as_deref().and_then(|text| text.chars().find(|c| c.is_control())) {
-        Some(control) => {
-            Err(invalid(format!("`{field}` holds the control character {control:?}; leave it out")))
-        }
-        None => Ok(value),
+    if let Some(control) = value.as_deref().and_then(|text| text.chars().find(|c| c.is_control())) {
+        return Err(invalid(format!("`{field}` holds the control character {control:?}; leave it out")));
     }
+    check_text(field, value, max_chars)
 }
 
-/// Checks a text. A blank one counts as absent.
+/// Checks a text. A blank one that is valid counts as absent.
 fn check_text(field: &str, value: Option<String>, max_chars: usize) -> Result<Option<String>, Failure> {
-    let Some(value) = value.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    let Some(value) = value else { return Ok(None) };
     let characters = value.chars().count();
     if characters > max_chars {
         return Err(invalid(format!("`{field}` has {characters} characters; keep it to {max_chars}")));
@@ -139,7 +136,7 @@ fn check_text(field: &str, value: Option<String>, max_chars: usize) -> Result<Op
     if value.contains('\0') {
         return Err(invalid(format!("`{field}` holds a NUL character; leave it out")));
     }
-    Ok(Some(value))
+    Ok(Some(value).filter(|text| !text.trim().is_empty()))
 }
 
 fn invalid(message: String) -> Failure {
