@@ -113,6 +113,27 @@ async fn a_merge_that_conflicts_names_the_files_and_changes_nothing() {
     assert_eq!(status["conflicted"][0]["path"], "file", "{status}");
 }
 
+/// A merge by a command stops at its conflicts, which whoever resolves them looks at.
+#[tokio::test]
+async fn a_file_in_conflict_is_compared_with_the_version_of_the_branch() {
+    let skep = Skep::start().await;
+    let (path, _) = three_branches(&skep).await;
+    assert!(!try_git(&path, &["merge", "-q", "rival"]).0);
+    fs::write(format!("{path}/added"), "added\n").unwrap();
+    let added = post(&skep, "add", json!({"path": path, "files": ["added"]})).await;
+    assert_eq!(added["staged"], json!([{"path": "added", "change": "added", "from": null}]));
+    let diff = get(&skep, "diff", &format!("path={path}")).await;
+    let expected = json!([
+        {"path": "file", "change": "modified", "from": null, "additions": 4, "deletions": 0, "binary": false}
+    ]);
+    assert_eq!(diff["files"], expected);
+    let patch = diff["diff"].as_str().unwrap();
+    assert!(patch.contains("\n+<<<<<<< HEAD\n ours\n+=======\n+theirs\n+>>>>>>> rival\n"), "{patch}");
+    let staged = get(&skep, "diff", &format!("path={path}&staged=true")).await;
+    assert_eq!(staged["files"][0]["path"], "added");
+    assert_eq!(staged["files"].as_array().unwrap().len(), 1);
+}
+
 #[tokio::test]
 async fn branches_that_do_not_conflict_are_merged() {
     let skep = Skep::start().await;

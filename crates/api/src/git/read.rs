@@ -94,7 +94,8 @@ impl Endpoint for GitDiff {
         path: "/api/git/diff",
         id: "git_diff",
         summary: "Compare two states",
-        description: "`diff` is cut at 16 MiB, which `truncated` indicates.",
+        description: "`diff` is cut at 16 MiB, which `truncated` indicates. In the work tree, a file in conflict is compared \
+            with the version of the current branch; what is staged has no files in conflict.",
         success: Success::Done("The differences"),
         ..READ
     };

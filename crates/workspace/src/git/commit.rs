@@ -61,7 +61,7 @@ async fn describe_head(repository: &Repository) -> Result<Committed, Error> {
         repository.run_checked(changes),
         repository.branch()
     )?;
-    let files = parse_with_counts(&changes.stdout).ok_or_else(unreadable)?;
+    let files = parse_with_counts(&changes.stdout).ok_or_else(unreadable)?.files;
     Ok(Committed {
         subject: subject.stdout_text(),
         commit: head,

@@ -8,7 +8,7 @@ use skep_api::{
 use super::{
     GitError, native,
     program::{Git, GitOutput},
-    raw_diff::parse_with_counts,
+    raw_diff::{RawDiff, parse_with_counts},
     repository::Repository,
 };
 use crate::{Error, Place, Run};
@@ -27,17 +27,38 @@ impl Run for GitDiff {
         }
         let repository = Repository::find(place, self.path.as_ref()).await?;
         let states = revision_arguments(&self, &repository).await?;
-        // List and patch in one run: most of the time is spent on examining the files.
-        let context = format!("-U{}", self.context);
-        let git = diff_command(repository.read_only_git()).args(["--raw", "--numstat", "-z", "-p", &context]);
-        let git = git.args(&states).args(["--"]).args(&self.file).max_output(MAX_LIST_BYTES + MAX_DIFF_BYTES);
-        let output = repository.run_checked(git).await?;
-        parse_output(output).ok_or(GitError::UnexpectedOutput { command: "diff" }.into())
+        let parsed = compare(&self, &repository, &states, &[]).await?;
+        if parsed.hides_deletion {
+            return Ok(compare(&self, &repository, &states, &["--no-renames"]).await?.diff);
+        }
+        Ok(parsed.diff)
     }
 }
 
+/// What git printed of a comparison.
+struct Parsed {
+    diff: Diff,
+    /// See [`RawDiff`].
+    hides_deletion: bool,
+}
+
+/// Runs `git diff` with more options than those of all comparisons.
+async fn compare(
+    request: &GitDiff,
+    repository: &Repository,
+    states: &[String],
+    options: &[&str],
+) -> Result<Parsed, Error> {
+    // List and patch in one run: most of the time is spent on examining the files.
+    let context = format!("-U{}", request.context);
+    let git = diff_command(repository.read_only_git()).args(["--raw", "--numstat", "-z", "-p", &context]);
+    let git = git.args(options).args(states).args(["--"]).args(&request.file);
+    let output = repository.run_checked(git.max_output(MAX_LIST_BYTES + MAX_DIFF_BYTES)).await?;
+    parse_output(output).ok_or(GitError::UnexpectedOutput { command: "diff" }.into())
+}
+
 /// Splits git's output into the list of files and the patch, which an empty field separates.
-fn parse_output(output: GitOutput) -> Option<Diff> {
+fn parse_output(output: GitOutput) -> Option<Parsed> {
     let mut list = output.stdout;
     let end = list.windows(2).position(|pair| pair == b"\0\0");
     let mut patch = end.map_or_else(Vec::new, |end| list.split_off(end + 2));
@@ -52,10 +73,11 @@ fn parse_output(output: GitOutput) -> Option<Diff> {
         truncated = true;
         list.truncate(MAX_LIST_BYTES);
     }
-    let files = parse_with_counts(if cut { complete_entries(&list) } else { &list })?;
+    let RawDiff { files, hides_deletion } =
+        parse_with_counts(if cut { complete_entries(&list) } else { &list })?;
     drop(list);
     let diff = fit_answer(into_text(patch), files);
-    Some(Diff { truncated: truncated || diff.truncated, ..diff })
+    Some(Parsed { diff: Diff { truncated: truncated || diff.truncated, ..diff }, hides_deletion })
 }
 
 /// The patch as text. Valid UTF-8 is not copied.
@@ -91,7 +113,11 @@ async fn revision_arguments(request: &GitDiff, repository: &Repository) -> Resul
         _ => {}
     }
     if request.staged {
-        states.push("--cached".to_owned());
+        states.extend(STAGED.map(str::to_owned));
+    } else if request.from.is_none() {
+        // Of a file in conflict the index has several versions. Git would compare all of them with the work tree at
+        // once, in a patch that cannot be applied and without line counts.
+        states.push("--ours".to_owned());
     }
     for (field, revision) in [("from", &request.from), ("to", &request.to)] {
         if let Some(revision) = revision {
@@ -100,6 +126,9 @@ async fn revision_arguments(request: &GitDiff, repository: &Repository) -> Resul
     }
     Ok(states)
 }
+
+/// The arguments for what the next commit would change. Files in conflict are not part of it.
+pub(super) const STAGED: [&str; 2] = ["--cached", "--diff-filter=u"];
 
 /// A `git diff` that starts no program and does not enter submodules.
 pub(super) fn diff_command(git: Git) -> Git {
@@ -130,7 +159,9 @@ mod tests {
     use super::*;
 
     fn parsed(out: &[u8], cut: bool) -> Option<Diff> {
-        parse_output(GitOutput { code: Some(0), stdout: out.to_vec(), truncated: cut, stderr: String::new() })
+        let stdout = out.to_vec();
+        let output = GitOutput { code: Some(0), stdout, truncated: cut, stderr: String::new() };
+        parse_output(output).map(|parsed| parsed.diff)
     }
 
     const ENTRY: &[u8] = b":100644 100644 1 2 M\0f\0";

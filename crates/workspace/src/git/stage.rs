@@ -7,7 +7,7 @@ use skep_api::{
 
 use super::{
     GitError,
-    diff::{complete_entries, diff_command},
+    diff::{STAGED, complete_entries, diff_command},
     lock::write_lock,
     raw_diff::parse_paths,
     repository::Repository,
@@ -48,8 +48,8 @@ fn check_names(files: &[String]) -> Result<(), Error> {
 }
 
 async fn list_staged(repository: &Repository) -> Result<Staged, Error> {
-    let git = diff_command(repository.read_only_git().max_output(MAX_ANSWER_BYTES))
-        .args(["--cached", "--raw", "-z"]);
+    let git = diff_command(repository.read_only_git().max_output(MAX_ANSWER_BYTES)).args(STAGED);
+    let git = git.args(["--raw", "-z"]);
     let output = repository.run_checked(git).await?;
     let text = if output.truncated { complete_entries(&output.stdout) } else { &output.stdout };
     let mut staged = parse_paths(text).ok_or(GitError::UnexpectedOutput { command: "add" })?;

@@ -2,7 +2,7 @@
 
 use skep_api::{
     budget::{Budget, MAX_ANSWER_BYTES},
-    git::{GitStatus, RepositoryStatus},
+    git::{ChangedPath, GitStatus, RepositoryStatus},
     path::encode_path,
 };
 
@@ -24,21 +24,39 @@ impl Run for GitStatus {
         }
         let repository = Repository::find(place, Some(&self.path)).await?;
         repository.work_tree()?;
-        let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args([
-            "status",
-            "--porcelain=v2",
-            "--branch",
-            "-z",
-            "--untracked-files=all",
-            "--ignore-submodules=dirty",
-            "--find-renames",
-        ]);
-        let output = repository.run_checked(git).await?;
-        let read = if output.truncated { parse_cut(&output.stdout) } else { parse_status(&output.stdout) };
-        let mut status = read.ok_or(GitError::UnexpectedOutput { command: "status" })?;
+        let mut status = compute_status(&repository, "--find-renames").await?;
+        if !status.conflicted.is_empty() {
+            // Git may take a deleted file for renamed to a file in conflict, and then does not list the deletion.
+            let without_renames = compute_status(&repository, "--no-renames").await?;
+            replace_modified(&mut status, without_renames.modified);
+        }
         (status.path, status.path_encoding) = encode_path(self.path.as_path().as_os_str());
         Ok(status)
     }
+}
+
+async fn compute_status(repository: &Repository, renames: &str) -> Result<RepositoryStatus, Error> {
+    let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args([
+        "status",
+        "--porcelain=v2",
+        "--branch",
+        "-z",
+        "--untracked-files=all",
+        "--ignore-submodules=dirty",
+        renames,
+    ]);
+    let output = repository.run_checked(git).await?;
+    let read = if output.truncated { parse_cut(&output.stdout) } else { parse_status(&output.stdout) };
+    Ok(read.ok_or(GitError::UnexpectedOutput { command: "status" })?)
+}
+
+/// Replaces the list of modified files, as far as the other lists leave room for it.
+fn replace_modified(status: &mut RepositoryStatus, modified: Vec<ChangedPath>) {
+    let mut budget = Budget::default();
+    let _whole = status.staged.iter().all(|file| budget.try_add(file))
+        && status.untracked.iter().chain(&status.conflicted).all(|file| budget.try_add(file));
+    status.modified = modified.into_iter().map_while(|file| budget.take_if_fits(file)).collect();
+    status.truncated |= budget.is_exhausted();
 }
 
 /// Parses the complete fields of output that was cut.

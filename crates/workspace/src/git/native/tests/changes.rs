@@ -3,7 +3,10 @@
 use std::{cell::RefCell, os::unix::fs::PermissionsExt};
 
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use skep_api::git::{ChangeKind, Diff, DiffFile, GitDiff, GitStatus, RepositoryStatus};
+use skep_api::{
+    error::ErrorCode,
+    git::{ChangeKind, Diff, DiffFile, GitDiff, GitStatus, RepositoryStatus},
+};
 
 use super::*;
 
@@ -246,6 +249,9 @@ fn compare_answers(fixture: &Fixture, counts: &mut Counts) -> Result<(), TestCas
             let expected = fixture.answer_by_git(diff).map_err(failure)?;
             prop_assert_eq!(settled(&read), settled(&expected));
             counts.as_git += usize::from(read == expected);
+        } else if let Err(error) = fixture.answer_by_git(diff) {
+            // What the reader leaves to git is understood, too.
+            prop_assert_ne!(error.code(), ErrorCode::Internal, "{}", error);
         }
     }
     Ok(())
@@ -318,6 +324,27 @@ fn ordinary_changes_are_read_without_git() {
         assert_eq!(fixture.assert_same_status("").modified.len(), 1);
         assert_eq!(fixture.assert_same_diff(&fixture.diff("")).files.len(), 1);
     }
+}
+
+/// Git takes a deleted file for renamed to a similar one in conflict, and lists no deletion. The answer by git must list it.
+#[test]
+fn a_deletion_beside_a_similar_file_in_conflict_is_listed() {
+    let fixture = Fixture::new();
+    fixture.commit("First");
+    fixture.write("b.d", CONTENTS[3]);
+    fixture.git(&["add", "b.d"]);
+    fs::remove_file(fixture.at("b.d")).unwrap();
+    conflict(&fixture, "z/z");
+    fixture.write("z/z", CONTENTS[4]);
+    let status = fixture.assert_same_status("");
+    let [deleted] = &status.modified[..] else { panic!("{status:?}") };
+    assert_eq!((deleted.path.as_str(), deleted.change), ("b.d", ChangeKind::Deleted));
+    assert_eq!(status.conflicted[0].path, "z/z");
+    let diff = fixture.answer_by_git(fixture.diff("")).unwrap();
+    let expected = [("b.d", ChangeKind::Deleted, 0, 5), ("z/z", ChangeKind::Modified, 5, 1)];
+    let files = diff.files.iter().map(|file| (&*file.path, file.change, file.additions, file.deletions));
+    assert_eq!(files.collect::<Vec<_>>(), expected);
+    assert!(diff.diff.contains("deleted file mode 100644") && diff.diff.contains("+three"), "{}", diff.diff);
 }
 
 #[test]
