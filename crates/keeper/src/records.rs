@@ -1,10 +1,10 @@
 //! Persistent records of VMs, from which the next keeper takes them over.
 
 use std::{
-    fs, io,
-    io::Write,
+    fs::{self, File},
+    io::{self, Write},
     net::Ipv4Addr,
-    os::unix::fs::OpenOptionsExt,
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -12,7 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use skep_api::{TemplateId, VmId, egress::EgressPolicy, swarm::BASE_TEMPLATE};
 
 use crate::{
-    DataDir, Error, data_dir::remove_file, disk_layer::FileId, memory::MappedDelta, process_id::ProcessId,
+    DataDir, Error, OpenTemplate, data_dir::remove_file, disk_layer::FileId, memory::MappedDelta,
+    process_id::ProcessId,
 };
 
 /// Version of the record format. A VM with another version is ended, because its resources are unknown. A field with a
@@ -75,6 +76,9 @@ pub(crate) struct VmmRecord {
     /// The shared root file system. Absent in records of earlier releases, whose VMs cannot be copied.
     #[serde(default)]
     pub(crate) root: Option<FileId>,
+    /// The other files. Absent in records of earlier releases.
+    #[serde(default)]
+    pub(crate) inherited: Option<InheritedFiles>,
     /// `None` for a guest of a baked template. Absent in records of earlier releases.
     #[serde(default)]
     pub(crate) delta: Option<MappedDelta>,
@@ -82,6 +86,30 @@ pub(crate) struct VmmRecord {
     /// of earlier releases.
     #[serde(default)]
     pub(crate) ram_sha256: Option<String>,
+}
+
+/// The files that a VMM was launched with and that copies of its VM share, without the root file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InheritedFiles {
+    pub(crate) ram: FileId,
+    pub(crate) kernel: FileId,
+    pub(crate) initrd: FileId,
+    /// The runs of the delta. `None` for a guest of a baked template.
+    pub(crate) pages: Option<FileId>,
+}
+
+impl InheritedFiles {
+    /// # Errors
+    /// The limit of open descriptors is reached.
+    pub(crate) fn of(template: &OpenTemplate) -> io::Result<Self> {
+        let pages = template.delta.as_ref().map(|delta| id_of(&delta.pages)).transpose()?;
+        let [ram, kernel, initrd] = [&template.ram, &template.kernel, &template.initrd].map(id_of);
+        Ok(Self { ram: ram?, kernel: kernel?, initrd: initrd?, pages })
+    }
+}
+
+fn id_of(file: &OwnedFd) -> io::Result<FileId> {
+    FileId::of(&File::from(file.try_clone()?))
 }
 
 /// Records of earlier releases name the only template that there was.

@@ -120,7 +120,8 @@ impl VmResources {
             memory_mb: vmm.memory_mb,
         };
         let layer = layer.try_clone().map_err(Error::io("disk layer"))?;
-        Ok(Some(CaptureSource { vm: record.vm, pid: jailed.pid, origin, root: vmm.root, layer }))
+        let VmmRecord { root, inherited, .. } = *vmm;
+        Ok(Some(CaptureSource { vm: record.vm, pid: jailed.pid, origin, root, inherited, layer }))
     }
 
     /// Whether the VM outlives its server.

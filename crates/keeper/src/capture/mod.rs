@@ -34,6 +34,7 @@ use crate::{
     Error, OpenTemplate,
     disk_layer::{self, FileId},
     memory::MemoryAdmission,
+    records::InheritedFiles,
 };
 pub(crate) use delta::DeltaFiles;
 use delta::MemoryCopy;
@@ -48,6 +49,8 @@ pub(crate) struct CaptureSource {
     pub(crate) origin: CaptureOrigin,
     /// The root file system.
     pub(crate) root: Option<FileId>,
+    /// The other files that copies share. `None` if an earlier release launched the VM.
+    pub(crate) inherited: Option<InheritedFiles>,
     pub(crate) layer: File,
 }
 
@@ -110,7 +113,7 @@ impl PendingCapture {
         admit: impl FnOnce(u64) -> Result<MemoryAdmission, Error>,
     ) -> Result<(), Error> {
         let failed = || Error::io(format!("capture of VM {}", source.vm));
-        let files = VmmFiles::of(source.pid, source.root).map_err(failed())?;
+        let files = VmmFiles::of(source.pid, source.root, source.inherited.as_ref()).map_err(failed())?;
         self.copy_memory(source, &files, admit).map(drop)
     }
 
@@ -139,7 +142,7 @@ impl PendingCapture {
         admit: impl FnOnce(u64) -> Result<MemoryAdmission, Error>,
     ) -> Result<Capture, Error> {
         let failed = || Error::io(format!("capture of VM {}", source.vm));
-        let files = VmmFiles::of(source.pid, source.root).map_err(failed())?;
+        let files = VmmFiles::of(source.pid, source.root, source.inherited.as_ref()).map_err(failed())?;
         let runs = self.copy_memory(source, &files, admit)?;
         let delta = self.memory.seal(&runs).map_err(failed())?;
         let layer = disk_layer::copy(&source.layer, disk_layers, 0)?;

@@ -1,5 +1,5 @@
-//! The files that a VMM inherited and holds open. The VMM is not trusted: it can have closed or replaced each of them, which
-//! spoils the copies of its own guest alone.
+//! The files that a VMM inherited and holds open. The VMM is not trusted: it can have closed or replaced each of them. What it
+//! put there in their place, such as a memory file that it goes on writing, does not reach a copy.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -10,7 +10,10 @@ use std::{
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals};
 use skep_engine::launch::inherited;
 
-use crate::disk_layer::{self, FileId};
+use crate::{
+    disk_layer::{self, FileId},
+    records::InheritedFiles,
+};
 
 pub(super) struct VmmFiles {
     pub(super) ram: File,
@@ -22,34 +25,50 @@ pub(super) struct VmmFiles {
 }
 
 impl VmmFiles {
+    /// `known` is `None` for the VMM of an earlier release, of which only the root file system is known.
+    ///
     /// # Errors
     /// One of them is not what the VMM inherited, or the process has ended.
-    pub(super) fn of(pid: u32, root: Option<FileId>) -> io::Result<Self> {
+    pub(super) fn of(pid: u32, root: Option<FileId>, known: Option<&InheritedFiles>) -> io::Result<Self> {
+        let path = |number: i32| format!("/proc/{pid}/fd/{number}");
+        let open_known =
+            |number: i32, file: fn(&InheritedFiles) -> FileId| open(&path(number), known.map(file));
         // QEMU moves the descriptors of its disks.
         let root = root.and_then(|root| disk_layer::find(pid, root));
-        Ok(Self {
-            ram: sealed(open(pid, inherited::RAM)?)?,
-            kernel: open(pid, inherited::KERNEL)?,
-            initrd: open(pid, inherited::INITRD)?,
-            root: root.ok_or_else(|| io::Error::other("the VMM has closed its root file system"))?,
-            // The variable that names it is not read: a VMM can change its environment.
-            pages: match open(pid, inherited::PAGES) {
-                Ok(file) => Some(sealed(file)?),
+        // The variable that names it is not read: a VMM can change its environment.
+        let pages = match known {
+            Some(InheritedFiles { pages: None, .. }) => None,
+            Some(InheritedFiles { pages: Some(file), .. }) => {
+                Some(open(&path(inherited::PAGES), Some(*file))?)
+            }
+            None => match open(&path(inherited::PAGES), None) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
+                other => Some(other?),
             },
+        };
+        Ok(Self {
+            ram: sealed(open_known(inherited::RAM, |files| files.ram)?)?,
+            kernel: open_known(inherited::KERNEL, |files| files.kernel)?,
+            initrd: open_known(inherited::INITRD, |files| files.initrd)?,
+            root: root.ok_or_else(|| io::Error::other("the VMM has closed its root file system"))?,
+            pages: pages.map(sealed).transpose()?,
         })
     }
 }
 
-fn open(pid: u32, number: i32) -> io::Result<File> {
-    let path = format!("/proc/{pid}/fd/{number}");
+/// Opens a descriptor of a VMM if it is this file, or if `known` is `None` any file.
+fn open(path: &str, known: Option<FileId>) -> io::Result<File> {
     // Checked before it is opened: opening a device or a pipe may have side effects.
-    if !fs::metadata(&path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, format!("descriptor {number} is no file")));
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, format!("{path} is no file")));
     }
     // In case it was replaced since.
-    OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    if known.is_some_and(|known| FileId::of(&file).ok() != Some(known)) {
+        let message = format!("{path} is not the file that the VMM inherited");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    Ok(file)
 }
 
 /// Returns the file if it is sealed against writes and changes of its size.
@@ -59,4 +78,26 @@ fn sealed(file: File) -> io::Result<File> {
         return Ok(file);
     }
     Err(io::Error::new(io::ErrorKind::InvalidData, "the VMM replaced a memory file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn only_the_file_that_a_vmm_inherited_is_opened() {
+        let [inherited, other] = [(); 2].map(|()| tempfile::tempfile().unwrap());
+        let path = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let known = FileId::of(&inherited).unwrap();
+        assert_eq!(FileId::of(&open(&path(&inherited), Some(known)).unwrap()).unwrap(), known);
+        let refusal = open(&path(&other), Some(known)).unwrap_err();
+        assert_eq!(refusal.kind(), io::ErrorKind::InvalidData, "{refusal}");
+        // Control: what is not known by its identity is opened.
+        assert!(open(&path(&other), None).is_ok());
+        let (pipe, _writer) = std::io::pipe().unwrap();
+        let refusal = open(&format!("/proc/self/fd/{}", pipe.as_raw_fd()), None).unwrap_err();
+        assert_eq!(refusal.kind(), io::ErrorKind::NotFound, "{refusal}");
+    }
 }

@@ -17,7 +17,7 @@ use crate::{
     disk_layer::{self, FileId},
     memory::MappedDelta,
     process_id::ProcessId,
-    records::{Record, Records, VmmRecord},
+    records::{InheritedFiles, Record, Records, VmmRecord},
     sockets::{SocketDir, SocketPairs},
 };
 
@@ -86,14 +86,24 @@ impl VmResources {
             .unwrap_or_else(|| Origin { template: source.template(), key: opened.key.clone() });
         let root = opened.root.try_clone().map(File::from).and_then(|root| FileId::of(&root));
         let root = Some(root.map_err(Error::io("root file system"))?);
+        let inherited = Some(InheritedFiles::of(&opened).map_err(Error::io("files of the template"))?);
         let ram_sha256 = opened.ram_sha256.clone();
         let delta = opened.delta.as_ref().map(MappedDelta::of).transpose().map_err(Error::io("delta"))?;
         let (descriptors, layer) = self.spawn(site, vm, uid, tap, opened)?;
         if let (Some(record), Some(jailed)) = (&mut self.record, &self.jailed) {
             let process = ProcessId::of(jailed)?;
             record.template = template;
-            record.vmm =
-                Some(VmmRecord { process, template_key, vcpus, memory_mb, layer, root, delta, ram_sha256 });
+            record.vmm = Some(VmmRecord {
+                process,
+                template_key,
+                vcpus,
+                memory_mb,
+                layer,
+                root,
+                inherited,
+                delta,
+                ram_sha256,
+            });
             site.records.write(record)?;
         }
         Ok(descriptors)
