@@ -11,6 +11,10 @@
 //! For VMs in the set `egress`, connections to addresses outside the subnet are redirected to the listener of the egress
 //! process, and the bridge's address answers DNS. A VM that is removed from the set is cut off at once as well, because
 //! packets of VMs are accepted by their set, also those of tracked connections.
+//!
+//! All VMs share the table of tracked connections, in which only redirected connections of VMs are kept: DNS is not
+//! tracked. A VM has at most [`MAX_TRACKED_CONNECTIONS`] of them, so that half-open ones, of which the egress process
+//! knows nothing, cannot fill it.
 
 use std::{
     fmt::Write as _,
@@ -20,6 +24,9 @@ use std::{
 };
 
 use crate::{API_PORT, BRIDGE, DNS_PORT, EGRESS_PORT, Error, Subnet, addresses::Slot};
+
+/// Tracked connections of one VM. The kernel does not count closed ones, see `namespace::shorten_tracking`.
+const MAX_TRACKED_CONNECTIONS: u32 = 4096;
 
 /// A set of the inet table with VMs, which are added while they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +66,7 @@ pub fn text(subnet: Subnet, callers: &[Ipv4Addr], egress: &[Ipv4Addr]) -> String
     };
     let elements = elements(VmSet::ApiCallers, callers) + &elements(VmSet::Egress, egress);
     let gateway = subnet.gateway();
+    let slots = subnet.slots();
     format!(
         // `delete` fails for a missing table, so the table is added first.
         r#"add table bridge skep
@@ -84,6 +92,15 @@ table inet skep {{
   set egress {{
     type ipv4_addr
   }}
+  set tracked {{
+    type ipv4_addr
+    size {slots}
+    flags dynamic
+  }}
+  chain few_connections {{
+    type filter hook prerouting priority -150; policy accept;
+    iifname "{BRIDGE}" ct state new add @tracked {{ ip saddr ct count over {MAX_TRACKED_CONNECTIONS} }} drop
+  }}
   chain steer {{
     type nat hook prerouting priority -100; policy accept;
     iifname "{BRIDGE}" ip saddr @egress ip daddr != {subnet} meta l4proto tcp redirect to :{EGRESS_PORT}
@@ -91,10 +108,12 @@ table inet skep {{
   chain requests {{
     type filter hook prerouting priority raw; policy accept;
     iifname "{BRIDGE}" ip saddr @api_callers ip daddr {gateway} tcp dport {API_PORT} notrack
+    iifname "{BRIDGE}" ip saddr @egress ip daddr {gateway} meta l4proto {{ tcp, udp }} th dport {DNS_PORT} notrack
   }}
   chain answers {{
     type filter hook output priority raw; policy accept;
     ip saddr {gateway} tcp sport {API_PORT} notrack
+    ip saddr {gateway} meta l4proto {{ tcp, udp }} th sport {DNS_PORT} notrack
   }}
   chain input {{
     type filter hook input priority 0; policy drop;

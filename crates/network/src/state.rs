@@ -63,6 +63,7 @@ impl NetworkState {
             slots.iter().map(|slot| subnet.address(*slot)).collect()
         };
         ruleset::load(subnet, &addresses(&network.admitted), &addresses(&network.egress))?;
+        namespace::shorten_tracking()?;
         let fixed = |name: &str| name == BRIDGE || name == "lo";
         for name in names.iter().filter(|name| !fixed(name) && ports.iter().all(|port| port.name != **name)) {
             network.links.delete(name).await?;
@@ -74,6 +75,7 @@ impl NetworkState {
         namespace::disable_forwarding()?;
         // The filter first, so that no frame passes without it.
         ruleset::load(subnet, &[], &[])?;
+        namespace::shorten_tracking()?;
         let links = Links::connect()?;
         links.set_up("lo").await?;
         let bridge = links.add_bridge(BRIDGE, subnet.mac(subnet.gateway())).await?;

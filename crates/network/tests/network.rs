@@ -393,3 +393,58 @@ async fn frames_to_a_guest_that_was_silent_for_long_reach_no_other() {
     assert!(has_arrived(&silent) && !has_arrived(&other));
     network.close().await.unwrap();
 }
+
+/// Begins this number of connections to addresses outside the subnet and drops the answers, so that they stay half open.
+fn half_open(guest: &str, connections: u32) {
+    let drop_answers = "nft 'table inet t { chain c { type filter hook input priority 0; tcp flags & (syn | ack) == (syn | ack) drop; }; }'";
+    // A socket that is closed before its answer leaves its first packet behind. Each address has enough ports.
+    let script = format!(
+        "import socket\n\
+         for number in range({connections}):\n\
+         \x20s=socket.socket()\n\
+         \x20s.setblocking(False)\n\
+         \x20try: s.connect((f'203.0.113.{{number%250+1}}',1000+number%250))\n\
+         \x20except BlockingIOError: pass\n\
+         \x20s.close()\n"
+    );
+    let command = format!("{drop_answers} && python3 -c \"{script}\"");
+    let status = Command::new("ip").args(["netns", "exec", guest, "sh", "-c", &command]).status().unwrap();
+    assert!(status.success());
+}
+
+#[tokio::test]
+async fn half_open_connections_of_a_guest_are_limited_and_leave_others_alone() {
+    let (fixture, network) = Fixture::new("half-open").await;
+    let listeners = network.listen_for_egress().await.unwrap();
+    let [first, second] = [network.add_tap().await.unwrap(), network.add_tap().await.unwrap()];
+    let [flooding, other] = [first.port.clone(), second.port.clone()];
+    let guests = [guest(&fixture, first, "on"), guest(&fixture, second, "on")];
+    for (port, guest) in [(&flooding, &guests[0]), (&other, &guests[1])] {
+        network.set_egress(port.clone(), true).await.unwrap();
+        let route = format!("ip -n {guest} route add default via 10.99.0.1");
+        assert!(Command::new("sh").args(["-c", &route]).status().unwrap().success(), "{route}");
+    }
+    let tracked = || -> u32 {
+        let entries = fixture.text("cat /proc/net/nf_conntrack");
+        // Closed ones, which are not limited, are kept for some seconds.
+        let half_open =
+            |line: &&str| line.contains(" SYN_") && line.contains(&format!("src={} ", flooding.ip));
+        entries.lines().filter(half_open).count() as u32
+    };
+    // From now on the guest knows the hardware address of its gateway, and loses no packet for want of it.
+    assert!(reaches_port_at_last(&guests[0], "203.0.113.1", 443));
+    half_open(&guests[0], 5_000);
+    let kept = tracked();
+    assert!((3_000..=4_096).contains(&kept), "{kept} connections are tracked");
+    assert!(reaches_port_at_last(&guests[1], "203.0.113.1", 443), "another guest is cut off");
+    // Control: without the limit all of them are tracked.
+    fixture.text("nft flush chain inet skep few_connections");
+    half_open(&guests[0], 5_000);
+    assert!(tracked() > 4_096, "{} connections are tracked", tracked());
+
+    drop(listeners);
+    for guest in guests {
+        Command::new("ip").args(["netns", "del", &guest]).status().unwrap();
+    }
+    network.close().await.unwrap();
+}
