@@ -6,6 +6,7 @@ mod group;
 mod requests;
 mod thorough;
 mod unfinished;
+mod unread;
 mod worst_case;
 
 use std::{collections::BTreeSet, time::Instant};

@@ -14,7 +14,7 @@ use std::{
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use skep_api::{AccountId, ErrorCode, Failure};
+use skep_api::{AccountId, AnswerLimit, ErrorCode, Failure};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
@@ -22,8 +22,8 @@ use tokio::{
 
 /// Bodies up to this size reserve nothing, in bytes: about what a connection takes without one.
 pub(crate) const SMALL_BODY_BYTES: u64 = 16 << 10;
-/// Answers up to this size reserve nothing, in bytes.
-const SMALL_ANSWER_BYTES: u64 = 1 << 20;
+/// Answers up to this size reserve nothing, in bytes: those about a single thing.
+const SMALL_ANSWER_BYTES: u64 = AnswerLimit::SHORT.bytes as u64;
 /// What all requests may reserve together, in bytes.
 const TOTAL_BYTES: u64 = 224 << 20;
 /// What the requests of one account may reserve together, in bytes.

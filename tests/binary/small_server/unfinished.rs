@@ -14,7 +14,7 @@ use super::{
 use crate::harness::{Skep, eventually};
 
 /// Some fewer than a server accepts from one address.
-const CONNECTIONS: usize = 1_000;
+pub(super) const CONNECTIONS: usize = 1_000;
 /// The length that each body declares. All of them have twice the memory of the server.
 const BODY_BYTES: usize = 1 << 20;
 
@@ -40,7 +40,7 @@ async fn send_unfinished(skep: &Skep) -> JoinSet<()> {
 }
 
 /// Waits until the server takes no more of what was sent.
-async fn settles(peak: &Peak) {
+pub(super) async fn settles(peak: &Peak) {
     let mut before = 0;
     eventually("the memory of the server", async || {
         sleep(Duration::from_secs(1)).await;
@@ -50,10 +50,15 @@ async fn settles(peak: &Peak) {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bodies_that_do_not_end_leave_a_small_server_alive() {
+/// Lets this process open as many files as it may.
+pub(super) fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_do_not_end_leave_a_small_server_alive() {
+    raise_open_files();
     let skep = Skep::start().await;
     let other = skep.tenant("other").await;
     is_answered(&other).await;

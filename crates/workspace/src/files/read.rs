@@ -19,9 +19,11 @@ use crate::{
 
 /// The largest window that is read on the async thread, in bytes.
 const MAX_CACHED_READ: usize = 64 << 10;
+/// The most that a byte of a text takes in JSON, in bytes: a control character is escaped.
+const MAX_ESCAPED_BYTES: u64 = 6;
 
 impl Run for ReadFile {
-    /// The length of the requested window, limited by the size of the file.
+    /// What the requested window takes as JSON, limited by the size of the file.
     async fn memory_bytes(&self, place: &Place) -> u64 {
         let path = self.path.clone();
         let found = match place.find_cached(path.as_path()) {
@@ -65,11 +67,14 @@ pub(super) fn read(roots: &Roots, request: &ReadFile) -> Result<FileContent, Err
     Ok(answer(form, path, &found, end, content))
 }
 
-/// The length of the answer's content, in bytes.
+/// The most that the answer's content takes in JSON, in bytes.
 fn answer_bytes(found: &PathHandle, request: &ReadFile) -> u64 {
     let wanted = request.limit.unwrap_or(u64::MAX).min(size(found.stat()).saturating_sub(request.offset));
-    let digits = TextEncoding::by_label(&request.encoding.0).map_or(0, |form| form.encoded_len(wanted));
-    digits.min(MAX_CONTENT_BYTES)
+    let length = TextEncoding::by_label(&request.encoding.0).map_or(0, |form| match form {
+        TextEncoding::Text(_) => wanted.saturating_mul(MAX_ESCAPED_BYTES),
+        TextEncoding::Base64 | TextEncoding::Hex => form.encoded_len(wanted),
+    });
+    length.min(MAX_CONTENT_BYTES)
 }
 
 /// Reads a small window from the page cache (preadv2(2), `RWF_NOWAIT`). `None` leaves it to [`read`].
