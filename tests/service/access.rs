@@ -130,7 +130,7 @@ async fn without_a_good_key_nothing_else_is_looked_at() {
 }
 
 /// Creates an account besides `default`, and a key of it with all scopes that it may have.
-async fn tenant(skep: &Skep, name: &str) -> (String, String) {
+pub(crate) async fn tenant(skep: &Skep, name: &str) -> (String, String) {
     let made = skep.post("/api/accounts", &json!({"name": name}).to_string()).await;
     let account: Value = made.json().await.unwrap();
     let id = account["id"].as_str().unwrap().to_owned();

@@ -138,8 +138,12 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
     let (document_text, actions) = (document::Document::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let documented_cell = Arc::new(OnceLock::new());
     let [health, public @ ..] = public_routes(&parts, &limiter, &document_text);
-    let gate =
-        Arc::new(Authenticator::new(parts.store.clone(), parts.key_uses.clone(), Arc::clone(&limiter)));
+    let gate = Arc::new(Authenticator::new(
+        parts.store.clone(),
+        parts.key_uses.clone(),
+        Arc::clone(&limiter),
+        &parts.limits,
+    ));
     let guarded = guarded_routes(&parts, &limiter, &actions, &gate)?;
     let pages = dashboard::router(parts.dashboard);
     let Parts { metrics: counted, audit: queue, limits, proxies, .. } = parts;

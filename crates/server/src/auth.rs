@@ -9,14 +9,20 @@ use axum::{
 };
 use http::{Extensions, HeaderMap, Method, Uri};
 use jiff::Timestamp;
-use skep_accounts::{KeySecret, SessionToken, check_session, check_validity};
-use skep_api::{ErrorCode, keys::Key};
+use skep_accounts::{AccountPermit, AccountPermits, KeySecret, SessionToken, check_session, check_validity};
+use skep_api::{AccountId, ErrorCode, keys::Key};
 use skep_store::{Account, PresentedKey, Store};
 
 use crate::{
+    answer_body::keep_to_end,
     audit_context::AuditContext,
     bearer::{has_key, token_of_request},
-    door::{address, limits::Limiter, origin::Origin, vm_listener},
+    door::{
+        address,
+        limits::{Limiter, Limits},
+        origin::Origin,
+        vm_listener,
+    },
     error::Refusal,
     key_uses::KeyUses,
     memory::{MemoryBudget, RequestMemory},
@@ -42,12 +48,31 @@ pub(crate) struct Authenticator {
     store: Arc<dyn Store>,
     uses: KeyUses,
     limiter: Arc<Limiter>,
+    under_way: AccountPermits,
+    max_of_account: usize,
     memory: MemoryBudget,
 }
 
 impl Authenticator {
-    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses, limiter: Arc<Limiter>) -> Self {
-        Self { store, uses, limiter, memory: MemoryBudget::default() }
+    pub(crate) fn new(store: Arc<dyn Store>, uses: KeyUses, limiter: Arc<Limiter>, limits: &Limits) -> Self {
+        let max_of_account = limits.max_requests_per_account;
+        let under_way = AccountPermits::new(max_of_account);
+        Self { store, uses, limiter, under_way, max_of_account, memory: MemoryBudget::default() }
+    }
+
+    /// Counts a request of an account until the permit is dropped.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    fn count(&self, account: AccountId) -> Result<AccountPermit, Refusal> {
+        self.under_way.acquire(account).ok_or_else(|| {
+            let message = format!(
+                "{} requests of this account are under way, as many as may be at the same time; try again when some of them \
+                 have ended",
+                self.max_of_account
+            );
+            Refusal::new(ErrorCode::Overloaded, message)
+        })
     }
 
     /// Identifies the caller by the key or the session of the request.
@@ -173,9 +198,10 @@ pub(crate) async fn authenticate(
         return Ok(next.run(request).await);
     }
     let identity = gate.authenticate_request(request.uri(), request.headers(), request.extensions()).await?;
+    let permit = gate.count(identity.account.id)?;
     let memory = identity.memory.clone();
     request.extensions_mut().insert(Arc::new(identity));
-    Ok(next.run(request).await.map(|body| memory.attach_to(body)))
+    Ok(next.run(request).await.map(|body| keep_to_end(memory.attach_to(body), permit)))
 }
 
 /// Whether a request may log in by a link: it creates a session, and has no key. A session that it may have is ignored.

@@ -2,6 +2,7 @@
 
 mod access_watch;
 mod account_roots;
+mod answer_body;
 mod app;
 mod audit;
 mod audit_context;

@@ -5,20 +5,18 @@
 
 use std::{
     collections::HashMap,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll},
     time::Duration,
 };
 
-use axum::body::{Body, HttpBody};
-use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
+use axum::body::Body;
 use skep_api::{AccountId, AnswerLimit, ErrorCode, Failure};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
+
+use crate::answer_body::keep_to_end;
 
 /// Bodies up to this size reserve nothing, in bytes: about what a connection takes without one.
 pub(crate) const SMALL_BODY_BYTES: u64 = 16 << 10;
@@ -159,7 +157,7 @@ impl RequestMemory {
     /// Attaches the reservation to the body of an answer, so that it lasts until the body's end.
     pub(crate) fn attach_to(self, body: Body) -> Body {
         let is_reserved = lock(&self.reserved).is_some();
-        if is_reserved { Body::new(ReservingBody { body, _memory: self }) } else { body }
+        if is_reserved { keep_to_end(body, self) } else { body }
     }
 }
 
@@ -170,32 +168,6 @@ fn permits(bytes: u64) -> u32 {
 /// Locks a mutex, also a poisoned one: it guards single assignments, so the value is valid after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A body that holds a reservation.
-struct ReservingBody {
-    body: Body,
-    _memory: RequestMemory,
-}
-
-impl HttpBody for ReservingBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@ use skep_server::{Limits, TrustedProxies};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::wire::{LAST, ROOT, answer, connect, exchange};
-use crate::harness::{Options, Skep, eventually, refused};
+use crate::{
+    access::tenant,
+    harness::{Options, Skep, eventually, refused},
+};
 
 async fn start(change: impl FnOnce(&mut Options)) -> Skep {
     let mut options = Options { limits: Limits::default(), ..Options::default() };
@@ -41,6 +44,69 @@ async fn one_connection_too_many_is_closed_and_there_is_room_again_afterwards() 
         let is_room = async || exchange(&skep, LAST).await.starts_with("HTTP/1.1 200 ");
         eventually("room for another connection", is_room).await;
     }
+}
+
+/// A stream of events is under way until its client drops it.
+async fn follow(skep: &Skep, key: &str) -> Response {
+    let stream = skep.bare(Method::GET, "/api/events").bearer_auth(key).send().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    stream
+}
+
+async fn overloaded(response: Response, why: &str) {
+    assert_eq!(response.headers()["retry-after"], "5");
+    let refused = refused(response).await;
+    assert_eq!((refused.status, refused.code.as_str()), (503, "overloaded"));
+    assert!(refused.message.contains(why), "{}", refused.message);
+}
+
+#[tokio::test]
+async fn one_request_too_many_is_refused_and_there_is_room_again_afterwards() {
+    for (in_all, why) in [(true, "the server accepts"), (false, "3 requests from this address")] {
+        let skep = start(|options| {
+            let limits = &mut options.limits;
+            *(if in_all { &mut limits.max_requests } else { &mut limits.max_requests_per_address }) = 3;
+        })
+        .await;
+        let mut open = Vec::new();
+        for _ in 0..2 {
+            open.push(follow(&skep, &skep.admin).await);
+        }
+        // A body that does not end is under way, too.
+        let head = format!(
+            "POST /api/keys HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+             content-length: 2\r\nexpect: 100-continue\r\n\r\n",
+            skep.admin
+        );
+        let mut unfinished = connect(skep.address).await;
+        unfinished.write_all(head.as_bytes()).await.unwrap();
+        let mut line = [0; 25];
+        unfinished.read_exact(&mut line).await.unwrap();
+        assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
+        overloaded(skep.get("/api/whoami").await, why).await;
+        // Without a key as well.
+        overloaded(skep.bare(Method::GET, "/").send().await.unwrap(), why).await;
+        drop(unfinished);
+        let is_room = async || skep.get("/api/whoami").await.status() == 200;
+        eventually("room for another request", is_room).await;
+        open.push(follow(&skep, &skep.admin).await);
+        overloaded(skep.get("/api/whoami").await, why).await;
+        drop(open);
+        eventually("room for another request", is_room).await;
+    }
+}
+
+#[tokio::test]
+async fn an_account_leaves_room_for_the_requests_of_others() {
+    let skep = start(|options| options.limits.max_requests_per_account = 2).await;
+    let (_, other) = tenant(&skep, "acme").await;
+    let open = [follow(&skep, &skep.admin).await, follow(&skep, &skep.admin).await];
+    overloaded(skep.get("/api/whoami").await, "2 requests of this account").await;
+    let answer = skep.bare(Method::GET, "/api/whoami").bearer_auth(&other).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    drop(open);
+    let is_room = async || skep.get("/api/whoami").await.status() == 200;
+    eventually("room for another request", is_room).await;
 }
 
 /// Checks that an answer is 429 and says when to retry.

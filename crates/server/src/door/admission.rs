@@ -1,7 +1,7 @@
-//! The layers before every route, public or not: they find the origin of a request, require https and limit the rate of
-//! each address.
+//! The layers before every route, public or not: they find the origin of a request, require https, and limit the rate of
+//! each address and its requests under way.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -11,21 +11,48 @@ use axum::{
 use skep_api::ErrorCode;
 
 use super::{
-    limits::{BodyTimeouts, Limiter, Limits},
+    limits::{BodyTimeouts, Concurrency, LimitReached, Limiter, Limits, Permit},
     origin::{Origin, TrustedProxies},
 };
-use crate::error::{HTTPS_REQUIRED, HeadRefusal, Refusal};
+use crate::{
+    answer_body::keep_to_end,
+    error::{HTTPS_REQUIRED, HeadRefusal, Refusal},
+};
 
 pub(crate) struct Admission {
     proxies: TrustedProxies,
     limiter: Arc<Limiter>,
+    under_way: Concurrency,
+    max_of_address: usize,
     times: BodyTimeouts,
 }
 
 impl Admission {
     pub(crate) fn new(proxies: TrustedProxies, limiter: Arc<Limiter>, limits: &Limits) -> Self {
         let times = BodyTimeouts { total: limits.body_timeout, stall: limits.body_stall };
-        Self { proxies, limiter, times }
+        let max_of_address = limits.max_requests_per_address;
+        let under_way = Concurrency::new(limits.max_requests, max_of_address);
+        Self { proxies, limiter, under_way, max_of_address, times }
+    }
+
+    /// Counts a request until the permit is dropped.
+    ///
+    /// # Errors
+    /// `overloaded`.
+    fn count(&self, address: Option<IpAddr>) -> Result<Permit, Refusal> {
+        self.under_way.open(address).map_err(|reached| {
+            let message = match reached {
+                LimitReached::Total => {
+                    "as many requests are under way as the server accepts; try again later".to_owned()
+                }
+                LimitReached::Address => format!(
+                    "{} requests from this address are under way, as many as may be at the same time; try again when some of \
+                     them have ended",
+                    self.max_of_address
+                ),
+            };
+            Refusal::new(ErrorCode::Overloaded, message)
+        })
     }
 }
 
@@ -42,7 +69,7 @@ pub(crate) async fn resolve_origin(
     next.run(request).await
 }
 
-/// Refuses malformed requests, requests without https, and addresses over their rate limit.
+/// Refuses malformed requests, requests without https, and addresses over one of their limits.
 pub(crate) async fn admit(
     State(entrance): State<Arc<Admission>>,
     request: Request,
@@ -56,5 +83,6 @@ pub(crate) async fn admit(
         return Err(Refusal::new(ErrorCode::HttpsRequired, HTTPS_REQUIRED));
     }
     entrance.limiter.count_address(origin.address())?;
-    Ok(next.run(request).await)
+    let permit = entrance.count(origin.address())?;
+    Ok(next.run(request).await.map(|body| keep_to_end(body, permit)))
 }

@@ -30,11 +30,11 @@ pub(crate) struct Transport {
     /// [default: the address that the request for a link was sent to, if it is an address of the server].
     #[arg(long, env = "SKEP_PUBLIC_URL", value_name = "URL")]
     pub(crate) public_url: Option<PublicUrl>,
-    /// Maximum number of open connections.
+    /// Maximum number of open connections, and of requests under way. An account may have half as many requests under way.
     #[arg(long, env = "SKEP_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "16384",
         value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_connections: u32,
-    /// Maximum number of open connections per client address (IPv6: per /64).
+    /// Maximum number of open connections per client address (IPv6: per /64). It may have twice as many requests under way.
     #[arg(long, env = "SKEP_MAX_CONNECTIONS_PER_ADDRESS", value_name = "NUMBER", default_value = "1024",
         value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_connections_per_address: u32,
@@ -129,6 +129,9 @@ impl Transport {
         Limits {
             max_connections: self.max_connections as usize,
             max_connections_per_address: self.max_connections_per_address as usize,
+            max_requests: self.max_connections as usize,
+            max_requests_per_address: 2 * self.max_connections_per_address as usize,
+            max_requests_per_account: (self.max_connections as usize).div_ceil(2),
             max_streams: self.max_streams,
             max_header_bytes: self.max_header_bytes as usize,
             max_headers: self.max_headers as usize,

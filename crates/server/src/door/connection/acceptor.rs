@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     door::{
-        limits::{Connections, Limits},
+        limits::{Concurrency, Limits},
         origin::{Transport, TrustedProxies},
         vm_listener::{MAX_CONNECTIONS_PER_VM, MAX_VM_CONNECTIONS},
     },
@@ -49,7 +49,7 @@ pub(crate) struct ConnectionAcceptor(Arc<Inner>);
 
 struct Inner {
     limits: Arc<Limits>,
-    connections: Connections,
+    connections: Concurrency,
     listener: ListenerKind,
     /// True once connections that have not sent a preface are dropped.
     stopping: watch::Receiver<bool>,
@@ -70,7 +70,7 @@ impl ConnectionAcceptor {
         tls: Option<TlsAcceptor>,
         stopping: watch::Receiver<bool>,
     ) -> Self {
-        let connections = Connections::new(limits.max_connections, limits.max_connections_per_address);
+        let connections = Concurrency::new(limits.max_connections, limits.max_connections_per_address);
         let callers = ListenerKind::Main { proxies, tls };
         Self(Arc::new(Inner {
             limits,
@@ -83,7 +83,7 @@ impl ConnectionAcceptor {
 
     /// An acceptor for the listener of the API for VMs: plain HTTP/1.1, with limits of its own.
     pub(crate) fn for_vms(limits: Arc<Limits>, stopping: watch::Receiver<bool>) -> Self {
-        let connections = Connections::new(MAX_VM_CONNECTIONS, MAX_CONNECTIONS_PER_VM);
+        let connections = Concurrency::new(MAX_VM_CONNECTIONS, MAX_CONNECTIONS_PER_VM);
         Self(Arc::new(Inner {
             limits,
             connections,
@@ -116,7 +116,7 @@ impl Inner {
         // A proxy opens connections for many callers, so the limit per address does not apply to it.
         let by_address =
             !matches!(&self.listener, ListenerKind::Main { proxies, .. } if proxies.contains(peer));
-        let permit = self.connections.open(peer, by_address).map_err(|full| {
+        let permit = self.connections.open(by_address.then_some(peer)).map_err(|full| {
             self.warn_rejected(&format!("{full:?}"));
             io::Error::from(io::ErrorKind::QuotaExceeded)
         })?;

@@ -1,13 +1,13 @@
 //! The limits that hold for all callers: connections, headers, timeouts and request rates.
 
 mod buckets;
-mod connections;
+mod concurrency;
 mod limiter;
 mod rate;
 
 use std::time::Duration;
 
-pub(crate) use connections::{Connections, Permit};
+pub(crate) use concurrency::{Concurrency, LimitReached, Permit};
 pub(crate) use limiter::Limiter;
 pub use rate::{InvalidRate, Rate};
 
@@ -18,6 +18,12 @@ pub struct Limits {
     pub max_connections: usize,
     /// Connections of one address at the same time (IPv6: of one /64). A trusted proxy is not counted.
     pub max_connections_per_address: usize,
+    /// Requests under way at the same time, from their heads to the end of their answers. One more is refused.
+    pub max_requests: usize,
+    /// Requests of one address under way (IPv6: of one /64).
+    pub max_requests_per_address: usize,
+    /// Requests of one account under way.
+    pub max_requests_per_account: usize,
     /// Requests of one HTTP/2 connection at the same time.
     pub max_streams: u32,
     /// Bytes of a request's head: its first line and its headers.
@@ -53,6 +59,9 @@ impl Default for Limits {
         Self {
             max_connections: 16_384,
             max_connections_per_address: 1_024,
+            max_requests: 16_384,
+            max_requests_per_address: 2_048,
+            max_requests_per_account: 8_192,
             max_streams: 128,
             max_header_bytes: 80 << 10,
             max_headers: 100,

@@ -344,7 +344,7 @@ fn a_deletion_beside_a_similar_file_in_conflict_is_listed() {
     let expected = [("b.d", ChangeKind::Deleted, 0, 5), ("z/z", ChangeKind::Modified, 5, 1)];
     let files = diff.files.iter().map(|file| (&*file.path, file.change, file.additions, file.deletions));
     assert_eq!(files.collect::<Vec<_>>(), expected);
-    assert!(diff.diff.contains("deleted file mode 100644") && diff.diff.contains("+three"), "{}", diff.diff);
+    assert!(diff.diff.contains("deleted file mode 100644") && diff.diff.contains("+3\n"), "{}", diff.diff);
 }
 
 #[test]

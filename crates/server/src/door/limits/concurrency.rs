@@ -1,4 +1,4 @@
-//! Limits the open connections, in total and by address.
+//! Limits how many connections are open, and how many requests under way, in total and by address.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use super::limit_key;
 
 /// The counters. Clones are cheap and share them.
 #[derive(Debug, Clone)]
-pub(crate) struct Connections(Arc<Shared>);
+pub(crate) struct Concurrency(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -33,23 +33,22 @@ pub(crate) enum LimitReached {
     Address,
 }
 
-/// The permit of one connection, to be dropped when it is closed.
+/// The permit of one connection or request, to be dropped at its end.
 #[derive(Debug)]
 pub(crate) struct Permit {
     counted: Arc<Shared>,
-    /// `None` if the connection is not counted by address.
+    /// `None` if it is not counted by address.
     address: Option<IpAddr>,
 }
 
-impl Connections {
+impl Concurrency {
     pub(crate) fn new(max: usize, max_per_address: usize) -> Self {
         Self(Arc::new(Shared { max, max_per_address, open: Mutex::default() }))
     }
 
-    /// Counts one more connection. `by_address` is false for an address that many callers share, such as a trusted
-    /// proxy.
-    pub(crate) fn open(&self, address: IpAddr, by_address: bool) -> Result<Permit, LimitReached> {
-        let address = by_address.then(|| limit_key(address));
+    /// Counts one more. `address` is `None` where it is not known or shared by many callers, such as that of a trusted proxy.
+    pub(crate) fn open(&self, address: Option<IpAddr>) -> Result<Permit, LimitReached> {
+        let address = address.map(limit_key);
         let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.total >= self.0.max {
             return Err(LimitReached::Total);
@@ -73,7 +72,7 @@ impl Drop for Permit {
         let Some(address) = self.address else { return };
         if let Some(of_address) = open.by_address.get_mut(&address) {
             *of_address -= 1;
-            // Only addresses with open connections take memory.
+            // Only addresses with something open take memory.
             if *of_address == 0 {
                 open.by_address.remove(&address);
             }
@@ -87,16 +86,16 @@ mod tests {
 
     #[test]
     fn connections_are_limited_in_total_and_by_address() {
-        let connections = Connections::new(3, 2);
+        let connections = Concurrency::new(3, 2);
         let one: IpAddr = "192.0.2.1".parse().unwrap();
         let other: IpAddr = "192.0.2.2".parse().unwrap();
-        let first = connections.open(one, true).unwrap();
-        let second = connections.open(one, true).unwrap();
-        assert_eq!(connections.open(one, true).unwrap_err(), LimitReached::Address);
-        let third = connections.open(one, false).unwrap();
-        assert_eq!(connections.open(other, true).unwrap_err(), LimitReached::Total);
+        let first = connections.open(Some(one)).unwrap();
+        let second = connections.open(Some(one)).unwrap();
+        assert_eq!(connections.open(Some(one)).unwrap_err(), LimitReached::Address);
+        let third = connections.open(None).unwrap();
+        assert_eq!(connections.open(Some(other)).unwrap_err(), LimitReached::Total);
         drop((first, third));
-        connections.open(one, true).unwrap();
+        connections.open(Some(one)).unwrap();
         drop(second);
         assert!(connections.0.open.lock().unwrap().by_address.is_empty());
         assert_eq!(connections.0.open.lock().unwrap().total, 0);
