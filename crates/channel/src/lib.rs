@@ -46,6 +46,6 @@ pub use guest_usage::GuestUsage;
 pub use hand_out::{HandOut, HandOutReport, TimeAndSeed};
 pub use head::Content;
 #[cfg(feature = "host")]
-pub use host::{Error, ExecControl, ExecStream, Guest, new_exec_id};
+pub use host::{AnswerMemory, Error, ExecControl, ExecStream, Guest, new_exec_id};
 pub use identity::{Identity, IdentityReport, Mismatch};
 pub use protocol::{FIRST_PROTOCOL, PROTOCOL, SUPPORTED_PROTOCOLS, UnsupportedProtocol};

@@ -6,6 +6,8 @@ use skep_api::{ErrorCode, Failure, HelperKind, Operation, exec::RunCommand};
 use skep_channel::{AccountRoots, Content, Error, ExecStream, Guest};
 use tokio::{net::UnixStream, sync::Mutex};
 
+use crate::memory::RequestMemory;
+
 /// How long a started helper may take until it answers.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -36,8 +38,10 @@ impl Helper {
         &self,
         roots: Vec<PathBuf>,
         operation: &O,
+        memory: &RequestMemory,
     ) -> Result<O::Answer, Failure> {
-        self.guest_with_roots(roots).await?.call(operation).await.map_err(helper_failure)
+        let guest = self.guest_with_roots(roots).await?.with_answer_memory(memory.for_answers());
+        guest.call(operation).await.map_err(helper_failure)
     }
 
     /// Runs an operation whose request or answer is followed by a byte stream.

@@ -10,7 +10,9 @@ use std::{
 };
 
 use axum::body::Body;
+use futures_util::future::BoxFuture;
 use skep_api::{AccountId, AnswerLimit, ErrorCode, Failure};
+use skep_channel::AnswerMemory;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
@@ -154,10 +156,21 @@ impl RequestMemory {
         Some(Reserved { of_account, of_whole })
     }
 
+    /// The reservation for the answers of a guest.
+    pub(crate) fn for_answers(&self) -> Arc<dyn AnswerMemory> {
+        Arc::new(self.clone())
+    }
+
     /// Attaches the reservation to the body of an answer, so that it lasts until the body's end.
     pub(crate) fn attach_to(self, body: Body) -> Body {
         let is_reserved = lock(&self.reserved).is_some();
         if is_reserved { keep_to_end(body, self) } else { body }
+    }
+}
+
+impl AnswerMemory for RequestMemory {
+    fn reserve(&self, bytes: u64) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(Self::reserve(self, bytes))
     }
 }
 

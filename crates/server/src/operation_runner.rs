@@ -94,12 +94,12 @@ impl OperationRunner {
         match chosen {
             Target::Vm(vm) => {
                 let vm = self.vms.awake_vm_for_exec(caller, vm).await?;
-                Ok(vm.call(&operation).await?)
+                Ok(vm.with_answer_memory(caller.memory.for_answers()).call(&operation).await?)
             }
             Target::Workspace => {
                 let roots = self.roots(caller)?;
                 let place = self.workspace(roots.clone());
-                // Commands reserve no memory: they may run for an hour, and most print little.
+                // Commands reserve memory when they have ended: they may run for an hour, and most print little.
                 if O::HELPER != Some(HelperKind::Commands) {
                     caller.memory.reserve(operation.memory_bytes(&place).await).await?;
                 }
@@ -109,7 +109,7 @@ impl OperationRunner {
                     }
                     return Ok(self
                         .helper(kind)
-                        .run(self.create_missing_roots(roots).await?, &operation)
+                        .run(self.create_missing_roots(roots).await?, &operation, &caller.memory)
                         .await?);
                 }
                 Ok(operation.run(&place).await.map_err(Failure::from)?)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::{
-    body::Incoming,
+    body::{Body as _, Incoming},
     client::conn::http2::{self, SendRequest},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -23,7 +23,10 @@ use tokio::{
 };
 use ulid::Ulid;
 
-use super::{Error, answer, cancel::CancelOnDrop, prefixed_stream::PrefixedStream, resync::resync};
+use super::{
+    AnswerMemory, Error, answer, answer_memory::MAX_UNRESERVED_BYTES, cancel::CancelOnDrop,
+    prefixed_stream::PrefixedStream, resync::resync,
+};
 use crate::{
     AccountRoots, FIRST_PROTOCOL, FreezeReport, FreezeRequest, GuestUsage, HandOut, HandOutReport, Identity,
     IdentityReport, ThawRequest, TimeAndSeed, UnsupportedProtocol,
@@ -61,6 +64,7 @@ pub struct Guest {
     /// Permits for uploads: all requests share the window of the connection.
     uploads: Arc<Semaphore>,
     account_roots: Option<HeaderValue>,
+    answer_memory: Option<Arc<dyn AnswerMemory>>,
 }
 
 impl Guest {
@@ -103,6 +107,7 @@ impl Guest {
             runtime,
             uploads: Arc::new(Semaphore::new(MAX_UPLOADS)),
             account_roots: None,
+            answer_memory: None,
         })
     }
 
@@ -115,6 +120,12 @@ impl Guest {
             serde_json::to_vec(account_roots).ok().filter(|text| text.len() <= MAX_ACCOUNT_ROOTS_BYTES);
         let value = text.and_then(|text| HeaderValue::from_bytes(&text).ok()).ok_or(Error::TooManyRoots)?;
         Ok(Self { account_roots: Some(value), ..self.clone() })
+    }
+
+    /// Returns a client that reserves memory for the answers of [`Self::call`].
+    #[must_use]
+    pub fn with_answer_memory(&self, memory: Arc<dyn AnswerMemory>) -> Self {
+        Self { answer_memory: Some(memory), ..self.clone() }
     }
 
     /// Asks for the protocol of the agent and checks that this end speaks it. Used for agents that may be of another release.
@@ -286,20 +297,34 @@ impl Guest {
         )))
     }
 
+    /// Reads a body. Only what fits into a short answer is read before the memory for all of it is reserved.
     async fn read(&self, mut body: Incoming, limit: usize) -> Result<Vec<u8>, Error> {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut is_reserved) = (Vec::new(), false);
+        let longest = body.size_hint().exact().unwrap_or(limit as u64);
         while let Some(frame) = body.frame().await {
             let frame = match frame {
                 Ok(frame) => frame,
                 Err(error) => return Err(self.classify_error(&error).await),
             };
             let Ok(data) = frame.into_data() else { continue };
-            if bytes.len() + data.len() > limit {
+            let length = bytes.len() + data.len();
+            if length > limit {
                 return Err(Error::Malformed(format!("an answer of more than {limit} bytes")));
+            }
+            if length > MAX_UNRESERVED_BYTES && !is_reserved {
+                self.reserve(longest.min(limit as u64)).await?;
+                is_reserved = true;
             }
             bytes.extend_from_slice(&data);
         }
         Ok(bytes)
+    }
+
+    async fn reserve(&self, bytes: u64) -> Result<(), Error> {
+        match &self.answer_memory {
+            Some(memory) => memory.reserve(bytes).await.map_err(Error::Refused),
+            None => Ok(()),
+        }
     }
 
     /// Whether only this request failed, or the whole connection.

@@ -4,6 +4,7 @@
 //! validated.
 
 mod answer;
+mod answer_memory;
 mod cancel;
 mod commands;
 mod control;
@@ -15,6 +16,7 @@ mod resync;
 mod stream;
 mod streamed;
 
+pub use answer_memory::AnswerMemory;
 pub use control::ExecControl;
 pub use error::Error;
 pub use guest::{Guest, new_exec_id};

@@ -1,22 +1,23 @@
 //! Guests that violate the protocol.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, future::BoxFuture};
 use skep_api::{
     AbsolutePath, ErrorCode, Failure, Operation,
     exec::{ExecEvent, KEPT_OUTPUT_BYTES, RunCommand},
-    files::{ContentEncoding, GrepFiles, MakeFolder, ReadFile},
+    files::{ContentEncoding, GrepFiles, ListFolder, MakeFolder, ReadFile},
     path::PathEncoding,
 };
 use skep_channel::{
-    Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
+    AnswerMemory, Content, Error, Guest, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler, serve},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
+    sync::{Semaphore, SemaphorePermit, watch},
 };
 
 use crate::{command, fixture::DEADLINE};
@@ -203,6 +204,52 @@ async fn an_answer_has_no_more_values_than_what_was_asked_allows() {
     // The largest request, and the largest number of values in 16 MiB.
     assert!(result_of(&grep(10_000, 100), found(2_000_000)).await.is_ok());
     assert!(matches!(result_of(&grep(10_000, 100), found(5_500_000)).await, Err(Error::Malformed(_))));
+}
+
+/// Memory that a test grants, or refuses by closing `granted`.
+#[derive(Debug)]
+struct GrantedMemory {
+    asked: watch::Sender<u64>,
+    granted: Semaphore,
+}
+
+impl AnswerMemory for GrantedMemory {
+    fn reserve(&self, bytes: u64) -> BoxFuture<'_, Result<(), Failure>> {
+        Box::pin(async move {
+            self.asked.send_replace(bytes);
+            let permit = self.granted.acquire().await;
+            permit.map(SemaphorePermit::forget).map_err(|_| Failure::new(ErrorCode::Overloaded, "no memory"))
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_long_answer_is_read_when_there_is_memory_for_it() {
+    let length = 200 << 10;
+    let json = format!(r#"{{"path": "/{}", "entries": [], "next_cursor": null}}"#, "x".repeat(length));
+    let list = ListFolder::first_page(path("/x"));
+    let connection = HostileGuest::answering(json.clone()).connect().await;
+    let memory = Arc::new(GrantedMemory { asked: watch::Sender::new(0), granted: Semaphore::new(0) });
+    let guest = connection.with_answer_memory(memory.clone());
+    for is_granted in [true, false] {
+        let (called, operation) = (guest.clone(), list.clone());
+        let call = tokio::spawn(async move { called.call(&operation).await });
+        let mut asked = memory.asked.subscribe();
+        let bytes = *asked.wait_for(|bytes| *bytes > 0).await.expect("it asks");
+        assert_eq!(bytes, json.len() as u64);
+        assert!(!call.is_finished());
+        // Who has memory is answered meanwhile.
+        assert!(connection.call(&list).await.is_ok());
+        memory.asked.send_replace(0);
+        if is_granted {
+            memory.granted.add_permits(1);
+            assert_eq!(call.await.expect("no panic").expect("an answer").path.len(), length + 1);
+        } else {
+            memory.granted.close();
+            let refused = call.await.expect("no panic").expect_err("a refusal");
+            assert_eq!(refused.code(), ErrorCode::Overloaded);
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
 //! VMs that calls need: a VM that an idle timeout paused is resumed first.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use skep_api::{
     AccountId, ErrorCode, Failure, VmId,
     keys::Limits,
     swarm::{ResumedBy, Vm},
 };
-use skep_channel::Guest;
+use skep_channel::{AnswerMemory, Guest};
 use tokio::time::timeout;
 
 use super::Swarm;
@@ -28,6 +28,12 @@ pub struct AwakeVm {
 }
 
 impl AwakeVm {
+    /// Reserves memory for the answers of its guest.
+    #[must_use]
+    pub fn with_answer_memory(self, memory: Arc<dyn AnswerMemory>) -> Self {
+        Self { guest: self.guest.with_answer_memory(memory), ..self }
+    }
+
     /// The record of the VM.
     pub fn record(&self) -> Vm {
         self.handle.record()

@@ -71,6 +71,14 @@ impl RawConnection {
         assert_eq!(String::from_utf8_lossy(&received), expected);
     }
 
+    /// Reads the version and the status of an answer, and no more of it.
+    pub async fn status(&mut self) -> u16 {
+        let mut received = [0; 12];
+        timeout(TIMEOUT, self.0.read_exact(&mut received)).await.unwrap().unwrap();
+        let received = str::from_utf8(&received).unwrap();
+        received.strip_prefix("HTTP/1.1 ").unwrap().parse().unwrap()
+    }
+
     /// What the server still sends until the connection ends or is reset.
     pub async fn rest(mut self) -> String {
         let mut bytes = Vec::new();
