@@ -139,6 +139,26 @@ pub(crate) async fn tenant(skep: &Skep, name: &str) -> (String, String) {
     (id, made["key"].as_str().unwrap().to_owned())
 }
 
+/// Caches between server and caller keep nothing: neither a new key nor a refusal.
+#[tokio::test]
+async fn no_answer_may_be_stored() {
+    let skep = Skep::start().await;
+    for operation in guarded(&skep).await {
+        let refused = operation.wrong(&skep).bearer_auth(&skep.admin).send().await.unwrap();
+        assert_eq!(refused.headers()["cache-control"], "no-store", "{}", operation.id());
+    }
+    let made = skep.post("/api/keys", &json!({"name": "new", "role": "agent"}).to_string()).await;
+    assert_eq!(
+        (made.status().as_u16(), &made.headers()["cache-control"]),
+        (201, &"no-store".parse().unwrap())
+    );
+    let shown = skep.get("/api/whoami").await;
+    assert_eq!(
+        (shown.status().as_u16(), &shown.headers()["cache-control"]),
+        (200, &"no-store".parse().unwrap())
+    );
+}
+
 #[tokio::test]
 async fn from_an_address_that_is_not_allowed_nothing_is_done() {
     let skep = Skep::start().await;

@@ -254,7 +254,7 @@ error_codes! {
     Internal = "internal" => Internal,
     /// The machine has no capacity for the requested VMs.
     NoCapacity = "no_capacity" => Unavailable,
-    /// Other large requests and answers use all memory reserved for them.
+    /// Other requests use all memory reserved for them, or there are as many under way as may be at the same time.
     Overloaded = "overloaded" => Unavailable,
     /// VMs cannot run on this machine, or were not enabled when the server started; the message says why.
     SwarmUnavailable = "swarm_unavailable" => Unavailable,

@@ -59,7 +59,7 @@ const COMMON: &[(ErrorCode, Needs)] = &[
     (ErrorCode::RateLimited, Needs::Nothing),
     (ErrorCode::Internal, Needs::Nothing),
     (ErrorCode::StoreUnavailable, Needs::Key),
-    (ErrorCode::Overloaded, Needs::Key),
+    (ErrorCode::Overloaded, Needs::Nothing),
 ];
 
 /// The operation that takes a key, but no session.
