@@ -57,7 +57,7 @@ async fn memory_that_a_guest_uses_is_counted_and_not_allocated_in_the_template_t
     let vm = skep.boot(1).await.remove(0);
     let pid = vm["pid"].as_u64().unwrap();
     let before = template_memory(skep.pid());
-    // `tail` keeps the line: two thirds of what the commands of the guest may take.
+    // `tail` keeps the line in memory: two thirds of the limit of commands.
     let most = "limit=$(cat /sys/fs/cgroup/skep/memory.max)
         head -c $((limit * 2 / 3)) /dev/zero | tail -n 1 | wc -c";
     let used: u64 = skep.output(pid, most).await.trim().parse().unwrap();

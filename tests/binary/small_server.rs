@@ -15,7 +15,7 @@ use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use serde_json::json;
 
 use self::{
-    group::{MemoryGroup, Peak},
+    group::{LimitedServer, MemoryGroup, Peak},
     requests::Request,
 };
 use crate::harness::{Skep, Tenant};
@@ -35,11 +35,10 @@ async fn leave_it_alive(skep: Skep, worst: &[Request]) {
     let other = skep.tenant("other").await;
     is_answered(&other).await;
     // The helper has a control group of its own, which it creates before the limit is set.
-    let server = skep.server_pid().unwrap();
-    let group = MemoryGroup::around(&[skep.pid(), server], LIMIT_BYTES);
+    let limited = LimitedServer::of(&skep);
     let mut refused = Vec::new();
     for request in worst {
-        let (peak, begun) = (Peak::of(server), Instant::now());
+        let (peak, begun) = (Peak::of(limited.server), Instant::now());
         let calls = join_all((0..request.times).map(|number| request.send(&skep, number)));
         let (answers, ()) = tokio::join!(calls, is_answered(&other));
         is_answered(&other).await;
@@ -59,7 +58,7 @@ async fn leave_it_alive(skep: Skep, worst: &[Request]) {
     }
     leave_answers_unread(&skep, &other, worst).await;
     assert!(refused.is_empty(), "other answers than expected: {refused:#?}");
-    assert_eq!((skep.server_pid(), group.killed()), (Some(server), 0), "a process ran out of memory");
+    limited.assert_alive(&skep);
     assert_eq!(skep.health().await["checks"]["store"], "ok");
 }
 

@@ -139,7 +139,7 @@ pub(crate) async fn tenant(skep: &Skep, name: &str) -> (String, String) {
     (id, made["key"].as_str().unwrap().to_owned())
 }
 
-/// Caches between server and caller keep nothing: neither a new key nor a refusal.
+/// Every answer forbids caching, those with a new key and refusals included.
 #[tokio::test]
 async fn no_answer_may_be_stored() {
     let skep = Skep::start().await;

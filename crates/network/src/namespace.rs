@@ -118,9 +118,8 @@ pub(crate) fn disable_forwarding() -> Result<(), Error> {
     ])
 }
 
-/// Shortens the time in seconds for which the kernel keeps a closed connection. It does not count closed ones for the limit of a
-/// VM (see `ruleset`), which could fill the table of tracked connections with them. The settings exist once the packet filter is
-/// loaded.
+/// Shortens how long connection tracking keeps closed connections, in seconds. They do not count towards the limit of a VM (see
+/// `ruleset`), so a VM could otherwise fill the table with them. The settings exist once the packet filter is loaded.
 pub(crate) fn shorten_tracking() -> Result<(), Error> {
     write_settings(&[
         ("netfilter/nf_conntrack_tcp_timeout_time_wait", "5"),

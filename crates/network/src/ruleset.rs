@@ -12,9 +12,9 @@
 //! process, and the bridge's address answers DNS. A VM that is removed from the set is cut off at once as well, because
 //! packets of VMs are accepted by their set, also those of tracked connections.
 //!
-//! All VMs share the table of tracked connections, in which only redirected connections of VMs are kept: DNS is not
-//! tracked. A VM has at most [`MAX_TRACKED_CONNECTIONS`] of them, so that half-open ones, of which the egress process
-//! knows nothing, cannot fill it.
+//! All VMs share the kernel's table of tracked connections. Of the connections of VMs, only redirected ones are in it:
+//! DNS is not tracked. The egress process never sees half-open connections, so the packet filter limits them: each VM
+//! has at most [`MAX_TRACKED_CONNECTIONS`] entries.
 
 use std::{
     fmt::Write as _,
@@ -25,7 +25,7 @@ use std::{
 
 use crate::{API_PORT, BRIDGE, DNS_PORT, EGRESS_PORT, Error, Subnet, addresses::Slot};
 
-/// Tracked connections of one VM. The kernel does not count closed ones, see `namespace::shorten_tracking`.
+/// Limit of tracked connections of one VM. The kernel does not count closed ones, see `namespace::shorten_tracking`.
 const MAX_TRACKED_CONNECTIONS: u32 = 4096;
 
 /// A set of the inet table with VMs, which are added while they run.
@@ -97,7 +97,7 @@ table inet skep {{
     size {slots}
     flags dynamic
   }}
-  chain few_connections {{
+  chain connection_limit {{
     type filter hook prerouting priority -150; policy accept;
     iifname "{BRIDGE}" ct state new add @tracked {{ ip saddr ct count over {MAX_TRACKED_CONNECTIONS} }} drop
   }}

@@ -394,10 +394,10 @@ async fn frames_to_a_guest_that_was_silent_for_long_reach_no_other() {
     network.close().await.unwrap();
 }
 
-/// Begins this number of connections to addresses outside the subnet and drops the answers, so that they stay half open.
+/// Opens this many connections to addresses outside the subnet and drops the answers, so that they stay half open.
 fn half_open(guest: &str, connections: u32) {
     let drop_answers = "nft 'table inet t { chain c { type filter hook input priority 0; tcp flags & (syn | ack) == (syn | ack) drop; }; }'";
-    // A socket that is closed before its answer leaves its first packet behind. Each address has enough ports.
+    // The SYN is sent even though the socket is closed at once. The destinations vary so that source ports do not run out.
     let script = format!(
         "import socket\n\
          for number in range({connections}):\n\
@@ -426,19 +426,19 @@ async fn half_open_connections_of_a_guest_are_limited_and_leave_others_alone() {
     }
     let tracked = || -> u32 {
         let entries = fixture.text("cat /proc/net/nf_conntrack");
-        // Closed ones, which are not limited, are kept for some seconds.
+        // The kernel also keeps closed connections for a few seconds; they do not count.
         let half_open =
             |line: &&str| line.contains(" SYN_") && line.contains(&format!("src={} ", flooding.ip));
         entries.lines().filter(half_open).count() as u32
     };
-    // From now on the guest knows the hardware address of its gateway, and loses no packet for want of it.
+    // Resolve the MAC address of the gateway first: the kernel drops packets of a flood while ARP is pending.
     assert!(reaches_port_at_last(&guests[0], "203.0.113.1", 443));
     half_open(&guests[0], 5_000);
     let kept = tracked();
     assert!((3_000..=4_096).contains(&kept), "{kept} connections are tracked");
     assert!(reaches_port_at_last(&guests[1], "203.0.113.1", 443), "another guest is cut off");
     // Control: without the limit all of them are tracked.
-    fixture.text("nft flush chain inet skep few_connections");
+    fixture.text("nft flush chain inet skep connection_limit");
     half_open(&guests[0], 5_000);
     assert!(tracked() > 4_096, "{} connections are tracked", tracked());
 

@@ -1,4 +1,4 @@
-//! The body of an answer that keeps what the request holds until its end.
+//! An answer body that owns a resource of its request.
 
 use std::{
     pin::Pin,
@@ -9,7 +9,7 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
-/// Keeps a value until the body is sent or aborted, such as memory or a permit.
+/// Holds a value, such as a permit or a memory reservation, until the body is sent or aborted.
 pub(crate) fn keep_to_end<T: Unpin + Send + 'static>(body: Body, kept: T) -> Body {
     Body::new(KeepingBody { body, _kept: kept })
 }

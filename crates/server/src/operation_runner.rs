@@ -99,7 +99,7 @@ impl OperationRunner {
             Target::Workspace => {
                 let roots = self.roots(caller)?;
                 let place = self.workspace(roots.clone());
-                // Commands reserve memory when they have ended: they may run for an hour, and most print little.
+                // Commands reserve memory only for their answer: they may run for an hour, and most print little.
                 if O::HELPER != Some(HelperKind::Commands) {
                     caller.memory.reserve(operation.memory_bytes(&place).await).await?;
                 }

@@ -5,6 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::LIMIT_BYTES;
+use crate::harness::Skep;
+
 /// A control group with a limit of memory, of version 1 or 2.
 pub(super) struct MemoryGroup(PathBuf);
 
@@ -45,6 +48,27 @@ impl Drop for MemoryGroup {
             let _ = parent.as_ref().map(|parent| fs::write(parent, pid));
         }
         let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A keeper and its server whose memory is limited.
+pub(super) struct LimitedServer {
+    pub(super) server: u32,
+    pub(super) peak: Peak,
+    group: MemoryGroup,
+}
+
+impl LimitedServer {
+    pub(super) fn of(skep: &Skep) -> Self {
+        let server = skep.server_pid().unwrap();
+        let group = MemoryGroup::around(&[skep.pid(), server], LIMIT_BYTES);
+        Self { server, peak: Peak::of(server), group }
+    }
+
+    /// Fails if a process was killed because memory ran out.
+    pub(super) fn assert_alive(&self, skep: &Skep) {
+        let found = (skep.server_pid(), self.group.killed());
+        assert_eq!(found, (Some(self.server), 0), "a process ran out of memory");
     }
 }
 

@@ -113,7 +113,7 @@ async fn a_merge_that_conflicts_names_the_files_and_changes_nothing() {
     assert_eq!(status["conflicted"][0]["path"], "file", "{status}");
 }
 
-/// A merge by a command stops at its conflicts, which whoever resolves them looks at.
+/// A merge that runs as a command leaves its conflicts in the work tree, and the diff shows what is left to resolve.
 #[tokio::test]
 async fn a_file_in_conflict_is_compared_with_the_version_of_the_branch() {
     let skep = Skep::start().await;

@@ -5,15 +5,15 @@ use std::fmt::Debug;
 use futures_util::future::BoxFuture;
 use skep_api::{AnswerLimit, Failure};
 
-/// Answers up to this size are read without a reservation, in bytes: those about a single thing.
+/// The size up to which answers are read without a reservation, in bytes: the limit of short answers.
 pub(super) const MAX_UNRESERVED_BYTES: usize = AnswerLimit::SHORT.bytes;
 
-/// Reserves memory for answers, so that what many guests answer at the same time is limited. A guest that has more to send waits
-/// meanwhile.
+/// Limits the memory that concurrent answers of guests take. A guest cannot send the rest of a long answer until its memory is
+/// reserved.
 pub trait AnswerMemory: Debug + Send + Sync {
-    /// Waits until there is memory for an answer of this many bytes. Its owner decides when it is free again.
+    /// Waits until an answer of this many bytes may be read. The implementation decides when the memory is released.
     ///
     /// # Errors
-    /// There is none for too long. The answer is lost.
+    /// No memory became available in time. The answer is discarded.
     fn reserve(&self, bytes: u64) -> BoxFuture<'_, Result<(), Failure>>;
 }

@@ -297,7 +297,7 @@ impl Guest {
         )))
     }
 
-    /// Reads a body. Only what fits into a short answer is read before the memory for all of it is reserved.
+    /// Reads a body. Beyond [`MAX_UNRESERVED_BYTES`], it first reserves memory for the whole body.
     async fn read(&self, mut body: Incoming, limit: usize) -> Result<Vec<u8>, Error> {
         let (mut bytes, mut is_reserved) = (Vec::new(), false);
         let longest = body.size_hint().exact().unwrap_or(limit as u64);

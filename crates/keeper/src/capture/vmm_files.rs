@@ -1,5 +1,5 @@
-//! The files that a VMM inherited and holds open. The VMM is not trusted: it can have closed or replaced each of them. What it
-//! put there in their place, such as a memory file that it goes on writing, does not reach a copy.
+//! The files that a VMM inherited and holds open. The VMM is not trusted: it can have closed or replaced each of them. A
+//! replacement, such as a memory file that the VMM can still write to, must not reach a copy.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -56,7 +56,7 @@ impl VmmFiles {
     }
 }
 
-/// Opens a descriptor of a VMM if it is this file, or if `known` is `None` any file.
+/// Opens a descriptor of a VMM if it is the known file; any regular file if `known` is `None`.
 fn open(path: &str, known: Option<FileId>) -> io::Result<File> {
     // Checked before it is opened: opening a device or a pipe may have side effects.
     if !fs::metadata(path)?.is_file() {

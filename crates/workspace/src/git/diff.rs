@@ -35,14 +35,14 @@ impl Run for GitDiff {
     }
 }
 
-/// What git printed of a comparison.
+/// The parsed output of `git diff`.
 struct Parsed {
     diff: Diff,
     /// See [`RawDiff`].
     hides_deletion: bool,
 }
 
-/// Runs `git diff` with more options than those of all comparisons.
+/// Runs `git diff` with these additional options.
 async fn compare(
     request: &GitDiff,
     repository: &Repository,
@@ -115,8 +115,8 @@ async fn revision_arguments(request: &GitDiff, repository: &Repository) -> Resul
     if request.staged {
         states.extend(STAGED.map(str::to_owned));
     } else if request.from.is_none() {
-        // Of a file in conflict the index has several versions. Git would compare all of them with the work tree at
-        // once, in a patch that cannot be applied and without line counts.
+        // The index has several versions of a file in conflict. By default, git prints a combined diff of all of them,
+        // which cannot be applied and has no line counts.
         states.push("--ours".to_owned());
     }
     for (field, revision) in [("from", &request.from), ("to", &request.to)] {
@@ -127,7 +127,7 @@ async fn revision_arguments(request: &GitDiff, repository: &Repository) -> Resul
     Ok(states)
 }
 
-/// The arguments for what the next commit would change. Files in conflict are not part of it.
+/// The options that compare the index with the last commit, without the files in conflict.
 pub(super) const STAGED: [&str; 2] = ["--cached", "--diff-filter=u"];
 
 /// A `git diff` that starts no program and does not enter submodules.

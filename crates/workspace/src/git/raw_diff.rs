@@ -11,8 +11,8 @@ use skep_api::{
 #[derive(Debug, Default)]
 pub(super) struct RawDiff {
     pub(super) files: Vec<DiffFile>,
-    /// Whether git took a deleted file for renamed to a file in conflict. It then lists no deletion, but marks the
-    /// deleted path as the one in conflict. Without a search for renames it lists both as they are.
+    /// Whether git detected a rename from a deleted file to a file in conflict. It then omits the deletion and marks the
+    /// deleted path as unmerged. Without rename detection it lists both correctly.
     pub(super) hides_deletion: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn parse_with_counts(text: &[u8]) -> Option<RawDiff> {
         let first = fields.next()?;
         let moved = matches!(change, ChangeKind::Renamed | ChangeKind::Copied);
         let (path, from) = if moved { (fields.next()?, Some(first)) } else { (first, None) };
-        // A file in conflict may have two entries: the first one marks it, the second one is its change.
+        // An unmerged file may have two entries: the first one marks it as unmerged, the second one is its change.
         if let Some(file) = places.get(path).and_then(|at: &usize| files.get_mut(*at)) {
             file.change = change;
             continue;

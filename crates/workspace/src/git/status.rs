@@ -26,7 +26,7 @@ impl Run for GitStatus {
         repository.work_tree()?;
         let mut status = compute_status(&repository, "--find-renames").await?;
         if !status.conflicted.is_empty() {
-            // Git may take a deleted file for renamed to a file in conflict, and then does not list the deletion.
+            // Git may detect a rename from a deleted file to a file in conflict, and then omits the deletion.
             let without_renames = compute_status(&repository, "--no-renames").await?;
             replace_modified(&mut status, without_renames.modified);
         }
@@ -50,11 +50,15 @@ async fn compute_status(repository: &Repository, renames: &str) -> Result<Reposi
     Ok(read.ok_or(GitError::UnexpectedOutput { command: "status" })?)
 }
 
-/// Replaces the list of modified files, as far as the other lists leave room for it.
+/// Replaces the list of modified files, cut to the budget that the other lists leave.
 fn replace_modified(status: &mut RepositoryStatus, modified: Vec<ChangedPath>) {
     let mut budget = Budget::default();
-    let _whole = status.staged.iter().all(|file| budget.try_add(file))
-        && status.untracked.iter().chain(&status.conflicted).all(|file| budget.try_add(file));
+    for file in &status.staged {
+        budget.try_add(file);
+    }
+    for file in status.untracked.iter().chain(&status.conflicted) {
+        budget.try_add(file);
+    }
     status.modified = modified.into_iter().map_while(|file| budget.take_if_fits(file)).collect();
     status.truncated |= budget.is_exhausted();
 }

@@ -250,7 +250,7 @@ fn compare_answers(fixture: &Fixture, counts: &mut Counts) -> Result<(), TestCas
             prop_assert_eq!(settled(&read), settled(&expected));
             counts.as_git += usize::from(read == expected);
         } else if let Err(error) = fixture.answer_by_git(diff) {
-            // What the reader leaves to git is understood, too.
+            // The parser must also understand git's output for the states that the reader leaves to git.
             prop_assert_ne!(error.code(), ErrorCode::Internal, "{}", error);
         }
     }
@@ -326,7 +326,7 @@ fn ordinary_changes_are_read_without_git() {
     }
 }
 
-/// Git takes a deleted file for renamed to a similar one in conflict, and lists no deletion. The answer by git must list it.
+/// Git detects a rename from the deleted file to the similar one in conflict, and omits the deletion.
 #[test]
 fn a_deletion_beside_a_similar_file_in_conflict_is_listed() {
     let fixture = Fixture::new();
