@@ -7,7 +7,6 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
 };
 
 use futures_util::future::select_all;
@@ -16,7 +15,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::harness::{Answer, Skep, binary, command, eventually, output_of, send, temp_dir, write_program};
+use crate::harness::{
+    Answer, Skep, binary, command, eventually, output_of, send, temp_dir, unique_name, write_program,
+};
 
 /// The memory of the machine: so little that a few VMs fill it, and that other tests need not wait until it is free.
 const MACHINE_BYTES: u64 = 2 << 30;
@@ -60,13 +61,11 @@ pub(crate) struct SmallMachine {
 
 impl SmallMachine {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let (base, mount, home) = match Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
             true => ("/sys/fs/cgroup/memory", "-t cgroup -o memory", ""),
             false => ("/sys/fs/cgroup", "-t cgroup2", "server"),
         };
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let group = Path::new(base).join(format!("machine-of-test-{}-{number}", std::process::id()));
+        let group = Path::new(base).join(unique_name("machine"));
         fs::create_dir(&group).unwrap();
         let script = format!(
             "echo 0 > {group}/cgroup.procs\nexec unshare --mount --cgroup sh -ec '\n\

@@ -1,6 +1,8 @@
 """Finds and removes what a stage of tests left behind."""
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,23 +12,30 @@ from pathlib import Path
 from results import Test
 
 STOP_SECONDS = 60
+# Namespaces and control groups of tests: the names have the process ids of the tests.
+OF_TEST = re.compile(r"skep-test-(\d+)-")
 
 
 def remove(temporary, target):
-    """Removes each folder that tests left, with the server that still runs on it, and returns a failure for each."""
+    """Removes what tests left, with the processes that still use it, and returns a failure for each."""
     left = sorted([*filter(is_of_test, temporary.iterdir()), *target.glob("skep-test-*")])
     contents = [(path, content_of(path)) for path in left]
-    return [
-        Test(f"left behind: {path.name}", 0.0, "failed", remove_one(path, content))
-        for path, content in contents
-        if content is not None
-    ]
+    folders = [(path, remove_one(path, content)) for path, content in contents if content is not None]
+    namespaces = [(path, remove_namespace(path)) for path in Path("/run/netns").glob("skep-test-*") if has_ended(path)]
+    groups = [(path, remove_group(path)) for path in Path("/sys/fs/cgroup").glob("**/skep-test-*") if has_ended(path)]
+    return [Test(f"left behind: {path}", 0.0, "failed", text) for path, text in folders + namespaces + groups]
 
 
 def is_of_test(path):
     # The folder of all workers of a user stays. Chromium leaves files of its own.
     is_shared = path.name.startswith("skep-tickets") and not any(path.iterdir())
     return not is_shared and not path.name.startswith(".org.chromium.")
+
+
+def has_ended(path):
+    """Whether it is of a test that has ended."""
+    match = OF_TEST.match(path.name)
+    return match is not None and not Path("/proc", match[1]).exists()
 
 
 def content_of(path):
@@ -44,14 +53,52 @@ def remove_one(path, content):
     stopped = stop_processes(path)
     cleaned = ""
     if path.is_dir():
-        binary = os.environ.get("SKEP_BINARY", Path(__file__).resolve().parents[2] / "target/release/skep")
-        doctor = [binary, "doctor", "--clean", "--data-dir", path, "--image-dir", path]
-        ran = subprocess.run(doctor, capture_output=True, text=True, check=False)
-        cleaned = (ran.stdout + ran.stderr).strip()
+        cleaned = "".join(clean(folder) for folder in folders_with_resources(path)).strip()
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
     return f"it held: {content}\nprocesses: {stopped or 'none'}\ndoctor --clean: {cleaned or 'nothing'}"
+
+
+def folders_with_resources(path):
+    """The folder, and each data directory or image directory below it. An image directory has a lock."""
+    below = (Path(folder) for folder, folders, files in os.walk(path) if "keeper" in folders or ".lock" in files)
+    return {path, *below}
+
+
+def clean(folder):
+    """Removes what a server or a bake with this folder left elsewhere on the machine."""
+    binary = os.environ.get("SKEP_BINARY", Path(__file__).resolve().parents[2] / "target/release/skep")
+    doctor = [binary, "doctor", "--clean", "--data-dir", folder, "--image-dir", folder]
+    ran = subprocess.run(doctor, capture_output=True, text=True, check=False)
+    return ran.stdout + ran.stderr
+
+
+def remove_namespace(path):
+    listed = subprocess.run(["ip", "netns", "pids", path.name], capture_output=True, text=True, check=False)
+    pids = listed.stdout.split()
+    kill(pids)
+    subprocess.run(["ip", "netns", "delete", path.name], check=False)
+    return f"processes: {', '.join(pids) or 'none'}"
+
+
+def remove_group(path):
+    pids = [pid for procs in path.glob("**/cgroup.procs") for pid in procs.read_text().split()]
+    kill(pids)
+    for _ in range(STOP_SECONDS * 10):
+        for folder, _, _ in os.walk(path, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        if not path.exists():
+            break
+        time.sleep(0.1)
+    return f"processes: {', '.join(pids) or 'none'}"
+
+
+def kill(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def stop_processes(path):
@@ -59,10 +106,8 @@ def stop_processes(path):
     first = processes(path)
     for chosen, wait in [(signal.SIGINT, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)]:
         for pid in processes(path):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, chosen)
-            except ProcessLookupError:
-                pass
         deadline = time.monotonic() + wait
         while processes(path) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -139,7 +139,7 @@ fn session_of(process: &str) -> String {
 }
 
 fn a_file_over_the_limit_is_an_error_not_the_end() {
-    let file = PathBuf::from(format!("/tmp/skep-jail-limit-{}", std::process::id()));
+    let file = std::env::temp_dir().join(format!("{}-file", tree_name()));
     let (reader, writer) = io::pipe().unwrap();
     let group = group();
     let handles = handles(&group, vec![writer.into(), File::create_new(&file).unwrap().into()]);
@@ -296,7 +296,7 @@ fn root_starts_no_process_as_its_own_user() {
 /// A copied program outside of these folders is neither executed directly nor by the dynamic loader; without the list
 /// it is.
 fn only_the_named_folders_hold_programs() {
-    let folder = PathBuf::from(format!("/tmp/skep-jailtest-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("{}-programs", tree_name()));
     fs::create_dir(&folder).unwrap();
     // By another process: a file cannot be executed while a process that another test starts has it open for writing.
     let copied =
@@ -376,7 +376,7 @@ fn handles(group: &Cgroup, inherited: Vec<OwnedFd>) -> Handles {
 }
 
 fn tree_name() -> String {
-    format!("skep-jailtest-{}", std::process::id())
+    format!("skep-test-{}-jail", std::process::id())
 }
 
 fn limits() -> CgroupLimits {

@@ -27,7 +27,7 @@ impl Fixture {
             rustix::process::getuid().is_root(),
             "the tests of the network need root: run them with sudo"
         );
-        let name = format!("skep-nettest-{purpose}-{}", std::process::id());
+        let name = format!("skep-test-{}-{purpose}", std::process::id());
         let network = Network::create(&name, "10.99.0.0/24".parse().unwrap()).await.unwrap();
         (Self { name }, network)
     }
@@ -144,24 +144,49 @@ async fn a_network_is_taken_over_with_the_ports_that_live() {
     assert!(missing.is_err(), "a namespace that is gone was taken over");
 }
 
-/// A namespace that replaces a VM. One end of a veth pair gets the name of the VM's tap.
-fn guest(fixture: &Fixture, tap: Tap, isolated: &str) -> String {
-    let Tap { fd, port } = tap;
-    close(fixture, fd, &port.name);
-    let guest = format!("{}-{}", fixture.name, port.name);
-    let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
-    for command in [
-        format!("ip netns add {guest}"),
-        format!("ip -n {} link add {} type veth peer name eth0 netns {guest}", fixture.name, port.name),
-        format!("ip -n {} link set {} master skep0 up", fixture.name, port.name),
-        format!("ip -n {} link set {} type bridge_slave isolated {isolated}", fixture.name, port.name),
-        format!("ip -n {guest} link set eth0 address {mac} up"),
-        format!("ip -n {guest} addr add {}/{} dev eth0", port.ip, port.prefix_len),
-    ] {
-        let status = Command::new("sh").args(["-c", &command]).status().unwrap();
-        assert!(status.success(), "{command}");
+/// A namespace that replaces a VM. It is removed on drop.
+struct Guest {
+    name: String,
+}
+
+impl Guest {
+    /// One end of a veth pair gets the name of the VM's tap.
+    fn new(fixture: &Fixture, tap: Tap) -> Self {
+        let Tap { fd, port } = tap;
+        close(fixture, fd, &port.name);
+        let guest = Self { name: format!("{}-{}", fixture.name, port.name) };
+        let mac = port.mac.map(|byte| format!("{byte:02x}")).join(":");
+        for command in [
+            format!("netns add {}", guest.name),
+            format!(
+                "-n {} link add {} type veth peer name eth0 netns {}",
+                fixture.name, port.name, guest.name
+            ),
+            format!("-n {} link set {} master skep0 up", fixture.name, port.name),
+            format!("-n {} link set {} type bridge_slave isolated on", fixture.name, port.name),
+        ] {
+            ip(&command);
+        }
+        guest.ip(&format!("link set eth0 address {mac} up"));
+        guest.ip(&format!("addr add {}/{} dev eth0", port.ip, port.prefix_len));
+        guest
     }
-    guest
+
+    fn ip(&self, command: &str) {
+        ip(&format!("-n {} {command}", self.name));
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // Not with `ip`, whose failure would hide that of the test.
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+fn ip(command: &str) {
+    let status = Command::new("ip").args(command.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {command}");
 }
 
 /// Closes a tap and waits until its name is free.
@@ -227,8 +252,8 @@ async fn only_admitted_guests_reach_the_api_and_nothing_else() {
     assert_eq!(listener.local_addr().unwrap(), "10.99.0.1:7700".parse().unwrap());
     let [first, second] = [network.add_tap().await.unwrap(), network.add_tap().await.unwrap()];
     let [caller, other] = [first.port.clone(), second.port.clone()];
-    let guests = [guest(&fixture, first, "on"), guest(&fixture, second, "on")];
-    let [a, b] = &guests;
+    let guests = [Guest::new(&fixture, first), Guest::new(&fixture, second)];
+    let [a, b] = guests.each_ref().map(|guest| guest.name.as_str());
     let gateway = "10.99.0.1";
     assert!(!reaches_port(a, gateway, API_PORT) && !reaches_port(b, gateway, API_PORT));
 
@@ -242,24 +267,17 @@ async fn only_admitted_guests_reach_the_api_and_nothing_else() {
     assert!(!reaches(a, gateway) && !reaches_port(a, gateway, API_PORT + 1), "another port");
     assert!(!reaches_port(a, &other.ip.to_string(), API_PORT), "another guest");
     // Nor with the address of an admitted VM, because the frames come from another port of the bridge.
-    let inside = |command: &str| {
-        let status = Command::new("sh").args(["-c", &format!("ip -n {b} {command}")]).status().unwrap();
-        assert!(status.success(), "{command}");
-    };
-    inside("addr flush dev eth0");
-    inside(&format!("addr add {}/24 dev eth0", caller.ip));
+    guests[1].ip("addr flush dev eth0");
+    guests[1].ip(&format!("addr add {}/24 dev eth0", caller.ip));
     assert!(!reaches_port(b, gateway, API_PORT), "by the address of another guest");
     // Control: without the filter it is reachable.
     fixture.text("nft delete table bridge skep; nft add element inet skep api_callers { 10.99.0.3 }");
-    inside("addr flush dev eth0");
-    inside(&format!("addr add {}/24 dev eth0", other.ip));
+    guests[1].ip("addr flush dev eth0");
+    guests[1].ip(&format!("addr add {}/24 dev eth0", other.ip));
     assert!(reaches_port_at_last(b, gateway, API_PORT));
 
     network.remove(caller).await.unwrap();
     assert!(!callers(&fixture).contains("10.99.0.2"), "{}", callers(&fixture));
-    for guest in guests {
-        Command::new("ip").args(["netns", "del", &guest]).status().unwrap();
-    }
     network.close().await.unwrap();
 }
 
@@ -270,8 +288,8 @@ async fn guests_are_reached_and_reach_nobody() {
     let second = network.add_tap().await.unwrap();
     let (one, two) = (first.port.ip.to_string(), second.port.ip.to_string());
     let (first_name, second_name) = (first.port.name.clone(), second.port.name.clone());
-    let guests = [guest(&fixture, first, "on"), guest(&fixture, second, "on")];
-    let [a, b] = &guests;
+    let guests = [Guest::new(&fixture, first), Guest::new(&fixture, second)];
+    let [a, b] = guests.each_ref().map(|guest| guest.name.as_str());
 
     // A refused connection is an answer as well.
     assert!(reaches_at_last(&fixture.name, &one) && reaches_at_last(&fixture.name, &two));
@@ -288,24 +306,17 @@ async fn guests_are_reached_and_reach_nobody() {
     assert!(reaches_at_last(a, &two));
 
     // Spoofed senders: the own MAC address with another VM's IP address, then the reverse.
-    let inside = |guest: &str, command: &str| {
-        let status = Command::new("sh").args(["-c", &format!("ip -n {guest} {command}")]).status().unwrap();
-        assert!(status.success(), "{command}");
-    };
-    inside(a, "addr flush dev eth0");
-    inside(a, "addr add 10.99.0.77/24 dev eth0");
+    guests[0].ip("addr flush dev eth0");
+    guests[0].ip("addr add 10.99.0.77/24 dev eth0");
     assert!(!reaches(a, "10.99.0.1"), "a guest speaks with an address that is not its own");
-    inside(a, "addr flush dev eth0");
-    inside(a, &format!("addr add {one}/24 dev eth0"));
+    guests[0].ip("addr flush dev eth0");
+    guests[0].ip(&format!("addr add {one}/24 dev eth0"));
     assert!(reaches_at_last(a, "10.99.0.1"));
-    inside(a, "link set eth0 address 02:53:0a:63:00:4d");
+    guests[0].ip("link set eth0 address 02:53:0a:63:00:4d");
     assert!(!reaches(a, "10.99.0.1"), "a guest speaks with a hardware address that is not its own");
     fixture.text("nft delete table bridge skep");
     assert!(reaches_at_last(a, "10.99.0.1"));
 
-    for guest in guests {
-        Command::new("ip").args(["netns", "del", &guest]).status().unwrap();
-    }
     network.close().await.unwrap();
 }
 
@@ -330,25 +341,21 @@ async fn a_guest_cannot_take_the_frames_of_another() {
     let [first, second] = [network.add_tap().await.unwrap(), network.add_tap().await.unwrap()];
     let [victim, other] = [first.port.clone(), second.port.clone()];
     let mac = victim.mac.map(|byte| format!("{byte:02x}")).join(":");
-    let guests = [guest(&fixture, first, "on"), guest(&fixture, second, "on")];
+    let guests = [Guest::new(&fixture, first), Guest::new(&fixture, second)];
     // The first guest gets the address of the host here: an ARP request of it would move the entry of the bridge back.
-    let known = format!("ip -n {} neigh replace 10.99.0.1 lladdr 02:53:0a:63:00:01 dev eth0", guests[0]);
-    assert!(Command::new("sh").args(["-c", &known]).status().unwrap().success(), "{known}");
+    guests[0].ip("neigh replace 10.99.0.1 lladdr 02:53:0a:63:00:01 dev eth0");
     let is_at = |port: &str| {
         fixture.text("bridge fdb show br skep0").contains(&format!("{mac} dev {port} master skep0"))
     };
 
     assert!(reaches_at_last(&fixture.name, &victim.ip.to_string()) && is_at(&victim.name));
-    send_reserved_frames(&guests[1], &mac);
+    send_reserved_frames(&guests[1].name, &mac);
     assert!(is_at(&victim.name) && !is_at(&other.name), "the bridge learned an address that it must not");
     // Control: without the protection, the guest gets the frames of the other one.
     fixture.text("ip link set skep0 type bridge no_linklocal_learn 0");
-    send_reserved_frames(&guests[1], &mac);
+    send_reserved_frames(&guests[1].name, &mac);
     assert!((0..ATTEMPTS).any(|_| is_at(&other.name)));
 
-    for guest in guests {
-        Command::new("ip").args(["netns", "del", &guest]).status().unwrap();
-    }
     network.close().await.unwrap();
 }
 
@@ -418,11 +425,10 @@ async fn half_open_connections_of_a_guest_are_limited_and_leave_others_alone() {
     let listeners = network.listen_for_egress().await.unwrap();
     let [first, second] = [network.add_tap().await.unwrap(), network.add_tap().await.unwrap()];
     let [flooding, other] = [first.port.clone(), second.port.clone()];
-    let guests = [guest(&fixture, first, "on"), guest(&fixture, second, "on")];
+    let guests = [Guest::new(&fixture, first), Guest::new(&fixture, second)];
     for (port, guest) in [(&flooding, &guests[0]), (&other, &guests[1])] {
         network.set_egress(port.clone(), true).await.unwrap();
-        let route = format!("ip -n {guest} route add default via 10.99.0.1");
-        assert!(Command::new("sh").args(["-c", &route]).status().unwrap().success(), "{route}");
+        guest.ip("route add default via 10.99.0.1");
     }
     let tracked = || -> u32 {
         let entries = fixture.text("cat /proc/net/nf_conntrack");
@@ -432,19 +438,16 @@ async fn half_open_connections_of_a_guest_are_limited_and_leave_others_alone() {
         entries.lines().filter(half_open).count() as u32
     };
     // Resolve the MAC address of the gateway first: the kernel drops packets of a flood while ARP is pending.
-    assert!(reaches_port_at_last(&guests[0], "203.0.113.1", 443));
-    half_open(&guests[0], 5_000);
+    assert!(reaches_port_at_last(&guests[0].name, "203.0.113.1", 443));
+    half_open(&guests[0].name, 5_000);
     let kept = tracked();
     assert!((3_000..=4_096).contains(&kept), "{kept} connections are tracked");
-    assert!(reaches_port_at_last(&guests[1], "203.0.113.1", 443), "another guest is cut off");
+    assert!(reaches_port_at_last(&guests[1].name, "203.0.113.1", 443), "another guest is cut off");
     // Control: without the limit all of them are tracked.
     fixture.text("nft flush chain inet skep connection_limit");
-    half_open(&guests[0], 5_000);
+    half_open(&guests[0].name, 5_000);
     assert!(tracked() > 4_096, "{} connections are tracked", tracked());
 
     drop(listeners);
-    for guest in guests {
-        Command::new("ip").args(["netns", "del", &guest]).status().unwrap();
-    }
     network.close().await.unwrap();
 }

@@ -6,13 +6,14 @@ use std::{
     os::fd::AsFd,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
 };
 
 use rustix::{
     mount::{MountPropagationFlags, mount_bind, mount_change},
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
+
+use crate::harness::unique_name;
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/egress/world.py");
 /// Names that the world's name server knows.
@@ -41,8 +42,6 @@ const NAMES: [&str; 16] = [
 /// Addresses outside. The first ones are public for the test.
 const ADDRESSES: [&str; 5] =
     ["203.0.113.7/24", "203.0.113.8/24", "203.0.113.53/24", "10.9.0.1/24", "169.254.169.254/16"];
-
-static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Two namespaces, of the server's machine and of the world, with web servers in both.
 pub(super) struct World {
@@ -92,9 +91,8 @@ impl World {
     }
 
     fn create() -> Self {
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = |side: &str| format!("skep-test-{}-{number}-{side}", std::process::id());
-        let world = Self { machine: name("machine"), outside: name("world"), servers: Vec::new() };
+        let world =
+            Self { machine: unique_name("machine"), outside: unique_name("world"), servers: Vec::new() };
         let (machine, outside) = (&world.machine, &world.outside);
         ip(&["netns", "add", machine]);
         ip(&["netns", "add", outside]);

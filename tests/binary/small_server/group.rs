@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::LIMIT_BYTES;
-use crate::harness::Skep;
+use crate::harness::{Skep, unique_name};
 
 /// A control group with a limit of memory, of version 1 or 2.
 pub(super) struct MemoryGroup(PathBuf);
@@ -14,7 +14,7 @@ pub(super) struct MemoryGroup(PathBuf);
 impl MemoryGroup {
     /// Moves processes into a group of their own. What they start from then on is in it too.
     pub(super) fn around(pids: &[u32], limit_bytes: u64) -> Self {
-        let name = format!("skep-memory-{}", pids[0]);
+        let name = unique_name("memory");
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (folder, limit, swap, swap_bytes) = if v1.join("memory.limit_in_bytes").exists() {
             (v1.join(name), "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", limit_bytes)

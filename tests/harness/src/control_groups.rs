@@ -5,10 +5,11 @@ use std::{
     fs,
     ops::Deref,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::Duration,
 };
+
+use crate::unique_name;
 
 /// The path of a control group of version 2 that the code under test creates. The drop kills and removes what is in it.
 pub struct ControlGroup(PathBuf);
@@ -16,12 +17,10 @@ pub struct ControlGroup(PathBuf);
 impl ControlGroup {
     /// A path for one test of this crate.
     pub fn of_test(crate_name: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let bases = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
         let base = bases.into_iter().find(|base| base.join("cgroup.procs").exists());
         let base = base.unwrap_or_else(|| panic!("no control groups of version 2 are mounted"));
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(base.join(format!("skep-{crate_name}-test-{}-{number}", std::process::id())))
+        Self(base.join(unique_name(crate_name)))
     }
 }
 

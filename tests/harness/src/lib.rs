@@ -8,6 +8,7 @@
 #[cfg(feature = "binary")]
 pub mod binary;
 mod control_groups;
+mod names;
 pub mod process;
 #[cfg(any(feature = "binary", feature = "service"))]
 pub mod receiver;
@@ -16,6 +17,7 @@ pub mod service;
 mod wait;
 
 pub use control_groups::{ControlGroup, control_groups};
+pub use names::unique_name;
 pub use wait::{eventually, eventually_empty, eventually_within, wait_until};
 
 /// A directory whose name shows what it is for, if a test leaves it behind.

@@ -22,5 +22,5 @@ pub use crate::{
     eventually, eventually_empty, eventually_within,
     process::{kill, status_field},
     receiver::Receiver,
-    temp_dir,
+    temp_dir, unique_name,
 };
