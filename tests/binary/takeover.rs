@@ -1,5 +1,6 @@
 //! VMs survive the end of the server and of the keeper; resources without an owner are removed.
 
+mod records;
 mod thorough;
 
 use std::{collections::BTreeSet, fs, pin::Pin};
