@@ -143,6 +143,10 @@ pub enum Error {
     WebhookDisabled { id: WebhookId },
     #[error("this account has {most} webhooks, which is the maximum; delete one first")]
     TooManyWebhooks { most: u32 },
+    #[error(
+        "this account has {open} open tickets, and it may have {most}, so {more} more cannot be opened; complete, fail or delete some first"
+    )]
+    TooManyTickets { open: u64, more: u64, most: u64 },
     /// The database was written by a newer version of skep.
     #[error(
         "the store {} has version {found}, and this skep knows versions up to {known}; start a newer skep",
@@ -253,9 +257,10 @@ impl Error {
             Self::UnknownWebhook { .. } => ErrorCode::UnknownWebhook,
             Self::UnknownDelivery { .. } => ErrorCode::UnknownDelivery,
             Self::WebhookDisabled { .. } => ErrorCode::WebhookDisabled,
-            Self::TooManyWebhooks { .. } | Self::TooManyTemplates { .. } | Self::TooManyBuilds { .. } => {
-                ErrorCode::QuotaExceeded
-            }
+            Self::TooManyWebhooks { .. }
+            | Self::TooManyTickets { .. }
+            | Self::TooManyTemplates { .. }
+            | Self::TooManyBuilds { .. } => ErrorCode::QuotaExceeded,
             Self::NewerVersion { .. } | Self::Unavailable { .. } => ErrorCode::StoreUnavailable,
             Self::Internal { .. } => ErrorCode::Internal,
         }

@@ -8,6 +8,8 @@ pub const MAX_DEPENDENCIES: usize = 1_000;
 /// Of a ticket, and of a filter.
 pub const MAX_LABELS: usize = 32;
 pub const MAX_BATCH_TICKETS: usize = 1_000;
+/// Of an account, pending or in progress.
+pub const MAX_OPEN_TICKETS: u64 = 100_000;
 pub const MAX_ASSIGNEE_CHARACTERS: usize = 200;
 pub const MAX_REF_CHARACTERS: usize = 100;
 pub const MAX_PROGRESS_CHARACTERS: usize = 2_000;

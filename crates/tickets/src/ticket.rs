@@ -97,6 +97,11 @@ impl Ticket {
         matches!(self.state, State::Pending { .. }) && self.blockers.total == 0 && self.wait.is_over(now)
     }
 
+    /// Whether the ticket is neither completed nor failed.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Pending { .. } | State::InProgress(_))
+    }
+
     pub fn status(&self) -> TicketStatus {
         match self.state {
             State::Pending { .. } => TicketStatus::Pending,

@@ -7,6 +7,7 @@ mod idempotency;
 mod labels;
 mod leases;
 mod lifecycle;
+mod limits;
 mod lists;
 mod logs;
 mod search;

@@ -21,7 +21,8 @@ use crate::{
 
 /// Create a ticket
 ///
-/// The ticket is `pending`, and `ready` unless it has uncompleted dependencies or a `not_before` in the future.
+/// The ticket is `pending`, and `ready` unless it has uncompleted dependencies or a `not_before` in the future. An
+/// account has at most 100,000 open tickets, pending or in progress.
 #[utoipa::path(
     post, path = "/api/tickets", tag = "tickets", operation_id = "create_ticket",
     security(("bearer" = ["tickets:write"])),

@@ -16,6 +16,7 @@ use super::{
     apply::{self, Change, apply, time_value},
     dependencies,
     fields::{Texts, record},
+    open_limit,
     row::{Row, check_version, find_for_caller, milliseconds},
 };
 use crate::{BeatTicket, ChangeTicket, Error, TicketSignal};
@@ -55,6 +56,9 @@ pub(in super::super) fn change(
             signals.extend(apply::held_signal(&current));
         }
         Decision::Changed(more) => steps.extend(more),
+    }
+    if !before.ticket.is_open() && steps.last().is_some_and(|step| step.ticket.is_open()) {
+        open_limit::check(connection, before.account, 1)?;
     }
     if !changes.is_empty() || !steps.is_empty() {
         let decided = Change { before: &current, edited, edits: changes, steps };

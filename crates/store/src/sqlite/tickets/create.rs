@@ -16,7 +16,7 @@ use super::{
     apply::{append, append_derived, is_claimable},
     dependencies,
     fields::{Fields, Texts, record},
-    idempotency,
+    idempotency, open_limit,
     row::Row,
     row_columns,
 };
@@ -46,6 +46,7 @@ fn create_all(
     signals: &mut Vec<TicketSignal>,
 ) -> Result<CreatedTickets, SqliteError> {
     accounts::by_id(connection, command.call.account)?;
+    open_limit::check(connection, command.call.account, command.tickets.len() as u64)?;
     let new_ids: Vec<TicketId> = command.tickets.iter().map(|_| ids.next()).collect();
     let mut waits = Vec::with_capacity(new_ids.len());
     for ((_, new), id) in command.tickets.iter().zip(&new_ids) {

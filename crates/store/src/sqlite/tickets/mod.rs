@@ -15,6 +15,7 @@ mod idempotency;
 mod intersection;
 mod list;
 mod metrics;
+mod open_limit;
 mod related;
 mod row;
 mod row_columns;
