@@ -1,27 +1,17 @@
-//! Hosts and networks that an operator allows besides public addresses.
+//! Lists of hosts and networks that an operator allows or forbids.
 
 use std::net::IpAddr;
 
 use crate::networks::{Networks, parse_network};
-use crate::public::is_public;
 
 /// The longest host name, in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
-/// Private hosts and networks that the operator allows.
+/// Hosts and networks that the operator names.
 #[derive(Debug, Clone, Default)]
 pub struct Allowlist {
     networks: Networks,
     hosts: Vec<String>,
-}
-
-/// Which addresses a kind of connection may reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Public addresses, and those that the allowlist names.
-    PublicOrListed,
-    /// Only those that the allowlist names, as for connections without encryption.
-    Listed,
 }
 
 /// An entry of an allowlist is neither a network nor an address nor a host name.
@@ -36,14 +26,7 @@ impl Allowlist {
         Self { networks: Networks::parse(entries), hosts: hosts.map(|host| normalized(host)).collect() }
     }
 
-    /// Whether this host may be connected to at this address.
-    pub fn permits(&self, host: &str, address: IpAddr, reach: Reach) -> bool {
-        self.networks.contains(address)
-            || self.has_host(host)
-            || (reach == Reach::PublicOrListed && is_public(address))
-    }
-
-    /// Whether the list names this host: by its name or, for a literal address, by a network.
+    /// Whether the list names this host: by its name or, if it is a literal address, by a network.
     pub fn names(&self, host: &str) -> bool {
         literal_address(host).map_or_else(|| self.has_host(host), |address| self.networks.contains(address))
     }
@@ -102,27 +85,6 @@ mod tests {
     }
 
     #[test]
-    fn allowed_hosts_and_networks_are_permitted() {
-        let allowed = list(&["10.0.0.0/8", "127.0.0.1", "Git.Example"]);
-        for reach in [Reach::PublicOrListed, Reach::Listed] {
-            let reaches = |host: &str, address: &str| allowed.permits(host, address.parse().unwrap(), reach);
-            assert!(reaches("x", "10.9.8.7") && reaches("x", "127.0.0.1") && reaches("x", "::ffff:10.1.1.1"));
-            assert!(reaches("git.example.", "192.168.0.1"));
-            assert!(!reaches("x", "127.0.0.2") && !reaches("other.example", "192.168.0.1"));
-        }
-    }
-
-    #[test]
-    fn public_addresses_are_permitted_where_they_need_no_entry() {
-        let public = "1.1.1.1".parse().unwrap();
-        let none = Allowlist::default();
-        assert!(
-            none.permits("x", public, Reach::PublicOrListed) && !none.permits("x", public, Reach::Listed)
-        );
-        assert!(list(&["1.1.1.1"]).permits("x", public, Reach::Listed));
-    }
-
-    #[test]
     fn a_host_is_named_by_its_name_or_its_literal_address() {
         let allowed = list(&["10.0.0.0/8", "fd00::/8", "git.example"]);
         for host in ["git.example", "GIT.example.", "10.1.1.1", "[fd00::1]", "fd00::1", "::ffff:10.0.0.1"] {
@@ -149,17 +111,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_empty_list_permits_public_addresses_only(host in "[a-z0-9.]{0,20}", address: IpAddr) {
-            let none = Allowlist::default();
-            prop_assert_eq!(none.permits(&host, address, Reach::PublicOrListed), is_public(address));
-            prop_assert!(!none.permits(&host, address, Reach::Listed));
-        }
-
-        #[test]
-        fn every_entry_that_is_accepted_permits_itself(entry in "[a-zA-Z0-9._:/-]{1,20}", address: IpAddr) {
-            let allowed = list(&[&entry]);
+        fn every_entry_that_is_accepted_names_itself(entry in "[a-zA-Z0-9._:/-]{1,20}") {
             if check_entry(&entry).is_ok() && parse_network(&entry).is_none() {
-                prop_assert!(allowed.permits(&entry, address, Reach::Listed) && allowed.names(&entry));
+                prop_assert!(list(&[&entry]).names(&entry));
             }
         }
     }

@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use crate::{
-    allowlist::Reach,
     resolver::{Error, Resolver},
+    rules::Reach,
 };
 
 /// Limit of a request's head, in bytes.
@@ -39,34 +39,40 @@ const USER: &str = "skep";
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    password: Password,
-    refused: RefusedHost,
+    gate: Arc<Gate>,
     server_task: JoinHandle<()>,
 }
 
-/// The password of a proxy.
-#[derive(Clone)]
-struct Password(String);
+/// What decides about connections.
+struct Gate {
+    resolver: Resolver,
+    open_port: u16,
+    password: Password,
+    /// The last host whose addresses were all forbidden.
+    refused: Mutex<Option<String>>,
+}
 
-impl fmt::Debug for Password {
+impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password")
+        f.debug_struct("Gate").field("open_port", &self.open_port).finish_non_exhaustive()
     }
 }
 
-type RefusedHost = Arc<Mutex<Option<String>>>;
+/// The password of a proxy.
+struct Password(String);
 
 impl Proxy {
-    /// Starts it on a free port, with a new password.
+    /// Starts it on a free port, with a new password. Other ports than `open_port` are reached only at hosts that the
+    /// operator allows, because behind them are services that do not expect strangers.
     ///
     /// # Errors
     /// No socket can be bound, or the kernel has no random bytes.
-    pub async fn start(resolver: Resolver) -> io::Result<Self> {
+    pub async fn start(resolver: Resolver, open_port: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (address, password) = (listener.local_addr()?, Password::random()?);
-        let refused = RefusedHost::default();
-        let serving = tokio::spawn(serve(listener, resolver, password.clone(), Arc::clone(&refused)));
-        Ok(Self { address, password, refused, server_task: serving })
+        let gate = Arc::new(Gate { resolver, open_port, password, refused: Mutex::default() });
+        let server_task = tokio::spawn(serve(listener, Arc::clone(&gate)));
+        Ok(Self { address, gate, server_task })
     }
 
     pub fn port(&self) -> u16 {
@@ -75,12 +81,12 @@ impl Proxy {
 
     /// The URL with user and password.
     pub fn url(&self) -> String {
-        format!("http://{USER}:{}@{}", self.password.0, self.address)
+        format!("http://{USER}:{}@{}", self.gate.password.0, self.address)
     }
 
     /// The last host whose addresses were all forbidden.
     pub fn refused(&self) -> Option<String> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.gate.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -111,7 +117,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(listener: TcpListener, resolver: Resolver, password: Password, refused: RefusedHost) {
+async fn serve(listener: TcpListener, gate: Arc<Gate>) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((caller, _)) = listener.accept().await else {
@@ -122,21 +128,16 @@ async fn serve(listener: TcpListener, resolver: Resolver, password: Password, re
             connections.join_next().await;
         }
         while connections.try_join_next().is_some() {}
-        let (resolver, password, refused) = (resolver.clone(), password.clone(), Arc::clone(&refused));
+        let gate = Arc::clone(&gate);
         connections.spawn(async move {
-            let _ = handle_connection(caller, &resolver, &password, &refused).await;
+            let _ = handle_connection(caller, &gate).await;
         });
     }
 }
 
-async fn handle_connection(
-    mut caller: TcpStream,
-    resolver: &Resolver,
-    password: &Password,
-    refused: &RefusedHost,
-) -> io::Result<()> {
+async fn handle_connection(mut caller: TcpStream, gate: &Gate) -> io::Result<()> {
     let head = tokio::time::timeout(HEAD_TIMEOUT, read_head(&mut caller)).await??;
-    if !password.is_in(&head) {
+    if !gate.password.is_in(&head) {
         const UNAUTHENTICATED: &[u8] = b"HTTP/1.1 407 Proxy Authentication Required\r\n\
             Proxy-Authenticate: Basic realm=\"skep\"\r\nContent-Length: 0\r\n\r\n";
         return caller.write_all(UNAUTHENTICATED).await;
@@ -144,10 +145,11 @@ async fn handle_connection(
     let Some((host, port)) = parse_connect(&head) else {
         return caller.write_all(b"HTTP/1.1 405 Only CONNECT\r\nContent-Length: 0\r\n\r\n").await;
     };
-    let pinned = match resolver.resolve(&host, Reach::PublicOrListed).await {
+    let reach = if port == gate.open_port { Reach::PublicOrListed } else { Reach::Listed };
+    let pinned = match gate.resolver.resolve(&host, reach).await {
         Ok(pinned) => pinned,
         Err(Error::Refused { host }) => {
-            *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+            *gate.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
             return caller.write_all(b"HTTP/1.1 403 Forbidden address\r\nContent-Length: 0\r\n\r\n").await;
         }
         Err(Error::NotFound { .. }) => return no_answer(&mut caller).await,
@@ -193,15 +195,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::allowlist::Allowlist;
+    use crate::{allowlist::Allowlist, networks::Networks, rules::Rules};
 
-    async fn start(allow: &[&str]) -> Proxy {
+    async fn start(allow: &[&str], open_port: u16) -> Proxy {
         let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
-        Proxy::start(Resolver::system(Allowlist::parse(&allow))).await.unwrap()
+        let rules = Rules { allow: Allowlist::parse(&allow), ..Rules::default() };
+        Proxy::start(Resolver::system(rules), open_port).await.unwrap()
     }
 
     async fn connect_status(proxy: &Proxy, target: &str) -> String {
-        let user = format!("{USER}:{}", proxy.password.0);
+        let user = format!("{USER}:{}", proxy.gate.password.0);
         let authorization = format!("proxy-authorization: Basic {}\r\n", BASE64.encode(user.as_bytes()));
         status_of(proxy, &format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n")).await
     }
@@ -218,15 +221,15 @@ mod tests {
     async fn only_who_has_its_password_is_connected() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = server.local_addr().unwrap().to_string();
-        let (proxy, other) = (start(&["127.0.0.0/8"]).await, start(&["127.0.0.0/8"]).await);
-        assert_ne!(proxy.password.0, other.password.0);
+        let (proxy, other) = (start(&["127.0.0.0/8"], 443).await, start(&["127.0.0.0/8"], 443).await);
+        assert_ne!(proxy.gate.password.0, other.gate.password.0);
         let basic = |user: &str| format!("Proxy-Authorization: Basic {}\r\n", BASE64.encode(user.as_bytes()));
-        let right = basic(&format!("{USER}:{}", proxy.password.0));
+        let right = basic(&format!("{USER}:{}", proxy.gate.password.0));
         for authorization in [
             String::new(),
             basic(USER),
             basic(&format!("{USER}:")),
-            basic(&format!("{USER}:{}", other.password.0)),
+            basic(&format!("{USER}:{}", other.gate.password.0)),
             right.replace("Proxy-", ""),
             right.replace("Basic", "Bearer"),
         ] {
@@ -243,7 +246,8 @@ mod tests {
     async fn no_spelling_of_a_private_address_is_connected_to() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();
-        let proxy = start(&[]).await;
+        // At the port that is open at every host.
+        let proxy = start(&[], port).await;
         let spellings = [
             "127.0.0.1",
             "localhost",
@@ -268,16 +272,30 @@ mod tests {
         }
         assert!(proxy.refused().is_some());
         // Positive control: the same addresses are connected to when they are allowed.
-        let open = start(&["127.0.0.0/8"]).await;
+        let open = start(&["127.0.0.0/8"], 443).await;
         for host in ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1"] {
             assert!(connect_status(&open, &format!("{host}:{port}")).await.ends_with("200"), "{host}");
         }
     }
 
     #[tokio::test]
+    async fn other_ports_are_open_only_at_hosts_that_the_operator_allows() {
+        // The kernel sends nothing to this address by TCP, so that no connection is made.
+        let target = "255.255.255.255";
+        let rules = Rules { public: Networks::parse(&[target]), ..Rules::default() };
+        let proxy = Proxy::start(Resolver::system(rules), 443).await.unwrap();
+        assert!(connect_status(&proxy, &format!("{target}:443")).await.ends_with("502"), "the control");
+        for port in [22, 25, 80, 8443] {
+            assert!(connect_status(&proxy, &format!("{target}:{port}")).await.ends_with("403"), "{port}");
+        }
+        let allowing = start(&[target], 443).await;
+        assert!(connect_status(&allowing, &format!("{target}:8443")).await.ends_with("502"));
+    }
+
+    #[tokio::test]
     async fn it_speaks_nothing_but_connect() {
-        let proxy = start(&[]).await;
-        let authorization = BASE64.encode(format!("{USER}:{}", proxy.password.0).as_bytes());
+        let proxy = start(&[], 443).await;
+        let authorization = BASE64.encode(format!("{USER}:{}", proxy.gate.password.0).as_bytes());
         let head =
             format!("GET http://127.0.0.1/ HTTP/1.1\r\nProxy-Authorization: Basic {authorization}\r\n\r\n");
         assert_eq!(status_of(&proxy, &head).await, "HTTP/1.1 405");

@@ -10,8 +10,8 @@ use std::{
 use tokio::{net::TcpStream, time::timeout};
 
 use crate::{
-    allowlist::{Allowlist, Reach},
     lookup::{Lookup, SystemLookup},
+    rules::{Reach, Rules},
 };
 
 /// Limit for connecting to one address.
@@ -20,7 +20,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Resolves hosts and checks their addresses. Cheap to clone.
 #[derive(Clone)]
 pub struct Resolver {
-    allowed: Arc<Allowlist>,
+    rules: Arc<Rules>,
     lookup: Arc<dyn Lookup>,
 }
 
@@ -42,17 +42,17 @@ pub enum Error {
 }
 
 impl Resolver {
-    pub fn new(allowed: Arc<Allowlist>, lookup: Arc<dyn Lookup>) -> Self {
-        Self { allowed, lookup }
+    pub fn new(rules: Arc<Rules>, lookup: Arc<dyn Lookup>) -> Self {
+        Self { rules, lookup }
     }
 
     /// With the resolver of the operating system.
-    pub fn system(allowed: Allowlist) -> Self {
-        Self::new(Arc::new(allowed), Arc::new(SystemLookup))
+    pub fn system(rules: Rules) -> Self {
+        Self::new(Arc::new(rules), Arc::new(SystemLookup))
     }
 
-    pub fn allowed(&self) -> &Allowlist {
-        &self.allowed
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// Looks a host up once, and returns those of its addresses that may be reached.
@@ -66,7 +66,7 @@ impl Resolver {
         if found.is_empty() {
             return Err(Error::NotFound { host: named(), source: io::ErrorKind::NotFound.into() });
         }
-        let mut permitted = found.into_iter().filter(|address| self.allowed.permits(host, *address, reach));
+        let mut permitted = found.into_iter().filter(|address| self.rules.permits(host, *address, reach));
         let Some(first) = permitted.next() else { return Err(Error::Refused { host: named() }) };
         Ok(PinnedAddresses { first, others: permitted.collect() })
     }
@@ -106,7 +106,12 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::lookup::LookupFuture;
+    use crate::{allowlist::Allowlist, lookup::LookupFuture};
+
+    fn allowing<S: ToString>(entries: &[S]) -> Arc<Rules> {
+        let entries: Vec<String> = entries.iter().map(ToString::to_string).collect();
+        Arc::new(Rules { allow: Allowlist::parse(&entries), ..Rules::default() })
+    }
 
     /// Answers with these addresses, and counts the look-ups.
     struct Fixed(Vec<IpAddr>, AtomicUsize);
@@ -123,9 +128,8 @@ mod tests {
     }
 
     async fn resolved(allow: &[&str], reach: Reach, addresses: &[&str]) -> Result<Vec<String>, Error> {
-        let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
         let lookup = fixed(addresses.iter().map(|text| text.parse().unwrap()).collect());
-        let resolver = Resolver::new(Arc::new(Allowlist::parse(&allow)), lookup);
+        let resolver = Resolver::new(allowing(allow), lookup);
         let pinned = resolver.resolve("hooks.example.com", reach).await?;
         Ok(pinned.addresses().map(|address| address.to_string()).collect())
     }
@@ -150,8 +154,7 @@ mod tests {
         let address = server.local_addr().unwrap();
         // Nothing listens at the first one.
         let lookup = fixed(vec!["127.0.0.2".parse().unwrap(), address.ip()]);
-        let allowed = Arc::new(Allowlist::parse(&["127.0.0.0/8".to_owned()]));
-        let resolver = Resolver::new(allowed, Arc::clone(&lookup) as Arc<dyn Lookup>);
+        let resolver = Resolver::new(allowing(&["127.0.0.0/8"]), Arc::clone(&lookup) as Arc<dyn Lookup>);
         let pinned = resolver.resolve("server.test", Reach::Listed).await.unwrap();
         let stream = pinned.connect(address.port()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), address);
@@ -165,14 +168,13 @@ mod tests {
             listed in prop::collection::vec(any::<IpAddr>(), 0..3),
             plain: bool,
         ) {
-            let allow = listed.iter().chain(addresses.first()).map(ToString::to_string).collect::<Vec<_>>();
-            let allowed = Arc::new(Allowlist::parse(&allow));
+            let rules = allowing(&listed.iter().chain(addresses.first()).collect::<Vec<_>>());
             let reach = if plain { Reach::Listed } else { Reach::PublicOrListed };
-            let resolver = Resolver::new(Arc::clone(&allowed), fixed(addresses.clone()));
+            let resolver = Resolver::new(Arc::clone(&rules), fixed(addresses.clone()));
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let pinned = runtime.block_on(resolver.resolve("x.test", reach));
             let expected: Vec<IpAddr> =
-                addresses.into_iter().filter(|address| allowed.permits("x.test", *address, reach)).collect();
+                addresses.into_iter().filter(|address| rules.permits("x.test", *address, reach)).collect();
             let found: Vec<IpAddr> = pinned.iter().flat_map(PinnedAddresses::addresses).collect();
             prop_assert_eq!(found, expected);
         }

@@ -46,6 +46,7 @@ async fn options(listener: TcpListener, data: &Path) -> anyhow::Result<ServerOpt
         metrics_listener: None,
         tls: None,
         git_allow: Vec::new(),
+        egress_deny: Vec::new(),
         proxies: TrustedProxies::default(),
         public_url: None,
         dashboard: None,

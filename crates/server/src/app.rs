@@ -108,6 +108,8 @@ pub struct Parts {
     pub limits: Limits,
     /// Private networks and hosts that git may reach.
     pub git_allow: Vec<String>,
+    /// Networks and hosts that nothing may reach.
+    pub egress_deny: Vec<String>,
     /// The proxies whose `X-Forwarded-*` headers are used.
     pub proxies: TrustedProxies,
     /// The address in links to this server.
@@ -210,6 +212,7 @@ fn guarded_routes(
         runner: runner.clone(),
         vault: vault.clone(),
         allow: parts.git_allow.clone().into(),
+        deny: parts.egress_deny.clone().into(),
     };
     let files = FilesState {
         runner: runner.clone(),

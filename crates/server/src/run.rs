@@ -86,6 +86,8 @@ pub struct ServerOptions {
     pub tls: Option<Certificates>,
     /// Private networks and hosts that git may reach: CIDRs, addresses, names.
     pub git_allow: Vec<String>,
+    /// Networks and hosts that neither git nor webhooks may reach, likewise.
+    pub egress_deny: Vec<String>,
     /// The proxies whose `X-Forwarded-*` headers are used.
     pub proxies: TrustedProxies,
     /// The address in links to this server; `None`: the address that the request was sent to.
@@ -120,17 +122,16 @@ pub async fn run(
     let ServerOptions { listener, vm_listener, metrics_listener, tls, proxies, limits, .. } = options;
     check_address(listener.local_addr().map_err(Error::Listener)?, tls.is_some() || !proxies.is_empty())?;
     let [(closing, close), (stopping, stop), (draining, drain)] = [(); 3].map(|()| watch::channel(false));
-    let outgoing = WebhookContext::new(&options.data_dir, &options.webhooks.allow);
+    let outgoing = WebhookContext::new(&options.data_dir, &options.webhooks.allow, &options.egress_deny);
     let (store, metrics) = (Arc::clone(&options.store), options.metrics.clone());
     let dispatcher = Dispatcher::new(store, &outgoing, options.webhooks, metrics, stop.clone());
     let vms = SwarmHandle::new(options.swarm.clone());
     let background = Background::new(Arc::clone(&options.store), dispatcher, vms);
     let tls_acceptor = tls_acceptor(tls.as_ref())?;
     let (sessions, shared) = (TaskTracker::new(), Arc::new(limits.clone()));
-    let main_acceptor =
-        ConnectionAcceptor::new(Arc::clone(&shared), proxies.clone(), tls_acceptor, stop.clone());
+    let main = ConnectionAcceptor::new(Arc::clone(&shared), proxies.clone(), tls_acceptor, stop.clone());
     let for_vms = vm_listener.map(|listener| (listener, ConnectionAcceptor::for_vms(shared, stop.clone())));
-    let servers = build_servers([(listener, main_acceptor)].into_iter().chain(for_vms), &limits)?;
+    let servers = build_servers([(listener, main)].into_iter().chain(for_vms), &limits)?;
     let parts = Parts {
         store: options.store,
         swarm: options.swarm,
@@ -154,6 +155,7 @@ pub async fn run(
         closing: close,
         sessions: sessions.clone(),
         git_allow: options.git_allow,
+        egress_deny: options.egress_deny,
     };
     let _metrics = serve_metrics(metrics_listener, &parts);
     let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));

@@ -216,6 +216,7 @@ pub(crate) async fn serve(
         dashboard: dashboard(),
         limits: settings.transport.limits(),
         git_allow: settings.git_allow.clone(),
+        egress_deny: settings.egress.egress_deny.clone(),
         webhooks: WebhookSettings { allow, ..WebhookSettings::default() },
     };
     if let Some(tls) = tls {

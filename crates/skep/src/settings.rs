@@ -77,7 +77,8 @@ pub(crate) struct Settings {
     /// Lifetime of a VM that is booted without one, such as 30m or 8h [default: unlimited].
     #[arg(long, env = "SKEP_DEFAULT_TTL", value_name = "TIME", value_parser = lifetime)]
     pub(crate) default_ttl: Option<Duration>,
-    /// Private network (CIDR), address or host name that git may connect to, besides public ones; may be given several times.
+    /// Private network (CIDR), address or host name that git may connect to, at each port, besides public ones at the ports
+    /// 443 and 22 (ssh); may be given several times.
     #[arg(long, env = "SKEP_GIT_ALLOW", value_name = "HOST|CIDR", value_delimiter = ',', value_parser = host_or_network)]
     #[serde(default)]
     pub(crate) git_allow: Vec<String>,

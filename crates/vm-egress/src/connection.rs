@@ -13,6 +13,7 @@ use std::{
 
 use rustix::net::sockopt::set_socket_linger;
 use skep_api::egress::EgressPolicy;
+use skep_egress::{AddressRefusal, Rules};
 use skep_keeper_protocol::EgressRefusal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -25,7 +26,6 @@ use crate::{
     first_bytes::{self, FirstBytes},
     names::is_placeholder,
     proxy::Proxy,
-    rules::{AddressRefusal, Rules},
     transfer::Transfer,
     vms::{Outcome, Target, Vm},
 };

@@ -12,9 +12,8 @@ use hickory_resolver::{
     config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
     net::runtime::TokioRuntimeProvider,
 };
+use skep_egress::{AddressRefusal, Rules};
 use tokio::{net::TcpStream, time::timeout};
-
-use crate::rules::{AddressRefusal, Rules};
 
 /// Limit for connecting to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);

@@ -3,6 +3,7 @@
 use std::{collections::HashSet, fs::File, io, net::Ipv4Addr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use rustix::process::{Resource, getrlimit};
+use skep_egress::Rules;
 use skep_keeper_protocol::{EgressAnswer, EgressControl, EgressProcessEnd, EgressRequest, Envelope};
 use tokio::{
     net::{TcpListener, UdpSocket},
@@ -13,8 +14,7 @@ use tokio::{
 };
 
 use crate::{
-    connector::Connector, dns, limits::Limits, names::Names, proxy::Proxy, rules::Rules, transfer::MAX_LARGE,
-    vms::Vms,
+    connector::Connector, dns, limits::Limits, names::Names, proxy::Proxy, transfer::MAX_LARGE, vms::Vms,
 };
 
 /// Descriptors for anything but connections of the proxy, such as those for DNS.

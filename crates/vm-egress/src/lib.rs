@@ -17,7 +17,6 @@ mod first_bytes;
 mod limits;
 mod names;
 mod proxy;
-mod rules;
 mod transfer;
 mod vms;
 
@@ -25,4 +24,3 @@ pub use confine::confine;
 pub use control::{Listeners, Settings, serve};
 pub use limits::Limits;
 pub use names::Names;
-pub use rules::Rules;

@@ -115,7 +115,7 @@ async fn limited_keys(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm:
 async fn refused_clones(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm: &Value) {
     let into = |url: &str, from: Option<&str>| json!({"url": url, "from": from, "path": inside.at("refused"), "vm": vm});
     let clone = |body: Value| async move { skep.post("/api/git/clone", &body).await };
-    let mut body = into("https://127.0.0.1:1/x", None);
+    let mut body = into("https://127.0.0.1/x", None);
     body.as_object_mut().unwrap().remove("from");
     clone(body.clone()).await.refused(403, "remote_forbidden");
     body["url"] = json!("git://git.example.com/x");

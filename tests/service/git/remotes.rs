@@ -228,8 +228,10 @@ async fn no_private_address_is_reached() {
     let server = GitServer::start(None).await;
     let skep = Skep::start().await;
     for host in LOOPBACK {
-        for scheme in ["https", "ssh"] {
-            let url = format!("{scheme}://{host}:{}/x", server.port);
+        let port = server.port;
+        // Also at the usual ports, which are open at public hosts.
+        for (scheme, port) in [("https", port), ("ssh", port), ("https", 443), ("ssh", 22)] {
+            let url = format!("{scheme}://{host}:{port}/x");
             let body = json!({"url": url, "path": skep.at("clone")});
             let response = send(&skep, "clone", body).await;
             let status = response.status().as_u16();
@@ -238,6 +240,8 @@ async fn no_private_address_is_reached() {
             // A spelling that the resolver does not accept is refused as well.
             let nowhere = code == "remote_failed" && (text.contains("502") || text.contains("not found"));
             assert!((status, code.as_str()) == (403, "remote_forbidden") || nowhere, "{url}: {code} {text}");
+            let is_taken_by_every_resolver = ["127.0.0.1", "localhost", "[::1]"].contains(host);
+            assert!(!is_taken_by_every_resolver || text.contains("--git-allow"), "{url}: {code} {text}");
         }
         let url = format!("http://{host}:{}/x", server.port);
         let body = json!({"url": url, "path": skep.at("clone")});
@@ -272,6 +276,45 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
     assert!(redirecting.asked.load(Ordering::Relaxed) > 0);
     assert_eq!(server.asked.load(Ordering::Relaxed), before, "nobody followed");
     assert!(!std::path::Path::new(&skep.at("other")).exists(), "nothing is left of it");
+}
+
+#[tokio::test]
+async fn other_ports_and_hosts_that_the_operator_forbids_are_not_connected_to() {
+    let skep = Skep::start().await;
+    for (url, port, usual) in
+        [("https://git.example:8443/x", 8443, 443), ("ssh://git@git.example:2222/x", 2222, 22)]
+    {
+        let text = forbidden(&skep, url).await;
+        let words = [&format!("has port {port}"), &format!("port {usual} only"), "--git-allow git.example"];
+        assert!(words.iter().all(|word| text.contains(*word)), "{text}");
+    }
+
+    // The control, in which it is reached, is the test before.
+    let server = GitServer::start(None).await;
+    let git_allow = vec!["127.0.0.0/8".to_owned(), "git.example".to_owned()];
+    let egress_deny = vec!["127.0.0.1".to_owned(), "git.example".to_owned()];
+    let skep = Skep::start_with(Options { git_allow, egress_deny, ..Options::default() }).await;
+    for url in [
+        format!("http://127.0.0.1:{}/x", server.port),
+        format!("https://127.0.0.1:{}/x", server.port),
+        format!("https://localhost:{}/x", server.port),
+        format!("ssh://127.0.0.1:{}/x", server.port),
+        "https://git.example/x".to_owned(),
+        "git@GIT.example:x".to_owned(),
+    ] {
+        let text = forbidden(&skep, &url).await;
+        assert!(text.contains("--egress-deny"), "{url}: {text}");
+    }
+    assert_eq!(server.asked.load(Ordering::Relaxed), 0);
+}
+
+/// The message of the refusal to clone.
+async fn forbidden(skep: &Skep, url: &str) -> String {
+    let response = send(skep, "clone", json!({"url": url, "path": skep.at("clone")})).await;
+    let (status, code) = (response.status().as_u16(), response.headers()["skep-error"].clone());
+    let text = response.text().await.unwrap();
+    assert_eq!((status, code.as_bytes()), (403, &b"remote_forbidden"[..]), "{url}: {text}");
+    text
 }
 
 #[derive(Clone)]

@@ -82,6 +82,20 @@ async fn a_name_that_leads_inside_later_is_refused_then() {
     assert!(!metrics.contains("skep_webhook_attempts_total{outcome=\"refused\"} 0\n"), "{metrics}");
 }
 
+#[tokio::test]
+async fn a_name_that_leads_to_a_forbidden_address_is_refused() {
+    let (outside, _inside) = both().await;
+    let reached = with_lookup(&["127.0.0.2"], &[&[OUTSIDE]]);
+    let options = Options { egress_deny: vec!["127.0.0.2".to_owned()], ..reached };
+    let skep = Skep::start_with(options).await;
+    let made = webhook(&skep, &named(&outside), &["ticket.created"]).await;
+    ticket(&skep, "to a forbidden address").await;
+    let delivery = tried(&skep, &made, 1).await;
+    let error = attempts(&delivery)[0]["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("may be reached") && !error.contains("127.0.0"), "{error}");
+    assert_eq!(outside.seen().len(), 0);
+}
+
 /// The control: the same name, where the operator allows its address.
 #[tokio::test]
 async fn a_name_that_leads_inside_is_followed_where_the_operator_allows_it() {

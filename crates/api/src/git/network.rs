@@ -7,11 +7,16 @@ use serde::{Deserialize, Serialize};
 /// The time limit of a git command that uses the network.
 pub const NETWORK_LIMIT: Duration = Duration::from_secs(600);
 
-/// The addresses that git may connect to. Public addresses are always permitted.
+/// The addresses that git may connect to: the public ones, except for those of its machine, and those that the operator
+/// allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitReach {
-    /// Permitted private and loopback addresses, as CIDRs, and host names that may resolve to such addresses.
+    /// Networks and addresses, which may be private, and names of hosts that may have such addresses. Other ports than the
+    /// usual ones are reached at these only.
     pub allow: Vec<String>,
+    /// Networks, addresses and names of hosts that are never connected to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deny: Vec<String>,
     /// Disables the check of addresses. Used in VMs, where the VM's network enforces the rules.
     pub anywhere: bool,
     /// Credentials by host. Used only for the server's workspace.

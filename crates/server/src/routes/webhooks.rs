@@ -100,7 +100,7 @@ async fn create(
     call: RequestInfo,
     Body(request): Body<CreateWebhook>,
 ) -> Created<CreatedWebhook> {
-    let url = parse_target(&request.url, &state.context.allowed)?.to_string();
+    let url = parse_target(&request.url, &state.context.rules)?.to_string();
     let types = request.types.unwrap_or_else(|| families(&caller));
     check_types(&caller, &types)?;
     let description = request.description.map(check_description).transpose()?;
@@ -164,7 +164,7 @@ async fn change(
     call: RequestInfo,
     Body(request): Body<ChangeWebhook>,
 ) -> Answer<Webhook> {
-    let url = request.url.as_deref().map(|url| parse_target(url, &state.context.allowed)).transpose()?;
+    let url = request.url.as_deref().map(|url| parse_target(url, &state.context.rules)).transpose()?;
     if let Some(types) = &request.types {
         check_types(&caller, types)?;
     }

@@ -8,7 +8,7 @@ pub(crate) mod target;
 use std::{fmt, path::Path, sync::Arc};
 
 use skep_api::{AccountId, WebhookId};
-use skep_egress::{Allowlist, Lookup, SystemLookup};
+use skep_egress::{Allowlist, Lookup, Rules, SystemLookup};
 
 pub use self::retry::RetryPolicy;
 pub(crate) use self::{signature::Secret, target::parse_target};
@@ -44,14 +44,16 @@ impl fmt::Debug for WebhookSettings {
 #[derive(Clone)]
 pub(crate) struct WebhookContext {
     pub(crate) seal: SealingKey,
-    /// Private addresses and hosts that may be reached.
-    pub(crate) allowed: Arc<Allowlist>,
+    /// The addresses that may be reached.
+    pub(crate) rules: Arc<Rules>,
 }
 
 impl WebhookContext {
-    /// `folder` holds the key file; `allow` is the operator's list of private addresses and hosts.
-    pub(crate) fn new(folder: &Path, allow: &[String]) -> Self {
-        Self { seal: SealingKey::in_file(&folder.join(KEY_FILE)), allowed: Arc::new(Allowlist::parse(allow)) }
+    /// `folder` holds the key file; `allow` and `deny` are the operator's lists of addresses and hosts.
+    pub(crate) fn new(folder: &Path, allow: &[String], deny: &[String]) -> Self {
+        let (allow, deny) = (Allowlist::parse(allow), Allowlist::parse(deny));
+        let rules = Arc::new(Rules { allow, deny, ..Rules::default() });
+        Self { seal: SealingKey::in_file(&folder.join(KEY_FILE)), rules }
     }
 }
 

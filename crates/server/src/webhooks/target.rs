@@ -2,7 +2,7 @@
 
 use reqwest::Url;
 use skep_api::{ErrorCode, Failure};
-use skep_egress::{Allowlist, Reach, literal_address};
+use skep_egress::{AddressRefusal, Rules, literal_address};
 
 /// The longest URL, in bytes.
 const MAX_URL_BYTES: usize = 2_048;
@@ -11,7 +11,7 @@ const MAX_URL_BYTES: usize = 2_048;
 ///
 /// # Errors
 /// `invalid_value`, with the reason.
-pub(crate) fn parse_target(text: &str, allowed: &Allowlist) -> Result<Url, Failure> {
+pub(crate) fn parse_target(text: &str, rules: &Rules) -> Result<Url, Failure> {
     if text.len() > MAX_URL_BYTES {
         return Err(invalid(format!("`url` has {} bytes; at most {MAX_URL_BYTES} are taken", text.len())));
     }
@@ -41,14 +41,15 @@ pub(crate) fn parse_target(text: &str, allowed: &Allowlist) -> Result<Url, Failu
     let Some(host) = url.host_str() else {
         return Err(invalid("`url` names no host; give one such as https://hooks.example.com/skep"));
     };
-    if let Some(address) = literal_address(host)
-        && !allowed.permits(host, address, Reach::PublicOrListed)
-    {
-        return Err(invalid(format!(
-            "`url` leads to {address}, which is not a public address; {ALLOW_ADVICE}"
-        )));
+    if rules.denies_host(host) {
+        return Err(invalid(format!("`url` leads to {host}: {}; name another host", AddressRefusal::Denied)));
     }
-    if url.scheme() == "http" && !allowed.may_name(host) {
+    if let Some(address) = literal_address(host)
+        && let Err(refusal) = rules.judge(Some(host), address)
+    {
+        return Err(invalid(format!("`url` leads to {address}: {refusal}; {ALLOW_ADVICE}")));
+    }
+    if url.scheme() == "http" && !rules.allow.may_name(host) {
         return Err(invalid(format!(
             "`url` is not https; {host} can only be reached by https: give such a URL"
         )));
@@ -65,11 +66,21 @@ fn invalid(message: impl Into<String>) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use skep_egress::Allowlist;
+
     use super::*;
+
+    fn list(entries: &[&str]) -> Allowlist {
+        Allowlist::parse(&entries.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>())
+    }
+
+    fn allowing(entries: &[&str]) -> Rules {
+        Rules { allow: list(entries), ..Rules::default() }
+    }
 
     #[test]
     fn only_public_https_is_taken() {
-        let none = Allowlist::default();
+        let none = Rules::default();
         for good in ["https://hooks.example.com/a?b=c", "https://1.1.1.1:8443/", "https://[2606:4700::1111]/"]
         {
             assert_eq!(parse_target(good, &none).unwrap().as_str(), good);
@@ -110,12 +121,25 @@ mod tests {
 
     #[test]
     fn what_the_operator_allows_is_taken_in_plain_text_too() {
-        let allowed = Allowlist::parse(&["127.0.0.1".to_owned(), "receiver.internal".to_owned()]);
+        let allowed = allowing(&["127.0.0.1", "receiver.internal"]);
         for good in ["http://127.0.0.1:8080/", "https://127.0.0.1/", "http://receiver.internal/"] {
             assert!(parse_target(good, &allowed).is_ok(), "{good}");
         }
         for wrong in ["http://127.0.0.2/", "http://1.1.1.1/"] {
             assert!(parse_target(wrong, &allowed).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_the_operator_forbids_is_refused() {
+        let allowed = allowing(&["10.0.0.0/8"]);
+        let rules = Rules { deny: list(&["10.0.0.1", "1.1.1.0/24", "bad.example"]), ..allowed.clone() };
+        for url in ["https://10.0.0.1/", "https://1.1.1.1/", "https://BAD.example/", "https://bad.example./"]
+        {
+            assert!(parse_target(url, &allowed).is_ok(), "the control: {url}");
+            let refused = parse_target(url, &rules).unwrap_err();
+            assert!(refused.message.contains("the operator forbids it"), "{}", refused.message);
+        }
+        assert!(parse_target("https://10.0.0.2/", &rules).is_ok());
     }
 }

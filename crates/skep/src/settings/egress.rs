@@ -18,7 +18,7 @@ pub(crate) struct Egress {
     #[arg(long, env = "SKEP_EGRESS_ALLOW", value_name = "HOST|CIDR", value_delimiter = ',', value_parser = host_or_network)]
     #[serde(default)]
     pub(crate) egress_allow: Vec<String>,
-    /// Network (CIDR), address or host name that no VM may reach; may be given several times.
+    /// Network (CIDR), address or host name that neither VMs nor git nor webhooks may reach; may be given several times.
     #[arg(long, env = "SKEP_EGRESS_DENY", value_name = "HOST|CIDR", value_delimiter = ',', value_parser = host_or_network)]
     #[serde(default)]
     pub(crate) egress_deny: Vec<String>,

@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use rustix::fs::{FileType, fstat};
-use skep_egress::{Allowlist, Networks};
-use skep_vm_egress::{Listeners, Rules, Settings};
+use skep_egress::{Allowlist, Networks, Rules};
+use skep_vm_egress::{Listeners, Settings};
 
 use crate::settings::EgressLimits;
 

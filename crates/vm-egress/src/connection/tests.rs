@@ -9,10 +9,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::{
-    connector::Connector, first_bytes::tests::client_hello, limits::Limits, names::Names, rules::Rules,
-    vms::Vms,
-};
+use crate::{connector::Connector, first_bytes::tests::client_hello, limits::Limits, names::Names, vms::Vms};
 
 const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use skep_api::git::{GitReach, NETWORK_LIMIT};
-use skep_egress::{Allowlist, Proxy, Reach, Resolver};
+use skep_egress::{Allowlist, Proxy, Reach, Resolver, Rules};
 
 use super::{
     GitError,
@@ -15,6 +15,9 @@ use super::{
     remote::{Remote, redacted},
 };
 use crate::Error;
+
+const HTTPS_PORT: u16 = 443;
+const SSH_PORT: u16 = 22;
 
 /// An open connection setup. Dropping it closes the proxy and the credentials.
 #[derive(Debug)]
@@ -38,7 +41,8 @@ impl Remote {
         reach: &GitReach,
         settings: &ConfigOverrides,
     ) -> Result<Transport, Error> {
-        let resolver = Resolver::system(Allowlist::parse(&reach.allow));
+        let (allow, deny) = (Allowlist::parse(&reach.allow), Allowlist::parse(&reach.deny));
+        let resolver = Resolver::system(Rules { allow, deny, ..Rules::default() });
         let refused = |why: &str| GitError::RemoteForbidden { remote: redacted(url), why: why.to_owned() };
         let mut transport = Transport {
             // A remote on this machine is reached through a socket pair (see `LocalRemote`).
@@ -49,6 +53,9 @@ impl Remote {
             reach: NetworkAccess::Anywhere,
             url: redacted(url),
         };
+        if !reach.anywhere {
+            self.check_host(resolver.rules()).map_err(|why| refused(&why))?;
+        }
         match self {
             Self::Local(_) => transport.reach = NetworkAccess::Nowhere,
             Self::Relayed(_) => return Err(refused(RELAYED_REASON).into()),
@@ -58,7 +65,7 @@ impl Remote {
             Self::Web { secure: false, host, .. } => {
                 transport.protocol = "http";
                 // Git resolves the name itself, so no address of it can be checked.
-                if !resolver.allowed().names(host) && !reach.anywhere {
+                if !resolver.rules().allow.names(host) && !reach.anywhere {
                     return Err(refused("is not encrypted; take `https://`").into());
                 }
                 transport.settings =
@@ -66,17 +73,9 @@ impl Remote {
             }
             Self::Ssh { host, port } => {
                 transport.protocol = "ssh";
-                let at = if reach.anywhere {
-                    host.clone()
-                } else {
-                    let pinned = resolver.resolve(host, Reach::PublicOrListed).await;
-                    let pinned = pinned.map_err(|error| match error {
-                        skep_egress::Error::Refused { .. } => refused(PRIVATE_ADDRESS_REASON),
-                        skep_egress::Error::NotFound { ref source, .. } => {
-                            GitError::RemoteFailed { message: format!("{error}: {source}") }
-                        }
-                    })?;
-                    pinned.first().to_string()
+                let at = match reach.anywhere {
+                    true => host.clone(),
+                    false => ssh_address(url, host, *port, &resolver).await?,
                 };
                 transport.set_up_ssh(host, &at, *port, reach)?;
             }
@@ -87,11 +86,51 @@ impl Remote {
         }
         Ok(transport)
     }
+
+    /// Refuses a host that the operator forbids, and a port other than the usual one if the operator cannot have allowed
+    /// the host.
+    fn check_host(&self, rules: &Rules) -> Result<(), String> {
+        let (host, port, usual) = match self {
+            Self::Web { host, port, .. } => (host, *port, HTTPS_PORT),
+            Self::Ssh { host, port } => (host, *port, SSH_PORT),
+            Self::Local(_) | Self::Relayed(_) => return Ok(()),
+        };
+        if rules.denies_host(host) {
+            return Err("is on a host that whoever runs the server forbids by `--egress-deny`".to_owned());
+        }
+        match port.filter(|port| *port != usual && !rules.allow.may_name(host)) {
+            Some(port) => Err(format!(
+                "has port {port}, and git may connect to port {usual} only; whoever runs the server allows all ports of \
+                 a host by `--git-allow {host}`"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The address that ssh connects to, so that it does not look the name up itself.
+async fn ssh_address(
+    url: &str,
+    host: &str,
+    port: Option<u16>,
+    resolver: &Resolver,
+) -> Result<String, GitError> {
+    let is_usual = port.unwrap_or(SSH_PORT) == SSH_PORT;
+    let in_reach = if is_usual { Reach::PublicOrListed } else { Reach::Listed };
+    match resolver.resolve(host, in_reach).await {
+        Ok(pinned) => Ok(pinned.first().to_string()),
+        Err(skep_egress::Error::Refused { .. }) => {
+            Err(GitError::RemoteForbidden { remote: redacted(url), why: ADDRESS_REASON.to_owned() })
+        }
+        Err(ref error @ skep_egress::Error::NotFound { ref source, .. }) => {
+            Err(GitError::RemoteFailed { message: format!("{error}: {source}") })
+        }
+    }
 }
 
 const RELAYED_REASON: &str =
     "is in another workspace that only the server reaches; name it by `from` to clone it";
-const PRIVATE_ADDRESS_REASON: &str = "has a private or loopback address; whoever runs the server allows one by `--git-allow`, naming host or network";
+const ADDRESS_REASON: &str = "has no address that git may connect to at this port; whoever runs the server allows private addresses, those of this machine, and other ports than 443 and 22 (ssh) by `--git-allow`, naming host or network, and forbids addresses by `--egress-deny`";
 
 /// Parts of the messages of git and ssh when a remote asks for credentials or rejects them.
 const AUTHENTICATION_ERRORS: [&str; 4] =
@@ -170,8 +209,8 @@ impl Transport {
     async fn set_up_proxy(&mut self, resolver: Resolver) -> Result<(), Error> {
         // Programs written in Go, such as git-lfs, bypass every proxy for loopback addresses.
         let passes_by =
-            self.settings.has_filters() && resolver.allowed().has_address(Ipv4Addr::LOCALHOST.into());
-        let proxy = Proxy::start(resolver).await.map_err(|_| Error::WorkerFailed)?;
+            self.settings.has_filters() && resolver.rules().allow.has_address(Ipv4Addr::LOCALHOST.into());
+        let proxy = Proxy::start(resolver, HTTPS_PORT).await.map_err(|_| Error::WorkerFailed)?;
         let settings = self.settings.clone().with("http.proxy", proxy.url());
         self.settings = settings.with("http.proxyauthmethod", "basic");
         self.reach = match self.reach {
@@ -205,7 +244,7 @@ impl Transport {
     /// The error for a failed git that used this connection.
     pub(super) fn remote_error(&self, output: &GitOutput) -> GitError {
         if let Some(host) = self.proxy.as_ref().and_then(Proxy::refused) {
-            return GitError::RemoteForbidden { remote: host, why: PRIVATE_ADDRESS_REASON.to_owned() };
+            return GitError::RemoteForbidden { remote: host, why: ADDRESS_REASON.to_owned() };
         }
         let message = output.message();
         if message.contains(".lock': File exists") {

@@ -68,6 +68,7 @@ pub struct Options {
     pub proxies: TrustedProxies,
     pub tls: Option<Certificates>,
     pub git_allow: Vec<String>,
+    pub egress_deny: Vec<String>,
     pub git: GitGrants,
     pub restart: Restart,
     pub webhooks: WebhookSettings,
@@ -87,8 +88,20 @@ impl Default for Options {
         let (tls, public_url, dashboard) = (None, None, None);
         // That of the product: a commit of another process may take longer than some milliseconds.
         let busy_timeout = Duration::from_secs(5);
-        let git_allow = Vec::new();
-        Self { limits, proxies, tls, git_allow, git, restart, webhooks, public_url, dashboard, busy_timeout }
+        let (git_allow, egress_deny) = (Vec::new(), Vec::new());
+        Self {
+            limits,
+            proxies,
+            tls,
+            git_allow,
+            egress_deny,
+            git,
+            restart,
+            webhooks,
+            public_url,
+            dashboard,
+            busy_timeout,
+        }
     }
 }
 
@@ -145,7 +158,7 @@ impl Skep {
     async fn start_in(data: Arc<TempDir>, options: Options) -> Self {
         faults::watch();
         let Options { limits, proxies, tls, git_allow, git, restart, webhooks, .. } = options;
-        let Options { public_url, dashboard, busy_timeout, .. } = options;
+        let Options { egress_deny, public_url, dashboard, busy_timeout, .. } = options;
         let metrics = Metrics::default();
         let store = open_store(&data, &metrics, busy_timeout).await;
         let account = default_account(&data, &*store).await;
@@ -172,6 +185,7 @@ impl Skep {
             dashboard,
             limits,
             git_allow,
+            egress_deny,
             webhooks,
         };
         let serving = tokio::spawn(run(order, async move { stopped.await.unwrap_or(ShutdownKind::Final) }));

@@ -71,8 +71,8 @@ impl Dispatcher {
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let WebhookSettings { lookup, retries, .. } = settings;
-        let WebhookContext { seal, allowed } = outgoing.clone();
-        let sender = Sender::new(allowed, lookup, retries.timeout);
+        let WebhookContext { seal, rules } = outgoing.clone();
+        let sender = Sender::new(rules, lookup, retries.timeout);
         Self { runner: Arc::new(AttemptRunner { store, seal, sender, retries, metrics }), stopping }
     }
 

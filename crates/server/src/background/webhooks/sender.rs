@@ -17,7 +17,7 @@ use reqwest::{
     redirect::Policy,
 };
 use skep_api::webhooks::{ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER};
-use skep_egress::{Allowlist, Lookup, Reach, Resolver};
+use skep_egress::{Lookup, Reach, Resolver, Rules};
 use tokio::{
     sync::OnceCell,
     time::{sleep_until, timeout_at},
@@ -80,9 +80,9 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(allowed: Arc<Allowlist>, lookup: Arc<dyn Lookup>, limit: Duration) -> Self {
+    pub(super) fn new(rules: Arc<Rules>, lookup: Arc<dyn Lookup>, limit: Duration) -> Self {
         Self {
-            resolver: Resolver::new(allowed, lookup),
+            resolver: Resolver::new(rules, lookup),
             timeout: limit,
             https: OnceCell::new(),
             http: OnceCell::new(),
@@ -105,7 +105,7 @@ impl Sender {
     async fn request(&self, url: &str, message: SignedMessage) -> Result<Response, SendError> {
         // Checked again, because the operator's list may have changed since the webhook was created, and because
         // literal addresses do not pass the resolver.
-        let url = target::parse_target(url, self.resolver.allowed())
+        let url = target::parse_target(url, self.resolver.rules())
             .map_err(|refusal| SendError::Refused(refusal.message))?;
         let client = self.client(&url).await?;
         let request = client

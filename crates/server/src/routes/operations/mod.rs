@@ -42,6 +42,8 @@ pub(crate) struct OperationsState {
     pub vault: Vault,
     /// Private addresses and hosts that git may reach.
     pub allow: Arc<[String]>,
+    /// Networks and hosts that nothing reaches.
+    pub deny: Arc<[String]>,
 }
 
 pub(crate) fn routes(state: &OperationsState) -> Routes {
@@ -112,7 +114,8 @@ impl OperationsState {
     /// The hosts that git on the server may reach, and its credentials.
     async fn reach(&self, caller: &Identity) -> Result<GitReach, Refusal> {
         let credentials = self.vault.open(caller.account.id).await?;
-        Ok(GitReach { allow: self.allow.to_vec(), anywhere: false, credentials })
+        let (allow, deny) = (self.allow.to_vec(), self.deny.to_vec());
+        Ok(GitReach { allow, deny, anywhere: false, credentials })
     }
 }
 
