@@ -116,7 +116,7 @@ $(VENV)/ready: tests/binary/schemathesis/requirements.txt | setup
 	@echo "==> virtual environment for schemathesis"
 	@rm -rf $(VENV)
 	@python3 -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: --requirement $<
 	@$(VENV)/bin/pip check --disable-pip-version-check
 	@touch $@
 
@@ -126,7 +126,7 @@ $(CLIENTS)/ready: tests/binary/clients/python/requirements.txt tests/binary/clie
 	@echo "==> generators of Python and TypeScript clients"
 	@rm -rf $(CLIENTS)
 	@python3 -m venv $(CLIENTS)/python
-	@$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: --requirement $<
 	@$(CLIENTS)/python/bin/pip check --disable-pip-version-check
 	@mkdir $(CLIENTS)/typescript
 	@cp tests/binary/clients/typescript/package.json tests/binary/clients/typescript/package-lock.json $(CLIENTS)/typescript
