@@ -108,6 +108,18 @@ fn git_and_apt_use_tls_that_nothing_on_the_way_ends() {
     });
 }
 
+#[test]
+fn pip_installs_from_an_index_by_tls() {
+    run_with(CONTENT, "", async |skep, vm, authority| {
+        skep.output(vm, &format!("cat > /etc/authority <<'END'\n{authority}\nEND")).await;
+        // Without what takes long in an emulated guest: the look for another pip, and the compilation of what is installed.
+        let install = "pip install -q --cert /etc/authority --no-compile --disable-pip-version-check \
+            --root-user-action=ignore --index-url https://packages.test/simple made";
+        let import = "python3 -c 'import made; print(made.value)'";
+        assert_eq!(skep.output(vm, &format!("{install} && {import}")).await, "installed");
+    });
+}
+
 /// Where the VM has the certificate of the test's authority.
 pub(crate) const TRUSTED: &str = "/usr/local/share/ca-certificates/test.crt";
 
