@@ -78,6 +78,7 @@ test('an account is created with a quota, and what is typed for it survives a ch
 
   const limit = page.getByLabel('VMs at most', { exact: true });
   await limit.fill('5');
+  await page.getByLabel('Git on the server connects for VMs to').selectOption('any remote');
   // The page reads the account again when its stream of events comes back.
   const isOfAccount = (answer: Response): boolean => new URL(answer.url()).pathname === `/api/accounts/${id}`;
   // The test's own limit applies: a stop and a start may take long on a busy machine.
@@ -92,7 +93,7 @@ test('an account is created with a quota, and what is typed for it survives a ch
   await page.getByRole('button', { name: 'Save' }).click();
   await page.getByText('Saved the settings.').waitFor();
   const saved = await suite.skep.call('GET', `/api/accounts/${id}`);
-  assert.deepEqual([saved.max_vms, saved.max_memory_mb], [5, 4096]);
+  assert.deepEqual([saved.max_vms, saved.max_memory_mb, saved.git_relay], [5, 4096, 'any']);
 });
 
 test('limits of disk space and of VMs on disk are set and shown, and what exceeds them is refused with the numbers', async () => {

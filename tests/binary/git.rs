@@ -2,6 +2,7 @@
 
 mod hostile;
 mod push_and_pull;
+mod relay_policy;
 mod remote;
 mod thorough;
 mod tokens;

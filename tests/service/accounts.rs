@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use skep_api::{
     AccountId, ErrorCode, KeyId, Role, Scope,
-    accounts::{Account, ChangeAccount, CreateAccount},
+    accounts::{Account, ChangeAccount, CreateAccount, GitRelay},
     egress::{EgressPolicy, EgressPreset},
     keys::CreateKey,
 };
@@ -92,6 +92,23 @@ async fn an_account_is_made_read_changed_and_deleted() {
 }
 
 #[tokio::test]
+async fn git_connects_for_vms_to_known_remotes_until_the_account_permits_any() {
+    let skep = Skep::start().await;
+    let admin = skep.client(&skep.admin);
+    let made = admin.create_account(&named("acme")).await.unwrap().value;
+    assert_eq!(made.git_relay, GitRelay::Known);
+    let any = CreateAccount { git_relay: Some(GitRelay::Any), ..named("other") };
+    assert_eq!(admin.create_account(&any).await.unwrap().value.git_relay, GitRelay::Any);
+    for git_relay in [GitRelay::Any, GitRelay::Known] {
+        let change = ChangeAccount { git_relay: Some(git_relay), ..ChangeAccount::default() };
+        let changed = admin.change_account(made.id, &change).await.unwrap().value;
+        assert_eq!(changed, Account { git_relay, ..made.clone() });
+        let unchanged = ChangeAccount { max_vms: Some(None), ..ChangeAccount::default() };
+        assert_eq!(admin.change_account(made.id, &unchanged).await.unwrap().value, changed);
+    }
+}
+
+#[tokio::test]
 async fn invalid_accounts_are_refused_by_name() {
     let skep = Skep::start().await;
     for (body, status, code, name) in [
@@ -108,6 +125,7 @@ async fn invalid_accounts_are_refused_by_name() {
         (json!({"name": "x", "max_disk_mb": 1.5}), 400, "invalid_value", "`max_disk_mb`"),
         (json!({"name": "x", "max_paused_vms": -1}), 400, "invalid_value", "`max_paused_vms`"),
         (json!({"name": "x", "egress": "some"}), 400, "invalid_value", "some"),
+        (json!({"name": "x", "git_relay": "all"}), 400, "invalid_value", "`git_relay`"),
         (json!({"name": "x", "max_vm": 1}), 400, "unknown_field", "`max_vm`"),
     ] {
         let found = refused(send(&skep, Method::POST, "/api/accounts", &body).await).await;
@@ -125,6 +143,7 @@ async fn invalid_accounts_are_refused_by_name() {
         (json!({"egress": {"presets": ["cobol"]}}), 400, "invalid_value", "the presets are anthropic"),
         (json!({"egress": {"ports": [443]}}), 400, "invalid_value", "an egress policy is"),
         (json!({"egress": null}), 400, "invalid_value", "`egress`"),
+        (json!({"git_relay": null}), 400, "invalid_value", "`git_relay`"),
     ] {
         let path = format!("/api/accounts/{}", account.id);
         let found = refused(send(&skep, Method::PATCH, &path, &body).await).await;

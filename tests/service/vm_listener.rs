@@ -134,6 +134,7 @@ async fn the_rules_of_the_other_listener_do_not_hold_there() {
         roots: None,
         allowed_ips: Some(vec!["192.0.2.0/24".to_owned()]),
         egress: None,
+        git_relay: None,
         max_vms: None,
         max_memory_mb: None,
         max_paused_vms: None,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use skep_api::{
-    accounts::{ChangeAccount, CreateAccount},
+    accounts::{ChangeAccount, CreateAccount, GitRelay},
     egress::EgressPolicy,
     keys::Limits,
 };
@@ -30,6 +30,7 @@ pub struct AccountGrant {
     pub allowed_ips: Vec<String>,
     pub limits: Limits,
     pub egress: EgressPolicy,
+    pub git_relay: GitRelay,
 }
 
 /// Checks whether an account can be created as requested.
@@ -53,6 +54,7 @@ pub fn check_account(request: &CreateAccount) -> Result<AccountGrant, Error> {
             max_disk_mb: request.max_disk_mb,
         },
         egress: request.egress.clone().unwrap_or_default(),
+        git_relay: request.git_relay.unwrap_or_default(),
     })
 }
 

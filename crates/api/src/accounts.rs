@@ -5,6 +5,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AccountId, egress::EgressPolicy};
 
+/// Which remotes git on the server may connect to for repositories in the account's VMs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum GitRelay {
+    /// Those that the VM's egress policy permits, and those for whose host the account has a git credential.
+    #[default]
+    Known,
+    /// All that git may connect to for the account's workspace.
+    Any,
+}
+
+impl GitRelay {
+    /// The value as it is sent, such as `known`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::Any => "any",
+        }
+    }
+}
+
 /// The record of an account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -34,6 +56,8 @@ pub struct Account {
     /// What a VM may connect to outside if its boot has no `egress`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
     pub egress: EgressPolicy,
+    /// Which remotes git on the server may connect to for repositories in the account's VMs.
+    pub git_relay: GitRelay,
     /// When the account was created.
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
@@ -95,6 +119,9 @@ pub struct CreateAccount {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::requested_policy_schema))]
     pub egress: Option<EgressPolicy>,
+    /// Which remotes git on the server may connect to for repositories in the account's VMs; default: `known`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_relay: Option<GitRelay>,
 }
 
 /// Changes to an account. Body of `PATCH /api/accounts/{id}`. Absent fields stay unchanged.
@@ -151,6 +178,10 @@ pub struct ChangeAccount {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
     pub egress: Option<EgressPolicy>,
+    /// Which remotes git on the server may connect to for repositories in the account's VMs.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
+    #[cfg_attr(feature = "openapi", schema(value_type = GitRelay))]
+    pub git_relay: Option<GitRelay>,
 }
 
 /// A page of accounts.

@@ -5,7 +5,7 @@ mod presets;
 mod schema;
 mod value;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,8 @@ pub(crate) use schema::{
 pub const MAX_ENTRIES: usize = 64;
 /// The most ports of a policy.
 pub const MAX_PORTS: usize = 64;
+/// The most tries of a report.
+pub const MAX_TRIES: usize = 100;
 /// The largest policy, in bytes of JSON.
 pub const MAX_POLICY_BYTES: usize = 16 << 10;
 /// The longest host name, in bytes.
@@ -135,7 +137,7 @@ pub struct EgressTry {
     pub name: Option<String>,
     /// The address of the target; null if a name was refused before it was looked up.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "203.0.113.7"))]
-    pub address: Option<std::net::IpAddr>,
+    pub address: Option<IpAddr>,
     /// The port of the target; null for the look-up of a name.
     #[cfg_attr(feature = "openapi", schema(example = 443))]
     pub port: Option<u16>,
@@ -143,6 +145,9 @@ pub struct EgressTry {
     pub verdict: EgressVerdict,
     /// Why it was refused or failed; null if it was allowed.
     pub reason: Option<String>,
+    /// Whether git on the server tried it, for a repository in the VM.
+    #[serde(default)]
+    pub git_relay: bool,
 }
 
 /// What a VM may connect to, and what it tried. Answer of `GET /api/swarm/vm/{pid}/egress`.
@@ -161,7 +166,7 @@ pub struct EgressReport {
     /// The bytes that the VM received over its connections, likewise.
     #[cfg_attr(feature = "openapi", schema(example = 4096))]
     pub received_bytes: u64,
-    /// The tries that were refused, likewise.
+    /// The tries that were refused, likewise; those of git on the server since this server was started.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub refused: u64,
     /// The last 100 tries, oldest first.
@@ -253,6 +258,16 @@ impl EgressPolicy {
     /// Whether a connection to this name and port is permitted.
     pub fn permits_name(&self, name: &str, port: u16) -> bool {
         self.permits_lookup(name) && self.permits_port(port)
+    }
+
+    /// Whether a connection to this host of a URL, a name or an address, is permitted. IPv6 addresses are permitted by `all`
+    /// only.
+    pub fn permits_host(&self, host: &str, port: u16) -> bool {
+        match host.parse() {
+            Ok(IpAddr::V4(address)) => self.permits_address(address, port),
+            Ok(IpAddr::V6(_)) => *self == Self::All,
+            Err(_) => self.permits_name(host, port),
+        }
     }
 
     /// Whether a connection to this address and port is permitted, for a target without a name.

@@ -17,7 +17,7 @@ mod rules;
 pub use allowlist::{Allowlist, InvalidEntry, check_entry, literal_address};
 pub use lookup::{Lookup, LookupFuture, SystemLookup};
 pub use networks::Networks;
-pub use proxy::Proxy;
+pub use proxy::{HostRules, Proxy, RefusedHost};
 pub use public::is_public;
 pub use resolver::{Error, PinnedAddresses, Resolver};
 pub use rules::{AddressRefusal, Reach, Rules};

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::{
-    resolver::{Error, Resolver},
+    resolver::{Error, PinnedAddresses, Resolver},
     rules::Reach,
 };
 
@@ -35,6 +35,9 @@ const MAX_CONNECTIONS: usize = 32;
 /// The user in the URL of a proxy. Only the password differs between proxies.
 const USER: &str = "skep";
 
+/// Which addresses of a host may be connected to at a port. `None`: none at all.
+pub type HostRules = Box<dyn Fn(&str, u16) -> Option<Reach> + Send + Sync>;
+
 /// A proxy on loopback. Dropping it ends its connections.
 #[derive(Debug)]
 pub struct Proxy {
@@ -46,15 +49,30 @@ pub struct Proxy {
 /// What decides about connections.
 struct Gate {
     resolver: Resolver,
-    open_port: u16,
+    hosts: HostRules,
     password: Password,
-    /// The last host whose addresses were all forbidden.
-    refused: Mutex<Option<String>>,
+    refused: Mutex<Option<RefusedHost>>,
+}
+
+/// A host that was not connected to, because of the rules for hosts or because all of its addresses are forbidden.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedHost {
+    pub host: String,
+    pub port: u16,
+}
+
+impl Gate {
+    async fn resolve(&self, host: &str, port: u16) -> Result<PinnedAddresses, Error> {
+        match (self.hosts)(host, port) {
+            Some(reach) => self.resolver.resolve(host, reach).await,
+            None => Err(Error::Refused { host: host.to_owned() }),
+        }
+    }
 }
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("open_port", &self.open_port).finish_non_exhaustive()
+        f.debug_struct("Gate").finish_non_exhaustive()
     }
 }
 
@@ -62,15 +80,14 @@ impl fmt::Debug for Gate {
 struct Password(String);
 
 impl Proxy {
-    /// Starts it on a free port, with a new password. Other ports than `open_port` are reached only at hosts that the
-    /// operator allows, because behind them are services that do not expect strangers.
+    /// Starts it on a free port, with a new password.
     ///
     /// # Errors
     /// No socket can be bound, or the kernel has no random bytes.
-    pub async fn start(resolver: Resolver, open_port: u16) -> io::Result<Self> {
+    pub async fn start(resolver: Resolver, hosts: HostRules) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (address, password) = (listener.local_addr()?, Password::random()?);
-        let gate = Arc::new(Gate { resolver, open_port, password, refused: Mutex::default() });
+        let gate = Arc::new(Gate { resolver, hosts, password, refused: Mutex::default() });
         let server_task = tokio::spawn(serve(listener, Arc::clone(&gate)));
         Ok(Self { address, gate, server_task })
     }
@@ -84,8 +101,8 @@ impl Proxy {
         format!("http://{USER}:{}@{}", self.gate.password.0, self.address)
     }
 
-    /// The last host whose addresses were all forbidden.
-    pub fn refused(&self) -> Option<String> {
+    /// The last host that was refused.
+    pub fn refused(&self) -> Option<RefusedHost> {
         self.gate.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -145,11 +162,11 @@ async fn handle_connection(mut caller: TcpStream, gate: &Gate) -> io::Result<()>
     let Some((host, port)) = parse_connect(&head) else {
         return caller.write_all(b"HTTP/1.1 405 Only CONNECT\r\nContent-Length: 0\r\n\r\n").await;
     };
-    let reach = if port == gate.open_port { Reach::PublicOrListed } else { Reach::Listed };
-    let pinned = match gate.resolver.resolve(&host, reach).await {
+    let pinned = match gate.resolve(&host, port).await {
         Ok(pinned) => pinned,
         Err(Error::Refused { host }) => {
-            *gate.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+            let refused = RefusedHost { host, port };
+            *gate.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
             return caller.write_all(b"HTTP/1.1 403 Forbidden address\r\nContent-Length: 0\r\n\r\n").await;
         }
         Err(Error::NotFound { .. }) => return no_answer(&mut caller).await,
@@ -197,10 +214,15 @@ mod tests {
     use super::*;
     use crate::{allowlist::Allowlist, networks::Networks, rules::Rules};
 
+    /// Other ports are reached only at hosts that the operator allows.
+    fn open_at(open_port: u16) -> HostRules {
+        Box::new(move |_, port| Some(if port == open_port { Reach::PublicOrListed } else { Reach::Listed }))
+    }
+
     async fn start(allow: &[&str], open_port: u16) -> Proxy {
         let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
         let rules = Rules { allow: Allowlist::parse(&allow), ..Rules::default() };
-        Proxy::start(Resolver::system(rules), open_port).await.unwrap()
+        Proxy::start(Resolver::system(rules), open_at(open_port)).await.unwrap()
     }
 
     async fn connect_status(proxy: &Proxy, target: &str) -> String {
@@ -283,13 +305,31 @@ mod tests {
         // The kernel sends nothing to this address by TCP, so that no connection is made.
         let target = "255.255.255.255";
         let rules = Rules { public: Networks::parse(&[target]), ..Rules::default() };
-        let proxy = Proxy::start(Resolver::system(rules), 443).await.unwrap();
+        let proxy = Proxy::start(Resolver::system(rules), open_at(443)).await.unwrap();
         assert!(connect_status(&proxy, &format!("{target}:443")).await.ends_with("502"), "the control");
         for port in [22, 25, 80, 8443] {
             assert!(connect_status(&proxy, &format!("{target}:{port}")).await.ends_with("403"), "{port}");
         }
         let allowing = start(&[target], 443).await;
         assert!(connect_status(&allowing, &format!("{target}:8443")).await.ends_with("502"));
+    }
+
+    #[tokio::test]
+    async fn a_host_that_its_rules_refuse_is_not_connected_to() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        let rules = Rules { allow: Allowlist::parse(&["127.0.0.0/8".to_owned()]), ..Rules::default() };
+        let hosts = move |host: &str, at: u16| (host == "127.0.0.1" && at == port).then_some(Reach::Listed);
+        let proxy = Proxy::start(Resolver::system(rules), Box::new(hosts)).await.unwrap();
+        assert!(connect_status(&proxy, &format!("127.0.0.1:{port}")).await.ends_with("200"), "the control");
+        assert_eq!(proxy.refused(), None);
+        for (host, at) in [("localhost", port), ("127.0.0.2", port), ("127.0.0.1", 1)] {
+            assert!(connect_status(&proxy, &format!("{host}:{at}")).await.ends_with("403"), "{host}:{at}");
+            assert_eq!(proxy.refused(), Some(RefusedHost { host: host.to_owned(), port: at }));
+        }
+        server.set_nonblocking(true).unwrap();
+        assert!(server.accept().is_ok(), "the control");
+        assert_eq!(server.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[tokio::test]

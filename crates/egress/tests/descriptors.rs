@@ -16,7 +16,7 @@ use skep_egress::{Proxy, Resolver, Rules};
 
 #[tokio::test(start_paused = true)]
 async fn a_proxy_without_free_descriptors_waits_and_serves_later() {
-    let proxy = Proxy::start(Resolver::system(Rules::default()), 443).await.unwrap();
+    let proxy = Proxy::start(Resolver::system(Rules::default()), Box::new(|_, _| None)).await.unwrap();
     let mut caller = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
     caller.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let next_free = File::open("/dev/null").unwrap();

@@ -260,6 +260,7 @@ mod tests {
                 port: None,
                 verdict: EgressVerdict::Refused,
                 reason: None,
+                git_relay: false,
             };
             1000
         ];

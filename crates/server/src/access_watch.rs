@@ -112,7 +112,9 @@ fn time_until(end: Option<Timestamp>) -> Duration {
 mod tests {
     use jiff::ToSpan;
     use skep_accounts::{KeySecret, SessionToken};
-    use skep_api::{AccountId, Environment, Role, Scope, egress::EgressPolicy, keys::Limits};
+    use skep_api::{
+        AccountId, Environment, Role, Scope, accounts::GitRelay, egress::EgressPolicy, keys::Limits,
+    };
     use skep_store::{
         AccountStore, CreateAccount, DeleteAccount, KeyStore, NewKey, NewSession, RevokeAllKeys, RevokeKey,
         RotateKey, SessionStore, SessionUse, SqliteSettings, SqliteStore,
@@ -142,6 +144,7 @@ mod tests {
                 allowed_ips: vec![],
                 limits: Limits::NONE,
                 egress: EgressPolicy::None,
+                git_relay: GitRelay::default(),
                 at: Timestamp::now(),
             });
             let account = account.await.unwrap().id;

@@ -7,7 +7,7 @@ use skep_api::{
     exec::{RunCommand, VmField},
 };
 use skep_channel::ExecStream;
-use skep_swarm::EndReasonReceiver;
+use skep_swarm::{EndReasonReceiver, Swarm};
 use skep_workspace::{Content, EntryLocks, Place, Run, RunStreamed, no_content};
 
 use crate::{
@@ -220,7 +220,15 @@ impl OperationRunner {
     /// # Errors
     /// Those of [`SwarmHandle::vm_for_exec`].
     pub(crate) async fn vm_id(&self, caller: &Identity, vm: VmRef) -> Result<VmId, Refusal> {
-        Ok(self.vms.vm_for_exec(caller, vm).await?.1)
+        Ok(self.vm(caller, vm).await?.1)
+    }
+
+    /// The swarm, and the id of a VM that the caller may run commands in.
+    ///
+    /// # Errors
+    /// Those of [`SwarmHandle::vm_for_exec`].
+    pub(crate) async fn vm(&self, caller: &Identity, vm: VmRef) -> Result<(Swarm, VmId), Refusal> {
+        self.vms.vm_for_exec(caller, vm).await
     }
 
     /// Records the VM that a write acts on in the audit context.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use skep_api::{AccountId, egress::EgressPolicy, keys::Limits};
+use skep_api::{AccountId, accounts::GitRelay, egress::EgressPolicy, keys::Limits};
 
 use crate::Result;
 
@@ -45,6 +45,7 @@ pub struct Account {
     pub limits: Limits,
     /// The policy of VMs that are booted without one.
     pub egress: EgressPolicy,
+    pub git_relay: GitRelay,
     pub created_at: Timestamp,
 }
 
@@ -81,6 +82,7 @@ pub struct CreateAccount {
     pub allowed_ips: Vec<String>,
     pub limits: Limits,
     pub egress: EgressPolicy,
+    pub git_relay: GitRelay,
     pub at: Timestamp,
 }
 
@@ -101,6 +103,7 @@ pub struct ChangeAccount {
     /// Disk space of templates, VMs on disk and disk layers, in MiB. `Some(None)` removes the account's own limit.
     pub max_disk_mb: Option<Option<u64>>,
     pub egress: Option<EgressPolicy>,
+    pub git_relay: Option<GitRelay>,
 }
 
 /// Deletes an account that has no VMs and revokes its keys. The name becomes available again; the row stays, because

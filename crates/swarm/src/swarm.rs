@@ -17,7 +17,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use skep_api::{
     AccountId, TemplateId, VmId, VmRef,
-    egress::EgressReport,
+    egress::{EgressPolicy, EgressReport, EgressTry},
     keys::Limits,
     swarm::{BootAnswer, Console, EngineReport, Vm},
 };
@@ -259,8 +259,28 @@ impl Swarm {
     /// # Errors
     /// Unknown VM, or the keeper has no answer.
     pub async fn egress(&self, account: &AccountId, vm: VmId) -> Result<EgressReport, Error> {
-        self.registry().by_id(*account, vm)?.require_vmm()?;
-        Ok(self.0.surroundings.keeper.egress_report(vm).await?)
+        let handle = self.registry().by_id(*account, vm)?;
+        handle.require_vmm()?;
+        let mut report = self.0.surroundings.keeper.egress_report(vm).await?;
+        handle.relay_log.add_to(&mut report);
+        Ok(report)
+    }
+
+    /// The egress policy of a VM that is applied: `none` on a server whose operator has switched egress off.
+    ///
+    /// # Errors
+    /// Those of [`Self::egress`].
+    pub async fn egress_policy(&self, account: &AccountId, vm: VmId) -> Result<EgressPolicy, Error> {
+        Ok(self.egress(account, vm).await?.policy)
+    }
+
+    /// Adds what git on the server tried for a VM to the report of the VM, until this server ends.
+    ///
+    /// # Errors
+    /// Unknown VM.
+    pub fn record_git_relay(&self, account: &AccountId, vm: VmId, tried: EgressTry) -> Result<(), Error> {
+        self.registry().by_id(*account, vm)?.relay_log.add(tried);
+        Ok(())
     }
 
     /// Whether VMs can be booted. `Err`: the reason why not.

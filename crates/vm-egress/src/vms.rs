@@ -13,7 +13,7 @@ use std::{
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use jiff::Timestamp;
 use serde::Serialize;
-use skep_api::egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict};
+use skep_api::egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict, MAX_TRIES};
 use skep_keeper_protocol::{EgressRefusal, EgressTotals};
 use tokio::sync::{Semaphore, watch};
 
@@ -30,8 +30,6 @@ const QUERY_RATE: NonZeroU32 = NonZeroU32::new(200).unwrap();
 pub(crate) const MAX_NAMES: usize = 4096;
 /// Connections of a VM to the DNS forwarder.
 const MAX_DNS_CONNECTIONS: usize = 16;
-/// Tries that are kept for a VM.
-const MAX_TRIES: usize = 100;
 /// The largest report, in bytes of JSON. A packet to the keeper has at most 64 KiB.
 const MAX_REPORT_BYTES: usize = 48 << 10;
 
@@ -204,6 +202,7 @@ impl Vm {
             port: target.port,
             verdict,
             reason,
+            git_relay: false,
         });
     }
 

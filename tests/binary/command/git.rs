@@ -129,7 +129,7 @@ fn clones_that_cannot_work(server: &Skep) {
     for (source, target, why) in [
         ("server:missing", "web:x", "missing"),
         ("git://git.example.com/x", "web:x", "https://"),
-        ("https://127.0.0.1/x", "web:x", "private"),
+        ("https://127.0.0.1/x", "web:x", "of the account (`skep account set`)"),
         ("nobody:x", "web:x", "nobody"),
         ("web:hub", "server:hub", "hub"),
     ] {

@@ -124,6 +124,8 @@ fn accounts(server: &Skep) {
     assert_eq!(set["egress"], "none", "the control");
     let set = answer(&run(&words("set acme --egress-preset node --json")));
     assert_eq!(set["egress"], json!({"presets": ["node"]}));
+    assert_eq!(set["git_relay"], "known", "the control");
+    assert_eq!(answer(&run(&words("set acme --git-relay any --json")))["git_relay"], "any");
     let nothing = run(&["set", "acme"]);
     assert!(!nothing.status.success(), "{nothing:?}");
     let refused = run(&["delete", "default", "acme"]);

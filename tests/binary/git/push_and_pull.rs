@@ -18,7 +18,8 @@ async fn what_a_vm_pushes_and_pulls_goes_through_the_server() {
         command.args(["--git-allow", "127.0.0.1"]).env("SSL_CERT_FILE", &trusted);
     })
     .await;
-    let vm = skep.boot_one().await;
+    let booted = skep.post("/api/swarm/boot", &json!({"egress": {"allow": ["127.0.0.1"]}})).await.ok(201);
+    let vm = booted["vms"][0]["pid"].as_u64().unwrap();
     let fixture = Fixture::in_vm(&skep, vm).await;
     sends_and_fetches(&fixture, &remote).await;
     shallow_clones(&fixture, &remote).await;

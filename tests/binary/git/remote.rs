@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -31,6 +32,11 @@ impl Remote {
         let remote = Self { process, folder, url };
         remote.git(&["init", "-q", "--bare", "-b", "main", "x.git"]);
         remote
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        let address = self.url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/x.git"));
+        address.unwrap().parse().unwrap()
     }
 
     fn at(&self, name: &str) -> PathBuf {

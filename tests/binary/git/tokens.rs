@@ -44,7 +44,7 @@ fn found_in_memory(vmm: u64, words: &[&str]) -> String {
 }
 
 /// Starts a TLS proxy for a plain server. Returns the address of the proxy.
-async fn serve_tls(config: ServerConfig, plain: SocketAddr) -> SocketAddr {
+pub(super) async fn serve_tls(config: ServerConfig, plain: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -66,8 +66,7 @@ async fn serve_tls(config: ServerConfig, plain: SocketAddr) -> SocketAddr {
 pub(super) async fn never_enter_a_vm(skep: &Skep, vm: u64, authority: &Authority) {
     let authorization = format!("Basic {}", BASE64.encode(format!("x-access-token:{TOKEN}").as_bytes()));
     let remote = Remote::start_with(&[&authorization]);
-    let plain = remote.url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/x.git")).unwrap();
-    let host = serve_tls(authority.for_server("127.0.0.1"), plain.parse().unwrap()).await;
+    let host = serve_tls(authority.for_server("127.0.0.1"), remote.address()).await;
     let home = Fixture { skep, vm: Some(vm), dir: "/root".to_owned() };
     post(&home, "init", json!({"path": "guarded"}), 201).await;
     git(&home, "guarded", &format!("remote add origin https://{host}/x.git")).await;

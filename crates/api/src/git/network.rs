@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+use crate::egress::EgressPolicy;
+
 /// The time limit of a git command that uses the network.
 pub const NETWORK_LIMIT: Duration = Duration::from_secs(600);
 
@@ -19,6 +21,10 @@ pub struct GitReach {
     pub deny: Vec<String>,
     /// Disables the check of addresses. Used in VMs, where the VM's network enforces the rules.
     pub anywhere: bool,
+    /// The egress policy of the VM that the server connects for. It permits a host and port, or the credentials have the host.
+    /// `None`: no policy applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<EgressPolicy>,
     /// Credentials by host. Used only for the server's workspace.
     pub credentials: BTreeMap<String, Credential>,
 }

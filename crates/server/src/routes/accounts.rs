@@ -94,6 +94,7 @@ async fn create(
         allowed_ips: granted.allowed_ips,
         limits: granted.limits,
         egress: granted.egress,
+        git_relay: granted.git_relay,
         at: Timestamp::now(),
     });
     let made = made.await?;
@@ -166,6 +167,7 @@ async fn change(
         max_paused_vms: change.max_paused_vms,
         max_disk_mb: change.max_disk_mb,
         egress: change.egress,
+        git_relay: change.git_relay,
     });
     Ok(Json(to_api(changed.await?)))
 }
@@ -306,6 +308,7 @@ fn to_api(account: skep_store::Account) -> Account {
         max_paused_vms: account.limits.max_paused_vms,
         max_disk_mb: account.limits.max_disk_mb,
         egress: account.egress,
+        git_relay: account.git_relay,
         created_at: account.created_at,
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use skep_api::{
     AccountId,
-    accounts::{Account as Record, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
+    accounts::{Account as Record, AccountList, ChangeAccount, CreateAccount, DeletedAccount, GitRelay},
     egress::{EgressPolicy, EgressPreset},
 };
 use skep_client::{Answered, Client};
@@ -71,6 +71,10 @@ struct Create {
     /// them.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_preset)]
     egress_preset: Vec<EgressPreset>,
+    /// Which remotes git on the server may connect to for its VMs: `known`, which the policy of the VM permits or for which
+    /// there is a git credential, or `any` [default: known].
+    #[arg(long, value_name = "REMOTES", value_parser = parse_git_relay)]
+    git_relay: Option<GitRelay>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -122,6 +126,10 @@ struct Set {
     /// them.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_preset)]
     egress_preset: Vec<EgressPreset>,
+    /// Which remotes git on the server may connect to for its VMs: `known`, which the policy of the VM permits or for which
+    /// there is a git credential, or `any`.
+    #[arg(long, value_name = "REMOTES", value_parser = parse_git_relay)]
+    git_relay: Option<GitRelay>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -148,6 +156,13 @@ fn limit<N: std::str::FromStr<Err = std::num::ParseIntError>>(
     if text == "none" { Ok(Limit(None)) } else { Ok(Limit(Some(text.parse()?))) }
 }
 
+fn parse_git_relay(word: &str) -> Result<GitRelay, String> {
+    [GitRelay::Known, GitRelay::Any]
+        .into_iter()
+        .find(|remotes| remotes.as_str() == word)
+        .ok_or_else(|| "give `known` or `any`".to_owned())
+}
+
 pub(crate) async fn run(verb: Account) -> anyhow::Result<ExitCode> {
     match verb.verb {
         Verb::Create(verb) => create(verb).await,
@@ -172,6 +187,7 @@ async fn create(verb: Create) -> anyhow::Result<ExitCode> {
         max_paused_vms: verb.max_paused_vms,
         max_disk_mb: verb.max_disk_mb,
         egress: with_presets(verb.egress, &verb.egress_preset)?,
+        git_relay: verb.git_relay,
     };
     show(&verb.connection.client()?.create_account(&request).await?, verb.connection.json)
 }
@@ -185,6 +201,7 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
         max_paused_vms: verb.max_paused_vms.map(|Limit(limit)| limit),
         max_disk_mb: verb.max_disk_mb.map(|Limit(limit)| limit),
         egress: with_presets(verb.egress, &verb.egress_preset)?,
+        git_relay: verb.git_relay,
     };
     if change == ChangeAccount::default() {
         bail!("no change was given; `skep account set --help` lists the options");
@@ -284,6 +301,7 @@ fn table(accounts: &[Record]) -> std::io::Result<()> {
             number(account.max_paused_vms.map(u64::from)),
             number(account.max_disk_mb),
             describe_policy(&account.egress),
+            account.git_relay.as_str().to_owned(),
             output::time(Some(account.created_at)),
         ]
     };
@@ -297,6 +315,7 @@ fn table(accounts: &[Record]) -> std::io::Result<()> {
         "MAX PAUSED",
         "MAX DISK MIB",
         "EGRESS",
+        "GIT RELAY",
         "CREATED",
     ];
     output::table(header, accounts.iter().map(row))

@@ -211,7 +211,7 @@ fn text(report: &EgressReport) -> String {
 }
 
 fn line(one: &EgressTry) -> String {
-    let EgressTry { at, name, address, port, verdict, reason } = one;
+    let EgressTry { at, name, address, port, verdict, reason, git_relay } = one;
     let target = match (name, address) {
         (Some(name), Some(address)) => format!("{name} ({address})"),
         (Some(name), None) => name.clone(),
@@ -223,9 +223,10 @@ fn line(one: &EgressTry) -> String {
         EgressVerdict::Refused => "refused",
         EgressVerdict::Failed => "failed",
     };
+    let by = if *git_relay { " by git on the server" } else { "" };
     let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     // Names and reasons may have text of the guest.
-    output::visible_lines(&format!("{at:.0} {verdict} {target}{port}{reason}"))
+    output::visible_lines(&format!("{at:.0} {verdict} {target}{port}{by}{reason}"))
 }
 
 #[cfg(test)]

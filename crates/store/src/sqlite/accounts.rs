@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use rusqlite::{Connection, named_params, params};
 use skep_accounts::DEFAULT_ACCOUNT;
-use skep_api::{AccountId, KeyId, Scope, egress::EgressPolicy, keys::Limits};
+use skep_api::{AccountId, KeyId, Scope, accounts::GitRelay, egress::EgressPolicy, keys::Limits};
 
 use super::{
     SqliteStore,
@@ -77,6 +77,7 @@ fn ensure_default(
         allowed_ips: Vec::new(),
         limits: Limits::NONE,
         egress: EgressPolicy::None,
+        git_relay: GitRelay::default(),
         at: command.at,
     };
     insert(connection, id, &new)?;
@@ -97,8 +98,9 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
     let inserted = execute(
         connection,
         "INSERT INTO accounts (id, name, roots, allowed_ips, max_vms, max_memory_mb, max_paused_vms, max_disk_mb,
-                               egress, created_at)
-         VALUES (:id, :name, :roots, :allowed_ips, :max_vms, :max_memory_mb, :max_paused_vms, :max_disk_mb, :egress, :at)
+                               egress, git_relay, created_at)
+         VALUES (:id, :name, :roots, :allowed_ips, :max_vms, :max_memory_mb, :max_paused_vms, :max_disk_mb, :egress,
+                 :git_relay, :at)
          ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING",
         named_params! {
             ":id": id.to_string(),
@@ -110,6 +112,7 @@ fn insert(connection: &Connection, id: AccountId, command: &CreateAccount) -> Re
             ":max_paused_vms": command.limits.max_paused_vms,
             ":max_disk_mb": command.limits.max_disk_mb.map(signed).transpose()?,
             ":egress": to_json(&command.egress)?,
+            ":git_relay": command.git_relay.as_str(),
             ":at": millis(command.at),
         },
     )?;
@@ -126,7 +129,8 @@ fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Sq
                              max_memory_mb = CASE WHEN :memory THEN :max_memory_mb ELSE max_memory_mb END,
                              max_paused_vms = CASE WHEN :paused THEN :max_paused_vms ELSE max_paused_vms END,
                              max_disk_mb = CASE WHEN :disk THEN :max_disk_mb ELSE max_disk_mb END,
-                             egress = coalesce(:egress, egress)
+                             egress = coalesce(:egress, egress),
+                             git_relay = coalesce(:git_relay, git_relay)
          WHERE id = :id AND deleted_at IS NULL",
         named_params! {
             ":id": command.account.to_string(),
@@ -141,6 +145,7 @@ fn alter(connection: &Connection, command: &ChangeAccount) -> Result<Account, Sq
             ":disk": command.max_disk_mb.is_some(),
             ":max_disk_mb": command.max_disk_mb.flatten().map(signed).transpose()?,
             ":egress": command.egress.as_ref().map(to_json).transpose()?,
+            ":git_relay": command.git_relay.map(GitRelay::as_str),
         },
     )?;
     let account = by_id(connection, command.account)?;
@@ -261,6 +266,7 @@ fn decode(row: &Columns<'_>) -> Result<Account, SqliteError> {
             max_disk_mb: row.optional_number("max_disk_mb")?,
         },
         egress: row.json("egress")?,
+        git_relay: row.word("git_relay")?,
         created_at: row.time("created_at")?,
     })
 }

@@ -8,6 +8,7 @@ use rusqlite::{
     types::{FromSql, ValueRef},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use skep_api::budget::Budget;
 
 use super::error::SqliteError;
@@ -151,6 +152,12 @@ impl<'row> Columns<'row> {
     pub(super) fn json<T: DeserializeOwned>(&self, column: &str) -> Result<T, SqliteError> {
         let text = self.get::<String>(column)?;
         serde_json::from_str(&text).map_err(|error| invalid_column(column, error))
+    }
+
+    /// A text that is one of the words of an enum.
+    pub(super) fn word<T: DeserializeOwned>(&self, column: &str) -> Result<T, SqliteError> {
+        let word = Value::String(self.get(column)?);
+        serde_json::from_value(word).map_err(|error| invalid_column(column, error))
     }
 
     /// A value encoded as JSON, or `None` for null.

@@ -35,6 +35,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0027_outdated_vms.sql")),
     M::up(include_str!("migrations/0028_former_pids.sql")),
     M::up(include_str!("migrations/0029_egress_of_snapshots.sql")),
+    M::up(include_str!("migrations/0030_git_relay_of_accounts.sql")),
 ];
 
 /// The newest schema version that this program supports.

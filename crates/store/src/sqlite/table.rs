@@ -14,7 +14,7 @@ use skep_api::{
 };
 
 use super::{
-    columns::{Columns, invalid_column, millis, signed, to_json},
+    columns::{Columns, millis, signed, to_json},
     error::SqliteError,
 };
 
@@ -186,8 +186,7 @@ impl ColumnValue for OnIdle {
     }
 
     fn read(row: &Columns<'_>, column: &str) -> Result<Self, SqliteError> {
-        let word = Value::String(row.get(column)?);
-        serde_json::from_value(word).map_err(|error| invalid_column(column, error))
+        row.word(column)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use skep_api::{AccountId, ErrorCode, egress::EgressPolicy, keys::Limits, swarm::EndReason};
+use skep_api::{
+    AccountId, ErrorCode, accounts::GitRelay, egress::EgressPolicy, keys::Limits, swarm::EndReason,
+};
 
 use super::{
     account_named, boot, booted, counts, default_account, deletion, end, hash, moment, new_account, new_key,
@@ -85,6 +87,7 @@ fn unchanged(account: AccountId) -> ChangeAccount {
         max_paused_vms: None,
         max_disk_mb: None,
         egress: None,
+        git_relay: None,
     }
 }
 
@@ -99,12 +102,14 @@ pub async fn an_account_is_kept_as_it_was_made(store: Arc<dyn Store>) {
         max_disk_mb: Some(1 << 40),
     };
     command.egress = EgressPolicy::listing(&["api.example.com"]).unwrap();
+    command.git_relay = GitRelay::Any;
     let made = store.create_account(command.clone()).await.unwrap();
     assert_eq!(
         (&made.name, &made.roots, &made.allowed_ips),
         (&command.name, &command.roots, &command.allowed_ips)
     );
     assert_eq!((made.limits, &made.egress, made.created_at), (command.limits, &command.egress, command.at));
+    assert_eq!(made.git_relay, GitRelay::Any);
     assert_eq!(store.account(made.id).await.unwrap(), made);
     assert_eq!(store.account_by_name("acme").await.unwrap(), made);
     for name in ["acme", "default"] {
@@ -140,10 +145,12 @@ pub async fn what_may_change_of_an_account_changes(store: Arc<dyn Store>) {
         max_vms: Some(None),
         max_disk_mb: Some(None),
         egress: Some(EgressPolicy::All),
+        git_relay: Some(GitRelay::Any),
         ..unchanged(made.id)
     };
     let changed = store.change_account(change).await.unwrap();
     assert_eq!(changed.limits, Limits { max_vms: None, max_disk_mb: None, ..limits });
+    assert_eq!((made.git_relay, changed.git_relay), (GitRelay::Known, GitRelay::Any));
     assert_eq!(changed.egress, EgressPolicy::All);
     assert_eq!(store.account(made.id).await.unwrap(), changed);
     assert_eq!(store.account(other.id).await.unwrap(), other, "no other account changes");

@@ -35,6 +35,7 @@ use serde_json::Value;
 use skep_accounts::{KeyHash, KeySecret};
 use skep_api::{
     AccountId, Environment, KeyId, Role, Scope, TemplateId, VmId,
+    accounts::GitRelay,
     egress::EgressPolicy,
     keys::Limits,
     swarm::{BootReceipt, BootSource, EndReason, OnIdle},
@@ -213,6 +214,7 @@ pub fn new_account(name: &str) -> CreateAccount {
         allowed_ips: vec![],
         limits: Limits::NONE,
         egress: EgressPolicy::None,
+        git_relay: GitRelay::default(),
         at: moment(1),
     }
 }

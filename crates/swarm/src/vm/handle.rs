@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::{
     Activity, CopyPurpose, Live,
     current_vmm::{CurrentVmm, VmmProcess},
+    relay_log::RelayLog,
 };
 use crate::{
     Error, budget::Reservation, captures::CapturePermit, console::ConsoleLog, disk_traffic::DiskMeter,
@@ -34,6 +35,7 @@ pub(crate) struct VmHandle {
     pub(crate) ending: EndReasonReceiver,
     pub(crate) disk: DiskMeter,
     pub(crate) activity: Arc<Activity>,
+    pub(crate) relay_log: RelayLog,
     /// Whether the end of the command of the boot is recorded, or is not awaited.
     pub(super) command_over: watch::Sender<bool>,
     /// Whether the task has a command that ends the VM in any case.

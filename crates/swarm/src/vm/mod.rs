@@ -31,6 +31,7 @@ mod handle;
 mod idleness;
 mod on_disk;
 mod paused;
+mod relay_log;
 mod running;
 mod stored;
 mod task;

@@ -24,6 +24,7 @@ use super::{
     current_vmm::{CurrentVmm, VmmProcess},
     ending::{Cause, Ending},
     handle::{ChangeCommand, Command, GuestAccess, OtherCommand, ResumeOrder, StateCommand, not_on_disk},
+    relay_log::RelayLog,
 };
 use crate::{
     Error,
@@ -55,6 +56,7 @@ pub(crate) fn spawn_vm_task(vm: RecordedVm, context: VmContext) -> VmHandle {
         ending,
         disk: disk.clone(),
         activity: Activity::new(),
+        relay_log: RelayLog::default(),
         command_over: watch::Sender::new(false),
         end_requested: watch::Sender::new(false),
         arrived: vm.arrived,

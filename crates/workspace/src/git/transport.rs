@@ -4,20 +4,18 @@
 use std::net::Ipv4Addr;
 
 use skep_api::git::{GitReach, NETWORK_LIMIT};
-use skep_egress::{Allowlist, Proxy, Reach, Resolver, Rules};
+use skep_egress::{Allowlist, Proxy, Resolver, Rules};
 
 use super::{
     GitError,
     callback::Callback,
     config::ConfigOverrides,
     credentials::{password_callback, ssh_key_file},
+    hosts::{ADDRESS_REASON, HostsOfVm, Protocol, RemoteHost, proxy_rules},
     program::{Git, GitOutput, NetworkAccess},
     remote::{Remote, redacted},
 };
 use crate::Error;
-
-const HTTPS_PORT: u16 = 443;
-const SSH_PORT: u16 = 22;
 
 /// An open connection setup. Dropping it closes the proxy and the credentials.
 #[derive(Debug)]
@@ -28,6 +26,8 @@ pub(super) struct Transport {
     callback: Option<Callback>,
     reach: NetworkAccess,
     url: String,
+    /// The hosts that it may connect to, if it is for a VM.
+    hosts_of_vm: Option<HostsOfVm>,
 }
 
 impl Remote {
@@ -52,33 +52,16 @@ impl Remote {
             callback: None,
             reach: NetworkAccess::Anywhere,
             url: redacted(url),
+            hosts_of_vm: HostsOfVm::of(reach),
         };
-        if !reach.anywhere {
-            self.check_host(resolver.rules()).map_err(|why| refused(&why))?;
+        let host = self.host();
+        if let Some(host) = host.filter(|_| !reach.anywhere) {
+            host.check(resolver.rules(), transport.hosts_of_vm.as_ref()).map_err(|why| refused(&why))?;
         }
-        match self {
-            Self::Local(_) => transport.reach = NetworkAccess::Nowhere,
-            Self::Relayed(_) => return Err(refused(RELAYED_REASON).into()),
-            Self::Web { secure: true, host, port } => {
-                transport.set_up_https(host, *port, reach, resolver.clone()).await?
-            }
-            Self::Web { secure: false, host, .. } => {
-                transport.protocol = "http";
-                // Git resolves the name itself, so no address of it can be checked.
-                if !resolver.rules().allow.names(host) && !reach.anywhere {
-                    return Err(refused("is not encrypted; take `https://`").into());
-                }
-                transport.settings =
-                    with_stall_timeout(transport.settings).with("http.followredirects", "false");
-            }
-            Self::Ssh { host, port } => {
-                transport.protocol = "ssh";
-                let at = match reach.anywhere {
-                    true => host.clone(),
-                    false => ssh_address(url, host, *port, &resolver).await?,
-                };
-                transport.set_up_ssh(host, &at, *port, reach)?;
-            }
+        match (self, host) {
+            (Self::Relayed(_), _) => return Err(refused(RELAYED_REASON).into()),
+            (_, None) => transport.reach = NetworkAccess::Nowhere,
+            (_, Some(host)) => transport.set_up(host, url, reach, &resolver).await?,
         }
         // Filters use https themselves, whatever protocol git uses.
         if settings.has_filters() && transport.proxy.is_none() && !reach.anywhere {
@@ -86,38 +69,11 @@ impl Remote {
         }
         Ok(transport)
     }
-
-    /// Refuses a host that the operator forbids, and a port other than the usual one if the operator cannot have allowed
-    /// the host.
-    fn check_host(&self, rules: &Rules) -> Result<(), String> {
-        let (host, port, usual) = match self {
-            Self::Web { host, port, .. } => (host, *port, HTTPS_PORT),
-            Self::Ssh { host, port } => (host, *port, SSH_PORT),
-            Self::Local(_) | Self::Relayed(_) => return Ok(()),
-        };
-        if rules.denies_host(host) {
-            return Err("is on a host that whoever runs the server forbids by `--egress-deny`".to_owned());
-        }
-        match port.filter(|port| *port != usual && !rules.allow.may_name(host)) {
-            Some(port) => Err(format!(
-                "has port {port}, and git may connect to port {usual} only; whoever runs the server allows all ports of \
-                 a host by `--git-allow {host}`"
-            )),
-            None => Ok(()),
-        }
-    }
 }
 
 /// The address that ssh connects to, so that it does not look the name up itself.
-async fn ssh_address(
-    url: &str,
-    host: &str,
-    port: Option<u16>,
-    resolver: &Resolver,
-) -> Result<String, GitError> {
-    let is_usual = port.unwrap_or(SSH_PORT) == SSH_PORT;
-    let in_reach = if is_usual { Reach::PublicOrListed } else { Reach::Listed };
-    match resolver.resolve(host, in_reach).await {
+async fn ssh_address(url: &str, host: RemoteHost<'_>, resolver: &Resolver) -> Result<String, GitError> {
+    match resolver.resolve(host.name, host.reach()).await {
         Ok(pinned) => Ok(pinned.first().to_string()),
         Err(skep_egress::Error::Refused { .. }) => {
             Err(GitError::RemoteForbidden { remote: redacted(url), why: ADDRESS_REASON.to_owned() })
@@ -130,7 +86,6 @@ async fn ssh_address(
 
 const RELAYED_REASON: &str =
     "is in another workspace that only the server reaches; name it by `from` to clone it";
-const ADDRESS_REASON: &str = "has no address that git may connect to at this port; whoever runs the server allows private addresses, those of this machine, and other ports than 443 and 22 (ssh) by `--git-allow`, naming host or network, and forbids addresses by `--egress-deny`";
 
 /// Parts of the messages of git and ssh when a remote asks for credentials or rejects them.
 const AUTHENTICATION_ERRORS: [&str; 4] =
@@ -156,22 +111,48 @@ fn ssh_options(host: &str, address: &str) -> Vec<String> {
     file.into_iter().chain(all.flat_map(|option| ["-o".to_owned(), option])).collect()
 }
 
-/// The key under which credentials are stored.
-fn credential_host(host: &str, port: Option<u16>) -> String {
-    port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
-}
-
 /// Overrides for HTTP: a transfer without progress for one minute fails.
 fn with_stall_timeout(settings: ConfigOverrides) -> ConfigOverrides {
     settings.with("http.lowspeedlimit", "1").with("http.lowspeedtime", "60")
 }
 
 impl Transport {
+    /// Sets up the connection to a host.
+    async fn set_up(
+        &mut self,
+        host: RemoteHost<'_>,
+        url: &str,
+        reach: &GitReach,
+        resolver: &Resolver,
+    ) -> Result<(), Error> {
+        match host.protocol {
+            Protocol::Https => self.set_up_https(host, reach, resolver.clone()).await,
+            Protocol::Http => {
+                self.protocol = "http";
+                // Git resolves the name itself, so no address of it can be checked.
+                if !resolver.rules().allow.names(host.name) && !reach.anywhere {
+                    let why = "is not encrypted; take `https://`".to_owned();
+                    return Err(GitError::RemoteForbidden { remote: redacted(url), why }.into());
+                }
+                let settings = with_stall_timeout(self.settings.clone());
+                self.settings = settings.with("http.followredirects", "false");
+                Ok(())
+            }
+            Protocol::Ssh => {
+                self.protocol = "ssh";
+                let address = match reach.anywhere {
+                    true => host.name.to_owned(),
+                    false => ssh_address(url, host, resolver).await?,
+                };
+                self.set_up_ssh(host, &address, reach)
+            }
+        }
+    }
+
     /// Sets up https: a proxy that checks each address, and the token for this host.
     async fn set_up_https(
         &mut self,
-        host: &str,
-        port: Option<u16>,
+        host: RemoteHost<'_>,
         reach: &GitReach,
         resolver: Resolver,
     ) -> Result<(), Error> {
@@ -181,10 +162,8 @@ impl Transport {
             self.reach = NetworkAccess::Nowhere;
             self.set_up_proxy(resolver).await?;
         }
-        let named = credential_host(host, port);
-        let lower = named.to_ascii_lowercase();
-        if let Some(credential) = reach.credentials.get(&lower) {
-            let handed = password_callback(self.settings.clone(), &named, credential)
+        if let Some(credential) = reach.credentials.get(&host.credential_host()) {
+            let handed = password_callback(self.settings.clone(), &host.text(), credential)
                 .map_err(|_| Error::WorkerFailed)?;
             (self.settings, self.callback) = (handed.0, Some(handed.1));
         }
@@ -192,16 +171,9 @@ impl Transport {
     }
 
     /// Sets up ssh with the key for this host, if there is one.
-    fn set_up_ssh(
-        &mut self,
-        host: &str,
-        address: &str,
-        port: Option<u16>,
-        reach: &GitReach,
-    ) -> Result<(), Error> {
-        let named = format!("ssh://{}", credential_host(host, port).to_ascii_lowercase());
-        let key = reach.credentials.get(&named).map(ssh_key_file).transpose();
-        let callback = key.and_then(|key| Callback::ssh(ssh_options(host, address), key));
+    fn set_up_ssh(&mut self, host: RemoteHost<'_>, address: &str, reach: &GitReach) -> Result<(), Error> {
+        let key = reach.credentials.get(&host.credential_host()).map(ssh_key_file).transpose();
+        let callback = key.and_then(|key| Callback::ssh(ssh_options(host.name, address), key));
         self.callback = Some(callback.map_err(|_| Error::WorkerFailed)?);
         Ok(())
     }
@@ -210,7 +182,9 @@ impl Transport {
         // Programs written in Go, such as git-lfs, bypass every proxy for loopback addresses.
         let passes_by =
             self.settings.has_filters() && resolver.rules().allow.has_address(Ipv4Addr::LOCALHOST.into());
-        let proxy = Proxy::start(resolver, HTTPS_PORT).await.map_err(|_| Error::WorkerFailed)?;
+        let proxy = Proxy::start(resolver, proxy_rules(self.hosts_of_vm.clone()))
+            .await
+            .map_err(|_| Error::WorkerFailed)?;
         let settings = self.settings.clone().with("http.proxy", proxy.url());
         self.settings = settings.with("http.proxyauthmethod", "basic");
         self.reach = match self.reach {
@@ -243,8 +217,9 @@ impl Transport {
 
     /// The error for a failed git that used this connection.
     pub(super) fn remote_error(&self, output: &GitOutput) -> GitError {
-        if let Some(host) = self.proxy.as_ref().and_then(Proxy::refused) {
-            return GitError::RemoteForbidden { remote: host, why: ADDRESS_REASON.to_owned() };
+        if let Some(refused) = self.proxy.as_ref().and_then(Proxy::refused) {
+            let why = HostsOfVm::reason(self.hosts_of_vm.as_ref(), &refused);
+            return GitError::RemoteForbidden { remote: refused.host, why };
         }
         let message = output.message();
         if message.contains(".lock': File exists") {

@@ -4,14 +4,14 @@
 use skep_api::{
     AbsolutePath, Call, CallContext, ErrorCode, Failure, Operation, Scope,
     git::{
-        Cloned, ExportSource, FetchedRefs, GitCheckTarget, GitClone, GitExchange, GitExport, GitFetch,
-        GitFetchRemote, GitImport, GitImportFetched, GitJoin, GitNotePush, GitPack, GitPull, GitPush,
-        GitReach, GitSend, Pulled, Pushed, RelayPlace, RelayUrl,
+        Cloned, FetchedRefs, GitCheckTarget, GitClone, GitExchange, GitExport, GitFetch, GitFetchRemote,
+        GitImport, GitImportFetched, GitJoin, GitNotePush, GitPack, GitPull, GitPush, GitReach, GitSend,
+        Pulled, Pushed, RelayPlace, RelayUrl,
     },
-    path::PathEncoding,
 };
-use skep_workspace::{Content, Run};
+use skep_workspace::Run;
 
+use super::remote::Remote;
 use crate::{
     auth::Identity,
     error::Refusal,
@@ -89,7 +89,7 @@ async fn relayed_push(
     if plan.is_local {
         return runner.run(caller, at, without_network(context, push)).await;
     }
-    let remote = Remote::resolve(runner, caller, plan.url, context.reach).await?;
+    let remote = Remote::resolve(runner, caller, &at, plan.url, context.reach).await?;
     let commit = plan.commit.ok_or_else(|| Failure::new(ErrorCode::Internal, "internal error"))?;
     let pack = GitPack { path: push.path.clone(), commit: commit.clone() };
     let (_, pack) = runner.run_git_streamed(caller, at.clone(), &pack, None).await?;
@@ -131,7 +131,7 @@ async fn relayed_pull(
     if plan.is_local {
         return runner.run(caller, at, without_network(context, pull)).await;
     }
-    let remote = Remote::resolve(runner, caller, plan.url, context.reach).await?;
+    let remote = Remote::resolve(runner, caller, &at, plan.url, context.reach).await?;
     if remote.place.is_some() {
         check_scope(caller, Scope::GitRead)?;
     }
@@ -172,14 +172,11 @@ async fn relayed_fetch(
     if plan.is_local {
         return runner.run(caller, at, without_network(context, fetch)).await;
     }
-    let remote = Remote::resolve(runner, caller, plan.url, context.reach).await?;
-    let source = match &remote.place {
-        Some(_) => {
-            check_scope(caller, Scope::GitRead)?;
-            ExportSource::Path(AbsolutePath::parse("url", &remote.url, PathEncoding::Percent)?)
-        }
-        None => ExportSource::Url { url: remote.url.clone(), reach: remote.reach.clone() },
-    };
+    let remote = Remote::resolve(runner, caller, &at, plan.url, context.reach).await?;
+    if remote.place.is_some() {
+        check_scope(caller, Scope::GitRead)?;
+    }
+    let source = remote.source()?;
     let export = GitExport { source, branch: None, depth: None, has: plan.has, has_boundary: plan.boundary };
     let (exported, pack) = remote.run(runner, caller, &export, None).await?;
     let take = GitImportFetched { path: fetch.path, remote: plan.remote, prune: fetch.prune, exported };
@@ -205,7 +202,8 @@ pub(super) async fn clone(
 ) -> Result<Cloned, Refusal> {
     let target = runner.resolve(caller, target).await?;
     let Call { context, operation: clone } = clone;
-    let (remote, source, url) = match from {
+    runner.run(caller, target.clone(), GitCheckTarget { path: clone.path.clone() }).await?;
+    let (remote, url) = match from {
         CloneFrom::Place(place, path) => {
             check_scope(caller, Scope::GitRead)?;
             let place = runner.resolve(caller, place).await?;
@@ -218,25 +216,22 @@ pub(super) async fn clone(
                 Target::Workspace => RelayPlace::Server,
                 Target::Vm(vm) => RelayPlace::Vm(vm.clone()),
             };
-            let url = RelayUrl { place: at, path: path.clone() }.to_string();
-            (Some(place), ExportSource::Path(path), url)
+            let remote = Remote::in_place(place, &path);
+            (remote, RelayUrl { place: at, path }.to_string())
         }
         CloneFrom::Url(url) => {
-            (None, ExportSource::Url { url: url.clone(), reach: context.reach.clone() }, url)
+            let reach = context.reach.clone();
+            (Remote::outside(runner, caller, &target, url.clone(), reach).await?, url)
         }
     };
-    runner.run(caller, target.clone(), GitCheckTarget { path: clone.path.clone() }).await?;
     let export = GitExport {
-        source,
+        source: remote.source()?,
         branch: clone.branch.clone(),
         depth: clone.depth,
         has: Vec::new(),
         has_boundary: Vec::new(),
     };
-    let (exported, pack) = match remote {
-        Some(place) => runner.run_git_streamed(caller, place, &export, None).await?,
-        None => runner.run_git_on_server(caller, &export, None).await?,
-    };
+    let (exported, pack) = remote.run(runner, caller, &export, None).await?;
     let reach = if target == Target::Workspace { context.reach } else { GitReach::default() };
     let import = GitImport { path: clone.path, url, branch: clone.branch, exported, reach };
     let (cloned, _) = runner.run_git_streamed(caller, target, &import, Some(pack)).await?;
@@ -248,48 +243,6 @@ pub(super) fn for_target<O>(call: Call<O>, target: &Target) -> Call<O> {
     match target {
         Target::Workspace => call,
         Target::Vm(_) => without_network(call.context, call.operation),
-    }
-}
-
-/// The remote of a relayed operation.
-struct Remote {
-    /// A path if there is a place, else a URL.
-    url: String,
-    /// Another place of this server. `None` if the remote is reached over the network.
-    place: Option<Target>,
-    reach: GitReach,
-}
-
-impl Remote {
-    /// Resolves the URL given by a VM, which is untrusted: a place in it is checked as if the caller had named it.
-    async fn resolve(
-        runner: &OperationRunner,
-        caller: &Identity,
-        url: String,
-        reach: GitReach,
-    ) -> Result<Self, Refusal> {
-        let Some(relayed) = RelayUrl::parse(&url) else { return Ok(Self { url, place: None, reach }) };
-        let place = match relayed.place {
-            RelayPlace::Server => Target::Workspace,
-            RelayPlace::Vm(vm) => Target::Vm(vm),
-        };
-        let place = Some(runner.resolve(caller, place).await?);
-        let url = skep_api::path::percent_encoded(relayed.path.as_path().as_os_str());
-        Ok(Self { url, place, reach: GitReach::default() })
-    }
-
-    /// Runs the remote's part of an exchange in its place.
-    async fn run<O: Operation>(
-        &self,
-        runner: &OperationRunner,
-        caller: &Identity,
-        operation: &O,
-        content: Option<Content>,
-    ) -> Result<(O::Answer, Content), Refusal> {
-        match self.place.clone() {
-            Some(place) => runner.run_git_streamed(caller, place, operation, content).await,
-            None => runner.run_git_on_server(caller, operation, content).await,
-        }
     }
 }
 

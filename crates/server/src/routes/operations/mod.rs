@@ -3,6 +3,7 @@
 
 mod exchange;
 mod relayed;
+mod remote;
 mod request;
 
 use std::{marker::PhantomData, sync::Arc};
@@ -115,7 +116,7 @@ impl OperationsState {
     async fn reach(&self, caller: &Identity) -> Result<GitReach, Refusal> {
         let credentials = self.vault.open(caller.account.id).await?;
         let (allow, deny) = (self.allow.to_vec(), self.deny.to_vec());
-        Ok(GitReach { allow, deny, anywhere: false, credentials })
+        Ok(GitReach { allow, deny, anywhere: false, policy: None, credentials })
     }
 }
 
