@@ -220,8 +220,7 @@ mod tests {
     }
 
     async fn start(allow: &[&str], open_port: u16) -> Proxy {
-        let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
-        let rules = Rules { allow: Allowlist::parse(&allow), ..Rules::default() };
+        let rules = Rules { allow: Allowlist::parse(allow), ..Rules::default() };
         Proxy::start(Resolver::system(rules), open_at(open_port)).await.unwrap()
     }
 
@@ -318,7 +317,7 @@ mod tests {
     async fn a_host_that_its_rules_refuse_is_not_connected_to() {
         let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = server.local_addr().unwrap().port();
-        let rules = Rules { allow: Allowlist::parse(&["127.0.0.0/8".to_owned()]), ..Rules::default() };
+        let rules = Rules { allow: Allowlist::parse(&["127.0.0.0/8"]), ..Rules::default() };
         let hosts = move |host: &str, at: u16| (host == "127.0.0.1" && at == port).then_some(Reach::Listed);
         let proxy = Proxy::start(Resolver::system(rules), Box::new(hosts)).await.unwrap();
         assert!(connect_status(&proxy, &format!("127.0.0.1:{port}")).await.ends_with("200"), "the control");

@@ -96,10 +96,6 @@ mod tests {
 
     use super::*;
 
-    fn list(entries: &[&str]) -> Allowlist {
-        Allowlist::parse(&entries.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>())
-    }
-
     #[test]
     fn only_public_and_listed_addresses_are_permitted() {
         let judge = |rules: &Rules, address: &str| rules.judge(None, address.parse().unwrap());
@@ -111,8 +107,8 @@ mod tests {
             assert_eq!(judge(&none, private), Err(AddressRefusal::NotPublic), "{private}");
         }
         let rules = Rules {
-            allow: list(&["10.1.0.0/16"]),
-            deny: list(&["10.1.2.0/24", "1.1.1.1", "bad.example"]),
+            allow: Allowlist::parse(&["10.1.0.0/16"]),
+            deny: Allowlist::parse(&["10.1.2.0/24", "1.1.1.1", "bad.example"]),
             public: Networks::parse(&["203.0.113.0/24", "127.0.0.0/8"]),
         };
         assert_eq!(judge(&rules, "10.1.3.3"), Ok(()));
@@ -123,13 +119,13 @@ mod tests {
         assert_eq!(named, Err(AddressRefusal::Denied));
         // An address of this machine is refused also in a network that counts as public.
         assert_eq!(judge(&rules, "127.0.0.1"), Err(AddressRefusal::OwnAddress));
-        let listed = Rules { allow: list(&["127.0.0.1"]), ..rules };
+        let listed = Rules { allow: Allowlist::parse(&["127.0.0.1"]), ..rules };
         assert_eq!(judge(&listed, "127.0.0.1"), Ok(()));
     }
 
     #[test]
     fn a_host_is_allowed_by_name() {
-        let rules = Rules { allow: list(&["registry.internal"]), ..Rules::default() };
+        let rules = Rules { allow: Allowlist::parse(&["registry.internal"]), ..Rules::default() };
         let address = "10.0.0.5".parse().unwrap();
         assert_eq!(rules.judge(Some("registry.internal"), address), Ok(()));
         assert_eq!(rules.judge(Some("other.internal"), address), Err(AddressRefusal::NotPublic));
@@ -138,7 +134,7 @@ mod tests {
 
     #[test]
     fn connections_that_reach_only_what_is_listed_need_an_entry() {
-        let rules = Rules { allow: list(&["10.0.0.0/8", "Git.Example"]), ..Rules::default() };
+        let rules = Rules { allow: Allowlist::parse(&["10.0.0.0/8", "Git.Example"]), ..Rules::default() };
         for reach in [Reach::PublicOrListed, Reach::Listed] {
             let permits = |host: &str, address: &str| rules.permits(host, address.parse().unwrap(), reach);
             assert!(permits("x", "10.9.8.7") && permits("x", "::ffff:10.1.1.1"));
@@ -150,8 +146,8 @@ mod tests {
 
     #[test]
     fn what_the_operator_forbids_is_refused_although_it_is_listed() {
-        let rules = Rules { allow: list(&["git.example", "10.0.0.0/8"]), ..Rules::default() };
-        let refusing = Rules { deny: list(&["Git.Example", "10.0.0.1"]), ..rules.clone() };
+        let rules = Rules { allow: Allowlist::parse(&["git.example", "10.0.0.0/8"]), ..Rules::default() };
+        let refusing = Rules { deny: Allowlist::parse(&["Git.Example", "10.0.0.1"]), ..rules.clone() };
         for (host, address) in [("git.example", "1.1.1.1"), ("git.example.", "10.0.0.2"), ("x", "10.0.0.1")] {
             let address = address.parse().unwrap();
             assert!(rules.permits(host, address, Reach::Listed), "the control: {host} {address}");

@@ -70,12 +70,8 @@ mod tests {
 
     use super::*;
 
-    fn list(entries: &[&str]) -> Allowlist {
-        Allowlist::parse(&entries.iter().map(|&entry| entry.to_owned()).collect::<Vec<_>>())
-    }
-
     fn allowing(entries: &[&str]) -> Rules {
-        Rules { allow: list(entries), ..Rules::default() }
+        Rules { allow: Allowlist::parse(entries), ..Rules::default() }
     }
 
     #[test]
@@ -133,7 +129,8 @@ mod tests {
     #[test]
     fn what_the_operator_forbids_is_refused() {
         let allowed = allowing(&["10.0.0.0/8"]);
-        let rules = Rules { deny: list(&["10.0.0.1", "1.1.1.0/24", "bad.example"]), ..allowed.clone() };
+        let rules =
+            Rules { deny: Allowlist::parse(&["10.0.0.1", "1.1.1.0/24", "bad.example"]), ..allowed.clone() };
         for url in ["https://10.0.0.1/", "https://1.1.1.1/", "https://BAD.example/", "https://bad.example./"]
         {
             assert!(parse_target(url, &allowed).is_ok(), "the control: {url}");

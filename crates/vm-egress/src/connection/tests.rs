@@ -15,8 +15,7 @@ const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 /// The rules of an operator who allows these addresses.
 fn allowing(allow: &[&str]) -> Rules {
-    let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
-    Rules { allow: Allowlist::parse(&allow), ..Rules::default() }
+    Rules { allow: Allowlist::parse(allow), ..Rules::default() }
 }
 
 /// A proxy whose operator allows these addresses.
@@ -257,7 +256,7 @@ async fn a_vm_whose_first_line_never_ends_is_refused() {
 #[tokio::test]
 async fn a_host_that_the_operator_forbids_is_refused_by_its_name_also_under_all() {
     let (server, destination) = server().await;
-    let list = |entry: &str| Allowlist::parse(&[entry.to_owned()]);
+    let list = |entry: &str| Allowlist::parse(&[entry]);
     let rules = Rules { allow: list("127.0.0.1"), deny: list("other.test"), ..Rules::default() };
     let proxy = proxy_with(rules, Limits::default());
     for policy in [EgressPolicy::All, EgressPolicy::listing(&["127.0.0.1"]).unwrap()] {

@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn what_the_operator_forbids_stays_forbidden_whatever_the_policy_permits() {
-        let deny = Allowlist::parse(&["git.example".to_owned()]);
+        let deny = Allowlist::parse(&["git.example"]);
         let refusing = Rules { deny, ..Rules::default() };
         let hosts = HostsOfVm::of(&reach(json!("all"), &["git.example"]));
         let remote = Remote::parse("https://git.example/x").unwrap();
