@@ -1,6 +1,7 @@
 //! Git operations in the server's workspace and in a VM: the same tests in both places, with the same answers.
 
 mod hostile;
+mod network_dir;
 mod push_and_pull;
 mod relay_policy;
 mod remote;

@@ -37,7 +37,7 @@ fn root(skep: &Skep) -> PathBuf {
 }
 
 /// The process of a keeper's child whose command line begins like this.
-fn child(keeper: u32, name: &str) -> u32 {
+pub(crate) fn child(keeper: u32, name: &str) -> u32 {
     let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
     let is_it =
         |pid: &&str| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().contains(name);

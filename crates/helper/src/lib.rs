@@ -104,7 +104,11 @@ fn place(order: &HelperOrder) -> io::Result<Place> {
         HelperKind::Commands => place,
         HelperKind::Git => {
             let fences = GitFences::for_installed_git(!order.git.filters.is_empty())?;
-            place.with_git_grants(order.git.clone()).with_git_fence(Arc::new(fences))
+            let place = place.with_git_grants(order.git.clone()).with_git_fence(Arc::new(fences));
+            match order.scratch.first() {
+                Some(folder) => place.with_private_folder(folder),
+                None => place,
+            }
         }
     };
     Ok(if order.groups.is_some() { place } else { place.without_groups() })

@@ -47,6 +47,7 @@ pub struct Place {
     git_fence: Option<Arc<dyn GitFence>>,
     git_grants: Arc<GitGrants>,
     create_roots_in: Option<Arc<Path>>,
+    private_folder: Option<Arc<Path>>,
     entry_locks: EntryLocks,
 }
 
@@ -79,6 +80,7 @@ impl Place {
             git_fence: None,
             git_grants: Arc::default(),
             create_roots_in: None,
+            private_folder: None,
             entry_locks: EntryLocks::default(),
         }
     }
@@ -157,6 +159,12 @@ impl Place {
         Self { create_roots_in: Some(folder.into().into()), ..self }
     }
 
+    /// Keeps files of the server's own in `folder`, which git may read and write, and which commands of accounts cannot reach.
+    #[must_use]
+    pub fn with_private_folder(self, folder: impl Into<PathBuf>) -> Self {
+        Self { private_folder: Some(folder.into().into()), ..self }
+    }
+
     /// Serialises changes of one name with these locks. Places whose roots overlap must share them; by default only
     /// clones of a place do.
     #[must_use]
@@ -229,6 +237,10 @@ impl Place {
         }
         self.apply_fence(command);
         Ok(())
+    }
+
+    pub(crate) fn private_folder(&self) -> Option<&Path> {
+        self.private_folder.as_deref()
     }
 
     pub(crate) fn git_grants(&self) -> &GitGrants {

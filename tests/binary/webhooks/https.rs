@@ -37,7 +37,11 @@ impl Authority {
 
     /// A file with its certificate that the server's user may read, in a folder that this user may enter.
     pub(crate) fn file(&self) -> (TempDir, PathBuf) {
-        let folder = temp_dir();
+        self.file_in(temp_dir())
+    }
+
+    /// Like [`Self::file`], in this folder.
+    pub(crate) fn file_in(&self, folder: TempDir) -> (TempDir, PathBuf) {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let path = folder.path().join("ca.pem");
         fs::write(&path, self.0.pem()).unwrap();

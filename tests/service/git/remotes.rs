@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::{commit, get, git, post, refused, repository, send};
-use crate::harness::{Options, Skep};
+use crate::harness::{Options, Skep, eventually};
 
 /// A repository, a bare one, and two clones of that.
 async fn two_clones(skep: &Skep) -> (String, String, String) {
@@ -279,6 +279,94 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
 }
 
 #[tokio::test]
+async fn a_new_repository_gets_what_is_in_its_remote() {
+    let options = Options { git_allow: vec!["127.0.0.1".to_owned()], ..Options::default() };
+    let skep = Skep::start_with(options).await;
+    let source = repository(&skep, "source");
+    let projects = tempfile::tempdir().unwrap();
+    git(&source, &["tag", "v1"]);
+    git(&source, &["clone", "-q", "--bare", &source, projects.path().join("x.git").to_str().unwrap()]);
+    let server = GitServer::start(Some(ServedContent::Projects(projects.path().display().to_string()))).await;
+    let url = format!("http://127.0.0.1:{}/x.git", server.port);
+    for verb in ["fetch", "pull"] {
+        let path = skep.at(verb);
+        post(&skep, "init", json!({"path": path})).await;
+        post(&skep, "remote", json!({"path": path, "name": "origin", "url": url})).await;
+        let body =
+            if verb == "pull" { json!({"path": path, "branch": "main"}) } else { json!({"path": path}) };
+        post(&skep, verb, body).await;
+        // A pull names its branch, so that git looks for no tags.
+        assert_eq!(git(&path, &["tag"]).trim(), if verb == "pull" { "" } else { "v1" });
+        let fetched = git(&path, &["rev-parse", "origin/main"]);
+        assert_eq!(fetched, git(&source, &["rev-parse", "main"]), "{verb}");
+        assert!(verb == "fetch" || git(&path, &["rev-parse", "HEAD"]) == fetched);
+    }
+}
+
+/// The names of folders that a call keeps in the workspace meanwhile.
+fn temporary_folders(skep: &Skep) -> usize {
+    let entries = fs::read_dir(&skep.account.roots[0]).unwrap();
+    entries
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(".skep-"))
+        .count()
+}
+
+#[tokio::test]
+async fn a_setting_that_is_made_while_a_call_waits_for_the_repository_has_no_effect() {
+    let options = Options { git_allow: vec!["127.0.0.1".to_owned()], ..Options::default() };
+    let skep = Skep::start_with(options).await;
+    let path = repository(&skep, "project");
+    let projects = tempfile::tempdir().unwrap();
+    let bare = projects.path().join("x.git");
+    git(&path, &["clone", "-q", "--bare", &path, bare.to_str().unwrap()]);
+    git(&bare, &["config", "http.receivepack", "true"]);
+    let server = GitServer::start(Some(ServedContent::Projects(projects.path().display().to_string()))).await;
+    git(&path, &["remote", "add", "origin", &format!("http://127.0.0.1:{}/x.git", server.port)]);
+    for (verb, body) in [
+        ("push", json!({"path": path, "set_upstream": true})),
+        ("fetch", json!({"path": path})),
+        ("pull", json!({"path": path})),
+    ] {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let silent_url = format!("http://{}/x.git", silent.local_addr().unwrap());
+        git(&path, &["config", "remote.silent.url", &silent_url]);
+        let made = commit(&skep, &path, verb, "More").await;
+        let waiting_fetch = send(&skep, "fetch", json!({"path": path, "remote": "silent"}));
+        let call = send(&skep, verb, body);
+        let (at, skep) = (&path, &skep);
+        let attack = async move {
+            // The fetch has the repository as long as its remote is silent.
+            let connection = silent.accept().await.unwrap();
+            eventually("the folder of the second call", async || temporary_folders(skep) == 2).await;
+            git(at, &["config", "http.extraHeader", "x-attack: 1"]);
+            drop((connection, silent));
+        };
+        let call = async {
+            eventually("the folder of the first call", async || temporary_folders(skep) == 1).await;
+            call.await
+        };
+        let (fetched, called, ()) = tokio::join!(waiting_fetch, call, attack);
+        refused(fetched, 409, "remote_failed").await;
+        assert_eq!(called.status(), StatusCode::OK, "{verb}");
+        let answer: Value = called.json().await.unwrap();
+        assert!(verb != "push" || answer["to"] == made["commit"], "{answer}");
+        assert_eq!(server.attacked.load(Ordering::Relaxed), 0, "{verb}");
+        // A setting that is there before is refused.
+        refused(send(skep, verb, json!({"path": path})).await, 409, "hostile_repository").await;
+        let asked = server.asked.load(Ordering::Relaxed);
+        let at = path.clone();
+        // The server of the test runs on this thread.
+        tokio::task::spawn_blocking(move || git(at, &["ls-remote", "-q", "origin"])).await.unwrap();
+        assert!(server.asked.load(Ordering::Relaxed) > asked);
+        assert!(server.attacked.swap(0, Ordering::Relaxed) > 0, "the control: git obeys the setting");
+        git(&path, &["config", "--unset", "http.extraHeader"]);
+    }
+    assert_eq!(git(&bare, &["log", "-1", "--format=%s"]).trim(), "More");
+    assert_eq!(git(&path, &["config", "branch.main.remote"]).trim(), "origin");
+    assert_eq!(temporary_folders(&skep), 0);
+}
+
+#[tokio::test]
 async fn other_ports_and_hosts_that_the_operator_forbids_are_not_connected_to() {
     let skep = Skep::start().await;
     for (url, port, usual) in
@@ -329,6 +417,8 @@ enum ServedContent {
 struct GitServer {
     port: u16,
     asked: Arc<AtomicUsize>,
+    /// Requests with the header `x-attack`.
+    attacked: Arc<AtomicUsize>,
 }
 
 impl GitServer {
@@ -336,9 +426,11 @@ impl GitServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let asked = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&asked);
+        let attacked = Arc::new(AtomicUsize::new(0));
+        let (count, attacks) = (Arc::clone(&asked), Arc::clone(&attacked));
         let answer = async move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
             count.fetch_add(1, Ordering::Relaxed);
+            attacks.fetch_add(usize::from(headers.contains_key("x-attack")), Ordering::Relaxed);
             match served {
                 Some(ServedContent::Projects(folder)) => backend(folder, method, uri, headers, body).await,
                 Some(ServedContent::Redirect(to)) => {
@@ -358,7 +450,7 @@ impl GitServer {
                 .serve(router.into_make_service())
                 .await
         });
-        Self { port, asked }
+        Self { port, asked, attacked }
     }
 }
 

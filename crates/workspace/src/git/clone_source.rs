@@ -25,6 +25,14 @@ pub(super) struct CloneOptions<'a> {
     pub(super) depth: Option<u32>,
     /// Without a work tree, and with the branches of the source as its own.
     pub(super) bare: bool,
+    /// The folder for the objects; that of the clone if `None`.
+    pub(super) objects: Option<&'a Path>,
+}
+
+impl<'a> CloneOptions<'a> {
+    pub(super) fn bare(branch: Option<&'a str>, depth: Option<u32>) -> Self {
+        Self { branch, depth, bare: true, objects: None }
+    }
 }
 
 impl CloneSource {
@@ -63,6 +71,10 @@ impl CloneSource {
         let settings = ConfigOverrides::with_filters(&place.git_grants().filters);
         let transport = self.remote.connect(&self.url, reach, &settings).await?;
         let git = transport.git(|settings| Git::new(place, Path::new("/"), settings));
+        let git = match options.objects {
+            Some(folder) => git.env("GIT_OBJECT_DIRECTORY", folder),
+            None => git,
+        };
         let git = git.args(["clone", "--quiet", "--template=", "--no-local", "--no-recurse-submodules"]);
         let git = git.args(options.bare.then_some("--bare"));
         let git = git.args(options.branch.map(|branch| format!("--branch={branch}")));

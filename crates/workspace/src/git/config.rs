@@ -226,7 +226,7 @@ fn hostile(key: &[u8], why: &'static str) -> GitError {
 }
 
 /// Splits a key into section, subsection (empty if there is none) and name.
-fn split_key(key: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+pub(super) fn split_key(key: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let first = key.iter().position(|byte| *byte == b'.')?;
     let last = key.iter().rposition(|byte| *byte == b'.')?;
     let subsection = if first < last { &key[first + 1..last] } else { &[][..] };

@@ -9,6 +9,7 @@ use super::{
     GitError,
     clone_source::{CloneOptions, CloneSource},
     config::ConfigOverrides,
+    exchange::{UnfinishedClone, clone_here},
     lock::write_lock,
     program::Git,
     repository::{Repository, check_revision},
@@ -70,15 +71,18 @@ impl Run for GitClone {
         let source = CloneSource::find(place, &self.url).await?;
         let folder = resolve_new_folder(place, self.path.as_path()).await?;
         let _turn = write_lock(&folder).await?;
-        let options = CloneOptions { branch: self.branch.as_deref(), depth: self.depth, bare: false };
+        if !source.is_local() {
+            let unfinished = UnfinishedClone::begin(&folder);
+            return unfinished.end(clone_here(&self, &source, place, &folder).await).await;
+        }
+        let options =
+            CloneOptions { branch: self.branch.as_deref(), depth: self.depth, bare: false, objects: None };
         source.clone_into(place, &folder, options, &place.context().reach).await?;
         let repository = Repository::find(place, Some(&self.path)).await?;
-        if source.is_local() {
-            // The clone used the temporary URL of a socket.
-            let set =
-                repository.git().args(["config", "--local", "--replace-all", "remote.origin.url", &self.url]);
-            repository.run_checked(set).await?;
-        }
+        // The clone used the temporary URL of a socket.
+        let set =
+            repository.git().args(["config", "--local", "--replace-all", "remote.origin.url", &self.url]);
+        repository.run_checked(set).await?;
         let (branch, head) = tokio::try_join!(repository.branch(), repository.head())?;
         let (path, path_encoding) = encode_path(self.path.as_path().as_os_str());
         Ok(Cloned { path, path_encoding, branch, head })

@@ -26,6 +26,7 @@ mod lock;
 mod log;
 mod merge;
 mod native;
+mod network_dir;
 mod program;
 mod pull;
 mod push;
@@ -38,6 +39,7 @@ mod stage;
 mod stash;
 mod status;
 mod tags;
+mod temporary_folder;
 #[cfg(test)]
 mod tests;
 mod transport;

@@ -70,7 +70,10 @@ pub(super) fn tracked_branch(repository: &Repository, current: Option<&str>) -> 
 async fn fetch(repository: &Repository, upstream: &Upstream, branch: &str) -> Result<String, Error> {
     let git = upstream.connected_git(repository, "fetch", "upload-pack")?;
     let name = &upstream.name;
-    fetch_branch(repository, git, name, name, branch, |output| upstream.remote_error(output)).await
+    fetch_branch(&upstream.repository(repository), git, name, name, branch, |output| {
+        upstream.remote_error(output)
+    })
+    .await
 }
 
 /// Fetches a branch of a remote with this git command, and returns its commit.

@@ -33,12 +33,24 @@ impl Run for GitPush {
         let git = push_options(git);
         let lease = format!("--force-with-lease={whole}");
         let git = if self.force_with_lease { git.args([&lease]) } else { git };
-        let git = if self.set_upstream { git.args(["--set-upstream"]) } else { git };
         let output = git.args(["--", &upstream.name, &format!("{whole}:{whole}")]).run().await?;
         let (from, created) =
             push_outcome(&repository, &output, &branch, &to, || upstream.remote_error(&output)).await?;
+        if self.set_upstream {
+            set_upstream(&repository, &upstream.name, &branch).await?;
+        }
         Ok(Pushed { remote: upstream.name, branch, from, to, created })
     }
+}
+
+/// Makes a branch follow the one of the same name at a remote, as `git push --set-upstream` does.
+async fn set_upstream(repository: &Repository, remote: &str, branch: &str) -> Result<(), Error> {
+    for (name, value) in [("remote", remote.to_owned()), ("merge", format!("refs/heads/{branch}"))] {
+        let key = format!("branch.{branch}.{name}");
+        let git = repository.git().args(["config", "--local", "--replace-all", &key, &value]);
+        repository.run_checked(git).await?;
+    }
+    Ok(())
 }
 
 /// A push without hooks and other references, with output for programs.

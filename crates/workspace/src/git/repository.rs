@@ -93,6 +93,21 @@ impl Repository {
         Self::open(place, requested_path, layout).await
     }
 
+    /// A bare repository that the server has made for itself.
+    pub(super) fn made_by_server(place: &Place, git_dir: PathBuf) -> Self {
+        Self {
+            place: place.clone(),
+            requested_path: git_dir.clone(),
+            top_folder: None,
+            common_dir: git_dir.clone(),
+            git_dir,
+            branch: None,
+            config: Vec::new(),
+            overrides: ConfigOverrides::with_filters(&place.git_grants().filters),
+            transport: None,
+        }
+    }
+
     async fn open(place: &Place, asked: PathBuf, layout: RepositoryLayout) -> Result<Self, Error> {
         let (mut repository, own) = Self::from_layout(place, asked, layout);
         let own = match own {

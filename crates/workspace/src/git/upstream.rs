@@ -7,6 +7,7 @@ use skep_api::git::GitReach;
 use super::{
     GitError,
     config::{check_network_config, last_value},
+    network_dir::NetworkDir,
     program::Git,
     remote::{LocalRemote, Remote},
     repository::{Repository, check_revision},
@@ -19,8 +20,14 @@ pub(super) struct Upstream {
     pub(super) name: String,
     url: String,
     transport: Arc<Transport>,
-    /// The connection to it, if it is on this machine.
-    local_remote: Option<LocalRemote>,
+    way: Way,
+}
+
+/// How git gets to a remote.
+enum Way {
+    /// The remote is on this machine, and git in its own git directory connects to it.
+    Local(Box<LocalRemote>),
+    Network(NetworkDir),
 }
 
 impl Upstream {
@@ -38,19 +45,27 @@ impl Upstream {
     ) -> Result<Self, Error> {
         let (name, url) = configured_remote(repository, named, branch, pushes)?;
         let remote = Remote::parse(&url)?;
-        let local_remote = match &remote {
+        let transport = Arc::new(remote.connect(&url, reach, &repository.overrides).await?);
+        let way = match &remote {
             Remote::Local(path) => {
                 let base = repository.top_folder.as_deref().unwrap_or(&repository.git_dir);
-                Some(LocalRemote::find(place, &base.join(path)).await?)
+                Way::Local(Box::new(LocalRemote::find(place, &base.join(path)).await?))
             }
-            _ => None,
+            _ => Way::Network(NetworkDir::create(repository, &name, &url).await?),
         };
-        let transport = remote.connect(&url, reach, &repository.overrides).await?;
-        Ok(Self { name, url, transport: Arc::new(transport), local_remote })
+        Ok(Self { name, url, transport, way })
     }
 
     pub(super) fn transport(&self) -> Arc<Transport> {
         Arc::clone(&self.transport)
+    }
+
+    /// The repository as the git that connects to the remote sees it.
+    pub(super) fn repository(&self, repository: &Repository) -> Repository {
+        match &self.way {
+            Way::Local(_) => repository.clone(),
+            Way::Network(folder) => folder.repository(repository),
+        }
     }
 
     /// A git command in the repository that uses the connection.
@@ -68,8 +83,12 @@ impl Upstream {
         verb: &str,
         service: &str,
     ) -> Result<Git, Error> {
-        let Some(local_remote) = &self.local_remote else {
-            return Ok(self.transport_git(repository).args([verb, &format!("--{service}=git-{service}")]));
+        let local_remote = match &self.way {
+            Way::Local(local_remote) => local_remote,
+            Way::Network(folder) => {
+                let git = self.transport_git(&folder.repository(repository));
+                return Ok(git.args([verb, &format!("--{service}=git-{service}")]));
+            }
         };
         let connection = local_remote.connect(service).map_err(|source| Error::NotStarted { source })?;
         let instead = format!("url.{}.insteadof", connection.url());

@@ -30,11 +30,11 @@ impl RunStreamed for GitExport {
         }
         self.has.iter().try_for_each(|known| check_hash(known))?;
         boundary::check(&self.has_boundary)?;
-        let options = CloneOptions { branch: self.branch.as_deref(), depth: self.depth, bare: true };
+        let options = CloneOptions::bare(self.branch.as_deref(), self.depth);
         let temporary = match &self.source {
             ExportSource::Path(path) if self.depth.is_none() => {
                 let repository = Repository::find(place, Some(path)).await?;
-                let exported = export_refs(&repository).await?;
+                let exported = export_refs(&repository, MAX_EXPORTED_REFS).await?;
                 check_branch(&exported, self.branch.as_deref())?;
                 let pack = pack_export(&repository, &exported, &self).await?;
                 return Ok((exported, pack));
@@ -52,7 +52,7 @@ impl RunStreamed for GitExport {
                 .await?
             }
         };
-        let exported = export_refs(&temporary.repository).await?;
+        let exported = export_refs(&temporary.repository, MAX_EXPORTED_REFS).await?;
         let pack = pack_export(&temporary.repository, &exported, &self).await?;
         Ok((exported, keep_until_read(temporary, pack)))
     }
@@ -77,18 +77,19 @@ async fn shallow_clone(
     .await
 }
 
-async fn export_refs(repository: &Repository) -> Result<Exported, Error> {
+/// Lists the branches and tags of a repository, at most this many and 8 MiB.
+pub(in crate::git) async fn export_refs(repository: &Repository, max_refs: usize) -> Result<Exported, Error> {
     let git = repository.read_only_git().max_output(MAX_LIST_BYTES).args(["for-each-ref"]);
-    let most = format!("--count={}", MAX_EXPORTED_REFS + 1);
+    let most = format!("--count={}", max_refs + 1);
     let git = git.args(["--format=%(objectname) %(refname)", &most, "refs/heads/", "refs/tags/"]);
     let output = repository.run_checked(git).await?;
     let unreadable =
         || GitError::Other { message: "a branch or a tag has a name that is not UTF-8".to_owned() };
     let text = String::from_utf8(output.stdout).map_err(|_| unreadable())?;
     let refs: Vec<ExportedRef> = text.lines().filter_map(parse_ref).collect();
-    if output.truncated || refs.len() > MAX_EXPORTED_REFS {
+    if output.truncated || refs.len() > max_refs {
         let message = format!(
-            "the repository has more than {MAX_EXPORTED_REFS} branches and tags; clone one branch, by `branch` and `depth`"
+            "the repository has more than {max_refs} branches and tags; clone one branch, by `branch` and `depth`"
         );
         return Err(GitError::Other { message }.into());
     }

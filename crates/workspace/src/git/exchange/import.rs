@@ -1,19 +1,13 @@
 //! Creates a repository from the export of another workspace.
 
-use std::{
-    fmt::Write,
-    fs, io,
-    path::{Path, PathBuf},
-    thread,
-    time::Duration,
-};
+use std::{fmt::Write, path::Path};
 
 use skep_api::{
     git::{Cloned, EmptyAnswer, Exported, GitCheckTarget, GitImport, MAX_EXPORTED_REFS},
     path::encode_path,
 };
 
-use super::{boundary, check_hash, send::index_pack};
+use super::{boundary, check_hash, send::index_pack, unfinished_clone::UnfinishedClone};
 use crate::{
     Content, Error, Place, Run, RunStreamed,
     git::{
@@ -29,7 +23,7 @@ use crate::{
     streamed::no_content,
 };
 
-const HEADS: &str = "refs/heads/";
+pub(super) const HEADS: &str = "refs/heads/";
 const TAGS: &str = "refs/tags/";
 /// Git's default name for the source of a clone.
 const ORIGIN: &str = "origin";
@@ -52,16 +46,8 @@ impl RunStreamed for GitImport {
         let folder = resolve_new_folder(place, self.path.as_path()).await?;
         let _lock = write_lock(&folder).await?;
         let unfinished = UnfinishedClone::begin(&folder);
-        match import(&self, &start, place, &folder, content).await {
-            Ok(cloned) => {
-                unfinished.keep();
-                Ok((cloned, no_content()))
-            }
-            Err(error) => {
-                unfinished.remove().await;
-                Err(error)
-            }
-        }
+        let cloned = unfinished.end(import(&self, &start, place, &folder, content).await).await?;
+        Ok((cloned, no_content()))
     }
 }
 
@@ -84,14 +70,22 @@ pub(super) fn check_export(exported: &Exported) -> Result<(), Error> {
 
 /// The initial checkout of the clone.
 #[derive(Debug, PartialEq, Eq)]
-enum InitialCheckout {
+pub(super) enum InitialCheckout {
     /// A branch and its commit; `None` before the first one.
     Branch(String, Option<String>),
     Commit(String),
 }
 
 impl InitialCheckout {
-    fn of(import: &GitImport) -> Result<Self, Error> {
+    /// The branch that is checked out, or that a new repository has.
+    pub(super) fn first_branch(&self) -> &str {
+        match self {
+            Self::Branch(name, _) => name,
+            Self::Commit(_) => FIRST_BRANCH,
+        }
+    }
+
+    pub(super) fn of(import: &GitImport) -> Result<Self, Error> {
         let Exported { head, commit, .. } = &import.exported;
         let id = |prefix: &str, name: &str| {
             let mut refs = import.exported.refs.iter();
@@ -120,23 +114,41 @@ async fn import(
     folder: &Path,
     content: Content,
 ) -> Result<Cloned, Error> {
-    init(import, start, place, folder).await?;
+    init(place, folder, start.first_branch(), is_sha256(&import.exported)).await?;
     let repository = Repository::find(place, Some(&import.path)).await?;
     let ids: Vec<&String> =
         import.exported.refs.iter().map(|one| &one.id).chain(&import.exported.commit).collect();
     if !ids.is_empty() {
         index_pack(&repository, content).await?;
-        let boundary = boundary::existing_commits(&repository, &import.exported.boundary).await?;
-        boundary::store(&repository, &boundary).await?;
+        store_boundary(&repository, &import.exported).await?;
         let mut wanted = String::new();
         for id in ids {
             let _ = writeln!(wanted, "{id}");
         }
         check_complete(&repository, wanted).await?;
-        let update = repository.git().args(["update-ref", "--stdin"]).stdin(update_commands(import, start));
-        repository.run_checked(update).await?;
     }
-    configure(import, start, &repository).await?;
+    finish(import, start, place, None).await
+}
+
+pub(super) async fn store_boundary(repository: &Repository, exported: &Exported) -> Result<(), Error> {
+    let boundary = boundary::existing_commits(repository, &exported.boundary).await?;
+    boundary::store(repository, &boundary).await
+}
+
+/// Sets the references and the configuration of a clone whose objects are there, and checks it out. Fetches from the remote get
+/// `only_branch`; `None` for all branches.
+pub(super) async fn finish(
+    import: &GitImport,
+    start: &InitialCheckout,
+    place: &Place,
+    only_branch: Option<&str>,
+) -> Result<Cloned, Error> {
+    let repository = Repository::find(place, Some(&import.path)).await?;
+    let update = repository.git().args(["update-ref", "--stdin"]).stdin(update_commands(import, start));
+    repository.run_checked(update).await?;
+    // As a clone of git leaves them: a file for each would take longer to read.
+    repository.run_checked(repository.git().args(["pack-refs", "--all"])).await?;
+    configure(import, start, &repository, only_branch).await?;
     // The operator's filters fetch from the remote, which is configured only now.
     let repository =
         Repository::find(place, Some(&import.path)).await?.with_filter_transport(&import.reach).await?;
@@ -159,19 +171,18 @@ pub(super) async fn check_complete(repository: &Repository, wanted: String) -> R
     }
 }
 
-async fn init(
-    import: &GitImport,
-    start: &InitialCheckout,
+pub(super) fn is_sha256(exported: &Exported) -> bool {
+    exported.refs.first().is_some_and(|one| one.id.len() == 64)
+}
+
+pub(super) async fn init(
     place: &Place,
     folder: &Path,
+    first_branch: &str,
+    is_sha256: bool,
 ) -> Result<(), Error> {
-    let first = match start {
-        InitialCheckout::Branch(name, _) => name,
-        InitialCheckout::Commit(_) => FIRST_BRANCH,
-    };
-    let is_long = import.exported.refs.first().is_some_and(|one| one.id.len() == 64);
-    let format = if is_long { "--object-format=sha256" } else { "--object-format=sha1" };
-    let branch = format!("--initial-branch={first}");
+    let format = if is_sha256 { "--object-format=sha256" } else { "--object-format=sha1" };
+    let branch = format!("--initial-branch={first_branch}");
     let git = Git::new(place, Path::new("/"), &ConfigOverrides::default());
     let git = git.args(["init", "--quiet", "--template=", format, &branch, "--"]).args([folder]);
     let output = git.run().await?;
@@ -201,9 +212,11 @@ async fn configure(
     import: &GitImport,
     start: &InitialCheckout,
     repository: &Repository,
+    only_branch: Option<&str>,
 ) -> Result<(), Error> {
-    let remote = repository.git().args(["remote", "add", "--", ORIGIN, &import.url]);
-    repository.run_checked(remote).await?;
+    let only_branch = only_branch.map(|branch| format!("--track={branch}"));
+    let remote = repository.git().args(["remote", "add"]).args(only_branch);
+    repository.run_checked(remote.args(["--", ORIGIN, &import.url])).await?;
     let has =
         |branch: &str| import.exported.refs.iter().any(|one| one.name.strip_prefix(HEADS) == Some(branch));
     if let Some(head) = import.exported.head.as_deref().filter(|head| has(head)) {
@@ -230,68 +243,5 @@ async fn check_out(start: &InitialCheckout, repository: &Repository) -> Result<(
         }
     };
     repository.run_checked(git).await?;
-    Ok(())
-}
-
-/// Removes an unfinished clone when it is dropped, unless [`Self::keep`] was called.
-struct UnfinishedClone {
-    folder: Option<PathBuf>,
-    existed: bool,
-}
-
-impl UnfinishedClone {
-    fn begin(folder: &Path) -> Self {
-        Self { folder: Some(folder.to_owned()), existed: fs::symlink_metadata(folder).is_ok() }
-    }
-
-    fn keep(mut self) {
-        self.folder = None;
-    }
-
-    async fn remove(mut self) {
-        let (folder, existed) = (self.folder.take(), self.existed);
-        // Errors are ignored: the caller reports the one that led here.
-        let _ =
-            tokio::task::spawn_blocking(move || folder.map(|folder| remove_with_retries(&folder, existed)))
-                .await;
-    }
-}
-
-impl Drop for UnfinishedClone {
-    fn drop(&mut self) {
-        let (Some(folder), existed) = (self.folder.take(), self.existed) else { return };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || remove_with_retries(&folder, existed))),
-            Err(_) => remove_with_retries(&folder, existed),
-        }
-    }
-}
-
-/// Removes the folder, or only its content if the folder existed before. Retries, because a git that is ending may
-/// still create files.
-fn remove_with_retries(folder: &Path, existed: bool) {
-    for _ in 0..REMOVE_ATTEMPTS {
-        let removed = if existed { remove_entries(folder) } else { fs::remove_dir_all(folder) };
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(REMOVE_INTERVAL),
-            _ => return,
-        }
-    }
-    tracing::warn!(folder = %folder.display(), "the files of an unfinished clone could not be removed");
-}
-
-/// Together longer than the grace period of a git that is ending.
-const REMOVE_ATTEMPTS: u32 = 40;
-const REMOVE_INTERVAL: Duration = Duration::from_millis(100);
-
-fn remove_entries(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            fs::remove_dir_all(entry.path())?;
-        } else {
-            fs::remove_file(entry.path())?;
-        }
-    }
     Ok(())
 }

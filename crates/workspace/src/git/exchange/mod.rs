@@ -15,6 +15,7 @@
 //! neither pack. Only the server uses credentials. It checks input from the VM like that of any caller.
 
 mod boundary;
+mod clone_here;
 mod export;
 mod fetch;
 mod import;
@@ -26,7 +27,9 @@ mod send;
 mod temporary;
 #[cfg(test)]
 mod tests;
+mod unfinished_clone;
 
+pub(super) use self::{clone_here::clone_here, unfinished_clone::UnfinishedClone};
 use super::{
     GitError,
     remote::{Remote, redacted},

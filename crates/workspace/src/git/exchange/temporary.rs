@@ -1,8 +1,8 @@
 //! Temporary repositories, in which the server fetches and pushes.
 
-use std::{fmt::Write, io, path::PathBuf};
+use std::{os::unix::fs::symlink, path::Path};
 
-use skep_api::{AbsolutePath, git::GitReach, path::PathEncoding};
+use skep_api::git::GitReach;
 
 use super::boundary;
 use crate::{
@@ -11,19 +11,23 @@ use crate::{
         GitError,
         clone_source::{CloneOptions, CloneSource},
         config::ConfigOverrides,
-        locate::TEMPORARY_PREFIX,
         program::Git,
         repository::Repository,
+        temporary_folder::TemporaryFolder,
     },
 };
 
-/// A bare repository in the first root of an account, where its gits may write. Removed on drop.
-pub(super) struct TemporaryRepository {
-    pub(super) repository: Repository,
-    _folder: RemovedOnDrop,
-}
+/// The name of its git directory.
+const GIT_DIR: &str = "git";
 
-struct RemovedOnDrop(PathBuf);
+/// A bare repository. Its objects are in the first root of an account, which has space for them. All else of it is where
+/// programs of the account cannot change it, so that its config stays as the server wrote it.
+pub(in crate::git) struct TemporaryRepository {
+    pub(in crate::git) repository: Repository,
+    _git_dir: TemporaryFolder,
+    /// `None` if the objects are those of another repository.
+    _objects: Option<TemporaryFolder>,
+}
 
 impl TemporaryRepository {
     /// Creates an empty one.
@@ -31,14 +35,17 @@ impl TemporaryRepository {
     /// # Errors
     /// A failure of git; a workspace without roots.
     pub(super) async fn create(place: &Place) -> Result<Self, Error> {
-        let folder = RemovedOnDrop::new_path(place).await?;
-        let git = Git::new(place, std::path::Path::new("/"), &ConfigOverrides::default());
-        let output =
-            git.args(["init", "--quiet", "--bare", "--template=", "--"]).args([&folder.0]).run().await?;
+        let folder = TemporaryFolder::create_private(place).await?;
+        let objects = TemporaryFolder::create_in_root(place).await?;
+        let git = Git::new(place, Path::new("/"), &ConfigOverrides::default());
+        let git = git.env("GIT_OBJECT_DIRECTORY", objects.path());
+        let git = git.args(["init", "--quiet", "--bare", "--template=", "--"]);
+        let output = git.args([folder.path().join(GIT_DIR)]).run().await?;
         if !output.is_success() {
             return Err(GitError::from_message(output.message()).into());
         }
-        Self::in_folder(place, folder).await
+        let repository = Self::link(place, &folder, objects.path()).await?;
+        Ok(Self { repository, _git_dir: folder, _objects: Some(objects) })
     }
 
     /// Creates one as a clone.
@@ -51,16 +58,41 @@ impl TemporaryRepository {
         options: CloneOptions<'_>,
         reach: &GitReach,
     ) -> Result<Self, Error> {
-        let folder = RemovedOnDrop::new_path(place).await?;
-        source.clone_into(place, &folder.0, CloneOptions { bare: true, ..options }, reach).await?;
-        Self::in_folder(place, folder).await
+        let objects = TemporaryFolder::create_in_root(place).await?;
+        let clone = Self::create_clone_with(place, source, options, reach, objects.path()).await?;
+        Ok(Self { _objects: Some(objects), ..clone })
     }
 
-    async fn in_folder(place: &Place, folder: RemovedOnDrop) -> Result<Self, Error> {
-        let text = skep_api::path::percent_encoded(folder.0.as_os_str());
-        let path =
-            AbsolutePath::parse("path", &text, PathEncoding::Percent).map_err(|_| Error::WorkerFailed)?;
-        Ok(Self { repository: Repository::find(place, Some(&path)).await?, _folder: folder })
+    /// Creates one as a clone whose objects are written to this folder, of another repository.
+    ///
+    /// # Errors
+    /// Those of [`CloneSource::clone_into`].
+    pub(in crate::git) async fn create_clone_with(
+        place: &Place,
+        source: &CloneSource,
+        options: CloneOptions<'_>,
+        reach: &GitReach,
+        objects: &Path,
+    ) -> Result<Self, Error> {
+        let folder = TemporaryFolder::create_private(place).await?;
+        let options = CloneOptions { objects: Some(objects), ..options };
+        source.clone_into(place, &folder.path().join(GIT_DIR), options, reach).await?;
+        let repository = Self::link(place, &folder, objects).await?;
+        Ok(Self { repository, _git_dir: folder, _objects: None })
+    }
+
+    /// The repository of a git directory, with these objects.
+    async fn link(place: &Place, folder: &TemporaryFolder, objects: &Path) -> Result<Repository, Error> {
+        let git_dir = folder.path().join(GIT_DIR);
+        let (to, link) = (objects.to_owned(), git_dir.join("objects"));
+        let linking = tokio::task::spawn_blocking(move || {
+            symlink(to, &link).map_err(|error| Error::of_path(&link, &error))
+        });
+        linking.await.map_err(|_| Error::WorkerFailed)??;
+        // So that its own files are found.
+        let roots: Vec<_> =
+            [folder.path()].into_iter().chain(place.root_paths()).map(Path::to_owned).collect();
+        Ok(Repository::made_by_server(&place.clone().with_roots(roots), git_dir))
     }
 
     /// The commits of this list that the repository has.
@@ -80,43 +112,5 @@ impl TemporaryRepository {
             return Ok(());
         }
         boundary::store(&self.repository, &self.existing_commits(boundary).await?).await
-    }
-}
-
-impl RemovedOnDrop {
-    /// A path with a new name in the first root of a workspace.
-    async fn new_path(place: &Place) -> Result<Self, Error> {
-        let (inner, name) = (place.clone(), random_name()?);
-        let folder = tokio::task::spawn_blocking(move || {
-            let root = inner.roots()?.paths().next().map(|root| root.join(name));
-            root.ok_or(Error::WorkerFailed)
-        });
-        Ok(Self(folder.await.map_err(|_| Error::WorkerFailed)??))
-    }
-}
-
-/// An unguessable name with the prefix of temporary repositories, which listings of files leave out by default.
-fn random_name() -> Result<String, Error> {
-    let mut bytes = [0; 16];
-    let read = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-    read.map_err(|error| Error::NotStarted { source: io::Error::from(error) })?;
-    let mut name = TEMPORARY_PREFIX.to_owned();
-    for byte in bytes {
-        let _ = write!(name, "{byte:02x}");
-    }
-    Ok(name)
-}
-
-impl Drop for RemovedOnDrop {
-    fn drop(&mut self) {
-        let folder = std::mem::take(&mut self.0);
-        let remove = move || {
-            // Ignores errors: the folder may never have been created.
-            let _ = std::fs::remove_dir_all(folder);
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
-            Err(_) => remove(),
-        }
     }
 }

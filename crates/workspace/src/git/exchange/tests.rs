@@ -14,6 +14,7 @@ use skep_api::{
 };
 use tempfile::TempDir;
 
+use super::{send::index_pack, temporary::TemporaryRepository};
 use crate::{Content, Error, Place, Run, RunStreamed, streamed::no_content};
 
 struct Fixture {
@@ -216,5 +217,31 @@ async fn input_from_a_vm_reaches_no_local_path() {
             set_upstream: false,
         };
         assert_eq!(code(note.run(&fixture.place).await), ErrorCode::InvalidValue);
+    }
+}
+
+#[tokio::test]
+async fn only_the_objects_of_a_temporary_repository_are_in_the_roots() {
+    let fixture = Fixture::new();
+    let second = fixture.head("one");
+    let private = tempfile::tempdir().unwrap();
+    let folders = || fs::read_dir(private.path()).unwrap().map(|entry| entry.unwrap().path());
+    let place = fixture.place.clone().with_private_folder(private.path());
+    let temporary = TemporaryRepository::create(&place).await.unwrap();
+    index_pack(&temporary.repository, content(fixture.pack(&second).await)).await.unwrap();
+    let known = [second];
+    assert_eq!(temporary.existing_commits(&known).await.unwrap(), known);
+    temporary.set_boundary(&known).await.unwrap();
+    let git_dir = folders().next().unwrap().join("git");
+    for file in ["config", "HEAD", "shallow"] {
+        assert!(git_dir.join(file).is_file(), "{file}");
+    }
+    let [objects] = &fixture.temporary_repositories()[..] else { panic!("not one folder") };
+    let mut names: Vec<_> = fs::read_dir(objects).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["info", "pack"]);
+    drop(temporary);
+    while folders().next().is_some() || !fixture.temporary_repositories().is_empty() {
+        tokio::task::yield_now().await;
     }
 }
