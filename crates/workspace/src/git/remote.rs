@@ -102,7 +102,7 @@ fn authority<'a>(url: &str, rest: &'a str) -> Result<(Option<&'a str>, String, O
         remote: redacted(url),
         why: "is no URL: its host or port cannot be read".to_owned(),
     };
-    let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (user, place) = match rest[..end].rsplit_once('@') {
         Some((user, place)) => (Some(user), place),
         None => (None, &rest[..end]),
@@ -243,6 +243,9 @@ mod tests {
             "https://a\n/x",
             "https://[::1/x",
             "https://a:b/x",
+            "http://allowed.example\\@127.0.0.1:80/x",
+            "https://allowed.example\\.other.example/x",
+            "ssh://git@allowed.example\\x/y",
             "::x",
         ] {
             assert!(Remote::parse(url).is_err(), "{url}");
