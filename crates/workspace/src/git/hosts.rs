@@ -121,10 +121,17 @@ impl<'a> RemoteHost<'a> {
 
     /// Why the policy of a VM refuses it.
     fn policy_reason(self) -> String {
+        let credential = match self.protocol {
+            // A credential is never sent without encryption.
+            Protocol::Http => String::new(),
+            _ => format!(
+                ", store a credential for `{}` by `POST /api/git/credentials`",
+                self.credential_host()
+            ),
+        };
         format!(
-            "is at {}, port {}, which the egress policy of the VM does not permit; add it to the VM's `egress`, store a \
-             credential for it by `POST /api/git/credentials`, or permit all remotes by `git_relay: \"any\"` of the account \
-             (`PATCH /api/accounts/{{id}}`)",
+            "is at {}, port {}, which the egress policy of the VM does not permit; add it to the VM's `egress`{credential}, or \
+             permit all remotes by `git_relay: \"any\"` of the account (`PATCH /api/accounts/{{id}}`)",
             self.name,
             self.port()
         )
@@ -142,7 +149,7 @@ impl HostsOfVm {
         self.policy.permits_host(host.name, host.port()) || self.has_credential(host)
     }
 
-    /// A credential is never sent without encryption, so it permits no such connection.
+    /// A credential is never sent without encryption, so it permits no other connection.
     fn has_credential(&self, host: RemoteHost<'_>) -> bool {
         let port = host.port();
         let usual = (port == host.protocol.usual_port()).then_some(None);

@@ -139,12 +139,14 @@ impl<'a> RelayTry<'a> {
     fn end(mut self, failure: Option<&Failure>) {
         let verdict = match failure.map(|failure| failure.code) {
             Some(ErrorCode::RemoteForbidden) => EgressVerdict::Refused,
-            Some(ErrorCode::RemoteFailed | ErrorCode::GitTimeout) => EgressVerdict::Failed,
-            // A push that the remote rejects was made, too.
-            _ => EgressVerdict::Allowed,
+            // The remote has answered.
+            None | Some(ErrorCode::PushRejected | ErrorCode::UnknownRevision) => EgressVerdict::Allowed,
+            Some(_) => EgressVerdict::Failed,
         };
         let reason = failure.filter(|_| verdict != EgressVerdict::Allowed);
-        let reason = reason.map(|failure| failure.message.chars().take(MAX_REASON_CHARS).collect());
+        // Without the ways out, which come last.
+        let reason = reason.and_then(|failure| failure.message.split(';').next());
+        let reason = reason.map(|text| text.chars().take(MAX_REASON_CHARS).collect());
         (self.tried.verdict, self.tried.reason) = (verdict, reason);
     }
 }

@@ -29,9 +29,10 @@ impl RunStreamed for GitSend {
         let temporary = TemporaryRepository::create(place).await?;
         let repository = &temporary.repository;
         check_branch_name(repository, "branch", &self.branch).await?;
+        // Refuses the remote before anything is received for it.
+        let transport = target.remote().connect(&self.url, &self.reach, &repository.overrides).await?;
         index_pack(repository, content).await?;
         temporary.set_boundary(&self.boundary).await?;
-        let transport = target.remote().connect(&self.url, &self.reach, &repository.overrides).await?;
         let git =
             transport.git(|settings| Repository { overrides: settings.clone(), ..repository.clone() }.git());
         let whole = format!("refs/heads/{}", self.branch);
@@ -62,7 +63,7 @@ impl RunStreamed for GitSend {
 /// The remote to push to.
 enum PushTarget {
     /// A repository in this workspace.
-    Local(LocalRemote),
+    Local(Box<LocalRemote>),
     /// A remote in the network.
     Network(Remote),
 }
@@ -74,7 +75,7 @@ impl PushTarget {
         }
         let path = AbsolutePath::parse("url", &send.url, PathEncoding::Percent);
         let path = path.map_err(|_| GitError::UnknownRemote { remote: redacted(&send.url) })?;
-        Ok(Self::Local(LocalRemote::find(place, path.as_path()).await?))
+        Ok(Self::Local(Box::new(LocalRemote::find(place, path.as_path()).await?)))
     }
 
     fn remote(&self) -> Remote {
