@@ -72,7 +72,7 @@ impl Run for GitClone {
         let folder = resolve_new_folder(place, self.path.as_path()).await?;
         let _turn = write_lock(&folder).await?;
         if !source.is_local() {
-            let unfinished = UnfinishedClone::begin(&folder);
+            let unfinished = UnfinishedClone::begin(place, &folder);
             return unfinished.end(clone_here(&self, &source, place, &folder).await).await;
         }
         let options =

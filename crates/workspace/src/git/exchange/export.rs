@@ -34,7 +34,7 @@ impl RunStreamed for GitExport {
         let temporary = match &self.source {
             ExportSource::Path(path) if self.depth.is_none() => {
                 let repository = Repository::find(place, Some(path)).await?;
-                let exported = export_refs(&repository, MAX_EXPORTED_REFS).await?;
+                let exported = export_refs(&repository, MAX_EXPORTED_REFS, MAX_LIST_BYTES).await?;
                 check_branch(&exported, self.branch.as_deref())?;
                 let pack = pack_export(&repository, &exported, &self).await?;
                 return Ok((exported, pack));
@@ -52,7 +52,7 @@ impl RunStreamed for GitExport {
                 .await?
             }
         };
-        let exported = export_refs(&temporary.repository, MAX_EXPORTED_REFS).await?;
+        let exported = export_refs(&temporary.repository, MAX_EXPORTED_REFS, MAX_LIST_BYTES).await?;
         let pack = pack_export(&temporary.repository, &exported, &self).await?;
         Ok((exported, keep_until_read(temporary, pack)))
     }
@@ -77,9 +77,13 @@ async fn shallow_clone(
     .await
 }
 
-/// Lists the branches and tags of a repository, at most this many and 8 MiB.
-pub(in crate::git) async fn export_refs(repository: &Repository, max_refs: usize) -> Result<Exported, Error> {
-    let git = repository.read_only_git().max_output(MAX_LIST_BYTES).args(["for-each-ref"]);
+/// Lists the branches and tags of a repository, at most this many in a list of this size.
+pub(super) async fn export_refs(
+    repository: &Repository,
+    max_refs: usize,
+    max_list_bytes: usize,
+) -> Result<Exported, Error> {
+    let git = repository.read_only_git().max_output(max_list_bytes).args(["for-each-ref"]);
     let most = format!("--count={}", max_refs + 1);
     let git = git.args(["--format=%(objectname) %(refname)", &most, "refs/heads/", "refs/tags/"]);
     let output = repository.run_checked(git).await?;
@@ -89,7 +93,7 @@ pub(in crate::git) async fn export_refs(repository: &Repository, max_refs: usize
     let refs: Vec<ExportedRef> = text.lines().filter_map(parse_ref).collect();
     if output.truncated || refs.len() > max_refs {
         let message = format!(
-            "the repository has more than {max_refs} branches and tags; clone one branch, by `branch` and `depth`"
+            "the repository has more than {max_refs} branches and tags, or than {max_list_bytes} bytes of their names; clone one branch, by `branch` and `depth`"
         );
         return Err(GitError::Other { message }.into());
     }

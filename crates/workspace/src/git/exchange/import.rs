@@ -3,7 +3,7 @@
 use std::{fmt::Write, path::Path};
 
 use skep_api::{
-    git::{Cloned, EmptyAnswer, Exported, GitCheckTarget, GitImport, MAX_EXPORTED_REFS},
+    git::{Cloned, EmptyAnswer, Exported, GitCheckTarget, GitImport, MAX_EXPORTED_REFS, NETWORK_LIMIT},
     path::encode_path,
 };
 
@@ -45,7 +45,7 @@ impl RunStreamed for GitImport {
         }
         let folder = resolve_new_folder(place, self.path.as_path()).await?;
         let _lock = write_lock(&folder).await?;
-        let unfinished = UnfinishedClone::begin(&folder);
+        let unfinished = UnfinishedClone::begin(place, &folder);
         let cloned = unfinished.end(import(&self, &start, place, &folder, content).await).await?;
         Ok((cloned, no_content()))
     }
@@ -144,7 +144,8 @@ pub(super) async fn finish(
     only_branch: Option<&str>,
 ) -> Result<Cloned, Error> {
     let repository = Repository::find(place, Some(&import.path)).await?;
-    let update = repository.git().args(["update-ref", "--stdin"]).stdin(update_commands(import, start));
+    let update = repository.git().timeout(NETWORK_LIMIT).args(["update-ref", "--stdin"]);
+    let update = update.stdin(update_commands(import, start));
     repository.run_checked(update).await?;
     // As a clone of git leaves them: a file for each would take longer to read.
     repository.run_checked(repository.git().args(["pack-refs", "--all"])).await?;
@@ -171,7 +172,7 @@ pub(super) async fn check_complete(repository: &Repository, wanted: String) -> R
     }
 }
 
-pub(super) fn is_sha256(exported: &Exported) -> bool {
+fn is_sha256(exported: &Exported) -> bool {
     exported.refs.first().is_some_and(|one| one.id.len() == 64)
 }
 
@@ -242,6 +243,6 @@ async fn check_out(start: &InitialCheckout, repository: &Repository) -> Result<(
             repository.git().args(["checkout", "--quiet", "--no-recurse-submodules", "--detach", id, "--"])
         }
     };
-    repository.run_checked(git).await?;
+    repository.run_checked(git.timeout(NETWORK_LIMIT)).await?;
     Ok(())
 }
