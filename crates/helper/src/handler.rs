@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use skep_api::{Failure, exec::RunCommand};
+use skep_api::{Failure, HelperKind, exec::RunCommand};
 use skep_channel::{
     AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler},
@@ -41,10 +41,20 @@ impl Helper {
 impl Handler for Helper {
     /// The fence is made for each request: a root may be another folder by now.
     fn for_account(&self, account_roots: AccountRoots) -> Result<Self, Failure> {
-        let (roots, write) = (account_roots.roots.clone(), self.order.scratch.clone());
         let (execute, read) = (may_execute_written_files(&self.order), readable_paths(&self.order));
-        let fence = fences::fence(&fences::FileAccess { roots, write, execute, read })?;
-        Ok(Self { account_place: Some(self.base.for_account(account_roots.roots, fence)), ..self.clone() })
+        let (roots, write) = (account_roots.roots.clone(), self.order.scratch.clone());
+        let whole = fences::FileAccess { roots, write, execute, read };
+        let place = match self.order.kind {
+            HelperKind::Commands => self.base.for_account(account_roots.roots, fences::fence(&whole)?),
+            HelperKind::Git => {
+                // The private folder is the last one.
+                let without = self.order.scratch.split_last().map_or(&[][..], |(_, others)| others);
+                let narrow = fences::FileAccess { write: without.to_vec(), ..whole.clone() };
+                let place = self.base.for_account(account_roots.roots, fences::fence(&narrow)?);
+                place.with_private_fence(fences::fence(&whole)?)
+            }
+        };
+        Ok(Self { account_place: Some(place), ..self.clone() })
     }
 
     fn request_limit(&self) -> usize {

@@ -105,7 +105,7 @@ fn place(order: &HelperOrder) -> io::Result<Place> {
         HelperKind::Git => {
             let fences = GitFences::for_installed_git(!order.git.filters.is_empty())?;
             let place = place.with_git_grants(order.git.clone()).with_git_fence(Arc::new(fences));
-            match order.scratch.first() {
+            match order.scratch.last() {
                 Some(folder) => place.with_private_folder(folder),
                 None => place,
             }

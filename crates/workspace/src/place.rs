@@ -47,8 +47,17 @@ pub struct Place {
     git_fence: Option<Arc<dyn GitFence>>,
     git_grants: Arc<GitGrants>,
     create_roots_in: Option<Arc<Path>>,
-    private_folder: Option<Arc<Path>>,
+    private_folder: Option<Arc<PrivateFolder>>,
+    has_private_access: bool,
     entry_locks: EntryLocks,
+}
+
+/// A folder for files of the server's own.
+#[derive(Debug)]
+struct PrivateFolder {
+    path: PathBuf,
+    /// The fence of programs that may access it.
+    fence: Option<Fence>,
 }
 
 #[derive(Debug, Clone)]
@@ -81,6 +90,7 @@ impl Place {
             git_grants: Arc::default(),
             create_roots_in: None,
             private_folder: None,
+            has_private_access: false,
             entry_locks: EntryLocks::default(),
         }
     }
@@ -159,10 +169,32 @@ impl Place {
         Self { create_roots_in: Some(folder.into().into()), ..self }
     }
 
-    /// Keeps files of the server's own in `folder`, which git may read and write, and which commands of accounts cannot reach.
+    /// Keeps files of the server's own in `folder`, which is outside of the fence of an account's programs.
     #[must_use]
     pub fn with_private_folder(self, folder: impl Into<PathBuf>) -> Self {
-        Self { private_folder: Some(folder.into().into()), ..self }
+        let private = PrivateFolder { path: folder.into(), fence: None };
+        Self { private_folder: Some(Arc::new(private)), ..self }
+    }
+
+    /// Lets a git that uses the private folder enter this fence, in place of the one of the account.
+    #[must_use]
+    pub fn with_private_fence(self, fence: Fence) -> Self {
+        let private_folder = self
+            .private_folder
+            .as_ref()
+            .map(|private| Arc::new(PrivateFolder { path: private.path.clone(), fence: Some(fence) }));
+        Self { private_folder, ..self }
+    }
+
+    /// The same place for a git that uses the private folder.
+    pub(crate) fn with_private_access(&self) -> Self {
+        let fence = self.private_folder.as_ref().and_then(|private| private.fence.clone());
+        let fence = fence.or_else(|| self.fence.clone());
+        Self { fence, has_private_access: true, ..self.clone() }
+    }
+
+    pub(crate) fn has_private_access(&self) -> bool {
+        self.has_private_access
     }
 
     /// Serialises changes of one name with these locks. Places whose roots overlap must share them; by default only
@@ -240,7 +272,7 @@ impl Place {
     }
 
     pub(crate) fn private_folder(&self) -> Option<&Path> {
-        self.private_folder.as_deref()
+        self.private_folder.as_ref().map(|private| private.path.as_path())
     }
 
     pub(crate) fn git_grants(&self) -> &GitGrants {

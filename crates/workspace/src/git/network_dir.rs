@@ -12,7 +12,7 @@ use super::{
 use crate::Error;
 
 /// Folders that it shares with the repository. All else of the repository does not exist for it, such as config and hooks.
-const SHARED_FOLDERS: [&str; 5] = ["objects", "refs", "reftable", "logs", "lfs"];
+const SHARED_FOLDERS: [&str; 4] = ["objects", "refs", "reftable", "logs"];
 /// Files that it shares likewise. Git follows these links also when it creates the files.
 const SHARED_FILES: [&str; 2] = ["packed-refs", "shallow"];
 
@@ -27,7 +27,12 @@ impl NetworkDir {
     pub(super) async fn create(repository: &Repository, remote: &str, url: &str) -> Result<Self, Error> {
         let folder = TemporaryFolder::create_private(&repository.place).await?;
         let (path, common_dir) = (folder.path().to_owned(), repository.common_dir.clone());
-        let config = own_config(&repository.config, remote, url);
+        let mut config = own_config(&repository.config, remote, url);
+        let has_setting = |key: &[u8]| repository.config.iter().any(|entry| entry.key == key);
+        if repository.top_folder.is_some() && !has_setting(b"core.logallrefupdates") {
+            // Git's default for a repository with a work tree.
+            config.extend(b"[core]\n\tlogallrefupdates = true\n");
+        }
         let writing = tokio::task::spawn_blocking(move || {
             write(&path, &common_dir, &config).map_err(|error| Error::of_path(&path, &error))
         });
@@ -38,7 +43,8 @@ impl NetworkDir {
     /// The repository with this git directory in place of its own, and without a work tree.
     pub(super) fn repository(&self, repository: &Repository) -> Repository {
         let path = self.0.path().to_owned();
-        Repository { top_folder: None, common_dir: path.clone(), git_dir: path, ..repository.clone() }
+        let place = repository.place.with_private_access();
+        Repository { place, top_folder: None, common_dir: path.clone(), git_dir: path, ..repository.clone() }
     }
 }
 
@@ -65,8 +71,11 @@ fn is_kept(ConfigEntry { key, value }: &ConfigEntry, remote: &str) -> bool {
     let Some((section, subsection, name)) = split_key(key) else { return false };
     match (section, subsection, name) {
         (b"core", b"", b"repositoryformatversion" | b"logallrefupdates" | b"sharedrepository") => true,
+        // Git fetches missing objects from it.
+        (b"extensions", b"", b"partialclone") => value.as_deref() == Some(remote.as_bytes()),
         // What the objects and references look like. `worktreeConfig` would make git read a further file.
         (b"extensions", b"", name) => name != b"worktreeconfig",
+        (b"transfer" | b"fetch", b"", b"fsckobjects") => true,
         // How large a request is, and how it is sent.
         (b"http", _, b"postbuffer" | b"version") => true,
         (b"remote", own, b"tagopt" | b"promisor" | b"partialclonefilter") => own == remote.as_bytes(),
@@ -137,6 +146,8 @@ mod tests {
             entry(b"http.https://git.example/.postbuffer", b"1m"),
             entry(b"remote.a.b.fetch", b"+refs/heads/*:refs/remotes/a.b/*"),
             entry(b"remote.a.b.promisor", b"true"),
+            entry(b"extensions.partialclone", b"a.b"),
+            entry(b"fetch.fsckobjects", b"true"),
         ];
         let dropped = [
             entry(b"http.https://git.example/.sslverify", b"false"),
@@ -151,6 +162,7 @@ mod tests {
             entry(b"url.https://attacker.example/.insteadof", b"https://git.example/"),
             entry(b"core.sshcommand", b"touch /x"),
             entry(b"extensions.worktreeconfig", b"true"),
+            entry(b"extensions.partialclone", b"http://attacker.example/x"),
             entry(b"include.path", b"/x"),
         ];
         let config =

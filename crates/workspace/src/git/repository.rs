@@ -177,9 +177,16 @@ impl Repository {
         Ok(own)
     }
 
+    /// The folder that its gits run in. One with a private git directory runs elsewhere: a link of the repository to
+    /// `/proc/self/cwd` would lead to its config.
+    fn working_folder(&self) -> &Path {
+        let outside = if self.place.has_private_access() { Path::new("/") } else { &self.git_dir };
+        self.top_folder.as_deref().unwrap_or(outside)
+    }
+
     /// A git command in this repository.
     pub(super) fn git(&self) -> Git {
-        let git = Git::new(&self.place, self.top_folder.as_deref().unwrap_or(&self.git_dir), &self.overrides);
+        let git = Git::new(&self.place, self.working_folder(), &self.overrides);
         let git = git.env("GIT_DIR", &self.git_dir).timeout(LOCAL_LIMIT);
         let git = match &self.transport {
             Some(transport) => transport.attach_filters(git),

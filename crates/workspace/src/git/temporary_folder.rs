@@ -6,6 +6,8 @@ use std::{
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use rustix::fs::{Mode, mkdirat};
@@ -13,13 +15,17 @@ use rustix::fs::{Mode, mkdirat};
 use super::locate::TEMPORARY_PREFIX;
 use crate::{Error, Place};
 
+/// Together longer than the grace period of a git that is ending.
+const REMOVE_ATTEMPTS: u32 = 40;
+const REMOVE_INTERVAL: Duration = Duration::from_millis(100);
+
 /// A folder that is removed on drop.
 #[derive(Debug)]
 pub(super) struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
     /// Creates one that programs of the account cannot access, if this process has such a place. Otherwise it is in the first
-    /// root, and its name cannot be guessed.
+    /// root, where they can.
     ///
     /// # Errors
     /// A workspace without roots, or a failure of the file system.
@@ -74,8 +80,13 @@ impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         let folder = std::mem::take(&mut self.0);
         let remove = move || {
-            // Errors are ignored: the call reports its own.
-            let _ = std::fs::remove_dir_all(folder);
+            // A git that is ending may still create files.
+            for _ in 0..REMOVE_ATTEMPTS {
+                match std::fs::remove_dir_all(&folder) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(REMOVE_INTERVAL),
+                    _ => return,
+                }
+            }
         };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),

@@ -37,7 +37,7 @@ impl TemporaryRepository {
     pub(super) async fn create(place: &Place) -> Result<Self, Error> {
         let folder = TemporaryFolder::create_private(place).await?;
         let objects = TemporaryFolder::create_in_root(place).await?;
-        let git = Git::new(place, Path::new("/"), &ConfigOverrides::default());
+        let git = Git::new(&place.with_private_access(), Path::new("/"), &ConfigOverrides::default());
         let git = git.env("GIT_OBJECT_DIRECTORY", objects.path());
         let git = git.args(["init", "--quiet", "--bare", "--template=", "--"]);
         let output = git.args([folder.path().join(GIT_DIR)]).run().await?;
@@ -76,7 +76,7 @@ impl TemporaryRepository {
     ) -> Result<Self, Error> {
         let folder = TemporaryFolder::create_private(place).await?;
         let options = CloneOptions { objects: Some(objects), ..options };
-        source.clone_into(place, &folder.path().join(GIT_DIR), options, reach).await?;
+        source.clone_into(&place.with_private_access(), &folder.path().join(GIT_DIR), options, reach).await?;
         let repository = Self::link(place, &folder, objects).await?;
         Ok(Self { repository, _git_dir: folder, _objects: None })
     }
@@ -92,7 +92,7 @@ impl TemporaryRepository {
         // So that its own files are found.
         let roots: Vec<_> =
             [folder.path()].into_iter().chain(place.root_paths()).map(Path::to_owned).collect();
-        Ok(Repository::made_by_server(&place.clone().with_roots(roots), git_dir))
+        Ok(Repository::made_by_server(&place.with_private_access().with_roots(roots), git_dir))
     }
 
     /// The commits of this list that the repository has.
