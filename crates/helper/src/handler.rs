@@ -3,14 +3,14 @@
 use std::{io, sync::Arc};
 
 use bytes::Bytes;
-use skep_api::{Failure, HelperKind, exec::RunCommand};
+use skep_api::{Failure, exec::RunCommand};
 use skep_channel::{
     AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler},
 };
 use skep_workspace::{Commands, Place};
 
-use crate::{Error, HelperOrder, fences, may_execute_written_files, place, readable_paths};
+use crate::{Error, HelperOrder, account_fences, place};
 
 /// The longest request in bytes, the same as in a VM with enough memory.
 const REQUEST_BYTES: usize = 64 << 20;
@@ -41,18 +41,11 @@ impl Helper {
 impl Handler for Helper {
     /// The fence is made for each request: a root may be another folder by now.
     fn for_account(&self, account_roots: AccountRoots) -> Result<Self, Failure> {
-        let (execute, read) = (may_execute_written_files(&self.order), readable_paths(&self.order));
-        let (roots, write) = (account_roots.roots.clone(), self.order.scratch.clone());
-        let whole = fences::FileAccess { roots, write, execute, read };
-        let place = match self.order.kind {
-            HelperKind::Commands => self.base.for_account(account_roots.roots, fences::fence(&whole)?),
-            HelperKind::Git => {
-                // The private folder is the last one.
-                let without = self.order.scratch.split_last().map_or(&[][..], |(_, others)| others);
-                let narrow = fences::FileAccess { write: without.to_vec(), ..whole.clone() };
-                let place = self.base.for_account(account_roots.roots, fences::fence(&narrow)?);
-                place.with_private_fence(fences::fence(&whole)?)
-            }
+        let (fence, private_fence) = account_fences(&self.order, account_roots.roots.clone())?;
+        let place = self.base.for_account(account_roots.roots, fence);
+        let place = match private_fence {
+            Some(fence) => place.with_private_fence(fence),
+            None => place,
         };
         Ok(Self { account_place: Some(place), ..self.clone() })
     }

@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, time::Duration};
 
 use rustix::process::{DumpableBehavior, Pid, getpid, set_child_subreaper, set_dumpable_behavior};
 use skep_api::HelperKind;
-use skep_workspace::{Place, git::GitGrants, kill_descendants};
+use skep_workspace::{Fence, Place, git::GitGrants, kill_descendants};
 use tokio::net::UnixStream;
 
 pub use error::Error;
@@ -97,6 +97,26 @@ fn may_execute_written_files(order: &HelperOrder) -> bool {
     order.kind == HelperKind::Commands
 }
 
+impl HelperOrder {
+    /// The scratch folders of programs, and the private folder: the last one of a helper for git.
+    fn split_scratch(&self) -> (&[PathBuf], Option<&PathBuf>) {
+        match (self.kind, self.scratch.split_last()) {
+            (HelperKind::Git, Some((private, others))) => (others, Some(private)),
+            _ => (&self.scratch, None),
+        }
+    }
+}
+
+/// The fence of an account's programs and, if there is a private folder, the fence of a git that may access it as well.
+fn account_fences(order: &HelperOrder, roots: Vec<PathBuf>) -> Result<(Fence, Option<Fence>), Error> {
+    let (write, private) = order.split_scratch();
+    let (execute, read) = (may_execute_written_files(order), readable_paths(order));
+    let access = fences::FileAccess { roots, write: write.to_vec(), execute, read };
+    let fence = fences::fence(&access)?;
+    let with_private = private.map(|_| fences::FileAccess { write: order.scratch.clone(), ..access });
+    Ok((fence, with_private.as_ref().map(fences::fence).transpose()?))
+}
+
 /// The workspace that those of the accounts are derived from.
 fn place(order: &HelperOrder) -> io::Result<Place> {
     let place = Place::new("/", "/", order.env.clone(), order.groups.clone().unwrap_or_default());
@@ -105,7 +125,7 @@ fn place(order: &HelperOrder) -> io::Result<Place> {
         HelperKind::Git => {
             let fences = GitFences::for_installed_git(!order.git.filters.is_empty())?;
             let place = place.with_git_grants(order.git.clone()).with_git_fence(Arc::new(fences));
-            match order.scratch.last() {
+            match order.split_scratch().1 {
                 Some(folder) => place.with_private_folder(folder),
                 None => place,
             }
@@ -126,6 +146,24 @@ mod tests {
     fn order_for_commands() -> HelperOrder {
         let (roots, scratch, groups, git) = (Vec::new(), Vec::new(), None, GitGrants::default());
         HelperOrder { kind: HelperKind::Commands, roots, scratch, env: BTreeMap::new(), groups, git }
+    }
+
+    #[test]
+    fn only_the_fence_of_a_git_that_needs_it_contains_the_private_folder() {
+        let [root, temporary, private] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+        let scratch = vec![temporary.path().to_owned(), private.path().to_owned()];
+        let order = HelperOrder { kind: HelperKind::Git, scratch, ..order_for_commands() };
+        let (fence, private_fence) = account_fences(&order, vec![root.path().to_owned()]).unwrap();
+        let lists = |fence: &Fence, folder: &tempfile::TempDir| {
+            let mut list = Command::new("ls");
+            fence.apply_to(&mut list);
+            list.arg(folder.path()).output().unwrap().status.success()
+        };
+        assert!(lists(&fence, &root) && lists(&fence, &temporary) && !lists(&fence, &private));
+        let private_fence = private_fence.unwrap();
+        assert!(lists(&private_fence, &private), "the control");
+        let commands = HelperOrder { kind: HelperKind::Commands, ..order };
+        assert!(account_fences(&commands, vec![root.path().to_owned()]).unwrap().1.is_none());
     }
 
     #[tokio::test]
