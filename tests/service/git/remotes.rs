@@ -255,10 +255,7 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
     let options = Options { git_allow: vec!["127.0.0.1".to_owned()], ..Options::default() };
     let skep = Skep::start_with(options).await;
     let path = repository(&skep, "source");
-    let projects = tempfile::tempdir().unwrap();
-    git(&path, &["clone", "-q", "--bare", &path, projects.path().join("x.git").to_str().unwrap()]);
-    git(projects.path().join("x.git"), &["config", "http.receivepack", "true"]);
-    let server = GitServer::start(Some(ServedContent::Projects(projects.path().display().to_string()))).await;
+    let (projects, server) = serve_copy(&path).await;
     let url = format!("http://127.0.0.1:{}/x.git", server.port);
     let clone = skep.at("clone");
     let cloned = post(&skep, "clone", json!({"url": url, "path": clone, "depth": 1, "branch": "main"})).await;
@@ -278,15 +275,23 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
     assert!(!std::path::Path::new(&skep.at("other")).exists(), "nothing is left of it");
 }
 
+/// A server with a bare copy of this repository as `x.git`, and the folder of the copy.
+async fn serve_copy(path: &str) -> (tempfile::TempDir, GitServer) {
+    let projects = tempfile::tempdir().unwrap();
+    let bare = projects.path().join("x.git");
+    git(path, &["clone", "-q", "--bare", path, bare.to_str().unwrap()]);
+    git(&bare, &["config", "http.receivepack", "true"]);
+    let served = ServedContent::Projects(projects.path().display().to_string());
+    (projects, GitServer::start(Some(served)).await)
+}
+
 #[tokio::test]
 async fn a_new_repository_gets_what_is_in_its_remote() {
     let options = Options { git_allow: vec!["127.0.0.1".to_owned()], ..Options::default() };
     let skep = Skep::start_with(options).await;
     let source = repository(&skep, "source");
-    let projects = tempfile::tempdir().unwrap();
     git(&source, &["tag", "v1"]);
-    git(&source, &["clone", "-q", "--bare", &source, projects.path().join("x.git").to_str().unwrap()]);
-    let server = GitServer::start(Some(ServedContent::Projects(projects.path().display().to_string()))).await;
+    let (_projects, server) = serve_copy(&source).await;
     let url = format!("http://127.0.0.1:{}/x.git", server.port);
     for verb in ["fetch", "pull"] {
         let path = skep.at(verb);
@@ -316,11 +321,8 @@ async fn a_setting_that_is_made_while_a_call_waits_for_the_repository_has_no_eff
     let options = Options { git_allow: vec!["127.0.0.1".to_owned()], ..Options::default() };
     let skep = Skep::start_with(options).await;
     let path = repository(&skep, "project");
-    let projects = tempfile::tempdir().unwrap();
+    let (projects, server) = serve_copy(&path).await;
     let bare = projects.path().join("x.git");
-    git(&path, &["clone", "-q", "--bare", &path, bare.to_str().unwrap()]);
-    git(&bare, &["config", "http.receivepack", "true"]);
-    let server = GitServer::start(Some(ServedContent::Projects(projects.path().display().to_string()))).await;
     git(&path, &["remote", "add", "origin", &format!("http://127.0.0.1:{}/x.git", server.port)]);
     for (verb, body) in [
         ("push", json!({"path": path, "set_upstream": true})),

@@ -1,6 +1,8 @@
-//! The git directory of a git that connects to a remote. It has a config of its own, with a few entries that were read and
-//! checked before: programs of the account can change the config of the repository at any time, and could so send a token
-//! elsewhere. References and objects are those of the repository, by links.
+//! The git directory for git commands that use the network.
+//!
+//! A program of the account can change the repository's config at any time, and could make git send a token to another
+//! host. Such commands therefore use a config of their own, which contains only entries that were checked. References and
+//! objects are links to those of the repository.
 
 use std::{fs, io, os::unix::fs::symlink, path::Path};
 
@@ -11,9 +13,9 @@ use super::{
 };
 use crate::Error;
 
-/// Folders that it shares with the repository. All else of the repository does not exist for it, such as config and hooks.
+/// Folders of the repository that are linked. Git does not see anything else of the repository, such as config and hooks.
 const SHARED_FOLDERS: [&str; 4] = ["objects", "refs", "reftable", "logs"];
-/// Files that it shares likewise. Git follows these links also when it creates the files.
+/// Files of the repository that are linked. Git follows these links even to create a missing file.
 const SHARED_FILES: [&str; 2] = ["packed-refs", "shallow"];
 
 #[derive(Debug)]
@@ -49,13 +51,13 @@ impl NetworkDir {
 }
 
 fn write(folder: &Path, common_dir: &Path, config: &[u8]) -> io::Result<()> {
-    // Git cannot create a folder where a link leads to none. In a repository without reflogs, this call leaves none.
+    // Git cannot create a folder through a dangling link. If the repository has no reflogs yet, this call writes none.
     let folders = SHARED_FOLDERS.into_iter().filter(|name| common_dir.join(name).is_dir());
     for name in folders.chain(SHARED_FILES) {
         symlink(common_dir.join(name), folder.join(name))?;
     }
     fs::write(folder.join("config"), config)?;
-    // Git requires one. What is sent and fetched is always named.
+    // Git requires the file. Commands always name the references that they send and fetch.
     fs::write(folder.join("HEAD"), "ref: refs/heads/main\n")
 }
 

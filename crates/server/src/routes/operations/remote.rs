@@ -1,5 +1,7 @@
-//! The remote of a relayed operation: another place of this server, or a host outside, which git on the server connects to.
-//! For a repository in a VM, the VM's egress policy decides about hosts outside, and its report has the tries.
+//! The remote of a relayed operation: another place of this server, or a host that git on the server connects to.
+//!
+//! For a repository in a VM, the VM's egress policy decides which hosts are permitted, and its egress report lists the
+//! connections.
 
 use jiff::Timestamp;
 use skep_api::{
