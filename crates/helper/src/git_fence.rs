@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! git ── exec ──► git, its own programs, the dynamic loader,       every other program: EACCES (Landlock)
-//!                 with network access also ssh and this program
+//!                 with network access also ssh, its agent and this program
 //!     ── socket ► local sockets                                    every other family:  EACCES (seccomp)
 //! ```
 //! The dynamic loader can execute any file that it can map. For files in roots and temporary folders this is prevented
@@ -31,8 +31,8 @@ use skep_workspace::{
 
 use crate::fences::{PROGRAMS, SELF_EXE};
 
-/// The path of ssh in common distributions. No other ssh is started.
-const SSH: &str = "/usr/bin/ssh";
+/// The paths of ssh and its agent in common distributions. No others are started.
+const SSH: [&str; 3] = ["/usr/bin/ssh", "/usr/bin/ssh-agent", "/usr/bin/ssh-add"];
 /// How much of a program is read to find the name of its loader, in bytes.
 const MAX_HEADER_BYTES: usize = 4096;
 
@@ -80,11 +80,11 @@ impl GitFences {
             if self.has_filters { (&[][..], &PROGRAMS[..]) } else { (&self.git_files[..], &[][..]) };
         // Programs that git starts to ask for a token or to connect by ssh (`skep_workspace::git::answer_git`).
         let networked = match reach {
-            NetworkAccess::Nowhere => &[][..],
-            NetworkAccess::Port(_) => &[SELF_EXE][..],
-            NetworkAccess::Anywhere => &[SELF_EXE, SSH][..],
+            NetworkAccess::Nowhere | NetworkAccess::Port(_) => &[][..],
+            NetworkAccess::Anywhere => &SSH[..],
         };
-        let installed = installed.iter().chain(networked).map(Path::new);
+        let own_program = (reach != NetworkAccess::Nowhere).then_some(SELF_EXE);
+        let installed = installed.iter().chain(networked).copied().chain(own_program).map(Path::new);
         own.iter().map(PathBuf::as_path).chain(installed)
     }
 }

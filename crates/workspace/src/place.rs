@@ -197,6 +197,12 @@ impl Place {
         self.has_private_access
     }
 
+    /// The folder for temporary files of a git that has private access: the private folder, or without one the first root.
+    pub(crate) fn private_temporary_folder(&self) -> Option<&Path> {
+        let folder = || self.private_folder().or_else(|| self.root_paths().next());
+        self.has_private_access.then(folder).flatten()
+    }
+
     /// Serialises changes of one name with these locks. Places whose roots overlap must share them; by default only
     /// clones of a place do.
     #[must_use]

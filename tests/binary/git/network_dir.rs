@@ -4,9 +4,12 @@ use std::{
     fs,
     net::{SocketAddr, TcpListener as CanaryListener},
     path::{Path, PathBuf},
+    pin::pin,
+    process::Command,
 };
 
 use data_encoding::BASE64;
+use futures_util::future::{Either, select};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -106,6 +109,27 @@ async fn commands_do_not_reach_the_git_directory_of_a_call_that_uses_the_network
     let (fetched, ()) = tokio::join!(test.post("git/fetch", json!({})), look);
     fetched.refused(409, "remote_failed");
     eventually("the removal of the folder", async || test.git_dirs().is_empty()).await;
+}
+
+/// ssh starts after its agent, which has the key. All of them run in the fence.
+#[tokio::test]
+async fn a_key_reaches_ssh_in_the_fence_of_git() {
+    let test = NetworkTest::start(Path::new("/nonexistent")).await;
+    let host = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("ssh://git@{}", host.local_addr().unwrap());
+    let keys = folder();
+    let key = keys.path().join("key");
+    let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key).status();
+    assert!(made.unwrap().success());
+    let credential = json!({"host": address.replace("git@", ""), "token": fs::read_to_string(&key).unwrap()});
+    test.skep.post("/api/git/credentials", &credential).await.ok(201);
+    test.add_remote("origin", format!("{address}/x.git")).await;
+    let fetch = pin!(test.post("git/fetch", json!({})));
+    let fetch = match select(fetch, pin!(host.accept())).await {
+        Either::Left((answer, _)) => panic!("git did not connect: {answer:?}"),
+        Either::Right((_, fetch)) => fetch,
+    };
+    fetch.await.refused(409, "remote_failed");
 }
 
 /// Settings that redirect git's requests for a host to the thief's proxy, without checking certificates.

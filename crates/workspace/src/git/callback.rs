@@ -2,17 +2,13 @@
 //! needed.
 //!
 //! ```text
-//! git ── GIT_ASKPASS, GIT_SSH_COMMAND ──► this executable: serve_git_callback ── the secret: an inherited descriptor
+//! git ── GIT_ASKPASS, GIT_SSH_COMMAND ──► this executable: serve_git_callback ── the secret: in an inherited socket
 //! ```
 
 use std::{
     ffi::OsStr,
-    fs::File,
     io::{self, Write},
-    os::{
-        fd::{AsRawFd, OwnedFd, RawFd},
-        unix::fs::FileExt,
-    },
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     process::Command,
     sync::Arc,
 };
@@ -20,10 +16,10 @@ use std::{
 use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
 
-/// The environment variable that carries an [`CallbackRequest`].
+use super::{credentials::read_inherited, ssh_agent::SshAgent};
+
+/// The environment variable that carries a [`CallbackRequest`].
 const REQUEST_VARIABLE: &str = "SKEP_GIT_CALLBACK";
-/// Limit of a secret, in bytes. A private key of 16384 bits has 13 KB.
-const MAX_SECRET_BYTES: usize = 64 << 10;
 
 /// What the executable does when git starts it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,7 +89,8 @@ fn execute(order: CallbackRequest) -> io::Result<u8> {
         CallbackRequest::Password { host, secret } => {
             let question = std::env::args_os().nth(1).unwrap_or_default();
             let Some(field) = requested_field(&question, &host) else { return Ok(1) };
-            let secret = read_inherited(secret)?;
+            let secret =
+                String::from_utf8(read_inherited(secret)?).map_err(|_| io::ErrorKind::InvalidData)?;
             let answer = secret.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix('='));
             writeln!(io::stdout(), "{}", answer.unwrap_or_default())?;
             Ok(0)
@@ -101,10 +98,11 @@ fn execute(order: CallbackRequest) -> io::Result<u8> {
         CallbackRequest::Ssh { options, key } => {
             let mut ssh = Command::new("ssh");
             ssh.args(options).env_remove(REQUEST_VARIABLE);
-            if let Some(key) = key {
-                // Ssh closes inherited descriptors, so it reads the key from this process, which keeps it open.
-                let file = format!("/proc/{}/fd/{key}", std::process::id());
-                ssh.args(["-o", "IdentitiesOnly=yes", "-i", &file]);
+            let agent = key.map(|key| SshAgent::start(&read_inherited(key)?)).transpose()?;
+            if let Some(agent) = &agent {
+                let socket = format!("IdentityAgent={}", agent.socket().display());
+                // No key of the user that runs the server.
+                ssh.args(["-o", "IdentityFile=none", "-o", &socket]);
             }
             let status = ssh.args(std::env::args_os().skip(1)).status()?;
             Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
@@ -128,15 +126,6 @@ fn requested_field(question: &OsStr, host: &str) -> Option<&'static str> {
         "Password" => Some("password"),
         _ => None,
     }
-}
-
-/// Reads an inherited file from its start, whatever its position is: git prompts more than once.
-fn read_inherited(descriptor: RawFd) -> io::Result<String> {
-    let file = File::open(format!("/proc/self/fd/{descriptor}"))?;
-    let mut bytes = vec![0; MAX_SECRET_BYTES];
-    let length = file.read_at(&mut bytes, 0)?;
-    bytes.truncate(length);
-    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]

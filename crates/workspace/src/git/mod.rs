@@ -35,6 +35,7 @@ mod remote;
 mod remotes;
 mod repository;
 mod show;
+mod ssh_agent;
 mod stage;
 mod stash;
 mod status;

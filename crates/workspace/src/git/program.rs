@@ -126,6 +126,7 @@ impl Git {
         ];
         let mut env: Vec<_> = fixed.map(|(name, value)| (name.into(), value.into())).into();
         env.push(("GIT_CONFIG_PARAMETERS".into(), settings.as_parameters()));
+        env.extend(place.private_temporary_folder().map(|folder| ("TMPDIR".into(), folder.into())));
         env.extend(place.git_grants().ca_file.as_ref().map(|file| ("GIT_SSL_CAINFO".into(), file.into())));
         Self {
             place: place.clone(),

@@ -3,11 +3,17 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::PermissionsExt,
+    io::Write,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::{PermissionsExt, symlink},
+    },
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use skep_api::{
     ErrorCode,
     git::{Credential, GitReach},
@@ -16,7 +22,7 @@ use skep_api::{
 use super::{
     callback::Callback,
     config::ConfigOverrides,
-    credentials::{password_callback, ssh_key_file},
+    credentials::{password_callback, ssh_key_socket},
     program::{Git, PATH},
     remote::Remote,
 };
@@ -73,10 +79,39 @@ async fn a_token_reaches_git_for_its_host_alone_and_is_in_no_variable() {
     }
 }
 
-/// Behaves like ssh: closes inherited descriptors and reads the file of its option `-i`.
-const FAKE_SSH: &str = "#!/bin/sh\nfor number in 3 4 5 6 7 8 9; do eval \"exec $number>&-\"; done\n\
-    trace=\"$(dirname \"$0\")/trace\"; echo \"$@\" >>\"$trace\"\n\
-    while [ \"$1\" != -i ]; do shift; done\nstat -Lc %a \"$2\" >>\"$trace\"; cat \"$2\" >>\"$trace\"; exit 7\n";
+/// What git prints when this file of its repository is a link to a descriptor that it inherits.
+async fn printed_through_link(file: &str, arguments: &[&str], descriptor: OwnedFd) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let git = || Git::new(&unfenced_place(), folder.path(), &ConfigOverrides::default());
+    succeed(git().args(["init", "--quiet", "--bare", "."])).await;
+    let link = folder.path().join(file);
+    symlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), link).unwrap();
+    let git = git().args(arguments).inherit_fds([Arc::new(descriptor)]);
+    git.run().await.unwrap().message()
+}
+
+#[tokio::test]
+async fn git_prints_no_secret_that_a_link_of_the_repository_names() {
+    let credential = Credential { username: String::new(), token: format!("{TOKEN}\n") };
+    let missing = "0123456789".repeat(4);
+    for (file, arguments) in [
+        ("packed-refs", &["for-each-ref"][..]),
+        ("shallow", &["rev-parse", "--is-shallow-repository"]),
+        ("objects/info/alternates", &["cat-file", "-t", &missing]),
+    ] {
+        let printed = printed_through_link(file, arguments, ssh_key_socket(&credential).unwrap()).await;
+        assert!(!printed.contains(TOKEN), "{file}: {printed}");
+        let mut memory_file = fs::File::from(memfd_create("secret", MemfdFlags::CLOEXEC).unwrap());
+        memory_file.write_all(credential.token.as_bytes()).unwrap();
+        let printed = printed_through_link(file, arguments, memory_file.into()).await;
+        assert!(printed.contains(TOKEN), "the control: {file}: {printed}");
+    }
+}
+
+/// Prints the public keys of the agent that its options name, and fails.
+const FAKE_SSH: &str = "#!/bin/sh\ntrace=\"$(dirname \"$0\")/trace\"; echo \"$@\" >>\"$trace\"\n\
+    for option; do case \"$option\" in IdentityAgent=*) agent=\"${option#*=}\" ;; esac; done\n\
+    SSH_AUTH_SOCK=\"$agent\" ssh-add -L >>\"$trace\"; exit 7\n";
 
 /// Writes this script as the program `ssh` into a folder.
 fn install_ssh(folder: &Path, ssh: &str) {
@@ -89,12 +124,25 @@ fn install_ssh(folder: &Path, ssh: &str) {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// A new private key with this passphrase, and its public key.
+fn ssh_keys(passphrase: &str) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    let mut keygen = std::process::Command::new("ssh-keygen");
+    let options = ["-q", "-t", "ed25519", "-N", passphrase, "-C", "", "-f"];
+    let made = keygen.args(options).arg(&file).status().unwrap();
+    assert!(made.success());
+    let read = |file: &Path| fs::read_to_string(file).unwrap();
+    (read(&file), read(&file.with_extension("pub")).trim().to_owned())
+}
+
 #[tokio::test]
-async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
+async fn a_key_reaches_ssh_in_an_agent_that_ends_with_it() {
     let folder = tempfile::tempdir().unwrap();
     install_ssh(folder.path(), FAKE_SSH);
-    let credential = Credential { username: String::new(), token: "the key\n".to_owned() };
-    let key = ssh_key_file(&credential).unwrap();
+    let (private, public) = ssh_keys("");
+    let credential = Credential { username: String::new(), token: private };
+    let key = ssh_key_socket(&credential).unwrap();
     let callback = Callback::ssh(vec!["-o".to_owned(), "HostName=192.0.2.1".to_owned()], Some(key)).unwrap();
     let git = Git::new(&unfenced_place(), Path::new("/"), &ConfigOverrides::default())
         .env("GIT_ALLOW_PROTOCOL", "ssh");
@@ -105,10 +153,25 @@ async fn a_key_reaches_an_ssh_that_closes_all_it_inherits() {
     let output = git.run().await.unwrap();
     assert!(!output.is_success(), "{output:?}");
     let trace = fs::read_to_string(folder.path().join("trace")).unwrap_or_else(|_| panic!("{output:?}"));
-    let (line, rest) = trace.split_once('\n').unwrap();
-    assert!(line.starts_with("-o HostName=192.0.2.1 -o IdentitiesOnly=yes -i /proc/"), "{line}");
-    assert!(line.ends_with("-p 22 git@host git-upload-pack '/x y'"), "{line}");
-    assert_eq!(rest, "600\nthe key\n");
+    let (line, keys) = trace.split_once('\n').unwrap();
+    let options = "-o HostName=192.0.2.1 -o IdentityFile=none -o IdentityAgent=";
+    let (agent, rest) = line.strip_prefix(options).unwrap().split_once(' ').unwrap();
+    assert!(rest.ends_with("-p 22 git@host git-upload-pack '/x y'"), "{rest}");
+    assert!(keys.starts_with(&public), "{keys}");
+    assert!(!std::env::temp_dir().join(agent).exists() && !is_running(agent), "{agent}");
+}
+
+#[tokio::test]
+async fn a_key_that_is_none_or_has_a_passphrase_is_refused() {
+    for token in ["no key\n".to_owned(), ssh_keys("a passphrase").0] {
+        let credential = Credential { username: String::new(), token };
+        let callback = Callback::ssh(Vec::new(), Some(ssh_key_socket(&credential).unwrap())).unwrap();
+        let git = Git::new(&unfenced_place(), Path::new("/"), &ConfigOverrides::default());
+        let git = git.env("GIT_ALLOW_PROTOCOL", "ssh").inherit_fds(callback.descriptors.iter().cloned());
+        let git = callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value));
+        let output = git.args(["ls-remote", "ssh://git@192.0.2.1/x"]).run().await.unwrap();
+        assert!(output.message().contains("a private key without a passphrase"), "{output:?}");
+    }
 }
 
 /// Behaves like an ssh whose remote is this machine: runs the command, which is its last argument, without the caller's

@@ -10,7 +10,7 @@ use super::{
     GitError,
     callback::Callback,
     config::ConfigOverrides,
-    credentials::{password_callback, ssh_key_file},
+    credentials::{password_callback, ssh_key_socket},
     hosts::{ADDRESS_REASON, HostsOfVm, Protocol, RemoteHost, proxy_rules},
     program::{Git, GitOutput, NetworkAccess},
     remote::{Remote, redacted},
@@ -103,9 +103,10 @@ const SSH_OPTIONS: [&str; 8] = [
     "CanonicalizeHostname=no",
 ];
 
-/// Options for an ssh that connects to exactly this address.
-fn ssh_options(host: &str, address: &str) -> Vec<String> {
-    let own = [format!("HostKeyAlias={host}"), format!("HostName={address}")];
+/// Options for an ssh that connects to exactly this address and port, also if git-lfs has another URL. Ssh takes the first value of
+/// an option.
+fn ssh_options(host: &str, address: &str, port: u16) -> Vec<String> {
+    let own = [format!("HostKeyAlias={host}"), format!("HostName={address}"), format!("Port={port}")];
     let all = SSH_OPTIONS.iter().map(|option| (*option).to_owned()).chain(own);
     let file = ["-F".to_owned(), "/dev/null".to_owned()];
     file.into_iter().chain(all.flat_map(|option| ["-o".to_owned(), option])).collect()
@@ -172,8 +173,8 @@ impl Transport {
 
     /// Sets up ssh with the key for this host, if there is one.
     fn set_up_ssh(&mut self, host: RemoteHost<'_>, address: &str, reach: &GitReach) -> Result<(), Error> {
-        let key = reach.credentials.get(&host.credential_host()).map(ssh_key_file).transpose();
-        let callback = key.and_then(|key| Callback::ssh(ssh_options(host.name, address), key));
+        let key = reach.credentials.get(&host.credential_host()).map(ssh_key_socket).transpose();
+        let callback = key.and_then(|key| Callback::ssh(ssh_options(host.name, address, host.port()), key));
         self.callback = Some(callback.map_err(|_| Error::WorkerFailed)?);
         Ok(())
     }
@@ -242,22 +243,21 @@ mod tests {
 
     #[test]
     fn the_key_of_a_host_is_that_of_the_systems_file_and_an_unknown_one_is_accepted() {
-        let options = ssh_options("git.example", "192.0.2.1");
+        let options = ssh_options("git.example", "192.0.2.1", 2222);
         assert_eq!(options[..2], ["-F", "/dev/null"]);
         for wanted in ["StrictHostKeyChecking=accept-new", "HostKeyAlias=git.example", "HostName=192.0.2.1"] {
             assert!(options.iter().any(|option| option == wanted), "{wanted}: {options:?}");
         }
         // The options leave ssh's own files of known hosts in use.
         assert!(!options.iter().any(|option| option.contains("KnownHosts")), "{options:?}");
-        // The machine that runs the tests may lack ssh.
-        let Ok(output) = Command::new("ssh").args(&options).args(["-G", "git.example"]).output() else {
-            return;
-        };
+        let mut ssh = Command::new("ssh");
+        let output = ssh.args(&options).args(["-p", "22", "-G", "git.example"]).output().unwrap();
         let read = String::from_utf8(output.stdout).unwrap();
         for line in [
             "batchmode yes",
             "hostkeyalias git.example",
             "hostname 192.0.2.1",
+            "port 2222",
             "stricthostkeychecking accept-new",
         ] {
             assert!(read.lines().any(|other| other == line), "{line}: {read}");
