@@ -1,6 +1,6 @@
 //! Repositories that refer to folders outside the roots. In the control of each attack, plain git reads them.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, process::Command};
 
 use serde_json::json;
 
@@ -86,6 +86,31 @@ async fn alternates_outside_the_roots_are_refused() {
     assert!(git(&path, &["log", &hash]).contains(SECRET), "the control");
     let response = skep.get(&format!("/api/git/log?path={path}&ref={hash}")).await;
     refused(response, 409, "hostile_repository").await;
+}
+
+#[tokio::test]
+async fn files_of_a_git_directory_that_are_links_to_the_outside_are_refused() {
+    let skep = Skep::start().await;
+    let path = repository(&skep, "project");
+    let file = skep.data.path().join("file");
+    fs::write(&file, format!("{SECRET}\n")).unwrap();
+    for name in ["packed-refs", "shallow", "objects/info/alternates"] {
+        let link = format!("{path}/.git/{name}");
+        symlink(&file, &link).unwrap();
+        let printed = Command::new("git").args(["-C", &path, "fsck", "--full"]).output().unwrap().stderr;
+        assert!(String::from_utf8_lossy(&printed).contains(SECRET), "the control: {name}: {printed:?}");
+        let response = skep.get(&format!("/api/git/log?path={path}")).await;
+        let message = refused(response, 409, "hostile_repository").await;
+        assert!(message.contains(name), "{message}");
+        fs::remove_file(link).unwrap();
+    }
+    // Also in a repository that lends its objects.
+    let lender = repository(&skep, "lender");
+    symlink(&file, format!("{lender}/.git/objects/info/alternates")).unwrap();
+    fs::write(format!("{path}/.git/objects/info/alternates"), format!("{lender}/.git/objects\n")).unwrap();
+    let response = skep.get(&format!("/api/git/log?path={path}")).await;
+    let message = refused(response, 409, "hostile_repository").await;
+    assert!(message.contains("alternates"), "{message}");
 }
 
 #[tokio::test]

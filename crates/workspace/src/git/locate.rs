@@ -20,8 +20,23 @@ const MAX_FILE_BYTES: u64 = 64 << 10;
 /// Name prefix of the temporary repositories of exchanges. They are never listed.
 pub(super) const TEMPORARY_PREFIX: &str = ".skep-exchange-";
 /// Entries of a git directory that may be symbolic links.
-const ENTRIES: [&str; 9] =
-    ["HEAD", "config", "index", "logs", "objects", "objects/info", "objects/pack", "refs", "packed-refs"];
+const ENTRIES: [&str; 15] = [
+    "HEAD",
+    "config",
+    "index",
+    "info",
+    "lfs",
+    "logs",
+    "objects",
+    "objects/info",
+    "objects/info/alternates",
+    "objects/pack",
+    "packed-refs",
+    "refs",
+    "reftable",
+    "reftable/tables.list",
+    "shallow",
+];
 
 #[derive(Debug, Clone)]
 pub(super) struct RepositoryLayout {
@@ -236,7 +251,11 @@ fn check_alternates(roots: &Roots, common_dir: &Path) -> Result<(), Error> {
     let mut seen = 0;
     while let Some(objects) = ahead.pop() {
         let list = objects.join("info/alternates");
-        let Ok(found) = roots.find(&list, FinalLink::Follow) else { continue };
+        let found = match roots.find(&list, FinalLink::Follow) {
+            Ok(found) => found,
+            Err(Error::OutsideRoots { .. }) => return Err(leads_outside(what)),
+            Err(_) => continue,
+        };
         for line in read_small(&found, &list)?.split(|byte| *byte == b'\n') {
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
