@@ -15,8 +15,8 @@ const NEWEST: ABI = ABI::V6;
 /// Programs, libraries and their configuration, which may be read and executed. Missing paths are skipped.
 pub(crate) const PROGRAMS: [&str; 9] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/nix/store"];
-/// May be read only: DNS configuration, processes, and CPU information.
-const READ_ONLY: [&str; 3] = ["/proc", "/run/systemd/resolve", "/sys/devices/system/cpu"];
+/// May be read only: DNS configuration and CPU information.
+const READ_ONLY: [&str; 2] = ["/run/systemd/resolve", "/sys/devices/system/cpu"];
 /// The program of this process, which git starts as well.
 pub(crate) const SELF_EXE: &str = "/proc/self/exe";
 /// Devices that most programs need.
@@ -30,7 +30,7 @@ const DEVICES: [&str; 8] = [
     "/dev/ptmx",
     "/dev/pts",
 ];
-/// Writable for the helper only, so that it can set the OOM score of programs.
+/// Information on processes. Writable for the helper only, so that it can set the OOM score of programs.
 const PROC: &str = "/proc";
 
 /// The files that may be accessed in addition to those of the system.
@@ -44,6 +44,8 @@ pub(crate) struct FileAccess {
     pub(crate) execute: bool,
     /// Paths that may be read only. Missing ones are skipped.
     pub(crate) read: Vec<PathBuf>,
+    /// Whether information on processes may be read, such as their environment variables.
+    pub(crate) processes: bool,
 }
 
 /// Confines this thread and all processes it starts.
@@ -83,6 +85,9 @@ fn add_rules(mut rules: RulesetCreated, access: &FileAccess) -> Result<RulesetCr
     let read = AccessFs::from_read(NEWEST) & !AccessFs::Execute;
     for path in READ_ONLY.map(Path::new).into_iter().chain(access.read.iter().map(PathBuf::as_path)) {
         rules = allow(rules, path, read, IfMissing::Skip)?;
+    }
+    if access.processes {
+        rules = allow(rules, Path::new(PROC), read, IfMissing::Skip)?;
     }
     rules = allow(rules, Path::new(SELF_EXE), AccessFs::Execute | AccessFs::ReadFile, IfMissing::Skip)?;
     for path in DEVICES {

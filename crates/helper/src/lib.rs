@@ -57,7 +57,7 @@ pub fn confine(order: &HelperOrder) -> Result<(), Error> {
     let write = order.scratch.iter().chain(&order.groups).cloned().collect();
     let (roots, execute, read) =
         (order.roots.clone(), may_execute_written_files(order), readable_paths(order));
-    fences::confine(&fences::FileAccess { roots, write, execute, read })
+    fences::confine(&fences::FileAccess { roots, write, execute, read, processes: true })
 }
 
 /// Serves the server until it disconnects.
@@ -111,9 +111,12 @@ impl HelperOrder {
 fn account_fences(order: &HelperOrder, roots: Vec<PathBuf>) -> Result<(Fence, Option<Fence>), Error> {
     let (write, private) = order.split_scratch();
     let (execute, read) = (may_execute_written_files(order), readable_paths(order));
-    let access = fences::FileAccess { roots, write: write.to_vec(), execute, read };
+    let access = fences::FileAccess { roots, write: write.to_vec(), execute, read, processes: true };
     let fence = fences::fence(&access)?;
-    let with_private = private.map(|_| fences::FileAccess { write: order.scratch.clone(), ..access });
+    // The environment of such a git names its git directory, and a link of the repository to `/proc/self/environ` would make the git
+    // print it.
+    let (write, processes) = (order.scratch.clone(), false);
+    let with_private = private.map(|_| fences::FileAccess { write, processes, ..access });
     Ok((fence, with_private.as_ref().map(fences::fence).transpose()?))
 }
 
@@ -136,7 +139,10 @@ fn place(order: &HelperOrder) -> io::Result<Place> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::{
+        path::Path,
+        process::{Command, Stdio},
+    };
 
     use skep_channel::marker::{Marker, NONCE_BYTES};
     use tokio::io::AsyncWriteExt;
@@ -154,14 +160,21 @@ mod tests {
         let scratch = vec![temporary.path().to_owned(), private.path().to_owned()];
         let order = HelperOrder { kind: HelperKind::Git, scratch, ..order_for_commands() };
         let (fence, private_fence) = account_fences(&order, vec![root.path().to_owned()]).unwrap();
-        let lists = |fence: &Fence, folder: &tempfile::TempDir| {
-            let mut list = Command::new("ls");
-            fence.apply_to(&mut list);
-            list.arg(folder.path()).output().unwrap().status.success()
-        };
-        assert!(lists(&fence, &root) && lists(&fence, &temporary) && !lists(&fence, &private));
         let private_fence = private_fence.unwrap();
-        assert!(lists(&private_fence, &private), "the control");
+        let succeeds = |fence: &Fence, program: &str, path: &Path| {
+            let mut command = Command::new(program);
+            fence.apply_to(&mut command);
+            command.arg(path).output().unwrap().status.success()
+        };
+        for folder in [&root, &temporary] {
+            assert!(succeeds(&fence, "ls", folder.path()) && succeeds(&private_fence, "ls", folder.path()));
+        }
+        assert!(!succeeds(&fence, "ls", private.path()));
+        assert!(succeeds(&private_fence, "ls", private.path()), "the control");
+        // A git with access to it cannot read its own environment, which names its git directory.
+        let environment = Path::new("/proc/self/environ");
+        assert!(!succeeds(&private_fence, "cat", environment));
+        assert!(succeeds(&fence, "cat", environment), "the control");
         let commands = HelperOrder { kind: HelperKind::Commands, ..order };
         assert!(account_fences(&commands, vec![root.path().to_owned()]).unwrap().1.is_none());
     }
