@@ -158,19 +158,17 @@ async fn an_agent_does_not_get_the_token_of_a_push_that_waits_for_the_repository
     test.post("git/add", json!({})).await.ok(200);
     let made = test.post("git/commit", json!({"message": "First"})).await.ok(201);
 
-    let steal = async {
+    let attack = async {
         // The fetch has the repository as long as its remote is silent.
         let connection = silent.accept().await.unwrap();
-        eventually("the push, which waits", async || test.git_dirs().len() == 2).await;
-        test.add_settings(&settings).await;
-        drop((connection, silent));
+        let steal = async {
+            eventually("the push, which waits", async || test.git_dirs().len() == 2).await;
+            test.add_settings(&settings).await;
+            drop((connection, silent));
+        };
+        tokio::join!(test.post("git/push", json!({})), steal).0
     };
-    let push = async {
-        eventually("the fetch", async || test.git_dirs().len() == 1).await;
-        test.post("git/push", json!({})).await
-    };
-    let (fetched, pushed, ()) =
-        tokio::join!(test.post("git/fetch", json!({"remote": "silent"})), push, steal);
+    let (fetched, pushed) = tokio::join!(test.post("git/fetch", json!({"remote": "silent"})), attack);
     fetched.refused(409, "remote_failed");
     assert_eq!(pushed.ok(200)["to"], made["commit"]);
     assert_eq!(remote.git(&["-C", "x.git", "rev-parse", "main"]), made["commit"].as_str().unwrap());

@@ -276,7 +276,7 @@ async fn what_the_operator_allows_is_reached_and_no_redirect_leads_on() {
 }
 
 /// A server with a bare copy of this repository as `x.git`, and the folder of the copy.
-async fn serve_copy(path: &str) -> (tempfile::TempDir, GitServer) {
+pub(super) async fn serve_copy(path: &str) -> (tempfile::TempDir, GitServer) {
     let projects = tempfile::tempdir().unwrap();
     let bare = projects.path().join("x.git");
     git(path, &["clone", "-q", "--bare", path, bare.to_str().unwrap()]);
@@ -316,6 +316,34 @@ fn temporary_folders(skep: &Skep) -> usize {
         .count()
 }
 
+/// Sends a request about a repository, and makes a setting in this repository while the request waits for it.
+pub(super) async fn send_and_set(
+    skep: &Skep,
+    verb: &str,
+    body: Value,
+    key: &str,
+    value: &str,
+) -> reqwest::Response {
+    eventually("the removal of folders", async || temporary_folders(skep) == 0).await;
+    let path = body["path"].as_str().unwrap().to_owned();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    git(&path, &["config", "remote.silent.url", &format!("http://{}/x.git", silent.local_addr().unwrap())]);
+    let waiting_fetch = send(skep, "fetch", json!({"path": path, "remote": "silent"}));
+    let attack = async {
+        // The fetch has the repository as long as its remote is silent.
+        let connection = silent.accept().await.unwrap();
+        let set = async {
+            eventually("the folder of the second call", async || temporary_folders(skep) == 2).await;
+            git(&path, &["config", key, value]);
+            drop((connection, silent));
+        };
+        tokio::join!(send(skep, verb, body), set).0
+    };
+    let (fetched, called) = tokio::join!(waiting_fetch, attack);
+    refused(fetched, 409, "remote_failed").await;
+    called
+}
+
 #[tokio::test]
 async fn a_setting_that_is_made_while_a_call_waits_for_the_repository_has_no_effect() {
     let options = Options { git_allow: vec!["127.0.0.1".to_owned()], ..Options::default() };
@@ -329,32 +357,14 @@ async fn a_setting_that_is_made_while_a_call_waits_for_the_repository_has_no_eff
         ("fetch", json!({"path": path})),
         ("pull", json!({"path": path})),
     ] {
-        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let silent_url = format!("http://{}/x.git", silent.local_addr().unwrap());
-        git(&path, &["config", "remote.silent.url", &silent_url]);
         let made = commit(&skep, &path, verb, "More").await;
-        let waiting_fetch = send(&skep, "fetch", json!({"path": path, "remote": "silent"}));
-        let call = send(&skep, verb, body);
-        let (at, skep) = (&path, &skep);
-        let attack = async move {
-            // The fetch has the repository as long as its remote is silent.
-            let connection = silent.accept().await.unwrap();
-            eventually("the folder of the second call", async || temporary_folders(skep) == 2).await;
-            git(at, &["config", "http.extraHeader", "x-attack: 1"]);
-            drop((connection, silent));
-        };
-        let call = async {
-            eventually("the folder of the first call", async || temporary_folders(skep) == 1).await;
-            call.await
-        };
-        let (fetched, called, ()) = tokio::join!(waiting_fetch, call, attack);
-        refused(fetched, 409, "remote_failed").await;
+        let called = send_and_set(&skep, verb, body, "http.extraHeader", "x-attack: 1").await;
         assert_eq!(called.status(), StatusCode::OK, "{verb}");
         let answer: Value = called.json().await.unwrap();
         assert!(verb != "push" || answer["to"] == made["commit"], "{answer}");
         assert_eq!(server.attacked.load(Ordering::Relaxed), 0, "{verb}");
         // A setting that is there before is refused.
-        refused(send(skep, verb, json!({"path": path})).await, 409, "hostile_repository").await;
+        refused(send(&skep, verb, json!({"path": path})).await, 409, "hostile_repository").await;
         let asked = server.asked.load(Ordering::Relaxed);
         let at = path.clone();
         // The server of the test runs on this thread.
@@ -365,7 +375,7 @@ async fn a_setting_that_is_made_while_a_call_waits_for_the_repository_has_no_eff
     }
     assert_eq!(git(&bare, &["log", "-1", "--format=%s"]).trim(), "More");
     assert_eq!(git(&path, &["config", "branch.main.remote"]).trim(), "origin");
-    assert_eq!(temporary_folders(&skep), 0);
+    eventually("the removal of folders", async || temporary_folders(&skep) == 0).await;
 }
 
 #[tokio::test]
@@ -416,8 +426,8 @@ enum ServedContent {
 }
 
 /// A server on loopback that counts its requests.
-struct GitServer {
-    port: u16,
+pub(super) struct GitServer {
+    pub(super) port: u16,
     asked: Arc<AtomicUsize>,
     /// Requests with the header `x-attack`.
     attacked: Arc<AtomicUsize>,
