@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use axum::http::StatusCode;
 use landlock::{AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
@@ -18,7 +19,9 @@ use skep_workspace::git::{GitFilter, GitGrants};
 use super::{
     commit, get, git,
     host::{Host, TOKEN},
-    post, refused, repository, send, try_git,
+    post, refused,
+    remotes::{send_and_set, serve_copy},
+    repository, send, try_git,
 };
 use crate::harness::{Options, Skep};
 
@@ -123,6 +126,18 @@ async fn cloned_pushed_to_and_pulled_from(filters: Vec<GitFilter>) {
 }
 
 #[tokio::test]
+async fn a_remote_over_http_is_reached_without_the_proxy_of_git_lfs() {
+    let git_allow = vec!["127.0.0.1".to_owned()];
+    let skep = Skep::start_with(Options { git_allow, ..options(large_files()) }).await;
+    let (_projects, server) = serve_copy(&repository(&skep, "source")).await;
+    let path = skep.at("clone");
+    let url = format!("http://127.0.0.1:{}/x.git", server.port);
+    post(&skep, "clone", json!({"url": url, "path": path})).await;
+    let made = commit(&skep, &path, "two\n", "Second").await;
+    assert_eq!(post(&skep, "push", json!({"path": path})).await["to"], made["commit"]);
+}
+
+#[tokio::test]
 async fn a_host_without_a_trusted_certificate_gets_no_token() {
     let (host, _) = Host::start().await;
     let (_other, authorities) = Host::start().await;
@@ -172,11 +187,122 @@ async fn large_files_go_where_their_commits_go() {
     git(&two, &["fetch", "-q", &host.projects.path().join("x.git").display().to_string(), "topic:topic"]);
     post(&skep, "checkout", json!({"path": two, "ref": "topic"})).await;
     assert_eq!(large(&two), "third\n");
-    // A missing large file is reported, and the work tree is unchanged.
     host.large_files.objects.lock().unwrap().clear();
     fs::remove_dir_all(format!("{two}/.git/lfs")).unwrap();
-    let away = send(&skep, "checkout", json!({"path": two, "ref": "main"})).await;
-    assert!(away.status().is_client_error(), "{:?}", away.text().await);
+    let message =
+        refused(send(&skep, "checkout", json!({"path": two, "ref": "main"})).await, 409, "remote_failed")
+            .await;
+    assert!(message.contains("not kept here"), "the message of the host: {message}");
+    assert_eq!(large(&two), "third\n", "the work tree is unchanged");
+}
+
+/// Large files of a remote on this machine are copied from its repository.
+#[tokio::test]
+async fn large_files_of_a_local_remote_are_cloned_pushed_and_pulled() {
+    let skep = Skep::start_with(options(large_files())).await;
+    let source = repository(&skep, "source");
+    commit_large(&skep, &source, "first\n").await;
+    let (remote, one, two) = (skep.at("remote.git"), skep.at("one"), skep.at("two"));
+    git(&source, &["clone", "-q", "--bare", &source, &remote]);
+    post(&skep, "remote", json!({"path": source, "name": "origin", "url": remote})).await;
+    post(&skep, "push", json!({"path": source, "branch": "main"})).await;
+    for path in [&one, &two] {
+        post(&skep, "clone", json!({"url": remote, "path": path})).await;
+        assert_eq!(large(path), "first\n");
+    }
+    commit_large(&skep, &one, "second\n").await;
+    post(&skep, "push", json!({"path": one})).await;
+    post(&skep, "pull", json!({"path": two})).await;
+    assert_eq!(large(&two), "second\n");
+    assert_eq!(get(&skep, "status", &format!("path={two}")).await["clean"], true);
+}
+
+#[tokio::test]
+async fn stored_large_files_are_checked_out_without_a_connection() {
+    let (host, authorities) = Host::start().await;
+    let skep = start_for_host(&host, authorities).await;
+    post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
+    let path = skep.at("project");
+    post(&skep, "clone", json!({"url": host.url(), "path": path})).await;
+    commit_large(&skep, &path, "first\n").await;
+    post(&skep, "checkout", json!({"path": path, "ref": "topic", "create": true})).await;
+    commit_large(&skep, &path, "second\n").await;
+    for (branch, content) in [("main", "first\n"), ("topic", "second\n")] {
+        post(&skep, "checkout", json!({"path": path, "ref": branch})).await;
+        assert_eq!(large(&path), content);
+    }
+    assert_eq!(host.large_files.requests.load(Ordering::Relaxed), 0);
+    let forbidden = "http://forbidden.example/x.git";
+    git(&path, &["remote", "set-url", "origin", forbidden]);
+    // A missing one is an error of the remote, unless the checkout does not need it.
+    fs::remove_dir_all(format!("{path}/.git/lfs")).unwrap();
+    git(&path, &["branch", "same", "topic"]);
+    post(&skep, "checkout", json!({"path": path, "ref": "same"})).await;
+    let message =
+        refused(send(&skep, "checkout", json!({"path": path, "ref": "main"})).await, 403, "remote_forbidden")
+            .await;
+    assert!(message.contains("forbidden.example"), "{message}");
+    assert_eq!(large(&path), "second\n", "the work tree is unchanged");
+    // Here git finds that it is missing.
+    let _ = fs::remove_dir_all(format!("{path}/.git/lfs"));
+    fs::remove_file(format!("{path}/large.bin")).unwrap();
+    let reset = send(&skep, "reset", json!({"path": path, "mode": "hard"})).await;
+    refused(reset, 403, "remote_forbidden").await;
+    git(&path, &["remote", "remove", "origin"]);
+    let reset = send(&skep, "reset", json!({"path": path, "mode": "hard"})).await;
+    let message = refused(reset, 409, "git_refused").await;
+    assert!(message.contains("large.bin"), "{message}");
+}
+
+#[tokio::test]
+async fn a_setting_that_is_made_while_a_call_waits_has_no_effect_on_large_files() {
+    let (host, authorities) = Host::start().await;
+    let skep = start_for_host(&host, authorities).await;
+    post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
+    let (one, two) = (skep.at("one"), skep.at("two"));
+    for path in [&one, &two] {
+        post(&skep, "clone", json!({"url": host.url(), "path": path})).await;
+    }
+    commit_large(&skep, &one, "first\n").await;
+    let header = format!("http.https://{}/.extraHeader", host.address);
+    for (verb, path) in [("push", &one), ("pull", &two)] {
+        let called = send_and_set(&skep, verb, json!({"path": path}), &header, "x-attack: 1").await;
+        assert_eq!(called.status(), StatusCode::OK, "{verb}");
+        assert_eq!(large(path), "first\n");
+        assert_eq!(host.large_files.attacked.load(Ordering::Relaxed), 0, "{verb}");
+    }
+    assert_eq!(host.large_files.requests.load(Ordering::Relaxed), 2);
+    // The control: git-lfs obeys the setting.
+    fs::remove_dir_all(format!("{two}/.git/lfs")).unwrap();
+    let mut control = Command::new("git");
+    control.args(["lfs", "fetch"]).current_dir(&two).env("GIT_SSL_NO_VERIFY", "1").stdin(Stdio::null());
+    control.env("GIT_TERMINAL_PROMPT", "0").env("GIT_ASKPASS", "false");
+    // The host of the test runs on this thread.
+    tokio::task::spawn_blocking(move || control.output()).await.unwrap().unwrap();
+    assert!(host.large_files.attacked.load(Ordering::Relaxed) > 0);
+}
+
+#[tokio::test]
+async fn a_filter_gets_no_means_to_ask_for_the_token() {
+    let (host, authorities) = Host::start().await;
+    // A filter runs in the top folder of the work tree.
+    let smudge = "env >> ../trace; cat";
+    let skep =
+        start_with_filters(&host, authorities, vec![filter("show", "cat", smudge, ""), large_files()]).await;
+    post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
+    let path = skep.at("project");
+    post(&skep, "clone", json!({"url": host.url(), "path": path})).await;
+    fs::write(format!("{path}/.gitattributes"), "*.txt filter=show\n").unwrap();
+    fs::write(format!("{path}/a.txt"), "shown\n").unwrap();
+    post(&skep, "add", json!({"path": path})).await;
+    post(&skep, "commit", json!({"path": path, "message": "Shown"})).await;
+    post(&skep, "push", json!({"path": path})).await;
+    post(&skep, "clone", json!({"url": host.url(), "path": skep.at("clone")})).await;
+    fs::remove_file(format!("{path}/a.txt")).unwrap();
+    post(&skep, "reset", json!({"path": path, "mode": "hard"})).await;
+    let environment = fs::read_to_string(skep.at("trace")).unwrap();
+    assert!(environment.matches("GIT_ASKPASS=\n").count() >= 2, "{environment}");
+    assert!(!environment.contains("SKEP_GIT_CALLBACK"), "{environment}");
 }
 
 /// Whether this kernel can restrict the ports of programs (Landlock ABI 4).

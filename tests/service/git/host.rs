@@ -53,6 +53,8 @@ pub(super) struct LargeFiles {
     pub(super) objects: Mutex<HashMap<String, Bytes>>,
     pub(super) requests: AtomicUsize,
     pub(super) unauthorized: AtomicUsize,
+    /// Requests with the header `x-attack`.
+    pub(super) attacked: AtomicUsize,
 }
 
 impl Host {
@@ -132,6 +134,9 @@ async fn require_token(
     request: Request<axum::body::Body>,
     next: Next,
 ) -> Response {
+    if request.headers().contains_key("x-attack") {
+        large.attacked.fetch_add(1, Ordering::Relaxed);
+    }
     let expected = format!("Basic {}", BASE64.encode(format!("{USER}:{TOKEN}").as_bytes()));
     let authorized =
         request.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes() == expected.as_bytes());

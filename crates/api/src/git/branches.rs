@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{READ, WRITE};
+use super::{CHECK_OUT, READ, WRITE};
 use crate::{
     Failure,
     endpoint::{Endpoint, Route, Success, check_argument},
@@ -151,8 +151,7 @@ impl Endpoint for GitCheckout {
         description: "Uncommitted changes are kept; if they conflict with the checkout, it is refused with 409.",
         example: r#"{"path": "/srv/workspace/project", "ref": "topic", "create": true}"#,
         success: Success::Done("What is checked out"),
-        uses_network: true,
-        ..WRITE
+        ..CHECK_OUT
     };
 
     fn check(&self) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Commit, Diff, READ, WRITE, read::check_file};
+use super::{CHECK_OUT, Commit, Diff, READ, WRITE, read::check_file};
 use crate::{
     Failure,
     endpoint::{Endpoint, Route, Success, check_argument},
@@ -215,8 +215,7 @@ impl Endpoint for GitMerge {
             is refused with 409 and the conflicting files; branch and work tree then stay as they were.",
         example: r#"{"path": "/srv/workspace/project", "ref": "topic"}"#,
         success: Success::Done("The new commits"),
-        uses_network: true,
-        ..WRITE
+        ..CHECK_OUT
     };
 
     fn check(&self) -> Result<(), Failure> {

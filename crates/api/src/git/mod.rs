@@ -61,12 +61,23 @@ const WRITE: Route = Route {
     ..Route::new(Method::Post, "", "")
 };
 
+/// A route that changes a work tree, for which git-lfs may fetch files.
+const CHECK_OUT: Route = Route { refusals: CHECK_OUT_REFUSALS, uses_network: true, ..WRITE };
+
 /// Refusals of operations that read a repository.
 const READ_REFUSALS: &[&[ErrorCode]] = &[PLACE, PATH, REPOSITORY, &[BodyTooLarge]];
 
 /// Refusals of operations that change a repository.
 const WRITE_REFUSALS: &[&[ErrorCode]] =
     &[PLACE, PATH, REPOSITORY, &[AlreadyExists, NothingToCommit, MergeConflict, BodyTooLarge]];
+
+/// Refusals of operations that change a work tree.
+const CHECK_OUT_REFUSALS: &[&[ErrorCode]] = &[
+    PLACE,
+    PATH,
+    REPOSITORY,
+    &[AlreadyExists, NothingToCommit, MergeConflict, BodyTooLarge, RemoteForbidden, RemoteFailed],
+];
 
 /// Refusals of operations that contact a remote repository.
 const NETWORK_REFUSALS: &[&[ErrorCode]] = &[
@@ -116,14 +127,14 @@ operations! {
     GitPull = "git-pull" -> Pulled in NETWORK_ANSWER_LIMIT, short;
     GitInit = "git-init" -> Initialized in LOCAL_ANSWER_LIMIT, short;
     GitClone = "git-clone" -> Cloned in NETWORK_ANSWER_LIMIT, short;
-    GitCheckout = "git-checkout" -> CheckedOut in LOCAL_ANSWER_LIMIT, short;
+    GitCheckout = "git-checkout" -> CheckedOut in NETWORK_ANSWER_LIMIT, short;
     GitChangeBranch = "git-change-branch" -> BranchChanged in LOCAL_ANSWER_LIMIT, short;
-    GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in LOCAL_ANSWER_LIMIT, short;
-    GitReset = "git-reset" -> ResetDone in LOCAL_ANSWER_LIMIT, short;
+    GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in NETWORK_ANSWER_LIMIT, short;
+    GitReset = "git-reset" -> ResetDone in NETWORK_ANSWER_LIMIT, short;
     GitShow = "git-show" -> Shown in LOCAL_ANSWER_LIMIT, commit_limit;
     GitTags = "git-tags" -> Tags in LOCAL_ANSWER_LIMIT, gathered;
     GitChangeTag = "git-change-tag" -> TagChanged in LOCAL_ANSWER_LIMIT, short;
-    GitMerge = "git-merge" -> Pulled in LOCAL_ANSWER_LIMIT, short;
+    GitMerge = "git-merge" -> Pulled in NETWORK_ANSWER_LIMIT, short;
     GitRemotes = "git-remotes" -> Remotes in LOCAL_ANSWER_LIMIT, gathered;
     GitChangeRemote = "git-change-remote" -> RemoteChanged in LOCAL_ANSWER_LIMIT, short;
     GitFetchRemote = "git-fetch-remote" -> FetchedRefs in NETWORK_ANSWER_LIMIT, gathered;

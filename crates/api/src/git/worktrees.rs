@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{READ, WRITE};
+use super::{CHECK_OUT, READ};
 use crate::{
     endpoint::{Endpoint, Route, Success},
     path::{AbsolutePath, PathEncoding},
@@ -93,8 +93,7 @@ impl Endpoint for GitChangeWorktree {
         example: r#"{"path": "/srv/workspace/project", "worktree": "/srv/workspace/topic", "ref": "topic"}"#,
         success: Success::Done("It was added or removed"),
         paths: &["path", "worktree"],
-        uses_network: true,
-        ..WRITE
+        ..CHECK_OUT
     };
 }
 

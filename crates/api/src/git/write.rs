@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Person, WRITE};
+use super::{CHECK_OUT, Person, WRITE};
 use crate::{
     endpoint::{Endpoint, Route, Success},
     path::AbsolutePath,
@@ -112,7 +112,6 @@ impl Endpoint for GitReset {
         description: "Moves the current branch to a commit. With `mode: hard`, uncommitted changes are lost.",
         example: r#"{"path": "/srv/workspace/project", "to": "HEAD~1"}"#,
         success: Success::Done("The new position of the branch"),
-        uses_network: true,
-        ..WRITE
+        ..CHECK_OUT
     };
 }

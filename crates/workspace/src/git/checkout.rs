@@ -5,7 +5,9 @@ use skep_api::git::{CheckedOut, GitCheckout, GitReset, ResetDone, ResetMode};
 use super::{
     GitError,
     branch::check_branch_name,
+    large_files,
     lock::write_lock,
+    program::Git,
     repository::{Repository, check_revision},
 };
 use crate::{Error, Place, Run};
@@ -13,36 +15,39 @@ use crate::{Error, Place, Run};
 impl Run for GitCheckout {
     async fn run(self, place: &Place) -> Result<CheckedOut, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.with_filter_transport(&place.context().reach).await?;
         repository.work_tree()?;
         check_revision("ref", &self.revision)?;
         let _turn = write_lock(&repository.common_dir).await?;
         let git = repository.git().args(["checkout", "--quiet", "--no-recurse-submodules"]);
-        let git = if self.create {
+        if self.create {
             check_branch_name(&repository, "ref", &self.revision).await?;
-            git.args(["--no-track", "-b", &self.revision, "--"])
+            check_out(git.args(["--no-track", "-b", &self.revision, "--"]), &self.revision).await?;
         } else {
-            git.args(["--guess", &self.revision, "--"])
-        };
-        let output = git.run().await?;
-        if !output.is_success() {
-            let message = output.message();
-            let unknown =
-                ["invalid reference", "unknown revision", "not a commit", "did not match", "bad revision"];
-            if unknown.iter().any(|text| message.contains(text)) {
-                return Err(GitError::UnknownRevision { revision: self.revision }.into());
-            }
-            return Err(GitError::from_message(message).into());
+            let checkout = check_out(git.args(["--guess", &self.revision, "--"]), &self.revision);
+            large_files::check_out(&repository, &self.revision, &place.context().reach, checkout).await?;
         }
         let (branch, head) = tokio::try_join!(repository.branch_now(), repository.head())?;
         Ok(CheckedOut { detached: branch.is_none(), branch, head })
     }
 }
 
+/// Runs a git that checks out this revision.
+async fn check_out(git: Git, revision: &str) -> Result<(), Error> {
+    let output = git.run().await?;
+    if output.is_success() {
+        return Ok(());
+    }
+    let message = output.message();
+    let unknown = ["invalid reference", "unknown revision", "not a commit", "did not match", "bad revision"];
+    if unknown.iter().any(|text| message.contains(text)) {
+        return Err(GitError::UnknownRevision { revision: revision.to_owned() }.into());
+    }
+    Err(GitError::from_message(message).into())
+}
+
 impl Run for GitReset {
     async fn run(self, place: &Place) -> Result<ResetDone, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.with_filter_transport(&place.context().reach).await?;
         repository.work_tree()?;
         let head = repository.resolve("to", self.to.as_deref().unwrap_or("HEAD"), "commit").await?;
         let _turn = write_lock(&repository.common_dir).await?;
@@ -52,7 +57,13 @@ impl Run for GitReset {
             ResetMode::Hard => "--hard",
         };
         let git = repository.git().args(["reset", "--quiet", "--no-recurse-submodules", mode, &head, "--"]);
-        repository.run_checked(git).await?;
+        let reset = repository.run_checked(git);
+        match self.mode {
+            ResetMode::Soft | ResetMode::Mixed => reset.await?,
+            ResetMode::Hard => {
+                large_files::check_out(&repository, &head, &place.context().reach, reset).await?
+            }
+        };
         Ok(ResetDone { head })
     }
 }

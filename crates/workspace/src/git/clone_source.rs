@@ -25,13 +25,15 @@ pub(super) struct CloneOptions<'a> {
     pub(super) depth: Option<u32>,
     /// Without a work tree, and with the branches of the source as its own.
     pub(super) bare: bool,
+    /// With an empty work tree.
+    pub(super) no_checkout: bool,
     /// The folder for the objects; that of the clone if `None`.
     pub(super) objects: Option<&'a Path>,
 }
 
 impl<'a> CloneOptions<'a> {
     pub(super) fn bare(branch: Option<&'a str>, depth: Option<u32>) -> Self {
-        Self { branch, depth, bare: true, objects: None }
+        Self { branch, depth, bare: true, no_checkout: false, objects: None }
     }
 }
 
@@ -77,6 +79,7 @@ impl CloneSource {
         };
         let git = git.args(["clone", "--quiet", "--template=", "--no-local", "--no-recurse-submodules"]);
         let git = git.args(options.bare.then_some("--bare"));
+        let git = git.args(options.no_checkout.then_some("--no-checkout"));
         let git = git.args(options.branch.map(|branch| format!("--branch={branch}")));
         let git = git.args(options.depth.map(|depth| format!("--depth={depth}")));
         let git = match &self.local_remote {

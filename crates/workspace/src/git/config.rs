@@ -110,13 +110,9 @@ impl ConfigOverrides {
         if filters.is_empty() {
             return settings;
         }
-        // Filters cannot reach the network unless a connection is prepared for them: nothing listens at this proxy
-        // address. The alias keeps a repository from replacing a missing git-lfs.
+        // Git-lfs cannot reach the network unless a connection is prepared for it: nothing listens at this proxy address.
+        // The alias keeps a repository from replacing a missing git-lfs.
         settings.with("http.proxy", "http://0.0.0.0:0").with("alias.lfs", "!false")
-    }
-
-    pub(super) fn has_filters(&self) -> bool {
-        !self.filters.is_empty()
     }
 
     /// Whether the operator allowed the filter of git-lfs.

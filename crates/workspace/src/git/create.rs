@@ -1,7 +1,10 @@
 //! Creates repositories: init and clone.
 
+use std::path::Path;
+
 use skep_api::{
-    git::{Cloned, GitClone, GitInit, Initialized},
+    AbsolutePath,
+    git::{Cloned, GitClone, GitInit, GitReach, Initialized},
     path::encode_path,
 };
 
@@ -10,6 +13,7 @@ use super::{
     clone_source::{CloneOptions, CloneSource},
     config::ConfigOverrides,
     exchange::{UnfinishedClone, clone_here},
+    large_files,
     lock::write_lock,
     program::Git,
     repository::{Repository, check_revision},
@@ -47,7 +51,7 @@ impl Run for GitInit {
         };
         let _turn = write_lock(&folder).await?;
         let branch = format!("--initial-branch={FIRST_BRANCH}");
-        let git = Git::new(place, std::path::Path::new("/"), &ConfigOverrides::default());
+        let git = Git::new(place, Path::new("/"), &ConfigOverrides::default());
         let output = git
             .args(["init", "--quiet", "--template=", &branch])
             .args(self.bare.then_some("--bare"))
@@ -71,20 +75,50 @@ impl Run for GitClone {
         let source = CloneSource::find(place, &self.url).await?;
         let folder = resolve_new_folder(place, self.path.as_path()).await?;
         let _turn = write_lock(&folder).await?;
-        if !source.is_local() {
-            let unfinished = UnfinishedClone::begin(place, &folder);
-            return unfinished.end(clone_here(&self, &source, place, &folder).await).await;
-        }
-        let options =
-            CloneOptions { branch: self.branch.as_deref(), depth: self.depth, bare: false, objects: None };
-        source.clone_into(place, &folder, options, &place.context().reach).await?;
-        let repository = Repository::find(place, Some(&self.path)).await?;
-        // The clone used the temporary URL of a socket.
-        let set =
-            repository.git().args(["config", "--local", "--replace-all", "remote.origin.url", &self.url]);
-        repository.run_checked(set).await?;
-        let (branch, head) = tokio::try_join!(repository.branch(), repository.head())?;
-        let (path, path_encoding) = encode_path(self.path.as_path().as_os_str());
-        Ok(Cloned { path, path_encoding, branch, head })
+        let unfinished = UnfinishedClone::begin(place, &folder);
+        let cloned = if source.is_local() {
+            clone_local(&self, &source, place, &folder).await
+        } else {
+            clone_here(&self, &source, place, &folder).await
+        };
+        unfinished.end(cloned).await
     }
+}
+
+/// Clones a repository of the same workspace.
+async fn clone_local(
+    clone: &GitClone,
+    source: &CloneSource,
+    place: &Place,
+    folder: &Path,
+) -> Result<Cloned, Error> {
+    let reach = &place.context().reach;
+    let no_checkout = ConfigOverrides::with_filters(&place.git_grants().filters).has_large_files();
+    let (branch, depth) = (clone.branch.as_deref(), clone.depth);
+    let options = CloneOptions { branch, depth, bare: false, no_checkout, objects: None };
+    source.clone_into(place, folder, options, reach).await?;
+    let repository = Repository::find(place, Some(&clone.path)).await?;
+    // The clone used the temporary URL of a socket.
+    let set = repository.git().args(["config", "--local", "--replace-all", "remote.origin.url", &clone.url]);
+    repository.run_checked(set).await?;
+    if no_checkout {
+        check_out_with_large_files(place, &clone.path, reach).await?;
+    }
+    let (branch, head) = tokio::try_join!(repository.branch(), repository.head())?;
+    let (path, path_encoding) = encode_path(clone.path.as_path().as_os_str());
+    Ok(Cloned { path, path_encoding, branch, head })
+}
+
+/// Checks out the current commit of a clone, if it has one, after fetching its large files from the remote, which is
+/// configured only now.
+async fn check_out_with_large_files(
+    place: &Place,
+    path: &AbsolutePath,
+    reach: &GitReach,
+) -> Result<(), Error> {
+    let repository = Repository::find(place, Some(path)).await?;
+    let Some(head) = repository.head().await? else { return Ok(()) };
+    let git = repository.git().args(["reset", "--quiet", "--hard", "--no-recurse-submodules"]);
+    large_files::check_out(&repository, &head, reach, repository.run_checked(git)).await?;
+    Ok(())
 }

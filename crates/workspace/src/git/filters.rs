@@ -12,7 +12,7 @@ use super::{
 };
 use crate::Error;
 
-/// The filter for large files (git-lfs(1)). It connects to remotes itself, and pushes need it too.
+/// The filter for large files (git-lfs(1)).
 pub(super) const LFS: &str = "lfs";
 /// Characters.
 const MAX_NAME_LENGTH: usize = 64;

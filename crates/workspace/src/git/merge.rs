@@ -2,13 +2,12 @@
 
 use skep_api::git::{GitMerge, PullStrategy, Pulled};
 
-use super::{GitError, lock::write_lock, pull::integrate, repository::Repository};
+use super::{GitError, large_files, lock::write_lock, pull::integrate, repository::Repository};
 use crate::{Error, Place, Run};
 
 impl Run for GitMerge {
     async fn run(self, place: &Place) -> Result<Pulled, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.with_filter_transport(&place.context().reach).await?;
         repository.work_tree()?;
         let there = repository.resolve("ref", &self.revision, "commit").await?;
         let _lock = write_lock(&repository.common_dir).await?;
@@ -25,7 +24,9 @@ impl Run for GitMerge {
                 format!("Merge {} '{}'", if is_branch { "branch" } else { "commit" }, self.revision)
             }
         };
-        match integrate(&repository, &there, strategy, &place.context().committer, Some(&message)).await {
+        let context = place.context();
+        let merge = integrate(&repository, &there, strategy, &context.committer, Some(&message));
+        match large_files::check_out(&repository, &there, &context.reach, merge).await {
             // The message for a pull would propose its strategies.
             Err(Error::Git(GitError::Conflict { .. })) if self.ff_only => {
                 let message = "both sides have commits of their own; leave `ff_only` out".to_owned();

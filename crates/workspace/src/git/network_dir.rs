@@ -6,8 +6,14 @@
 
 use std::{fs, io, os::unix::fs::symlink, path::Path};
 
+use rustix::{
+    fs::{Mode, mkdirat},
+    io::Errno,
+};
+
 use super::{
     config::{ConfigEntry, split_key},
+    large_files,
     repository::Repository,
     temporary_folder::TemporaryFolder,
 };
@@ -17,6 +23,8 @@ use crate::Error;
 const SHARED_FOLDERS: [&str; 4] = ["objects", "refs", "reftable", "logs"];
 /// Files of the repository that are linked. Git follows these links even to create a missing file.
 const SHARED_FILES: [&str; 2] = ["packed-refs", "shallow"];
+/// The folder of git-lfs in a git directory.
+const LARGE_FILES: &str = "lfs";
 
 #[derive(Debug)]
 pub(super) struct NetworkDir(TemporaryFolder);
@@ -47,6 +55,30 @@ impl NetworkDir {
         let path = self.0.path().to_owned();
         let place = repository.place.with_private_access();
         Repository { place, top_folder: None, common_dir: path.clone(), git_dir: path, ..repository.clone() }
+    }
+
+    /// Prepares it for git-lfs(1), which stores large files in a folder of the repository, and reads `.lfsconfig` of this commit.
+    ///
+    /// # Errors
+    /// A failure of the file system.
+    pub(super) async fn prepare_for_large_files(
+        &self,
+        repository: &Repository,
+        commit: &str,
+    ) -> Result<(), Error> {
+        let (place, path, head) = (repository.place.clone(), self.0.path().to_owned(), format!("{commit}\n"));
+        let storage = repository.common_dir.join(LARGE_FILES);
+        let preparing = tokio::task::spawn_blocking(move || {
+            let slot = place.roots()?.slot(&storage)?;
+            match mkdirat(slot.folder(), slot.name(), Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(Error::of_path(&storage, &error.into())),
+            }
+            let written =
+                symlink(&storage, path.join(LARGE_FILES)).and_then(|()| fs::write(path.join("HEAD"), head));
+            written.map_err(|error| Error::of_path(&path, &error))
+        });
+        preparing.await.map_err(|_| Error::WorkerFailed)?
     }
 }
 
@@ -80,7 +112,10 @@ fn is_kept(ConfigEntry { key, value }: &ConfigEntry, remote: &str) -> bool {
         (b"transfer" | b"fetch", b"", b"fsckobjects") => true,
         // How large a request is, and how it is sent.
         (b"http", _, b"postbuffer" | b"version") => true,
-        (b"remote", own, b"tagopt" | b"promisor" | b"partialclonefilter") => own == remote.as_bytes(),
+        (b"remote", own, b"tagopt" | b"promisor" | b"partialclonefilter" | b"lfsurl" | b"lfspushurl") => {
+            own == remote.as_bytes()
+        }
+        (b"lfs", _, name) => large_files::is_harmless(name),
         // Git would refuse to fetch into the branch that is checked out, of which it knows nothing here.
         (b"remote", own, b"fetch") => {
             let target = value.as_deref().and_then(|refspec| refspec.rsplit(|byte| *byte == b':').next());
@@ -150,6 +185,9 @@ mod tests {
             entry(b"remote.a.b.promisor", b"true"),
             entry(b"extensions.partialclone", b"a.b"),
             entry(b"fetch.fsckobjects", b"true"),
+            entry(b"lfs.url", b"https://large.example/x"),
+            entry(b"lfs.https://large.example/.locksverify", b"false"),
+            entry(b"remote.a.b.lfsurl", b"https://large.example/y"),
         ];
         let dropped = [
             entry(b"http.https://git.example/.sslverify", b"false"),
@@ -163,6 +201,9 @@ mod tests {
             entry(b"remote.other.fetch", b"+refs/heads/*:refs/remotes/other/*"),
             entry(b"url.https://attacker.example/.insteadof", b"https://git.example/"),
             entry(b"core.sshcommand", b"touch /x"),
+            entry(b"lfs.customtransfer.x.path", b"/x"),
+            entry(b"lfs.storage", b"/x"),
+            entry(b"remote.other.lfsurl", b"https://attacker.example/x"),
             entry(b"extensions.worktreeconfig", b"true"),
             entry(b"extensions.partialclone", b"http://attacker.example/x"),
             entry(b"include.path", b"/x"),

@@ -8,6 +8,7 @@ use super::{
     commit::with_identities,
     config::last_value,
     diff::diff_command,
+    large_files,
     lock::write_lock,
     program::{Git, GitOutput},
     push::branch_required,
@@ -33,12 +34,9 @@ impl Run for GitPull {
                 .await?;
         let _lock = write_lock(&repository.common_dir).await?;
         let there = fetch(&repository, &upstream, &branch).await?;
-        let repository = if repository.overrides.has_filters() {
-            repository.with_transport(upstream.transport())
-        } else {
-            repository
-        };
-        integrate(&repository, &there, self.strategy, &place.context().committer, None).await
+        let fetched = large_files::fetch(&repository, &upstream, &there).await;
+        let integration = integrate(&repository, &there, self.strategy, &place.context().committer, None);
+        large_files::checked_out(&repository, &there, fetched, integration).await
     }
 }
 

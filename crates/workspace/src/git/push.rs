@@ -28,7 +28,7 @@ impl Run for GitPush {
         let upstream =
             Upstream::find(place, &repository, remote, Some(&branch), &place.context().reach, true).await?;
         let _lock = write_lock(&repository.common_dir).await?;
-        large_files::push(&repository, &upstream, &branch).await?;
+        large_files::push(&repository, &upstream, &branch, &to).await?;
         let git = upstream.connected_git(&repository, "push", "receive-pack")?;
         let git = push_options(git);
         let lease = format!("--force-with-lease={whole}");

@@ -4,13 +4,12 @@ use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use skep_api::{
     AbsolutePath,
     budget::Budget,
-    git::{GitReach, GitRepositories, LOCAL_LIMIT, Repositories, RepositoryPath},
+    git::{GitRepositories, LOCAL_LIMIT, Repositories, RepositoryPath},
     path::encode_path,
 };
 
@@ -19,9 +18,6 @@ use super::{
     config::{ConfigEntry, ConfigOverrides, last_value, parse_config_list},
     locate::{RepositoryLayout, discover, list_repositories as repositories, repository_at, sole_repository},
     program::{Git, GitOutput},
-    remote::Remote,
-    transport::Transport,
-    upstream::configured_remote,
 };
 use crate::{Error, Place, Run};
 
@@ -47,8 +43,6 @@ pub(super) struct Repository {
     pub(super) config: Vec<ConfigEntry>,
     /// The overrides for git commands in this repository.
     pub(super) overrides: ConfigOverrides,
-    /// The connection through which filters fetch missing contents.
-    pub(super) transport: Option<Arc<Transport>>,
 }
 
 impl Run for GitRepositories {
@@ -104,7 +98,6 @@ impl Repository {
             branch: None,
             config: Vec::new(),
             overrides: ConfigOverrides::with_filters(&place.git_grants().filters),
-            transport: None,
         }
     }
 
@@ -149,7 +142,6 @@ impl Repository {
                 branch,
                 config: Vec::new(),
                 overrides: settings,
-                transport: None,
             },
             own,
         )
@@ -188,10 +180,6 @@ impl Repository {
     pub(super) fn git(&self) -> Git {
         let git = Git::new(&self.place, self.working_folder(), &self.overrides);
         let git = git.env("GIT_DIR", &self.git_dir).timeout(LOCAL_LIMIT);
-        let git = match &self.transport {
-            Some(transport) => transport.attach_filters(git),
-            None => git,
-        };
         match &self.top_folder {
             Some(top) => git.env("GIT_WORK_TREE", top),
             None => git.env("GIT_IMPLICIT_WORK_TREE", "0"),
@@ -287,37 +275,6 @@ impl Repository {
             }
         }
         Ok(self)
-    }
-
-    /// Connects filters to the repository's remote, so that they can fetch missing contents. Without a remote, or if
-    /// it is forbidden, they only have the contents that are stored here.
-    ///
-    /// # Errors
-    /// [`GitError::Hostile`].
-    pub(super) async fn with_filter_transport(self, reach: &GitReach) -> Result<Self, Error> {
-        if !self.overrides.has_filters() {
-            return Ok(self);
-        }
-        let current = self.branch().await?;
-        let url = match configured_remote(&self, None, current.as_deref(), false) {
-            Ok((_, url)) => url,
-            Err(Error::Git(GitError::UnknownRemote { .. })) => String::new(),
-            Err(error) => return Err(error),
-        };
-        let transport = match Remote::parse(&url) {
-            Ok(remote) => remote.connect(&url, reach, &self.overrides).await,
-            Err(refused) => Err(refused.into()),
-        };
-        let transport = match transport {
-            Ok(transport) => transport,
-            Err(_) => Remote::Local(PathBuf::new()).connect("", reach, &self.overrides).await?,
-        };
-        Ok(self.with_transport(Arc::new(transport)))
-    }
-
-    /// The same repository, whose filters use this connection.
-    pub(super) fn with_transport(self, transport: Arc<Transport>) -> Self {
-        Self { overrides: transport.settings().clone(), transport: Some(transport), ..self }
     }
 
     async fn submodules(&self) -> Result<Vec<PathBuf>, Error> {

@@ -1,5 +1,5 @@
-//! Connections to remotes: proxy, ssh or local path, with the credentials that they need. Filters of large files use
-//! the same connection.
+//! Connections to remotes: proxy, ssh or local path, with the credentials that they need. Git-lfs uses the same
+//! connection.
 
 use std::net::Ipv4Addr;
 
@@ -63,9 +63,14 @@ impl Remote {
             (_, None) => transport.reach = NetworkAccess::Nowhere,
             (_, Some(host)) => transport.set_up(host, url, reach, &resolver).await?,
         }
-        // Filters use https themselves, whatever protocol git uses.
-        if settings.has_filters() && transport.proxy.is_none() && !reach.anywhere {
+        // Git-lfs uses https, whatever protocol git uses.
+        if settings.has_large_files() && transport.proxy.is_none() && !reach.anywhere {
             transport.set_up_proxy(resolver).await?;
+            if let Some(host) = host.filter(|host| host.protocol == Protocol::Http) {
+                // The proxy is for https only. An empty value means none.
+                let key = format!("http.http://{}/.proxy", host.text());
+                transport.settings = transport.settings.with(key, "");
+            }
         }
         Ok(transport)
     }
@@ -182,7 +187,7 @@ impl Transport {
     async fn set_up_proxy(&mut self, resolver: Resolver) -> Result<(), Error> {
         // Programs written in Go, such as git-lfs, bypass every proxy for loopback addresses.
         let passes_by =
-            self.settings.has_filters() && resolver.rules().allow.has_address(Ipv4Addr::LOCALHOST.into());
+            self.settings.has_large_files() && resolver.rules().allow.has_address(Ipv4Addr::LOCALHOST.into());
         let proxy = Proxy::start(resolver, proxy_rules(self.hosts_of_vm.clone()))
             .await
             .map_err(|_| Error::WorkerFailed)?;
@@ -200,17 +205,18 @@ impl Transport {
         &self.settings
     }
 
-    /// Lets the filters of a git use this connection. The git itself gets no protocol.
-    pub(super) fn attach_filters(&self, git: Git) -> Git {
-        let git = git.timeout(NETWORK_LIMIT).network(self.reach);
+    /// A git that uses this connection.
+    pub(super) fn git(&self, git: impl FnOnce(&ConfigOverrides) -> Git) -> Git {
+        let git = self.git_without_credential(git);
         let Some(callback) = &self.callback else { return git };
         let git = git.inherit_fds(callback.descriptors.iter().cloned());
         callback.env().into_iter().fold(git, |git, (name, value)| git.env(name, value))
     }
 
-    /// A git that uses this connection.
-    pub(super) fn git(&self, git: impl FnOnce(&ConfigOverrides) -> Git) -> Git {
-        let git = self.attach_filters(git(&self.settings)).env("GIT_ALLOW_PROTOCOL", self.protocol);
+    /// A git that uses this connection, but can ask for no token or key.
+    pub(super) fn git_without_credential(&self, git: impl FnOnce(&ConfigOverrides) -> Git) -> Git {
+        let git = git(&self.settings).timeout(NETWORK_LIMIT).network(self.reach);
+        let git = git.env("GIT_ALLOW_PROTOCOL", self.protocol);
         // The missing objects of a partial clone are fetched from its remote through this connection. A remote on this
         // machine would need a second one.
         if self.protocol == "fd" { git } else { git.env("GIT_NO_LAZY_FETCH", "0") }

@@ -1,12 +1,11 @@
 //! Selects the remote of an operation and connects to it.
 
-use std::sync::Arc;
-
 use skep_api::git::GitReach;
 
 use super::{
     GitError,
-    config::{check_network_config, last_value},
+    config::{ConfigOverrides, check_network_config, last_value},
+    large_files::ServerUrls,
     network_dir::NetworkDir,
     program::Git,
     remote::{LocalRemote, Remote},
@@ -19,7 +18,8 @@ use crate::{Error, Place};
 pub(super) struct Upstream {
     pub(super) name: String,
     url: String,
-    transport: Arc<Transport>,
+    transport: Transport,
+    is_ssh: bool,
     way: Way,
 }
 
@@ -45,7 +45,7 @@ impl Upstream {
     ) -> Result<Self, Error> {
         let (name, url) = configured_remote(repository, named, branch, pushes)?;
         let remote = Remote::parse(&url)?;
-        let transport = Arc::new(remote.connect(&url, reach, &repository.overrides).await?);
+        let transport = remote.connect(&url, reach, &repository.overrides).await?;
         let way = match &remote {
             Remote::Local(path) => {
                 let base = repository.top_folder.as_deref().unwrap_or(&repository.git_dir);
@@ -53,11 +53,7 @@ impl Upstream {
             }
             _ => Way::Network(NetworkDir::create(repository, &name, &url).await?),
         };
-        Ok(Self { name, url, transport, way })
-    }
-
-    pub(super) fn transport(&self) -> Arc<Transport> {
-        Arc::clone(&self.transport)
+        Ok(Self { name, url, transport, is_ssh: matches!(remote, Remote::Ssh { .. }), way })
     }
 
     /// The repository as the git that connects to the remote sees it.
@@ -68,8 +64,34 @@ impl Upstream {
         }
     }
 
-    /// A git command in the repository that uses the connection.
-    pub(super) fn transport_git(&self, repository: &Repository) -> Git {
+    /// A git-lfs that uses the connection for the large files of this commit.
+    ///
+    /// # Errors
+    /// A failure of the file system.
+    pub(super) async fn large_files_git(&self, repository: &Repository, commit: &str) -> Result<Git, Error> {
+        let Way::Network(folder) = &self.way else {
+            // It has no token that a setting of the repository could send elsewhere.
+            return Ok(self.transport_git(repository).args(["lfs"]));
+        };
+        folder.prepare_for_large_files(repository, commit).await?;
+        let git = |settings: &ConfigOverrides| {
+            Repository { overrides: settings.clone(), ..folder.repository(repository) }.git()
+        };
+        let git = match ServerUrls::find(repository, commit, &self.name, &self.url).await? {
+            // A token is for the host of the remote.
+            None => self.transport.git_without_credential(git),
+            // ssh connects to the host of the remote, whatever the URL is.
+            Some(_) if self.is_ssh => self.transport.git(git),
+            // Programs of the account can change `.lfsconfig` since then. The overrides win over it.
+            Some(urls) => self.transport.git(|settings| {
+                git(&settings.clone().with("lfs.url", urls.fetch).with("lfs.pushurl", urls.push))
+            }),
+        };
+        Ok(git.args(["lfs"]))
+    }
+
+    /// A git command in this repository that uses the connection.
+    fn transport_git(&self, repository: &Repository) -> Git {
         self.transport.git(|settings| Repository { overrides: settings.clone(), ..repository.clone() }.git())
     }
 

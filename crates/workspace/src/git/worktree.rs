@@ -13,7 +13,7 @@ use skep_api::{
 };
 
 use super::{
-    GitError,
+    GitError, large_files,
     lock::write_lock,
     repository::{Repository, is_hash},
 };
@@ -78,7 +78,6 @@ fn parse_worktrees(text: &[u8]) -> Vec<Worktree> {
 impl Run for GitChangeWorktree {
     async fn run(self, place: &Place) -> Result<WorktreeChanged, Error> {
         let repository = Repository::find(place, Some(&self.path)).await?.with_submodules(place).await?;
-        let repository = repository.with_filter_transport(&place.context().reach).await?;
         let _lock = write_lock(&repository.common_dir).await?;
         if self.remove {
             remove(&self, place, &repository).await
@@ -102,12 +101,26 @@ async fn add(
             git.args(["--"]).args([folder.as_os_str(), OsStr::new(revision)])
         }
     };
-    repository.run_checked(git).await?;
+    let revision = match &request.revision {
+        Some(revision) => revision.clone(),
+        None => default_revision(repository, &folder).await,
+    };
+    let adding = repository.run_checked(git);
+    large_files::check_out(repository, &revision, &place.context().reach, adding).await?;
     let (worktree, path_encoding) = encode_path(request.worktree.as_path().as_os_str());
     let written = encode_path(folder.as_os_str()).0;
     let made = list(repository).await?.0.into_iter().find(|one| one.path == written);
     let (head, branch) = made.map(|made| (made.head, made.branch)).unwrap_or_default();
     Ok(WorktreeChanged { worktree, path_encoding, head, branch, removed: false })
+}
+
+/// What git checks out in a new work tree if no revision is named: the branch with the name of the folder, or a new branch at `HEAD`.
+async fn default_revision(repository: &Repository, folder: &Path) -> String {
+    let branch = folder.file_name().map(|name| format!("refs/heads/{}", name.to_string_lossy()));
+    match branch {
+        Some(branch) if repository.resolve("ref", &branch, "commit").await.is_ok() => branch,
+        _ => "HEAD".to_owned(),
+    }
 }
 
 async fn remove(

@@ -3,7 +3,9 @@
 use std::{fmt::Write, path::Path};
 
 use skep_api::{
-    git::{Cloned, EmptyAnswer, Exported, GitCheckTarget, GitImport, MAX_EXPORTED_REFS, NETWORK_LIMIT},
+    git::{
+        Cloned, EmptyAnswer, Exported, GitCheckTarget, GitImport, GitReach, MAX_EXPORTED_REFS, NETWORK_LIMIT,
+    },
     path::encode_path,
 };
 
@@ -14,6 +16,7 @@ use crate::{
         GitError,
         config::ConfigOverrides,
         create::FIRST_BRANCH,
+        large_files,
         lock::write_lock,
         program::Git,
         remote::Remote,
@@ -150,10 +153,9 @@ pub(super) async fn finish(
     // As a clone of git leaves them: a file for each would take longer to read.
     repository.run_checked(repository.git().args(["pack-refs", "--all"])).await?;
     configure(import, start, &repository, only_branch).await?;
-    // The operator's filters fetch from the remote, which is configured only now.
-    let repository =
-        Repository::find(place, Some(&import.path)).await?.with_filter_transport(&import.reach).await?;
-    check_out(start, &repository).await?;
+    // The remote is configured only now.
+    let repository = Repository::find(place, Some(&import.path)).await?;
+    check_out(start, &repository, &import.reach).await?;
     let (branch, head) = tokio::try_join!(repository.branch_now(), repository.head())?;
     let (path, path_encoding) = encode_path(import.path.as_path().as_os_str());
     Ok(Cloned { path, path_encoding, branch, head })
@@ -233,16 +235,18 @@ async fn configure(
     Ok(())
 }
 
-async fn check_out(start: &InitialCheckout, repository: &Repository) -> Result<(), Error> {
-    let git = match start {
+async fn check_out(start: &InitialCheckout, repository: &Repository, reach: &GitReach) -> Result<(), Error> {
+    let (git, commit) = match start {
         InitialCheckout::Branch(_, None) => return Ok(()),
-        InitialCheckout::Branch(_, Some(_)) => {
-            repository.git().args(["reset", "--quiet", "--hard", "--no-recurse-submodules"])
+        InitialCheckout::Branch(_, Some(id)) => {
+            (repository.git().args(["reset", "--quiet", "--hard", "--no-recurse-submodules"]), id)
         }
         InitialCheckout::Commit(id) => {
-            repository.git().args(["checkout", "--quiet", "--no-recurse-submodules", "--detach", id, "--"])
+            let checkout = ["checkout", "--quiet", "--no-recurse-submodules", "--detach", id, "--"];
+            (repository.git().args(checkout), id)
         }
     };
-    repository.run_checked(git.timeout(NETWORK_LIMIT)).await?;
+    let checkout = repository.run_checked(git.timeout(NETWORK_LIMIT));
+    large_files::check_out(repository, commit, reach, checkout).await?;
     Ok(())
 }
