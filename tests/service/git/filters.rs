@@ -371,4 +371,15 @@ async fn settings_that_start_programs_for_large_files_are_refused() {
     }
     git(&path, &["config", "lfs.url", "https://git.example.com/x"]);
     get(&skep, "status", &format!("path={path}")).await;
+    // Git-lfs reads these as settings of other names.
+    git(&path, &["config", "branch.a=b.remote", "origin"]);
+    get(&skep, "status", &format!("path={path}")).await;
+    for (key, value) in [("lfs.fetchexclude", "x\nlfs.storage=/y"), ("lfs.storage=/y?.locksverify", "true")] {
+        git(&path, &["config", key, value]);
+        let environment = git(&path, &["lfs", "env"]);
+        assert!(environment.contains("LocalMediaDir=/y"), "the control: {environment}");
+        let response = skep.get(&format!("/api/git/status?path={path}")).await;
+        refused(response, 409, "hostile_repository").await;
+        git(&path, &["config", "--unset", key]);
+    }
 }

@@ -134,7 +134,10 @@ impl ConfigOverrides {
     /// # Errors
     /// [`GitError::Hostile`] for entries that cannot be overridden.
     pub(super) fn override_config(&mut self, config: &[ConfigEntry]) -> Result<(), GitError> {
-        for ConfigEntry { key, .. } in config {
+        for entry @ ConfigEntry { key, .. } in config {
+            if self.has_large_files() && has_several_meanings(entry) {
+                return Err(hostile(key, "would be read as another setting by git-lfs"));
+            }
             let Some((section, subsection, name)) = split_key(key) else { continue };
             let set = |name: &str| [section, b".", subsection, b".", name.as_bytes()].concat();
             let named = !subsection.is_empty();
@@ -181,6 +184,13 @@ impl ConfigOverrides {
         }
         std::os::unix::ffi::OsStringExt::from_vec(text)
     }
+}
+
+/// Whether git-lfs would read an entry differently: it splits the output of `git config --list` at line ends, and each line at the
+/// first `=`. The names of branches and submodules may contain one.
+pub(super) fn has_several_meanings(ConfigEntry { key, value }: &ConfigEntry) -> bool {
+    let is_named_freely = key.starts_with(b"branch.") || key.starts_with(b"submodule.");
+    (key.contains(&b'=') && !is_named_freely) || value.as_deref().is_some_and(|value| value.contains(&b'\n'))
 }
 
 /// The harmless command that replaces one of the repository's choice.

@@ -7,7 +7,7 @@ use skep_api::git::GitReach;
 
 use super::{
     GitError,
-    config::{ConfigEntry, last_value, parse_config_list, split_key},
+    config::{ConfigEntry, has_several_meanings, last_value, parse_config_list, split_key},
     filters::LFS,
     hosts::Protocol,
     remote::Remote,
@@ -280,8 +280,11 @@ fn default_server_url(url: &str) -> String {
     format!("{url}{ending}/info/lfs")
 }
 
-fn names_other_server(ConfigEntry { key, value }: &ConfigEntry, remote: &str) -> bool {
+/// Whether an entry names, for git-lfs, another server than that of the remote, or might do so.
+fn names_other_server(entry: &ConfigEntry, remote: &str) -> bool {
+    let ConfigEntry { key, value } = entry;
     match split_key(key) {
+        _ if has_several_meanings(entry) => true,
         Some((b"lfs", b"", b"url" | b"pushurl") | (b"remote", _, b"lfsurl" | b"lfspushurl")) => {
             let server = value.as_deref().and_then(|value| str::from_utf8(value).ok());
             server.and_then(server_of) != server_of(remote)
@@ -334,11 +337,13 @@ mod tests {
                 "file:///x",
                 "/x",
                 "",
+                "https://git.example/x\nlfs.url=https://evil.example/x",
             ] {
                 assert!(named(key, Some(other)), "{key} {other}");
             }
             assert!(named(key, None), "{key}");
         }
+        assert!(named("lfs.url=https://evil.example/?.locksverify", Some("true")));
         for key in ["lfs.https://evil.example/.locksverify", "remote.origin.url", "lfs.concurrenttransfers"] {
             assert!(!named(key, Some("https://evil.example/x")), "{key}");
         }
