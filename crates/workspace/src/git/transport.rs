@@ -63,7 +63,7 @@ impl Remote {
             (_, None) => transport.reach = NetworkAccess::Nowhere,
             (_, Some(host)) => transport.set_up(host, url, reach, &resolver).await?,
         }
-        // Git-lfs uses https, whatever protocol git uses.
+        // Git-lfs transfers files over https even if git connects by another protocol.
         if settings.has_large_files() && transport.proxy.is_none() && !reach.anywhere {
             transport.set_up_proxy(resolver).await?;
             if let Some(host) = host.filter(|host| host.protocol == Protocol::Http) {

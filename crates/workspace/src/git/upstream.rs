@@ -80,9 +80,9 @@ impl Upstream {
         let git = match ServerUrls::find(repository, commit, &self.name, &self.url).await? {
             // A token is for the host of the remote.
             None => self.transport.git_without_credential(git),
-            // ssh connects to the host of the remote, whatever the URL is.
+            // The options of ssh fix the host and the port, so a URL in the settings cannot change them.
             Some(_) if self.is_ssh => self.transport.git(git),
-            // Programs of the account can change `.lfsconfig` since then. The overrides win over it.
+            // Overrides take precedence over `.lfsconfig`, which a program of the account can change after this check.
             Some(urls) => self.transport.git(|settings| {
                 git(&settings.clone().with("lfs.url", urls.fetch).with("lfs.pushurl", urls.push))
             }),
