@@ -24,15 +24,22 @@ struct State {
     is_unread: bool,
     /// The connection was upgraded to another protocol, which has its own timeouts.
     upgraded: bool,
-    /// Requests whose client has not yet taken the latest part of the answer, and since when.
-    untaken: HashMap<u64, Instant>,
+    /// The parts of answers that are not sent yet, by the number of the request.
+    unsent: HashMap<u64, UnsentParts>,
+}
+
+#[derive(Debug)]
+struct UnsentParts {
+    count: usize,
+    /// When the first of them was given to the HTTP library, or a part was sent.
+    since: Instant,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Activity {
     /// No request has been in progress since then.
     Idle(Instant),
-    /// Requests are in progress. Since the given time, the client has not taken a part of an answer.
+    /// Requests are in progress. Since the given time, no part of an answer was sent.
     Busy(Option<Instant>),
     /// The connection no longer speaks HTTP.
     Upgraded,
@@ -56,7 +63,7 @@ impl Exchanges {
             last: None,
             is_unread: false,
             upgraded: false,
-            untaken: HashMap::new(),
+            unsent: HashMap::new(),
         })))
     }
 
@@ -65,7 +72,7 @@ impl Exchanges {
         match state.in_progress {
             _ if state.upgraded => Activity::Upgraded,
             0 => Activity::Idle(state.idle_since),
-            _ => Activity::Busy(state.untaken.values().min().copied()),
+            _ => Activity::Busy(state.unsent.values().map(|parts| parts.since).min()),
         }
     }
 
@@ -117,21 +124,29 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Records that a part of the answer was given to the client.
+    /// Records that a part of the answer was given to the HTTP library.
     pub(super) fn part_given(&self) {
-        self.exchanges.state().untaken.insert(self.number, Instant::now());
+        let mut state = self.exchanges.state();
+        let parts = state.unsent.entry(self.number);
+        parts.or_insert_with(|| UnsentParts { count: 0, since: Instant::now() }).count += 1;
     }
 
-    /// Records that the client has taken the latest part.
-    pub(super) fn part_taken(&self) {
-        self.exchanges.state().untaken.remove(&self.number);
+    /// Records that a part was sent or dropped.
+    pub(super) fn part_sent(&self) {
+        let mut state = self.exchanges.state();
+        let Some(parts) = state.unsent.get_mut(&self.number) else { return };
+        parts.count -= 1;
+        parts.since = Instant::now();
+        if parts.count == 0 {
+            state.unsent.remove(&self.number);
+        }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
         let mut state = self.exchanges.state();
-        state.untaken.remove(&self.number);
+        state.unsent.remove(&self.number);
         state.in_progress -= 1;
         state.idle_since = Instant::now();
     }

@@ -174,8 +174,11 @@ impl<T> GuardedStream<T> {
         }
         match self.exchanges.activity() {
             Activity::Idle(since) => Some((since + self.limits.idle_timeout, true)),
-            // On HTTP/1.1, a client that does not read its answer blocks the write, which has its own timeout.
-            Activity::Busy(_) if !matches!(self.protocol, Protocol::Http2) => None,
+            // On HTTP/1.1, a client that does not read its answer blocks the write, which has its own timeout. The state is checked
+            // again because nothing polls this stream at the end of the request.
+            Activity::Busy(_) if !matches!(self.protocol, Protocol::Http2) => {
+                Some((Instant::now() + self.limits.idle_timeout, false))
+            }
             Activity::Busy(Some(since)) => Some((since + self.limits.write_timeout, true)),
             Activity::Busy(None) => Some((Instant::now() + self.limits.write_timeout, false)),
             Activity::Upgraded => None,

@@ -3,6 +3,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -15,6 +16,10 @@ use super::{
     exchanges::{Exchange, Exchanges, LastReason},
     unread_body::UnreadBody,
 };
+
+/// The largest part of an HTTP/2 answer, in bytes. The HTTP library queues a whole part as soon as the client has room for one
+/// byte. Small parts make the progress of a slow client visible.
+const HTTP2_PART: usize = 64 << 10;
 
 /// The outermost layer. It adds the [`HeadRefusal`](crate::error::HeadRefusal) to a request that substitutes a refused
 /// head.
@@ -44,13 +49,18 @@ pub(crate) async fn track(mut request: Request, next: Next) -> Response {
     if last.is_some() || (is_http1 && !is_read) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response.map(|body| Body::new(TrackedBody { body, exchange }))
+    let largest_part = if is_http1 { usize::MAX } else { HTTP2_PART };
+    let exchange = Arc::new(exchange);
+    response.map(|body| Body::new(TrackedBody { body, exchange, rest: Bytes::new(), largest_part }))
 }
 
-/// The body of an answer, which keeps its [`Exchange`] until it is sent.
+/// The body of an answer, whose parts keep its [`Exchange`] until they are sent.
 struct TrackedBody {
     body: Body,
-    exchange: Exchange,
+    exchange: Arc<Exchange>,
+    /// What is left of the latest part of `body`.
+    rest: Bytes,
+    largest_part: usize,
 }
 
 impl HttpBody for TrackedBody {
@@ -61,20 +71,54 @@ impl HttpBody for TrackedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // The HTTP library polls again only once it had room for the previous frame.
-        self.exchange.part_taken();
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if matches!(frame, Some(Ok(_))) {
-            self.exchange.part_given();
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(bytes))) => self.rest = bytes,
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
         }
-        Poll::Ready(frame)
+        let size = self.rest.len().min(self.largest_part);
+        let part = Part::new(self.rest.split_to(size), &self.exchange);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(part)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (mut hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
+    }
+}
+
+/// A part of an answer, until it is sent or dropped.
+struct Part {
+    bytes: Bytes,
+    exchange: Arc<Exchange>,
+}
+
+impl Part {
+    fn new(bytes: Bytes, exchange: &Arc<Exchange>) -> Self {
+        exchange.part_given();
+        Self { bytes, exchange: Arc::clone(exchange) }
+    }
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.exchange.part_sent();
     }
 }
