@@ -4,6 +4,7 @@ mod collect;
 mod limits;
 #[cfg(test)]
 mod tests;
+mod throughput;
 
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
@@ -21,10 +22,13 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use skep_api::{ErrorCode, Failure};
 
-pub(crate) use self::limits::BodyLimit;
 use self::{
     collect::collect,
     limits::{MAX_VALUES, count_values},
+};
+pub(crate) use self::{
+    limits::BodyLimit,
+    throughput::{Throughput, too_slow},
 };
 use crate::{auth::Identity, error::Refusal};
 

@@ -5,10 +5,13 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use skep_workspace::Content;
-use std::io;
+use std::{io, time::Instant};
 use tokio::sync::mpsc;
 
-use crate::door::limits::BodyTimeouts;
+use crate::{
+    body::{Throughput, too_slow},
+    door::limits::BodyTimeouts,
+};
 
 /// Pieces that are read ahead of the consumer.
 const READ_AHEAD: usize = 2;
@@ -48,15 +51,22 @@ pub(crate) async fn with_content<F: Future>(
 }
 
 async fn read(mut body: HttpBody, times: BodyTimeouts, sender: &mpsc::Sender<Piece>) {
+    let mut throughput = Throughput::new(times.stall);
     loop {
-        let piece = match tokio::time::timeout(times.stall, body.frame()).await {
-            Err(_) => Piece::Bytes(Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("nothing came for {:?}", times.stall),
-            ))),
+        let (began, left) = (Instant::now(), throughput.left());
+        let frame = tokio::time::timeout(left, body.frame()).await;
+        let (waited, received) = (began.elapsed(), throughput.received);
+        let slow = |received| {
+            let why = io::Error::new(io::ErrorKind::TimedOut, too_slow(received, times.stall));
+            Piece::Bytes(Err(why))
+        };
+        let piece = match frame {
+            Err(_) if throughput.add(waited.max(left), 0) => continue,
+            Err(_) => slow(received),
             Ok(None) => Piece::End,
             Ok(Some(Err(error))) => Piece::Bytes(Err(io::Error::other(error))),
             Ok(Some(Ok(frame))) => match frame.into_data() {
+                Ok(data) if !throughput.add(waited, data.len()) => slow(received + data.len()),
                 Ok(data) if data.is_empty() => continue,
                 Ok(data) => Piece::Bytes(Ok(data)),
                 Err(_) => continue,
@@ -100,8 +110,15 @@ mod tests {
         let broken = with_content(pieces(Err(io::Error::other("cut"))), times(), all).await;
         assert!(broken.unwrap_err().to_string().contains("cut"));
         let silent = HttpBody::from_stream(stream::pending::<io::Result<&str>>());
-        let error = with_content(silent, times(), all).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        // Each wait ends before nothing has come for long.
+        let slow = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            Some((Ok::<_, io::Error>("1"), ()))
+        });
+        for endless in [silent, HttpBody::from_stream(slow)] {
+            let error = with_content(endless, times(), all).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        }
     }
 
     #[tokio::test]

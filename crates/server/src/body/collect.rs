@@ -1,13 +1,16 @@
 //! Reads a request body and enforces its size limit and its minimum throughput.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use skep_api::{ErrorCode, Failure};
 
-use super::limits::BodyLimit;
+use super::{
+    limits::BodyLimit,
+    throughput::{Throughput, too_slow},
+};
 use crate::{
     door::limits::BodyTimeouts,
     memory::{RequestMemory, SMALL_BODY_BYTES},
@@ -15,39 +18,6 @@ use crate::{
 
 /// What is reserved at first for a body that does not declare its length, in bytes.
 const FIRST_PART: u64 = 256 << 10;
-
-const MIN_BYTES_PER_SECOND: f64 = 1024.0;
-
-/// Counts the bytes of the current window of [`BodyTimeouts::stall`]. Only time spent waiting for the body counts.
-#[derive(Debug)]
-struct Throughput {
-    window: Duration,
-    waited: Duration,
-    received: usize,
-}
-
-impl Throughput {
-    fn new(span: Duration) -> Self {
-        Self { window: span, waited: Duration::ZERO, received: 0 }
-    }
-
-    fn left(&self) -> Duration {
-        self.window.saturating_sub(self.waited)
-    }
-
-    /// Adds the bytes that arrived after a wait. Returns whether the throughput is high enough.
-    fn add(&mut self, waited: Duration, came: usize) -> bool {
-        self.waited += waited;
-        self.received += came;
-        if self.waited < self.window {
-            return true;
-        }
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let is_fast = self.received as f64 >= self.window.as_secs_f64() * MIN_BYTES_PER_SECOND;
-        *self = Self::new(self.window);
-        is_fast
-    }
-}
 
 /// Reads a body to its end.
 ///
@@ -81,11 +51,7 @@ pub(super) async fn collect(
             if throughput.add(waited.max(throughput.left()), 0) {
                 continue;
             }
-            return Err(if received == 0 {
-                cut_short(&format!("nothing came for {:?}", times.stall))
-            } else {
-                too_slow(times)
-            });
+            return Err(cut_short(&too_slow(received, times.stall)));
         };
         let Some(frame) = frame else { return Ok(bytes.freeze()) };
         let frame = frame.map_err(|_| cut_short("the connection broke"))?;
@@ -97,8 +63,9 @@ pub(super) async fn collect(
             reserved.grow_to((bytes.len() + data.len()) as u64).await?;
         }
         bytes.extend_from_slice(&data);
+        let received = throughput.received + data.len();
         if !throughput.add(waited, data.len()) {
-            return Err(too_slow(times));
+            return Err(cut_short(&too_slow(received, times.stall)));
         }
     }
 }
@@ -136,30 +103,6 @@ fn cut_short(why: &str) -> Failure {
     Failure::new(ErrorCode::MalformedBody, format!("the body was cut short: {why}"))
 }
 
-fn too_slow(times: BodyTimeouts) -> Failure {
-    cut_short(&format!("less than 1 KiB/s came for {:?}; send it faster", times.stall))
-}
-
 fn too_large(limit: BodyLimit) -> Failure {
     Failure::new(ErrorCode::BodyTooLarge, format!("the body is larger than {limit}; send less"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_window_with_too_few_bytes_is_too_slow() {
-        let span = Duration::from_secs(30);
-        let second = Duration::from_secs(1);
-        let mut pace = Throughput::new(span);
-        assert!((0..300).all(|_| pace.add(second, 1024)));
-        let mut pace = Throughput::new(span);
-        assert_eq!((0..30).filter(|_| !pace.add(second, 1023)).count(), 1);
-        // Bytes count only in the window in which they arrive.
-        let mut pace = Throughput::new(span);
-        assert!(pace.add(Duration::ZERO, 30 << 10));
-        assert!((0..30).all(|_| pace.add(second, 0)));
-        assert_eq!((0..30).filter(|_| !pace.add(second, 1)).count(), 1);
-    }
 }

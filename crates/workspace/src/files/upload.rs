@@ -15,8 +15,10 @@ use super::{
 };
 use crate::{Content, Error, Place, Roots, RunStreamed, roots::Slot, streamed::no_content};
 
-/// The stream is written in blocks of at least this size, in bytes.
+/// The stream is written in blocks of at least this size, in bytes, unless its parts are very small.
 const BLOCK_BYTES: usize = 256 << 10;
+/// A block consists of at most this many parts. A part may be a single byte that keeps the whole buffer it was received in.
+const MAX_PARTS: usize = 64;
 
 impl RunStreamed for UploadFile {
     async fn run_streamed(self, content: Content, place: &Place) -> Result<(FileWritten, Content), Error> {
@@ -79,7 +81,7 @@ impl Upload {
 /// The next block of the stream. Empty at the end.
 async fn gather(content: &mut Fuse<Content>) -> Result<Vec<Bytes>, Error> {
     let (mut blocks, mut length) = (Vec::new(), 0);
-    while length < BLOCK_BYTES {
+    while length < BLOCK_BYTES && blocks.len() < MAX_PARTS {
         let Some(block) = content.next().await else { break };
         let block = block.map_err(|error| Error::BodyBroken { reason: error.to_string() })?;
         length += block.len();
@@ -92,4 +94,20 @@ async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     spawn_blocking(work).await.map_err(|_| Error::WorkerFailed)?
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_block_of_tiny_parts_is_short_and_one_of_others_is_not() {
+        for (part, parts) in [(1, MAX_PARTS), (BLOCK_BYTES / MAX_PARTS, MAX_PARTS), (BLOCK_BYTES / 4, 4)] {
+            let endless = stream::repeat_with(move || Ok(Bytes::from(vec![0; part])));
+            let mut content = (Box::pin(endless) as Content).fuse();
+            assert_eq!(gather(&mut content).await.unwrap().len(), parts, "{part}");
+        }
+    }
 }
