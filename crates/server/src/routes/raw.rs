@@ -43,6 +43,10 @@ use crate::{
 
 /// Shorter content is sent in one block, without watching whether the key is revoked meanwhile.
 const SHORT_BYTES: u64 = 256 << 10;
+/// What a read takes, in bytes: three blocks of 256 KiB, one that waits for the client, the next one, and one that is being read.
+const READ_BYTES: u64 = 768 << 10;
+/// What a write takes, in bytes: the parts that came, a block of 256 KiB, and one of 1 MiB that bypasses the page cache.
+const WRITE_BYTES: u64 = 1536 << 10;
 
 /// The state of the routes that stream files.
 #[derive(Clone)]
@@ -66,6 +70,7 @@ pub(super) async fn read(
 ) -> Result<Response, Refusal> {
     let if_range = headers.get(IF_RANGE).map(|tag| tag.to_str().unwrap_or_default().trim().to_owned());
     let operation = StreamFile { path, range: range(headers), if_range };
+    caller.memory.reserve(READ_BYTES).await?;
     let (file, content) = state.runner.run_streamed(caller, chosen, operation, None).await?;
     let size = file.size_bytes;
     let (status, length, part) = match file.part {
@@ -210,6 +215,7 @@ pub(super) async fn write_raw(
     let chosen = Target::from_query(query.vm.as_deref())?;
     OperationRunner::record_resource(&chosen, &call.audit);
     let times = parts.extensions.get().copied().unwrap_or_default();
+    caller.memory.reserve(WRITE_BYTES).await?;
     let written = with_content(body, times, |content| {
         state.runner.run_streamed(&caller, chosen, operation, Some(content))
     });
