@@ -1,9 +1,11 @@
 //! HTTP requests of arbitrary clients: every answer has the documented shape.
 
-use reqwest::Method;
-use serde_json::Value;
+use std::{fs::File, net::IpAddr, time::Duration};
 
-use crate::harness::{Answer, Skep, send};
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Skep, limit_open_files, send, temp_dir};
 
 /// What every answer carries.
 #[track_caller]
@@ -209,4 +211,34 @@ async fn every_operation_says_what_it_refuses_and_which_scope_it_needs() {
             assert!(lists("404"), "{method} {path}: {operation}");
         }
     }
+}
+
+#[tokio::test]
+async fn an_address_with_all_the_connections_that_it_may_have_leaves_files_to_another() {
+    let skep = Skep::start_as(temp_dir(), |command| limit_open_files(command, 1_024)).await;
+    let root = skep.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
+    File::create(format!("{root}/large")).unwrap().set_len(32 << 20).unwrap();
+    let other = skep.tenant("other").await;
+    // Each connection of this address has a socket and an open file.
+    let head =
+        skep.head(&format!("GET /api/files/read?path={root}/large"), "accept: application/octet-stream\r\n");
+    let mut unread = Vec::new();
+    for _ in 0..600 {
+        let mut connection = skep.raw_connection().await;
+        connection.send(&head).await;
+        unread.push(connection);
+    }
+    let elsewhere = Client::builder().local_address(IpAddr::from([127, 0, 0, 2])).build().unwrap();
+    let answered = async |request: RequestBuilder, status| {
+        send(request.bearer_auth(&other.key).timeout(Duration::from_secs(60))).await.ok(status)
+    };
+    let whoami = answered(elsewhere.get(format!("{}/api/whoami", skep.url)), 200).await;
+    let folder = whoami["roots"][0].as_str().unwrap();
+    let write = json!({"path": format!("{folder}/file"), "content": "hello"});
+    answered(elsewhere.post(format!("{}/api/files/write", skep.url)).json(&write), 201).await;
+    let listed = answered(elsewhere.get(format!("{}/api/ls?path={folder}", skep.url)), 200).await;
+    assert_eq!(listed["entries"][0]["name"], "file", "{listed}");
+    let init = json!({"path": format!("{folder}/repository")});
+    answered(elsewhere.post(format!("{}/api/git/init", skep.url)).json(&init), 201).await;
+    assert!(skep.log().contains("--max-connections"), "{}", skep.log());
 }

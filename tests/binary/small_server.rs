@@ -3,6 +3,7 @@
 
 mod bodies;
 mod group;
+mod http2;
 mod requests;
 mod thorough;
 mod unfinished;

@@ -29,7 +29,7 @@ use crate::{
     auth::{Authenticator, authenticate},
     documented_routes::{DocumentedRoutes, check_documented},
     door::{
-        admission::{Admission, admit, resolve_origin},
+        admission::{Admission, admit, limit_without_key, resolve_origin},
         limits::{Limiter, Limits},
         origin::TrustedProxies,
         vm_listener::refuse_vms,
@@ -147,14 +147,14 @@ pub fn router(parts: Parts) -> Result<Router, Failure> {
         &parts.limits,
     ));
     let guarded = guarded_routes(&parts, &limiter, &actions, &gate)?;
-    let pages = dashboard::router(parts.dashboard);
+    let pages = dashboard::router(parts.dashboard).layer(from_fn(limit_without_key));
     let Parts { metrics: counted, audit: queue, limits, proxies, .. } = parts;
     let entrance = Arc::new(Admission::new(proxies, limiter, &limits));
     let documented_layer = from_fn_with_state(Arc::clone(&documented_cell), check_documented);
     let guarded = documented(guarded).layer(documented_layer.clone());
     let guarded = guarded.layer(from_fn_with_state(Arc::clone(&gate), authenticate));
     let public = documented(public).layer(from_fn(refuse_vms));
-    let public = documented([health]).merge(public).layer(documented_layer);
+    let public = documented([health]).merge(public).layer(documented_layer).layer(from_fn(limit_without_key));
     let merged = OpenApiRouter::with_openapi(openapi::base_document()).merge(public).merge(guarded);
     let (router, mut description) = merged.split_for_parts();
     openapi::complete(&mut description);

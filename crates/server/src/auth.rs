@@ -19,7 +19,8 @@ use crate::{
     bearer::{has_key, token_of_request},
     door::{
         address,
-        limits::{Limiter, Limits},
+        admission::limit_without_key,
+        limits::{Limiter, Limits, RequestsWithoutKey},
         origin::Origin,
         vm_listener,
     },
@@ -90,6 +91,9 @@ impl Authenticator {
         let address = Origin::from_extensions(extensions).address();
         let identified = self.look_up(uri, headers, extensions).await;
         let identity = identified.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
+        if let Some(of_connection) = extensions.get::<RequestsWithoutKey>() {
+            of_connection.end_limit();
+        }
         self.limiter.count_key(identity.key.id)?;
         Ok(identity)
     }
@@ -195,7 +199,7 @@ pub(crate) async fn authenticate(
     next: Next,
 ) -> Result<Response, Refusal> {
     if takes_link(&request) {
-        return Ok(next.run(request).await);
+        return limit_without_key(request, next).await;
     }
     let identity = gate.authenticate_request(request.uri(), request.headers(), request.extensions()).await?;
     let permit = gate.count(identity.account.id)?;

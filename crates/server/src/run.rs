@@ -25,7 +25,6 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -35,7 +34,7 @@ use crate::{
     background::{Background, Dispatcher},
     door::{
         connection::{ConnectionAcceptor, track},
-        tls::{Certificates, warn_of_expiry},
+        tls::{Certificates, TlsAcceptors, warn_of_expiry},
     },
     metrics::{self, Metrics},
     own_url::PublicUrl,
@@ -56,6 +55,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const MIN_READ_BUFFER: usize = 8 << 10;
 /// The send buffer of an HTTP/2 stream, in bytes.
 const STREAM_BUFFER: usize = 64 << 10;
+/// The bytes of bodies that an HTTP/2 peer may send before requests read them, on a connection and on each of its streams. A
+/// request that waits for memory leaves most of the connection's window to the others.
+const CONNECTION_WINDOW: u32 = 1 << 20;
+const STREAM_WINDOW: u32 = 256 << 10;
+/// The longest head of an HTTP/2 request, in bytes as RFC 9113 counts them (section 6.5.2). Compressed, it takes a fraction of
+/// these on the wire, and hundreds are decoded before the first of them is counted.
+const MAX_HTTP2_HEAD: usize = 16 << 10;
 /// Streams that an HTTP/2 peer may reset before they were accepted, and streams that this server may reset because of
 /// errors of the peer. One more closes the connection.
 const MAX_PENDING_RESETS: usize = 20;
@@ -127,9 +133,9 @@ pub async fn run(
     let dispatcher = Dispatcher::new(store, &outgoing, options.webhooks, metrics, stop.clone());
     let vms = SwarmHandle::new(options.swarm.clone());
     let background = Background::new(Arc::clone(&options.store), dispatcher, vms);
-    let tls_acceptor = tls_acceptor(tls.as_ref())?;
+    let tls_acceptors = tls.as_ref().map(TlsAcceptors::new).transpose()?;
     let (sessions, shared) = (TaskTracker::new(), Arc::new(limits.clone()));
-    let main = ConnectionAcceptor::new(Arc::clone(&shared), proxies.clone(), tls_acceptor, stop.clone());
+    let main = ConnectionAcceptor::new(Arc::clone(&shared), proxies.clone(), tls_acceptors, stop.clone());
     let for_vms = vm_listener.map(|listener| (listener, ConnectionAcceptor::for_vms(shared, stop.clone())));
     let servers = build_servers([(listener, main)].into_iter().chain(for_vms), &limits)?;
     let parts = Parts {
@@ -167,11 +173,6 @@ pub async fn run(
     };
     background.finish().await;
     ended.map_err(Error::Listener)
-}
-
-fn tls_acceptor(certificates: Option<&Certificates>) -> Result<Option<TlsAcceptor>, Error> {
-    let config = certificates.map(Certificates::server_config).transpose()?;
-    Ok(config.map(|config| TlsAcceptor::from(Arc::new(config))))
 }
 
 /// The stages of a shutdown. Each signal becomes true once.
@@ -287,7 +288,9 @@ fn configure(builder: &mut Builder<TokioExecutor>, limits: &Limits) {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.max_streams)
-        .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(u32::try_from(limits.max_header_bytes.min(MAX_HTTP2_HEAD)).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_LOCAL_ERROR_RESETS)
         .max_send_buf_size(STREAM_BUFFER)

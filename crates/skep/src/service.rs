@@ -10,11 +10,12 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
+use rustix::process::{Resource, getrlimit};
 use skep_accounts::{DEFAULT_ACCOUNT, KeyHash, check_validity};
 use skep_api::{ErrorCode, Failure, session::SessionLink};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
-    BootDefaults, Dashboard, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind,
+    BootDefaults, Dashboard, Limits, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind,
     StartHelper, SwarmReceiver, WebhookSettings, link_for_operator, tls::self_signed,
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
@@ -214,7 +215,7 @@ pub(crate) async fn serve(
         proxies: settings.transport.proxies(),
         public_url: settings.transport.public_url.clone(),
         dashboard: dashboard(),
-        limits: settings.transport.limits(),
+        limits: limits_within_descriptors(settings),
         git_allow: settings.git_allow.clone(),
         egress_deny: settings.egress.egress_deny.clone(),
         webhooks: WebhookSettings { allow, ..WebhookSettings::default() },
@@ -224,6 +225,23 @@ pub(crate) async fn serve(
     }
     notify_service_manager(&[sd_notify::NotifyState::Ready]);
     Ok(skep_server::run(order, shutdown).await?)
+}
+
+/// The limits of the settings, lowered to what this process may open.
+fn limits_within_descriptors(settings: &Settings) -> Limits {
+    let limits = settings.transport.limits();
+    let Some(descriptors) = getrlimit(Resource::Nofile).current else { return limits };
+    let (wanted, limits) = (limits.max_connections, limits.within_descriptors(descriptors));
+    let accepted = limits.max_connections;
+    if accepted < wanted {
+        tracing::warn!(
+            descriptors,
+            accepted,
+            "the server accepts {accepted} connections instead of {wanted} (--max-connections), because it may open \
+             {descriptors} files; raise that limit (`ulimit -Hn`, or LimitNOFILE= in the unit)"
+        );
+    }
+    limits
 }
 
 /// The dashboard, if this binary has it.

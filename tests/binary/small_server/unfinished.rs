@@ -10,7 +10,7 @@ use super::{
     group::{LimitedServer, Peak},
     is_answered,
 };
-use crate::harness::{Skep, eventually};
+use crate::harness::{Skep, Tenant, eventually};
 
 /// Some fewer than a server accepts from one address.
 pub(super) const CONNECTIONS: usize = 1_000;
@@ -55,6 +55,13 @@ pub(super) fn raise_open_files() {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
 }
 
+/// Writes a file whose body waits for memory.
+pub(super) async fn write_much(tenant: &Tenant<'_>) {
+    let root = tenant.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
+    let write = json!({"path": format!("{root}/file"), "content": "x".repeat(20 << 20)});
+    tenant.post("/api/files/write", &write).await.ok(201);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_do_not_end_leave_a_small_server_alive() {
     raise_open_files();
@@ -69,8 +76,6 @@ async fn bodies_that_do_not_end_leave_a_small_server_alive() {
     limited.assert_alive(&skep);
     // What they had reserved is free again.
     drop(unfinished);
-    let root = other.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
-    let write = json!({"path": format!("{root}/file"), "content": "x".repeat(20 << 20)});
-    other.post("/api/files/write", &write).await.ok(201);
+    write_much(&other).await;
     assert_eq!(skep.health().await["checks"]["store"], "ok");
 }

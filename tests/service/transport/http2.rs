@@ -2,7 +2,14 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use http::{Request, StatusCode};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use h2::{
+    SendStream,
+    client::{ResponseFuture, SendRequest},
+};
+use http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
 use skep_server::Limits;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -10,10 +17,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::wire::connect;
+use super::wire::{LAST, connect, exchange};
 use crate::{
     clock::advance_clock,
-    harness::{Options, Skep},
+    harness::{Options, Skep, done, eventually},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -106,6 +113,84 @@ async fn more_headers_than_allowed_are_refused_and_the_connection_goes_on() {
             timeout(PATIENCE, response).await.unwrap().ok().map(|response| response.status().as_u16());
         assert_eq!(answered, status, "{size}");
     }
+}
+
+/// A request that adds to the waitlist, whose body has not ended.
+fn begin_without_key(client: &mut SendRequest<Bytes>) -> (ResponseFuture, SendStream<Bytes>) {
+    let request =
+        Request::post("http://x/api/waitlist").header("content-type", "application/json").body(()).unwrap();
+    client.send_request(request, false).unwrap()
+}
+
+async fn status_of(response: ResponseFuture) -> StatusCode {
+    timeout(PATIENCE, response).await.unwrap().unwrap().status()
+}
+
+#[tokio::test]
+async fn a_connection_without_a_valid_key_has_few_requests_under_way() {
+    let skep = start(|_| {}).await;
+    let (client, connection) = h2::client::handshake(connect(skep.address).await).await.unwrap();
+    tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let get = |path: &str, key: &str| {
+        let request = Request::get(format!("http://x{path}"));
+        request.header("authorization", format!("Bearer {key}")).body(()).unwrap()
+    };
+    let mut begun: Vec<_> = (0..16).map(|_| begin_without_key(&mut client)).collect();
+    let (mut waiting, _) = client.send_request(get("/", "wrong"), true).unwrap();
+    let (refused, _body) = begin_without_key(&mut client);
+    assert_eq!(status_of(refused).await, StatusCode::SERVICE_UNAVAILABLE);
+    // A wrong key is answered at once, and changes nothing.
+    let (answer, _) = client.send_request(get("/api/whoami", "wrong"), true).unwrap();
+    assert_eq!(status_of(answer).await, StatusCode::UNAUTHORIZED);
+    assert!((&mut waiting).now_or_never().is_none());
+    drop(begun.pop());
+    assert_eq!(status_of(waiting).await, StatusCode::OK);
+    // A valid one ends the limit.
+    begun.push(begin_without_key(&mut client));
+    let (answer, _) = client.send_request(get("/api/whoami", &skep.admin), true).unwrap();
+    assert_eq!(status_of(answer).await, StatusCode::OK);
+    begun.extend((0..50).map(|_| begin_without_key(&mut client)));
+    let (answer, _) = client.send_request(get("/", ""), true).unwrap();
+    assert_eq!(status_of(answer).await, StatusCode::OK);
+    for (response, _) in &mut begun {
+        assert!(response.now_or_never().is_none());
+    }
+}
+
+/// As many first requests at once as a client may send before it knows anything about the connection.
+#[tokio::test]
+async fn requests_with_a_valid_key_do_not_wait_for_each_other() {
+    let skep = start(|_| {}).await;
+    let (client, connection) = h2::client::handshake(connect(skep.address).await).await.unwrap();
+    tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let mut answers = Vec::new();
+    for number in 0..100 {
+        let request = Request::post("http://x/api/keys")
+            .header("authorization", format!("Bearer {}", skep.admin))
+            .header("content-type", "application/json");
+        let (answer, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+        let key = format!(r#"{{"name": "key-{number}", "role": "agent"}}"#);
+        body.send_data(key.into(), true).unwrap();
+        answers.push(answer);
+    }
+    for answer in answers {
+        assert_eq!(status_of(answer).await, StatusCode::CREATED);
+    }
+}
+
+#[tokio::test]
+async fn one_http2_connection_too_many_is_closed_and_there_is_room_again_afterwards() {
+    let skep = start(|limits| limits.max_http2_connections_per_address = 2).await;
+    let (one, other) = (connected(&skep).await, connected(&skep).await);
+    assert!(next(&mut connected(&skep).await).await.is_none());
+    // The limit does not apply to HTTP/1.1.
+    assert!(exchange(&skep, LAST).await.starts_with("HTTP/1.1 200 "));
+    drop(one);
+    let is_room = async || next(&mut connected(&skep).await).await.is_some();
+    eventually("room for another connection", is_room).await;
+    drop(other);
 }
 
 /// Opens streams and resets each at once. Returns whether the server closed the connection.
@@ -203,6 +288,33 @@ async fn a_peer_that_takes_no_answer_is_given_up_although_it_answers_pings() {
     // The window stays exhausted as long as the body is not read.
     timeout(PATIENCE, connection).await.expect("the connection stays open").unwrap().ok();
     drop(response);
+}
+
+/// The HTTP library has queued the whole answer and dropped its body.
+#[tokio::test]
+async fn a_peer_that_does_not_take_the_last_part_of_an_answer_is_given_up() {
+    let skep = start(|limits| limits.write_timeout = Duration::from_secs(1)).await;
+    let whoami: Value = done(skep.request(Method::GET, "/api/whoami"), 200).await;
+    let path = format!("{}/file", whoami["roots"][0].as_str().unwrap());
+    let write = json!({"path": path, "content": "x".repeat(1_000)});
+    done(skep.request(Method::POST, "/api/files/write").json(&write), 201).await;
+    let (mut client, connection) = h2::client::Builder::new()
+        .initial_window_size(1)
+        .handshake::<_, Bytes>(connect(skep.address).await)
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+    let mut answers = Vec::new();
+    // A stream of events keeps the connection from being idle.
+    for target in ["/api/events".to_owned(), format!("/api/files/read?path={path}")] {
+        let request = Request::get(format!("http://x{target}"))
+            .header("authorization", format!("Bearer {}", skep.admin))
+            .header("accept", "text/event-stream, application/octet-stream");
+        let (response, _) = client.send_request(request.body(()).unwrap(), true).unwrap();
+        answers.push(timeout(PATIENCE, response).await.unwrap().unwrap());
+    }
+    timeout(PATIENCE, connection).await.expect("the connection stays open").unwrap().ok();
+    assert!(answers.iter().all(|answer| answer.status() == StatusCode::OK));
 }
 
 #[tokio::test]

@@ -8,12 +8,15 @@ use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
-use skep_server::tls::{Certificates, Pem};
+use skep_server::{
+    Limits,
+    tls::{Certificates, Pem},
+};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::wire::{LAST, ROOT, answer, connect, exchange};
-use crate::harness::{Options, Skep};
+use crate::harness::{Options, Skep, eventually};
 
 /// A certificate for this machine that expires in this year.
 pub(crate) fn certificate(until: i32) -> Pem {
@@ -69,6 +72,28 @@ async fn both_kinds_of_http_are_spoken_and_the_newer_one_is_preferred() {
         }
     }
     trusting(&skep, &pem, &["gopher"]).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn one_connection_more_than_may_speak_http2_gets_http1() {
+    let pem = certificate(2100);
+    let limits = Limits { max_http2_connections_per_address: 1, ..Limits::default() };
+    let tls = Some(Certificates::new(&pem).unwrap());
+    let skep = Skep::start_with(Options { tls, limits, ..Options::default() }).await;
+    let spoken = |stream: &TlsStream<TcpStream>| stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+    let both = ["h2", "http/1.1"];
+    let first = trusting(&skep, &pem, &both).await.unwrap();
+    assert_eq!(spoken(&first).as_deref(), Some(&b"h2"[..]));
+    let mut second = trusting(&skep, &pem, &both).await.unwrap();
+    assert_eq!(spoken(&second).as_deref(), Some(&b"http/1.1"[..]));
+    is_served(&mut second).await;
+    // A connection that negotiated HTTP/1.1 is not counted.
+    drop(first);
+    let is_room = async || {
+        let stream = trusting(&skep, &pem, &both).await.unwrap();
+        spoken(&stream).as_deref() == Some(&b"h2"[..])
+    };
+    eventually("room for another connection", is_room).await;
 }
 
 #[tokio::test]

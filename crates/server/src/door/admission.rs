@@ -4,6 +4,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use axum::{
+    body::HttpBody as _,
     extract::{Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -11,12 +12,13 @@ use axum::{
 use skep_api::ErrorCode;
 
 use super::{
-    limits::{BodyTimeouts, Concurrency, LimitReached, Limiter, Limits, Permit},
+    limits::{BodyTimeouts, Concurrency, LimitReached, Limiter, Limits, Permit, RequestsWithoutKey},
     origin::{Origin, TrustedProxies},
 };
 use crate::{
     answer_body::keep_to_end,
     error::{HTTPS_REQUIRED, HeadRefusal, Refusal},
+    memory::SMALL_BODY_BYTES,
 };
 
 pub(crate) struct Admission {
@@ -84,5 +86,15 @@ pub(crate) async fn admit(
     }
     entrance.limiter.count_address(origin.address())?;
     let permit = entrance.count(origin.address())?;
+    Ok(next.run(request).await.map(|body| keep_to_end(body, permit)))
+}
+
+/// The layer around routes that need no key.
+pub(crate) async fn limit_without_key(request: Request, next: Next) -> Result<Response, Refusal> {
+    let Some(of_connection) = request.extensions().get::<RequestsWithoutKey>().cloned() else {
+        return Ok(next.run(request).await);
+    };
+    let is_short = request.body().size_hint().upper().is_some_and(|bytes| bytes <= SMALL_BODY_BYTES);
+    let permit = of_connection.count(is_short).await?;
     Ok(next.run(request).await.map(|body| keep_to_end(body, permit)))
 }

@@ -11,8 +11,6 @@ use skep_api::{ErrorCode, Failure};
 use super::origin::Origin;
 use crate::error::Refusal;
 
-/// Maximum number of open connections of all VMs. They are counted apart from those of other callers.
-pub(crate) const MAX_VM_CONNECTIONS: usize = 4_096;
 /// Maximum number of open connections of one VM.
 pub(crate) const MAX_CONNECTIONS_PER_VM: usize = 32;
 

@@ -10,6 +10,9 @@ use skep_server::{Limits, PublicUrl, Rate, TrustedProxies};
 
 use super::lifetime;
 
+/// Each request under way may have 64 KiB of its answer in memory that reserves nothing.
+const MAX_REQUESTS_PER_ACCOUNT: usize = 2_048;
+
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub(crate) struct Transport {
     /// File with the TLS certificate and its chain, in PEM. It is read again when it changes.
@@ -30,19 +33,23 @@ pub(crate) struct Transport {
     /// [default: the address that the request for a link was sent to, if it is an address of the server].
     #[arg(long, env = "SKEP_PUBLIC_URL", value_name = "URL")]
     pub(crate) public_url: Option<PublicUrl>,
-    /// Maximum number of open connections, and of requests under way. An account may have half as many requests under way.
+    /// Maximum number of open connections, and of requests under way. An account may have half as many requests under way, and
+    /// at most 2048. At most 128 connections may use HTTP/2. All these are fewer if the server may not open four files for each
+    /// connection (`ulimit -Hn`).
     #[arg(long, env = "SKEP_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "16384",
         value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_connections: u32,
-    /// Maximum number of open connections per client address (IPv6: per /64). It may have twice as many requests under way.
+    /// Maximum number of open connections per client address (IPv6: per /64). It may have twice as many requests under way. At
+    /// most 8 connections may use HTTP/2.
     #[arg(long, env = "SKEP_MAX_CONNECTIONS_PER_ADDRESS", value_name = "NUMBER", default_value = "1024",
         value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_connections_per_address: u32,
-    /// Maximum number of concurrent requests per HTTP/2 connection.
-    #[arg(long, env = "SKEP_MAX_STREAMS", value_name = "NUMBER", default_value = "128",
+    /// Maximum number of concurrent requests per HTTP/2 connection. Until a request has a valid key, at most 16 may be for pages
+    /// and routes without a key.
+    #[arg(long, env = "SKEP_MAX_STREAMS", value_name = "NUMBER", default_value = "512",
         value_parser = value_parser!(u32).range(1..))]
     pub(crate) max_streams: u32,
-    /// Maximum size of the first line and headers of a request, in bytes.
+    /// Maximum size of the first line and headers of a request, in bytes; at most 16384 over HTTP/2.
     #[arg(long, env = "SKEP_MAX_HEADER_BYTES", value_name = "BYTES", default_value = "81920",
         value_parser = value_parser!(u32).range(8192..=1_048_576))]
     pub(crate) max_header_bytes: u32,
@@ -131,7 +138,9 @@ impl Transport {
             max_connections_per_address: self.max_connections_per_address as usize,
             max_requests: self.max_connections as usize,
             max_requests_per_address: 2 * self.max_connections_per_address as usize,
-            max_requests_per_account: (self.max_connections as usize).div_ceil(2),
+            max_requests_per_account: (self.max_connections as usize)
+                .div_ceil(2)
+                .min(MAX_REQUESTS_PER_ACCOUNT),
             max_streams: self.max_streams,
             max_header_bytes: self.max_header_bytes as usize,
             max_headers: self.max_headers as usize,

@@ -13,7 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 pub use self::{
-    commands::{binary, command, output_of, serve, serve_anywhere, small_vms, with_vms, write_program},
+    commands::{
+        binary, command, limit_open_files, output_of, serve, serve_anywhere, small_vms, with_vms,
+        write_program,
+    },
     requests::{Answer, send, try_send},
 };
 

@@ -3,6 +3,7 @@
 use std::{
     future::Future,
     io,
+    net::IpAddr,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -16,7 +17,6 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
 use tower::Layer;
 
 use super::{
@@ -27,9 +27,10 @@ use super::{
 };
 use crate::{
     door::{
-        limits::{Concurrency, Limits},
+        limits::{Concurrency, Limits, Permit, RequestsWithoutKey},
         origin::{Transport, TrustedProxies},
-        vm_listener::{MAX_CONNECTIONS_PER_VM, MAX_VM_CONNECTIONS},
+        tls::{HTTP2, TlsAcceptors},
+        vm_listener::MAX_CONNECTIONS_PER_VM,
     },
     own_url::LocalAddress,
 };
@@ -50,6 +51,7 @@ pub(crate) struct ConnectionAcceptor(Arc<Inner>);
 struct Inner {
     limits: Arc<Limits>,
     connections: Concurrency,
+    http2_connections: Concurrency,
     listener: ListenerKind,
     /// True once connections that have not sent a preface are dropped.
     stopping: watch::Receiver<bool>,
@@ -58,7 +60,11 @@ struct Inner {
 
 /// Whose connections they are.
 enum ListenerKind {
-    Main { proxies: TrustedProxies, tls: Option<TlsAcceptor> },
+    Main {
+        proxies: TrustedProxies,
+        tls: Option<TlsAcceptors>,
+    },
+    /// VMs speak HTTP/1.1.
     Vms,
 }
 
@@ -67,14 +73,17 @@ impl ConnectionAcceptor {
     pub(crate) fn new(
         limits: Arc<Limits>,
         proxies: TrustedProxies,
-        tls: Option<TlsAcceptor>,
+        tls: Option<TlsAcceptors>,
         stopping: watch::Receiver<bool>,
     ) -> Self {
         let connections = Concurrency::new(limits.max_connections, limits.max_connections_per_address);
+        let http2_connections =
+            Concurrency::new(limits.max_http2_connections, limits.max_http2_connections_per_address);
         let callers = ListenerKind::Main { proxies, tls };
         Self(Arc::new(Inner {
             limits,
             connections,
+            http2_connections,
             listener: callers,
             stopping,
             last_warning: Mutex::default(),
@@ -83,10 +92,11 @@ impl ConnectionAcceptor {
 
     /// An acceptor for the listener of the API for VMs: plain HTTP/1.1, with limits of its own.
     pub(crate) fn for_vms(limits: Arc<Limits>, stopping: watch::Receiver<bool>) -> Self {
-        let connections = Concurrency::new(MAX_VM_CONNECTIONS, MAX_CONNECTIONS_PER_VM);
+        let connections = Concurrency::new(limits.max_vm_connections, MAX_CONNECTIONS_PER_VM);
         Self(Arc::new(Inner {
             limits,
             connections,
+            http2_connections: Concurrency::new(0, 0),
             listener: ListenerKind::Vms,
             stopping,
             last_warning: Mutex::default(),
@@ -94,7 +104,10 @@ impl ConnectionAcceptor {
     }
 }
 
-type ConnectionService<S> = AddExtension<AddExtension<AddExtension<S, Exchanges>, Transport>, LocalAddress>;
+type ConnectionService<S> = AddExtension<
+    AddExtension<AddExtension<AddExtension<S, Exchanges>, RequestsWithoutKey>, Transport>,
+    LocalAddress,
+>;
 type Accepted<S> = (GuardedStream<Socket>, ConnectionService<S>);
 
 impl<S: Send + 'static> Accept<TcpStream, S> for ConnectionAcceptor {
@@ -121,28 +134,39 @@ impl Inner {
             io::Error::from(io::ErrorKind::QuotaExceeded)
         })?;
         let mut stopping = self.stopping.clone();
-        let (stream, first) = tokio::select! {
-            greeted = timeout(self.limits.header_timeout, self.handshake(stream)) => greeted??,
+        let handshake = self.handshake(stream, by_address.then_some(peer));
+        let (stream, first, http2_permit) = tokio::select! {
+            greeted = timeout(self.limits.header_timeout, handshake) => greeted??,
             () = stopped(&mut stopping) => return Err(io::ErrorKind::ConnectionAborted.into()),
         };
-        let is_http2 = first == HTTP2_PREFACE;
-        let carrier = match (&self.listener, &stream) {
-            (ListenerKind::Vms, _) if is_http2 => return Err(io::ErrorKind::Unsupported.into()),
-            (ListenerKind::Vms, _) => Transport::Vms,
-            (ListenerKind::Main { .. }, Socket::Tls(_)) => Transport::Tls,
-            (ListenerKind::Main { .. }, Socket::Plain(_)) => Transport::PlainText,
-        };
+        let is_http2 = http2_permit.is_some();
+        let carrier = self.transport(&stream);
         let exchanges = Exchanges::new();
+        let without_key =
+            if by_address { RequestsWithoutKey::limited() } else { RequestsWithoutKey::unlimited() };
         let service = Extension(exchanges.clone()).layer(service);
+        let service = Extension(without_key).layer(service);
         let service = Extension(carrier).layer(service);
         let service = Extension(local).layer(service);
         let limits = Arc::clone(&self.limits);
-        let guarded = GuardedStream::new(Parts { stream, first, is_http2, exchanges, limits, permit });
+        let guarded = GuardedStream::new(Parts {
+            stream,
+            first,
+            is_http2,
+            exchanges,
+            limits,
+            permits: (permit, http2_permit),
+        });
         Ok((guarded, service))
     }
 
-    /// Does the TLS handshake and reads the preface.
-    async fn handshake(&self, stream: TcpStream) -> io::Result<(Socket, Vec<u8>)> {
+    /// Does the TLS handshake and reads the preface. Returns the permit of a connection that speaks HTTP/2.
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        peer: Option<IpAddr>,
+    ) -> io::Result<(Socket, Vec<u8>, Option<Permit>)> {
+        let mut offered = None;
         let mut wire = match &self.listener {
             ListenerKind::Vms | ListenerKind::Main { tls: None, .. } => Socket::Plain(stream),
             ListenerKind::Main { tls: Some(tls), .. } => {
@@ -151,11 +175,38 @@ impl Inner {
                 if byte[0] != TLS_HANDSHAKE && byte[0].is_ascii_uppercase() {
                     return Err(refuse_plain_text(stream).await);
                 }
-                Socket::Tls(Box::new(tls.accept(stream).await?))
+                offered = self.http2_connections.open(peer).ok();
+                let stream = tls.offering(offered.is_some()).accept(stream).await?;
+                if stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
+                    offered = None;
+                }
+                Socket::Tls(Box::new(stream))
             }
         };
         let first = read_preface(&mut wire).await?;
-        Ok((wire, first))
+        let permit = match offered {
+            _ if first != HTTP2_PREFACE => None,
+            // A client may begin HTTP/2 without negotiating it (RFC 9113, section 3.3).
+            None => Some(self.http2_connections.open(peer).map_err(|_| self.http2_refused())?),
+            offered => offered,
+        };
+        Ok((wire, first, permit))
+    }
+
+    fn transport(&self, stream: &Socket) -> Transport {
+        match (&self.listener, stream) {
+            (ListenerKind::Vms, _) => Transport::Vms,
+            (ListenerKind::Main { .. }, Socket::Tls(_)) => Transport::Tls,
+            (ListenerKind::Main { .. }, Socket::Plain(_)) => Transport::PlainText,
+        }
+    }
+
+    /// The error for a client that spoke HTTP/2 without a permit.
+    fn http2_refused(&self) -> io::Error {
+        let (all, of_address) =
+            (self.limits.max_http2_connections, self.limits.max_http2_connections_per_address);
+        tracing::debug!("an HTTP/2 connection is closed: there may be {all}, and {of_address} of an address");
+        io::ErrorKind::QuotaExceeded.into()
     }
 
     fn warn_rejected(&self, full: &str) {
@@ -172,7 +223,8 @@ impl Inner {
                 ListenerKind::Vms => tracing::warn!(
                     full,
                     "connections of VMs are turned away: there may be {MAX_CONNECTIONS_PER_VM} of one VM and \
-                     {MAX_VM_CONNECTIONS} of all ({full})"
+                     {} of all ({full})",
+                    self.limits.max_vm_connections
                 ),
             }
         }

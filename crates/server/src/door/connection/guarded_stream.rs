@@ -54,7 +54,7 @@ pub(crate) struct GuardedStream<T> {
     read_timer: Option<Pin<Box<Sleep>>>,
     write_timer: Option<Pin<Box<Sleep>>>,
     closing: Closing,
-    _permit: Permit,
+    _permits: (Permit, Option<Permit>),
 }
 
 /// How received bytes are passed on.
@@ -84,12 +84,13 @@ pub(super) struct Parts<T> {
     pub(super) is_http2: bool,
     pub(super) exchanges: Exchanges,
     pub(super) limits: Arc<Limits>,
-    pub(super) permit: Permit,
+    /// The permit of the connection, and that of an HTTP/2 connection.
+    pub(super) permits: (Permit, Option<Permit>),
 }
 
 impl<T> GuardedStream<T> {
     pub(super) fn new(parts: Parts<T>) -> Self {
-        let Parts { stream, first, is_http2, exchanges, limits, permit } = parts;
+        let Parts { stream, first, is_http2, exchanges, limits, permits } = parts;
         let protocol = if is_http2 {
             Protocol::Http2
         } else {
@@ -107,7 +108,7 @@ impl<T> GuardedStream<T> {
             read_timer: None,
             write_timer: None,
             closing: Closing::Open,
-            _permit: permit,
+            _permits: permits,
         }
     }
 

@@ -2,14 +2,17 @@
 
 mod buckets;
 mod concurrency;
+mod descriptors;
 mod limiter;
 mod rate;
+mod without_key;
 
 use std::time::Duration;
 
 pub(crate) use concurrency::{Concurrency, LimitReached, Permit};
 pub(crate) use limiter::Limiter;
 pub use rate::{InvalidRate, Rate};
+pub(crate) use without_key::RequestsWithoutKey;
 
 /// The limits of a server. The defaults suit a server on the open internet.
 #[derive(Debug, Clone)]
@@ -18,6 +21,13 @@ pub struct Limits {
     pub max_connections: usize,
     /// Connections of one address at the same time (IPv6: of one /64). A trusted proxy is not counted.
     pub max_connections_per_address: usize,
+    /// HTTP/2 connections at the same time. Each may hold 1 MiB of bodies and the heads of `max_streams` requests before a
+    /// request is counted. Of further connections, those that negotiate the protocol by ALPN use HTTP/1.1, and others are closed.
+    pub max_http2_connections: usize,
+    /// HTTP/2 connections of one address at the same time (IPv6: of one /64), likewise.
+    pub max_http2_connections_per_address: usize,
+    /// Connections of VMs at the same time. They are counted apart from those of other callers.
+    pub max_vm_connections: usize,
     /// Requests under way at the same time, from their heads to the end of their answers. One more is refused.
     pub max_requests: usize,
     /// Requests of one address under way (IPv6: of one /64).
@@ -59,10 +69,13 @@ impl Default for Limits {
         Self {
             max_connections: 16_384,
             max_connections_per_address: 1_024,
+            max_http2_connections: 128,
+            max_http2_connections_per_address: 8,
+            max_vm_connections: 4_096,
             max_requests: 16_384,
             max_requests_per_address: 2_048,
-            max_requests_per_account: 8_192,
-            max_streams: 128,
+            max_requests_per_account: 2_048,
+            max_streams: 512,
             max_header_bytes: 80 << 10,
             max_headers: 100,
             header_timeout: Duration::from_secs(30),

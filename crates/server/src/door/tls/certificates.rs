@@ -62,14 +62,17 @@ impl Certificates {
         self.0.current().fingerprint
     }
 
-    /// The configuration of rustls: TLS 1.2 and 1.3, and HTTP/2 preferred to HTTP/1.1.
-    pub(crate) fn server_config(&self) -> Result<ServerConfig, Error> {
+    /// The configuration of rustls: TLS 1.2 and 1.3, and these protocols (RFC 7301), the preferred one first.
+    ///
+    /// # Errors
+    /// rustls refuses its parameters.
+    pub(super) fn server_config(&self, protocols: &[&[u8]]) -> Result<ServerConfig, Error> {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.0.provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| Error::Setup(error.to_string()))?;
         let resolver: Arc<Resolver> = Arc::clone(&self.0);
         let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(config)
     }
 }

@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{
+    Resource, Rlimit, Signal, getpid, getppid, set_parent_process_death_signal, setrlimit,
+};
 
 use super::{START, Skep};
 
@@ -94,6 +96,14 @@ fn give_root_up(command: &mut Command, data_dir: &Path) {
         std::os::unix::fs::chown(data_dir.join("test.log"), Some(NOBODY), Some(NOBODY)).unwrap();
         command.uid(NOBODY).gid(NOBODY);
     }
+}
+
+/// Lets a server open this many files. More than the tests may open needs root.
+pub fn limit_open_files(command: &mut Command, files: u64) {
+    let limit = Rlimit { current: Some(files), maximum: Some(files) };
+    let set = move || Ok(setrlimit(Resource::Nofile, limit)?);
+    // SAFETY: the closure makes one system call, and neither allocates nor takes a lock.
+    unsafe { command.pre_exec(set) };
 }
 
 /// A test that runs out of time is killed, and nothing of it stops its server. The server is interrupted then, which ends its
