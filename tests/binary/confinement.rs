@@ -49,6 +49,7 @@ async fn server_and_vmms_hold_what_they_need_and_nothing_else() {
     step("descriptors of the server", async { descriptors_of_the_server(&skep) }).await;
     step("environment", async { environment(&skep, pid_of(&vms[0])) }).await;
     step("descriptors of VMMs", async { descriptors_of_vmms(&skep, &vms) }).await;
+    step("memory of VMMs", async { memory_of_vmms(&vms) }).await;
 }
 
 #[tokio::test]
@@ -78,6 +79,28 @@ fn is_confined(skep: &Skep) {
     let asked = Command::new("python3").args(["-c", script]).output().unwrap();
     let version: i32 = String::from_utf8(asked.stdout).unwrap().trim().parse().unwrap();
     assert_eq!(skep.log().contains("confined by Landlock"), version > 0, "{version}: {}", skep.log());
+}
+
+/// The kernel must not merge equal pages of guests: the time of a write would tell one guest what another one has in memory.
+fn memory_of_vmms(vms: &[Value]) {
+    for vm in vms {
+        let text = fs::read_to_string(format!("/proc/{}/smaps", pid_of(vm))).unwrap();
+        let mut guest_memory = 0;
+        let mut mapping = "";
+        for line in text.lines() {
+            match line.strip_prefix("VmFlags: ") {
+                // The first line of a mapping names its file.
+                None if line.contains("/memfd:skep-") => mapping = line,
+                None if line.contains('-') => mapping = "",
+                Some(flags) if !mapping.is_empty() => {
+                    guest_memory += 1;
+                    assert!(!flags.split(' ').any(|flag| flag == "mg"), "{mapping}: {flags}");
+                }
+                _ => {}
+            }
+        }
+        assert!(guest_memory > 0, "{text}");
+    }
 }
 
 fn environment(skep: &Skep, vmm: u32) {

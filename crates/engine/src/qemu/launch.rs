@@ -128,7 +128,7 @@ impl Qemu {
             (
                 "-object",
                 &format!(
-                    "memory-backend-file,id=ram,size={memory_mb}M,mem-path=/proc/self/fd/{},share={share}",
+                    "memory-backend-file,id=ram,size={memory_mb}M,mem-path=/proc/self/fd/{},share={share},merge=off",
                     fds.ram
                 ),
             ),

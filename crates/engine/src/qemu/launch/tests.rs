@@ -29,7 +29,7 @@ microvm,acpi=on,isa-serial=on,suppress-vmdesc=on,memory-backend=ram
 -m
 128M
 -object
-memory-backend-file,id=ram,size=128M,mem-path=/proc/self/fd/7,share=<share>
+memory-backend-file,id=ram,size=128M,mem-path=/proc/self/fd/7,share=<share>,merge=off
 -kernel
 /proc/self/fd/8
 -initrd
