@@ -48,8 +48,8 @@ impl VmmFiles {
         };
         Ok(Self {
             ram: sealed(open_known(inherited::RAM, |files| files.ram)?)?,
-            kernel: open_known(inherited::KERNEL, |files| files.kernel)?,
-            initrd: open_known(inherited::INITRD, |files| files.initrd)?,
+            kernel: sealed(open_known(inherited::KERNEL, |files| files.kernel)?)?,
+            initrd: sealed(open_known(inherited::INITRD, |files| files.initrd)?)?,
             root: root.ok_or_else(|| io::Error::other("the VMM has closed its root file system"))?,
             pages: pages.map(sealed).transpose()?,
         })
@@ -82,9 +82,98 @@ fn sealed(file: File) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
+    use std::{
+        io::{BufRead, BufReader},
+        os::fd::AsRawFd,
+        process::{Child, Command, Stdio},
+    };
+
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
 
     use super::*;
+
+    /// The files of a VMM, in the order of [`NUMBERS`].
+    type Files = [File; 5];
+
+    const ROOT: usize = 3;
+    /// The descriptors of a VMM. The root file system may have any.
+    const NUMBERS: [i32; 5] =
+        [inherited::RAM, inherited::KERNEL, inherited::INITRD, inherited::PAGES + 1, inherited::PAGES];
+
+    fn memory_file(seals: SealFlags) -> File {
+        let file = memfd_create("skep-test", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        fcntl_add_seals(&file, seals).unwrap();
+        file.into()
+    }
+
+    fn sealed_files() -> Files {
+        [(); 5].map(|()| memory_file(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW))
+    }
+
+    fn ids(files: &Files) -> InheritedFiles {
+        let [ram, kernel, initrd, _, pages] = files.each_ref().map(|file| FileId::of(file).unwrap());
+        InheritedFiles { ram, kernel, initrd, pages: Some(pages) }
+    }
+
+    /// A process that is killed at the end of the test.
+    struct Vmm(Child);
+
+    impl Drop for Vmm {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    /// A process that has these files at the numbers of a VMM.
+    fn vmm_with(files: &Files) -> Vmm {
+        let opened = NUMBERS.iter().zip(files);
+        let opened =
+            opened.map(|(number, file)| format!("exec {number}</proc/$PPID/fd/{}; ", file.as_raw_fd()));
+        let script = format!("{} echo; exec sleep 600", opened.collect::<String>());
+        let mut command = Command::new("bash");
+        let mut child = command.args(["-euc", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "\n");
+        Vmm(child)
+    }
+
+    #[test]
+    fn a_vmm_that_exchanged_a_file_is_not_copied() {
+        let files = sealed_files();
+        let (root, known) = (FileId::of(&files[ROOT]).ok(), ids(&files));
+        // The control: the files that it inherited are accepted.
+        VmmFiles::of(vmm_with(&files).0.id(), root, Some(&known)).unwrap();
+        for exchanged in 0..files.len() {
+            let mut others = files.each_ref().map(|file| file.try_clone().unwrap());
+            others[exchanged] = sealed_files().into_iter().next().unwrap();
+            let vmm = vmm_with(&others);
+            assert!(VmmFiles::of(vmm.0.id(), root, Some(&known)).is_err(), "{exchanged}");
+            // Without a record, only the root file system is known.
+            assert_eq!(VmmFiles::of(vmm.0.id(), root, None).is_err(), exchanged == ROOT, "{exchanged}");
+        }
+    }
+
+    #[test]
+    fn a_memory_file_that_a_vmm_can_still_change_is_not_copied() {
+        for (unsealed, seals) in [
+            (0, SealFlags::empty()),
+            (0, SealFlags::SHRINK | SealFlags::GROW),
+            (1, SealFlags::WRITE | SealFlags::GROW),
+            (2, SealFlags::WRITE | SealFlags::SHRINK),
+            (4, SealFlags::empty()),
+        ] {
+            let mut files = sealed_files();
+            files[unsealed] = memory_file(seals);
+            let (root, known) = (FileId::of(&files[ROOT]).ok(), ids(&files));
+            let vmm = vmm_with(&files);
+            for known in [Some(&known), None] {
+                let refusal = VmmFiles::of(vmm.0.id(), root, known).err().unwrap();
+                assert_eq!(refusal.kind(), io::ErrorKind::InvalidData, "{unsealed}: {refusal}");
+            }
+        }
+    }
 
     #[test]
     fn only_the_file_that_a_vmm_inherited_is_opened() {
