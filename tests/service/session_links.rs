@@ -8,7 +8,10 @@ use skep_api::{KeyId, Scope};
 use skep_server::PublicUrl;
 use skep_store::{NewSession, NewSessionLink, RevokeKey};
 
-use crate::harness::{Follower, Options, Refused, Skep, done, refused};
+use crate::{
+    access::tenant,
+    harness::{Follower, Options, Refused, Skep, done, refused},
+};
 
 #[track_caller]
 fn is(found: &Refused, status: u16, code: &str) {
@@ -104,6 +107,18 @@ async fn links_that_are_used_expired_or_of_a_lost_key_open_nothing() {
     let begun = log_in(&skep, &valid).await;
     let session = cookie_of(&begun).strip_prefix("skep_session=").unwrap().to_owned();
     is(&refused(log_in(&skep, &session).await).await, 401, "invalid_token");
+}
+
+#[tokio::test]
+async fn a_link_opens_a_session_only_from_addresses_that_the_account_allows() {
+    let skep = Skep::start().await;
+    let (account, key) = tenant(&skep, "acme").await;
+    let [here, elsewhere] = [token(&skep, &key).await, token(&skep, &key).await];
+    // The control: without a list, every address is allowed.
+    assert_eq!(log_in(&skep, &here).await.status(), 201);
+    let list = json!({"allowed_ips": ["192.0.2.0/24"]});
+    done(skep.request(Method::PATCH, &format!("/api/accounts/{account}")).json(&list), 200).await;
+    is(&refused(log_in(&skep, &elsewhere).await).await, 403, "address_not_allowed");
 }
 
 #[tokio::test]

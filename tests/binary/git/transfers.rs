@@ -102,10 +102,14 @@ async fn limited_keys(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm:
     let into_vm = json!({"url": here.at("source"), "from": "server", "path": "/root/taken", "vm": vm});
     let out_of_vm = json!({"url": inside.at("work"), "from": vm, "path": here.at("taken")});
     let pull = json!({"path": inside.at("work"), "vm": vm});
-    for (key, code) in [(of_vm, "vm_key_limited"), (writes, "scope_missing")] {
+    let calls =
+        [("clone", &into_vm), ("clone", &out_of_vm), ("pull", &pull), ("fetch", &pull), ("push", &pull)];
+    // The other key may push: that reads nothing on the server.
+    for (key, code, calls) in [(of_vm, "vm_key_limited", &calls[..]), (writes, "scope_missing", &calls[..4])]
+    {
         let made = skep.post("/api/keys", &key).await.ok(201);
         let secret = made["key"].as_str().unwrap();
-        for (verb, body) in [("clone", &into_vm), ("clone", &out_of_vm), ("pull", &pull), ("fetch", &pull)] {
+        for (verb, body) in calls {
             let request = skep.bare(Method::POST, &format!("/api/git/{verb}"));
             send(request.bearer_auth(secret).json(body)).await.refused(403, code);
         }
