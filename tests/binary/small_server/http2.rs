@@ -22,7 +22,7 @@ use super::{
     is_answered,
     unfinished::{CONNECTIONS, raise_open_files, settles, write_much},
 };
-use crate::harness::Skep;
+use crate::harness::{Skep, eventually};
 
 /// The length that each body declares.
 const BODY_BYTES: usize = 1 << 20;
@@ -64,6 +64,15 @@ async fn begin(
     Some((response, body))
 }
 
+/// Waits until no request is under way but the one that asks. The server goes on with those whose connections were closed.
+async fn all_requests_end(skep: &Skep) {
+    eventually("the end of all requests", async || {
+        let metrics = skep.get("/metrics").await.ok(200);
+        metrics.as_str().unwrap().lines().any(|line| line == "skep_http_requests_in_flight 1")
+    })
+    .await;
+}
+
 /// Begins as many requests on each of these connections, all of whose bodies lack the last byte.
 async fn begin_writes(skep: &Skep, clients: &[SendRequest<Bytes>], on_each: usize) -> Vec<Unfinished> {
     let request = || {
@@ -95,6 +104,7 @@ async fn hundreds_of_bodies_on_each_connection_leave_a_small_server_alive() {
     limited.assert_alive(&skep);
     // What they had reserved is free again.
     drop((unfinished, clients));
+    all_requests_end(&skep).await;
     write_much(&other).await;
 }
 
@@ -120,6 +130,7 @@ async fn full_windows_of_many_connections_leave_a_small_server_alive() {
     limited.assert_alive(&skep);
     // What they had reserved is free again.
     drop((unfinished, clients));
+    all_requests_end(&skep).await;
     write_much(&other).await;
 }
 
@@ -217,5 +228,6 @@ async fn files_that_nobody_reads_leave_a_small_server_alive() {
     limited.assert_alive(&skep);
     // The reservations end with the connections.
     drop(unread);
+    all_requests_end(&skep).await;
     skep.get(&format!("/api/files/read?path={root}/block")).await.ok(200);
 }
