@@ -9,10 +9,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    Router,
-    middleware::{from_fn, from_fn_with_state},
-};
+use axum::{Router, middleware::from_fn_with_state};
 use axum_server::{Handle, Server};
 use futures_util::{TryFutureExt, future::try_join_all};
 use hyper_util::{
@@ -23,7 +20,7 @@ use skep_store::Store;
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::task::TaskTracker;
 
@@ -134,7 +131,7 @@ pub async fn run(
     let vms = SwarmHandle::new(options.swarm.clone());
     let background = Background::new(Arc::clone(&options.store), dispatcher, vms);
     let tls_acceptors = tls.as_ref().map(TlsAcceptors::new).transpose()?;
-    let (sessions, shared) = (TaskTracker::new(), Arc::new(limits.clone()));
+    let (sessions, requests, shared) = (TaskTracker::new(), TaskTracker::new(), Arc::new(limits.clone()));
     let main = ConnectionAcceptor::new(Arc::clone(&shared), proxies.clone(), tls_acceptors, stop.clone());
     let for_vms = vm_listener.map(|listener| (listener, ConnectionAcceptor::for_vms(shared, stop.clone())));
     let servers = build_servers([(listener, main)].into_iter().chain(for_vms), &limits)?;
@@ -164,15 +161,21 @@ pub async fn run(
         egress_deny: options.egress_deny,
     };
     let _metrics = serve_metrics(metrics_listener, &parts);
-    let router = router(parts).map_err(Error::Internal)?.layer(from_fn(track));
-    let router = router.layer(from_fn_with_state(drain, announce_close));
+    let router = followed(router(parts).map_err(Error::Internal)?, &requests, drain);
+    let stages = ShutdownStages { draining, stopping, closing, requests, sessions };
     let ended = tokio::select! {
-        ended = serve(servers, router, shutdown, ShutdownStages { draining, stopping, closing, sessions }) => ended,
+        ended = serve(servers, router, shutdown, stages) => ended,
         never = background.run() => match never {},
         never = warn_of_expiry(tls) => match never {},
     };
     background.finish().await;
     ended.map_err(Error::Listener)
+}
+
+/// Has `requests` contain the requests of a router until they are answered, and their answers announce the end of their connection once
+/// `drain` is true.
+fn followed(router: Router, requests: &TaskTracker, drain: watch::Receiver<bool>) -> Router {
+    router.layer(from_fn_with_state(requests.clone(), track)).layer(from_fn_with_state(drain, announce_close))
 }
 
 /// The stages of a shutdown. Each signal becomes true once.
@@ -183,8 +186,21 @@ struct ShutdownStages {
     stopping: watch::Sender<bool>,
     /// Streams are about to be cut off.
     closing: watch::Sender<bool>,
+    /// The requests that are not answered yet. Those of HTTP/2 outlive their connection.
+    requests: TaskTracker,
     /// The open WebSocket sessions.
     sessions: TaskTracker,
+}
+
+impl ShutdownStages {
+    /// Waits for the end of what may outlive its connection. Requests have until `end`; sessions end by themselves.
+    async fn all_ended(&self, end: Instant) {
+        self.sessions.close();
+        self.sessions.wait().await;
+        self.requests.close();
+        // What goes on ends with the process.
+        let _ = timeout_at(end, self.requests.wait()).await;
+    }
 }
 
 /// Creates a server for each listener, with its acceptor.
@@ -227,31 +243,33 @@ async fn serve(
         return Ok(());
     }
     tracing::info!("shutting down: requests under way have {} s", GRACE.as_secs());
+    let end = Instant::now() + GRACE;
     stages.stopping.send_replace(true);
     handle.graceful_shutdown(Some(GRACE));
-    stages.sessions.close();
-    let mut serving = Box::pin(async {
+    let mut ending = Box::pin(async {
         let ended = serving.await;
-        stages.sessions.wait().await;
+        stages.all_ended(end).await;
         ended
     });
-    if let Ok(ended) = timeout(STREAM_GRACE, &mut serving).await {
+    if let Ok(ended) = timeout(STREAM_GRACE, &mut ending).await {
         return ended;
     }
     stages.closing.send_replace(true);
-    serving.await
+    ending.await
 }
 
 /// Ends the remaining connections once a successor accepts new ones.
 async fn drain(handle: &Handle<SocketAddr>, stages: ShutdownStages) {
     sleep(CLOSE_NOTICE).await;
     tracing::info!("another server serves: requests under way have {} s", GRACE.as_secs());
+    let end = Instant::now() + GRACE;
     stages.stopping.send_replace(true);
     handle.graceful_shutdown(None);
     let all_closed = async {
-        while handle.connection_count() > 0 || !stages.sessions.is_empty() {
+        while handle.connection_count() > 0 {
             sleep(POLL_INTERVAL).await;
         }
+        stages.all_ended(end).await;
     };
     let mut all_left = std::pin::pin!(all_closed);
     if timeout(STREAM_GRACE, &mut all_left).await.is_err() {

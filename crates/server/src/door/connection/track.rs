@@ -7,10 +7,16 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use axum::{body::Body, extract::Request, middleware::Next, response::Response};
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Version, header::CONNECTION};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio_util::task::TaskTracker;
 
 use super::{
     exchanges::{Exchange, Exchanges, LastReason},
@@ -22,8 +28,9 @@ use super::{
 const HTTP2_PART: usize = 64 << 10;
 
 /// The outermost layer. It adds the [`HeadRefusal`](crate::error::HeadRefusal) to a request that substitutes a refused
-/// head.
-pub(crate) async fn track(mut request: Request, next: Next) -> Response {
+/// head. `requests` has each request until it is answered.
+pub(crate) async fn track(State(requests): State<TaskTracker>, mut request: Request, next: Next) -> Response {
+    let _under_way = requests.token();
     let Some(exchanges) = request.extensions().get::<Exchanges>().cloned() else {
         return next.run(request).await;
     };
