@@ -85,7 +85,7 @@ impl Inspection {
 }
 
 /// Compares tables, indexes, views and triggers with those that the migrations create. This detects databases of other
-/// programs and added triggers.
+/// programs, and added and changed triggers.
 fn schema_difference(
     connection: &Connection,
     version: i64,
@@ -94,15 +94,30 @@ fn schema_difference(
     migrations::migrate_to(&mut ours, version)?;
     let (expected, found) = (schema_objects(&ours)?, schema_objects(connection)?);
     let difference = expected.symmetric_difference(&found).next();
-    Ok(difference
-        .map(|(kind, name)| format!("the {kind} `{name}` is not as in version {version} of skep's schema")))
+    Ok(difference.map(|SchemaObject { kind, name, .. }| {
+        format!("the {kind} `{name}` is not as in version {version} of skep's schema")
+    }))
 }
 
-fn schema_objects(connection: &Connection) -> std::result::Result<BTreeSet<(String, String)>, SqliteError> {
+/// An object of a schema.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SchemaObject {
+    kind: String,
+    name: String,
+    /// The statement that creates a trigger or view. That of a table is not compared: `ALTER TABLE` rewrites it, each release of SQLite
+    /// in its way.
+    code: Option<String>,
+}
+
+fn schema_objects(connection: &Connection) -> std::result::Result<BTreeSet<SchemaObject>, SqliteError> {
     // Tables of SQLite itself, such as statistics, are not part of the schema.
-    let sql = "SELECT type, name FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    let sql = "SELECT type, name, iif(type IN ('trigger', 'view'), sql, NULL) FROM sqlite_schema
+               WHERE NOT (type IN ('table', 'index') AND name LIKE 'sqlite\\_%' ESCAPE '\\')";
     let mut statement = connection.prepare(sql)?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let object = |row: &rusqlite::Row<'_>| {
+        Ok(SchemaObject { kind: row.get(0)?, name: row.get(1)?, code: row.get(2)? })
+    };
+    let rows = statement.query_map([], object)?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 

@@ -239,6 +239,27 @@ async fn an_invalid_copy_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_copy_with_another_trigger_of_a_known_name_is_refused() {
+    let fixture = Fixture::new().filled().await;
+    let evil = "AFTER DELETE ON keys BEGIN DELETE FROM events; END";
+    let changed = format!("DROP TRIGGER keys_go; CREATE TRIGGER keys_go {evil}");
+    // SQLite refuses a name that begins with `sqlite_`, but not a file that has it.
+    let hidden = format!(
+        "CREATE TRIGGER evil {evil};
+         PRAGMA writable_schema = ON;
+         UPDATE sqlite_schema SET name = 'sqlite_evil', sql = replace(sql, 'evil', 'sqlite_evil') WHERE name = 'evil'"
+    );
+    for (sql, name) in [(changed, "keys_go"), (hidden, "sqlite_evil")] {
+        let copy = fixture.copy_with(|c| c.execute_batch(&sql).unwrap());
+        let error = fixture.restore(&copy).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidValue, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    // The control.
+    fixture.restore(&fixture.copy_with(|_| {})).unwrap();
+}
+
+#[tokio::test]
 async fn concurrent_restores_are_refused() {
     let fixture = Fixture::new().filled().await;
     let held = StagingFile::create_locked(beside(&fixture.database(), "restoring")).unwrap();
