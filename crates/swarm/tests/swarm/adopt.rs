@@ -85,6 +85,25 @@ async fn a_vm_that_only_the_store_has_or_that_does_not_answer_is_lost() {
     fixture.assert_nothing_left().await;
 }
 
+/// As after the restore of a store from a time before the VM was on disk.
+#[tokio::test]
+async fn a_vm_that_runs_in_another_process_than_on_record_is_not_adopted() {
+    let fixture = Fixture::new().await;
+    let vms = fixture.boot(2).await.unwrap().vms;
+    let other = vms.iter().map(|vm| vm.pid.unwrap()).max().unwrap() + 1;
+    fixture.keeper(|keeper| keeper.set_pid(vms[0].id, other));
+    let fixture = fixture.restart().await;
+    assert_eq!(fixture.store.ends(), [(vms[0].id, EndReason::Lost)]);
+    let message = "it is another process than the one on record";
+    assert_eq!(fixture.store.messages(), [(vms[0].id, message.to_owned())]);
+    // The control: the other VM, and nothing is left of the first.
+    let found = fixture.swarm.status(&fixture.account).await.unwrap().vms;
+    assert_eq!(found.iter().map(|vm| vm.id).collect::<Vec<_>>(), [vms[1].id]);
+    assert_eq!(fixture.keeper(|keeper| keeper.running()), 1);
+    fixture.swarm.cleanup(&fixture.account, "c").await.unwrap();
+    fixture.assert_nothing_left().await;
+}
+
 #[tokio::test]
 async fn a_vm_on_disk_is_not_lost_when_the_keeper_refuses_what_it_needs() {
     for refuses_all in [false, true] {

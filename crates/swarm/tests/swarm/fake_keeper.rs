@@ -115,6 +115,11 @@ impl FakeKeeper {
         self.vmms.get_mut(&vm).unwrap().runs = runs;
     }
 
+    /// Has the VM run in a process with this id.
+    pub(crate) fn set_pid(&mut self, vm: VmId, pid: u32) {
+        self.vmms.get_mut(&vm).unwrap().launched.pid = pid;
+    }
+
     pub(crate) fn forget(&mut self, vm: VmId) {
         self.vmms.remove(&vm);
     }

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use skep_api::git::{ExportSource, Exported, ExportedRef, GitExport, GitImport, GitReach};
+use skep_api::git::{ExportSource, Exported, ExportedRef, GitExport, GitImport, GitReach, MAX_EXPORTED_REFS};
 
 use super::*;
+use crate::git::exchange::import::check_export;
 
 const ELSEWHERE: &str = "skep://server/srv/one";
 
@@ -144,6 +145,17 @@ async fn a_failed_import_leaves_no_files() {
         ErrorCode::UnknownRevision
     );
     assert_eq!(code(export(&fixture, "nothing", None, None).await.map(|_| ())), ErrorCode::UnknownPath);
+}
+
+#[test]
+fn the_number_of_exported_references_is_limited() {
+    let with = |count: usize| {
+        let one = |number| ExportedRef { name: format!("refs/heads/b{number}"), id: "1".repeat(40) };
+        Exported { head: None, commit: None, refs: (0..count).map(one).collect(), boundary: Vec::new() }
+    };
+    check_export(&with(MAX_EXPORTED_REFS)).unwrap();
+    let refused = check_export(&with(MAX_EXPORTED_REFS + 1)).unwrap_err();
+    assert!(refused.to_string().contains("too many branches and tags"), "{refused}");
 }
 
 /// A URL must not lead to a path on the server.
