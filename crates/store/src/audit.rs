@@ -75,9 +75,8 @@ pub struct AuditPage {
 pub struct TrimHistory {
     /// Entries and events older than this are deleted.
     pub before: Timestamp,
-    /// Approximate disk space for audit and events together, in bytes: half for each. Entries without an account may
-    /// take at most a fifth of the audit's half, so that a flood of unauthenticated requests cannot displace other
-    /// entries.
+    /// Approximate disk space for audit and events together, in bytes: half for each. Where a half is exceeded, the oldest of the
+    /// account that takes the most of it are deleted. Entries without an account may take at most a fifth of the audit's half.
     pub bytes: u64,
     /// Maximum number of rows to delete of each kind. A small number keeps the write transaction short.
     pub batch: u32,

@@ -16,12 +16,12 @@ pub trait EventStore: Send + Sync {
     async fn events_after(&self, sequence: u64, limit: u32) -> Result<Vec<Event>>;
     /// Returns a page of events.
     async fn read_events(&self, query: ReadEvents) -> Result<EventPage>;
-    /// Returns the position just before the first event at or after this time, or the newest position if there is none.
-    /// The cost hardly depends on the number of events. If the clock was set back, the position may be that of a later
+    /// Returns the position just before the first event at or after this time, or the newest position if there is none. No event of
+    /// the account is deleted after it. The cost hardly depends on the number of events. If the clock was set back, the position may be that of a later
     /// such event.
-    async fn event_position(&self, since: Timestamp) -> Result<EventId>;
+    async fn event_position(&self, account: AccountId, since: Timestamp) -> Result<EventId>;
     /// Returns the range of stored events.
-    async fn event_span(&self) -> Result<EventSpan>;
+    async fn event_span(&self, scope: EventScope) -> Result<EventSpan>;
     /// Returns a ticket of this account and the range of events that its state reflects; fails with `UnknownTicket`.
     async fn ticket_with_span(
         &self,
@@ -99,7 +99,7 @@ pub struct EventPage {
     pub examined_to: u64,
     /// Whether there may be more events.
     pub more: bool,
-    /// Range of stored events when the page was read.
+    /// Range of stored events of the scope when the page was read.
     pub span: EventSpan,
 }
 
@@ -110,7 +110,8 @@ pub struct EventSpan {
     pub epoch: String,
     /// Last sequence of the previous epoch.
     pub epoch_start: u64,
-    /// Oldest stored sequence; the next one to be written if no event is stored.
+    /// For one account: the sequence from which on no event of it is deleted. For all: the oldest stored sequence; the next one to be
+    /// written if no event is stored.
     pub oldest: u64,
     /// Newest sequence that was written, even if that event has been deleted.
     pub newest: u64,

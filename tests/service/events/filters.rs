@@ -19,7 +19,7 @@ async fn ask(skep: &Skep, scopes: &[Scope], query: &str) -> Refused {
 }
 
 /// Follows the stream with this key.
-async fn follow(skep: &Skep, key: &str, query: &str) -> Follower {
+pub(super) async fn follow(skep: &Skep, key: &str, query: &str) -> Follower {
     Follower::of(skep.bare(Method::GET, &format!("/api/events{query}")).bearer_auth(key)).await
 }
 

@@ -1,10 +1,12 @@
 //! Event ids that the store does not know, or no longer knows.
 
 use jiff::Timestamp;
+use reqwest::Method;
 use serde_json::json;
-use skep_store::TrimHistory;
+use skep_api::Scope;
+use skep_store::{Event, TrimHistory};
 
-use super::sequence;
+use super::{filters::follow, sequence};
 use crate::harness::Skep;
 
 /// Deletes the oldest events.
@@ -42,6 +44,34 @@ async fn an_event_id_older_than_the_kept_events_begins_with_a_gap() {
     assert_eq!(events[1].data["ticket"]["id"], json!(id));
     skep.changed(&id, json!({"status": "in_progress"})).await;
     assert_eq!(follower.next().await.unwrap().kind, "ticket.claimed");
+}
+
+#[tokio::test]
+async fn an_account_with_many_events_has_a_gap_and_others_have_none() {
+    let skep = Skep::start().await;
+    let begun = skep.follow("").await.last;
+    skep.simple("older than theirs").await;
+    let acme = skep.other_account("acme").await;
+    let key = skep.key_of(&acme, &[Scope::TicketsRead, Scope::TicketsWrite]).await;
+    let ticket = skep.bare(Method::POST, "/api/tickets").bearer_auth(&key).json(&json!({"title": "theirs"}));
+    assert_eq!(ticket.send().await.unwrap().status(), 201);
+    skep.boots(20).await;
+    let kept = skep.follow(&format!("?types=vm.*&after={begun}")).await.take(20).await;
+    let earlier = skep.store.events_after(0, 1000).await.unwrap();
+    let is_earlier =
+        |event: &&Event| event.account == skep.account.id && event.sequence < sequence(&kept[0].id);
+    let batch = u32::try_from(earlier.iter().filter(is_earlier).count()).unwrap() + 5;
+    // One batch, for which any history is too much.
+    let before = Timestamp::now() - jiff::SignedDuration::from_hours(1);
+    let trimmed = skep.store.trim_history(TrimHistory { before, bytes: 0, batch }).await.unwrap();
+    assert_eq!(trimmed.events, u64::from(batch));
+    let mut own = skep.follow(&format!("?types=vm.*&after={begun}")).await;
+    assert_eq!(own.next().await.unwrap().kind, "stream.gap");
+    assert_eq!(own.take(15).await, kept[5..]);
+    // Theirs are older, and no event of theirs is gone.
+    let mut theirs = follow(&skep, &key, &format!("?after={begun}")).await;
+    let events = theirs.take(2).await;
+    assert_eq!((events[0].kind.as_str(), events[1].kind.as_str()), ("ticket.created", "ticket.ready"));
 }
 
 #[tokio::test]

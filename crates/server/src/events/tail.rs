@@ -149,7 +149,7 @@ impl Tail {
 
     /// Empties the buffer and continues after the newest event.
     async fn skip_to_newest(&self, store: &dyn EventStore) -> skep_store::Result<()> {
-        let newest = store.event_span().await?.newest;
+        let newest = store.event_span(EventScope::All).await?.newest;
         *self.lock() = Buffer { from: newest, to: newest, ..Buffer::default() };
         self.0.newest.send_replace(newest);
         Ok(())

@@ -65,8 +65,8 @@ struct AuditQuery {
 ///
 /// Every write and every refused request of the account, newest first: who did what, from where, on which resource,
 /// with which outcome. Successful reads are not logged. Callers with `server:admin` also see requests that were refused
-/// because their key was unknown. Entries are kept for 30 days, or less if they exceed their part of the 10 GiB for
-/// events and entries.
+/// because their key was unknown. Entries are kept for 30 days, or less if all exceed their part of the 10 GiB for
+/// events and entries: the oldest of the account that has the most are deleted then.
 #[utoipa::path(
     get, path = "/api/audit", tag = "audit", operation_id = "list_audit", params(AuditQuery),
     security(("bearer" = ["admin"])),

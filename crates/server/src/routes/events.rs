@@ -14,7 +14,7 @@ use skep_api::{
     AccountId, ErrorCode, Failure, TicketId,
     events::{EVENT_ID_HEADER, EventId, GapReason},
 };
-use skep_store::{EventSpan, ReadTicketHistory, Store};
+use skep_store::{EventScope, EventSpan, ReadTicketHistory, Store};
 use tokio::sync::watch;
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
@@ -74,8 +74,8 @@ struct EventsQuery {
 /// once. After a broken connection, reconnect with the id of the last event as `Last-Event-ID` or `after`: no event is
 /// lost. `since` begins at a time instead. With `follow=false` the stream ends after the events that exist. The header
 /// `Skep-Event-Id` is the id to reconnect with before the first event has arrived. If events are missing, because they
-/// are kept for 30 days only or a backup was restored, the stream begins with `stream.gap`, which gives the reason, and
-/// continues with the oldest event. An `error` event (`{error, message, code}`) is the last of a stream that the server
+/// are kept for 30 days at most (less if all events take more than their part of 10 GiB) or a backup was restored, the stream
+/// begins with `stream.gap`, which gives the reason, and continues with the oldest event. An `error` event (`{error, message, code}`) is the last of a stream that the server
 /// ends, for example because the key was revoked. A comment is sent every 15 s. A client that does not read is
 /// disconnected and can reconnect.
 #[utoipa::path(
@@ -103,7 +103,7 @@ async fn events(
             let message = "`after` and `since` both set the beginning; give one of them";
             return Err(Refusal::new(ErrorCode::InvalidValue, message));
         }
-        (None, Some(since)) => Some(state.store.event_position(since).await?),
+        (None, Some(since)) => Some(state.store.event_position(caller.account.id, since).await?),
         (from, _) => from,
     };
     let (types, ticket) = (query.types.as_deref(), query.ticket.as_deref());
@@ -150,7 +150,7 @@ impl EventsState {
         from: Option<EventId>,
         ticket: Option<TicketId>,
     ) -> Result<StreamStart, Refusal> {
-        let span = self.store.event_span().await?;
+        let span = self.store.event_span(EventScope::Account(account)).await?;
         let missing = from.as_ref().and_then(|from| missing(from, &span));
         let (mut span, mut record) = (span, None);
         if let Some(id) = ticket {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     DeliveryContent, DeliveryOutcome, DeliveryPage, DueDelivery, EnqueueDeliveries, Enqueued, Error,
-    EventKind, ListDeliveries, ListDue, RecordAttempt, Redeliver, TestWebhook,
+    EventKind, EventScope, ListDeliveries, ListDue, RecordAttempt, Redeliver, TestWebhook,
 };
 
 /// Maximum number of attempts to keep of a delivery that is redelivered repeatedly.
@@ -33,7 +33,7 @@ struct LaggingWebhook {
 
 /// Creates deliveries for unprocessed events of webhooks.
 pub(super) fn enqueue(connection: &Connection, command: &EnqueueDeliveries) -> Result<Enqueued, SqliteError> {
-    let newest = events::span(connection)?.newest;
+    let newest = events::span(connection, EventScope::All)?.newest;
     let behind = query_all(
         connection,
         "SELECT * FROM (
@@ -138,7 +138,7 @@ fn insert(connection: &Connection, new: &NewDelivery<'_>, at: Timestamp) -> Resu
 /// Creates a test delivery, which is not an event.
 pub(super) fn test(connection: &Connection, command: &TestWebhook) -> Result<Delivery, SqliteError> {
     require_enabled(connection, command.account, command.webhook)?;
-    let newest = events::span(connection)?.newest;
+    let newest = events::span(connection, EventScope::All)?.newest;
     let new = NewDelivery {
         id: command.delivery,
         webhook: command.webhook,
@@ -270,9 +270,20 @@ fn update_webhook(
     Ok((disabled > 0).then_some(reason))
 }
 
+/// Deletes the deliveries of events that were deleted before older ones of other accounts. Tests, which have the sequence of a later event
+/// of any account, are deleted with what is older.
+pub(super) fn delete_of_events(connection: &Connection, sequences: &[u64]) -> Result<u64, SqliteError> {
+    let mut gone = 0;
+    for deleted in sequences {
+        let sql = "DELETE FROM webhook_deliveries WHERE sequence = ?1 AND data IS NULL";
+        gone += execute(connection, sql, [sequence(*deleted)])? as u64;
+    }
+    Ok(gone)
+}
+
 /// Deletes one batch of deliveries whose event or webhook was deleted, and deleted webhooks without deliveries.
 pub(super) fn delete_orphaned(connection: &Connection, batch: u32) -> Result<u64, SqliteError> {
-    let oldest = events::span(connection)?.oldest;
+    let oldest = events::span(connection, EventScope::All)?.oldest;
     let sql = "DELETE FROM webhook_deliveries WHERE rowid IN (
                    SELECT rowid FROM webhook_deliveries WHERE sequence < ?1 ORDER BY sequence LIMIT ?2)";
     let mut gone = execute(connection, sql, params![sequence(oldest), batch])?;

@@ -25,12 +25,12 @@ impl EventStore for SqliteStore {
         self.readers.run(move |c| page(c, &query)).await
     }
 
-    async fn event_position(&self, since: Timestamp) -> crate::Result<EventId> {
-        self.readers.run(move |c| position_before(c, since)).await
+    async fn event_position(&self, account: AccountId, since: Timestamp) -> crate::Result<EventId> {
+        self.readers.run(move |c| position_before(c, account, since)).await
     }
 
-    async fn event_span(&self) -> crate::Result<EventSpan> {
-        self.readers.run(span).await
+    async fn event_span(&self, scope: EventScope) -> crate::Result<EventSpan> {
+        self.readers.run(move |c| span(c, scope)).await
     }
 
     async fn ticket_with_span(
@@ -40,7 +40,10 @@ impl EventStore for SqliteStore {
         at: Timestamp,
     ) -> crate::Result<TicketWithSpan> {
         let query = move |c: &Connection| {
-            Ok(TicketWithSpan { ticket: tickets::read(c, account, id, at)?, span: span(c)? })
+            Ok(TicketWithSpan {
+                ticket: tickets::read(c, account, id, at)?,
+                span: span(c, EventScope::Ticket(account, id))?,
+            })
         };
         self.readers.run(query).await
     }
@@ -124,8 +127,12 @@ fn read_page(
     sql: &str,
     params: impl Params,
 ) -> Result<EventPage, SqliteError> {
-    let mut page =
-        EventPage { events: Vec::new(), examined_to: query.after, more: false, span: span(connection)? };
+    let mut page = EventPage {
+        events: Vec::new(),
+        examined_to: query.after,
+        more: false,
+        span: span(connection, query.scope)?,
+    };
     let (mut examined, mut bytes) = (0, 0);
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(params)?;
@@ -154,9 +161,15 @@ fn read_page(
 /// out of order.
 const OUT_OF_ORDER_WINDOW: u64 = 1_000;
 
-/// Binary search for the position just before the first event at or after a time.
-fn position_before(connection: &Connection, since: Timestamp) -> Result<EventId, SqliteError> {
-    let EventSpan { epoch, epoch_start: began, oldest, newest } = span(connection)?;
+/// Binary search for the position just before the first event at or after a time, among those from which on no event of the account is
+/// deleted.
+fn position_before(
+    connection: &Connection,
+    account: AccountId,
+    since: Timestamp,
+) -> Result<EventId, SqliteError> {
+    let EventSpan { epoch, epoch_start: began, oldest, newest } =
+        span(connection, EventScope::Account(account))?;
     let since = millis(since);
     // Events up to `low` are taken as earlier than `since`, those after `high` as later.
     let (mut low, mut high) = (began.max(oldest.saturating_sub(1)).min(newest), newest);
@@ -181,19 +194,24 @@ fn position_before(connection: &Connection, since: Timestamp) -> Result<EventId,
     Ok(EventId { epoch, sequence })
 }
 
-pub(super) fn span(connection: &Connection) -> Result<EventSpan, SqliteError> {
+pub(super) fn span(connection: &Connection, scope: EventScope) -> Result<EventSpan, SqliteError> {
+    let account = match scope {
+        EventScope::All => None,
+        EventScope::Account(account) | EventScope::Ticket(account, _) => Some(account.to_string()),
+    };
     let sql = "SELECT (SELECT value FROM meta WHERE name = 'epoch') AS epoch,
                       (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'epoch_began') AS began,
                       (SELECT min(sequence) FROM events) AS oldest,
+                      (SELECT max(trimmed_to) FROM history WHERE account IN ('', ?1) AND kind = 'events') AS trimmed_to,
                       (SELECT seq FROM sqlite_sequence WHERE name = 'events') AS newest";
-    let span = query_optional(connection, sql, [], |row| {
+    let span = query_optional(connection, sql, [&account], |row| {
         let newest = row.optional_number("newest")?.unwrap_or(0);
-        Ok(EventSpan {
-            epoch: row.get("epoch")?,
-            epoch_start: row.number("began")?,
-            oldest: row.optional_number("oldest")?.unwrap_or(newest + 1),
-            newest,
-        })
+        let oldest = match &account {
+            Some(_) => row.optional_number::<u64>("trimmed_to")?.unwrap_or(0) + 1,
+            None => row.optional_number("oldest")?.unwrap_or(newest + 1),
+        };
+        let (epoch, epoch_start) = (row.get("epoch")?, row.number("began")?);
+        Ok(EventSpan { epoch, epoch_start, oldest, newest })
     })?;
     span.ok_or_else(|| invalid_column("epoch", "it is missing"))
 }

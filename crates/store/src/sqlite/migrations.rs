@@ -36,6 +36,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("migrations/0028_former_pids.sql")),
     M::up(include_str!("migrations/0029_egress_of_snapshots.sql")),
     M::up(include_str!("migrations/0030_git_relay_of_accounts.sql")),
+    M::up(include_str!("migrations/0031_history_of_accounts.sql")),
 ];
 
 /// The newest schema version that this program supports.

@@ -9,8 +9,8 @@ use skep_api::{
     egress::EgressPolicy,
 };
 
-use super::{all_events, boot, booted, default_account, moment};
-use crate::{AuditFilter, ListAudit, NewAuditEntry, OutcomeFilter, Store, TrimHistory};
+use super::{account_named, all_events, boot, booted, default_account, moment};
+use crate::{AuditFilter, EventScope, ListAudit, NewAuditEntry, OutcomeFilter, Store, TrimHistory};
 
 fn entry(account: Option<AccountId>, step: i64) -> NewAuditEntry {
     let prefix = "sk-skep-prod-3f9a1c20".to_owned();
@@ -228,6 +228,44 @@ pub async fn a_flood_of_strangers_pushes_out_nothing_but_itself(store: Arc<dyn S
     let all: BTreeSet<String> = steps(&*store, query(account, true)).await.into_iter().collect();
     assert!(all.len() < 50, "{}", all.len());
     assert!(all.contains("2999"), "the newest of the flood is there");
+}
+
+pub async fn an_account_with_much_history_pushes_out_its_own_only(store: Arc<dyn Store>) {
+    let (greedy, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    // The oldest are those of the other account.
+    store.record_audit(in_order((0..20).map(|step| entry(Some(other), step)).collect())).await.unwrap();
+    store.record_boots(boot((2..22).map(|pid| booted(other, pid)).collect())).await.unwrap();
+    store
+        .record_audit(in_order((0..400).map(|step| entry(Some(greedy), 100 + step)).collect()))
+        .await
+        .unwrap();
+    store.record_boots(boot((100..500).map(|pid| booted(greedy, pid)).collect())).await.unwrap();
+    let of = async |account| {
+        let events = all_events(&*store).await;
+        let sequences = events.iter().filter(|event| event.account == account);
+        let sequences: Vec<u64> = sequences.map(|event| event.sequence).collect();
+        (steps(&*store, query(account, false)).await.len(), sequences)
+    };
+    let before = [of(greedy).await.1, of(other).await.1];
+    let command = TrimHistory { before: moment(-1), bytes: 60_000, batch: 7 };
+    trim(&*store, command).await;
+    let [(entries, events), others] = [of(greedy).await, of(other).await];
+    assert_eq!((others.0, &others.1), (20, &before[1]), "those of the other account are all there");
+    assert!((20..200).contains(&entries) && (20..200).contains(&events.len()), "{entries} {}", events.len());
+    assert_eq!(events, before[0][400 - events.len()..], "the oldest of the account went");
+    // Each account knows from where on it has all of its events.
+    let oldest = async |scope| store.event_span(scope).await.unwrap().oldest;
+    assert_eq!(oldest(EventScope::Account(greedy)).await, events[0]);
+    assert!(oldest(EventScope::Account(other)).await <= before[1][0]);
+    assert_eq!(oldest(EventScope::All).await, before[1][0]);
+    // What is old goes by its age, whosever it is.
+    trim(&*store, TrimHistory { before: moment(1_000_000), ..command }).await;
+    assert_eq!([of(greedy).await, of(other).await], [(0, Vec::new()), (0, Vec::new())]);
+    store.record_boots(boot(vec![booted(other, 600)])).await.unwrap();
+    let left = of(other).await.1;
+    for scope in [EventScope::Account(greedy), EventScope::Account(other), EventScope::All] {
+        assert_eq!(oldest(scope).await, left[0], "{scope:?}");
+    }
 }
 
 pub async fn pages_of_long_audit_entries_end_by_their_bytes(store: Arc<dyn Store>) {

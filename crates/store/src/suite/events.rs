@@ -111,7 +111,7 @@ pub async fn a_page_ends_by_what_it_costs(store: Arc<dyn Store>) {
 
 pub async fn a_time_has_a_place_in_the_order_of_commits(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
-    let place = async |second| store.event_position(moment(second)).await.unwrap();
+    let place = async |second| store.event_position(account, moment(second)).await.unwrap();
     assert_eq!(place(0).await.sequence, 0, "also where there is no event");
     // Two events for each time, and one that was written late.
     for second in [10, 10, 20, 20, 30, 29, 30, 40] {
@@ -136,14 +136,14 @@ pub async fn a_time_has_a_place_in_the_order_of_commits(store: Arc<dyn Store>) {
 }
 
 pub async fn what_is_kept_no_longer_is_known_to_be_missing(store: Arc<dyn Store>) {
-    let nothing = store.event_span().await.unwrap();
+    let nothing = store.event_span(EventScope::All).await.unwrap();
     assert_eq!((nothing.oldest, nothing.newest), (1, 0));
     let account = default_account(&*store).await.id;
     vms(&*store, account, 1..6).await;
     let all = sequences(&all_events(&*store).await);
     let trim = async |batch| {
         store.trim_history(TrimHistory { before: moment(1_000_000), bytes: 1 << 30, batch }).await.unwrap();
-        store.event_span().await.unwrap()
+        store.event_span(EventScope::All).await.unwrap()
     };
     let some = trim(2).await;
     assert_eq!((some.oldest, some.newest), (all[2], all[4]));

@@ -339,6 +339,21 @@ pub async fn deliveries_go_with_their_events_and_their_webhooks(store: Arc<dyn S
     assert_eq!(store.record_attempt(late).await.unwrap_err().code(), ErrorCode::UnknownDelivery);
 }
 
+pub async fn deliveries_go_with_events_that_are_too_many(store: Arc<dyn Store>) {
+    let (own, other) = (default_account(&*store).await.id, account_named(&*store, "acme").await.id);
+    // The oldest event is that of the other account.
+    vms(&*store, other, 100..101).await;
+    let webhook = made(&*store, own, &["vm.*"]).await;
+    vms(&*store, own, 1..6).await;
+    enqueue(&*store, 100, 100).await;
+    assert_eq!(deliveries(&*store, own, webhook).await.len(), 5);
+    let trim = TrimHistory { before: moment(-1), bytes: 0, batch: 2 };
+    let trimmed = store.trim_history(trim).await.unwrap();
+    assert_eq!((trimmed.events, trimmed.deliveries), (2, 2));
+    assert_eq!(deliveries(&*store, own, webhook).await.len(), 3);
+    assert!(all_events(&*store).await.iter().any(|event| event.account == other));
+}
+
 pub async fn pages_of_long_deliveries_end_by_their_bytes(store: Arc<dyn Store>) {
     let account = default_account(&*store).await.id;
     let webhook = made(&*store, account, &["vm.*"]).await;

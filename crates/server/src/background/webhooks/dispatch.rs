@@ -4,7 +4,7 @@ use std::{collections::HashMap, convert::Infallible, future::pending, sync::Arc,
 
 use jiff::Timestamp;
 use skep_api::{AccountId, DeliveryId, WebhookId};
-use skep_store::{DueWebhook, EnqueueDeliveries, ListDue, Result, Store};
+use skep_store::{DueWebhook, EnqueueDeliveries, EventScope, ListDue, Result, Store};
 use tokio::{
     sync::watch,
     task::{Id, JoinError, JoinSet},
@@ -114,7 +114,7 @@ impl Dispatcher {
             known.behind = true;
             return Ok(POLL_INTERVAL);
         }
-        if known.behind || store.event_span().await?.newest > known.enqueued_up_to {
+        if known.behind || store.event_span(EventScope::All).await?.newest > known.enqueued_up_to {
             self.enqueue(known).await?;
             webhooks = store.due_webhooks().await?;
         }

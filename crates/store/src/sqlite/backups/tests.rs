@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    EventStore, KeyStore, SqliteSettings, SqliteStore, TicketStore,
+    EventScope, EventStore, KeyStore, SqliteSettings, SqliteStore, TicketStore,
     sqlite::{inspect::inspect, migrations::LATEST},
     suite::{
         admin_key, all_events, default_account, moment, new_key,
@@ -149,7 +149,7 @@ async fn a_restore_gives_back_what_was_held_once() {
     let store = fixture.open().await;
     let ticket = store.ticket(account, held, moment(5)).await.unwrap();
     assert_eq!((ticket.status.as_str(), ticket.attempt, ticket.ready), ("pending", 1, true));
-    let span = store.event_span().await.unwrap();
+    let span = store.event_span(EventScope::All).await.unwrap();
     assert_eq!((&span.epoch, span.epoch_start), (&epoch, before));
     let after: Vec<_> = store.events_after(before, 100).await.unwrap();
     let events: Vec<_> = after.iter().map(|event| (event.kind.as_str(), event.epoch.as_str())).collect();
