@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use skep_harness::temp_dir;
 
 use crate::harness::{Skep, binary, images::with_images};
 
@@ -59,6 +60,7 @@ async fn the_doctor_looks_at_all_that_an_operator_must_know() {
         "server data",
         "store",
         "roots",
+        "egress names",
     ] {
         state_of(&findings, check);
     }
@@ -70,6 +72,31 @@ async fn the_doctor_looks_at_all_that_an_operator_must_know() {
     let bad =
         findings.iter().any(|finding| ["missing", "wrong"].contains(&finding["state"].as_str().unwrap()));
     assert_eq!(code, i32::from(bad));
+}
+
+#[test]
+fn an_account_that_uses_up_the_names_is_found() {
+    let dir = temp_dir();
+    fs::create_dir(dir.path().join("keeper")).unwrap();
+    let path = dir.path().join("keeper/egress-names.jsonl");
+    let account = "acc_01jv0000000000000000000000";
+    let write = |used: usize| {
+        let record = |number: usize| {
+            let users = json!([{"account": account, "uses": number < used}]);
+            let record = json!({"name": format!("n{number}.test"), "users": users, "reused": false});
+            format!("{:<1023}\n", record.to_string())
+        };
+        fs::write(&path, (0..6000).map(record).collect::<String>()).unwrap();
+    };
+    let found = || state_of(&doctor(dir.path()).0, "egress names");
+    assert_eq!(found(), ("ok".to_owned(), "none in use => ".to_owned()));
+    write(100);
+    let detail = format!("100 of 65536 in use, most by {account}: 100 of 8192 => ");
+    assert_eq!(found(), ("ok".to_owned(), detail));
+    // Nine tenths of those that guests may choose.
+    write(5600);
+    let (state, message) = found();
+    assert!(state == "warning" && message.contains(&format!("{account}: 5600")), "{state}: {message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

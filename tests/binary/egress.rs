@@ -3,6 +3,7 @@
 
 mod changes;
 mod closed;
+mod names;
 mod states;
 mod thorough;
 pub(crate) mod tools;

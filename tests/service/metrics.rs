@@ -45,6 +45,7 @@ async fn the_whole_text_is_open_metrics() {
         ("skep_pool_target_vms", "template=\"base\""),
         ("skep_jails", "owner=\"pool\""),
         ("skep_egress_connections", ""),
+        ("skep_egress_names", ""),
         ("skep_egress_sent_bytes_total", ""),
         ("skep_egress_received_bytes_total", ""),
         ("skep_egress_refused_total", "reason=\"policy\""),

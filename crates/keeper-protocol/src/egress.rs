@@ -9,7 +9,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use skep_api::egress::{EgressPolicy, EgressReport};
+use skep_api::{
+    AccountId,
+    egress::{EgressPolicy, EgressReport},
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::Mutex,
@@ -19,8 +22,9 @@ use tokio::{
 use crate::{Envelope, Error, socket::Socket};
 
 /// Version of these messages, and of the descriptors and signals of the process. A keeper adopts a process of its own
-/// version only. Presets of policies are part of it, because an adopted process has the hosts of its release.
-pub const EGRESS_PROTOCOL: u32 = 4;
+/// version only. Presets of policies are part of it, because an adopted process has the hosts of its release, and so is the file of
+/// names.
+pub const EGRESS_PROTOCOL: u32 = 5;
 
 /// How long the egress process may take for an answer, which needs no input or output. A stopped process is treated as
 /// one that has ended.
@@ -31,7 +35,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 #[serde(rename_all = "snake_case")]
 pub enum EgressRequest {
     /// Apply this policy to the VM at this address. Connections that it forbids end.
-    Set { vm: Ipv4Addr, policy: EgressPolicy },
+    Set { vm: Ipv4Addr, egress: VmEgress },
     /// The VM at this address has ended: end its connections and forget it.
     Forget { vm: Ipv4Addr },
     /// Ask these name servers from now on.
@@ -42,6 +46,20 @@ pub enum EgressRequest {
     Report { vm: Ipv4Addr },
     /// Report the sums over all VMs.
     Totals,
+}
+
+/// What the guest of a VM may connect to outside.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmEgress {
+    pub policy: EgressPolicy,
+    /// The account of the VM, for which the names that the VM uses are counted. `None` if an earlier release has recorded the policy.
+    pub account: Option<AccountId>,
+}
+
+impl VmEgress {
+    pub fn new(account: AccountId, policy: EgressPolicy) -> Self {
+        Self { policy, account: Some(account) }
+    }
 }
 
 /// An answer of the egress process.
@@ -64,6 +82,8 @@ pub struct EgressTotals {
     pub received_bytes: u64,
     /// The tries that were refused, by reason. A reason without tries may be absent.
     pub refused: BTreeMap<EgressRefusal, u64>,
+    /// The names that VMs use, of [`crate::MAX_EGRESS_NAMES`].
+    pub names: u64,
 }
 
 /// The kind of reason why a connection or a look-up was refused.
@@ -82,7 +102,7 @@ pub enum EgressRefusal {
     OtherHost,
     /// The first bytes name no host that can be read.
     UnreadableHost,
-    /// The address is a placeholder address without a name.
+    /// The address is a placeholder address of no name that the VM has looked up.
     UnknownName,
     /// The VM, or all VMs together, reached a limit.
     Limit,
@@ -238,7 +258,7 @@ mod tests {
         });
         assert_eq!(
             (EGRESS_PROTOCOL, digest),
-            (4, 0x4da5_6825_00fa_adb6),
+            (5, 0x4da5_6825_00fa_adb6),
             "raise EGRESS_PROTOCOL when the presets change, and note both here:\n{presets}"
         );
     }

@@ -2,6 +2,7 @@
 
 mod captures;
 mod egress;
+mod egress_names;
 mod error;
 mod keeper_end;
 mod memory;
@@ -14,7 +15,11 @@ mod templates;
 pub use captures::MAX_CAPTURES;
 pub use egress::{
     EGRESS_PROTOCOL, EgressAnswer, EgressControl, EgressKeeperEnd, EgressProcessEnd, EgressRefusal,
-    EgressRequest, EgressTotals,
+    EgressRequest, EgressTotals, VmEgress,
+};
+pub use egress_names::{
+    MAX_EGRESS_NAMES, MAX_NAME_USERS, MAX_NAMES_OF_ACCOUNT, MAX_UNLISTED_NAMES,
+    MAX_UNLISTED_NAMES_OF_ACCOUNT, NameRecord, NameUser, NamesFile,
 };
 pub use error::Error;
 pub use keeper_end::{Answerer, KeeperEnd};

@@ -6,13 +6,10 @@ use std::{fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 use skep_api::{
-    Failure, HelperKind, TemplateId, VmId,
-    egress::{EgressPolicy, EgressReport},
-    swarm::EngineReport,
-    templates::GuestSize,
+    Failure, HelperKind, TemplateId, VmId, egress::EgressReport, swarm::EngineReport, templates::GuestSize,
 };
 
-use crate::{EgressTotals, MachineMemory, OutOfMemory};
+use crate::{EgressTotals, MachineMemory, OutOfMemory, VmEgress};
 
 /// The first packet, from keeper to server. Attached are the listening sockets of the HTTP service, in the order of the
 /// settings, and then that of the API for VMs, if there is one.
@@ -96,7 +93,7 @@ pub enum Request {
     /// Allow the guest of a VM to reach the API at the bridge's address, until the VM ends.
     AdmitToApi { vm: VmId },
     /// Set what the guest of a VM may connect to outside. Answered when that holds.
-    SetEgress { vm: VmId, policy: EgressPolicy },
+    SetEgress { vm: VmId, egress: VmEgress },
     /// Report what the guest of a VM may connect to, and what it tried.
     EgressReport { vm: VmId },
     /// Report the sums over the connections of all VMs.

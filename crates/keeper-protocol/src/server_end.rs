@@ -11,10 +11,7 @@ use std::{
     },
 };
 
-use skep_api::{
-    HelperKind, TemplateId, VmId,
-    egress::{EgressPolicy, EgressReport},
-};
+use skep_api::{HelperKind, TemplateId, VmId, egress::EgressReport};
 use tokio::{
     net::UnixStream,
     sync::{oneshot, watch},
@@ -22,7 +19,7 @@ use tokio::{
 
 use crate::{
     Answer, EgressTotals, Envelope, Error, HeldVm, LIST_PAGE_SIZE, Launched, MachineMemory, OutOfMemory,
-    Request, ServerSetup, TlsPair, Usage, socket::Socket,
+    Request, ServerSetup, TlsPair, Usage, VmEgress, socket::Socket,
 };
 
 /// A VMM that waits for its guest state, with the descriptors to control it.
@@ -162,8 +159,8 @@ impl ServerEnd {
     ///
     /// # Errors
     /// The keeper does not hold it, cannot record it, has no egress process, or is gone.
-    pub async fn set_egress(&self, vm: VmId, policy: EgressPolicy) -> Result<(), Error> {
-        match self.request(Request::SetEgress { vm, policy }).await? {
+    pub async fn set_egress(&self, vm: VmId, egress: VmEgress) -> Result<(), Error> {
+        match self.request(Request::SetEgress { vm, egress }).await? {
             (Answer::EgressSet, _) => Ok(()),
             (other, _) => Err(unexpected(&other)),
         }

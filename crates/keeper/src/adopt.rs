@@ -76,7 +76,7 @@ pub(crate) async fn adopt(
     let known = |running_vm: &RunningVm| KnownAddress {
         ip: running_vm.record.ip,
         admitted: running_vm.record.reaches_api,
-        egress: swarm.egress.is_some() && running_vm.record.egress != EgressPolicy::None,
+        egress: swarm.egress.is_some() && running_vm.record.egress().policy != EgressPolicy::None,
     };
     let addresses = running_vms.iter().map(known).collect();
     let (network, mut ports) = Network::adopt(&data_dir.name(), swarm.subnet, addresses).await?;

@@ -123,8 +123,13 @@ impl DataDir {
         self.keeper().join("layers")
     }
 
-    /// The names that VMs connected to, which the egress process writes.
-    pub(crate) fn egress_names(&self) -> PathBuf {
+    /// The names that VMs use, which the egress process writes.
+    pub fn egress_names(&self) -> PathBuf {
+        self.keeper().join("egress-names.jsonl")
+    }
+
+    /// The names that VMs used with earlier releases.
+    pub(crate) fn earlier_egress_names(&self) -> PathBuf {
         self.keeper().join("egress-names")
     }
 

@@ -20,9 +20,9 @@ use std::{
     time::Duration,
 };
 
-use skep_api::egress::{EgressPolicy, EgressReport};
+use skep_api::egress::EgressReport;
 use skep_jail::{Cgroup, CgroupTree, Jailed, UidPool};
-use skep_keeper_protocol::{EgressAnswer, EgressRequest, EgressTotals};
+use skep_keeper_protocol::{EgressAnswer, EgressRequest, EgressTotals, VmEgress};
 use skep_network::{EgressListeners, Network};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
@@ -49,7 +49,7 @@ pub(crate) struct Egress {
 }
 
 /// The policies of VMs, by address.
-type Policies = BTreeMap<Ipv4Addr, EgressPolicy>;
+type Policies = BTreeMap<Ipv4Addr, VmEgress>;
 
 struct Shared {
     binary: PathBuf,
@@ -83,7 +83,7 @@ impl Egress {
         config: &EgressConfig,
         parts: EgressParts<'_>,
         uids: &mut UidPool,
-        policies: Vec<(Ipv4Addr, EgressPolicy)>,
+        policies: Vec<(Ipv4Addr, VmEgress)>,
     ) -> Result<Self, Error> {
         let boot_id = boot_id()?;
         let EarlierProcess { group, process, listeners } = find_earlier(config, &parts, &boot_id)?;
@@ -126,14 +126,14 @@ impl Egress {
     }
 
     /// Sets the policy of the VM at this address, and waits until the process applies it.
-    pub(crate) async fn set(&self, vm: Ipv4Addr, policy: EgressPolicy) -> Result<(), Error> {
+    pub(crate) async fn set(&self, vm: Ipv4Addr, egress: VmEgress) -> Result<(), Error> {
         let _changing = self.shared.changing.lock().await;
-        let before = self.shared.policies().insert(vm, policy.clone());
-        if before.as_ref().is_some_and(|before| *before != policy) {
+        let before = self.shared.policies().insert(vm, egress.clone());
+        if before.as_ref().is_some_and(|before| before.policy != egress.policy) {
             // It cannot be asked to end what the new policy forbids.
             self.shared.end_replaced();
         }
-        let applied = self.request(EgressRequest::Set { vm, policy }).await;
+        let applied = self.request(EgressRequest::Set { vm, egress }).await;
         if applied.is_err() {
             self.shared.policies().insert(vm, before.unwrap_or_default());
             // It may have the policy without having answered. The next process gets the policy from before.

@@ -9,7 +9,8 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use skep_api::{TemplateId, VmId, egress::EgressPolicy, swarm::BASE_TEMPLATE};
+use skep_api::{AccountId, TemplateId, VmId, egress::EgressPolicy, swarm::BASE_TEMPLATE};
+use skep_keeper_protocol::VmEgress;
 
 use crate::{
     DataDir, Error, OpenTemplate, data_dir::remove_file, disk_layer::FileId, memory::MappedDelta,
@@ -61,7 +62,10 @@ pub(crate) struct Record {
     pub(crate) reaches_api: bool,
     /// What the guest may connect to. Absent in records of earlier releases.
     #[serde(default)]
-    pub(crate) egress: EgressPolicy,
+    egress: EgressPolicy,
+    /// The account of the VM, once its policy was set. Absent in records of earlier releases.
+    #[serde(default)]
+    account: Option<AccountId>,
     /// `None` until the VMM runs.
     pub(crate) vmm: Option<VmmRecord>,
 }
@@ -119,6 +123,15 @@ fn template_of_record<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Temp
 }
 
 impl Record {
+    pub(crate) fn egress(&self) -> VmEgress {
+        VmEgress { policy: self.egress.clone(), account: self.account }
+    }
+
+    pub(crate) fn set_egress(&mut self, egress: VmEgress) {
+        self.egress = egress.policy;
+        self.account = egress.account;
+    }
+
     /// The record of a VM that is about to be launched on this port.
     pub(crate) fn pending(
         boot_id: String,
@@ -141,6 +154,7 @@ impl Record {
             committed: false,
             reaches_api: false,
             egress: EgressPolicy::None,
+            account: None,
             vmm: None,
         }
     }
@@ -258,6 +272,7 @@ mod tests {
             committed: true,
             reaches_api: true,
             egress: EgressPolicy::listing(&["api.example.com"]).unwrap(),
+            account: Some(AccountId::generate()),
             vmm: None,
         }
     }
@@ -280,6 +295,10 @@ mod tests {
         assert_ne!(text, earlier);
         fs::write(records.path(kept.vm), earlier).unwrap();
         assert_eq!(records.read().unwrap(), [Record { template: TemplateId::BASE, ..kept.clone() }]);
+        let account = format!("\"account\": \"{}\",", kept.account.unwrap());
+        assert!(text.contains(&account), "{text}");
+        fs::write(records.path(kept.vm), text.replace(&account, "")).unwrap();
+        assert_eq!(records.read().unwrap(), [Record { account: None, ..kept.clone() }]);
         let reason = |vm| records.read_one(&records.path(vm)).unwrap_err().to_string();
         assert_eq!(reason(newer.vm), "it has version 2, and this skep reads version 1");
         assert_eq!(reason(copied.vm), format!("it is a copy of the record of {}", kept.vm));

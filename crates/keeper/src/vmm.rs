@@ -12,7 +12,7 @@ use std::{
 
 use skep_api::{TemplateId, VmId, egress::EgressPolicy};
 use skep_jail::{Cgroup, Jailed, StderrPipe};
-use skep_keeper_protocol::{HeldVm, Launched, Load, OutOfMemory, Usage};
+use skep_keeper_protocol::{HeldVm, Launched, Load, OutOfMemory, Usage, VmEgress};
 use skep_network::Port;
 
 pub(crate) use self::spawn::{LaunchContext, LaunchSource};
@@ -130,9 +130,9 @@ impl VmResources {
     }
 
     /// What the VM may connect to outside, by its address. `None` if that is nothing.
-    pub(crate) fn egress(&self) -> Option<(Ipv4Addr, EgressPolicy)> {
-        let record = self.record.as_ref().filter(|record| record.egress != EgressPolicy::None)?;
-        Some((record.ip, record.egress.clone()))
+    pub(crate) fn egress(&self) -> Option<(Ipv4Addr, VmEgress)> {
+        let record = self.record.as_ref()?;
+        Some((record.ip, record.egress())).filter(|(_, egress)| egress.policy != EgressPolicy::None)
     }
 
     /// The template that the VM was restored from, with its edition. `None` if an earlier keeper launched it.

@@ -210,8 +210,8 @@ impl Vmms {
                 self.remove_template(template).await?;
                 Answer::TemplateRemoved
             }
-            Request::SetEgress { vm, policy } => {
-                self.set_egress(vm, policy).await?;
+            Request::SetEgress { vm, egress } => {
+                self.set_egress(vm, egress).await?;
                 Answer::EgressSet
             }
             Request::EgressReport { vm } => Answer::EgressReport(self.egress_report(vm).await?),

@@ -18,7 +18,7 @@ use skep_api::{
     egress::EgressPolicy,
     swarm::{EndReason, PausedTo},
 };
-use skep_keeper_protocol::{HeldVm, ServerEnd, TemplateStatus};
+use skep_keeper_protocol::{HeldVm, ServerEnd, TemplateStatus, VmEgress};
 use skep_store::{EndVms, Pause, VmBooted, VmRecord, VmStore, VmToEnd};
 use tokio::time::timeout;
 
@@ -221,11 +221,12 @@ async fn reconnect(
 
 /// Sets what a VM may connect to as the store has it. The keeper has another policy after `skep restore`.
 async fn set_recorded_egress(keeper: &ServerEnd, facts: &VmBooted) {
-    let (vm, policy) = (facts.id, facts.attributes.egress.clone());
-    let Err(error) = keeper.set_egress(vm, policy).await else { return };
+    let (vm, account) = (facts.id, facts.account);
+    let egress = VmEgress::new(account, facts.attributes.egress.clone());
+    let Err(error) = keeper.set_egress(vm, egress).await else { return };
     tracing::error!(%vm, %error, "VM {vm} is cut off from all hosts, because its egress policy is not applied: {error}");
     // The one from before may allow more than the record.
-    if let Err(error) = keeper.set_egress(vm, EgressPolicy::None).await {
+    if let Err(error) = keeper.set_egress(vm, VmEgress::new(account, EgressPolicy::None)).await {
         tracing::error!(%vm, %error, "VM {vm} may have another egress policy than its record: {error}");
     }
 }

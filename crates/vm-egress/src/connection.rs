@@ -24,7 +24,7 @@ use tokio::{
 use crate::{
     connector,
     first_bytes::{self, FirstBytes},
-    names::is_placeholder,
+    names::{self, is_placeholder},
     proxy::Proxy,
     transfer::Transfer,
     vms::{Outcome, Target, Vm},
@@ -49,8 +49,10 @@ pub(crate) struct RedirectedConnection {
 enum Error {
     #[error("the policy does not allow it")]
     Policy,
-    #[error("the address is a placeholder address without a name")]
+    #[error("the address is a placeholder address of no name that the VM has looked up")]
     UnknownName,
+    #[error(transparent)]
+    Name(#[from] names::Error),
     #[error("the VM has too many connections")]
     TooMany,
     #[error("the VM opens too many connections at a time")]
@@ -77,6 +79,7 @@ impl Error {
             Self::Policy => EgressRefusal::Policy,
             Self::UnknownName => EgressRefusal::UnknownName,
             Self::TooMany | Self::TooFast => EgressRefusal::Limit,
+            Self::Name(error) => error.refusal(),
             Self::OtherHost(_) => EgressRefusal::OtherHost,
             Self::UnreadableHost => EgressRefusal::UnreadableHost,
             Self::DeniedHost(_) => EgressRefusal::Operator,
@@ -96,7 +99,7 @@ pub(crate) async fn handle(proxy: &Proxy, redirected: RedirectedConnection) {
     // A VM without a policy: the packet filter lets no such connection through.
     let Some(vm) = proxy.vms.find(source) else { return reset(guest) };
     let (address, port) = (*destination.ip(), destination.port());
-    let name = proxy.names.name(address);
+    let name = vm.name_of(&proxy.names, address);
     let target = Target { name, address: Some(address.into()), port: Some(port) };
     let Ok(_permit) = Arc::clone(&vm.connections).try_acquire_owned() else {
         return refuse(&vm, &target, guest, &Error::TooMany);
@@ -136,6 +139,10 @@ async fn relay(
     port: u16,
     guest: &mut TcpStream,
 ) -> Result<(), Error> {
+    if let Some(name) = &target.name {
+        // A copy of another VM uses a name that it has not looked up itself.
+        vm.use_name(&proxy.names, name)?;
+    }
     let rules = proxy.connector.rules();
     let check = HostCheck { vm, rules, by_name: target.name.is_some(), port };
     let connected = proxy.connector.connect(target.name.as_deref(), address.into(), port);

@@ -4,7 +4,9 @@ use std::{collections::HashSet, fs::File, io, net::Ipv4Addr, os::fd::OwnedFd, sy
 
 use rustix::process::{Resource, getrlimit};
 use skep_egress::Rules;
-use skep_keeper_protocol::{EgressAnswer, EgressControl, EgressProcessEnd, EgressRequest, Envelope};
+use skep_keeper_protocol::{
+    EgressAnswer, EgressControl, EgressProcessEnd, EgressRequest, EgressTotals, Envelope,
+};
 use tokio::{
     net::{TcpListener, UdpSocket},
     signal::unix::{SignalKind, signal},
@@ -14,7 +16,13 @@ use tokio::{
 };
 
 use crate::{
-    connector::Connector, dns, limits::Limits, names::Names, proxy::Proxy, transfer::MAX_LARGE, vms::Vms,
+    connector::Connector,
+    dns,
+    limits::Limits,
+    names::{Names, release_unused},
+    proxy::Proxy,
+    transfer::MAX_LARGE,
+    vms::Vms,
 };
 
 /// Descriptors for anything but connections of the proxy, such as those for DNS.
@@ -76,7 +84,7 @@ pub async fn serve(control: OwnedFd, listeners: Listeners, settings: Settings) -
     }
     // New connections are those of the next process, which has the same listeners.
     server.tasks.shutdown().await;
-    proxy.names.release()?;
+    proxy.names.close_file()?;
     let all = proxy.connections.acquire_many(connections as u32);
     // At the end of the time the last connections end with the process.
     let _ = timeout(DRAIN_TIMEOUT, all).await;
@@ -127,9 +135,9 @@ impl Server {
     fn apply(&mut self, request: EgressRequest, unnamed: &mut HashSet<Ipv4Addr>) -> io::Result<EgressAnswer> {
         let vms = &self.proxy.vms;
         match request {
-            EgressRequest::Set { vm, policy } => {
+            EgressRequest::Set { vm, egress } => {
                 unnamed.remove(&vm);
-                vms.set(vm, policy);
+                vms.set(vm, egress);
             }
             EgressRequest::Forget { vm } => vms.forget(vm),
             EgressRequest::NameServers { servers } => self.proxy.connector.set_name_servers(&servers)?,
@@ -142,7 +150,10 @@ impl Server {
             EgressRequest::Report { vm } => {
                 return Ok(EgressAnswer::Report(vms.find(vm).map(|vm| vm.report()).unwrap_or_default()));
             }
-            EgressRequest::Totals => return Ok(EgressAnswer::Totals(vms.totals())),
+            EgressRequest::Totals => {
+                let names = self.proxy.names.used() as u64;
+                return Ok(EgressAnswer::Totals(EgressTotals { names, ..vms.totals() }));
+            }
         }
         Ok(EgressAnswer::Done)
     }
@@ -159,6 +170,7 @@ impl Server {
         self.tasks.spawn(dns::serve_udp(udp, Arc::clone(vms), Arc::clone(names)));
         self.tasks.spawn(dns::serve_tcp(tcp, Arc::clone(vms), Arc::clone(names), all));
         self.tasks.spawn(Arc::clone(&self.proxy).serve(redirected));
+        self.tasks.spawn(release_unused(Arc::clone(vms), Arc::clone(names)));
         Ok(())
     }
 }
@@ -170,8 +182,11 @@ fn task_end(ended: Result<(), JoinError>) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use skep_api::egress::{EgressPolicy, EgressReport};
-    use skep_keeper_protocol::{EgressKeeperEnd, EgressRefusal, pair};
+    use skep_api::{
+        AccountId,
+        egress::{EgressPolicy, EgressReport},
+    };
+    use skep_keeper_protocol::{EgressKeeperEnd, EgressRefusal, VmEgress, pair};
 
     use super::*;
     use crate::vms::{Outcome, Target};
@@ -198,6 +213,10 @@ mod tests {
         (EgressKeeperEnd::new(ours).unwrap(), EgressProcessEnd::new(theirs).unwrap())
     }
 
+    fn all() -> VmEgress {
+        VmEgress::new(AccountId::generate(), EgressPolicy::All)
+    }
+
     async fn report(keeper: &EgressKeeperEnd) -> EgressReport {
         match keeper.request(EgressRequest::Report { vm: VM }).await.unwrap() {
             EgressAnswer::Report(report) => report,
@@ -211,7 +230,7 @@ mod tests {
         let mut server = server();
         let vms = Arc::clone(&server.proxy.vms);
         let ask = async {
-            keeper.request(EgressRequest::Set { vm: VM, policy: EgressPolicy::All }).await.unwrap();
+            keeper.request(EgressRequest::Set { vm: VM, egress: all() }).await.unwrap();
             let name = vec!["n".repeat(62); 4].join(".");
             let target = Target { name: Some(name.into()), address: Some(VM.into()), port: Some(443) };
             for _ in 0..100 {
@@ -233,7 +252,7 @@ mod tests {
         let (keeper, process) = ends();
         let mut server = server();
         begin_by_request(&keeper, &process, &mut server).await;
-        assert_eq!(server.tasks.len(), 3);
+        assert_eq!(server.tasks.len(), 4);
         server.tasks.spawn(async {});
         let error = server.serve_keeper(&process).await.unwrap_err();
         assert_eq!(error.to_string(), "a task that serves VMs has ended");

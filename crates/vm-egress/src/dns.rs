@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    names::{ChosenBy, Names},
+    names::Names,
     proxy::{accept, source_of},
     vms::{Outcome, Target, Vm, Vms},
 };
@@ -120,13 +120,7 @@ fn address(vm: &Vm, names: &Names, name: &str, question: &Query) -> Result<Optio
     if question.query_class() != DNSClass::IN || question.query_type() != RecordType::A {
         return Ok(None);
     }
-    // The limit of the VM is checked before a new name takes one of the few addresses that all VMs share.
-    if !vm.may_use_name(names.find(name)) {
-        return Err(refuse(EgressRefusal::Limit, "the VM uses too many names".to_owned()));
-    }
-    let chosen = if policy.lists_name(name) { ChosenBy::Policy } else { ChosenBy::Guest };
-    let address = names.address(name, chosen).map_err(|error| refuse(error.refusal(), error.to_string()))?;
-    vm.add_name(address);
+    let address = vm.use_name(names, name).map_err(|error| refuse(error.refusal(), error.to_string()))?;
     Ok(Some(address))
 }
 
@@ -137,7 +131,7 @@ mod tests {
     use skep_api::egress::EgressPolicy;
 
     use super::*;
-    use crate::{limits::Limits, vms::MAX_NAMES};
+    use crate::{limits::Limits, names::ChosenBy, vms::MAX_NAMES};
 
     const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
@@ -145,7 +139,7 @@ mod tests {
         let vms = Vms::new(Limits::default());
         let policy =
             if policy == "all" { EgressPolicy::All } else { EgressPolicy::listing(&[policy]).unwrap() };
-        vms.set(VM, policy);
+        vms.set_policy(VM, policy);
         vms.find(VM).unwrap()
     }
 
@@ -196,8 +190,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_vm_that_uses_too_many_names_takes_no_further_addresses() {
         let (vm, names) = (vm("all"), names());
+        let others = self::names();
         for number in 0..MAX_NAMES {
-            vm.add_name(Ipv4Addr::from_bits(number as u32));
+            vm.use_name(&others, &format!("n{number}.example")).unwrap();
         }
         let refused = ask(&vm, &names, "new.example.", RecordType::A);
         assert_eq!(refused, (ResponseCode::Refused, vec![]));
@@ -214,10 +209,10 @@ mod tests {
         const OF_EACH: usize = 200;
         /// Three quarters of the numbers, but for half of what the VMs ask for.
         const TAKEN: usize = 49_152 - VMS * OF_EACH / 2;
-        let mut file = tempfile::tempfile().unwrap();
-        let taken: String = (0..TAKEN).map(|number| format!("taken{number}.example\n")).collect();
-        std::io::Write::write_all(&mut file, taken.as_bytes()).unwrap();
-        let names = Names::open(file).unwrap();
+        let names = names();
+        for number in 0..TAKEN {
+            names.address(&format!("taken{number}.example"), None, ChosenBy::Guest).unwrap();
+        }
         let all: Vec<Arc<Vm>> = (0..VMS).map(|_| vm("all")).collect();
         let mut answered = 0;
         for (number, vm) in all.iter().enumerate() {
@@ -278,7 +273,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let vms = Arc::new(Vms::new(Limits::default()));
         let guests = [1, 2].map(|last| Ipv4Addr::new(127, 0, 0, last));
-        guests.iter().for_each(|guest| vms.set(*guest, EgressPolicy::All));
+        guests.iter().for_each(|guest| vms.set_policy(*guest, EgressPolicy::All));
         let (all, mut server) = (Arc::new(Semaphore::new(20)), JoinSet::new());
         server.spawn(serve_tcp(listener, Arc::clone(&vms), Arc::new(names()), Arc::clone(&all)));
         let mut open = connect(address, 17, guests[0]).await;
@@ -306,7 +301,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let vms = Arc::new(Vms::new(Limits::default()));
-        vms.set(Ipv4Addr::LOCALHOST, EgressPolicy::All);
+        vms.set_policy(Ipv4Addr::LOCALHOST, EgressPolicy::All);
         let mut server = JoinSet::new();
         server.spawn(serve_tcp(listener, vms, Arc::new(names()), Arc::new(Semaphore::new(2))));
         let mut connections = connect(address, 2, Ipv4Addr::LOCALHOST).await;
@@ -324,7 +319,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let vms = Arc::new(Vms::new(Limits::default()));
-        vms.set(Ipv4Addr::LOCALHOST, EgressPolicy::All);
+        vms.set_policy(Ipv4Addr::LOCALHOST, EgressPolicy::All);
         tokio::spawn(serve_tcp(listener, vms, Arc::new(names()), Arc::new(Semaphore::new(1))));
         let query = query("a.example.", RecordType::A);
         client.write_u16(query.len() as u16).await.unwrap();

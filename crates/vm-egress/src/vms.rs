@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     num::NonZeroU32,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -13,12 +13,16 @@ use std::{
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use jiff::Timestamp;
 use serde::Serialize;
-use skep_api::egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict, MAX_TRIES};
-use skep_keeper_protocol::{EgressRefusal, EgressTotals};
+use skep_api::{
+    AccountId,
+    egress::{EgressPolicy, EgressReport, EgressTry, EgressVerdict, MAX_TRIES},
+};
+use skep_keeper_protocol::{EgressRefusal, EgressTotals, VmEgress};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
     limits::{Bucket, Limits},
+    names::{self, ChosenBy, Names},
     transfer::MAX_LARGE_OF_VM,
 };
 
@@ -45,6 +49,8 @@ pub(crate) struct Vms {
 #[derive(Debug)]
 pub(crate) struct Vm {
     policy: watch::Sender<Arc<EgressPolicy>>,
+    /// Unset as long as only the policy of an earlier release is known.
+    account: OnceLock<AccountId>,
     limits: Limits,
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) dns_connections: Arc<Semaphore>,
@@ -54,8 +60,8 @@ pub(crate) struct Vm {
     pub(crate) sent: Direction,
     pub(crate) received: Direction,
     log: Mutex<ConnectionLog>,
-    /// The placeholder addresses of names that were looked up.
-    names: Mutex<HashSet<Ipv4Addr>>,
+    /// The placeholder addresses of names that it looked up or connected to, with their generations.
+    names: Mutex<HashMap<Ipv4Addr, u32>>,
 }
 
 /// The tries of a VM.
@@ -104,10 +110,17 @@ impl Vms {
         self.vms().get(&vm).cloned()
     }
 
-    pub(crate) fn set(&self, vm: Ipv4Addr, policy: EgressPolicy) {
-        let policy = Arc::new(policy);
+    pub(crate) fn set(&self, vm: Ipv4Addr, egress: VmEgress) {
+        let VmEgress { policy, account } = egress;
+        if self.find(vm).is_some_and(|known| account.is_some_and(|account| known.is_of_another(account))) {
+            // Another VM has the address, and the end of the one before was not told.
+            self.forget(vm);
+        }
         let vm = Arc::clone(self.vms().entry(vm).or_insert_with(|| Arc::new(Vm::new(self.limits))));
-        vm.policy.send_replace(policy);
+        if let Some(account) = account {
+            vm.account.get_or_init(|| account);
+        }
+        vm.policy.send_replace(Arc::new(policy));
     }
 
     pub(crate) fn forget(&self, vm: Ipv4Addr) {
@@ -131,6 +144,10 @@ impl Vms {
         self.vms().keys().copied().collect()
     }
 
+    pub(crate) fn all(&self) -> Vec<Arc<Vm>> {
+        self.vms().values().cloned().collect()
+    }
+
     fn vms(&self) -> MutexGuard<'_, HashMap<Ipv4Addr, Arc<Vm>>> {
         self.vms.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -144,6 +161,7 @@ impl Vm {
         Self {
             limits,
             policy: watch::Sender::default(),
+            account: OnceLock::new(),
             connections: Arc::new(Semaphore::new(limits.connections.get() as usize)),
             dns_connections: Arc::new(Semaphore::new(MAX_DNS_CONNECTIONS)),
             large_buffers: Arc::new(Semaphore::new(MAX_LARGE_OF_VM)),
@@ -160,24 +178,49 @@ impl Vm {
         Arc::clone(&self.policy.borrow())
     }
 
+    /// `None` as long as it is not known.
+    pub(crate) fn account(&self) -> Option<AccountId> {
+        self.account.get().copied()
+    }
+
     /// Waits until the policy does not satisfy a condition.
     pub(crate) async fn policy_forbids(&self, permits: impl Fn(&EgressPolicy) -> bool) {
         // The sender lives as long as `self`, so this never fails.
         let _ = self.policy.subscribe().wait_for(|policy| !permits(policy)).await;
     }
 
-    /// Whether the VM uses this placeholder address already, or may use a further one. `None` is that of a new name.
-    pub(crate) fn may_use_name(&self, address: Option<Ipv4Addr>) -> bool {
-        let names = self.names();
-        names.len() < MAX_NAMES || address.is_some_and(|address| names.contains(&address))
+    fn is_of_another(&self, account: AccountId) -> bool {
+        self.account().is_some_and(|own| own != account)
     }
 
-    /// Adds a placeholder address to those that the VM uses.
-    pub(crate) fn add_name(&self, address: Ipv4Addr) {
-        self.names().insert(address);
+    /// The placeholder address of a name that the policy permits, which the VM uses from now on.
+    pub(crate) fn use_name(&self, names: &Names, name: &str) -> Result<Ipv4Addr, names::Error> {
+        // The limit of the VM is checked before a new name takes one of the addresses that all VMs share.
+        let mut used = self.names();
+        let is_used = names.find(name).is_some_and(|address| used.contains_key(&address));
+        if !is_used && used.len() >= MAX_NAMES {
+            return Err(names::Error::VmFull);
+        }
+        let chosen = if self.policy().lists_name(name) { ChosenBy::Policy } else { ChosenBy::Guest };
+        let (address, generation) = names.address(name, self.account(), chosen)?;
+        used.insert(address, generation);
+        Ok(address)
     }
 
-    fn names(&self) -> MutexGuard<'_, HashSet<Ipv4Addr>> {
+    /// The name of a placeholder address that the VM connects to. `None` if no name has it, or if the VM may mean another one.
+    pub(crate) fn name_of(&self, names: &Names, address: Ipv4Addr) -> Option<Arc<str>> {
+        match self.names().get(&address) {
+            Some(generation) => names.name(address, *generation),
+            None => names.known_name(address, self.account()),
+        }
+    }
+
+    /// Calls a function with the placeholder addresses of names that the VM uses.
+    pub(crate) fn with_names(&self, call: impl FnOnce(&HashMap<Ipv4Addr, u32>)) {
+        call(&self.names());
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashMap<Ipv4Addr, u32>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -260,6 +303,13 @@ fn json_bytes(value: &impl Serialize) -> usize {
 mod tests {
     use super::*;
 
+    impl Vms {
+        /// Sets the policy of a VM of no account.
+        pub(crate) fn set_policy(&self, vm: Ipv4Addr, policy: EgressPolicy) {
+            self.set(vm, VmEgress { policy, account: None });
+        }
+    }
+
     #[test]
     fn the_largest_report_is_limited_and_keeps_the_newest_tries() {
         let vms = Vms::new(Limits::default());
@@ -267,7 +317,7 @@ mod tests {
         let long = |number: usize| format!("{number:03}.{}.example", vec!["n".repeat(59); 4].join("."));
         // 16 KiB of policy, and tries with the longest name and a reason of a guest.
         let policy: Vec<String> = (0..62).map(long).collect();
-        vms.set(address, EgressPolicy::listing(&policy).unwrap());
+        vms.set_policy(address, EgressPolicy::listing(&policy).unwrap());
         let vm = vms.find(address).unwrap();
         let record = |number: usize, reason: &str| {
             let target = Target {
@@ -285,7 +335,7 @@ mod tests {
         assert_eq!(report.tries.last().unwrap().name, Some(long(MAX_TRIES - 1)));
         assert_eq!(report.refused, MAX_TRIES as u64);
         // The control: usual tries are all reported.
-        vms.set(address, EgressPolicy::All);
+        vms.set_policy(address, EgressPolicy::All);
         let target = Target { name: Some("api.example.com".into()), address: None, port: None };
         for _ in 0..MAX_TRIES {
             vm.record(
@@ -297,12 +347,27 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_of_another_account_gets_nothing_of_the_vm_that_had_its_address() {
+        let vms = Vms::new(Limits::default());
+        let (vm, accounts) = (Ipv4Addr::new(10, 77, 0, 2), [AccountId::generate(), AccountId::generate()]);
+        // The account of a policy of an earlier release becomes known later.
+        vms.set_policy(vm, EgressPolicy::All);
+        let first = vms.find(vm).unwrap();
+        vms.set(vm, VmEgress::new(accounts[0], EgressPolicy::All));
+        assert!(Arc::ptr_eq(&first, &vms.find(vm).unwrap()));
+        vms.set(vm, VmEgress::new(accounts[1], EgressPolicy::All));
+        let second = vms.find(vm).unwrap();
+        assert_eq!((first.account(), second.account()), (Some(accounts[0]), Some(accounts[1])));
+        assert_eq!(*first.policy(), EgressPolicy::None, "its connections end");
+    }
+
+    #[test]
     fn the_sums_keep_what_ended_vms_did() {
         let vms = Vms::new(Limits::default());
         let addresses = [Ipv4Addr::new(10, 77, 0, 2), Ipv4Addr::new(10, 77, 0, 3)];
         let target = Target { name: None, address: None, port: Some(443) };
         for address in addresses {
-            vms.set(address, EgressPolicy::All);
+            vms.set_policy(address, EgressPolicy::All);
             let vm = vms.find(address).unwrap();
             vm.record(&target, Outcome::Refused(EgressRefusal::Policy, "a reason".to_owned()));
             vm.record(&target, Outcome::Allowed);

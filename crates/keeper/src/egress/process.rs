@@ -2,14 +2,16 @@
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
+    io,
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
+    path::Path,
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
 use rustix::process::Signal;
 use skep_jail::{Confinement, Handles, Jailed, ProcessSpec, Seclusion, oom_score_adj, stage::SELF_EXE};
-use skep_keeper_protocol::{EGRESS_PROTOCOL, EgressAnswer, EgressKeeperEnd, EgressRequest};
+use skep_keeper_protocol::{EGRESS_PROTOCOL, EgressAnswer, EgressKeeperEnd, EgressRequest, NamesFile};
 use skep_network::EgressListeners;
 use tokio::time::sleep;
 
@@ -51,7 +53,7 @@ impl Running {
 
 impl Shared {
     pub(super) fn spawn(&self) -> Result<(Jailed, OwnedFd), Error> {
-        let names = self.lock_names()?;
+        let names = self.open_names()?;
         let path = self.data_dir.egress_socket();
         remove_file(&path)?;
         let failed = || Error::io(path.display().to_string());
@@ -94,25 +96,45 @@ impl Shared {
         }
     }
 
-    /// Opens the file of names for one process: a replaced one writes to it until it has seen the signal. One that does
-    /// not react is killed.
-    fn lock_names(&self) -> Result<File, Error> {
+    /// Opens the file of names for one process.
+    fn open_names(&self) -> Result<File, Error> {
         let path = self.data_dir.egress_names();
-        let failed = || Error::io(path.display().to_string());
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.map_err(failed())?;
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).map_err(Error::io(path.display().to_string()))?;
+        self.lock_names(&file, &path)?;
+        let earlier_path = self.data_dir.earlier_egress_names();
+        let failed = || Error::io(earlier_path.display().to_string());
+        let earlier = match File::open(&earlier_path) {
+            Ok(earlier) => earlier,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(file),
+            Err(error) => return Err(failed()(error)),
+        };
+        self.lock_names(&earlier, &earlier_path)?;
+        let names = file.try_clone().map_err(failed())?;
+        NamesFile::new(names).import(&earlier).map_err(failed())?;
+        // A power cut leaves one of the files, and never has the import made again over what was written since.
+        let synced = || File::open(self.data_dir.keeper()).and_then(|folder| folder.sync_all());
+        synced().map_err(failed())?;
+        remove_file(&earlier_path)?;
+        synced().map_err(failed())?;
+        Ok(file)
+    }
+
+    /// Waits for the lock of a file of names: a replaced process writes to it until it has seen the signal. One that does not react is
+    /// killed.
+    fn lock_names(&self, file: &File, path: &Path) -> Result<(), Error> {
         let begun = Instant::now();
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(file),
+                Ok(()) => return Ok(()),
                 Err(TryLockError::WouldBlock) if begun.elapsed() < RELEASE_TIMEOUT + KILL_TIMEOUT => {
                     if begun.elapsed() > RELEASE_TIMEOUT {
                         self.end_replaced();
                     }
                     std::thread::sleep(LOCK_INTERVAL);
                 }
-                Err(error) => return Err(failed()(error.into())),
+                Err(error) => return Err(Error::io(path.display().to_string())(io::Error::from(error))),
             }
         }
     }

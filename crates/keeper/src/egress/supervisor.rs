@@ -79,8 +79,8 @@ impl Shared {
         let servers = self.name_servers.current().await;
         running.request(EgressRequest::NameServers { servers }).await?;
         let policies = self.policies().clone();
-        for (vm, policy) in policies.clone() {
-            running.request(EgressRequest::Set { vm, policy }).await?;
+        for (vm, egress) in policies.clone() {
+            running.request(EgressRequest::Set { vm, egress }).await?;
         }
         running.request(EgressRequest::Serve).await?;
         Some(policies)
@@ -102,9 +102,9 @@ impl Shared {
 
 /// The requests after which a process has the current policies of the VMs whose policies it was given.
 fn corrections(given: &Policies, current: &Policies) -> Vec<EgressRequest> {
-    let changed = given.iter().filter(|(vm, policy)| current.get(vm) != Some(policy));
+    let changed = given.iter().filter(|(vm, egress)| current.get(vm) != Some(egress));
     let request = |vm: Ipv4Addr| match current.get(&vm) {
-        Some(policy) => EgressRequest::Set { vm, policy: policy.clone() },
+        Some(egress) => EgressRequest::Set { vm, egress: egress.clone() },
         None => EgressRequest::Forget { vm },
     };
     changed.map(|(vm, _)| request(*vm)).collect()
@@ -112,23 +112,26 @@ fn corrections(given: &Policies, current: &Policies) -> Vec<EgressRequest> {
 
 #[cfg(test)]
 mod tests {
-    use skep_api::egress::EgressPolicy;
+    use skep_api::{AccountId, egress::EgressPolicy};
+    use skep_keeper_protocol::VmEgress;
 
     use super::*;
 
     #[test]
     fn a_process_learns_of_policies_that_changed_while_it_was_given_all() {
         let vm = |last| Ipv4Addr::new(10, 77, 0, last);
-        let given = Policies::from([2, 3, 4].map(|last| (vm(last), EgressPolicy::All)));
+        let account = AccountId::generate();
+        let all = || VmEgress::new(account, EgressPolicy::All);
+        let given = Policies::from([2, 3, 4].map(|last| (vm(last), all())));
         let current = Policies::from([
-            (vm(2), EgressPolicy::All),
-            (vm(3), EgressPolicy::None),
+            (vm(2), all()),
+            (vm(3), VmEgress::new(account, EgressPolicy::None)),
             // Its task sends it.
-            (vm(5), EgressPolicy::All),
+            (vm(5), all()),
         ]);
         let requests = corrections(&given, &current);
         let [
-            EgressRequest::Set { vm: changed, policy: EgressPolicy::None },
+            EgressRequest::Set { vm: changed, egress: VmEgress { policy: EgressPolicy::None, .. } },
             EgressRequest::Forget { vm: ended },
         ] = requests.as_slice()
         else {

@@ -9,7 +9,7 @@ use skep_api::{
     VmId,
     egress::{EgressPolicy, EgressReport},
 };
-use skep_keeper_protocol::EgressTotals;
+use skep_keeper_protocol::{EgressTotals, VmEgress};
 use skep_network::Port;
 use tokio::task::spawn_blocking;
 
@@ -39,21 +39,23 @@ impl Vmms {
     ///
     /// # Errors
     /// The policy cannot be recorded or applied. The policy from before is on record and applies then.
-    pub(super) async fn set_egress(self: &Arc<Self>, vm: VmId, policy: EgressPolicy) -> Result<(), Error> {
+    pub(super) async fn set_egress(self: &Arc<Self>, vm: VmId, egress: VmEgress) -> Result<(), Error> {
         let port = self.port_of(vm)?;
         let before = self.egress_on_record(vm)?;
-        if policy == before {
+        let is_none = egress.policy == EgressPolicy::None;
+        if egress == before || (is_none && before.policy == EgressPolicy::None) {
             return Ok(());
         }
-        let Some(egress) = &self.egress else {
-            return match policy {
+        let Some(process) = &self.egress else {
+            return if is_none || egress.policy == before.policy {
                 // The next keeper may have an egress process, and applies what is on record.
-                EgressPolicy::None => self.record_egress(vm, policy).await,
-                _ => Err(Error::NoEgress("it has no egress process; check `egress` in its settings")),
+                self.record_egress(vm, egress).await
+            } else {
+                Err(Error::NoEgress("it has no egress process; check `egress` in its settings"))
             };
         };
-        self.record_egress(vm, policy.clone()).await?;
-        let applied = self.apply_egress(egress, port, policy, before.clone()).await;
+        self.record_egress(vm, egress.clone()).await?;
+        let applied = self.apply_egress(process, port, egress, before.clone()).await;
         if applied.is_err()
             && let Err(error) = self.record_egress(vm, before).await
             && !matches!(error, Error::UnknownVm(_))
@@ -69,34 +71,34 @@ impl Vmms {
     /// The egress process or the packet filter does not apply the policy. The egress process has the one from before then.
     async fn apply_egress(
         &self,
-        egress: &Egress,
+        process: &Egress,
         port: Port,
-        policy: EgressPolicy,
-        before: EgressPolicy,
+        egress: VmEgress,
+        before: VmEgress,
     ) -> Result<(), Error> {
-        let (ip, redirected) = (port.ip, policy != EgressPolicy::None);
-        egress.set(ip, policy).await?;
+        let (ip, redirected) = (port.ip, egress.policy != EgressPolicy::None);
+        process.set(ip, egress).await?;
         let Err(refused) = self.network.set_egress(port, redirected).await else { return Ok(()) };
         // The address of a VM that has ended may belong to another VM next.
         if !matches!(refused, skep_network::Error::PortRemoved(_))
-            && let Err(error) = egress.set(ip, before).await
+            && let Err(error) = process.set(ip, before).await
         {
             tracing::error!(%ip, %error, "the VM at {ip} has an egress policy that was refused: {error}");
         }
         Err(refused.into())
     }
 
-    fn egress_on_record(&self, vm: VmId) -> Result<EgressPolicy, Error> {
+    fn egress_on_record(&self, vm: VmId) -> Result<VmEgress, Error> {
         match self.slots().get(&vm) {
             Some(Slot::Running(belongings)) => {
-                belongings.record.as_ref().map(|record| record.egress.clone()).ok_or(Error::UnknownVm(vm))
+                belongings.record.as_ref().map(Record::egress).ok_or(Error::UnknownVm(vm))
             }
             _ => Err(Error::UnknownVm(vm)),
         }
     }
 
-    async fn record_egress(self: &Arc<Self>, vm: VmId, policy: EgressPolicy) -> Result<(), Error> {
-        self.change_record(vm, |record| record.egress = policy).await
+    async fn record_egress(self: &Arc<Self>, vm: VmId, egress: VmEgress) -> Result<(), Error> {
+        self.change_record(vm, |record| record.set_egress(egress)).await
     }
 
     pub(super) async fn egress_report(&self, vm: VmId) -> Result<EgressReport, Error> {

@@ -208,6 +208,8 @@ fn register_swarm(registry: &mut Registry, figures: SwarmMetrics) {
 fn register_egress(registry: &mut Registry, egress: &EgressTotals) {
     let help = "Open connections of VMs to hosts outside";
     registry.register("egress_connections", help, ConstGauge::new(egress.open_connections));
+    let help = "Names of hosts that VMs use, of at most 65,536";
+    registry.register("egress_names", help, ConstGauge::new(egress.names));
     for (name, help, bytes) in [
         ("egress_sent", "Bytes that VMs sent to hosts outside", egress.sent_bytes),
         ("egress_received", "Bytes that VMs received from hosts outside", egress.received_bytes),

@@ -12,6 +12,7 @@ use crate::{output, settings::Settings, templates::shelf_of};
 const EXIT_CODES: &str = "Exit codes: 0 VMs can be booted here, possibly with warnings, or everything was removed; 1 something is missing or wrong, or the removal failed; 2 the command line is wrong.";
 
 mod built_templates;
+mod egress_names;
 mod engine;
 mod git;
 mod installation;
@@ -93,6 +94,7 @@ pub(crate) fn run(verb: Doctor) -> anyhow::Result<ExitCode> {
     findings.extend(installation::findings(&settings));
     findings.extend(store::findings(&settings));
     findings.extend(roots::findings(&settings));
+    findings.push(egress_names::finding(&settings));
     let healthy = findings.iter().all(|finding| matches!(finding.state, State::Ok | State::Warning));
     if verb.json {
         output::value(&serde_json::json!({"healthy": healthy, "findings": findings}))?;

@@ -6,6 +6,7 @@ use skep_api::{
     egress::EgressPolicy,
     swarm::{BootAnswer, EndReason, Vm},
 };
+use skep_keeper_protocol::VmEgress;
 use skep_store::RecordBoots;
 
 use super::Swarm;
@@ -92,8 +93,8 @@ impl Swarm {
     /// Sets the policies of booted VMs. A VM without one reaches nothing.
     async fn set_egress_of_all(&self, booted: &[BootedVm]) -> Result<(), Error> {
         for vm in booted.iter().filter(|vm| vm.facts.attributes.egress != EgressPolicy::None) {
-            let policy = vm.facts.attributes.egress.clone();
-            self.0.surroundings.keeper.set_egress(vm.facts.id, policy).await?;
+            let egress = VmEgress::new(vm.facts.account, vm.facts.attributes.egress.clone());
+            self.0.surroundings.keeper.set_egress(vm.facts.id, egress).await?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use std::{
 use skep_api::{ErrorCode, TemplateId, VmId, egress::EgressPolicy, swarm::PausedBy};
 use skep_channel::Guest;
 use skep_engine::Machine;
-use skep_keeper_protocol::{LaunchedVm, ServerEnd, StorePurpose};
+use skep_keeper_protocol::{LaunchedVm, ServerEnd, StorePurpose, VmEgress};
 use skep_store::VmBooted;
 use tokio::time::sleep;
 
@@ -120,7 +120,7 @@ impl OnDisk {
                 context.keeper.admit_to_api(id).await?;
             }
             if egress != EgressPolicy::None {
-                context.keeper.set_egress(id, egress).await?;
+                context.keeper.set_egress(id, VmEgress::new(vm.facts.account, egress)).await?;
             }
             let resumed = bring_up(context, launched, &vm.console, disk.is_none()).await?;
             tracing::debug!(vm = %id, "VM {id} runs again");

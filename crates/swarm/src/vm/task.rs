@@ -12,6 +12,7 @@ use skep_api::{
     egress::EgressPolicy,
     swarm::{EndReason, PausedBy, PausedTo, ResumedBy},
 };
+use skep_keeper_protocol::VmEgress;
 use skep_store::{ChangeVm, Pause, PauseChange, RecordPause, VmAttributes, VmBooted, VmChange};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -184,7 +185,7 @@ impl VmTask {
         // A VM on disk gets the policy on record when it is resumed.
         let (first, last) = if self.exit.is_some() { (first, last) } else { (None, None) };
         if let Some(policy) = &first {
-            self.context.keeper.set_egress(change.vm, policy.clone()).await?;
+            self.set_egress(policy.clone()).await?;
         }
         let undo = ChangeVm { change: undo(&change.change, &before), ..change.clone() };
         let record = match self.context.store.change_vm(change).await {
@@ -197,7 +198,7 @@ impl VmTask {
             }
         };
         if let Some(policy) = last
-            && let Err(error) = self.context.keeper.set_egress(undo.vm, policy).await
+            && let Err(error) = self.set_egress(policy).await
         {
             match self.context.store.change_vm(undo).await {
                 Ok(record) => self.publish(record.vm.attributes),
@@ -207,15 +208,20 @@ impl VmTask {
                     self.publish(record.vm.attributes);
                 }
             }
-            return Err(error.into());
+            return Err(error);
         }
         self.publish(record.vm.attributes);
         Ok(())
     }
 
+    async fn set_egress(&self, policy: EgressPolicy) -> Result<(), Error> {
+        let egress = VmEgress::new(self.facts.account, policy);
+        Ok(self.context.keeper.set_egress(self.facts.id, egress).await?)
+    }
+
     async fn restore_policy(&self, policy: EgressPolicy) {
         let vm = self.facts.id;
-        if let Err(error) = self.context.keeper.set_egress(vm, policy).await {
+        if let Err(error) = self.set_egress(policy).await {
             tracing::error!(%vm, %error, "VM {vm} has a narrower egress policy than its record: {error}");
         }
     }

@@ -49,6 +49,7 @@ async fn a_change_that_cannot_be_recorded_changes_no_policy() {
     let changed = change(&fixture, vm, EgressPolicy::All).await;
     assert_eq!(changed, (true, Some("web".to_owned()), EgressPolicy::All));
     assert_eq!(fixture.keeper(|keeper| keeper.policies.last().cloned()), Some(EgressPolicy::All));
+    assert_eq!(fixture.keeper(|keeper| keeper.accounts.clone()), [Some(fixture.account)].into());
 }
 
 /// Boots a VM from a template with this policy. Returns the policy of its record.

@@ -1,7 +1,7 @@
 //! A fake keeper, whose VMMs are sleeping processes and whose guests are tasks of this process.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io::Write,
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use skep_api::{ErrorCode, Failure, TemplateId, VmId, egress::EgressPolicy};
+use skep_api::{AccountId, ErrorCode, Failure, TemplateId, VmId, egress::EgressPolicy};
 use skep_channel::guest::serve;
 use skep_keeper_protocol::{
     Answer, Answerer, HeldVm, KeeperEnd, Launched, Load, MachineMemory, OutOfMemory, Request,
@@ -81,6 +81,8 @@ pub(crate) struct FakeKeeper {
     pub(crate) thaws: usize,
     /// The egress policies that were applied, in their order.
     pub(crate) policies: Vec<EgressPolicy>,
+    /// The accounts of their VMs.
+    pub(crate) accounts: BTreeSet<Option<AccountId>>,
     pub(crate) refuses_policies: bool,
     /// The process ids that the next VMMs report. Later ones report those of their processes.
     pub(crate) pids: VecDeque<u32>,
@@ -207,8 +209,12 @@ pub(crate) async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>
             Request::SetEgress { .. } if keeper.lock().unwrap().refuses_policies => {
                 answerer.answer(refusal, &[]).await.unwrap();
             }
-            Request::SetEgress { policy, .. } => {
-                keeper.lock().unwrap().policies.push(policy);
+            Request::SetEgress { egress, .. } => {
+                {
+                    let mut keeper = keeper.lock().unwrap();
+                    keeper.policies.push(egress.policy);
+                    keeper.accounts.insert(egress.account);
+                }
                 answerer.answer(Answer::EgressSet, &[]).await.unwrap();
             }
             Request::Attach { vm } => attach(vm, answerer, &keeper).await,

@@ -65,7 +65,7 @@ async fn assert_reset(mut vm: TcpStream) {
 async fn bytes_are_copied_in_both_directions_and_one_may_end_first() {
     let (server, destination) = server().await;
     let proxy = proxy(&["127.0.0.1"]);
-    proxy.vms.set(VM, EgressPolicy::listing(&["127.0.0.1"]).unwrap());
+    proxy.vms.set_policy(VM, EgressPolicy::listing(&["127.0.0.1"]).unwrap());
     let mut vm = connect(&proxy, destination).await;
     let (mut outside, _) = server.accept().await.unwrap();
     vm.write_all(b"question").await.unwrap();
@@ -93,14 +93,17 @@ async fn what_a_policy_or_the_operator_forbids_is_reset() {
         (&["127.0.0.1"], EgressPolicy::None, "the policy does not allow it"),
     ] {
         let proxy = proxy(allow);
-        proxy.vms.set(VM, policy);
+        proxy.vms.set_policy(VM, policy);
         assert_reset(connect(&proxy, destination).await).await;
         assert_eq!(last_reason(&proxy), reason);
     }
     let proxy = proxy(&["198.18.0.0/15"]);
-    proxy.vms.set(VM, all);
+    proxy.vms.set_policy(VM, all);
     assert_reset(connect(&proxy, SocketAddrV4::new([198, 18, 0, 9].into(), 80)).await).await;
-    assert_eq!(last_reason(&proxy), "the address is a placeholder address without a name");
+    assert_eq!(
+        last_reason(&proxy),
+        "the address is a placeholder address of no name that the VM has looked up"
+    );
 }
 
 #[tokio::test]
@@ -108,12 +111,12 @@ async fn a_connection_ends_with_the_policy_that_allowed_it_and_others_stay() {
     let (server, destination) = server().await;
     let (other, elsewhere) = self::server().await;
     let proxy = proxy(&["127.0.0.1"]);
-    proxy.vms.set(VM, EgressPolicy::All);
+    proxy.vms.set_policy(VM, EgressPolicy::All);
     let (vm, mut staying) = (connect(&proxy, destination).await, connect(&proxy, elsewhere).await);
     let (mut outside, _) = server.accept().await.unwrap();
     let (mut outside_elsewhere, _) = other.accept().await.unwrap();
     let ports = serde_json::json!({"allow": ["127.0.0.1"], "ports": [elsewhere.port()]});
-    proxy.vms.set(VM, ports.try_into().unwrap());
+    proxy.vms.set_policy(VM, ports.try_into().unwrap());
     assert_reset(vm).await;
     assert_eq!(outside.read(&mut [0; 1]).await.unwrap_or(0), 0);
     staying.write_all(b"x").await.unwrap();
@@ -135,7 +138,7 @@ struct Checked {
 impl Checked {
     async fn new() -> Self {
         let proxy = proxy(&[]);
-        proxy.vms.set(VM, EgressPolicy::listing(&["api.test"]).unwrap());
+        proxy.vms.set_policy(VM, EgressPolicy::listing(&["api.test"]).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         client.set_nodelay(true).unwrap();
@@ -260,7 +263,7 @@ async fn a_host_that_the_operator_forbids_is_refused_by_its_name_also_under_all(
     let rules = Rules { allow: list("127.0.0.1"), deny: list("other.test"), ..Rules::default() };
     let proxy = proxy_with(rules, Limits::default());
     for policy in [EgressPolicy::All, EgressPolicy::listing(&["127.0.0.1"]).unwrap()] {
-        proxy.vms.set(VM, policy);
+        proxy.vms.set_policy(VM, policy);
         let mut vm = connect(&proxy, destination).await;
         vm.write_all(OTHER_HOST).await.unwrap();
         assert_reset(vm).await;
@@ -294,7 +297,7 @@ fn the_reason_of_a_refusal_has_little_of_a_guest_and_visible_ascii_only() {
 async fn the_connections_of_a_vm_are_limited() {
     let (_server, destination) = server().await;
     let proxy = proxy(&["127.0.0.1"]);
-    proxy.vms.set(VM, EgressPolicy::All);
+    proxy.vms.set_policy(VM, EgressPolicy::All);
     let vm = proxy.vms.find(VM).unwrap();
     let taken = Arc::clone(&vm.connections).acquire_many_owned(2).await.unwrap();
     assert_reset(connect(&proxy, destination).await).await;
@@ -312,7 +315,7 @@ async fn a_vm_opens_five_times_the_new_connections_of_a_second_at_once_and_no_mo
     let (_server, destination) = server().await;
     let limits = Limits { new_connections: NonZeroU32::MIN, ..Limits::default() };
     let proxy = proxy_with(allowing(&["127.0.0.1"]), limits);
-    proxy.vms.set(VM, EgressPolicy::All);
+    proxy.vms.set_policy(VM, EgressPolicy::All);
     let vm = proxy.vms.find(VM).unwrap();
     let mut opened = Vec::new();
     while vm.report().refused == 0 {
@@ -367,7 +370,7 @@ async fn the_bytes_of_a_vm_take_the_time_of_its_rate_in_each_direction() {
     let (server, destination) = server().await;
     let limits = Limits { mbit: NonZeroU32::new(8).unwrap(), ..Limits::default() };
     let proxy = proxy_with(allowing(&["127.0.0.1"]), limits);
-    proxy.vms.set(VM, EgressPolicy::All);
+    proxy.vms.set_policy(VM, EgressPolicy::All);
     let mut vm = connect(&proxy, destination).await;
     let (mut outside, _) = server.accept().await.unwrap();
     tokio::time::pause();
@@ -383,7 +386,7 @@ async fn the_bytes_of_a_vm_take_the_time_of_its_rate_in_each_direction() {
 async fn a_connection_without_bytes_ends_after_the_idle_time() {
     let (server, destination) = server().await;
     let proxy = proxy(&["127.0.0.1"]);
-    proxy.vms.set(VM, EgressPolicy::All);
+    proxy.vms.set_policy(VM, EgressPolicy::All);
     let mut vm = connect(&proxy, destination).await;
     let (mut outside, _) = server.accept().await.unwrap();
     vm.write_all(b"x").await.unwrap();
@@ -403,7 +406,7 @@ async fn a_peer_that_never_reads_holds_few_bytes_and_ends_after_the_idle_time() 
     const MAX_BUFFERED: usize = 64 << 20;
     let (server, destination) = server().await;
     let proxy = proxy(&["127.0.0.1"]);
-    proxy.vms.set(VM, EgressPolicy::All);
+    proxy.vms.set_policy(VM, EgressPolicy::All);
     let mut vm = connect(&proxy, destination).await;
     let (_outside, _) = server.accept().await.unwrap();
     let chunk = vec![0; 64 << 10];

@@ -8,8 +8,8 @@ use hickory_resolver::proto::{
 };
 use skep_api::egress::{is_name, normalized};
 
-/// How long a VM may keep the address of a name, in seconds. The address means the same name for good, but a name that
-/// the policy allows meanwhile should be usable soon.
+/// How long a VM may keep the address of a name, in seconds. A name that the policy allows meanwhile should be usable soon, and so should
+/// one whose address is refused because the VM may mean an earlier name of it.
 const TTL: u32 = 60;
 
 /// The answer to a query. `address` gives that of the name in its question, which is normalized and can be the name of a

@@ -66,7 +66,7 @@ fn a_change_that_the_process_does_not_answer_is_applied_by_the_next_one() {
 /// Replaces the file of names by a locked copy: no process is started without that lock. The keeper tries the lock of the file
 /// itself soon after the process that has it ends, and could take it before the test.
 fn lock_names(skep: &Skep) -> File {
-    let path = skep.data_dir.path().join("keeper/egress-names");
+    let path = skep.data_dir.path().join("keeper/egress-names.jsonl");
     let copy = path.with_extension("copy");
     fs::copy(&path, &copy).unwrap();
     let names = File::open(&copy).unwrap();
