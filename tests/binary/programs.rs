@@ -4,7 +4,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use reqwest::Method;
@@ -55,9 +55,12 @@ async fn a_program_reaches_what_is_its_own_and_ends_with_its_time() {
 }
 
 async fn environment(skep: &Skep) {
-    let outcome =
-        run(skep, "env; echo; pwd; id -un; echo a > /tmp/x && cat /tmp/x; echo b > /dev/shm/y; ls /proc")
-            .await;
+    // No file of another program on the machine has the name of the data directory.
+    let name = skep.data_dir.path().file_name().unwrap();
+    let [tmp, shm] = ["/tmp", "/dev/shm"].map(|folder| Path::new(folder).join(name).with_extension("file"));
+    let (a, b) = (tmp.display(), shm.display());
+    let command = format!("env; echo; pwd; id -un; echo a > {a} && cat {a}; echo b > {b}; ls /proc");
+    let outcome = run(skep, &command).await;
     assert_eq!(outcome["exit_code"], 0, "{outcome}");
     let text = outcome["stdout"].as_str().unwrap();
     assert!(!text.contains("SKEP") && !text.contains(CANARY), "{text}");
@@ -68,7 +71,7 @@ async fn environment(skep: &Skep) {
     assert!(environment.contains("PATH=/usr/local/sbin:"), "{environment}");
     assert!(rest.starts_with(&format!("{}\nskep\na\n", root(skep).display())), "{rest}");
     // Nothing of it is on the machine.
-    assert!(!PathBuf::from("/tmp/x").exists() && !PathBuf::from("/dev/shm/y").exists());
+    assert!(!tmp.exists() && !shm.exists());
 }
 
 async fn reach(skep: &Skep) {
