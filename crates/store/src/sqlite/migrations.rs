@@ -120,4 +120,34 @@ mod tests {
         let broken = connection.prepare("PRAGMA foreign_key_check").unwrap().exists([]).unwrap();
         assert!(!broken);
     }
+
+    /// The sums of the history that there was are those by which the triggers count, so that nothing is left of them without history.
+    #[test]
+    fn the_history_that_there_was_is_counted_for_its_accounts() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate_to(&mut connection, LATEST - 1).unwrap();
+        connection
+            .execute_batch(
+                "INSERT INTO accounts (id, name, roots, allowed_ips, created_at) VALUES ('acc_1', 'a', '[]', '[]', 5);
+                 INSERT INTO events (epoch, account, type, body, at)
+                 VALUES ('e', 'acc_1', 'vm.booted', '{}', 5), ('e', 'acc_1', 'vm.booted', '{\"long\": true}', 6);
+                 DELETE FROM events WHERE sequence = 1;
+                 INSERT INTO audit (id, account, action, resource, request_id, at, egress) VALUES
+                 ('1', 'acc_1', 'boot', 'vm_x', 'r', 5, '\"all\"'), ('2', NULL, 'boot', NULL, 'request', 6, NULL);",
+            )
+            .unwrap();
+        migrate(&mut connection).unwrap();
+        let sums = || {
+            let sql =
+                "SELECT account || ' ' || kind || ' ' || bytes || ' ' || trimmed_to FROM history ORDER BY 1";
+            let mut statement = connection.prepare(sql).unwrap();
+            let rows = statement.query_map([], |row| row.get(0)).unwrap();
+            rows.collect::<rusqlite::Result<Vec<String>>>().unwrap()
+        };
+        let counted = [" audit 271 0", " events 0 1", "acc_1 audit 274 0", "acc_1 events 214 0"];
+        assert_eq!(sums(), counted);
+        connection.execute_batch("DELETE FROM events; DELETE FROM audit").unwrap();
+        let nothing = [" audit 0 0", " events 0 1", "acc_1 audit 0 0", "acc_1 events 0 0"];
+        assert_eq!(sums(), nothing);
+    }
 }

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use super::{
-    columns::{Columns, execute, invalid_column, millis, query_all, query_optional, signed},
+    columns::{Columns, execute, millis, query_all, query_optional, signed},
     deliveries,
     error::SqliteError,
     run_logs, tickets, vms,
@@ -32,7 +32,7 @@ pub(super) fn trim(connection: &Connection, command: &TrimHistory) -> Result<Tri
 fn trim_audit(connection: &Connection, command: &TrimHistory) -> Result<usize, SqliteError> {
     let half = command.bytes / 2;
     // Checked first, because these entries alone may be the reason that the audit is too large.
-    let account = if volume(connection, "strangers")? > half / UNATTRIBUTED_DIVISOR {
+    let account = if unattributed(connection)? > half / UNATTRIBUTED_DIVISOR {
         Some(NO_ACCOUNT.to_owned())
     } else if volume(connection, "audit")? > half {
         largest(connection, "audit")?
@@ -99,10 +99,14 @@ fn delete_unused_sums(connection: &Connection) -> Result<(), SqliteError> {
     Ok(())
 }
 
-/// Approximate size of a group of rows, in bytes.
-pub(super) fn volume(connection: &Connection, name: &str) -> Result<u64, SqliteError> {
-    let found = query_optional(connection, "SELECT bytes FROM volumes WHERE name = ?1", [name], |row| {
-        row.number("bytes")
-    })?;
-    found.ok_or_else(|| invalid_column("volumes", format!("there is no `{name}`")))
+/// Approximate size of all history of a kind, in bytes.
+pub(super) fn volume(connection: &Connection, kind: &str) -> Result<u64, SqliteError> {
+    let sql = "SELECT coalesce(sum(bytes), 0) AS bytes FROM history WHERE kind = ?1";
+    Ok(query_optional(connection, sql, [kind], |row| row.number("bytes"))?.unwrap_or(0))
+}
+
+/// Approximate size of the audit entries without an account, in bytes.
+fn unattributed(connection: &Connection) -> Result<u64, SqliteError> {
+    let sql = "SELECT bytes FROM history WHERE kind = 'audit' AND account = ''";
+    Ok(query_optional(connection, sql, [], |row| row.number("bytes"))?.unwrap_or(0))
 }

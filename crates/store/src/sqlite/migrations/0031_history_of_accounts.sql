@@ -1,5 +1,12 @@
--- What the history of each account takes, about, in bytes, as in `volumes`: where it is too much in all, that of the account which
--- takes the most is deleted.
+-- What the history of each account takes, about, in bytes: the texts, and for each row what its columns, its indexes and the pages around
+-- it take besides. Where it is too much in all, that of the account which takes the most is deleted. The sums of `volumes` follow from
+-- these.
+DROP TRIGGER audit_grows;
+DROP TRIGGER audit_shrinks;
+DROP TRIGGER events_grow;
+DROP TRIGGER events_shrink;
+DROP TABLE volumes;
+
 CREATE TABLE history (
     -- Empty for audit entries without an account, and for what holds for all accounts.
     account    TEXT NOT NULL,
@@ -23,17 +30,17 @@ INSERT INTO history (account, kind, bytes)
             + octet_length(coalesce(egress, '')))
     FROM audit GROUP BY account;
 
-CREATE TRIGGER events_of_account_grow AFTER INSERT ON events BEGIN
+CREATE TRIGGER events_grow AFTER INSERT ON events BEGIN
     INSERT INTO history (account, kind, bytes) VALUES (new.account, 'events', octet_length(new.body) + 200)
         ON CONFLICT (account, kind) DO UPDATE SET bytes = bytes + excluded.bytes;
 END;
 
-CREATE TRIGGER events_of_account_shrink AFTER DELETE ON events BEGIN
+CREATE TRIGGER events_shrink AFTER DELETE ON events BEGIN
     UPDATE history SET bytes = bytes - octet_length(old.body) - 200
         WHERE account = old.account AND kind = 'events';
 END;
 
-CREATE TRIGGER audit_of_account_grows AFTER INSERT ON audit BEGIN
+CREATE TRIGGER audit_grows AFTER INSERT ON audit BEGIN
     INSERT INTO history (account, kind, bytes)
         VALUES (coalesce(new.account, ''), 'audit',
             260 + octet_length(new.action) + octet_length(coalesce(new.resource, '')) + octet_length(new.request_id)
@@ -41,7 +48,7 @@ CREATE TRIGGER audit_of_account_grows AFTER INSERT ON audit BEGIN
         ON CONFLICT (account, kind) DO UPDATE SET bytes = bytes + excluded.bytes;
 END;
 
-CREATE TRIGGER audit_of_account_shrinks AFTER DELETE ON audit BEGIN
+CREATE TRIGGER audit_shrinks AFTER DELETE ON audit BEGIN
     UPDATE history SET bytes = bytes - 260 - octet_length(old.action) - octet_length(coalesce(old.resource, ''))
             - octet_length(old.request_id) - octet_length(coalesce(old.egress, ''))
         WHERE account = coalesce(old.account, '') AND kind = 'audit';
