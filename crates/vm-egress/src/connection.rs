@@ -140,7 +140,7 @@ async fn relay(
     guest: &mut TcpStream,
 ) -> Result<(), Error> {
     if let Some(name) = &target.name {
-        // A copy of another VM uses a name that it has not looked up itself.
+        // The name may be one that a copy of another VM has not looked up itself, which counts from now on.
         vm.use_name(&proxy.names, name)?;
     }
     let rules = proxy.connector.rules();

@@ -123,7 +123,7 @@ fn names_that_guests_choose_leave_numbers_for_those_that_policies_list() {
     let refused = names.take("api.example", account(), ChosenBy::Guest);
     assert!(matches!(refused, Err(Error::FullForUnlisted)), "{refused:?}");
     let listed = names.take("api.example", account(), ChosenBy::Policy).unwrap();
-    // A name that has a number keeps it, whoever asks.
+    // A name that already has a number keeps it.
     assert_eq!(names.take("api.example", account(), ChosenBy::Guest).unwrap(), listed);
     assert!(names.take("n7.example", account(), ChosenBy::Guest).is_ok());
     let taken = (0..MAX_EGRESS_NAMES)
