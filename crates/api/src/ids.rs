@@ -1,6 +1,10 @@
 //! Identifiers. Each kind of id is a distinct type, parsed when a request arrives.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Mutex, PoisonError},
+};
 
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
@@ -15,6 +19,23 @@ pub struct NotAnId {
     pub wanted: &'static str,
 }
 
+/// Of ids of the same millisecond, one after the last; otherwise the new one.
+fn successor(last: Ulid, new: Ulid) -> Ulid {
+    if last.timestamp_ms() != new.timestamp_ms() || new > last {
+        return new;
+    }
+    // A random step, so that callers can name the ids of one millisecond by a short beginning.
+    let random = last.random() + 1 + (new.random() & STEP_MASK);
+    if random < 1 << Ulid::RAND_BITS {
+        return Ulid::from_parts(last.timestamp_ms(), random);
+    }
+    // The last possible id of a millisecond has no successor in it.
+    last.increment().unwrap_or(new)
+}
+
+/// Steps are so small that hundreds fit into a millisecond.
+const STEP_MASK: u128 = (1 << 72) - 1;
+
 macro_rules! ulid_id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal, $wanted:literal) => {
         $(#[$doc])*
@@ -23,9 +44,13 @@ macro_rules! ulid_id {
         pub struct $name(Ulid);
 
         impl $name {
-            /// Creates an id that sorts after all ids that this machine created before the current millisecond.
+            /// Creates an id that sorts after all ids of this kind that this process created before, and after all that this machine
+            /// created before the current millisecond, unless the clock was set back.
             pub fn generate() -> Self {
-                Self(Ulid::generate())
+                static LAST: Mutex<Ulid> = Mutex::new(Ulid::nil());
+                let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = successor(*last, Ulid::generate());
+                Self(*last)
             }
 
             /// Creates an id that sorts after `last`, even if the clock was set back.
@@ -143,6 +168,20 @@ mod tests {
         assert!(text.to_ascii_uppercase().parse::<VmId>().is_err());
         assert!(text.replace("vm_", "key_").parse::<VmId>().is_err());
         assert!("vm_".parse::<VmId>().is_err());
+    }
+
+    #[test]
+    fn ids_of_one_millisecond_sort_in_order_of_creation() {
+        let ids: Vec<_> = (0..10_000).map(|_| KeyId::generate()).collect();
+        assert!(ids.is_sorted_by(|one, next| one < next));
+        // An earlier clock is not hidden.
+        let (earlier, later) = (Ulid::from_parts(1, 5), Ulid::from_parts(2, 5));
+        assert_eq!(successor(later, earlier), earlier);
+        assert_eq!(successor(earlier, later), later);
+        assert_eq!(successor(later, Ulid::from_parts(2, 3)), Ulid::from_parts(2, 9));
+        assert_eq!(successor(later, Ulid::from_parts(2, 7)), Ulid::from_parts(2, 7));
+        let nearly_last = Ulid::from_parts(2, u128::MAX - 1);
+        assert_eq!(successor(nearly_last, Ulid::from_parts(2, 3)), Ulid::from_parts(2, u128::MAX));
     }
 
     #[test]
