@@ -111,6 +111,9 @@ pub enum Error {
         "no space is left for `{path}`: the disk, or the quota of this user, is full; remove files that are not needed"
     )]
     DiskFull { path: String },
+    /// The account may not occupy more.
+    #[error(transparent)]
+    OverDiskQuota(Failure),
     /// The file would exceed the limit of the file system or of the user.
     #[error("`{path}` would exceed the largest file size allowed here; write less")]
     FileTooLong { path: String },
@@ -153,6 +156,10 @@ impl Error {
     /// The error for an `io::Error` that concerns `path`.
     pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
         let named = path.display().to_string();
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
+        if let Some(Self::OverDiskQuota(refused)) = inner {
+            return Self::OverDiskQuota(refused.clone());
+        }
         match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOENT) => Self::UnknownPath { path: named },
             Some(Errno::XDEV) => Self::OutsideRoots { path: named },
@@ -210,6 +217,7 @@ impl Error {
             }
             Self::UnknownCommand { .. } => ErrorCode::UnknownExec,
             Self::Git(refused) => refused.code(),
+            Self::OverDiskQuota(refused) => refused.code,
         }
     }
 

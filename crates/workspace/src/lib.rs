@@ -4,6 +4,7 @@
 //! by its name.
 
 mod cancellation;
+mod disk_space;
 mod error;
 pub mod exec;
 mod fence;
@@ -16,10 +17,11 @@ mod search;
 mod streamed;
 mod watch;
 
+pub use disk_space::{DiskSpace, ENTRY_BYTES};
 pub use error::Error;
 pub use exec::{Commands, Output, Running, kill_descendants};
 pub use fence::{Fence, SyscallFilter};
-pub use files::EntryLocks;
+pub use files::{EntryLocks, occupied_bytes};
 pub use operations::{Run, run_by_name};
 pub use place::{GitFence, Place, WalkFence};
 pub use roots::{Location, Roots, open_root};

@@ -14,7 +14,8 @@ use std::{
 use skep_api::CallContext;
 
 use crate::{
-    Commands, EntryLocks, Error, Fence, Roots,
+    Commands, DiskSpace, EntryLocks, Error, Fence, Roots,
+    disk_space::DiskLimit,
     git::{GitGrants, NetworkAccess},
     roots::PathHandle,
 };
@@ -50,6 +51,7 @@ pub struct Place {
     private_folder: Option<Arc<PrivateFolder>>,
     has_private_access: bool,
     entry_locks: EntryLocks,
+    disk_limit: DiskLimit,
 }
 
 /// A folder for files of the server's own.
@@ -92,6 +94,7 @@ impl Place {
             private_folder: None,
             has_private_access: false,
             entry_locks: EntryLocks::default(),
+            disk_limit: DiskLimit::default(),
         }
     }
 
@@ -210,6 +213,12 @@ impl Place {
         Self { entry_locks, ..self }
     }
 
+    /// Lets file operations add to the workspace only what they can take of this disk space.
+    #[must_use]
+    pub fn with_disk_space(self, space: Arc<dyn DiskSpace>) -> Self {
+        Self { disk_limit: DiskLimit::new(space), ..self }
+    }
+
     /// Sets the id of the current call. Commands started by the call run under this id, which is used to cancel them.
     #[must_use]
     pub fn for_call(&self, id: &str) -> Self {
@@ -308,6 +317,10 @@ impl Place {
 
     pub(crate) fn entry_locks(&self) -> &EntryLocks {
         &self.entry_locks
+    }
+
+    pub(crate) fn disk_limit(&self) -> &DiskLimit {
+        &self.disk_limit
     }
 
     pub(crate) fn walk_fence(&self) -> Option<WalkFence> {

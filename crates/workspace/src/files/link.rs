@@ -9,11 +9,12 @@ use skep_api::{
 };
 
 use super::{entry_locks::EntryLocks, on_disk, temporary::unused_name, write::stat_entry};
-use crate::{Error, Place, Roots, Run, roots::Slot};
+use crate::{ENTRY_BYTES, Error, Place, Roots, Run, roots::Slot};
 
 impl Run for MakeLink {
     async fn run(self, place: &Place) -> Result<LinkMade, Error> {
         let locks = place.entry_locks().clone();
+        let _taken = place.disk_limit().take(ENTRY_BYTES).await?;
         on_disk(place, move |roots| make(roots, &locks, &self)).await
     }
 }

@@ -8,25 +8,48 @@ use rustix::{
 };
 use skep_api::files::{FolderMade, MakeFolder};
 
-use super::{encoded_path, on_disk};
-use crate::{Error, Place, Roots, Run, roots::FinalLink};
+use super::{adding_on_disk, encoded_path};
+use crate::{ENTRY_BYTES, Error, Place, Roots, Run, disk_space::DiskLimit, roots::FinalLink};
 
 const NEW_MODE: u32 = 0o755;
+/// The mode bits with which an owner may list a folder and open what is in it.
+const OWNER_READS: u32 = 0o500;
 
 impl Run for MakeFolder {
     async fn run(self, place: &Place) -> Result<FolderMade, Error> {
-        on_disk(place, move |roots| make(roots, &self)).await
+        let disk = place.disk_limit().clone();
+        adding_on_disk(place, move |roots| make(roots, &disk, &self)).await
     }
 }
 
-fn make(roots: &Roots, request: &MakeFolder) -> Result<FolderMade, Error> {
-    let created = with_parents(roots, request.path.as_path(), request.mode)?;
+fn make(roots: &Roots, disk: &DiskLimit, request: &MakeFolder) -> Result<FolderMade, Error> {
+    check_mode(disk, request.mode)?;
+    let created = with_parents(roots, disk, request.path.as_path(), request.mode)?;
     let (path, path_encoding) = encoded_path(&request.path);
     Ok(FolderMade { path, path_encoding, created })
 }
 
+/// Refuses a folder whose content could not be counted.
+fn check_mode(disk: &DiskLimit, mode: Option<u32>) -> Result<(), Error> {
+    match mode {
+        Some(mode) if disk.is_some() && mode & OWNER_READS != OWNER_READS => {
+            let reason = format!(
+                "is {mode:04o}, but the files of this account are counted (`max_disk_mb`): let the owner read and enter \
+                 the folder, as with 0700"
+            );
+            Err(Error::InvalidValue { field: "mode", reason })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Creates a folder and its missing parents. Returns whether the folder is new.
-pub(super) fn with_parents(roots: &Roots, path: &Path, mode: Option<u32>) -> Result<bool, Error> {
+pub(super) fn with_parents(
+    roots: &Roots,
+    disk: &DiskLimit,
+    path: &Path,
+    mode: Option<u32>,
+) -> Result<bool, Error> {
     let mut missing = Vec::new();
     for at in path.ancestors() {
         match roots.find(at, FinalLink::Follow) {
@@ -36,7 +59,14 @@ pub(super) fn with_parents(roots: &Roots, path: &Path, mode: Option<u32>) -> Res
             Err(error) => return Err(error),
         }
     }
+    if missing.is_empty() {
+        return Ok(false);
+    }
     let mut created = false;
+    // For all of them, so that a refusal leaves none.
+    let _taken = disk
+        .try_take(ENTRY_BYTES.saturating_mul(missing.len() as u64))
+        .map_err(|error| Error::of_path(path, &error))?;
     for at in missing.into_iter().rev() {
         created = make_one(roots, at, if at == path { mode } else { None })?;
     }

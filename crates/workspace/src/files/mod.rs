@@ -7,6 +7,7 @@ mod etag;
 mod link;
 mod list;
 mod make;
+mod occupied;
 mod read;
 mod relocate;
 mod remove;
@@ -18,7 +19,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use rustix::fs::{FileType as Kind, Stat};
@@ -28,6 +29,7 @@ use skep_api::{
 };
 
 pub use entry_locks::EntryLocks;
+pub use occupied::occupied_bytes;
 pub(crate) use read::require_file;
 pub(crate) use remove::entries;
 pub(crate) use temporary::is_temporary;
@@ -42,6 +44,28 @@ async fn on_disk<T: Send + 'static>(
     let place = place.clone();
     let done = tokio::task::spawn_blocking(move || work(&*place.roots()?));
     done.await.map_err(|_| Error::WorkerFailed)?
+}
+
+/// As [`on_disk`], for work that takes disk space. If it is refused, it has left nothing but parent folders, and runs again once
+/// it is known what is left.
+async fn adding_on_disk<T: Send + 'static>(
+    place: &Place,
+    work: impl Fn(&Roots) -> Result<T, Error> + Send + Sync + 'static,
+) -> Result<T, Error> {
+    let work = Arc::new(work);
+    let run = || {
+        let work = Arc::clone(&work);
+        on_disk(place, move |roots| work(roots))
+    };
+    let mut is_final = false;
+    loop {
+        match run().await {
+            Err(Error::OverDiskQuota(_)) if !is_final => {
+                is_final = place.disk_limit().refresh_for_rerun().await?;
+            }
+            done => return done,
+        }
+    }
 }
 
 pub(crate) fn file_type(kind: Kind) -> FileType {

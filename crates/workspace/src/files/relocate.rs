@@ -20,31 +20,38 @@ use skep_api::{
 };
 
 use super::{
+    adding_on_disk,
     entry_locks::{EntryGuard, EntryLocks},
-    etag, file_type, on_disk,
+    etag, file_type,
     remove::{MAX_DEPTH, entries, open_folder, remove_folder},
     size,
     temporary::{IfExists, Temporary},
     write::stat_entry,
 };
-use crate::{Error, Place, Roots, Run, roots::Slot};
+use crate::{
+    ENTRY_BYTES, Error, Place, Roots, Run,
+    disk_space::{DiskLimit, is_over_disk_quota},
+    roots::Slot,
+};
 
 /// How often copying a file to another file system is tried while the file is being written to.
 const TRIES: u32 = 3;
+/// How much is copied at a time, in bytes: the disk space for it is taken just before.
+const PIECE_BYTES: u64 = 8 << 20;
 /// The mode bits that a copy keeps: not setuid and setgid.
 const COPIED_BITS: u32 = 0o1777;
 
 impl Run for MoveFile {
     async fn run(self, place: &Place) -> Result<Relocated, Error> {
-        let locks = place.entry_locks().clone();
-        on_disk(place, move |roots| move_file(roots, &locks, &self)).await
+        let place = place.clone();
+        adding_on_disk(&place.clone(), move |roots| move_file(roots, &place, &self)).await
     }
 }
 
 impl Run for CopyFile {
     async fn run(self, place: &Place) -> Result<Relocated, Error> {
-        let locks = place.entry_locks().clone();
-        on_disk(place, move |roots| copy_file(roots, &locks, &self)).await
+        let place = place.clone();
+        adding_on_disk(&place.clone(), move |roots| copy_file(roots, &place, &self)).await
     }
 }
 
@@ -56,19 +63,19 @@ struct Relocate<'a> {
     keep: bool,
 }
 
-pub(super) fn move_file(roots: &Roots, locks: &EntryLocks, request: &MoveFile) -> Result<Relocated, Error> {
+pub(super) fn move_file(roots: &Roots, place: &Place, request: &MoveFile) -> Result<Relocated, Error> {
     let MoveFile { from, to, overwrite } = request;
-    relocate(roots, locks, &Relocate { from, to, overwrite: *overwrite, keep: false })
+    relocate(roots, place, &Relocate { from, to, overwrite: *overwrite, keep: false })
 }
 
-fn copy_file(roots: &Roots, locks: &EntryLocks, request: &CopyFile) -> Result<Relocated, Error> {
+fn copy_file(roots: &Roots, place: &Place, request: &CopyFile) -> Result<Relocated, Error> {
     let CopyFile { from, to, overwrite } = request;
-    relocate(roots, locks, &Relocate { from, to, overwrite: *overwrite, keep: true })
+    relocate(roots, place, &Relocate { from, to, overwrite: *overwrite, keep: true })
 }
 
-fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate<'_>) -> Result<Relocated, Error> {
+fn relocate(roots: &Roots, place: &Place, request: &Relocate<'_>) -> Result<Relocated, Error> {
     let (from, to) = (roots.slot(request.from.as_path())?, roots.slot(request.to.as_path())?);
-    let relocation = Relocation { locks, from: &from, to: &to, request };
+    let relocation = Relocation { place, from: &from, to: &to, request };
     let Checked { kind, replaced, .. } =
         if request.keep { relocation.copy()? } else { relocation.rename()? };
     for slot in [&from, &to] {
@@ -87,7 +94,7 @@ fn relocate(roots: &Roots, locks: &EntryLocks, request: &Relocate<'_>) -> Result
 
 /// A move or copy in progress.
 struct Relocation<'a> {
-    locks: &'a EntryLocks,
+    place: &'a Place,
     from: &'a Slot,
     to: &'a Slot,
     request: &'a Relocate<'a>,
@@ -127,12 +134,12 @@ impl Relocation<'_> {
 
     /// Locks both names in one call, so that two moves in opposite directions cannot deadlock.
     fn hold_both(&self) -> Result<EntryGuard<'_>, Error> {
-        let held = self.locks.lock(&[self.from.entry(), self.to.entry()]);
+        let held = self.place.entry_locks().lock(&[self.from.entry(), self.to.entry()]);
         held.map_err(|error| self.source_error(&error))
     }
 
     fn hold_target(&self) -> Result<EntryGuard<'_>, Error> {
-        self.locks.lock(&[self.to.entry()]).map_err(|error| self.target_error(&error))
+        self.place.entry_locks().lock(&[self.to.entry()]).map_err(|error| self.target_error(&error))
     }
 
     fn rename(&self) -> Result<Checked, Error> {
@@ -142,11 +149,19 @@ impl Relocation<'_> {
             IfExists::Replace => RenameFlags::empty(),
             IfExists::Refuse => RenameFlags::NOREPLACE,
         };
-        let (from, to) = (self.from, self.to);
+        let (from, to, disk) = (self.from, self.to, self.place.disk_limit());
+        let bytes = (seen.kind != FileType::Directory).then(|| size(&seen.source));
+        if bytes.is_none() {
+            // Before and after, because a count may begin or end in between.
+            disk.moved(None);
+        }
         match renameat_with(from.folder(), from.name(), to.folder(), to.name(), flags) {
             Err(Errno::XDEV) => {}
             Err(error) => return Err(self.target_error(&error.into())),
-            Ok(()) => return Ok(seen),
+            Ok(()) => {
+                disk.moved(bytes);
+                return Ok(seen);
+            }
         }
         drop(held);
         self.move_across(seen)
@@ -158,8 +173,8 @@ impl Relocation<'_> {
         match seen.kind {
             FileType::RegularFile => self.move_file_across(),
             FileType::Directory => {
-                copy_folder(self.locks, self.from, self.to).map_err(of_target)?;
-                remove_folder(self.locks, self.from, true).map_err(of_target)?;
+                copy_folder(self.place, self.from, self.to).map_err(of_target)?;
+                remove_folder(self.place.entry_locks(), self.from, true).map_err(of_target)?;
                 Ok(seen)
             }
             _ => {
@@ -181,7 +196,9 @@ impl Relocation<'_> {
             let seen = self.check()?;
             // If the source was written to since the copy, the change would be lost.
             if etag::of(&seen.source) == etag::of(&copied) {
-                new.persist(self.if_exists()).and_then(|_| unlink_entry(self.from)).map_err(of_target)?;
+                let now = new.persist(self.if_exists()).map_err(of_target)?;
+                self.place.disk_limit().moved(Some(size(&now)));
+                unlink_entry(self.from).map_err(of_target)?;
                 return Ok(seen);
             }
         }
@@ -197,14 +214,16 @@ impl Relocation<'_> {
                 let (mut new, _) = self.prepare_copy().map_err(of_target)?;
                 let _held = self.hold_target()?;
                 let replaced = self.check_target()?;
-                new.persist(self.if_exists()).map_err(of_target)?;
+                let now = new.persist(self.if_exists()).map_err(of_target)?;
+                self.place.disk_limit().moved(Some(size(&now)));
                 replaced
             }
             FileType::Directory => {
-                copy_folder(self.locks, from, to).map_err(of_target)?;
+                copy_folder(self.place, from, to).map_err(of_target)?;
                 seen.replaced
             }
             FileType::Symlink => {
+                let _taken = self.place.disk_limit().try_take(ENTRY_BYTES).map_err(of_target)?;
                 copy_link(from.folder(), from.name(), to.folder(), to.name()).map_err(of_target)?;
                 seen.replaced
             }
@@ -215,8 +234,9 @@ impl Relocation<'_> {
 
     /// A synced temporary copy of the file, and the metadata of the copied source.
     fn prepare_copy(&self) -> io::Result<(Temporary<&Slot>, Stat)> {
+        let _taken = self.place.disk_limit().try_take(ENTRY_BYTES)?;
         let mut new = Temporary::create_beside(self.to)?;
-        let copied = copy_content(self.locks, self.from.folder(), self.from.name(), new.file())?;
+        let copied = copy_content(self.place, self.from.folder(), self.from.name(), new.file())?;
         let mode = copied.st_mode & COPIED_BITS;
         new.set_mode_and_owner(None, Some(mode), mode)?;
         new.sync()?;
@@ -247,38 +267,44 @@ fn unlink_entry(slot: &Slot) -> io::Result<()> {
 }
 
 /// Copies a folder to a new name. `mkdir` never replaces anything, so no lock is needed.
-fn copy_folder(locks: &EntryLocks, from: &Slot, to: &Slot) -> io::Result<()> {
+fn copy_folder(place: &Place, from: &Slot, to: &Slot) -> io::Result<()> {
+    let _taken = place.disk_limit().try_take(ENTRY_BYTES)?;
     mkdirat(to.folder(), to.name(), Mode::RWXU)?;
     let made = open_folder(to.folder(), to.name())?;
     let source = open_folder(from.folder(), from.name())?;
-    let copied = copy_entries(locks, &source, &made, 0).and_then(|()| copy_folder_mode(&source, &made));
-    if copied.is_err() {
+    let copied = copy_entries(place, &source, &made, 0).and_then(|()| copy_folder_mode(&source, &made));
+    if let Err(error) = &copied {
         // This call created the folder. If the cleanup fails, a partial copy stays.
-        let _ = remove_folder(locks, to, true);
+        let removed = remove_folder(place.entry_locks(), to, true);
+        if removed.is_err() && is_over_disk_quota(error) {
+            // The work must not run again beside it.
+            return Err(Errno::DQUOT.into());
+        }
     }
     copied
 }
 
-fn copy_entries(locks: &EntryLocks, from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
+fn copy_entries(place: &Place, from: impl AsFd, to: impl AsFd, depth: usize) -> io::Result<()> {
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
     for (name, kind) in entries(&from)? {
         let name = name.as_os_str();
+        let _taken = place.disk_limit().try_take(ENTRY_BYTES)?;
         match kind {
             FileType::RegularFile => {
                 let flags =
                     OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let file = openat2(&to, name, flags, Mode::RUSR | Mode::WUSR, ResolveFlags::BENEATH)?;
                 let mut file = File::from(file);
-                let copied = copy_content(locks, &from, name, &mut file)?;
+                let copied = copy_content(place, &from, name, &mut file)?;
                 fchmod(&file, Mode::from_raw_mode(copied.st_mode & COPIED_BITS))?;
                 file.sync_all()?;
             }
             FileType::Directory => {
                 mkdirat(&to, name, Mode::RWXU)?;
                 let (source, made) = (open_folder(&from, name)?, open_folder(&to, name)?);
-                copy_entries(locks, &source, &made, depth + 1)?;
+                copy_entries(place, &source, &made, depth + 1)?;
                 copy_folder_mode(&source, &made)?;
             }
             FileType::Symlink => copy_link(&from, name, &to, name)?,
@@ -290,15 +316,33 @@ fn copy_entries(locks: &EntryLocks, from: impl AsFd, to: impl AsFd, depth: usize
 }
 
 /// Copies content, by a reflink if the file system supports it. Returns the metadata of the source.
-fn copy_content(locks: &EntryLocks, folder: impl AsFd, name: &OsStr, to: &mut File) -> io::Result<Stat> {
-    let (source, stat) = open_source(locks, folder, name)?;
-    let length = size(&stat);
+fn copy_content(place: &Place, folder: impl AsFd, name: &OsStr, to: &mut File) -> io::Result<Stat> {
+    let (source, stat) = open_source(place.entry_locks(), folder, name)?;
+    let (disk, length) = (place.disk_limit(), size(&stat));
     if rustix::fs::ioctl_ficlone(&*to, &source).is_err() {
-        io::copy(&mut source.take(length), to)?;
-    } else if to.metadata()?.len() > length {
-        to.set_len(length)?;
+        copy_pieces(disk, &source, length, to)?;
+    } else {
+        // The blocks are shared with the source, and count for both.
+        let _taken = disk.try_take(u64::try_from(stat.st_blocks).unwrap_or_default() * 512)?;
+        if to.metadata()?.len() > length {
+            to.set_len(length)?;
+        }
     }
     Ok(stat)
+}
+
+/// Copies in pieces, and takes the disk space of each just before it is written.
+fn copy_pieces(disk: &DiskLimit, source: &File, length: u64, to: &mut File) -> io::Result<()> {
+    let mut left = length;
+    while left > 0 {
+        let piece = left.min(PIECE_BYTES);
+        let _taken = disk.try_take(piece)?;
+        if io::copy(&mut source.take(piece), to)? < piece {
+            break;
+        }
+        left -= piece;
+    }
+    Ok(())
 }
 
 /// Opens a file to be copied with its current size. The lock ensures that no write of this API is in progress.

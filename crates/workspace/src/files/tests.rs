@@ -195,7 +195,7 @@ async fn a_reader_sees_the_old_or_the_new_content() {
         let roots = fixture.place.roots().unwrap();
         for turn in 0..100 {
             let write = fixture.writing("file", &contents[turn % 2]);
-            write::write(&roots, fixture.place.entry_locks(), &write, &WriteCondition::None).unwrap();
+            write::write(&roots, &fixture.place, &write, &WriteCondition::None).unwrap();
         }
         done.store(true, Ordering::Relaxed);
         assert!(reader.join().unwrap() > 0);

@@ -8,12 +8,17 @@ use skep_api::{files::FileWritten, streams::UploadFile};
 use tokio::task::spawn_blocking;
 
 use super::{
+    adding_on_disk,
     direct_writer::DirectWriter,
     entry_locks::EntryLocks,
+    size,
     temporary::Temporary,
     write::{NEW_MODE, check_target, persist, persist_error, target_slot, written},
 };
-use crate::{Content, Error, Place, Roots, RunStreamed, roots::Slot, streamed::no_content};
+use crate::{
+    Content, ENTRY_BYTES, Error, Place, Roots, RunStreamed, disk_space::DiskLimit, roots::Slot,
+    streamed::no_content,
+};
 
 /// The stream is written in blocks of at least this size, in bytes, unless its parts are very small.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -22,18 +27,25 @@ const MAX_PARTS: usize = 64;
 
 impl RunStreamed for UploadFile {
     async fn run_streamed(self, content: Content, place: &Place) -> Result<(FileWritten, Content), Error> {
-        let place = place.clone();
-        let locks = place.entry_locks().clone();
+        let (locks, disk) = (place.entry_locks().clone(), place.disk_limit());
         let mut content = content.fuse();
-        let mut upload = run_blocking(move || Upload::begin(&*place.roots()?, self)).await?;
+        let limit = disk.clone();
+        let begin = move |roots: &Roots| Upload::begin(roots, &limit, self.clone());
+        let mut upload = adding_on_disk(place, begin).await?;
         loop {
             let blocks = gather(&mut content).await?;
             if blocks.is_empty() {
                 break;
             }
-            upload = run_blocking(move || upload.write(&blocks)).await?;
+            let taken = disk.take(blocks.iter().map(|block| block.len() as u64).sum()).await?;
+            upload = run_blocking(move || {
+                let _taken = taken;
+                upload.write(&blocks)
+            })
+            .await?;
         }
-        Ok((run_blocking(move || upload.finish(&locks)).await?, no_content()))
+        let limit = disk.clone();
+        Ok((run_blocking(move || upload.finish(&locks, &limit)).await?, no_content()))
     }
 }
 
@@ -45,11 +57,12 @@ struct Upload {
 }
 
 impl Upload {
-    fn begin(roots: &Roots, request: UploadFile) -> Result<Self, Error> {
+    fn begin(roots: &Roots, disk: &DiskLimit, request: UploadFile) -> Result<Self, Error> {
         let path = request.path.as_path();
-        let slot = target_slot(roots, path, request.create_parents)?;
+        let slot = target_slot(roots, disk, path, request.create_parents)?;
         let old = check_target(&slot, &request.condition, path)?;
         let refused = |error: io::Error| Error::of_path(path, &error);
+        let _taken = disk.try_take(ENTRY_BYTES).map_err(refused)?;
         let new = Temporary::create_beside(slot).map_err(refused)?;
         // Fails before the content is sent if this user may not set the owner.
         new.set_mode_and_owner(old.as_ref(), request.mode, NEW_MODE).map_err(refused)?;
@@ -63,7 +76,7 @@ impl Upload {
     }
 
     /// Checks the condition again, since the target may have changed during the upload.
-    fn finish(self, locks: &EntryLocks) -> Result<FileWritten, Error> {
+    fn finish(self, locks: &EntryLocks, disk: &DiskLimit) -> Result<FileWritten, Error> {
         let Self { request, mut new, writer: mut pour } = self;
         let path = request.path.as_path();
         let refused = |error: io::Error| Error::of_path(path, &error);
@@ -72,6 +85,7 @@ impl Upload {
         let old = check_target(new.slot(), &request.condition, path)?;
         let now = persist(&mut new, old.as_ref(), request.mode, &request.condition)
             .map_err(|error| persist_error(path, &error))?;
+        disk.moved(Some(size(&now)));
         drop(held);
         new.slot().sync_folder().map_err(refused)?;
         Ok(written(path, &now, old.is_none()))

@@ -16,16 +16,16 @@ use rustix::{
 use skep_api::files::{FileWritten, WriteCondition, WriteFile};
 
 use super::{
+    adding_on_disk,
     content::TextEncoding,
-    encoded_path,
-    entry_locks::EntryLocks,
-    etag, make, on_disk,
+    encoded_path, etag, make,
     read::{require_file, stat_now},
     size,
     temporary::{IfExists, Temporary},
 };
 use crate::{
     Error, Place, Roots, Run,
+    disk_space::{DiskLimit, file_bytes},
     roots::{MAX_LINKS, Slot},
 };
 
@@ -33,26 +33,34 @@ pub(super) const NEW_MODE: u32 = 0o644;
 
 impl Run for WriteFile {
     async fn run(self, place: &Place) -> Result<FileWritten, Error> {
-        let (locks, context) = (place.entry_locks().clone(), place.shared_context());
-        on_disk(place, move |roots| write(roots, &locks, &self, &context.condition)).await
+        let (place, context) = (place.clone(), place.shared_context());
+        adding_on_disk(&place.clone(), move |roots| write(roots, &place, &self, &context.condition)).await
     }
 }
 
 pub(super) fn write(
     roots: &Roots,
-    locks: &EntryLocks,
+    place: &Place,
     request: &WriteFile,
     condition: &WriteCondition,
 ) -> Result<FileWritten, Error> {
     let content = TextEncoding::by_label(&request.encoding.0)?.decode(&request.content)?;
     let path = request.path.as_path();
     let refused = |error: io::Error| Error::of_path(path, &error);
-    let slot = target_slot(roots, path, request.create_parents)?;
+    let slot = target_slot(roots, place.disk_limit(), path, request.create_parents)?;
     // This check avoids needless work; the decisive one is made below, under the lock.
     let seen = check_target(&slot, condition, path)?;
+    let length = content.len() as u64;
+    let added = match &seen {
+        Some(seen) if request.append => {
+            file_bytes(size(seen).saturating_add(length)) - file_bytes(size(seen))
+        }
+        _ => file_bytes(length),
+    };
+    let _taken = place.disk_limit().try_take(added).map_err(refused)?;
     let prepare = || prepare(&slot, seen.as_ref(), request, &content).map_err(refused);
     let prepared = if request.append && seen.is_some() { None } else { Some(prepare()?) };
-    let held = locks.lock(&[slot.entry()]).map_err(refused)?;
+    let held = place.entry_locks().lock(&[slot.entry()]).map_err(refused)?;
     let old = check_target(&slot, condition, path)?;
     if old.is_some() && request.append {
         let (file, now) = append(roots, &slot, path, &content)?;
@@ -70,9 +78,14 @@ pub(super) fn write(
 }
 
 /// The slot of the file to write, after resolving links at the end of the path.
-pub(super) fn target_slot(roots: &Roots, path: &Path, create_parents: bool) -> Result<Slot, Error> {
+pub(super) fn target_slot(
+    roots: &Roots,
+    disk: &DiskLimit,
+    path: &Path,
+    create_parents: bool,
+) -> Result<Slot, Error> {
     if create_parents && let Some(folder) = path.parent() {
-        make::with_parents(roots, folder, None)?;
+        make::with_parents(roots, disk, folder, None)?;
     }
     resolve_links(roots, path)
 }

@@ -6,7 +6,7 @@ use super::*;
 fn no_line_is_lost_by_moves_to(target: &Path) {
     const LINES: usize = 300;
     let fixture = Fixture::new();
-    let (root, locks) = (fixture.at(""), fixture.place.entry_locks());
+    let (root, place) = (fixture.at(""), &fixture.place);
     let roots = Roots::open([root, target.to_owned()]).unwrap();
     let to = |n: usize| target.join(format!("log-{n}"));
     let done = AtomicBool::new(false);
@@ -14,7 +14,7 @@ fn no_line_is_lost_by_moves_to(target: &Path) {
         scope.spawn(|| {
             for line in 0..LINES {
                 let append = WriteFile { append: true, ..fixture.writing("log", &format!("{line}\n")) };
-                write::write(&roots, locks, &append, &WriteCondition::None).unwrap();
+                write::write(&roots, place, &append, &WriteCondition::None).unwrap();
             }
             done.store(true, Ordering::SeqCst);
         });
@@ -22,7 +22,7 @@ fn no_line_is_lost_by_moves_to(target: &Path) {
         while !done.load(Ordering::SeqCst) {
             let path = AbsolutePath::parse("to", to(moved).to_str().unwrap(), PathEncoding::Plain).unwrap();
             let request = MoveFile { from: fixture.path("log"), to: path, overwrite: false };
-            match relocate::move_file(&roots, locks, &request) {
+            match relocate::move_file(&roots, place, &request) {
                 Ok(_) => moved += 1,
                 Err(error) => {
                     assert!(matches!(error.code(), ErrorCode::UnknownPath | ErrorCode::FileBusy), "{error}");
