@@ -7,7 +7,7 @@ use crate::{
     ErrorCode, Failure, Scope,
     files::WriteCondition,
     git::{GitReach, Person},
-    operation::{AnswerLimit, HelperKind, Operation},
+    operation::{AddsFiles, AnswerLimit, HelperKind, Operation},
 };
 
 /// An operation with a route of its own. Its value is the query or the JSON body that callers send, without `vm` and
@@ -174,6 +174,10 @@ impl<O: Operation> Operation for Call<O> {
 
     fn answer_limit(&self) -> AnswerLimit {
         self.operation.answer_limit()
+    }
+
+    fn adds_files(&self) -> AddsFiles {
+        self.operation.adds_files()
     }
 }
 

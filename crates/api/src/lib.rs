@@ -43,7 +43,7 @@ pub use endpoint::{Call, CallContext, Endpoint};
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
 pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TemplateId, TicketId, VmId, WaitlistId, WebhookId};
 pub use label::{InvalidLabel, Label};
-pub use operation::{AnswerLimit, HelperKind, Operation};
+pub use operation::{AddsFiles, AnswerLimit, HelperKind, Operation};
 pub use patch::Patch;
 pub use path::AbsolutePath;
 pub use scope::{Environment, Role, Scope};

@@ -34,6 +34,30 @@ pub trait Operation: Serialize + DeserializeOwned + Send + Sync {
     fn answer_limit(&self) -> AnswerLimit {
         AnswerLimit::SHORT
     }
+
+    /// Whether a program of the operation adds to the files of the workspace, so that the disk space of its account limits it.
+    fn adds_files(&self) -> AddsFiles {
+        AddsFiles::Never
+    }
+}
+
+/// Whether a program adds to the files of a workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddsFiles {
+    /// It reads, or removes something, with which callers make room.
+    Never,
+    /// It adds something in some cases, and is needed where no room is left: a push, with which callers keep their work
+    /// elsewhere.
+    Perhaps,
+    /// It needs room.
+    Always,
+}
+
+impl AddsFiles {
+    /// [`Self::Always`], unless this is one of the cases in which nothing is added.
+    pub(crate) fn unless(adds_nothing: bool) -> Self {
+        if adds_nothing { Self::Never } else { Self::Always }
+    }
 }
 
 /// The maximum size of an answer. The sender may be hostile: a guest, or a program that took over the helper.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{GitReach, NETWORK_LIMIT, Person, PullStrategy, Pulled};
 use crate::{
-    operation::{HelperKind, Operation},
+    operation::{AddsFiles, HelperKind, Operation},
     path::AbsolutePath,
 };
 
@@ -149,7 +149,7 @@ pub struct GitJoin {
 }
 
 macro_rules! operations {
-    ($($operation:ident = $name:literal -> $answer:ident, $length:expr;)+) => {
+    ($($operation:ident = $name:literal -> $answer:ident, $length:expr, $adds:expr;)+) => {
         $(impl Operation for $operation {
             const NAME: &'static str = $name;
             const HELPER: Option<HelperKind> = Some(HelperKind::Git);
@@ -162,6 +162,11 @@ macro_rules! operations {
             fn answer_limit(&self) -> crate::AnswerLimit {
                 $length
             }
+
+            fn adds_files(&self) -> AddsFiles {
+                let adds: fn(&Self) -> AddsFiles = $adds;
+                adds(self)
+            }
         })+
     };
 }
@@ -171,10 +176,10 @@ const PLAN: crate::AnswerLimit = crate::AnswerLimit { bytes: 1 << 20, values: 1 
 const SHORT: crate::AnswerLimit = crate::AnswerLimit::SHORT;
 
 operations! {
-    GitExchange = "git-exchange" -> ExchangePlan, PLAN;
-    GitPack = "git-pack" -> EmptyAnswer, SHORT;
-    GitSend = "git-send" -> Sent, SHORT;
-    GitNotePush = "git-note-push" -> EmptyAnswer, SHORT;
-    GitFetch = "git-fetch" -> Fetched, SHORT;
-    GitJoin = "git-join" -> Pulled, SHORT;
+    GitExchange = "git-exchange" -> ExchangePlan, PLAN, |_| AddsFiles::Never;
+    GitPack = "git-pack" -> EmptyAnswer, SHORT, |_| AddsFiles::Never;
+    GitSend = "git-send" -> Sent, SHORT, |_| AddsFiles::Always;
+    GitNotePush = "git-note-push" -> EmptyAnswer, SHORT, |_| AddsFiles::Never;
+    GitFetch = "git-fetch" -> Fetched, SHORT, |fetch| AddsFiles::unless(fetch.here);
+    GitJoin = "git-join" -> Pulled, SHORT, |_| AddsFiles::Always;
 }

@@ -36,7 +36,7 @@ use crate::{
     ErrorCode::{self, *},
     Scope,
     endpoint::{Method, Route},
-    operation::{HelperKind, Operation},
+    operation::{AddsFiles, HelperKind, Operation},
     refusals::{PATH, PLACE, REPOSITORY},
 };
 
@@ -88,7 +88,7 @@ const NETWORK_REFUSALS: &[&[ErrorCode]] = &[
 ];
 
 macro_rules! operations {
-    ($($operation:ident = $name:literal -> $answer:ident in $limit:expr, $length:expr;)+) => {
+    ($($operation:ident = $name:literal -> $answer:ident in $limit:expr, $length:expr, $adds:expr;)+) => {
         $(impl Operation for $operation {
             const NAME: &'static str = $name;
             const HELPER: Option<HelperKind> = Some(HelperKind::Git);
@@ -101,6 +101,11 @@ macro_rules! operations {
             fn answer_limit(&self) -> crate::AnswerLimit {
                 let length: fn(&Self) -> crate::AnswerLimit = $length;
                 length(self)
+            }
+
+            fn adds_files(&self) -> AddsFiles {
+                let adds: fn(&Self) -> AddsFiles = $adds;
+                adds(self)
             }
         })+
     };
@@ -115,30 +120,38 @@ const LOCAL_ANSWER_LIMIT: Duration = Duration::from_secs(180);
 const NETWORK_ANSWER_LIMIT: Duration = Duration::from_secs(NETWORK_LIMIT.as_secs() + 180);
 
 operations! {
-    GitRepositories = "git-repositories" -> Repositories in LOCAL_ANSWER_LIMIT, gathered;
-    GitStatus = "git-status" -> RepositoryStatus in LOCAL_ANSWER_LIMIT, gathered;
-    GitDiff = "git-diff" -> Diff in LOCAL_ANSWER_LIMIT, diff_limit;
-    GitLog = "git-log" -> Log in LOCAL_ANSWER_LIMIT, gathered;
-    GitBranches = "git-branches" -> Branches in LOCAL_ANSWER_LIMIT, gathered;
-    GitWorktrees = "git-worktrees" -> Worktrees in LOCAL_ANSWER_LIMIT, gathered;
-    GitAdd = "git-add" -> Staged in LOCAL_ANSWER_LIMIT, gathered;
-    GitCommit = "git-commit" -> Committed in LOCAL_ANSWER_LIMIT, |commit| crate::AnswerLimit::with_text(commit.message.len() as u64);
-    GitPush = "git-push" -> Pushed in NETWORK_ANSWER_LIMIT, short;
-    GitPull = "git-pull" -> Pulled in NETWORK_ANSWER_LIMIT, short;
-    GitInit = "git-init" -> Initialized in LOCAL_ANSWER_LIMIT, short;
-    GitClone = "git-clone" -> Cloned in NETWORK_ANSWER_LIMIT, short;
-    GitCheckout = "git-checkout" -> CheckedOut in NETWORK_ANSWER_LIMIT, short;
-    GitChangeBranch = "git-change-branch" -> BranchChanged in LOCAL_ANSWER_LIMIT, short;
-    GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in NETWORK_ANSWER_LIMIT, short;
-    GitReset = "git-reset" -> ResetDone in NETWORK_ANSWER_LIMIT, short;
-    GitShow = "git-show" -> Shown in LOCAL_ANSWER_LIMIT, commit_limit;
-    GitTags = "git-tags" -> Tags in LOCAL_ANSWER_LIMIT, gathered;
-    GitChangeTag = "git-change-tag" -> TagChanged in LOCAL_ANSWER_LIMIT, short;
-    GitMerge = "git-merge" -> Pulled in NETWORK_ANSWER_LIMIT, short;
-    GitRemotes = "git-remotes" -> Remotes in LOCAL_ANSWER_LIMIT, gathered;
-    GitChangeRemote = "git-change-remote" -> RemoteChanged in LOCAL_ANSWER_LIMIT, short;
-    GitFetchRemote = "git-fetch-remote" -> FetchedRefs in NETWORK_ANSWER_LIMIT, gathered;
-    GitStash = "git-stash" -> Stashes in LOCAL_ANSWER_LIMIT, gathered;
+    GitRepositories = "git-repositories" -> Repositories in LOCAL_ANSWER_LIMIT, gathered, never;
+    GitStatus = "git-status" -> RepositoryStatus in LOCAL_ANSWER_LIMIT, gathered, never;
+    GitDiff = "git-diff" -> Diff in LOCAL_ANSWER_LIMIT, diff_limit, never;
+    GitLog = "git-log" -> Log in LOCAL_ANSWER_LIMIT, gathered, never;
+    GitBranches = "git-branches" -> Branches in LOCAL_ANSWER_LIMIT, gathered, never;
+    GitWorktrees = "git-worktrees" -> Worktrees in LOCAL_ANSWER_LIMIT, gathered, never;
+    GitAdd = "git-add" -> Staged in LOCAL_ANSWER_LIMIT, gathered, always;
+    GitCommit = "git-commit" -> Committed in LOCAL_ANSWER_LIMIT, |commit| crate::AnswerLimit::with_text(commit.message.len() as u64), always;
+    GitPush = "git-push" -> Pushed in NETWORK_ANSWER_LIMIT, short, |_| AddsFiles::Perhaps;
+    GitPull = "git-pull" -> Pulled in NETWORK_ANSWER_LIMIT, short, always;
+    GitInit = "git-init" -> Initialized in LOCAL_ANSWER_LIMIT, short, always;
+    GitClone = "git-clone" -> Cloned in NETWORK_ANSWER_LIMIT, short, always;
+    GitCheckout = "git-checkout" -> CheckedOut in NETWORK_ANSWER_LIMIT, short, always;
+    GitChangeBranch = "git-change-branch" -> BranchChanged in LOCAL_ANSWER_LIMIT, short, |branch| AddsFiles::unless(branch.delete);
+    GitChangeWorktree = "git-change-worktree" -> WorktreeChanged in NETWORK_ANSWER_LIMIT, short, |worktree| AddsFiles::unless(worktree.remove);
+    GitReset = "git-reset" -> ResetDone in NETWORK_ANSWER_LIMIT, short, always;
+    GitShow = "git-show" -> Shown in LOCAL_ANSWER_LIMIT, commit_limit, never;
+    GitTags = "git-tags" -> Tags in LOCAL_ANSWER_LIMIT, gathered, never;
+    GitChangeTag = "git-change-tag" -> TagChanged in LOCAL_ANSWER_LIMIT, short, |tag| AddsFiles::unless(tag.delete);
+    GitMerge = "git-merge" -> Pulled in NETWORK_ANSWER_LIMIT, short, always;
+    GitRemotes = "git-remotes" -> Remotes in LOCAL_ANSWER_LIMIT, gathered, never;
+    GitChangeRemote = "git-change-remote" -> RemoteChanged in LOCAL_ANSWER_LIMIT, short, |remote| AddsFiles::unless(remote.remove);
+    GitFetchRemote = "git-fetch-remote" -> FetchedRefs in NETWORK_ANSWER_LIMIT, gathered, always;
+    GitStash = "git-stash" -> Stashes in LOCAL_ANSWER_LIMIT, gathered, |stash| AddsFiles::unless(matches!(stash.action, StashAction::Drop | StashAction::List));
+}
+
+fn always<O>(_: &O) -> AddsFiles {
+    AddsFiles::Always
+}
+
+fn never<O>(_: &O) -> AddsFiles {
+    AddsFiles::Never
 }
 
 fn short<O>(_: &O) -> crate::AnswerLimit {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Cloned, EmptyAnswer, GitReach, NETWORK_LIMIT};
 use crate::{
     VmRef,
-    operation::{AnswerLimit, HelperKind, Operation},
+    operation::{AddsFiles, AnswerLimit, HelperKind, Operation},
     path::{AbsolutePath, PathEncoding, percent_encoded},
 };
 
@@ -117,6 +117,11 @@ impl Operation for GitExport {
         let refs = u32::try_from(MAX_EXPORTED_REFS).unwrap_or(u32::MAX);
         AnswerLimit::of_elements(refs + MAX_BOUNDARY_COMMITS, 3)
     }
+
+    /// The server keeps what it fetches, and a shallow copy, in the workspace until that is sent.
+    fn adds_files(&self) -> AddsFiles {
+        AddsFiles::unless(matches!(self.source, ExportSource::Path(_)) && self.depth.is_none())
+    }
 }
 
 impl Operation for GitImport {
@@ -126,6 +131,10 @@ impl Operation for GitImport {
 
     fn time_limit(&self) -> Duration {
         NETWORK_LIMIT + super::LOCAL_ANSWER_LIMIT
+    }
+
+    fn adds_files(&self) -> AddsFiles {
+        AddsFiles::Always
     }
 }
 

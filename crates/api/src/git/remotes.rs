@@ -8,7 +8,7 @@ use super::{Exported, NETWORK_LIMIT, NETWORK_REFUSALS, READ, WRITE};
 use crate::{
     ErrorCode, Failure,
     endpoint::{Endpoint, Route, Success, check_argument},
-    operation::{AnswerLimit, HelperKind, Operation},
+    operation::{AddsFiles, AnswerLimit, HelperKind, Operation},
     path::AbsolutePath,
 };
 
@@ -197,5 +197,9 @@ impl Operation for GitImportFetched {
 
     fn answer_limit(&self) -> AnswerLimit {
         AnswerLimit::GATHERED
+    }
+
+    fn adds_files(&self) -> AddsFiles {
+        AddsFiles::Always
     }
 }
