@@ -133,7 +133,7 @@ test('limits of disk space and of VMs on disk are set and shown, and what exceed
   const dialog = page.getByRole('dialog', { name: /^Snapshot of the VM stored/ });
   await dialog.getByLabel('Name', { exact: true }).fill('too-large');
   await dialog.getByRole('button', { name: 'Store', exact: true }).click();
-  await dialog.getByRole('alert').getByText(/of this account's \d+ MiB \(`max_disk_mb`\) are used by .*; delete a template or end a VM first$/).waitFor();
+  await dialog.getByRole('alert').getByText(/of this account's \d+ MiB \(`max_disk_mb`\) are used by .*; remove files, delete a template or end a VM first$/).waitFor();
   await dialog.getByRole('button', { name: 'Cancel' }).click();
   await page.getByRole('button', { name: 'Pause to disk' }).click();
   await page.getByRole('status').getByText('this account may have 0 VMs on disk (`max_paused_vms`)').waitFor();

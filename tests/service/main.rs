@@ -12,6 +12,7 @@ mod auth;
 mod boot;
 mod clock;
 mod dashboard;
+mod disk_space;
 mod docs;
 mod duplex;
 mod errors;

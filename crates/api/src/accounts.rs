@@ -50,8 +50,9 @@ pub struct Account {
     /// The maximum number of VMs that are paused to disk; null means 1,000. Such VMs count for this and for `max_disk_mb`
     /// only.
     pub max_paused_vms: Option<u32>,
-    /// The maximum disk space of the account's templates, of its VMs on disk and of the disk layers of its other VMs
-    /// together, in MiB; null means no limit for this account. What VMs write while they run is counted, and not refused.
+    /// The maximum disk space of the files in the account's workspace, of its templates, of its VMs on disk and of the disk
+    /// layers of its other VMs together, in MiB; null means no limit for this account. What VMs, and commands on the server,
+    /// write while they run is counted, and not refused.
     pub max_disk_mb: Option<u64>,
     /// What a VM may connect to outside if its boot has no `egress`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::egress::policy_schema))]
@@ -106,7 +107,7 @@ pub struct CreateAccount {
         deserialize_with = "crate::whole_number::optional"
     )]
     pub max_paused_vms: Option<u32>,
-    /// The maximum disk space of the account's templates, of its VMs on disk and of the disk layers of its other VMs
+    /// The maximum disk space of the account's files, of its templates, of its VMs on disk and of the disk layers of its other VMs
     /// together, in MiB; default: no limit for this account.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_099_511_627_776_u64))]
     #[serde(
@@ -164,7 +165,7 @@ pub struct ChangeAccount {
     )]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4_294_967_295_u64, value_type = Option<u32>, example = 10))]
     pub max_paused_vms: Option<Option<u32>>,
-    /// The maximum disk space of the account's templates, of its VMs on disk and of the disk layers of its other VMs
+    /// The maximum disk space of the account's files, of its templates, of its VMs on disk and of the disk layers of its other VMs
     /// together, in MiB; null means no limit for this account. What is there stays.
     #[serde(
         default,

@@ -187,7 +187,7 @@ pub struct Limits {
     pub max_memory_mb: Option<u64>,
     /// The maximum number of VMs that are paused to disk; null means 1,000. They do not count for the other two.
     pub max_paused_vms: Option<u32>,
-    /// The maximum disk space of the account's templates, VMs on disk and disk layers of VMs together, in MiB.
+    /// The maximum disk space of the account's files, templates, VMs on disk and disk layers of VMs together, in MiB.
     pub max_disk_mb: Option<u64>,
 }
 

@@ -7,9 +7,9 @@ use skep_api::{ErrorCode, Failure};
 use skep_client::Client;
 use skep_server::{
     BootDefaults, Limits, Metrics, RootRules, ServerOptions, ShutdownKind, TrustedProxies, WebhookSettings,
-    ready_swarm, run as serve,
+    WorkspaceDisk, ready_swarm, run as serve,
 };
-use skep_store::{SqliteSettings, SqliteStore};
+use skep_store::{SqliteSettings, SqliteStore, Store};
 use tokio::sync::oneshot;
 
 /// Starts a server with an empty store on a free port of 127.0.0.1, requests the document from it, and stops it. Returns
@@ -32,10 +32,12 @@ pub async fn document() -> anyhow::Result<Vec<u8>> {
 
 async fn options(listener: TcpListener, data: &Path) -> anyhow::Result<ServerOptions> {
     let unavailable = || Failure::new(ErrorCode::Internal, "this server has neither helpers nor successors");
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(SqliteSettings::at(data.join("skep.db"))).await?);
     Ok(ServerOptions {
         listener,
         vm_listener: None,
-        store: Arc::new(SqliteStore::open(SqliteSettings::at(data.join("skep.db"))).await?),
+        workspace_disk: WorkspaceDisk::new(Arc::clone(&store)),
+        store,
         swarm: ready_swarm(Err("this server has no VMs".to_owned())),
         helper: Arc::new(move |_| Box::pin(async move { Err(unavailable()) })),
         restart: Arc::new(move || Box::pin(async move { Err(unavailable()) })),

@@ -80,6 +80,7 @@ use crate::{
     vault::Vault,
     watchers::WatchCounts,
     webhooks::WebhookContext,
+    workspace_disk::WorkspaceDisk,
     workspaces::Workspaces,
 };
 
@@ -98,6 +99,8 @@ pub struct Parts {
     pub data_dir: PathBuf,
     /// Which folders may be account roots, and where default roots are created.
     pub roots: RootRules,
+    /// The files of accounts that have a limit on disk space.
+    pub workspace_disk: WorkspaceDisk,
     /// Values for what a boot request leaves out.
     pub boot: BootDefaults,
     /// Last uses of keys, written in batches.
@@ -205,7 +208,7 @@ fn guarded_routes(
     let readings = parts.readings();
     let (store, vms) = (&parts.store, readings.vms.clone());
     let workspaces = Workspaces::new(parts.roots.clone());
-    let runner = OperationRunner::new(vms.clone(), &parts.helper, &workspaces, parts.entry_locks()?);
+    let runner = parts.operation_runner(&vms, &workspaces)?;
     let (closing, sessions) = (parts.closing.clone(), parts.sessions.clone());
     let vault = Vault::new(store.clone(), &parts.data_dir);
     let operations = OperationsState {
@@ -229,13 +232,13 @@ fn guarded_routes(
             public_url: parts.public_url.clone(),
         }),
         keys::routes(KeysState { store: Arc::clone(store), vms: vms.clone() }),
-        accounts::routes(AccountsState { store: Arc::clone(store), vms: vms.clone(), workspaces }),
-        swarm::routes(SwarmState {
+        accounts::routes(AccountsState {
+            store: Arc::clone(store),
             vms: vms.clone(),
-            defaults: parts.boot,
-            store: store.clone(),
-            in_progress: InProgressRequests::default(),
+            workspaces,
+            workspace_disk: parts.workspace_disk.clone(),
         }),
+        swarm::routes(parts.swarm_state(&vms)),
         vms_list::routes(store.clone(), vms.clone()),
         template_routes(parts, &vms),
         event_and_ticket_routes(parts),
@@ -293,6 +296,25 @@ fn reading_routes(parts: &Parts, vms: &SwarmHandle) -> Routes {
 }
 
 impl Parts {
+    fn operation_runner(
+        &self,
+        vms: &SwarmHandle,
+        workspaces: &Workspaces,
+    ) -> Result<OperationRunner, Failure> {
+        let (disk, locks) = (self.workspace_disk.clone(), self.entry_locks()?);
+        Ok(OperationRunner::new(vms.clone(), &self.helper, workspaces, disk, locks))
+    }
+
+    fn swarm_state(&self, vms: &SwarmHandle) -> SwarmState {
+        SwarmState {
+            vms: vms.clone(),
+            workspace_disk: self.workspace_disk.clone(),
+            defaults: self.boot,
+            store: self.store.clone(),
+            in_progress: InProgressRequests::default(),
+        }
+    }
+
     fn webhook_state(&self) -> WebhooksState {
         WebhooksState { store: self.store.clone(), context: self.outgoing.clone() }
     }

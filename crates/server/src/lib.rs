@@ -45,6 +45,7 @@ mod utf8_decoder;
 mod vault;
 mod watchers;
 mod webhooks;
+mod workspace_disk;
 mod workspaces;
 
 pub use account_roots::{RootError, RootRules};
@@ -68,3 +69,4 @@ pub use server_error::Error;
 pub use session_links::link_for_operator;
 pub use swarm_handle::{SwarmReceiver, ready_swarm};
 pub use webhooks::{RetryPolicy, WebhookSettings};
+pub use workspace_disk::WorkspaceDisk;

@@ -1,9 +1,9 @@
 //! Runs operations where the caller wants them: in the workspace of its account, or in one of its VMs.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, future::Future, path::PathBuf, sync::Arc};
 
 use skep_api::{
-    ErrorCode, Failure, HelperKind, Operation, VmId, VmRef,
+    AddsFiles, ErrorCode, Failure, HelperKind, Operation, VmId, VmRef,
     exec::{RunCommand, VmField},
 };
 use skep_channel::ExecStream;
@@ -18,6 +18,7 @@ use crate::{
     extract::{parse_vm, vm_key_limited},
     helper::{Helper, StartHelper},
     swarm_handle::SwarmHandle,
+    workspace_disk::{AccountSpace, WorkspaceDisk},
     workspaces::Workspaces,
 };
 
@@ -28,6 +29,7 @@ pub(crate) struct OperationRunner {
     commands: Helper,
     git: Helper,
     workspaces: Workspaces,
+    disk: WorkspaceDisk,
     /// A place without roots. Each call adds the roots of its account.
     place_without_roots: Place,
 }
@@ -63,6 +65,7 @@ impl OperationRunner {
         vms: SwarmHandle,
         start: &StartHelper,
         workspaces: &Workspaces,
+        disk: WorkspaceDisk,
         locks: EntryLocks,
     ) -> Self {
         // No command is started in this place, so it needs no directory for commands.
@@ -70,7 +73,7 @@ impl OperationRunner {
         let bare = bare.creating_roots_in(workspaces.dir()).with_walk_fence(fence).with_entry_locks(locks);
         let helper = |kind| Helper::new(kind, Arc::clone(start));
         let (commands, git) = (helper(HelperKind::Commands), helper(HelperKind::Git));
-        Self { vms, commands, git, workspaces: workspaces.clone(), place_without_roots: bare }
+        Self { vms, commands, git, workspaces: workspaces.clone(), disk, place_without_roots: bare }
     }
 
     fn helper(&self, kind: HelperKind) -> &Helper {
@@ -98,7 +101,7 @@ impl OperationRunner {
             }
             Target::Workspace => {
                 let roots = self.roots(caller)?;
-                let place = self.workspace(roots.clone());
+                let place = self.workspace(caller, roots.clone());
                 // Commands reserve memory only for their answer: they may run for an hour, and most print little.
                 if O::HELPER != Some(HelperKind::Commands) {
                     caller.memory.reserve(operation.memory_bytes(&place).await).await?;
@@ -107,10 +110,9 @@ impl OperationRunner {
                     if let Some(answer) = operation.run_without_programs(&place).await {
                         return Ok(answer);
                     }
-                    return Ok(self
-                        .helper(kind)
-                        .run(self.create_missing_roots(roots).await?, &operation, &caller.memory)
-                        .await?);
+                    let roots = self.create_missing_roots(roots).await?;
+                    let work = self.helper(kind).run(roots, &operation, &caller.memory);
+                    return Ok(self.within_disk_space(caller, operation.adds_files(), work).await?);
                 }
                 Ok(operation.run(&place).await.map_err(Failure::from)?)
             }
@@ -134,7 +136,7 @@ impl OperationRunner {
                 Ok(vm.call_streamed(&operation, content).await?)
             }
             Target::Workspace => {
-                let place = self.workspace(self.roots(caller)?);
+                let place = self.workspace(caller, self.roots(caller)?);
                 let content = content.unwrap_or_else(no_content);
                 Ok(operation.run_streamed(content, &place).await.map_err(Failure::from)?)
             }
@@ -152,7 +154,8 @@ impl OperationRunner {
         content: Option<Content>,
     ) -> Result<(O::Answer, Content), Refusal> {
         let roots = self.create_missing_roots(self.account_roots(caller)?).await?;
-        Ok(self.git.run_streamed(roots, operation, content).await?)
+        let work = self.git.run_streamed(roots, operation, content);
+        Ok(self.within_disk_space(caller, operation.adds_files(), work).await?)
     }
 
     /// Runs a git operation whose request or answer is followed by a byte stream.
@@ -173,7 +176,8 @@ impl OperationRunner {
             }
             Target::Workspace => {
                 let roots = self.create_missing_roots(self.roots(caller)?).await?;
-                Ok(self.git.run_streamed(roots, operation, content).await?)
+                let work = self.git.run_streamed(roots, operation, content);
+                Ok(self.within_disk_space(caller, operation.adds_files(), work).await?)
             }
         }
     }
@@ -241,15 +245,36 @@ impl OperationRunner {
     /// Creates missing roots below `workspaces/`, because the fence of a helper needs existing folders. Returns the
     /// roots.
     async fn create_missing_roots(&self, roots: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
-        let place = self.workspace(roots.clone());
+        let place = self.place_without_roots.clone().with_roots(roots.clone());
         let made = tokio::task::spawn_blocking(move || place.make_roots()).await;
         made.map_err(|_| Failure::new(ErrorCode::Internal, "internal error"))??;
         Ok(roots)
     }
 
     /// The workspace for operations in this process, which start no programs.
-    fn workspace(&self, roots: Vec<PathBuf>) -> Place {
-        self.place_without_roots.clone().with_roots(roots)
+    fn workspace(&self, caller: &Identity, roots: Vec<PathBuf>) -> Place {
+        let place = self.place_without_roots.clone().with_roots(roots);
+        match self.disk_space(caller) {
+            Some(space) => place.with_disk_space(Arc::new(space)),
+            None => place,
+        }
+    }
+
+    fn disk_space(&self, caller: &Identity) -> Option<AccountSpace> {
+        self.disk.of(caller.account.id, &caller.account.limits, &self.vms)
+    }
+
+    /// Runs a program, which ends if it adds more files than the caller's account may have.
+    async fn within_disk_space<T>(
+        &self,
+        caller: &Identity,
+        adds: AddsFiles,
+        work: impl Future<Output = Result<T, Failure>> + Send,
+    ) -> Result<T, Failure> {
+        match self.disk_space(caller) {
+            Some(space) => space.guard(adds, work).await,
+            None => work.await,
+        }
     }
 
     /// The roots that the caller's key may reach, at least one.

@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     BootDefaults, Dashboard, Limits, Restart, RootRules, ShutdownKind, StartHelper, SwarmReceiver,
-    TrustedProxies, WebhookSettings,
+    TrustedProxies, WebhookSettings, WorkspaceDisk,
     app::{Parts, router},
     background::{Background, Dispatcher},
     door::{
@@ -80,6 +80,8 @@ pub struct ServerOptions {
     pub data_dir: PathBuf,
     /// Which folders may be account roots, and where default roots are created.
     pub roots: RootRules,
+    /// The files of accounts that have a limit on disk space.
+    pub workspace_disk: WorkspaceDisk,
     /// Values for what a boot request leaves out.
     pub boot: BootDefaults,
     pub metrics: Metrics,
@@ -127,9 +129,8 @@ pub async fn run(
     let [(closing, close), (stopping, stop), (draining, drain)] = [(); 3].map(|()| watch::channel(false));
     let outgoing = WebhookContext::new(&options.data_dir, &options.webhooks.allow, &options.egress_deny);
     let (store, metrics) = (Arc::clone(&options.store), options.metrics.clone());
-    let dispatcher = Dispatcher::new(store, &outgoing, options.webhooks, metrics, stop.clone());
-    let vms = SwarmHandle::new(options.swarm.clone());
-    let background = Background::new(Arc::clone(&options.store), dispatcher, vms);
+    let dispatcher = Dispatcher::new(Arc::clone(&store), &outgoing, options.webhooks, metrics, stop.clone());
+    let background = Background::new(store, dispatcher, SwarmHandle::new(options.swarm.clone()));
     let tls_acceptors = tls.as_ref().map(TlsAcceptors::new).transpose()?;
     let (sessions, requests, shared) = (TaskTracker::new(), TaskTracker::new(), Arc::new(limits.clone()));
     let main = ConnectionAcceptor::new(Arc::clone(&shared), proxies.clone(), tls_acceptors, stop.clone());
@@ -142,6 +143,7 @@ pub async fn run(
         restart: options.restart,
         data_dir: options.data_dir,
         roots: options.roots,
+        workspace_disk: options.workspace_disk,
         boot: options.boot,
         key_uses: background.key_uses.clone(),
         metrics: options.metrics,

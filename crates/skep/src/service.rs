@@ -16,7 +16,7 @@ use skep_api::{ErrorCode, Failure, session::SessionLink};
 use skep_keeper_protocol::ServerEnd;
 use skep_server::{
     BootDefaults, Dashboard, Limits, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind,
-    StartHelper, SwarmReceiver, WebhookSettings, link_for_operator, tls::self_signed,
+    StartHelper, SwarmReceiver, WebhookSettings, WorkspaceDisk, link_for_operator, tls::self_signed,
 };
 use skep_store::{EnsureAdminKey, EnsureDefaultAccount, SetAccountRoots, SqliteSettings, SqliteStore, Store};
 use tokio::{
@@ -52,6 +52,7 @@ pub(crate) struct Listeners {
 pub(crate) struct ServerParts {
     /// The swarm, or the reason why there is none.
     pub(crate) swarm: SwarmReceiver,
+    pub(crate) workspace_disk: WorkspaceDisk,
     pub(crate) helper: StartHelper,
     /// Starts the server again.
     pub(crate) restart: RestartHandle,
@@ -187,8 +188,8 @@ pub(crate) async fn serve(
     tls: Option<Tls>,
     end: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    let ServerParts { swarm, helper, restart: RestartHandle { restart, succession }, is_first, admin_key } =
-        parts;
+    let ServerParts { swarm, workspace_disk, helper, restart, is_first, admin_key } = parts;
+    let RestartHandle { restart, succession } = restart;
     let shutdown = shutdown(StopSignals::listen()?, succession, end);
     if is_first {
         let link = link_for_terminal(settings, &*store, admin_key, &listener, tls.is_some()).await;
@@ -208,6 +209,7 @@ pub(crate) async fn serve(
         restart,
         data_dir: settings.server_dir(),
         roots: RootRules::new(&settings.data_dir).context("the data directory cannot be read")?,
+        workspace_disk,
         boot,
         metrics,
         metrics_listener,

@@ -37,7 +37,7 @@ mod vm;
 
 pub use adopt::record_all_as_lost;
 pub use boot_spec::{BootFrom, BootSpec};
-pub use disk_quota::DiskReservation;
+pub use disk_quota::{DiskReservation, WorkspaceFiles, check_disk, disk_refusal};
 pub use end_reason::{EndReasonReceiver, VmEnding};
 pub use error::Error;
 pub use history::{AccountSamples, MetricsHistory, SAMPLE_INTERVAL};

@@ -32,7 +32,7 @@ use crate::{
     boot::Booter,
     budget::Budget,
     captures::CaptureCounts,
-    disk_quota::DiskQuotas,
+    disk_quota::{DiskQuotas, WorkspaceFiles},
     disk_traffic::DiskTotals,
     history::MetricsHistory,
     idle,
@@ -71,6 +71,8 @@ pub struct SwarmParts {
     /// Address at which guests reach the API. `None` if they cannot.
     pub api: Option<SocketAddr>,
     pub observer: Arc<dyn Observer>,
+    /// What the files of accounts occupy, which counts for their limit too.
+    pub workspaces: Arc<dyn WorkspaceFiles>,
 }
 
 /// All VMs of this server. Cheap to clone.
@@ -103,6 +105,7 @@ impl Swarm {
             Arc::clone(&budget),
             Arc::clone(&registry),
             Arc::clone(&parts.templates),
+            parts.workspaces,
             usage.clone(),
         );
         let surroundings = VmContext {

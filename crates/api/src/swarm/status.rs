@@ -81,7 +81,8 @@ pub struct SwarmStatus {
     /// The number of all VMs of the account that have not ended, also of those that are not in `vms`.
     #[cfg_attr(feature = "openapi", schema(example = 1))]
     pub count: u32,
-    /// The disk space of the account's templates, its VMs on disk and the disk layers of its other VMs, in MiB.
+    /// The disk space of the account's templates, its VMs on disk and the disk layers of its other VMs, in MiB. For an account
+    /// with a limit (`max_disk_mb`), the files in its workspace are included.
     #[cfg_attr(feature = "openapi", schema(example = 120))]
     #[serde(default)]
     pub disk_used_mb: u64,

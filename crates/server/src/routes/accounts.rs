@@ -23,6 +23,7 @@ use crate::{
     json::Json,
     openapi::refusals::{AccountRefused, ChangeAccountRefused, CreateAccountRefused, DeleteAccountRefused},
     swarm_handle::SwarmHandle,
+    workspace_disk::WorkspaceDisk,
     workspaces::Workspaces,
 };
 
@@ -35,6 +36,7 @@ pub(crate) struct AccountsState {
     pub store: Arc<dyn Store>,
     pub vms: SwarmHandle,
     pub workspaces: Workspaces,
+    pub workspace_disk: WorkspaceDisk,
 }
 
 pub(crate) fn routes(state: AccountsState) -> Routes {
@@ -169,7 +171,9 @@ async fn change(
         egress: change.egress,
         git_relay: change.git_relay,
     });
-    Ok(Json(to_api(changed.await?)))
+    let changed = changed.await?;
+    state.workspace_disk.set_stale(changed.id);
+    Ok(Json(to_api(changed)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -11,12 +11,12 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use skep_api::{
-    Scope,
+    AccountId, Scope,
     egress::EgressPolicy,
     swarm::{BootAnswer, BootRequest, Capacity, CleanupAnswer, SwarmStatus},
 };
-use skep_store::{IdempotentRequest, Store};
-use skep_swarm::{BootFrom, BootSpec};
+use skep_store::{AccountDisk, IdempotentRequest, Store};
+use skep_swarm::{BootFrom, BootSpec, WorkspaceFiles};
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
@@ -33,12 +33,14 @@ use crate::{
     openapi::refusals::{BootRefused, CleanupRefused, ForkRefused},
     swarm_handle::SwarmHandle,
     tickets::{IDEMPOTENCY_KEY_DESCRIPTION, InProgressRequests, idempotency_key},
+    workspace_disk::WorkspaceDisk,
 };
 
 #[derive(Clone)]
 pub(crate) struct SwarmState {
     /// The swarm, or the reason why there is none.
     pub vms: SwarmHandle,
+    pub workspace_disk: WorkspaceDisk,
     pub defaults: BootDefaults,
     /// Used to claim the ticket of a boot, and to keep the answer of a boot with an idempotency key.
     pub store: Arc<dyn Store>,
@@ -79,12 +81,22 @@ async fn status(
         Err(_) => Ok(Json(SwarmStatus {
             vms: Vec::new(),
             count: 0,
-            disk_used_mb: 0,
+            disk_used_mb: disk_used_without_vms(&state, caller.account.id).await?.div_ceil(1 << 20),
             pool: Default::default(),
             capacity: Capacity::default(),
             engine: None,
         })),
     }
+}
+
+/// What the account occupies on the disk of a server that runs no VMs, in bytes.
+async fn disk_used_without_vms(state: &SwarmState, account: AccountId) -> Result<u64, Refusal> {
+    let AccountDisk { limits, templates_bytes } = state.store.account_disk(account).await?;
+    let files = match limits.max_disk_mb {
+        Some(_) => state.workspace_disk.used_bytes(account).await,
+        None => 0,
+    };
+    Ok(templates_bytes + files)
 }
 
 /// Boot VMs

@@ -60,7 +60,7 @@ struct Create {
     /// Maximum number of VMs that are paused to disk [default: 1000].
     #[arg(long, value_name = "NUMBER")]
     max_paused_vms: Option<u32>,
-    /// Maximum disk space of its templates, VMs on disk and disk layers of VMs together, in MiB [default: no limit].
+    /// Maximum disk space of its files, templates, VMs on disk and disk layers of VMs together, in MiB [default: no limit].
     #[arg(long, value_name = "MIB")]
     max_disk_mb: Option<u64>,
     /// What its VMs may connect to if their boot does not say: `none`, `all`, or hosts and networks with commas between
@@ -115,7 +115,7 @@ struct Set {
     /// Maximum number of VMs that are paused to disk, or `none` for 1000.
     #[arg(long, value_name = "NUMBER", value_parser = limit::<u32>)]
     max_paused_vms: Option<Limit<u32>>,
-    /// Maximum disk space of its templates, VMs on disk and disk layers of VMs together, in MiB, or `none` for no limit.
+    /// Maximum disk space of its files, templates, VMs on disk and disk layers of VMs together, in MiB, or `none` for no limit.
     #[arg(long, value_name = "MIB", value_parser = limit::<u64>)]
     max_disk_mb: Option<Limit<u64>>,
     /// What its VMs may connect to if their boot does not say: `none`, `all`, or hosts and networks with commas between

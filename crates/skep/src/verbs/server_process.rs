@@ -23,7 +23,7 @@ use skep_api::TemplateId;
 use skep_engine::Driver;
 use skep_keeper_protocol::{ServerEnd, ServerSetup, SwarmAvailability, TemplateState, peek_setup};
 use skep_server::{
-    Metrics, SwarmReceiver,
+    Metrics, SwarmReceiver, WorkspaceDisk,
     confine::{AllowedPaths, Confinement, Rules, confine},
     ready_swarm,
 };
@@ -145,11 +145,21 @@ async fn serve_with(
     let store = service::open_store(&settings, admin_key, &metrics).await?;
     let api = listeners.vms.as_ref().map(TcpListener::local_addr).transpose();
     let api = api.context("the listening socket of the API for VMs has no address")?;
-    let begin =
-        start_swarm(keeper.clone(), Arc::clone(&store), swarm, settings.pool_size, api, metrics.clone());
+    let workspace_disk = WorkspaceDisk::new(Arc::clone(&store));
+    let disk = workspace_disk.clone();
+    let begin = start_swarm(
+        keeper.clone(),
+        Arc::clone(&store),
+        swarm,
+        settings.pool_size,
+        api,
+        disk,
+        metrics.clone(),
+    );
     let swarm = if succeeds { take_over(keeper.clone(), begin) } else { ready_swarm(begin.await?) };
     let parts = ServerParts {
         swarm,
+        workspace_disk,
         helper: helper_process::start_by_keeper(keeper.clone()),
         restart: service::restart_by_keeper(keeper.clone()),
         is_first: !succeeds,
@@ -215,6 +225,7 @@ async fn start_swarm(
     ability: SwarmAvailability,
     pool_size: Option<u32>,
     api: Option<SocketAddr>,
+    workspace_disk: WorkspaceDisk,
     metrics: Metrics,
 ) -> anyhow::Result<Result<Swarm, String>> {
     let (engine, max_vms, memory_mb, promises_mb, guest_memory_mb, overhead_mb) = match ability {
@@ -245,6 +256,7 @@ async fn start_swarm(
         pool_size,
         api,
         observer,
+        workspaces: Arc::new(workspace_disk),
     };
     Ok(Ok(Swarm::start(parts).await?))
 }

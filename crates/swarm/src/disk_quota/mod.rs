@@ -1,4 +1,5 @@
-//! What an account may occupy on disk: its templates, its VMs on disk, and the disk layers of its other VMs.
+//! What an account may occupy on disk: its templates, its VMs on disk, the disk layers of its other VMs, and the files of its
+//! workspace.
 //!
 //! Each request that adds to it reserves space first, by an estimate. What it made is measured before the request succeeds, and
 //! refused if that exceeds the limit. What guests write to their disks meanwhile is counted, and not refused: the next request
@@ -8,6 +9,7 @@ mod refusal;
 mod reservation_table;
 #[cfg(test)]
 mod tests;
+mod workspace_files;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -16,8 +18,12 @@ use skep_keeper_protocol::{Load, ServerEnd, TemplateStatus};
 use skep_store::{AccountDisk, TemplateStore};
 
 use self::{
-    refusal::{check_disk, check_pauses},
+    refusal::check_pauses,
     reservation_table::{OtherReservations, ReservationTable, ReservedSpace},
+};
+pub use self::{
+    refusal::{check_disk, disk_refusal},
+    workspace_files::WorkspaceFiles,
 };
 use crate::{Error, budget::Budget, registry::Registry, usage::UsageSamples, vm::VmHandle};
 
@@ -30,6 +36,7 @@ struct Inner {
     budget: Arc<Budget>,
     registry: Arc<Registry>,
     templates: Arc<dyn TemplateStore>,
+    workspaces: Arc<dyn WorkspaceFiles>,
     usage: UsageSamples,
     reservations: ReservationTable,
 }
@@ -47,6 +54,7 @@ impl DiskQuotas {
         budget: Arc<Budget>,
         registry: Arc<Registry>,
         templates: Arc<dyn TemplateStore>,
+        workspaces: Arc<dyn WorkspaceFiles>,
         usage: UsageSamples,
     ) -> Self {
         Self(Arc::new(Inner {
@@ -54,18 +62,36 @@ impl DiskQuotas {
             budget,
             registry,
             templates,
+            workspaces,
             usage,
             reservations: ReservationTable::default(),
         }))
     }
 
-    /// What the account occupies, in bytes, by the last sample of its VMs.
+    /// What the account occupies, in bytes, by the last sample of its VMs. The files of its workspace are counted only if it has a
+    /// limit.
     ///
     /// # Errors
     /// The store is not available.
     pub(crate) async fn used_bytes(&self, account: AccountId) -> Result<u64, Error> {
+        let AccountDisk { limits, templates_bytes } = self.0.templates.account_disk(account).await?;
+        let files = match limits.max_disk_mb {
+            Some(_) => self.0.workspaces.used_bytes(account).await,
+            None => 0,
+        };
+        Ok(templates_bytes + self.vms_bytes(account, &BTreeSet::new()) + files)
+    }
+
+    /// What the account occupies outside of its workspace, and what its requests in progress are going to, in bytes.
+    ///
+    /// # Errors
+    /// The store is not available.
+    pub(crate) async fn bytes_outside_workspace(&self, account: AccountId) -> Result<u64, Error> {
+        // First, because a reservation ends when what was made is counted elsewhere.
+        let reserved = self.0.reservations.of(account);
         let AccountDisk { templates_bytes, .. } = self.0.templates.account_disk(account).await?;
-        Ok(templates_bytes + self.vms_bytes(account, &BTreeSet::new()))
+        let vms = self.vms_bytes(account, &reserved.vms);
+        Ok(templates_bytes.saturating_add(reserved.bytes).saturating_add(vms))
     }
 
     /// Reserves space for a pause of this VM to disk.
@@ -127,7 +153,27 @@ impl DiskQuotas {
         self.0.usage.take(&self.0.keeper, &self.0.budget).await?;
         let reserved: BTreeSet<VmId> = others.vms.iter().chain(&space.vms).copied().collect();
         let vms = self.vms_bytes(space.account, &reserved);
-        Ok(check_disk(limits, templates_bytes.saturating_add(others.bytes).saturating_add(vms), space.bytes)?)
+        let occupied = templates_bytes.saturating_add(vms);
+        let files = self.files_beside(space.account, occupied);
+        let check = |files: u64| {
+            check_disk(limits, occupied.saturating_add(others.bytes).saturating_add(files), space.bytes)
+        };
+        if files.is_some_and(|files| check(files).is_ok()) {
+            return Ok(());
+        }
+        // They are unknown, or files that were removed are among them until they are counted again.
+        let counted = self.0.workspaces.count(space.account).await;
+        match (self.files_beside(space.account, occupied), counted) {
+            (Some(files), _) => Ok(check(files)?),
+            (None, counted) => Ok(counted?),
+        }
+    }
+
+    /// The files of the workspace as far as they are known. What the account has reserved becomes known to its uploads at the moment
+    /// at which their figure is read.
+    fn files_beside(&self, account: AccountId, occupied: u64) -> Option<u64> {
+        let reserved = self.0.reservations.of(account).bytes;
+        self.0.workspaces.used_beside(account, occupied.saturating_add(reserved))
     }
 
     /// The VMs of the account that are on disk, without these.

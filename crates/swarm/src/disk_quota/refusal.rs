@@ -19,16 +19,25 @@ pub(super) fn check_pauses(limits: &Limits, on_disk: u32) -> Result<(), Failure>
 }
 
 /// Checks that so many bytes more fit beside those that are used.
-pub(super) fn check_disk(limits: &Limits, used: u64, asked: u64) -> Result<(), Failure> {
-    let Some(max_mb) = limits.max_disk_mb else { return Ok(()) };
-    if used.saturating_add(asked) <= max_mb.saturating_mul(1 << 20) {
-        return Ok(());
-    }
+///
+/// # Errors
+/// `quota_exceeded`.
+pub fn check_disk(limits: &Limits, used: u64, asked: u64) -> Result<(), Failure> {
+    let max = limits.max_disk_mb.map_or(u64::MAX, |mb| mb.saturating_mul(1 << 20));
+    if used.saturating_add(asked) <= max { Ok(()) } else { Err(disk_refusal(limits, used, asked)) }
+}
+
+/// Why so many bytes more do not fit beside those that are used.
+pub fn disk_refusal(limits: &Limits, used: u64, asked: u64) -> Failure {
+    let max_mb = limits.max_disk_mb.unwrap_or(u64::MAX);
+    let request = match asked.div_ceil(1 << 20) {
+        0 => String::new(),
+        asked_mb => format!("about {asked_mb} MiB of disk space were asked for, and "),
+    };
     let message = format!(
-        "about {} MiB of disk space were asked for, and {} MiB of this account's {max_mb} MiB (`max_disk_mb`) are used by \
-         its templates, its VMs on disk and the disks of its other VMs; delete a template or end a VM first",
-        asked.div_ceil(1 << 20),
+        "{request}{} MiB of this account's {max_mb} MiB (`max_disk_mb`) are used by the files of its workspace, its \
+         templates, its VMs on disk and the disks of its other VMs; remove files, delete a template or end a VM first",
         used.div_ceil(1 << 20)
     );
-    Err(Failure::new(ErrorCode::QuotaExceeded, message))
+    Failure::new(ErrorCode::QuotaExceeded, message)
 }

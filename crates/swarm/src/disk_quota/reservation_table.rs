@@ -60,6 +60,11 @@ impl ReservationTable {
         (ordered.append(space), others)
     }
 
+    /// All reservations of an account.
+    pub(super) fn of(&self, account: AccountId) -> OtherReservations {
+        self.lock().others(account)
+    }
+
     pub(super) fn release(&self, number: u64) {
         self.lock().reservations.remove(&number);
     }

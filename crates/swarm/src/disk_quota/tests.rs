@@ -45,7 +45,7 @@ fn a_refusal_has_the_numbers_and_the_way_out() {
     check_disk(&Limits::NONE, u64::MAX, u64::MAX).unwrap();
     let refused = check_disk(&limits, mebibytes(60), mebibytes(40) + 1).unwrap_err();
     assert_eq!(refused.code, ErrorCode::QuotaExceeded);
-    for part in ["41 MiB", "60 MiB", "100 MiB", "`max_disk_mb`", "delete a template"] {
+    for part in ["41 MiB", "60 MiB", "100 MiB", "`max_disk_mb`", "remove files", "end a VM"] {
         assert!(refused.message.contains(part), "{refused}");
     }
     check_disk(&limits, u64::MAX, 1).unwrap_err();

@@ -32,6 +32,14 @@ impl Swarm {
         self.0.surroundings.disk_quotas.reserve_bytes(*account, bytes).await
     }
 
+    /// What the account occupies on disk outside of its workspace, and what its requests in progress are going to, in bytes.
+    ///
+    /// # Errors
+    /// The store is not available.
+    pub async fn bytes_outside_workspace(&self, account: &AccountId) -> Result<u64, Error> {
+        self.0.surroundings.disk_quotas.bytes_outside_workspace(*account).await
+    }
+
     /// Reserves disk space for the layers of a boot, if the account has a limit. Those of a fork are as large as that of its
     /// parent; those of a template are known when the VMs have started.
     pub(super) async fn reserve_layers(

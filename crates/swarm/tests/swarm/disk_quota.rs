@@ -53,6 +53,37 @@ async fn the_disks_of_vms_and_templates_are_one_sum() {
 }
 
 #[tokio::test]
+async fn the_files_of_the_workspace_are_in_the_sum_of_an_account_with_a_limit() {
+    let fixture = Fixture::new().await;
+    let reserve = async |memory_mb| fixture.swarm.reserve_template(&fixture.account, memory_mb).await;
+    let files = |counted_mb: u64, present_mb: u64| {
+        let mut files = fixture.store.files.lock().unwrap();
+        (files.counted, files.present) = (counted_mb << 20, present_mb << 20);
+    };
+    let used_mb = async || fixture.swarm.status(&fixture.account).await.unwrap().disk_used_mb;
+    fixture.limit_disk(LIMITED, 8);
+    files(7, 7);
+    assert_eq!(used_mb().await, 15);
+    let refused = reserve(6).await.map(drop).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::QuotaExceeded);
+    assert!(refused.to_string().contains("15 MiB of this account's 20"), "{refused}");
+    let reserved = reserve(5).await.unwrap();
+    // Uploads compare what they write with this.
+    assert_eq!(fixture.store.files.lock().unwrap().outside, 13 << 20);
+    assert_eq!(fixture.swarm.bytes_outside_workspace(&fixture.account).await.unwrap(), 13 << 20);
+    drop(reserved);
+    assert_eq!(fixture.swarm.bytes_outside_workspace(&fixture.account).await.unwrap(), 8 << 20);
+    // Files that are removed make room at once.
+    files(7, 1);
+    reserve(11).await.unwrap();
+    files(1, 1);
+    reserve(12).await.map(drop).unwrap_err();
+    fixture.limit_disk(Limits::NONE, 8);
+    assert_eq!(used_mb().await, 8);
+    fixture.assert_nothing_left().await;
+}
+
+#[tokio::test]
 async fn boots_at_the_same_time_do_not_exceed_the_quota() {
     let fixture = Fixture::new().await;
     fixture.limit_disk(LIMITED, 0);

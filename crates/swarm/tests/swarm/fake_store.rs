@@ -30,6 +30,8 @@ use skep_store::{
 };
 use tokio::sync::broadcast;
 
+use crate::fake_files::FakeFiles;
+
 pub(crate) struct FakeStore {
     fails: AtomicBool,
     alive: Mutex<Vec<VmBooted>>,
@@ -48,6 +50,7 @@ pub(crate) struct FakeStore {
     pub(crate) templates: Mutex<Vec<Template>>,
     /// The disk of each account.
     pub(crate) disk: Mutex<AccountDisk>,
+    pub(crate) files: Mutex<FakeFiles>,
 }
 
 impl Default for FakeStore {
@@ -65,6 +68,7 @@ impl Default for FakeStore {
             forgotten_answers: Mutex::default(),
             templates: Mutex::default(),
             disk: Mutex::new(AccountDisk { limits: Limits::NONE, templates_bytes: 0 }),
+            files: Mutex::default(),
         }
     }
 }

@@ -106,6 +106,7 @@ impl Fixture {
             pool_size: Some(pool_size),
             api: None,
             observer: Arc::new(()),
+            workspaces: store.clone(),
         };
         let swarm = Swarm::start(parts).await.unwrap();
         Self { swarm, account, store, keeper, keeping }

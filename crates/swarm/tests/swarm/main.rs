@@ -8,6 +8,7 @@ mod disk_quota;
 mod egress;
 mod fake_disk;
 mod fake_driver;
+mod fake_files;
 mod fake_guest;
 mod fake_keeper;
 mod fake_store;

@@ -20,7 +20,7 @@ use skep_client::Client;
 use skep_helper::HelperOrder;
 use skep_server::{
     BootDefaults, Dashboard, Limits, Metrics, PublicUrl, Restart, RootRules, ServerOptions, ShutdownKind,
-    StartHelper, TrustedProxies, WebhookSettings, ready_swarm, run, tls::Certificates,
+    StartHelper, TrustedProxies, WebhookSettings, WorkspaceDisk, ready_swarm, run, tls::Certificates,
 };
 use skep_store::{Account, EnsureDefaultAccount, KeyRecord, NewKey, SqliteSettings, SqliteStore, Store};
 use skep_workspace::git::GitGrants;
@@ -176,6 +176,7 @@ impl Skep {
             restart,
             data_dir: data.path().to_owned(),
             roots: RootRules::new(data.path()).unwrap(),
+            workspace_disk: WorkspaceDisk::new(Arc::clone(&store)),
             boot: BootDefaults { max_vms: 1_000, ttl: None },
             metrics,
             metrics_listener: Some(metrics_listener),
