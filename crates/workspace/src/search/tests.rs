@@ -342,6 +342,42 @@ async fn abandoned_searches_keep_their_permits() {
     assert!(begun <= MAX_SEARCHES, "{begun} threads searched for nobody");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_that_waits_begins_when_another_ends() {
+    use std::sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    };
+
+    let fixture = Fixture::new();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(std::sync::Mutex::new(released));
+    let searches: Vec<_> = (0..MAX_SEARCHES + 2)
+        .map(|_| {
+            let (place, begun, released) = (fixture.place.clone(), Arc::clone(&begun), Arc::clone(&released));
+            tokio::spawn(async move {
+                let work = move |_: &Roots, _: &Cancellation| {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    // Ends once it is released, or with the test.
+                    let _ = released.lock().unwrap().recv();
+                    Ok(())
+                };
+                run_cancellable(&place, work).await
+            })
+        })
+        .collect();
+    for ended in 0..3 {
+        let count = async || begun.load(Ordering::SeqCst) == MAX_SEARCHES + ended;
+        skep_harness::eventually("another search", count).await;
+        release.send(()).unwrap();
+    }
+    drop(release);
+    for search in searches {
+        search.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_glob_that_is_too_large_is_refused() {
     let folder = tempfile::tempdir().unwrap();
