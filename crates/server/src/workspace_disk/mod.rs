@@ -24,7 +24,8 @@ use self::counter::Counter;
 pub(crate) use self::space::AccountSpace;
 use crate::swarm_handle::SwarmHandle;
 
-/// With more accounts, those that nobody uses are forgotten, and counted again at their next use.
+/// When this many accounts have a counter, counters that no request uses are dropped. The next request of such an account
+/// creates a new one and counts the files.
 const MAX_IDLE_COUNTERS: usize = 1_024;
 /// How long a status waits for a count. Then it shows the last one.
 const STATUS_TIME_LIMIT: Duration = Duration::from_secs(2);

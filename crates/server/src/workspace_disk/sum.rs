@@ -20,7 +20,7 @@ pub(super) struct DiskSum {
     has_moved: bool,
     /// What else was moved since then.
     moved_meanwhile: u64,
-    /// Whether the result of the last count is too large where something was moved meanwhile.
+    /// Whether the last count may be too large, because something was moved while it ran.
     is_uncertain: bool,
     /// The files when the count in progress began.
     files_before: Option<u64>,
