@@ -1,6 +1,15 @@
 //! Searches in a temporary workspace.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::symlink};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::symlink,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+};
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use skep_api::{
@@ -311,26 +320,41 @@ async fn a_line_that_is_too_long_is_skipped_and_reported() {
     assert_eq!((found.matches.len(), found.truncated), (4, true), "the other files are searched");
 }
 
+/// Searches that count themselves when they begin, and then wait until they are released or the sender is dropped.
+#[derive(Clone)]
+struct HeldSearches {
+    begun: Arc<AtomicUsize>,
+    released: Arc<Mutex<mpsc::Receiver<()>>>,
+}
+
+impl HeldSearches {
+    fn new() -> (mpsc::Sender<()>, Self) {
+        let (release, released) = mpsc::channel();
+        (release, Self { begun: Arc::default(), released: Arc::new(Mutex::new(released)) })
+    }
+
+    fn begin_and_wait(&self) {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let _ = self.released.lock().unwrap().recv();
+    }
+
+    fn begun(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+}
+
 /// A search keeps its permit until its thread ends, even if the caller has left.
 #[tokio::test]
 async fn abandoned_searches_keep_their_permits() {
-    use std::sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    };
-
     use futures_util::FutureExt;
 
     let fixture = Fixture::new();
-    let begun = Arc::new(AtomicUsize::new(0));
-    let (release, released) = mpsc::channel::<()>();
-    let released = Arc::new(std::sync::Mutex::new(released));
+    let (release, held) = HeldSearches::new();
     let (alive, ended) = mpsc::channel::<()>();
     for _ in 0..60 {
-        let (begun, released, alive) = (Arc::clone(&begun), Arc::clone(&released), alive.clone());
+        let (held, alive) = (held.clone(), alive.clone());
         let mut search = Box::pin(run_cancellable(&fixture.place, move |_, _| {
-            begun.fetch_add(1, Ordering::Relaxed);
-            let _ = released.lock().unwrap().recv();
+            held.begin_and_wait();
             drop(alive);
             Ok(())
         }));
@@ -338,37 +362,27 @@ async fn abandoned_searches_keep_their_permits() {
     }
     drop((release, alive));
     let _ = ended.recv();
-    let begun = begun.load(Ordering::Relaxed);
+    let begun = held.begun();
     assert!(begun <= MAX_SEARCHES, "{begun} threads searched for nobody");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_that_waits_begins_when_another_ends() {
-    use std::sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    };
-
     let fixture = Fixture::new();
-    let begun = Arc::new(AtomicUsize::new(0));
-    let (release, released) = mpsc::channel::<()>();
-    let released = Arc::new(std::sync::Mutex::new(released));
-    let searches: Vec<_> = (0..MAX_SEARCHES + 2)
-        .map(|_| {
-            let (place, begun, released) = (fixture.place.clone(), Arc::clone(&begun), Arc::clone(&released));
-            tokio::spawn(async move {
-                let work = move |_: &Roots, _: &Cancellation| {
-                    begun.fetch_add(1, Ordering::SeqCst);
-                    // Ends once it is released, or with the test.
-                    let _ = released.lock().unwrap().recv();
-                    Ok(())
-                };
-                run_cancellable(&place, work).await
-            })
+    let (release, held) = HeldSearches::new();
+    let search = |_| {
+        let (place, held) = (fixture.place.clone(), held.clone());
+        tokio::spawn(async move {
+            let work = move |_: &Roots, _: &Cancellation| {
+                held.begin_and_wait();
+                Ok(())
+            };
+            run_cancellable(&place, work).await
         })
-        .collect();
+    };
+    let searches: Vec<_> = (0..MAX_SEARCHES + 2).map(search).collect();
     for ended in 0..3 {
-        let count = async || begun.load(Ordering::SeqCst) == MAX_SEARCHES + ended;
+        let count = async || held.begun() == MAX_SEARCHES + ended;
         skep_harness::eventually("another search", count).await;
         release.send(()).unwrap();
     }
