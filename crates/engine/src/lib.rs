@@ -36,9 +36,12 @@ pub trait Driver: Send + Sync {
     async fn attach(&self, monitor: UnixStream) -> Result<Box<dyn Machine>, Error>;
 }
 
-/// An engine: launcher and driver.
+/// An engine: a launcher and its driver.
 #[warn(missing_docs)]
-pub trait Engine: Launcher + Driver {
+pub trait Engine: Launcher {
+    /// Controls the VMMs that it launches.
+    fn driver(&self) -> &dyn Driver;
+
     /// Its name, its acceleration and the reason for that.
     fn report(&self) -> &EngineReport;
 

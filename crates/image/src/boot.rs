@@ -189,7 +189,7 @@ async fn settle_and_save(
     };
     let console_tail = ConsoleTail::default();
     tokio::spawn(console_tail.clone().record(stream(console)?));
-    let machine = engine.attach(stream(monitor)?).await?;
+    let machine = engine.driver().attach(stream(monitor)?).await?;
     // Kept open until the guest is saved, otherwise each restored VM would have to process a disconnect and a new
     // connection.
     let held = agent.try_clone().map_err(Error::io("socket"))?;

@@ -5,7 +5,6 @@ mod allocator;
 mod bake_process;
 mod cli;
 mod connection;
-mod engine;
 mod escape;
 mod failure;
 mod helper_process;

@@ -11,7 +11,9 @@ use std::{path::Path, sync::Arc};
 
 use skep_api::swarm::EngineReport;
 
-use crate::{Engine, Error, acceleration::Acceleration};
+pub use driver::QemuDriver;
+
+use crate::{Driver, Engine, Error, acceleration::Acceleration};
 use preload::Preload;
 use program::Program;
 
@@ -31,7 +33,7 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Finds the program and its version, to drive its VMMs. To launch some, [`Qemu::with_preload`] is needed too.
+    /// Finds the program and its version. To launch VMMs, [`Qemu::with_preload`] is needed too.
     ///
     /// # Errors
     /// It is missing, or does not run.
@@ -63,6 +65,10 @@ impl Qemu {
 }
 
 impl Engine for Qemu {
+    fn driver(&self) -> &dyn Driver {
+        &QemuDriver
+    }
+
     fn report(&self) -> &EngineReport {
         &self.report
     }

@@ -20,7 +20,7 @@ use rustix::{
     process::{DumpableBehavior, set_dumpable_behavior},
 };
 use skep_api::TemplateId;
-use skep_engine::Driver;
+use skep_engine::qemu::QemuDriver;
 use skep_keeper_protocol::{ServerEnd, ServerSetup, SwarmAvailability, TemplateState, peek_setup};
 use skep_server::{
     Metrics, SwarmReceiver, WorkspaceDisk,
@@ -32,7 +32,7 @@ use skep_swarm::{Swarm, SwarmParts};
 use tokio::sync::watch;
 
 use crate::{
-    account_roots, engine, helper_process, logging, output,
+    account_roots, helper_process, logging, output,
     service::{self, AdminKey, Listeners, ServerParts},
     settings::Settings,
     tls::Tls,
@@ -238,8 +238,7 @@ async fn start_swarm(
         }
     };
     record_base(&keeper, &*store).await?;
-    // The report comes from the keeper, as this process cannot open /dev/kvm.
-    let driver: Arc<dyn Driver> = Arc::new(engine::from_report(&engine)?);
+    let driver = Arc::new(QemuDriver);
     let observer = Arc::new(metrics);
     let parts = SwarmParts {
         keeper,
