@@ -13,7 +13,7 @@ use std::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Skep, eventually, send, step, temp_dir};
+use crate::harness::{Answer, Skep, eventually, send, status_field, step, temp_dir};
 
 /// What the descriptors of a process lead to.
 fn descriptors(pid: u32) -> Vec<String> {
@@ -46,6 +46,7 @@ async fn server_and_vmms_hold_what_they_need_and_nothing_else() {
     let vms = skep.boot(2).await;
     step("Landlock", async { is_confined(&skep) }).await;
     step("memory of the server", async { memory_of_the_server(&skep) }).await;
+    step("system calls of the server", async { filters_of_system_calls(&skep) }).await;
     step("descriptors of the server", async { descriptors_of_the_server(&skep) }).await;
     step("environment", async { environment(&skep, pid_of(&vms[0])) }).await;
     step("descriptors of VMMs", async { descriptors_of_vmms(&skep, &vms) }).await;
@@ -72,12 +73,17 @@ async fn with_the_rules_of_an_older_kernel_a_swarm_does_the_same() {
     assert_eq!(skep.post("/api/swarm/cleanup", &json!({})).await.ok(200)["terminated"], 1);
 }
 
-/// The server has its rules if the kernel has Landlock.
-fn is_confined(skep: &Skep) {
-    // `landlock_create_ruleset`, asked for the version of Landlock: -1 where there is none.
+/// The version of Landlock that this kernel has, -1 where there is none.
+pub(crate) fn landlock_version() -> i32 {
+    // `landlock_create_ruleset` with a flag that asks for it.
     let script = "import ctypes; print(ctypes.CDLL(None).syscall(444, None, 0, 1))";
     let asked = Command::new("python3").args(["-c", script]).output().unwrap();
-    let version: i32 = String::from_utf8(asked.stdout).unwrap().trim().parse().unwrap();
+    String::from_utf8(asked.stdout).unwrap().trim().parse().unwrap()
+}
+
+/// The server has its rules if the kernel has Landlock.
+fn is_confined(skep: &Skep) {
+    let version = landlock_version();
     assert_eq!(skep.log().contains("confined by Landlock"), version > 0, "{version}: {}", skep.log());
 }
 
@@ -123,6 +129,12 @@ fn memory_of_the_server(skep: &Skep) {
     // The control: the process itself is not root's.
     let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
     assert!(!status.lines().any(|line| line.starts_with("Uid:\t0")), "{status}");
+}
+
+/// The calls that they deny are tested where the confinement is (`crates/server/tests/confine.rs`).
+fn filters_of_system_calls(skep: &Skep) {
+    let filters = |pid: u32| status_field(pid, "Seccomp_filters").parse::<u32>().unwrap();
+    assert_eq!(filters(skep.server_pid().unwrap()), filters(skep.pid()) + 2);
 }
 
 fn descriptors_of_the_server(skep: &Skep) {

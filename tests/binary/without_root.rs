@@ -14,9 +14,11 @@ use rustix::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{
-    Skep, binary, eventually, images::with_images, output_of, send, serve, status_field,
-    stdout_on_server as run,
+use crate::{
+    confinement::landlock_version,
+    harness::{
+        Skep, binary, eventually, output_of, send, serve, status_field, stdout_on_server as run, temp_dir,
+    },
 };
 
 /// The lock of an earlier server, which had no keeper.
@@ -104,13 +106,23 @@ async fn no_process_of_the_user_looks_into_keeper_and_server() {
 }
 
 #[tokio::test]
-async fn the_server_is_confined_by_landlock() {
-    let dir = tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap();
-    let mut doctor = Command::new(binary());
-    let doctor = with_images(doctor.args(["doctor", "--data-dir"]).arg(dir.path())).output().unwrap();
-    let has_landlock = String::from_utf8_lossy(&doctor.stdout).contains("Landlock ABI");
-    let skep = Skep::start_on(dir, &["--log-level", "skep=debug"]).await;
-    assert_eq!(skep.log().contains("confined by Landlock"), has_landlock, "{}", skep.log());
+async fn the_server_is_confined_by_landlock_and_a_filter_of_system_calls() {
+    let skep = Skep::start_on(temp_dir(), &["--log-level", "skep=debug"]).await;
+    assert_eq!(skep.log().contains("confined by Landlock"), landlock_version() > 0, "{}", skep.log());
+    let server = child(&skep, "server-process").unwrap();
+    let filters = |pid: u32| status_field(pid, "Seccomp_filters").parse::<u32>().unwrap();
+    assert_eq!(filters(server), filters(skep.pid()) + 2);
+}
+
+/// Older kernels do not restrict signals between processes of one user.
+#[tokio::test]
+async fn a_program_signals_neither_keeper_nor_server_where_landlock_restricts_signals() {
+    let skep = Skep::start().await;
+    assert_eq!(run(&skep, "sleep 600 & kill -0 $! && echo reached").await, "reached\n", "the control");
+    for pid in [skep.pid(), child(&skep, "server-process").unwrap()] {
+        let reached = run(&skep, &format!("kill -0 {pid} 2>&- && echo reached; true")).await;
+        assert!(reached.is_empty() || landlock_version() < 6, "{pid}: {reached}");
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ pub mod uid_pool;
 pub use cgroup::{Cgroup, CgroupLimits, CgroupTree, MemoryHeadroom};
 pub use error::Error;
 pub use process_spec::{Confinement, Jail, ProcessSpec, ResourceLimits, Seclusion, Session};
-pub use seccomp::{Sockets, deny_system_calls};
+pub use seccomp::{FilteredProcess, deny_system_calls};
 pub use spawn::{Handles, Jailed, spawn};
 pub use stderr_pipe::StderrPipe;
 pub use uid_pool::{UidPool, UidRange};

@@ -1,7 +1,8 @@
-//! The seccomp filter of jailed processes. Denies system calls that they do not need with `EPERM`.
+//! The seccomp filters of processes without privileges. They deny system calls that these processes do not need with
+//! `EPERM`.
 //!
-//! A denylist, not an allowlist: the calls that a VMM needs differ between versions and libraries, and the VMM has a
-//! filter of its own.
+//! Denylists, not allowlists: the calls that a process needs differ between versions of its libraries, and a VMM has a filter
+//! of its own.
 
 use std::{collections::BTreeMap, io};
 
@@ -104,53 +105,76 @@ const NAMESPACE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNET,
 ];
 
-/// The sockets that a process may create.
+/// Start a process or execute a program, as `clone` does unless it starts a thread.
+const STARTS_PROCESSES: &[i64] = &[libc::SYS_execve, libc::SYS_execveat, libc::SYS_fork, libc::SYS_vfork];
+
+/// The process that a filter is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sockets {
-    Unix,
-    UnixAndInternet,
+pub enum FilteredProcess {
+    /// Gets its filter before it is executed.
+    Vmm,
+    /// Confines itself while it runs.
+    Egress,
+    /// Confines itself while it runs.
+    Server,
 }
 
-impl Sockets {
-    fn families(self) -> &'static [i32] {
+impl FilteredProcess {
+    /// The families of the sockets that it may create.
+    fn socket_families(self) -> &'static [i32] {
         match self {
-            Self::Unix => &[libc::AF_UNIX],
-            Self::UnixAndInternet => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
+            Self::Vmm => &[libc::AF_UNIX],
+            Self::Egress | Self::Server => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
         }
+    }
+
+    /// Whether it may start processes and execute programs. A VMM is executed with its filter, and its own sandbox denies both.
+    fn may_start_processes(self) -> bool {
+        self == Self::Vmm
+    }
+
+    /// Whether it may reserve blocks beyond the end of a file. The limit on the size of a VMM's files does not cover them.
+    fn may_reserve_blocks(self) -> bool {
+        self == Self::Server
     }
 }
 
 /// This bit marks system calls of the x32 ABI, which do the same as those without it.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Denies this process, and the program that it executes, the system calls that jailed processes do not need.
+/// Denies this thread, and the threads and programs that it starts from now on, the system calls that such a process does not
+/// need.
 ///
 /// # Errors
 /// The kernel does not support seccomp filters.
-pub fn deny_system_calls(sockets: Sockets) -> io::Result<()> {
-    apply_filter(&main_filter(sockets).map_err(io::Error::other)?).map_err(io::Error::other)?;
+pub fn deny_system_calls(process: FilteredProcess) -> io::Result<()> {
+    apply_filter(&main_filter(process).map_err(io::Error::other)?).map_err(io::Error::other)?;
     apply_filter(&clone3_filter().map_err(io::Error::other)?).map_err(io::Error::other)
 }
 
-fn main_filter(sockets: Sockets) -> Result<BpfProgram, seccompiler::BackendError> {
+fn main_filter(process: FilteredProcess) -> Result<BpfProgram, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = DENIED.iter().map(|call| (*call, vec![])).collect();
     let namespaces = NAMESPACE_FLAGS.iter().map(|flag| {
         let flag = u64::from(flag.cast_unsigned());
         rule(0, SeccompCmpOp::MaskedEq(flag), flag)
     });
-    rules.insert(libc::SYS_clone, namespaces.collect::<Result<_, _>>()?);
+    let mut denied_clones = namespaces.collect::<Result<Vec<_>, _>>()?;
+    if !process.may_start_processes() {
+        rules.extend(STARTS_PROCESSES.iter().map(|call| (*call, vec![])));
+        let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
+        denied_clones.push(rule(0, SeccompCmpOp::MaskedEq(thread), 0)?);
+    }
+    rules.insert(libc::SYS_clone, denied_clones);
     let of_a_tap = DENIED_TAP_REQUESTS.iter().map(|request| rule(1, SeccompCmpOp::Eq, *request));
     rules.insert(libc::SYS_ioctl, of_a_tap.collect::<Result<_, _>>()?);
-    // Blocks beyond the file's size are not covered by the file size limit. Punching holes also keeps the size, but
-    // allocates no blocks.
-    let keeps = (libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE).cast_unsigned();
-    let reserves = u64::from(libc::FALLOC_FL_KEEP_SIZE.cast_unsigned());
-    rules.insert(libc::SYS_fallocate, vec![rule(1, SeccompCmpOp::MaskedEq(u64::from(keeps)), reserves)?]);
+    if !process.may_reserve_blocks() {
+        rules.insert(libc::SYS_fallocate, vec![reserves_blocks()?]);
+    }
     // Vsock and the kernel's crypto API ignore namespaces. Some other families, such as TIPC, support `socketpair` as
     // well.
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        let other_family = sockets
-            .families()
+        let other_family = process
+            .socket_families()
             .iter()
             .map(|family| condition(0, SeccompCmpOp::Ne, u64::from(family.cast_unsigned())));
         rules.insert(call, vec![SeccompRule::new(other_family.collect::<Result<_, _>>()?)?]);
@@ -163,6 +187,13 @@ fn main_filter(sockets: Sockets) -> Result<BpfProgram, seccompiler::BackendError
 /// The flags of `clone3` are in memory, which a filter cannot read. After `ENOSYS` libraries fall back to `clone`.
 fn clone3_filter() -> Result<BpfProgram, seccompiler::BackendError> {
     compile(BTreeMap::from([(libc::SYS_clone3, vec![])]), libc::ENOSYS)
+}
+
+/// Matches what allocates blocks and keeps the size of a file. Punching holes also keeps the size, but allocates none.
+fn reserves_blocks() -> Result<SeccompRule, seccompiler::BackendError> {
+    let keeps = (libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE).cast_unsigned();
+    let reserves = u64::from(libc::FALLOC_FL_KEEP_SIZE.cast_unsigned());
+    rule(1, SeccompCmpOp::MaskedEq(u64::from(keeps)), reserves)
 }
 
 /// A condition on the lower half of one argument.
@@ -200,8 +231,8 @@ mod tests {
 
     #[test]
     fn the_programs_compile_within_the_kernels_limit() {
-        for sockets in [Sockets::Unix, Sockets::UnixAndInternet] {
-            let program = main_filter(sockets).unwrap();
+        for process in [FilteredProcess::Vmm, FilteredProcess::Egress, FilteredProcess::Server] {
+            let program = main_filter(process).unwrap();
             assert!(program.len() > DENIED.len() && program.len() < 4096, "{}", program.len());
         }
         assert!(clone3_filter().is_ok());

@@ -35,7 +35,9 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Confinement, Jail, ProcessSpec, ResourceLimits, Session, oom_score_adj, seccomp};
+use crate::{
+    Confinement, FilteredProcess, Jail, ProcessSpec, ResourceLimits, Session, oom_score_adj, seccomp,
+};
 
 /// The running binary itself, for users who cannot access its folder, and in case the file was replaced.
 pub const SELF_EXE: &str = "/proc/self/exe";
@@ -163,7 +165,7 @@ fn enter_jail(order: &ProcessSpec, jail: &Jail, inherited: Vec<OwnedFd>) -> Resu
     umask(rustix::fs::Mode::from_raw_mode(0o077));
     descriptors::ignore_file_size_signal().step("SIGXFSZ")?;
     privileges::drop_all(order)?;
-    seccomp::deny_system_calls(seccomp::Sockets::Unix).step("seccomp")?;
+    seccomp::deny_system_calls(FilteredProcess::Vmm).step("seccomp")?;
     execute(order, inherited)
 }
 

@@ -1,7 +1,9 @@
-//! Confines the server process by Landlock to its own data, the roots, and the files that programs need to run.
+//! Confines the server process: by Landlock to its own data, the roots, and what libraries read; by seccomp, which denies it system
+//! calls that it does not need. It starts no processes: helpers do, which the keeper starts.
 //!
-//! Older kernels support fewer rules. Up to ABI 2, Landlock does not restrict truncation by path, device ioctls,
-//! signals and connections to sockets; there only the permissions of the uid apply.
+//! Older kernels support fewer rules of Landlock. Before ABI 3 it does not restrict truncation by path, before ABI 5 not ioctls of
+//! devices; there only the permissions of the uid apply. Before ABI 6 it restricts neither signals, for which the same holds, nor
+//! connections to abstract sockets, which have no permissions.
 
 use std::{
     io,
@@ -15,12 +17,13 @@ use landlock::{
     Scope,
 };
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use skep_jail::{FilteredProcess, deny_system_calls};
 use skep_workspace::open_root;
 
 /// The newest ABI that this program uses. An older kernel applies the rules that it supports.
 const NEWEST: ABI = ABI::V6;
 
-/// Devices that most programs need.
+/// Devices that libraries open.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 
 /// The paths that the process may access besides `/usr`, `/etc`, `/proc` and three devices.
@@ -43,7 +46,7 @@ pub enum Rules {
     Abi2,
 }
 
-/// How much of the confinement this kernel enforces.
+/// How many of the rules of Landlock this kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confinement {
     Full,
@@ -75,13 +78,14 @@ pub enum Error {
     /// `PR_SET_DUMPABLE` failed.
     #[error("the process cannot be made undumpable")]
     Dumpable(#[source] io::Error),
+    #[error("the kernel refuses a filter of system calls; it needs CONFIG_SECCOMP_FILTER")]
+    SystemCalls(#[source] io::Error),
 }
 
-/// Confines this thread and the threads and processes that it starts from now on. Must be called before any other
-/// thread exists.
+/// Confines this thread and the threads that it starts from now on. Must be called before any other thread exists.
 ///
 /// # Errors
-/// See [`Error`]. A kernel without Landlock is no error but [`Confinement::None`].
+/// See [`Error`]. A kernel without Landlock is no error but [`Confinement::None`]; one without seccomp filters is.
 pub fn confine(reach: &AllowedPaths, rules: Rules) -> Result<Confinement, Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| Error::Dumpable(error.into()))?;
     let abi = match rules {
@@ -92,8 +96,7 @@ pub fn confine(reach: &AllowedPaths, rules: Rules) -> Result<Confinement, Error>
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(abi))?;
     if rules == Rules::Newest {
-        // Signals only: the socket of the service manager may be an abstract one, which must stay reachable.
-        ruleset = ruleset.scope(Scope::Signal)?;
+        ruleset = ruleset.scope(Scope::Signal)?.scope(Scope::AbstractUnixSocket)?;
     }
     let mut ruleset = ruleset.create()?;
     let read = AccessFs::from_read(abi) & !AccessFs::Execute;
@@ -107,7 +110,7 @@ pub fn confine(reach: &AllowedPaths, rules: Rules) -> Result<Confinement, Error>
         let access = if path.is_file() { AccessFs::ReadFile.into() } else { read };
         ruleset = allow(ruleset, path, access, IfMissing::Skip)?;
     }
-    ruleset = allow(ruleset, Path::new("/usr"), AccessFs::from_read(abi), IfMissing::Fail)?;
+    ruleset = allow(ruleset, Path::new("/usr"), read, IfMissing::Fail)?;
     for path in ["/etc", "/proc"] {
         ruleset = allow(ruleset, Path::new(path), read, IfMissing::Skip)?;
     }
@@ -116,6 +119,7 @@ pub fn confine(reach: &AllowedPaths, rules: Rules) -> Result<Confinement, Error>
         ruleset = allow(ruleset, Path::new(path), access, IfMissing::Skip)?;
     }
     let status = ruleset.restrict_self()?;
+    deny_system_calls(FilteredProcess::Server).map_err(Error::SystemCalls)?;
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => Confinement::Full,
         RulesetStatus::PartiallyEnforced => Confinement::Partial,

@@ -4,6 +4,7 @@ use std::io;
 
 use landlock::{ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
+use skep_jail::FilteredProcess;
 
 /// The newest supported ABI of Landlock. Older kernels apply the subset that they support.
 const NEWEST: ABI = ABI::V6;
@@ -27,7 +28,7 @@ pub fn confine() -> io::Result<()> {
         ruleset.create()?.restrict_self()
     };
     rules().map_err(io::Error::other)?;
-    skep_jail::deny_system_calls(skep_jail::Sockets::UnixAndInternet)
+    skep_jail::deny_system_calls(FilteredProcess::Egress)
 }
 
 #[cfg(test)]

@@ -96,7 +96,9 @@ fn confine_process(settings: &Settings) -> anyhow::Result<()> {
                 "confined by Landlock as far as this kernel goes; `skep doctor` lists what is not covered"
             );
         }
-        Confinement::None => tracing::warn!("this kernel has no Landlock: only the uid confines the server"),
+        Confinement::None => {
+            tracing::warn!("this kernel has no Landlock: only uid and seccomp confine the server")
+        }
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ fn user(settings: &Settings) -> Finding {
         Err(error) => Finding::missing(CHECK, error.to_string(), "useradd --system --no-create-home skep"),
         Ok(user) if user.is_root() => Finding::warning(
             CHECK,
-            "the server runs as root: only Landlock and missing capabilities confine it",
+            "the server runs as root: only Landlock, seccomp and missing capabilities confine it",
             "name another user with --user",
         ),
         Ok(user) => Finding::ok(CHECK, format!("the server runs as {} (uid {})", user.name, user.uid)),

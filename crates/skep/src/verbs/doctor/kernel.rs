@@ -90,7 +90,7 @@ fn landlock() -> Finding {
     if abi == 0 {
         return Finding::warning(
             CHECK,
-            "this kernel has no Landlock, or it is switched off: only the uid confines the server",
+            "this kernel has no Landlock, or it is switched off: only uid and seccomp confine the server",
             "boot with `lsm=landlock,...`, or use a kernel with CONFIG_SECURITY_LANDLOCK",
         );
     }
@@ -98,7 +98,9 @@ fn landlock() -> Finding {
         return Finding::ok(CHECK, format!("Landlock ABI {abi}: all rules hold"));
     }
     let only_uid = if abi < TRUNCATE_ABI { "truncating files, device ioctls and signals" } else { "signals" };
-    let detail = format!("Landlock ABI {abi}: only the uid protects against {only_uid}");
+    let detail = format!(
+        "Landlock ABI {abi}: only the uid protects against {only_uid}, and nothing against connections to abstract sockets"
+    );
     Finding::warning(CHECK, detail, "use Linux 6.12 or newer for all rules")
 }
 
