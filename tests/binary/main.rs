@@ -66,6 +66,7 @@ mod spoofing;
 mod steps;
 mod stopping;
 mod swarm;
+mod systemd_unit;
 mod takeover;
 mod takeover_without_base;
 mod template;

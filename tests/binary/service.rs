@@ -148,7 +148,7 @@ async fn a_service_manager_is_told_of_readiness_and_of_the_end() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let path = folder.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
-    // The server is another user than the tests.
+    // A keeper without root is another user than the tests.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let notifications = || {

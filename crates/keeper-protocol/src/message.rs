@@ -20,7 +20,7 @@ pub struct ServerSetup {
     /// The first admin key of the data directory, without its secret.
     pub admin_key: Option<AdminKey>,
     pub swarm: SwarmAvailability,
-    /// Whether this server replaces one that still runs. It reports [`Request::Ready`] then.
+    /// Whether this server replaces one that still runs. It reports [`Request::Ready`] then, otherwise [`Request::Serving`].
     pub succeeds: bool,
 }
 
@@ -117,6 +117,8 @@ pub enum Request {
     Restart,
     /// The successor is ready. Answered when its predecessor has ended and its VMs can be attached.
     Ready,
+    /// A server without a predecessor is ready. Not answered.
+    Serving,
     /// The successor cannot start and ends.
     Unable {
         /// Shown to the user who requested the restart.

@@ -251,6 +251,14 @@ impl ServerEnd {
         }
     }
 
+    /// Reports that this server, which has no predecessor, is ready. There is no answer.
+    ///
+    /// # Errors
+    /// The keeper is gone.
+    pub async fn serving(&self) -> Result<(), Error> {
+        self.0.socket.send(&Envelope { id: 0, body: Request::Serving }, &[]).await
+    }
+
     /// Reports that this server is ready, and waits until its predecessor has ended.
     ///
     /// # Errors

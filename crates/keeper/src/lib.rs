@@ -24,6 +24,7 @@ mod process_id;
 mod records;
 mod run;
 mod server_process;
+mod service_manager;
 mod serving;
 mod sockets;
 mod stop_signal;

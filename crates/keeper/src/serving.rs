@@ -12,6 +12,7 @@ use tokio::{
 use crate::{
     Error, ServerConfig,
     helpers::{Helpers, ServerId},
+    service_manager,
     vmms::Vmms,
 };
 
@@ -62,6 +63,7 @@ async fn perform(context: ServerContext, request: Request, answerer: Answerer) {
     let call = match request {
         Request::Restart => LifecycleCall::Restart(answerer),
         Request::Ready => LifecycleCall::Ready(answerer),
+        Request::Serving => return service_manager::tell_ready(),
         Request::Unable { reason } => LifecycleCall::Unable(reason),
         request => return perform_without_supervisor(context, request, answerer).await,
     };

@@ -4,7 +4,7 @@ use std::fs;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::Error;
+use crate::{Error, service_manager};
 
 /// What happens to the VMs when the keeper stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ impl StopSignals {
         Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())?, hangup })
     }
 
-    /// Waits for the next signal. Cancel-safe.
+    /// Waits for the next signal, of which it tells the service manager. Cancel-safe.
     pub(crate) async fn received(&mut self) -> VmsAtStop {
         let hangup = async {
             match &mut self.hangup {
@@ -38,11 +38,13 @@ impl StopSignals {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let wish = tokio::select! {
             _ = self.terminate.recv() => VmsAtStop::Keep,
             _ = self.interrupt.recv() => VmsAtStop::End,
             _ = hangup => VmsAtStop::End,
-        }
+        };
+        service_manager::tell_stopping();
+        wish
     }
 }
 

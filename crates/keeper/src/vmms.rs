@@ -243,6 +243,7 @@ impl Vmms {
             | Request::Helper { .. }
             | Request::Restart
             | Request::Ready
+            | Request::Serving
             | Request::Unable { .. } => return Err(Error::NoCertificate),
         })
     }

@@ -56,8 +56,8 @@ pub(crate) struct ServerParts {
     pub(crate) helper: StartHelper,
     /// Starts the server again.
     pub(crate) restart: RestartHandle,
-    /// Whether this is the first server and not a restart; only the first one prints the startup message.
-    pub(crate) is_first: bool,
+    /// The keeper, if this server has no predecessor. Only such a server prints the startup message.
+    pub(crate) without_predecessor: Option<ServerEnd>,
     /// The hash of the first admin key, for a login link on the terminal.
     pub(crate) admin_key: Option<KeyHash>,
 }
@@ -174,7 +174,6 @@ async fn shutdown(
     if known.is_ok_and(|succession| succession.granted) {
         return ShutdownKind::HandOver;
     }
-    notify_service_manager(&[sd_notify::NotifyState::Stopping]);
     ShutdownKind::Final
 }
 
@@ -188,10 +187,10 @@ pub(crate) async fn serve(
     tls: Option<Tls>,
     end: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    let ServerParts { swarm, workspace_disk, helper, restart, is_first, admin_key } = parts;
+    let ServerParts { swarm, workspace_disk, helper, restart, without_predecessor, admin_key } = parts;
     let RestartHandle { restart, succession } = restart;
     let shutdown = shutdown(StopSignals::listen()?, succession, end);
-    if is_first {
+    if without_predecessor.is_some() {
         let link = link_for_terminal(settings, &*store, admin_key, &listener, tls.is_some()).await;
         let no_swarm = swarm.borrow().as_ref().and_then(|swarm| swarm.as_ref().err().cloned());
         let (listener, metrics) = (&listener, metrics_listener.as_ref());
@@ -225,7 +224,9 @@ pub(crate) async fn serve(
     if let Some(tls) = tls {
         tokio::spawn(tls.follow());
     }
-    notify_service_manager(&[sd_notify::NotifyState::Ready]);
+    if let Some(keeper) = without_predecessor {
+        keeper.serving().await?;
+    }
     Ok(skep_server::run(order, shutdown).await?)
 }
 
@@ -255,12 +256,6 @@ pub(crate) fn dashboard() -> Option<Dashboard> {
     #[cfg(not(feature = "dashboard"))]
     {
         None
-    }
-}
-
-fn notify_service_manager(state: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager could not be notified of {state:?}");
     }
 }
 

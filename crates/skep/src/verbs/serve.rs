@@ -37,16 +37,8 @@ const VM_UIDS: u32 = 1 << 16;
 /// Memory limit of the egress process, in bytes.
 const EGRESS_MEMORY_BYTES: u64 = 256 << 20;
 /// Environment variables that the server process inherits.
-const PASSED_VARIABLES: [&str; 8] = [
-    "PATH",
-    "LANG",
-    "TZ",
-    "NOTIFY_SOCKET",
-    "RUST_BACKTRACE",
-    "SKEP_LANDLOCK_ABI",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-];
+const PASSED_VARIABLES: [&str; 7] =
+    ["PATH", "LANG", "TZ", "RUST_BACKTRACE", "SKEP_LANDLOCK_ABI", "SSL_CERT_FILE", "SSL_CERT_DIR"];
 const NO_ROOT: &str = "VMs need root: start `skep serve` as root; `skep doctor` says what else is missing";
 const EXIT_CODES: &str = "Exit codes: 0 a signal stopped the server; 1 it cannot start, or it failed; 2 the command line is wrong; 128 and the number of the signal that stopped it while it built the base template.";
 

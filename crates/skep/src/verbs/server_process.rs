@@ -164,7 +164,7 @@ async fn serve_with(
         workspace_disk,
         helper: helper_process::start_by_keeper(keeper.clone()),
         restart: service::restart_by_keeper(keeper.clone()),
-        is_first: !succeeds,
+        without_predecessor: (!succeeds).then(|| keeper.clone()),
         admin_key: admin_hash,
     };
     // Without its keeper, a server could not end the VMs that it boots.

@@ -242,6 +242,7 @@ pub(crate) async fn run_keeper(mut end: KeeperEnd, keeper: Arc<Mutex<FakeKeeper>
             | Request::Helper { .. }
             | Request::Restart
             | Request::Ready
+            | Request::Serving
             | Request::Unable { .. } => answerer.answer(refusal, &[]).await.unwrap(),
         }
     }
