@@ -1,6 +1,12 @@
 //! How many VMs this machine can run, and whether it has the resources for one more now.
 
+use std::{num::NonZero, thread::available_parallelism};
+
 use rustix::fs::statvfs;
+use skep_api::{
+    ErrorCode, Failure,
+    templates::{GuestSize, MAX_DISK_MB, MIN_MEMORY_MB},
+};
 use skep_jail::CgroupTree;
 use skep_keeper_protocol::{AfterCapture, MachineMemory};
 
@@ -67,6 +73,29 @@ fn overcommitted(memory_mb: u64, overcommit: f64) -> u64 {
 pub(crate) fn check_now(data_dir: &DataDir, memory: &MachineMemory) -> Result<(), Error> {
     check_memory(memory)?;
     check_disk_now(data_dir)
+}
+
+/// Refuses a guest that this machine, with this memory for VMs in MiB, cannot run. The server refuses it too, and names the field
+/// of the request.
+///
+/// # Errors
+/// [`ErrorCode::InvalidValue`].
+pub(crate) fn check_size(size: GuestSize, memory_mb: u64) -> Result<(), Failure> {
+    let processors = available_parallelism().map_or(1, NonZero::get) as u64;
+    let ranges = [
+        ("memory_mb", size.memory_mb, MIN_MEMORY_MB..=memory_mb),
+        ("vcpus", u64::from(size.vcpus), 1..=processors),
+        ("disk_mb", size.disk_mb, 1..=MAX_DISK_MB),
+    ];
+    match ranges.into_iter().find(|(_, value, range)| !range.contains(value)) {
+        None => Ok(()),
+        Some((name, value, range)) => {
+            let (least, most) = range.into_inner();
+            let message =
+                format!("{name} is {value}, and a guest has from {least} to {most} on this machine");
+            Err(Failure::new(ErrorCode::InvalidValue, message))
+        }
+    }
 }
 
 fn check_memory(memory: &MachineMemory) -> Result<(), Error> {

@@ -30,6 +30,7 @@ impl Vmms {
         parent: TemplateId,
         size: GuestSize,
     ) -> Result<(), Error> {
+        capacity::check_size(size, self.capacity.memory_mb)?;
         // It boots a guest and writes its files.
         capacity::check_now(&self.data_dir, &self.memory_after_admissions()?)?;
         Ok(self.swarm.templates.build(template, parent, size)?)

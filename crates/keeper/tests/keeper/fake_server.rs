@@ -152,6 +152,7 @@ impl FakeServer {
             "memory" => Ok(serde_json::to_value(self.end.memory().await?).unwrap()),
             "send_word" => self.send_word(vm(), details).await,
             "helper" => self.helper(&details["kind"]).await,
+            "build" => self.build(details).await,
             "prepare_capture" => {
                 let capture = template_id(details["capture"].as_str().unwrap());
                 self.end.prepare_capture(vm(), capture, AfterCapture::Ends).await.map(|_| json!({}))
@@ -172,6 +173,12 @@ impl FakeServer {
         // Never closed, so the helper runs until this process ends.
         std::mem::forget(stream);
         Ok(serde_json::from_str(&report).unwrap())
+    }
+
+    async fn build(&self, size: &Value) -> Result<Value, Error> {
+        let size = serde_json::from_value(size.clone()).unwrap();
+        self.end.build_template(template_id("unknown"), template_id("base"), size).await?;
+        Ok(json!({}))
     }
 
     fn pass_lingering(&self, details: &Value) -> Value {

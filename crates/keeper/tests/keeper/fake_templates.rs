@@ -67,7 +67,7 @@ impl Templates for FakeTemplates {
     fn begin_builds(&self, _: AdmitBuild) {}
 
     fn build(&self, _: TemplateId, _: TemplateId, _: GuestSize) -> Result<(), Failure> {
-        unreachable!("no test builds templates")
+        Ok(())
     }
 
     fn boot_disk(&self, _: TemplateId, _: TemplateId) -> Result<(), Failure> {

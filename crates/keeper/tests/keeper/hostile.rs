@@ -39,6 +39,30 @@ pub(crate) fn a_capture_does_not_take_the_place_of_a_template() {
     fixture.assert_nothing_left();
 }
 
+/// The build boots a guest of that size.
+pub(crate) fn a_template_larger_than_the_machine_is_not_built() {
+    let fixture = Fixture::new();
+    let keeper = fixture.keeper();
+    let build = |field: &str, value: u64| {
+        let mut size = json!({"memory_mb": 128, "vcpus": 1, "disk_mb": 1024});
+        size[field] = value.into();
+        keeper.request(&json!({"build": size}))
+    };
+    assert_eq!(build("vcpus", 1), json!({}), "the control");
+    for (field, value) in [
+        ("memory_mb", 1 << 40),
+        ("memory_mb", 1),
+        ("vcpus", 10_000),
+        ("vcpus", 0),
+        ("disk_mb", 1 << 40),
+        ("disk_mb", 0),
+    ] {
+        assert_eq!(build(field, value)["refused"], "invalid_value", "{field} {value}");
+    }
+    keeper.stop();
+    fixture.assert_nothing_left();
+}
+
 /// The keeper closes sockets that it receives, and the close of these blocks until the peer reads or resets.
 pub(crate) fn sockets_that_a_server_passes_hold_up_nothing() {
     // Never accepts or reads, so written data stays in the connections.

@@ -72,6 +72,10 @@ fn main() -> ExitCode {
             "a_capture_does_not_take_the_place_of_a_template",
             hostile::a_capture_does_not_take_the_place_of_a_template,
         ),
+        (
+            "a_template_larger_than_the_machine_is_not_built",
+            hostile::a_template_larger_than_the_machine_is_not_built,
+        ),
         ("a_vmm_that_keeps_its_stderr_open_is_ended", hostile::a_vmm_that_keeps_its_stderr_open_is_ended),
         ("ten_launches_at_once_share_nothing", launches::ten_launches_at_once_share_nothing),
         ("changes_of_a_vm_at_once_are_all_recorded", launches::changes_of_a_vm_at_once_are_all_recorded),
