@@ -239,6 +239,8 @@ async fn a_newer_store_is_refused_with_its_number() {
 
 /// What needs root.
 mod root {
+    use std::os::unix::fs::{MetadataExt, lchown, symlink};
+
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
@@ -289,5 +291,44 @@ mod root {
             .find(|line| line.contains(&format!("VM {id} is ended")))
             .unwrap_or_else(|| panic!("{log}"));
         assert!(line.contains("skep restore"), "{line}");
+    }
+
+    /// The folder of the store belongs to the server's user, who may put links there.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn root_neither_copies_nor_replaces_files_that_the_servers_user_names_by_links() {
+        let (skep, files) = (Skep::start().await, folder());
+        let [saved, copy, canary] = ["saved", "copy", "canary"].map(|name| files.path().join(name));
+        good(&run("backup", skep.data_dir.path(), &[text(&saved)]));
+        // A store that only root can read.
+        fs::copy(&saved, &canary).unwrap();
+        let state = |path: &Path| {
+            let found = fs::metadata(path).unwrap();
+            (fs::read(path).unwrap(), found.uid(), found.mode(), found.ino())
+        };
+        let before = state(&canary);
+        let data_dir = skep.stop();
+        let own = data_dir.path().join("server");
+        let (uid, gid) = fs::metadata(&own).map(|found| (found.uid(), found.gid())).unwrap();
+        assert_ne!(uid, 0);
+        for (name, verb, file, message) in [
+            ("skep.db", "backup", &copy, "unable to open"),
+            ("skep.db.restoring", "restore", &saved, "Permission denied"),
+        ] {
+            let path = own.join(name);
+            let aside = path.with_extension("aside");
+            let existed = fs::rename(&path, &aside).is_ok();
+            symlink(&canary, &path).unwrap();
+            lchown(&path, Some(uid), Some(gid)).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), before.0, "the control: root can follow the link");
+            refused(&run(verb, data_dir.path(), &[text(file)]), &[message]);
+            assert_eq!(state(&canary), before);
+            assert!(!copy.exists());
+            fs::remove_file(&path).unwrap();
+            if existed {
+                fs::rename(aside, path).unwrap();
+            }
+        }
+        good(&run("restore", data_dir.path(), &[text(&saved)]));
+        good(&run("backup", data_dir.path(), &[text(&copy)]));
     }
 }

@@ -30,6 +30,7 @@ async fn siblings_share_no_name_no_randomness_and_the_right_clock() {
         let after = now();
         assert!((before - 0.5..after + 0.5).contains(&inside), "{before} {inside} {after}");
 
+        assert_eq!(programs_besides_the_agent(&skep, pid).await, Vec::<String>::new());
         let answer = skep.output(pid, UNIQUE).await;
         let complete =
             answer.lines().filter(|line| line.split_once(' ').is_some_and(|(_, value)| value.len() > 6));
@@ -39,4 +40,20 @@ async fn siblings_share_no_name_no_randomness_and_the_right_clock() {
         answers.push(answer);
     }
     assert_eq!(shared(&answers), BTreeMap::new());
+
+    let pid = skep.boot(1).await[0]["pid"].as_u64().unwrap();
+    skep.output(pid, "setsid sleep 600 > /dev/null 2>&1 &").await;
+    assert_eq!(programs_besides_the_agent(&skep, pid).await, ["/usr/bin/sleep"], "the control");
+}
+
+/// The programs of a VM, but for the guest agent and those that list them. One that a template contained would be the same in all
+/// siblings.
+async fn programs_besides_the_agent(skep: &Skep, pid: u64) -> Vec<String> {
+    let list = "readlink /proc/1/exe; for exe in /proc/[0-9]*/exe; do readlink $exe; done | sort -u";
+    let listed = skep.output(pid, list).await;
+    let mut programs = listed.lines().map(str::to_owned);
+    let agent = programs.next().unwrap();
+    // The shell is also that of the next command, which an emulated guest starts ahead.
+    let known = [agent.as_str(), "/usr/bin/dash", "/usr/bin/readlink", "/usr/bin/sort"];
+    programs.filter(|program| !known.contains(&program.as_str())).collect()
 }

@@ -146,13 +146,19 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn requests_beyond_the_limit_wait() {
+    /// The keeper's end, which has sent a setup, and the other one.
+    async fn with_setup() -> (KeeperEnd, OwnedFd) {
         let (ours, theirs) = skep_keeper_protocol::pair().unwrap();
-        let mut end = KeeperEnd::new(ours).unwrap();
+        let end = KeeperEnd::new(ours).unwrap();
         let swarm = SwarmAvailability::Unable { reason: "a test".to_owned() };
         let setup = ServerSetup { settings: serde_json::json!({}), admin_key: None, swarm, succeeds: false };
         end.send_setup(&setup, &[]).await.unwrap();
+        (end, theirs)
+    }
+
+    #[tokio::test]
+    async fn requests_beyond_the_limit_wait() {
+        let (mut end, theirs) = with_setup().await;
         let (server, ..) = ServerEnd::connect(theirs).await.unwrap();
 
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
@@ -187,5 +193,38 @@ mod tests {
             answer.unwrap().unwrap();
         }
         assert_eq!(begun.load(Ordering::Relaxed), MAX_CONCURRENT_REQUESTS + 50);
+    }
+
+    /// The control: the answers fill the socket, whose other end is open, and all requests wait.
+    #[tokio::test]
+    async fn answers_that_nobody_reads_do_not_keep_the_keeper_from_closing_the_socket() {
+        let (mut end, theirs) = with_setup().await;
+        rustix::io::ioctl_fionbio(&theirs, true).unwrap();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&waiting);
+        let (uncut, cut) = oneshot::channel();
+        let serving = tokio::spawn(async move {
+            let perform = |_, answerer: Answerer| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                let counted = Arc::clone(&counted);
+                async move {
+                    let _ = answerer.answer(Answer::List { vms: Vec::new() }, &[]).await;
+                    counted.fetch_sub(1, Ordering::Relaxed);
+                }
+            };
+            answer_all(&mut end, perform, cut).await;
+        });
+        while waiting.load(Ordering::Relaxed) < MAX_CONCURRENT_REQUESTS {
+            // Refused while the keeper reads nothing.
+            let _ = skep_packet::send(&theirs, br#"{"id": 1, "body": {"list": {"after": null}}}"#, &[]);
+            tokio::task::yield_now().await;
+        }
+        assert!(!serving.is_finished());
+        drop(uncut);
+        serving.await.unwrap();
+        // The answers that fit are read first. Requests that the keeper has not read make the end an error.
+        rustix::io::ioctl_fionbio(&theirs, false).unwrap();
+        let read = move || while matches!(skep_packet::receive(&theirs), Ok(Some(_))) {};
+        spawn_blocking(read).await.unwrap();
     }
 }

@@ -10,6 +10,8 @@ pub mod exec;
 mod fence;
 mod files;
 pub mod git;
+#[cfg(test)]
+mod held_work;
 mod operations;
 mod place;
 mod roots;

@@ -1,11 +1,14 @@
 //! Remotes: paths below the roots, and others over HTTP.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Write,
+    path::Path,
     process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
+        mpsc::{self, TryRecvError},
     },
 };
 
@@ -378,6 +381,43 @@ async fn a_setting_that_is_made_while_a_call_waits_for_the_repository_has_no_eff
     eventually("the removal of folders", async || temporary_folders(&skep) == 0).await;
 }
 
+/// The folder of a clone exists before git starts, and programs of the account may write there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_setting_that_is_made_during_a_clone_has_no_effect() {
+    let options = Options { git_allow: vec!["127.0.0.1".to_owned()], ..Options::default() };
+    let skep = Skep::start_with(options).await;
+    let (_projects, server) = serve_copy(&repository(&skep, "source")).await;
+    let url = format!("http://127.0.0.1:{}/x.git", server.port);
+    let mut settings_before_git = 0;
+    let mut path = String::new();
+    for attempt in 0..40 {
+        path = skep.at(&format!("clone-{attempt}"));
+        let before = server.asked.load(Ordering::Relaxed);
+        let (configuration, asked) = (Path::new(&path).join(".git/config"), Arc::clone(&server.asked));
+        let (ended, attacking) = mpsc::channel::<()>();
+        let attacker = std::thread::spawn(move || {
+            while attacking.try_recv() == Err(TryRecvError::Empty) {
+                if add_header(&configuration) {
+                    return asked.load(Ordering::Relaxed) == before;
+                }
+            }
+            false
+        });
+        send(&skep, "clone", json!({"url": url, "path": path})).await;
+        drop(ended);
+        let came_before = attacker.join().unwrap() && server.asked.load(Ordering::Relaxed) > before;
+        settings_before_git += usize::from(came_before);
+        assert_eq!(server.attacked.load(Ordering::Relaxed), 0);
+        if settings_before_git == 3 {
+            break;
+        }
+    }
+    assert!(settings_before_git > 0, "no setting came before git");
+    assert!(add_header(&Path::new(&path).join(".git/config")));
+    git(&path, &["ls-remote", "-q", &url]);
+    assert!(server.attacked.load(Ordering::Relaxed) > 0, "the control: git obeys the setting");
+}
+
 #[tokio::test]
 async fn other_ports_and_hosts_that_the_operator_forbids_are_not_connected_to() {
     let skep = Skep::start().await;
@@ -466,6 +506,12 @@ impl GitServer {
     }
 }
 
+/// Makes git send the header `x-attack`. `false` if there is no such configuration.
+fn add_header(configuration: &Path) -> bool {
+    let opened = File::options().append(true).open(configuration);
+    opened.and_then(|mut file| file.write_all(b"[http]\n\textraHeader = x-attack: 1\n")).is_ok()
+}
+
 /// `git http-backend` as CGI (RFC 3875).
 pub(super) async fn backend(
     folder: String,
@@ -490,8 +536,6 @@ pub(super) async fn backend(
         ("GIT_PROTOCOL", header("git-protocol")),
     ];
     let ran = tokio::task::spawn_blocking(move || {
-        use std::io::Write;
-
         let mut backend = std::process::Command::new("git");
         backend.arg("http-backend").envs(env).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut backend = backend.spawn().unwrap();

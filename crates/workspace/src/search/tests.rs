@@ -1,15 +1,6 @@
 //! Searches in a temporary workspace.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::symlink,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    },
-};
+use std::{collections::BTreeMap, fs, os::unix::fs::symlink, sync::mpsc};
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use skep_api::{
@@ -20,6 +11,7 @@ use skep_api::{
 use tempfile::TempDir;
 
 use super::*;
+use crate::held_work::HeldWork;
 
 struct Fixture {
     folder: TempDir,
@@ -320,36 +312,13 @@ async fn a_line_that_is_too_long_is_skipped_and_reported() {
     assert_eq!((found.matches.len(), found.truncated), (4, true), "the other files are searched");
 }
 
-/// Searches that count themselves when they begin, and then wait until they are released or the sender is dropped.
-#[derive(Clone)]
-struct HeldSearches {
-    begun: Arc<AtomicUsize>,
-    released: Arc<Mutex<mpsc::Receiver<()>>>,
-}
-
-impl HeldSearches {
-    fn new() -> (mpsc::Sender<()>, Self) {
-        let (release, released) = mpsc::channel();
-        (release, Self { begun: Arc::default(), released: Arc::new(Mutex::new(released)) })
-    }
-
-    fn begin_and_wait(&self) {
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        let _ = self.released.lock().unwrap().recv();
-    }
-
-    fn begun(&self) -> usize {
-        self.begun.load(Ordering::SeqCst)
-    }
-}
-
 /// A search keeps its permit until its thread ends, even if the caller has left.
 #[tokio::test]
 async fn abandoned_searches_keep_their_permits() {
     use futures_util::FutureExt;
 
     let fixture = Fixture::new();
-    let (release, held) = HeldSearches::new();
+    let (release, held) = HeldWork::new();
     let (alive, ended) = mpsc::channel::<()>();
     for _ in 0..60 {
         let (held, alive) = (held.clone(), alive.clone());
@@ -369,7 +338,7 @@ async fn abandoned_searches_keep_their_permits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_that_waits_begins_when_another_ends() {
     let fixture = Fixture::new();
-    let (release, held) = HeldSearches::new();
+    let (release, held) = HeldWork::new();
     let search = |_| {
         let (place, held) = (fixture.place.clone(), held.clone());
         tokio::spawn(async move {

@@ -3,6 +3,7 @@
 mod changes;
 mod hostile;
 mod limits;
+mod objects;
 mod patches;
 
 use std::{
@@ -24,7 +25,7 @@ use skep_api::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::{Fence, Run};
+use crate::{Fence, Run, held_work::HeldWork};
 
 /// A folder with repositories, and two workspaces: the fenced one always uses git.
 struct Fixture {
@@ -436,4 +437,36 @@ fn a_reading_ends_when_its_caller_is_gone() {
     assert_eq!(kept.history(head, 0, 5).unwrap().len(), 1);
     drop(waiting);
     assert!(kept.history(head, 0, 5).is_none());
+}
+
+/// A reading keeps its permit until its thread ends, even if the caller has left.
+#[test]
+fn no_more_readings_than_permits_run_at_once_also_for_callers_that_have_left() {
+    let fixture = Fixture::new();
+    let permits = READ_PERMITS.available_permits();
+    let (release, held) = HeldWork::new();
+    let reading = || {
+        let (place, path, held) = (fixture.place.clone(), fixture.path(""), held.clone());
+        tokio::spawn(async move {
+            let work = move |_: &mut Reader<'_>| {
+                held.begin_and_wait();
+                Some(())
+            };
+            read(&place, Some(&path), work).await
+        })
+    };
+    fixture.runtime.block_on(async {
+        let abandoned: Vec<_> = (0..permits + 2).map(|_| reading()).collect();
+        skep_harness::eventually("readings", async || held.begun() == permits).await;
+        for reading in abandoned {
+            reading.abort();
+            assert!(reading.await.unwrap_err().is_cancelled());
+        }
+        assert_eq!(READ_PERMITS.available_permits(), 0);
+        let next = reading();
+        release.send(()).unwrap();
+        skep_harness::eventually("the next reading", async || held.begun() == permits + 1).await;
+        drop(release);
+        assert_eq!(next.await.unwrap(), Some(()));
+    });
 }
