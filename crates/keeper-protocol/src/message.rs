@@ -117,7 +117,7 @@ pub enum Request {
     Restart,
     /// The successor is ready. Answered when its predecessor has ended and its VMs can be attached.
     Ready,
-    /// A server without a predecessor is ready. Not answered.
+    /// The server, which has no predecessor, answers requests. The keeper sends no answer.
     Serving,
     /// The successor cannot start and ends.
     Unable {

@@ -251,7 +251,8 @@ impl ServerEnd {
         }
     }
 
-    /// Reports that this server, which has no predecessor, is ready. There is no answer.
+    /// Reports that this server answers requests. For a server without a predecessor; others call [`Self::ready`]. Does not wait
+    /// for an answer, because the keeper sends none.
     ///
     /// # Errors
     /// The keeper is gone.

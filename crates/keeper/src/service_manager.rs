@@ -1,23 +1,26 @@
-//! Tells the service manager, if one started this process, about the state of the service (sd_notify(3)). The server does not:
-//! whoever may send such messages can also name another process as the main one.
+//! Notifies the service manager, if one started the keeper, of readiness and shutdown (sd_notify(3)).
+//!
+//! Only the keeper sends notifications. A process that may send them can also set the main process of the service (`MAINPID=`), so
+//! the server, which parses untrusted requests, must not.
 
 use std::sync::Once;
 
 use sd_notify::NotifyState;
 
-/// Requests are answered. Said once, however often a server reports it.
-pub(crate) fn tell_ready() {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| tell(NotifyState::Ready));
+/// Notifies the service manager that requests are answered. Only the first call sends a notification, so that a compromised server
+/// cannot flood the service manager.
+pub(crate) fn notify_ready() {
+    static SENT: Once = Once::new();
+    SENT.call_once(|| notify(NotifyState::Ready));
 }
 
-/// The keeper was asked to stop.
-pub(crate) fn tell_stopping() {
-    tell(NotifyState::Stopping);
+/// Notifies the service manager that the keeper is shutting down.
+pub(crate) fn notify_stopping() {
+    notify(NotifyState::Stopping);
 }
 
-fn tell(state: NotifyState<'_>) {
+fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "the service manager could not be told of the state of the service: {error}");
+        tracing::warn!(%error, "the service manager could not be notified: {error}");
     }
 }

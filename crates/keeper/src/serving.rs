@@ -63,7 +63,7 @@ async fn perform(context: ServerContext, request: Request, answerer: Answerer) {
     let call = match request {
         Request::Restart => LifecycleCall::Restart(answerer),
         Request::Ready => LifecycleCall::Ready(answerer),
-        Request::Serving => return service_manager::tell_ready(),
+        Request::Serving => return service_manager::notify_ready(),
         Request::Unable { reason } => LifecycleCall::Unable(reason),
         request => return perform_without_supervisor(context, request, answerer).await,
     };

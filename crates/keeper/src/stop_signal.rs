@@ -30,7 +30,7 @@ impl StopSignals {
         Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())?, hangup })
     }
 
-    /// Waits for the next signal, of which it tells the service manager. Cancel-safe.
+    /// Waits for the next signal, and notifies the service manager of the shutdown. Cancel-safe.
     pub(crate) async fn received(&mut self) -> VmsAtStop {
         let hangup = async {
             match &mut self.hangup {
@@ -43,7 +43,7 @@ impl StopSignals {
             _ = self.interrupt.recv() => VmsAtStop::End,
             _ = hangup => VmsAtStop::End,
         };
-        service_manager::tell_stopping();
+        service_manager::notify_stopping();
         wish
     }
 }
