@@ -22,12 +22,28 @@ async function curl(key: string): Promise<string> {
 
 test('a key that is created in the dashboard works with curl, is shown once, and is revoked', async () => {
   const profile = await suite.profile();
+  // The key is typed wrong once, which does not end the session.
+  profile.expect({ status: 401, path: /^\/api\/keys$/ });
   const page = await profile.loggedIn(suite.skep.key, '/ui/keys');
   await live(page);
   await page.getByRole('button', { name: 'Create key' }).click();
   const form = page.getByRole('dialog', { name: 'Create a key' });
   await form.getByLabel('Name', { exact: true }).fill('made in a browser');
-  await form.getByRole('button', { name: 'Create', exact: true }).click();
+  const typed = form.getByLabel('Your key', { exact: true });
+  const create = form.getByRole('button', { name: 'Create', exact: true });
+  const { key: other } = await suite.newKey('not the one of the session');
+  for (const wrong of ['', other]) {
+    await typed.fill(wrong);
+    await create.click();
+    assert.equal(await typed.evaluate((field: HTMLInputElement) => field.validity.valid), false, 'a key is created without the own one');
+  }
+  await typed.fill(suite.skep.key.replace(/.$/, (digit) => (digit === '0' ? '1' : '0')));
+  await create.click();
+  await form.getByRole('alert').getByText('Invalid token').waitFor();
+  const names = (await suite.skep.call('GET', '/api/keys')).keys.map(({ name }: { name: string }) => name);
+  assert.ok(!names.includes('made in a browser'), 'a key was created without the own one');
+  await typed.fill(suite.skep.key);
+  await create.click();
   const shown = page.getByRole('dialog', { name: 'The key made in a browser' });
   const secret = shown.getByText(/^sk-skep-\S+$/);
   await secret.waitFor();
@@ -52,7 +68,9 @@ test('a key is rotated: the new one is shown once, and the old one stays valid',
   const page = await profile.loggedIn(suite.skep.key, '/ui/keys');
   await page.getByRole('button', { name: 'Actions for the key to be rotated' }).click();
   await page.getByRole('menuitem', { name: 'Rotate' }).click();
-  await page.getByRole('dialog', { name: 'Rotate a key' }).getByRole('button', { name: 'Rotate', exact: true }).click();
+  const form = page.getByRole('dialog', { name: 'Rotate a key' });
+  await form.getByLabel('Your key', { exact: true }).fill(suite.skep.key);
+  await form.getByRole('button', { name: 'Rotate', exact: true }).click();
   const shown = page.getByRole('dialog', { name: 'The key to be rotated' });
   const secret = shown.getByText(/^sk-skep-\S+$/);
   await secret.waitFor();

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use reqwest::{Method, RequestBuilder, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use skep_accounts::SessionToken;
 use skep_api::Scope;
 use skep_server::TrustedProxies;
@@ -265,6 +265,34 @@ async fn under_tls_the_cookie_is_sent_encrypted_and_to_this_host_alone() {
     is(&found, 401, "missing_token", "Missing token");
     let found = refused(whoami(cookie).send().await.unwrap()).await;
     is(&found, 403, "https_required", "HTTPS required");
+}
+
+/// Whoever has stolen a session must not be able to keep its rights.
+#[tokio::test]
+async fn a_session_creates_no_key_and_no_link() {
+    let skep = Skep::start().await;
+    let cookie = begin(&skep, &skep.admin).await;
+    let (_, other) = skep.key(&[]).await;
+    let rotate = format!("/api/keys/{}/rotate", other.key.id);
+    let wanted = [
+        ("/api/keys", json!({"name": "kept", "role": "agent"})),
+        (rotate.as_str(), json!({})),
+        ("/api/session/links", json!({})),
+    ];
+    for (path, body) in &wanted {
+        let stolen = with_cookie(&skep, &cookie, Method::POST, path).header("sec-fetch-site", "same-origin");
+        let found = refused(stolen.json(body).send().await.unwrap()).await;
+        assert_eq!((found.status, found.code.as_str()), (403, "key_required"), "{path}");
+        assert!(found.message.contains("send the key itself"), "{}", found.message);
+    }
+    let names = |keys: &Value| keys["keys"].to_string();
+    let keys: Value = ours(&skep, &cookie, Method::GET, "/api/keys").await.json().await.unwrap();
+    assert!(!names(&keys).contains("kept"), "the session itself is valid, and no key was created: {keys}");
+    // The control: with the key itself, also beside the cookie.
+    for (path, body) in &wanted {
+        let typed = with_cookie(&skep, &cookie, Method::POST, path).bearer_auth(&skep.admin);
+        assert_eq!(typed.json(body).send().await.unwrap().status(), 201, "{path}");
+    }
 }
 
 /// A browser lets a page of another site read an answer only where a header of the answer allows it (CORS).

@@ -70,16 +70,6 @@ async fn a_link_opens_one_session_with_the_rights_of_its_key() {
 }
 
 #[tokio::test]
-async fn a_session_cannot_create_a_link() {
-    let skep = Skep::start().await;
-    let cookie = cookie_of(&log_in(&skep, &token(&skep, &skep.admin).await).await);
-    let asked = with_cookie(&skep, &cookie, Method::POST, "/api/session/links").send().await.unwrap();
-    is(&refused(asked).await, 403, "key_required");
-    // The control: the session is valid.
-    done(with_cookie(&skep, &cookie, Method::GET, "/api/session"), 200).await;
-}
-
-#[tokio::test]
 async fn links_that_are_used_expired_or_of_a_lost_key_open_nothing() {
     let skep = Skep::start().await;
     let (key, record) = skep.key(&[]).await;

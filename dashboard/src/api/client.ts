@@ -40,16 +40,26 @@ export async function refusalOf(response: Response): Promise<ApiError> {
   return error;
 }
 
-const refusals: Middleware = {
-  async onResponse({ response }) {
-    if (!response.ok) throw await refusalOf(response);
-  },
-  onError({ error }) {
-    if (error instanceof ApiError) return error;
-    return error instanceof DOMException && error.name === 'AbortError' ? error : ApiError.noAnswer();
-  },
-};
-api.use(refusals);
+function refusals(read: (response: Response) => Promise<ApiError>): Middleware {
+  return {
+    async onResponse({ response }) {
+      if (!response.ok) throw await read(response);
+    },
+    onError({ error }) {
+      if (error instanceof ApiError) return error;
+      return error instanceof DOMException && error.name === 'AbortError' ? error : ApiError.noAnswer();
+    },
+  };
+}
+api.use(refusals(refusalOf));
+
+/** A client that sends `key` in place of the session's cookie, so that a refusal says nothing about the session. */
+export function clientWithKey(key: string): typeof api {
+  const headers = { Authorization: `Bearer ${key}` };
+  const client = createClient<paths>({ baseUrl: '', credentials: 'omit', headers });
+  client.use(refusals(readRefusal));
+  return client;
+}
 
 /**
  * The answer of a call of {@link api}.

@@ -118,6 +118,20 @@ impl<D> Caller<D> {
     pub(crate) fn require_scope(&self, scope: Scope) -> Result<(), Refusal> {
         check_scope(&self.identity, scope)
     }
+
+    /// Requires the key itself, for what gives access after the end of a session: whoever has stolen a session must not be
+    /// able to keep its rights.
+    ///
+    /// # Errors
+    /// `key_required`.
+    pub(crate) fn require_key_itself(&self) -> Result<(), Refusal> {
+        if self.identity.session.is_none() {
+            return Ok(());
+        }
+        let message = "a session can neither create nor rotate keys, nor create login links; send the key itself as \
+                       `Authorization: Bearer`";
+        Err(Refusal::new(ErrorCode::KeyRequired, message))
+    }
 }
 
 pub(crate) fn check_scope(identity: &Identity, scope: Scope) -> Result<(), Refusal> {

@@ -132,7 +132,7 @@ pub(crate) fn base_document() -> openapi::OpenApi {
     let cookie = ApiKeyValue::with_description(
         PLAIN_COOKIE,
         "The cookie that `POST /api/session` sets; under TLS its name is `__Host-skep_session`. It is accepted only on \
-        same-origin requests. Its scopes are those of the key.",
+        same-origin requests. Its scopes are those of the key, but it neither creates nor rotates keys, and creates no login links.",
     );
     components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
     components.schemas.insert("ErrorCode".to_owned(), error_code_schema());

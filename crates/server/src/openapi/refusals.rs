@@ -94,9 +94,9 @@ refusals! {
     DuplexRefused = &[&[UpgradeRequired], PLACE, &[InvalidValue]],
     /// Reconnecting to a running command.
     ExecReconnectRefused = &[PLACE, &[UnknownExec]],
-    CreateKeyRefused = &[&[UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable]],
+    CreateKeyRefused = &[&[KeyRequired, UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable]],
     KeyRefused = &[&[UnknownKey]],
-    RotateRefused = &[&[UnknownKey, KeyNotValid]],
+    RotateRefused = &[&[KeyRequired, UnknownKey, KeyNotValid]],
     CreateAccountRefused = &[&[NameTaken, WorkspaceTaken]],
     /// Reading an account, or revoking its keys.
     AccountRefused = &[&[UnknownAccount]],

@@ -70,6 +70,8 @@ async fn list(
 /// Takes exactly one of `role` and `scopes`. The key itself is only in this answer; the server does not store it. A key
 /// cannot grant scopes that it does not have. With `account` the key belongs to another account, which also needs the
 /// scope `server:admin`.
+///
+/// This operation needs the key itself: a session is refused.
 #[utoipa::path(
     post, path = "/api/keys", tag = "keys", operation_id = "create_key", security(("bearer" = ["admin"])),
     request_body(content = CreateKey, example = json!({"name": "ci", "role": "agent"})),
@@ -85,6 +87,7 @@ async fn create(
     call: RequestInfo,
     Body(request): Body<CreateKey>,
 ) -> Created<CreatedKey> {
+    caller.require_key_itself()?;
     let now = Timestamp::now();
     let creator = &caller.key.scopes;
     if request.account.is_some() {
@@ -216,6 +219,8 @@ async fn revoke(
 /// Creates a new key with the same properties, which takes over the name. The old key, which now has `rotated_at`,
 /// stays valid until it is revoked. The new key itself is only in this answer. A key cannot rotate one that has more
 /// scopes.
+///
+/// This operation needs the key itself: a session is refused.
 #[utoipa::path(
     post, path = "/api/keys/{id}/rotate", tag = "keys", operation_id = "rotate_key", security(("bearer" = ["admin"])),
     params(("id" = String, Path, description = "The key's id, `key_` and 26 characters", example = "key_01jv0000000000000000000000")),
@@ -233,6 +238,7 @@ async fn rotate(
     call: RequestInfo,
     Body(request): Body<RotateKey>,
 ) -> Created<CreatedKey> {
+    caller.require_key_itself()?;
     let at = Timestamp::now();
     check_expiry(request.expires_at.flatten(), at)?;
     let old = state.store.key(caller.account.id, key_id(&id)?).await?.key;

@@ -136,10 +136,7 @@ async fn create_link(
     extensions: Extensions,
     _: NoBody,
 ) -> Result<Response, Refusal> {
-    if caller.session.is_some() {
-        let message = "a session cannot create a login link; send the key itself";
-        return Err(Refusal::new(ErrorCode::KeyRequired, message));
-    }
+    caller.require_key_itself()?;
     let url = url_of_request(state.public_url.as_ref(), &uri, &headers, &extensions)?;
     let link = session_links::create_link(&*state.store, &caller.key, &url).await?;
     Ok((StatusCode::CREATED, Json(link)).into_response())
