@@ -231,7 +231,7 @@ test('an event is sent to a webhook again', async () => {
 test('a key with few scopes sees what it may not do, and why', async () => {
   const { key } = await suite.newKey('a reader', ['swarm:read', 'tickets:read', 'files:read']);
   const ticket = await suite.skep.call('POST', '/api/tickets', { title: 'Only read' });
-  const profile = await suite.profile();
+  const profile = await suite.profile({}, key);
   const page = await profile.loggedIn(key, `/ui/tickets/${ticket.id}`);
   const reason = /a reader lacks the scope/;
   const refused = async (name: string): Promise<void> => {

@@ -106,8 +106,8 @@ test('hostile names of files and branches, and a hostile console, are shown as t
 
 test('a hostile name of a key and of an account is text in the navigation', async () => {
   for (const text of HOSTILE) {
-    const profile = await suite.profile();
     const { key } = await suite.newKey(`k${text.slice(0, 90)}`);
+    const profile = await suite.profile({}, key);
     const page = await profile.loggedIn(key, '/ui/none');
     await live(page);
     const shown = await page.getByRole('banner').locator('bdi').first().textContent();

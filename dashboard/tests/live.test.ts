@@ -4,7 +4,6 @@ import { test } from 'node:test';
 import type { Page } from 'playwright-core';
 
 import { live, type Profile } from './harness/browser.ts';
-import { Proxy } from './harness/proxy.ts';
 import { Suite } from './harness/suite.ts';
 import { eventually } from './harness/wait.ts';
 
@@ -23,7 +22,7 @@ function ask(page: Page, path: string): Promise<number> {
 }
 
 test('ten tabs over plain HTTP stay live by one stream of events', async (context) => {
-  const proxy = await Proxy.start(suite.skep.url);
+  const proxy = await suite.proxy();
   context.after(() => proxy.stop());
   const profile = await suite.profile({ baseURL: proxy.url });
   profile.allowOrigin(proxy.url);
@@ -61,7 +60,7 @@ test('ten tabs over plain HTTP stay live by one stream of events', async (contex
 });
 
 test('the stream ends when the last tab is closed', async (context) => {
-  const proxy = await Proxy.start(suite.skep.url);
+  const proxy = await suite.proxy();
   context.after(() => proxy.stop());
   const profile = await suite.profile({ baseURL: proxy.url });
   profile.allowOrigin(proxy.url);
@@ -95,7 +94,7 @@ async function tabWithoutLocks(profile: Profile, path: string): Promise<Page> {
 }
 
 test('a tab that crashes does not keep the streams open that it alone followed', async (context) => {
-  const proxy = await Proxy.start(suite.skep.url);
+  const proxy = await suite.proxy();
   context.after(() => proxy.stop());
   const profile = await suite.profile({ baseURL: proxy.url });
   profile.allowOrigin(proxy.url);
@@ -157,7 +156,7 @@ test('a page comes back by itself after a restart of the server', async () => {
 });
 
 test('what changes after a page was read and before its stream is open is shown', async (context) => {
-  const proxy = await Proxy.start(suite.skep.url);
+  const proxy = await suite.proxy();
   context.after(() => proxy.stop());
   let open = (): void => {};
   proxy.eventRequests = new Promise((resolve) => (open = resolve));

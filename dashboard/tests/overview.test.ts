@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { live } from './harness/browser.ts';
-import { Proxy } from './harness/proxy.ts';
 import { Suite } from './harness/suite.ts';
 import { eventually } from './harness/wait.ts';
 
@@ -68,7 +67,7 @@ test('the overview names what needs attention, and leads to it', async () => {
 
 test('the overview shows what happened before it was opened, also where the first event takes long', async (context) => {
   await suite.skep.call('POST', '/api/tickets', { title: 'Of the past' });
-  const proxy = await Proxy.start(suite.skep.url);
+  const proxy = await suite.proxy();
   context.after(() => proxy.stop());
   proxy.eventDelayMs = 2_000;
   const profile = await suite.profile({ baseURL: proxy.url });

@@ -104,7 +104,7 @@ test('a deep link opens its page after the login, and an unknown one says so', a
   const licences = (await page.getByRole('link', { name: 'Licences' }).getAttribute('href')) ?? '';
   assert.match(licences, /-[0-9a-f]{8}\.txt$/);
   assert.match(await (await fetch(suite.skep.url + licences)).text(), /svelte/);
-  assert.equal(page.url(), `${suite.skep.url}/ui/no/such/page?x=1`);
+  assert.equal(page.url(), `${suite.skep.dashboard}/ui/no/such/page?x=1`);
   await page.getByRole('link', { name: 'Go to the overview' }).click();
   assert.equal(new URL(page.url()).pathname, '/ui/');
   await page.goBack();
@@ -114,7 +114,7 @@ test('a deep link opens its page after the login, and an unknown one says so', a
 test('a browser that opens the address of the server gets the dashboard, a program the description of the service', async () => {
   const profile = await suite.profile();
   const page = await profile.newPage('/');
-  assert.equal(page.url(), `${suite.skep.url}/ui/`);
+  assert.equal(page.url(), `${suite.skep.dashboard}/ui/`);
   const service = await fetch(`${suite.skep.url}/`);
   assert.equal(((await service.json()) as { name: string }).name, 'skep');
 });

@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
+import http from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
@@ -78,7 +81,7 @@ test('a link logs in once, and its token stays neither in the address nor in the
   const first = await suite.profile();
   const page = await first.newPage(url);
   await page.getByRole('navigation', { name: 'Pages' }).waitFor();
-  assert.equal(page.url(), `${suite.skep.url}/ui/`);
+  assert.equal(page.url(), `${suite.skep.dashboard}/ui/`);
   assert.ok(!(await stored(page)).includes(token));
   const states = await page.evaluate(() => JSON.stringify(history.state) + location.href);
   assert.ok(!states.includes(token));
@@ -94,7 +97,7 @@ test('a link logs in once, and its token stays neither in the address nor in the
 
 test('the link that `skep open` prints logs in with the rights of its key', async () => {
   const url = (await suite.skep.shell('skep open')).trim();
-  assert.equal(new URL(url).origin, suite.skep.url);
+  assert.equal(new URL(url).origin, suite.skep.dashboard);
   const profile = await suite.profile();
   const page = await profile.newPage(url);
   await page.getByRole('banner').locator('bdi').first().getByText('admin', { exact: true }).waitFor();
@@ -107,7 +110,8 @@ test('a server that is started on a terminal prints a link, which opens the dash
   try {
     const url = await terminal.shows(/Log a browser in once, within 10 minutes: (\S+)\r?\n/, START_MS);
     const { origin } = new URL(url);
-    assert.equal(origin, await terminal.shows(/skep serves at (\S+?)\/?\r?\n/, START_MS));
+    const { port } = new URL(await terminal.shows(/skep serves at (\S+?)\/?\r?\n/, START_MS));
+    assert.match(origin, new RegExp(`^http://skep-[a-z2-7]{8}\\.localhost:${port}$`));
     const profile = await suite.profile();
     profile.allowOrigin(url);
     const page = await profile.newPage(url);
@@ -126,46 +130,72 @@ test('a server that is started on a terminal prints a link, which opens the dash
   assert.match(suite.skep.log(), /skep serves at/);
 });
 
-test('a link replaces a session only after a question, and all tabs get to know it', async () => {
-  const { key } = await suite.newKey('was there before', ['admin', 'tickets:read']);
-  const link = async (): Promise<string> => (await suite.skep.call('POST', '/api/session/links')).url;
-  const profile = await suite.profile();
-  const page = await profile.loggedIn(key, '/ui/keys');
-  const keyOf = (tab: Page) => tab.getByRole('banner').locator('bdi').first();
-  await keyOf(page).getByText('was there before').waitFor();
-  const tab = await profile.newPage(await link());
-  const question = tab.getByRole('dialog', { name: 'Log in by the link?' });
-  await question.getByText('was there before').waitFor();
-  await question.getByRole('button', { name: 'Cancel' }).click();
-  await tab.reload();
-  await keyOf(tab).getByText('was there before').waitFor();
+/** The status that the API answers to the cookies of a browser, which another program uses. */
+async function statusOf(cookies: string): Promise<number> {
+  return (await fetch(`${suite.skep.url}/api/whoami`, { headers: { Cookie: cookies, Origin: suite.skep.url } })).status;
+}
 
-  const used = await link();
-  const second = await profile.newPage(used);
-  await second.getByRole('dialog').getByRole('button', { name: 'Log in by the link' }).click();
-  const { name } = (await suite.skep.call('GET', '/api/whoami')).key;
-  for (const each of [second, page, tab]) await keyOf(each).getByText(name, { exact: true }).waitFor();
+test('a program at another port of this machine gets no session, and the login leads to a host that it does not know', async (context) => {
+  const received: string[] = [];
+  const program = http.createServer((request, response) => {
+    if (request.headers.cookie) received.push(request.headers.cookie);
+    response.setHeader('Content-Type', 'text/html').end('<p>a development server</p>');
+  });
+  program.listen(0, '127.0.0.1');
+  await once(program, 'listening');
+  context.after(() => program.close());
+  const { port } = program.address() as AddressInfo;
 
-  // A link that is refused leaves the session as it is.
-  const third = await profile.newPage(used);
-  await third.getByRole('dialog').getByRole('button', { name: 'Log in by the link' }).click();
-  await third.getByText(/^The link was used before, or has expired.* You are still logged in as before\.$/).waitFor();
-  await keyOf(third).getByText(name, { exact: true }).waitFor();
+  const profile = await suite.profile({ baseURL: suite.skep.url.replace('127.0.0.1', 'localhost') });
+  for (const host of ['localhost', '127.0.0.1']) profile.allowOrigin(`http://${host}:${port}`);
+  profile.allowOrigin(suite.skep.dashboard);
+  profile.expect({ status: 403, path: /^\/api\/session$/ });
+  const page = await profile.loggedIn(suite.skep.key, '/ui/tickets?status=failed');
+  assert.equal(page.url(), `${suite.skep.dashboard}/ui/tickets?status=failed`, 'the login leads back to the page that was shown');
+  await live(page);
+  const [session] = await profile.context.cookies();
+  assert.ok(session);
+  assert.equal(`http://${session.domain}`, new URL(suite.skep.dashboard).origin.replace(/:\d+$/, ''));
+  // Cookies of the hosts that the program shares, so that it receives something.
+  for (const domain of ['localhost', '127.0.0.1']) await profile.context.addCookies([{ name: 'control', value: domain, domain, path: '/' }]);
+  for (const host of ['localhost', '127.0.0.1']) {
+    const tab = await profile.newPage(`http://${host}:${port}/`);
+    // A page of that program, which the browser takes for the same site.
+    await tab.evaluate(() => fetch('/again').then((answer) => answer.text()));
+  }
+  for (const name of ['control=localhost', 'control=127.0.0.1']) assert.ok(received.includes(name), `${name} was not received`);
+  assert.ok(!received.some((cookies) => cookies.includes('skep_session')), received.join('\n'));
+  // The control: a program that knows the name receives the session, which is all that it needs.
+  const known = `http://${session.domain}:${port}`;
+  profile.allowOrigin(known);
+  const tab = await profile.newPage(known);
+  await tab.evaluate(() => fetch('/again').then((answer) => answer.text()));
+  assert.ok(received.some((cookies) => cookies.includes(`skep_session=${session.value}`)), received.join('\n'));
+  assert.equal(await statusOf(`skep_session=${session.value}`), 200);
 });
 
-test('a question of a session is gone once another one has replaced it', async () => {
-  const { id } = await suite.newKey('to be kept');
-  const { key } = await suite.newKey('asks', ['admin', 'tickets:read']);
+test('a key that has a session logs in once more at a loopback address', async () => {
+  const profile = await suite.profile({ baseURL: suite.skep.url });
+  profile.allowOrigin(suite.skep.dashboard);
+  profile.expect({ status: 403, path: /^\/api\/session$/ });
+  for (const path of ['/ui/', '/ui/keys']) {
+    const page = await profile.loggedIn(suite.skep.key, path);
+    await page.getByRole('banner').locator('bdi').first().getByText('admin', { exact: true }).waitFor();
+    assert.equal(page.url(), `${suite.skep.dashboard}${path}`);
+    assert.equal(await page.getByRole('dialog').count(), 0, 'nothing is asked');
+  }
+});
+
+test('two keys are logged in side by side', async () => {
+  const { key } = await suite.newKey('beside the administrator');
   const profile = await suite.profile();
-  const page = await profile.loggedIn(key, '/ui/keys');
-  await page.getByRole('button', { name: 'Actions for the key to be kept' }).click();
-  await page.getByRole('menuitem', { name: 'Revoke' }).click();
-  const question = page.getByRole('dialog', { name: 'Revoke the key to be kept?' });
-  await question.waitFor();
-  const tab = await profile.newPage((await suite.skep.call('POST', '/api/session/links')).url);
-  await tab.getByRole('dialog').getByRole('button', { name: 'Log in by the link' }).click();
-  await question.waitFor({ state: 'detached' });
-  assert.equal((await suite.skep.call('GET', `/api/keys/${id}`)).revoked_at ?? null, null);
+  const page = await profile.loggedIn(suite.skep.key);
+  profile.allowOrigin(await suite.skep.dashboardOf(key));
+  const other = await profile.newPage((await suite.skep.call('POST', '/api/session/links', undefined, key)).url);
+  const keyOf = (tab: Page) => tab.getByRole('banner').locator('bdi').first();
+  await keyOf(other).getByText('beside the administrator').waitFor();
+  await page.reload();
+  await keyOf(page).getByText('admin', { exact: true }).waitFor();
 });
 
 test('a page that is opened while the server does not serve yet waits for it', async () => {
@@ -198,10 +228,11 @@ for (const [what, end] of [
   ['key that is revoked', (_: Profile, id: string) => suite.skep.call('DELETE', `/api/keys/${id}`)],
 ] as const) {
   test(`a ${what} leads to the login in all tabs, and back to where it was`, async () => {
-    const profile = await suite.profile();
-    // The refusal comes by the stream, or by what the page asks next.
-    profile.expect({ status: 401, path: /^\/api\// }, { status: 403, path: /^\/api\// });
     const { id, key } = await suite.newKey(`of the ${what}`);
+    const profile = await suite.profile({}, key);
+    profile.allowOrigin(suite.skep.dashboard);
+    // The refusal comes by the stream, or by what the page asks next; and the key that logs in then has another host.
+    profile.expect({ status: 401, path: /^\/api\// }, { status: 403, path: /^\/api\// });
     const page = await profile.loggedIn(key, '/ui/tickets?status=failed');
     const other = await profile.newPage('/ui/keys');
     await Promise.all([live(page), live(other)]);
@@ -211,7 +242,7 @@ for (const [what, end] of [
       assert.match((await tab.getByRole('status').first().textContent()) ?? '', /session has ended/);
     }
     await logIn(page, suite.skep.key);
-    assert.equal(page.url(), `${suite.skep.url}/ui/tickets?status=failed`);
+    assert.equal(page.url(), `${suite.skep.dashboard}/ui/tickets?status=failed`);
     await live(page);
   });
 }

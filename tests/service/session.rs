@@ -12,7 +12,7 @@ use crate::harness::{Options, Refused, Skep, refused};
 
 /// A session of a key: `skep_session=...`.
 async fn begin(skep: &Skep, key: &str) -> String {
-    let response = skep.bare(Method::POST, "/api/session").bearer_auth(key).send().await.unwrap();
+    let response = skep.log_in(key).send().await.unwrap();
     assert_eq!(response.status(), 201);
     let cookie = response.headers()["set-cookie"].to_str().unwrap().to_owned();
     cookie.split(';').next().unwrap().to_owned()
@@ -36,7 +36,7 @@ fn is(found: &Refused, status: u16, code: &str, message: &str) {
 async fn a_session_counts_as_its_key() {
     let skep = Skep::start().await;
     let (key, record) = skep.key(&[Scope::SwarmRead]).await;
-    let response = skep.bare(Method::POST, "/api/session").bearer_auth(&key).send().await.unwrap();
+    let response = skep.log_in(&key).send().await.unwrap();
     let header = response.headers()["set-cookie"].to_str().unwrap().to_owned();
     let mut parts = header.split("; ");
     let cookie = parts.next().unwrap();
@@ -203,7 +203,7 @@ async fn a_session_ends_with_its_key_and_by_itself() {
 
     let soon = Timestamp::now() + SignedDuration::from_hours(1);
     let (brief, record) = skep.key_until(&[], Some(soon)).await;
-    let begun = skep.bare(Method::POST, "/api/session").bearer_auth(&brief).send().await.unwrap();
+    let begun = skep.log_in(&brief).send().await.unwrap();
     let seconds: i64 = {
         let cookie = begun.headers()["set-cookie"].to_str().unwrap();
         cookie.split("Max-Age=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
@@ -226,8 +226,7 @@ async fn a_session_ends_with_its_key_and_by_itself() {
 async fn a_token_is_never_of_the_callers_choosing() {
     let skep = Skep::start().await;
     let planted = format!("skep_session={}", "ab".repeat(32));
-    let begun = with_cookie(&skep, &planted, Method::POST, "/api/session").bearer_auth(&skep.admin);
-    let begun = begun.send().await.unwrap();
+    let begun = skep.log_in(&skep.admin).header("cookie", &planted).send().await.unwrap();
     assert_eq!(begun.status(), 201);
     let cookie = begun.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
     assert_ne!(cookie, planted);
@@ -243,7 +242,8 @@ async fn a_token_is_never_of_the_callers_choosing() {
 async fn under_tls_the_cookie_is_sent_encrypted_and_to_this_host_alone() {
     let proxies = TrustedProxies::new(vec!["127.0.0.0/8".parse().unwrap()]);
     let skep = Skep::start_with(Options { proxies, ..Options::default() }).await;
-    let by_https = |request: RequestBuilder| request.header("x-forwarded-proto", "https");
+    let by_https =
+        |request: RequestBuilder| request.header("x-forwarded-proto", "https").header("host", "skep.example");
     let login = skep.bare(Method::POST, "/api/session").bearer_auth(&skep.admin);
     let begun = by_https(login).send().await.unwrap();
     assert_eq!(begun.status(), 201);
@@ -255,9 +255,9 @@ async fn under_tls_the_cookie_is_sent_encrypted_and_to_this_host_alone() {
     let attributes: Vec<&str> = parts.filter(|part| !part.starts_with("Max-Age=")).collect();
     assert_eq!(attributes, ["Path=/", "HttpOnly", "SameSite=Strict", "Secure"], "{header}");
 
-    let origin = format!("https://{}", skep.address);
-    let whoami =
-        |cookie: &str| with_cookie(&skep, cookie, Method::GET, "/api/whoami").header("origin", &origin);
+    let whoami = |cookie: &str| {
+        with_cookie(&skep, cookie, Method::GET, "/api/whoami").header("origin", "https://skep.example")
+    };
     assert_eq!(by_https(whoami(cookie)).send().await.unwrap().status(), 200);
     // A sibling domain can set a cookie without the prefix.
     let plain = cookie.strip_prefix("__Host-").unwrap();
@@ -265,6 +265,42 @@ async fn under_tls_the_cookie_is_sent_encrypted_and_to_this_host_alone() {
     is(&found, 401, "missing_token", "Missing token");
     let found = refused(whoami(cookie).send().await.unwrap()).await;
     is(&found, 403, "https_required", "HTTPS required");
+}
+
+/// Over the loopback interface, a session of a host that other programs share would be theirs too.
+#[tokio::test]
+async fn a_session_is_created_only_at_the_host_of_its_key() {
+    let skep = Skep::start().await;
+    let (key, _) = skep.key(&[]).await;
+    let port = skep.address.port();
+    let create =
+        |host: String| skep.bare(Method::POST, "/api/session").bearer_auth(&key).header("host", host).send();
+    let own = skep.session_host(&key);
+    for host in [
+        format!("127.0.0.1:{port}"),
+        format!("localhost:{port}"),
+        format!("localhost.localdomain:{port}"),
+        format!("skep.localhost:{port}"),
+        skep.session_host(&skep.admin),
+    ] {
+        let answer = create(host.clone()).await.unwrap();
+        assert!(!answer.headers().contains_key("set-cookie"), "{host}");
+        let found = refused(answer).await;
+        assert_eq!((found.status, found.code.as_str()), (403, "session_host_required"), "{host}");
+        for named in [&host, &own, "--public-url", "skep open"] {
+            assert!(found.message.contains(named), "{}", found.message);
+        }
+    }
+    // The control: the key has a session at its host, also by another port, as through a tunnel.
+    for host in [own.clone(), own.replace(&format!(":{port}"), ":8080")] {
+        assert_eq!(create(host).await.unwrap().status(), 201);
+    }
+
+    let public_url = Some("http://localhost:7700".parse().unwrap());
+    let chosen = Skep::start_with(Options { public_url, ..Options::default() }).await;
+    let create = |host| chosen.request(Method::POST, "/api/session").header("host", host).send();
+    assert_eq!(create("localhost:7700").await.unwrap().status(), 201, "the operator chose this address");
+    assert_eq!(refused(create("localhost:7701").await.unwrap()).await.code, "session_host_required");
 }
 
 /// Whoever has stolen a session must not be able to keep its rights.

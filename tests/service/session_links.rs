@@ -28,8 +28,10 @@ async fn token(skep: &Skep, key: &str) -> String {
     url.split_once("/#login=").unwrap().1.to_owned()
 }
 
-async fn log_in(skep: &Skep, token: &str) -> Response {
-    skep.bare(Method::POST, "/api/session").json(&json!({ "token": token })).send().await.unwrap()
+/// Logs in by a link of a key.
+async fn log_in(skep: &Skep, key: &str, token: &str) -> Response {
+    let request = skep.bare(Method::POST, "/api/session").header("host", skep.session_host(key));
+    request.json(&json!({ "token": token })).send().await.unwrap()
 }
 
 /// The cookie of a session: `skep_session=...`.
@@ -47,12 +49,12 @@ async fn a_link_opens_one_session_with_the_rights_of_its_key() {
     let (key, record) = skep.key(&[Scope::SwarmRead]).await;
     let made = link(&skep, &key).await;
     let url = made["url"].as_str().unwrap();
-    let token = url.strip_prefix(&format!("http://{}/#login=", skep.address)).unwrap();
+    let token = url.strip_prefix(&format!("http://{}/#login=", skep.session_host(&key))).unwrap();
     let left =
         made["expires_at"].as_str().unwrap().parse::<Timestamp>().unwrap().duration_since(Timestamp::now());
     assert!(left <= SignedDuration::from_mins(10) && left > SignedDuration::from_mins(9), "{left:?}");
 
-    let begun = log_in(&skep, token).await;
+    let begun = log_in(&skep, &key, token).await;
     assert_eq!(begun.status(), 201);
     let cookie = cookie_of(&begun);
     let text = begun.text().await.unwrap();
@@ -62,11 +64,22 @@ async fn a_link_opens_one_session_with_the_rights_of_its_key() {
     let keys = with_cookie(&skep, &cookie, Method::GET, "/api/keys").send().await.unwrap();
     is(&refused(keys).await, 403, "scope_missing");
 
-    is(&refused(log_in(&skep, token).await).await, 401, "invalid_token");
+    is(&refused(log_in(&skep, &key, token).await).await, 401, "invalid_token");
     let (account, id) = (skep.account.id, record.key.id);
     skep.store.revoke_key(RevokeKey { account, id, at: Timestamp::now(), request_id: None }).await.unwrap();
     let whoami = with_cookie(&skep, &cookie, Method::GET, "/api/whoami").send().await.unwrap();
     is(&refused(whoami).await, 403, "token_expired");
+}
+
+#[tokio::test]
+async fn a_link_opens_no_session_at_another_host() {
+    let skep = Skep::start().await;
+    let [lost, kept] = [token(&skep, &skep.admin).await, token(&skep, &skep.admin).await];
+    let at_localhost = skep.bare(Method::POST, "/api/session").json(&json!({ "token": lost }));
+    is(&refused(at_localhost.send().await.unwrap()).await, 403, "session_host_required");
+    // It was used, and the control: another one opens a session at its host.
+    is(&refused(log_in(&skep, &skep.admin, &lost).await).await, 401, "invalid_token");
+    assert_eq!(log_in(&skep, &skep.admin, &kept).await.status(), 201);
 }
 
 #[tokio::test]
@@ -76,27 +89,27 @@ async fn links_that_are_used_expired_or_of_a_lost_key_open_nothing() {
     let of_revoked = token(&skep, &key).await;
     let (account, id) = (skep.account.id, record.key.id);
     skep.store.revoke_key(RevokeKey { account, id, at: Timestamp::now(), request_id: None }).await.unwrap();
-    is(&refused(log_in(&skep, &of_revoked).await).await, 403, "token_expired");
-    is(&refused(log_in(&skep, &of_revoked).await).await, 401, "invalid_token");
+    is(&refused(log_in(&skep, &key, &of_revoked).await).await, 403, "token_expired");
+    is(&refused(log_in(&skep, &key, &of_revoked).await).await, 401, "invalid_token");
 
-    let (_, record) = skep.key(&[]).await;
+    let (lost, record) = skep.key(&[]).await;
     let old = SessionToken::from_random([7; 32]);
     let at = Timestamp::now() - 10.minutes();
     let expires_at = Timestamp::now();
     let command = NewSessionLink { hash: old.hash(), key: record.key.id, at, expires_at };
     skep.store.create_session_link(command).await.unwrap();
-    is(&refused(log_in(&skep, old.expose()).await).await, 403, "token_expired");
+    is(&refused(log_in(&skep, &lost, old.expose()).await).await, 403, "token_expired");
 
     for wrong in ["", "x", &"0".repeat(64), &skep.admin, &KeyId::generate().to_string(), &"A".repeat(64)] {
-        is(&refused(log_in(&skep, wrong).await).await, 401, "invalid_token");
+        is(&refused(log_in(&skep, &skep.admin, wrong).await).await, 401, "invalid_token");
     }
     // A token of a session is none of a link, and the reverse.
     let valid = token(&skep, &skep.admin).await;
     let as_session = with_cookie(&skep, &format!("skep_session={valid}"), Method::GET, "/api/whoami");
     is(&refused(as_session.send().await.unwrap()).await, 401, "invalid_token");
-    let begun = log_in(&skep, &valid).await;
+    let begun = log_in(&skep, &skep.admin, &valid).await;
     let session = cookie_of(&begun).strip_prefix("skep_session=").unwrap().to_owned();
-    is(&refused(log_in(&skep, &session).await).await, 401, "invalid_token");
+    is(&refused(log_in(&skep, &skep.admin, &session).await).await, 401, "invalid_token");
 }
 
 #[tokio::test]
@@ -105,10 +118,10 @@ async fn a_link_opens_a_session_only_from_addresses_that_the_account_allows() {
     let (account, key) = tenant(&skep, "acme").await;
     let [here, elsewhere] = [token(&skep, &key).await, token(&skep, &key).await];
     // The control: without a list, every address is allowed.
-    assert_eq!(log_in(&skep, &here).await.status(), 201);
+    assert_eq!(log_in(&skep, &key, &here).await.status(), 201);
     let list = json!({"allowed_ips": ["192.0.2.0/24"]});
     done(skep.request(Method::PATCH, &format!("/api/accounts/{account}")).json(&list), 200).await;
-    is(&refused(log_in(&skep, &elsewhere).await).await, 403, "address_not_allowed");
+    is(&refused(log_in(&skep, &key, &elsewhere).await).await, 403, "address_not_allowed");
 }
 
 #[tokio::test]
@@ -116,8 +129,9 @@ async fn a_login_takes_a_key_or_a_token_and_no_page_of_another_origin_sends_one(
     let skep = Skep::start().await;
     let valid = token(&skep, &skep.admin).await;
     let body = json!({ "token": valid });
-    let post = || skep.bare(Method::POST, "/api/session");
-    let own = format!("http://{}", skep.address);
+    let host = skep.session_host(&skep.admin);
+    let post = || skep.bare(Method::POST, "/api/session").header("host", &host);
+    let own = format!("http://{host}");
     for (name, value) in [
         ("origin", "http://evil.example"),
         ("origin", "null"),
@@ -155,7 +169,9 @@ async fn a_link_never_leads_to_a_host_of_the_callers_choosing() {
         assert!(found.message.contains(host) && found.message.contains("--public-url"), "{}", found.message);
     }
     let made: Value = ask(&skep, "localhost:9999").await.json().await.unwrap();
-    assert!(made["url"].as_str().unwrap().starts_with("http://localhost:9999/#login="), "a tunnel: {made}");
+    let own = skep.session_host(&skep.admin).replace(&format!(":{}", skep.address.port()), ":9999");
+    let url = made["url"].as_str().unwrap();
+    assert!(url.starts_with(&format!("http://{own}/#login=")), "through a tunnel: {made}");
 
     let public_url: PublicUrl = "https://skep.example".parse().unwrap();
     let public = Skep::start_with(Options { public_url: Some(public_url), ..Options::default() }).await;
@@ -186,7 +202,7 @@ async fn a_session_without_requests_ends_after_an_hour_and_one_in_use_does_not()
 #[tokio::test]
 async fn the_end_of_a_session_ends_its_streams_alone() {
     let skep = Skep::start().await;
-    let begin = async || cookie_of(&log_in(&skep, &token(&skep, &skep.admin).await).await);
+    let begin = async || cookie_of(&log_in(&skep, &skep.admin, &token(&skep, &skep.admin).await).await);
     let (cookie, other) = (begin().await, begin().await);
     let mut stream = Follower::of(with_cookie(&skep, &cookie, Method::GET, "/api/events")).await;
     let mut other_stream = Follower::of(with_cookie(&skep, &other, Method::GET, "/api/events")).await;

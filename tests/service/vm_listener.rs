@@ -88,7 +88,7 @@ async fn only_the_key_of_the_vm_that_calls_counts() {
 #[tokio::test]
 async fn a_session_is_ignored() {
     let skep = Skep::start().await;
-    let begun = skep.bare(Method::POST, "/api/session").bearer_auth(&skep.admin).send().await.unwrap();
+    let begun = skep.log_in(&skep.admin).send().await.unwrap();
     let cookie = begun.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
     let ours =
         |request: RequestBuilder| request.header("cookie", &cookie).header("sec-fetch-site", "same-origin");

@@ -16,6 +16,6 @@ pub use permits::{AccountPermit, AccountPermits};
 pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
 pub use secret::{KeyHash, KeySecret, redact_keys};
 pub use session::{
-    SessionHash, SessionToken, check_session, idle_session_end, session_end, session_link_end,
+    SessionHash, SessionToken, check_session, idle_session_end, session_end, session_host, session_link_end,
 };
 pub use validity::check_validity;

@@ -2,14 +2,16 @@
 
 use std::fmt;
 
-use data_encoding::HEXLOWER;
+use data_encoding::{BASE32_NOPAD, HEXLOWER};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest, Sha256};
 use skep_api::keys::Key;
 
-use crate::{Error, secret::is_hex};
+use crate::{Error, KeyHash, secret::is_hex};
 
 const HEX_DIGITS: usize = 64;
+/// Bytes of the digest in the name of a session host: 40 bits, eight characters of base 32.
+const HOST_BYTES: usize = 5;
 /// The maximum duration of a session.
 const MAX_SESSION_DURATION: SignedDuration = SignedDuration::from_hours(12);
 /// How long a session lasts without a request.
@@ -72,6 +74,16 @@ impl fmt::Debug for SessionHash {
     }
 }
 
+/// The host name of the sessions of a key on the machine of the browser: `skep-` and eight characters below `localhost`,
+/// a domain that most browsers resolve to the loopback interface (RFC 6761, section 6.3).
+///
+/// A browser sends a cookie of `localhost` to every port, and so to any program that listens there. Without the key or its
+/// stored hash, a program does not know this name, so it cannot make a browser send the cookie to it.
+pub fn session_host(key: &KeyHash) -> String {
+    let digest = Sha256::new().chain_update("skep session host").chain_update(key.as_bytes()).finalize();
+    format!("skep-{}.localhost", BASE32_NOPAD.encode(&digest[..HOST_BYTES]).to_ascii_lowercase())
+}
+
 /// When a session that begins now ends at the latest: after 12 hours, or when its key expires if that is earlier.
 pub fn session_end(key: &Key, now: Timestamp) -> Timestamp {
     end_of_key_or(key, now, MAX_SESSION_DURATION)
@@ -115,6 +127,18 @@ mod tests {
             assert_eq!(SessionToken::parse(wrong).unwrap_err(), Error::InvalidToken, "{wrong:?}");
         }
         assert!(!format!("{token:?}").contains("ab"));
+    }
+
+    #[test]
+    fn each_key_has_a_session_host_of_its_own() {
+        let [one, other] = [1, 2].map(|byte| session_host(&KeyHash::from_bytes([byte; 32])));
+        assert_ne!(one, other);
+        assert_eq!(one, session_host(&KeyHash::from_bytes([1; 32])), "the same after a restart");
+        for host in [one, other] {
+            let name = host.strip_prefix("skep-").and_then(|rest| rest.strip_suffix(".localhost")).unwrap();
+            assert_eq!(name.len(), 8, "{host}");
+            assert!(name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7')), "{host}");
+        }
     }
 
     #[test]

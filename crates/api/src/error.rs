@@ -102,6 +102,8 @@ error_codes! {
     VmKeyRequired = "vm_key_required" => Forbidden,
     /// The operation needs the key itself, not a browser session.
     KeyRequired = "key_required" => Forbidden,
+    /// Browser sessions of this key exist at another host name of the server.
+    SessionHostRequired = "session_host_required" => Forbidden,
     /// The path does not lie below a root.
     PathOutsideRoots = "path_outside_roots" => Forbidden,
     /// The remote's address is private, or of a kind that git may not use here.

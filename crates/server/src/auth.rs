@@ -9,7 +9,9 @@ use axum::{
 };
 use http::{Extensions, HeaderMap, Method, Uri};
 use jiff::Timestamp;
-use skep_accounts::{AccountPermit, AccountPermits, KeySecret, SessionToken, check_session, check_validity};
+use skep_accounts::{
+    AccountPermit, AccountPermits, KeyHash, KeySecret, SessionToken, check_session, check_validity,
+};
 use skep_api::{AccountId, ErrorCode, keys::Key};
 use skep_store::{Account, PresentedKey, Store};
 
@@ -36,6 +38,7 @@ pub(crate) const SESSION_PATH: &str = "/api/session";
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     pub key: Key,
+    pub key_hash: KeyHash,
     pub account: Account,
     /// The caller's address, where it is known.
     pub peer: Option<IpAddr>,
@@ -109,7 +112,7 @@ impl Authenticator {
             None => (self.by_key(&KeySecret::parse(token_of_request(headers)?)?).await?, None),
         };
         let now = Timestamp::now();
-        let key = found.record.key;
+        let (key, key_hash) = (found.record.key, found.hash);
         if let Some(audit_context) = AuditContext::from_extensions(extensions) {
             audit_context.set_key(&key);
         }
@@ -127,7 +130,7 @@ impl Authenticator {
             self.uses.record_session(session.hash, now);
         }
         let memory = self.memory.for_request(found.account.id);
-        Ok(Identity { key, account: found.account, peer, session, memory })
+        Ok(Identity { key, key_hash, account: found.account, peer, session, memory })
     }
 
     /// Takes the link with this token, which opens one session, and returns its key. It can not be used again, even if
@@ -142,15 +145,15 @@ impl Authenticator {
         uri: &Uri,
         headers: &HeaderMap,
         extensions: &Extensions,
-    ) -> Result<Key, Refusal> {
+    ) -> Result<PresentedKey, Refusal> {
         if session::is_cross_origin(uri, headers, extensions) {
             return Err(Refusal::new(ErrorCode::MissingToken, "Missing token"));
         }
         let address = Origin::from_extensions(extensions).address();
         let taken = self.take_link(token, address, extensions).await;
-        let key = taken.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
-        self.limiter.count_key(key.id)?;
-        Ok(key)
+        let found = taken.map_err(|refusal| self.limiter.after_failure(address, refusal))?;
+        self.limiter.count_key(found.record.key.id)?;
+        Ok(found)
     }
 
     async fn take_link(
@@ -158,22 +161,22 @@ impl Authenticator {
         token: &str,
         address: Option<IpAddr>,
         extensions: &Extensions,
-    ) -> Result<Key, Refusal> {
+    ) -> Result<PresentedKey, Refusal> {
         let token = SessionToken::parse(token)?;
         let found = self.store.take_session_link(token.hash()).await?;
         let link = found.ok_or(skep_accounts::Error::InvalidToken)?;
-        let key = link.key.record.key;
+        let key = &link.key.record.key;
         if let Some(audit_context) = AuditContext::from_extensions(extensions) {
-            audit_context.set_key(&key);
+            audit_context.set_key(key);
         }
         let now = Timestamp::now();
-        check_validity(&key, now)?;
+        check_validity(key, now)?;
         if link.expires_at <= now {
             return Err(skep_accounts::Error::TokenExpired.into());
         }
         address::check(&link.key.account.allowed_ips, address)?;
         self.uses.record(key.id, now);
-        Ok(key)
+        Ok(link.key)
     }
 
     async fn by_key(&self, secret: &KeySecret) -> Result<PresentedKey, Refusal> {

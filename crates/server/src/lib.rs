@@ -37,6 +37,7 @@ mod run;
 mod seal;
 mod server_error;
 mod session;
+mod session_host;
 mod session_links;
 mod swarm_handle;
 mod template_builds;

@@ -1,40 +1,68 @@
 //! The address under which callers reach this server, for links in answers.
 
-use std::{fmt, net::IpAddr, net::SocketAddr, str::FromStr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    str::FromStr,
+};
 
-use http::{Extensions, HeaderMap, Uri};
+use http::Uri;
 use serde::{Deserialize, Serialize};
-use skep_api::{ErrorCode, Failure};
-
-use crate::session::{is_encrypted, own_origin};
 
 /// The local address of a connection, an extension of each of its requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LocalAddress(pub SocketAddr);
 
-/// The address under which browsers reach the server, such as `https://skep.example`: scheme, host and port alone.
+/// The address under which browsers reach the server, such as `https://skep.example`: scheme, host and port alone, as a
+/// browser writes an origin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct PublicUrl(String);
+pub struct PublicUrl {
+    encrypted: bool,
+    /// In lower case; an IPv6 address stands in brackets.
+    host: String,
+    /// `None` for the default of the scheme.
+    port: Option<u16>,
+}
 
 impl PublicUrl {
     /// The address of a listening socket. An unspecified address is reached at `localhost`.
     pub fn of_listener(address: SocketAddr, encrypted: bool) -> Self {
-        let scheme = if encrypted { "https" } else { "http" };
-        if address.ip().is_unspecified() {
-            return Self(format!("{scheme}://localhost:{}", address.port()));
-        }
-        Self(format!("{scheme}://{address}"))
+        let host = match address.ip() {
+            ip if ip.is_unspecified() => "localhost".to_owned(),
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        Self::new(encrypted, host, Some(address.port()))
     }
 
-    pub fn as_str(&self) -> &str {
-        &self.0
+    fn new(encrypted: bool, host: String, port: Option<u16>) -> Self {
+        let default = if encrypted { 443 } else { 80 };
+        Self { encrypted, host, port: port.filter(|port| *port != default) }
+    }
+
+    /// The same scheme and port at another host name.
+    pub(crate) fn at_host(&self, name: String) -> Self {
+        Self { host: name, ..*self }
+    }
+
+    /// The host name, without the dot that may end it.
+    pub(crate) fn host_name(&self) -> &str {
+        self.host.strip_suffix('.').unwrap_or(&self.host)
+    }
+
+    /// The address that the host is, with IPv4-mapped addresses as IPv4; `None` for a name.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
+        bare.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
     }
 }
 
 impl fmt::Display for PublicUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let scheme = if self.encrypted { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.host)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
 }
 
@@ -42,18 +70,41 @@ impl FromStr for PublicUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        parse(text).ok_or_else(|| {
             format!("`{text}` is no address of a server; give scheme and host, such as https://skep.example")
-        };
-        let uri: Uri = text.parse().map_err(|_| wrong())?;
-        let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
-        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none() && !text.contains('#');
-        match (scheme, authority, is_bare) {
-            (Some(scheme), Some(authority), true) => Ok(Self(format!("{scheme}://{authority}"))),
-            _ => Err(wrong()),
-        }
+        })
     }
+}
+
+fn parse(text: &str) -> Option<PublicUrl> {
+    let uri: Uri = text.parse().ok()?;
+    let encrypted = match uri.scheme_str()? {
+        "http" => false,
+        "https" => true,
+        _ => return None,
+    };
+    let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none() && !text.contains('#');
+    let host = uri.host().filter(|host| is_bare && !host.is_empty())?;
+    // Without a user before the host.
+    let port = match uri.authority()?.as_str().strip_prefix(host)? {
+        "" => None,
+        port => {
+            let digits =
+                port.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()))?;
+            Some(digits.parse().ok()?)
+        }
+    };
+    Some(PublicUrl::new(encrypted, canonical_host(host)?, port))
+}
+
+/// A host as a browser writes it; `None` for an IP address in another spelling than four decimal numbers.
+fn canonical_host(host: &str) -> Option<String> {
+    if let Some(bare) = host.strip_prefix('[') {
+        let ip: Ipv6Addr = bare.strip_suffix(']')?.parse().ok()?;
+        return Some(format!("[{ip}]"));
+    }
+    let is_name = host.trim_end_matches('.').rsplit('.').next()?.bytes().any(|byte| !byte.is_ascii_digit());
+    (is_name || host.parse::<Ipv4Addr>().is_ok()).then(|| host.to_ascii_lowercase())
 }
 
 impl TryFrom<String> for PublicUrl {
@@ -66,67 +117,26 @@ impl TryFrom<String> for PublicUrl {
 
 impl From<PublicUrl> for String {
     fn from(url: PublicUrl) -> Self {
-        url.0
-    }
-}
-
-/// The URL under which the sender of a request reaches this server: the configured one, or the `Host` of the request if
-/// it names the address of the connection. Any other `Host` is of the sender's choosing.
-///
-/// # Errors
-/// `invalid_value` for another `Host`.
-pub(crate) fn url_of_request(
-    configured: Option<&PublicUrl>,
-    uri: &Uri,
-    headers: &HeaderMap,
-    extensions: &Extensions,
-) -> Result<PublicUrl, Failure> {
-    if let Some(configured) = configured {
-        return Ok(configured.clone());
-    }
-    let local = extensions.get::<LocalAddress>().map(|local| local.0);
-    let origin = own_origin(uri, headers, is_encrypted(extensions)).and_then(|origin| origin.parse().ok());
-    match (origin, local) {
-        (Some(origin), Some(local)) if names_address(&origin, local.ip()) => Ok(origin),
-        (origin, _) => {
-            let host =
-                origin.map_or_else(|| "missing or malformed".to_owned(), |origin| format!("`{origin}`"));
-            let message = format!(
-                "the address of this request, {host}, is not known to be this server's; send it to the address that \
-                 the server listens on, or start the server with `--public-url`"
-            );
-            Err(Failure::new(ErrorCode::InvalidValue, message))
-        }
-    }
-}
-
-/// Whether the host of a URL is this address. On loopback, all loopback addresses and names are.
-fn names_address(url: &PublicUrl, local: IpAddr) -> bool {
-    let local = local.to_canonical();
-    let Some(host) = url.0.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_ascii_lowercase)) else {
-        return false;
-    };
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    match bare.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
-        Ok(ip) => ip == local || (ip.is_loopback() && local.is_loopback()),
-        Err(_) => local.is_loopback() && (host == "localhost" || host.ends_with(".localhost")),
+        url.to_string()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, header::HOST};
-
     use super::*;
 
     #[test]
     fn a_public_url_is_scheme_and_host() {
         for (text, expected) in [
             ("https://skep.example", "https://skep.example"),
+            ("https://Skep.Example:443/", "https://skep.example"),
             ("http://[::1]:7700/", "http://[::1]:7700"),
+            ("http://[0:0:0:0:0:0:0:1]:7700", "http://[::1]:7700"),
+            ("http://127.0.0.1", "http://127.0.0.1"),
             ("https://skep.example:8443", "https://skep.example:8443"),
+            ("https://skep.example:80", "https://skep.example:80"),
         ] {
-            assert_eq!(text.parse::<PublicUrl>().unwrap().as_str(), expected);
+            assert_eq!(text.parse::<PublicUrl>().unwrap().to_string(), expected);
         }
         for wrong in [
             "",
@@ -137,50 +147,32 @@ mod tests {
             "https://x?a=b",
             "https://x/#a",
             "https://user@x",
+            "https://user@x:1",
+            "https://x@x",
+            "https://x:",
+            "https://x:65536",
+            "https://x:+80",
+            "https://x:y",
             "https://x y",
+            "http://127.1:7700",
+            "http://2130706433",
             "javascript:alert(1)",
         ] {
             assert!(wrong.parse::<PublicUrl>().is_err(), "{wrong}");
         }
     }
 
-    fn url(host: &str, local: &str, configured: Option<&str>) -> Result<String, ErrorCode> {
-        let mut headers = HeaderMap::new();
-        headers.insert(HOST, HeaderValue::from_str(host).unwrap());
-        let mut extensions = Extensions::new();
-        extensions.insert(LocalAddress(local.parse().unwrap()));
-        let configured = configured.map(|url| url.parse::<PublicUrl>().unwrap());
-        url_of_request(configured.as_ref(), &Uri::from_static("/api/session/links"), &headers, &extensions)
-            .map(|url| url.to_string())
-            .map_err(|failure| failure.code)
-    }
-
     #[test]
-    fn only_the_address_of_the_connection_or_the_configured_one_gets_into_a_link() {
-        let refused = Err(ErrorCode::InvalidValue);
-        for (host, local, expected) in [
-            ("127.0.0.1:7700", "127.0.0.1:7700", Ok("http://127.0.0.1:7700")),
-            // Through a tunnel to another port.
-            ("localhost:8080", "127.0.0.1:7700", Ok("http://localhost:8080")),
-            ("skep.localhost", "[::1]:7700", Ok("http://skep.localhost")),
-            ("[::1]:7700", "[::ffff:127.0.0.1]:7700", Ok("http://[::1]:7700")),
-            ("192.0.2.7:7700", "192.0.2.7:7700", Ok("http://192.0.2.7:7700")),
-            ("evil.example", "127.0.0.1:7700", Err(())),
-            ("evil.example:7700", "192.0.2.7:7700", Err(())),
-            ("localhost:7700", "192.0.2.7:7700", Err(())),
-            ("127.0.0.1:7700", "192.0.2.7:7700", Err(())),
-            ("198.51.100.1:7700", "192.0.2.7:7700", Err(())),
-            ("notlocalhost", "127.0.0.1:7700", Err(())),
-            ("127.0.0.1@evil.example", "127.0.0.1:7700", Err(())),
-            ("127.0.0.1/../evil", "127.0.0.1:7700", Err(())),
-            ("127.0.0.1#evil.example", "127.0.0.1:7700", Err(())),
+    fn the_address_of_a_listener_is_one_that_browsers_reach() {
+        for (address, encrypted, expected) in [
+            ("127.0.0.1:7700", false, "http://127.0.0.1:7700"),
+            ("0.0.0.0:443", true, "https://localhost"),
+            ("[::]:7700", true, "https://localhost:7700"),
+            ("[2001:db8::1]:7700", true, "https://[2001:db8::1]:7700"),
         ] {
-            let expected = expected.map(str::to_owned).map_err(|()| ErrorCode::InvalidValue);
-            assert_eq!(url(host, local, None), expected, "{host} {local}");
-            let configured = Ok("https://skep.example".to_owned());
-            assert_eq!(url(host, local, Some("https://skep.example")), configured, "{host}");
+            let url = PublicUrl::of_listener(address.parse().unwrap(), encrypted);
+            assert_eq!(url.to_string(), expected);
+            assert_eq!(expected.parse::<PublicUrl>().unwrap(), url);
         }
-        let without = url_of_request(None, &Uri::from_static("/"), &HeaderMap::new(), &Extensions::new());
-        assert_eq!(without.map(|url| url.to_string()).map_err(|failure| failure.code), refused);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) async fn create_link(
     Ok(SessionLink { url: format!("{url}/#login={}", token.expose()), expires_at })
 }
 
-/// Creates a link for the terminal that starts a server.
+/// Creates a link for the terminal that starts a server. `url` is the address of that server.
 ///
 /// # Errors
 /// Why there is none, in one sentence.

@@ -272,9 +272,12 @@ async fn link_for_terminal(
         return None;
     }
     let address = listener.local_addr().ok()?;
-    let url = settings.transport.public_url.clone();
-    let url = url.unwrap_or_else(|| PublicUrl::of_listener(address, encrypted));
-    let key = store.key_by_hash(admin_key?).await.ok()??.record.key;
+    let hash = admin_key?;
+    let url = match settings.transport.public_url.clone() {
+        Some(url) => url,
+        None => PublicUrl::of_listener(address, encrypted).for_sessions_of(&hash)?,
+    };
+    let key = store.key_by_hash(hash).await.ok()??.record.key;
     check_validity(&key, Timestamp::now()).ok()?;
     match link_for_operator(store, &key, &url).await {
         Ok(link) => Some(link),

@@ -56,6 +56,7 @@ pub struct PresentedKey {
     pub account: Account,
     /// Address of the VM that the key is bound to, if any.
     pub vm_ip: Option<IpAddr>,
+    pub hash: KeyHash,
 }
 
 /// Creates a key. Writes an event `key.created`.

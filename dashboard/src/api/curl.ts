@@ -1,3 +1,5 @@
+import { serverUrl } from './server-url';
+
 /** Quotes a word for a POSIX shell. */
 export function shellQuote(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
@@ -12,6 +14,6 @@ export function asCurl(method: string, path: string, body?: unknown): string {
   }
   // curl takes these signs for a list of addresses.
   if (/[[\]{}]/.test(path)) words.push('--globoff');
-  words.push(shellQuote(`${location.origin}${path}`));
+  words.push(shellQuote(`${serverUrl()}${path}`));
   return words.join(' ');
 }

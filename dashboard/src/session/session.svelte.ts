@@ -1,5 +1,6 @@
-import { api, ApiError, readRefusal, unwrap, whenSessionEnds, type Schema } from '../api/client';
+import { api, ApiError, clientWithKey, readRefusal, unwrap, whenSessionEnds, type Schema } from '../api/client';
 import { messageOf } from '../api/error';
+import { isLocalhost, isSessionHost } from '../api/server-url';
 import { closeEvents, openEvents } from '../live/events.svelte';
 import { reopenShared } from '../live/shared';
 
@@ -42,10 +43,17 @@ class Session {
   }
 
   /**
+   * Logs in with a key. Where its sessions exist at another host, the browser goes there, and the promise never resolves.
+   *
    * @throws ApiError where the key is wrong, has expired or is not allowed from here
    */
   async signIn(key: string): Promise<void> {
-    await this.#create({}, key);
+    try {
+      await this.#create({}, key);
+    } catch (error) {
+      if (!(error instanceof ApiError && error.code === 'session_host_required')) throw error;
+      await goToSessionHost(key, error);
+    }
   }
 
   async signOut(): Promise<void> {
@@ -59,9 +67,12 @@ class Session {
     return this.who?.scopes.includes(scope) ?? false;
   }
 
-  /** Any page can open a link of somebody else's key, so that a session is replaced only where the viewer agrees. */
+  /**
+   * Any page can open a link of somebody else's key, so that a session is replaced only where the viewer agrees. At a session host
+   * both are of the same key.
+   */
   async #useLink(token: string, { replace, refused }: LinkDialogs): Promise<void> {
-    if (this.who && !(await replace(this.who))) return;
+    if (this.who && !isSessionHost(location) && !(await replace(this.who))) return;
     try {
       await this.#create({ token });
     } catch (error) {
@@ -126,6 +137,22 @@ class Session {
     this.who = null;
     closeEvents();
   }
+}
+
+/**
+ * Goes to the host of the key's sessions, to the page that is shown now, by a link that logs in there.
+ *
+ * @throws `refusal`, by which the server asks for it, where this page is not of the browser's machine: a proxy has replaced `Host`,
+ * and the link would lead to the wrong machine
+ */
+async function goToSessionHost(key: string, refusal: ApiError): Promise<never> {
+  const { url } = await unwrap(clientWithKey(key).POST('/api/session/links'));
+  const link = new URL(url);
+  if (isSessionHost(link) && !isLocalhost(location)) throw refusal;
+  link.pathname = location.pathname;
+  link.search = location.search;
+  location.assign(link);
+  return new Promise<never>(() => {});
 }
 
 /** Takes the token out of `#login=TOKEN`, so that it stays neither in the address nor in the history. */

@@ -2,8 +2,6 @@ import assert from 'node:assert/strict';
 
 import { chromium, type Browser, type BrowserContext, type BrowserContextOptions, type Page } from 'playwright-core';
 
-import type { Skep } from './server.ts';
-
 const CHROMIUM = process.env.CHROMIUM ?? '/usr/bin/chromium';
 /** Waiting for a state of the page, on a machine that emulates VMs meanwhile. */
 const STATE_MS = 60_000;
@@ -50,10 +48,11 @@ export class Profile {
     this.#origins = new Set([origin]);
   }
 
-  static async open(browser: Browser, skep: Skep, options: BrowserContextOptions = {}): Promise<Profile> {
-    const context = await browser.newContext({ baseURL: skep.url, reducedMotion: 'reduce', ...options });
+  /** A profile for the pages of `origin`, unless the options name another one. */
+  static async open(browser: Browser, origin: string, options: BrowserContextOptions = {}): Promise<Profile> {
+    const context = await browser.newContext({ baseURL: origin, reducedMotion: 'reduce', ...options });
     context.setDefaultTimeout(STATE_MS);
-    const profile = new Profile(context, new URL(skep.url).origin);
+    const profile = new Profile(context, options.baseURL ?? origin);
     await profile.#watch();
     return profile;
   }

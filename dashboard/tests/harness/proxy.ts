@@ -14,10 +14,10 @@ export class Proxy {
   readonly #sockets = new Set<Socket>();
   readonly #server: http.Server;
 
-  private constructor(target: string) {
-    const { hostname, port } = new URL(target);
+  private constructor(target: () => string) {
     this.#server = http.createServer((request, response) => {
-      const path = new URL(request.url ?? '/', target).pathname;
+      const { hostname, port } = new URL(target());
+      const path = new URL(request.url ?? '/', target()).pathname;
       this.open.push(path);
       response.on('close', () => this.open.splice(this.open.indexOf(path), 1));
       const { method, url, headers } = request;
@@ -44,11 +44,12 @@ export class Proxy {
     });
   }
 
-  static async start(target: string): Promise<Proxy> {
+  /** Starts a proxy, which browsers reach at the name `host`. `target` is the address of the server, once there are requests. */
+  static async start(target: () => string, host: string): Promise<Proxy> {
     const proxy = new Proxy(target);
     proxy.#server.listen(0, '127.0.0.1');
     await once(proxy.#server, 'listening');
-    proxy.url = `http://127.0.0.1:${(proxy.#server.address() as AddressInfo).port}`;
+    proxy.url = `http://${host}:${(proxy.#server.address() as AddressInfo).port}`;
     return proxy;
   }
 

@@ -21,7 +21,10 @@ export type Json = any;
 
 /** A server of the binary under test, with a data directory of its own. */
 export class Skep {
+  /** Where programs reach it. */
   url = '';
+  /** The origin at which the administrator's sessions exist. */
+  dashboard = '';
   key = '';
   readonly dataDir = fs.mkdtempSync(path.join(os.tmpdir(), 'skep-dashboard-'));
   readonly #options: readonly string[];
@@ -81,6 +84,11 @@ export class Skep {
     return JSON.parse(text);
   }
 
+  /** The origin at which sessions of a key exist. */
+  async dashboardOf(key: string): Promise<string> {
+    return new URL((await this.call('POST', '/api/session/links', undefined, key)).url).origin;
+  }
+
   /** Runs a line in a shell that finds skep and this server, with the admin key, and returns what it prints. */
   async shell(line: string): Promise<string> {
     const env = { PATH: `${path.dirname(binary())}:${process.env.PATH}`, HOME: this.dataDir, SKEP_URL: this.url, SKEP_API_KEY: this.key };
@@ -115,6 +123,7 @@ export class Skep {
       await pause(20);
     }
     this.key = fs.readFileSync(path.join(this.dataDir, 'admin.key'), 'utf8').trim();
+    this.dashboard = await this.dashboardOf(this.key);
   }
 
   async #end(signal: NodeJS.Signals): Promise<void> {

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import threading
+import urllib.parse
 
 import requests
 import schemathesis
@@ -37,6 +38,8 @@ def call(method, path, **options):
 
 
 OWN = call("GET", "/api/whoami")
+# A session is created only at the host of its key.
+SESSION_HOST = urllib.parse.urlsplit(call("POST", "/api/session/links", json={})["url"]).netloc
 
 
 def fresh(prefix):
@@ -378,6 +381,8 @@ def before_call(context, case, kwargs):
             at_work(operation, case)
         if isinstance(case.body, dict) or operation in ("boot", "fork_vm"):
             make_sense(operation, case.body)
+    if operation == "create_session":
+        case.headers = {**(case.headers or {}), "Host": SESSION_HOST}
     spare_own(operation, case)
 
 

@@ -72,7 +72,7 @@ async fn a_key_may_come_as_a_subprotocol() {
 #[tokio::test]
 async fn a_page_of_another_site_runs_nothing_by_our_cookie() {
     let skep = Skep::start().await;
-    let begun = skep.request(Method::POST, "/api/session").send().await.unwrap();
+    let begun = skep.log_in(&skep.admin).send().await.unwrap();
     let cookie = begun.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
     let (own, port) = (url(&skep), skep.address.port());
     for origin in

@@ -31,6 +31,7 @@ pub(crate) struct Origin {
     https: bool,
     trusted: bool,
     from_vm: bool,
+    by_proxy: bool,
 }
 
 impl Origin {
@@ -57,6 +58,11 @@ impl Origin {
     /// Whether it came to the listener for VMs. Its address is then that of a VM, as checked by the packet filter.
     pub(crate) fn is_from_vm(self) -> bool {
         self.from_vm
+    }
+
+    /// Whether a trusted proxy sent it.
+    pub(crate) fn by_proxy(self) -> bool {
+        self.by_proxy
     }
 
     /// Whether the request came by https, to this server or to a trusted proxy.
@@ -87,7 +93,9 @@ impl TrustedProxies {
         let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
         match extensions.get::<Transport>() {
             // Connections from VMs pass no proxy, so forwarding headers are ignored.
-            Some(Transport::Vms) => Origin { address: peer, https: false, trusted: true, from_vm: true },
+            Some(Transport::Vms) => {
+                Origin { address: peer, trusted: true, from_vm: true, ..Origin::default() }
+            }
             carrier => self.origin(peer, carrier == Some(&Transport::Tls), headers),
         }
     }
@@ -96,15 +104,16 @@ impl TrustedProxies {
         let peer = peer.map(|peer| peer.to_canonical());
         if self.is_empty() {
             // Plain text without a proxy is served on loopback addresses only.
-            return Origin { address: peer, https: encrypted, trusted: true, from_vm: false };
+            return Origin { address: peer, https: encrypted, trusted: true, ..Origin::default() };
         }
         match peer.filter(|peer| self.contains(*peer)) {
-            None => Origin { address: peer, https: encrypted, trusted: false, from_vm: false },
+            None => Origin { address: peer, https: encrypted, ..Origin::default() },
             Some(proxy) => {
                 let https = list_elements(headers, FORWARDED_PROTO)
                     .last()
                     .is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
-                Origin { address: self.forwarded(proxy, headers), https, trusted: https, from_vm: false }
+                let address = self.forwarded(proxy, headers);
+                Origin { address, https, trusted: https, from_vm: false, by_proxy: true }
             }
         }
     }
@@ -197,7 +206,7 @@ mod tests {
         assert!(origin_seen("::ffff:10.0.0.1", &lines).1);
         let direct = TrustedProxies::default().origin("203.0.113.9".parse().ok(), false, &headers(&lines));
         let address = "203.0.113.9".parse().ok();
-        assert_eq!(direct, Origin { address, https: false, trusted: true, from_vm: false });
+        assert_eq!(direct, Origin { address, trusted: true, ..Origin::default() });
     }
 
     #[test]
@@ -210,7 +219,7 @@ mod tests {
         assert_eq!(seen(&extensions).address(), "192.0.2.1".parse().ok());
         extensions.insert(Transport::Vms);
         let address = "10.77.0.2".parse().ok();
-        assert_eq!(seen(&extensions), Origin { address, https: false, trusted: true, from_vm: true });
+        assert_eq!(seen(&extensions), Origin { address, trusted: true, from_vm: true, ..Origin::default() });
     }
 
     #[test]

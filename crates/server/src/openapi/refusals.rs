@@ -49,6 +49,8 @@ macro_rules! refusals {
 refusals! {
     /// Operations that only need the store.
     StoreRefused = &[&[StoreUnavailable]],
+    /// Creating a session.
+    CreateSessionRefused = &[&[SessionHostRequired]],
     /// Creating a link that opens a session.
     SessionLinkRefused = &[&[KeyRequired, InvalidValue], OPTIONAL_BODY],
     /// Reading samples of the swarm.

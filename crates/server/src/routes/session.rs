@@ -24,10 +24,11 @@ use crate::{
     error::Refusal,
     extract::{AnyKey, Caller, NoParameters, Query},
     json::Json,
-    openapi::refusals::SessionLinkRefused,
-    own_url::{PublicUrl, url_of_request},
+    openapi::refusals::{CreateSessionRefused, SessionLinkRefused},
+    own_url::PublicUrl,
     random,
     session::{clear_session_cookie, is_encrypted, set_session_cookie},
+    session_host::RequestAddress,
     session_links,
 };
 
@@ -49,6 +50,10 @@ pub(crate) fn routes(state: SessionState) -> Routes {
 /// `Origin` or `Sec-Fetch-Site`. It lasts 12 hours, but not longer than its key, and ends after 60 minutes without a
 /// request; its streams end with it. This operation needs the key itself, which a session cannot replace, or no key and
 /// the `token` of a link of `POST /api/session/links`, which can be used once.
+///
+/// Browsers send a cookie of `localhost` to all ports of the machine. So where the server is reached over the loopback
+/// interface, sessions of a key exist at one host only, `skep-XXXXXXXX.localhost`, which links lead to; at any other one
+/// they are refused with 403 `session_host_required`. The address that `--public-url` names is allowed too.
 #[utoipa::path(
     post, path = "/api/session", tag = "session", operation_id = "create_session", security(("bearer" = [])),
     request_body(content = Option<CreateSession>, example = json!({})),
@@ -58,19 +63,24 @@ pub(crate) fn routes(state: SessionState) -> Routes {
             "key": {"id": "key_01jv0000000000000000000000", "prefix": "sk-skep-prod-3f9a1c20", "name": "ci"},
             "expires_at": "2026-05-01T12:00:00.000Z"
         })
-    ))
+    ), CreateSessionRefused)
 )]
 async fn create(
     State(state): State<SessionState>,
     uri: Uri,
     headers: HeaderMap,
     extensions: Extensions,
+    address: RequestAddress,
     login: Login,
 ) -> Result<Response, Refusal> {
-    let key = match login {
-        Login::Key(caller) => caller.key.clone(),
-        Login::Link(token) => state.gate.redeem_link(&token, &uri, &headers, &extensions).await?,
+    let (key, hash) = match login {
+        Login::Key(caller) => (caller.key.clone(), caller.key_hash),
+        Login::Link(token) => {
+            let found = state.gate.redeem_link(&token, &uri, &headers, &extensions).await?;
+            (found.record.key, found.hash)
+        }
     };
+    address.check_session(state.public_url.as_ref(), &hash)?;
     let now = Timestamp::now();
     let expires_at = session_end(&key, now);
     let token = SessionToken::from_random(random::bytes()?);
@@ -121,7 +131,8 @@ impl<S: Send + Sync> FromRequest<S> for Login {
 /// Returns the address of the dashboard with a token that opens one browser session of this key, for 10 minutes, but not
 /// longer than the key. The token stands in the fragment of the address, which browsers do not send; the page posts it to
 /// `/api/session`. This operation needs the key itself: a session is refused. The address is that of `--public-url`, or
-/// the one that this request was sent to if it is an address of the server.
+/// the one that this request was sent to if it is an address of the server, with the host of the key's sessions in place
+/// of a name of the loopback interface.
 #[utoipa::path(
     post, path = "/api/session/links", tag = "session", operation_id = "create_session_link",
     security(("bearer" = [])),
@@ -131,13 +142,11 @@ async fn create_link(
     State(state): State<SessionState>,
     caller: Caller<AnyKey>,
     _: Query<NoParameters>,
-    uri: Uri,
-    headers: HeaderMap,
-    extensions: Extensions,
+    address: RequestAddress,
     _: NoBody,
 ) -> Result<Response, Refusal> {
     caller.require_key_itself()?;
-    let url = url_of_request(state.public_url.as_ref(), &uri, &headers, &extensions)?;
+    let url = address.for_link(state.public_url.as_ref(), &caller.key_hash)?;
     let link = session_links::create_link(&*state.store, &caller.key, &url).await?;
     Ok((StatusCode::CREATED, Json(link)).into_response())
 }

@@ -29,8 +29,10 @@ pub(crate) struct Transport {
     /// times.
     #[arg(long, env = "SKEP_TRUSTED_PROXY", value_name = "CIDR", value_delimiter = ',')]
     pub(crate) trusted_proxy: Vec<IpNet>,
-    /// Address under which browsers reach the server, such as https://skep.example, for the links that `skep open` prints
-    /// [default: the address that the request for a link was sent to, if it is an address of the server].
+    /// Address under which browsers reach the server, such as https://skep.example. Login links lead there, and sessions may be
+    /// created there. With `localhost`, browsers send the session to programs at other ports too [default: the address that
+    /// the request for a link was sent to, if it is an address of the server; in place of `localhost`, 127.0.0.1 and ::1 a host
+    /// of the key's own, such as skep-k3v7q2ma.localhost].
     #[arg(long, env = "SKEP_PUBLIC_URL", value_name = "URL")]
     pub(crate) public_url: Option<PublicUrl>,
     /// Maximum number of open connections, and of requests under way. An account may have half as many requests under way, and

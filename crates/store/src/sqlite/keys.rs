@@ -315,7 +315,7 @@ pub(super) fn presented(connection: &Connection, hash: KeyHash) -> Result<Option
     let account = accounts::by_id_or_deleted(connection, record.key.account)?;
     // Safe to cache: the address of a VM never changes, and the key is revoked when the VM ends.
     let vm_ip = record.key.vm.map(|vm| vms::ip_of(connection, vm)).transpose()?.flatten();
-    Ok(Some(PresentedKey { record, account, vm_ip }))
+    Ok(Some(PresentedKey { record, account, vm_ip, hash }))
 }
 
 fn by_hash(connection: &Connection, hash: KeyHash) -> Result<Option<KeyRecord>, SqliteError> {

@@ -1,5 +1,6 @@
 import { api, unwrap, type Schema } from '../../api/client';
 import { readPages, type Listing } from '../../api/lists';
+import { serverUrl } from '../../api/server-url';
 
 export type Key = Schema<'Key'>;
 
@@ -26,7 +27,7 @@ export function stateOf(key: Key, now: number): KeyState {
 /** The commands that a new key is shown with. */
 export function commandsOf(key: string): { label: string; text: string }[] {
   return [
-    { label: 'For a shell', text: `export SKEP_URL=${location.origin}\nexport SKEP_API_KEY=${key}` },
-    { label: 'A first request', text: `curl -H "Authorization: Bearer $SKEP_API_KEY" ${location.origin}/api/whoami` },
+    { label: 'For a shell', text: `export SKEP_URL=${serverUrl()}\nexport SKEP_API_KEY=${key}` },
+    { label: 'A first request', text: `curl -H "Authorization: Bearer $SKEP_API_KEY" ${serverUrl()}/api/whoami` },
   ];
 }

@@ -14,7 +14,7 @@ use std::{
 use jiff::Timestamp;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
-use skep_accounts::{KeySecret, scopes_of};
+use skep_accounts::{KeySecret, scopes_of, session_host};
 use skep_api::{AccountId, Environment, Role, Scope};
 use skep_client::Client;
 use skep_helper::HelperOrder;
@@ -274,6 +274,17 @@ impl Skep {
     /// A request with the admin key.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.bare(method, path).bearer_auth(&self.admin)
+    }
+
+    /// The `Host` at which sessions of a key exist.
+    pub fn session_host(&self, key: &str) -> String {
+        let key = KeySecret::parse(key).unwrap();
+        format!("{}:{}", session_host(&key.hash()), self.address.port())
+    }
+
+    /// A request that creates a session of a key, at its host.
+    pub fn log_in(&self, key: &str) -> RequestBuilder {
+        self.bare(Method::POST, "/api/session").bearer_auth(key).header("host", self.session_host(key))
     }
 
     pub async fn get(&self, path: &str) -> Response {
