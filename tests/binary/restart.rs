@@ -2,6 +2,8 @@
 
 use std::{
     fs,
+    io::ErrorKind,
+    net::{Ipv6Addr, TcpListener},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -56,6 +58,25 @@ async fn is_restarted(skep: &Skep, started: Instant) {
         asked - Duration::from_secs_f64(uptime(skep).await) > started
     })
     .await;
+}
+
+/// Browsers try both loopback addresses for `localhost`.
+#[tokio::test]
+async fn no_other_program_gets_the_port_at_the_other_loopback_address() {
+    if let Err(error) = TcpListener::bind("[::1]:0") {
+        eprintln!("this machine has no IPv6, so nothing was checked: {error}");
+        return;
+    }
+    let skep = start().await;
+    let port = reqwest::Url::parse(&skep.url).unwrap().port().unwrap();
+    let attack = || TcpListener::bind((Ipv6Addr::LOCALHOST, port)).map(drop).map_err(|error| error.kind());
+    assert_eq!(attack(), Err(ErrorKind::AddrInUse));
+    let started = started_by(&skep).await;
+    skep.post("/api/admin/restart", &json!({})).await.ok(202);
+    is_restarted(&skep, started).await;
+    assert_eq!(attack(), Err(ErrorKind::AddrInUse));
+    skep.stop();
+    assert_eq!(attack(), Ok(()), "the control");
 }
 
 #[tokio::test]

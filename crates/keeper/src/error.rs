@@ -30,6 +30,12 @@ pub enum Error {
     DamagedKey(PathBuf),
     #[error("cannot listen at {address}: {source}; choose another with --listen")]
     Listen { address: SocketAddr, source: io::Error },
+    /// Another program has the port at the other loopback address.
+    #[error(
+        "cannot take the port of {own} at {address} too, where browsers may look for `localhost`: {source}; stop the program \
+         that has it (`ss -ltnp`), or choose another port with --listen"
+    )]
+    OtherLoopback { own: SocketAddr, address: SocketAddr, source: io::Error },
     #[error("{} cannot be read: {source}; check --tls-cert and --tls-key", path.display())]
     TlsFile { path: PathBuf, source: io::Error },
     /// The server asked for a certificate, but none is configured.
@@ -124,6 +130,7 @@ impl Error {
             | Self::NoUser(_)
             | Self::DamagedKey(_)
             | Self::Listen { .. }
+            | Self::OtherLoopback { .. }
             | Self::TlsFile { .. }
             | Self::NoCertificate
             | Self::Io { .. } => ErrorCode::Internal,

@@ -17,6 +17,7 @@ mod egress;
 mod error;
 mod footprint;
 mod helpers;
+mod listeners;
 mod lock;
 mod memory;
 mod privileges;

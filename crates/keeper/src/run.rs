@@ -1,6 +1,6 @@
 //! The keeper's main function: locks the data directory, prepares VMs, supervises the server, and cleans up at the end.
 
-use std::{net::TcpListener, os::fd::OwnedFd, process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc};
 
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, set_child_subreaper, setrlimit};
 use skep_jail::oom_score_adj;
@@ -14,6 +14,7 @@ use crate::{
     cleanup,
     data_dir::create_dir_all,
     helpers::Helpers,
+    listeners::Listeners,
     lock::Lock,
     memory,
     privileges::{has_root, protect_from_same_user},
@@ -75,8 +76,8 @@ async fn run_locked(
     };
     data_dir.give_to(&user)?;
     let key = admin_key::find_or_create(data_dir)?;
-    let listeners = listen(order)?;
-    let addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect::<Vec<_>>();
+    let listeners = Listeners::open(&order.listen)?;
+    let addresses = listeners.addresses();
     let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     lock.publish_address(&text.join(", "))?;
     let (vmms, ability) = prepare_swarm(order, data_dir, running_vms).await?;
@@ -94,15 +95,7 @@ async fn run_locked(
     let vmms = vmms.map(Arc::new);
     let mut tasks = vmms.as_ref().map_or_else(JoinSet::new, start_tasks);
     let helpers = Arc::new(Helpers::new(order.binary.clone(), user.clone(), data_dir.clone()));
-    let supervisor = ServerSupervisor {
-        order,
-        user,
-        key: key.public,
-        ability,
-        listeners: listeners.into_iter().map(OwnedFd::from).collect(),
-        vmms,
-        helpers,
-    };
+    let supervisor = ServerSupervisor { order, user, key: key.public, ability, listeners, vmms, helpers };
     let outcome = supervisor.until_stopped(&mut stop).await;
     // They hold the VMMs.
     tasks.shutdown().await;
@@ -136,11 +129,6 @@ async fn release_vms(vmms: Vmms, wish: VmsAtStop) -> Result<(), Error> {
         "{living} VMs live on; `skep serve` takes them over, `skep doctor --clean` ends them"
     );
     Ok(())
-}
-
-fn listen(order: &KeeperConfig) -> Result<Vec<TcpListener>, Error> {
-    let bind = |address| TcpListener::bind(address).map_err(|source| Error::Listen { address, source });
-    order.listen.iter().copied().map(bind).collect()
 }
 
 /// Prepares VMs. On a machine that cannot run them, everything else is served, and the reason is logged.

@@ -30,6 +30,7 @@ use tokio::{
 use crate::{
     Error, KeeperConfig, ServerConfig, User,
     helpers::{Helpers, ServerId},
+    listeners::Listeners,
     server_process::ServerProcess,
     serving::{LifecycleCall, ServerContext, serve},
     stop_signal::{StopSignals, VmsAtStop},
@@ -55,7 +56,7 @@ pub(crate) struct ServerSupervisor<'a> {
     pub(crate) user: User,
     pub(crate) key: AdminKey,
     pub(crate) ability: SwarmAvailability,
-    pub(crate) listeners: Vec<OwnedFd>,
+    pub(crate) listeners: Listeners,
     pub(crate) vmms: Option<Arc<Vmms>>,
     pub(crate) helpers: Arc<Helpers>,
 }
@@ -330,7 +331,7 @@ impl ServerSupervisor<'_> {
     /// are not refused.
     fn listener_copies(&self) -> Result<Vec<OwnedFd>, Error> {
         let api_for_vms = self.vmms.iter().filter_map(|vmms| Some(vmms.api_listener()?.as_fd()));
-        let all = self.listeners.iter().map(AsFd::as_fd).chain(api_for_vms);
+        let all = self.listeners.iter().chain(api_for_vms);
         let copies = all.map(|listener| listener.try_clone_to_owned()).collect::<Result<_, _>>();
         copies.map_err(Error::io("listening socket"))
     }

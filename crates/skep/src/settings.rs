@@ -39,7 +39,8 @@ pub(crate) struct Settings {
     /// TOML file with settings; its keys are the names of these options, with `_` instead of `-`.
     #[arg(long, env = "SKEP_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Address to listen on. Any but a loopback address needs TLS or a trusted proxy.
+    /// Address to listen on. Any but a loopback address needs TLS or a trusted proxy. The port must be free at 127.0.0.1 and
+    /// at ::1 if the address is one of them.
     #[arg(long, env = "SKEP_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7700")]
     pub(crate) listen: SocketAddr,
     /// Loopback address that serves `GET /metrics` without a key, such as 127.0.0.1:7701.
