@@ -88,7 +88,7 @@ fn vmms(vms: &[Value]) {
         assert_eq!(status_field(pid, "CapBnd"), "0000000000000000");
         assert_eq!(status_field(pid, "NoNewPrivs"), "1");
         assert_eq!(status_field(pid, "Seccomp"), "2");
-        for namespace in ["mnt", "pid", "net", "ipc", "uts"] {
+        for namespace in ["mnt", "pid", "net", "ipc", "uts", "cgroup"] {
             let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).unwrap();
             assert_ne!(of(&pid.to_string()), of("self"), "{namespace}");
         }

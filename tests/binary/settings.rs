@@ -7,9 +7,9 @@ use std::{
     process::{Command, Output},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::harness::{binary, output_of};
+use crate::harness::{Skep, binary, output_of, serve};
 
 fn check(file: &str, variables: &[(&str, &str)], flags: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
@@ -207,6 +207,24 @@ fn a_root_that_reaches_the_data_directory_is_refused_at_the_start() {
 fn a_data_directory_that_cannot_be_made_is_refused_with_the_reason() {
     let message = refused_start(Path::new("/proc/skep-test"), &[]);
     assert!(message.contains("/proc/skep-test") && !message.contains("overflow"), "{message}");
+}
+
+#[tokio::test]
+async fn a_root_in_that_of_another_account_is_refused_at_the_start() {
+    let skep = Skep::start().await;
+    let acme = skep.post("/api/accounts", &json!({"name": "acme"})).await.ok(201);
+    let root = acme["roots"][0].as_str().unwrap().to_owned();
+    let data_dir = skep.stop();
+    let inside = format!("{root}/inside");
+    fs::create_dir(&inside).unwrap();
+    for root in [&root, &inside] {
+        let output = output_of(&mut serve(data_dir.path(), &["--root", root]));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains("acme") && message.contains("--root"), "{message}");
+    }
+    // The control.
+    Skep::start_on(data_dir, &[]).await.stop();
 }
 
 /// What needs root.

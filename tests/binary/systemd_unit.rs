@@ -27,7 +27,10 @@ fn missing_capabilities(pid: u32) -> usize {
 
 #[tokio::test]
 async fn a_server_without_the_capabilities_that_the_unit_removes_runs_copies_and_pauses_vms() {
-    assert!(UNIT.lines().any(|line| line == "NoNewPrivileges=yes"));
+    // The keeper alone notifies systemd.
+    for setting in ["NoNewPrivileges=yes", "NotifyAccess=main"] {
+        assert!(UNIT.lines().any(|line| line == setting), "{setting}");
+    }
     let options: Vec<String> = removed_capabilities().iter().map(|name| format!("-{name}")).collect();
     let folder = temp_dir();
     let program = folder.path().join("skep");

@@ -181,6 +181,21 @@ async fn http_2_is_not_spoken_there() {
 }
 
 #[tokio::test]
+async fn all_vms_together_have_a_limit_of_connections() {
+    let mut options = Options::default();
+    options.limits.max_vm_connections = 3;
+    let skep = Skep::start_with(options).await;
+    let mut open = Vec::new();
+    for ip in [OWN, OTHER, OTHER] {
+        let mut stream = connected(&skep, ip, REQUEST).await;
+        assert_eq!(beginning(&mut stream).await, ANSWERED);
+        open.push(stream);
+    }
+    assert_eq!(beginning(&mut connected(&skep, "127.0.0.4", REQUEST).await).await, "");
+    assert_eq!(skep.get("/api/whoami").await.status(), 200, "other callers are served");
+}
+
+#[tokio::test]
 async fn one_vm_takes_no_connections_of_others() {
     let mut options = Options::default();
     // The main listener counts its connections separately.

@@ -264,6 +264,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn nothing_listens_after_the_call() {
+        let proxy = start(&[], 443).await;
+        let address = proxy.address;
+        TcpStream::connect(address).await.expect("the control");
+        drop(proxy);
+        // The task that owns the listener ends at its next turn.
+        let ended = async { while TcpStream::connect(address).await.is_ok() {} };
+        tokio::time::timeout(std::time::Duration::from_secs(60), ended).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn no_spelling_of_a_private_address_is_connected_to() {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();

@@ -201,7 +201,9 @@ mod tests {
             let _ = fs::remove_file(folder.path().join("trace"));
             trace.lines().count()
         };
-        let fence = fences(false).fence_for(NetworkAccess::Nowhere).unwrap();
+        // Calls with network access hold git tokens, which a started program could read.
+        let all = [NetworkAccess::Nowhere, NetworkAccess::Port(1), NetworkAccess::Anywhere];
+        let all = all.map(|reach| fences(false).fence_for(reach).unwrap());
         let shell = format!("{canary} %f");
         for (setting, verb) in [
             (format!("core.fsmonitor={canary}"), "status"),
@@ -210,22 +212,47 @@ mod tests {
             (format!("alias.own=!{canary}"), "own"),
         ] {
             let arguments = ["-c", &setting, verb];
-            let _ = run(Some(&fence), "git", &arguments, folder.path()).unwrap();
-            assert_eq!(starts(), 0, "{setting}");
+            for fence in &all {
+                let _ = run(Some(fence), "git", &arguments, folder.path()).unwrap();
+                assert_eq!(starts(), 0, "{setting}");
+            }
             let _ = run(None, "git", &arguments, folder.path()).unwrap();
             assert!(starts() > 0, "the control of {setting}");
         }
         // Git's own programs start, including those started by other git programs.
+        let [nowhere, port, anywhere] = &all;
         for arguments in [&["status"][..], &["gc", "-q"], &["diff", "--stat"]] {
-            let output = run(Some(&fence), "git", arguments, folder.path()).unwrap();
+            let output = run(Some(nowhere), "git", arguments, folder.path()).unwrap();
             assert!(output.status.success(), "{arguments:?}: {output:?}");
         }
-        let denied = run(Some(&fence), "/bin/sh", &["-c", "true"], folder.path()).unwrap_err();
-        assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
+        let ssh = |fence| run(Some(fence), "/usr/bin/ssh", &["-V"], folder.path());
+        let shells = all.iter().map(|fence| run(Some(fence), "/bin/sh", &["-c", "true"], folder.path()));
+        for denied in shells.chain([ssh(nowhere), ssh(port)]) {
+            assert_eq!(denied.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        }
+        assert!(ssh(anywhere).unwrap().status.success());
         // A filter of the operator may need a shell. Files of a repository cannot be started under these rules either.
         let open = fences(true).fence_for(NetworkAccess::Nowhere).unwrap();
         assert!(run(Some(&open), "/bin/sh", &["-c", "true"], folder.path()).unwrap().status.success());
         run(Some(&open), &canary, &[], folder.path()).unwrap_err();
+    }
+
+    /// Landlock has rules for connections of TCP alone.
+    #[test]
+    fn without_network_access_only_local_sockets_are_created() {
+        let folder = tempfile::tempdir().unwrap();
+        let create = |reach, family: &str| {
+            let fence = fences(true).fence_for(reach).unwrap();
+            let script = format!("import socket; socket.socket(socket.{family}, socket.SOCK_DGRAM)");
+            run(Some(&fence), "/usr/bin/python3", &["-c", &script], folder.path()).unwrap()
+        };
+        for family in ["AF_INET", "AF_NETLINK"] {
+            let denied = create(NetworkAccess::Nowhere, family);
+            let reason = String::from_utf8(denied.stderr).unwrap();
+            assert!(!denied.status.success() && reason.contains("Permission denied"), "{family}: {reason}");
+            assert!(create(NetworkAccess::Port(1), family).status.success(), "the control of {family}");
+        }
+        assert!(create(NetworkAccess::Nowhere, "AF_UNIX").status.success());
     }
 
     #[test]

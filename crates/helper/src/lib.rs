@@ -179,6 +179,18 @@ mod tests {
         assert!(account_fences(&commands, vec![root.path().to_owned()]).unwrap().1.is_none());
     }
 
+    /// Somebody else may have put the link there since the root was checked.
+    #[test]
+    fn a_root_that_is_a_link_has_no_fence() {
+        let folder = tempfile::tempdir().unwrap();
+        let [root, link] = ["root", "link"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&root).unwrap();
+        std::os::unix::fs::symlink(&root, &link).unwrap();
+        let error = account_fences(&order_for_commands(), vec![link.clone()]).unwrap_err();
+        assert!(error.to_string().contains(link.to_str().unwrap()), "{error}");
+        account_fences(&order_for_commands(), vec![root]).unwrap();
+    }
+
     #[tokio::test]
     async fn the_end_of_one_helper_kills_no_other_program_of_the_process() {
         let mut program = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

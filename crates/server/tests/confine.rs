@@ -26,6 +26,7 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketType, socket},
     process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
+    thread::{UnshareFlags, unshare_unsafe},
 };
 use skep_api::{
     AbsolutePath,
@@ -119,14 +120,29 @@ fn a_confined_server_reads_what_libraries_need() {
     }
 }
 
+/// The numbers of capabilities(7).
+const CAP_NET_RAW: u32 = 13;
+const CAP_SYS_ADMIN: u32 = 21;
+
+fn has_capability(number: u32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(set.trim(), 16).unwrap() & (1 << number) != 0
+}
+
 /// What an attacker in the server would try beside files, and whether it succeeds. The socket is that of a thread outside.
 fn attacks(folder: &Path, elsewhere: &SocketAddr) -> BTreeMap<&'static str, bool> {
     let myself = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let netlink = socket(AddressFamily::NETLINK, SocketType::DGRAM, None);
+    let packets = socket(AddressFamily::PACKET, SocketType::RAW, None);
+    // SAFETY: no descriptor table is unshared.
+    let namespace = unsafe { unshare_unsafe(UnshareFlags::NEWNS) };
     BTreeMap::from([
         ("start a program", Command::new("/usr/bin/true").status().is_ok()),
         ("take a descriptor of a process", pidfd_getfd(myself, 0, PidfdGetfdFlags::empty()).is_ok()),
         ("open a netlink socket", netlink.is_ok()),
+        ("open a packet socket", packets.is_ok()),
+        ("make a mount namespace", namespace.is_ok()),
         ("make a pipe that has a name", mkfifoat(CWD, folder.join("pipe"), Mode::RWXU).is_ok()),
         ("connect to an abstract socket", UnixStream::connect_addr(elsewhere).is_ok()),
     ])
@@ -160,12 +176,35 @@ fn a_confined_server_starts_no_program_and_makes_no_call_that_only_an_attacker_n
     let elsewhere = SocketAddr::from_abstract_name(format!("skep-test-{}", std::process::id())).unwrap();
     let _listener = UnixListener::bind_addr(&elsewhere).unwrap();
     let free = successful_attacks(None, &elsewhere);
-    // A container may deny one of them to everybody: `pidfd_getfd`.
-    assert!(free.len() >= 4, "the control: {free:?}");
+    // A container may deny `pidfd_getfd` to everybody.
+    let mut expected = vec![
+        "connect to an abstract socket",
+        "make a pipe that has a name",
+        "open a netlink socket",
+        "start a program",
+    ];
+    expected.extend(has_capability(CAP_SYS_ADMIN).then_some("make a mount namespace"));
+    expected.extend(has_capability(CAP_NET_RAW).then_some("open a packet socket"));
+    assert!(expected.iter().all(|attack| free.contains(attack)), "the control: {free:?}");
     let of_older_kernels = ["connect to an abstract socket"];
     let newest = if landlock_abi() < 6 { &of_older_kernels[..] } else { &[] };
     assert_eq!(successful_attacks(Some(Rules::Newest), &elsewhere), newest);
     assert_eq!(successful_attacks(Some(Rules::Abi2), &elsewhere), of_older_kernels);
+}
+
+/// Somebody else may have put the link there since the root was checked.
+#[test]
+fn a_root_that_is_a_link_is_refused() {
+    let machine = Fixture::new();
+    let link = machine.other.path().join("link");
+    std::os::unix::fs::symlink(machine.own.path(), &link).unwrap();
+    let confined = |root: &Path| {
+        let reach = AllowedPaths { write: vec![root.to_owned()], read: Vec::new() };
+        thread::spawn(move || confine(&reach, Rules::Newest).map(drop)).join().unwrap()
+    };
+    let error = confined(&link).unwrap_err();
+    assert!(error.to_string().contains(link.to_str().unwrap()), "{error}");
+    confined(machine.own.path()).unwrap();
 }
 
 #[test]

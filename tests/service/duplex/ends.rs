@@ -7,11 +7,15 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::SinkExt;
+use reqwest::Method;
+use serde_json::json;
 use skep_api::{ErrorCode, Scope, exec::ExecRequest};
 use skep_client::DuplexEvent;
 use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Message;
 
-use super::{TIMEOUT, next, read, start};
+use super::{TIMEOUT, dial, next, notice, read, start};
 use crate::harness::{Skep, eventually, is_alive};
 
 #[tokio::test]
@@ -45,6 +49,26 @@ async fn a_key_that_is_revoked_ends_its_connection_and_its_command() {
     skep.store.revoke_key(revoke).await.unwrap();
     let error = tokio::time::timeout(TIMEOUT, output.next()).await.unwrap().unwrap_err();
     assert_eq!(error.code(), ErrorCode::TokenExpired);
+    eventually("its end", async || !is_alive(&file)).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_ends_its_connection_and_its_command() {
+    let skep = Skep::start().await;
+    let begun = skep.log_in(&skep.admin).send().await.unwrap();
+    let cookie = begun.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    let origin = format!("http://{}", skep.address);
+    let by_session = [("cookie", cookie.as_str()), ("origin", origin.as_str())];
+    let file = PathBuf::from(skep.at("running"));
+    let mut socket = dial(&skep, "/api/exec", &by_session).await.unwrap();
+    let command = json!({"command": "echo $$ > running; exec cat"});
+    socket.send(Message::text(command.to_string())).await.unwrap();
+    assert_eq!(notice(&mut socket).await["type"], "started");
+    eventually("the command", async || is_alive(&file)).await;
+    let end = skep.bare(Method::DELETE, "/api/session").header("cookie", &cookie).header("origin", &origin);
+    assert_eq!(end.send().await.unwrap().status(), 200);
+    let last = notice(&mut socket).await;
+    assert_eq!((&last["type"], &last["code"]), (&json!("error"), &json!("token_expired")), "{last}");
     eventually("its end", async || !is_alive(&file)).await;
 }
 

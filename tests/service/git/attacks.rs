@@ -12,10 +12,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::json;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+use skep_api::CallContext;
+use skep_workspace::{Place, run_by_name};
 
-use super::{git, repository, send, try_git};
-use crate::harness::Skep;
+use super::{git, repository, try_git};
+use crate::harness::{Skep, refused as refusal};
 
 /// A program that leaves a marker file where it runs.
 struct Canary {
@@ -56,48 +59,103 @@ impl Canary {
     }
 }
 
-/// Calls all operations on one repository. Each may succeed or be refused.
-async fn all_calls(skep: &Skep, path: &str) -> Vec<(String, u16)> {
-    let mut seen = Vec::new();
-    let reads = [
-        "status?",
-        "diff?",
-        "diff?staged=true&",
-        "diff?from=HEAD&",
-        "log?",
-        "log?file=file&",
-        "branch?remote=true&",
-        "worktree?",
-    ];
-    let writes = [
+/// Who calls the operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// The API, whose git is in a fence.
+    Api,
+    /// A place without a fence, where only what git is told and what is refused keeps it from starting programs.
+    Unfenced,
+}
+
+/// The operations on one repository that read: the route with its query, and the parameters of the operation.
+fn reads() -> Vec<(&'static str, Value)> {
+    vec![
+        ("status?", json!({})),
+        ("diff?", json!({})),
+        ("diff?staged=true&", json!({"staged": true})),
+        ("diff?from=HEAD&", json!({"from": "HEAD"})),
+        ("log?", json!({})),
+        ("log?file=file&", json!({"file": "file"})),
+        ("branch?remote=true&", json!({"remote": true})),
+        ("worktree?", json!({})),
+    ]
+}
+
+/// The operations on one repository that write. Each caller makes branches and a work tree of its own.
+fn writes(skep: &Skep, caller: Caller) -> Vec<(&'static str, Value)> {
+    let [branch, made, tree] = ["attacked", "made", "tree"].map(|name| format!("{name}-{caller:?}"));
+    vec![
         ("add", json!({})),
         ("commit", json!({"message": "x", "allow_empty": true})),
-        ("checkout", json!({"ref": "attacked", "create": true})),
+        ("checkout", json!({"ref": branch, "create": true})),
         ("commit", json!({"message": "y", "all": true, "allow_empty": true})),
         ("checkout", json!({"ref": "main"})),
         ("stash", json!({"action": "push"})),
         ("stash", json!({"action": "pop"})),
         ("reset", json!({"mode": "hard"})),
-        ("branch", json!({"name": "made"})),
-        ("worktree", json!({"worktree": skep.at("attacked-tree")})),
+        ("branch", json!({"name": made})),
+        ("worktree", json!({"worktree": skep.at(&tree)})),
         ("pull", json!({"strategy": "merge"})),
         ("pull", json!({"strategy": "rebase", "branch": "main"})),
         ("push", json!({"branch": "main", "force_with_lease": true})),
-    ];
-    for read in reads {
-        let response = skep.get(&format!("/api/git/{read}path={path}")).await;
-        seen.push((read.to_owned(), response.status().as_u16()));
+    ]
+}
+
+/// Whether an operation succeeded, or the code of its refusal.
+type Outcome = Result<(), String>;
+
+/// Calls all operations on one repository. Each may succeed or be refused.
+async fn all_calls(skep: &Skep, path: &str, caller: Caller) -> Vec<(&'static str, Outcome)> {
+    let mut seen = Vec::new();
+    for (query, mut operation) in reads() {
+        operation["path"] = json!(path);
+        let name = match query.split('?').next() {
+            Some("branch") => "git-branches",
+            Some("worktree") => "git-worktrees",
+            verb => &format!("git-{}", verb.unwrap_or_default()),
+        };
+        let outcome = match caller {
+            Caller::Api => {
+                by_request(skep.request(Method::GET, &format!("/api/git/{query}path={path}"))).await
+            }
+            Caller::Unfenced => unfenced(skep, name, operation).await,
+        };
+        seen.push((query, outcome));
     }
-    for (verb, mut body) in writes {
+    for (verb, mut operation) in writes(skep, caller) {
         for name in ["file", "other"] {
             fs::write(format!("{path}/{name}"), format!("{verb} {} {name}\n", seen.len())).unwrap();
         }
-        body["path"] = json!(path);
-        let response = send(skep, verb, body).await;
-        seen.push((verb.to_owned(), response.status().as_u16()));
+        operation["path"] = json!(path);
+        let name = match verb {
+            "branch" => "git-change-branch",
+            "worktree" => "git-change-worktree",
+            verb => &format!("git-{verb}"),
+        };
+        let outcome = match caller {
+            Caller::Api => {
+                by_request(skep.request(Method::POST, &format!("/api/git/{verb}")).json(&operation)).await
+            }
+            Caller::Unfenced => unfenced(skep, name, operation).await,
+        };
+        seen.push((verb, outcome));
     }
-    assert!(seen.iter().all(|(_, status)| *status != 500), "{seen:?}");
     seen
+}
+
+async fn by_request(request: RequestBuilder) -> Outcome {
+    let answer = request.send().await.unwrap();
+    if answer.status().is_success() { Ok(()) } else { Err(refusal(answer).await.code) }
+}
+
+async fn unfenced(skep: &Skep, name: &str, operation: Value) -> Outcome {
+    let root = Path::new(&skep.account.roots[0]);
+    let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
+    let place = Place::new(root, root, env, PathBuf::new()).without_groups();
+    let call = json!({"context": CallContext::default(), "operation": operation});
+    let answer = run_by_name(name, call.to_string().as_bytes(), &place).await;
+    answer.map(drop).map_err(|error| error.code().as_str().to_owned())
 }
 
 /// A repository and its remote, which have diverged.
@@ -141,11 +199,17 @@ async fn attack_at_once(attacks: &[Attack<'_>]) {
     for canary in &canaries {
         canary.has_run();
     }
-    let seen = all_calls(&skep, &path).await;
-    for (Attack { name, .. }, canary) in with_canaries() {
-        assert!(!canary.has_run(), "{name}: a program was started");
-        assert_eq!(seen[0].1, 200, "{name}: it can still be read: {seen:?}");
+    let mut outcomes = Vec::new();
+    for caller in [Caller::Api, Caller::Unfenced] {
+        let seen = all_calls(&skep, &path, caller).await;
+        for (Attack { name, .. }, canary) in with_canaries() {
+            assert!(!canary.has_run(), "{name}: a program was started by {caller:?}");
+            assert!(seen[0].1.is_ok(), "{name}: it can still be read by {caller:?}: {seen:?}");
+        }
+        assert!(seen.iter().all(|(_, outcome)| *outcome != Err("internal".to_owned())), "{seen:?}");
+        outcomes.push(seen);
     }
+    assert_eq!(outcomes[0], outcomes[1], "both callers get as far");
     for (Attack { name, control, .. }, canary) in with_canaries() {
         for file in ["file", "other"] {
             fs::write(format!("{path}/{file}"), format!("the control of {name}\n")).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::{Attack, Canary, all_calls, attack, attack_at_once, set, with_remote};
+use super::{Attack, Caller, Canary, all_calls, attack, attack_at_once, set, with_remote};
 use crate::{
     git::{git, refused, try_git},
     harness::Skep,
@@ -62,8 +62,10 @@ async fn no_pager_is_started() {
     let canary = Canary::new(&skep);
     set(&path, "core.pager", &canary.program);
     set(&path, "pager.log", &canary.program);
-    all_calls(&skep, &path).await;
-    assert!(!canary.has_run());
+    for caller in [Caller::Api, Caller::Unfenced] {
+        all_calls(&skep, &path, caller).await;
+        assert!(!canary.has_run(), "{caller:?}");
+    }
     let mut control = std::process::Command::new("script");
     control.args(["-qec", "git log", "/dev/null"]).current_dir(&path).env("TERM", "xterm");
     if let Ok(output) = control.output() {

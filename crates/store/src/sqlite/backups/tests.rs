@@ -239,7 +239,7 @@ async fn an_invalid_copy_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_copy_with_another_trigger_of_a_known_name_is_refused() {
+async fn a_copy_with_a_trigger_view_or_table_that_is_not_ours_is_refused() {
     let fixture = Fixture::new().filled().await;
     let evil = "AFTER DELETE ON keys BEGIN DELETE FROM events; END";
     let changed = format!("DROP TRIGGER keys_go; CREATE TRIGGER keys_go {evil}");
@@ -249,7 +249,9 @@ async fn a_copy_with_another_trigger_of_a_known_name_is_refused() {
          PRAGMA writable_schema = ON;
          UPDATE sqlite_schema SET name = 'sqlite_evil', sql = replace(sql, 'evil', 'sqlite_evil') WHERE name = 'evil'"
     );
-    for (sql, name) in [(changed, "keys_go"), (hidden, "sqlite_evil")] {
+    let [view, table] =
+        ["VIEW evil AS SELECT * FROM keys", "TABLE evil (x)"].map(|sql| format!("CREATE {sql}"));
+    for (sql, name) in [(changed, "keys_go"), (hidden, "sqlite_evil"), (view, "evil"), (table, "evil")] {
         let copy = fixture.copy_with(|c| c.execute_batch(&sql).unwrap());
         let error = fixture.restore(&copy).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidValue, "{error}");
