@@ -179,7 +179,7 @@ mod tests {
         assert!(account_fences(&commands, vec![root.path().to_owned()]).unwrap().1.is_none());
     }
 
-    /// Somebody else may have put the link there since the root was checked.
+    /// A root may be replaced by a link after it was checked.
     #[test]
     fn a_root_that_is_a_link_has_no_fence() {
         let folder = tempfile::tempdir().unwrap();

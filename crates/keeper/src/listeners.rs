@@ -13,7 +13,7 @@ use rustix::{
 
 use crate::Error;
 
-/// How many ports are tried where the kernel chooses one, which may be taken at the other loopback address.
+/// How many ports are tried if the kernel chooses the port, because it may be in use on the other loopback address.
 const MAX_TRIES: usize = 100;
 
 /// The open listeners.
@@ -65,12 +65,12 @@ fn listen_and_reserve(address: SocketAddr) -> Result<(TcpListener, Option<OwnedF
     }
 }
 
-/// Takes the port of a listener at the other loopback address too, until the socket is dropped; `None` where there is
-/// nothing to take.
+/// Reserves the listener's port on the other loopback address until the returned socket is dropped. Returns `None` if there
+/// is no such address to reserve.
 ///
-/// Browsers try `::1` and `127.0.0.1` for `localhost` and the names below it. Without this, a program of another user could
-/// listen at the one that the server does not use, and receive login links, cookies and keys. Nothing listens at the
-/// socket, so connections are refused, and browsers go on to the server's address.
+/// Browsers try both `::1` and `127.0.0.1` for `localhost` and its subdomains. Without the reservation, another user's
+/// program could listen on the address that the server does not use, and receive login links, cookies and keys. The socket
+/// does not listen, so the kernel refuses connections to it, and browsers fall back to the server's address.
 ///
 /// # Errors
 /// [`Error::OtherLoopback`] if another program has the port there.
@@ -79,7 +79,7 @@ fn reserve_other_loopback(listener: &TcpListener) -> Result<Option<OwnedFd>, Err
     let other: IpAddr = match own.ip().to_canonical() {
         IpAddr::V4(ip) if ip == Ipv4Addr::LOCALHOST || ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::LOCALHOST) => Ipv4Addr::LOCALHOST.into(),
-        // It includes the addresses of IPv4, unless the system's default is another one.
+        // The socket accepts IPv4 connections too, unless `net.ipv6.bindv6only` is set.
         IpAddr::V6(ip) if ip.is_unspecified() && ipv6_v6only(listener).is_ok_and(|only| only) => {
             Ipv4Addr::LOCALHOST.into()
         }
@@ -94,8 +94,8 @@ fn reserve_other_loopback(listener: &TcpListener) -> Result<Option<OwnedFd>, Err
     }
 }
 
-/// A socket that is bound, but does not listen. Without SO_REUSEADDR, no other one can be bound to the address, whatever
-/// its options are.
+/// Binds a socket without listening on it. SO_REUSEADDR is not set, so the kernel refuses every other socket on this
+/// address.
 fn bound(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -131,10 +131,10 @@ mod tests {
             assert_eq!(kind(TcpListener::bind(other)), Err(ErrorKind::AddrInUse), "{own}");
             let connected = kind(TcpStream::connect(other));
             assert_eq!(connected, Err(ErrorKind::ConnectionRefused), "browsers go on to the server: {own}");
-            // A VMM that outlives this process would keep the port from the next one.
+            // A VMM that inherited the socket would block the port after a restart of the keeper.
             assert!(fcntl_getfd(reserved.as_ref().unwrap()).unwrap().contains(FdFlags::CLOEXEC));
             drop(reserved);
-            // The control: it is possible otherwise, and then the service does not start.
+            // Control: without the reservation another program can take the port, and then the service does not start.
             let _attacker = TcpListener::bind(other).unwrap();
             let error = reserve_other_loopback(&sockets[0]).unwrap_err().to_string();
             assert!(error.contains(&other.to_string()) && error.contains(&port.to_string()), "{error}");

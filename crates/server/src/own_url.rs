@@ -97,7 +97,7 @@ fn parse(text: &str) -> Option<PublicUrl> {
     Some(PublicUrl::new(encrypted, canonical_host(host)?, port))
 }
 
-/// A host as a browser writes it; `None` for an IP address in another spelling than four decimal numbers.
+/// Normalizes a host as browsers do; `None` for an IPv4 address that is not written as four decimal numbers.
 fn canonical_host(host: &str) -> Option<String> {
     if let Some(bare) = host.strip_prefix('[') {
         let ip: Ipv6Addr = bare.strip_suffix(']')?.parse().ok()?;

@@ -22,7 +22,8 @@ use crate::{
 
 impl PublicUrl {
     /// The address at which sessions of a key are created, for a browser that reaches the server at this address. `None` for
-    /// a loopback address that browsers do not try for `localhost`: another program may listen where they do.
+    /// loopback addresses other than `127.0.0.1` and `::1`: the session host does not resolve to them, so a link could lead
+    /// to another program.
     pub fn for_sessions_of(&self, key: &KeyHash) -> Option<Self> {
         match (self.is_localhost(), self.ip()) {
             (true, _) => Some(self.at_host(session_host(key))),
@@ -48,9 +49,9 @@ impl PublicUrl {
 /// The address that a request was sent to.
 #[derive(Debug)]
 pub(crate) struct RequestAddress {
-    /// By its `Host`, which is of the sender's choosing; `None` where that is missing or malformed.
+    /// The address in `Host`, which the sender chooses; `None` if it is missing or malformed.
     named: Option<PublicUrl>,
-    /// The address of the connection, to the server itself or to its proxy.
+    /// The local address of the connection.
     local: Option<IpAddr>,
     by_proxy: bool,
 }
@@ -88,7 +89,7 @@ impl RequestAddress {
             return Ok(configured.clone());
         }
         let known = match &self.named {
-            // The sender's own machine. A proxy that does not pass `Host` may name its own machine instead.
+            // A proxy that replaces `Host` may send its own loopback address, which is not that of the browser.
             Some(named) if named.is_localhost() && !self.by_proxy => named.for_sessions_of(key),
             Some(named) if named.ip().is_some() && named.ip() == self.local => named.for_sessions_of(key),
             _ => None,
@@ -126,7 +127,7 @@ impl RequestAddress {
         )))
     }
 
-    /// Whether the request came over the loopback interface, by whatever name, and from no proxy.
+    /// Whether the request arrived over the loopback interface, and not from a trusted proxy.
     fn is_direct_over_loopback(&self) -> bool {
         !self.by_proxy && self.local.is_some_and(|local| local.is_loopback())
     }

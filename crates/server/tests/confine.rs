@@ -192,7 +192,7 @@ fn a_confined_server_starts_no_program_and_makes_no_call_that_only_an_attacker_n
     assert_eq!(successful_attacks(Some(Rules::Abi2), &elsewhere), of_older_kernels);
 }
 
-/// Somebody else may have put the link there since the root was checked.
+/// A root may be replaced by a link after it was checked.
 #[test]
 fn a_root_that_is_a_link_is_refused() {
     let machine = Fixture::new();

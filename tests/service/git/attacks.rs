@@ -64,7 +64,7 @@ impl Canary {
 enum Caller {
     /// The API, whose git is in a fence.
     Api,
-    /// A place without a fence, where only what git is told and what is refused keeps it from starting programs.
+    /// A place without a fence: only overridden and refused settings keep git from starting programs.
     Unfenced,
 }
 

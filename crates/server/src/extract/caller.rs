@@ -119,8 +119,8 @@ impl<D> Caller<D> {
         check_scope(&self.identity, scope)
     }
 
-    /// Requires the key itself, for what gives access after the end of a session: whoever has stolen a session must not be
-    /// able to keep its rights.
+    /// Refuses a session: the caller must send the key itself. Operations that create credentials call this, so that an
+    /// attacker who stole a session cannot extend its access beyond the end of the session.
     ///
     /// # Errors
     /// `key_required`.
