@@ -26,6 +26,7 @@ mod metrics;
 mod open_metrics;
 mod openapi;
 mod openapi_completeness;
+mod openapi_integers;
 mod restart;
 mod roles;
 mod rotation;

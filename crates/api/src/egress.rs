@@ -139,7 +139,7 @@ pub struct EgressTry {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, example = "203.0.113.7"))]
     pub address: Option<IpAddr>,
     /// The port of the target; null for the look-up of a name.
-    #[cfg_attr(feature = "openapi", schema(example = 443))]
+    #[cfg_attr(feature = "openapi", schema(maximum = 65_535, example = 443))]
     pub port: Option<u16>,
     /// The outcome.
     pub verdict: EgressVerdict,

@@ -212,8 +212,15 @@ use crate::{files, git};
 /// The routes of all endpoints.
 pub const ROUTES: &[&Route] = for_each_endpoint!(routes);
 
+/// The largest offset of a byte in a file or an output. Linux, and the format `int64` of the OpenAPI document, allow no
+/// larger one.
+pub const MAX_BYTE_OFFSET: u64 = i64::MAX.cast_unsigned();
+
 /// Checks that a number is within a range.
-pub(crate) fn check_range<N: PartialOrd + std::fmt::Display>(
+///
+/// # Errors
+/// `invalid_value`, which names the field, the number and the range.
+pub fn check_range<N: PartialOrd + std::fmt::Display>(
     field: &str,
     number: N,
     range: std::ops::RangeInclusive<N>,

@@ -220,15 +220,27 @@ pub struct CreateTemplate {
     #[cfg_attr(feature = "openapi", schema(example = "base"))]
     pub from: String,
     /// The memory of a VM, in MiB: at least 128, at most the server's memory for VMs; default: as in `from`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 128, example = 4096))]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
+    #[cfg_attr(feature = "openapi", schema(minimum = 128, maximum = 1_099_511_627_776_u64, example = 4096))]
     pub memory_mb: Option<u64>,
     /// The number of virtual processors of a VM, at most as many as the server has; default: as in `from`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, example = 4))]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64, example = 4))]
     pub vcpus: Option<u32>,
     /// The size of a VM's disk, in MiB: at least that of `from`, at most 1,048,576; default: as in `from`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole_number::optional"
+    )]
     #[cfg_attr(feature = "openapi", schema(maximum = 1_048_576, example = 20_480))]
     pub disk_mb: Option<u64>,
     /// The purpose of the template, for people: one line of at most 500 characters.

@@ -215,7 +215,7 @@ pub struct DeliveryAttempt {
     #[serde(with = "crate::time")]
     pub at: Timestamp,
     /// The HTTP status of the response; null if there was none.
-    #[cfg_attr(feature = "openapi", schema(example = 200))]
+    #[cfg_attr(feature = "openapi", schema(maximum = 999, example = 200))]
     pub status: Option<u16>,
     /// The duration of the attempt, in milliseconds.
     #[cfg_attr(feature = "openapi", schema(example = 120))]

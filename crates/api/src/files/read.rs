@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{ContentEncoding, FileType, MAX_CONTENT_BYTES, MAX_PAGE_ENTRIES, READ};
 use crate::{
     AnswerLimit, ErrorCode, Failure,
-    endpoint::{Endpoint, Route, Success, check_range},
+    endpoint::{Endpoint, MAX_BYTE_OFFSET, Route, Success, check_range},
     operation::Operation,
     path::{AbsolutePath, PathEncoding},
     refusals::{PATH, PLACE},
@@ -27,10 +27,11 @@ pub struct ReadFile {
     pub encoding: ContentEncoding,
     /// The first byte; default 0.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_223_372_036_854_775_807_u64))]
     pub offset: u64,
     /// The most bytes. Default: all.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 9_223_372_036_854_775_807_u64))]
     pub limit: Option<u64>,
 }
 
@@ -76,7 +77,8 @@ impl Endpoint for ReadFile {
     };
 
     fn check(&self) -> Result<(), Failure> {
-        self.limit.map_or(Ok(()), |limit| check_range("limit", limit, 1..=u64::MAX))
+        check_range("offset", self.offset, 0..=MAX_BYTE_OFFSET)?;
+        self.limit.map_or(Ok(()), |limit| check_range("limit", limit, 1..=MAX_BYTE_OFFSET))
     }
 }
 

@@ -70,7 +70,8 @@ pub struct GitClone {
     #[serde(default)]
     pub branch: Option<String>,
     /// Clone only this many commits of the history.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::whole_number::optional")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64))]
     pub depth: Option<u32>,
 }
 

@@ -92,8 +92,10 @@ fn role_or_scopes() -> Value {
 }
 
 /// Changes to be merged into inline schemas of bodies.
-fn inline_schemas() -> [(&'static str, Value); 3] {
+fn inline_schemas() -> [(&'static str, Value); 4] {
     [
+        // The process id. `utoipa` has no attribute for the range of a variant.
+        ("/components/schemas/VmField/oneOf/0", json!({"minimum": 1, "maximum": u32::MAX})),
         (
             BODY_OF_BOOT,
             json!({"properties": {
@@ -123,7 +125,7 @@ fn scopes() -> Value {
 
 /// A VM in a path or a body: its pid or its id.
 fn pid_or_id() -> Value {
-    json!({"anyOf": [{"type": "integer", "format": "int64", "minimum": 1}, {"type": "string"}]})
+    json!({"anyOf": [{"type": "integer", "format": "int64", "minimum": 1, "maximum": u32::MAX}, {"type": "string"}]})
 }
 
 fn roots() -> Value {

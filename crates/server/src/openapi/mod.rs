@@ -3,6 +3,7 @@
 mod constraints;
 pub(crate) mod endpoint;
 mod examples;
+mod integers;
 mod messages;
 mod parts;
 pub(crate) mod refusals;
@@ -354,6 +355,7 @@ pub(crate) fn to_json(document: &openapi::OpenApi) -> Result<String, Failure> {
     let value = serde_json::to_value(document);
     let mut value = value.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
     constraints::refine(&mut value).map_err(|missing| Failure::new(ErrorCode::Internal, missing))?;
+    integers::widen_formats(&mut value);
     examples::add_examples(&mut value);
     Ok(value.to_string())
 }

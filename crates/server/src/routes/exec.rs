@@ -7,6 +7,7 @@ use axum::{
 use serde::Deserialize;
 use skep_api::{
     Scope,
+    endpoint::{MAX_BYTE_OFFSET, check_range},
     exec::{ExecOutcome, ExecRequest, OutputEncoding, VM_HOME},
 };
 use utoipa::IntoParams;
@@ -110,8 +111,10 @@ async fn exec_in_vm(
 #[into_params(parameter_in = Query)]
 struct Offsets {
     /// The `offset` of the last `stdout` event received; default 0, for all output that is kept.
+    #[param(maximum = 9_223_372_036_854_775_807_u64)]
     stdout: Option<u64>,
     /// The `offset` of the last `stderr` event received; default 0, for all output that is kept.
+    #[param(maximum = 9_223_372_036_854_775_807_u64)]
     stderr: Option<u64>,
     /// The encoding of `data`: `utf-8` (default), or `base64` for the exact bytes.
     #[param(inline)]
@@ -146,8 +149,11 @@ async fn exec_again(
     Query(offsets): Query<Offsets>,
 ) -> Result<Response, Refusal> {
     let (vm, exec_id) = (path.vm()?, path.exec_id()?);
-    let vm = state.vms.awake_vm_for(&caller, vm).await?;
     let (stdout, stderr) = (offsets.stdout.unwrap_or(0), offsets.stderr.unwrap_or(0));
+    for (field, offset) in [("stdout", stdout), ("stderr", stderr)] {
+        check_range(field, offset, 0..=MAX_BYTE_OFFSET)?;
+    }
+    let vm = state.vms.awake_vm_for(&caller, vm).await?;
     let (events, ending) = vm.exec_attach(exec_id, stdout, stderr).await?;
     let encoding = offsets.encoding.unwrap_or_default();
     Ok(exec_stream::answer(events, &state, &caller, ExecPlace::Vm(ending), encoding))

@@ -14,6 +14,7 @@ use futures_util::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use skep_api::{
     ErrorCode, Failure, VmId,
+    endpoint::{MAX_BYTE_OFFSET, check_range},
     exec::{ExecData, OutputEncoding, StreamRefusal},
     run_log::{LogEnd, TicketLog},
 };
@@ -98,6 +99,7 @@ pub(super) async fn log(
 ) -> Result<Response, Refusal> {
     let vm = query.vm.as_deref().map(vm_id).transpose()?;
     let offset = query.offset.unwrap_or(0);
+    check_range("offset", offset, 0..=MAX_BYTE_OFFSET)?;
     let mut read = ReadLog {
         account: caller.account.id,
         caller_vm: caller.key.vm,
