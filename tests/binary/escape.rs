@@ -7,14 +7,14 @@
 mod attempts;
 mod probe;
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
     copies::{fork, path_of},
-    harness::{Skep, eventually},
+    harness::{Skep, eventually, status_field},
 };
 use attempts::{ATTEMPTS, Attempt, Control};
 use probe::{Canaries, Probe};
@@ -192,7 +192,21 @@ fn is_born_with(vm: &Value, expected: &[(&str, u32)]) {
     let more = probe.attempt("os.dup(3); found = len(os.listdir('/proc/self/fd'))", &json!({}));
     let fewer = probe.attempt("found = len(os.listdir('/proc/self/fd'))", &json!({}));
     assert_ne!(more, fewer);
-    assert!(fs::metadata(format!("/proc/{pid}")).is_ok());
+    preloads_memory_functions_alone(pid);
+    // The probe has the filters of the jail, and QEMU's own sandbox adds one.
+    let filters = |pid: u32| status_field(pid, "Seccomp_filters").parse::<u32>().unwrap();
+    assert_eq!(filters(pid_of(vm).try_into().unwrap()), filters(pid) + 1);
+}
+
+/// Fails unless the library that VMMs preload replaces these functions only. `pid` is a process that has its descriptor.
+fn preloads_memory_functions_alone(pid: u32) {
+    let (_, descriptor) = INITIAL_DESCRIPTORS.iter().find(|(name, _)| *name == "library").unwrap();
+    let library = format!("/proc/{pid}/fd/{descriptor}");
+    let mut command = Command::new("nm");
+    let output = command.args(["--dynamic", "--defined-only", "--format=just-symbols", &library]).output();
+    let output = output.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "mmap\nmmap64\n", "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ mod network;
 pub(crate) mod thorough;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -27,7 +27,8 @@ const IN_FLIGHT: &str = "echo begun; while [ ! -e /dev/shm/go ]; do sleep 0.1; d
 /// The counter stands still while a hook runs.
 const HOOK: &str = r"#!/bin/sh
 first=$(cat /dev/shm/counter); sleep 0.5
-echo $(cat /run/skep/generation) $first $(cat /dev/shm/counter) > /root/hooked
+random=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' ')
+echo $(cat /run/skep/generation) $first $(cat /dev/shm/counter) $random > /root/hooked
 ";
 
 fn now() -> f64 {
@@ -51,11 +52,13 @@ async fn copies_go_on_where_their_parent_was_as_machines_of_their_own() {
 
     let copies = forked_by_the_command(&skep, &parent, 2);
     assert_eq!(copies.len(), 2);
+    let mut random_numbers = BTreeSet::new();
     for copy in &copies {
         assert_eq!((&copy["parent"], &copy["metadata"]), (&parent["id"], &json!({"team": "blue"})), "{copy}");
         assert_goes_on(&skep, copy, &wanted, from).await;
-        hooks_have_run(&skep, copy).await;
+        random_numbers.insert(hooks_have_run(&skep, copy).await);
     }
+    assert_eq!(random_numbers.len(), copies.len(), "hooks of two copies read the same random numbers");
     assert_goes_on(&skep, &parent, &wanted, from).await;
     are_machines_of_their_own(&skep, &parent, &copies).await;
     are_independent(&skep, &parent, &copies).await;
@@ -73,16 +76,18 @@ async fn install_hooks(skep: &Skep, vm: &Value) {
     assert_eq!(answer["exit_code"], 0, "{answer}");
     // The control: where programs run, the hook sees another number the second time.
     let seen = skep.output(pid_of(vm), "/etc/skep/fork.d/20-good; cat /root/hooked; rm /root/hooked").await;
-    let [_, first, second] = seen.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let [_, first, second, _] = seen.split(' ').collect::<Vec<_>>().try_into().unwrap();
     assert_ne!(first, second, "the program stands still");
 }
 
-async fn hooks_have_run(skep: &Skep, copy: &Value) {
+/// Fails unless the hook saw the copy's identity, and saw that no program ran. Returns the random numbers that it read.
+async fn hooks_have_run(skep: &Skep, copy: &Value) -> String {
     let seen = skep.output(pid_of(copy), "echo $WORD; cat /root/hooked").await;
     let (word, seen) = seen.split_once('\n').unwrap();
     assert_eq!(word, "kept", "the environment");
-    let [id, first, second] = seen.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let [id, first, second, random] = seen.split(' ').collect::<Vec<_>>().try_into().unwrap();
     assert_eq!((id, first), (copy["id"].as_str().unwrap(), second), "programs ran beside the hook");
+    random.to_owned()
 }
 
 async fn are_machines_of_their_own(skep: &Skep, parent: &Value, copies: &[Value]) {

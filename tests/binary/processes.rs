@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Skep, eventually, status_field, step, temp_dir};
 
@@ -18,6 +18,7 @@ async fn the_server_has_no_privilege_a_vmm_has_a_jail_and_the_keeper_starts_the_
     step("the admin key is root's, the store the server's", async { the_data(&skep) }).await;
     let vms = skep.boot(2).await;
     step("a VMM lives in a jail of its own", async { vmms(&vms) }).await;
+    step("the server of a restart is an ordinary user too", a_restart(&skep)).await;
     step("the keeper starts the server again", a_server_that_is_killed(&skep)).await;
 }
 
@@ -62,6 +63,14 @@ fn the_data(skep: &Skep) {
     assert_eq!(owner("workspaces").0, uid);
     assert!(!skep.log().contains(&skep.key), "the first start shows the key on a terminal only");
     assert!(skep.log().contains("admin.key"), "it names the key's file elsewhere: {}", skep.log());
+}
+
+async fn a_restart(skep: &Skep) {
+    let first = skep.server_pid();
+    skep.post("/api/admin/restart", &json!({})).await.ok(202);
+    // The first server stays until the second one is ready.
+    eventually("the second server", async || skep.server_pid().is_some_and(|pid| Some(pid) != first)).await;
+    the_server(skep);
 }
 
 async fn a_server_that_is_killed(skep: &Skep) {

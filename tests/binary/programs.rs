@@ -3,8 +3,11 @@
 //! These servers run no VMs, so that they start at once.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, TryLockError},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use reqwest::Method;
@@ -49,6 +52,8 @@ async fn a_program_reaches_what_is_its_own_and_ends_with_its_time() {
     let skep = start().await;
     step("a clean environment, and what a user takes for granted", environment(&skep)).await;
     step("neither the server's data nor its processes", reach(&skep)).await;
+    step("no System V IPC of processes outside", system_v_ipc(&skep)).await;
+    step("a control group of its own", control_groups(&skep)).await;
     step("detached processes", detached_processes(&skep)).await;
     step("a helper that dies is started again", a_helper_that_dies(&skep)).await;
     step("a fork bomb stays within its limits", a_fork_bomb(&skep)).await;
@@ -59,7 +64,7 @@ async fn environment(skep: &Skep) {
     let name = skep.data_dir.path().file_name().unwrap();
     let [tmp, shm] = ["/tmp", "/dev/shm"].map(|folder| Path::new(folder).join(name).with_extension("file"));
     let (a, b) = (tmp.display(), shm.display());
-    let command = format!("env; echo; pwd; id -un; echo a > {a} && cat {a}; echo b > {b}; ls /proc");
+    let command = format!("env; echo; pwd; id -un; echo a > {a} && cat {a}; echo b > {b}; ls /proc/$$/fd");
     let outcome = run(skep, &command).await;
     assert_eq!(outcome["exit_code"], 0, "{outcome}");
     let text = outcome["stdout"].as_str().unwrap();
@@ -69,7 +74,11 @@ async fn environment(skep: &Skep) {
         assert!(environment.lines().any(|found| found == line), "{line}: {environment}");
     }
     assert!(environment.contains("PATH=/usr/local/sbin:"), "{environment}");
-    assert!(rest.starts_with(&format!("{}\nskep\na\n", root(skep).display())), "{rest}");
+    // The program has only the descriptors of its input and output.
+    assert_eq!(rest, format!("{}\nskep\na\n0\n1\n2\n", root(skep).display()));
+    let helper = child(skep.pid(), "helper");
+    let of_helper = fs::read_dir(format!("/proc/{helper}/fd")).unwrap().count();
+    assert!(of_helper > 3, "the control: the helper, which starts the program, has {of_helper}");
     // Nothing of it is on the machine.
     assert!(!tmp.exists() && !shm.exists());
 }
@@ -109,6 +118,84 @@ async fn reach(skep: &Skep) {
     }
     // The control: it is the same user that runs the server, and it can access its own files.
     assert_eq!(run(skep, "echo own > own; cat own").await["stdout"], "own\n");
+}
+
+/// Runs a program of util-linux as the server's user outside of the helper, and returns what it prints.
+fn outside(skep: &Skep, program: &[&str]) -> Option<String> {
+    let server = fs::metadata(format!("/proc/{}", child(skep.pid(), "server-process"))).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={}", server.uid()), format!("--regid={}", server.gid())]);
+    let output = command.arg("--clear-groups").args(program).output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+/// A segment of shared memory, a queue and a semaphore of System V, which are removed on drop.
+struct SystemV<'a> {
+    skep: &'a Skep,
+    ids: String,
+}
+
+const REMOVE_IPC: &str = "ipcrm --shmem-id $1 && ipcrm --queue-id $2 && ipcrm --semaphore-id $3";
+
+impl<'a> SystemV<'a> {
+    fn new(skep: &'a Skep) -> Self {
+        let make = "for kind in '--shmem 1' --queue '--semaphore 1'; do ipcmk $kind; done";
+        let made = outside(skep, &["sh", "-c", make]).unwrap();
+        let ids: Vec<&str> = made.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+        assert_eq!(ids.len(), 3, "{made}");
+        Self { skep, ids: ids.join(" ") }
+    }
+
+    /// Whether they were there until now.
+    fn remove(&self) -> bool {
+        outside(self.skep, &["sh", "-c", &format!("set -- {}; {REMOVE_IPC}", self.ids)]).is_some()
+    }
+}
+
+impl Drop for SystemV<'_> {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+async fn system_v_ipc(skep: &Skep) {
+    let objects = SystemV::new(skep);
+    let tried = run(skep, &format!("set -- {}; {}", objects.ids, REMOVE_IPC.replace("&&", ";"))).await;
+    assert_eq!(tried["stderr"].as_str().unwrap().matches("invalid id").count(), 3, "{tried}");
+    // The control: a process of the same user outside removes them.
+    assert!(objects.remove());
+}
+
+/// The control groups of the processes with this variable in their environment, a line for each hierarchy.
+fn groups_of(variable: &str) -> BTreeSet<String> {
+    let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
+    let has_variable = |process: &PathBuf| {
+        let environment = fs::read(process.join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    processes
+        .filter(has_variable)
+        .filter_map(|process| fs::read_to_string(process.join("cgroup")).ok())
+        .collect()
+}
+
+async fn control_groups(skep: &Skep) {
+    let mut groups = Vec::new();
+    let mut commands = Vec::new();
+    for number in 0..2 {
+        let (name, value) = ("COMMAND_OF_TEST", format!("{}-{number}", skep.pid()));
+        let variable = format!("{name}={value}");
+        let command = "while ! test -e both; do sleep 0.05; done";
+        let body = json!({"command": command, "env": {name: value}});
+        commands.push(tokio::spawn(try_send(skep.request(Method::POST, "/api/exec").json(&body))));
+        eventually("the command", async || !groups_of(&variable).is_empty()).await;
+        groups.push(groups_of(&variable));
+    }
+    assert!(groups.iter().all(|groups| groups.len() == 1) && groups[0] != groups[1], "{groups:?}");
+    fs::write(root(skep).join("both"), "").unwrap();
+    for command in commands {
+        assert_eq!(command.await.unwrap().unwrap().ok(200)["exit_code"], 0);
+    }
 }
 
 async fn detached_processes(skep: &Skep) {

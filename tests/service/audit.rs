@@ -3,9 +3,13 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 use skep_accounts::scopes_of;
-use skep_api::{Role, Scope};
+use skep_api::{ErrorCode, Role, Scope, audit::AuditEntry};
+use skep_server::{Limits, TrustedProxies};
 
-use crate::harness::{Skep, refused};
+use crate::{
+    harness::{Options, Skep, refused},
+    transport::wire::exchange,
+};
 
 /// Waits until a query finds at least this many entries, and returns them.
 async fn entries(skep: &Skep, query: &str, at_least: usize) -> Vec<Value> {
@@ -160,6 +164,58 @@ async fn refusals_without_a_key_are_visible_to_the_operator_only() {
     assert_eq!(list["entries"], json!([]), "an administrator of its account sees no strangers");
 }
 
+/// The entries of the store once the server has stopped, when all are written: action and code of each, sorted.
+async fn actions_and_codes_at_the_end(mut skep: Skep) -> Vec<(String, String)> {
+    skep.stop();
+    skep.serving.take().unwrap().await.unwrap().unwrap();
+    let filter = skep_store::AuditFilter::default();
+    let account = skep.account.id;
+    let query =
+        skep_store::ListAudit { account, include_unattributed: true, filter, limit: 1_000, before: None };
+    let page = skep.store.list_audit(query).await.unwrap();
+    let code = |entry: &AuditEntry| entry.outcome.code.map_or("", ErrorCode::as_str).to_owned();
+    let mut found: Vec<_> = page.entries.iter().map(|entry| (entry.action.clone(), code(entry))).collect();
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn refusals_by_rate_limits_for_http_and_of_malformed_heads_leave_entries() {
+    let mut options = Options { limits: Limits::default(), ..Options::default() };
+    options.limits.rate_limit = Some("1/h".parse().unwrap());
+    options.limits.failed_auth_limit = "1/h".parse().unwrap();
+    options.proxies = TrustedProxies::new(vec!["127.0.0.0/8".parse().unwrap()]);
+    let skep = Skep::start_with(options).await;
+    let whoami = async |key: &str, proto: &str| {
+        let request = skep.bare(Method::GET, "/api/whoami").bearer_auth(key);
+        request.header("x-forwarded-proto", proto).send().await.unwrap().status().as_u16()
+    };
+    for (key, proto, status) in [
+        (skep.admin.as_str(), "https", 200),
+        (&skep.admin, "https", 429),
+        ("guess", "https", 401),
+        ("guess", "https", 429),
+        (&skep.admin, "http", 403),
+    ] {
+        assert_eq!(whoami(key, proto).await, status, "{key} {proto}");
+    }
+    let two_lengths = "POST /api/keys HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\ncontent-length: 9\r\n\r\n";
+    assert!(exchange(&skep, two_lengths).await.starts_with("HTTP/1.1 400 "));
+    let found = actions_and_codes_at_the_end(skep).await;
+    let found: Vec<_> = found.iter().map(|(action, code)| (action.as_str(), code.as_str())).collect();
+    assert_eq!(
+        found,
+        [
+            // A head that is refused is answered as if it named `/`.
+            ("root", "malformed_request"),
+            ("whoami", "https_required"),
+            ("whoami", "invalid_token"),
+            ("whoami", "rate_limited"),
+            ("whoami", "rate_limited"),
+        ]
+    );
+}
+
 #[tokio::test]
 async fn another_account_does_not_see_the_entries() {
     let skep = Skep::start().await;
@@ -204,17 +260,11 @@ async fn entries_are_found_by_filter_and_page() {
 
 #[tokio::test]
 async fn all_entries_are_written_when_the_server_has_stopped() {
-    let mut skep = Skep::start().await;
+    let skep = Skep::start().await;
     for _ in 0..40 {
         assert_eq!(skep.bare(Method::GET, "/api/whoami").send().await.unwrap().status(), 401);
     }
-    skep.stop();
-    skep.serving.take().unwrap().await.unwrap().unwrap();
-    let filter = skep_store::AuditFilter::default();
-    let account = skep.account.id;
-    let query =
-        skep_store::ListAudit { account, include_unattributed: true, filter, limit: 1_000, before: None };
-    assert_eq!(skep.store.list_audit(query).await.unwrap().entries.len(), 40);
+    assert_eq!(actions_and_codes_at_the_end(skep).await.len(), 40);
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, TcpListener, UdpSocket},
     os::fd::OwnedFd,
     path::Path,
     process::{Command, Output},
+    time::Duration,
 };
 
 use skep_network::{API_PORT, Error, KnownAddress, Network, Tap};
@@ -449,5 +450,56 @@ async fn half_open_connections_of_a_guest_are_limited_and_leave_others_alone() {
     assert!(tracked() > 4_096, "{} connections are tracked", tracked());
 
     drop(listeners);
+    network.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn calls_of_the_api_and_dns_queries_are_not_tracked() {
+    let (fixture, network) = Fixture::new("untracked").await;
+    let _api = network.listen().await.unwrap();
+    let listeners = network.listen_for_egress().await.unwrap();
+    let dns = UdpSocket::from(listeners.dns_udp);
+    dns.set_nonblocking(false).unwrap();
+    dns.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let tap = network.add_tap().await.unwrap();
+    let port = tap.port.clone();
+    let guest = Guest::new(&fixture, tap);
+    network.admit(port.clone()).await.unwrap();
+    network.set_egress(port.clone(), true).await.unwrap();
+    guest.ip("route add default via 10.99.0.1");
+    let is_tracked = |protocol: &str, to: u16| {
+        let entries = fixture.text("cat /proc/net/nf_conntrack");
+        let (from, to) = (format!("src={} ", port.ip), format!(" dport={to} "));
+        entries.lines().any(|line| line.contains(protocol) && line.contains(&from) && line.contains(&to))
+    };
+    let query = "import socket\n\
+                 s=socket.socket(type=socket.SOCK_DGRAM)\n\
+                 s.sendto(b'x', ('10.99.0.1', 53))\n\
+                 s.recv(1)";
+    let tracks_query = || {
+        let mut guest_program = Command::new("ip");
+        guest_program.args(["netns", "exec", &guest.name, "timeout", "60", "python3", "-c", query]);
+        let asking = std::thread::spawn(move || guest_program.status().unwrap());
+        let mut datagram = [0; 1];
+        let (_, from) = dns.recv_from(&mut datagram).unwrap();
+        dns.send_to(&datagram, from).unwrap();
+        assert!(asking.join().unwrap().success());
+        is_tracked("udp", 53)
+    };
+    // Looked up at once: the kernel forgets a connection that was refused after a few seconds.
+    let tracks = |to: &str, port: u16| {
+        assert!(reaches_port_at_last(&guest.name, to, port), "{to}:{port}");
+        is_tracked("tcp", port)
+    };
+    let gateway = "10.99.0.1";
+    assert!(!tracks_query() && !tracks(gateway, 53) && !tracks(gateway, API_PORT));
+    // Control: connections to the outside are tracked, and without the rules all of them are.
+    assert!((0..ATTEMPTS).any(|_| tracks("203.0.113.1", 443)));
+    fixture.text("nft flush chain inet skep requests && nft flush chain inet skep answers");
+    for port in [53, API_PORT] {
+        assert!((0..ATTEMPTS).any(|_| tracks(gateway, port)), "{port}");
+    }
+    assert!((0..ATTEMPTS).any(|_| tracks_query()));
+
     network.close().await.unwrap();
 }

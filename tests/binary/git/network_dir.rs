@@ -80,12 +80,17 @@ impl NetworkTest {
         self.post("git/remote", json!({"name": name, "url": url})).await.ok(200);
     }
 
-    /// The git directories of calls in the temporary folders of the helper for git, as root sees them.
+    /// The git directories of calls.
     fn git_dirs(&self) -> Vec<PathBuf> {
+        self.temporary_files(".skep-exchange-")
+    }
+
+    /// The files with this prefix in the temporary folders of the helper for git, as root sees them.
+    fn temporary_files(&self, prefix: &str) -> Vec<PathBuf> {
         let root = Path::new("/proc").join(child(self.skep.pid(), "--git\0").to_string()).join("root");
         let entries = ["tmp", "dev/shm"].map(|folder| fs::read_dir(root.join(folder)).unwrap());
         let paths = entries.into_iter().flatten().map(|entry| entry.unwrap().path());
-        paths.filter(|path| path.to_string_lossy().contains("/.skep-exchange-")).collect()
+        paths.filter(|path| path.to_string_lossy().contains(&format!("/{prefix}"))).collect()
     }
 }
 
@@ -125,11 +130,35 @@ async fn a_key_reaches_ssh_in_the_fence_of_git() {
     test.skep.post("/api/git/credentials", &credential).await.ok(201);
     test.add_remote("origin", format!("{address}/x.git")).await;
     let fetch = pin!(test.post("git/fetch", json!({})));
-    let fetch = match select(fetch, pin!(host.accept())).await {
+    let (connection, fetch) = match select(fetch, pin!(host.accept())).await {
         Either::Left((answer, _)) => panic!("git did not connect: {answer:?}"),
-        Either::Right((_, fetch)) => fetch,
+        Either::Right((connection, fetch)) => (connection.unwrap().0, fetch),
     };
+    // Without the first line of a server, ssh gives up after 20 s.
+    connection.writable().await.unwrap();
+    connection.try_write(b"SSH-2.0-silent\r\n").unwrap();
+    the_agent_is_not_reached_by_commands(&test).await;
+    drop((connection, host));
     fetch.await.refused(409, "remote_failed");
+}
+
+async fn the_agent_is_not_reached_by_commands(test: &NetworkTest) {
+    let sockets = test.temporary_files(".skep-exchange-ssh-");
+    assert_eq!(sockets.len(), 1, "{sockets:?}");
+    let name = sockets[0].file_name().unwrap().to_str().unwrap();
+    // The control: root reaches it by the root directory of git's helper.
+    let mut control = Command::new("ssh-add");
+    let reached = control.arg("-L").env("SSH_AUTH_SOCK", &sockets[0]).output().unwrap();
+    assert!(String::from_utf8(reached.stdout).unwrap().starts_with("ssh-ed25519 "));
+    let search = format!(
+        "for folder in /tmp /dev/shm /proc/1/root/tmp .; do SSH_AUTH_SOCK=$folder/{name} ssh-add -L; done 2>&1"
+    );
+    let found = test.run(&format!("{search}; true")).await;
+    assert_eq!(found.matches("Error connecting to agent").count(), 4, "{found}");
+    // The control: a command reaches an agent of its own.
+    let own =
+        test.run("eval $(ssh-agent -a ./own) > /dev/null; ssh-add -L || true; ssh-agent -k > /dev/null");
+    assert_eq!(own.await, "The agent has no identities.\n");
 }
 
 /// Settings that redirect git's requests for a host to the thief's proxy, without checking certificates.

@@ -1,5 +1,7 @@
 //! Clones, pulls, fetches and pushes between the workspace and VMs.
 
+use std::collections::BTreeSet;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -50,13 +52,14 @@ async fn a_clone_between_places_goes_through_the_server() {
     let pulled = post(&inside, "pull", json!({"path": "work"}), 200).await;
     assert_eq!((&pulled["to"], &pulled["commits"]), (&theirs, &json!(1)));
 
-    out_of_the_vm(&skep, &here, &inside, &vm).await;
+    let other = out_of_the_vm(&skep, &here, &inside, &vm).await;
     limited_keys(&skep, &here, &inside, &vm).await;
+    the_other_vm_is_unknown(&skep, &inside, &vm, &other).await;
     refused_clones(&skep, &here, &inside, &vm).await;
 }
 
-/// And from one VM into another.
-async fn out_of_the_vm(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm: &Value) {
+/// And from one VM into another, which is returned.
+async fn out_of_the_vm(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm: &Value) -> Value {
     let clone = async |body: &Value| skep.post("/api/git/clone", body).await;
     let back = json!({"url": inside.at("work"), "from": vm, "path": here.at("back"), "branch": "fix"});
     assert_eq!(
@@ -79,6 +82,7 @@ async fn out_of_the_vm(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm
         clone(&across).await.ok(201)["head"],
         get(inside, "log", "work", &[]).await["commits"][0]["id"]
     );
+    other
 }
 
 async fn a_source(here: &Fixture<'_>) {
@@ -114,6 +118,34 @@ async fn limited_keys(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm:
             send(request.bearer_auth(secret).json(body)).await.refused(403, code);
         }
     }
+}
+
+/// A key that is bound to a VM gets the same answers about another VM as about one that does not exist.
+async fn the_other_vm_is_unknown(skep: &Skep, inside: &Fixture<'_>, vm: &Value, other: &Value) {
+    let made = skep.post("/api/keys", &json!({"name": "bound", "role": "vm", "vm": vm})).await.ok(201);
+    let id = skep.get(&format!("/api/swarm/vm/{other}")).await.ok(200)["id"].clone();
+    let names = [other.clone(), id, json!("vm_00000000000000000000000000"), json!(4_000_000_000_u32)];
+    for (verb, field, body) in [
+        ("clone", "from", json!({"url": "/root/across", "path": inside.at("taken"), "vm": vm})),
+        ("clone", "vm", json!({"url": inside.at("work"), "path": "/root/taken", "from": vm})),
+        ("pull", "vm", json!({"path": "/root/across"})),
+        ("push", "vm", json!({"path": "/root/across"})),
+        ("fetch", "vm", json!({"path": "/root/across"})),
+        ("commit", "vm", json!({"path": "/root/across", "message": "x"})),
+    ] {
+        let mut messages = BTreeSet::new();
+        for name in &names {
+            let mut body = body.clone();
+            body[field] = name.clone();
+            let request = skep.bare(Method::POST, &format!("/api/git/{verb}"));
+            let answer = send(request.bearer_auth(made["key"].as_str().unwrap()).json(&body)).await;
+            let text = name.as_str().map_or_else(|| name.to_string(), str::to_owned);
+            messages.insert(answer.refused(404, "unknown_vm").replace(&text, "VM"));
+        }
+        assert_eq!(messages.len(), 1, "{verb} {field}: {messages:?}");
+    }
+    // The control: the account's own key reaches it.
+    skep.post("/api/git/fetch", &json!({"path": "/root/across", "vm": other})).await.ok(200);
 }
 
 async fn refused_clones(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm: &Value) {

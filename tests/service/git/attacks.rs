@@ -14,11 +14,14 @@ use std::{
 
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-use skep_api::CallContext;
+use skep_api::{CallContext, git::GitReach};
 use skep_workspace::{Place, run_by_name};
 
 use super::{git, repository, try_git};
-use crate::harness::{Skep, refused as refusal};
+use crate::harness::{Options, Skep, refused as refusal};
+
+/// The remotes that git may reach.
+const LOOPBACK: &str = "127.0.0.1";
 
 /// A program that leaves a marker file where it runs.
 struct Canary {
@@ -153,7 +156,9 @@ async fn unfenced(skep: &Skep, name: &str, operation: Value) -> Outcome {
     let root = Path::new(&skep.account.roots[0]);
     let env = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into();
     let place = Place::new(root, root, env, PathBuf::new()).without_groups();
-    let call = json!({"context": CallContext::default(), "operation": operation});
+    let reach = GitReach { allow: vec![LOOPBACK.to_owned()], ..GitReach::default() };
+    let context = CallContext { reach, ..CallContext::default() };
+    let call = json!({"context": context, "operation": operation});
     let answer = run_by_name(name, call.to_string().as_bytes(), &place).await;
     answer.map(drop).map_err(|error| error.code().as_str().to_owned())
 }
@@ -188,7 +193,8 @@ async fn attack(name: &str, set_up: impl Fn(&str, &Canary), control: &[&[&str]])
 
 /// Tries attacks on one repository, where none hinders another one.
 async fn attack_at_once(attacks: &[Attack<'_>]) {
-    let skep = Skep::start().await;
+    let options = Options { git_allow: vec![LOOPBACK.to_owned()], ..Options::default() };
+    let skep = Skep::start_with(options).await;
     let path = with_remote(&skep);
     let canaries: Vec<Canary> = (0..attacks.len()).map(|number| Canary::numbered(&skep, number)).collect();
     let with_canaries = || attacks.iter().zip(&canaries);

@@ -21,6 +21,13 @@ use crate::harness::{Skep, refused as parse_refusal};
 fn try_git(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("git");
     command.stdin(std::process::Stdio::null());
+    // It must not ask on a terminal, or by a program or a proxy of whoever runs the tests.
+    command.env("GIT_TERMINAL_PROMPT", "0");
+    for name in
+        ["GIT_ASKPASS", "SSH_ASKPASS", "http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"]
+    {
+        command.env_remove(name);
+    }
     command
         .args(arguments)
         .current_dir(folder)

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    process::Command,
     sync::Mutex,
 };
 
@@ -225,4 +226,40 @@ async fn a_webhook_that_could_never_be_sent_is_not_made() {
     let path = format!("/api/webhooks/{}", super::id(&made));
     let change = skep.request(reqwest::Method::PATCH, &path).json(&json!({"url": "https://10.0.0.1/"}));
     assert_eq!(refused(change.send().await.unwrap()).await.code, "invalid_value");
+}
+
+/// What [`no_proxy_of_the_environment_is_used`] starts with a proxy in its environment.
+#[ignore = "another test runs it, with its environment"]
+#[tokio::test]
+async fn delivers_beside_a_proxy() {
+    let (skep, receiver) = (super::start(quick()).await, Receiver::start().await);
+    let made = webhook(&skep, &receiver.url(), &["ticket.created"]).await;
+    ticket(&skep, "direct").await;
+    until(&skep, &made, all(1, "delivered")).await;
+    // The control: a client that obeys the environment connects to the proxy, which ends the connection.
+    let obedient = reqwest::Client::new().post(receiver.url()).body("by the proxy").send().await;
+    assert!(obedient.is_err() && receiver.seen().len() == 1);
+}
+
+#[test]
+fn no_proxy_of_the_environment_is_used() {
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", proxy.local_addr().unwrap());
+    let mut test = Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", "webhooks::addresses::delivers_beside_a_proxy", "--ignored"]);
+    test.env_remove("no_proxy").env_remove("NO_PROXY");
+    for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        test.env(name, &url);
+    }
+    let connections = std::thread::spawn(move || {
+        let (stream, _) = proxy.accept().unwrap();
+        drop(stream);
+        proxy.set_nonblocking(true).unwrap();
+        proxy
+    });
+    let output = test.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains(" 1 passed"), "{text}");
+    let proxy = connections.join().unwrap();
+    assert!(proxy.accept().is_err(), "something but the control connected");
 }

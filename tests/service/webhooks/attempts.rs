@@ -3,15 +3,22 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
+use reqwest::Method;
 use serde_json::{Value, json};
 use skep_server::RetryPolicy;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::mpsc,
+    time::timeout,
+};
 
 use super::{
-    all, attempts, deliveries, id, options, quick,
+    PATIENCE, all, attempts, deliveries, id, options, quick,
     receiver::{Receiver, Reply},
     secret, slow, start, ticket, until, webhook,
 };
-use crate::harness::Skep;
+use crate::{access::tenant, harness::Skep};
 
 #[tokio::test]
 async fn a_failed_delivery_is_retried_as_the_same_message() {
@@ -65,6 +72,81 @@ async fn a_hanging_endpoint_does_not_delay_others() {
     assert!(deliveries(&skep, &stuck).await.iter().all(|delivery| delivery["state"] == "pending"));
     let at_once = hanging.seen().len();
     assert!((1..=8).contains(&at_once), "{at_once} requests wait for an answer");
+}
+
+/// An account of its own, with a webhook and tickets that cause deliveries.
+async fn account_with_deliveries(skep: &Skep, name: &str, url: &str, tickets: u32) {
+    let (_, key) = tenant(skep, name).await;
+    let post = async |path: &str, body: Value| {
+        let made = skep.bare(Method::POST, path).bearer_auth(&key).json(&body).send().await.unwrap();
+        assert_eq!(made.status(), 201, "{path}");
+    };
+    post("/api/webhooks", json!({"url": url, "types": ["ticket.created"]})).await;
+    for number in 0..tickets {
+        post("/api/tickets", json!({"title": format!("{number}")})).await;
+    }
+}
+
+#[tokio::test]
+async fn hanging_endpoints_take_sixteen_attempts_of_their_account_and_none_of_others() {
+    let skep = start(slow()).await;
+    let (hanging, good, hanging_too) =
+        (Receiver::start().await, Receiver::start().await, Receiver::start().await);
+    for endpoint in [&hanging, &hanging_too] {
+        endpoint.answers(vec![Reply::Hang; 300]);
+    }
+    // Three webhooks of at most eight attempts each.
+    for _ in 0..3 {
+        webhook(&skep, &hanging.url(), &["ticket.created"]).await;
+    }
+    for number in 0..20 {
+        ticket(&skep, &format!("{number}")).await;
+    }
+    hanging.wait(16).await;
+    account_with_deliveries(&skep, "acme", &good.url(), 1).await;
+    good.wait(1).await;
+    // The control: eight attempts of another account begin, so the server could have begun more of the first account.
+    account_with_deliveries(&skep, "other", &hanging_too.url(), 8).await;
+    hanging_too.wait(8).await;
+    assert_eq!(hanging.seen().len(), 16);
+}
+
+/// An endpoint that answers its first request without an end, until the server closes the connection. The channel then
+/// has the number of bytes that were written.
+async fn endless_endpoint() -> (String, mpsc::UnboundedReceiver<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (written_sender, written_receiver) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
+        }
+        let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+        let mut written = 0;
+        while stream.write_all(chunk.as_bytes()).await.is_ok() {
+            written += chunk.len();
+        }
+        written_sender.send(written).unwrap();
+    });
+    (url, written_receiver)
+}
+
+#[tokio::test]
+async fn an_answer_without_an_end_is_read_no_further() {
+    // The timeout of the attempt is longer than that of the test.
+    let skep = start(slow()).await;
+    let (url, mut written) = endless_endpoint().await;
+    let made = webhook(&skep, &url, &["ticket.created"]).await;
+    ticket(&skep, "endless").await;
+    let found = until(&skep, &made, all(1, "delivered")).await;
+    assert_eq!(attempts(&found[0])[0]["answer"], "x".repeat(1024));
+    let written = timeout(PATIENCE, written.recv()).await.unwrap().unwrap();
+    // The buffers of both sockets come on top of what the server reads.
+    assert!((64 << 10..32 << 20).contains(&written), "{written} bytes were sent");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::{
     future::pending,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use skep_api::{ErrorCode, Failure, exec::RunCommand};
@@ -11,8 +12,12 @@ use skep_channel::{
     TimeAndSeed,
     guest::{Events, Handler},
 };
+use tokio::time::sleep;
 
 use crate::fake_keeper::FakeKeeper;
+
+/// Longer than a message with the time may take.
+const LONG: Duration = Duration::from_millis(100);
 
 /// A fake guest that takes any identity, and runs no commands unless its keeper says so.
 #[derive(Clone)]
@@ -42,11 +47,19 @@ impl Handler for FakeGuest {
     }
 
     async fn set_clock(&self, _: TimeAndSeed) -> Result<HandOutReport, Failure> {
-        let mut keeper = self.0.lock().unwrap();
-        if keeper.agents_lack_clock {
-            return Err(Failure::new(ErrorCode::UnknownRoute, "the agent has no route POST /clock"));
+        let is_slow = {
+            let mut keeper = self.0.lock().unwrap();
+            if keeper.agents_lack_clock {
+                return Err(Failure::new(ErrorCode::UnknownRoute, "the agent has no route POST /clock"));
+            }
+            keeper.clocks_set += 1;
+            let is_slow = keeper.slow_clocks > 0;
+            keeper.slow_clocks = keeper.slow_clocks.saturating_sub(1);
+            is_slow
+        };
+        if is_slow {
+            sleep(LONG).await;
         }
-        keeper.clocks_set += 1;
         Ok(HandOutReport { reseeded: true, clock_step_ms: 0.0 })
     }
 

@@ -201,6 +201,23 @@ async fn the_clock_of_a_guest_of_an_earlier_release_is_set_by_a_command() {
     assert!(matches!(commands.as_slice(), [one] if one.starts_with("date -s @")), "{commands:?}");
 }
 
+#[tokio::test]
+async fn a_clock_is_set_again_while_messages_take_long_but_not_without_end() {
+    let fixture = Fixture::new().await;
+    let vm = fixture.boot(1).await.unwrap().vms[0].id;
+    let sent_while = async |slow: usize| {
+        fixture.keeper(|keeper| (keeper.clocks_set, keeper.slow_clocks) = (0, slow));
+        fixture.swarm.pause(&fixture.account, vm, PausedTo::Memory, "p").await.unwrap();
+        fixture.swarm.resume(&fixture.account, &FREE, vm, "r").await.unwrap();
+        fixture.keeper(|keeper| keeper.clocks_set)
+    };
+    assert_eq!(sent_while(usize::MAX).await, 5);
+    // On a busy machine, further messages may take long too.
+    for slow in [0, 2] {
+        eventually("no message after the first quick one", async || sent_while(slow).await == slow + 1).await;
+    }
+}
+
 /// A request of a caller, or a fault from now on.
 #[derive(Debug, Clone, Copy)]
 enum Step {

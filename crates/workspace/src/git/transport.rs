@@ -245,6 +245,8 @@ impl Transport {
 mod tests {
     use std::process::Command;
 
+    use skep_api::git::Credential;
+
     use super::*;
 
     #[test]
@@ -269,5 +271,25 @@ mod tests {
             assert!(read.lines().any(|other| other == line), "{line}: {read}");
         }
         assert!(read.contains("\nglobalknownhostsfile /etc/ssh/ssh_known_hosts"), "{read}");
+    }
+
+    #[tokio::test]
+    async fn a_key_is_for_ssh_and_a_token_for_https_of_the_same_host() {
+        let (https, ssh) = ("https://git.example/x", "ssh://git@git.example/x");
+        for (stored, url, has_secret) in [
+            ("git.example", https, true),
+            ("ssh://git.example", https, false),
+            ("ssh://git.example", ssh, true),
+            ("git.example", ssh, false),
+        ] {
+            let credential = Credential { username: "x".to_owned(), token: "y".to_owned() };
+            let credentials = [(stored.to_owned(), credential)].into();
+            let reach = GitReach { anywhere: true, credentials, ..GitReach::default() };
+            let remote = Remote::parse(url).unwrap();
+            let transport = remote.connect(url, &reach, &ConfigOverrides::default()).await.unwrap();
+            // The first descriptor is that of the executable, which git starts to ask for the secret.
+            let secrets = transport.callback.map_or(0, |callback| callback.descriptors.len() - 1);
+            assert_eq!(secrets > 0, has_secret, "{stored} for {url}");
+        }
     }
 }
