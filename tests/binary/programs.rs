@@ -146,7 +146,7 @@ impl<'a> SystemV<'a> {
         Self { skep, ids: ids.join(" ") }
     }
 
-    /// Whether they were there until now.
+    /// Removes the objects, and returns whether all of them existed.
     fn remove(&self) -> bool {
         outside(self.skep, &["sh", "-c", &format!("set -- {}; {REMOVE_IPC}", self.ids)]).is_some()
     }

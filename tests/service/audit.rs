@@ -164,7 +164,7 @@ async fn refusals_without_a_key_are_visible_to_the_operator_only() {
     assert_eq!(list["entries"], json!([]), "an administrator of its account sees no strangers");
 }
 
-/// The entries of the store once the server has stopped, when all are written: action and code of each, sorted.
+/// Stops the server, which writes all entries first, and returns the action and the code of each entry, sorted.
 async fn actions_and_codes_at_the_end(mut skep: Skep) -> Vec<(String, String)> {
     skep.stop();
     skep.serving.take().unwrap().await.unwrap().unwrap();
@@ -206,7 +206,7 @@ async fn refusals_by_rate_limits_for_http_and_of_malformed_heads_leave_entries()
     assert_eq!(
         found,
         [
-            // A head that is refused is answered as if it named `/`.
+            // The router answers a malformed head as a request for `/`.
             ("root", "malformed_request"),
             ("whoami", "https_required"),
             ("whoami", "invalid_token"),

@@ -9,7 +9,7 @@ use crate::{
     openapi_completeness::examples,
 };
 
-/// Collects the schemas of integers below a schema, each with its place.
+/// Collects the schemas of integers below a schema, each with its path in the body.
 fn collect<'a>(document: &'a Value, schema: &'a Value, at: &str, found: &mut Vec<(String, &'a Value)>) {
     let schema = resolved(document, schema);
     let kind = &schema["type"];
@@ -151,7 +151,8 @@ async fn an_integer_may_have_a_fraction_of_zero() {
         for (name, schema) in fields(&document, &operation).filter(|(_, schema)| schema["maximum"].is_u64()) {
             let least = schema["minimum"].as_u64().unwrap_or(1).max(1);
             let at = format!("{} {} {name}", operation.method, operation.path);
-            // The control is a number that is no integer. Other refusals of an integer are those of the operation.
+            // The control is a number with a fraction, which is refused. The operation may refuse the integer for another
+            // reason.
             for (fraction, is_integer) in [("0", true), ("5", false)] {
                 let value: Value = serde_json::from_str(&format!("{least}.{fraction}")).unwrap();
                 assert!(value.is_f64());

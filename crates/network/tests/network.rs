@@ -486,7 +486,7 @@ async fn calls_of_the_api_and_dns_queries_are_not_tracked() {
         assert!(asking.join().unwrap().success());
         is_tracked("udp", 53)
     };
-    // Looked up at once: the kernel forgets a connection that was refused after a few seconds.
+    // The table is read at once, because the kernel removes a refused connection from it after some seconds.
     let tracks = |to: &str, port: u16| {
         assert!(reaches_port_at_last(&guest.name, to, port), "{to}:{port}");
         is_tracked("tcp", port)

@@ -58,7 +58,7 @@ async fn a_clone_between_places_goes_through_the_server() {
     refused_clones(&skep, &here, &inside, &vm).await;
 }
 
-/// And from one VM into another, which is returned.
+/// Also clones from the VM into another one, and returns that one.
 async fn out_of_the_vm(skep: &Skep, here: &Fixture<'_>, inside: &Fixture<'_>, vm: &Value) -> Value {
     let clone = async |body: &Value| skep.post("/api/git/clone", body).await;
     let back = json!({"url": inside.at("work"), "from": vm, "path": here.at("back"), "branch": "fix"});

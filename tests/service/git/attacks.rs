@@ -20,7 +20,7 @@ use skep_workspace::{Place, run_by_name};
 use super::{git, repository, try_git};
 use crate::harness::{Options, Skep, refused as refusal};
 
-/// The remotes that git may reach.
+/// The address of the only remotes that git may connect to.
 const LOOPBACK: &str = "127.0.0.1";
 
 /// A program that leaves a marker file where it runs.

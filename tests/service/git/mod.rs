@@ -21,7 +21,7 @@ use crate::harness::{Skep, refused as parse_refusal};
 fn try_git(folder: impl AsRef<Path>, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("git");
     command.stdin(std::process::Stdio::null());
-    // It must not ask on a terminal, or by a program or a proxy of whoever runs the tests.
+    // Git must not prompt for a password, and must not use the proxy or the askpass program of the environment.
     command.env("GIT_TERMINAL_PROMPT", "0");
     for name in
         ["GIT_ASKPASS", "SSH_ASKPASS", "http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"]

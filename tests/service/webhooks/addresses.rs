@@ -228,7 +228,7 @@ async fn a_webhook_that_could_never_be_sent_is_not_made() {
     assert_eq!(refused(change.send().await.unwrap()).await.code, "invalid_value");
 }
 
-/// What [`no_proxy_of_the_environment_is_used`] starts with a proxy in its environment.
+/// [`no_proxy_of_the_environment_is_used`] runs this test in a process whose environment names a proxy.
 #[ignore = "another test runs it, with its environment"]
 #[tokio::test]
 async fn delivers_beside_a_proxy() {

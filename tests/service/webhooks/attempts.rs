@@ -74,7 +74,7 @@ async fn a_hanging_endpoint_does_not_delay_others() {
     assert!((1..=8).contains(&at_once), "{at_once} requests wait for an answer");
 }
 
-/// An account of its own, with a webhook and tickets that cause deliveries.
+/// Creates an account with a webhook, and tickets that cause deliveries.
 async fn account_with_deliveries(skep: &Skep, name: &str, url: &str, tickets: u32) {
     let (_, key) = tenant(skep, name).await;
     let post = async |path: &str, body: Value| {
@@ -145,7 +145,7 @@ async fn an_answer_without_an_end_is_read_no_further() {
     let found = until(&skep, &made, all(1, "delivered")).await;
     assert_eq!(attempts(&found[0])[0]["answer"], "x".repeat(1024));
     let written = timeout(PATIENCE, written.recv()).await.unwrap().unwrap();
-    // The buffers of both sockets come on top of what the server reads.
+    // The endpoint also fills the buffers of both sockets.
     assert!((64 << 10..32 << 20).contains(&written), "{written} bytes were sent");
 }
 

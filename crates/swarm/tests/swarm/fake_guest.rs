@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::fake_keeper::FakeKeeper;
 
-/// Longer than a message with the time may take.
+/// A delay after which the server sends the time again.
 const LONG: Duration = Duration::from_millis(100);
 
 /// A fake guest that takes any identity, and runs no commands unless its keeper says so.

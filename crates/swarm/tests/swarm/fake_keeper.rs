@@ -65,7 +65,7 @@ pub(crate) struct FakeKeeper {
     pub(crate) refuses_starts: bool,
     /// How often guests were sent the time after a pause.
     pub(crate) clocks_set: usize,
-    /// So many of the next messages with the time take long.
+    /// The number of further messages with the time that guests answer late.
     pub(crate) slow_clocks: usize,
     /// Agents are of a release that cannot set the clock.
     pub(crate) agents_lack_clock: bool,

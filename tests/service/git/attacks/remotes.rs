@@ -88,7 +88,7 @@ fn ask_for_password(mut stream: TcpStream, requests: &AtomicUsize) {
     requests.fetch_add(1, Ordering::SeqCst);
     let answer = "HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Basic realm=x\r\n\
                   content-length: 0\r\nconnection: close\r\n\r\n";
-    // Git may have gone away.
+    // The write fails if git has closed the connection.
     let _ = stream.write_all(answer.as_bytes());
 }
 
