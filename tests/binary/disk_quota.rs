@@ -2,9 +2,10 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use skep_harness::endless_remote::EndlessRemote;
 
 use crate::{
-    harness::{Skep, send},
+    harness::{Skep, eventually, send, temp_dir},
     takeover::{Victim, assert_in_order, listed},
 };
 
@@ -23,7 +24,7 @@ async fn used_mb(skep: &Skep) -> u64 {
 
 /// Settles after at most a sample of the VMs.
 async fn used_mb_after_boot(skep: &Skep, above: u64) -> u64 {
-    crate::harness::eventually("a sample of the disk", async || used_mb(skep).await > above).await;
+    eventually("a sample of the disk", async || used_mb(skep).await > above).await;
     used_mb(skep).await
 }
 
@@ -119,4 +120,39 @@ async fn counts_on_disk(skep: Skep, id: &str) -> Skep {
     skep.delete(&other).await.ok(200);
     send(skep.request(Method::POST, &resume)).await.ok(200);
     skep
+}
+
+/// A clone for a VM is first fetched into the workspace of its account, so it counts there.
+#[tokio::test(flavor = "multi_thread")]
+async fn git_for_a_vm_ends_once_it_has_filled_the_disk_space() {
+    let skep = Skep::start_as(temp_dir(), |command| {
+        command.args(["--git-allow", "127.0.0.1"]);
+    })
+    .await;
+    limit(&skep, &json!({"git_relay": "any"})).await;
+    let vm = skep.boot(1).await[0]["id"].as_str().unwrap().to_owned();
+    let remote = EndlessRemote::start().await;
+    let clone = json!({"vm": vm, "url": remote.url, "path": "/root/clone"});
+    run(&skep, &vm, WORK).await;
+    let layer = used_mb_after_boot(&skep, 15).await;
+    limit(&skep, &json!({"max_disk_mb": layer + 20})).await;
+    let refused = skep.post("/api/git/clone", &clone).await;
+    assert!(refused.refused(409, "quota_exceeded").contains("`max_disk_mb`"), "{refused:?}");
+    let sent = remote.sent_mebibytes();
+    assert!((8..256).contains(&sent), "{sent} MiB were sent");
+    run(&skep, &vm, "test ! -e /root/clone").await;
+    // Nothing is left of it: without a limit, files do not count, and with one, another file fits.
+    limit(&skep, &json!({"max_disk_mb": null})).await;
+    let layer = used_mb(&skep).await;
+    limit(&skep, &json!({"max_disk_mb": layer + 20})).await;
+    let root = skep.get("/api/whoami").await.ok(200)["roots"][0].as_str().unwrap().to_owned();
+    let upload = skep.request(Method::PUT, &format!("/api/files/raw?path={root}/file"));
+    send(upload.header("content-type", "application/octet-stream").body(vec![7; 7 << 20])).await.ok(201);
+    // The control: without the limit, the clone goes on.
+    limit(&skep, &json!({"max_disk_mb": null})).await;
+    let before = remote.sent_mebibytes();
+    tokio::select! {
+        answer = skep.post("/api/git/clone", &clone) => panic!("{answer:?}"),
+        () = eventually("more of the pack", async || remote.sent_mebibytes() > before + sent) => {}
+    }
 }

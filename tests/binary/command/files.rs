@@ -12,10 +12,11 @@ use std::{
     },
     path::Path,
     process::{Command, Output, Stdio},
+    sync::Arc,
 };
 
 use rustix::fs::{CWD, Mode, mkfifoat};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{answer, skep, stdout};
 use crate::harness::{Skep, binary, step};
@@ -217,13 +218,14 @@ fn links_of_earlier_copies(server: &Skep, vm: &str) {
     assert_eq!(done(skep(server, &["cat", "own/sub/file"], "")), "inside");
 }
 
-/// A server that takes a file and never reads it.
-fn stalling_server() -> String {
+/// A server that answers requests by their first line: with a status and a body, or not at all.
+fn serve(answer: impl Fn(&str) -> Option<(&'static str, String)> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = Arc::new(answer);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
+            let (mut stream, answer) = (stream.unwrap(), Arc::clone(&answer));
             std::thread::spawn(move || {
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
                 let mut head = String::new();
@@ -232,20 +234,73 @@ fn stalling_server() -> String {
                         return;
                     }
                 }
-                if head.starts_with("GET") {
-                    let body = r#"{"error": "Not Found", "message": "nothing"}"#;
-                    let length = body.len();
-                    let answer = format!(
-                        "HTTP/1.1 404 Not Found\r\nskep-error: unknown_path\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-                    );
-                    stream.write_all(answer.as_bytes()).unwrap();
-                } else {
-                    std::thread::park();
+                match answer(head.lines().next().unwrap()) {
+                    Some((status, body)) => {
+                        let length = body.len();
+                        let head =
+                            format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close");
+                        write!(stream, "{head}\r\n\r\n{body}").unwrap();
+                    }
+                    None => std::thread::park(),
                 }
             });
         }
     });
     url
+}
+
+/// The status line and the header that says that a path does not exist.
+const UNKNOWN_PATH: &str = "404 Not Found\r\nskep-error: unknown_path";
+
+/// A server that takes a file and never reads it.
+fn stalling_server() -> String {
+    serve(|line| {
+        let body = r#"{"error": "Not Found", "message": "nothing"}"#.to_owned();
+        line.starts_with("GET").then_some((UNKNOWN_PATH, body))
+    })
+}
+
+/// An entry of a listing.
+fn entry(name: &str, kind: &str, target: Option<&Path>) -> Value {
+    json!({
+        "name": name, "path": format!("/root/t/{name}"), "type": kind, "size_bytes": 6, "mode": "0755", "uid": 0, "gid": 0,
+        "modified_at": "2026-01-01T00:00:00Z", "target": target
+    })
+}
+
+/// A VM that lists a link and a folder of the same name, with a file in the folder.
+#[test]
+fn no_file_of_a_copy_is_written_through_a_link_of_the_same_copy() {
+    let temp_dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp_dir.path().join(name);
+    for name in ["canary", "into"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    let canary = at("canary");
+    let url = serve(move |line| {
+        let list =
+            |entries: Value| json!({"path": "/root", "entries": entries, "next_cursor": null}).to_string();
+        let answer = match line.replace("%2F", "/") {
+            line if line.contains("/api/files/read") => "stolen".to_owned(),
+            line if line.contains("/root/t/a") => list(json!([entry("file", "file", None)])),
+            line if line.contains("/root/control") => list(json!([entry("a", "symlink", Some(&canary))])),
+            _ => list(json!([entry("a", "symlink", Some(&canary)), entry("a", "directory", None)])),
+        };
+        Some(("200 OK", answer))
+    });
+    let into = at("into");
+    let copy = |source: &str| {
+        let arguments = ["cp", source, into.to_str().unwrap(), "--url", &url, "--api-key", "x"];
+        Command::new(binary()).args(arguments).output().unwrap()
+    };
+    let copied = copy("web:t");
+    assert_eq!(fs::read_dir(at("canary")).unwrap().count(), 0, "{copied:?}");
+    assert_eq!(fs::read(into.join("t/a/file")).unwrap(), b"stolen", "{copied:?}");
+    let message = String::from_utf8_lossy(&copied.stderr);
+    assert!(copied.status.code() == Some(1) && message.contains("t/a cannot be created"), "{copied:?}");
+    // The control: the link alone is copied, and leads there.
+    done(copy("web:control"));
+    assert_eq!(fs::read_link(into.join("control/a")).unwrap(), at("canary"));
 }
 
 #[test]

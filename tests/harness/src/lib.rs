@@ -8,6 +8,8 @@
 #[cfg(feature = "binary")]
 pub mod binary;
 mod control_groups;
+#[cfg(any(feature = "binary", feature = "service"))]
+pub mod endless_remote;
 mod names;
 pub mod process;
 #[cfg(any(feature = "binary", feature = "service"))]

@@ -3,10 +3,15 @@
 use std::{
     future::pending,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use skep_api::{ErrorCode, Failure, exec::RunCommand};
+use bytes::Bytes;
+use futures_util::stream;
+use skep_api::{
+    ErrorCode, Failure,
+    exec::{ExecEvent, RunCommand},
+};
 use skep_channel::{
     Content, FreezeReport, FreezeRequest, HandOut, HandOutReport, Identity, IdentityReport, ThawRequest,
     TimeAndSeed,
@@ -101,12 +106,7 @@ impl Handler for FakeGuest {
         Ok(ANSWER_OF_COMMAND.into())
     }
 
-    async fn run_streamed(
-        &self,
-        name: &str,
-        _: bytes::Bytes,
-        _: Content,
-    ) -> Result<(Vec<u8>, Content), Failure> {
+    async fn run_streamed(&self, name: &str, _: Bytes, _: Content) -> Result<(Vec<u8>, Content), Failure> {
         Err(Failure::new(ErrorCode::UnknownRoute, name))
     }
 
@@ -114,11 +114,24 @@ impl Handler for FakeGuest {
         if self.0.lock().unwrap().refuses_commands {
             return Err(Failure::new(ErrorCode::Overloaded, "no further commands"));
         }
-        Ok(Box::pin(futures_util::stream::pending()))
+        Ok(Box::pin(stream::pending()))
     }
 
-    fn attach(&self, _: &str, _: u64, _: u64) -> Result<Events, Failure> {
-        Ok(Box::pin(futures_util::stream::pending()))
+    fn attach(&self, _: &str, stdout_offset: u64, _: u64) -> Result<Events, Failure> {
+        {
+            let mut keeper = self.0.lock().unwrap();
+            if !keeper.commands_print {
+                return Ok(Box::pin(stream::pending()));
+            }
+            keeper.printing_since.get_or_insert_with(Instant::now);
+        }
+        let keeper = Arc::clone(&self.0);
+        let piece = Bytes::from_static(&[b'y'; 16 << 10]);
+        let offsets = (stdout_offset..).step_by(piece.len());
+        Ok(Box::pin(stream::iter(offsets.map(move |offset| {
+            keeper.lock().unwrap().bytes_printed += piece.len();
+            (offset, ExecEvent::Stdout(piece.clone()))
+        }))))
     }
 
     fn cancel(&self, _: &str) -> Result<(), Failure> {

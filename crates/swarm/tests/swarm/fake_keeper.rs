@@ -7,7 +7,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
     process::{Child, Command},
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -73,6 +73,12 @@ pub(crate) struct FakeKeeper {
     pub(crate) runs_commands: bool,
     /// Guests refuse to start commands.
     pub(crate) refuses_commands: bool,
+    /// Started commands print without end.
+    pub(crate) commands_print: bool,
+    /// When the output of one of them was first asked for.
+    pub(crate) printing_since: Option<Instant>,
+    /// What they printed, in bytes.
+    pub(crate) bytes_printed: usize,
     /// The commands that guests ran.
     pub(crate) commands: Vec<String>,
     /// The guests that were asked to freeze their programs.

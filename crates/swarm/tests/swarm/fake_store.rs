@@ -30,7 +30,7 @@ use skep_store::{
 };
 use tokio::sync::broadcast;
 
-use crate::fake_files::FakeFiles;
+use crate::{fake_files::FakeFiles, fake_log::FakeLog};
 
 pub(crate) struct FakeStore {
     fails: AtomicBool,
@@ -51,6 +51,7 @@ pub(crate) struct FakeStore {
     /// The disk of each account.
     pub(crate) disk: Mutex<AccountDisk>,
     pub(crate) files: Mutex<FakeFiles>,
+    pub(crate) log: FakeLog,
 }
 
 impl Default for FakeStore {
@@ -69,6 +70,7 @@ impl Default for FakeStore {
             templates: Mutex::default(),
             disk: Mutex::new(AccountDisk { limits: Limits::NONE, templates_bytes: 0 }),
             files: Mutex::default(),
+            log: FakeLog::default(),
         }
     }
 }
@@ -93,6 +95,12 @@ impl FakeStore {
         alive.iter_mut().find(|found| found.id == vm).unwrap().attributes.egress = egress;
     }
 
+    /// Makes a VM work on a ticket, as if it had been booted for it.
+    pub(crate) fn set_ticket(&self, vm: VmId) {
+        let mut alive = self.alive.lock().unwrap();
+        alive.iter_mut().find(|found| found.id == vm).unwrap().ticket = Some(TicketId::generate());
+    }
+
     pub(crate) fn is_paused(&self, vm: VmId) -> bool {
         self.paused.lock().unwrap().contains_key(&vm)
     }
@@ -115,7 +123,7 @@ impl FakeStore {
     fn record(&self, vm: VmBooted) -> VmRecord {
         let pause = self.paused.lock().unwrap().get(&vm.id).copied();
         let snapshot = self.snapshots.lock().unwrap().get(&vm.id).copied();
-        VmRecord { vm, command_runs: false, pause, snapshot, resumed_at: None, end: None }
+        VmRecord { command_runs: vm.ticket.is_some(), vm, pause, snapshot, resumed_at: None, end: None }
     }
 
     pub(crate) fn forget(&self, vm: VmId) {
@@ -211,12 +219,13 @@ impl VmStore for FakeStore {
         unreachable!()
     }
 
-    async fn append_log(&self, _: AppendLog) -> Result<()> {
-        unreachable!()
+    async fn append_log(&self, command: AppendLog) -> Result<()> {
+        self.log.append(&command).await;
+        Ok(())
     }
 
     async fn log_position(&self, _: VmId) -> Result<LogPosition> {
-        unreachable!()
+        Ok(LogPosition::default())
     }
 
     async fn read_log(&self, _: ReadLog) -> Result<LogPage> {

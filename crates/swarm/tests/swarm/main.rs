@@ -11,6 +11,7 @@ mod fake_driver;
 mod fake_files;
 mod fake_guest;
 mod fake_keeper;
+mod fake_log;
 mod fake_store;
 mod fake_templates;
 mod fixture;
@@ -20,6 +21,7 @@ mod names;
 mod other_release;
 mod pause;
 mod pool;
+mod run_log;
 mod templates;
 
 use std::time::Duration;

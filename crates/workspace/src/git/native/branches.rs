@@ -13,7 +13,7 @@ pub(in crate::git) async fn branches(request: &GitBranches, place: &Place) -> Op
     read(place, request.path.as_ref(), move |reader| list_branches(reader, remote)).await
 }
 
-fn list_branches(reader: &mut Reader<'_>, remote: bool) -> Option<Branches> {
+pub(super) fn list_branches(reader: &mut Reader<'_>, remote: bool) -> Option<Branches> {
     let current = match reader.head()? {
         Head::Branch(name, _) => Some(name),
         Head::Detached(_) => None,

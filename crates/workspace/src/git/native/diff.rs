@@ -49,7 +49,7 @@ struct ChangedFile {
     content: Option<Vec<u8>>,
 }
 
-fn compute_diff(reader: &mut Reader<'_>, request: &GitDiff) -> Option<Diff> {
+pub(super) fn compute_diff(reader: &mut Reader<'_>, request: &GitDiff) -> Option<Diff> {
     reader.uses_default_comparison()?;
     let (top, index) = (reader.open_top_folder()?, reader.index()?);
     if index.conflicted().next().is_some() {

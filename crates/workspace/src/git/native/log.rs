@@ -18,7 +18,7 @@ pub(in crate::git) async fn log(request: &GitLog, place: &Place) -> Option<Log> 
     read(place, path.as_ref(), move |reader| read_page(reader, &request)).await
 }
 
-fn read_page(reader: &mut Reader<'_>, request: &GitLog) -> Option<Log> {
+pub(super) fn read_page(reader: &mut Reader<'_>, request: &GitLog) -> Option<Log> {
     let (commit, seen) = match (&request.cursor, &request.revision) {
         (Some(cursor), _) => {
             let PageStart { commit, offset: seen } = PageStart::parse(cursor).ok()?;

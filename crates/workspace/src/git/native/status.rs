@@ -49,7 +49,7 @@ pub(in crate::git) async fn status(request: &GitStatus, place: &Place) -> Option
     Some(status)
 }
 
-fn compute_status(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
+pub(super) fn compute_status(reader: &mut Reader<'_>) -> Option<RepositoryStatus> {
     reader.uses_default_comparison()?;
     let top = reader.open_top_folder()?;
     let index = reader.index()?;

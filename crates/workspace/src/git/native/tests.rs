@@ -5,6 +5,7 @@ mod hostile;
 mod limits;
 mod objects;
 mod patches;
+mod process;
 
 use std::{
     collections::BTreeMap,
@@ -412,31 +413,6 @@ fn a_pack_that_is_broken_or_cut_short_is_not_read() {
     }
     assert!(refused > 100, "{refused}");
     fixture.assert_same_log("", None, 30);
-}
-
-#[test]
-fn a_reading_ends_when_its_caller_is_gone() {
-    let fixture = Fixture::new();
-    fixture.commit("First");
-    let roots = fixture.place.roots().unwrap();
-    let repository = Repository::find_without_git(&fixture.place, Some(&fixture.path(""))).unwrap();
-    let reader = |cancellation| {
-        let objects = Objects::new(&roots, repository.common_dir.join("objects"));
-        Reader {
-            roots: &roots,
-            repository: &repository,
-            objects,
-            packed_refs: None,
-            commit_nodes: HashMap::new(),
-            cancellation,
-        }
-    };
-    let (kept, waiting) = Cancellation::with_time_limit(Duration::from_secs(600));
-    let mut kept = reader(kept);
-    let head = kept.resolve_revision("main").unwrap();
-    assert_eq!(kept.history(head, 0, 5).unwrap().len(), 1);
-    drop(waiting);
-    assert!(kept.history(head, 0, 5).is_none());
 }
 
 /// A reading keeps its permit until its thread ends, even if the caller has left.
