@@ -255,7 +255,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&dir.path().join("a/b"))), (0o700, 0o755));
         for nowhere in ["/proc/skep-test", "/proc/skep-test/below"] {
-            let refused = DataDir::open(Path::new(nowhere)).unwrap_err();
+            let refused = create_dir_all(Path::new(nowhere), 0o700).unwrap_err();
             let source = std::error::Error::source(&refused).unwrap().to_string();
             assert!(source.contains("no folder can be made"), "{refused}: {source}");
         }

@@ -281,6 +281,8 @@ mod tests {
     fn a_record_is_read_back_and_invalid_ones_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = DataDir::open(dir.path()).unwrap();
+        // Without root there are no VMs, and so no folder of their records.
+        fs::create_dir_all(data_dir.records()).unwrap();
         let records = Records::of(&data_dir);
         assert!(records.is_empty());
         let [kept, copied, newer] = [(); 3].map(|()| record(VmId::generate()));
