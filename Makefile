@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests agent preload openapi build run rustfmt-and-clippy test test-all test-dashboard soak-dashboard check rounds stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
+.PHONY: help setup setup-tests agent preload openapi binary build run rustfmt-and-clippy test test-all test-dashboard soak-dashboard check rounds stress schemathesis clients audit bench bench-forks bench-sizes fuzz soak update-test clean
 
 TARGET := x86_64-unknown-linux-gnu
 AGENT := target/guest/$(TARGET)/guest/skep-agent
@@ -54,11 +54,15 @@ openapi: preload
 
 # The dashboard's types come from the API's document, which a small binary prints; then skep embeds the dashboard, the agent and the
 # library. Those are linked by one processor each, so that a build of them alone leaves processors idle.
-build: setup ## build what is embedded, and the binary, target/release/skep
+binary:
 	@$(MAKE) --no-print-directory --jobs=2 openapi agent
 	@packaging/dashboard target/release/skep-openapi
 	@echo "==> skep"
 	@cargo build --locked --release --package skep
+
+build: setup ## build what is embedded, and the binary, target/release/skep; root compiles as the owner of the clone, if that user has Rust
+	@packaging/as-owner --hand-over
+	@packaging/as-owner $(MAKE) --no-print-directory binary
 
 run: build ## set up, build, bake the base template, serve until Ctrl-C
 	@if [ "$$(id -u)" = 0 ]; then $(SKEP) bake $(ARGS); fi
@@ -91,7 +95,7 @@ soak-dashboard: build ## the dashboard with 1,000 VMs and 10,000 tickets, and a 
 	@$(TEST_ENVIRONMENT) packaging/node npm run --prefix dashboard --silent soak
 
 rustfmt-and-clippy: setup
-	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
+	@packaging/as-owner sh -c '{ cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 || rustup component add rustfmt clippy'
 
 check: build rustfmt-and-clippy ## format, lints and the tests that need neither root nor VMs
 	@$(TEST_ENVIRONMENT) tests/stages/run lint check unit service
@@ -112,7 +116,7 @@ stress: build ## the tests that TEST, a filter of nextest, names, ROUNDS times b
 schemathesis: $(VENV)/ready
 
 # The environment is made whole or not at all: what an interrupted one left is thrown away.
-$(VENV)/ready: tests/binary/schemathesis/requirements.txt | setup
+$(VENV)/ready: tests/binary/schemathesis/requirements.txt | build
 	@echo "==> virtual environment for schemathesis"
 	@rm -rf $(VENV)
 	@python3 -m venv $(VENV)
@@ -122,7 +126,7 @@ $(VENV)/ready: tests/binary/schemathesis/requirements.txt | setup
 
 clients: $(CLIENTS)/ready
 
-$(CLIENTS)/ready: tests/binary/clients/python/requirements.txt tests/binary/clients/typescript/package-lock.json | setup
+$(CLIENTS)/ready: tests/binary/clients/python/requirements.txt tests/binary/clients/typescript/package-lock.json | build
 	@echo "==> generators of Python and TypeScript clients"
 	@rm -rf $(CLIENTS)
 	@python3 -m venv $(CLIENTS)/python
@@ -134,27 +138,28 @@ $(CLIENTS)/ready: tests/binary/clients/python/requirements.txt tests/binary/clie
 	@touch $@
 
 audit: ## licences, bans, sources and advisories of the dependencies (cargo-deny)
-	@command -v cargo-deny >/dev/null || { echo "make audit: cargo-deny is missing; install it: cargo install --locked cargo-deny" >&2; exit 1; }
-	@cargo deny --all-features check
+	@packaging/as-owner cargo deny --version >/dev/null 2>&1 || { echo "make audit: cargo-deny is missing; install it: cargo install --locked cargo-deny" >&2; exit 1; }
+	@packaging/as-owner cargo deny --all-features check
 
 FUZZ_SECONDS ?= 60
 # The sanitizer needs options that a stable compiler has only for its own build, and takes by RUSTC_BOOTSTRAP.
 fuzz: ## what a guest may send: frames of the channel, first bytes of connections, DNS queries, each FUZZ_SECONDS long (cargo-fuzz)
-	@cargo fuzz --version >/dev/null 2>&1 || { echo "make fuzz: cargo-fuzz is missing; install it: cargo install --locked cargo-fuzz" >&2; exit 1; }
+	@packaging/as-owner --hand-over
+	@packaging/as-owner cargo fuzz --version >/dev/null 2>&1 || { echo "make fuzz: cargo-fuzz is missing; install it: cargo install --locked cargo-fuzz" >&2; exit 1; }
 	@command -v c++ >/dev/null || { echo "make fuzz: a C++ compiler is missing, for libFuzzer; install it: apt-get install g++" >&2; exit 1; }
 	@for target in host_end first_bytes dns_query; do \
-		RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60 || exit; \
+		RUSTC_BOOTSTRAP=1 packaging/as-owner cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60 || exit; \
 	done
 
 bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; ARGS are those of `skep bench boot`
-	@cargo build --locked --release --package skep-engine --example plain_qemu
+	@packaging/as-owner cargo build --locked --release --package skep-engine --example plain_qemu
 	@benches/boot $(SKEP) target/release/examples/plain_qemu $(TEST_IMAGES) $(ARGS)
 
 BENCH_VMS ?= 60
 BENCH_SCALE ?= 40
 bench-forks: build ## forks, snapshots and pauses to disk of VMs that changed 50 and 256 MB (ROUNDS of each); needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make bench-forks: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
-	@cargo build --locked --release --package skep-engine --example plain_qemu
+	@packaging/as-owner cargo build --locked --release --package skep-engine --example plain_qemu
 	@benches/forks $(SKEP) target/release/examples/plain_qemu $(TEST_IMAGES) 50 256
 
 bench-sizes: build ## boots by the size of VMs (ROUNDS of ten each), BENCH_VMS idle VMs of 1 GiB, and a Python test suite (BENCH_SCALE) in VMs with one and two processors; needs root
@@ -167,29 +172,31 @@ bench-sizes: build ## boots by the size of VMs (ROUNDS of ten each), BENCH_VMS i
 # takes an hour.
 soak: build ## what VMs share that were never seeded, 50 copies of one VM, and npm in a VM; SOAK_BOOTS boots and ends with VMMs killed at random; SOAK_SERVER=1: a tenth of it with servers killed too; SOAK_WORK_MINUTES of work in SOAK_WORK_VMS VMs; SOAK_COPY_ROUNDS kills at random during forks, snapshots, pauses and resumes each; SOAK_GIT_ROUNDS calls of git while its settings are rewritten
 	@[ "$$(id -u)" = 0 ] || { echo "make soak: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
+	@packaging/as-owner $(NEXTEST) build
 	@$(BAKE_FOR_TESTS)
 	@$(TEST_ENVIRONMENT) SKEP_TEST_ROOT=1 SOAK_BOOTS=$(SOAK_BOOTS) SOAK_COPY_ROUNDS=$(SOAK_COPY_ROUNDS) \
-		$(NEXTEST) run --locked --package skep-tests --test binary --profile soak --no-capture -- \
+		$(NEXTEST) run --profile soak --no-capture -E 'binary_id(skep-tests::binary)' -- \
 		soak::boots_with_$(if $(SOAK_SERVER),servers,vmms) soak::copies:: soak::node:: soak::resources:: \
 		soak::without_reseed:: soak::work:: thorough::random_kills::copies::
-	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(NEXTEST) run --locked --package skep-service-tests --test service --profile soak git::races::
+	@SOAK_GIT_ROUNDS=$(SOAK_GIT_ROUNDS) $(NEXTEST) run --profile soak -E 'binary_id(skep-service-tests::service)' -- git::races::
 
 EARLIER ?=
 EARLIER_TREE := $(CURDIR)/target/earlier
 # The last release is the commit that dated it in the changelog.
 update-test: build ## VMs of an earlier revision after an update to this one; EARLIER=<git revision>, else the last release
 	@[ "$$(id -u)" = 0 ] || { echo "make update-test: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
-	@revision="$(EARLIER)"; [ -n "$$revision" ] || revision=$$(git log -1 --format=%H -G'^## [0-9.]+ - ' -- CHANGELOG.md); \
+	@git="packaging/as-owner git"; revision="$(EARLIER)"; [ -n "$$revision" ] || revision=$$($$git log -1 --format=%H -G'^## [0-9.]+ - ' -- CHANGELOG.md); \
 		[ -n "$$revision" ] || { echo "make update-test: name the earlier revision: EARLIER=<git revision>" >&2; exit 1; }; \
-		revision=$$(git rev-parse --verify "$$revision^{commit}"); \
+		revision=$$($$git rev-parse --verify "$$revision^{commit}"); \
 		echo "==> the earlier revision, $$revision (the first build takes some minutes)"; \
-		git worktree prune; \
-		[ -e $(EARLIER_TREE)/.git ] || git worktree add --quiet --detach $(EARLIER_TREE) "$$revision"; \
-		git -C $(EARLIER_TREE) checkout --quiet --force --detach "$$revision"
-	@$(MAKE) --directory $(EARLIER_TREE) build
+		$$git worktree prune; \
+		[ -e $(EARLIER_TREE)/.git ] || $$git worktree add --quiet --detach $(EARLIER_TREE) "$$revision"; \
+		$$git -C $(EARLIER_TREE) checkout --quiet --force --detach "$$revision"
+	@packaging/as-owner $(MAKE) --directory $(EARLIER_TREE) build
+	@packaging/as-owner $(NEXTEST) build
 	@$(SKEP) bake --image-dir $(TEST_IMAGES)
 	@$(TEST_ENVIRONMENT) SKEP_TEST_ROOT=1 SKEP_EARLIER_BINARY=$(EARLIER_TREE)/$(SKEP) \
-		$(NEXTEST) run --locked --package skep-tests --test binary --profile soak --no-capture -E 'test(/^update::/)'
+		$(NEXTEST) run --profile soak --no-capture -E 'binary_id(skep-tests::binary) & test(/^update::/)'
 
 clean: ## remove what was built
-	@cargo clean
+	@[ ! -d target ] || find target/. -mindepth 1 -delete

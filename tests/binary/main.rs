@@ -24,6 +24,7 @@ mod tls;
 mod webhooks;
 mod without_root;
 
+mod as_owner;
 mod bake;
 mod clients;
 mod clock;

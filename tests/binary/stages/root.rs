@@ -6,7 +6,7 @@ use super::{run_of, stages_with};
 
 /// Leaves what tests leave that are killed: the image directory of a bake, a namespace and a control group, with processes.
 const LEAVES: &str = r#"#!/bin/sh -e
-case "$*" in *--no-run*) exit 0;; esac
+case "$1" in build) exit 0;; esac
 mkdir -p "$TMPDIR/skep-test-bake/deep/images"
 touch "$TMPDIR/skep-test-bake/deep/images/.lock"
 ip netns add skep-test-$$-world
