@@ -190,7 +190,7 @@ async fn reconnect(
         return Err(gone("it is another process than the one on record"));
     }
     let adopted = match first.reach(restorer, facts.id, pause).await {
-        Err(failed) if failed.may_succeed_again() => {
+        Err(failed) if failed.error.new_streams_may_help() => {
             let (vm, message) = (facts.id, loss::message(failed.step, &failed.error));
             tracing::warn!(%vm, error = %failed.error, "VM {vm} of an earlier start is attached again: {message}");
             second.reach(restorer, vm, pause).await

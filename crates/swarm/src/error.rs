@@ -42,6 +42,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether another attempt with new streams may succeed. `adopt/attempt.rs` has the reasons.
+    pub(crate) fn new_streams_may_help(&self) -> bool {
+        use skep_channel::Error::{Ended, Malformed, Timeout};
+        matches!(self, Self::Engine(_) | Self::Guest(Ended | Malformed(_) | Timeout(_)))
+    }
+
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Refused(failure) => failure.code,

@@ -1,10 +1,11 @@
 //! An attempt to take over a VM that an earlier server left.
 //!
-//! An adoption makes two, because a new stream of the agent may stay silent although the VM works. The guest's kernel reports
-//! the end of the old stream and the start of the new one apart from the bytes. On several processors an agent may read
-//! and echo the marker before it sees the old stream end. It then takes this for the end of the new stream, and waits for
-//! another marker. Likewise, QEMU holds back all output of the agent on a new stream if it noticed the end of the old one
-//! by a write while the guest's buffers were full. A further stream ends both conditions.
+//! An adoption makes two, and so does the resume of a VM that was adopted while it was paused: a new stream of the agent
+//! may stay silent although the VM works. The guest's kernel reports the end of the old stream and the start of the
+//! new one apart from the bytes. On several processors an agent may read and echo the marker before it sees the old
+//! stream end. It then takes this for the end of the new stream, and waits for another marker. Likewise, QEMU holds back
+//! all output of the agent on a new stream if it noticed the end of the old one by a write while the guest's buffers were
+//! full. A further stream ends both conditions.
 
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 
@@ -34,14 +35,6 @@ pub(super) struct AdoptionError {
     /// The step that failed.
     pub(super) step: Step,
     pub(super) error: Error,
-}
-
-impl AdoptionError {
-    /// Whether new streams may help.
-    pub(super) fn may_succeed_again(&self) -> bool {
-        use skep_channel::Error::{Ended, Malformed, Timeout};
-        matches!(self.error, Error::Engine(_) | Error::Guest(Ended | Malformed(_) | Timeout(_)))
-    }
 }
 
 /// What a server has of a VM that it took over.
@@ -157,7 +150,7 @@ mod tests {
         let late = attempt.step(Step::Monitor, pending::<Result<(), Error>>()).await.unwrap_err();
         assert_eq!(late.step, Step::Monitor);
         assert_eq!(crate::loss::message(late.step, &late.error), "its process did not answer within 30 s");
-        assert!(late.may_succeed_again());
+        assert!(late.error.new_streams_may_help());
         // The limit is that of all steps together.
         let late = attempt.step(Step::Thaw, pending::<Result<(), Error>>()).await.unwrap_err();
         assert_eq!(late.step, Step::Thaw);

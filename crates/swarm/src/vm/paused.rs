@@ -6,13 +6,21 @@ use skep_api::{VmId, swarm::PausedBy};
 use skep_channel::Guest;
 use skep_engine::Machine;
 use skep_keeper_protocol::ServerEnd;
-use tokio::net::UnixStream;
+use tokio::{
+    net::UnixStream,
+    time::{Instant, timeout_at},
+};
 
 use super::{Running, Unchanged};
-use crate::{Error, hand_out};
+use crate::{
+    Error, hand_out,
+    loss::{self, Step},
+};
 
 /// Time limit of the connection to the agent of a VM that was adopted while it was paused.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit of the first attempt. It leaves more to the second one, because a slow VM needs that time.
+const FIRST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Paused {
     pub(super) machine: Arc<dyn Machine>,
@@ -24,7 +32,7 @@ pub(crate) struct Paused {
 enum Agent {
     /// The connection from before the pause, with the calls that stand still on it.
     Connected(Guest),
-    /// The stream to an agent that this server has not talked to. `None` after an attempt that failed. The VMM serves one
+    /// The stream to an agent that this server has not talked to. `None` after a resume that failed. The VMM serves one
     /// stream at a time, so there is no other one meanwhile.
     Unconnected(Option<UnixStream>),
 }
@@ -69,17 +77,72 @@ impl Paused {
         let guest = match &mut self.agent {
             Agent::Connected(guest) => guest.clone(),
             Agent::Unconnected(stream) => {
-                let stream = match stream.take() {
-                    Some(stream) => stream,
-                    None => keeper.attach(vm).await?.agent,
-                };
-                let guest = Guest::connect(stream, CONNECT_TIMEOUT).await?;
-                guest.check_protocol().await?;
+                let guest = connect_to_adopted(stream.take(), keeper, vm).await?;
                 self.agent = Agent::Connected(guest.clone());
                 guest
             }
         };
         hand_out::set_clock(&guest).await?;
         Ok(guest)
+    }
+}
+
+/// Connects to the agent, on this stream or a new one. A second attempt has a new stream, as in an adoption:
+/// `adopt/attempt.rs` has the reasons.
+async fn connect_to_adopted(
+    stream: Option<UnixStream>,
+    keeper: &ServerEnd,
+    vm: VmId,
+) -> Result<Guest, Error> {
+    // Both limits count from now.
+    let begun = Instant::now();
+    let first = async {
+        let stream = match stream {
+            Some(stream) => stream,
+            None => keeper.attach(vm).await?.agent,
+        };
+        connect(stream).await
+    };
+    match within(begun, FIRST_ATTEMPT_TIMEOUT, first).await {
+        Err(error) if error.new_streams_may_help() => {
+            let message = loss::message(Step::Agent, &error);
+            tracing::warn!(%vm, %error, "VM {vm}, which an earlier server paused, is attached again: {message}");
+            let second = async { connect(keeper.attach(vm).await?.agent).await };
+            within(begun, CONNECT_TIMEOUT, second).await
+        }
+        outcome => outcome,
+    }
+}
+
+async fn connect(stream: UnixStream) -> Result<Guest, Error> {
+    let guest = Guest::connect(stream, CONNECT_TIMEOUT).await?;
+    guest.check_protocol().await?;
+    Ok(guest)
+}
+
+async fn within<T>(
+    begun: Instant,
+    limit: Duration,
+    outcome: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    timeout_at(begun + limit, outcome).await.map_err(|_| skep_channel::Error::Timeout(limit))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_agent_takes_the_time_of_the_first_attempt_and_gets_a_second_one() {
+        let (stream, _agent) = UnixStream::pair().unwrap();
+        let begun = Instant::now();
+        let error = within(begun, FIRST_ATTEMPT_TIMEOUT, connect(stream)).await.unwrap_err();
+        assert_eq!(begun.elapsed(), FIRST_ATTEMPT_TIMEOUT);
+        assert!(error.new_streams_may_help(), "{error}");
+        assert_eq!(
+            loss::message(Step::Agent, &error),
+            "its guest agent did not answer within 10 s",
+            "{error}"
+        );
     }
 }

@@ -170,6 +170,27 @@ async fn an_adopted_vm_gets_the_state_on_record() {
 }
 
 #[tokio::test]
+async fn a_paused_vm_that_was_adopted_has_two_attempts_at_its_resume() {
+    // With 2, both streams of the first resume are closed.
+    for (hang_ups, state) in [(1, VmState::Running), (2, VmState::Paused)] {
+        let fixture = Fixture::new().await;
+        let vm = fixture.boot(1).await.unwrap().vms[0].id;
+        fixture.swarm.pause(&fixture.account, vm, PausedTo::Memory, "p").await.unwrap();
+        fixture.keeper(|keeper| keeper.guests_hang_up = hang_ups);
+        let fixture = fixture.restart().await;
+        let resumed = fixture.swarm.resume(&fixture.account, &FREE, vm, "r").await;
+        assert_eq!(resumed.is_ok(), state == VmState::Running, "{hang_ups}: {resumed:?}");
+        assert_state(&fixture, vm, state).await;
+        assert_eq!(fixture.keeper(|keeper| keeper.guests_hang_up), 0, "{hang_ups}");
+        // A later request has a stream of its own.
+        fixture.swarm.resume(&fixture.account, &FREE, vm, "r").await.unwrap();
+        assert_state(&fixture, vm, VmState::Running).await;
+        fixture.swarm.end(&fixture.account, vm, "d").await.unwrap();
+        fixture.assert_nothing_left().await;
+    }
+}
+
+#[tokio::test]
 async fn a_paused_vm_that_was_adopted_expires_and_ends_with_its_vmm() {
     for (ttl, reason) in [(Some(Duration::from_millis(1)), EndReason::Expired), (None, EndReason::Crashed)] {
         let fixture = Fixture::new().await;
