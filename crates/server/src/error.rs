@@ -11,7 +11,7 @@ use http::{
     header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use skep_accounts::redact_keys;
-use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorBody, ErrorCode, ErrorKind, Failure, exec::StreamRefusal};
 
 /// The header that carries the stable code of a refusal.
 pub const SKEP_ERROR: HeaderName = HeaderName::from_static("skep-error");
@@ -69,6 +69,20 @@ impl Refusal {
 
     pub(crate) fn failure(&self) -> &Failure {
         &self.failure
+    }
+
+    /// What the caller reads as the last event of a stream. Logs the cause, because the request log has no more of a
+    /// stream than its beginning; `of` names the stream there, such as `a command`.
+    pub(crate) fn log_and_end_stream(&self, of: &'static str) -> StreamRefusal {
+        if let Some(cause) = self.cause() {
+            tracing::error!("the stream of {of} ended with an error: {}", redact_keys(cause));
+        }
+        let Failure { code, message } = &self.failure;
+        StreamRefusal {
+            error: reason_phrase(code.kind()).to_owned(),
+            message: redact_keys(message).into_owned(),
+            code: *code,
+        }
     }
 }
 
@@ -275,6 +289,9 @@ impl IntoResponse for HeadRefusal {
 
 #[cfg(test)]
 mod tests {
+    use skep_accounts::KeySecret;
+    use skep_api::Environment;
+
     use super::*;
 
     #[test]
@@ -291,6 +308,18 @@ mod tests {
         let refusal = Refusal::from(Failure::new(ErrorCode::Internal, "/secret/path is gone"));
         assert_eq!(refusal.failure().message, "internal error");
         assert_eq!(refusal.cause.as_deref(), Some("/secret/path is gone"));
+    }
+
+    #[test]
+    fn a_key_in_a_message_is_redacted_in_a_body_and_at_the_end_of_a_stream() {
+        let secret = KeySecret::from_random(Environment::ALL[0], [7; 32]);
+        let key = secret.expose();
+        let refusal = Refusal::new(ErrorCode::InvalidValue, format!("`{key}` is no name"));
+        let of_stream = refusal.log_and_end_stream("a test").message;
+        let of_body = body_of(StatusCode::BAD_REQUEST, &refusal.failure().message);
+        for text in [of_stream, of_body] {
+            assert!(!text.contains(key) && text.contains("is no name"), "{text}");
+        }
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod server_error;
 mod session;
 mod session_host;
 mod session_links;
+mod sse;
 mod swarm_handle;
 mod template_builds;
 mod tickets;

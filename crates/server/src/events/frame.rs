@@ -4,14 +4,12 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde::Serialize;
 use skep_api::{
-    Failure,
     events::{CurrentTicket, EventId, GapReason, STREAM_GAP, StreamGap, TICKET_CURRENT},
-    exec::StreamRefusal,
     tickets::Ticket,
 };
 use skep_store::Event;
 
-use crate::error::{self, Refusal};
+use crate::error::Refusal;
 
 pub(super) fn event(event: &Event) -> Bytes {
     let public = event.to_api();
@@ -32,9 +30,7 @@ pub(crate) fn gap(on: &EventId, reason: GapReason, from: &EventId) -> Bytes {
 
 /// The last event of a stream that ends with a refusal.
 pub(crate) fn refused(refusal: &Refusal) -> Bytes {
-    let Failure { code, message } = refusal.failure().clone();
-    let error = error::reason_phrase(code.kind()).to_owned();
-    frame(None, "error", &StreamRefusal { error, message, code })
+    frame(None, "error", &refusal.log_and_end_stream("events"))
 }
 
 /// A comment and an `id`: keeps the connection alive, and advances the `Last-Event-ID` of the client.

@@ -65,12 +65,7 @@ impl Reader {
                 match reader.next(&mut pulse).await {
                     Ok(frames) if frames.is_empty() => return None,
                     Ok(frames) => given.extend(frames),
-                    Err(refusal) => {
-                        if let Some(cause) = refusal.cause() {
-                            tracing::error!("a stream of events broke: {cause}");
-                        }
-                        return Some((frame::refused(&refusal), None));
-                    }
+                    Err(refusal) => return Some((frame::refused(&refusal), None)),
                 }
             }
         })

@@ -1,18 +1,14 @@
 //! Streams a command as server-sent events. Dropping the response ends the command, unless the server is shutting down.
 
-use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::Pin, sync::Arc};
 
-use axum::response::{
-    IntoResponse, Response, Sse,
-    sse::{Event, KeepAlive},
-};
+use axum::response::{Response, sse::Event};
 use data_encoding::BASE64;
 use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderName, HeaderValue};
-use serde::Serialize;
 use skep_api::{
     ErrorCode, Failure,
-    exec::{EXEC_ID_HEADER, ExecData, OutputEncoding, StreamRefusal},
+    exec::{EXEC_ID_HEADER, ExecData, OutputEncoding},
 };
 use skep_swarm::{EndReasonReceiver, ExecEvent, ExecStream};
 
@@ -20,14 +16,10 @@ use super::exec_state::ExecState;
 use crate::{
     access_watch::{access_lost, server_closing},
     auth::Identity,
-    error,
     error::Refusal,
-    helper,
+    helper, sse,
     utf8_decoder::Utf8Decoder,
 };
-
-/// Interval of keep-alive comments while a command prints nothing; they also detect a caller that is gone.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The response that streams these events until the key is lost or the server shuts down.
 pub(super) fn answer(
@@ -46,8 +38,7 @@ pub(super) fn answer(
         access_lost: Box::pin(access_lost(Arc::clone(&state.store), caller)),
         closing: Box::pin(server_closing(state.closing.clone())),
     };
-    let mut answer =
-        Sse::new(run.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    let mut answer = sse::respond(run.into_events());
     // The server generates the ids, so they are valid header values.
     answer.headers_mut().extend(id.map(|id| (HeaderName::from_static(EXEC_ID_HEADER), id)));
     answer
@@ -116,7 +107,7 @@ impl OutputEncoder {
             Form::Base64 => 0,
         };
         let offset = self.end.saturating_sub(pending);
-        if data.is_empty() { Vec::new() } else { vec![event(name, &ExecData { data, offset })] }
+        if data.is_empty() { Vec::new() } else { vec![sse::event(name, &ExecData { data, offset })] }
     }
 }
 
@@ -147,7 +138,7 @@ impl CommandStream {
         let events = self.events.as_mut()?;
         let next = tokio::select! {
             next = events.next() => next,
-            failure = &mut self.access_lost => return Some(self.fail(failure.into())),
+            failure = &mut self.access_lost => return Some(self.fail(&failure.into())),
             () = &mut self.closing => return Some(self.detach()),
         };
         let (stdout_end, stderr_end) = (events.stdout_offset(), events.stderr_offset());
@@ -158,14 +149,14 @@ impl CommandStream {
                 self.events = None;
                 let mut last = self.stdout.finish("stdout");
                 last.extend(self.stderr.finish("stderr"));
-                last.push(event("exit", &exit));
+                last.push(sse::event("exit", &exit));
                 Some(last)
             }
             Some(Err(error)) => {
                 let refusal = self.home.explain(error).await;
-                Some(self.fail(refusal))
+                Some(self.fail(&refusal))
             }
-            None => Some(self.fail(Refusal::internal("a command's events ended without its exit"))),
+            None => Some(self.fail(&Refusal::internal("a command's events ended without its exit"))),
         }
     }
 
@@ -181,24 +172,13 @@ impl CommandStream {
             }
             ExecPlace::Server => "the server is shutting down, and the command with it; run it again",
         };
-        self.fail(Refusal::new(ErrorCode::ShuttingDown, message))
+        self.fail(&Refusal::new(ErrorCode::ShuttingDown, message))
     }
 
     /// Ends the stream with an error event. Bytes of an incomplete character are not sent; a reconnect delivers all of
     /// it.
-    fn fail(&mut self, refusal: Refusal) -> Vec<Event> {
+    fn fail(&mut self, refusal: &Refusal) -> Vec<Event> {
         self.events = None;
-        if let Some(cause) = refusal.cause() {
-            tracing::error!("a command's stream broke: {cause}");
-        }
-        let Failure { code, message } = refusal.failure().clone();
-        let error = error::reason_phrase(code.kind()).to_owned();
-        vec![event("error", &StreamRefusal { error, message, code })]
+        vec![sse::error(refusal, "a command")]
     }
-}
-
-fn event(name: &str, data: &impl Serialize) -> Event {
-    // These types always serialize.
-    let text = serde_json::to_string(data).unwrap_or_default();
-    Event::default().event(name).data(text)
 }

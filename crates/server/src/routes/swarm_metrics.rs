@@ -1,22 +1,18 @@
 //! `GET /api/swarm/metrics`: samples of what the account's VMs use, as a list or as a stream.
 
-use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::Pin, sync::Arc};
 
 use axum::{
     extract::State,
-    response::{
-        IntoResponse, Response, Sse,
-        sse::{Event, KeepAlive},
-    },
+    response::{IntoResponse, Response, sse::Event},
 };
 use futures_util::{Stream, stream};
 use http::HeaderMap;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use skep_api::{
     AccountId, ErrorCode, Failure,
     budget::MAX_ANSWER_BYTES,
-    exec::StreamRefusal,
     swarm::{SwarmSample, SwarmSamples},
 };
 use skep_store::Store;
@@ -28,15 +24,14 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 use super::Routes;
 use crate::{
     access_watch::{access_lost, server_closing},
-    error::{self, Refusal},
+    error::Refusal,
     extract::{Caller, Query, SwarmRead},
     json::Json,
     openapi::refusals::SwarmSamplesRefused,
+    sse,
     swarm_handle::SwarmHandle,
 };
 
-/// Interval of keep-alive comments, which also detect a caller that is gone.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The header with which a browser resumes a stream.
 const LAST_EVENT_ID: &str = "last-event-id";
 
@@ -109,7 +104,7 @@ async fn samples(
         access_lost: Box::pin(access_lost(state.store.clone(), &caller)),
         closing: Box::pin(server_closing(state.stopping.clone())),
     };
-    Ok(Sse::new(followed.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    Ok(sse::respond(followed.into_events()))
 }
 
 /// The time of the last sample that a browser received.
@@ -144,19 +139,11 @@ impl SampleStream {
                 () = closing => Refusal::new(ErrorCode::ShuttingDown, "the server is shutting down; reconnect"),
                 (next, sample) = history.next(*account, *position) => {
                     *position = next;
-                    let event = event("sample", &sample).id(format!("{:.3}", sample.at));
+                    let event = sse::event("sample", &sample).id(format!("{:.3}", sample.at));
                     return Some((Ok(event), Some(stream)));
                 }
             };
-            let Failure { code, message } = refusal.failure().clone();
-            let error = error::reason_phrase(code.kind()).to_owned();
-            Some((Ok(event("error", &StreamRefusal { error, message, code })), None))
+            Some((Ok(sse::error(&refusal, "samples")), None))
         })
     }
-}
-
-fn event(name: &str, data: &impl Serialize) -> Event {
-    // These types always serialize.
-    let text = serde_json::to_string(data).unwrap_or_default();
-    Event::default().event(name).data(text)
 }

@@ -1,21 +1,17 @@
 //! `GET /api/files/watch`: streams the changes below a folder as server-sent events.
 
-use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::Pin, sync::Arc};
 
 use axum::{
     extract::State,
-    response::{
-        IntoResponse, Response, Sse,
-        sse::{Event, KeepAlive},
-    },
+    response::{Response, sse::Event},
 };
 use bytes::{Buf, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use skep_accounts::AccountPermit;
 use skep_api::{
     AbsolutePath, ErrorCode, Failure,
-    exec::StreamRefusal,
     path::PathEncoding,
     streams::{ChangeType, FileChange, WatchFolder},
 };
@@ -25,14 +21,13 @@ use utoipa::IntoParams;
 use super::raw::FilesState;
 use crate::{
     access_watch::{access_lost, server_closing},
-    error::{self, Refusal},
+    error::Refusal,
     extract::{Caller, FilesRead, Query},
     openapi::refusals::WatchRefused,
     operation_runner::Target,
+    sse,
 };
 
-/// Interval of keep-alive comments, which also detect a caller that is gone.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The longest encoded change, in bytes: two paths whose bytes are all percent-encoded.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
@@ -81,7 +76,7 @@ pub(super) async fn watch(
         closing: Box::pin(server_closing(state.closing.clone())),
         _watcher: watcher,
     };
-    Ok(Sse::new(watch.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    Ok(sse::respond(watch.into_events()))
 }
 
 /// Decodes the changes from a stream of lines.
@@ -134,23 +129,11 @@ impl Watch {
                     Err(refusal) => refusal,
                 },
             };
-            Some((Ok(error_event(&ending)), None))
+            Some((Ok(sse::error(&ending, "changes")), None))
         })
     }
 }
 
 fn change_event(change: &FileChange) -> Event {
-    event(if change.r#type == ChangeType::Overflow { "overflow" } else { "change" }, change)
-}
-
-fn error_event(refusal: &Refusal) -> Event {
-    let Failure { code, message } = refusal.failure().clone();
-    let error = error::reason_phrase(code.kind()).to_owned();
-    event("error", &StreamRefusal { error, message, code })
-}
-
-fn event(name: &str, data: &impl Serialize) -> Event {
-    // These types always serialize.
-    let text = serde_json::to_string(data).unwrap_or_default();
-    Event::default().event(name).data(text)
+    sse::event(if change.r#type == ChangeType::Overflow { "overflow" } else { "change" }, change)
 }

@@ -19,7 +19,7 @@ use futures_util::{
 use serde::Serialize;
 use skep_api::{
     ErrorCode, Failure,
-    exec::{ExecExit, StreamRefusal},
+    exec::ExecExit,
     exec_stream::{ExecControl, ExecNotice, StreamId},
 };
 use skep_channel::ExecControl as Control;
@@ -30,7 +30,7 @@ use tokio::{
 };
 
 use super::{super::exec_stream::ExecPlace, stdin::StdinBuffer};
-use crate::{error, error::Refusal};
+use crate::error::Refusal;
 
 /// Interval of pings, which keep proxies from closing an idle connection and detect a caller that is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
@@ -242,10 +242,5 @@ fn text_message(notice: &impl Serialize) -> Message {
 }
 
 fn error_notice(refusal: &Refusal) -> ExecNotice {
-    if let Some(cause) = refusal.cause() {
-        tracing::error!("a command's connection broke: {cause}");
-    }
-    let Failure { code, message } = refusal.failure().clone();
-    let error = error::reason_phrase(code.kind()).to_owned();
-    ExecNotice::Error(StreamRefusal { error, message, code })
+    ExecNotice::Error(refusal.log_and_end_stream("a command"))
 }

@@ -4,18 +4,15 @@ use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
-    response::{
-        IntoResponse, Response, Sse,
-        sse::{Event, KeepAlive},
-    },
+    response::{IntoResponse, Response, sse::Event},
 };
 use data_encoding::BASE64;
 use futures_util::{Stream, stream};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use skep_api::{
     ErrorCode, Failure, VmId,
     endpoint::{MAX_BYTE_OFFSET, check_range},
-    exec::{ExecData, OutputEncoding, StreamRefusal},
+    exec::{ExecData, OutputEncoding},
     run_log::{LogEnd, TicketLog},
 };
 use skep_store::{LogPage, ReadLog, VmStore};
@@ -29,10 +26,11 @@ use utoipa::IntoParams;
 use super::{TicketsState, ticket_id};
 use crate::{
     access_watch::{access_lost, server_closing},
-    error::{self, Refusal},
+    error::Refusal,
     extract::{Caller, Query, Segment, TicketRead},
     json::Json,
     openapi::refusals::TicketLogRefused,
+    sse,
     utf8_decoder::Utf8Decoder,
 };
 
@@ -41,8 +39,6 @@ const PAGE_BYTES: usize = 512 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 /// The most that a page takes as JSON: a control character takes six bytes.
 const MAX_PAGE_JSON_BYTES: u64 = 6 * PAGE_BYTES as u64 + (64 << 10);
-/// Interval of keep-alive comments, which also detect a caller that is gone.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Minimum time between two reads of the store: commits that do not concern the log wake a follower too.
 const MIN_READ_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of reads without a commit of this server: during a restart the other server writes the log.
@@ -128,7 +124,7 @@ pub(super) async fn log(
         next_read,
         text: (encoding == OutputEncoding::Utf8).then(Utf8Decoder::default),
     };
-    Ok(Sse::new(followed.into_events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    Ok(sse::respond(followed.into_events()))
 }
 
 fn vm_id(text: &str) -> Result<VmId, Failure> {
@@ -190,12 +186,7 @@ impl LogStream {
                 Ok((event, true)) => return Some((Ok(event), None)),
                 Err(refusal) => refusal,
             };
-            if let Some(cause) = refusal.cause() {
-                tracing::error!("the stream of a log broke: {cause}");
-            }
-            let Failure { code, message } = refusal.failure().clone();
-            let error = error::reason_phrase(code.kind()).to_owned();
-            Some((Ok(event("error", &StreamRefusal { error, message, code })), None))
+            Some((Ok(sse::error(&refusal, "a log")), None))
         })
     }
 
@@ -238,7 +229,7 @@ async fn next_page(
 
 fn encode(page: &LogPage, end: u64, text: &mut Option<Utf8Decoder>) -> (Event, bool) {
     if page.bytes.is_empty() {
-        return (event("end", &LogEnd { attempt: page.attempt, size_bytes: page.size }), true);
+        return (sse::event("end", &LogEnd { attempt: page.attempt, size_bytes: page.size }), true);
     }
     let (data, pending) = match text {
         None => (BASE64.encode(&page.bytes), 0),
@@ -247,11 +238,5 @@ fn encode(page: &LogPage, end: u64, text: &mut Option<Utf8Decoder>) -> (Event, b
             (data, pieces.pending() as u64)
         }
     };
-    (event("output", &ExecData { data, offset: end - pending }), false)
-}
-
-fn event(name: &str, data: &impl Serialize) -> Event {
-    // These types always serialize.
-    let text = serde_json::to_string(data).unwrap_or_default();
-    Event::default().event(name).data(text)
+    (sse::event("output", &ExecData { data, offset: end - pending }), false)
 }
