@@ -78,7 +78,7 @@ impl GitFences {
     fn executable_paths(&self, reach: NetworkAccess) -> impl Iterator<Item = &Path> {
         let (own, installed) =
             if self.has_filters { (&[][..], &PROGRAMS[..]) } else { (&self.git_files[..], &[][..]) };
-        // Programs that git starts to ask for a token or to connect by ssh (`skep_workspace::git::answer_git`).
+        // Programs that git starts to ask for a token or to connect by ssh (`skep_workspace::git::serve_git_callback`).
         let networked = match reach {
             NetworkAccess::Nowhere | NetworkAccess::Port(_) => &[][..],
             NetworkAccess::Anywhere => &SSH[..],

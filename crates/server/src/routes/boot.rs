@@ -87,7 +87,7 @@ pub(super) fn parse_boot(
     request.command.as_deref().map_or(Ok(()), check_command)?;
     let keeps_egress = request.egress.is_none();
     let order = BootSpec {
-        // In range, as `take_whole` checked.
+        // In range, as `take_integer` checked.
         count: u32::try_from(count).unwrap_or(max_vms),
         attributes: VmAttributes {
             name: request.name,

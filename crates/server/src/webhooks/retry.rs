@@ -36,7 +36,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The delay after `failed` attempts. `None` means that the delivery failed. `chance` is a random number.
+    /// The delay after `failed` attempts. `None` means that the delivery failed. `random` is a random number that varies the delay.
     pub(crate) fn delay(&self, failed: u32, asked: Option<Duration>, random: u64) -> Option<Duration> {
         let delay = *self.delays.get(usize::try_from(failed.checked_sub(1)?).ok()?)?;
         let delay = asked.map_or(delay, |asked| self.clamp_delay(asked));

@@ -16,7 +16,7 @@ const RETENTION: SignedDuration = SignedDuration::from_hours(24);
 /// Number of expired answers to delete with each new one; more than one, so that their number decreases.
 const EXPIRED_BATCH: u32 = 4;
 
-/// Returns the stored answer of the request, or that of `work`, which is stored if `worth_keeping` returns true.
+/// Returns the stored answer of the request, or that of `work`, which is stored if `should_store` returns true.
 pub(super) fn run_once<T: Serialize + DeserializeOwned>(
     connection: &Connection,
     call: &TicketCall,
