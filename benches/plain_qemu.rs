@@ -138,7 +138,7 @@ fn kernel_command_line(engine: &dyn Engine, memory_mb: u64) -> Result<String, Bo
         layer: nothing()?,
         delta: None,
     };
-    let purpose = Purpose::Bake { agent_parameters: "" };
+    let purpose = Purpose::Bake;
     let order = LaunchSpec {
         vcpus: 1,
         memory_mb,

@@ -11,7 +11,10 @@ use std::{
 use serde_json::{Value, json};
 use skep_harness::temp_dir;
 
-use crate::harness::{Skep, binary, images::with_images};
+use crate::{
+    harness::{Skep, binary, images::with_images},
+    templates::OTHER_BASE,
+};
 
 /// Its findings, and its exit code.
 fn doctor(data_dir: &Path) -> (Vec<Value>, i32) {
@@ -297,7 +300,7 @@ mod root {
     /// With another setting, so that the template of the VM is an old one.
     fn old_templates(skep: &Skep) -> Vec<Value> {
         let mut command = Command::new(binary());
-        command.args(["doctor", "--json", "--shell-ahead", "off", "--data-dir"]).arg(skep.data_dir.path());
+        command.args(["doctor", "--json"]).args(OTHER_BASE).arg("--data-dir").arg(skep.data_dir.path());
         let answer: Value =
             serde_json::from_slice(&with_images(&mut command).output().unwrap().stdout).unwrap();
         let findings = answer["findings"].as_array().unwrap().clone();

@@ -184,19 +184,13 @@ async fn many_commands(skep: &Skep, pid: u64) {
     }
 }
 
-/// The guest keeps a shell process ready for the next command, which must not be used after its file was replaced.
+/// A command runs in the `/bin/sh` that is there when it starts.
 async fn a_shell_that_was_replaced(skep: &Skep, pid: u64) {
-    for _ in 0..3 {
-        assert_eq!(skep.output(pid, "echo $BASH_VERSION").await, "", "the control: it is no bash yet");
-    }
+    assert_eq!(skep.output(pid, "echo $BASH_VERSION").await, "", "the control: it is no bash yet");
     skep.exec(pid, "ln -sf bash /bin/sh").await;
-    for _ in 0..3 {
-        assert_ne!(skep.output(pid, "echo $BASH_VERSION").await, "");
-    }
+    assert_ne!(skep.output(pid, "echo $BASH_VERSION").await, "");
     skep.exec(pid, "ln -sf dash /bin/sh").await;
-    for _ in 0..3 {
-        assert_eq!(skep.output(pid, "echo $BASH_VERSION").await, "");
-    }
+    assert_eq!(skep.output(pid, "echo $BASH_VERSION").await, "");
     // Without any shell the command is refused, and the VM still works.
     skep.exec(pid, "rm /bin/sh").await;
     let request = json!({"command": "true"});

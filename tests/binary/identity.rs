@@ -53,7 +53,6 @@ async fn programs_besides_the_agent(skep: &Skep, pid: u64) -> Vec<String> {
     let listed = skep.output(pid, list).await;
     let mut programs = listed.lines().map(str::to_owned);
     let agent = programs.next().unwrap();
-    // The shell is also that of the next command, which an emulated guest starts ahead.
     let known = [agent.as_str(), "/usr/bin/dash", "/usr/bin/readlink", "/usr/bin/sort"];
     programs.filter(|program| !known.contains(&program.as_str())).collect()
 }

@@ -37,7 +37,6 @@ pub(crate) const BASE_ENV: [(&str, &str); 6] = [
     ("SHELL", "/bin/bash"),
     ("LANG", "C.UTF-8"),
 ];
-const KERNEL_COMMAND_LINE: &str = "/proc/cmdline";
 /// The longest request in a guest with enough memory, in bytes.
 const MAX_REQUEST_BYTES: usize = 64 << 20;
 
@@ -65,10 +64,7 @@ enum Ownership {
 impl Agent {
     pub(crate) fn new() -> Self {
         let env: BTreeMap<_, _> = BASE_ENV.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let place = Place::new("/", HOME, env, groups::PARENT);
-        let line = fs::read_to_string(KERNEL_COMMAND_LINE).unwrap_or_default();
-        let base =
-            if skep_prepared_shell::is_enabled_by(&line) { place.with_prepared_shell() } else { place };
+        let base = Place::new("/", HOME, env, groups::PARENT);
         let freezer = Freezer::new(groups::PARENT);
         Self { base, owner: Arc::default(), freezer, request_limit: request_limit() }
     }
@@ -122,8 +118,6 @@ impl Handler for Agent {
         let owner = self.owner();
         let prior_use = if matches!(owner, Ownership::Owned(_)) { PriorUse::Some } else { PriorUse::None };
         let report = identity::apply(&identity, prior_use)?;
-        // Prepared shells contain random numbers that all VMs of the snapshot share.
-        self.base.commands().discard_prepared_shell();
         // Commands keep running and stay known: a copy goes on with those of the VM that it was copied from.
         self.set_owner(self.next_owner(owner, identity.env, identity.keeps_env));
         if prior_use == PriorUse::Some {
@@ -171,8 +165,8 @@ impl Handler for Agent {
         self.freezer.until_thawed().await;
     }
 
-    async fn wait_until_prepared(&self) -> Result<(), Failure> {
-        self.base.commands().wait_until_prepared().await;
+    async fn rest(&self) -> Result<(), Failure> {
+        self.base.commands().remove_ended_groups();
         tokio::time::sleep(settle::QUIET_PERIOD).await;
         Ok(())
     }

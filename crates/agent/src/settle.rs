@@ -46,13 +46,10 @@ pub(crate) async fn settle(place: &Place) -> Result<(), Error> {
             console::log(&format!("a warm-up command failed: {reason}"));
         }
     }
-    let commands = place.commands();
     for _ in 0..WARM_UP_ROUNDS {
         run(place, "true").await.map_err(Error::NoShell)?;
-        commands.wait_until_prepared().await;
     }
-    // Each restored VM prepares its own shell with its own random numbers.
-    commands.discard_prepared_shell();
+    let commands = place.commands();
     commands.wait_until_idle().await;
     commands.forget_ended();
     sync();

@@ -25,17 +25,8 @@ fn count_processes() -> io::Result<u32> {
     let entries = fs::read_dir("/proc")?.filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     // A thread of the kernel has no executable.
-    let programs = pids.filter(|pid| {
-        *pid != own && fs::read_link(format!("/proc/{pid}/exe")).is_ok() && !is_traced_by(own, *pid)
-    });
+    let programs = pids.filter(|pid| *pid != own && fs::read_link(format!("/proc/{pid}/exe")).is_ok());
     Ok(u32::try_from(programs.count()).unwrap_or(u32::MAX))
-}
-
-/// Whether `tracer` traces the process, as the agent does with the shells that it starts ahead of commands.
-fn is_traced_by(tracer: u32, pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let value = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
-    value.is_some_and(|value| value.trim().parse() == Ok(tracer))
 }
 
 #[cfg(test)]

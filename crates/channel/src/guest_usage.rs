@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The current resource usage inside a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestUsage {
-    /// Processes of programs: not threads of the kernel, the agent, and shells that wait for a command.
+    /// Processes of programs: neither threads of the kernel nor the agent.
     pub processes: u32,
     /// Memory that the guest's kernel manages, in bytes.
     pub memory_bytes: u64,

@@ -13,7 +13,7 @@
 //! | `POST /clock` | [`TimeAndSeed`] | [`HandOutReport`] |
 //! | `POST /freeze` | [`FreezeRequest`] | [`FreezeReport`] once no program runs |
 //! | `POST /thaw` | [`ThawRequest`] | `{}` |
-//! | `POST /rest` | | `{}` once the next command is prepared |
+//! | `POST /rest` | | `{}` once the control groups of ended commands are removed and other deferred work had its time |
 //! | `POST /settle` | | `{}` |
 //! | `GET /usage` | | [`GuestUsage`] |
 //! | `POST /operations/<name>`, header `skep-call` | the operation | its answer |

@@ -79,10 +79,7 @@ pub struct DiskLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Boots the kernel. Memory is mapped shared, so that it can be saved.
-    Bake {
-        /// Added to the kernel's command line; the guest agent reads them.
-        agent_parameters: &'static str,
-    },
+    Bake,
     /// Waits for a saved state. Memory is mapped private.
     Restore,
 }

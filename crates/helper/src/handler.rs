@@ -66,8 +66,8 @@ impl Handler for Helper {
         Err(Error::NotAVm.into())
     }
 
-    async fn wait_until_prepared(&self) -> Result<(), Failure> {
-        self.base.commands().wait_until_prepared().await;
+    async fn rest(&self) -> Result<(), Failure> {
+        self.base.commands().remove_ended_groups();
         Ok(())
     }
 

@@ -47,8 +47,6 @@ pub struct TemplateBuilder {
     pub agent: &'static [u8],
     pub engine: Arc<dyn Engine>,
     pub size: GuestSize,
-    /// Whether guests keep a shell ready for the next command, if they are emulated. With KVM none does.
-    pub shell_ahead: bool,
     /// Path of the `skep` binary, whose `stage` argument runs the jail's stage.
     pub binary: PathBuf,
     pub progress: Progress,
@@ -150,7 +148,7 @@ impl TemplateBuilder {
 
     fn inputs(&self) -> Result<Inputs, Error> {
         let (engine, agent) = (self.engine.as_ref(), self.agent);
-        let inputs = Inputs::gather(&self.image_dir, engine, agent, self.size, self.shell_ahead)?;
+        let inputs = Inputs::gather(&self.image_dir, engine, agent, self.size)?;
         match &self.origin {
             Origin::Packages => Ok(inputs),
             Origin::Parent { parent, .. } => Ok(inputs.with_parent(&read_manifest(parent)?.key)),
@@ -270,9 +268,7 @@ impl TemplateBuilder {
         write_layer: &dyn Fn() -> Result<(), Error>,
     ) -> Result<u32, Error> {
         self.report(BOOTS_GUEST);
-        let parameters = if inputs.prepares_shells { skep_prepared_shell::KERNEL_PARAMETER } else { "" };
-        let engine = self.engine.as_ref();
-        boot::boot_and_save(engine, &self.binary, place, work, inputs.size, parameters, write_layer)
+        boot::boot_and_save(self.engine.as_ref(), &self.binary, place, work, inputs.size, write_layer)
     }
 
     fn report(&self, step: &str) {
@@ -348,7 +344,7 @@ mod tests {
         let load = |tsc_khz| {
             let (named, kernel) = (BTreeMap::new(), String::new());
             let size = GuestSize { memory_mb: 128, vcpus: 1, disk_mb: 2048 };
-            let inputs = Inputs { named, tsc_khz: Some(tsc_khz), kernel, size, prepares_shells: false };
+            let inputs = Inputs { named, tsc_khz: Some(tsc_khz), kernel, size };
             load_current(&inputs, dir.path()).unwrap_err()
         };
         let inputs = BTreeMap::from([("tsc_khz".to_owned(), "2600000".to_owned())]);

@@ -56,7 +56,6 @@ pub(crate) fn boot_and_save(
     place: &BakeEnvironment,
     work: &Path,
     size: GuestSize,
-    agent_parameters: &'static str,
     write_layer: &dyn Fn() -> Result<(), Error>,
 ) -> Result<u32, Error> {
     write_layer()?;
@@ -66,7 +65,7 @@ pub(crate) fn boot_and_save(
         .map_err(Error::io("runtime of the bake"))?;
     let [retried @ .., last] = BOOT_TIMEOUTS;
     for patience in retried {
-        match runtime.block_on(boot(engine, binary, work, place, size, agent_parameters, patience)) {
+        match runtime.block_on(boot(engine, binary, work, place, size, patience)) {
             Err(Error::Guest { what: BOOT, cause, .. }) => {
                 tracing::warn!(cause, "the guest of the bake did not boot within {patience:?}: {cause}");
                 place.clear_boot()?;
@@ -76,7 +75,7 @@ pub(crate) fn boot_and_save(
             outcome => return outcome,
         }
     }
-    runtime.block_on(boot(engine, binary, work, place, size, agent_parameters, last))
+    runtime.block_on(boot(engine, binary, work, place, size, last))
 }
 
 async fn boot(
@@ -85,7 +84,6 @@ async fn boot(
     work: &Path,
     place: &BakeEnvironment,
     size: GuestSize,
-    agent_parameters: &'static str,
     patience: Duration,
 ) -> Result<u32, Error> {
     let network = Network::create(place.name(), Subnet::default()).await.map_err(network_failed)?;
@@ -99,7 +97,7 @@ async fn boot(
         memory_mb: size.memory_mb,
         mac: tap.port.mac,
         disk_limits: DiskLimits::default(),
-        purpose: Purpose::Bake { agent_parameters },
+        purpose: Purpose::Bake,
         descriptors: descriptors(work, &ram, tap.fd, [monitor.listener, agent.listener, console.listener])?,
     })?;
     let (order, descriptors) = order(command, size.disk_mb);

@@ -6,10 +6,7 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use skep_api::{
-    swarm::{EngineReport, Isolation},
-    templates::GuestSize,
-};
+use skep_api::{swarm::EngineReport, templates::GuestSize};
 use skep_engine::{Engine, upstream_version};
 use skep_template::{FORMAT, hex, read_manifest, shelf::CACHE};
 
@@ -20,7 +17,7 @@ use crate::{
 };
 
 /// Version of the bake itself: devices, command line and warm-up. Must change whenever these do.
-const BAKE_RECIPE: &str = "7";
+const BAKE_RECIPE: &str = "8";
 /// Name of the input that is the key of the parent.
 const PARENT: &str = "parent";
 /// Name of the input that is a hash of the devices.
@@ -36,12 +33,10 @@ pub struct Inputs {
     pub(crate) tsc_khz: Option<u64>,
     pub(crate) kernel: String,
     pub(crate) size: GuestSize,
-    /// Whether guests keep a shell ready for the next command.
-    pub(crate) prepares_shells: bool,
 }
 
 impl Inputs {
-    /// Determines the current engine, kernel and agent. `shell_ahead`: whether emulated guests prepare shells.
+    /// Determines the current engine, kernel and agent.
     ///
     /// # Errors
     /// No kernel is known, or the processor cannot be read.
@@ -50,28 +45,18 @@ impl Inputs {
         engine: &dyn Engine,
         agent: &[u8],
         size: GuestSize,
-        shell_ahead: bool,
     ) -> Result<Self, Error> {
         let kernel = kernel::version(&image_dir.join(CACHE))?;
-        let mut inputs = Self::new(kernel, engine.report(), agent, size, shell_ahead)?;
+        let mut inputs = Self::new(kernel, engine.report(), agent, size)?;
         inputs.named.insert(DEVICES.to_owned(), hash_of_devices(engine));
         Ok(Self { tsc_khz: engine.tsc_khz(), ..inputs })
     }
 
-    fn new(
-        kernel: String,
-        engine: &EngineReport,
-        agent: &[u8],
-        size: GuestSize,
-        shell_ahead: bool,
-    ) -> Result<Self, Error> {
-        // Linking a shell takes long only where code is translated.
-        let prepares_shells = shell_ahead && engine.isolation == Isolation::Emulated;
+    fn new(kernel: String, engine: &EngineReport, agent: &[u8], size: GuestSize) -> Result<Self, Error> {
         let named = [
             ("kernel", kernel.clone()),
             ("agent", hex(&Sha256::digest(agent))),
             ("packages", format!("{PACKAGES_RECIPE} {}", PACKAGES.join(" "))),
-            ("shell_ahead", if prepares_shells { "on" } else { "off" }.to_owned()),
             ("bake", BAKE_RECIPE.to_owned()),
             ("memory_mb", size.memory_mb.to_string()),
             ("vcpus", size.vcpus.to_string()),
@@ -81,7 +66,7 @@ impl Inputs {
         ];
         let mut named: BTreeMap<String, String> = named.map(|(name, value)| (name.to_owned(), value)).into();
         named.extend(of_machine(engine)?);
-        Ok(Self { named, tsc_khz: None, kernel, size, prepares_shells })
+        Ok(Self { named, tsc_khz: None, kernel, size })
     }
 
     /// Adds the template whose disk this one begins with.
@@ -193,6 +178,7 @@ fn parse_processor(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use skep_api::swarm::Isolation;
     use skep_template::{MANIFEST, Manifest};
 
     use super::*;
@@ -201,7 +187,7 @@ mod tests {
 
     fn inputs(pairs: &[(&str, &str)]) -> Inputs {
         let named = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Inputs { named, tsc_khz: None, kernel: String::new(), size: SMALL, prepares_shells: false }
+        Inputs { named, tsc_khz: None, kernel: String::new(), size: SMALL }
     }
 
     #[test]
@@ -226,27 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_shell_ahead_is_an_input_of_emulated_guests_only() {
-        let inputs = |isolation, shell_ahead| {
-            let accel = if isolation == Isolation::Emulated { "tcg" } else { "kvm" }.to_owned();
-            let engine = EngineReport { name: "qemu".to_owned(), accel, isolation, reason: String::new() };
-            Inputs::new("6.1".to_owned(), &engine, b"agent", SMALL, shell_ahead).unwrap()
-        };
-        let [auto, off] = [true, false].map(|shell_ahead| inputs(Isolation::Emulated, shell_ahead));
-        assert!(auto.prepares_shells && !off.prepares_shells);
-        assert_ne!(auto.key(), off.key());
-        assert_eq!(off.difference_from(&auto.named).unwrap(), "with shell_ahead on, this skep has off");
-        let [auto, off] = [true, false].map(|shell_ahead| inputs(Isolation::Hardware, shell_ahead));
-        assert!(!auto.prepares_shells);
-        assert_eq!(auto, off);
-    }
-
-    #[test]
     fn a_revision_of_the_distribution_changes_no_key_and_another_version_does() {
         let inputs = |name: &str| {
             let (name, accel) = (name.to_owned(), "tcg".to_owned());
             let engine = EngineReport { name, accel, isolation: Isolation::Emulated, reason: String::new() };
-            Inputs::new("6.1".to_owned(), &engine, b"agent", SMALL, true).unwrap()
+            Inputs::new("6.1".to_owned(), &engine, b"agent", SMALL).unwrap()
         };
         let baked = inputs("qemu 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b2)");
         assert_eq!(baked, inputs("qemu 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)"));
@@ -296,7 +266,7 @@ mod tests {
             isolation: Isolation::Emulated,
             reason: String::new(),
         };
-        let inputs = |size| Inputs::new("6.1".to_owned(), &engine, b"agent", size, false).unwrap();
+        let inputs = |size| Inputs::new("6.1".to_owned(), &engine, b"agent", size).unwrap();
         let small = inputs(SMALL);
         for (size, named) in [
             (GuestSize { memory_mb: 1024, ..SMALL }, "with memory_mb 128, this skep has 1024"),

@@ -70,7 +70,7 @@ pub(crate) fn run(
 /// The command with all settings of the template builder as flags, because the settings file and the environment
 /// may have changed since the keeper was started.
 fn command(template_builder: &TemplateBuilder) -> Command {
-    let TemplateBuilder { image_dir, size, shell_ahead, origin, .. } = template_builder;
+    let TemplateBuilder { image_dir, size, origin, .. } = template_builder;
     let mut command = Command::new("/proc/self/exe");
     match origin {
         Origin::Packages => _ = command.arg("bake"),
@@ -83,7 +83,6 @@ fn command(template_builder: &TemplateBuilder) -> Command {
         }
     }
     command.arg("--image-dir").arg(image_dir);
-    command.args(["--shell-ahead", if *shell_ahead { "auto" } else { "off" }]);
     for (flag, value) in [
         ("--base-memory-mb", size.memory_mb),
         ("--base-vcpus", size.vcpus.into()),

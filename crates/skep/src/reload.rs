@@ -55,14 +55,13 @@ pub(crate) fn reload_settings() -> anyhow::Result<Settings> {
 
 /// The reason why a restart of the server alone does not suffice: the keeper uses this setting itself.
 pub(crate) fn needs_keeper_restart(before: &Settings, now: &Settings) -> Option<String> {
-    let shown = |settings: &Settings| -> [(&'static str, String); 25] {
+    let shown = |settings: &Settings| -> [(&'static str, String); 24] {
         let limits = &settings.egress.egress_limits;
         [
             ("listen", settings.listen.to_string()),
             ("metrics_listen", format!("{:?}", settings.metrics_listen)),
             ("data_dir", settings.data_dir.display().to_string()),
             ("image_dir", settings.image_dir().display().to_string()),
-            ("shell_ahead", format!("{:?}", settings.shell_ahead).to_lowercase()),
             ("user", format!("{:?}", settings.user)),
             ("max_vms", format!("{:?}", settings.capacity.max_vms)),
             ("memory_mb", format!("{:?}", settings.capacity.memory_mb)),

@@ -71,10 +71,6 @@ pub(crate) struct Settings {
     /// VMs].
     #[arg(long, env = "SKEP_POOL_SIZE", value_name = "NUMBER")]
     pub(crate) pool_size: Option<u32>,
-    /// Whether VMs start the shell of their next command ahead: `auto` if guests are emulated, `off` never. A change bakes
-    /// the template again.
-    #[arg(long, env = "SKEP_SHELL_AHEAD", value_name = "WHEN", default_value = "auto")]
-    pub(crate) shell_ahead: ShellAhead,
     /// Lifetime of a VM that is booted without one, such as 30m or 8h [default: unlimited].
     #[arg(long, env = "SKEP_DEFAULT_TTL", value_name = "TIME", value_parser = lifetime)]
     pub(crate) default_ttl: Option<Duration>,
@@ -105,16 +101,6 @@ pub(crate) struct Settings {
     /// Log level, or directives such as info,skep_swarm=debug.
     #[arg(long, env = "SKEP_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub(crate) log_level: String,
-}
-
-/// Whether VMs keep a shell ready for the next command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ShellAhead {
-    /// If guests are emulated.
-    Auto,
-    /// Never.
-    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]

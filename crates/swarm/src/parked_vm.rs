@@ -84,7 +84,7 @@ async fn warm_up(vm: &Restored) -> Result<(), Error> {
     for _ in 0..WARM_UP_ROUNDS {
         vm.guest.call(&command).await?;
     }
-    // The agent starts the shell of the next command ahead. The processors stop when that shell is ready.
-    vm.guest.wait_until_prepared().await?;
+    // Work that these commands left, such as the removal of their control groups, would delay the first command of the owner.
+    vm.guest.rest().await?;
     Ok(vm.machine.pause().await?)
 }

@@ -98,14 +98,6 @@ impl Place {
         }
     }
 
-    /// Keeps a shell loaded and linked for the next command. Only for a process that starts all commands on one
-    /// thread.
-    #[must_use]
-    pub fn with_prepared_shell(self) -> Self {
-        self.commands.enable_prepared_shells(self.defaults.default_cwd.clone());
-        self
-    }
-
     /// Adds environment variables for commands; on a conflict, these win.
     #[must_use]
     pub fn with_env(&self, more: &BTreeMap<String, String>) -> Self {

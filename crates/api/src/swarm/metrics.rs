@@ -101,8 +101,7 @@ pub struct NetworkMetrics {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GuestMetrics {
-    /// Processes of programs. The guest's kernel, its agent, and shells that wait for a command do not count: it is 0 in a
-    /// VM that runs no program.
+    /// Processes of programs. The guest's kernel and its agent do not count: it is 0 in a VM that runs no program.
     #[cfg_attr(feature = "openapi", schema(example = 4))]
     pub processes: u32,
     /// The memory that the guest's kernel manages, in MiB.

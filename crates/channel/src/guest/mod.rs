@@ -58,8 +58,8 @@ pub trait Handler: Clone + Send + Sync + 'static {
     fn until_thawed(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
-    /// Waits until the next command is prepared.
-    fn wait_until_prepared(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Removes the control groups of ended commands, and leaves other deferred work of the VM the time that it takes.
+    fn rest(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// Warms up the VM before the snapshot.
     fn settle(&self) -> impl Future<Output = Result<(), Failure>> + Send;
     /// The current resource usage inside the guest.

@@ -56,7 +56,7 @@ async fn handle<H: Handler>(handler: H, head: Parts, body: Incoming) -> Result<A
         (&Method::POST, ["clock"]) => json(&handler.set_clock(read_json(body, limit).await?).await?),
         (&Method::POST, ["freeze"]) => json(&handler.freeze(read_json(body, limit).await?).await?),
         (&Method::POST, ["thaw"]) => empty(handler.thaw(read_json(body, limit).await?).await),
-        (&Method::POST, ["rest"]) => empty(handler.wait_until_prepared().await),
+        (&Method::POST, ["rest"]) => empty(handler.rest().await),
         (&Method::POST, ["settle"]) => empty(handler.settle().await),
         (&Method::GET, ["usage"]) => json(&handler.usage()?),
         (&Method::POST, ["operations", name]) => {

@@ -203,12 +203,12 @@ impl Guest {
             .map(drop)
     }
 
-    /// Waits until the guest has prepared the next command. A VM that is paused after that runs the command with the
-    /// least delay when it is resumed.
+    /// Removes the control groups of ended commands, and leaves other deferred work of the guest the time that it takes. A
+    /// VM that is paused after that runs its next command with the least delay when it is resumed.
     ///
     /// # Errors
     /// The guest's error, a lost connection, or a timeout.
-    pub async fn wait_until_prepared(&self) -> Result<(), Error> {
+    pub async fn rest(&self) -> Result<(), Error> {
         let request = request(Method::POST, "/rest", Bytes::new())?;
         with_timeout(CONTROL_LIMIT, self.request_json::<IgnoredAny>(request, AnswerLimit::SHORT))
             .await

@@ -63,7 +63,7 @@ async fn requests_are_those_of_the_protocols_number() {
     let _ = guest.freeze(&FreezeRequest { token: "copy_1".to_owned(), sync: true }).await;
     let _ = guest.thaw(Some("copy_1")).await;
     let _ = guest.thaw(None).await;
-    let _ = guest.wait_until_prepared().await;
+    let _ = guest.rest().await;
     let _ = guest.settle().await;
     let _ = guest.usage().await;
     let path = AbsolutePath::parse("path", "/made", PathEncoding::default()).expect("a path");

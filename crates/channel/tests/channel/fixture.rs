@@ -86,8 +86,8 @@ impl Handler for Agent {
         let _ = self.frozen.subscribe().wait_for(|frozen| !frozen).await;
     }
 
-    async fn wait_until_prepared(&self) -> Result<(), Failure> {
-        self.place.commands().wait_until_prepared().await;
+    async fn rest(&self) -> Result<(), Failure> {
+        self.place.commands().remove_ended_groups();
         Ok(())
     }
 

@@ -96,7 +96,7 @@ impl Handler for FreezingGuest {
         let _ = self.token.subscribe().wait_for(Option::is_none).await;
     }
 
-    async fn wait_until_prepared(&self) -> Result<(), Failure> {
+    async fn rest(&self) -> Result<(), Failure> {
         Ok(())
     }
 

@@ -89,7 +89,7 @@ impl Handler for HostileGuest {
         std::future::pending().await
     }
 
-    async fn wait_until_prepared(&self) -> Result<(), Failure> {
+    async fn rest(&self) -> Result<(), Failure> {
         self.refusal()
     }
 

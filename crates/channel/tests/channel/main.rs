@@ -84,7 +84,7 @@ async fn an_operation_and_a_refusal_cross_unchanged() {
         ErrorCode::UnknownExec
     );
 
-    guest.wait_until_prepared().await.expect("at rest");
+    guest.rest().await.expect("at rest");
 
     let hand_out = HandOut { moment: TimeAndSeed::now(), env: BTreeMap::new() };
     let nobody = guest.hand_out(&hand_out).await.expect_err("a refusal");

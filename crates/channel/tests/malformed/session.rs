@@ -170,7 +170,7 @@ impl Handler for WellBehavedGuest {
         self.cancel("").map(|()| unreachable!())
     }
 
-    async fn wait_until_prepared(&self) -> Result<(), Failure> {
+    async fn rest(&self) -> Result<(), Failure> {
         Ok(())
     }
 

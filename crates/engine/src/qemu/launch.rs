@@ -104,10 +104,7 @@ impl Qemu {
             (format!("tcg,tb-size={CODE_CACHE_MB}"), "max,-erms", " norandmaps")
         };
         let (share, parameters) = match purpose {
-            Purpose::Bake { agent_parameters: "" } => ("on", self.clock_parameters()),
-            Purpose::Bake { agent_parameters } => {
-                ("on", format!("{} {agent_parameters}", self.clock_parameters()))
-            }
+            Purpose::Bake => ("on", self.clock_parameters()),
             // The restored kernel has already read its command line.
             Purpose::Restore => ("off", String::new()),
         };

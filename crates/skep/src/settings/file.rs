@@ -7,6 +7,9 @@ use toml::{Table, Value};
 
 use super::{FILE, Settings};
 
+/// Settings that skep once had. They have no successor.
+const REMOVED: [&str; 1] = ["shell_ahead"];
+
 /// An error in the settings file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FileError {
@@ -32,7 +35,7 @@ pub(super) fn values(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
         // Flags use dashes and variables use underscores; the file may use either.
         let id = key.replace('-', "_");
         if !known.contains(&id) {
-            return Err(format!("`{key}` is not a setting; the settings are: {}", known.join(", ")));
+            return Err(unknown_setting(key, &known));
         }
         if found.iter().any(|(other, _)| *other == id) {
             return Err(format!("`{id}` is set twice, with `-` and with `_`"));
@@ -46,6 +49,14 @@ pub(super) fn values(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
         found.push((id, values));
     }
     Ok(found)
+}
+
+/// Why this key is refused.
+pub(super) fn unknown_setting(key: &str, known: &[String]) -> String {
+    if REMOVED.contains(&key.replace('-', "_").as_str()) {
+        return format!("`{key}` is no longer a setting; delete its line");
+    }
+    format!("`{key}` is not a setting; the settings are: {}", known.join(", "))
 }
 
 pub(super) fn value_text(key: &str, value: &Value) -> Result<String, String> {

@@ -41,15 +41,6 @@ fn file_values_replace_defaults_and_a_flag_wins() {
 }
 
 #[test]
-fn the_template_is_baked_by_the_keeper_so_a_change_of_shell_ahead_needs_a_new_one() {
-    let (auto, off) = (read("", &[]).unwrap(), read("shell_ahead = \"off\"", &[]).unwrap());
-    assert_eq!((auto.shell_ahead, off.shell_ahead), (ShellAhead::Auto, ShellAhead::Off));
-    let reason = crate::reload::needs_keeper_restart(&auto, &off).unwrap();
-    assert!(reason.starts_with("`shell_ahead` changed from auto to off"), "{reason}");
-    assert_eq!(crate::reload::needs_keeper_restart(&off, &off), None);
-}
-
-#[test]
 fn the_size_of_vms_comes_from_the_file_and_a_change_needs_a_new_keeper() {
     let file = "base_memory_mb = 2048\nbase_vcpus = 1\nbase_disk_mb = 4096\nmemory_overcommit = 1.5\nvm_disk_mbps = 50\nvm_disk_iops = 0";
     let settings = read(file, &[]).unwrap();
@@ -90,6 +81,8 @@ fn a_file_that_cannot_be_used_names_the_key() {
     for (file, named) in [
         ("listen = \"x\"", "--listen"),
         ("config = \"x\"", "`config`"),
+        ("shell_ahead = \"off\"", "`shell_ahead` is no longer a setting; delete its line"),
+        ("shell-ahead = \"auto\"", "`shell-ahead` is no longer a setting; delete its line"),
         ("max_vms = 1\nmax-vms = 2", "`max_vms`"),
         ("max_vms = 1.5", "`max_vms`"),
         ("base_memory_mb = 64", "--base-memory-mb"),

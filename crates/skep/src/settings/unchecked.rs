@@ -15,7 +15,7 @@ use toml::de::DeTable;
 
 use super::{
     FILE, Settings,
-    file::{setting_ids, value_text},
+    file::{setting_ids, unknown_setting, value_text},
     parse::first_line,
 };
 
@@ -169,7 +169,7 @@ fn parse_file(text: &str) -> (Vec<SettingValue>, Vec<InvalidSetting>) {
         let mut refuse =
             |why: String| faults.push(InvalidSetting { id: Some(key.clone()), origin: origin.clone(), why });
         if !known.contains(&id) {
-            refuse(format!("`{key}` is not a setting; the settings are: {}", known.join(", ")));
+            refuse(unknown_setting(&key, &known));
         } else if found.iter().any(|given| given.id == id) {
             refuse(format!("`{id}` is set twice, with `-` and with `_`"));
         } else if let Some(value) = values.get(&key) {

@@ -9,10 +9,7 @@ use rustix::process::{getpid, set_child_subreaper};
 use skep_image::{AGENT, Origin, Progress, TemplateBuilder};
 
 use super::serve;
-use crate::{
-    output,
-    settings::{Settings, ShellAhead},
-};
+use crate::{output, settings::Settings};
 
 const EXIT_CODES: &str = "Exit codes: 0 the template is complete; 1 the build failed; 2 the command line is wrong; 128 and the number of the signal that ended it.";
 
@@ -59,7 +56,6 @@ pub(super) fn template_builder(settings: &Settings, progress: Progress) -> anyho
         )?,
         engine: skep_engine::select()?.into(),
         size: settings.base.guest(),
-        shell_ahead: settings.shell_ahead == ShellAhead::Auto,
         binary: "/proc/self/exe".into(),
         progress,
     })

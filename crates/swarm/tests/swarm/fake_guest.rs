@@ -85,7 +85,7 @@ impl Handler for FakeGuest {
         Ok(())
     }
 
-    async fn wait_until_prepared(&self) -> Result<(), Failure> {
+    async fn rest(&self) -> Result<(), Failure> {
         Ok(())
     }
 

@@ -2,12 +2,10 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
-
-use rustix::process::Pid;
 
 #[derive(Debug)]
 pub(super) struct ControlGroup {
@@ -31,11 +29,6 @@ impl ControlGroup {
         // controller is not available on every machine.
         let _ = fs::write(path.join("memory.oom.group"), "1");
         Ok(Self { path, removed: AtomicBool::new(false) })
-    }
-
-    /// Moves a process into the group.
-    pub(super) fn add_process(&self, process: Pid) -> io::Result<()> {
-        self.open_procs_file()?.write_all(process.as_raw_pid().to_string().as_bytes())
     }
 
     /// Opens `cgroup.procs`. A process that writes `0` to it joins the group.

@@ -5,7 +5,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,13 +13,11 @@ use std::{
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use skep_api::exec::RunCommand;
-use skep_prepared_shell::PreparedShell;
 use tokio::sync::mpsc;
 
 use super::{
     cgroup::ControlGroup,
     input::Input,
-    prepared::{self, Children, PreparedProcess},
     process_set::ProcessSet,
     running::Running,
     shell::Shell,
@@ -55,12 +53,11 @@ struct Table {
     /// `None` if control groups cannot be created.
     cgroup_parent: Option<PathBuf>,
     started: AtomicU64,
-    /// Counts generated names of commands and control groups.
-    generated_names: AtomicU64,
+    /// Counts generated ids.
+    generated_ids: AtomicU64,
     registry: Mutex<Registry>,
     /// Process ids of children that this process waits for itself.
     owned: Mutex<BTreeSet<u32>>,
-    prepared: OnceLock<PreparedShell<PreparedProcess>>,
 }
 
 #[derive(Debug, Default)]
@@ -77,10 +74,9 @@ impl Commands {
         Self(Arc::new(Table {
             cgroup_parent,
             started: AtomicU64::new(0),
-            generated_names: AtomicU64::new(0),
+            generated_ids: AtomicU64::new(0),
             registry: Mutex::default(),
             owned: Mutex::default(),
-            prepared: OnceLock::new(),
         }))
     }
 
@@ -124,10 +120,6 @@ impl Commands {
         cwd: &Path,
         place: &Place,
     ) -> Result<(ProcessSet, Spawned), Error> {
-        let ahead = self.0.prepared.get().and_then(|ahead| prepared::start(ahead, self, command, cwd, place));
-        if let Some((group, spawned)) = ahead {
-            return Ok((ProcessSet::Group(group), spawned));
-        }
         let Some(parent) = &self.0.cgroup_parent else {
             let (shell, spawned) = self.spawn_owned(|| spawn(command, cwd, None, place))?;
             return Ok((ProcessSet::Descendants(shell), spawned));
@@ -148,15 +140,11 @@ impl Commands {
     }
 
     async fn clean_up(&self, shell: u32, running: Arc<Running>) {
-        let discarded = self.0.prepared.get().map(PreparedShell::discard_count);
         for _ in 0..YIELDS_BEFORE_CLEANUP {
             tokio::task::yield_now().await;
         }
         self.owned().remove(&shell);
         self.registry().record_end(running);
-        if let Some(ahead) = self.0.prepared.get().filter(|ahead| discarded == Some(ahead.discard_count())) {
-            ahead.prepare(&Children(self)).await;
-        }
         let started = self.started();
         tokio::time::sleep(CLEANUP_DELAY).await;
         // A caller that runs commands in quick succession does not wait for the removal of earlier groups.
@@ -196,38 +184,15 @@ impl Commands {
         })
     }
 
-    /// Creates a control group for a command whose id is not known yet. The dot keeps the name distinct from all ids.
-    pub(super) fn unnamed_group(&self) -> io::Result<ControlGroup> {
-        let name = format!("shell.{}", self.0.generated_names.fetch_add(1, Ordering::Relaxed));
-        let parent = self.0.cgroup_parent.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        ControlGroup::create(parent, &name)
-    }
-
-    /// Enables prepared shells. `directory` is the working directory of most commands.
-    pub(crate) fn enable_prepared_shells(&self, directory: PathBuf) {
-        let _ = self.0.prepared.set(PreparedShell::new(directory));
-    }
-
-    /// Waits until the next command can start without delay: a prepared shell is ready, if that is possible at all,
-    /// and the control groups of ended commands are removed.
-    pub async fn wait_until_prepared(&self) {
-        if let Some(ahead) = self.0.prepared.get() {
-            ahead.wait_until_ready(&Children(self)).await;
-        }
+    /// Removes the control groups of ended commands now, which otherwise happens [`CLEANUP_DELAY`] after the last one.
+    pub fn remove_ended_groups(&self) {
         self.registry().remove_groups(usize::MAX);
     }
 
-    /// Waits until this process has no children left that it waits for: neither commands nor prepared shells.
+    /// Waits until this process has no children left that it waits for.
     pub async fn wait_until_idle(&self) {
         while !self.owned().is_empty() {
             tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    }
-
-    /// Kills the prepared shells. They contain random numbers from the time when they were started.
-    pub fn discard_prepared_shell(&self) {
-        if let Some(ahead) = self.0.prepared.get() {
-            ahead.discard(&Children(self));
         }
     }
 
@@ -258,7 +223,7 @@ impl Commands {
 
     /// An id for a command of a caller that gave none.
     pub(crate) fn unused_id(&self) -> String {
-        format!("local_{}", self.0.generated_names.fetch_add(1, Ordering::Relaxed))
+        format!("local_{}", self.0.generated_ids.fetch_add(1, Ordering::Relaxed))
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {

@@ -12,7 +12,6 @@ mod commands;
 mod input;
 mod output;
 mod output_buffer;
-mod prepared;
 mod process_set;
 mod running;
 pub(crate) mod shell;

@@ -23,10 +23,6 @@ impl Shell {
         Ok(Self { pid, pidfd })
     }
 
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
-    }
-
     pub(crate) fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }

@@ -7,7 +7,7 @@ use crate::{
     copies::{self, assert_goes_on, fork, path_of},
     harness::{Skep, eventually},
     takeover::assert_in_order,
-    templates::becomes_ready,
+    templates::{OTHER_BASE, becomes_ready},
 };
 
 async fn begin(skep: &Skep) -> Value {
@@ -30,7 +30,7 @@ async fn vms_of_an_outdated_template_are_copied_and_paused_to_disk() {
     let stopped = skep.stop_and_leave_vms();
     // The build of the template waits for this lock. `base` has an image directory of its own.
     let lock = shelf::lock(&stopped.path().join("templates"), || ()).unwrap();
-    let skep = stopped.start_with(&["--shell-ahead", "off"]).await;
+    let skep = stopped.start_with(&OTHER_BASE).await;
     eventually("the record", async || state(&skep).await == "outdated").await;
 
     let vm = again_from_disk(&skep, &vm).await;

@@ -142,23 +142,16 @@ fn values<'a>(arguments: &'a [String], option: &str) -> Vec<&'a str> {
     pairs.map(|pair| pair[1].as_str()).collect()
 }
 
-const BAKE: Purpose = Purpose::Bake { agent_parameters: "" };
 const EVERY: [(bool, Purpose); 4] =
-    [(false, BAKE), (false, Purpose::Restore), (true, BAKE), (true, Purpose::Restore)];
+    [(false, Purpose::Bake), (false, Purpose::Restore), (true, Purpose::Bake), (true, Purpose::Restore)];
 
 #[test]
 fn a_bake_has_exactly_these_arguments() {
     assert_eq!(
-        command(false, BAKE).arguments,
+        command(false, Purpose::Bake).arguments,
         pinned("tcg,tb-size=64", "max,-erms", "on", " norandmaps tsc_early_khz=2596100 tsc=reliable")
     );
-    assert_eq!(command(true, BAKE).arguments, pinned("kvm", "host", "on", ""));
-}
-
-#[test]
-fn parameters_for_the_agent_end_the_kernels_command_line_of_a_bake() {
-    let arguments = command(true, Purpose::Bake { agent_parameters: "skep.a=1 skep.b=2" }).arguments;
-    assert_eq!(arguments, pinned("kvm", "host", "on", " skep.a=1 skep.b=2"));
+    assert_eq!(command(true, Purpose::Bake).arguments, pinned("kvm", "host", "on", ""));
 }
 
 #[test]
@@ -310,7 +303,7 @@ fn no_path_of_the_machine_but_descriptors_is_named() {
 #[test]
 fn the_environment_has_the_preloaded_library_alone_and_only_where_memory_is_private() {
     let environment = |purpose| command(false, purpose).environment;
-    assert_eq!(environment(BAKE), []);
+    assert_eq!(environment(Purpose::Bake), []);
     let wanted = [("LD_PRELOAD", "/proc/self/fd/12"), ("SKEP_RAM_FD", "7")];
     assert_eq!(
         environment(Purpose::Restore),
