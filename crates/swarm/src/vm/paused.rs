@@ -127,22 +127,3 @@ async fn within<T>(
 ) -> Result<T, Error> {
     timeout_at(begun + limit, outcome).await.map_err(|_| skep_channel::Error::Timeout(limit))?
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_silent_agent_takes_the_time_of_the_first_attempt_and_gets_a_second_one() {
-        let (stream, _agent) = UnixStream::pair().unwrap();
-        let begun = Instant::now();
-        let error = within(begun, FIRST_ATTEMPT_TIMEOUT, connect(stream)).await.unwrap_err();
-        assert_eq!(begun.elapsed(), FIRST_ATTEMPT_TIMEOUT);
-        assert!(error.new_streams_may_help(), "{error}");
-        assert_eq!(
-            loss::message(Step::Agent, &error),
-            "its guest agent did not answer within 10 s",
-            "{error}"
-        );
-    }
-}

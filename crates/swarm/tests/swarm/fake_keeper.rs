@@ -35,6 +35,8 @@ pub(crate) struct FakeKeeper {
     pub(crate) hands_over_too_little: bool,
     /// So many of the next guests close their channel.
     pub(crate) guests_hang_up: usize,
+    /// So many of the next guests that are attached again keep their channel open and answer nothing.
+    pub(crate) guests_stay_silent: usize,
     /// How many of the next guests report that they did not reseed their random number generators.
     pub(crate) guests_keep_randomness: usize,
     pub(crate) refuses_ends: bool,
@@ -341,11 +343,14 @@ async fn attach(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
         let mut keeper = keeper.lock().unwrap();
         let hang_up = keeper.guests_hang_up > 0;
         keeper.guests_hang_up = keeper.guests_hang_up.saturating_sub(1);
+        let is_silent = keeper.guests_stay_silent > 0;
+        keeper.guests_stay_silent = keeper.guests_stay_silent.saturating_sub(1);
         let other_release = keeper.answer_of_other_release.clone();
         let vmm = keeper.vmms.get_mut(&vm).unwrap();
         // A VMM serves one stream at a time.
         vmm.guest.take().into_iter().for_each(|guest| guest.abort());
         vmm.guest = (!hang_up).then(|| match other_release {
+            _ if is_silent => tokio::spawn(keep_open(guest)),
             Some(answer) => tokio::spawn(async move { play(tokio_stream(guest), &answer).await.unwrap() }),
             None => spawn_guest(vm, guest, this),
         });
@@ -354,6 +359,11 @@ async fn attach(vm: VmId, answerer: Answerer, keeper: &Arc<Mutex<FakeKeeper>>) {
     };
     let descriptors: Vec<OwnedFd> = vec![pidfd, monitor.into(), agent.into(), console.into()];
     answerer.answer(Answer::Attached(launched), &descriptors).await.unwrap();
+}
+
+/// The end of a guest that never reads, until its task is aborted.
+async fn keep_open(_guest: StdStream) {
+    std::future::pending().await
 }
 
 fn spawn_guest(vm: VmId, stream: StdStream, keeper: Arc<Mutex<FakeKeeper>>) -> JoinHandle<()> {

@@ -190,6 +190,21 @@ async fn a_paused_vm_that_was_adopted_has_two_attempts_at_its_resume() {
     }
 }
 
+/// Takes as long as the first attempt may.
+#[tokio::test]
+async fn a_paused_vm_that_was_adopted_is_resumed_although_its_first_stream_stays_silent() {
+    let fixture = Fixture::new().await;
+    let vm = fixture.boot(1).await.unwrap().vms[0].id;
+    fixture.swarm.pause(&fixture.account, vm, PausedTo::Memory, "p").await.unwrap();
+    fixture.keeper(|keeper| keeper.guests_stay_silent = 1);
+    let fixture = fixture.restart().await;
+    fixture.swarm.resume(&fixture.account, &FREE, vm, "r").await.unwrap();
+    assert_eq!(fixture.keeper(|keeper| keeper.guests_stay_silent), 0);
+    assert_state(&fixture, vm, VmState::Running).await;
+    fixture.swarm.end(&fixture.account, vm, "d").await.unwrap();
+    fixture.assert_nothing_left().await;
+}
+
 #[tokio::test]
 async fn a_paused_vm_that_was_adopted_expires_and_ends_with_its_vmm() {
     for (ttl, reason) in [(Some(Duration::from_millis(1)), EndReason::Expired), (None, EndReason::Crashed)] {
