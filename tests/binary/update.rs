@@ -4,13 +4,14 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Output,
+    process::{Command, Output},
 };
 
 use serde_json::{Value, json};
 use skep_channel::{FIRST_PROTOCOL, PROTOCOL, UnsupportedProtocol};
 
 use crate::{
+    copies::{path_of, pid_of},
     harness::{
         Skep, command, images::Images, images::images_with, output_of, remains_of, remains_of_vms, temp_dir,
     },
@@ -44,14 +45,17 @@ fn protocol_of_template(images: &Path) -> u32 {
 /// A server of the earlier revision with VMs, in an image directory of its own, which the update also uses.
 async fn earlier_server() -> (Skep, Images) {
     let images = images_with(&[Path::new(".cache")]);
-    let options = |command: &mut std::process::Command| _ = command.arg("--image-dir").arg(images.path());
+    let options = |command: &mut Command| _ = command.arg("--image-dir").arg(images.path());
     let skep = Skep::start_by(&earlier_binary(), temp_dir(), options).await;
     (skep, images)
 }
 
 /// Starts the binary under test on what the earlier server left.
 async fn update(earlier: Skep, end: End, images: &Images) -> Skep {
-    let kept = ids(&listed(&earlier).await);
+    let (on_disk, with_process): (Vec<_>, Vec<_>) =
+        listed(&earlier).await.into_iter().partition(|vm| vm["paused_to"] == "disk");
+    println!("{end:?}: {} VMs with a process and {} on disk", with_process.len(), on_disk.len());
+    let kept = ids(&with_process);
     let stopped = match end {
         End::Sigterm => earlier.stop_and_leave_vms(),
         End::Killed => earlier.crash(),
@@ -86,6 +90,42 @@ async fn assert_lost(skep: &Skep, vm: &Value, unsupported: UnsupportedProtocol, 
     assert_in_order(skep).await;
 }
 
+/// Whether the earlier revision pauses VMs, to memory and to disk, and stores snapshots of them.
+fn earlier_has_pauses() -> bool {
+    ["pause", "snapshot"].iter().all(|verb| {
+        let help = Command::new(earlier_binary()).args([verb, "--help"]).output().unwrap();
+        help.status.success()
+            && (*verb == "snapshot" || String::from_utf8_lossy(&help.stdout).contains("--to"))
+    })
+}
+
+/// Writes to disk and memory of three VMs. Pauses one of them in memory and one to disk, and stores the third one as the
+/// snapshot `kept`. Returns the first two.
+async fn pause_and_store(earlier: &Skep) -> [Value; 2] {
+    let vms: [Value; 3] = earlier.boot(3).await.try_into().unwrap();
+    for vm in &vms {
+        earlier.output(pid_of(vm), "echo before > /root/file; echo before > /dev/shm/file").await;
+    }
+    let [in_memory, on_disk, original] = vms;
+    earlier.post(&format!("{}/pause", path_of(&in_memory)), &json!({})).await.ok(200);
+    earlier.post(&format!("{}/pause", path_of(&on_disk)), &json!({"to": "disk"})).await.ok(200);
+    earlier.post(&format!("{}/snapshot", path_of(&original)), &json!({"name": "kept"})).await.ok(201);
+    [in_memory, on_disk]
+}
+
+/// Resumes the VMs and boots one of the snapshot. Each has what was in memory and on disk.
+async fn assert_go_on(skep: &Skep, paused: [Value; 2]) {
+    for (vm, to) in paused.iter().zip(["memory", "disk"]) {
+        assert_eq!(skep.get(&path_of(vm)).await.ok(200)["paused_to"], to, "{vm}");
+        skep.post(&format!("{}/resume", path_of(vm)), &json!({})).await.ok(200);
+    }
+    let of_snapshot = skep.post("/api/swarm/boot", &json!({"template": "kept"})).await.ok(201);
+    for path in paused.iter().chain([&of_snapshot["vms"][0]]).map(path_of) {
+        let vm = skep.get(&path).await.ok(200);
+        assert_eq!(skep.output(pid_of(&vm), "cat /root/file /dev/shm/file").await, "before\nbefore", "{vm}");
+    }
+}
+
 /// The VM ends where the release under test cannot encode requests for its agent; otherwise it runs on.
 #[tokio::test(flavor = "multi_thread")]
 async fn vms_of_an_earlier_revision_run_on_or_are_lost_with_the_reason() {
@@ -96,11 +136,22 @@ async fn vms_of_an_earlier_revision_run_on_or_are_lost_with_the_reason() {
         let vm = earlier.boot(1).await.remove(0);
         let pid = vm["pid"].as_u64().unwrap();
         earlier.output(pid, "echo before > /root/file").await;
+        let checked = UnsupportedProtocol::check(protocol);
+        let paused = match (&checked, earlier_has_pauses()) {
+            (Ok(()), true) => Some(pause_and_store(&earlier).await),
+            _ => {
+                println!("{end:?}: without paused VMs: the earlier revision has none, or its VMs are lost");
+                None
+            }
+        };
 
         let skep = update(earlier, end, &images).await;
-        match UnsupportedProtocol::check(protocol) {
+        match checked {
             Ok(()) => assert_eq!(skep.output(pid, "cat /root/file").await, "before"),
             Err(unsupported) => assert_lost(&skep, &vm, unsupported, end).await,
+        }
+        if let Some(paused) = paused {
+            assert_go_on(&skep, paused).await;
         }
         let new = skep.boot_one().await;
         assert_eq!(skep.output(new, "echo works").await, "works");
