@@ -28,6 +28,26 @@ async fn git_is_the_same_on_the_server_and_in_a_vm() {
     .await;
 }
 
+/// Operations that read answer as those that write.
+#[tokio::test]
+async fn a_vm_without_git_says_so_for_each_operation() {
+    let skep = Skep::start().await;
+    let vm = skep.boot_one().await;
+    skep.output(vm, "git init -q work && touch work/file").await;
+    let query = format!("path=/root/work&vm={vm}");
+    assert_eq!(skep.get(&format!("/api/git/status?{query}")).await.ok(200)["untracked"][0]["path"], "file");
+    skep.output(vm, "mv /usr/bin/git /usr/bin/git-elsewhere").await;
+    let missing = "`git` is not installed here; install it";
+    for verb in ["status", "log", "diff", "branch", "show", "tag", "worktree"] {
+        let answer = skep.get(&format!("/api/git/{verb}?{query}")).await;
+        assert_eq!(answer.refused(409, "git_refused"), missing, "{verb}");
+    }
+    let add = skep.post("/api/git/add", &json!({"path": "/root/work", "vm": vm})).await;
+    assert_eq!(add.refused(409, "git_refused"), missing);
+    skep.output(vm, "mv /usr/bin/git-elsewhere /usr/bin/git").await;
+    assert_eq!(skep.get(&format!("/api/git/status?{query}")).await.ok(200)["clean"], false);
+}
+
 /// The keeper passes the filter on, also after a restart, which reloads the settings.
 #[tokio::test]
 async fn a_filter_that_the_operator_names_runs_on_the_server() {

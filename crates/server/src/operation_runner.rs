@@ -107,9 +107,6 @@ impl OperationRunner {
                     caller.memory.reserve(operation.memory_bytes(&place).await).await?;
                 }
                 if let Some(kind) = O::HELPER {
-                    if let Some(answer) = operation.run_without_programs(&place).await {
-                        return Ok(answer);
-                    }
                     let roots = self.create_missing_roots(roots).await?;
                     let work = self.helper(kind).run(roots, &operation, &caller.memory);
                     return Ok(self.within_disk_space(caller, operation.adds_files(), work).await?);

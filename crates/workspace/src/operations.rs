@@ -15,12 +15,6 @@ use crate::{Error, Place};
 /// An operation of a workspace with a JSON request and a JSON answer.
 #[warn(missing_docs)]
 pub trait Run: Operation {
-    /// Runs without starting a program if possible. `None` means that the caller must call [`Self::run`], also after
-    /// an error.
-    fn run_without_programs(&self, _: &Place) -> impl Future<Output = Option<Self::Answer>> + Send {
-        std::future::ready(None)
-    }
-
     /// The most memory that the operation and its answer may take, in bytes.
     fn memory_bytes(&self, _: &Place) -> impl Future<Output = u64> + Send {
         std::future::ready(self.answer_limit().bytes as u64)
@@ -31,10 +25,6 @@ pub trait Run: Operation {
 }
 
 impl<O: Run> Run for Call<O> {
-    async fn run_without_programs(&self, place: &Place) -> Option<Self::Answer> {
-        self.operation.run_without_programs(place).await
-    }
-
     async fn memory_bytes(&self, place: &Place) -> u64 {
         self.operation.memory_bytes(place).await
     }

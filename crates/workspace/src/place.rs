@@ -286,10 +286,6 @@ impl Place {
         &self.git_grants
     }
 
-    pub(crate) fn has_fence(&self) -> bool {
-        self.fence.is_some()
-    }
-
     /// Creates the missing roots, if [`Self::creating_roots_in`] allows it.
     ///
     /// # Errors

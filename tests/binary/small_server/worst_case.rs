@@ -100,7 +100,7 @@ fn new_repository(folder: &Path) {
     run_git(folder, &["config", "user.email", "a@example.com"]);
 }
 
-/// A repository with a changed file of empty lines, small enough to be read without git.
+/// A repository with a changed file of very many lines.
 fn lines(folder: &Path) {
     new_repository(folder);
     let lines = "\n".repeat(3 * MIB);

@@ -1,6 +1,6 @@
 //! Repositories that refer to folders outside the roots. In the control of each attack, plain git reads them.
 
-use std::{fs, os::unix::fs::symlink, process::Command};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use serde_json::json;
 
@@ -111,6 +111,31 @@ async fn files_of_a_git_directory_that_are_links_to_the_outside_are_refused() {
     let response = skep.get(&format!("/api/git/log?path={path}")).await;
     let message = refused(response, 409, "hostile_repository").await;
     assert!(message.contains("alternates"), "{message}");
+}
+
+/// Git compares the file of each entry in the index, wherever its name leads.
+#[tokio::test]
+async fn names_in_an_index_that_lead_outside_reveal_no_content() {
+    let skep = Skep::start().await;
+    let path = repository(&skep, "project");
+    let secret = skep.data.path().join("secret");
+    fs::write(&secret, format!("{SECRET}\n")).unwrap();
+    let up = "../".repeat(Path::new(&path).components().count() - 1);
+    let name = format!("{up}{}", secret.strip_prefix("/").unwrap().display());
+    // Git stages no such name, so an entry whose name is as long gets it. Git need not check the sum of an index.
+    let stand_in = "x".repeat(name.len());
+    let blob = git(&path, &["rev-parse", "HEAD:file"]);
+    let entry = format!("100644,{},{stand_in}", blob.trim());
+    git(&path, &["update-index", "--add", "--cacheinfo", &entry]);
+    let index = format!("{path}/.git/index");
+    let mut content = fs::read(&index).unwrap();
+    let at = content.windows(name.len()).position(|window| window == stand_in.as_bytes()).unwrap();
+    content[at..at + name.len()].copy_from_slice(name.as_bytes());
+    let sum = content.len() - 20;
+    content[sum..].fill(0);
+    fs::write(&index, content).unwrap();
+    assert!(git(&path, &["diff"]).contains(SECRET), "the control");
+    assert_secret_is_hidden(&skep, &path).await;
 }
 
 #[tokio::test]

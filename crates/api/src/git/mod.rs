@@ -114,7 +114,7 @@ macro_rules! operations {
 /// The time limit of git commands that use no network.
 pub const LOCAL_LIMIT: Duration = Duration::from_secs(120);
 /// [`LOCAL_LIMIT`], and time for the transfer of the answer and for waiting on another operation in the same
-/// repository.
+/// repository, or on other operations that read.
 const LOCAL_ANSWER_LIMIT: Duration = Duration::from_secs(180);
 /// [`NETWORK_LIMIT`], and the same allowance as in [`LOCAL_ANSWER_LIMIT`].
 const NETWORK_ANSWER_LIMIT: Duration = Duration::from_secs(NETWORK_LIMIT.as_secs() + 180);

@@ -8,7 +8,6 @@ use skep_api::{
 use super::{
     GitError,
     lock::write_lock,
-    native,
     raw_diff::parse_number,
     repository::{Repository, check_revision},
 };
@@ -18,15 +17,8 @@ const FORMAT: &str =
     "--format=%(refname)%00%(objectname)%00%(upstream:short)%00%(upstream:track,nobracket)%00%(symref)";
 
 impl Run for GitBranches {
-    async fn run_without_programs(&self, place: &Place) -> Option<Branches> {
-        native::branches(self, place).await
-    }
-
     async fn run(self, place: &Place) -> Result<Branches, Error> {
-        if let Some(branches) = native::branches(&self, place).await {
-            return Ok(branches);
-        }
-        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let repository = Repository::find_to_read(place, self.path.as_ref()).await?;
         let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args([
             "for-each-ref",
             FORMAT,

@@ -6,7 +6,7 @@ use skep_api::{
 };
 
 use super::{
-    GitError, native,
+    GitError,
     program::{Git, GitOutput},
     raw_diff::{RawDiff, parse_with_counts},
     repository::Repository,
@@ -17,15 +17,8 @@ use crate::{Error, Place, Run};
 const MAX_LIST_BYTES: usize = 8 << 20;
 
 impl Run for GitDiff {
-    async fn run_without_programs(&self, place: &Place) -> Option<Diff> {
-        native::diff(self, place).await
-    }
-
     async fn run(self, place: &Place) -> Result<Diff, Error> {
-        if let Some(diff) = native::diff(&self, place).await {
-            return Ok(diff);
-        }
-        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let repository = Repository::find_to_read(place, self.path.as_ref()).await?;
         let states = revision_arguments(&self, &repository).await?;
         let parsed = compare(&self, &repository, &states, &[]).await?;
         if parsed.hides_deletion {
@@ -81,12 +74,12 @@ fn parse_output(output: GitOutput) -> Option<Parsed> {
 }
 
 /// The patch as text. Valid UTF-8 is not copied.
-pub(super) fn into_text(patch: Vec<u8>) -> String {
+fn into_text(patch: Vec<u8>) -> String {
     String::from_utf8(patch).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Shortens list and patch to the limit of an answer. The list takes at most half of it.
-pub(super) fn fit_answer(mut diff: String, mut files: Vec<DiffFile>) -> Diff {
+fn fit_answer(mut diff: String, mut files: Vec<DiffFile>) -> Diff {
     let mut list = Budget::new(MAX_ANSWER_BYTES / 2);
     let fitting = files.iter().take_while(|file| list.try_add(*file)).count();
     files.truncate(fitting);

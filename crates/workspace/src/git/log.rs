@@ -7,7 +7,7 @@ use skep_api::{
 };
 
 use super::{
-    GitError, native,
+    GitError,
     repository::{Repository, is_hash},
 };
 use crate::{Error, Place, Run};
@@ -19,15 +19,8 @@ const FIELDS: usize = 10;
 const HEAD: &str = "HEAD";
 
 impl Run for GitLog {
-    async fn run_without_programs(&self, place: &Place) -> Option<Log> {
-        native::log(self, place).await
-    }
-
     async fn run(self, place: &Place) -> Result<Log, Error> {
-        if let Some(log) = native::log(&self, place).await {
-            return Ok(log);
-        }
-        let repository = Repository::find(place, self.path.as_ref()).await?;
+        let repository = Repository::find_to_read(place, self.path.as_ref()).await?;
         let PageStart { commit, offset: seen } = page_start(&self, &repository).await?;
         let (most, skip) = (format!("-n{}", self.limit + 1), format!("--skip={seen}"));
         let git = repository.read_only_git().max_output(MAX_ANSWER_BYTES).args([
@@ -70,7 +63,7 @@ impl Run for GitLog {
 
 /// Shortens a page to the limit of an answer. Returns whether it was shortened; `None` if not even its first commit
 /// fits.
-pub(super) fn fit_page(commits: &mut Vec<Commit>) -> Option<bool> {
+fn fit_page(commits: &mut Vec<Commit>) -> Option<bool> {
     let mut budget = Budget::default();
     let fitting = commits.iter().take_while(|commit| budget.try_add(*commit)).count();
     commits.truncate(fitting);
@@ -95,17 +88,17 @@ async fn page_start(request: &GitLog, repository: &Repository) -> Result<PageSta
 
 /// A commit, whose history never changes, and the number of commits that earlier pages have shown.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct PageStart {
-    pub(super) commit: String,
-    pub(super) offset: u64,
+struct PageStart {
+    commit: String,
+    offset: u64,
 }
 
 impl PageStart {
-    pub(super) fn cursor(&self) -> String {
+    fn cursor(&self) -> String {
         data_encoding::BASE64URL_NOPAD.encode(format!("{}.{}", self.commit, self.offset).as_bytes())
     }
 
-    pub(super) fn parse(cursor: &str) -> Result<Self, Error> {
+    fn parse(cursor: &str) -> Result<Self, Error> {
         let read = || {
             let bytes = data_encoding::BASE64URL_NOPAD.decode(cursor.as_bytes()).ok()?;
             let text = String::from_utf8(bytes).ok()?;

@@ -31,7 +31,7 @@ use self::{
     group::Group,
     pipes::{Pipes, read_limited, read_tail, write_input},
 };
-use super::{GitError, config::ConfigOverrides};
+use super::{GitError, config::ConfigOverrides, read_permits::ReadPermit};
 use crate::{Content, Error, Place, streamed::no_content};
 
 /// Default limit of one git's standard output, in bytes.
@@ -63,6 +63,8 @@ pub(super) struct Git {
     timeout: Duration,
     inherited_fds: Vec<Arc<OwnedFd>>,
     network: NetworkAccess,
+    /// Held until the process has ended.
+    read_permit: Option<Arc<ReadPermit>>,
     /// The git that serves a remote on this machine, and its end of the socket pair.
     service: Option<(Box<Self>, OwnedFd)>,
 }
@@ -138,6 +140,7 @@ impl Git {
             timeout: LOCAL_LIMIT,
             inherited_fds: Vec::new(),
             network: NetworkAccess::Nowhere,
+            read_permit: None,
             service: None,
         }
     }
@@ -180,6 +183,11 @@ impl Git {
     /// Lets the process and its children connect to these addresses. The default is [`NetworkAccess::Nowhere`].
     pub(super) fn network(self, reach: NetworkAccess) -> Self {
         Self { network: reach, ..self }
+    }
+
+    /// Keeps the permit of the operation until the process has ended, also when the caller is gone before.
+    pub(super) fn with_read_permit(self, permit: Option<Arc<ReadPermit>>) -> Self {
+        Self { read_permit: permit, ..self }
     }
 
     /// Runs it to its end. A failing exit code is not an error here.
@@ -268,7 +276,7 @@ impl Git {
         let mut command = self.command()?;
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (group, mut child) = Group::start(&self.place, &mut command, service)?;
+        let (group, mut child) = Group::start(&self.place, &mut command, service, self.read_permit.take())?;
         let missing = || io::Error::other("a pipe of git is missing");
         let pipes = Pipes {
             stdin: child.stdin.take().map(|pipe| pipe::Sender::from_owned_fd(pipe.into())).transpose()?,
@@ -283,7 +291,7 @@ impl Git {
         let mut command = self.command()?;
         // Its errors reach the other git through the protocol.
         command.stdin(end.try_clone()?).stdout(end).stderr(Stdio::null());
-        Ok(Group::start(&self.place, &mut command, None)?.0)
+        Ok(Group::start(&self.place, &mut command, None, None)?.0)
     }
 
     fn command(&self) -> io::Result<Command> {

@@ -4,6 +4,7 @@ use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use skep_api::{
@@ -18,6 +19,7 @@ use super::{
     config::{ConfigEntry, ConfigOverrides, last_value, parse_config_list},
     locate::{RepositoryLayout, discover, list_repositories as repositories, repository_at, sole_repository},
     program::{Git, GitOutput},
+    read_permits::ReadPermit,
 };
 use crate::{Error, Place, Run};
 
@@ -43,14 +45,11 @@ pub(super) struct Repository {
     pub(super) config: Vec<ConfigEntry>,
     /// The overrides for git commands in this repository.
     pub(super) overrides: ConfigOverrides,
+    /// Of an operation that was counted among those that read.
+    pub(super) read_permit: Option<Arc<ReadPermit>>,
 }
 
 impl Run for GitRepositories {
-    async fn run_without_programs(&self, place: &Place) -> Option<Repositories> {
-        // In a fenced workspace the caller has tried this already.
-        if place.has_fence() { None } else { self.clone().run(place).await.ok() }
-    }
-
     async fn run(self, place: &Place) -> Result<Repositories, Error> {
         let place = place.clone();
         let looking = tokio::task::spawn_blocking(move || {
@@ -73,6 +72,23 @@ impl Repository {
     /// # Errors
     /// [`GitError::NoRepository`], [`GitError::PathRequired`], [`GitError::Hostile`], and those of paths.
     pub(super) async fn find(place: &Place, path: Option<&AbsolutePath>) -> Result<Self, Error> {
+        Self::find_with(place, path, None).await
+    }
+
+    /// Like [`Self::find`], for an operation that only reads: waits until there is room among those. Its gits keep the permit.
+    ///
+    /// # Errors
+    /// Those of [`Self::find`].
+    pub(super) async fn find_to_read(place: &Place, path: Option<&AbsolutePath>) -> Result<Self, Error> {
+        let permit = Arc::new(ReadPermit::acquire(place).await?);
+        Self::find_with(place, path, Some(permit)).await
+    }
+
+    async fn find_with(
+        place: &Place,
+        path: Option<&AbsolutePath>,
+        read_permit: Option<Arc<ReadPermit>>,
+    ) -> Result<Self, Error> {
         let (at, path) = (place.clone(), path.cloned());
         let found = tokio::task::spawn_blocking(move || {
             let roots = at.roots()?;
@@ -84,7 +100,7 @@ impl Repository {
             }
         });
         let (requested_path, layout) = found.await.map_err(|_| Error::WorkerFailed)??;
-        Self::open(place, requested_path, layout).await
+        Self::open(place, requested_path, layout, read_permit).await
     }
 
     /// A bare repository that the server has made for itself.
@@ -98,53 +114,33 @@ impl Repository {
             branch: None,
             config: Vec::new(),
             overrides: ConfigOverrides::with_filters(&place.git_grants().filters),
+            read_permit: None,
         }
     }
 
-    async fn open(place: &Place, asked: PathBuf, layout: RepositoryLayout) -> Result<Self, Error> {
-        let (mut repository, own) = Self::from_layout(place, asked, layout);
-        let own = match own {
-            Some(own) => own,
+    async fn open(
+        place: &Place,
+        requested_path: PathBuf,
+        layout: RepositoryLayout,
+        read_permit: Option<Arc<ReadPermit>>,
+    ) -> Result<Self, Error> {
+        let mut repository = Self {
+            place: place.clone(),
+            requested_path,
+            top_folder: layout.top,
+            git_dir: layout.git_dir,
+            common_dir: layout.common_dir,
+            branch: layout.branch,
+            config: Vec::new(),
+            overrides: ConfigOverrides::with_filters(&place.git_grants().filters),
+            read_permit,
+        };
+        let config = match layout.config {
+            Some(config) => config,
             None => repository.read_config().await?,
         };
-        repository.apply_config(own)?;
+        repository.apply_config(config)?;
         Ok(repository)
-    }
-
-    /// Like [`Self::find`], but `None` if that needs git. Blocks on file system access.
-    pub(super) fn find_without_git(place: &Place, path: Option<&AbsolutePath>) -> Option<Self> {
-        let roots = place.roots().ok()?;
-        let (asked, layout) = match path {
-            Some(path) => (path.as_path().to_owned(), discover(&roots, path.as_path()).ok()?),
-            None => sole_repository(&roots, place.default_cwd()).ok()?,
-        };
-        let (mut repository, own) = Self::from_layout(place, asked, layout);
-        repository.apply_config(own?).ok()?;
-        Some(repository)
-    }
-
-    /// A repository without overrides for its config, and its config if that was read without git.
-    fn from_layout(
-        place: &Place,
-        asked: PathBuf,
-        layout: RepositoryLayout,
-    ) -> (Self, Option<Vec<ConfigEntry>>) {
-        let RepositoryLayout { top, git_dir, common_dir, config: own, branch } = layout;
-        let settings = ConfigOverrides::with_filters(&place.git_grants().filters);
-        let place = place.clone();
-        (
-            Self {
-                place,
-                requested_path: asked,
-                top_folder: top,
-                git_dir,
-                common_dir,
-                branch,
-                config: Vec::new(),
-                overrides: settings,
-            },
-            own,
-        )
     }
 
     fn apply_config(&mut self, config: Vec<ConfigEntry>) -> Result<(), Error> {
@@ -180,13 +176,15 @@ impl Repository {
     pub(super) fn git(&self) -> Git {
         let git = Git::new(&self.place, self.working_folder(), &self.overrides);
         let git = git.env("GIT_DIR", &self.git_dir).timeout(LOCAL_LIMIT);
+        let git = git.with_read_permit(self.read_permit.clone());
         match &self.top_folder {
             Some(top) => git.env("GIT_WORK_TREE", top),
             None => git.env("GIT_IMPLICIT_WORK_TREE", "0"),
         }
     }
 
-    /// A git command that only reads: it neither waits for locks nor takes them.
+    /// A git command that only reads: it waits for no lock. It takes none, but `git diff` may store new times of files in the index,
+    /// whatever `GIT_OPTIONAL_LOCKS` says.
     pub(super) fn read_only_git(&self) -> Git {
         self.git().env("GIT_OPTIONAL_LOCKS", "0")
     }
@@ -265,7 +263,7 @@ impl Repository {
                 let (place, path) = (place.clone(), outer.work_tree()?.join(path));
                 let looked = tokio::task::spawn_blocking(move || repository_at(&*place.roots()?, &path));
                 let Some(layout) = looked.await.map_err(|_| Error::WorkerFailed)?? else { continue };
-                let inner = Self::open(&self.place, self.requested_path.clone(), layout).await?;
+                let inner = Self::open(&self.place, self.requested_path.clone(), layout, None).await?;
                 self.overrides.override_config(&inner.config)?;
                 if depth == MAX_SUBMODULE_DEPTH {
                     let what = "submodules".to_owned();

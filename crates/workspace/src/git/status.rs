@@ -7,22 +7,15 @@ use skep_api::{
 };
 
 use super::{
-    GitError, native,
+    GitError,
     raw_diff::{change_kind, changed_path, file_path, parse_number},
     repository::{Repository, is_hash},
 };
 use crate::{Error, Place, Run};
 
 impl Run for GitStatus {
-    async fn run_without_programs(&self, place: &Place) -> Option<RepositoryStatus> {
-        native::status(self, place).await
-    }
-
     async fn run(self, place: &Place) -> Result<RepositoryStatus, Error> {
-        if let Some(status) = native::status(&self, place).await {
-            return Ok(status);
-        }
-        let repository = Repository::find(place, Some(&self.path)).await?;
+        let repository = Repository::find_to_read(place, Some(&self.path)).await?;
         repository.work_tree()?;
         let mut status = compute_status(&repository, "--find-renames").await?;
         if !status.conflicted.is_empty() {

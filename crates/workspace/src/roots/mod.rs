@@ -30,7 +30,7 @@ use rustix::{
 };
 
 pub use location::Location;
-pub(crate) use path_handle::{PathHandle, Slot, read_up_to};
+pub(crate) use path_handle::{PathHandle, Slot};
 pub(crate) use walk::MAX_LINKS;
 
 use crate::Error;

@@ -102,7 +102,7 @@ impl PathHandle {
 ///
 /// # Errors
 /// Any error of `read(2)`.
-pub(crate) fn read_up_to(file: File, size: i64, most: u64) -> io::Result<Vec<u8>> {
+fn read_up_to(file: File, size: i64, most: u64) -> io::Result<Vec<u8>> {
     // At most the current size. The 32 extra bytes let `read_to_end` see the end of the file without growing the
     // buffer.
     let expected = u64::try_from(size).unwrap_or_default().min(most).min(MAX_PREALLOCATION);

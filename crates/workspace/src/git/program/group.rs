@@ -3,11 +3,12 @@
 use std::{
     io,
     process::{Child, Command, ExitStatus},
+    sync::Arc,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::TERM_GRACE;
+use super::{super::read_permits::ReadPermit, TERM_GRACE};
 use crate::{Commands, Place, exec::shell::Shell};
 
 /// The process group of a git. Dropping it ends the group, and after it the group's service.
@@ -17,6 +18,8 @@ pub(super) struct Group {
     /// elsewhere.
     children: Commands,
     service: Option<Box<Self>>,
+    /// Released when the leader has ended.
+    permit: Option<Arc<ReadPermit>>,
 }
 
 impl Group {
@@ -25,12 +28,13 @@ impl Group {
         place: &Place,
         command: &mut Command,
         service: Option<Self>,
+        permit: Option<Arc<ReadPermit>>,
     ) -> io::Result<(Self, Child)> {
         let commands = place.commands().clone();
         let (pid, child) =
             commands.spawn_owned(|| command.spawn().map(|child| (Pid::from_child(&child), child)))?;
         let leader = Some((commands.adopt(pid)?, pid));
-        Ok((Self { leader, children: commands, service: service.map(Box::new) }, child))
+        Ok((Self { leader, children: commands, service: service.map(Box::new), permit }, child))
     }
 
     pub(super) fn signal_group(&self, signal: Signal) {
@@ -60,13 +64,14 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.signal_group(Signal::TERM);
         let Some((leader, pid)) = self.leader.take() else { return };
-        let commands = self.children.clone();
+        let (commands, permit) = (self.children.clone(), self.permit.take());
         let end = async move {
             let _ = tokio::time::timeout(TERM_GRACE, leader.wait_until_ended()).await;
             let _ = kill_process_group(pid, Signal::KILL);
             leader.wait_until_ended().await;
             let _ = leader.reap();
             commands.disown(&leader);
+            drop(permit);
         };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(end)),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use skep_api::{
     budget::MAX_ANSWER_BYTES,
-    git::{GitAdd, GitStash, GitStatus, GitWorktrees, StashAction},
+    git::{GitAdd, GitStash, GitWorktrees, StashAction},
 };
 
 use super::*;
@@ -32,36 +32,32 @@ impl Fixture {
     fn stage(&self, names: &[String]) {
         let empty = self.git(&["hash-object", "-w", "--stdin"]);
         let entries = names.iter().map(|name| format!("100644 {empty} 0\t{name}\n"));
-        let list = self.folder.path().join("list");
-        fs::write(&list, entries.collect::<String>()).unwrap();
-        let mut command = Command::new("git");
-        command.args(["update-index", "--index-info"]).current_dir(self.at(""));
-        assert!(command.stdin(fs::File::open(&list).unwrap()).status().unwrap().success());
+        let staged = self.try_git_with_input(&["update-index", "--index-info"], &entries.collect::<String>());
+        assert!(staged.status.success(), "{staged:?}");
     }
 }
 
 #[test]
-fn branches_that_do_not_fit_are_left_out_by_the_reader_as_by_git() {
+fn branches_that_do_not_fit_are_left_out() {
     let fixture = Fixture::new();
     let commit = fixture.commit("first");
-    // The reader leaves files of 16 MiB or more, and more than 20,000 branches, to git.
     let names = long_paths();
     let lines = names.iter().map(|name| format!("{commit} refs/heads/{name}\n"));
     fs::write(fixture.at(".git/packed-refs"), lines.collect::<String>()).unwrap();
-    let found = fixture.assert_same_branches("");
+    let found = fixture.answer(fixture.branches(""));
     assert!(found.truncated && found.branches.len() < names.len(), "{}", found.branches.len());
     assert_nearly_full(&found);
     assert!(found.branches.iter().map(|branch| &branch.name).eq(names.iter().take(found.branches.len())));
 }
 
 #[test]
-fn changes_that_do_not_fit_are_left_out_by_the_reader() {
+fn changes_that_do_not_fit_are_left_out() {
     let fixture = Fixture::new();
     fixture.commit("first");
     // Each file is staged, and missing from the work tree.
     let names = long_paths();
     fixture.stage(&names);
-    let found = fixture.answer_without_git(&GitStatus { path: fixture.path("") }).unwrap();
+    let found = fixture.answer(fixture.status(""));
     assert_eq!((found.truncated, found.clean), (true, false));
     let listed = found.staged.len() + found.modified.len();
     assert!(listed < 2 * names.len(), "{listed}");
@@ -81,7 +77,7 @@ fn work_trees_beyond_the_output_that_is_read_are_left_out() {
         // Git lists the reason of the lock, too.
         fs::write(own.join("locked"), "x".repeat(LENGTH)).unwrap();
     }
-    let found = fixture.answer_by_git(GitWorktrees { path: fixture.path("") }).unwrap();
+    let found = fixture.answer(GitWorktrees { path: fixture.path("") });
     // The list has the main work tree, too.
     assert_eq!((found.worktrees.len(), found.truncated), (COMPLETE + 1, true));
 }
@@ -95,7 +91,7 @@ fn stashes_beyond_the_output_that_is_read_are_left_out() {
     fs::create_dir_all(fixture.at(".git/logs/refs")).unwrap();
     fs::write(fixture.at(".git/logs/refs/stash"), line.repeat(NUMBER)).unwrap();
     let list = GitStash { path: fixture.path(""), action: StashAction::List, message: None };
-    let found = fixture.answer_by_git(list).unwrap();
+    let found = fixture.answer(list);
     assert_eq!((found.stashes.len(), found.truncated), (COMPLETE, true));
     assert!(found.stashes.iter().all(|stash| stash.message.len() == LENGTH));
     assert_nearly_full(&found);
@@ -110,7 +106,7 @@ fn staged_files_beyond_the_output_that_is_read_are_left_out() {
     fixture.stage(&(0..NUMBER).map(name).collect::<Vec<_>>());
     // This stages nothing new, and lists what is staged already.
     let add = GitAdd { path: fixture.path(""), files: Some(Vec::new()) };
-    let found = fixture.answer_by_git(add).unwrap();
+    let found = fixture.answer(add);
     assert_eq!((found.staged.len(), found.truncated), (COMPLETE, true));
     assert!(found.staged.iter().all(|file| file.path.len() == LENGTH));
     assert_nearly_full(&found);

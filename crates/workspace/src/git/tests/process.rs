@@ -19,7 +19,7 @@ use skep_api::{
     git::{Credential, GitReach},
 };
 
-use super::{
+use super::super::{
     callback::Callback,
     config::ConfigOverrides,
     credentials::{password_callback, ssh_key_socket},
@@ -33,7 +33,7 @@ use crate::Place;
 #[unsafe(link_section = ".init_array")]
 static SERVE_GIT_CALLBACK: extern "C" fn() = {
     extern "C" fn answer() {
-        if let Some(status) = super::serve_git_callback() {
+        if let Some(status) = super::super::serve_git_callback() {
             std::process::exit(status.into());
         }
     }
