@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::FileType;
+
 use super::{
     GitError,
     config::{ConfigEntry, parse_simple_config},
@@ -19,7 +21,7 @@ use crate::{
 const MAX_FILE_BYTES: u64 = 64 << 10;
 /// Name prefix of the temporary repositories of exchanges. They are never listed.
 pub(super) const TEMPORARY_PREFIX: &str = ".skep-exchange-";
-/// Entries of a git directory that may be symbolic links.
+/// Entries of a git directory that may be symbolic links, if they lead to a file or folder below the roots.
 const ENTRIES: [&str; 15] = [
     "HEAD",
     "config",
@@ -36,6 +38,33 @@ const ENTRIES: [&str; 15] = [
     "reftable",
     "reftable/tables.list",
     "shallow",
+];
+
+/// Further files that git opens by these names. One that leads outside is left to the fence of git, which does without it.
+const OPENED: [&str; 23] = [
+    "AUTO_MERGE",
+    "BISECT_LOG",
+    "BISECT_START",
+    "CHERRY_PICK_HEAD",
+    "COMMIT_EDITMSG",
+    "MERGE_HEAD",
+    "ORIG_HEAD",
+    "REVERT_HEAD",
+    "config.worktree",
+    "info/attributes",
+    "info/exclude",
+    "info/grafts",
+    "info/sparse-checkout",
+    "logs/HEAD",
+    "objects/info/commit-graph",
+    "objects/info/commit-graphs/commit-graph-chain",
+    "objects/pack/multi-pack-index",
+    "rebase-apply/head-name",
+    "rebase-apply/onto",
+    "rebase-merge/head-name",
+    "rebase-merge/onto",
+    "refs/stash",
+    "sequencer/todo",
 ];
 
 #[derive(Debug, Clone)]
@@ -236,9 +265,15 @@ fn read_small(found: &PathHandle, path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 fn check_entries(roots: &Roots, folder: &Path) -> Result<(), Error> {
-    for name in ENTRIES {
-        if let Err(Error::OutsideRoots { .. }) = roots.find(&folder.join(name), FinalLink::Follow) {
-            return Err(leads_outside(&format!("`{name}`")));
+    for name in ENTRIES.into_iter().chain(OPENED) {
+        let what = || format!("`{name}`");
+        match roots.find(&folder.join(name), FinalLink::Follow) {
+            // Git would wait for a writer of a FIFO.
+            Ok(found) if matches!(found.kind(), FileType::Fifo | FileType::Socket) => {
+                return Err(GitError::Hostile { what: what(), why: "is a FIFO or a socket" }.into());
+            }
+            Err(Error::OutsideRoots { .. }) if ENTRIES.contains(&name) => return Err(leads_outside(&what())),
+            _ => {}
         }
     }
     Ok(())

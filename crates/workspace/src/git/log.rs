@@ -36,15 +36,15 @@ impl Run for GitLog {
             FORMAT,
             &most,
             &skip,
-            "--end-of-options",
-            &commit,
-            "--",
         ]);
-        let output = git.args(&self.file).run().await?;
+        // Without a revision, git tells a branch without commits from one that is damaged.
+        let git = if commit == HEAD { git } else { git.args(["--end-of-options", &commit]) };
+        let output = git.args(["--"]).args(&self.file).run().await?;
         if !output.is_success() {
-            let unborn = commit == HEAD && repository.head().await?.is_none();
+            let message = output.message();
             let none = Log { commits: Vec::new(), next_cursor: None };
-            return if unborn { Ok(none) } else { Err(GitError::from_message(output.message()).into()) };
+            let unborn = message.contains("does not have any commits yet");
+            return if unborn { Ok(none) } else { Err(GitError::from_message(message).into()) };
         }
         let read = if output.truncated { parse_cut(&output.stdout) } else { parse_commits(&output.stdout) };
         let mut commits = read.ok_or(GitError::UnexpectedOutput { command: "log" })?;

@@ -86,17 +86,44 @@ impl GitOutput {
         self.code == Some(0) || self.truncated
     }
 
+    /// The exit code.
+    ///
+    /// # Errors
+    /// A signal ended the process.
+    pub(super) fn exit_code(&self) -> Result<i32, GitError> {
+        self.code.ok_or_else(|| GitError::Other { message: self.message() })
+    }
+
+    /// The standard output of a command that exits with 1 where there is nothing to print.
+    ///
+    /// # Errors
+    /// Any other failure.
+    pub(super) fn found(&self) -> Result<Option<String>, GitError> {
+        match self.exit_code()? {
+            0 => Ok(Some(self.stdout_text())),
+            1 => Ok(None),
+            _ => Err(GitError::from_message(self.message())),
+        }
+    }
+
     /// The standard output as text without its final newlines.
     pub(super) fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).trim_end_matches(['\n', '\0']).to_owned()
     }
 
-    /// Both outputs as text for a message, at most 4,000 characters.
+    /// Both outputs as text for a message, at most 4,000 characters. If a signal ended the process, its standard output is left
+    /// out, because it may be a part of an answer.
     pub(super) fn message(&self) -> String {
-        let out = String::from_utf8_lossy(&self.stdout);
-        let message = format!("{}\n{}", self.stderr.trim(), out.trim());
-        let message = message.trim();
-        message.chars().take(4_000).collect()
+        let stderr = self.stderr.trim();
+        let message = match self.code {
+            None => {
+                format!(
+                    "{stderr}\n`git` was ended by a signal, perhaps for lack of memory; ask for less, or try again"
+                )
+            }
+            Some(_) => format!("{stderr}\n{}", String::from_utf8_lossy(&self.stdout).trim()),
+        };
+        message.trim().chars().take(4_000).collect()
     }
 }
 

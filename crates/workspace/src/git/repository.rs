@@ -89,8 +89,10 @@ impl Repository {
         path: Option<&AbsolutePath>,
         read_permit: Option<Arc<ReadPermit>>,
     ) -> Result<Self, Error> {
-        let (at, path) = (place.clone(), path.cloned());
+        let (at, path, held) = (place.clone(), path.cloned(), read_permit.clone());
         let found = tokio::task::spawn_blocking(move || {
+            // The thread may last longer than its caller waits.
+            let _permit = held;
             let roots = at.roots()?;
             match path {
                 Some(path) => {
@@ -222,19 +224,17 @@ impl Repository {
         let named = format!("{revision}^{{{kind}}}");
         let git = self.read_only_git().args(["rev-parse", "--verify", "--quiet", "--end-of-options", &named]);
         let output = git.run().await?;
-        let unknown = || GitError::UnknownRevision { revision: revision.to_owned() }.into();
-        if output.is_success() && is_hash(&output.stdout_text()) {
-            Ok(output.stdout_text())
-        } else {
-            Err(unknown())
+        if output.exit_code()? == 0 && is_hash(&output.stdout_text()) {
+            return Ok(output.stdout_text());
         }
+        Err(GitError::UnknownRevision { revision: revision.to_owned() }.into())
     }
 
     /// The hash of the current commit; `None` before the first one.
     pub(super) async fn head(&self) -> Result<Option<String>, Error> {
         let git = self.read_only_git().args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]);
-        let output = git.run().await?;
-        Ok(Some(output.stdout_text()).filter(|hash| output.is_success() && is_hash(hash)))
+        let hash = git.run().await?.found()?;
+        Ok(hash.filter(|hash| is_hash(hash)))
     }
 
     /// The current branch, also before its first commit; `None` for a detached `HEAD`.
@@ -247,9 +247,8 @@ impl Repository {
 
     /// Like [`Self::branch`], but asks git again after a command that may have changed it.
     pub(super) async fn branch_now(&self) -> Result<Option<String>, Error> {
-        let output = self.read_only_git().args(["symbolic-ref", "--quiet", "HEAD"]).run().await?;
-        let line = output.stdout_text();
-        Ok(line.strip_prefix("refs/heads/").filter(|_| output.is_success()).map(str::to_owned))
+        let name = self.read_only_git().args(["symbolic-ref", "--quiet", "HEAD"]).run().await?.found()?;
+        Ok(name.and_then(|name| name.strip_prefix("refs/heads/").map(str::to_owned)))
     }
 
     /// Adds overrides for the config of all submodules, so that git starts no program when it enters them.

@@ -54,7 +54,7 @@ async fn shown_file(repository: &Repository, commit: &str, path: String) -> Resu
     let unknown =
         || GitError::UnknownPath { message: format!("there is no file `{path}` in the commit {commit}") };
     let kind = repository.read_only_git().args(["cat-file", "-t", &object]).run().await?;
-    if !kind.is_success() || kind.stdout_text() != "blob" {
+    if kind.exit_code()? != 0 || kind.stdout_text() != "blob" {
         return Err(unknown().into());
     }
     let size = repository.run_checked(repository.read_only_git().args(["cat-file", "-s", &object])).await?;

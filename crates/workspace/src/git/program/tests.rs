@@ -5,6 +5,19 @@ use std::{collections::BTreeMap, path::PathBuf};
 use super::Git;
 use crate::{Place, git::config::ConfigOverrides};
 
+/// The part of the answer that it wrote is no message.
+#[tokio::test]
+async fn a_git_that_a_signal_ended_says_so() {
+    let place = Place::new("/", "/", BTreeMap::new(), PathBuf::new());
+    let alias = "alias.die=!echo answer; echo why >&2; kill -9 $PPID";
+    let git = Git::new(&place, std::path::Path::new("/"), &ConfigOverrides::default());
+    let output = git.args(["-c", alias, "die"]).run().await.unwrap();
+    assert_eq!(
+        (output.code, output.message().as_str()),
+        (None, "why\n`git` was ended by a signal, perhaps for lack of memory; ask for less, or try again")
+    );
+}
+
 /// A reaper that collected the status first would make the call fail without a reason.
 #[tokio::test]
 async fn a_git_that_ended_is_no_orphan_until_its_status_is_known() {

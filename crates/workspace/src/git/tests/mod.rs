@@ -1,6 +1,7 @@
 //! Operations on real repositories, and the git processes that they start.
 
 mod answers;
+mod hostile;
 mod limits;
 mod permits;
 mod process;
@@ -21,6 +22,7 @@ use skep_api::{
 };
 use tempfile::TempDir;
 
+use super::program::PATH;
 use crate::{Error, Place, Run};
 
 /// A folder with a workspace, whose root is a repository.
@@ -69,7 +71,7 @@ impl Fixture {
 
     fn plain_git(&self, seconds: u64, arguments: &[&str]) -> Command {
         let mut command = Command::new("git");
-        command.args(arguments).current_dir(self.at("")).env_clear().env("PATH", "/usr/bin:/bin");
+        command.args(arguments).current_dir(self.at("")).env_clear().env("PATH", PATH);
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", "/nonexistent").env("GIT_MERGE_AUTOEDIT", "no");
         command.env("GIT_OPTIONAL_LOCKS", "0");
         for (who, name, date) in [("AUTHOR", "Ada L.", seconds), ("COMMITTER", "Bob", seconds + 1)] {

@@ -204,7 +204,7 @@ fn compare_changes(fixture: &Fixture) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_time: 60_000, ..ProptestConfig::default() })]
 
     #[test]
     fn answers_are_those_of_other_commands_of_git(events in prop::collection::vec(event(), 1..25)) {

@@ -119,7 +119,7 @@ fn compare_branches(fixture: &Fixture, name: &str) -> Result<(), TestCaseError> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, max_shrink_time: 60_000, ..ProptestConfig::default() })]
 
     /// Merges, tags, packs, a detached head, dates that go back.
     #[test]
