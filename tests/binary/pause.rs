@@ -144,7 +144,7 @@ async fn is_refused_where_it_must_run(skep: &Skep, vm: &Counter<'_>) {
         skep.post("/api/git/init", &json!({"path": "/root/repository", "vm": pid})).await,
     ];
     for answer in answers {
-        assert!(answer.refused(409, "vm_paused").contains("skep resume vm_"), "{answer:?}");
+        assert!(answer.refused(409, "vm_paused").contains("resume it first"), "{answer:?}");
     }
     // Without the guest.
     skep.get(&vm.path).await.ok(200);
@@ -216,7 +216,7 @@ async fn goes_by_the_command(skep: &Skep, vm: &Counter<'_>) {
     assert_eq!(run(&["pause", "sleeper"]), (Some(0), format!("{} {id} paused\n", vm.pid)));
     assert!(run(&["ps"]).1.lines().any(|line| line.contains("sleeper") && line.contains("paused")));
     let (code, text) = run(&["exec", "sleeper", "true"]);
-    assert!(code != Some(0) && text.contains(&format!("skep resume {id}")), "{text}");
+    assert!(code != Some(0) && text.contains(&format!("VM {id} is paused; resume it first")), "{text}");
     assert_eq!(run(&["resume", "sleeper"]), (Some(0), format!("{} {id} running\n", vm.pid)));
     assert_eq!(run(&["pause", "nobody", "sleeper"]).0, Some(1), "the second one is paused all the same");
     assert_eq!(skep.get(&vm.path).await.ok(200)["state"], "paused");

@@ -150,7 +150,7 @@ async fn paused_in_memory_first(skep: &Skep, vm: &Worker) {
     }
     assert_eq!(snapshots(skep.data_dir.path()).len(), 1);
     let refused = skep.post(&format!("{}/exec", vm.path()), &json!({"command": "true"})).await;
-    assert!(refused.refused(409, "vm_paused").contains("skep resume"), "{refused:?}");
+    assert!(refused.refused(409, "vm_paused").contains("resume it first"), "{refused:?}");
     skep.get(&format!("{}/metrics", vm.path())).await.refused(409, "vm_paused");
     assert_eq!(skep.get(&format!("/api/swarm/vm/{former}")).await.ok(200)["id"], vm.id.as_str());
     vm.resume(skep).await;

@@ -104,7 +104,7 @@ async fn an_outdated_vm_on_disk_starts_again_with_its_files() {
     names_the_outdated_vm(&skep, &vm, before).await;
     let refused = resume(&skep, &vm, &json!({})).await;
     let message = refused.refused(409, "template_not_ready");
-    for part in [before, "\"memory\": false", "skep resume --without-memory"] {
+    for part in [before, "a resume without it (`\"memory\": false`)", "without its programs"] {
         assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!(skep.get(&path_of(&vm)).await.ok(200)["paused_to"], "disk");
@@ -177,7 +177,7 @@ async fn a_vm_of_an_outdated_snapshot_has_its_files() {
     let refuses = async || {
         let refused = skep.post("/api/swarm/boot", &json!({"template": "installed"})).await;
         let message = refused.refused(409, "template_not_ready");
-        for part in [before, "\"memory\": false", "--without-memory", "without its programs"] {
+        for part in [before, "a boot without it (`\"memory\": false`)", "without its programs"] {
             assert!(message.contains(part), "{part}: {message}");
         }
     };

@@ -295,22 +295,21 @@ impl Failure {
     /// The error for a VM that the account does not have. The text is the same whether or not another account has the
     /// VM, so that callers cannot probe for VMs of others.
     pub fn unknown_vm(name: impl std::fmt::Display) -> Self {
-        let message = format!("no VM `{name}` in this account; GET /api/vms lists its VMs");
+        let message =
+            format!("no VM `{name}` in this account; list the account's VMs to see their ids and names");
         Self::new(ErrorCode::UnknownVm, message)
     }
 
     /// The error for a request that needs a paused VM to run.
     pub fn vm_paused(vm: crate::VmId) -> Self {
-        let message =
-            format!("VM {vm} is paused; resume it: `skep resume {vm}`, or POST /api/swarm/vm/{vm}/resume");
-        Self::new(ErrorCode::VmPaused, message)
+        Self::new(ErrorCode::VmPaused, format!("VM {vm} is paused; resume it first"))
     }
 
     /// The error for a template that does not exist.
     pub fn unknown_template(name: impl std::fmt::Display) -> Self {
         Self::new(
             ErrorCode::UnknownTemplate,
-            format!("no template `{name}`; `GET /api/templates` lists those that this account may use"),
+            format!("no template `{name}`; list the templates to see those that this account may use"),
         )
     }
 
@@ -331,7 +330,7 @@ pub struct ErrorBody {
     /// What was wrong with which value, and what to do about it.
     #[cfg_attr(
         feature = "openapi",
-        schema(example = "no VM `4242` in this account; GET /api/vms lists its VMs")
+        schema(example = "no VM `4242` in this account; list the account's VMs to see their ids and names")
     )]
     pub message: String,
 }

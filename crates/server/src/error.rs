@@ -240,7 +240,9 @@ fn framework_refusal(status: StatusCode, headers: &HeaderMap) -> (ErrorCode, Str
             (ErrorCode::BodyTooLarge, "the body is too large; send less".to_owned())
         }
         _ if status.is_client_error() => {
-            (ErrorCode::MalformedRequest, "the request is malformed; see /api/openapi.json".to_owned())
+            let message =
+                "the request is malformed; the OpenAPI document describes what each operation takes";
+            (ErrorCode::MalformedRequest, message.to_owned())
         }
         _ => (ErrorCode::Internal, INTERNAL.to_owned()),
     }

@@ -134,9 +134,8 @@ impl RequestAddress {
 }
 
 fn required(reason: String) -> Failure {
-    let message = format!(
-        "{reason}; log in by a link of `skep open` (POST /api/session/links), or start the server with `--public-url`"
-    );
+    let message =
+        format!("{reason}; log in by a link of `skep open`, or start the server with `--public-url`");
     Failure::new(ErrorCode::SessionHostRequired, message)
 }
 

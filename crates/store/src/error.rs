@@ -26,7 +26,7 @@ pub enum Error {
         "the name `{name}` belongs to the running VM {vm}; choose another name, or end or rename that VM"
     )]
     VmNameTaken { name: VmName, vm: VmId },
-    #[error("no key `{id}`; `GET /api/keys` lists those of this account")]
+    #[error("no key `{id}`; list the account's keys to see their ids")]
     UnknownKey { id: KeyId },
     /// The key was revoked or rotated.
     #[error("the key `{id}` is {state}; {way_out}")]
@@ -49,19 +49,19 @@ pub enum Error {
         /// Number of running VMs.
         vms: u32,
     },
-    #[error("no account `{account}`; `GET /api/accounts` lists those of this server")]
+    #[error("no account `{account}`; list the accounts to see their ids and names")]
     UnknownAccount {
         /// The id or name in the request.
         account: String,
     },
     /// No such VM, or, for a new key, no such running VM.
-    #[error("no VM `{vm}`; `GET /api/vms` lists those of this account")]
+    #[error("no VM `{vm}`; list the account's VMs to see their ids and names")]
     UnknownVm { vm: VmId },
     /// The waitlist has no entry with this id or address.
-    #[error("no waitlist entry `{entry}`; `GET /api/waitlist` lists all entries")]
+    #[error("no waitlist entry `{entry}`; list the waitlist to see its entries")]
     UnknownWaitlistEntry { entry: String },
     /// No such template that the account sees.
-    #[error("no template `{template}`; `GET /api/templates` lists those that this account may use")]
+    #[error("no template `{template}`; list the templates to see those that this account may use")]
     UnknownTemplate {
         /// The name or id in the request.
         template: String,
@@ -82,11 +82,11 @@ pub enum Error {
         "{most} templates of this account are being built, which is the maximum; wait until one is ready"
     )]
     TooManyBuilds { most: u32 },
-    #[error("no ticket `{id}`; `GET /api/tickets` lists those of this account")]
+    #[error("no ticket `{id}`; list the account's tickets to see their ids")]
     UnknownTicket { id: String },
     /// A dependency is not a ticket of this account.
     #[error(
-        "`dependencies` names `{id}`, which is not a ticket of this account; `GET /api/tickets` lists them"
+        "`dependencies` names `{id}`, which is not a ticket of this account; list the account's tickets to see their ids"
     )]
     UnknownDependency { id: TicketId },
     /// The transition rules refuse the command.
@@ -132,14 +132,14 @@ pub enum Error {
         "the `Idempotency-Key` `{key}` was used with another body in the last 24 hours; use a new key for a new request"
     )]
     IdempotencyMismatch { key: String },
-    #[error("no webhook `{id}`; `GET /api/webhooks` lists those of this account")]
+    #[error("no webhook `{id}`; list the account's webhooks to see their ids")]
     UnknownWebhook { id: String },
     /// No such delivery of this webhook.
     #[error(
-        "no delivery `{id}` of this webhook; `GET /api/webhooks/ID/deliveries` lists them while their events are kept"
+        "no delivery `{id}` of this webhook; list its deliveries, which are kept as long as their events"
     )]
     UnknownDelivery { id: String },
-    #[error("the webhook `{id}` is disabled; enable it by `PATCH /api/webhooks/{id}` with `enabled: true`")]
+    #[error("the webhook `{id}` is disabled; update it with `enabled: true`")]
     WebhookDisabled { id: WebhookId },
     #[error("this account has {most} webhooks, which is the maximum; delete one first")]
     TooManyWebhooks { most: u32 },
@@ -160,8 +160,7 @@ pub enum Error {
     },
     /// The ticket has no such log.
     #[error(
-        "{}the ticket `{id}` has no log: only commands that `POST /api/swarm/boot` started for a ticket have logs, which are \
-         kept for 30 days",
+        "{}the ticket `{id}` has no log: only commands that a boot started for a ticket have logs, which are kept for 30 days",
         attempt.map_or_else(String::new, |attempt| format!("attempt {attempt} of "))
     )]
     UnknownLog {

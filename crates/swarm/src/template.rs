@@ -142,12 +142,10 @@ pub fn require_ready(template: &Template) -> Result<(), Failure> {
     let Template { name, state, source, .. } = template;
     let reason = template.error.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
     let way_out = if *source == TemplateSource::Vm {
-        format!(
-            ": its memory cannot be used; a boot with `\"memory\": false` (`skep boot --template {name} --without-memory`) starts \
-             VMs from its disk alone, with its files and without its programs"
-        )
+        ": its memory cannot be used; a boot without it (`\"memory\": false`) starts VMs from its disk alone, with its files \
+         and without its programs"
     } else {
-        " and is being built again; try again in a minute".to_owned()
+        " and is being built again; try again in a minute"
     };
     let (code, message) = match state {
         TemplateState::Ready => return Ok(()),

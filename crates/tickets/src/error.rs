@@ -29,7 +29,7 @@ pub enum Error {
         /// The first of them.
         named: Vec<Blocker>,
     },
-    #[error("`{id}` cannot be claimed before {until:.3}; claim it then, or PATCH its `not_before`")]
+    #[error("`{id}` cannot be claimed before {until:.3}; claim it then, or change its `not_before`")]
     NotYet { id: TicketId, until: Timestamp },
     /// A later attempt has begun.
     #[error("attempt {attempt} was superseded by attempt {current} ({holder}); stop working on `{id}`")]

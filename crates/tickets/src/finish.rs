@@ -38,11 +38,9 @@ pub(crate) fn decide(ticket: &Ticket, finishing: &FinishRequest, now: Timestamp)
                 return same_result(ticket, finish, &finishing.result);
             }
             Err(match finishing.resolution {
-                Resolution::Completed => state_refusal(
-                    ticket,
-                    "be completed",
-                    "retry it first by PATCH `{\"status\": \"pending\"}`",
-                ),
+                Resolution::Completed => {
+                    state_refusal(ticket, "be completed", "retry it first (set its `status` to `pending`)")
+                }
                 Resolution::Failed => state_refusal(ticket, "be failed", "create another one"),
             })
         }

@@ -188,7 +188,7 @@ fn decide_claim(ticket: &Ticket, claim: &Claim, now: Timestamp) -> Result<Decisi
         }
         State::Completed(_) => Err(state_refusal(ticket, "be claimed", "create another one")),
         State::Failed(_) => {
-            Err(state_refusal(ticket, "be claimed", "retry it by PATCH `{\"status\": \"pending\"}`"))
+            Err(state_refusal(ticket, "be claimed", "retry it first (set its `status` to `pending`)"))
         }
     }
 }
@@ -214,7 +214,7 @@ fn decide_release(ticket: &Ticket, release: &Release, now: Timestamp) -> Result<
         }
         State::Completed(_) => Err(state_refusal(ticket, "be taken up again", "create another one")),
         State::Failed(_) if !release.by_status => {
-            Err(state_refusal(ticket, "be given back", "retry it by PATCH `{\"status\": \"pending\"}`"))
+            Err(state_refusal(ticket, "be given back", "retry it (set its `status` to `pending`)"))
         }
         State::Failed(_) => {
             require_latest(ticket, release.attempt)?;

@@ -15,7 +15,7 @@ pub fn why(ticket: &Ticket, now: Timestamp) -> Why {
             vec![reason("completed", "it is completed".to_owned(), who)]
         }
         State::Failed(_) => {
-            let who = "a retry: PATCH `{\"status\": \"pending\"}`".to_owned();
+            let who = "a retry (set its `status` to `pending`)".to_owned();
             vec![reason("failed", "it failed".to_owned(), who)]
         }
     };

@@ -44,11 +44,11 @@ pub enum Error {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("`{path}` does not exist; `GET /api/ls` shows what its folder has")]
+    #[error("`{path}` does not exist; list its folder to see what is there")]
     UnknownPath { path: String },
     /// The path, or what its links lead to, is outside the roots.
     #[error(
-        "`{path}` lies outside the roots of this workspace, or leads there by a link; `GET /api/whoami` names them"
+        "`{path}` lies outside the roots of this workspace, or leads there by a link; name a path below the account's `roots`"
     )]
     OutsideRoots { path: String },
     /// A file where a folder is needed within the path.
@@ -58,10 +58,10 @@ pub enum Error {
     #[error("`{path}` is not a regular file, and other kinds of files are not opened")]
     NotAFile { path: String },
     /// A folder where a file is needed.
-    #[error("`{path}` is a directory, which has no content; `GET /api/ls` lists it")]
+    #[error("`{path}` is a directory, which has no content; list it, or name a file")]
     IsADirectory { path: String },
     /// Not a folder, where the operation needs one.
-    #[error("`{path}` is not a directory; `GET /api/files/read` reads a file")]
+    #[error("`{path}` is not a directory; name one")]
     NotAFolder { path: String },
     /// The folder is not empty and the request was not recursive.
     #[error("`{path}` is a directory that is not empty; remove what is in it, or set `recursive=true`")]

@@ -61,7 +61,7 @@ async fn folders_and_files(server: &Skep, pid: &str) {
         }
         run(&["mv OPTION @d1/one.txt @d1/a", "mv OPTION @d1/a/one.txt @d1/three.txt"]);
         let (code, message) = refused("mv OPTION @d1/two.txt @d1/three.txt");
-        assert!(code == Some(1) && message.contains("--force"), "{message}");
+        assert!(code == Some(1) && message.contains("`overwrite: true`"), "{message}");
         run(&["mv OPTION -f @d1/two.txt @d1/three.txt"]);
         let content = stdout(&skep(server, &[&["cat", "d1/three.txt"], vm].concat(), ""));
         assert_eq!(content, "d1/two.txt");

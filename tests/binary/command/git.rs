@@ -129,7 +129,7 @@ fn clones_that_cannot_work(server: &Skep) {
     for (source, target, why) in [
         ("server:missing", "web:x", "missing"),
         ("git://git.example.com/x", "web:x", "https://"),
-        ("https://127.0.0.1/x", "web:x", "of the account (`skep account set`)"),
+        ("https://127.0.0.1/x", "web:x", "`git_relay: \"any\"` of the account"),
         ("nobody:x", "web:x", "nobody"),
         ("web:hub", "server:hub", "hub"),
     ] {
@@ -152,5 +152,5 @@ fn credentials(server: &Skep) {
     assert!(String::from_utf8_lossy(&empty.stderr).contains("token is empty"), "{empty:?}");
     done(run(&["git", "credentials", "remove", "git.example.com"], ""));
     let gone = run(&["git", "credentials", "remove", "git.example.com"], "");
-    assert!(String::from_utf8_lossy(&gone.stderr).contains("skep git credentials list"), "{gone:?}");
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("list the account's credentials"), "{gone:?}");
 }

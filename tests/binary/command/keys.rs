@@ -85,7 +85,7 @@ fn expiries(server: &Skep) {
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     assert!(stderr(&wrong).contains("30d") && stderr(&wrong).contains("2027-01-31"), "{wrong:?}");
     let past = create("past", "2001-01-01");
-    assert!(stderr(&past).contains("--expires-at"), "{past:?}");
+    assert!(stderr(&past).contains("`expires_at`"), "{past:?}");
     let listed = stdout(&skep(server, &["keys", "list"], ""));
     assert!(listed.contains("EXPIRES") && listed.contains("2099-01-31T00:00:00Z"), "{listed}");
     assert!(listed.lines().any(|line| line.contains("admin") && line.contains("never")), "{listed}");

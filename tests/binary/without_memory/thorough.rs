@@ -141,7 +141,7 @@ async fn vms_of_an_outdated_or_damaged_snapshot_have_its_files() {
         eventually("the record of the state", has_state).await;
         let refused = skep.post("/api/swarm/boot", &json!({"template": name})).await;
         for message in [before.refused(status, code), refused.refused(status, code)] {
-            for part in ["\"memory\": false", "--without-memory", "without its programs"] {
+            for part in ["a boot without it (`\"memory\": false`)", "without its programs"] {
                 assert!(message.contains(part), "{part}: {message}");
             }
         }
@@ -186,7 +186,7 @@ async fn a_damaged_disk_is_found_and_a_damaged_memory_is_not_needed() {
     let layer = files_in(&stored[1]).join("layer.ext4");
     damage_data_of(&layer);
     let message = resume(&skep, &vms[0], &json!({})).await;
-    assert!(message.refused(422, "template_damaged").contains("--without-memory"), "{message:?}");
+    assert!(message.refused(422, "template_damaged").contains("\"memory\": false"), "{message:?}");
     resume(&skep, &vms[0], &json!({"memory": false})).await.ok(200);
     has_its_files_alone(&skep, &vms[0]).await;
     let message = resume(&skep, &vms[1], &json!({"memory": false})).await;

@@ -26,3 +26,14 @@ pub use wait::{eventually, eventually_empty, eventually_within, wait_until};
 pub fn temp_dir() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("skep-test-").tempdir().unwrap()
 }
+
+/// Asserts that the message of a refusal names no route, unless it is about an unknown one: a caller and a user of the
+/// command both read it.
+#[cfg(any(feature = "binary", feature = "service"))]
+#[track_caller]
+fn assert_names_no_route(code: &str, message: &str) {
+    assert!(
+        code == "unknown_route" || ![" /api/", "`/api/"].iter().any(|route| message.contains(route)),
+        "{code}: {message}"
+    );
+}

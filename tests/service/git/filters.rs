@@ -114,7 +114,7 @@ async fn cloned_pushed_to_and_pulled_from(filters: Vec<GitFilter>) {
     let clone = |path: &str| json!({"url": host.url(), "path": path});
     // Without a token, the host refuses, and git does not prompt for one.
     let message = refused(send(&skep, "clone", clone(&one)).await, 409, "remote_failed").await;
-    assert!(message.contains("/api/git/credentials"), "{message}");
+    assert!(message.contains("store a credential for its host"), "{message}");
     post(&skep, "credentials", json!({"host": host.address.to_string(), "token": TOKEN})).await;
     post(&skep, "clone", clone(&one)).await;
     post(&skep, "clone", json!({"url": host.url(), "path": two, "depth": 1})).await;

@@ -156,7 +156,7 @@ fn log_outdated(template: &KnownTemplate, status: &TemplateStatus, reported: &mu
             if reported.insert(id) {
                 let consequence = match template.source {
                     TemplateSource::Vm => {
-                        "its memory cannot be used; a boot with `\"memory\": false` starts VMs from its disk alone"
+                        "its memory cannot be used; a boot without it (`\"memory\": false`) starts VMs from its disk alone"
                     }
                     _ => "it is being built again",
                 };

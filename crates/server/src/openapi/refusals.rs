@@ -169,7 +169,9 @@ pub(super) fn example_message(code: ErrorCode) -> &'static str {
         ErrorCode::ScopeMissing => "this key lacks the scope `admin`; use a key that has it",
         ErrorCode::BodyTooLarge => "the body is larger than 1 MiB; send less",
         ErrorCode::NotJson => "`Content-Type` is `text/plain`; send `application/json`",
-        ErrorCode::UnknownVm => "no VM `4242` in this account; GET /api/vms lists its VMs",
+        ErrorCode::UnknownVm => {
+            "no VM `4242` in this account; list the account's VMs to see their ids and names"
+        }
         ErrorCode::StoreUnavailable => "the store is unavailable; try again later",
         other => other.meaning(),
     }

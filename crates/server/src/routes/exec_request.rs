@@ -89,7 +89,7 @@ pub(super) fn duplex_command(text: &str, home: &str) -> Result<RunCommand, Failu
         ("encoding", request.encoding.is_some(), "output comes as the exact bytes"),
     ];
     if let Some((field, _, why)) = unsupported.iter().find(|(_, given, _)| *given) {
-        let message = format!("`{field}` is for POST; leave it out: on a WebSocket {why}");
+        let message = format!("`{field}` cannot be given on a WebSocket; leave it out: {why}");
         return Err(Failure::new(ErrorCode::UnknownField, message));
     }
     Ok(RunCommand { stdin: Stdin::STREAMED, ..check_command(request, timeout_ms, home)? })

@@ -155,7 +155,7 @@ async fn remove(
     if vault.remove(caller.account.id, &host).await? {
         return Ok(Json(CredentialRemoved { host, removed: true }));
     }
-    let message = format!("no credential for `{host}`; `GET /api/git/credentials` lists the hosts");
+    let message = format!("no credential for `{host}`; list the account's credentials to see their hosts");
     Err(Failure::new(ErrorCode::UnknownCredential, message).into())
 }
 

@@ -293,8 +293,7 @@ async fn revoke_all(
         caller.require_scope(Scope::ServerAdmin)?;
     }
     if query.all != Some(true) {
-        let message =
-            "`all=true` is missing, which confirms the revocation; `DELETE /api/keys/ID` revokes one key";
+        let message = "to revoke all keys, confirm it by `all=true`; to revoke one, name its id in the path";
         return Err(Refusal::new(ErrorCode::MissingParameter, message));
     }
     let account = state.account(&caller, query.account).await?;
@@ -313,7 +312,7 @@ async fn revoke_all(
 /// A malformed id gets the same error as an unknown key.
 fn key_id(text: &str) -> Result<KeyId, Failure> {
     text.parse().map_err(|_| {
-        let message = format!("no key `{text}`; `GET /api/keys` lists those of this account");
+        let message = format!("no key `{text}`; list the account's keys to see their ids");
         Failure::new(ErrorCode::UnknownKey, message)
     })
 }

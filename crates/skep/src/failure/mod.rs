@@ -1,14 +1,12 @@
-//! Error messages of the command: in terms of its verbs and flags instead of the API's methods and JSON fields.
+//! Error messages of the command. It prints those of the server in one line, but has its own for a server that it cannot reach and
+//! for a key that the server does not take.
 
 mod connection;
 mod key;
-mod terms;
 
 use serde::Serialize;
 use skep_api::{ErrorCode, Failure};
 use skep_client::Error;
-
-use crate::invocation::Invocation;
 
 /// An error as printed by `--json`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -60,14 +58,11 @@ fn local_code(error: &anyhow::Error) -> Option<ErrorCode> {
 fn message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
-        let worded = match cause.downcast_ref::<Error>() {
-            Some(error) => of_client(error),
-            None => terms::to_command_terms(&cause.to_string(), local_code(error), Invocation::current()),
-        };
+        let message = cause.downcast_ref::<Error>().map_or_else(|| cause.to_string(), of_client);
         // A transparent layer repeats the message of the error that it wraps.
-        if !text.contains(&worded) {
+        if !text.contains(&message) {
             let separator = if text.is_empty() { "" } else { ": " };
-            text = format!("{text}{separator}{worded}");
+            text = format!("{text}{separator}{message}");
         }
     }
     text.replace('\n', " ")
@@ -77,8 +72,9 @@ fn message(error: &anyhow::Error) -> String {
 pub(crate) fn of_client(error: &Error) -> String {
     match error {
         Error::Unreachable { url, fault, why } => connection::message(url, *fault, why),
-        Error::Refused { code: Some(code), body, .. } => key::message(*code)
-            .unwrap_or_else(|| terms::to_command_terms(&body.message, Some(*code), Invocation::current())),
+        Error::Refused { code, body, .. } => {
+            code.and_then(key::message).unwrap_or_else(|| body.message.clone())
+        }
         Error::Key => key::malformed_key(),
         Error::Url { url } => format!(
             "`{url}` is not the URL of a server; give one such as http://127.0.0.1:7700 with --url or SKEP_URL"
@@ -88,6 +84,5 @@ pub(crate) fn of_client(error: &Error) -> String {
             format!("{url} did not answer as a skep server does ({why}); check --url and SKEP_URL")
         }
         Error::NotUpgraded { .. } => error.to_string(),
-        Error::Refused { code: None, body, .. } => body.message.clone(),
     }
 }

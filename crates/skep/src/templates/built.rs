@@ -108,8 +108,7 @@ impl BuiltTemplates {
         let Some(difference) = self.0.difference_of_state(&dir)? else { return Ok(()) };
         let message = format!(
             "the VM was booted {difference}: a copy of its memory cannot be loaded, so the VM is not forked; boot another VM, or take a \
-             snapshot of this one and boot it with `\"memory\": false` (`skep boot --without-memory`), which has its files and not its \
-             programs"
+             snapshot of this one and boot it without its memory (`\"memory\": false`), which has its files and not its programs"
         );
         Err(Failure::new(ErrorCode::TemplateNotReady, message))
     }

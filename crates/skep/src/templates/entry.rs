@@ -226,12 +226,12 @@ impl Entry {
                 "the template {id} is {state} ({reason}) and is being built again; try again in a minute"
             ),
             Kind::Snapshot => format!(
-                "the template {id} is {state} ({reason}): its memory cannot be used; a boot with `\"memory\": false` (`skep boot \
-                 --without-memory`) starts VMs from its disk alone, with its files and without its programs"
+                "the template {id} is {state} ({reason}): its memory cannot be used; a boot without it (`\"memory\": false`) \
+                 starts VMs from its disk alone, with its files and without its programs"
             ),
             Kind::Pause => format!(
-                "the VM on disk is {state} ({reason}): its memory cannot be used; a resume with `\"memory\": false` (`skep resume \
-                 --without-memory`) starts it again from its disk alone, with its files and without its programs"
+                "the VM on disk is {state} ({reason}): its memory cannot be used; a resume without it (`\"memory\": false`) \
+                 starts it again from its disk alone, with its files and without its programs"
             ),
             Kind::Disk => format!("the boot of the disk is {state} ({reason}); try again"),
         };

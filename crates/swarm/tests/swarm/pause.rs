@@ -39,7 +39,7 @@ async fn assert_state(fixture: &Fixture, vm: VmId, expected: VmState) {
         Err(error) => {
             let failure = Failure::from(error);
             assert_eq!((failure.code, is_paused), (ErrorCode::VmPaused, true), "{failure}");
-            assert!(failure.message.contains(&format!("skep resume {vm}")), "{failure}");
+            assert!(failure.message.contains(&format!("VM {vm} is paused")), "{failure}");
         }
     }
 }

@@ -7,11 +7,14 @@ use skep_api::ErrorCode;
 pub enum GitError {
     #[error("`git` is not installed here; install it")]
     GitNotInstalled,
-    #[error("no repository is at `{path}` or above it, below the roots; `POST /api/git/init` makes one")]
+    #[error("no repository is at `{path}` or above it, below the roots; create or clone one first")]
     NoRepository { path: String },
     /// The request has no path, and the workspace does not have exactly one repository.
-    #[error("`path` is missing, and {found}; name one by `path`")]
-    PathRequired { found: String },
+    #[error("`path` is missing, and {found}")]
+    PathRequired {
+        /// What the workspace has instead, and a way out.
+        found: String,
+    },
     #[error("the repository at `{path}` is bare: it has no work tree; clone it and name the clone")]
     Bare { path: String },
     /// The repository's own config or files lead outside the roots or would start programs.
@@ -21,9 +24,7 @@ pub enum GitError {
         what: String,
         why: &'static str,
     },
-    #[error(
-        "there is no revision `{revision}` here; `GET /api/git/log` and `GET /api/git/branch` list what there is"
-    )]
+    #[error("there is no revision `{revision}` here; list the branches or read the log to see what there is")]
     UnknownRevision { revision: String },
     #[error("there is no remote `{remote}` here, and the branch has no upstream; name a configured `remote`")]
     UnknownRemote { remote: String },
@@ -38,9 +39,7 @@ pub enum GitError {
     RemoteFailed { message: String },
     #[error("the remote rejected the push: {message}")]
     PushRejected { message: String },
-    #[error(
-        "there is nothing to commit in `{path}`: stage changes by `POST /api/git/add`, or pass `allow_empty: true`"
-    )]
+    #[error("there is nothing to commit in `{path}`: stage changes first, or set `allow_empty`")]
     NothingToCommit { path: String },
     #[error("there are no changes to stash in `{path}`, or no stash to apply or drop")]
     NothingStashed { path: String },

@@ -124,14 +124,11 @@ impl<'a> RemoteHost<'a> {
         let credential = match self.protocol {
             // A credential is never sent without encryption.
             Protocol::Http => String::new(),
-            _ => format!(
-                ", store a credential for `{}` by `POST /api/git/credentials`",
-                self.credential_host()
-            ),
+            _ => format!(", store a credential for `{}`", self.credential_host()),
         };
         format!(
             "is at {}, port {}, which the egress policy of the VM does not permit; add it to the VM's `egress`{credential}, or \
-             permit all remotes by `git_relay: \"any\"` of the account (`PATCH /api/accounts/{{id}}`)",
+             permit all remotes by `git_relay: \"any\"` of the account",
             self.name,
             self.port()
         )

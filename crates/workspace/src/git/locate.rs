@@ -110,12 +110,14 @@ pub(super) fn sole_repository(roots: &Roots, home: &Path) -> Result<(PathBuf, Re
     match (all.pop(), names.len()) {
         (Some(only), 1) => Ok(only),
         (None, _) => {
-            let found =
-                "no repository lies in the roots: `POST /api/git/init` or `POST /api/git/clone` makes one";
+            let found = "there is no repository in the roots; create or clone one first";
             Err(GitError::PathRequired { found: found.to_owned() }.into())
         }
         _ => {
-            let found = format!("there are several repositories in the roots: {}", names.join(", "));
+            let found = format!(
+                "there are several repositories in the roots: {}; name one by `path`",
+                names.join(", ")
+            );
             Err(GitError::PathRequired { found }.into())
         }
     }

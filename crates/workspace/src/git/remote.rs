@@ -90,7 +90,8 @@ fn parse_http(url: &str, secure: bool, rest: &str) -> Result<Remote, GitError> {
     if user.is_some() {
         return Err(GitError::RemoteForbidden {
             remote: redacted(url),
-            why: "holds a user or a token, which would be kept in the repository; give it to `POST /api/git/credentials`"
+            why: "holds a user or a token, which would be kept in the repository; leave it out, and store it as the \
+                  credential of the host"
                 .to_owned(),
         });
     }

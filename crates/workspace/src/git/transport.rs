@@ -234,7 +234,7 @@ impl Transport {
         }
         let message = message.replace(&self.url, "the remote");
         if AUTHENTICATION_ERRORS.iter().any(|text| message.contains(text)) {
-            let way_out = "store a token or a key that it accepts by `POST /api/git/credentials`";
+            let way_out = "store a credential for its host that it accepts";
             return GitError::RemoteFailed { message: format!("it denied access; {way_out}: {message}") };
         }
         GitError::RemoteFailed { message }

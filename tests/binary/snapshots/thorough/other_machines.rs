@@ -88,7 +88,7 @@ async fn what_another_machine_made_is_outdated_and_its_memory_is_never_loaded() 
 /// The log, the record and the refusals name what differs, and what can be done.
 async fn is_outdated(skep: &Skep, name: &str, value: &str) {
     let path = format!("/api/templates/{name}");
-    let way_out = "its memory cannot be used; a boot with `\"memory\": false`";
+    let way_out = "its memory cannot be used; a boot without it (`\"memory\": false`)";
     let is_refused = async |path: &str, body: Value| {
         let refused = skep.post(path, &body).await;
         let message = refused.refused(409, "template_not_ready").to_owned();

@@ -31,6 +31,7 @@ pub use self::{
     events::{Event, Follower},
     vms::{booted, receipt},
 };
+use crate::assert_names_no_route;
 pub use crate::{eventually, process::is_alive, receiver};
 
 /// Git starts this test binary as a helper, as it would start `skep`. Runs before `main`.
@@ -372,5 +373,7 @@ pub async fn refused(response: Response) -> Refused {
     let fields = body.as_object().unwrap();
     assert_eq!(fields.len(), 2, "{body}");
     assert_eq!(fields["error"], status.canonical_reason().unwrap());
-    Refused { status: status.as_u16(), code, message: fields["message"].as_str().unwrap().to_owned() }
+    let message = fields["message"].as_str().unwrap().to_owned();
+    assert_names_no_route(&code, &message);
+    Refused { status: status.as_u16(), code, message }
 }

@@ -6,7 +6,7 @@ use reqwest::{Method, RequestBuilder, StatusCode, header::HeaderMap};
 use serde_json::Value;
 
 use super::Skep;
-use crate::eventually;
+use crate::{assert_names_no_route, eventually};
 
 /// The answer to a request.
 #[derive(Debug)]
@@ -25,7 +25,9 @@ impl Answer {
         let body = self.body.as_object().unwrap();
         assert_eq!(body.len(), 2, "{self:?}");
         assert_eq!(body["error"], self.status.canonical_reason().unwrap(), "{self:?}");
-        body["message"].as_str().unwrap()
+        let message = body["message"].as_str().unwrap();
+        assert_names_no_route(code, message);
+        message
     }
 
     /// Checks that the answer has this status of success. Returns the body.
