@@ -2,7 +2,7 @@
 
 use std::io;
 
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, Failure};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -49,10 +49,6 @@ impl Error {
                 ErrorCode::Internal
             }
         }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
     }
 }
 

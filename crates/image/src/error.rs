@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, Failure};
 use skep_channel::UnsupportedProtocol;
 
 #[derive(Debug, thiserror::Error)]
@@ -97,10 +97,6 @@ impl Error {
             Self::Engine(error) | Self::Vmm { source: error, .. } => error.code(),
             _ => ErrorCode::SwarmUnavailable,
         }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, Failure};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -36,10 +36,6 @@ impl Error {
             Self::NoCgroup(_) | Self::UidsTaken { .. } => ErrorCode::SwarmUnavailable,
             Self::UidsExhausted(_) => ErrorCode::NoCapacity,
         }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
     }
 }
 

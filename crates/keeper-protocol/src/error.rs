@@ -2,7 +2,7 @@
 
 use std::io;
 
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, Failure};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -25,10 +25,6 @@ impl Error {
             Self::Closed => ErrorCode::ShuttingDown,
             Self::Protocol(_) | Self::Io(_) => ErrorCode::Internal,
         }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{io, net::Ipv4Addr};
 
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, Failure};
 
 use crate::Subnet;
 
@@ -56,10 +56,6 @@ impl Error {
             Self::NoAddress(_) | Self::ForeignAddress(_) | Self::AddressTaken(_) => ErrorCode::NoCapacity,
             Self::PortRemoved(_) => ErrorCode::UnknownVm,
         }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr};
 
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, Failure};
 
 use crate::door::tls;
 
@@ -36,10 +36,6 @@ impl Error {
             Self::PlainText { .. } | Self::MetricsAddress { .. } => ErrorCode::InvalidValue,
             Self::Listener(_) | Self::Tls(_) | Self::Internal(_) => ErrorCode::Internal,
         }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, Failure};
 
 /// Why an operation failed. The message is for the caller; the cause is the source.
 ///
@@ -219,10 +219,6 @@ impl Error {
             Self::Git(refused) => refused.code(),
             Self::OverDiskQuota(refused) => refused.code,
         }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
     }
 }
 

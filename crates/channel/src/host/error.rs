@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use skep_api::{ErrorCode, ErrorKind, Failure};
+use skep_api::{ErrorCode, Failure};
 
 use crate::UnsupportedProtocol;
 
@@ -40,10 +40,6 @@ impl Error {
             Self::Timeout(_) | Self::Malformed(_) => ErrorCode::GuestTimeout,
             Self::UnsupportedProtocol(_) | Self::NotSerializable(_) => ErrorCode::Internal,
         }
-    }
-
-    pub fn kind(&self) -> ErrorKind {
-        self.code().kind()
     }
 }
 
