@@ -40,7 +40,8 @@ const ENTRIES: [&str; 15] = [
     "shallow",
 ];
 
-/// Further files that git opens by these names. One that leads outside is left to the fence of git, which does without it.
+/// Further files that git opens by these names. A link that leads outside is not refused: git's fence denies access, and git
+/// continues without the file.
 const OPENED: [&str; 23] = [
     "AUTO_MERGE",
     "BISECT_LOG",

@@ -185,8 +185,8 @@ impl Repository {
         }
     }
 
-    /// A git command that only reads: it waits for no lock. It takes none, but `git diff` may store new times of files in the index,
-    /// whatever `GIT_OPTIONAL_LOCKS` says.
+    /// A git command that only reads. It never waits for a lock. `git diff` ignores `GIT_OPTIONAL_LOCKS`: if only the timestamps of
+    /// files changed, it locks the index and updates them there.
     pub(super) fn read_only_git(&self) -> Git {
         self.git().env("GIT_OPTIONAL_LOCKS", "0")
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use super::Git;
 use crate::{Place, git::config::ConfigOverrides};
 
-/// The part of the answer that it wrote is no message.
+/// Its partial output does not become part of the message.
 #[tokio::test]
 async fn a_git_that_a_signal_ended_says_so() {
     let place = Place::new("/", "/", BTreeMap::new(), PathBuf::new());

@@ -273,7 +273,7 @@ fn the_lock_of_a_writer_does_not_disturb_reads_and_stays() {
     fixture.commit("First");
     let lock = fixture.at(".git/index.lock");
     fs::write(&lock, "of a writer").unwrap();
-    // Git would store the new time of the file in the index.
+    // Its timestamp no longer matches the index, which git would update.
     fixture.write("file", "text\n");
     assert!(fixture.answer(fixture.status("")).clean);
     assert_eq!(fixture.answer(fixture.diff("")).files, []);
