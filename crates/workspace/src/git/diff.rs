@@ -1,9 +1,12 @@
 //! Compares the work tree, the index and commits.
 
+use std::{ffi::OsString, path::PathBuf};
+
 use skep_api::{
     budget::{Budget, MAX_ANSWER_BYTES},
     git::{Diff, DiffFile, GitDiff, MAX_DIFF_BYTES},
 };
+use tokio::task::spawn_blocking;
 
 use super::{
     GitError,
@@ -42,12 +45,41 @@ async fn compare(
     states: &[String],
     options: &[&str],
 ) -> Result<Parsed, Error> {
-    // List and patch in one run: most of the time is spent on examining the files.
+    let index = index_that_cannot_be_locked(repository.git_dir.join("index")).await?;
+    let git = git_diff(request, repository, states, options);
+    let mut output = git.env("GIT_INDEX_FILE", index).run().await?;
+    if !output.is_success() {
+        // Git cuts its messages at 4,096 bytes, which that path fills.
+        output = repository.run_checked(git_diff(request, repository, states, options)).await?;
+    }
+    parse_output(output).ok_or(GitError::UnexpectedOutput { command: "diff" }.into())
+}
+
+/// A `git diff` that prints list and patch in one run: most of the time is spent on examining the files.
+fn git_diff(request: &GitDiff, repository: &Repository, states: &[String], options: &[&str]) -> Git {
     let context = format!("-U{}", request.context);
     let git = diff_command(repository.read_only_git()).args(["--raw", "--numstat", "-z", "-p", &context]);
     let git = git.args(options).args(states).args(["--"]).args(&request.file);
-    let output = repository.run_checked(git.max_output(MAX_LIST_BYTES + MAX_DIFF_BYTES)).await?;
-    parse_output(output).ok_or(GitError::UnexpectedOutput { command: "diff" }.into())
+    git.max_output(MAX_LIST_BYTES + MAX_DIFF_BYTES)
+}
+
+/// A path of the index that is as long as the kernel allows. `git diff` ignores `GIT_OPTIONAL_LOCKS`: where files have only new
+/// timestamps, it stores them in the index, and a writer that takes the lock of the index at that moment fails. The path of
+/// the lock is the path of the index with a suffix. With this path it is longer than `PATH_MAX`, so git cannot create the lock and
+/// leaves the index unchanged.
+async fn index_that_cannot_be_locked(index: PathBuf) -> Result<OsString, Error> {
+    const SAME_FOLDER: &str = "./";
+    // Git creates the lock beside the file that a link leads to.
+    let resolved = spawn_blocking(move || index.canonicalize().unwrap_or(index));
+    let index = resolved.await.map_err(|_| Error::WorkerFailed)?;
+    let folder = index.parent().unwrap_or(&index).join("").into_os_string();
+    let name = index.file_name().unwrap_or_default();
+    // `PATH_MAX` counts the NUL at the end.
+    let unused = (libc::PATH_MAX as usize - 1).saturating_sub(folder.len() + name.len());
+    let mut path = folder;
+    path.push(SAME_FOLDER.repeat(unused / SAME_FOLDER.len()));
+    path.push(name);
+    Ok(path)
 }
 
 /// Splits git's output into the list of files and the patch, which an empty field separates.

@@ -185,8 +185,7 @@ impl Repository {
         }
     }
 
-    /// A git command that only reads. It never waits for a lock. `git diff` ignores `GIT_OPTIONAL_LOCKS`: if only the timestamps of
-    /// files changed, it locks the index and updates them there.
+    /// A git command that only reads. `GIT_OPTIONAL_LOCKS` keeps it from taking locks, except for `git diff`: see `diff.rs`.
     pub(super) fn read_only_git(&self) -> Git {
         self.git().env("GIT_OPTIONAL_LOCKS", "0")
     }

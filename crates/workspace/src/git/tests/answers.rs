@@ -283,6 +283,43 @@ fn the_lock_of_a_writer_does_not_disturb_reads_and_stays() {
     assert!(!fixture.try_git(0, &["add", "."]).status.success(), "the control");
 }
 
+/// `git diff` stores new timestamps in the index, and holds its lock meanwhile.
+#[test]
+fn a_diff_leaves_the_index_unchanged_and_unlocked() {
+    let fixture = Fixture::new();
+    fixture.write("file", "text\n");
+    fixture.git(&["add", "."]);
+    let first = fixture.commit("First");
+    for name in ["other", "linked"] {
+        let folder = fixture.at(name).display().to_string();
+        fixture.git(&["worktree", "add", "-q", "--detach", &folder]);
+    }
+    let linked = fixture.at(".git/worktrees/linked/index");
+    fs::rename(&linked, fixture.at("i")).unwrap();
+    std::os::unix::fs::symlink(fixture.at("i"), &linked).unwrap();
+    for (folder, index) in [("", ".git/index"), ("other", ".git/worktrees/other/index"), ("linked", "i")] {
+        let file = fs::File::options().write(true).open(fixture.at(folder).join("file")).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        let before = fs::read(fixture.at(index)).unwrap();
+        for from in [None, Some(first.clone())] {
+            let diff = fixture.answer(GitDiff { from, ..fixture.diff(folder) });
+            assert_eq!((diff.files, diff.diff.as_str()), (vec![], ""));
+            assert_eq!(fs::read(fixture.at(index)).unwrap(), before, "{index}");
+        }
+        fixture.git(&["-C", &fixture.at(folder).display().to_string(), "diff"]);
+        assert_ne!(fs::read(fixture.at(index)).unwrap(), before, "the control of {index}");
+    }
+}
+
+#[test]
+fn the_error_of_a_diff_has_the_reason_and_a_short_path() {
+    let fixture = Fixture::new();
+    fixture.write(".git/index", "");
+    let message = fixture.try_answer(fixture.diff("")).unwrap_err().to_string();
+    assert!(message.contains("index file smaller than expected"), "{message}");
+    assert!(!message.contains("/./"), "{message}");
+}
+
 /// A file may have another owner only where the test is root.
 mod root {
     use super::*;
