@@ -13,7 +13,7 @@ pub use account::{AccountGrant, check_account, check_account_change, check_can_s
 pub use creation::{GrantContext, KeyGrant, check_administration, check_expiry, check_rotation, grant};
 pub use error::Error;
 pub use permits::{AccountPermit, AccountPermits};
-pub use roles::{DEFAULT_ACCOUNT, allowed_scopes, scopes_of};
+pub use roles::{DEFAULT_ACCOUNT, scopes_of};
 pub use secret::{KeyHash, KeySecret, redact_keys};
 pub use session::{
     SessionHash, SessionToken, check_session, idle_session_end, session_end, session_host, session_link_end,

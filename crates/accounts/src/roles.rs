@@ -6,7 +6,7 @@ use skep_api::{Role, Scope};
 pub const DEFAULT_ACCOUNT: &str = "default";
 
 /// All scopes that keys of this account can have.
-pub fn allowed_scopes(account_name: &str) -> Vec<Scope> {
+pub(crate) fn allowed_scopes(account_name: &str) -> Vec<Scope> {
     let everything = account_name == DEFAULT_ACCOUNT;
     Scope::ALL.iter().copied().filter(|scope| everything || *scope != Scope::ServerAdmin).collect()
 }

@@ -18,7 +18,8 @@ use skep_channel::{
     ThawRequest, TimeAndSeed,
     guest::{Events, Handler},
 };
-use skep_workspace::{Commands, Place};
+use skep_host::events;
+use skep_workspace::{Commands, Place, run_by_name, run_streamed_by_name};
 
 use crate::{
     error::{Error, StepContext},
@@ -180,7 +181,7 @@ impl Handler for Agent {
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        skep_host::run(&self.place()?, call, name, &request).await
+        Ok(run_by_name(name, &request, &self.place()?.for_call(call)).await?)
     }
 
     async fn run_streamed(
@@ -189,19 +190,22 @@ impl Handler for Agent {
         request: Bytes,
         content: Content,
     ) -> Result<(Vec<u8>, Content), Failure> {
-        skep_host::run_streamed(&self.place()?, name, request, content).await
+        Ok(run_streamed_by_name(name, &request, content, &self.place()?).await?)
     }
 
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {
-        skep_host::start(&self.place()?, id, &command)
+        let place = self.place()?;
+        let command = place.commands().start(id, &command, &place)?;
+        Ok(events(command.attach(0, 0)))
     }
 
     fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure> {
-        skep_host::attach(self.base.commands(), id, stdout_offset, stderr_offset)
+        Ok(events(self.base.commands().find(id)?.attach(stdout_offset, stderr_offset)))
     }
 
     fn cancel(&self, id: &str) -> Result<(), Failure> {
-        skep_host::cancel(self.base.commands(), id)
+        self.base.commands().find(id)?.cancel();
+        Ok(())
     }
 }
 

@@ -51,11 +51,6 @@ impl Decoder {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// Whether the stream may end here.
-    pub fn is_between_frames(&self) -> bool {
-        self.buffer.is_empty()
-    }
-
     /// The next complete event with its offset. `None` if more data is needed.
     ///
     /// # Errors
@@ -116,7 +111,7 @@ mod tests {
                     decoded.push(event);
                 }
             }
-            prop_assert!(decoder.is_between_frames());
+            prop_assert!(decoder.buffer.is_empty());
             prop_assert_eq!(decoded, all);
         }
 

@@ -8,7 +8,8 @@ use skep_channel::{
     AccountRoots, Content, HandOut, HandOutReport, Identity, IdentityReport, TimeAndSeed,
     guest::{Events, Handler},
 };
-use skep_workspace::{Commands, Place};
+use skep_host::events;
+use skep_workspace::{Commands, Place, run_by_name, run_streamed_by_name};
 
 use crate::{Error, HelperOrder, account_fences, place};
 
@@ -76,7 +77,7 @@ impl Handler for Helper {
     }
 
     async fn run(&self, call: &str, name: &str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        skep_host::run(self.account_place()?, call, name, &request).await
+        Ok(run_by_name(name, &request, &self.account_place()?.for_call(call)).await?)
     }
 
     async fn run_streamed(
@@ -85,18 +86,21 @@ impl Handler for Helper {
         request: Bytes,
         content: Content,
     ) -> Result<(Vec<u8>, Content), Failure> {
-        skep_host::run_streamed(self.account_place()?, name, request, content).await
+        Ok(run_streamed_by_name(name, &request, content, self.account_place()?).await?)
     }
 
     fn start(&self, id: &str, command: RunCommand) -> Result<Events, Failure> {
-        skep_host::start(self.account_place()?, id, &command)
+        let place = self.account_place()?;
+        let command = place.commands().start(id, &command, place)?;
+        Ok(events(command.attach(0, 0)))
     }
 
     fn attach(&self, id: &str, stdout_offset: u64, stderr_offset: u64) -> Result<Events, Failure> {
-        skep_host::attach(self.base.commands(), id, stdout_offset, stderr_offset)
+        Ok(events(self.base.commands().find(id)?.attach(stdout_offset, stderr_offset)))
     }
 
     fn cancel(&self, id: &str) -> Result<(), Failure> {
-        skep_host::cancel(self.base.commands(), id)
+        self.base.commands().find(id)?.cancel();
+        Ok(())
     }
 }

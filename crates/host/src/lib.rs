@@ -1,8 +1,7 @@
-//! Runs the operations that arrive over a channel. The guest agent in a VM and the helpers on the server's machine share
-//! this code: they differ in the workspace that they run an operation in.
+//! What the guest agent in a VM and the helpers on the server's machine share: both serve a workspace over a channel.
 
-mod operations;
+mod events;
 mod reaper;
 
-pub use operations::{attach, cancel, run, run_streamed, start};
+pub use events::events;
 pub use reaper::reap_orphans;

@@ -13,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use headroom::{MemoryHeadroom, memory_headroom_above};
+pub use headroom::MemoryHeadroom;
+use headroom::memory_headroom_above;
 use hierarchy::{Hierarchy, Version};
 
 use crate::Error;

@@ -63,7 +63,7 @@ pub use helper::StartHelper;
 pub use key_uses::KeyUses;
 pub use metrics::{Metrics, check_metrics_address};
 pub use own_url::PublicUrl;
-pub use request::{API_VERSION, REQUEST_ID, SKEP_VERSION};
+pub use request::{API_VERSION, REQUEST_ID};
 pub use restart::{Restart, ShutdownKind};
 pub use routes::{boot::BootDefaults, dashboard::Dashboard};
 pub use run::{ServerOptions, check_address, run};

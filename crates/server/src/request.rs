@@ -10,7 +10,7 @@ use ulid::Ulid;
 /// The header with the request's id.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header with the version of the API.
-pub const SKEP_VERSION: HeaderName = HeaderName::from_static("skep-version");
+pub(crate) const SKEP_VERSION: HeaderName = HeaderName::from_static("skep-version");
 /// The version of the API. Additions do not change it.
 pub const API_VERSION: &str = "1";
 

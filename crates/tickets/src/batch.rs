@@ -8,7 +8,8 @@ use skep_api::{
 };
 
 use crate::{
-    Error, NewTicket, cycle_among,
+    Error, NewTicket,
+    cycle::cycle_among,
     fields::check_new_ticket,
     limits::{MAX_BATCH_TICKETS, MAX_DEPENDENCIES, MAX_REF_CHARACTERS},
     request::{check_count, deduplicated},

@@ -44,7 +44,7 @@ fn path_back<N: Copy + Ord>(start: N, last: N, reached: &BTreeMap<N, N>) -> Vec<
 }
 
 /// Finds a cycle among nodes that are given by their indices, as a path whose first node is repeated at the end.
-pub fn cycle_among(dependencies: &[Vec<usize>]) -> Option<Vec<usize>> {
+pub(crate) fn cycle_among(dependencies: &[Vec<usize>]) -> Option<Vec<usize>> {
     let mut open_dependencies: Vec<usize> = dependencies.iter().map(Vec::len).collect();
     let mut dependents = vec![Vec::new(); dependencies.len()];
     for (node, needs) in dependencies.iter().enumerate() {

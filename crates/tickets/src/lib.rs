@@ -29,10 +29,10 @@ pub use batch::{Dependency, check_batch};
 pub use command::{
     Assignee, Claim, ClaimReady, Command, EndCause, EndedAttempt, FinishRequest, Release, Resolution,
 };
-pub use cycle::{cycle_among, find_cycle};
+pub use cycle::find_cycle;
 pub use error::Error;
 pub use fields::{Edits, NewTicket, check_edits, new_ticket, parse_edits};
 pub use request::{check_heartbeat, deduplicated_labels, parse_claim, parse_transition};
 pub use ticket::{Blockers, Finish, Holder, LapsedHolder, Lease, State, Ticket, Wait};
-pub use transition::{Decision, Step, StepKind, claim_steps, decide, ready_step, rescheduled};
+pub use transition::{Decision, Step, StepKind, decide, ready_step, rescheduled};
 pub use why::why;

@@ -87,7 +87,7 @@ pub fn ready_step(before: Option<&Ticket>, after: &Ticket, now: Timestamp) -> Op
 }
 
 /// The steps of a claim. Also precedes the completion of a ticket that is not held, which needs an attempt.
-pub fn claim_steps(
+pub(crate) fn claim_steps(
     ticket: &Ticket,
     assignee: &str,
     vm: Option<skep_api::VmId>,

@@ -30,7 +30,7 @@ const VERSIONS: [Files; 2] = [
 ];
 
 /// The limit above a group that leaves the least, in either version. `None` if no group above has a limit.
-pub fn memory_headroom_above(group: &Path) -> Option<MemoryHeadroom> {
+pub(super) fn memory_headroom_above(group: &Path) -> Option<MemoryHeadroom> {
     let above = group.ancestors().skip(1);
     above
         .flat_map(|above| VERSIONS.iter().filter_map(|files| headroom(above, files)))
