@@ -1,5 +1,5 @@
-//! The stream of a connection, which enforces timeouts, checks the framing of HTTP/1.1 requests, and closes so that the
-//! last answer arrives.
+//! The stream of a connection, which enforces timeouts, passes received bytes through the framing of HTTP/1.1 requests, and
+//! closes so that the last answer arrives.
 //!
 //! ```text
 //! no request            idle_timeout, from the end of the last one
@@ -10,7 +10,6 @@
 //! The timeouts of a request's body apply where the body is read. An answer that sends nothing yet has no time limit
 //! here.
 //!
-//! In place of a refused head, the HTTP library reads a substitute request, which the router answers with the refusal.
 //! Written bytes are not inspected, because an answer may hold any bytes.
 
 use std::{
@@ -26,28 +25,17 @@ use tokio::{
 };
 
 use super::{
-    exchanges::{Activity, Exchanges, LastReason},
-    framing::{Framing, Step},
+    exchanges::{Activity, Exchanges},
+    framing::ReceivedBytes,
     lingering_close::LingeringClose,
 };
 use crate::door::limits::{Limits, Permit};
-
-/// The request that the HTTP library reads in place of a refused head. [`Exchanges`] records its number, so a client
-/// that sends the same bytes is answered as usual.
-const SUBSTITUTE: &[u8] = b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
-/// The substitute for a refused HEAD request, whose answer has no body.
-const SUBSTITUTE_HEAD: &[u8] = b"HEAD / HTTP/1.1\r\nconnection: close\r\n\r\n";
 
 /// The stream of a connection, with its timeouts and framing checks.
 #[derive(Debug)]
 pub(crate) struct GuardedStream<T> {
     inner: T,
-    protocol: Protocol,
-    /// Bytes that were read and not yet processed.
-    unprocessed: Vec<u8>,
-    /// The rest of a complete head that is not yet passed on.
-    head: Vec<u8>,
-    head_count: u64,
+    received: ReceivedBytes,
     head_since: Option<Instant>,
     exchanges: Exchanges,
     limits: Arc<Limits>,
@@ -55,16 +43,6 @@ pub(crate) struct GuardedStream<T> {
     write_timer: Option<Pin<Box<Sleep>>>,
     closing: Closing,
     _permits: (Permit, Option<Permit>),
-}
-
-/// How received bytes are passed on.
-#[derive(Debug)]
-enum Protocol {
-    Http1(Framing),
-    /// A head was refused: nothing more is passed on.
-    Refused,
-    /// Passed on unchanged: HTTP/2 has unambiguous frames.
-    Http2,
 }
 
 /// The progress of closing a connection.
@@ -91,17 +69,14 @@ pub(super) struct Parts<T> {
 impl<T> GuardedStream<T> {
     pub(super) fn new(parts: Parts<T>) -> Self {
         let Parts { stream, first, is_http2, exchanges, limits, permits } = parts;
-        let protocol = if is_http2 {
-            Protocol::Http2
+        let received = if is_http2 {
+            ReceivedBytes::http2(first, exchanges.clone())
         } else {
-            Protocol::Http1(Framing::new(limits.max_header_bytes, limits.max_headers))
+            ReceivedBytes::http1(first, &limits, exchanges.clone())
         };
         Self {
             inner: stream,
-            protocol,
-            unprocessed: first,
-            head: Vec::new(),
-            head_count: 0,
+            received,
             head_since: None,
             exchanges,
             limits,
@@ -112,59 +87,9 @@ impl<T> GuardedStream<T> {
         }
     }
 
-    /// Passes on what is possible of the bytes that were read before. Returns whether there were any.
-    fn pass_buffered(&mut self, buf: &mut ReadBuf<'_>) -> bool {
-        while self.head.is_empty() && !self.unprocessed.is_empty() {
-            let mut unseen = std::mem::take(&mut self.unprocessed);
-            let shown = unseen.len().min(buf.remaining());
-            let passed = self.process(&unseen[..shown]);
-            buf.put_slice(&unseen[..passed.passed_on]);
-            unseen.drain(..passed.passed_on + passed.swallowed);
-            // An empty buffer is dropped to free its memory.
-            if !unseen.is_empty() && !matches!(self.protocol, Protocol::Refused) {
-                self.unprocessed = unseen;
-            }
-            if passed.passed_on > 0 {
-                return true;
-            }
-        }
-        let part = self.head.len().min(buf.remaining());
-        buf.put_slice(&self.head[..part]);
-        self.head.drain(..part);
-        if self.head.is_empty() {
-            self.head = Vec::new();
-        }
-        part > 0
-    }
-
-    /// Processes received bytes, at least one.
-    fn process(&mut self, bytes: &[u8]) -> Consumed {
-        let Protocol::Http1(framing) = &mut self.protocol else {
-            return Consumed { passed_on: bytes.len(), swallowed: 0 };
-        };
-        let step = framing.next(bytes);
-        let in_head = framing.in_head();
-        self.head_since = in_head.then(|| self.head_since.unwrap_or_else(Instant::now));
-        match step {
-            Step::Pass(length) => return Consumed { passed_on: length, swallowed: 0 },
-            Step::Buffered => return Consumed { passed_on: 0, swallowed: bytes.len() },
-            Step::Head { taken, head, is_last } => {
-                self.head_count += 1;
-                self.head = head;
-                if is_last {
-                    self.exchanges.set_last(self.head_count, LastReason::Unframed);
-                }
-                return Consumed { passed_on: 0, swallowed: taken };
-            }
-            Step::Refused { refusal, is_head } => {
-                self.head_count += 1;
-                self.head_since = None;
-                self.head = if is_head { SUBSTITUTE_HEAD } else { SUBSTITUTE }.to_vec();
-                self.exchanges.set_last(self.head_count, LastReason::Refused(refusal));
-            }
-        }
-        self.protocol = Protocol::Refused;
-        Consumed { passed_on: 0, swallowed: bytes.len() }
+    /// Starts the timeout of a head that has begun, and ends that of a complete one.
+    fn update_head_timeout(&mut self) {
+        self.head_since = self.received.in_head().then(|| self.head_since.unwrap_or_else(Instant::now));
     }
 
     /// When the current timeout ends; `None` where there is none. The flag is false where the state is only checked
@@ -177,7 +102,7 @@ impl<T> GuardedStream<T> {
             Activity::Idle(since) => Some((since + self.limits.idle_timeout, true)),
             // On HTTP/1.1, a client that does not read its answer blocks the write, which has its own timeout. The state is checked
             // again because nothing polls this stream at the end of the request.
-            Activity::Busy(_) if !matches!(self.protocol, Protocol::Http2) => {
+            Activity::Busy(_) if !self.received.is_http2() => {
                 Some((Instant::now() + self.limits.idle_timeout, false))
             }
             Activity::Busy(Some(since)) => Some((since + self.limits.write_timeout, true)),
@@ -200,14 +125,6 @@ impl<T> GuardedStream<T> {
     }
 }
 
-/// How many bytes [`GuardedStream::process`] consumed.
-struct Consumed {
-    /// Number of leading bytes to pass on.
-    passed_on: usize,
-    /// Number of following bytes that were buffered or dropped.
-    swallowed: usize,
-}
-
 impl<T: AsyncRead + Unpin> AsyncRead for GuardedStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -215,26 +132,27 @@ impl<T: AsyncRead + Unpin> AsyncRead for GuardedStream<T> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        while buf.remaining() > 0 && !this.pass_buffered(buf) {
-            if matches!(this.protocol, Protocol::Refused) {
+        while buf.remaining() > 0 {
+            let passed = this.received.pass_buffered(buf);
+            this.update_head_timeout();
+            if passed {
+                break;
+            }
+            if this.received.is_refused() {
                 return this.poll_timeout(cx).map(Err);
             }
-            let before = buf.filled().len();
+            let start = buf.filled().len();
             match Pin::new(&mut this.inner).poll_read(cx, buf) {
                 Poll::Pending => return this.poll_timeout(cx).map(Err),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) => {}
             }
-            if buf.filled().len() == before {
-                return Poll::Ready(Ok(()));
+            if buf.filled().len() == start {
+                break;
             }
-            let passed = this.process(&buf.filled()[before..]);
-            let seen = before + passed.passed_on;
-            if !matches!(this.protocol, Protocol::Refused) {
-                this.unprocessed.extend_from_slice(&buf.filled()[seen + passed.swallowed..]);
-            }
-            buf.set_filled(seen);
-            if passed.passed_on > 0 {
+            let passed = this.received.retain_passed(buf, start);
+            this.update_head_timeout();
+            if passed {
                 break;
             }
         }

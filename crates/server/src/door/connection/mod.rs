@@ -6,7 +6,6 @@ mod framing;
 mod guarded_stream;
 mod lingering_close;
 mod plain_text;
-mod request_head;
 mod socket;
 mod track;
 mod unread_body;

@@ -7,19 +7,20 @@ use axum::body::Body;
 use hyper::{Response, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use proptest::prelude::*;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::*;
+use super::boundaries::{RequestBoundaries, Step};
+use crate::error::HeadRefusal;
 
 const LONGEST_HEAD: usize = 4096;
 const MOST_HEADERS: usize = 16;
 
 /// The pieces that are passed on of these bytes, and the refusal that ends them.
 fn pieces(bytes: &[u8]) -> (Vec<Vec<u8>>, Option<HeadRefusal>) {
-    let mut framing = Framing::new(LONGEST_HEAD, MOST_HEADERS);
+    let mut boundaries = RequestBoundaries::new(LONGEST_HEAD, MOST_HEADERS);
     let (mut pieces, mut rest) = (Vec::new(), bytes);
     while !rest.is_empty() {
-        match framing.next(rest) {
+        match boundaries.next(rest) {
             Step::Refused { refusal, .. } => return (pieces, Some(refusal)),
             Step::Buffered => break,
             Step::Pass(length) => {
@@ -47,29 +48,54 @@ fn pipelined_requests_are_separated() {
     assert_eq!(pieces, [get, post, "a\nb\nc", get]);
 }
 
+const LAST_CHUNK: &str = "0\r\n\r\n";
+
+/// Ambiguous heads, each with a body after it, and the number of requests that the HTTP library alone reads of this and of a request
+/// behind it; `None` where it answers 400 or 431 without a body and closes. `docs/security/callers.md` has these in groups.
+const AMBIGUOUS: &[(&str, &str, Option<usize>)] = &[
+    ("GET / HTTP/1.1\nhost: x\n\n", "", Some(2)),
+    ("GET / HTTP/1.1\r\nhost: x\n\r\n", "", Some(2)),
+    ("GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n", "", Some(2)),
+    ("GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n", "x", Some(2)),
+    ("GET / HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n", LAST_CHUNK, Some(2)),
+    ("GET / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", LAST_CHUNK, Some(1)),
+    ("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n", LAST_CHUNK, Some(1)),
+    ("GET / HTTP/1.1\r\nhost: x\rx: y\r\n\r\n", "", None),
+    ("GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", "x", None),
+    ("GET / HTTP/1.1\r\ntransfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n", LAST_CHUNK, None),
+    ("GET / HTTP/1.1\r\ntransfer-encoding: \u{b}chunked\r\n\r\n", LAST_CHUNK, None),
+    ("GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n", LAST_CHUNK, None),
+    ("GET / HTTP/1.1\r\ncontent-length: +1\r\n\r\n", "x", None),
+    ("GET / HTTP/1.1\r\ncontent-length: 1, 1\r\n\r\n", "x", None),
+    ("GET / HTTP/1.1\r\ncontent-length:\r\n\r\n", "", None),
+    ("GET / HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n", "", None),
+    ("GET / HTTP/1.1\r\ncontent-length: 18446744073709551614\r\n\r\n", "", None),
+];
+
 #[test]
 fn ambiguous_heads_are_refused() {
-    for head in [
-        "GET / HTTP/1.1\nhost: x\n\n",
-        "GET / HTTP/1.1\r\nhost: x\n\r\n",
-        "GET / HTTP/1.1\r\nhost: x\rx: y\r\n\r\n",
-        "GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 1\r\n\r\n",
-        "GET / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
-        "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
-        "GET / HTTP/1.1\r\ntransfer-encoding: chunked\r\ntransfer-encoding: identity\r\n\r\n",
-        "GET / HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
-        "GET / HTTP/1.1\r\ntransfer-encoding: \u{b}chunked\r\n\r\n",
-        "GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
-        "GET / HTTP/1.1\r\ncontent-length: +1\r\n\r\n",
-        "GET / HTTP/1.1\r\ncontent-length: 1, 1\r\n\r\n",
-        "GET / HTTP/1.1\r\ncontent-length:\r\n\r\n",
-        "GET / HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n",
-        "GET / HTTP/1.1\r\ncontent-length: 18446744073709551614\r\n\r\n",
-        "GET / HTTP/1.1\r\nhost: x\r\nhost: y\r\n\r\n",
-    ] {
-        let second = format!("{head}GET /second HTTP/1.1\r\n\r\n");
-        let (pieces, refusal) = pieces(second.as_bytes());
+    for (head, body, _) in AMBIGUOUS {
+        let bytes = format!("{head}{body}GET /second HTTP/1.1\r\n\r\n");
+        let (pieces, refusal) = pieces(bytes.as_bytes());
         assert_eq!((pieces.len(), refusal), (0, Some(HeadRefusal::Malformed)), "{head:?}: {pieces:?}");
+    }
+}
+
+/// The control of [`ambiguous_heads_are_refused`].
+#[tokio::test]
+async fn the_http_library_alone_reads_some_ambiguous_heads() {
+    for (head, body, requests) in AMBIGUOUS {
+        let bytes = format!("{head}{body}GET /second HTTP/1.1\r\n\r\n");
+        let alone = http_library(bytes.as_bytes()).await;
+        assert_eq!(alone.requests, *requests, "{head:?}");
+        if requests.is_none() {
+            let answer = alone.answers;
+            assert!(
+                (answer.starts_with("HTTP/1.1 400 ") || answer.starts_with("HTTP/1.1 431 "))
+                    && answer.ends_with("\r\n\r\n"),
+                "{head:?}: {answer:?}"
+            );
+        }
     }
 }
 
@@ -99,14 +125,14 @@ fn what_the_http_library_would_answer_by_itself_is_refused_before() {
         assert_eq!((pieces.len(), refusal), (0, Some(expected)), "{head:?}");
     }
     // With a larger limit for the head, the limit of the target applies.
-    let mut framing = Framing::new(1 << 20, MOST_HEADERS);
+    let mut boundaries = RequestBoundaries::new(1 << 20, MOST_HEADERS);
     let head = format!("GET /{} HTTP/1.1\r\n\r\n", long(usize::from(u16::MAX) - 1));
     let refused = Step::Refused { refusal: HeadRefusal::TargetTooLong, is_head: false };
-    assert_eq!(framing.next(head.as_bytes()), refused);
-    let mut framing = Framing::new(1 << 20, MOST_HEADERS);
+    assert_eq!(boundaries.next(head.as_bytes()), refused);
+    let mut boundaries = RequestBoundaries::new(1 << 20, MOST_HEADERS);
     let head = format!("HEAD / HTTP/1.1\r\n{}: x\r\n\r\n", long(usize::from(u16::MAX) + 1));
     let refused = Step::Refused { refusal: HeadRefusal::HeadersTooLarge, is_head: true };
-    assert_eq!(framing.next(head.as_bytes()), refused);
+    assert_eq!(boundaries.next(head.as_bytes()), refused);
 }
 
 #[test]
@@ -116,19 +142,24 @@ fn bytes_after_chunked_encoding_or_an_upgrade_pass_unchecked() {
         "GET / HTTP/1.1\r\nupgrade: websocket\r\n\r\n",
         "CONNECT x:1 HTTP/1.1\r\n\r\n",
     ] {
-        let mut framing = Framing::new(LONGEST_HEAD, MOST_HEADERS);
-        let Step::Head { is_last: true, .. } = framing.next(head.as_bytes()) else { panic!("{head:?}") };
-        assert_eq!(framing.next(b"1\n2\n\n"), Step::Pass(5), "{head:?}");
+        let mut boundaries = RequestBoundaries::new(LONGEST_HEAD, MOST_HEADERS);
+        let Step::Head { is_last: true, .. } = boundaries.next(head.as_bytes()) else { panic!("{head:?}") };
+        assert_eq!(boundaries.next(b"1\n2\n\n"), Step::Pass(5), "{head:?}");
     }
 }
 
-/// The number of requests that the HTTP library parses from these bytes; `None` where it refuses any.
-async fn requests_read_by_hyper(bytes: &[u8]) -> Option<usize> {
+/// What the HTTP library does with bytes.
+struct HttpLibrary {
+    /// The number of requests that it read; `None` where it refused any.
+    requests: Option<usize>,
+    answers: String,
+}
+
+/// Serves these bytes by the HTTP library alone.
+async fn http_library(bytes: &[u8]) -> HttpLibrary {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     client.write_all(bytes).await.unwrap();
     let _ = client.shutdown().await;
-    // The answers fit into the pipe, so they are not read.
-    let (server, _client) = (server, client);
     let requests = AtomicUsize::new(0);
     let service = service_fn(|_| {
         requests.fetch_add(1, Ordering::Relaxed);
@@ -136,8 +167,11 @@ async fn requests_read_by_hyper(bytes: &[u8]) -> Option<usize> {
     });
     let mut library = http1::Builder::new();
     library.max_headers(MOST_HEADERS).max_buf_size(LONGEST_HEAD.max(8 << 10)).half_close(true);
+    // The answers fit into the pipe, so they are read after the end.
     let served = library.serve_connection(TokioIo::new(server), service).await;
-    served.is_ok().then(|| requests.load(Ordering::Relaxed))
+    let mut answers = String::new();
+    client.read_to_string(&mut answers).await.unwrap();
+    HttpLibrary { requests: served.is_ok().then(|| requests.load(Ordering::Relaxed)), answers }
 }
 
 /// Parts of heads, valid and invalid.
@@ -194,23 +228,23 @@ proptest! {
 
     #[test]
     fn the_http_library_reads_every_head_that_is_handed_on(head in head()) {
-        let mut framing = Framing::new(LONGEST_HEAD, MOST_HEADERS);
-        if let Step::Head { taken, head: bytes, .. } = framing.next(head.as_bytes()) {
+        let mut boundaries = RequestBoundaries::new(LONGEST_HEAD, MOST_HEADERS);
+        if let Step::Head { taken, head: bytes, .. } = boundaries.next(head.as_bytes()) {
             prop_assert!(taken <= head.len());
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            let read = runtime.block_on(requests_read_by_hyper(&bytes));
-            prop_assert_eq!(read, Some(1), "{:?}", head);
+            let alone = runtime.block_on(http_library(&bytes));
+            prop_assert_eq!(alone.requests, Some(1), "{:?}", head);
         }
     }
 
     #[test]
     fn no_bytes_break_it_however_they_are_cut(bytes in prop::collection::vec(any::<u8>(), 0..300), cut in 1_usize..40) {
         for part in [cut, bytes.len().max(1)] {
-            let mut framing = Framing::new(64, 4);
+            let mut boundaries = RequestBoundaries::new(64, 4);
             'parts: for part in bytes.chunks(part) {
                 let mut rest = part;
                 while !rest.is_empty() {
-                    let length = match framing.next(rest) {
+                    let length = match boundaries.next(rest) {
                         Step::Pass(length) | Step::Head { taken: length, .. } => length,
                         Step::Buffered => rest.len(),
                         Step::Refused { .. } => break 'parts,
@@ -225,12 +259,12 @@ proptest! {
     #[test]
     fn a_head_is_judged_the_same_however_it_is_cut(cut in 1_usize..80) {
         let bytes = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabcGET / HTTP/1.1\r\n\r\n";
-        let mut framing = Framing::new(LONGEST_HEAD, MOST_HEADERS);
+        let mut boundaries = RequestBoundaries::new(LONGEST_HEAD, MOST_HEADERS);
         let mut handed_on = Vec::new();
         for part in bytes.chunks(cut) {
             let mut rest = part;
             while !rest.is_empty() {
-                match framing.next(rest) {
+                match boundaries.next(rest) {
                     Step::Pass(length) => {
                         handed_on.extend_from_slice(&rest[..length]);
                         rest = &rest[length..];
@@ -245,6 +279,6 @@ proptest! {
             }
         }
         prop_assert_eq!(handed_on, bytes.to_vec());
-        prop_assert!(!framing.in_head());
+        prop_assert!(!boundaries.in_head());
     }
 }

@@ -1,7 +1,7 @@
 //! Checks the head of an HTTP/1.1 request, and finds the length of the body that follows.
 //!
 //! The checks cover all that the HTTP library makes: that one answers an invalid head with a bare status and closes,
-//! while the API promises a JSON error. A test of `framing` compares the two.
+//! while the API promises a JSON error. A test of this folder compares the two.
 
 use std::str::from_utf8;
 

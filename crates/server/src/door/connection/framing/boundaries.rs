@@ -1,16 +1,11 @@
-//! Finds where HTTP/1.1 requests begin and end, before the HTTP library gets their bytes.
-//!
-//! The library is lenient: it accepts lines that end with a bare line feed, and `Content-Length` beside chunked
-//! encoding. A proxy in front that parses such a request differently could be abused to smuggle a second request past
-//! its rules. So each head is buffered until it is complete, and an ambiguous one is refused. The library still parses
-//! the request; this module only refuses more than the library does.
+//! Finds where HTTP/1.1 requests begin and end.
 
 use super::request_head::{Expected, check_beginning, check_head};
 use crate::error::HeadRefusal;
 
-/// The framing state of one connection.
+/// The state of one connection between its requests and within them.
 #[derive(Debug)]
-pub(super) struct Framing {
+pub(super) struct RequestBoundaries {
     expected: Expected,
     head: Vec<u8>,
     max_head_bytes: usize,
@@ -40,7 +35,7 @@ pub(super) enum Step {
     },
 }
 
-impl Framing {
+impl RequestBoundaries {
     pub(super) fn new(max_head_bytes: usize, max_headers: usize) -> Self {
         Self { expected: Expected::Head, head: Vec::new(), max_head_bytes, max_headers }
     }
@@ -109,6 +104,3 @@ impl Framing {
         Step::Refused { refusal, is_head: self.head.starts_with(b"HEAD ") }
     }
 }
-
-#[cfg(test)]
-mod tests;
