@@ -1,4 +1,4 @@
-//! Runs the commands of the README in their order by a shell, on a server for this test.
+//! Runs the commands of the README and of the guide in their order by a shell, on a server for this test.
 
 use std::{
     fs,
@@ -7,9 +7,9 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::harness::{Skep, answer, binary, output_of};
+use skep_harness::{GUIDE, blocks_of_guide};
 
-const README: &str = include_str!("../../README.md");
+use crate::harness::{Skep, answer, binary, output_of};
 
 /// Blocks that are not run, by a command in them, and why.
 const OTHER_BLOCKS: [(&str, &str); 6] = [
@@ -66,7 +66,7 @@ const CODES: [(&str, i32); 1] = [("skep attach job", 127)];
 /// The blocks of shell lines, each without its prompts and without what the commands printed.
 fn blocks() -> Vec<Vec<String>> {
     let mut blocks = Vec::new();
-    for block in README.split("```").skip(1).step_by(2) {
+    for block in blocks_of_guide() {
         let prompted: Vec<String> = block
             .lines()
             .filter_map(|line| line.strip_prefix("# ").or_else(|| line.strip_prefix("$ ")))
@@ -125,8 +125,9 @@ fn run(server: &Skep, temp_dir: &Path, lines: &[String]) -> Output {
 }
 
 #[test]
-fn the_presets_that_the_readme_lists_are_those_of_the_command() {
-    let listed = README.split("code host or model API: ").nth(1).unwrap().split('.').next().unwrap();
+fn the_presets_that_the_guide_lists_are_those_of_the_command() {
+    let listed = GUIDE.iter().find_map(|(_, page)| page.split_once("code host or model API: ")).unwrap().1;
+    let listed = listed.split('.').next().unwrap();
     let listed: Vec<&str> = listed.split(',').map(|name| name.trim().trim_matches('`')).collect();
     let printed = answer(&output_of(Command::new(binary()).args(["egress", "--presets", "--json"])));
     let presets = printed["presets"].as_array().unwrap();
@@ -140,7 +141,7 @@ fn the_presets_that_the_readme_lists_are_those_of_the_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_commands_of_the_readme_do_what_it_says() {
+async fn the_commands_of_the_guide_do_what_it_says() {
     let server = Skep::start().await;
     let temp_dir = tempfile::tempdir().unwrap();
     for folder in ["bin", "project", "project-on-this-machine"] {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use skep_harness::blocks_of_guide;
 
 use crate::{
     harness::{Skep, eventually, eventually_within, kill, send, temp_dir},
@@ -11,10 +12,10 @@ use crate::{
     spoofing::in_namespace,
 };
 
-/// The README's example of what a command does in a ticket's VM.
-fn readme_example() -> &'static str {
-    let blocks = include_str!("../../README.md").split("```").skip(1).step_by(2);
-    let mut found = blocks.filter(|block| block.contains("\"$SKEP_URL/api/tickets/$SKEP_TICKET_ID\""));
+/// The guide's example of what a command does in a ticket's VM.
+fn guide_example() -> &'static str {
+    let mut found =
+        blocks_of_guide().filter(|block| block.contains("\"$SKEP_URL/api/tickets/$SKEP_TICKET_ID\""));
     let example = found.next().unwrap();
     assert!(found.next().is_none());
     example
@@ -158,11 +159,11 @@ async fn a_vm_reaches_the_api_with_its_own_key_and_no_other_vm_does() {
     assert!(!callers(&skep).contains(&second.ip), "{}", callers(&skep));
 }
 
-/// As the README says.
+/// As the guide says.
 async fn finishes_its_ticket(skep: &Skep, worker: &Worker) {
     let path = format!("/api/tickets/{}", worker.ticket);
     assert_eq!(skep.get(&path).await.ok(200)["status"], "in_progress");
-    let output = skep.output(worker.pid, readme_example()).await;
+    let output = skep.output(worker.pid, guide_example()).await;
     assert!(output.contains("\"title\":\"from inside\""), "{output}");
     let record = skep.get(&path).await.ok(200);
     assert_eq!(record["status"], "completed", "{output}");

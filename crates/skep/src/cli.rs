@@ -75,6 +75,8 @@ impl Internal {
 mod tests {
     use std::collections::BTreeSet;
 
+    use skep_harness::GUIDE;
+
     use super::*;
 
     /// Calls `call` for each verb without subcommands, with its command line.
@@ -170,9 +172,7 @@ mod tests {
         assert_eq!(seen, wanted);
     }
 
-    const README: &str = include_str!("../../../README.md");
-
-    /// Splits a shell line into the `skep` commands in it. Supports only the shell syntax that the README uses.
+    /// Splits a shell line into the `skep` commands in it. Supports only the shell syntax that the guide uses.
     fn commands(line: &str) -> Vec<Vec<String>> {
         let (mut commands, mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None::<String>, None);
         for c in line.chars().chain([';']) {
@@ -198,7 +198,7 @@ mod tests {
         commands
     }
 
-    /// A valid value for a placeholder of the README.
+    /// A valid value for a placeholder of the guide.
     fn example(word: &str) -> String {
         match word {
             "ID" => "key_01jv0000000000000000000000".to_owned(),
@@ -208,9 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_of_the_readme_are_commands() {
+    fn the_commands_of_the_guide_are_commands() {
         let (mut checked, mut is_block) = (0, false);
-        for line in README.lines() {
+        for (path, line) in GUIDE.iter().flat_map(|(path, page)| page.lines().map(move |line| (path, line))) {
             if line.starts_with("```") {
                 is_block = !is_block;
                 continue;
@@ -228,7 +228,7 @@ mod tests {
                     // Prose may name a group of verbs, or a verb without its arguments.
                     Err(error)
                         if !is_block && error.kind() == clap::error::ErrorKind::MissingRequiredArgument => {}
-                    Err(error) => panic!("{line}\n{error}"),
+                    Err(error) => panic!("{path}: {line}\n{error}"),
                 }
             }
         }

@@ -10,6 +10,7 @@ pub mod binary;
 mod control_groups;
 #[cfg(any(feature = "binary", feature = "service"))]
 pub mod endless_remote;
+mod guide;
 mod names;
 pub mod process;
 #[cfg(any(feature = "binary", feature = "service"))]
@@ -19,6 +20,7 @@ pub mod service;
 mod wait;
 
 pub use control_groups::{ControlGroup, control_groups};
+pub use guide::{GUIDE, blocks_of_guide};
 pub use names::unique_name;
 pub use wait::{eventually, eventually_empty, eventually_within, wait_until};
 
