@@ -182,10 +182,10 @@ soak: build ## what VMs share that were never seeded, 50 copies of one VM, and n
 
 EARLIER ?=
 EARLIER_TREE := $(CURDIR)/target/earlier
-# The last release is the commit that dated it in the changelog.
-update-test: build ## VMs of an earlier revision after an update to this one; EARLIER=<git revision>, else the last release
+# Without EARLIER it is the commit that `packaging/earlier` names.
+update-test: build ## VMs of an earlier revision after an update to this one; EARLIER=<git revision>, else that of packaging/earlier
 	@[ "$$(id -u)" = 0 ] || { echo "make update-test: VMs need root (namespaces, taps, cgroups)" >&2; exit 1; }
-	@git="packaging/as-owner git"; revision="$(EARLIER)"; [ -n "$$revision" ] || revision=$$($$git log -1 --format=%H -G'^## [0-9.]+ - ' -- CHANGELOG.md); \
+	@git="packaging/as-owner git"; revision="$(EARLIER)"; [ -n "$$revision" ] || revision=$$(cat packaging/earlier); \
 		[ -n "$$revision" ] || { echo "make update-test: name the earlier revision: EARLIER=<git revision>" >&2; exit 1; }; \
 		revision=$$($$git rev-parse --verify "$$revision^{commit}"); \
 		echo "==> the earlier revision, $$revision (the first build takes some minutes)"; \
