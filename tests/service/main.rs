@@ -27,6 +27,7 @@ mod open_metrics;
 mod openapi;
 mod openapi_completeness;
 mod openapi_integers;
+mod papers;
 mod restart;
 mod roles;
 mod rotation;
