@@ -1,4 +1,4 @@
-"""Prints a report of `skep bench boot --json` beside boots by plain QEMU.
+"""Prints a report of `skep-bench --json` beside boots by plain QEMU.
 
 Usage: boot.py REPORT PLAIN, where PLAIN has the milliseconds of one boot on each line.
 """

@@ -1,6 +1,6 @@
 """Compares cold boots of VMs of several sizes, the smallest first.
 
-Usage: boot_sizes.py DIR SIZE..., where a SIZE is MEMORY_MB/VCPUS and DIR/MEMORY_MB.ROUND are reports of `skep bench boot
+Usage: boot_sizes.py DIR SIZE..., where a SIZE is MEMORY_MB/VCPUS and DIR/MEMORY_MB.ROUND are reports of `skep-bench
 --json --mode sequential`. The figure of a size is the median of its rounds' medians, so that a load that comes and goes
 meets all sizes.
 """

@@ -28,7 +28,10 @@ serve() {
 }
 
 # use NAME: the server of the next commands.
-use() { export SKEP_URL="${urls[$1]}" SKEP_DATA_DIR="$data/$1"; }
+use() {
+  SKEP_URL="${urls[$1]}" SKEP_DATA_DIR="$data/$1" SKEP_API_KEY=$(cat "$data/$1/admin.key")
+  export SKEP_URL SKEP_DATA_DIR SKEP_API_KEY
+}
 
 # Stops all servers with their VMs.
 stop() {

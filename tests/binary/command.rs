@@ -15,7 +15,7 @@ use rustix::{
 use serde_json::{Value, json};
 use skep_harness::process::go_on;
 
-use crate::harness::{Skep, answer, binary, command, eventually, images::with_images, output_of, step};
+use crate::harness::{Skep, answer, binary, command, eventually, images::with_images, step};
 
 mod completions;
 mod file_verbs;
@@ -141,9 +141,7 @@ async fn exit_codes(server: &Skep) {
     assert_eq!(server.count().await, 0);
     assert_eq!(skep(server, &["end"], "").status.code(), Some(2));
     assert_eq!(skep(server, &["boot", "--template", "nothing"], "").status.code(), Some(1));
-    for verb in
-        ["boot", "ps", "exec", "run", "logs", "attach", "end", "cleanup", "status", "doctor", "bench boot"]
-    {
+    for verb in ["boot", "ps", "exec", "run", "logs", "attach", "end", "cleanup", "status", "doctor"] {
         let arguments: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
         let help = stdout(&skep(server, &arguments, ""));
         assert!(help.contains("Exit codes: "), "{verb}: {help}");
@@ -227,24 +225,9 @@ async fn watch(server: &Skep) {
     eventually("its end", async || child.try_wait().unwrap().is_some()).await;
 }
 
-/// The runs of a report, by mode.
-fn runs(report: &Value) -> Vec<(&str, &Value)> {
-    report["runs"].as_array().unwrap().iter().map(|run| (run["mode"].as_str().unwrap(), run)).collect()
-}
-
-fn bench(server: &Skep, options: &str) -> Output {
-    let arguments: Vec<&str> = ["bench", "boot"].into_iter().chain(options.split(' ')).collect();
-    output_of(&mut command(server, &arguments))
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn the_pool_is_shown_by_the_status_and_measured_by_a_bench_which_leaves_no_vm() {
-    let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--pool-size", "1", "--max-vms", "7"]).await;
-    step("status", status_of_the_pool(&server)).await;
-    step("bench", bench_of_the_pool(&server)).await;
-}
-
-async fn status_of_the_pool(server: &Skep) {
+async fn the_status_shows_the_pool_and_the_engine() {
+    let server = &Skep::start_on(tempfile::tempdir().unwrap(), &["--pool-size", "1", "--max-vms", "7"]).await;
     eventually("a VM in the pool", async || {
         stdout(&skep(server, &["status"], "")).contains("base: 1 of 1 ready")
     })
@@ -262,67 +245,4 @@ async fn status_of_the_pool(server: &Skep) {
     for part in ["MiB promised", "MiB held", "MiB available", &isolation] {
         assert!(output_text.contains(part), "{part}: {output_text}");
     }
-}
-
-async fn bench_of_the_pool(server: &Skep) {
-    let report = answer(&bench(server, "-n 1 -c 1 --every 10ms --commands 1 --idle 300ms --json"));
-    let modes: Vec<&str> = runs(&report).iter().map(|(mode, _)| *mode).collect();
-    assert_eq!(modes, ["sequential", "staggered", "burst"]);
-    for (mode, run) in runs(&report) {
-        assert_eq!((&run["succeeded"], &run["success_rate"]), (&json!(1), &json!(1.0)), "{mode}: {run}");
-        let group = &run["groups"][0];
-        assert_eq!((&group["source"], &group["vms"]), (&json!("pool"), &json!(1)), "{mode}: {run}");
-        let p50 = |figure: &str| group[figure]["p50"].as_f64().unwrap();
-        assert!(p50("tti_ms") > p50("ready_ms") && p50("ready_ms") > 0.0, "{mode}: {run}");
-        assert!(p50("proportional_mb") > p50("private_mb") && p50("private_mb") > 1.0, "{mode}: {run}");
-        assert!(p50("private_mb") >= p50("anonymous_mb") && p50("anonymous_mb") > 1.0, "{mode}: {run}");
-        // A refill alone takes tens of milliseconds of a processor.
-        let cpu = run["cost"]["cpu_ms_per_vm"].as_f64().unwrap();
-        assert!(cpu > run["cost"]["server_cpu_ms_per_vm"].as_f64().unwrap() && cpu > 20.0, "{mode}: {run}");
-    }
-    assert!(report["commands"]["elapsed_ms"]["max"].as_f64() > Some(0.0), "{report}");
-    let idle = &report["idle"];
-    assert_eq!((&idle["running"]["vms"], &idle["parked"]["vms"]), (&json!(1), &json!(1)), "{report}");
-    assert_eq!(server.count().await, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_bench_of_cold_boots_names_what_it_cannot_measure_and_which_boots_failed_and_can_be_interrupted() {
-    let server = Skep::start_on(tempfile::tempdir().unwrap(), &["--max-vms", "3"]).await;
-    step("cold boots", async { cold_boots(&server) }).await;
-    let [one, other] = [server.boot_one().await, server.boot_one().await];
-    step("boots that fail", async { boots_that_fail(&server) }).await;
-    server.delete(&format!("/api/swarm/vm/{one}")).await.ok(200);
-    step("an interrupt", interrupted_bench(&server, other)).await;
-}
-
-fn cold_boots(server: &Skep) {
-    let report = answer(&bench(server, "-n 1 --mode sequential --commands 0 --idle 0s --json"));
-    assert_eq!(report["runs"][0]["groups"][0]["source"], "cold", "{report}");
-    let refused = bench(server, "--source pool");
-    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("--pool-size"), "{refused:?}");
-}
-
-/// Where there is room for one VM.
-fn boots_that_fail(server: &Skep) {
-    let failed = bench(server, "-n 2 -c 2 --mode burst --commands 0 --idle 0s --json");
-    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
-    let report: Value = serde_json::from_slice(&failed.stdout).unwrap();
-    let run = &report["runs"][0];
-    assert_eq!((&run["succeeded"], &run["success_rate"]), (&json!(0), &json!(0.0)), "{run}");
-    assert_eq!(run["failures"].as_array().unwrap().len(), 2, "{run}");
-    // Once, however often it was.
-    assert_eq!(String::from_utf8_lossy(&failed.stderr).lines().count(), 1, "{failed:?}");
-}
-
-/// It ends its own VMs, and not the other one.
-async fn interrupted_bench(server: &Skep, other: u64) {
-    let arguments = ["bench", "boot", "-n", "1000", "-c", "2", "--mode", "burst"];
-    let mut child = command(server, &arguments).stdout(Stdio::null()).spawn().unwrap();
-    eventually("its VMs", async || server.count().await > 1).await;
-    signal(&child, Signal::INT);
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(server.count().await, 1);
-    assert_eq!(server.output(other, "echo alive").await, "alive");
 }

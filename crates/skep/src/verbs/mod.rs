@@ -6,7 +6,6 @@ pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bake;
 pub(crate) mod bake_template;
-pub(crate) mod bench;
 pub(crate) mod boot;
 pub(crate) mod cat;
 pub(crate) mod cleanup;
@@ -113,7 +112,6 @@ verbs! {
     status::Status asynchronous,
     system::System asynchronous,
     open::Open asynchronous,
-    bench::Bench asynchronous,
     whoami::Whoami asynchronous,
     account::Account asynchronous,
     keys::Keys blocking,

@@ -1,20 +1,17 @@
 //! The results, as printed for users.
 
-use std::io;
+use comfy_table::{Table, presets::NOTHING};
 
-use super::{
+use crate::{
     percentiles::Percentiles,
     report::{Group, Report, Run},
 };
-use crate::output;
 
-pub(super) fn show(report: &Report) -> io::Result<()> {
-    output::table(["MODE", "SOURCE", "VMS", "FIGURE", "P50", "P95", "P99", "MAX"], rows(report))?;
-    output::line("")?;
-    for line in facts(report) {
-        output::line(&line)?;
-    }
-    Ok(())
+pub(crate) fn format(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["MODE", "SOURCE", "VMS", "FIGURE", "P50", "P95", "P99", "MAX"]);
+    table.add_rows(rows(report));
+    format!("{table}\n\n{}\n", facts(report).join("\n"))
 }
 
 fn rows(report: &Report) -> Vec<[String; 8]> {
@@ -74,7 +71,8 @@ fn facts(report: &Report) -> Vec<String> {
     if let Some(idle) = &report.idle {
         for (name, rest) in [("running", &idle.running), ("parked", &idle.parked)] {
             if let Some(share) = rest.cpu_share {
-                let (vms, percent) = (rest.vms, share * 100.0);
+                let vms = rest.vms;
+                let percent = share * 100.0;
                 lines
                     .push(format!("at rest     {name}: {percent:.2} % of a processor for each of {vms} VMs"));
             }

@@ -4,16 +4,16 @@ use serde::Serialize;
 
 /// Percentiles by nearest rank: each is one of the measured values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(super) struct Percentiles {
-    pub(super) p50: f64,
-    pub(super) p95: f64,
-    pub(super) p99: f64,
-    pub(super) max: f64,
+pub(crate) struct Percentiles {
+    pub(crate) p50: f64,
+    pub(crate) p95: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
 }
 
 impl Percentiles {
     /// `None` without values.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let rank = |percent: usize| (values.len() * percent).div_ceil(100).max(1) - 1;
@@ -23,7 +23,7 @@ impl Percentiles {
 }
 
 /// Rounds to three decimals, as the API does.
-pub(super) fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 

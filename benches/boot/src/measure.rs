@@ -7,46 +7,47 @@ use indicatif::ProgressBar;
 use skep_api::swarm::Vm;
 use tokio::time::sleep;
 
-use super::{
-    Boot, Source,
+use crate::{
     fleet::{Fleet, milliseconds},
     idle,
     machine::Machine,
+    options::{Options, Source},
     percentiles::Percentiles,
     report::{Commands, Report},
     runs::Plan,
 };
-use crate::{output, verbs::boot};
 
 /// Default concurrency for a server without a pool.
 const DEFAULT_CONCURRENCY: u32 = 4;
 /// Delay before the idle measurement, in which VMs finish the work of their last command.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
+const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 
 /// Runs all requested measurements.
-pub(super) async fn measure(verb: &Boot, fleet: &Fleet) -> anyhow::Result<Report> {
-    let every = Duration::from_millis(boot::parse_milliseconds(&verb.every)?);
-    let watched = Duration::from_millis(boot::parse_milliseconds(&verb.idle)?);
-    let (status, target) = (fleet.status().await?.value, fleet.pool().await?.target);
-    let source = source(verb.source, target)?;
-    let bar = output::spinner();
+pub(crate) async fn measure(options: &Options, fleet: &Fleet) -> anyhow::Result<Report> {
+    let status = fleet.status().await?.value;
+    let target = fleet.pool().await?.target;
+    let source = source(options.source, target)?;
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(SPINNER_INTERVAL);
     bar.set_message("first VM");
     let first = first_vm(fleet).await?;
     let plan = Plan {
-        number: verb.number,
-        concurrency: verb.concurrency.unwrap_or(if target > 0 { target } else { DEFAULT_CONCURRENCY }),
-        every,
+        number: options.number,
+        concurrency: options.concurrency.unwrap_or(if target > 0 { target } else { DEFAULT_CONCURRENCY }),
+        every: options.every,
         source,
         machine: first.as_ref().and_then(Machine::of),
     };
     fleet.end(first.iter().cloned()).await;
     let mut runs = Vec::new();
-    for mode in verb.mode.expand() {
+    for mode in options.mode.expand() {
         runs.push(plan.run(fleet, mode, &bar).await?);
     }
-    let commands = if verb.commands > 0 { Some(commands(fleet, verb.commands, &bar).await) } else { None };
-    let idle = match plan.machine.filter(|_| !watched.is_zero()) {
-        Some(machine) => measure_idle(fleet, &plan, machine, watched, &bar).await?,
+    let commands =
+        if options.commands > 0 { Some(commands(fleet, options.commands, &bar).await) } else { None };
+    let idle = match plan.machine.filter(|_| !options.idle.is_zero()) {
+        Some(machine) => measure_idle(fleet, &plan, machine, options.idle, &bar).await?,
         None => None,
     };
     bar.finish_and_clear();
@@ -88,7 +89,9 @@ async fn first_vm(fleet: &Fleet) -> anyhow::Result<Option<Vm>> {
 
 async fn commands(fleet: &Fleet, number: u32, bar: &ProgressBar) -> Commands {
     bar.set_message(format!("{number} commands in one VM"));
-    let (mut times, mut failures, mut vms) = (Vec::new(), Vec::new(), Vec::new());
+    let mut times = Vec::new();
+    let mut failures = Vec::new();
+    let mut vms = Vec::new();
     match fleet.boot_batch(1).await.into_iter().next() {
         Some(Ok(booted)) => {
             for _ in 0..number {

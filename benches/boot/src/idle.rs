@@ -5,30 +5,30 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{
+use crate::{
     fleet::milliseconds,
     machine::{Machine, cpu_ms},
 };
 
 /// The CPU cost of idle VMs, as shares of one processor per VM.
 #[derive(Debug, Serialize)]
-pub(super) struct Idle {
-    pub(super) elapsed_ms: f64,
-    pub(super) running: IdleGroup,
+pub(crate) struct Idle {
+    pub(crate) elapsed_ms: f64,
+    pub(crate) running: IdleGroup,
     /// VMs in the pool: VMM processes that are not in the server's list of VMs.
-    pub(super) parked: IdleGroup,
+    pub(crate) parked: IdleGroup,
 }
 
 /// Idle VMs of one kind.
 #[derive(Debug, Serialize)]
-pub(super) struct IdleGroup {
-    pub(super) vms: usize,
+pub(crate) struct IdleGroup {
+    pub(crate) vms: usize,
     /// Null without VMs.
-    pub(super) cpu_share: Option<f64>,
+    pub(crate) cpu_share: Option<f64>,
 }
 
 /// Measures all VMs for a while; `running` are the process ids of those in use.
-pub(super) async fn measure(machine: Machine, running: &[u32], time: Duration) -> Idle {
+pub(crate) async fn measure(machine: Machine, running: &[u32], time: Duration) -> Idle {
     let before: BTreeMap<u32, f64> =
         machine.vmms().into_iter().filter_map(|pid| Some((pid, cpu_ms(pid)?))).collect();
     let begun = Instant::now();

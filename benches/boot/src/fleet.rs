@@ -1,6 +1,7 @@
 //! The VMs of a measurement: boots them, runs commands in them and ends them.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -19,8 +20,7 @@ use tokio::{
     time::{sleep, sleep_until},
 };
 
-use super::percentiles::rounded;
-use crate::live_vms;
+use crate::percentiles::rounded;
 
 /// Name of the metadata field that identifies the measurement to which a VM belongs.
 const MEASUREMENT_KEY: &str = "skep-bench";
@@ -29,9 +29,11 @@ const TTL_MS: u64 = 30 * 60 * 1000;
 /// Time limit for the pool to fill up.
 const POOL_TIMEOUT: Duration = Duration::from_secs(180);
 const POOL_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// VMs of a page, the most that the API allows.
+const PAGE: u32 = 1_000;
 
 /// Boots VMs and ends those that are left over.
-pub(super) struct Fleet {
+pub(crate) struct Fleet {
     client: Client,
     template: Option<String>,
     mark: String,
@@ -40,13 +42,13 @@ pub(super) struct Fleet {
 }
 
 /// A VM with the time from the boot request to the result of its first command, in milliseconds.
-pub(super) struct Booted {
-    pub(super) vm: Vm,
-    pub(super) tti_ms: Result<f64, String>,
+pub(crate) struct Booted {
+    pub(crate) vm: Vm,
+    pub(crate) tti_ms: Result<f64, String>,
 }
 
 impl Fleet {
-    pub(super) fn new(client: Client, template: Option<String>) -> Self {
+    pub(crate) fn new(client: Client, template: Option<String>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             client,
@@ -56,19 +58,19 @@ impl Fleet {
         }
     }
 
-    pub(super) async fn status(&self) -> anyhow::Result<Answered<SwarmStatus>> {
+    pub(crate) async fn status(&self) -> anyhow::Result<Answered<SwarmStatus>> {
         Ok(self.client.swarm().await?)
     }
 
     /// The pool of the template.
-    pub(super) async fn pool(&self) -> anyhow::Result<PoolState> {
+    pub(crate) async fn pool(&self) -> anyhow::Result<PoolState> {
         let name = self.template.as_deref().unwrap_or(BASE_TEMPLATE);
         let pool = self.status().await?.pool.get(name).copied();
         Ok(pool.unwrap_or(PoolState { ready: 0, target: 0 }))
     }
 
     /// Waits until the pool is full.
-    pub(super) async fn wait_for_pool(&self) -> anyhow::Result<()> {
+    pub(crate) async fn wait_for_pool(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
             let PoolState { ready, target } = self.pool().await?;
@@ -85,7 +87,7 @@ impl Fleet {
     }
 
     /// Boots VMs by one request and runs a first command in each.
-    pub(super) async fn boot_batch(&self, count: u32) -> Vec<Result<Booted, String>> {
+    pub(crate) async fn boot_batch(&self, count: u32) -> Vec<Result<Booted, String>> {
         let request = BootRequest {
             count: Some(count),
             template: self.template.clone(),
@@ -93,7 +95,8 @@ impl Fleet {
             metadata: Some(Map::from_iter([(MEASUREMENT_KEY.to_owned(), Value::String(self.mark.clone()))])),
             ..BootRequest::default()
         };
-        let (client, under_way) = (self.client.clone(), Arc::clone(&self.pending_boots).read_owned().await);
+        let client = self.client.clone();
+        let under_way = Arc::clone(&self.pending_boots).read_owned().await;
         let sent = Instant::now();
         let boot = tokio::spawn(async move {
             let _under_way = under_way;
@@ -112,7 +115,7 @@ impl Fleet {
     }
 
     /// Boots VMs by one request each, at a fixed interval, and runs a first command in each.
-    pub(super) async fn boot_staggered(&self, count: u32, every: Duration) -> Vec<Result<Booted, String>> {
+    pub(crate) async fn boot_staggered(&self, count: u32, every: Duration) -> Vec<Result<Booted, String>> {
         let begun = tokio::time::Instant::now();
         let one = |number: u32| async move {
             sleep_until(begun + every * number).await;
@@ -122,7 +125,7 @@ impl Fleet {
     }
 
     /// Runs a command that does nothing.
-    pub(super) async fn command(&self, vm: &Vm) -> Result<(), String> {
+    pub(crate) async fn command(&self, vm: &Vm) -> Result<(), String> {
         let request = ExecRequest { command: "true".to_owned(), ..ExecRequest::default() };
         match self.client.exec_in(&vm.id.to_string(), &request).await {
             Ok(outcome) if outcome.exit_code == Some(0) => Ok(()),
@@ -132,7 +135,7 @@ impl Fleet {
     }
 
     /// Ends VMs concurrently and returns the failures.
-    pub(super) async fn end(&self, vms: impl IntoIterator<Item = Vm>) -> Vec<String> {
+    pub(crate) async fn end(&self, vms: impl IntoIterator<Item = Vm>) -> Vec<String> {
         let ends = vms.into_iter().map(|vm| async move {
             let ended = self.client.end_vm(&vm.id.to_string()).await;
             ended.err().map(|error| format!("VM {} could not be ended: {error}", vm.id))
@@ -141,11 +144,9 @@ impl Fleet {
     }
 
     /// Waits for pending boots and ends all VMs of this measurement.
-    pub(super) async fn end_all(&self) -> anyhow::Result<()> {
+    pub(crate) async fn end_all(&self) -> anyhow::Result<()> {
         let _answered = self.pending_boots.write().await;
-        let ours = |vm: &Vm| vm.metadata.get(MEASUREMENT_KEY).and_then(Value::as_str) == Some(&self.mark);
-        let vms = live_vms::all(&self.client, &self.status().await?.value).await?;
-        let ends = vms.into_iter().filter(ours).map(|vm| async move {
+        let ends = self.own_vms().await?.map(|vm| async move {
             let ended = self.client.end_vm(&vm.id.to_string()).await;
             // An end that the measurement requested before it was stopped may be over by now.
             let failure = ended.err().filter(|error| !error.has_code(ErrorCode::UnknownVm));
@@ -153,8 +154,24 @@ impl Fleet {
         });
         join_all(ends).await.into_iter().flatten().next().map_or(Ok(()), Err)
     }
+
+    /// The VMs of this measurement that have not ended.
+    async fn own_vms(&self) -> anyhow::Result<impl Iterator<Item = Vm>> {
+        let is_own = |vm: &Vm| vm.metadata.get(MEASUREMENT_KEY).and_then(Value::as_str) == Some(&self.mark);
+        // By id, because a VM that ends while the pages are read can be on two of them.
+        let mut vms = BTreeMap::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let page = self.client.vms(PAGE, cursor.as_deref()).await?.value;
+            vms.extend(page.vms.into_iter().filter(is_own).map(|vm| (vm.id, vm)));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(vms.into_values());
+            }
+        }
+    }
 }
 
-pub(super) fn milliseconds(time: Duration) -> f64 {
+pub(crate) fn milliseconds(time: Duration) -> f64 {
     rounded(time.as_secs_f64() * 1000.0)
 }

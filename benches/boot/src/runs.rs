@@ -5,38 +5,41 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use skep_api::swarm::BootSource;
 
-use super::{
-    Mode, Source,
+use crate::{
     fleet::{Booted, Fleet, milliseconds},
     machine::{Machine, Memory, Usage, memory},
+    options::{Mode, Source},
     report::Run,
 };
 
 /// Parameters of all modes.
-pub(super) struct Plan {
-    pub(super) number: u32,
-    pub(super) concurrency: u32,
-    pub(super) every: Duration,
-    pub(super) source: Source,
+pub(crate) struct Plan {
+    pub(crate) number: u32,
+    pub(crate) concurrency: u32,
+    pub(crate) every: Duration,
+    pub(crate) source: Source,
     /// `None` if the server runs on another machine.
-    pub(super) machine: Option<Machine>,
+    pub(crate) machine: Option<Machine>,
 }
 
 /// A VM that answered its first command.
-pub(super) struct Sample {
-    pub(super) source: BootSource,
-    pub(super) identity_ms: f64,
-    pub(super) ready_ms: f64,
-    pub(super) tti_ms: f64,
+pub(crate) struct Sample {
+    pub(crate) source: BootSource,
+    pub(crate) identity_ms: f64,
+    pub(crate) ready_ms: f64,
+    pub(crate) tti_ms: f64,
     /// `None` without permission to read it.
-    pub(super) memory: Option<Memory>,
+    pub(crate) memory: Option<Memory>,
 }
 
 impl Plan {
-    pub(super) async fn run(&self, fleet: &Fleet, mode: Mode, bar: &ProgressBar) -> anyhow::Result<Run> {
+    pub(crate) async fn run(&self, fleet: &Fleet, mode: Mode, bar: &ProgressBar) -> anyhow::Result<Run> {
         self.fill_pool(fleet).await?;
-        let (begun, before) = (Instant::now(), self.usage());
-        let (mut samples, mut failures, mut requested) = (Vec::new(), Vec::new(), 0);
+        let begun = Instant::now();
+        let before = self.usage();
+        let mut samples = Vec::new();
+        let mut failures = Vec::new();
+        let mut requested = 0;
         while requested < self.number {
             bar.set_message(format!("{}: {requested} of {}", mode.name(), self.number));
             self.fill_pool(fleet).await?;

@@ -1,34 +1,12 @@
-//! `skep bench`: measures a running server as a client.
+//! The command line.
 
-use std::process::ExitCode;
+use std::{fs, path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand, ValueEnum};
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use jiff::SignedDuration;
 use serde::Serialize;
-
-mod boot;
-mod fleet;
-mod idle;
-mod machine;
-mod percentiles;
-mod report;
-mod runs;
-mod table;
-
-use crate::{connection::Connection, output, signals::Signals};
-use fleet::Fleet;
-
-/// Measure boot times and cost of VMs on a running server.
-#[derive(Debug, Args)]
-pub(crate) struct Bench {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Boot VMs, run a first command in each, end them, and report times and cost.
-    Boot(Boot),
-}
+use skep_client::Client;
 
 const ABOUT_FIGURES: &str = "\
 identity_ms and ready_ms come from the server. tti_ms, the time to interactive, is measured by the client: from the \
@@ -39,42 +17,53 @@ samples (nearest rank).
 
 Exit codes: 0 done; 1 a boot or a command failed, or the server refused; 2 the command line is wrong.";
 
-#[derive(Debug, Args)]
-#[command(after_help = ABOUT_FIGURES)]
-struct Boot {
+/// Boot VMs on a running server, run a first command in each, end them, and report times and cost.
+#[derive(Debug, Parser)]
+#[command(name = "skep-bench", after_help = ABOUT_FIGURES, args_override_self = true)]
+pub(crate) struct Options {
     /// Number of VMs for each mode.
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
-    number: u32,
+    pub(crate) number: u32,
     /// Maximum number of VMs at the same time, in modes with more than one [default: the size of the pool, or 4 without
     /// a pool].
     #[arg(short = 'c', long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    concurrency: Option<u32>,
+    pub(crate) concurrency: Option<u32>,
     /// How VMs are requested.
     #[arg(long, value_enum, default_value_t = Mode::All)]
-    mode: Mode,
+    pub(crate) mode: Mode,
     /// Which boots to measure [default: pool if the server has a pool, else cold].
     #[arg(long, value_enum)]
-    source: Option<Source>,
+    pub(crate) source: Option<Source>,
     /// Template to boot [default: the base template].
     #[arg(long, value_name = "NAME")]
-    template: Option<String>,
+    pub(crate) template: Option<String>,
     /// Time between two requests in staggered mode.
-    #[arg(long, value_name = "TIME", default_value = "200ms")]
-    every: String,
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_time)]
+    pub(crate) every: Duration,
     /// Number of further commands to measure in one VM, one after the other; 0 for none.
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
-    commands: u32,
-    /// Time to measure the CPU cost of idle running VMs and of pool VMs; 0 to skip it.
-    #[arg(long, value_name = "TIME", default_value = "5s")]
-    idle: String,
-    #[command(flatten)]
-    connection: Connection,
+    pub(crate) commands: u32,
+    /// Time to measure the CPU cost of idle running VMs and of pool VMs; 0s to skip it.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
+    pub(crate) idle: Duration,
+    /// URL of the server.
+    #[arg(long, env = "SKEP_URL", value_name = "URL", default_value = "http://127.0.0.1:7700")]
+    url: String,
+    /// API key.
+    #[arg(long, env = "SKEP_API_KEY", value_name = "KEY", hide_env_values = true)]
+    api_key: String,
+    /// PEM file with the CA certificate to trust for https.
+    #[arg(long, env = "SKEP_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// How VMs are requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Mode {
+pub(crate) enum Mode {
     /// One after the other: each VM ends before the next one is requested.
     Sequential,
     /// One request per VM at a fixed interval, whether or not earlier ones have been answered.
@@ -88,11 +77,11 @@ enum Mode {
 impl Mode {
     const EACH: [Self; 3] = [Self::Sequential, Self::Staggered, Self::Burst];
 
-    fn expand(self) -> Vec<Self> {
+    pub(crate) fn expand(self) -> Vec<Self> {
         if self == Self::All { Self::EACH.to_vec() } else { vec![self] }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sequential => "sequential",
             Self::Staggered => "staggered",
@@ -105,7 +94,7 @@ impl Mode {
 /// Which boots are measured. Independently of it, results are grouped by the source that the server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Source {
+pub(crate) enum Source {
     /// From the pool, which is filled before each boot.
     Pool,
     /// Restored on request; the server must have no pool (`--pool-size 0`).
@@ -114,29 +103,16 @@ enum Source {
     Any,
 }
 
-pub(crate) async fn run(verb: Bench) -> anyhow::Result<ExitCode> {
-    let Verb::Boot(verb) = verb.verb;
-    let fleet = Fleet::new(verb.connection.client()?, verb.template.clone());
-    let mut signals = Signals::listen()?;
-    let outcome = tokio::select! {
-        outcome = boot::measure(&verb, &fleet) => outcome,
-        code = signals.next_exit_code() => {
-            fleet.end_all().await?;
-            return Ok(code);
-        }
-    };
-    if outcome.is_err() {
-        // The measurement's error is reported, not that of the cleanup.
-        let _ = fleet.end_all().await;
+impl Options {
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        let read = |path: &PathBuf| {
+            fs::read(path).with_context(|| format!("{} cannot be read; check --ca-file", path.display()))
+        };
+        let roots = self.ca_file.as_ref().map(read).transpose()?;
+        Ok(Client::with_roots(&self.url, Some(&self.api_key), roots.as_deref())?)
     }
-    let report = outcome?;
-    for failure in report.failures() {
-        output::eprint_line(&format!("skep: {failure}"));
-    }
-    if verb.connection.json {
-        output::value(&report)?;
-    } else {
-        table::show(&report)?;
-    }
-    Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn parse_time(text: &str) -> anyhow::Result<Duration> {
+    Ok(text.parse::<SignedDuration>()?.try_into()?)
 }

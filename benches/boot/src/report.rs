@@ -1,70 +1,76 @@
-//! The results, as printed by --json.
+//! The results, as `--json` prints them.
 
 use serde::Serialize;
 use skep_api::swarm::{BootSource, Capacity, EngineReport};
 
-use super::{Mode, Source, idle::Idle, machine::Cost, percentiles::Percentiles, runs::Sample};
+use crate::{
+    idle::Idle,
+    machine::Cost,
+    options::{Mode, Source},
+    percentiles::Percentiles,
+    runs::Sample,
+};
 
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
-    pub(super) engine: Option<EngineReport>,
-    pub(super) capacity: Capacity,
+pub(crate) struct Report {
+    pub(crate) engine: Option<EngineReport>,
+    pub(crate) capacity: Capacity,
     /// Number of VMs that the pool should have.
-    pub(super) pool_target: u32,
-    pub(super) source: Source,
-    pub(super) concurrency: u32,
-    pub(super) runs: Vec<Run>,
+    pub(crate) pool_target: u32,
+    pub(crate) source: Source,
+    pub(crate) concurrency: u32,
+    pub(crate) runs: Vec<Run>,
     /// Commands one after the other in one VM; null if none were requested.
-    pub(super) commands: Option<Commands>,
+    pub(crate) commands: Option<Commands>,
     /// Idle VMs; null if not requested, or if the server runs on another machine.
-    pub(super) idle: Option<Idle>,
+    pub(crate) idle: Option<Idle>,
     /// Whether the server runs on this machine, so that CPU time could be read.
-    pub(super) same_machine: bool,
+    pub(crate) same_machine: bool,
 }
 
 /// Results of one mode.
 #[derive(Debug, Serialize)]
-pub(super) struct Run {
-    pub(super) mode: Mode,
-    pub(super) vms: u32,
+pub(crate) struct Run {
+    pub(crate) mode: Mode,
+    pub(crate) vms: u32,
     /// VMs that answered their first command.
-    pub(super) succeeded: u32,
-    pub(super) success_rate: f64,
+    pub(crate) succeeded: u32,
+    pub(crate) success_rate: f64,
     /// Includes the time to fill the pool and to end the VMs.
-    pub(super) elapsed_ms: f64,
-    pub(super) groups: Vec<Group>,
+    pub(crate) elapsed_ms: f64,
+    pub(crate) groups: Vec<Group>,
     /// Null if the server runs on another machine.
-    pub(super) cost: Option<Cost>,
-    pub(super) failures: Vec<String>,
+    pub(crate) cost: Option<Cost>,
+    pub(crate) failures: Vec<String>,
 }
 
 /// The VMs of one mode with the same source.
 #[derive(Debug, Serialize)]
-pub(super) struct Group {
-    pub(super) source: BootSource,
-    pub(super) vms: u32,
-    pub(super) identity_ms: Percentiles,
-    pub(super) ready_ms: Percentiles,
-    pub(super) tti_ms: Percentiles,
+pub(crate) struct Group {
+    pub(crate) source: BootSource,
+    pub(crate) vms: u32,
+    pub(crate) identity_ms: Percentiles,
+    pub(crate) ready_ms: Percentiles,
+    pub(crate) tti_ms: Percentiles,
     /// Null if it could not be read.
-    pub(super) private_mb: Option<Percentiles>,
+    pub(crate) private_mb: Option<Percentiles>,
     /// Null if it could not be read.
-    pub(super) anonymous_mb: Option<Percentiles>,
+    pub(crate) anonymous_mb: Option<Percentiles>,
     /// Null if it could not be read.
-    pub(super) proportional_mb: Option<Percentiles>,
+    pub(crate) proportional_mb: Option<Percentiles>,
 }
 
 /// Commands one after the other in one VM.
 #[derive(Debug, Serialize)]
-pub(super) struct Commands {
-    pub(super) number: u32,
+pub(crate) struct Commands {
+    pub(crate) number: u32,
     /// Null if none succeeded.
-    pub(super) elapsed_ms: Option<Percentiles>,
-    pub(super) failures: Vec<String>,
+    pub(crate) elapsed_ms: Option<Percentiles>,
+    pub(crate) failures: Vec<String>,
 }
 
 impl Run {
-    pub(super) fn new(
+    pub(crate) fn new(
         mode: Mode,
         vms: u32,
         elapsed_ms: f64,
@@ -108,7 +114,7 @@ impl Group {
 
 impl Report {
     /// All distinct failures.
-    pub(super) fn failures(&self) -> Vec<&String> {
+    pub(crate) fn failures(&self) -> Vec<&String> {
         let mut failures: Vec<&String> = self.runs.iter().flat_map(|run| &run.failures).collect();
         failures.extend(self.commands.iter().flat_map(|commands| &commands.failures));
         failures.sort();
@@ -117,7 +123,7 @@ impl Report {
     }
 
     /// Counts the failures of all runs and commands.
-    pub(super) fn failed(&self) -> usize {
+    pub(crate) fn failed(&self) -> usize {
         let of_runs: usize = self.runs.iter().map(|run| run.failures.len()).sum();
         of_runs + self.commands.as_ref().map_or(0, |commands| commands.failures.len())
     }

@@ -7,13 +7,13 @@ use skep_api::swarm::Vm;
 
 /// The server's machine, on which this process runs too.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     keeper: u32,
 }
 
 /// CPU time counters, in milliseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     /// All processors, including idle time.
     total: f64,
     /// All processors, without idle time.
@@ -27,25 +27,25 @@ pub(super) struct Usage {
 
 /// The CPU time used between two points in time.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Cost {
+pub(crate) struct Cost {
     /// Of keeper, server and VMMs.
-    pub(super) cpu_ms_per_vm: f64,
+    pub(crate) cpu_ms_per_vm: f64,
     /// Of keeper and server.
-    pub(super) server_cpu_ms_per_vm: f64,
+    pub(crate) server_cpu_ms_per_vm: f64,
     /// Share of all processors that was used by other processes.
-    pub(super) other_load: f64,
+    pub(crate) other_load: f64,
 }
 
 /// Memory of a VM's process, in MiB.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// Memory that no other process maps. It includes pages of files, such as the template's memory if only one VM
     /// runs.
-    pub(super) private_mb: f64,
+    pub(crate) private_mb: f64,
     /// Memory that belongs to no file: the amount that another VM needs.
-    pub(super) anonymous_mb: f64,
+    pub(crate) anonymous_mb: f64,
     /// Memory with the proportional share of pages that other processes map too.
-    pub(super) proportional_mb: f64,
+    pub(crate) proportional_mb: f64,
 }
 
 /// Values of /proc/PID/stat.
@@ -59,14 +59,14 @@ struct Process {
 impl Machine {
     /// This machine, if it runs the VM. The cgroup of the process must contain the VM's id, because the process id may
     /// belong to another process here.
-    pub(super) fn of(vm: &Vm) -> Option<Self> {
+    pub(crate) fn of(vm: &Vm) -> Option<Self> {
         let pid = vm.pid?;
         let in_its_group = cgroup_of(pid)?.contains(&vm.id.to_string());
         in_its_group.then(|| process(pid)).flatten().map(|vmm| Self { keeper: vmm.parent })
     }
 
     /// CPU time used until now.
-    pub(super) fn usage(self) -> Option<Usage> {
+    pub(crate) fn usage(self) -> Option<Usage> {
         let keeper = process(self.keeper)?;
         let mut usage = Usage { swarm: keeper.ended_ms, server: keeper.own_ms, ..whole_machine()? };
         for (pid, child) in self.children() {
@@ -83,7 +83,7 @@ impl Machine {
     }
 
     /// The VMM processes of all VMs, including the pool.
-    pub(super) fn vmms(self) -> Vec<u32> {
+    pub(crate) fn vmms(self) -> Vec<u32> {
         self.children().into_keys().filter(|pid| is_vmm(*pid)).collect()
     }
 
@@ -97,8 +97,9 @@ impl Machine {
 
 impl Usage {
     /// The CPU time since then, divided by the number of VMs.
-    pub(super) fn since(&self, then: &Self, vms: u32) -> Cost {
-        let (swarm, client) = (self.swarm - then.swarm, self.client - then.client);
+    pub(crate) fn since(&self, then: &Self, vms: u32) -> Cost {
+        let swarm = self.swarm - then.swarm;
+        let client = self.client - then.client;
         // The counters have the resolution of clock ticks, so the difference may be slightly negative.
         let other = (self.busy - then.busy - swarm - client).max(0.0);
         let vms = f64::from(vms.max(1));
@@ -111,12 +112,12 @@ impl Usage {
 }
 
 /// CPU time of a process, in milliseconds.
-pub(super) fn cpu_ms(pid: u32) -> Option<f64> {
+pub(crate) fn cpu_ms(pid: u32) -> Option<f64> {
     process(pid).map(|process| process.own_ms)
 }
 
 /// Memory of a process; `None` without permission to read it.
-pub(super) fn memory(pid: u32) -> Option<Memory> {
+pub(crate) fn memory(pid: u32) -> Option<Memory> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let sum = |begin: &str| {
         let lines = text.lines().filter(|line| line.starts_with(begin));
