@@ -8,6 +8,7 @@ mod connection;
 mod escape;
 mod failure;
 mod helper_process;
+mod inherited;
 mod invocation;
 mod live_vms;
 mod logging;

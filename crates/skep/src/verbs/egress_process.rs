@@ -1,18 +1,14 @@
 //! `skep egress-process`: connects VMs to hosts outside, started by the keeper.
 
-use std::{
-    fs::File,
-    os::fd::{BorrowedFd, FromRawFd, OwnedFd},
-    process::ExitCode,
-};
+use std::{fs::File, process::ExitCode};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use rustix::fs::{FileType, fstat};
+use rustix::fs::FileType;
 use skep_egress::{Allowlist, Networks, Rules};
 use skep_vm_egress::{Listeners, Settings};
 
-use crate::settings::EgressLimits;
+use crate::{inherited, settings::EgressLimits};
 
 /// The descriptors that the keeper passes, in their order.
 const CONTROL_FD: i32 = 3;
@@ -37,13 +33,13 @@ pub(crate) struct EgressProcess {
 }
 
 pub(crate) fn run(verb: EgressProcess) -> anyhow::Result<ExitCode> {
-    let control = inherited(CONTROL_FD, FileType::Socket)?;
+    let control = inherited::take(CONTROL_FD, FileType::Socket)?;
     let listeners = Listeners {
-        proxy: inherited(PROXY_FD, FileType::Socket)?.into(),
-        dns_udp: inherited(DNS_UDP_FD, FileType::Socket)?.into(),
-        dns_tcp: inherited(DNS_TCP_FD, FileType::Socket)?.into(),
+        proxy: inherited::take(PROXY_FD, FileType::Socket)?.into(),
+        dns_udp: inherited::take(DNS_UDP_FD, FileType::Socket)?.into(),
+        dns_tcp: inherited::take(DNS_TCP_FD, FileType::Socket)?.into(),
     };
-    let names = File::from(inherited(NAMES_FD, FileType::RegularFile)?);
+    let names = File::from(inherited::take(NAMES_FD, FileType::RegularFile)?);
     let rules = Rules {
         allow: Allowlist::parse(&verb.allow),
         deny: Allowlist::parse(&verb.deny),
@@ -57,20 +53,6 @@ pub(crate) fn run(verb: EgressProcess) -> anyhow::Result<ExitCode> {
     let runtime = runtime.context("the asynchronous runtime could not start")?;
     runtime.block_on(skep_vm_egress::serve(control, listeners, settings))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Takes over an inherited descriptor.
-fn inherited(number: i32, kind: FileType) -> anyhow::Result<OwnedFd> {
-    // SAFETY: this process has closed no descriptor yet, so one with this number was inherited, or is not open, which
-    // the call below reports.
-    let found = unsafe { BorrowedFd::borrow_raw(number) };
-    if !fstat(found).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == kind) {
-        bail!("this verb is for `skep serve`, which starts it with its sockets");
-    }
-    // SAFETY: the check above has shown that it is open, and no other object in this process owns it.
-    let owned = unsafe { OwnedFd::from_raw_fd(number) };
-    rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC)?;
-    Ok(owned)
 }
 
 #[cfg(test)]

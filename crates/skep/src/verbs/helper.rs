@@ -1,25 +1,15 @@
 //! `skep helper`: a process that starts programs for callers, started by the keeper.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::fd::{BorrowedFd, FromRawFd, OwnedFd},
-    os::unix::net::UnixStream,
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{collections::BTreeMap, fs, os::unix::net::UnixStream, path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use rustix::{
-    fs::{FileType, fstat},
-    process::geteuid,
-};
+use rustix::{fs::FileType, process::geteuid};
 use skep_api::HelperKind;
 use skep_helper::HelperOrder;
 use skep_workspace::git::{GitFilter, GitGrants};
 
-use crate::account_roots;
+use crate::{account_roots, inherited};
 
 /// The descriptor of the socket to the server.
 const SERVER_FD: i32 = 3;
@@ -53,7 +43,7 @@ pub(crate) struct Helper {
 }
 
 pub(crate) fn run(verb: Helper) -> anyhow::Result<ExitCode> {
-    let stream = server_socket()?;
+    let stream = UnixStream::from(inherited::take(SERVER_FD, FileType::Socket)?);
     let Helper { git: only_git, root: mut roots, data_dir, store, scratch, groups, git_filter } = verb;
     let kind = if only_git { HelperKind::Git } else { HelperKind::Commands };
     roots.extend(account_roots::existing(&data_dir, &store));
@@ -79,23 +69,6 @@ fn filter(text: &str) -> Result<GitFilter, serde_json::Error> {
 /// The CA certificates that are trusted instead of the system's.
 fn authorities() -> Option<PathBuf> {
     std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).filter(|file| file.is_absolute())
-}
-
-/// Takes over the server's socket.
-fn server_socket() -> anyhow::Result<UnixStream> {
-    // SAFETY: this process has not opened or closed a descriptor yet, so a descriptor with this number was inherited
-    // and stays open while it is inspected.
-    let looked_at = unsafe { BorrowedFd::borrow_raw(SERVER_FD) };
-    let is_socket =
-        fstat(looked_at).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
-    if !is_socket {
-        bail!("this verb is for `skep serve`, which starts it with a socket");
-    }
-    // SAFETY: the check above has shown that it is open, and no other object in this process owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(SERVER_FD) };
-    // Programs must not inherit it.
-    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
-    Ok(socket.into())
 }
 
 /// The environment of all programs.

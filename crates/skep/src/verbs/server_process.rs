@@ -5,7 +5,7 @@ use std::{
     fs::DirBuilder,
     net::{SocketAddr, TcpListener},
     os::{
-        fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::fs::DirBuilderExt,
     },
     path::PathBuf,
@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use rustix::{
-    fs::{FileType, fstat},
+    fs::FileType,
     process::{DumpableBehavior, set_dumpable_behavior},
 };
 use skep_api::TemplateId;
@@ -32,7 +32,7 @@ use skep_swarm::{Swarm, SwarmParts};
 use tokio::sync::watch;
 
 use crate::{
-    account_roots, helper_process, logging, output,
+    account_roots, helper_process, inherited, logging, output,
     service::{self, AdminKey, Listeners, ServerParts},
     settings::Settings,
     tls::Tls,
@@ -42,7 +42,7 @@ use crate::{
 const KEEPER_FD: i32 = 3;
 
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let keeper = keeper_socket()?;
+    let keeper = inherited::take(KEEPER_FD, FileType::Socket)?;
     // Without root, programs of callers run as the same user in the same PID namespace.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("the process cannot be made undumpable")?;
     let setup = peek_setup(keeper.as_fd())?;
@@ -56,19 +56,6 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         .context("the asynchronous runtime could not start")?
         .block_on(serve(keeper, settings, prepared))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Takes over the keeper's socket.
-fn keeper_socket() -> anyhow::Result<OwnedFd> {
-    // SAFETY: this process has not opened or closed a descriptor yet, so a descriptor with this number was inherited
-    // and stays open while it is inspected.
-    let looked_at = unsafe { BorrowedFd::borrow_raw(KEEPER_FD) };
-    let socket = fstat(looked_at).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
-    if !socket {
-        bail!("this verb is for `skep serve`, which starts it with a socket");
-    }
-    // SAFETY: the check above has shown that it is open, and no other object in this process owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(KEEPER_FD) })
 }
 
 /// Creates the default root of the account `default`. Roots that are named must exist.
