@@ -17,6 +17,9 @@ use tempfile::TempDir;
 use super::{send::index_pack, temporary::TemporaryRepository};
 use crate::{Content, Error, Place, Run, RunStreamed, streamed::no_content};
 
+/// The date of all commits.
+const DATE: &str = "1700000000 +0000";
+
 struct Fixture {
     folder: TempDir,
     place: Place,
@@ -43,6 +46,8 @@ impl Fixture {
             .args(arguments)
             .current_dir(self.folder.path())
             .env("GIT_CONFIG_GLOBAL", "/dev/null");
+        // Git compares dates where the boundary of a history is missing, and may push then if they differ.
+        git.env("GIT_AUTHOR_DATE", DATE).env("GIT_COMMITTER_DATE", DATE);
         let output = git.output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
