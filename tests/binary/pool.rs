@@ -50,6 +50,8 @@ fn sources(vms: &[Value]) -> Vec<&str> {
 #[tokio::test]
 async fn a_vm_of_the_pool_is_as_new_as_a_cold_one() {
     let skep = with_pool(2, &[]).await;
+    // The clock of a guest may be some milliseconds off, so its VM stands still for longer than that.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     let request = json!({"count": 2, "env": {"WHO": "me"}, "metadata": {"a": 1}, "ttl_ms": 600_000});
     let (before, begun) = (Timestamp::now(), Instant::now());
     let answer = skep.post("/api/swarm/boot", &request).await.ok(201);
@@ -62,7 +64,7 @@ async fn a_vm_of_the_pool_is_as_new_as_a_cold_one() {
         for figure in ["restore_ms", "identity_ms", "ready_ms"] {
             assert!(receipt[figure].as_f64().unwrap() > 0.0, "{figure}: {receipt}");
         }
-        // It stood still since it was parked, and its clock with it.
+        // Its clock stood still as well.
         assert!(receipt["clock_step_ms"].as_f64().unwrap() > 0.0, "{receipt}");
         // Its times begin with the request.
         let started_at: Timestamp = vm["started_at"].as_str().unwrap().parse().unwrap();
