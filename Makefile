@@ -151,7 +151,7 @@ fuzz: ## what a guest may send: frames of the channel, first bytes of connection
 		RUSTC_BOOTSTRAP=1 packaging/as-owner cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=60 || exit; \
 	done
 
-# Both packages are named for the reason that stands at `openapi`.
+# Both packages are named, because cargo would build the dependencies of one alone once more, with other features.
 BUILD_BENCH := packaging/as-owner cargo build --locked --release --package skep --package skep-bench
 bench: build ## boots out of the pool, cold, and by plain QEMU, measured here; ARGS are those of skep-bench
 	@packaging/as-owner cargo build --locked --release --package skep-engine --example plain_qemu

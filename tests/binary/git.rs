@@ -28,7 +28,7 @@ async fn git_is_the_same_on_the_server_and_in_a_vm() {
     .await;
 }
 
-/// Operations that read answer as those that write.
+/// Operations that read give the same error as those that write.
 #[tokio::test]
 async fn a_vm_without_git_says_so_for_each_operation() {
     let skep = Skep::start().await;

@@ -64,7 +64,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints an error in one line. It may have texts of the server, which must not control a terminal.
+/// Prints an error in one line. It may contain text from the server, so control characters are replaced.
 fn complain(error: &str) {
     eprintln!("skep-bench: {}", error.replace(char::is_control, " "));
 }

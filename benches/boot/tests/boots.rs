@@ -67,7 +67,7 @@ fn cold_boots(server: &Skep) {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--pool-size"), "{refused:?}");
 }
 
-/// Where there is room for one VM.
+/// Requests two VMs where there is room for one.
 fn boots_that_fail(server: &Skep) {
     let failed = output(server, "-n 2 -c 2 --mode burst --commands 0 --idle 0s --json");
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
@@ -75,11 +75,11 @@ fn boots_that_fail(server: &Skep) {
     let run = &report["runs"][0];
     assert_eq!((&run["succeeded"], &run["success_rate"]), (&json!(0), &json!(0.0)), "{run}");
     assert_eq!(run["failures"].as_array().unwrap().len(), 2, "{run}");
-    // Once, however often it was.
+    // A failure that occurs twice is printed once.
     assert_eq!(String::from_utf8_lossy(&failed.stderr).lines().count(), 1, "{failed:?}");
 }
 
-/// It ends its own VMs, and not the other one.
+/// The command ends its own VMs, and not the other one.
 async fn ended_by_a_signal(server: &Skep, other: u64, signal: Signal) {
     let mut child = bench(server, "-n 1000 -c 2 --mode burst").stdout(Stdio::null()).spawn().unwrap();
     eventually("its VMs", async || server.count().await > 1).await;

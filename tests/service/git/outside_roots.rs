@@ -122,7 +122,7 @@ async fn names_in_an_index_that_lead_outside_reveal_no_content() {
     fs::write(&secret, format!("{SECRET}\n")).unwrap();
     let up = "../".repeat(Path::new(&path).components().count() - 1);
     let name = format!("{up}{}", secret.strip_prefix("/").unwrap().display());
-    // Git stages no such name, so an entry whose name is as long gets it. Git need not check the sum of an index.
+    // Git does not stage such a name, so it replaces the name of an entry of the same length. The checksum of an index is optional.
     let stand_in = "x".repeat(name.len());
     let blob = git(&path, &["rev-parse", "HEAD:file"]);
     let entry = format!("100644,{},{stand_in}", blob.trim());

@@ -234,7 +234,7 @@ fn each_kind_of_repository_is_read() {
     assert_eq!(commits(""), 1);
 }
 
-/// Settings of the repository that change what is a change.
+/// Settings of the repository that decide what counts as a change.
 #[test]
 fn settings_and_attributes_of_the_repository_hold() {
     let fixture = Fixture::new();

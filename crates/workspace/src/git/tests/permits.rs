@@ -29,7 +29,7 @@ impl Fixture {
         fixture
     }
 
-    /// So many calls that read the status.
+    /// Starts this many calls that read the status.
     fn callers(&self, number: usize) -> Vec<JoinHandle<Result<(), Error>>> {
         let call = |_| {
             let (place, status) = (self.place.clone(), self.status(""));

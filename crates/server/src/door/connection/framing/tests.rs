@@ -50,8 +50,8 @@ fn pipelined_requests_are_separated() {
 
 const LAST_CHUNK: &str = "0\r\n\r\n";
 
-/// Ambiguous heads, each with a body after it, and the number of requests that the HTTP library alone reads of this and of a request
-/// behind it; `None` where it answers 400 or 431 without a body and closes. `docs/security/callers.md` has these in groups.
+/// Ambiguous heads, each with its body, and the number of requests that the HTTP library alone reads if another request follows; `None`
+/// where it answers 400 or 431 without a body and closes the connection. `docs/security/callers.md` lists them in groups.
 const AMBIGUOUS: &[(&str, &str, Option<usize>)] = &[
     ("GET / HTTP/1.1\nhost: x\n\n", "", Some(2)),
     ("GET / HTTP/1.1\r\nhost: x\n\r\n", "", Some(2)),
@@ -148,7 +148,7 @@ fn bytes_after_chunked_encoding_or_an_upgrade_pass_unchecked() {
     }
 }
 
-/// What the HTTP library does with bytes.
+/// The result of serving some bytes by the HTTP library.
 struct HttpLibrary {
     /// The number of requests that it read; `None` where it refused any.
     requests: Option<usize>,
