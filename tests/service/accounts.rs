@@ -4,9 +4,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use skep_api::{
     AccountId, ErrorCode, KeyId, Role, Scope,
-    accounts::{Account, ChangeAccount, CreateAccount, GitRelay},
+    accounts::{Account, ChangeAccount, CreateAccount, DeleteAccount, GitRelay, ReadAccount},
     egress::{EgressPolicy, EgressPreset},
-    keys::CreateKey,
+    keys::{CreateKey, IdentifyCaller, ListKeys, ReadKey, RevokeAllKeys, RevokeKey, RotateKey},
 };
 use skep_client::Client;
 
@@ -19,14 +19,14 @@ fn named(name: &str) -> CreateAccount {
 /// Creates an account, and a client with a key of this role.
 async fn tenant(skep: &Skep, name: &str, role: Role) -> (Account, Client) {
     let admin = skep.client(&skep.admin);
-    let account = admin.create_account(&named(name)).await.unwrap().value;
+    let account = admin.run(&named(name)).await.unwrap().value;
     let request = CreateKey {
         name: "first".to_owned(),
         role: Some(role),
         account: Some(account.id),
         ..CreateKey::default()
     };
-    let made = admin.create_key(&request).await.unwrap().value;
+    let made = admin.run(&request).await.unwrap().value;
     assert_eq!(made.record.account, account.id);
     (account, skep.client(&made.key))
 }
@@ -45,14 +45,14 @@ async fn an_account_is_made_read_changed_and_deleted() {
         max_disk_mb: Some(2_048),
         ..named("acme")
     };
-    let made = admin.create_account(&request).await.unwrap().value;
+    let made = admin.run(&request).await.unwrap().value;
     assert_eq!(made.allowed_ips, ["127.0.0.1/32", "10.0.0.0/8"]);
     assert_eq!((made.name.as_str(), made.max_vms, made.max_memory_mb), ("acme", Some(3), None));
     assert_eq!((made.max_paused_vms, made.max_disk_mb), (None, Some(2_048)));
     assert_eq!(made.egress, EgressPolicy::None);
     assert!(made.roots[0].ends_with("/workspaces/acme"), "{:?}", made.roots);
     assert!(std::path::Path::new(&made.roots[0]).is_dir(), "the folder is made");
-    assert_eq!(admin.account(made.id).await.unwrap().value, made);
+    assert_eq!(admin.run_on(made.id, &ReadAccount {}).await.unwrap().value, made);
 
     let preset = EgressPreset::by_name("python").unwrap();
     let policy = EgressPolicy::listing(&["api.example.com"]).unwrap().with_presets(&[preset]);
@@ -65,7 +65,7 @@ async fn an_account_is_made_read_changed_and_deleted() {
         egress: Some(policy.clone()),
         ..ChangeAccount::default()
     };
-    let changed = admin.change_account(made.id, &change).await.unwrap().value;
+    let changed = admin.run_on(made.id, &change).await.unwrap().value;
     let expected = Account {
         roots: vec!["/srv/acme".to_owned()],
         max_vms: None,
@@ -76,18 +76,18 @@ async fn an_account_is_made_read_changed_and_deleted() {
         ..made.clone()
     };
     assert_eq!(changed, expected);
-    assert_eq!(admin.account(made.id).await.unwrap().value, changed);
+    assert_eq!(admin.run_on(made.id, &ReadAccount {}).await.unwrap().value, changed);
 
-    let deleted = admin.delete_account(made.id, false).await.unwrap().value;
+    let deleted = admin.run_on(made.id, &DeleteAccount { force: false }).await.unwrap().value;
     assert_eq!((deleted.id, deleted.deleted, deleted.vms_ended), (made.id, true, 0));
     for error in [
-        admin.account(made.id).await.unwrap_err(),
-        admin.change_account(made.id, &change).await.unwrap_err(),
-        admin.delete_account(made.id, true).await.unwrap_err(),
+        admin.run_on(made.id, &ReadAccount {}).await.unwrap_err(),
+        admin.run_on(made.id, &change).await.unwrap_err(),
+        admin.run_on(made.id, &DeleteAccount { force: true }).await.unwrap_err(),
     ] {
         assert_eq!(error.code(), ErrorCode::UnknownAccount);
     }
-    let again = admin.create_account(&named("acme")).await.unwrap().value;
+    let again = admin.run(&named("acme")).await.unwrap().value;
     assert_ne!(again.id, made.id);
 }
 
@@ -95,16 +95,16 @@ async fn an_account_is_made_read_changed_and_deleted() {
 async fn git_connects_for_vms_to_known_remotes_until_the_account_permits_any() {
     let skep = Skep::start().await;
     let admin = skep.client(&skep.admin);
-    let made = admin.create_account(&named("acme")).await.unwrap().value;
+    let made = admin.run(&named("acme")).await.unwrap().value;
     assert_eq!(made.git_relay, GitRelay::Known);
     let any = CreateAccount { git_relay: Some(GitRelay::Any), ..named("other") };
-    assert_eq!(admin.create_account(&any).await.unwrap().value.git_relay, GitRelay::Any);
+    assert_eq!(admin.run(&any).await.unwrap().value.git_relay, GitRelay::Any);
     for git_relay in [GitRelay::Any, GitRelay::Known] {
         let change = ChangeAccount { git_relay: Some(git_relay), ..ChangeAccount::default() };
-        let changed = admin.change_account(made.id, &change).await.unwrap().value;
+        let changed = admin.run_on(made.id, &change).await.unwrap().value;
         assert_eq!(changed, Account { git_relay, ..made.clone() });
         let unchanged = ChangeAccount { max_vms: Some(None), ..ChangeAccount::default() };
-        assert_eq!(admin.change_account(made.id, &unchanged).await.unwrap().value, changed);
+        assert_eq!(admin.run_on(made.id, &unchanged).await.unwrap().value, changed);
     }
 }
 
@@ -184,23 +184,23 @@ async fn a_change_acts_on_the_next_request() {
     let skep = Skep::start().await;
     let admin = skep.client(&skep.admin);
     let (account, agent) = tenant(&skep, "acme", Role::Operator).await;
-    assert_eq!(agent.whoami().await.unwrap().limits.max_vms, None);
+    assert_eq!(agent.run(&IdentifyCaller {}).await.unwrap().limits.max_vms, None);
     let five = skep_api::swarm::BootRequest { count: Some(5), ..Default::default() };
     assert_eq!(agent.boot(&five).await.unwrap_err().code(), ErrorCode::SwarmUnavailable);
     let change =
         ChangeAccount { max_vms: Some(Some(4)), max_disk_mb: Some(Some(9)), ..ChangeAccount::default() };
-    admin.change_account(account.id, &change).await.unwrap();
-    assert_eq!(agent.whoami().await.unwrap().limits.max_disk_mb, Some(9));
+    admin.run_on(account.id, &change).await.unwrap();
+    assert_eq!(agent.run(&IdentifyCaller {}).await.unwrap().limits.max_disk_mb, Some(9));
     let refused = agent.boot(&five).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::InvalidValue);
     assert!(refused.to_string().contains("1 to 4"), "{refused}");
     let elsewhere =
         ChangeAccount { allowed_ips: Some(vec!["10.0.0.0/8".to_owned()]), ..ChangeAccount::default() };
-    admin.change_account(account.id, &elsewhere).await.unwrap();
-    assert_eq!(agent.whoami().await.unwrap_err().code(), ErrorCode::AddressNotAllowed);
+    admin.run_on(account.id, &elsewhere).await.unwrap();
+    assert_eq!(agent.run(&IdentifyCaller {}).await.unwrap_err().code(), ErrorCode::AddressNotAllowed);
     let anywhere = ChangeAccount { allowed_ips: Some(vec![]), ..ChangeAccount::default() };
-    admin.change_account(account.id, &anywhere).await.unwrap();
-    assert!(agent.whoami().await.is_ok());
+    admin.run_on(account.id, &anywhere).await.unwrap();
+    assert!(agent.run(&IdentifyCaller {}).await.is_ok());
 }
 
 #[tokio::test]
@@ -209,19 +209,19 @@ async fn the_keys_of_a_deleted_account_are_refused_at_once() {
     let admin = skep.client(&skep.admin);
     let (account, agent) = tenant(&skep, "acme", Role::Agent).await;
     let (_, other) = tenant(&skep, "other", Role::Agent).await;
-    assert_eq!(agent.whoami().await.unwrap().account.name, "acme");
-    let deleted = admin.delete_account(account.id, false).await.unwrap().value;
+    assert_eq!(agent.run(&IdentifyCaller {}).await.unwrap().account.name, "acme");
+    let deleted = admin.run_on(account.id, &DeleteAccount { force: false }).await.unwrap().value;
     assert_eq!(deleted.keys_revoked, 1);
-    let refused = agent.whoami().await.unwrap_err();
+    let refused = agent.run(&IdentifyCaller {}).await.unwrap_err();
     assert_eq!((refused.code(), refused.to_string().as_str()), (ErrorCode::TokenExpired, "Token expired"));
-    assert!(other.whoami().await.is_ok());
+    assert!(other.run(&IdentifyCaller {}).await.is_ok());
     let request = CreateKey {
         name: "x".to_owned(),
         role: Some(Role::Agent),
         account: Some(account.id),
         ..CreateKey::default()
     };
-    assert_eq!(admin.create_key(&request).await.unwrap_err().code(), ErrorCode::UnknownAccount);
+    assert_eq!(admin.run(&request).await.unwrap_err().code(), ErrorCode::UnknownAccount);
 }
 
 #[tokio::test]
@@ -230,13 +230,13 @@ async fn nobody_gets_files_that_an_earlier_account_left() {
     let admin = skep.client(&skep.admin);
     let (account, _) = tenant(&skep, "acme", Role::Agent).await;
     std::fs::write(format!("{}/secret", account.roots[0]), "x").unwrap();
-    assert_eq!(admin.create_account(&named("acme")).await.unwrap_err().code(), ErrorCode::NameTaken);
-    admin.delete_account(account.id, false).await.unwrap();
-    let refused = admin.create_account(&named("acme")).await.unwrap_err();
+    assert_eq!(admin.run(&named("acme")).await.unwrap_err().code(), ErrorCode::NameTaken);
+    admin.run_on(account.id, &DeleteAccount { force: false }).await.unwrap();
+    let refused = admin.run(&named("acme")).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::WorkspaceTaken);
     assert!(refused.to_string().contains(&account.roots[0]), "{refused}");
     let elsewhere = CreateAccount { roots: Some(vec!["/srv/acme".to_owned()]), ..named("acme") };
-    assert!(admin.create_account(&elsewhere).await.is_ok());
+    assert!(admin.run(&elsewhere).await.is_ok());
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn accounts_are_listed_page_by_page() {
     let skep = Skep::start().await;
     let admin = skep.client(&skep.admin);
     for number in 0..4 {
-        admin.create_account(&named(&format!("acme-{number}"))).await.unwrap();
+        admin.run(&named(&format!("acme-{number}"))).await.unwrap();
     }
     let mut found: Vec<Account> = Vec::new();
     let mut cursor = String::new();
@@ -282,10 +282,10 @@ async fn only_the_servers_administrators_reach_into_other_accounts() {
             ..CreateKey::default()
         };
         for caller in [&own_admin, &tenant_admin] {
-            let refused = caller.create_key(&request).await.unwrap_err();
+            let refused = caller.run(&request).await.unwrap_err();
             assert_eq!(refused.code(), ErrorCode::ScopeMissing);
             assert!(refused.to_string().contains("`server:admin`"), "{refused}");
-            assert_eq!(caller.account(id).await.unwrap_err().code(), ErrorCode::ScopeMissing);
+            assert_eq!(caller.run_on(id, &ReadAccount {}).await.unwrap_err().code(), ErrorCode::ScopeMissing);
         }
     }
     // `server:admin` cannot be given to other accounts, and no key gets a scope that its creator lacks.
@@ -297,17 +297,17 @@ async fn only_the_servers_administrators_reach_into_other_accounts() {
         account: Some(account.id),
         ..CreateKey::default()
     };
-    let elsewhere = server_admin.create_key(&with(&[Scope::ServerAdmin])).await.unwrap_err();
+    let elsewhere = server_admin.run(&with(&[Scope::ServerAdmin])).await.unwrap_err();
     assert_eq!(elsewhere.code(), ErrorCode::InvalidValue);
-    let more = server_admin.create_key(&with(&[Scope::FilesRead])).await.unwrap_err();
+    let more = server_admin.run(&with(&[Scope::FilesRead])).await.unwrap_err();
     assert_eq!(more.code(), ErrorCode::ScopeMissing);
-    let made = server_admin.create_key(&with(&[Scope::Admin])).await.unwrap().value;
-    assert_eq!(skep.client(&made.key).whoami().await.unwrap().account.id, account.id);
+    let made = server_admin.run(&with(&[Scope::Admin])).await.unwrap().value;
+    assert_eq!(skep.client(&made.key).run(&IdentifyCaller {}).await.unwrap().account.id, account.id);
     let unknown = CreateKey { account: Some(AccountId::generate()), ..with(&[Scope::Admin]) };
-    assert_eq!(server_admin.create_key(&unknown).await.unwrap_err().code(), ErrorCode::UnknownAccount);
+    assert_eq!(server_admin.run(&unknown).await.unwrap_err().code(), ErrorCode::UnknownAccount);
     // An invalid request is refused before the account is checked.
     let wrong = CreateKey { name: String::new(), ..unknown };
-    assert_eq!(server_admin.create_key(&wrong).await.unwrap_err().code(), ErrorCode::InvalidValue);
+    assert_eq!(server_admin.run(&wrong).await.unwrap_err().code(), ErrorCode::InvalidValue);
 }
 
 /// The answer to a caller, without the named value and without the parts that differ in every answer.
@@ -331,7 +331,7 @@ async fn a_foreign_key_is_answered_as_one_that_does_not_exist() {
     let skep = Skep::start().await;
     let (_, theirs) = tenant(&skep, "acme", Role::Admin).await;
     let request = CreateKey { name: "target".to_owned(), role: Some(Role::Agent), ..CreateKey::default() };
-    let target = theirs.create_key(&request).await.unwrap().value.record;
+    let target = theirs.run(&request).await.unwrap().value.record;
     // Created at the same time, but later, so that its position in every order is the same.
     let nobody = KeyId::generate_after(Some(target.id)).to_string();
     let foreign = target.id.to_string();
@@ -352,11 +352,11 @@ async fn a_foreign_key_is_answered_as_one_that_does_not_exist() {
         assert!(!of_foreign.contains(&foreign) && !of_foreign.contains("target"), "{of_foreign}");
     }
     // The control: it exists unchanged, and all operations succeed for its owner.
-    assert_eq!(theirs.key(target.id).await.unwrap().value, target);
-    let page = theirs.keys(Some(&nobody)).await.unwrap();
+    assert_eq!(theirs.run_on(target.id, &ReadKey {}).await.unwrap().value, target);
+    let page = theirs.run(&ListKeys { cursor: Some(nobody.clone()), ..ListKeys::default() }).await.unwrap();
     assert!(page.keys.iter().any(|key| key.id == target.id), "the cursor lies behind it");
-    assert!(theirs.rotate_key(target.id, &Default::default()).await.is_ok());
-    assert!(theirs.revoke_key(target.id).await.unwrap().revoked_at.is_some());
+    assert!(theirs.run_on(target.id, &RotateKey::default()).await.is_ok());
+    assert!(theirs.run_on(target.id, &RevokeKey {}).await.unwrap().revoked_at.is_some());
 }
 
 #[tokio::test]
@@ -366,10 +366,10 @@ async fn the_revocation_of_all_keys_stops_at_the_account() {
     let (own, _) = skep.key(&[Scope::SwarmRead]).await;
     let own = skep.client(&own);
     let admin = skep.client(&skep.admin);
-    assert_eq!(admin.revoke_all_keys(false, None).await.unwrap().revoked, 1);
-    assert_eq!(own.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);
-    assert!(admin.whoami().await.is_ok(), "its own stays");
-    assert!(theirs.whoami().await.is_ok());
+    assert_eq!(admin.run(&RevokeAllKeys { all: true, own: false, account: None }).await.unwrap().revoked, 1);
+    assert_eq!(own.run(&IdentifyCaller {}).await.unwrap_err().code(), ErrorCode::TokenExpired);
+    assert!(admin.run(&IdentifyCaller {}).await.is_ok(), "its own stays");
+    assert!(theirs.run(&IdentifyCaller {}).await.is_ok());
     for path in ["/api/keys", "/api/keys?all=false", "/api/keys?own=true"] {
         let response = send(&skep, Method::DELETE, path, &json!({})).await;
         let Refused { status, message, .. } = refused(response).await;
@@ -378,9 +378,9 @@ async fn the_revocation_of_all_keys_stops_at_the_account() {
     let path = format!("/api/keys?all=true&account={}", account.id);
     let revoked: Value = send(&skep, Method::DELETE, &path, &json!({})).await.json().await.unwrap();
     assert_eq!(revoked, json!({"revoked": 1, "kept": 0}));
-    assert_eq!(theirs.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);
-    assert_eq!(admin.revoke_all_keys(true, None).await.unwrap().revoked, 1);
-    assert_eq!(admin.whoami().await.unwrap_err().code(), ErrorCode::TokenExpired);
+    assert_eq!(theirs.run(&IdentifyCaller {}).await.unwrap_err().code(), ErrorCode::TokenExpired);
+    assert_eq!(admin.run(&RevokeAllKeys { all: true, own: true, account: None }).await.unwrap().revoked, 1);
+    assert_eq!(admin.run(&IdentifyCaller {}).await.unwrap_err().code(), ErrorCode::TokenExpired);
 }
 
 #[tokio::test]
@@ -389,7 +389,7 @@ async fn nobody_revokes_the_keys_of_an_account_that_it_does_not_administer() {
     let (_, theirs) = tenant(&skep, "acme", Role::Admin).await;
     let request =
         CreateKey { name: "x".to_owned(), scopes: Some(vec![Scope::Admin]), ..CreateKey::default() };
-    let key = theirs.create_key(&request).await.unwrap().value.key;
+    let key = theirs.run(&request).await.unwrap().value.key;
     for id in [skep.account.id, AccountId::generate()] {
         let path = format!("/api/keys?all=true&account={id}");
         let response = skep.bare(Method::DELETE, &path).bearer_auth(&key).send().await.unwrap();

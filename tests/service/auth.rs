@@ -2,7 +2,7 @@
 
 use jiff::{Timestamp, ToSpan};
 use reqwest::{Method, header::AUTHORIZATION};
-use skep_api::Scope;
+use skep_api::{Scope, keys::IdentifyCaller};
 use skep_store::RevokeKey;
 
 use crate::{
@@ -147,7 +147,7 @@ async fn whoami_describes_the_key_and_its_account() {
     let skep = Skep::start().await;
     let (key, record) = skep.key(&[Scope::SwarmRead]).await;
     let client = skep.client(&key);
-    let me = client.whoami().await.unwrap().value;
+    let me = client.run(&IdentifyCaller {}).await.unwrap().value;
     assert_eq!((me.key.id, me.account.id), (record.key.id, skep.account.id));
     assert_eq!((me.account.name.as_str(), me.scopes.as_slice()), ("default", &[Scope::SwarmRead][..]));
     assert_eq!(me.roots, skep.account.roots);

@@ -7,7 +7,7 @@ use serde_json::Value;
 use skep_accounts::{KeySecret, scopes_of};
 use skep_api::{
     ErrorCode, KeyId, Role, Scope,
-    keys::{CreateKey, Key},
+    keys::{CreateKey, IdentifyCaller, Key, ListKeys, ReadKey, RevokeAllKeys, RevokeKey},
 };
 
 use crate::{
@@ -23,23 +23,23 @@ fn named(name: &str, role: Role) -> CreateKey {
 async fn a_key_is_created_used_and_revoked() {
     let skep = Skep::start().await;
     let admin = skep.client(&skep.admin);
-    let made = admin.create_key(&named("ci", Role::Agent)).await.unwrap().value;
+    let made = admin.run(&named("ci", Role::Agent)).await.unwrap().value;
     assert_eq!(made.record.prefix, KeySecret::parse(&made.key).unwrap().prefix());
     assert_eq!(made.record.scopes, scopes_of(Role::Agent, "default"));
     let agent = skep.client(&made.key);
-    assert_eq!(agent.whoami().await.unwrap().key.name, "ci");
-    let refused = agent.keys(None).await.unwrap_err();
+    assert_eq!(agent.run(&IdentifyCaller {}).await.unwrap().key.name, "ci");
+    let refused = agent.run(&ListKeys::default()).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::ScopeMissing);
-    let taken = admin.create_key(&named("ci", Role::Agent)).await.unwrap_err();
+    let taken = admin.run(&named("ci", Role::Agent)).await.unwrap_err();
     assert_eq!(taken.code(), ErrorCode::NameTaken);
 
-    let revoked = admin.revoke_key(made.record.id).await.unwrap().value;
+    let revoked = admin.run_on(made.record.id, &RevokeKey {}).await.unwrap().value;
     assert!(revoked.revoked_at.is_some());
-    assert_eq!(agent.whoami().await.unwrap_err().to_string(), "Token expired");
-    let again = admin.revoke_key(made.record.id).await.unwrap().value;
+    assert_eq!(agent.run(&IdentifyCaller {}).await.unwrap_err().to_string(), "Token expired");
+    let again = admin.run_on(made.record.id, &RevokeKey {}).await.unwrap().value;
     assert_eq!(again.revoked_at, revoked.revoked_at);
-    assert_eq!(admin.key(made.record.id).await.unwrap().revoked_at, revoked.revoked_at);
-    assert!(admin.create_key(&named("ci", Role::Agent)).await.is_ok(), "the name is free again");
+    assert_eq!(admin.run_on(made.record.id, &ReadKey {}).await.unwrap().revoked_at, revoked.revoked_at);
+    assert!(admin.run(&named("ci", Role::Agent)).await.is_ok(), "the name is free again");
 }
 
 #[tokio::test]
@@ -62,13 +62,13 @@ async fn a_created_key_is_answered_with_201_and_whole_times() {
 async fn a_key_tells_when_it_was_last_used() {
     let skep = Skep::start().await;
     let admin = skep.client(&skep.admin);
-    let made = admin.create_key(&named("used", Role::Agent)).await.unwrap().value;
+    let made = admin.run(&named("used", Role::Agent)).await.unwrap().value;
     assert!(made.record.last_used_at.is_none());
-    skep.client(&made.key).whoami().await.unwrap();
+    skep.client(&made.key).run(&IdentifyCaller {}).await.unwrap();
     // Uses are written every 15 s.
     eventually("the use", async || {
         advance_clock(Duration::from_secs(15)).await;
-        admin.key(made.record.id).await.unwrap().last_used_at.is_some()
+        admin.run_on(made.record.id, &ReadKey {}).await.unwrap().last_used_at.is_some()
     })
     .await;
 }
@@ -92,7 +92,7 @@ async fn invalid_keys_are_refused() {
         assert_eq!((found.status, found.code.as_str()), (status, code), "{body}: {}", found.message);
     }
     let (few, _) = skep.key(&[Scope::Admin]).await;
-    let more = skep.client(&few).create_key(&named("x", Role::Agent)).await.unwrap_err();
+    let more = skep.client(&few).run(&named("x", Role::Agent)).await.unwrap_err();
     assert_eq!(more.code(), ErrorCode::ScopeMissing);
 }
 
@@ -143,30 +143,33 @@ async fn a_list_is_read_page_by_page() {
 async fn a_key_with_more_scopes_is_neither_listed_nor_read_nor_revoked() {
     let skep = Skep::start().await;
     let operator = skep.client(&skep.admin);
-    let operators = operator.whoami().await.unwrap().key.id;
+    let operators = operator.run(&IdentifyCaller {}).await.unwrap().key.id;
     let mut scopes = scopes_of(Role::Admin, "default");
     scopes.retain(|scope| *scope != Scope::ServerAdmin);
     let (key, own) = skep.key(&scopes).await;
     let (_, agent) = skep.key(&[Scope::FilesRead]).await;
     let admin = skep.client(&key);
 
-    for refused in [admin.key(operators).await.map(|_| ()), admin.revoke_key(operators).await.map(|_| ())]
-        .map(Result::unwrap_err)
+    for refused in [
+        admin.run_on(operators, &ReadKey {}).await.map(|_| ()),
+        admin.run_on(operators, &RevokeKey {}).await.map(|_| ()),
+    ]
+    .map(Result::unwrap_err)
     {
         assert_eq!(refused.code(), ErrorCode::ScopeMissing, "{refused}");
         let message = refused.to_string();
         assert!(message.contains("`server:admin`") && message.contains(&operators.to_string()), "{message}");
     }
     let listed = async |client: &skep_client::Client| -> Vec<KeyId> {
-        client.keys(None).await.unwrap().value.keys.iter().map(|key| key.id).collect()
+        client.run(&ListKeys::default()).await.unwrap().value.keys.iter().map(|key| key.id).collect()
     };
     assert_eq!(listed(&admin).await, [agent.key.id, own.key.id]);
     assert_eq!(listed(&operator).await, [agent.key.id, own.key.id, operators], "the control");
 
-    let revoked = admin.revoke_all_keys(false, None).await.unwrap().value;
+    let revoked = admin.run(&RevokeAllKeys { all: true, own: false, account: None }).await.unwrap().value;
     assert_eq!((revoked.revoked, revoked.kept), (1, 1));
-    assert_eq!(operator.whoami().await.unwrap().key.id, operators);
+    assert_eq!(operator.run(&IdentifyCaller {}).await.unwrap().key.id, operators);
     // The control: a key with fewer scopes is read and revoked.
-    assert!(admin.key(agent.key.id).await.unwrap().revoked_at.is_some());
-    assert!(operator.revoke_key(own.key.id).await.unwrap().value.revoked_at.is_some());
+    assert!(admin.run_on(agent.key.id, &ReadKey {}).await.unwrap().revoked_at.is_some());
+    assert!(operator.run_on(own.key.id, &RevokeKey {}).await.unwrap().value.revoked_at.is_some());
 }

@@ -1,9 +1,35 @@
-//! Accounts: records, and the requests and answers that create, change and delete them.
+//! Accounts: records, and the operations on them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{AccountId, egress::EgressPolicy};
+use crate::{
+    AccountId,
+    ErrorCode::{AccountInUse, AccountProtected, NameTaken, UnknownAccount, WorkspaceTaken},
+    Failure, Scope,
+    egress::EgressPolicy,
+    endpoint::{Endpoint, Method, PathField, PathId, Route, Success},
+    refusals::SWARM,
+};
+
+/// A route of accounts.
+const ACCOUNTS: Route =
+    Route { tag: "accounts", scopes: &[Scope::ServerAdmin], ..Route::new(Method::Get, "/api/accounts", "") };
+
+/// A route of one account.
+const ACCOUNT: Route = Route { path: "/api/accounts/{id}", refusals: &[&[UnknownAccount]], ..ACCOUNTS };
+
+impl PathId for AccountId {
+    const FIELD: PathField = PathField {
+        name: "id",
+        description: "The account's id, `acc_` and 26 characters",
+        example: "acc_01jv0000000000000000000000",
+    };
+
+    fn parse(text: &str) -> Result<Self, Failure> {
+        text.parse().map_err(|_| Failure::unknown_account(text))
+    }
+}
 
 /// Which remotes git on the server may connect to for repositories in the account's VMs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +89,33 @@ pub struct Account {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub created_at: Timestamp,
+}
+
+/// Lists the accounts of the server: the query of `GET /api/accounts`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ListAccounts {
+    /// Entries on the page, 1 to 1,000; default 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the previous page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(inline, value_type = Option<AccountId>))]
+    pub cursor: Option<String>,
+}
+
+impl Endpoint for ListAccounts {
+    const ROUTE: Route = Route {
+        id: "list_accounts",
+        summary: "List accounts",
+        description: "The accounts of this server, newest first.",
+        success: Success::Done("A page of accounts"),
+        ..ACCOUNTS
+    };
+    type Path = ();
+    type Answer = AccountList;
 }
 
 /// An account to create. Body of `POST /api/accounts`.
@@ -125,6 +178,43 @@ pub struct CreateAccount {
     pub git_relay: Option<GitRelay>,
 }
 
+impl Endpoint for CreateAccount {
+    const ROUTE: Route = Route {
+        method: Method::Post,
+        id: "create_account",
+        summary: "Create an account",
+        description: "An account is a tenant with its own VMs, keys and files. `POST /api/keys` with `account` creates \
+                      its first key. Without `roots`, the server creates an empty folder for it.",
+        example: r#"{
+            "name": "acme", "allowed_ips": ["192.0.2.0/24"], "max_vms": 10, "max_memory_mb": 4096,
+            "max_disk_mb": 20480
+        }"#,
+        refusals: &[&[NameTaken, WorkspaceTaken]],
+        success: Success::Created("The record"),
+        ..ACCOUNTS
+    };
+    type Path = ();
+    type Answer = Account;
+}
+
+/// Reads the record of an account: `GET /api/accounts/{id}`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReadAccount {}
+
+impl Endpoint for ReadAccount {
+    const ROUTE: Route = Route {
+        id: "read_account",
+        summary: "Read an account",
+        description: "Returns its record: roots, networks and quotas.",
+        success: Success::Done("The record"),
+        ..ACCOUNT
+    };
+    type Path = AccountId;
+    type Answer = Account;
+}
+
 /// Changes to an account. Body of `PATCH /api/accounts/{id}`. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -183,6 +273,53 @@ pub struct ChangeAccount {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
     #[cfg_attr(feature = "openapi", schema(value_type = GitRelay))]
     pub git_relay: Option<GitRelay>,
+}
+
+impl Endpoint for ChangeAccount {
+    const ROUTE: Route = Route {
+        method: Method::Patch,
+        id: "change_account",
+        summary: "Change an account",
+        description: "Absent fields stay unchanged. The change applies from the account's next request on; VMs above a \
+                      smaller quota keep running. The roots of the account `default` are set by `skep serve --root`.",
+        example: r#"{"max_vms": 20, "allowed_ips": []}"#,
+        refusals: &[&[UnknownAccount, AccountProtected]],
+        success: Success::Done("The record"),
+        optional_body: true,
+        ..ACCOUNT
+    };
+    type Path = AccountId;
+    type Answer = Account;
+}
+
+/// Deletes an account: the query of `DELETE /api/accounts/{id}`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DeleteAccount {
+    /// Whether to end the VMs of the account too; default false.
+    #[serde(default)]
+    pub force: bool,
+}
+
+impl Endpoint for DeleteAccount {
+    const ROUTE: Route = Route {
+        method: Method::Delete,
+        id: "delete_account",
+        summary: "Delete an account",
+        description: "Revokes its keys, which ends their open streams, and frees its name. The files in its roots are \
+                      kept. An account with running VMs is deleted only with `force=true`, which ends them. The account \
+                      `default` cannot be deleted.",
+        answer_example: r#"{
+            "id": "acc_01jv0000000000000000000000", "name": "acme", "deleted": true, "keys_revoked": 2, "vms_ended": 0,
+            "kept_roots": ["/var/lib/skep/workspaces/acme"]
+        }"#,
+        refusals: &[&[UnknownAccount, AccountInUse, AccountProtected], SWARM],
+        success: Success::Done("It was deleted"),
+        ..ACCOUNT
+    };
+    type Path = AccountId;
+    type Answer = DeletedAccount;
 }
 
 /// A page of accounts.

@@ -300,6 +300,17 @@ impl Failure {
         Self::new(ErrorCode::UnknownVm, message)
     }
 
+    /// The error for a key that the account does not have. No key has a malformed id.
+    pub fn unknown_key(id: impl std::fmt::Display) -> Self {
+        Self::new(ErrorCode::UnknownKey, format!("no key `{id}`; list the account's keys to see their ids"))
+    }
+
+    /// The error for an account that does not exist, given by id or name.
+    pub fn unknown_account(account: impl std::fmt::Display) -> Self {
+        let message = format!("no account `{account}`; list the accounts to see their ids and names");
+        Self::new(ErrorCode::UnknownAccount, message)
+    }
+
     /// The error for a request that needs a paused VM to run.
     pub fn vm_paused(vm: crate::VmId) -> Self {
         Self::new(ErrorCode::VmPaused, format!("VM {vm} is paused; resume it first"))

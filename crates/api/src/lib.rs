@@ -39,7 +39,7 @@ pub mod waitlist;
 pub mod webhooks;
 mod whole_number;
 
-pub use endpoint::{Call, CallContext, Endpoint};
+pub use endpoint::{Call, CallContext, Endpoint, WorkspaceEndpoint};
 pub use error::{ErrorBody, ErrorCode, ErrorKind, Failure};
 pub use ids::{AccountId, AuditId, DeliveryId, KeyId, TemplateId, TicketId, VmId, WaitlistId, WebhookId};
 pub use label::{InvalidLabel, Label};

@@ -2,6 +2,9 @@
 
 use crate::ErrorCode::{self, *};
 
+/// Refusals of operations that need the swarm.
+pub const SWARM: &[ErrorCode] = &[SwarmUnavailable, ShuttingDown];
+
 /// Refusals of operations that run in a workspace or in a VM, of which an idle timeout may have paused one.
 pub const PLACE: &[ErrorCode] = &[
     UnknownVm,

@@ -6,7 +6,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header::AUTHORIZATION};
 use reqwest::{Certificate, RequestBuilder, Response, Url};
 use serde::{Serialize, de::DeserializeOwned};
-use skep_api::{ErrorBody, ErrorCode, health::Health, keys::WhoAmI, system::System};
+use serde_json::{Map, Value};
+use skep_api::{
+    Endpoint, ErrorBody, ErrorCode,
+    endpoint::{self, PathField, PathFields},
+    health::Health,
+    system::System,
+};
 
 use crate::{Answered, ConnectionFault, Error, Result};
 
@@ -92,12 +98,57 @@ impl Client {
         self.get("api/openapi.json").await
     }
 
-    /// `GET /api/whoami`.
+    /// Runs an operation: `POST /api/keys` for `CreateKey`, and so on. One on a workspace runs on that of the server;
+    /// [`Self::at`] names a VM.
     ///
     /// # Errors
-    /// Those of every request: see [`Error`].
-    pub async fn whoami(&self) -> Result<Answered<WhoAmI>> {
-        self.get("api/whoami").await
+    /// Those of the operation's route, and those of every request: see [`Error`].
+    pub async fn run<O: Endpoint<Path = ()>>(&self, operation: &O) -> Result<Answered<O::Answer>> {
+        self.run_on((), operation).await
+    }
+
+    /// Runs an operation on one resource: `DELETE /api/keys/{id}` for `RevokeKey` and a key's id, and so on.
+    ///
+    /// # Errors
+    /// Those of the operation's route, and those of every request: see [`Error`].
+    pub async fn run_on<O: Endpoint>(&self, resource: O::Path, operation: &O) -> Result<Answered<O::Answer>> {
+        let fields = self.fields_of(operation)?;
+        self.read(self.operation_request::<O>(resource, fields)?).await
+    }
+
+    pub(crate) fn fields_of(&self, operation: &impl Endpoint) -> Result<Map<String, Value>> {
+        operation.to_fields().map_err(|error| self.unexpected_answer(error.to_string()))
+    }
+
+    /// The request of an operation with these fields.
+    pub(crate) fn operation_request<O: Endpoint>(
+        &self,
+        resource: O::Path,
+        fields: Map<String, Value>,
+    ) -> Result<RequestBuilder> {
+        let path = path_of(O::ROUTE.path, O::Path::FIELDS, &resource.to_segments());
+        self.request_with_fields(O::ROUTE.method, &path, fields)
+    }
+
+    /// Not generic, so that it is compiled once.
+    fn request_with_fields(
+        &self,
+        method: endpoint::Method,
+        path: &str,
+        fields: Map<String, Value>,
+    ) -> Result<RequestBuilder> {
+        let http_method = match method {
+            endpoint::Method::Get => Method::GET,
+            endpoint::Method::Post => Method::POST,
+            endpoint::Method::Patch => Method::PATCH,
+            endpoint::Method::Delete => Method::DELETE,
+        };
+        if method.has_body() {
+            return Ok(self.request(http_method, path)?.json(&Value::Object(fields)));
+        }
+        let given = fields.iter().filter(|(_, value)| !value.is_null());
+        let pairs: Vec<_> = given.map(|(name, value)| (name.as_str(), Some(query_text(value)))).collect();
+        self.request(http_method, &with_query(path, &pairs))
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Answered<T>> {
@@ -213,7 +264,24 @@ pub(crate) fn encode_segment(text: &str) -> String {
 pub(crate) fn with_query(path: &str, given: &[(&str, Option<String>)]) -> String {
     let given = given.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
     let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", encode_segment(value))).collect();
-    format!("{path}?{}", pairs.join("&"))
+    if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
+}
+
+/// The path of a route with its variable segments, relative to the server's address.
+fn path_of(path: &str, fields: &[PathField], segments: &[String]) -> String {
+    let mut path = path.trim_start_matches('/').to_owned();
+    for (field, segment) in fields.iter().zip(segments) {
+        path = path.replace(&format!("{{{}}}", field.name), &encode_segment(segment));
+    }
+    path
+}
+
+/// A value as the text of a query parameter.
+pub(crate) fn query_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
 }
 
 /// The certificates to trust. `None` means those of the machine; without TLS they need not be loaded.

@@ -2,7 +2,6 @@
 
 #![warn(missing_docs)]
 
-mod accounts;
 mod answer;
 mod audit;
 mod client;
@@ -11,7 +10,6 @@ mod events;
 mod exec;
 mod exec_duplex;
 mod git_credentials;
-mod keys;
 mod remote_place;
 mod session;
 mod swarm;

@@ -8,19 +8,15 @@ use http::{
     Method,
     header::{ACCEPT, CONTENT_LENGTH},
 };
-use reqwest::{Body, RequestBuilder};
-use serde_json::{Map, Value};
+use reqwest::Body;
+use serde_json::Value;
 use skep_api::{
-    Endpoint,
-    endpoint::Route,
+    WorkspaceEndpoint,
     files::FileWritten,
-    path::{AbsolutePath, encode_path, plain_path},
+    path::{AbsolutePath, encode_path},
 };
 
 use crate::{Answered, Client, Error, Result, client::with_query};
-
-/// Which fields of a request are paths.
-type PathFields = fn(&Map<String, Value>) -> &'static [&'static str];
 
 const RAW: &str = "application/octet-stream";
 
@@ -100,47 +96,10 @@ impl RemotePlace {
     ///
     /// # Errors
     /// Those of the operation's route, `unknown_vm`, and those of every request.
-    pub async fn run<O: Endpoint>(&self, operation: &O) -> Result<Answered<O::Answer>> {
-        let value = serde_json::to_value(operation)
-            .map_err(|error| self.client.unexpected_answer(error.to_string()))?;
-        self.client.read(self.request(&O::ROUTE, O::path_fields, value)?).await
-    }
-
-    /// The request of an operation. Not generic, so that it is compiled once.
-    fn request(&self, route: &Route, path_fields: PathFields, operation: Value) -> Result<RequestBuilder> {
-        let Value::Object(fields) = operation else {
-            return Err(self.client.unexpected_answer(format!("`{}` is not an object", route.id)));
-        };
-        let fields = self.request_fields(path_fields, fields);
-        let path = route.path.trim_start_matches('/');
-        let method = match route.method {
-            skep_api::endpoint::Method::Get => Method::GET,
-            skep_api::endpoint::Method::Post => Method::POST,
-            skep_api::endpoint::Method::Delete => Method::DELETE,
-        };
-        if route.method.has_body() {
-            return Ok(self.client.request(method, path)?.json(&Value::Object(fields)));
-        }
-        let pairs: Vec<_> =
-            fields.iter().map(|(name, value)| (name.as_str(), Some(query_text(value)))).collect();
-        self.client.request(method, &with_query(path, &pairs))
-    }
-
-    /// The fields of a request. Paths are written plainly if all of them are UTF-8; null fields are omitted.
-    fn request_fields(&self, path_fields: PathFields, mut fields: Map<String, Value>) -> Map<String, Value> {
-        fields.retain(|_, value| !value.is_null());
-        let encoded = |name: &&'static str| Some((*name, fields.get(*name)?.as_str()?.to_owned()));
-        let paths: Vec<_> = path_fields(&fields).iter().filter_map(encoded).collect();
-        let plain: Option<Vec<_>> =
-            paths.iter().map(|(name, path)| Some((*name, plain_path(path)?))).collect();
-        match plain {
-            Some(plain) => {
-                fields.extend(plain.into_iter().map(|(name, path)| (name.to_owned(), Value::String(path))));
-            }
-            None => drop(fields.insert("path_encoding".to_owned(), Value::from("percent"))),
-        }
+    pub async fn run<O: WorkspaceEndpoint>(&self, operation: &O) -> Result<Answered<O::Answer>> {
+        let mut fields = self.client.fields_of(operation)?;
         fields.extend(self.vm.iter().map(|vm| ("vm".to_owned(), Value::from(vm.as_str()))));
-        fields
+        self.client.read(self.client.operation_request::<O>((), fields)?).await
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -156,14 +115,6 @@ impl RemotePlace {
         ];
         given.extend_from_slice(more);
         with_query(route, &given)
-    }
-}
-
-/// A value as the text of a query parameter.
-fn query_text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
     }
 }
 

@@ -231,8 +231,8 @@ fn guarded_routes(
             gate: Arc::clone(gate),
             public_url: parts.public_url.clone(),
         }),
-        keys::routes(KeysState { store: Arc::clone(store), vms: vms.clone() }),
-        accounts::routes(AccountsState {
+        keys::routes(&KeysState { store: Arc::clone(store), vms: vms.clone() }),
+        accounts::routes(&AccountsState {
             store: Arc::clone(store),
             vms: vms.clone(),
             workspaces,

@@ -13,7 +13,7 @@ use axum::{
     extract::{FromRequest, MatchedPath, Request},
 };
 use bytes::Bytes;
-use http::{HeaderMap, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderMap, header::CONTENT_TYPE};
 use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _, MapAccess, Visitor},
@@ -43,8 +43,8 @@ impl<S: Send + Sync, T: DeserializeOwned + Send + 'static> FromRequest<S> for Bo
     type Rejection = Refusal;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
-        let bytes = read_bytes(request).await?;
-        Ok(Self(parse_body(bytes, parse).await?))
+        let limit = limit_of(&request);
+        read_request(request, limit).await.map(Self)
     }
 }
 
@@ -72,9 +72,22 @@ impl<S: Send + Sync> FromRequest<S> for Object {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
-        let bytes = read_bytes(request).await?;
+        let limit = limit_of(&request);
+        let bytes = read_bytes(request, limit).await?;
         parse_body(bytes, Self::parse).await
     }
+}
+
+/// Reads a request; a large one on a blocking thread.
+///
+/// # Errors
+/// Those of [`parse`]; `body_too_large`, `not_json`.
+pub(crate) async fn read_request<T: DeserializeOwned + Send + 'static>(
+    request: Request,
+    limit: BodyLimit,
+) -> Result<T, Refusal> {
+    let bytes = read_bytes(request, limit).await?;
+    parse_body(bytes, parse).await
 }
 
 /// Reads a JSON object, and converts it; a large one on a blocking thread.
@@ -83,14 +96,15 @@ impl<S: Send + Sync> FromRequest<S> for Object {
 /// Those of [`Object::parse`] and of `convert`; `body_too_large`, `not_json`.
 pub(crate) async fn read_object<T: Send + 'static>(
     request: Request,
+    limit: BodyLimit,
     convert: fn(Object) -> Result<T, Failure>,
 ) -> Result<T, Refusal> {
-    let bytes = read_bytes(request).await?;
+    let bytes = read_bytes(request, limit).await?;
     parse_body(bytes, move |bytes| convert(Object::parse(bytes)?)).await
 }
 
 /// The bytes of a body, within its limit. An absent or empty one is `{}`.
-async fn read_bytes(request: Request) -> Result<Bytes, Refusal> {
+async fn read_bytes(request: Request, limit: BodyLimit) -> Result<Bytes, Refusal> {
     const EMPTY: Bytes = Bytes::from_static(b"{}");
     let (parts, body) = request.into_parts();
     if body.is_end_stream() {
@@ -98,7 +112,7 @@ async fn read_bytes(request: Request) -> Result<Bytes, Refusal> {
     }
     let times = parts.extensions.get().copied().unwrap_or_default();
     let memory = parts.extensions.get::<Arc<Identity>>().map(|caller| &caller.memory);
-    let bytes = collect(body, limit_of(&parts), times, memory).await?;
+    let bytes = collect(body, limit, times, memory).await?;
     if bytes.is_empty() {
         return Ok(EMPTY);
     }
@@ -106,9 +120,10 @@ async fn read_bytes(request: Request) -> Result<Bytes, Refusal> {
     Ok(bytes)
 }
 
-fn limit_of(parts: &Parts) -> BodyLimit {
-    let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
-    BodyLimit::for_operation(&parts.method, route, parts.extensions.get::<Arc<Identity>>().is_none())
+fn limit_of(request: &Request) -> BodyLimit {
+    let extensions = request.extensions();
+    let route = extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    BodyLimit::for_operation(request.method(), route, extensions.get::<Arc<Identity>>().is_none())
 }
 
 /// Parses a body; a large one on a blocking thread.

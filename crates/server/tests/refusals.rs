@@ -7,10 +7,12 @@ use std::{fs, path::Path};
 use skep_api::ErrorCode;
 
 /// The files that declare the refusals of operations, below `crates/`.
-const DECLARING: [&str; 5] = [
+const DECLARING: [&str; 7] = [
+    "api/src/accounts.rs",
     "api/src/files/mod.rs",
     "api/src/files/read.rs",
     "api/src/git/mod.rs",
+    "api/src/keys.rs",
     "api/src/refusals.rs",
     "server/src/openapi/refusals.rs",
 ];
@@ -33,7 +35,8 @@ fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
 }
 
 /// The texts that may name a route: the file, the route, and what the text is.
-const TEXTS_WITH_ROUTES: [(&str, &str, &str); 7] = [
+const TEXTS_WITH_ROUTES: [(&str, &str, &str); 8] = [
+    ("api/src/accounts.rs", "/api/keys", "a description in the OpenAPI document"),
     ("api/src/git/transfer.rs", "/api/git/credentials", "a description in the OpenAPI document"),
     ("server/src/openapi/constraints.rs", "/api/exec", "a description in the OpenAPI document"),
     (

@@ -4,6 +4,7 @@ use anyhow::Context;
 use clap::Args;
 use skep_api::{
     exec::VM_HOME,
+    keys::IdentifyCaller,
     path::{AbsolutePath, PathEncoding},
 };
 use skep_client::Client;
@@ -39,7 +40,7 @@ impl PlaceWithHome {
         let home = match vm {
             Some(_) => VM_HOME.to_owned(),
             None => {
-                let roots = client.whoami().await?.value.roots;
+                let roots = client.run(&IdentifyCaller {}).await?.value.roots;
                 roots.into_iter().next().context("this key's account has no workspace; give --vm")?
             }
         };

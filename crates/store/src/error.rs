@@ -26,7 +26,7 @@ pub enum Error {
         "the name `{name}` belongs to the running VM {vm}; choose another name, or end or rename that VM"
     )]
     VmNameTaken { name: VmName, vm: VmId },
-    #[error("no key `{id}`; list the account's keys to see their ids")]
+    #[error("{}", Failure::unknown_key(id))]
     UnknownKey { id: KeyId },
     /// The key was revoked or rotated.
     #[error("the key `{id}` is {state}; {way_out}")]
@@ -49,7 +49,7 @@ pub enum Error {
         /// Number of running VMs.
         vms: u32,
     },
-    #[error("no account `{account}`; list the accounts to see their ids and names")]
+    #[error("{}", Failure::unknown_account(account))]
     UnknownAccount {
         /// The id or name in the request.
         account: String,

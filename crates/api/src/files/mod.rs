@@ -52,7 +52,9 @@ pub enum FileType {
 const READ: Route = Route {
     tag: "files",
     scopes: &[Scope::FilesRead],
+    vm_keys: true,
     refusals: READ_REFUSALS,
+    paths: &["path"],
     ..Route::new(Method::Get, "", "")
 };
 
@@ -60,7 +62,9 @@ const READ: Route = Route {
 const WRITE: Route = Route {
     tag: "files",
     scopes: &[Scope::FilesWrite],
+    vm_keys: true,
     refusals: WRITE_REFUSALS,
+    paths: &["path"],
     ..Route::new(Method::Post, "", "")
 };
 

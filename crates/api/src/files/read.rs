@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{ContentEncoding, FileType, MAX_CONTENT_BYTES, MAX_PAGE_ENTRIES, READ};
 use crate::{
     AnswerLimit, ErrorCode, Failure,
-    endpoint::{Endpoint, MAX_BYTE_OFFSET, Route, Success, check_range},
+    endpoint::{MAX_BYTE_OFFSET, Route, Success, WorkspaceEndpoint, check_range},
     operation::Operation,
     path::{AbsolutePath, PathEncoding},
     refusals::{PATH, PLACE},
@@ -53,7 +53,7 @@ impl Operation for ReadFile {
     }
 }
 
-impl Endpoint for ReadFile {
+impl WorkspaceEndpoint for ReadFile {
     const ROUTE: Route = Route {
         path: "/api/files/read",
         id: "read_file",
@@ -149,7 +149,7 @@ impl Operation for ListFolder {
     }
 }
 
-impl Endpoint for ListFolder {
+impl WorkspaceEndpoint for ListFolder {
     const ROUTE: Route = Route {
         path: "/api/ls",
         id: "list_folder",

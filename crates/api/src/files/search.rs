@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{FileType, READ};
 use crate::{
     AnswerLimit, Failure,
-    endpoint::{Endpoint, Route, Success, check_range, invalid},
+    endpoint::{Route, Success, WorkspaceEndpoint, check_range, invalid},
     operation::Operation,
     path::{AbsolutePath, PathEncoding},
 };
@@ -67,7 +67,7 @@ impl Operation for SearchFiles {
     }
 }
 
-impl Endpoint for SearchFiles {
+impl WorkspaceEndpoint for SearchFiles {
     const ROUTE: Route = Route {
         path: "/api/files/search",
         id: "search_files",
@@ -118,7 +118,7 @@ impl Operation for GrepFiles {
     }
 }
 
-impl Endpoint for GrepFiles {
+impl WorkspaceEndpoint for GrepFiles {
     const ROUTE: Route = Route {
         path: "/api/files/grep",
         id: "grep_files",

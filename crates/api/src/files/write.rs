@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{ContentEncoding, FileType, WRITE};
 use crate::{
     Scope,
-    endpoint::{Endpoint, Method, Route, Success},
+    endpoint::{Method, Route, Success, WorkspaceEndpoint},
     operation::Operation,
     path::{AbsolutePath, LinkTarget, PathEncoding},
 };
@@ -41,7 +41,7 @@ const fn enabled() -> bool {
     true
 }
 
-impl Endpoint for WriteFile {
+impl WorkspaceEndpoint for WriteFile {
     const ROUTE: Route = Route {
         path: "/api/files/write",
         id: "write_file",
@@ -99,7 +99,7 @@ pub struct MakeFolder {
     pub mode: Option<u32>,
 }
 
-impl Endpoint for MakeFolder {
+impl WorkspaceEndpoint for MakeFolder {
     const ROUTE: Route = Route {
         path: "/api/mkdir",
         id: "make_folder",
@@ -145,7 +145,7 @@ pub struct MakeLink {
     pub overwrite: bool,
 }
 
-impl Endpoint for MakeLink {
+impl WorkspaceEndpoint for MakeLink {
     const ROUTE: Route = Route {
         path: "/api/files/link",
         id: "make_link",
@@ -193,7 +193,7 @@ pub struct RemoveFile {
     pub recursive: bool,
 }
 
-impl Endpoint for RemoveFile {
+impl WorkspaceEndpoint for RemoveFile {
     const ROUTE: Route = Route {
         method: Method::Delete,
         path: "/api/files",
@@ -238,7 +238,7 @@ pub struct MoveFile {
     pub overwrite: bool,
 }
 
-impl Endpoint for MoveFile {
+impl WorkspaceEndpoint for MoveFile {
     const ROUTE: Route = Route {
         path: "/api/files/move",
         id: "move_file",
@@ -266,7 +266,7 @@ pub struct CopyFile {
     pub overwrite: bool,
 }
 
-impl Endpoint for CopyFile {
+impl WorkspaceEndpoint for CopyFile {
     const ROUTE: Route = Route {
         path: "/api/files/copy",
         id: "copy_file",

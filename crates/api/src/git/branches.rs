@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{CHECK_OUT, READ, WRITE};
 use crate::{
     Failure,
-    endpoint::{Endpoint, Route, Success, check_argument},
+    endpoint::{Route, Success, WorkspaceEndpoint, check_argument},
     path::AbsolutePath,
 };
 
@@ -23,7 +23,7 @@ pub struct GitBranches {
     pub remote: bool,
 }
 
-impl Endpoint for GitBranches {
+impl WorkspaceEndpoint for GitBranches {
     const ROUTE: Route = Route {
         path: "/api/git/branch",
         id: "git_branches",
@@ -96,7 +96,7 @@ pub struct GitChangeBranch {
     pub force: bool,
 }
 
-impl Endpoint for GitChangeBranch {
+impl WorkspaceEndpoint for GitChangeBranch {
     const ROUTE: Route = Route {
         path: "/api/git/branch",
         id: "git_change_branch",
@@ -143,7 +143,7 @@ pub struct GitCheckout {
     pub create: bool,
 }
 
-impl Endpoint for GitCheckout {
+impl WorkspaceEndpoint for GitCheckout {
     const ROUTE: Route = Route {
         path: "/api/git/checkout",
         id: "git_checkout",

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{NETWORK_REFUSALS, WRITE};
 use crate::{
     Failure,
-    endpoint::{Endpoint, Route, Success, check_argument, check_range},
+    endpoint::{Route, Success, WorkspaceEndpoint, check_argument, check_range},
     exec::VmField,
     path::{AbsolutePath, PathEncoding},
 };
@@ -24,7 +24,7 @@ pub struct GitInit {
     pub bare: bool,
 }
 
-impl Endpoint for GitInit {
+impl WorkspaceEndpoint for GitInit {
     const ROUTE: Route = Route {
         path: "/api/git/init",
         id: "git_init",
@@ -75,7 +75,7 @@ pub struct GitClone {
     pub depth: Option<u32>,
 }
 
-impl Endpoint for GitClone {
+impl WorkspaceEndpoint for GitClone {
     const ROUTE: Route = Route {
         path: "/api/git/clone",
         id: "git_clone",

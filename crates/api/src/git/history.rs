@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{CHECK_OUT, Commit, Diff, READ, WRITE, read::check_file};
 use crate::{
     Failure,
-    endpoint::{Endpoint, Route, Success, check_argument},
+    endpoint::{Route, Success, WorkspaceEndpoint, check_argument},
     path::AbsolutePath,
 };
 
@@ -27,7 +27,7 @@ pub struct GitShow {
     pub file: Option<String>,
 }
 
-impl Endpoint for GitShow {
+impl WorkspaceEndpoint for GitShow {
     const ROUTE: Route = Route {
         path: "/api/git/show",
         id: "git_show",
@@ -97,7 +97,7 @@ pub struct GitTags {
     pub path: Option<AbsolutePath>,
 }
 
-impl Endpoint for GitTags {
+impl WorkspaceEndpoint for GitTags {
     const ROUTE: Route = Route {
         path: "/api/git/tag",
         id: "git_tags",
@@ -156,7 +156,7 @@ pub struct GitChangeTag {
     pub delete: bool,
 }
 
-impl Endpoint for GitChangeTag {
+impl WorkspaceEndpoint for GitChangeTag {
     const ROUTE: Route = Route {
         path: "/api/git/tag",
         id: "git_change_tag",
@@ -206,7 +206,7 @@ pub struct GitMerge {
     pub message: Option<String>,
 }
 
-impl Endpoint for GitMerge {
+impl WorkspaceEndpoint for GitMerge {
     const ROUTE: Route = Route {
         path: "/api/git/merge",
         id: "git_merge",

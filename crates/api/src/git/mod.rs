@@ -49,7 +49,9 @@ pub const MAX_LOG_COMMITS: u32 = 1_000;
 const READ: Route = Route {
     tag: "git",
     scopes: &[Scope::GitRead],
+    vm_keys: true,
     refusals: READ_REFUSALS,
+    paths: &["path"],
     ..Route::new(Method::Get, "", "")
 };
 
@@ -57,7 +59,9 @@ const READ: Route = Route {
 const WRITE: Route = Route {
     tag: "git",
     scopes: &[Scope::GitWrite],
+    vm_keys: true,
     refusals: WRITE_REFUSALS,
+    paths: &["path"],
     ..Route::new(Method::Post, "", "")
 };
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{MAX_LOG_COMMITS, READ};
 use crate::{
     Failure,
-    endpoint::{Endpoint, Route, Success, check_argument, check_range, invalid},
+    endpoint::{Route, Success, WorkspaceEndpoint, check_argument, check_range, invalid},
     path::AbsolutePath,
 };
 
@@ -22,7 +22,7 @@ const MAX_CONTEXT: u32 = 10_000;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GitRepositories {}
 
-impl Endpoint for GitRepositories {
+impl WorkspaceEndpoint for GitRepositories {
     const ROUTE: Route = Route {
         path: "/api/git/repositories",
         id: "git_repositories",
@@ -46,7 +46,7 @@ pub struct GitStatus {
     pub path: AbsolutePath,
 }
 
-impl Endpoint for GitStatus {
+impl WorkspaceEndpoint for GitStatus {
     const ROUTE: Route = Route {
         path: "/api/git/status",
         id: "git_status",
@@ -89,7 +89,7 @@ const fn default_context() -> u32 {
     DEFAULT_CONTEXT
 }
 
-impl Endpoint for GitDiff {
+impl WorkspaceEndpoint for GitDiff {
     const ROUTE: Route = Route {
         path: "/api/git/diff",
         id: "git_diff",
@@ -135,7 +135,7 @@ const fn default_log() -> u32 {
     DEFAULT_LOG
 }
 
-impl Endpoint for GitLog {
+impl WorkspaceEndpoint for GitLog {
     const ROUTE: Route = Route {
         path: "/api/git/log",
         id: "git_log",

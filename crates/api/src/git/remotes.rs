@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Exported, NETWORK_LIMIT, NETWORK_REFUSALS, READ, WRITE};
 use crate::{
     ErrorCode, Failure,
-    endpoint::{Endpoint, Route, Success, check_argument},
+    endpoint::{Route, Success, WorkspaceEndpoint, check_argument},
     operation::{AddsFiles, AnswerLimit, HelperKind, Operation},
     path::AbsolutePath,
 };
@@ -23,7 +23,7 @@ pub struct GitRemotes {
     pub path: Option<AbsolutePath>,
 }
 
-impl Endpoint for GitRemotes {
+impl WorkspaceEndpoint for GitRemotes {
     const ROUTE: Route = Route {
         path: "/api/git/remote",
         id: "git_remotes",
@@ -99,7 +99,7 @@ impl GitChangeRemote {
     }
 }
 
-impl Endpoint for GitChangeRemote {
+impl WorkspaceEndpoint for GitChangeRemote {
     const ROUTE: Route = Route {
         path: "/api/git/remote",
         id: "git_change_remote",

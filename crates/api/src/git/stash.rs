@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::WRITE;
 use crate::{
-    endpoint::{Endpoint, Route, Success},
+    endpoint::{Route, Success, WorkspaceEndpoint},
     path::AbsolutePath,
 };
 
@@ -23,7 +23,7 @@ pub struct GitStash {
     pub message: Option<String>,
 }
 
-impl Endpoint for GitStash {
+impl WorkspaceEndpoint for GitStash {
     const ROUTE: Route = Route {
         path: "/api/git/stash",
         id: "git_stash",

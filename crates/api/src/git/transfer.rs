@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NETWORK_REFUSALS, WRITE};
 use crate::{
-    endpoint::{Endpoint, Route, Success},
+    endpoint::{Route, Success, WorkspaceEndpoint},
     path::AbsolutePath,
 };
 
@@ -36,7 +36,7 @@ pub struct GitPush {
     pub force_with_lease: bool,
 }
 
-impl Endpoint for GitPush {
+impl WorkspaceEndpoint for GitPush {
     const ROUTE: Route = Route {
         path: "/api/git/push",
         id: "git_push",
@@ -106,7 +106,7 @@ pub struct GitPull {
     pub strategy: PullStrategy,
 }
 
-impl Endpoint for GitPull {
+impl WorkspaceEndpoint for GitPull {
     const ROUTE: Route = Route {
         path: "/api/git/pull",
         id: "git_pull",
@@ -156,7 +156,7 @@ pub struct GitFetchRemote {
     pub prune: bool,
 }
 
-impl Endpoint for GitFetchRemote {
+impl WorkspaceEndpoint for GitFetchRemote {
     const ROUTE: Route = Route {
         path: "/api/git/fetch",
         id: "git_fetch",

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CHECK_OUT, READ};
 use crate::{
-    endpoint::{Endpoint, Route, Success},
+    endpoint::{Route, Success, WorkspaceEndpoint},
     path::{AbsolutePath, PathEncoding},
 };
 
@@ -18,7 +18,7 @@ pub struct GitWorktrees {
     pub path: AbsolutePath,
 }
 
-impl Endpoint for GitWorktrees {
+impl WorkspaceEndpoint for GitWorktrees {
     const ROUTE: Route = Route {
         path: "/api/git/worktree",
         id: "git_worktrees",
@@ -84,7 +84,7 @@ pub struct GitChangeWorktree {
     pub remove: bool,
 }
 
-impl Endpoint for GitChangeWorktree {
+impl WorkspaceEndpoint for GitChangeWorktree {
     const ROUTE: Route = Route {
         path: "/api/git/worktree",
         id: "git_change_worktree",

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CHECK_OUT, Person, WRITE};
 use crate::{
-    endpoint::{Endpoint, Route, Success},
+    endpoint::{Route, Success, WorkspaceEndpoint},
     path::AbsolutePath,
 };
 
@@ -22,7 +22,7 @@ pub struct GitAdd {
     pub files: Option<Vec<String>>,
 }
 
-impl Endpoint for GitAdd {
+impl WorkspaceEndpoint for GitAdd {
     const ROUTE: Route = Route {
         path: "/api/git/add",
         id: "git_add",
@@ -60,7 +60,7 @@ pub struct GitCommit {
     pub allow_empty: bool,
 }
 
-impl Endpoint for GitCommit {
+impl WorkspaceEndpoint for GitCommit {
     const ROUTE: Route = Route {
         path: "/api/git/commit",
         id: "git_commit",
@@ -104,7 +104,7 @@ pub struct GitReset {
     pub mode: ResetMode,
 }
 
-impl Endpoint for GitReset {
+impl WorkspaceEndpoint for GitReset {
     const ROUTE: Route = Route {
         path: "/api/git/reset",
         id: "git_reset",

@@ -39,8 +39,6 @@ macro_rules! requirements {
 requirements! {
     /// Any key that is bound to no VM.
     AnyKey = [],
-    /// Any key, also one that is bound to a VM.
-    AnyKeyOrVmKey = [] vm_keys,
     Admin = [Admin],
     FilesRead = [FilesRead] vm_keys,
     FilesWrite = [FilesWrite] vm_keys,
@@ -110,13 +108,15 @@ impl<D> Caller<D> {
     pub(crate) fn identity(&self) -> Arc<Identity> {
         Arc::clone(&self.identity)
     }
+}
 
+impl Identity {
     /// Requires one more scope.
     ///
     /// # Errors
     /// `scope_missing`.
     pub(crate) fn require_scope(&self, scope: Scope) -> Result<(), Refusal> {
-        check_scope(&self.identity, scope)
+        check_scope(self, scope)
     }
 
     /// Refuses a session: the caller must send the key itself. Operations that create credentials call this, so that an
@@ -125,7 +125,7 @@ impl<D> Caller<D> {
     /// # Errors
     /// `key_required`.
     pub(crate) fn require_key_itself(&self) -> Result<(), Refusal> {
-        if self.identity.session.is_none() {
+        if self.session.is_none() {
             return Ok(());
         }
         let message = "a session can neither create nor rotate keys, nor create login links; send the key itself as \

@@ -114,7 +114,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
 }
 
 /// The variable segments of a path; `T` determines their number.
-async fn segments<T: DeserializeOwned + Send>(parts: &mut Parts) -> Result<T, Refusal> {
+pub(crate) async fn segments<T: DeserializeOwned + Send>(parts: &mut Parts) -> Result<T, Refusal> {
     match Path::<T>::from_request_parts(parts, &()).await {
         Ok(Path(segments)) => Ok(segments),
         Err(PathRejection::FailedToDeserializePathParams(_)) => Err(not_utf8().into()),

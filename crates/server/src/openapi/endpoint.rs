@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use skep_api::{
-    Endpoint,
-    endpoint::{Method, Success},
+    Endpoint, WorkspaceEndpoint,
+    endpoint::{Method, PathField, PathFields, Route, Success},
     exec::VmField,
     path::PathEncoding,
 };
@@ -13,13 +13,14 @@ use utoipa::{
         ContentBuilder, HttpMethod, Object, ObjectBuilder, OneOfBuilder, Ref, RefOr, Required, Response,
         ResponseBuilder,
         path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn, Paths},
-        request_body::RequestBodyBuilder,
+        request_body::{RequestBody, RequestBodyBuilder},
         schema::{Schema, SchemaType, Type},
         security::SecurityRequirement,
     },
 };
 
 use super::refusals::responses_of;
+use crate::body::BodyLimit;
 
 /// The description of `vm` in a query and in a body.
 const VM: &str = "A VM, by process id, id or name. Default: the workspace of the server.";
@@ -32,27 +33,49 @@ where
     O: Endpoint + ToSchema,
     O::Answer: ToSchema,
 {
+    describe_request::<O>(described::<O>(), fields_of::<O>())
+}
+
+/// As [`describe`], for an operation on a workspace, which also takes a VM and the encoding of its paths.
+pub(crate) fn describe_on_workspace<O>() -> (Schemas, Paths)
+where
+    O: WorkspaceEndpoint + ToSchema,
+    O::Answer: ToSchema,
+{
+    let route = <O as WorkspaceEndpoint>::ROUTE;
+    let description = format!("{} In a VM it also needs the scope `swarm:exec`.", route.description);
+    let operation = described::<O>().description(Some(description.trim_start()));
+    let (mut schemas, paths) = describe_request::<O>(operation, fields_on_workspace::<O>());
+    if route.method.has_body() {
+        VmField::schemas(&mut schemas);
+        schemas.push((VmField::name().into_owned(), VmField::schema()));
+    }
+    if !route.paths.is_empty() {
+        schemas.push((PathEncoding::name().into_owned(), PathEncoding::schema()));
+    }
+    (schemas, paths)
+}
+
+/// Completes the description of an operation by its request, which has these fields.
+fn describe_request<O>(mut operation: OperationBuilder, request: Object) -> (Schemas, Paths)
+where
+    O: Endpoint + ToSchema,
+    O::Answer: ToSchema,
+{
     let mut schemas = Schemas::new();
     O::schemas(&mut schemas);
     O::Answer::schemas(&mut schemas);
     schemas.push((O::Answer::name().into_owned(), O::Answer::schema()));
-    let request = request_schema::<O>();
-    let mut operation = described::<O>();
-    if O::ROUTE.method.has_body() {
-        VmField::schemas(&mut schemas);
-        schemas.push((VmField::name().into_owned(), VmField::schema()));
-        let mut content = ContentBuilder::new().schema(Some(Ref::from_schema_name(O::name())));
-        if !O::ROUTE.example.is_empty() {
-            content = content.example(serde_json::from_str::<Value>(O::ROUTE.example).ok());
-        }
-        let body = RequestBodyBuilder::new().required(Some(Required::True));
-        operation = operation.request_body(Some(body.content("application/json", content.build()).build()));
-        schemas.push((O::name().into_owned(), Schema::Object(request).into()));
-    } else {
+    operation = operation.parameters(Some(O::Path::FIELDS.iter().map(path_parameter)));
+    if !O::ROUTE.method.has_body() {
         operation = operation.parameters(Some(parameters(request)));
-    }
-    if !O::ROUTE.paths.is_empty() {
-        schemas.push((PathEncoding::name().into_owned(), PathEncoding::schema()));
+    } else if O::ROUTE.optional_body {
+        let null = ObjectBuilder::new().schema_type(Type::Null);
+        let either = OneOfBuilder::new().item(Schema::Object(request)).item(null);
+        operation = operation.request_body(Some(body(&O::ROUTE, Schema::OneOf(either.build()))));
+    } else {
+        operation = operation.request_body(Some(body(&O::ROUTE, Ref::from_schema_name(O::name()))));
+        schemas.push((O::name().into_owned(), Schema::Object(request).into()));
     }
     if O::ROUTE.conditional {
         operation = operation.parameters(Some(precondition_headers()));
@@ -61,6 +84,7 @@ where
     let method = match O::ROUTE.method {
         Method::Get => HttpMethod::Get,
         Method::Post => HttpMethod::Post,
+        Method::Patch => HttpMethod::Patch,
         Method::Delete => HttpMethod::Delete,
     };
     paths.add_path_operation(O::ROUTE.path, vec![method], operation.build());
@@ -73,14 +97,12 @@ where
     O::Answer: ToSchema,
 {
     let route = O::ROUTE;
-    let in_vm = "In a VM it also needs the scope `swarm:exec`.";
-    let description = format!("{} {in_vm}", route.description);
     let scopes = route.scopes.iter().map(|scope| scope.as_str());
     let mut operation = OperationBuilder::new()
         .operation_id(Some(route.id))
         .tag(route.tag)
         .summary(Some(route.summary))
-        .description(Some(description.trim_start()))
+        .description(Some(route.description))
         .security(SecurityRequirement::new("bearer", scopes));
     for (status, response) in answers::<O>(route.success) {
         operation = operation.response(status, response);
@@ -91,13 +113,41 @@ where
     operation
 }
 
+fn path_parameter(field: &PathField) -> Parameter {
+    ParameterBuilder::new()
+        .name(field.name)
+        .parameter_in(ParameterIn::Path)
+        .required(Required::True)
+        .description(Some(field.description))
+        .example(Some(field.example.into()))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .build()
+}
+
+fn body(route: &Route, schema: impl Into<RefOr<Schema>>) -> RequestBody {
+    let content = ContentBuilder::new().schema(Some(schema)).example(example(route.example)).build();
+    let required = (!route.optional_body).then_some(Required::True);
+    let limit = BodyLimit::of_route(route);
+    RequestBodyBuilder::new()
+        .description(Some(format!("At most {limit}.")))
+        .required(required)
+        .content("application/json", content)
+        .build()
+}
+
+/// The example of a route; `None` if it is empty.
+fn example(json: &str) -> Option<Value> {
+    serde_json::from_str(json).ok()
+}
+
 fn answers<O: Endpoint>(success: Success) -> Vec<(&'static str, Response)>
 where
     O::Answer: ToSchema,
 {
     let answer = |description: &str| {
         let schema = Ref::from_schema_name(O::Answer::name());
-        let content = ContentBuilder::new().schema(Some(schema)).build();
+        let example = example(O::ROUTE.answer_example);
+        let content = ContentBuilder::new().schema(Some(schema)).example(example).build();
         ResponseBuilder::new().description(description).content("application/json", content).build()
     };
     match success {
@@ -107,12 +157,17 @@ where
     }
 }
 
-/// The fields of the operation, with those that every request may have.
-fn request_schema<O: Endpoint + ToSchema>() -> Object {
-    let mut request = match O::schema() {
+/// The fields of an operation.
+fn fields_of<O: ToSchema>() -> Object {
+    match O::schema() {
         RefOr::T(Schema::Object(object)) => object,
         _ => Object::new(),
-    };
+    }
+}
+
+/// The fields of an operation, with those that every request on a workspace may have.
+fn fields_on_workspace<O: WorkspaceEndpoint + ToSchema>() -> Object {
+    let mut request = fields_of::<O>();
     if let Some(last) = O::ROUTE.paths.iter().filter_map(|name| request.properties.get_index_of(*name)).max()
     {
         let encoding = Ref::builder().ref_location_from_schema_name(PathEncoding::name());
@@ -171,8 +226,8 @@ fn forbid_null(schema: &mut RefOr<Schema>) {
         }
         RefOr::T(Schema::OneOf(one_of)) => {
             one_of.items.retain(|item| !is_null(item));
-            if let [RefOr::Ref(only)] = one_of.items.as_slice() {
-                *schema = only.clone().into();
+            if let [only] = one_of.items.as_slice() {
+                *schema = only.clone();
             }
         }
         _ => {}

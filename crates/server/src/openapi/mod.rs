@@ -188,11 +188,12 @@ pub(crate) fn complete(document: &mut openapi::OpenApi) {
     }
 }
 
-/// Adds the size limit of the JSON body of an operation.
+/// Adds the size limit of the JSON body of an operation. That of an endpoint is described with its body.
 fn add_body_limit(operation: &mut Operation, method: &Method, path: &str) {
     let limit = BodyLimit::for_operation(method, path, is_public(operation));
     let Some(RefOr::T(body)) = &mut operation.request_body else { return };
-    if body.content.contains_key("application/json") {
+    let is_described = body.description.as_deref().is_some_and(|text| text.starts_with("At most "));
+    if body.content.contains_key("application/json") && !is_described {
         let description = body.description.take().map_or_else(String::new, |text| format!("{text} "));
         body.description = Some(format!("{description}At most {limit}."));
     }

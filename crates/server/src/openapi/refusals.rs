@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use skep_api::{
     ErrorCode::{self, *},
     files::WRITE_REFUSALS,
-    refusals::{PATH, PLACE},
+    refusals::{PATH, PLACE, SWARM},
 };
 use utoipa::{
     IntoResponses,
@@ -17,8 +17,6 @@ use crate::error::status_number;
 /// The extension that holds the codes of a response until the document is completed.
 const CODES: &str = "x-codes";
 
-/// Refusals of operations that need the swarm.
-const SWARM: &[ErrorCode] = &[SwarmUnavailable, ShuttingDown];
 /// Refusals of a body that the operation does not need. Where one is required, all operations share them.
 const OPTIONAL_BODY: &[ErrorCode] = &[MalformedBody, BodyTooLarge, NotJson];
 /// Refusals of an `Idempotency-Key`.
@@ -96,14 +94,6 @@ refusals! {
     DuplexRefused = &[&[UpgradeRequired], PLACE, &[InvalidValue]],
     /// Reconnecting to a running command.
     ExecReconnectRefused = &[PLACE, &[UnknownExec]],
-    CreateKeyRefused = &[&[KeyRequired, UnknownVm, UnknownAccount, NameTaken, SwarmUnavailable]],
-    KeyRefused = &[&[UnknownKey]],
-    RotateRefused = &[&[KeyRequired, UnknownKey, KeyNotValid]],
-    CreateAccountRefused = &[&[NameTaken, WorkspaceTaken]],
-    /// Reading an account, or revoking its keys.
-    AccountRefused = &[&[UnknownAccount]],
-    ChangeAccountRefused = &[&[UnknownAccount, AccountProtected]],
-    DeleteAccountRefused = &[&[UnknownAccount, AccountInUse, AccountProtected], SWARM],
     CreateTicketRefused = &[&[QuotaExceeded], IDEMPOTENCY, TICKET_FIELDS],
     CreateTicketsRefused = &[&[Cycle, QuotaExceeded], IDEMPOTENCY, TICKET_FIELDS],
     /// Claiming any ready ticket.

@@ -2,28 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::extract::State;
 use jiff::Timestamp;
-use serde::Deserialize;
 use skep_accounts::{check_account, check_account_change, check_can_set_roots};
 use skep_api::{
     AccountId, ErrorCode, Failure, Scope,
-    accounts::{Account, AccountList, ChangeAccount, CreateAccount, DeletedAccount},
+    accounts::{
+        Account, AccountList, ChangeAccount, CreateAccount, DeleteAccount, DeletedAccount, ListAccounts,
+        ReadAccount,
+    },
 };
-use skep_store::{DeleteAccount, ListAccounts, RevokeAllKeys, Store};
-use utoipa::IntoParams;
-use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
+use skep_store::Store;
 
-use super::{Answer, Created, Routes, created, page::Page};
+use super::{
+    Routes,
+    handle::{Handle, Request, endpoints},
+    page,
+};
 use crate::{
-    body::Body,
-    door::address,
-    error::Refusal,
-    extract::{Caller, NoParameters, Query, RequestInfo, Segment, ServerAdmin},
-    json::Json,
-    openapi::refusals::{AccountRefused, ChangeAccountRefused, CreateAccountRefused, DeleteAccountRefused},
-    swarm_handle::SwarmHandle,
-    workspace_disk::WorkspaceDisk,
+    auth::Identity, door::address, error::Refusal, swarm_handle::SwarmHandle, workspace_disk::WorkspaceDisk,
     workspaces::Workspaces,
 };
 
@@ -39,183 +35,106 @@ pub(crate) struct AccountsState {
     pub workspace_disk: WorkspaceDisk,
 }
 
-pub(crate) fn routes(state: AccountsState) -> Routes {
-    vec![routes!(list, create).with_state(state.clone()), routes!(read, change, delete).with_state(state)]
+pub(crate) fn routes(state: &AccountsState) -> Routes {
+    endpoints![state; ListAccounts, CreateAccount, ReadAccount, ChangeAccount, DeleteAccount]
 }
 
-/// List accounts
-///
-/// The accounts of this server, newest first.
-#[utoipa::path(
-    get, path = "/api/accounts", tag = "accounts", operation_id = "list_accounts", params(Page<AccountId>),
-    security(("bearer" = ["server:admin"])),
-    responses((status = 200, description = "A page of accounts", body = AccountList))
-)]
-async fn list(
-    State(state): State<AccountsState>,
-    _: Caller<ServerAdmin>,
-    Query(page): Query<Page<AccountId>>,
-) -> Answer<AccountList> {
-    let (limit, before) = page.read()?;
-    let page = state.store.list_accounts(ListAccounts { limit, before }).await?;
-    Ok(Json(AccountList {
-        accounts: page.accounts.into_iter().map(to_api).collect(),
-        next_cursor: page.next.map(|id| id.to_string()),
-    }))
-}
+impl Handle for ListAccounts {
+    type State = AccountsState;
 
-/// Create an account
-///
-/// An account is a tenant with its own VMs, keys and files. `POST /api/keys` with `account` creates its first key.
-/// Without `roots`, the server creates an empty folder for it.
-#[utoipa::path(
-    post, path = "/api/accounts", tag = "accounts", operation_id = "create_account",
-    security(("bearer" = ["server:admin"])),
-    request_body(content = CreateAccount, example = json!({
-        "name": "acme", "allowed_ips": ["192.0.2.0/24"], "max_vms": 10, "max_memory_mb": 4096,
-        "max_disk_mb": 20_480
-    })),
-    responses(
-        (status = 201, description = "The record", body = Account),
-        CreateAccountRefused,
-    )
-)]
-async fn create(
-    State(state): State<AccountsState>,
-    _: Caller<ServerAdmin>,
-    _: Query<NoParameters>,
-    call: RequestInfo,
-    Body(request): Body<CreateAccount>,
-) -> Created<Account> {
-    let granted = check_account(&request)?;
-    call.audit.set_egress(request.egress.as_ref());
-    let roots = state.roots_of_new(&granted.name, granted.roots).await?;
-    let made = state.store.create_account(skep_store::CreateAccount {
-        name: granted.name,
-        roots,
-        allowed_ips: granted.allowed_ips,
-        limits: granted.limits,
-        egress: granted.egress,
-        git_relay: granted.git_relay,
-        at: Timestamp::now(),
-    });
-    let made = made.await?;
-    call.audit.set_resource(made.id);
-    created(to_api(made))
-}
-
-/// Read an account
-///
-/// Returns its record: roots, networks and quotas.
-#[utoipa::path(
-    get, path = "/api/accounts/{id}", tag = "accounts", operation_id = "read_account",
-    security(("bearer" = ["server:admin"])),
-    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters", example = "acc_01jv0000000000000000000000")),
-    responses(
-        (status = 200, description = "The record", body = Account),
-        AccountRefused,
-    )
-)]
-async fn read(
-    State(state): State<AccountsState>,
-    _: Caller<ServerAdmin>,
-    Segment(id): Segment,
-    _: Query<NoParameters>,
-) -> Answer<Account> {
-    Ok(Json(to_api(state.store.account(account_id(&id)?).await?)))
-}
-
-/// Change an account
-///
-/// Absent fields stay unchanged. The change applies from the account's next request on; VMs above a smaller quota keep
-/// running. The roots of the account `default` are set by `skep serve --root`.
-#[utoipa::path(
-    patch, path = "/api/accounts/{id}", tag = "accounts", operation_id = "change_account",
-    security(("bearer" = ["server:admin"])),
-    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters", example = "acc_01jv0000000000000000000000")),
-    request_body(content = inline(Option<ChangeAccount>), example = json!({"max_vms": 20, "allowed_ips": []})),
-    responses(
-        (status = 200, description = "The record", body = Account),
-        ChangeAccountRefused,
-    )
-)]
-async fn change(
-    State(state): State<AccountsState>,
-    caller: Caller<ServerAdmin>,
-    Segment(id): Segment,
-    _: Query<NoParameters>,
-    call: RequestInfo,
-    Body(request): Body<ChangeAccount>,
-) -> Answer<Account> {
-    let change = check_account_change(&request)?;
-    call.audit.set_egress(change.egress.as_ref());
-    if let (Some(allowed_ips), true) = (&change.allowed_ips, id == caller.account.id.to_string()) {
-        check_own_address(allowed_ips, &caller)?;
+    async fn handle(self, state: AccountsState, _: Request<()>) -> Result<AccountList, Refusal> {
+        let (limit, before) = page::check(self.limit, self.cursor.as_deref())?;
+        let page = state.store.list_accounts(skep_store::ListAccounts { limit, before }).await?;
+        Ok(AccountList {
+            accounts: page.accounts.into_iter().map(to_api).collect(),
+            next_cursor: page.next.map(|id| id.to_string()),
+        })
     }
-    let account = state.store.account(account_id(&id)?).await?;
-    let roots = match change.roots {
-        None => None,
-        Some(roots) => {
-            check_can_set_roots(&account.name)?;
-            Some(state.check_roots(&account.name, roots).await?)
-        }
-    };
-    let changed = state.store.change_account(skep_store::ChangeAccount {
-        account: account.id,
-        roots,
-        allowed_ips: change.allowed_ips,
-        max_vms: change.max_vms,
-        max_memory_mb: change.max_memory_mb,
-        max_paused_vms: change.max_paused_vms,
-        max_disk_mb: change.max_disk_mb,
-        egress: change.egress,
-        git_relay: change.git_relay,
-    });
-    let changed = changed.await?;
-    state.workspace_disk.set_stale(changed.id);
-    Ok(Json(to_api(changed)))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct Deletion {
-    /// Whether to end the VMs of the account too; default false.
-    force: Option<bool>,
+impl Handle for CreateAccount {
+    type State = AccountsState;
+
+    async fn handle(self, state: AccountsState, request: Request<()>) -> Result<Account, Refusal> {
+        let granted = check_account(&self)?;
+        let audit = &request.info.audit;
+        audit.set_egress(self.egress.as_ref());
+        let roots = state.roots_of_new(&granted.name, granted.roots).await?;
+        let made = state.store.create_account(skep_store::CreateAccount {
+            name: granted.name,
+            roots,
+            allowed_ips: granted.allowed_ips,
+            limits: granted.limits,
+            egress: granted.egress,
+            git_relay: granted.git_relay,
+            at: Timestamp::now(),
+        });
+        let made = made.await?;
+        audit.set_resource(made.id);
+        Ok(to_api(made))
+    }
 }
 
-/// Delete an account
-///
-/// Revokes its keys, which ends their open streams, and frees its name. The files in its roots are kept. An account
-/// with running VMs is deleted only with `force=true`, which ends them. The account `default` cannot be deleted.
-#[utoipa::path(
-    delete, path = "/api/accounts/{id}", tag = "accounts", operation_id = "delete_account",
-    security(("bearer" = ["server:admin"])),
-    params(("id" = String, Path, description = "The account's id, `acc_` and 26 characters", example = "acc_01jv0000000000000000000000"), Deletion),
-    responses(
-        (status = 200, description = "It was deleted", body = DeletedAccount, example = json!({
-            "id": "acc_01jv0000000000000000000000", "name": "acme", "deleted": true, "keys_revoked": 2, "vms_ended": 0,
-            "kept_roots": ["/var/lib/skep/workspaces/acme"]
-        })),
-        DeleteAccountRefused,
-    )
-)]
-async fn delete(
-    State(state): State<AccountsState>,
-    _: Caller<ServerAdmin>,
-    Segment(id): Segment,
-    Query(deletion): Query<Deletion>,
-    call: RequestInfo,
-) -> Answer<DeletedAccount> {
-    let id = account_id(&id)?;
-    let request_id = call.id.as_str().to_owned();
-    match state.delete(id, &request_id).await {
-        Err(error) if error.code() == ErrorCode::AccountInUse && deletion.force == Some(true) => {
-            // In a separate task, so that a disconnected caller does not leave a half-deleted account behind.
-            let done = tokio::spawn(async move { state.delete_with_vms(id, &request_id).await }).await;
-            Ok(Json(done.map_err(|error| Refusal::internal(error.to_string()))??))
+impl Handle for ReadAccount {
+    type State = AccountsState;
+
+    async fn handle(self, state: AccountsState, request: Request<AccountId>) -> Result<Account, Refusal> {
+        Ok(to_api(state.store.account(request.path).await?))
+    }
+}
+
+impl Handle for ChangeAccount {
+    type State = AccountsState;
+
+    async fn handle(self, state: AccountsState, request: Request<AccountId>) -> Result<Account, Refusal> {
+        let change = check_account_change(&self)?;
+        request.info.audit.set_egress(change.egress.as_ref());
+        let (caller, id) = (&request.caller, request.path);
+        if let (Some(allowed_ips), true) = (&change.allowed_ips, id == caller.account.id) {
+            check_own_address(allowed_ips, caller)?;
         }
-        outcome => Ok(Json(outcome?)),
+        let account = state.store.account(id).await?;
+        let roots = match change.roots {
+            None => None,
+            Some(roots) => {
+                check_can_set_roots(&account.name)?;
+                Some(state.check_roots(&account.name, roots).await?)
+            }
+        };
+        let changed = state.store.change_account(skep_store::ChangeAccount {
+            account: id,
+            roots,
+            allowed_ips: change.allowed_ips,
+            max_vms: change.max_vms,
+            max_memory_mb: change.max_memory_mb,
+            max_paused_vms: change.max_paused_vms,
+            max_disk_mb: change.max_disk_mb,
+            egress: change.egress,
+            git_relay: change.git_relay,
+        });
+        let changed = changed.await?;
+        state.workspace_disk.set_stale(id);
+        Ok(to_api(changed))
+    }
+}
+
+impl Handle for DeleteAccount {
+    type State = AccountsState;
+
+    async fn handle(
+        self,
+        state: AccountsState,
+        request: Request<AccountId>,
+    ) -> Result<DeletedAccount, Refusal> {
+        let (id, request_id) = (request.path, request.info.id.as_str().to_owned());
+        match state.delete(id, &request_id).await {
+            Err(error) if error.code() == ErrorCode::AccountInUse && self.force => {
+                // In a separate task, so that a disconnected caller does not leave a half-deleted account behind.
+                let done = tokio::spawn(async move { state.delete_with_vms(id, &request_id).await }).await;
+                done.map_err(|error| Refusal::internal(error.to_string()))?
+            }
+            outcome => Ok(outcome?),
+        }
     }
 }
 
@@ -243,7 +162,8 @@ impl AccountsState {
 
     async fn delete(&self, account: AccountId, request_id: &str) -> skep_store::Result<DeletedAccount> {
         let (at, request_id) = (Timestamp::now(), Some(request_id.to_owned()));
-        let deleted = self.store.delete_account(DeleteAccount { account, at, request_id }).await?;
+        let deleted =
+            self.store.delete_account(skep_store::DeleteAccount { account, at, request_id }).await?;
         Ok(DeletedAccount {
             id: account,
             name: deleted.account.name,
@@ -258,7 +178,7 @@ impl AccountsState {
         let swarm = self.vms.swarm().await?;
         // Keys first: afterwards only boots in progress can still add VMs.
         let (at, request) = (Timestamp::now(), Some(request_id.to_owned()));
-        let keys = self.store.revoke_all_keys(RevokeAllKeys {
+        let keys = self.store.revoke_all_keys(skep_store::RevokeAllKeys {
             account,
             scopes: Scope::ALL.to_vec(),
             except: None,
@@ -285,7 +205,7 @@ impl AccountsState {
 }
 
 /// Refuses a change by which the caller would lock itself out.
-fn check_own_address(allowed_ips: &[String], caller: &Caller<ServerAdmin>) -> Result<(), Failure> {
+fn check_own_address(allowed_ips: &[String], caller: &Identity) -> Result<(), Failure> {
     address::check(allowed_ips, caller.peer).map_err(|_| {
         let peer = caller.peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_canonical().to_string());
         let message = format!(
@@ -294,11 +214,6 @@ fn check_own_address(allowed_ips: &[String], caller: &Caller<ServerAdmin>) -> Re
         );
         Failure::new(ErrorCode::InvalidValue, message)
     })
-}
-
-/// A malformed id gets the same error as an unknown account.
-fn account_id(text: &str) -> Result<AccountId, skep_store::Error> {
-    text.parse().map_err(|_| skep_store::Error::UnknownAccount { account: text.to_owned() })
 }
 
 fn to_api(account: skep_store::Account) -> Account {

@@ -17,7 +17,8 @@ use utoipa_axum::{
 
 use super::{
     Routes, content,
-    operations::{OperationRequest, ScopesOf, route},
+    handle::ScopesOf,
+    operations::{OperationRequest, route},
     raw::{self, FilesState},
     watch,
 };

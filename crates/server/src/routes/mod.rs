@@ -19,6 +19,7 @@ pub(crate) mod exec_state;
 pub(crate) mod exec_stream;
 pub(crate) mod files;
 pub(crate) mod git_credentials;
+pub(crate) mod handle;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod metrics;

@@ -9,7 +9,10 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use skep_api::{
     AccountId,
-    accounts::{Account as Record, AccountList, ChangeAccount, CreateAccount, DeletedAccount, GitRelay},
+    accounts::{
+        Account as Record, AccountList, ChangeAccount, CreateAccount, DeleteAccount, DeletedAccount,
+        GitRelay, ListAccounts, ReadAccount,
+    },
     egress::{EgressPolicy, EgressPreset},
 };
 use skep_client::{Answered, Client};
@@ -170,7 +173,7 @@ pub(crate) async fn run(verb: Account) -> anyhow::Result<ExitCode> {
         Verb::Show(verb) => {
             let client = verb.connection.client()?;
             let id = find(&client, &verb.account).await?;
-            show(&client.account(id).await?, verb.connection.json)
+            show(&client.run_on(id, &ReadAccount {}).await?, verb.connection.json)
         }
         Verb::Set(verb) => set(verb).await,
         Verb::Delete(verb) => delete(verb).await,
@@ -189,7 +192,7 @@ async fn create(verb: Create) -> anyhow::Result<ExitCode> {
         egress: with_presets(verb.egress, &verb.egress_preset)?,
         git_relay: verb.git_relay,
     };
-    show(&verb.connection.client()?.create_account(&request).await?, verb.connection.json)
+    show(&verb.connection.client()?.run(&request).await?, verb.connection.json)
 }
 
 async fn set(verb: Set) -> anyhow::Result<ExitCode> {
@@ -208,16 +211,16 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
     }
     let client = verb.connection.client()?;
     let id = find(&client, &verb.account).await?;
-    show(&client.change_account(id, &change).await?, verb.connection.json)
+    show(&client.run_on(id, &change).await?, verb.connection.json)
 }
 
 async fn delete(verb: Delete) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
+    let request = DeleteAccount { force: verb.force };
     let mut code = ExitCode::SUCCESS;
     for account in &verb.accounts {
         // A failure does not stop the loop: the other accounts are still deleted.
-        let deleted =
-            async { anyhow::Ok(client.delete_account(find(&client, account).await?, verb.force).await?) };
+        let deleted = async { anyhow::Ok(client.run_on(find(&client, account).await?, &request).await?) };
         match deleted.await {
             Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
             Ok(deleted) => show_deleted(&deleted)?,
@@ -259,7 +262,7 @@ async fn all(client: &Client) -> anyhow::Result<Vec<Record>> {
     let mut accounts = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
-        let page = client.accounts(cursor.as_deref()).await?.value;
+        let page = client.run(&ListAccounts { cursor, ..ListAccounts::default() }).await?.value;
         accounts.extend(page.accounts);
         cursor = page.next_cursor;
         if cursor.is_none() {

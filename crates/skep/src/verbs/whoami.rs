@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use skep_api::keys::IdentifyCaller;
 
 use crate::{connection::Connection, output};
 
@@ -14,7 +15,7 @@ pub(crate) struct Whoami {
 }
 
 pub(crate) async fn run(verb: Whoami) -> anyhow::Result<ExitCode> {
-    let answer = verb.connection.client()?.whoami().await?;
+    let answer = verb.connection.client()?.run(&IdentifyCaller {}).await?;
     if verb.connection.json {
         output::json(&answer.text)?;
         return Ok(ExitCode::SUCCESS);

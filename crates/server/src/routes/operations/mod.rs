@@ -6,33 +6,27 @@ mod relayed;
 mod remote;
 mod request;
 
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
-use axum::{
-    extract::State,
-    handler::Handler,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-    routing::{MethodFilter, MethodRouter},
-};
+use axum::{extract::State, handler::Handler, response::Response};
 use skep_api::{
-    Call, CallContext, Endpoint, Scope,
-    endpoint::Method,
-    for_each_endpoint,
+    Call, CallContext, WorkspaceEndpoint, for_each_endpoint,
     git::{GitReach, Person},
 };
 use skep_workspace::Run;
 use utoipa::ToSchema;
-use utoipa_axum::router::{UtoipaMethodRouter, UtoipaMethodRouterExt};
+use utoipa_axum::router::UtoipaMethodRouter;
 
 pub(crate) use self::request::{OperationRequest, precondition};
-use super::Routes;
+use super::{
+    Routes,
+    handle::{self, ScopesOf, respond},
+};
 use crate::{
     auth::Identity,
     error::Refusal,
-    extract::{Caller, Requirement},
-    json::Json,
-    openapi::endpoint::describe,
+    extract::Caller,
+    openapi::endpoint::describe_on_workspace,
     operation_runner::{OperationRunner, Target},
     vault::Vault,
 };
@@ -60,31 +54,16 @@ pub(crate) fn routes(state: &OperationsState) -> Routes {
     all
 }
 
-/// The route of an endpoint, with its description.
+/// The route of an operation on a workspace.
 pub(super) fn route<O, H, T, S>(handler: H, state: S) -> UtoipaMethodRouter
 where
-    O: Endpoint + ToSchema,
+    O: WorkspaceEndpoint + ToSchema,
     O::Answer: ToSchema,
     H: Handler<T, S>,
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    let filter = match O::ROUTE.method {
-        Method::Get => MethodFilter::GET,
-        Method::Post => MethodFilter::POST,
-        Method::Delete => MethodFilter::DELETE,
-    };
-    let (schemas, paths) = describe::<O>();
-    (schemas, paths, MethodRouter::new().on(filter, handler)).with_state(state)
-}
-
-/// The scopes of an endpoint.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ScopesOf<O>(PhantomData<O>);
-
-impl<O: Endpoint + 'static> Requirement for ScopesOf<O> {
-    const SCOPES: &'static [Scope] = O::ROUTE.scopes;
-    const VM_KEYS: bool = true;
+    handle::route::<O, _, _, _>(describe_on_workspace::<O>(), handler, state)
 }
 
 async fn serve<O>(
@@ -93,7 +72,7 @@ async fn serve<O>(
     request: OperationRequest<O>,
 ) -> Result<Response, Refusal>
 where
-    O: Endpoint + Run + 'static,
+    O: WorkspaceEndpoint + Run,
 {
     let OperationRequest { operation, target, condition } = request;
     let reach = match target {
@@ -104,11 +83,6 @@ where
     let context = CallContext { committer: key_as_person(&caller), reach, condition };
     let answer = state.runner.run(&caller, target, Call { context, operation }).await?;
     Ok(respond::<O>(answer))
-}
-
-fn respond<O: Endpoint>(answer: O::Answer) -> Response {
-    let status = if O::has_created(&answer) { StatusCode::CREATED } else { StatusCode::OK };
-    (status, Json(answer)).into_response()
 }
 
 impl OperationsState {

@@ -2,17 +2,26 @@
 
 use axum::{extract::State, response::Response};
 use skep_api::{
-    AbsolutePath, Call, CallContext, Endpoint, Failure,
+    AbsolutePath, Call, CallContext, Failure, WorkspaceEndpoint,
     git::{GitClone, GitFetchRemote, GitPull, GitPush, RelayPlace},
     path::PathEncoding,
 };
 
 use super::{
-    OperationRequest, OperationsState, ScopesOf,
+    OperationRequest, OperationsState,
     exchange::{self, CloneFrom},
-    key_as_person, respond, route,
+    key_as_person, route,
 };
-use crate::{auth::Identity, error::Refusal, extract::Caller, operation_runner::Target, routes::Routes};
+use crate::{
+    auth::Identity,
+    error::Refusal,
+    extract::Caller,
+    operation_runner::Target,
+    routes::{
+        Routes,
+        handle::{ScopesOf, respond},
+    },
+};
 
 pub(super) fn routes(state: &OperationsState) -> Routes {
     vec![
@@ -64,7 +73,7 @@ async fn clone(
 }
 
 /// The operation with the reach of the server, which the exchange uses on the server only.
-async fn with_context<O: Endpoint>(
+async fn with_context<O: WorkspaceEndpoint>(
     state: &OperationsState,
     caller: &Identity,
     request: OperationRequest<O>,

@@ -5,14 +5,14 @@ use form_urlencoded::Serializer;
 use http::{HeaderMap, request::Parts};
 use serde_json::{Map, Value};
 use skep_api::{
-    Endpoint, ErrorCode, Failure,
+    ErrorCode, Failure, WorkspaceEndpoint,
     exec::VmField,
     files::WriteCondition,
     path::{PathEncoding, percent_encoded},
 };
 
 use crate::{
-    body::{Object, read_object},
+    body::{BodyLimit, Object, read_object},
     error::Refusal,
     extract::{NoParameters, Query, RequestInfo, read_query},
     operation_runner::{OperationRunner, Target},
@@ -31,7 +31,7 @@ pub(crate) struct OperationRequest<O> {
     pub condition: WriteCondition,
 }
 
-impl<O: Endpoint + 'static, S: Send + Sync> FromRequest<S> for OperationRequest<O> {
+impl<O: WorkspaceEndpoint + 'static, S: Send + Sync> FromRequest<S> for OperationRequest<O> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
@@ -41,7 +41,8 @@ impl<O: Endpoint + 'static, S: Send + Sync> FromRequest<S> for OperationRequest<
             if O::ROUTE.conditional { precondition(&parts.headers)? } else { WriteCondition::None };
         let (operation, vm) = if O::ROUTE.method.has_body() {
             Query::<NoParameters>::from_request_parts(&mut parts, state).await?;
-            read_object(Request::from_parts(parts, body), from_body::<O>).await?
+            read_object(Request::from_parts(parts, body), BodyLimit::of_route(&O::ROUTE), from_body::<O>)
+                .await?
         } else {
             from_query::<O>(&parts)?
         };
@@ -54,7 +55,7 @@ impl<O: Endpoint + 'static, S: Send + Sync> FromRequest<S> for OperationRequest<
 }
 
 /// The operation in a body, and the VM. A field that is null counts as absent.
-fn from_body<O: Endpoint>(object: Object) -> Result<(O, Option<VmField>), Failure> {
+fn from_body<O: WorkspaceEndpoint>(object: Object) -> Result<(O, Option<VmField>), Failure> {
     let mut fields = object.into_fields();
     fields.retain(|_, value| !value.is_null());
     let vm = fields.remove(VM).map(|vm| Object::single(VM, vm).into_field::<VmField>(VM)).transpose()?;
@@ -65,7 +66,7 @@ fn from_body<O: Endpoint>(object: Object) -> Result<(O, Option<VmField>), Failur
 }
 
 /// The operation in a query, and the VM.
-fn from_query<O: Endpoint>(parts: &Parts) -> Result<(O, Option<VmField>), Failure> {
+fn from_query<O: WorkspaceEndpoint>(parts: &Parts) -> Result<(O, Option<VmField>), Failure> {
     let query = parts.uri.query().unwrap_or_default();
     let pairs = crate::extract::query_pairs(query)?;
     let (mut common, mut rest) = (Map::new(), Vec::new());
@@ -91,13 +92,13 @@ fn from_query<O: Endpoint>(parts: &Parts) -> Result<(O, Option<VmField>), Failur
     Ok((operation, vm))
 }
 
-fn is_path_encoding<O: Endpoint>(name: &str) -> bool {
+fn is_path_encoding<O: WorkspaceEndpoint>(name: &str) -> bool {
     name == PATH_ENCODING && !O::ROUTE.paths.is_empty()
 }
 
 /// Removes `path_encoding`, and percent-encodes paths that are written plainly: the value of an operation has all paths
 /// percent-encoded.
-fn decode_paths<O: Endpoint>(fields: &mut Map<String, Value>) -> Result<(), Failure> {
+fn decode_paths<O: WorkspaceEndpoint>(fields: &mut Map<String, Value>) -> Result<(), Failure> {
     if O::ROUTE.paths.is_empty() {
         return Ok(());
     }

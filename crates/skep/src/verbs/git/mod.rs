@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
-use skep_api::{AbsolutePath, Endpoint, git::GitRepositories};
+use skep_api::{AbsolutePath, WorkspaceEndpoint, git::GitRepositories};
 use skep_client::{Answered, Client};
 
 use crate::{
@@ -132,7 +132,7 @@ const MAX_LISTED_REPOSITORIES: usize = 20;
 
 impl OpenRepository {
     /// Runs an operation in the repository's place.
-    async fn run<O: Endpoint>(&self, operation: &O) -> anyhow::Result<Answered<O::Answer>> {
+    async fn run<O: WorkspaceEndpoint>(&self, operation: &O) -> anyhow::Result<Answered<O::Answer>> {
         Ok(self.place.remote.run(operation).await?)
     }
 

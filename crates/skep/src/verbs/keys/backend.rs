@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use skep_accounts::{GrantContext, KeySecret, check_rotation, grant};
 use skep_api::{
     AccountId, ErrorCode, KeyId, Scope, VmId, VmRef,
-    keys::{CreateKey, CreatedKey, Key, RevokedKeys, RotateKey},
+    keys::{
+        CreateKey, CreatedKey, IdentifyCaller, Key, ListKeys, RevokeAllKeys, RevokeKey, RevokedKeys,
+        RotateKey,
+    },
 };
 use skep_client::Client;
-use skep_store::{
-    Account, AccountStore, KeyStore, ListKeys, NewKey, RevokeAllKeys, RevokeKey, SqliteSettings, SqliteStore,
-    VmBooted, VmStore,
-};
+use skep_store::{Account, AccountStore, KeyStore, NewKey, SqliteSettings, SqliteStore, VmBooted, VmStore};
 
 use crate::{random, verbs::account};
 
@@ -39,7 +39,7 @@ impl Backend {
     /// The server does not answer, refuses the key, or has no such account.
     pub(super) async fn by_api(client: Client, account: Option<&str>) -> anyhow::Result<Self> {
         let Some(account) = account else { return Ok(Self::Api { client, other: None }) };
-        let own = client.whoami().await?.value.account;
+        let own = client.run(&IdentifyCaller {}).await?.value.account;
         if own.name == account || own.id.to_string() == account {
             return Ok(Self::Api { client, other: None });
         }
@@ -70,7 +70,7 @@ impl Backend {
         let (store, account) = match self {
             Self::Api { client, other } => {
                 request.account = other.as_ref().map(|(id, _)| *id);
-                return Ok(client.create_key(&request).await?.value);
+                return Ok(client.run(&request).await?.value);
             }
             Self::Store { store, account, .. } => (store, account),
         };
@@ -106,7 +106,7 @@ impl Backend {
                 self.require_own_account("lists")?;
                 let mut cursor: Option<String> = None;
                 loop {
-                    let page = client.keys(cursor.as_deref()).await?.value;
+                    let page = client.run(&ListKeys { cursor, ..ListKeys::default() }).await?.value;
                     keys.extend(page.keys);
                     cursor = page.next_cursor;
                     if cursor.is_none() {
@@ -117,7 +117,7 @@ impl Backend {
             Self::Store { store, account, .. } => {
                 let mut before = None;
                 loop {
-                    let page = store.list_keys(ListKeys {
+                    let page = store.list_keys(skep_store::ListKeys {
                         account: account.id,
                         scopes: Scope::ALL.to_vec(),
                         limit: PAGE,
@@ -138,7 +138,7 @@ impl Backend {
         let (store, account) = match self {
             Self::Api { client, .. } => {
                 self.require_own_account("rotates")?;
-                return Ok(client.rotate_key(id, request).await?.value);
+                return Ok(client.run_on(id, request).await?.value);
             }
             Self::Store { store, account, .. } => (store, account),
         };
@@ -163,10 +163,11 @@ impl Backend {
         match self {
             Self::Api { client, .. } => {
                 self.require_own_account("revokes single")?;
-                Ok(client.revoke_key(id).await?.value)
+                Ok(client.run_on(id, &RevokeKey {}).await?.value)
             }
             Self::Store { store, account, .. } => {
-                let command = RevokeKey { account: account.id, id, at: Timestamp::now(), request_id: None };
+                let command =
+                    skep_store::RevokeKey { account: account.id, id, at: Timestamp::now(), request_id: None };
                 Ok(store.revoke_key(command).await?.key)
             }
         }
@@ -177,14 +178,15 @@ impl Backend {
         match self {
             Self::Api { client, other } => {
                 let account = other.as_ref().map(|(id, _)| *id);
-                Ok(client.revoke_all_keys(including_own, account).await?.value)
+                let request = RevokeAllKeys { all: true, own: including_own, account };
+                Ok(client.run(&request).await?.value)
             }
             Self::Store { store, account, own } => {
                 let spared = match own.as_ref().filter(|_| !including_own) {
                     Some(secret) => store.key_by_hash(secret.hash()).await?.map(|found| found.record.key.id),
                     None => None,
                 };
-                let command = RevokeAllKeys {
+                let command = skep_store::RevokeAllKeys {
                     account: account.id,
                     scopes: Scope::ALL.to_vec(),
                     except: spared,
