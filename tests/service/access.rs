@@ -337,8 +337,10 @@ fn foreign(path: &str, key: KeyId, ticket: &str, webhook: &str, account: &str) -
         path if path.contains("{pid}") => ("{pid}", "4242".to_owned(), "4243".to_owned()),
         _ => return None,
     };
-    let fill =
-        |value: &str| path.replace(name, value).replace("{exec_id}", "exec_x").replace("{delivery}", "dlv_x");
+    let delivery = skep_api::DeliveryId::generate().to_string();
+    let fill = |value: &str| {
+        path.replace(name, value).replace("{exec_id}", "exec_x").replace("{delivery}", &delivery)
+    };
     Some((fill(&own), fill(&nobodys)))
 }
 
@@ -363,9 +365,9 @@ async fn foreign_resources_are_answered_like_unknown_ones() {
             refused(answer).await
         };
         let (foreign, unknown) = (ask(&own).await, ask(&nobodys).await);
-        let named = |path: &str| path.split('/').max_by_key(|part| part.len()).unwrap().to_owned();
-        let same =
-            foreign.message.replace(&named(&own), "X") == unknown.message.replace(&named(&nobodys), "X");
+        let (own, nobodys) =
+            own.split('/').zip(nobodys.split('/')).find(|(own, other)| own != other).unwrap();
+        let same = foreign.message.replace(own, "X") == unknown.message.replace(nobodys, "X");
         assert!(same, "{}: {} / {}", operation.id(), foreign.message, unknown.message);
         assert_eq!((foreign.status, &foreign.code), (unknown.status, &unknown.code), "{}", operation.id());
         let expected = match operation.row().answer {

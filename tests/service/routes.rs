@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use skep_api::{ErrorCode, health::HealthStatus};
+use skep_api::{
+    ErrorCode,
+    health::{CheckHealth, HealthStatus},
+};
 use skep_client::{Client, Error};
 
 use crate::harness::{Skep, eventually};
@@ -15,7 +18,7 @@ async fn health_says_what_is_missing() {
         let mut found = None;
         // It is refused where a write takes longer than two seconds.
         eventually("the health", async || {
-            let last = public.health().await;
+            let last = public.run(&CheckHealth {}).await;
             let is_refused =
                 matches!(last, Err(Error::Refused { code: Some(ErrorCode::StoreUnavailable), .. }));
             found = Some(last);

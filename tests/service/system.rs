@@ -1,13 +1,13 @@
 //! `GET /api/system`, and samples of a server that runs no VMs.
 
-use skep_api::Scope;
+use skep_api::{Scope, system::ReadSystem};
 
 use crate::harness::{Skep, refused};
 
 #[tokio::test]
 async fn the_machine_is_described_to_the_operator() {
     let skep = Skep::start().await;
-    let system = skep.client(&skep.admin).system().await.unwrap().value;
+    let system = skep.client(&skep.admin).run(&ReadSystem {}).await.unwrap().value;
     assert_eq!(system.versions.skep, env!("CARGO_PKG_VERSION"));
     assert_eq!(system.versions.api, skep_server::API_VERSION);
     assert!(system.versions.kernel.starts_with("Linux "), "{}", system.versions.kernel);

@@ -311,6 +311,20 @@ impl Failure {
         Self::new(ErrorCode::UnknownAccount, message)
     }
 
+    /// The error for a webhook that the account does not have.
+    pub fn unknown_webhook(id: impl std::fmt::Display) -> Self {
+        let message = format!("no webhook `{id}`; list the account's webhooks to see their ids");
+        Self::new(ErrorCode::UnknownWebhook, message)
+    }
+
+    /// The error for a delivery that the webhook does not have.
+    pub fn unknown_delivery(id: impl std::fmt::Display) -> Self {
+        let message = format!(
+            "no delivery `{id}` of this webhook; list its deliveries, which are kept as long as their events"
+        );
+        Self::new(ErrorCode::UnknownDelivery, message)
+    }
+
     /// The error for a request that needs a paused VM to run.
     pub fn vm_paused(vm: crate::VmId) -> Self {
         Self::new(ErrorCode::VmPaused, format!("VM {vm} is paused; resume it first"))

@@ -1,6 +1,36 @@
-//! Answers of `GET /api/health` and `GET /`.
+//! The health of the server.
 
 use serde::{Deserialize, Serialize};
+
+use crate::{
+    ErrorCode::StoreUnavailable,
+    endpoint::{Access, Endpoint, Method, Route, Success},
+};
+
+/// Checks the health of the server: `GET /api/health`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CheckHealth {}
+
+impl Endpoint for CheckHealth {
+    const ROUTE: Route = Route {
+        tag: "public",
+        summary: "Check the health of the server",
+        description: "Public. The status is `degraded` if one of `checks` is not `ok`. If the store is unavailable, the \
+                      answer is 503.",
+        answer_example: r#"{
+            "status": "ok", "uptime": 12.5, "version": "0.1.0",
+            "checks": {"store": "ok", "engine": "ok", "disk": "ok"}
+        }"#,
+        access: Access::Public,
+        refusals: &[&[StoreUnavailable]],
+        success: Success::Done("The status and the uptime of the server"),
+        ..Route::new(Method::Get, "/api/health", "health")
+    };
+    type Path = ();
+    type Answer = Health;
+}
 
 /// The overall state of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,35 @@
-//! Answer of `GET /api/system`.
+//! The state of the machine and the server.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::swarm::{Capacity, EngineReport, PoolState};
+use crate::{
+    Scope,
+    endpoint::{Access, Endpoint, Method, Route, Success},
+    swarm::{Capacity, EngineReport, PoolState},
+};
+
+/// Reads the state of the machine: `GET /api/system`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReadSystem {}
+
+impl Endpoint for ReadSystem {
+    const ROUTE: Route = Route {
+        tag: "server",
+        summary: "Read the state of the machine",
+        description: "Returns versions, uptime, the space of the data directory's disk, the memory of the machine, and \
+                      over all accounts the VMs, the pool and the damaged templates.",
+        access: Access::AccountKey(&[Scope::ServerAdmin]),
+        success: Success::Done("The machine and the server"),
+        ..Route::new(Method::Get, "/api/system", "system")
+    };
+    type Path = ();
+    type Answer = System;
+}
 
 /// The machine and the server. Answer of `GET /api/system`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,5 +1,7 @@
 //! Webhooks: events of an account that the server sends to an HTTPS endpoint, and the outcome of each delivery.
 
+mod requests;
+
 use std::{fmt, str::FromStr};
 
 use jiff::Timestamp;
@@ -8,6 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     DeliveryId, WebhookId,
     scope::{UnknownWord, words},
+};
+
+pub use self::requests::{
+    ChangeWebhook, CreateWebhook, DeleteWebhook, DeliveryPath, ListDeliveries, ListWebhooks, ReadWebhook,
+    Redeliver, RotateWebhook, TestWebhook,
 };
 
 /// The type of a test event, which only shows that the endpoint is reachable.
@@ -76,75 +83,6 @@ pub struct Webhook {
     #[cfg_attr(feature = "openapi", schema(value_type = String, format = DateTime))]
     #[serde(with = "crate::time")]
     pub updated_at: Timestamp,
-}
-
-/// A webhook to create. Body of `POST /api/webhooks`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct CreateWebhook {
-    /// The URL that events are sent to: https, at most 2,048 characters.
-    #[cfg_attr(
-        feature = "openapi",
-        schema(max_length = 2048, pattern = "^https?://", example = "https://hooks.example.com/skep")
-    )]
-    pub url: String,
-    /// The event types to send, such as `ticket.completed`, or `ticket.*` for all that begin with `ticket.`. Default:
-    /// all types that the key may read.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, min_items = 1, max_items = 100, example = json!(["ticket.*", "vm.ended"])))]
-    pub types: Option<Vec<String>>,
-    /// The purpose of the webhook, for people; at most 500 characters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(
-        feature = "openapi",
-        schema(
-            max_length = 500,
-            pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
-            example = "notifies the dashboard"
-        )
-    )]
-    pub description: Option<String>,
-}
-
-/// Changes to a webhook. Body of `PATCH /api/webhooks/{id}`. Absent fields stay unchanged.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ChangeWebhook {
-    /// The new URL: https, at most 2,048 characters.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String, max_length = 2048, pattern = "^https?://", example = "https://hooks.example.com/skep"))]
-    pub url: Option<String>,
-    /// Replaces all event types.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>, min_items = 1, max_items = 100, example = json!(["ticket.*"])))]
-    pub types: Option<Vec<String>>,
-    /// The purpose of the webhook, for people; null removes it.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::patch")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, max_length = 500, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$", example = "notifies the dashboard"))]
-    pub description: Option<Option<String>>,
-    /// Whether events are sent. Events that occur while it is false are never sent. Deliveries that were pending
-    /// before continue.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::patch::present")]
-    #[cfg_attr(feature = "openapi", schema(value_type = bool, example = true))]
-    pub enabled: Option<bool>,
-}
-
-/// Options of a rotation of the secret. Body of `POST /api/webhooks/{id}/rotate`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct RotateWebhook {
-    /// How long messages are signed with both the old and the new secret, in milliseconds: at most 7 days; default 24
-    /// hours. 0 invalidates the old secret at once.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        deserialize_with = "crate::whole_number::present"
-    )]
-    #[cfg_attr(feature = "openapi", schema(value_type = u64, minimum = 0, maximum = 604_800_000_u64, example = 86_400_000))]
-    pub overlap_ms: Option<u64>,
 }
 
 /// A webhook with its secret, which is returned only once.

@@ -10,8 +10,6 @@ use serde_json::{Map, Value};
 use skep_api::{
     Endpoint, ErrorBody, ErrorCode,
     endpoint::{self, PathField, PathFields},
-    health::Health,
-    system::System,
 };
 
 use crate::{Answered, ConnectionFault, Error, Result};
@@ -72,22 +70,6 @@ impl Client {
             .build()
             .map_err(|error| Error::UnexpectedAnswer { url: url.to_owned(), why: error.to_string() })?;
         Ok(Self { http, base })
-    }
-
-    /// `GET /api/health`.
-    ///
-    /// # Errors
-    /// `store_unavailable`, and those of every request: see [`Error`].
-    pub async fn health(&self) -> Result<Answered<Health>> {
-        self.get("api/health").await
-    }
-
-    /// `GET /api/system`: the state of the machine.
-    ///
-    /// # Errors
-    /// Those of every request: see [`Error`].
-    pub async fn system(&self) -> Result<Answered<System>> {
-        self.get("api/system").await
     }
 
     /// `GET /api/openapi.json`.
@@ -277,7 +259,7 @@ fn path_of(path: &str, fields: &[PathField], segments: &[String]) -> String {
 }
 
 /// A value as the text of a query parameter.
-pub(crate) fn query_text(value: &Value) -> String {
+fn query_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -298,6 +280,14 @@ fn trusted_roots(scheme: &str, roots: Option<&[u8]>) -> Result<Option<Vec<Certif
 
 #[cfg(test)]
 mod tests {
+    use skep_api::{
+        AccountId, KeyId,
+        accounts::ChangeAccount,
+        keys::{ListKeys, RevokeAllKeys, RevokeKey},
+        waitlist::{RemoveFromWaitlist, WaitlistRef},
+        webhooks::{DeliveryPath, Redeliver},
+    };
+
     use super::*;
 
     #[test]
@@ -320,6 +310,39 @@ mod tests {
         let client = Client::new("http://x/below", None).unwrap();
         let request = client.request(Method::GET, "api/health").unwrap().build().unwrap();
         assert_eq!(request.url().as_str(), "http://x/below/api/health");
+    }
+
+    #[test]
+    fn an_operation_is_sent_as_its_route_says() {
+        fn sent<O: Endpoint>(resource: O::Path, operation: &O) -> (String, Option<String>) {
+            let client = Client::new("http://x", None).unwrap();
+            let fields = client.fields_of(operation).unwrap();
+            let request = client.operation_request::<O>(resource, fields).unwrap().build().unwrap();
+            let body =
+                request.body().map(|body| String::from_utf8_lossy(body.as_bytes().unwrap()).into_owned());
+            (format!("{} {}", request.method(), request.url().as_str()), body)
+        }
+        let key: KeyId = "key_01jv0000000000000000000000".parse().unwrap();
+        let account: AccountId = "acc_01jv0000000000000000000000".parse().unwrap();
+        let path = DeliveryPath {
+            webhook: "wh_01jv0000000000000000000000".parse().unwrap(),
+            delivery: "dlv_01jv0000000000000000000000".parse().unwrap(),
+        };
+        let revoked = sent(key, &RevokeKey {});
+        assert_eq!(revoked, (format!("DELETE http://x/api/keys/{key}"), None));
+        let all = sent((), &RevokeAllKeys { all: true, own: false, account: None });
+        assert_eq!(all, ("DELETE http://x/api/keys?all=true&own=false".to_owned(), None));
+        let listed = sent((), &ListKeys { limit: Some(7), cursor: Some("a&b".to_owned()) });
+        assert_eq!(listed.0, "GET http://x/api/keys?cursor=a%26b&limit=7");
+        // Null removes a limit, and absent fields stay.
+        let changed = sent(account, &ChangeAccount { max_vms: Some(None), ..ChangeAccount::default() });
+        assert_eq!(changed.0, format!("PATCH http://x/api/accounts/{account}"));
+        assert_eq!(changed.1.as_deref(), Some(r#"{"max_vms":null}"#));
+        let again =
+            format!("POST http://x/api/webhooks/{}/deliveries/{}/redeliver", path.webhook, path.delivery);
+        assert_eq!(sent(path, &Redeliver {}), (again, Some("{}".to_owned())));
+        let removed = sent(WaitlistRef::Email("a/b@example.com".to_owned()), &RemoveFromWaitlist {});
+        assert_eq!(removed.0, "DELETE http://x/api/waitlist/a%2Fb%40example.com");
     }
 
     #[test]

@@ -3,13 +3,11 @@
 #![warn(missing_docs)]
 
 mod answer;
-mod audit;
 mod client;
 mod error;
 mod events;
 mod exec;
 mod exec_duplex;
-mod git_credentials;
 mod remote_place;
 mod session;
 mod swarm;
@@ -17,10 +15,8 @@ mod templates;
 mod ticket_log;
 mod tickets;
 mod watch;
-mod webhooks;
 
 pub use answer::Answered;
-pub use audit::AuditQuery;
 pub use client::Client;
 pub use error::{ConnectionFault, Error, Result};
 pub use events::{EventQuery, EventStream, ReceivedEvent};

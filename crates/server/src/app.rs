@@ -243,13 +243,13 @@ fn guarded_routes(
         template_routes(parts, &vms),
         event_and_ticket_routes(parts),
         reading_routes(parts, &vms),
-        webhooks::routes(parts.webhook_state()),
+        webhooks::routes(&parts.webhook_state()),
         waitlist::routes(WaitlistState::new(store.clone(), Arc::clone(limiter))),
-        audit::routes(AuditLogState { store: store.clone(), actions: Arc::clone(actions) }),
+        audit::routes(&AuditLogState { store: store.clone(), actions: Arc::clone(actions) }),
         files::routes(files),
         operations::routes(&operations),
-        git_credentials::routes(vault),
-        admin::routes(Arc::clone(&parts.restart)),
+        git_credentials::routes(&vault),
+        admin::routes(&parts.restart),
         exec::routes(ExecState { vms, runner, store: store.clone(), closing, sessions }),
     ])
 }
@@ -285,7 +285,7 @@ fn reading_routes(parts: &Parts, vms: &SwarmHandle) -> Routes {
         store: parts.store.clone(),
         stopping: parts.stopping.clone(),
     });
-    routes.extend(system::routes(SystemState {
+    routes.extend(system::routes(&SystemState {
         vms: vms.clone(),
         store: parts.store.clone(),
         data_dir: parts.data_dir.clone(),

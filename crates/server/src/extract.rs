@@ -9,11 +9,11 @@ use http::request::Parts;
 
 pub(crate) use self::{
     caller::{
-        Admin, AnyKey, Caller, EventsAny, ExecAnywhere, FilesRead, FilesWrite, GitCredentials, MetricsRead,
-        Requirement, ServerAdmin, SwarmExec, SwarmRead, SwarmWrite, TicketRead, TicketWrite, TicketsRead,
-        TicketsWrite, check_scope, vm_key_limited,
+        AnyKey, Caller, EventsAny, ExecAnywhere, FilesRead, FilesWrite, MetricsRead, Requirement,
+        ServerAdmin, SwarmExec, SwarmRead, SwarmWrite, TicketRead, TicketWrite, TicketsRead, TicketsWrite,
+        check_scope, vm_key_limited,
     },
-    path::{DeliveryPath, ExecPath, Segment, VM_REFERENCE, VmPath, not_utf8, parse_vm, segments},
+    path::{ExecPath, Segment, VM_REFERENCE, VmPath, not_utf8, parse_vm, segments},
     query::{KeyPrefix, KeyedQuery, NoParameters, Query, query_pairs, read_query},
 };
 use crate::{

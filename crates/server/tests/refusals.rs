@@ -7,13 +7,18 @@ use std::{fs, path::Path};
 use skep_api::ErrorCode;
 
 /// The files that declare the refusals of operations, below `crates/`.
-const DECLARING: [&str; 7] = [
-    "api/src/accounts.rs",
+const DECLARING: [&str; 12] = [
+    "api/src/accounts/requests.rs",
+    "api/src/admin.rs",
     "api/src/files/mod.rs",
     "api/src/files/read.rs",
+    "api/src/git/credentials.rs",
     "api/src/git/mod.rs",
-    "api/src/keys.rs",
+    "api/src/health.rs",
+    "api/src/keys/requests.rs",
     "api/src/refusals.rs",
+    "api/src/waitlist.rs",
+    "api/src/webhooks/requests.rs",
     "server/src/openapi/refusals.rs",
 ];
 /// Other files that name codes without constructing them: the list of all codes, and of those that a guest may not send.
@@ -35,8 +40,9 @@ fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
 }
 
 /// The texts that may name a route: the file, the route, and what the text is.
-const TEXTS_WITH_ROUTES: [(&str, &str, &str); 8] = [
-    ("api/src/accounts.rs", "/api/keys", "a description in the OpenAPI document"),
+const TEXTS_WITH_ROUTES: [(&str, &str, &str); 9] = [
+    ("api/src/accounts/requests.rs", "/api/keys", "a description in the OpenAPI document"),
+    ("api/src/webhooks/requests.rs", "/api/events", "a description in the OpenAPI document"),
     ("api/src/git/transfer.rs", "/api/git/credentials", "a description in the OpenAPI document"),
     ("server/src/openapi/constraints.rs", "/api/exec", "a description in the OpenAPI document"),
     (

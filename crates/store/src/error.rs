@@ -132,12 +132,10 @@ pub enum Error {
         "the `Idempotency-Key` `{key}` was used with another body in the last 24 hours; use a new key for a new request"
     )]
     IdempotencyMismatch { key: String },
-    #[error("no webhook `{id}`; list the account's webhooks to see their ids")]
+    #[error("{}", Failure::unknown_webhook(id))]
     UnknownWebhook { id: String },
     /// No such delivery of this webhook.
-    #[error(
-        "no delivery `{id}` of this webhook; list its deliveries, which are kept as long as their events"
-    )]
+    #[error("{}", Failure::unknown_delivery(id))]
     UnknownDelivery { id: String },
     #[error("the webhook `{id}` is disabled; update it with `enabled: true`")]
     WebhookDisabled { id: WebhookId },

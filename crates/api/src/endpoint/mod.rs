@@ -25,7 +25,7 @@ pub trait Endpoint: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Checks what the types of the fields do not express.
     ///
     /// # Errors
-    /// `invalid_value`, naming the field.
+    /// `invalid_value` or `missing_parameter`, naming the field.
     fn check(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -43,9 +43,9 @@ pub trait Endpoint: Serialize + DeserializeOwned + Send + Sync + 'static {
         }
     }
 
-    /// Whether the answer has status 201 instead of 200.
+    /// Whether an answer that is [`Success::Either`] has status 201.
     fn has_created(_: &Self::Answer) -> bool {
-        matches!(Self::ROUTE.success, Success::Created(_))
+        false
     }
 }
 
@@ -79,6 +79,39 @@ impl Method {
     }
 }
 
+/// Who may use an operation.
+#[derive(Debug, Clone, Copy)]
+pub enum Access {
+    /// Everyone, without a key.
+    Public,
+    /// A key with all these scopes that is not bound to a VM.
+    AccountKey(&'static [Scope]),
+    /// A key with all these scopes. One that is bound to a VM may reach only its VM and that VM's ticket, so the handler
+    /// must check the resource as well.
+    AnyKey(&'static [Scope]),
+}
+
+impl Access {
+    /// The scopes that a key needs.
+    pub const fn scopes(self) -> &'static [Scope] {
+        match self {
+            Self::Public => &[],
+            Self::AccountKey(scopes) | Self::AnyKey(scopes) => scopes,
+        }
+    }
+}
+
+/// Whether a request needs a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body {
+    /// It needs one.
+    Required,
+    /// Without one, every field has its default value.
+    Optional,
+    /// The operation has no fields. A body may be `{}`.
+    Empty,
+}
+
 /// The successful answers of a route, with their descriptions.
 #[derive(Debug, Clone, Copy)]
 pub enum Success {
@@ -86,6 +119,8 @@ pub enum Success {
     Done(&'static str),
     /// Status 201.
     Created(&'static str),
+    /// Status 202: the effect follows later.
+    Accepted(&'static str),
     /// Status 200 or 201, which [`Endpoint::has_created`] decides.
     Either {
         /// The description of status 200.
@@ -114,17 +149,14 @@ pub struct Route {
     pub example: &'static str,
     /// An answer as JSON; derived from the fields if empty.
     pub answer_example: &'static str,
-    /// The scopes that the key needs, all of them. A VM needs `swarm:exec` in addition.
-    pub scopes: &'static [Scope],
-    /// Whether a key that is bound to a VM is allowed. Such a key may reach only its VM and that VM's ticket, so the
-    /// handler of an operation that allows it must check the resource as well.
-    pub vm_keys: bool,
+    /// Who may use the operation. In a VM, one on a workspace needs `swarm:exec` in addition.
+    pub access: Access,
     /// The refusals of the operation in groups, beside those that all routes share.
     pub refusals: &'static [&'static [ErrorCode]],
     /// The successful answers.
     pub success: Success,
-    /// Whether a request without a body has the default value of every field.
-    pub optional_body: bool,
+    /// Whether the request of a method with a body needs one.
+    pub body: Body,
     /// The maximum length of a body, in bytes.
     pub body_limit: usize,
     /// The fields that are paths of files. Without any, the request has no `path_encoding`.
@@ -138,6 +170,8 @@ pub struct Route {
 impl Route {
     /// The maximum length of a body unless the route has its own, in bytes.
     pub const BODY_LIMIT: usize = 1 << 20;
+    /// The maximum length of a body that is read without a key, in bytes.
+    pub const PUBLIC_BODY_LIMIT: usize = 16 << 10;
 
     /// A route with this method, path and id. The fields that every route sets are empty.
     pub(crate) const fn new(method: Method, path: &'static str, id: &'static str) -> Self {
@@ -150,11 +184,10 @@ impl Route {
             description: "",
             example: "",
             answer_example: "",
-            scopes: &[],
-            vm_keys: false,
+            access: Access::AccountKey(&[]),
             refusals: &[],
             success: Success::Done(""),
-            optional_body: false,
+            body: Body::Required,
             body_limit: Self::BODY_LIMIT,
             paths: &[],
             uses_network: false,

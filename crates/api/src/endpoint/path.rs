@@ -65,3 +65,41 @@ impl<I: PathId> PathFields for I {
         vec![self.to_string()]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AccountId, ErrorCode, KeyId, WebhookId, waitlist::WaitlistRef, webhooks::DeliveryPath};
+
+    fn parsed<P: PathFields>(segments: &[&str]) -> Result<Vec<String>, Failure> {
+        let segments: Vec<String> = segments.iter().map(|&segment| segment.to_owned()).collect();
+        assert_eq!(segments.len(), P::FIELDS.len());
+        P::parse(&segments).map(|path| path.to_segments())
+    }
+
+    #[test]
+    fn the_segments_of_a_path_are_those_that_it_was_parsed_from() {
+        let delivery = [WebhookId::FIELD.example, "dlv_01jv0000000000000000000000"];
+        assert_eq!(parsed::<DeliveryPath>(&delivery).unwrap(), delivery);
+        for text in ["wait_01jv0000000000000000000000", "ada@example.com"] {
+            assert_eq!(parsed::<WaitlistRef>(&[text]).unwrap(), [text]);
+        }
+        assert_eq!(parsed::<()>(&[]).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_malformed_id_names_nothing_that_exists() {
+        let webhook = WebhookId::FIELD.example;
+        for (refused, code, named) in [
+            (parsed::<KeyId>(&["key_x"]), ErrorCode::UnknownKey, "`key_x`"),
+            (parsed::<AccountId>(&[""]), ErrorCode::UnknownAccount, "``"),
+            (parsed::<WebhookId>(&["../x"]), ErrorCode::UnknownWebhook, "`../x`"),
+            (parsed::<DeliveryPath>(&["x", "y"]), ErrorCode::UnknownWebhook, "`x`"),
+            (parsed::<DeliveryPath>(&[webhook, "y"]), ErrorCode::UnknownDelivery, "`y`"),
+        ] {
+            let failure = refused.unwrap_err();
+            assert_eq!(failure.code, code, "{failure}");
+            assert!(failure.message.contains(named), "{failure}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Endpoint, Route, Success};
+use super::{Endpoint, Route};
 use crate::{
     Failure,
     files::WriteCondition,
@@ -26,9 +26,9 @@ pub trait WorkspaceEndpoint: Operation + 'static {
         Ok(())
     }
 
-    /// Whether the answer has status 201 instead of 200.
+    /// As [`Endpoint::has_created`].
     fn has_created(_: &Self::Answer) -> bool {
-        matches!(Self::ROUTE.success, Success::Created(_))
+        false
     }
 
     /// The fields of a request that are paths, in the encoding that `path_encoding` names.

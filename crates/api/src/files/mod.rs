@@ -14,7 +14,7 @@ pub use crate::octal_mode::parse_mode;
 use crate::{
     ErrorCode::{self, *},
     Scope,
-    endpoint::{Method, Route},
+    endpoint::{Access, Method, Route},
     refusals::{PATH, PLACE},
 };
 
@@ -51,8 +51,7 @@ pub enum FileType {
 /// A route that reads files.
 const READ: Route = Route {
     tag: "files",
-    scopes: &[Scope::FilesRead],
-    vm_keys: true,
+    access: Access::AnyKey(&[Scope::FilesRead]),
     refusals: READ_REFUSALS,
     paths: &["path"],
     ..Route::new(Method::Get, "", "")
@@ -61,8 +60,7 @@ const READ: Route = Route {
 /// A route that changes files.
 const WRITE: Route = Route {
     tag: "files",
-    scopes: &[Scope::FilesWrite],
-    vm_keys: true,
+    access: Access::AnyKey(&[Scope::FilesWrite]),
     refusals: WRITE_REFUSALS,
     paths: &["path"],
     ..Route::new(Method::Post, "", "")

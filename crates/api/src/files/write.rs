@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{ContentEncoding, FileType, WRITE};
 use crate::{
     Scope,
-    endpoint::{Method, Route, Success, WorkspaceEndpoint},
+    endpoint::{Access, Method, Route, Success, WorkspaceEndpoint},
     operation::Operation,
     path::{AbsolutePath, LinkTarget, PathEncoding},
 };
@@ -280,7 +280,7 @@ impl WorkspaceEndpoint for CopyFile {
 
 /// A route that moves or copies files.
 const RELOCATE: Route =
-    Route { scopes: &[Scope::FilesRead, Scope::FilesWrite], paths: &["from", "to"], ..WRITE };
+    Route { access: Access::AnyKey(&[Scope::FilesRead, Scope::FilesWrite]), paths: &["from", "to"], ..WRITE };
 
 /// The result of a move or a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,7 +35,7 @@ pub use write::*;
 use crate::{
     ErrorCode::{self, *},
     Scope,
-    endpoint::{Method, Route},
+    endpoint::{Access, Method, Route},
     operation::{AddsFiles, HelperKind, Operation},
     refusals::{PATH, PLACE, REPOSITORY},
 };
@@ -48,8 +48,7 @@ pub const MAX_LOG_COMMITS: u32 = 1_000;
 /// A route that reads repositories.
 const READ: Route = Route {
     tag: "git",
-    scopes: &[Scope::GitRead],
-    vm_keys: true,
+    access: Access::AnyKey(&[Scope::GitRead]),
     refusals: READ_REFUSALS,
     paths: &["path"],
     ..Route::new(Method::Get, "", "")
@@ -58,8 +57,7 @@ const READ: Route = Route {
 /// A route that changes repositories.
 const WRITE: Route = Route {
     tag: "git",
-    scopes: &[Scope::GitWrite],
-    vm_keys: true,
+    access: Access::AnyKey(&[Scope::GitWrite]),
     refusals: WRITE_REFUSALS,
     paths: &["path"],
     ..Route::new(Method::Post, "", "")

@@ -6,11 +6,6 @@ use skep_api::endpoint::Route;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Bytes, on a route that needs no key.
-const PUBLIC: usize = 16 * KIB;
-/// Bytes, on every other route that is not in [`ROUTE_LIMITS`].
-const DEFAULT: usize = MIB;
-
 /// Operations whose bodies carry content (commands, many tickets), with their limits in bytes. That of an endpoint is in
 /// its [`Route`].
 const ROUTE_LIMITS: &[(Method, &str, usize)] = &[
@@ -36,8 +31,8 @@ impl BodyLimit {
         let larger = ROUTE_LIMITS.iter().find(|(of, path, _)| of == method && *path == route);
         Self(match larger {
             Some((.., limit)) => *limit,
-            None if is_public => PUBLIC,
-            None => DEFAULT,
+            None if is_public => Route::PUBLIC_BODY_LIMIT,
+            None => Route::BODY_LIMIT,
         })
     }
 
@@ -83,7 +78,7 @@ mod tests {
             (Method::PATCH, "/api/tickets/{id}", false, "2 MiB"),
             (Method::POST, "/api/tickets", false, "1 MiB"),
             (Method::PATCH, "/api/swarm/vm/{pid}", false, "1 MiB"),
-            (Method::POST, "/api/waitlist", true, "16 KiB"),
+            (Method::POST, "/api/session", true, "16 KiB"),
         ] {
             assert_eq!(
                 BodyLimit::for_operation(&method, route, is_public).to_string(),

@@ -39,11 +39,8 @@ macro_rules! requirements {
 requirements! {
     /// Any key that is bound to no VM.
     AnyKey = [],
-    Admin = [Admin],
     FilesRead = [FilesRead] vm_keys,
     FilesWrite = [FilesWrite] vm_keys,
-    /// `git:write`, for resources of the whole account.
-    GitCredentials = [GitWrite],
     MetricsRead = [MetricsRead],
     ServerAdmin = [ServerAdmin],
     SwarmRead = [SwarmRead],

@@ -83,24 +83,6 @@ impl<S: Send + Sync> FromRequestParts<S> for ExecPath {
     }
 }
 
-/// The webhook and the delivery in a path.
-#[derive(Debug)]
-pub(crate) struct DeliveryPath {
-    /// The webhook's id, not yet parsed.
-    pub(crate) webhook: String,
-    /// The delivery's id, not yet parsed.
-    pub(crate) delivery: String,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for DeliveryPath {
-    type Rejection = Refusal;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
-        let (webhook, delivery) = segments(parts).await?;
-        Ok(Self { webhook, delivery })
-    }
-}
-
 /// The only variable segment of a path.
 #[derive(Debug)]
 pub(crate) struct Segment(pub String);

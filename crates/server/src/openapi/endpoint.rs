@@ -3,7 +3,7 @@
 use serde_json::Value;
 use skep_api::{
     Endpoint, WorkspaceEndpoint,
-    endpoint::{Method, PathField, PathFields, Route, Success},
+    endpoint::{Access, Body, Method, PathField, PathFields, Route, Success},
     exec::VmField,
     path::PathEncoding,
 };
@@ -19,7 +19,7 @@ use utoipa::{
     },
 };
 
-use super::refusals::responses_of;
+use super::refusals::{OPTIONAL_BODY, responses_of};
 use crate::body::BodyLimit;
 
 /// The description of `vm` in a query and in a body.
@@ -67,16 +67,19 @@ where
     O::Answer::schemas(&mut schemas);
     schemas.push((O::Answer::name().into_owned(), O::Answer::schema()));
     operation = operation.parameters(Some(O::Path::FIELDS.iter().map(path_parameter)));
-    if !O::ROUTE.method.has_body() {
-        operation = operation.parameters(Some(parameters(request)));
-    } else if O::ROUTE.optional_body {
-        let null = ObjectBuilder::new().schema_type(Type::Null);
-        let either = OneOfBuilder::new().item(Schema::Object(request)).item(null);
-        operation = operation.request_body(Some(body(&O::ROUTE, Schema::OneOf(either.build()))));
-    } else {
-        operation = operation.request_body(Some(body(&O::ROUTE, Ref::from_schema_name(O::name()))));
-        schemas.push((O::name().into_owned(), Schema::Object(request).into()));
-    }
+    operation = match O::ROUTE.body {
+        _ if !O::ROUTE.method.has_body() => operation.parameters(Some(parameters(request))),
+        Body::Required => {
+            schemas.push((O::name().into_owned(), Schema::Object(request).into()));
+            operation.request_body(Some(body(&O::ROUTE, Ref::from_schema_name(O::name()))))
+        }
+        Body::Optional => {
+            let null = ObjectBuilder::new().schema_type(Type::Null);
+            let either = OneOfBuilder::new().item(Schema::Object(request)).item(null);
+            operation.request_body(Some(body(&O::ROUTE, Schema::OneOf(either.build()))))
+        }
+        Body::Empty => operation,
+    };
     if O::ROUTE.conditional {
         operation = operation.parameters(Some(precondition_headers()));
     }
@@ -97,17 +100,22 @@ where
     O::Answer: ToSchema,
 {
     let route = O::ROUTE;
-    let scopes = route.scopes.iter().map(|scope| scope.as_str());
+    let security = match route.access {
+        Access::Public => SecurityRequirement::default(),
+        _ => SecurityRequirement::new("bearer", route.access.scopes().iter().map(|scope| scope.as_str())),
+    };
     let mut operation = OperationBuilder::new()
         .operation_id(Some(route.id))
         .tag(route.tag)
         .summary(Some(route.summary))
         .description(Some(route.description))
-        .security(SecurityRequirement::new("bearer", scopes));
+        .security(security);
     for (status, response) in answers::<O>(route.success) {
         operation = operation.response(status, response);
     }
-    for (status, response) in responses_of(&route.refusals.concat()) {
+    let is_empty = route.method.has_body() && route.body == Body::Empty;
+    let of_body = if is_empty { OPTIONAL_BODY } else { &[] };
+    for (status, response) in responses_of(&[route.refusals.concat().as_slice(), of_body].concat()) {
         operation = operation.response(status, response);
     }
     operation
@@ -126,7 +134,7 @@ fn path_parameter(field: &PathField) -> Parameter {
 
 fn body(route: &Route, schema: impl Into<RefOr<Schema>>) -> RequestBody {
     let content = ContentBuilder::new().schema(Some(schema)).example(example(route.example)).build();
-    let required = (!route.optional_body).then_some(Required::True);
+    let required = (route.body == Body::Required).then_some(Required::True);
     let limit = BodyLimit::of_route(route);
     RequestBodyBuilder::new()
         .description(Some(format!("At most {limit}.")))
@@ -137,7 +145,9 @@ fn body(route: &Route, schema: impl Into<RefOr<Schema>>) -> RequestBody {
 
 /// The example of a route; `None` if it is empty.
 fn example(json: &str) -> Option<Value> {
-    serde_json::from_str(json).ok()
+    let example = serde_json::from_str(json);
+    debug_assert!(json.is_empty() || example.is_ok(), "the example {json} is not JSON");
+    example.ok()
 }
 
 fn answers<O: Endpoint>(success: Success) -> Vec<(&'static str, Response)>
@@ -153,6 +163,7 @@ where
     match success {
         Success::Done(done) => vec![("200", answer(done))],
         Success::Created(created) => vec![("201", answer(created))],
+        Success::Accepted(accepted) => vec![("202", answer(accepted))],
         Success::Either { done, created } => vec![("200", answer(done)), ("201", answer(created))],
     }
 }

@@ -18,7 +18,7 @@ use crate::error::status_number;
 const CODES: &str = "x-codes";
 
 /// Refusals of a body that the operation does not need. Where one is required, all operations share them.
-const OPTIONAL_BODY: &[ErrorCode] = &[MalformedBody, BodyTooLarge, NotJson];
+pub(super) const OPTIONAL_BODY: &[ErrorCode] = &[MalformedBody, BodyTooLarge, NotJson];
 /// Refusals of an `Idempotency-Key`.
 const IDEMPOTENCY: &[ErrorCode] = &[IdempotencyInProgress, IdempotencyMismatch];
 /// Refusals of a holder whose attempt is over, or of a ticket in another state.
@@ -45,8 +45,6 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// Operations that only need the store.
-    StoreRefused = &[&[StoreUnavailable]],
     /// Creating a session.
     CreateSessionRefused = &[&[SessionHostRequired]],
     /// Creating a link that opens a session.
@@ -84,10 +82,8 @@ refusals! {
     ],
     ChangeVmRefused = &[&[UnknownVm, NameTaken], SWARM],
     WatchRefused = &[PLACE, PATH, &[WatchLimit]],
-    RestartRefused = &[&[ErrorCode::RestartRefused, ShuttingDown], OPTIONAL_BODY],
     /// A command on the server, or in a VM.
     ExecAnywhereRefused = &[PLACE, COMMAND, &[ExecUnavailable]],
-    CredentialRefused = &[&[UnknownCredential]],
     /// A command in a VM.
     ExecRefused = &[PLACE, COMMAND],
     /// A command over a WebSocket.
@@ -103,13 +99,8 @@ refusals! {
     ChangeTicketRefused = &[&[UnknownTicket], ATTEMPT, CLAIM, &[Cycle, VersionStale, QuotaExceeded], TICKET_FIELDS],
     BeatRefused = &[&[UnknownTicket], ATTEMPT],
     DeleteTicketRefused = &[&[UnknownTicket, TicketState, HasDependents, VersionStale]],
-    CreateWebhookRefused = &[&[QuotaExceeded]],
-    WebhookRefused = &[&[UnknownWebhook]],
-    SendWebhookRefused = &[&[UnknownWebhook, WebhookDisabled], OPTIONAL_BODY],
-    RedeliverRefused = &[&[UnknownWebhook, UnknownDelivery, WebhookDisabled], OPTIONAL_BODY],
     /// A list that is served as JSON or as CSV.
     ListFormatRefused = &[&[NotAcceptable]],
-    WaitlistEntryRefused = &[&[UnknownWaitlistEntry]],
     /// A file of the documentation pages.
     DocsFileRefused = &[&[UnknownRoute]],
     /// Routes that change files but are not endpoints.

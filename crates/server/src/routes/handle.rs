@@ -11,7 +11,7 @@ use axum::{
 use http::StatusCode;
 use skep_api::{
     Endpoint, Scope,
-    endpoint::{Method, PathFields},
+    endpoint::{Access, Method, PathFields, Success},
 };
 use utoipa::{
     ToSchema,
@@ -71,6 +71,12 @@ where
     O: Handle + ToSchema,
     O::Answer: ToSchema,
 {
+    const {
+        assert!(
+            !matches!(O::ROUTE.access, Access::Public),
+            "`Handle` passes on the caller, whose key it needs"
+        )
+    }
     route::<O, _, _, _>(describe::<O>(), answer::<O>, state)
 }
 
@@ -100,8 +106,8 @@ where
 pub(crate) struct ScopesOf<O>(PhantomData<O>);
 
 impl<O: Endpoint> Requirement for ScopesOf<O> {
-    const SCOPES: &'static [Scope] = O::ROUTE.scopes;
-    const VM_KEYS: bool = O::ROUTE.vm_keys;
+    const SCOPES: &'static [Scope] = O::ROUTE.access.scopes();
+    const VM_KEYS: bool = matches!(O::ROUTE.access, Access::AnyKey(_));
 }
 
 async fn answer<O: Handle>(State(state): State<O::State>, request: HttpRequest) -> Result<Response, Refusal> {
@@ -121,6 +127,11 @@ async fn answer<O: Handle>(State(state): State<O::State>, request: HttpRequest) 
 }
 
 pub(super) fn respond<O: Endpoint>(answer: O::Answer) -> Response {
-    let status = if O::has_created(&answer) { StatusCode::CREATED } else { StatusCode::OK };
+    let status = match O::ROUTE.success {
+        Success::Created(_) => StatusCode::CREATED,
+        Success::Accepted(_) => StatusCode::ACCEPTED,
+        Success::Either { .. } if O::has_created(&answer) => StatusCode::CREATED,
+        Success::Done(_) | Success::Either { .. } => StatusCode::OK,
+    };
     (status, Json(answer)).into_response()
 }

@@ -9,18 +9,13 @@ use std::{
 use axum::extract::State;
 use skep_api::{
     ErrorCode,
-    health::{Health, HealthChecks, HealthStatus},
+    health::{CheckHealth, Health, HealthChecks, HealthStatus},
 };
 use skep_store::HealthStore;
-use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{Answer, Routes};
+use super::{Answer, Routes, handle};
 use crate::{
-    error::Refusal,
-    extract::{NoParameters, Query},
-    json::Json,
-    openapi::refusals::StoreRefused,
-    swarm_handle::SwarmHandle,
+    error::Refusal, extract::Query, json::Json, openapi::endpoint::describe, swarm_handle::SwarmHandle,
 };
 
 /// How long the store may take to answer a ping.
@@ -39,23 +34,10 @@ pub(crate) struct HealthState {
 }
 
 pub(crate) fn routes(state: HealthState) -> Routes {
-    vec![routes!(health).with_state(state)]
+    vec![handle::route::<CheckHealth, _, _, _>(describe::<CheckHealth>(), health, state)]
 }
 
-/// Check the health of the server
-///
-/// Public. The status is `degraded` if one of `checks` is not `ok`. If the store is unavailable, the answer is 503.
-#[utoipa::path(
-    get, path = "/api/health", tag = "public", operation_id = "health", security(()),
-    responses(
-        (status = 200, description = "The status and the uptime of the server", body = Health, example = json!({
-            "status": "ok", "uptime": 12.5, "version": "0.1.0",
-            "checks": {"store": "ok", "engine": "ok", "disk": "ok"}
-        })),
-        StoreRefused,
-    )
-)]
-async fn health(State(vitals): State<HealthState>, _: Query<NoParameters>) -> Answer<Health> {
+async fn health(State(vitals): State<HealthState>, _: Query<CheckHealth>) -> Answer<Health> {
     if let Err(error) = vitals.store.ping(PING_TIMEOUT).await {
         tracing::warn!(%error, "health: the store is unavailable");
         return Err(Refusal::new(ErrorCode::StoreUnavailable, "the store is unavailable; try again later"));

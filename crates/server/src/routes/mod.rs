@@ -1,6 +1,5 @@
 //! The routes, one file for each resource. Handlers rely on their extractors to check the caller and the request.
 
-use http::StatusCode;
 use utoipa_axum::router::UtoipaMethodRouter;
 
 pub(crate) mod accounts;
@@ -45,10 +44,3 @@ use crate::{error::Refusal, json::Json};
 pub(crate) type Routes = Vec<UtoipaMethodRouter>;
 
 pub(crate) type Answer<T> = Result<Json<T>, Refusal>;
-
-/// The result of a handler that created something.
-pub(crate) type Created<T> = Result<(StatusCode, Json<T>), Refusal>;
-
-fn created<T>(answer: T) -> Created<T> {
-    Ok((StatusCode::CREATED, Json(answer)))
-}

@@ -7,24 +7,19 @@ use std::{
     time::Instant,
 };
 
-use axum::extract::State;
 use jiff::Timestamp;
 use skep_api::{
     TemplateId,
-    system::{DamagedTemplate, DiskSpace, MachineMemory, System, Versions},
+    system::{DamagedTemplate, DiskSpace, MachineMemory, ReadSystem, System, Versions},
     templates::TemplateState,
 };
 use skep_store::{KnownTemplate, Store};
-use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{Answer, Routes};
-use crate::{
-    error::Refusal,
-    extract::{Caller, NoParameters, Query, ServerAdmin},
-    json::Json,
-    request::API_VERSION,
-    swarm_handle::SwarmHandle,
+use super::{
+    Routes,
+    handle::{Handle, Request, endpoints},
 };
+use crate::{error::Refusal, request::API_VERSION, swarm_handle::SwarmHandle};
 
 #[derive(Clone)]
 pub(crate) struct SystemState {
@@ -35,46 +30,39 @@ pub(crate) struct SystemState {
     pub started_at: Timestamp,
 }
 
-pub(crate) fn routes(state: SystemState) -> Routes {
-    vec![routes!(system).with_state(state)]
+pub(crate) fn routes(state: &SystemState) -> Routes {
+    endpoints![state; ReadSystem]
 }
 
-/// Read the state of the machine
-///
-/// Returns versions, uptime, the space of the data directory's disk, the memory of the machine, and over all accounts the
-/// VMs, the pool and the damaged templates.
-#[utoipa::path(
-    get, path = "/api/system", tag = "server", operation_id = "system", security(("bearer" = ["server:admin"])),
-    responses((status = 200, description = "The machine and the server", body = System))
-)]
-async fn system(
-    State(state): State<SystemState>,
-    _: Caller<ServerAdmin>,
-    _: Query<NoParameters>,
-) -> Answer<System> {
-    let SystemState { vms, store, data_dir, started, started_at } = state;
-    let damaged = store.known_templates().await?.into_iter().filter_map(damage).collect();
-    let (swarm, swarm_unavailable) = match vms.swarm_now() {
-        Ok(swarm) => (Some(swarm.state(damaged)), None),
-        Err(failure) => (None, Some(failure.message)),
-    };
-    let read = tokio::task::spawn_blocking(move || Ok::<_, io::Error>((disk(&data_dir)?, memory()?))).await;
-    let read = read.map_err(|error| Refusal::internal(error.to_string()))?;
-    let (disk, memory) = read.map_err(|error| Refusal::internal(error.to_string()))?;
-    Ok(Json(System {
-        versions: Versions {
-            skep: env!("CARGO_PKG_VERSION").to_owned(),
-            api: API_VERSION.to_owned(),
-            kernel: kernel(),
-            engine: swarm.as_ref().map(|swarm| swarm.engine.name.clone()),
-        },
-        started_at,
-        uptime: started.elapsed().as_secs_f64(),
-        disk,
-        memory,
-        swarm,
-        swarm_unavailable,
-    }))
+impl Handle for ReadSystem {
+    type State = SystemState;
+
+    async fn handle(self, state: SystemState, _: Request<()>) -> Result<System, Refusal> {
+        let SystemState { vms, store, data_dir, started, started_at } = state;
+        let damaged = store.known_templates().await?.into_iter().filter_map(damage).collect();
+        let (swarm, swarm_unavailable) = match vms.swarm_now() {
+            Ok(swarm) => (Some(swarm.state(damaged)), None),
+            Err(failure) => (None, Some(failure.message)),
+        };
+        let read =
+            tokio::task::spawn_blocking(move || Ok::<_, io::Error>((disk(&data_dir)?, memory()?))).await;
+        let read = read.map_err(|error| Refusal::internal(error.to_string()))?;
+        let (disk, memory) = read.map_err(|error| Refusal::internal(error.to_string()))?;
+        Ok(System {
+            versions: Versions {
+                skep: env!("CARGO_PKG_VERSION").to_owned(),
+                api: API_VERSION.to_owned(),
+                kernel: kernel(),
+                engine: swarm.as_ref().map(|swarm| swarm.engine.name.clone()),
+            },
+            started_at,
+            uptime: started.elapsed().as_secs_f64(),
+            disk,
+            memory,
+            swarm,
+            swarm_unavailable,
+        })
+    }
 }
 
 /// The damage of a template, if it is damaged.

@@ -4,36 +4,41 @@ use std::sync::Arc;
 
 use axum::{
     body::Body as HttpBody,
-    extract::State,
+    extract::{Request as HttpRequest, State},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 use email_address::{EmailAddress, Options};
 use futures_util::{StreamExt, stream};
 use http::{
-    HeaderMap, StatusCode,
+    HeaderMap,
     header::{CONTENT_DISPOSITION, CONTENT_TYPE},
 };
 use serde::Deserialize;
 use skep_api::{
-    ErrorCode, Failure, WaitlistId,
-    waitlist::{JoinStatus, JoinWaitlist, Joined, Removed, Waitlist, WaitlistEntry},
+    Endpoint, ErrorCode, Failure, WaitlistId,
+    waitlist::{
+        JoinStatus, JoinWaitlist, Joined, RemoveFromWaitlist, Removed, Waitlist, WaitlistEntry, WaitlistRef,
+    },
 };
-use skep_store::{ListWaitlist, RemoveFromWaitlist, WaitlistPage, WaitlistStore};
+use skep_store::{ListWaitlist, WaitlistPage, WaitlistStore};
 use tokio_util::task::AbortOnDropHandle;
 use utoipa::IntoParams;
 use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
-use super::{Answer, Routes};
+use super::{
+    Routes,
+    handle::{self, Handle, Request, endpoints, respond},
+};
 use crate::{
-    body::Body,
+    body::{BodyLimit, read_request},
     csv_text,
     door::{address::CallerAddress, limits::Limiter},
     error::Refusal,
-    extract::{Caller, NoParameters, Query, RequestInfo, Segment, ServerAdmin},
+    extract::{Caller, NoParameters, Query, RequestInfo, ServerAdmin},
     json::Json,
     negotiate::{self, MediaType},
-    openapi::refusals::{ListFormatRefused, StoreRefused, WaitlistEntryRefused},
+    openapi::{endpoint::describe, refusals::ListFormatRefused},
 };
 
 /// The longest email address (RFC 5321), in bytes.
@@ -59,33 +64,24 @@ impl WaitlistState {
 }
 
 pub(crate) fn public_routes(state: WaitlistState) -> Routes {
-    vec![routes!(join).with_state(state)]
+    vec![handle::route::<JoinWaitlist, _, _, _>(describe::<JoinWaitlist>(), join, state)]
 }
 
 /// The routes that need a key.
 pub(crate) fn routes(state: WaitlistState) -> Routes {
-    vec![routes!(list).with_state(state.clone()), routes!(remove).with_state(state)]
+    let mut routes = endpoints![state; RemoveFromWaitlist];
+    routes.push(routes!(list).with_state(state));
+    routes
 }
 
-/// Join the waitlist
-///
-/// Public. The answer is the same for an email address that is on the list already. By default, requests are limited to
-/// five an hour from one IP address (IPv6: from one /64).
-#[utoipa::path(
-    post, path = "/api/waitlist", tag = "public", operation_id = "join_waitlist", security(()),
-    request_body(content = JoinWaitlist, example = json!({"email": "ada@example.com", "use_case": "agents that test"})),
-    responses(
-        (status = 202, description = "The address is on the list", body = Joined, example = json!({"status": "ok"})),
-        StoreRefused,
-    )
-)]
 async fn join(
     State(state): State<WaitlistState>,
     CallerAddress(address): CallerAddress,
     _: Query<NoParameters>,
     call: RequestInfo,
-    Body(request): Body<JoinWaitlist>,
+    request: HttpRequest,
 ) -> Result<Response, Refusal> {
+    let request: JoinWaitlist = read_request(request, BodyLimit::of_route(&JoinWaitlist::ROUTE)).await?;
     let command = skep_store::JoinWaitlist {
         email: check_email(request.email)?,
         name: check_line("name", request.name, MAX_NAME_CHARS)?,
@@ -96,7 +92,7 @@ async fn join(
     // Counted only after the checks, so that a typo does not use up the limit.
     state.limiter.count_waitlist(address)?;
     state.store.join_waitlist(command).await?;
-    Ok((StatusCode::ACCEPTED, Json(Joined { status: JoinStatus::Ok })).into_response())
+    Ok(respond::<JoinWaitlist>(Joined { status: JoinStatus::Ok }))
 }
 
 /// Checks an email address that is valid on the internet: no display name, no host without a domain, no IP address.
@@ -254,33 +250,19 @@ fn row(entry: WaitlistEntry) -> [String; 6] {
     ]
 }
 
-/// Remove an entry from the waitlist
-///
-/// Removes all data of an email address, by the id of its entry or by the address. This cannot be undone.
-#[utoipa::path(
-    delete, path = "/api/waitlist/{entry}", tag = "waitlist", operation_id = "remove_from_waitlist",
-    security(("bearer" = ["server:admin"])),
-    params(("entry" = String, Path, description = "The id of the entry, or the email address", example = "ada@example.com")),
-    responses(
-        (status = 200, description = "It was removed", body = Removed),
-        WaitlistEntryRefused,
-    )
-)]
-async fn remove(
-    State(state): State<WaitlistState>,
-    _: Caller<ServerAdmin>,
-    Segment(entry): Segment,
-    _: Query<NoParameters>,
-    call: RequestInfo,
-) -> Answer<Removed> {
-    let command = match entry.parse() {
-        Ok(id) => RemoveFromWaitlist::Id(id),
-        Err(_) => RemoveFromWaitlist::Email(entry),
-    };
-    let removed = state.store.remove_from_waitlist(command).await?;
-    // The audit log gets the id instead of the address, which must not be kept anywhere.
-    call.audit.set_resource(removed.id);
-    Ok(Json(Removed { id: removed.id, removed: true }))
+impl Handle for RemoveFromWaitlist {
+    type State = WaitlistState;
+
+    async fn handle(self, state: WaitlistState, request: Request<WaitlistRef>) -> Result<Removed, Refusal> {
+        let command = match request.path {
+            WaitlistRef::Id(id) => skep_store::RemoveFromWaitlist::Id(id),
+            WaitlistRef::Email(email) => skep_store::RemoveFromWaitlist::Email(email),
+        };
+        let removed = state.store.remove_from_waitlist(command).await?;
+        // The audit log gets the id instead of the address, which must not be kept anywhere.
+        request.info.audit.set_resource(removed.id);
+        Ok(Removed { id: removed.id, removed: true })
+    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,8 @@ use clap::Args;
 use jiff::Timestamp;
 use skep_api::{
     KeyId,
-    audit::{AuditEntry, Outcome},
+    audit::{AuditEntry, ListAudit, Outcome},
 };
-use skep_client::AuditQuery;
 
 use super::egress::describe_policy;
 use crate::{connection::Connection, output};
@@ -44,16 +43,16 @@ pub(crate) struct Audit {
 }
 
 pub(crate) async fn run(verb: Audit) -> anyhow::Result<ExitCode> {
-    let query = AuditQuery {
+    let query = ListAudit {
         limit: Some(verb.limit),
         cursor: verb.cursor,
         key: verb.key,
         action: verb.action,
         outcome: verb.outcome,
-        since: verb.since.map(|time| time.to_string()),
-        until: verb.until.map(|time| time.to_string()),
+        since: verb.since,
+        until: verb.until,
     };
-    let page = verb.connection.client()?.audit(&query).await?;
+    let page = verb.connection.client()?.run(&query).await?;
     if verb.connection.json {
         output::json(&page.text)?;
         return Ok(ExitCode::SUCCESS);

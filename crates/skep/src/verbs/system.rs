@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use skep_api::system;
+use skep_api::system::{self, ReadSystem};
 
 use crate::{connection::Connection, output};
 
@@ -15,7 +15,7 @@ pub(crate) struct System {
 }
 
 pub(crate) async fn run(verb: System) -> anyhow::Result<ExitCode> {
-    let answer = verb.connection.client()?.system().await?;
+    let answer = verb.connection.client()?.run(&ReadSystem {}).await?;
     if verb.connection.json {
         output::json(&answer.text)?;
         return Ok(ExitCode::SUCCESS);

@@ -8,6 +8,7 @@ use std::{
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use console::Term;
+use skep_api::git::{ListGitCredentials, RemoveGitCredential, SetGitCredential};
 
 use crate::{connection::Connection, output};
 
@@ -67,7 +68,9 @@ impl Credentials {
 }
 
 async fn list(verb: List) -> anyhow::Result<ExitCode> {
-    let kept = verb.connection.client()?.git_credentials().await?;
+    // One page holds as many as an account can have.
+    let all = ListGitCredentials { limit: Some(1_000), cursor: None };
+    let kept = verb.connection.client()?.run(&all).await?;
     if verb.connection.json {
         output::json(&kept.text)?;
     } else {
@@ -81,7 +84,8 @@ async fn list(verb: List) -> anyhow::Result<ExitCode> {
 async fn set(verb: Set) -> anyhow::Result<ExitCode> {
     let client = verb.connection.client()?;
     let token = token(&verb.host)?;
-    let kept = client.set_git_credential(&verb.host, &token, verb.username.as_deref()).await?;
+    let request = SetGitCredential { host: verb.host, token, username: verb.username };
+    let kept = client.run(&request).await?;
     if verb.connection.json {
         output::json(&kept.text)?;
     } else {
@@ -91,7 +95,8 @@ async fn set(verb: Set) -> anyhow::Result<ExitCode> {
 }
 
 async fn remove(verb: Remove) -> anyhow::Result<ExitCode> {
-    let removed = verb.connection.client()?.remove_git_credential(&verb.host).await?;
+    let request = RemoveGitCredential { host: verb.host };
+    let removed = verb.connection.client()?.run(&request).await?;
     if verb.connection.json {
         output::json(&removed.text)?;
     } else {

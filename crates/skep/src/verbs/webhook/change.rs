@@ -6,7 +6,10 @@ use anyhow::bail;
 use clap::Args;
 use skep_api::{
     DeliveryId, WebhookId,
-    webhooks::{ChangeWebhook, CreateWebhook, CreatedWebhook, Delivery, RotateWebhook},
+    webhooks::{
+        self, ChangeWebhook, CreateWebhook, CreatedWebhook, DeleteWebhook, Delivery, DeliveryPath,
+        RotateWebhook, TestWebhook,
+    },
 };
 use skep_client::Answered;
 
@@ -33,7 +36,7 @@ pub(super) struct Create {
 pub(super) async fn create(verb: Create) -> anyhow::Result<ExitCode> {
     let types = (!verb.types.is_empty()).then_some(verb.types);
     let request = CreateWebhook { url: verb.endpoint, types, description: verb.description };
-    print_secret(&verb.connection.client()?.create_webhook(&request).await?, verb.connection.json)
+    print_secret(&verb.connection.client()?.run(&request).await?, verb.connection.json)
 }
 
 /// Prints the id and the secret, which is not available afterwards.
@@ -83,7 +86,7 @@ pub(super) async fn update(verb: Update) -> anyhow::Result<ExitCode> {
     if change == ChangeWebhook::default() {
         bail!("no change was given; `skep webhook update --help` lists the options");
     }
-    let changed = verb.connection.client()?.change_webhook(verb.id, &change).await?;
+    let changed = verb.connection.client()?.run_on(verb.id, &change).await?;
     if verb.connection.json {
         output::json(&changed.text)?;
     } else {
@@ -107,7 +110,7 @@ pub(super) async fn rm(verb: Rm) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for id in verb.ids {
         // A failure does not stop the loop: the other webhooks are still deleted.
-        match client.delete_webhook(id).await {
+        match client.run_on(id, &DeleteWebhook {}).await {
             Ok(deleted) if verb.connection.json => output::json(&deleted.text)?,
             Ok(deleted) => output::line(&format!("{} is deleted", deleted.id))?,
             Err(error) => code = output::report_error(&error.into()),
@@ -131,7 +134,7 @@ pub(super) struct Rotate {
 pub(super) async fn rotate(verb: Rotate) -> anyhow::Result<ExitCode> {
     let overlap_ms = verb.overlap.as_deref().map(parse_milliseconds).transpose()?;
     let client = verb.connection.client()?;
-    print_secret(&client.rotate_webhook(verb.id, &RotateWebhook { overlap_ms }).await?, verb.connection.json)
+    print_secret(&client.run_on(verb.id, &RotateWebhook { overlap_ms }).await?, verb.connection.json)
 }
 
 /// Send a delivery again, even if it succeeded.
@@ -146,7 +149,8 @@ pub(super) struct Redeliver {
 }
 
 pub(super) async fn redeliver(verb: Redeliver) -> anyhow::Result<ExitCode> {
-    let delivery = verb.connection.client()?.redeliver(verb.id, verb.delivery).await?;
+    let path = DeliveryPath { webhook: verb.id, delivery: verb.delivery };
+    let delivery = verb.connection.client()?.run_on(path, &webhooks::Redeliver {}).await?;
     print_delivery(&delivery, verb.connection.json)
 }
 
@@ -160,7 +164,7 @@ pub(super) struct Test {
 }
 
 pub(super) async fn test(verb: Test) -> anyhow::Result<ExitCode> {
-    let delivery = verb.connection.client()?.test_webhook(verb.id).await?;
+    let delivery = verb.connection.client()?.run_on(verb.id, &TestWebhook {}).await?;
     print_delivery(&delivery, verb.connection.json)
 }
 

@@ -5,7 +5,7 @@ use std::{io, process::ExitCode};
 use clap::Args;
 use skep_api::{
     WebhookId,
-    webhooks::{Delivery, DeliveryAttempt, Webhook},
+    webhooks::{Delivery, DeliveryAttempt, ListDeliveries, ListWebhooks, ReadWebhook, Webhook},
 };
 
 use crate::{connection::Connection, output, verbs::ticket::printable};
@@ -24,7 +24,8 @@ pub(super) struct List {
 }
 
 pub(super) async fn list(verb: List) -> anyhow::Result<ExitCode> {
-    let page = verb.connection.client()?.webhooks(verb.limit, verb.cursor.as_deref()).await?;
+    let query = ListWebhooks { limit: Some(verb.limit), cursor: verb.cursor };
+    let page = verb.connection.client()?.run(&query).await?;
     if verb.connection.json {
         output::json(&page.text)?;
         return Ok(ExitCode::SUCCESS);
@@ -71,7 +72,7 @@ pub(super) struct Show {
 }
 
 pub(super) async fn show(verb: Show) -> anyhow::Result<ExitCode> {
-    let webhook = verb.connection.client()?.webhook(verb.id).await?;
+    let webhook = verb.connection.client()?.run_on(verb.id, &ReadWebhook {}).await?;
     if verb.connection.json {
         output::json(&webhook.text)?;
         return Ok(ExitCode::SUCCESS);
@@ -112,7 +113,8 @@ pub(super) struct Deliveries {
 }
 
 pub(super) async fn deliveries(verb: Deliveries) -> anyhow::Result<ExitCode> {
-    let page = verb.connection.client()?.deliveries(verb.id, verb.limit, verb.cursor.as_deref()).await?;
+    let query = ListDeliveries { limit: Some(verb.limit), cursor: verb.cursor };
+    let page = verb.connection.client()?.run_on(verb.id, &query).await?;
     if verb.connection.json {
         output::json(&page.text)?;
         return Ok(ExitCode::SUCCESS);
