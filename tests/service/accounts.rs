@@ -391,9 +391,11 @@ async fn nobody_revokes_the_keys_of_an_account_that_it_does_not_administer() {
         CreateKey { name: "x".to_owned(), scopes: Some(vec![Scope::Admin]), ..CreateKey::default() };
     let key = theirs.run(&request).await.unwrap().value.key;
     for id in [skep.account.id, AccountId::generate()] {
-        let path = format!("/api/keys?all=true&account={id}");
-        let response = skep.bare(Method::DELETE, &path).bearer_auth(&key).send().await.unwrap();
-        assert_eq!(refused(response).await.code, "scope_missing");
+        for confirmed in ["all=true&", ""] {
+            let path = format!("/api/keys?{confirmed}account={id}");
+            let response = skep.bare(Method::DELETE, &path).bearer_auth(&key).send().await.unwrap();
+            assert_eq!(refused(response).await.code, "scope_missing");
+        }
     }
     assert_eq!(skep.get("/api/whoami").await.status(), 200);
 }

@@ -27,11 +27,10 @@ impl Endpoint for RestartServer {
                       are not read again. Commands on the server that run for more than 30 more seconds end with the old \
                       process; commands in VMs keep running.",
         answer_example: r#"{"restarting": true}"#,
-        access: Access::AccountKey(&[Scope::ServerAdmin]),
         refusals: &[&[RestartRefused, ShuttingDown]],
         success: Success::Accepted("The new server has taken over"),
         body: Body::Empty,
-        ..Route::new(Method::Post, "/api/admin/restart", "restart")
+        ..Route::new(Method::Post, "/api/admin/restart", "restart", Access::AccountKey(&[Scope::ServerAdmin]))
     };
     type Path = ();
     type Answer = Restarting;

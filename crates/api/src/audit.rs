@@ -56,7 +56,6 @@ impl Endpoint for ListAudit {
                       also see requests that were refused because their key was unknown. Entries are kept for 30 days, \
                       or less if all exceed their part of the 10 GiB for events and entries: the oldest of the account \
                       that has the most are deleted then.",
-        access: Access::AccountKey(&[Scope::Admin]),
         answer_example: r#"{
             "entries": [{
                 "at": "2026-05-01T12:00:00.000Z",
@@ -67,7 +66,7 @@ impl Endpoint for ListAudit {
             "next_cursor": null
         }"#,
         success: Success::Done("A page of the audit log"),
-        ..Route::new(Method::Get, "/api/audit", "list_audit")
+        ..Route::new(Method::Get, "/api/audit", "list_audit", Access::AccountKey(&[Scope::Admin]))
     };
     type Path = ();
     type Answer = AuditList;

@@ -23,10 +23,9 @@ impl Endpoint for CheckHealth {
             "status": "ok", "uptime": 12.5, "version": "0.1.0",
             "checks": {"store": "ok", "engine": "ok", "disk": "ok"}
         }"#,
-        access: Access::Public,
         refusals: &[&[StoreUnavailable]],
         success: Success::Done("The status and the uptime of the server"),
-        ..Route::new(Method::Get, "/api/health", "health")
+        ..Route::new(Method::Get, "/api/health", "health", Access::Public)
     };
     type Path = ();
     type Answer = Health;

@@ -23,9 +23,8 @@ impl Endpoint for ReadSystem {
         summary: "Read the state of the machine",
         description: "Returns versions, uptime, the space of the data directory's disk, the memory of the machine, and \
                       over all accounts the VMs, the pool and the damaged templates.",
-        access: Access::AccountKey(&[Scope::ServerAdmin]),
         success: Success::Done("The machine and the server"),
-        ..Route::new(Method::Get, "/api/system", "system")
+        ..Route::new(Method::Get, "/api/system", "system", Access::AccountKey(&[Scope::ServerAdmin]))
     };
     type Path = ();
     type Answer = System;

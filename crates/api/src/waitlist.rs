@@ -77,11 +77,9 @@ impl Endpoint for JoinWaitlist {
                       requests are limited to five an hour from one IP address (IPv6: from one /64).",
         example: r#"{"email": "ada@example.com", "use_case": "agents that test"}"#,
         answer_example: r#"{"status": "ok"}"#,
-        access: Access::Public,
         refusals: &[&[StoreUnavailable]],
         success: Success::Accepted("The address is on the list"),
-        body_limit: Route::PUBLIC_BODY_LIMIT,
-        ..Route::new(Method::Post, "/api/waitlist", "join_waitlist")
+        ..Route::new(Method::Post, "/api/waitlist", "join_waitlist", Access::Public)
     };
     type Path = ();
     type Answer = Joined;
@@ -99,10 +97,14 @@ impl Endpoint for RemoveFromWaitlist {
         summary: "Remove an entry from the waitlist",
         description: "Removes all data of an email address, by the id of its entry or by the address. This cannot be \
                       undone.",
-        access: Access::AccountKey(&[Scope::ServerAdmin]),
         refusals: &[&[UnknownWaitlistEntry]],
         success: Success::Done("It was removed"),
-        ..Route::new(Method::Delete, "/api/waitlist/{entry}", "remove_from_waitlist")
+        ..Route::new(
+            Method::Delete,
+            "/api/waitlist/{entry}",
+            "remove_from_waitlist",
+            Access::AccountKey(&[Scope::ServerAdmin]),
+        )
     };
     type Path = WaitlistRef;
     type Answer = Removed;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 /// at such a change.
 ///
 /// 1. Agents that do not know `GET /protocol`.
-/// 2. `GET /protocol`. The request of an endpoint is a `Call`: the operation, and what the server adds.
+/// 2. `GET /protocol`. The request of an operation that has a route is a `Call`: the operation, and what the server adds.
 pub const PROTOCOL: u32 = 2;
 
 /// The protocols in which this release can encode its requests. Raise the start together with [`PROTOCOL`], unless

@@ -108,7 +108,12 @@ impl Client {
         resource: O::Path,
         fields: Map<String, Value>,
     ) -> Result<RequestBuilder> {
-        let path = path_of(O::ROUTE.path, O::Path::FIELDS, &resource.to_segments());
+        let segments = resource.to_segments();
+        let path = path_of(O::ROUTE.path, O::Path::FIELDS, &segments);
+        // Such a segment would be resolved, and name another resource.
+        if segments.iter().any(|segment| matches!(segment.as_str(), "" | "." | "..")) {
+            return Err(Error::Url { url: format!("{}{path}", self.base) });
+        }
         self.request_with_fields(O::ROUTE.method, &path, fields)
     }
 
@@ -128,6 +133,7 @@ impl Client {
         if method.has_body() {
             return Ok(self.request(http_method, path)?.json(&Value::Object(fields)));
         }
+        // A query cannot contain null, which in a body removes a value.
         let given = fields.iter().filter(|(_, value)| !value.is_null());
         let pairs: Vec<_> = given.map(|(name, value)| (name.as_str(), Some(query_text(value)))).collect();
         self.request(http_method, &with_query(path, &pairs))
@@ -343,6 +349,16 @@ mod tests {
         assert_eq!(sent(path, &Redeliver {}), (again, Some("{}".to_owned())));
         let removed = sent(WaitlistRef::Email("a/b@example.com".to_owned()), &RemoveFromWaitlist {});
         assert_eq!(removed.0, "DELETE http://x/api/waitlist/a%2Fb%40example.com");
+    }
+
+    #[test]
+    fn a_segment_that_would_be_resolved_is_refused() {
+        let client = Client::new("http://x", None).unwrap();
+        for text in ["", ".", ".."] {
+            let resource = WaitlistRef::Email(text.to_owned());
+            let refused = client.operation_request::<RemoveFromWaitlist>(resource, Map::new());
+            assert!(matches!(refused, Err(Error::Url { .. })), "{text}");
+        }
     }
 
     #[test]

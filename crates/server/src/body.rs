@@ -78,7 +78,7 @@ impl<S: Send + Sync> FromRequest<S> for Object {
     }
 }
 
-/// Reads a request; a large one on a blocking thread.
+/// Reads a request from a JSON body; a large one is parsed on a blocking thread.
 ///
 /// # Errors
 /// Those of [`parse`]; `body_too_large`, `not_json`.

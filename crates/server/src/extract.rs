@@ -1,4 +1,5 @@
-//! Extractors of handlers. The order of a handler's arguments is the order of the checks.
+//! Extractors of handlers. The order of a handler's arguments is the order of the checks; `handle::serve` has that of
+//! all operations with a `Handle`.
 
 mod caller;
 mod path;
@@ -13,7 +14,7 @@ pub(crate) use self::{
         ServerAdmin, SwarmExec, SwarmRead, SwarmWrite, TicketRead, TicketWrite, TicketsRead, TicketsWrite,
         check_scope, vm_key_limited,
     },
-    path::{ExecPath, Segment, VM_REFERENCE, VmPath, not_utf8, parse_vm, segments},
+    path::{ExecPath, Segment, Segments, VM_REFERENCE, VmPath, not_utf8, parse_vm},
     query::{KeyPrefix, KeyedQuery, NoParameters, Query, query_pairs, read_query},
 };
 use crate::{

@@ -6,21 +6,13 @@ use std::{fs, path::Path};
 
 use skep_api::ErrorCode;
 
-/// The files that declare the refusals of operations, below `crates/`.
-const DECLARING: [&str; 12] = [
-    "api/src/accounts/requests.rs",
-    "api/src/admin.rs",
-    "api/src/files/mod.rs",
-    "api/src/files/read.rs",
-    "api/src/git/credentials.rs",
-    "api/src/git/mod.rs",
-    "api/src/health.rs",
-    "api/src/keys/requests.rs",
-    "api/src/refusals.rs",
-    "api/src/waitlist.rs",
-    "api/src/webhooks/requests.rs",
-    "server/src/openapi/refusals.rs",
-];
+/// Whether a file declares the refusals of operations.
+fn declares(path: &str, text: &str) -> bool {
+    let is_of_api = path.contains("/api/src/") && !path.ends_with("/api/src/error.rs");
+    let has_routes = text.contains(": Route =") || text.contains(": &[ErrorCode]");
+    path.ends_with("/server/src/openapi/refusals.rs") || (is_of_api && has_routes)
+}
+
 /// Other files that name codes without constructing them: the list of all codes, and of those that a guest may not send.
 const NAMING: [&str; 2] = ["api/src/error.rs", "channel/src/host/guest.rs"];
 
@@ -83,15 +75,15 @@ fn constructs(text: &str, code: &str) -> bool {
 fn never_constructed(sources: &[(String, String)]) -> Vec<String> {
     let is_one_of = |path: &str, files: &[&str]| files.iter().any(|file| path.ends_with(&format!("/{file}")));
     let is_declared = |name: &str| {
-        let mut declaring = sources.iter().filter(|(path, _)| is_one_of(path, &DECLARING));
+        let mut declaring = sources.iter().filter(|(path, text)| declares(path, text));
         declaring.any(|(_, text)| has_word(text, name))
     };
     let is_constructed = |name: &str| {
         let code = format!("Code::{name}");
-        let is_other = |path: &str| !is_one_of(path, &DECLARING) && !is_one_of(path, &NAMING);
+        let is_other = |path: &str, text: &str| !declares(path, text) && !is_one_of(path, &NAMING);
         // A constructor for one code, beside the list of all.
         let constructor = format!("Self::new(ErrorCode::{name},");
-        sources.iter().any(|(path, text)| match is_other(path) {
+        sources.iter().any(|(path, text)| match is_other(path, text) {
             true => constructs(&text.replace("ErrorCode::", "Code::"), &code),
             false => text.contains(&constructor),
         })

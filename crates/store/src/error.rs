@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use skep_accounts::DEFAULT_ACCOUNT;
 use skep_api::{
-    ErrorCode, ErrorKind, Failure, KeyId, TicketId, VmId, VmName, WebhookId,
+    DeliveryId, ErrorCode, ErrorKind, Failure, KeyId, TicketId, VmId, VmName, WebhookId,
     templates::TemplateName,
     tickets::{Blocker, TicketStatus},
 };
@@ -133,10 +133,10 @@ pub enum Error {
     )]
     IdempotencyMismatch { key: String },
     #[error("{}", Failure::unknown_webhook(id))]
-    UnknownWebhook { id: String },
+    UnknownWebhook { id: WebhookId },
     /// No such delivery of this webhook.
     #[error("{}", Failure::unknown_delivery(id))]
-    UnknownDelivery { id: String },
+    UnknownDelivery { id: DeliveryId },
     #[error("the webhook `{id}` is disabled; update it with `enabled: true`")]
     WebhookDisabled { id: WebhookId },
     #[error("this account has {most} webhooks, which is the maximum; delete one first")]

@@ -6,7 +6,7 @@ use skep_api::{
     Call, Operation,
     exec::RunCommand,
     exec_stream::{EndStdin, SignalCommand},
-    for_each_endpoint,
+    for_each_workspace_endpoint,
     git::{GitCheckTarget, GitExchange, GitNotePush},
 };
 
@@ -34,7 +34,7 @@ impl<O: Run> Run for Call<O> {
     }
 }
 
-/// Runs the operation called `name` with a JSON request and returns its answer as JSON. The request of an endpoint is a
+/// Runs the operation called `name` with a JSON request and returns its answer as JSON. The request of one that has a route is a
 /// [`Call`].
 ///
 /// # Errors
@@ -51,7 +51,7 @@ pub async fn run_by_name(name: &str, request: &[u8], place: &Place) -> Result<Ve
             }
         };
     }
-    for_each_endpoint!(dispatch)
+    for_each_workspace_endpoint!(dispatch)
 }
 
 /// Runs an operation that callers do not reach by a route of its own.

@@ -8,15 +8,14 @@ use crate::{
     ErrorCode::{AccountInUse, AccountProtected, NameTaken, UnknownAccount, WorkspaceTaken},
     Failure, Scope,
     egress::EgressPolicy,
-    endpoint::{Access, Body, Endpoint, Method, PathField, PathId, Route, Success},
+    endpoint::{Access, Body, Endpoint, Method, PathField, PathId, Route, Success, list_request},
     refusals::SWARM,
 };
 
 /// A route of accounts.
 const ACCOUNTS: Route = Route {
     tag: "accounts",
-    access: Access::AccountKey(&[Scope::ServerAdmin]),
-    ..Route::new(Method::Get, "/api/accounts", "")
+    ..Route::new(Method::Get, "/api/accounts", "", Access::AccountKey(&[Scope::ServerAdmin]))
 };
 
 /// A route of one account.
@@ -34,19 +33,9 @@ impl PathId for AccountId {
     }
 }
 
-/// Lists the accounts of the server: the query of `GET /api/accounts`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ListAccounts {
-    /// Entries on the page, 1 to 1,000; default 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
-    pub limit: Option<u32>,
-    /// `next_cursor` of the previous page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(inline, value_type = Option<AccountId>))]
-    pub cursor: Option<String>,
+list_request! {
+    /// Lists the accounts of the server: the query of `GET /api/accounts`.
+    ListAccounts of AccountId
 }
 
 impl Endpoint for ListAccounts {

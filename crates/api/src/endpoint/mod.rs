@@ -1,15 +1,14 @@
 //! Operations that callers reach over HTTP: the method, path, scopes, refusals and documentation of each.
 
 mod check;
+mod page;
 mod path;
 mod workspace;
 
-use serde::{
-    Serialize,
-    de::{DeserializeOwned, Error as _},
-};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
+pub(crate) use self::page::list_request;
 pub use self::{check::*, path::*, workspace::*};
 use crate::{ErrorCode, Failure, Scope};
 
@@ -25,7 +24,7 @@ pub trait Endpoint: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Checks what the types of the fields do not express.
     ///
     /// # Errors
-    /// `invalid_value` or `missing_parameter`, naming the field.
+    /// `invalid_value`, naming the field.
     fn check(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -35,12 +34,7 @@ pub trait Endpoint: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// # Errors
     /// The operation is not serialized as an object.
     fn to_fields(&self) -> serde_json::Result<Map<String, Value>> {
-        match serde_json::to_value(self)? {
-            Value::Object(fields) => Ok(fields),
-            other => {
-                Err(serde_json::Error::custom(format!("an operation is {other}, which is not an object")))
-            }
-        }
+        serde_json::from_value(serde_json::to_value(self)?)
     }
 
     /// Whether an answer that is [`Success::Either`] has status 201.
@@ -63,16 +57,6 @@ pub enum Method {
 }
 
 impl Method {
-    /// The name in a request line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Post => "POST",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-        }
-    }
-
     /// Whether the operation is the body of the request.
     pub const fn has_body(self) -> bool {
         matches!(self, Self::Post | Self::Patch)
@@ -119,7 +103,7 @@ pub enum Success {
     Done(&'static str),
     /// Status 201.
     Created(&'static str),
-    /// Status 202: the effect follows later.
+    /// Status 202.
     Accepted(&'static str),
     /// Status 200 or 201, which [`Endpoint::has_created`] decides.
     Either {
@@ -170,11 +154,9 @@ pub struct Route {
 impl Route {
     /// The maximum length of a body unless the route has its own, in bytes.
     pub const BODY_LIMIT: usize = 1 << 20;
-    /// The maximum length of a body that is read without a key, in bytes.
-    pub const PUBLIC_BODY_LIMIT: usize = 16 << 10;
 
-    /// A route with this method, path and id. The fields that every route sets are empty.
-    pub(crate) const fn new(method: Method, path: &'static str, id: &'static str) -> Self {
+    /// A route with this method, path, id and access. The other fields that every route sets are empty.
+    pub(crate) const fn new(method: Method, path: &'static str, id: &'static str, access: Access) -> Self {
         Self {
             method,
             path,
@@ -184,7 +166,7 @@ impl Route {
             description: "",
             example: "",
             answer_example: "",
-            access: Access::AccountKey(&[]),
+            access,
             refusals: &[],
             success: Success::Done(""),
             body: Body::Required,

@@ -12,7 +12,7 @@ pub trait PathFields: Sized + Send + Sync + 'static {
     /// Parses segments whose percent-encoding is removed, one for each of [`Self::FIELDS`].
     ///
     /// # Errors
-    /// That of a resource that does not exist: no resource has a malformed id.
+    /// That of a resource that does not exist, if none can have such segments.
     fn parse(segments: &[String]) -> Result<Self, Failure>;
 
     /// The segments as text.
@@ -38,7 +38,7 @@ pub trait PathId: Display + Sized + Send + Sync + 'static {
     /// Parses the segment.
     ///
     /// # Errors
-    /// That of a resource that does not exist.
+    /// That of a resource that does not exist, if none can have this id.
     fn parse(text: &str) -> Result<Self, Failure>;
 }
 

@@ -113,11 +113,11 @@ impl<O: Operation> Operation for Call<O> {
     }
 }
 
-/// Calls a macro with the types of all endpoints, each with its module: first those that one generic route of the
+/// Calls a macro with the types of all operations on a workspace that have a route, each with its module: first those that one generic route of the
 /// server serves, then those that have a handler of their own, because their content is streamed or their commits are
 /// relayed.
 #[macro_export]
-macro_rules! for_each_endpoint {
+macro_rules! for_each_workspace_endpoint {
     ($callback:ident) => {
         $callback! {
             [

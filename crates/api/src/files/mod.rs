@@ -51,19 +51,17 @@ pub enum FileType {
 /// A route that reads files.
 const READ: Route = Route {
     tag: "files",
-    access: Access::AnyKey(&[Scope::FilesRead]),
     refusals: READ_REFUSALS,
     paths: &["path"],
-    ..Route::new(Method::Get, "", "")
+    ..Route::new(Method::Get, "", "", Access::AnyKey(&[Scope::FilesRead]))
 };
 
 /// A route that changes files.
 const WRITE: Route = Route {
     tag: "files",
-    access: Access::AnyKey(&[Scope::FilesWrite]),
     refusals: WRITE_REFUSALS,
     paths: &["path"],
-    ..Route::new(Method::Post, "", "")
+    ..Route::new(Method::Post, "", "", Access::AnyKey(&[Scope::FilesWrite]))
 };
 
 /// Refusals of operations that read files.

@@ -12,8 +12,7 @@ use crate::{
 /// A route of credentials.
 const CREDENTIALS: Route = Route {
     tag: "git",
-    access: Access::AccountKey(&[Scope::Admin]),
-    ..Route::new(Method::Get, "/api/git/credentials", "")
+    ..Route::new(Method::Get, "/api/git/credentials", "", Access::AccountKey(&[Scope::Admin]))
 };
 
 /// Lists the hosts that have a credential: the query of `GET /api/git/credentials`.
@@ -44,6 +43,7 @@ impl Endpoint for ListGitCredentials {
 }
 
 /// A token for a host.
+// Without `Debug`, so that no log gets the token.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

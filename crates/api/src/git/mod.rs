@@ -48,19 +48,17 @@ pub const MAX_LOG_COMMITS: u32 = 1_000;
 /// A route that reads repositories.
 const READ: Route = Route {
     tag: "git",
-    access: Access::AnyKey(&[Scope::GitRead]),
     refusals: READ_REFUSALS,
     paths: &["path"],
-    ..Route::new(Method::Get, "", "")
+    ..Route::new(Method::Get, "", "", Access::AnyKey(&[Scope::GitRead]))
 };
 
 /// A route that changes repositories.
 const WRITE: Route = Route {
     tag: "git",
-    access: Access::AnyKey(&[Scope::GitWrite]),
     refusals: WRITE_REFUSALS,
     paths: &["path"],
-    ..Route::new(Method::Post, "", "")
+    ..Route::new(Method::Post, "", "", Access::AnyKey(&[Scope::GitWrite]))
 };
 
 /// A route that changes a work tree, for which git-lfs may fetch files.

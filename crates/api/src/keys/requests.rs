@@ -7,20 +7,16 @@ use super::{CreatedKey, Key, KeyList, RevokedKeys, WhoAmI};
 use crate::{
     AccountId, Environment,
     ErrorCode::{
-        KeyNotValid, KeyRequired, MissingParameter, NameTaken, SwarmUnavailable, UnknownAccount, UnknownKey,
-        UnknownVm,
+        KeyNotValid, KeyRequired, NameTaken, SwarmUnavailable, UnknownAccount, UnknownKey, UnknownVm,
     },
     Failure, KeyId, Role, Scope,
-    endpoint::{Access, Body, Endpoint, Method, PathField, PathId, Route, Success},
+    endpoint::{Access, Body, Endpoint, Method, PathField, PathId, Route, Success, list_request},
     exec::VmField,
 };
 
 /// A route of keys.
-const KEYS: Route = Route {
-    tag: "keys",
-    access: Access::AccountKey(&[Scope::Admin]),
-    ..Route::new(Method::Get, "/api/keys", "")
-};
+const KEYS: Route =
+    Route { tag: "keys", ..Route::new(Method::Get, "/api/keys", "", Access::AccountKey(&[Scope::Admin])) };
 
 /// A route of one key.
 const KEY: Route = Route { path: "/api/keys/{id}", refusals: &[&[UnknownKey]], ..KEYS };
@@ -37,19 +33,9 @@ impl PathId for KeyId {
     }
 }
 
-/// Lists the keys of the account: the query of `GET /api/keys`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ListKeys {
-    /// Entries on the page, 1 to 1,000; default 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
-    pub limit: Option<u32>,
-    /// `next_cursor` of the previous page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(inline, value_type = Option<KeyId>))]
-    pub cursor: Option<String>,
+list_request! {
+    /// Lists the keys of the account: the query of `GET /api/keys`.
+    ListKeys of KeyId
 }
 
 impl Endpoint for ListKeys {
@@ -191,7 +177,7 @@ impl Endpoint for RotateKey {
 }
 
 /// Revokes all keys of an account: the query of `DELETE /api/keys`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokeAllKeys {
@@ -222,14 +208,6 @@ impl Endpoint for RevokeAllKeys {
     };
     type Path = ();
     type Answer = RevokedKeys;
-
-    fn check(&self) -> Result<(), Failure> {
-        if self.all {
-            return Ok(());
-        }
-        let message = "to revoke all keys, confirm it by `all=true`; to revoke one, name its id in the path";
-        Err(Failure::new(MissingParameter, message))
-    }
 }
 
 /// Identifies the caller: `GET /api/whoami`.

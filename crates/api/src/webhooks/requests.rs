@@ -7,14 +7,13 @@ use crate::{
     DeliveryId,
     ErrorCode::{QuotaExceeded, UnknownDelivery, UnknownWebhook, WebhookDisabled},
     Failure, Scope, WebhookId,
-    endpoint::{Access, Body, Endpoint, Method, PathField, PathFields, PathId, Route, Success},
+    endpoint::{Access, Body, Endpoint, Method, PathField, PathFields, PathId, Route, Success, list_request},
 };
 
 /// A route of webhooks.
 const WEBHOOKS: Route = Route {
     tag: "webhooks",
-    access: Access::AccountKey(&[Scope::Admin]),
-    ..Route::new(Method::Get, "/api/webhooks", "")
+    ..Route::new(Method::Get, "/api/webhooks", "", Access::AccountKey(&[Scope::Admin]))
 };
 
 /// A route of one webhook.
@@ -63,19 +62,9 @@ impl PathFields for DeliveryPath {
     }
 }
 
-/// Lists the webhooks of the account: the query of `GET /api/webhooks`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ListWebhooks {
-    /// Entries on the page, 1 to 1,000; default 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
-    pub limit: Option<u32>,
-    /// `next_cursor` of the previous page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(inline, value_type = Option<WebhookId>))]
-    pub cursor: Option<String>,
+list_request! {
+    /// Lists the webhooks of the account: the query of `GET /api/webhooks`.
+    ListWebhooks of WebhookId
 }
 
 impl Endpoint for ListWebhooks {
@@ -252,19 +241,9 @@ impl Endpoint for RotateWebhook {
     type Answer = CreatedWebhook;
 }
 
-/// Lists the deliveries of a webhook: the query of `GET /api/webhooks/{id}/deliveries`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ListDeliveries {
-    /// Entries on the page, 1 to 1,000; default 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
-    pub limit: Option<u32>,
-    /// `next_cursor` of the previous page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(inline, value_type = Option<DeliveryId>))]
-    pub cursor: Option<String>,
+list_request! {
+    /// Lists the deliveries of a webhook: the query of `GET /api/webhooks/{id}/deliveries`.
+    ListDeliveries of DeliveryId
 }
 
 impl Endpoint for ListDeliveries {

@@ -1,10 +1,13 @@
 //! The size limits of JSON bodies, by operation.
 
 use http::Method;
-use skep_api::endpoint::Route;
+use skep_api::endpoint::{Access, Route};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
+
+/// Bytes, on a route that needs no key.
+const PUBLIC: usize = 16 * KIB;
 
 /// Operations whose bodies carry content (commands, many tickets), with their limits in bytes. That of an endpoint is in
 /// its [`Route`].
@@ -22,8 +25,12 @@ pub(super) const MAX_VALUES: usize = 250_000;
 pub(crate) struct BodyLimit(usize);
 
 impl BodyLimit {
+    /// The limit of an endpoint. Without a key, a body is short.
     pub(crate) const fn of_route(route: &Route) -> Self {
-        Self(route.body_limit)
+        match route.access {
+            Access::Public if route.body_limit > PUBLIC => Self(PUBLIC),
+            _ => Self(route.body_limit),
+        }
     }
 
     /// The limit of an operation that is not an endpoint. `route` is the declared path, with its parameters in braces.
@@ -31,7 +38,7 @@ impl BodyLimit {
         let larger = ROUTE_LIMITS.iter().find(|(of, path, _)| of == method && *path == route);
         Self(match larger {
             Some((.., limit)) => *limit,
-            None if is_public => Route::PUBLIC_BODY_LIMIT,
+            None if is_public => PUBLIC,
             None => Route::BODY_LIMIT,
         })
     }

@@ -95,8 +95,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Segment {
     }
 }
 
+/// All variable segments of a path.
+#[derive(Debug)]
+pub(crate) struct Segments(pub Vec<String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segments {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        segments(parts).await.map(Self)
+    }
+}
+
 /// The variable segments of a path; `T` determines their number.
-pub(crate) async fn segments<T: DeserializeOwned + Send>(parts: &mut Parts) -> Result<T, Refusal> {
+async fn segments<T: DeserializeOwned + Send>(parts: &mut Parts) -> Result<T, Refusal> {
     match Path::<T>::from_request_parts(parts, &()).await {
         Ok(Path(segments)) => Ok(segments),
         Err(PathRejection::FailedToDeserializePathParams(_)) => Err(not_utf8().into()),

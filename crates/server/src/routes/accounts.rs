@@ -39,9 +39,7 @@ pub(crate) fn routes(state: &AccountsState) -> Routes {
     endpoints![state; ListAccounts, CreateAccount, ReadAccount, ChangeAccount, DeleteAccount]
 }
 
-impl Handle for ListAccounts {
-    type State = AccountsState;
-
+impl Handle<AccountsState> for ListAccounts {
     async fn handle(self, state: AccountsState, _: Request<()>) -> Result<AccountList, Refusal> {
         let (limit, before) = page::check(self.limit, self.cursor.as_deref())?;
         let page = state.store.list_accounts(skep_store::ListAccounts { limit, before }).await?;
@@ -52,9 +50,7 @@ impl Handle for ListAccounts {
     }
 }
 
-impl Handle for CreateAccount {
-    type State = AccountsState;
-
+impl Handle<AccountsState> for CreateAccount {
     async fn handle(self, state: AccountsState, request: Request<()>) -> Result<Account, Refusal> {
         let granted = check_account(&self)?;
         let audit = &request.info.audit;
@@ -75,21 +71,17 @@ impl Handle for CreateAccount {
     }
 }
 
-impl Handle for ReadAccount {
-    type State = AccountsState;
-
+impl Handle<AccountsState> for ReadAccount {
     async fn handle(self, state: AccountsState, request: Request<AccountId>) -> Result<Account, Refusal> {
-        Ok(to_api(state.store.account(request.path).await?))
+        Ok(to_api(state.store.account(request.path()?).await?))
     }
 }
 
-impl Handle for ChangeAccount {
-    type State = AccountsState;
-
+impl Handle<AccountsState> for ChangeAccount {
     async fn handle(self, state: AccountsState, request: Request<AccountId>) -> Result<Account, Refusal> {
         let change = check_account_change(&self)?;
         request.info.audit.set_egress(change.egress.as_ref());
-        let (caller, id) = (&request.caller, request.path);
+        let (caller, id) = (&request.caller, request.path()?);
         if let (Some(allowed_ips), true) = (&change.allowed_ips, id == caller.account.id) {
             check_own_address(allowed_ips, caller)?;
         }
@@ -118,15 +110,13 @@ impl Handle for ChangeAccount {
     }
 }
 
-impl Handle for DeleteAccount {
-    type State = AccountsState;
-
+impl Handle<AccountsState> for DeleteAccount {
     async fn handle(
         self,
         state: AccountsState,
         request: Request<AccountId>,
     ) -> Result<DeletedAccount, Refusal> {
-        let (id, request_id) = (request.path, request.info.id.as_str().to_owned());
+        let (id, request_id) = (request.path()?, request.id().to_owned());
         match state.delete(id, &request_id).await {
             Err(error) if error.code() == ErrorCode::AccountInUse && self.force => {
                 // In a separate task, so that a disconnected caller does not leave a half-deleted account behind.

@@ -12,9 +12,7 @@ pub(crate) fn routes(restart: &Restart) -> Routes {
     endpoints![restart; RestartServer]
 }
 
-impl Handle for RestartServer {
-    type State = Restart;
-
+impl Handle<Restart> for RestartServer {
     async fn handle(self, restart: Restart, _: Request<()>) -> Result<Restarting, Refusal> {
         restart().await?;
         Ok(Restarting { restarting: true })

@@ -27,9 +27,7 @@ pub(crate) fn routes(reader: &AuditLogState) -> Routes {
     endpoints![reader; ListAudit]
 }
 
-impl Handle for ListAudit {
-    type State = AuditLogState;
-
+impl Handle<AuditLogState> for ListAudit {
     async fn handle(self, reader: AuditLogState, request: Request<()>) -> Result<AuditList, Refusal> {
         let caller = &request.caller;
         let is_operator =

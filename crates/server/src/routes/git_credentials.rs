@@ -31,9 +31,7 @@ pub(crate) fn routes(vault: &Vault) -> Routes {
     endpoints![vault; ListGitCredentials, SetGitCredential, RemoveGitCredential]
 }
 
-impl Handle for ListGitCredentials {
-    type State = Vault;
-
+impl Handle<Vault> for ListGitCredentials {
     async fn handle(self, vault: Vault, request: Request<()>) -> Result<CredentialPage, Refusal> {
         let (limit, after) = page::check::<String>(self.limit, self.cursor.as_deref())?;
         let after = after.map(check_host).transpose()?;
@@ -47,9 +45,7 @@ impl Handle for ListGitCredentials {
     }
 }
 
-impl Handle for SetGitCredential {
-    type State = Vault;
-
+impl Handle<Vault> for SetGitCredential {
     async fn handle(self, vault: Vault, request: Request<()>) -> Result<KeptCredential, Refusal> {
         let account = request.caller.account.id;
         let host = check_host(self.host)?;
@@ -70,9 +66,7 @@ impl Handle for SetGitCredential {
     }
 }
 
-impl Handle for RemoveGitCredential {
-    type State = Vault;
-
+impl Handle<Vault> for RemoveGitCredential {
     async fn handle(self, vault: Vault, request: Request<()>) -> Result<CredentialRemoved, Refusal> {
         let host = check_host(self.host)?;
         if vault.remove(request.caller.account.id, &host).await? {

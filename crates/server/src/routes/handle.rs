@@ -3,14 +3,14 @@
 use std::{future::Future, marker::PhantomData, sync::Arc};
 
 use axum::{
-    extract::{FromRequestParts, Request as HttpRequest, State},
+    extract::{FromRequest, FromRequestParts, Request as HttpRequest, State},
     handler::Handler,
     response::{IntoResponse, Response},
     routing::{MethodFilter, MethodRouter},
 };
 use http::StatusCode;
 use skep_api::{
-    Endpoint, Scope,
+    Endpoint, Failure, Scope,
     endpoint::{Access, Method, PathFields, Success},
 };
 use utoipa::{
@@ -23,20 +23,17 @@ use crate::{
     auth::Identity,
     body::{BodyLimit, read_request},
     error::Refusal,
-    extract::{Caller, NoParameters, Query, RequestInfo, Requirement, segments},
+    extract::{Caller, NoParameters, Query, RequestInfo, Requirement, Segments},
     json::Json,
     openapi::endpoint::describe,
 };
 
-/// An endpoint that the server answers itself, with JSON.
-pub(crate) trait Handle: Endpoint {
-    /// What the operations of a subject need of the server.
-    type State: Clone + Send + Sync + 'static;
-
+/// An endpoint that the server answers itself, with JSON. `S` is what the operations of a subject need of the server.
+pub(crate) trait Handle<S>: Endpoint {
     /// Carries out the operation. The caller has the scopes of the route, and the operation is checked.
     fn handle(
         self,
-        state: Self::State,
+        state: S,
         request: Request<Self::Path>,
     ) -> impl Future<Output = Result<Self::Answer, Refusal>> + Send;
 }
@@ -44,40 +41,71 @@ pub(crate) trait Handle: Endpoint {
 /// The request that an operation arrived with.
 #[derive(Debug)]
 pub(crate) struct Request<P> {
-    /// The variable segments of its path.
-    pub path: P,
     pub caller: Arc<Identity>,
     pub info: RequestInfo,
+    /// The variable segments of its path.
+    segments: Vec<String>,
+    of: PhantomData<P>,
 }
 
-impl<P> Request<P> {
-    /// The id of the request, as it is stored.
-    pub(crate) fn id(&self) -> Option<String> {
-        Some(self.info.id.as_str().to_owned())
+impl<P: PathFields> Request<P> {
+    /// The resource that the path names. Handlers call this once they have checked the fields, because a wrong field is
+    /// reported before a resource that does not exist.
+    ///
+    /// # Errors
+    /// Those of [`PathFields::parse`].
+    pub(crate) fn path(&self) -> Result<P, Failure> {
+        P::parse(&self.segments)
+    }
+
+    /// The id of the request.
+    pub(crate) fn id(&self) -> &str {
+        self.info.id.as_str()
+    }
+}
+
+/// An operation that is read from a request, and checked.
+#[derive(Debug)]
+pub(crate) struct Operation<O>(pub O);
+
+impl<O: Endpoint, S: Send + Sync> FromRequest<S> for Operation<O> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: HttpRequest, state: &S) -> Result<Self, Refusal> {
+        let (mut parts, body) = request.into_parts();
+        let operation: O = if O::ROUTE.method.has_body() {
+            Query::<NoParameters>::from_request_parts(&mut parts, state).await?;
+            read_request(HttpRequest::from_parts(parts, body), BodyLimit::of_route(&O::ROUTE)).await?
+        } else {
+            Query::from_request_parts(&mut parts, state).await?.0
+        };
+        operation.check()?;
+        Ok(Self(operation))
     }
 }
 
 /// The routes of endpoints, which share a state.
 macro_rules! endpoints {
     ($state:expr; $($operation:ty),+ $(,)?) => {
-        vec![$($crate::routes::handle::answered::<$operation>($state.clone())),+]
+        vec![$($crate::routes::handle::handled::<$operation, _>($state.clone())),+]
     };
 }
 pub(super) use endpoints;
 
 /// The route of an endpoint that the server answers itself.
-pub(super) fn answered<O>(state: O::State) -> UtoipaMethodRouter
+pub(super) fn handled<O, S>(state: S) -> UtoipaMethodRouter
 where
-    O: Handle + ToSchema,
+    O: Handle<S> + ToSchema,
     O::Answer: ToSchema,
+    S: Clone + Send + Sync + 'static,
 {
     const {
         assert!(
             !matches!(O::ROUTE.access, Access::Public),
-            "`Handle` passes on the caller, whose key it needs"
+            "`Handle` passes on the caller; a public operation has none"
         )
     }
-    route::<O, _, _, _>(describe::<O>(), answer::<O>, state)
+    route::<O, _, _, _>(describe::<O>(), serve::<O, S>, state)
 }
 
 /// The route of an endpoint with this description and this handler.
@@ -110,20 +138,16 @@ impl<O: Endpoint> Requirement for ScopesOf<O> {
     const VM_KEYS: bool = matches!(O::ROUTE.access, Access::AnyKey(_));
 }
 
-async fn answer<O: Handle>(State(state): State<O::State>, request: HttpRequest) -> Result<Response, Refusal> {
-    let (mut parts, body) = request.into_parts();
-    let caller = Caller::<ScopesOf<O>>::from_request_parts(&mut parts, &()).await?.identity();
-    let info = RequestInfo::from_request_parts(&mut parts, &()).await?;
-    let segments = if O::Path::FIELDS.is_empty() { Vec::new() } else { segments(&mut parts).await? };
-    let operation: O = if O::ROUTE.method.has_body() {
-        Query::<NoParameters>::from_request_parts(&mut parts, &()).await?;
-        read_request(HttpRequest::from_parts(parts, body), BodyLimit::of_route(&O::ROUTE)).await?
-    } else {
-        Query::from_request_parts(&mut parts, &()).await?.0
-    };
-    operation.check()?;
-    let path = O::Path::parse(&segments)?;
-    Ok(respond::<O>(operation.handle(state, Request { path, caller, info }).await?))
+/// The order of the arguments is the order of the checks.
+async fn serve<O: Handle<S>, S>(
+    State(state): State<S>,
+    caller: Caller<ScopesOf<O>>,
+    info: RequestInfo,
+    Segments(segments): Segments,
+    Operation(operation): Operation<O>,
+) -> Result<Response, Refusal> {
+    let request = Request { caller: caller.identity(), info, segments, of: PhantomData };
+    Ok(respond::<O>(operation.handle(state, request).await?))
 }
 
 pub(super) fn respond<O: Endpoint>(answer: O::Answer) -> Response {

@@ -13,10 +13,11 @@ use skep_api::{
 };
 use skep_store::HealthStore;
 
-use super::{Answer, Routes, handle};
-use crate::{
-    error::Refusal, extract::Query, json::Json, openapi::endpoint::describe, swarm_handle::SwarmHandle,
+use super::{
+    Answer, Routes,
+    handle::{self, Operation},
 };
+use crate::{error::Refusal, json::Json, openapi::endpoint::describe, swarm_handle::SwarmHandle};
 
 /// How long the store may take to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,7 +38,7 @@ pub(crate) fn routes(state: HealthState) -> Routes {
     vec![handle::route::<CheckHealth, _, _, _>(describe::<CheckHealth>(), health, state)]
 }
 
-async fn health(State(vitals): State<HealthState>, _: Query<CheckHealth>) -> Answer<Health> {
+async fn health(State(vitals): State<HealthState>, _: Operation<CheckHealth>) -> Answer<Health> {
     if let Err(error) = vitals.store.ping(PING_TIMEOUT).await {
         tracing::warn!(%error, "health: the store is unavailable");
         return Err(Refusal::new(ErrorCode::StoreUnavailable, "the store is unavailable; try again later"));

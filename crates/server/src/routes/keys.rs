@@ -7,7 +7,7 @@ use skep_accounts::{
     GrantContext, KeyGrant, KeySecret, check_administration, check_expiry, check_rotation, grant,
 };
 use skep_api::{
-    AccountId, KeyId, Scope, VmId,
+    AccountId, ErrorCode, KeyId, Scope, VmId,
     keys::{
         CreateKey, CreatedKey, Key, KeyList, ListKeys, ReadKey, RevokeAllKeys, RevokeKey, RevokedKeys,
         RotateKey,
@@ -33,9 +33,7 @@ pub(crate) fn routes(state: &KeysState) -> Routes {
     endpoints![state; ListKeys, CreateKey, RevokeAllKeys, ReadKey, RevokeKey, RotateKey]
 }
 
-impl Handle for ListKeys {
-    type State = KeysState;
-
+impl Handle<KeysState> for ListKeys {
     async fn handle(self, state: KeysState, Request { caller, .. }: Request<()>) -> Result<KeyList, Refusal> {
         let (limit, before) = page::check(self.limit, self.cursor.as_deref())?;
         let (account, scopes) = (caller.account.id, caller.key.scopes.clone());
@@ -47,9 +45,7 @@ impl Handle for ListKeys {
     }
 }
 
-impl Handle for CreateKey {
-    type State = KeysState;
-
+impl Handle<KeysState> for CreateKey {
     async fn handle(self, state: KeysState, request: Request<()>) -> Result<CreatedKey, Refusal> {
         let caller = &request.caller;
         caller.require_key_itself()?;
@@ -75,7 +71,7 @@ impl Handle for CreateKey {
             prefix: secret.prefix().to_owned(),
             expires_at: granted.expires_at,
             at: now,
-            request_id: request.id(),
+            request_id: Some(request.id().to_owned()),
         });
         let record = record.await?;
         request.info.audit.set_resource(record.key.id);
@@ -112,8 +108,8 @@ impl KeysState {
     }
 
     /// Revokes a new key after its creation failed. The caller does not get its secret, and can use its name again.
-    async fn revoke_unseen(&self, key: &Key, request_id: Option<String>) {
-        let id = key.id;
+    async fn revoke_unseen(&self, key: &Key, request_id: &str) {
+        let (id, request_id) = (key.id, Some(request_id.to_owned()));
         let command = skep_store::RevokeKey { account: key.account, id, at: Timestamp::now(), request_id };
         if let Err(error) = self.store.revoke_key(command).await {
             tracing::error!(key = %id, %error, "key {id}, whose creation was refused, is not revoked: {error}");
@@ -131,38 +127,32 @@ async fn bound_vm(
     Ok(Some(vms.swarm().await?.vm(&account, vm).await?.id))
 }
 
-impl Handle for ReadKey {
-    type State = KeysState;
-
+impl Handle<KeysState> for ReadKey {
     async fn handle(self, state: KeysState, request: Request<KeyId>) -> Result<Key, Refusal> {
-        state.administered(&request.caller, request.path).await
+        state.administered(&request.caller, request.path()?).await
     }
 }
 
-impl Handle for RevokeKey {
-    type State = KeysState;
-
+impl Handle<KeysState> for RevokeKey {
     async fn handle(self, state: KeysState, request: Request<KeyId>) -> Result<Key, Refusal> {
-        let key = state.administered(&request.caller, request.path).await?;
+        let key = state.administered(&request.caller, request.path()?).await?;
         let command = skep_store::RevokeKey {
             account: key.account,
             id: key.id,
             at: Timestamp::now(),
-            request_id: request.id(),
+            request_id: Some(request.id().to_owned()),
         };
         Ok(state.store.revoke_key(command).await?.key)
     }
 }
 
-impl Handle for RotateKey {
-    type State = KeysState;
-
+impl Handle<KeysState> for RotateKey {
     async fn handle(self, state: KeysState, request: Request<KeyId>) -> Result<CreatedKey, Refusal> {
         let caller = &request.caller;
         caller.require_key_itself()?;
         let at = Timestamp::now();
         check_expiry(self.expires_at.flatten(), at)?;
-        let old = state.store.key(caller.account.id, request.path).await?.key;
+        let old = state.store.key(caller.account.id, request.path()?).await?.key;
         let expires_at = check_rotation(&old, &self, &caller.key.scopes, at)?;
         let secret = KeySecret::from_random(old.environment, random::bytes()?);
         let record = state.store.rotate_key(skep_store::RotateKey {
@@ -172,20 +162,23 @@ impl Handle for RotateKey {
             prefix: secret.prefix().to_owned(),
             expires_at,
             at,
-            request_id: request.id(),
+            request_id: Some(request.id().to_owned()),
         });
         let record = record.await?;
         Ok(CreatedKey { key: secret.expose().to_owned(), record: record.key })
     }
 }
 
-impl Handle for RevokeAllKeys {
-    type State = KeysState;
-
+impl Handle<KeysState> for RevokeAllKeys {
     async fn handle(self, state: KeysState, request: Request<()>) -> Result<RevokedKeys, Refusal> {
         let caller = &request.caller;
         if self.account.is_some() {
             caller.require_scope(Scope::ServerAdmin)?;
+        }
+        if !self.all {
+            let message =
+                "to revoke all keys, confirm it by `all=true`; to revoke one, name its id in the path";
+            return Err(Refusal::new(ErrorCode::MissingParameter, message));
         }
         let account = state.account(caller, self.account).await?;
         request.info.audit.set_resource(account.id);
@@ -195,7 +188,7 @@ impl Handle for RevokeAllKeys {
             scopes: caller.key.scopes.clone(),
             except: kept_key,
             at: Timestamp::now(),
-            request_id: request.id(),
+            request_id: Some(request.id().to_owned()),
         });
         Ok(revoked.await?)
     }

@@ -1,4 +1,4 @@
-//! The routes, one file for each resource. Handlers rely on their extractors to check the caller and the request.
+//! The routes, one file for each resource. Extractors check the caller and the request before a handler runs.
 
 use utoipa_axum::router::UtoipaMethodRouter;
 

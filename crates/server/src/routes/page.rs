@@ -28,7 +28,7 @@ pub(crate) struct Page<I: ToSchema> {
 }
 
 impl<I: ToSchema + FromStr<Err: Display>> Page<I> {
-    /// Returns the size of the page, and the id after which it begins.
+    /// As [`check`].
     ///
     /// # Errors
     /// `invalid_value`, naming the parameter.
@@ -61,7 +61,7 @@ pub(crate) fn filter_hash(filter: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(filter.as_bytes())[..8])
 }
 
-/// As [`Page::read`], for a list with further parameters.
+/// Checks the parameters of a list. Returns the size of the page, and the id after which it begins.
 ///
 /// # Errors
 /// `invalid_value`, naming the parameter.

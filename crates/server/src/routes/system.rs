@@ -34,9 +34,7 @@ pub(crate) fn routes(state: &SystemState) -> Routes {
     endpoints![state; ReadSystem]
 }
 
-impl Handle for ReadSystem {
-    type State = SystemState;
-
+impl Handle<SystemState> for ReadSystem {
     async fn handle(self, state: SystemState, _: Request<()>) -> Result<System, Refusal> {
         let SystemState { vms, store, data_dir, started, started_at } = state;
         let damaged = store.known_templates().await?.into_iter().filter_map(damage).collect();

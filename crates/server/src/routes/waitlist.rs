@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{
     body::Body as HttpBody,
-    extract::{Request as HttpRequest, State},
+    extract::State,
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use http::{
 };
 use serde::Deserialize;
 use skep_api::{
-    Endpoint, ErrorCode, Failure, WaitlistId,
+    ErrorCode, Failure, WaitlistId,
     waitlist::{
         JoinStatus, JoinWaitlist, Joined, RemoveFromWaitlist, Removed, Waitlist, WaitlistEntry, WaitlistRef,
     },
@@ -28,14 +28,14 @@ use utoipa_axum::{router::UtoipaMethodRouterExt, routes};
 
 use super::{
     Routes,
-    handle::{self, Handle, Request, endpoints, respond},
+    handle::{self, Handle, Operation, Request, endpoints, respond},
+    page,
 };
 use crate::{
-    body::{BodyLimit, read_request},
     csv_text,
     door::{address::CallerAddress, limits::Limiter},
     error::Refusal,
-    extract::{Caller, NoParameters, Query, RequestInfo, ServerAdmin},
+    extract::{Caller, Query, RequestInfo, ServerAdmin},
     json::Json,
     negotiate::{self, MediaType},
     openapi::{endpoint::describe, refusals::ListFormatRefused},
@@ -47,9 +47,8 @@ const MAX_EMAIL_BYTES: usize = 254;
 const MAX_NAME_CHARS: usize = 100;
 /// The longest use case, in characters.
 const MAX_USE_CASE_CHARS: usize = 2_000;
-/// Entries on a page without `limit`.
-const DEFAULT_PAGE: u32 = 100;
-const MAX_PAGE: u32 = 1_000;
+/// Entries that are read at a time for the CSV of the whole list.
+const CSV_PAGE: u32 = 1_000;
 
 #[derive(Clone)]
 pub(crate) struct WaitlistState {
@@ -77,11 +76,9 @@ pub(crate) fn routes(state: WaitlistState) -> Routes {
 async fn join(
     State(state): State<WaitlistState>,
     CallerAddress(address): CallerAddress,
-    _: Query<NoParameters>,
     call: RequestInfo,
-    request: HttpRequest,
+    Operation(request): Operation<JoinWaitlist>,
 ) -> Result<Response, Refusal> {
-    let request: JoinWaitlist = read_request(request, BodyLimit::of_route(&JoinWaitlist::ROUTE)).await?;
     let command = skep_store::JoinWaitlist {
         email: check_email(request.email)?,
         name: check_line("name", request.name, MAX_NAME_CHARS)?,
@@ -171,14 +168,7 @@ async fn list(
     Query(page): Query<Page>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let limit = page.limit.unwrap_or(DEFAULT_PAGE);
-    if !(1..=MAX_PAGE).contains(&limit) {
-        let message = format!("`limit` is {limit}; it must be a whole number from 1 to {MAX_PAGE}");
-        return Err(invalid(message).into());
-    }
-    let before = page.cursor.as_deref().map(str::parse::<WaitlistId>).transpose();
-    let before =
-        before.map_err(|error| invalid(format!("`cursor` is not a `next_cursor` of this list: {error}")))?;
+    let (limit, before) = page::check::<WaitlistId>(page.limit, page.cursor.as_deref())?;
     if negotiate::list_media_type(&headers)? == MediaType::Csv {
         if page.limit.is_some() || page.cursor.is_some() {
             let message = "CSV is always the whole list: leave out `limit` and `cursor`, or ask for JSON";
@@ -194,7 +184,7 @@ async fn list(
 /// Streams the whole list as CSV, with one page in memory at a time.
 async fn as_csv(store: Arc<dyn WaitlistStore>) -> Result<Response, Refusal> {
     // The first page is read before the response begins, while a refusal is still possible.
-    let first = store.list_waitlist(ListWaitlist { limit: MAX_PAGE, before: None }).await?;
+    let first = store.list_waitlist(ListWaitlist { limit: CSV_PAGE, before: None }).await?;
     let head = ["id", "email", "name", "company", "use_case", "joined_at"].map(str::to_owned);
     let head = csv_text::encode_rows([head]).map_err(Refusal::internal)?;
     let pages = stream::unfold(Some(Ok(first)), move |page| {
@@ -229,7 +219,7 @@ async fn next_part(
         None => None,
         before => {
             // A separate task waits for the store, because this future is polled only while the caller reads.
-            let query = ListWaitlist { limit: MAX_PAGE, before };
+            let query = ListWaitlist { limit: CSV_PAGE, before };
             let reading =
                 AbortOnDropHandle::new(tokio::spawn(async move { store.list_waitlist(query).await }));
             let page = reading.await.map_err(|error| error.to_string());
@@ -250,11 +240,9 @@ fn row(entry: WaitlistEntry) -> [String; 6] {
     ]
 }
 
-impl Handle for RemoveFromWaitlist {
-    type State = WaitlistState;
-
+impl Handle<WaitlistState> for RemoveFromWaitlist {
     async fn handle(self, state: WaitlistState, request: Request<WaitlistRef>) -> Result<Removed, Refusal> {
-        let command = match request.path {
+        let command = match request.path()? {
             WaitlistRef::Id(id) => skep_store::RemoveFromWaitlist::Id(id),
             WaitlistRef::Email(email) => skep_store::RemoveFromWaitlist::Email(email),
         };

@@ -48,9 +48,7 @@ pub(crate) fn routes(state: &WebhooksState) -> Routes {
     routes
 }
 
-impl Handle for ListWebhooks {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for ListWebhooks {
     async fn handle(self, state: WebhooksState, request: Request<()>) -> Result<WebhookList, Refusal> {
         let (limit, before) = page::check(self.limit, self.cursor.as_deref())?;
         let account = request.caller.account.id;
@@ -62,9 +60,7 @@ impl Handle for ListWebhooks {
     }
 }
 
-impl Handle for CreateWebhook {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for CreateWebhook {
     async fn handle(self, state: WebhooksState, request: Request<()>) -> Result<CreatedWebhook, Refusal> {
         let Request { caller, info, .. } = request;
         let url = parse_target(&self.url, &state.context.rules)?.to_string();
@@ -90,32 +86,28 @@ impl Handle for CreateWebhook {
     }
 }
 
-impl Handle for ReadWebhook {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for ReadWebhook {
     async fn handle(self, state: WebhooksState, request: Request<WebhookId>) -> Result<Webhook, Refusal> {
-        Ok(to_api(state.store.webhook(request.caller.account.id, request.path).await?))
+        Ok(to_api(state.store.webhook(request.caller.account.id, request.path()?).await?))
     }
 }
 
-impl Handle for ChangeWebhook {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for ChangeWebhook {
     async fn handle(self, state: WebhooksState, request: Request<WebhookId>) -> Result<Webhook, Refusal> {
-        let Request { path: id, caller, info } = request;
+        let caller = &request.caller;
         let url = self.url.as_deref().map(|url| parse_target(url, &state.context.rules)).transpose()?;
         if let Some(types) = &self.types {
-            check_types(&caller, types)?;
+            check_types(caller, types)?;
         }
         let description = match self.description {
             Some(Some(text)) => Some(Some(check_description(text)?)),
             other => other,
         };
-        let account = caller.account.id;
+        let (id, account) = (request.path()?, caller.account.id);
         let known = state.store.webhook(account, id).await?;
         // The owner of a new endpoint can read everything that is sent.
         if url.is_some() && self.types.is_none() {
-            check_types(&caller, &known.types)?;
+            check_types(caller, &known.types)?;
         }
         let changed = state.store.change_webhook(skep_store::ChangeWebhook {
             account,
@@ -124,29 +116,25 @@ impl Handle for ChangeWebhook {
             types: self.types,
             description,
             enabled: self.enabled,
-            at: info.arrival.wall,
+            at: request.info.arrival.wall,
         });
         Ok(to_api(changed.await?))
     }
 }
 
-impl Handle for DeleteWebhook {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for DeleteWebhook {
     async fn handle(
         self,
         state: WebhooksState,
         request: Request<WebhookId>,
     ) -> Result<DeletedWebhook, Refusal> {
-        let (id, account, at) = (request.path, request.caller.account.id, request.info.arrival.wall);
+        let (id, account, at) = (request.path()?, request.caller.account.id, request.info.arrival.wall);
         state.store.delete_webhook(skep_store::DeleteWebhook { account, id, at }).await?;
         Ok(DeletedWebhook { id, deleted: true })
     }
 }
 
-impl Handle for RotateWebhook {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for RotateWebhook {
     async fn handle(
         self,
         state: WebhooksState,
@@ -158,7 +146,7 @@ impl Handle for RotateWebhook {
                 format!("`overlap_ms` is {overlap}; it must be at most {MAX_OVERLAP_MS}, which is 7 days");
             return Err(invalid(message).into());
         }
-        let (id, account, at) = (request.path, request.caller.account.id, request.info.arrival.wall);
+        let (id, account, at) = (request.path()?, request.caller.account.id, request.info.arrival.wall);
         let known = state.store.webhook(account, id).await?;
         check_types(&request.caller, &known.types)?;
         let overlap = jiff::SignedDuration::from_millis(i64::try_from(overlap).unwrap_or_default());

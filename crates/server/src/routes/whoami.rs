@@ -12,9 +12,7 @@ pub(crate) fn routes() -> Routes {
     endpoints![(); IdentifyCaller]
 }
 
-impl Handle for IdentifyCaller {
-    type State = ();
-
+impl Handle<()> for IdentifyCaller {
     async fn handle(self, (): (), request: Request<()>) -> Result<WhoAmI, Refusal> {
         let (key, account) = (&request.caller.key, &request.caller.account);
         Ok(WhoAmI {

@@ -226,7 +226,7 @@ pub(super) fn record(
         Ok((row.get::<String>("webhook")?, row.json::<Vec<DeliveryAttempt>>("attempts")?))
     })?;
     let Some((webhook, mut attempts)) = found else {
-        return Err(Error::UnknownDelivery { id }.into());
+        return Err(Error::UnknownDelivery { id: command.delivery }.into());
     };
     attempts.push(command.attempt.clone());
     let surplus = attempts.len().saturating_sub(MAX_ATTEMPTS);
@@ -300,7 +300,7 @@ pub(super) fn delete_orphaned(connection: &Connection, batch: u32) -> Result<u64
 fn by_id(connection: &Connection, webhook: WebhookId, id: DeliveryId) -> Result<Delivery, SqliteError> {
     let sql = "SELECT * FROM webhook_deliveries WHERE webhook = ?1 AND id = ?2";
     let found = query_optional(connection, sql, [webhook.to_string(), id.to_string()], decode)?;
-    found.ok_or_else(|| Error::UnknownDelivery { id: id.to_string() }.into())
+    found.ok_or_else(|| Error::UnknownDelivery { id }.into())
 }
 
 /// Encodes a sequence. One that does not fit the column is after all events.

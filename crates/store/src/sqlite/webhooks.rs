@@ -231,7 +231,7 @@ fn due(connection: &Connection) -> Result<Vec<DueWebhook>, SqliteError> {
 }
 
 fn unknown(id: WebhookId) -> Error {
-    Error::UnknownWebhook { id: id.to_string() }
+    Error::UnknownWebhook { id }
 }
 
 fn decode(row: &Columns<'_>) -> Result<Webhook, SqliteError> {

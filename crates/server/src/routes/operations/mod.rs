@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, handler::Handler, response::Response};
 use skep_api::{
-    Call, CallContext, WorkspaceEndpoint, for_each_endpoint,
+    Call, CallContext, WorkspaceEndpoint, for_each_workspace_endpoint,
     git::{GitReach, Person},
 };
 use skep_workspace::Run;
@@ -49,7 +49,7 @@ pub(crate) fn routes(state: &OperationsState) -> Routes {
             vec![$(route::<$generic, _, _, _>(serve::<$generic>, state.clone())),*]
         };
     }
-    let mut all = for_each_endpoint!(generic);
+    let mut all = for_each_workspace_endpoint!(generic);
     all.extend(relayed::routes(state));
     all
 }

@@ -21,16 +21,14 @@ pub(super) fn routes(state: &WebhooksState) -> Routes {
     endpoints![state; ListDeliveries, Redeliver, TestWebhook]
 }
 
-impl Handle for ListDeliveries {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for ListDeliveries {
     async fn handle(
         self,
         state: WebhooksState,
         request: Request<WebhookId>,
     ) -> Result<DeliveryList, Refusal> {
         let (limit, before) = page::check(self.limit, self.cursor.as_deref())?;
-        let Request { path: webhook, caller, .. } = request;
+        let (webhook, caller) = (request.path()?, &request.caller);
         caller.memory.reserve(MAX_ANSWER_BYTES as u64).await?;
         let query = skep_store::ListDeliveries { account: caller.account.id, webhook, limit, before };
         let page = state.store.list_deliveries(query).await?;
@@ -38,23 +36,18 @@ impl Handle for ListDeliveries {
     }
 }
 
-impl Handle for Redeliver {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for Redeliver {
     async fn handle(self, state: WebhooksState, request: Request<DeliveryPath>) -> Result<Delivery, Refusal> {
-        let DeliveryPath { webhook, delivery } = request.path;
+        let DeliveryPath { webhook, delivery } = request.path()?;
         let (account, at) = (request.caller.account.id, request.info.arrival.wall);
         Ok(state.store.redeliver(skep_store::Redeliver { account, webhook, delivery, at }).await?)
     }
 }
 
-impl Handle for TestWebhook {
-    type State = WebhooksState;
-
+impl Handle<WebhooksState> for TestWebhook {
     async fn handle(self, state: WebhooksState, request: Request<WebhookId>) -> Result<Delivery, Refusal> {
-        let Request { path: webhook, caller, info } = request;
-        let (delivery, at) = (DeliveryId::generate(), info.arrival.wall);
-        let request_id = info.id.as_str();
+        let (webhook, delivery, at) = (request.path()?, DeliveryId::generate(), request.info.arrival.wall);
+        let request_id = request.id();
         let data = json!({
             "id": delivery, "type": TEST_EVENT, "at": format!("{at:.3}"), "request_id": request_id, "webhook": webhook,
         });
@@ -62,7 +55,8 @@ impl Handle for TestWebhook {
             Value::Object(data) => data,
             _ => Map::new(),
         };
-        let command = skep_store::TestWebhook { account: caller.account.id, webhook, delivery, data, at };
+        let command =
+            skep_store::TestWebhook { account: request.caller.account.id, webhook, delivery, data, at };
         Ok(state.store.test_webhook(command).await?)
     }
 }
