@@ -62,6 +62,8 @@ where
     O: Endpoint + ToSchema,
     O::Answer: ToSchema,
 {
+    let named: Vec<&str> = O::Path::FIELDS.iter().map(|field| field.name).collect();
+    debug_assert_eq!(segments_in(O::ROUTE.path), named, "{}: its `Path` has other segments", O::ROUTE.id);
     let mut schemas = Schemas::new();
     O::schemas(&mut schemas);
     O::Answer::schemas(&mut schemas);
@@ -119,6 +121,11 @@ where
         operation = operation.response(status, response);
     }
     operation
+}
+
+/// The names of the variable segments of a path.
+fn segments_in(path: &str) -> Vec<&str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect()
 }
 
 fn path_parameter(field: &PathField) -> Parameter {
